@@ -37,8 +37,8 @@ type Range struct {
 	Min, Max time.Duration
 }
 
-// Validate returns an error for settings that New does not accept: a limit or window that is
-// not positive, or a latency with 0 <= Min <= Max violated.
+// Validate returns an error for settings that New does not accept. Limits and windows must be
+// positive, and 0 <= Latency.Min <= Latency.Max.
 func (c Config) Validate() error {
 	return errors.Join(checkLimits(c.Limits), c.Latency.check())
 }

@@ -36,9 +36,10 @@ type Stats struct {
 	// Sustained is the rate in arrivals per second without the first and the last 500 arrivals;
 	// nil for fewer than 1,500 arrivals.
 	Sustained *float64 `json:"sustained"`
-	// UnknownPaths and UnknownParameters contain the escaped path and query of the first 100
-	// calls with a path that does not exist, or with a parameter that is unknown or repeated.
-	// An entry means that a key changed the structure of a URL. The counts include all calls.
+	// UnknownPaths contains the escaped path and query of the first 100 calls with a path that
+	// does not exist. UnknownParameters does so for calls with an unknown or repeated
+	// parameter. An entry means that a key changed the structure of a URL. The counts include
+	// all calls.
 	UnknownPaths          []string `json:"unknownPaths"`
 	UnknownPathCalls      int      `json:"unknownPathCalls"`
 	UnknownParameters     []string `json:"unknownParameters"`

@@ -184,7 +184,7 @@ func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
 			w.Header().Set("Location", "http://elsewhere.example"+r.RequestURI)
 			w.WriteHeader(http.StatusFound)
 		},
-		"not to be read": func(w http.ResponseWriter, r *http.Request) {
+		"malformed response": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "http://[::"+r.RequestURI)
 			w.WriteHeader(http.StatusFound)
 		},

@@ -1,6 +1,6 @@
 // Package source fetches the entities of one upstream API. It builds HTTP requests from
-// configuration, sends each one with a permit from its caller, classifies the responses, and
-// extracts canonical JSON that can be hashed and stored.
+// configuration and sends each one with a permit from its caller. It classifies the responses and
+// extracts canonical JSON, which can be hashed and stored.
 //
 // A source is described by configuration alone. The package does not use the broker, Redis or
 // the database, and it never sends a request without a permit.

@@ -44,9 +44,9 @@ type Facet struct {
 	FreshFor    time.Duration `yaml:"freshFor"`    // a snapshot is FRESH for this long after a check
 	NotFoundFor time.Duration `yaml:"notFoundFor"` // a not-found result is valid for this long
 	FailedFor   time.Duration `yaml:"failedFor"`   // after a dead letter, refreshes are held for this long
-	// KeepFor is the retention after which the state of an entity is deleted: content counts
-	// from its fetch, a not-found result from its check, a status without a snapshot from its
-	// last failure. 0 keeps content without limit and the others for 7 days.
+	// KeepFor is the retention of an entity's state. Content is deleted this long after its
+	// fetch, a not-found result after its check, and a status without a snapshot after its last
+	// failure. 0 keeps content without limit and the others for 7 days.
 	KeepFor  time.Duration `yaml:"keepFor"`
 	Cooldown time.Duration `yaml:"cooldown"` // minimum interval between explicit refreshes of an entity
 

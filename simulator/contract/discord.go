@@ -8,13 +8,15 @@ import (
 	"time"
 )
 
-// discord is Discord's API for bots with three limits: 50 calls in any second; 5 calls in a
-// fixed window of 5 s for each route; 10,000 responses 401, 403 and 429 to one address in 10
-// minutes.
+// discord is Discord's API for bots. Its limits are:
+//
+//	global, per bot      50 calls in any second
+//	per route            5 calls in a fixed window of 5 s
+//	per address          10,000 responses 401, 403 and 429 in 10 minutes
 //
 // Routes that differ only in IDs share a bucket, except for channel, guild and webhook IDs.
-// Above the third limit the address is refused every call. Speed shortens the 10 minutes. A
-// SharedRefusal reports the scope "shared" and does not count towards the third limit.
+// Above the limit per address every call is refused. Speed shortens the 10 minutes. A
+// SharedRefusal reports the scope "shared" and does not count towards the limit per address.
 func discord(m *policyMaker) contract {
 	global := m.window(sliding, "global", requests, 50, time.Second)
 	route := m.window(fixed, "route", requests, 5, 5*time.Second)

@@ -8,10 +8,13 @@ import (
 	"time"
 )
 
-// riot is Riot's API with a development key. It allows each key and region (the first label of
-// the host) 20 calls in 1 s and 100 in 120 s, and 30 in 10 s for each method (the path without
-// its last segment). Windows are fixed. Speed shortens the windows of 120 s and 10 s. A SharedRefusal
-// is the refusal of an internal service and has no Retry-After.
+// riot is Riot's API with a development key. Its limits, in fixed windows, are:
+//
+//	per key and region (first label of the host)      20 calls in 1 s, 100 in 120 s
+//	per key, region and method                        30 calls in 10 s
+//
+// A method is the path without its last segment. Speed shortens the windows of 120 s and 10 s.
+// A SharedRefusal is the refusal of an internal service and has no Retry-After.
 func riot(m *policyMaker) contract {
 	app := []*policy{
 		m.window(fixed, "application-1s", requests, 20, time.Second),

@@ -35,7 +35,7 @@ type PolicyStats struct {
 	// Used is the number of units of accepted calls; for a concurrency limit, in unit-seconds.
 	Used float64 `json:"used"`
 	// Budget is the maximum of Used that a perfect client could have reached between the first
-	// call and the last: whole windows, or a full bucket plus the restored units.
+	// call and the last. It counts whole windows, or a full bucket plus the restored units.
 	Budget float64 `json:"budget"`
 	// MaxInWindow is the maximum number of units that arrived in one window, including refused
 	// calls. For a bucket it counts the units above the restored ones, for a concurrency limit

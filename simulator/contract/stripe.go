@@ -6,11 +6,14 @@ import (
 	"time"
 )
 
-// stripe is Stripe's API in live mode. It allows each account 100 calls in any second and 20 in
-// flight, 25 a second of one endpoint (the method and the first two path segments), and 1,000
-// updates of one object in any hour. Only refusals report a limit, and they have no
-// Retry-After. Speed shortens the hour. A SharedRefusal is a lock_timeout, a 429 without a
-// reason.
+// stripe is Stripe's API in live mode. Its limits are:
+//
+//	per account                                              100 calls in any second, 20 in flight
+//	per account, method and the first two path segments      25 calls in any second
+//	per object                                               1,000 updates in any hour
+//
+// Only refusals report a limit, and they have no Retry-After. Speed shortens the hour. A
+// SharedRefusal is a lock_timeout, a 429 without a reason.
 func stripe(m *policyMaker) contract {
 	reasons := []string{"global-concurrency", "global-rate", "endpoint-rate", "resource-specific"}
 	inFlight := m.concurrency(reasons[0], 20)

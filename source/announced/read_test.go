@@ -83,11 +83,11 @@ x-ratelimit-remaining: 4711
 x-ratelimit-used: 289
 x-ratelimit-reset: 1800001234
 x-ratelimit-resource: core`, []Notice{{"hour", "core", 5000, 4711, Unknown, 1234 * sec, sec}}},
-		"GitHub, by its own clock": {[]Rule{github}, `
+		"GitHub, relative to Date": {[]Rule{github}, `
 Date: Fri, 15 Jan 2027 08:00:10 GMT
 x-ratelimit-remaining: 0
 x-ratelimit-reset: 1800000070`, []Notice{{"hour", "", Unknown, 0, Unknown, 60 * sec, 2 * sec}}},
-		"GitHub's used alone": {[]Rule{github}, `
+		"GitHub, only used": {[]Rule{github}, `
 x-ratelimit-limit: 60
 x-ratelimit-used: 61`, []Notice{{"hour", "", 60, 0, Unknown, Unknown, 0}}},
 		"GraphQL of GitHub": {[]Rule{graphql}, `
@@ -140,7 +140,7 @@ Beta-Ratelimit-Policy: "tenant-app-quota";q=90100;w=3600
 Beta-Ratelimit: "tenant-app-quota";r=17000;t=2100
 X-Ratelimit-Limit: 300
 X-Ratelimit-Remaining: 299`, []Notice{{"points", "", 90100, 17000, Unknown, 2100 * sec, sec}, {"burst", "", 300, 299, Unknown, Unknown, 0}}},
-		"Jira, with nothing left: no policy, and a later end": {jira, `
+		"Jira, exhausted: no policy and a late reset": {jira, `
 Beta-Ratelimit: "tenant-app-quota";r=0;t=2700
 X-Beta-Ratelimit-Reset: 2027-01-15T09:00Z`, []Notice{{"points", "", Unknown, 0, Unknown, 2700 * sec, sec}}},
 		"Jira's reset": {[]Rule{{Policy: "points", Reset: "X-Beta-Ratelimit-Reset", Field: "Beta-Ratelimit"}}, `
@@ -164,14 +164,14 @@ RateLimit: "burst";r=50;t=30, "daily";r=40;t=7200`, []Notice{{"burst", "", 120, 
 		"the draft, without a policy of that name": {[]Rule{ietf}, `
 RateLimit-Policy: "peruser";q=65000;qu="content-bytes";w=10;pk=:c29tZWJvZHk=:
 RateLimit: "default";r=998;pk=:dHJpYWw=:`, []Notice{{"any", "", Unknown, 998, Unknown, Unknown, 0}}},
-		"Nexon, which tells nothing": {[]Rule{github, shopify, riot, ietf, graphql}, `
+		"Nexon, which reports nothing": {[]Rule{github, shopify, riot, ietf, graphql}, `
 content-type: application/json;charset=UTF-8
 date: Fri, 15 Jan 2027 08:00:00 GMT
 expires: 0
 x-envoy-upstream-service-time: 30
 
 {"error":{"name":"OPENAPI00007","message":"Please try again later"}}`, nil},
-		"a cost alone": {[]Rule{{Policy: "points", Cost: "X-Cost"}}, "X-Cost: 0", []Notice{{"points", "", Unknown, Unknown, 0, Unknown, 0}}},
+		"only a cost": {[]Rule{{Policy: "points", Cost: "X-Cost"}}, "X-Cost: 0", []Notice{{"points", "", Unknown, Unknown, 0, Unknown, 0}}},
 	} {
 		if got := readText(compile(t, c.rules...), c.text); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, c.want)

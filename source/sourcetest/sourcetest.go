@@ -1,6 +1,6 @@
 // Package sourcetest is a conformance suite for source configurations. It checks that calls go
-// to the configured URLs, that each call uses its own permit, and that responses are classified
-// as the upstream documents them.
+// to the configured URLs and that each uses its own permit. It also checks that responses are
+// classified as the upstream documents them.
 package sourcetest
 
 import (
