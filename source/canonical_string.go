@@ -17,7 +17,7 @@ func (c *canonical) str() error {
 	var all uint64
 	for ; i+8 <= len(in); i += 8 {
 		eight := binary.LittleEndian.Uint64(in[i:])
-		if stops(eight) != 0 {
+		if specialBytes(eight) != 0 {
 			break
 		}
 		all |= eight
@@ -43,8 +43,8 @@ func (c *canonical) str() error {
 
 const ones = 0x0101010101010101
 
-// stops returns 0 if none of the eight bytes is a quote, a backslash or a control character.
-func stops(eight uint64) uint64 {
+// specialBytes returns 0 if none of the eight bytes is a quote, a backslash or a control character.
+func specialBytes(eight uint64) uint64 {
 	quote, slash := eight^(ones*'"'), eight^(ones*'\\')
 	return ((quote-ones)&^quote | (slash-ones)&^slash | (eight-ones*' ')&^eight) & (ones << 7)
 }

@@ -226,48 +226,6 @@ func TestFetch_NoPermitSendsNothing(t *testing.T) {
 	}
 }
 
-func TestRedirect_IsFollowedOnceWithOwnPermit(t *testing.T) {
-	elsewhere := serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("got a request to another host with credential %q", r.Header.Get("X-Api-Key"))
-	})
-	var location string
-	var arrivals atomic.Int64
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		arrivals.Add(1)
-		if r.URL.Path == "/final" {
-			_, _ = w.Write([]byte("{}"))
-			return
-		}
-		w.Header().Set("Location", location)
-		w.WriteHeader(http.StatusFound)
-	})
-	s := testSource(t, url, nil)
-	for _, c := range []struct {
-		location string
-		arrivals int64
-		want     Class
-	}{
-		{"/final", 2, OK},
-		{url + "/final", 2, OK},
-		{"/again", 2, Permanent},
-		{elsewhere + "/final", 1, Permanent},
-		{"", 1, Permanent},
-		{"http://[::bad", 1, Permanent},
-	} {
-		location = c.location
-		arrivals.Store(0)
-		b := &testPermits{}
-		a, err := fetch(t, t.Context(), s, b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := s.Read(a, time.Now())
-		if o.Class != c.want || arrivals.Load() != c.arrivals || b.spent.Load() != c.arrivals || int64(a.Calls) != c.arrivals {
-			t.Errorf("redirect to %q: got %s (%v) after %d arrivals with %d permits", c.location, o.Class, o.Err, arrivals.Load(), b.spent.Load())
-		}
-	}
-}
-
 func TestFetch_SentCallOutlivesContext(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -383,37 +341,6 @@ func TestFetch_FailedDocumentCancelsUnsent(t *testing.T) {
 	}
 	if o := s.Read(a, time.Now()); o.Class != NotFound || o.Status != 404 {
 		t.Errorf("got outcome %+v", o)
-	}
-}
-
-func TestFetch_ValidatorNeedsConditionalFacet(t *testing.T) {
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("ETag", `"v2"`)
-		w.Header().Set("Last-Modified", "Tue, 27 Jan 2026 12:00:00 GMT")
-		if r.Header.Get("If-None-Match") == `"v2"` {
-			w.WriteHeader(http.StatusNotModified)
-			return
-		}
-		_, _ = w.Write([]byte("{}"))
-	})
-	for conditional, want := range map[bool]Class{true: NotModified, false: OK} {
-		s := testSource(t, url, func(c *Config) {
-			f := c.Facets["character"]
-			f.Conditional = conditional
-			c.Facets["character"] = f
-		})
-		p, err := s.Plan(Request{Facet: "character", Key: "a", Validator: Validator{ETag: `"v2"`}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := s.Fetch(t.Context(), p, &testPermits{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := s.Read(a, time.Now())
-		if o.Class != want || (want == OK && o.Validator != Validator{`"v2"`, "Tue, 27 Jan 2026 12:00:00 GMT"}) {
-			t.Errorf("conditional %v: got outcome %+v", conditional, o)
-		}
 	}
 }
 

@@ -191,3 +191,34 @@ func FuzzRead(f *testing.F) {
 		}
 	})
 }
+
+func TestFetch_ValidatorNeedsConditionalFacet(t *testing.T) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"v2"`)
+		w.Header().Set("Last-Modified", "Tue, 27 Jan 2026 12:00:00 GMT")
+		if r.Header.Get("If-None-Match") == `"v2"` {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+		_, _ = w.Write([]byte("{}"))
+	})
+	for conditional, want := range map[bool]Class{true: NotModified, false: OK} {
+		s := testSource(t, url, func(c *Config) {
+			f := c.Facets["character"]
+			f.Conditional = conditional
+			c.Facets["character"] = f
+		})
+		p, err := s.Plan(Request{Facet: "character", Key: "a", Validator: Validator{ETag: `"v2"`}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := s.Fetch(t.Context(), p, &testPermits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := s.Read(a, time.Now())
+		if o.Class != want || (want == OK && o.Validator != Validator{`"v2"`, "Tue, 27 Jan 2026 12:00:00 GMT"}) {
+			t.Errorf("conditional %v: got outcome %+v", conditional, o)
+		}
+	}
+}

@@ -81,3 +81,45 @@ func TestPaging_LinkStaysBelowBaseURL(t *testing.T) {
 		}
 	}
 }
+
+func TestRedirect_IsFollowedOnceWithOwnPermit(t *testing.T) {
+	elsewhere := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		t.Errorf("got a request to another host with credential %q", r.Header.Get("X-Api-Key"))
+	})
+	var location string
+	var arrivals atomic.Int64
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		arrivals.Add(1)
+		if r.URL.Path == "/final" {
+			_, _ = w.Write([]byte("{}"))
+			return
+		}
+		w.Header().Set("Location", location)
+		w.WriteHeader(http.StatusFound)
+	})
+	s := testSource(t, url, nil)
+	for _, c := range []struct {
+		location string
+		arrivals int64
+		want     Class
+	}{
+		{"/final", 2, OK},
+		{url + "/final", 2, OK},
+		{"/again", 2, Permanent},
+		{elsewhere + "/final", 1, Permanent},
+		{"", 1, Permanent},
+		{"http://[::bad", 1, Permanent},
+	} {
+		location = c.location
+		arrivals.Store(0)
+		b := &testPermits{}
+		a, err := fetch(t, t.Context(), s, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := s.Read(a, time.Now())
+		if o.Class != c.want || arrivals.Load() != c.arrivals || b.spent.Load() != c.arrivals || int64(a.Calls) != c.arrivals {
+			t.Errorf("redirect to %q: got %s (%v) after %d arrivals with %d permits", c.location, o.Class, o.Err, arrivals.Load(), b.spent.Load())
+		}
+	}
+}

@@ -115,7 +115,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		if calls == 0 && abortErr != nil {
 			return response{}, 0, abortErr
 		}
-		return response{err: s.redactError(plainError(callCtx, err)), permit: lastPermit(&spent)}, calls, nil
+		return response{err: s.redactError(cancelCause(callCtx, err)), permit: lastPermit(&spent)}, calls, nil
 	}
 	defer func() { _ = httpResp.Body.Close() }()
 	resp = response{status: httpResp.StatusCode, header: httpResp.Header, permit: lastPermit(&spent)}
@@ -125,7 +125,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	}
 	resp.body, resp.err = readBody(httpResp, room, grow)
 	if resp.err != nil {
-		resp.err = s.redactError(plainError(callCtx, resp.err))
+		resp.err = s.redactError(cancelCause(callCtx, resp.err))
 	}
 	return resp, calls, nil
 }
@@ -151,8 +151,8 @@ func unsentCause(ctx context.Context, err error) error {
 	return err
 }
 
-// plainError replaces "context canceled" by its cause, for example the timeout.
-func plainError(ctx context.Context, err error) error {
+// cancelCause replaces "context canceled" by its cause, for example the timeout.
+func cancelCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 		return cause
 	}

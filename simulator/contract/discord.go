@@ -23,9 +23,9 @@ func discord(m *policyMaker) contract {
 	invalid := m.window(fixed, "invalid", requests, 10_000, 10*time.Minute)
 	limited := func(scope string, after time.Duration) reply {
 		rep := document(http.StatusTooManyRequests, object{
-			"message": "You are being rate limited.", "retry_after": fraction(after), "global": scope == "global",
+			"message": "You are being rate limited.", "retry_after": fractionalSeconds(after), "global": scope == "global",
 		})
-		rep.header.Set("Retry-After", strconv.FormatFloat(fraction(after), 'f', -1, 64))
+		rep.header.Set("Retry-After", strconv.FormatFloat(fractionalSeconds(after), 'f', -1, 64))
 		setHeader(rep.header, "X-RateLimit-Scope", scope)
 		if scope == "global" {
 			setHeader(rep.header, "X-RateLimit-Global", "true")
@@ -49,8 +49,8 @@ func discord(m *policyMaker) contract {
 			}
 			setHeader(h, "X-RateLimit-Limit", number(s.policy.limit))
 			setHeader(h, "X-RateLimit-Remaining", number(s.remaining))
-			setHeader(h, "X-RateLimit-Reset", strconv.FormatFloat(fraction(s.reset.Sub(time.Unix(0, 0))), 'f', 3, 64))
-			setHeader(h, "X-RateLimit-Reset-After", strconv.FormatFloat(fraction(s.reset.Sub(v.at)), 'f', 3, 64))
+			setHeader(h, "X-RateLimit-Reset", strconv.FormatFloat(fractionalSeconds(s.reset.Sub(time.Unix(0, 0))), 'f', 3, 64))
+			setHeader(h, "X-RateLimit-Reset-After", strconv.FormatFloat(fractionalSeconds(s.reset.Sub(v.at)), 'f', 3, 64))
 		},
 		refuse: func(c *call, v *decision) reply {
 			switch v.refusedBy.policy {

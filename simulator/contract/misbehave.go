@@ -115,7 +115,7 @@ func (m *policyMaker) retryAfter(h http.Header, v *decision) {
 		return
 	}
 	if m.hits(FloatRetryAfter) {
-		h.Set("Retry-After", strconv.FormatFloat(fraction(v.untilAvailable()), 'f', 3, 64))
+		h.Set("Retry-After", strconv.FormatFloat(fractionalSeconds(v.untilAvailable()), 'f', 3, 64))
 	}
 	if m.hits(LongRetryAfter) {
 		h.Set("Retry-After", strconv.Itoa(2*seconds(v.refusedBy.reset.Sub(v.at))+1))

@@ -108,8 +108,8 @@ func epoch(t time.Time) string {
 	return strconv.FormatInt(t.Add(time.Second-1).Unix(), 10)
 }
 
-// fraction returns seconds with millisecond precision, rounded up and at least 0.
-func fraction(d time.Duration) float64 {
+// fractionalSeconds returns seconds with millisecond precision, rounded up and at least 0.
+func fractionalSeconds(d time.Duration) float64 {
 	return float64(max(0, (d+time.Millisecond-1)/time.Millisecond)) / 1000
 }
 
