@@ -25,10 +25,10 @@ type response struct {
 
 // Read returns one Notice for each rule that finds a value, in the order of the rules. Invalid
 // and implausible values are ignored. body returns the decompressed body; it is called at most
-// once, and only if NeedsBody. now is the time when the response arrived.
+// once, and only if ReadsBody. now is the time when the response arrived.
 func (r Rules) Read(header http.Header, body func() []byte, now time.Time) []Notice {
 	a := response{header: header, now: now}
-	if r.needsBody {
+	if r.readsBody {
 		a.body = body()
 	}
 	var notices []Notice

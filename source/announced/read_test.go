@@ -321,13 +321,13 @@ func TestRead_LoadsBodyOnlyIfNeeded(t *testing.T) {
 		return []byte(`{"cost": 2.1, "left": "7", "big": 1e3, "no": null, "yes": true, "list": [1]}`)
 	}
 	r := compile(t, github, riot)
-	if r.Read(header("X-Ratelimit-Limit", "5"), body, waitNow); r.NeedsBody() || bodyCalls != 0 {
-		t.Errorf("got NeedsBody %v and %d calls of body", r.NeedsBody(), bodyCalls)
+	if r.Read(header("X-Ratelimit-Limit", "5"), body, waitNow); r.ReadsBody() || bodyCalls != 0 {
+		t.Errorf("got ReadsBody %v and %d calls of body", r.ReadsBody(), bodyCalls)
 	}
 	r = compile(t, Rule{Policy: "p", Cost: "body:cost", Remaining: "body:left", Limit: "body:big", Resource: "body:no"})
 	want := []Notice{{"p", "", 1000, 7, 3, Unknown, 0}}
-	if got := r.Read(header(), body, waitNow); !r.NeedsBody() || bodyCalls != 1 || !reflect.DeepEqual(got, want) {
-		t.Errorf("got NeedsBody %v, %d calls of body, notices %+v", r.NeedsBody(), bodyCalls, got)
+	if got := r.Read(header(), body, waitNow); !r.ReadsBody() || bodyCalls != 1 || !reflect.DeepEqual(got, want) {
+		t.Errorf("got ReadsBody %v, %d calls of body, notices %+v", r.ReadsBody(), bodyCalls, got)
 	}
 	for _, path := range []string{"no", "yes", "list", "none", "cost.x"} {
 		if got := compile(t, Rule{Policy: "p", Cost: "body:" + path}).Read(header(), body, waitNow); got != nil {

@@ -48,7 +48,7 @@ type Rule struct {
 // Rules are compiled rules. The zero value reads nothing.
 type Rules struct {
 	rules     []compiledRule
-	needsBody bool
+	readsBody bool
 }
 
 // compiledRule is a Rule with parsed locations.
@@ -87,7 +87,7 @@ func Compile(rules []Rule) (Rules, error) {
 			if *p.to, err = parsePlace(p.text); err != nil {
 				return Rules{}, fmt.Errorf("[%d].%s: %w", i, p.name, err)
 			}
-			compiled.needsBody = compiled.needsBody || p.to.path != ""
+			compiled.readsBody = compiled.readsBody || p.to.path != ""
 		}
 		if err := rule.check(); err != nil {
 			return Rules{}, fmt.Errorf("[%d].%w", i, err)
@@ -152,5 +152,5 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// NeedsBody reports whether any rule reads the body.
-func (r Rules) NeedsBody() bool { return r.needsBody }
+// ReadsBody reports whether any rule reads the body.
+func (r Rules) ReadsBody() bool { return r.readsBody }

@@ -45,7 +45,7 @@ func TestCompile_RejectsInvalidRule(t *testing.T) {
 	if _, err := Compile([]Rule{{Policy: "p", Cost: `body:\@cost.actual`}}); err != nil {
 		t.Errorf("member whose name begins with @: got error %v", err)
 	}
-	if r := compile(t); r.NeedsBody() || r.Read(header("X", "1"), nil, waitNow) != nil {
+	if r := compile(t); r.ReadsBody() || r.Read(header("X", "1"), nil, waitNow) != nil {
 		t.Error("no rules: got a notice")
 	}
 }
