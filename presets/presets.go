@@ -1,6 +1,6 @@
-// Package presets has configurations of well-known upstreams: each file is what stands
-// under sources.<name>. What they say of quotas is tested against upstreams that enforce
-// just that.
+// Package presets contains configurations for well-known upstreams. Each file is the content of
+// sources.<name> in the configuration file. Tests run them against upstreams that enforce the
+// same quotas (package contract).
 package presets
 
 import (
@@ -21,17 +21,17 @@ func All() map[string][]byte {
 	all := map[string][]byte{"nexon-service": nexon.Config}
 	names, err := fs.Glob(files, "*.yaml")
 	if err != nil {
-		panic(err) // the pattern is ours
+		panic(err) // cannot happen: the pattern is valid
 	}
 	for _, name := range names {
 		text, err := files.ReadFile(name)
 		if err != nil {
-			panic(err) // it is in the program
+			panic(err) // cannot happen: the file is embedded
 		}
 		all[strings.TrimSuffix(name, ".yaml")] = text
 	}
 	return all
 }
 
-// Names returns their names, sorted.
+// Names returns the names of all presets, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(All())) }

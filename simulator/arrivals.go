@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// recorder writes down every arrival and refuses those over a limit.
+// recorder records every arrival and refuses arrivals over a limit.
 type recorder struct {
-	start time.Time // also carries the monotonic clock all times are taken from
+	start time.Time // reference for all times; contains a monotonic clock reading
 
 	mu       sync.Mutex
 	log      *arrivalLog
@@ -20,84 +20,81 @@ func newRecorder(limits []Limit) *recorder {
 	return &recorder{start: time.Now(), log: newArrivalLog(limits)}
 }
 
-// recordedArrival is one arrival until it has been answered.
+// recordedArrival refers to one arrival that has no response yet.
 type recordedArrival struct {
 	recorder *recorder
-	log      *arrivalLog // the one it was written in, which a reset may have replaced
+	log      *arrivalLog // the log that contains it; a reset may have replaced recorder.log
 	index    int
 	refused  bool
 }
 
-// record writes an arrival down. The clock is read inside the lock, so that
-// times never run backwards along the record.
-func (j *recorder) record(c call) recordedArrival {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	refused := j.log.add(time.Since(j.start).Microseconds(), c)
-	j.inFlight++
-	j.log.maxInFlight = max(j.log.maxInFlight, j.inFlight)
-	return recordedArrival{recorder: j, log: j.log, index: j.log.n - 1, refused: refused}
+// record adds an arrival. It reads the clock under the lock, so that times in the log never
+// decrease.
+func (r *recorder) record(c call) recordedArrival {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	refused := r.log.add(time.Since(r.start).Microseconds(), c)
+	r.inFlight++
+	r.log.maxInFlight = max(r.log.maxInFlight, r.inFlight)
+	return recordedArrival{recorder: r, log: r.log, index: r.log.n - 1, refused: refused}
 }
 
-// setFault notes the fault that decides the answer: before that is given, for one
-// that hangs is given none.
-func (t recordedArrival) setFault(kind Kind) {
-	t.recorder.mu.Lock()
-	defer t.recorder.mu.Unlock()
-	t.log.at(t.index).fault = uint8(slices.Index(allKinds, kind) + 1)
-	t.log.byFault[kind]++
+// setFault records the fault that decides the response. It is called before the fault takes
+// effect, because a hanging call gets no response.
+func (a recordedArrival) setFault(kind Kind) {
+	a.recorder.mu.Lock()
+	defer a.recorder.mu.Unlock()
+	a.log.at(a.index).fault = uint8(slices.Index(allKinds, kind) + 1)
+	a.log.byFault[kind]++
 }
 
-// setStatus adds the status of the answer; 0 stands for none.
-func (t recordedArrival) setStatus(status int) {
-	t.recorder.mu.Lock()
-	defer t.recorder.mu.Unlock()
-	t.recorder.inFlight--
-	t.log.at(t.index).status = uint16(status)
-	t.log.byStatus[status]++
+// setStatus records the status of the response; 0 means no response.
+func (a recordedArrival) setStatus(status int) {
+	a.recorder.mu.Lock()
+	defer a.recorder.mu.Unlock()
+	a.recorder.inFlight--
+	a.log.at(a.index).status = uint16(status)
+	a.log.byStatus[status]++
 }
 
-// reset starts an empty book: the quota is whole again, revisions stay.
-func (j *recorder) reset() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.log = newArrivalLog(j.log.limits)
-	j.log.maxInFlight = j.inFlight
+// reset starts an empty log. The quota is fully available again; revisions stay.
+func (r *recorder) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log = newArrivalLog(r.log.limits)
+	r.log.maxInFlight = r.inFlight
 }
 
-// setLimits puts other limits in place of the present ones. They look back over
-// everything since the last reset.
-func (j *recorder) setLimits(limits []Limit) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.log.setLimits(limits)
+// setLimits replaces the limits. The new limits apply to all arrivals since the last reset.
+func (r *recorder) setLimits(limits []Limit) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log.setLimits(limits)
 }
 
-// arrival is 16 bytes: 20 million of them are 320 MB.
+// arrival takes 16 bytes, so 20 million of them take 320 MB.
 type arrival struct {
-	at     int64 // microseconds since the judge's start
+	at     int64 // microseconds since recorder.start
 	key    uint32
 	path   uint8
-	fault  uint8 // index in allKinds, from 1; 0 for none
+	fault  uint8 // 1 + index in allKinds; 0 means none
 	status uint16
 }
 
 const (
 	chunkLength = 1 << 14
-	// maxKept is how many unknown paths and how many calls with unknown
-	// parameters are kept in full.
+	// maxKept is the number of unknown paths, and of calls with unknown parameters, that are
+	// kept with their full text.
 	maxKept   = 100
 	otherPath = "(another unknown path)"
 )
 
-// arrivalLog is the record of arrivals since the last reset. Nothing in it takes a
-// lock: the judge does.
+// arrivalLog contains the arrivals since the last reset. recorder.mu guards it.
 type arrivalLog struct {
-	chunks [][]arrival // all of chunkLength, so growing copies nothing
+	chunks [][]arrival // each of chunkLength, so that growing copies nothing
 	n      int
 	limits []Limit
-	// windows[0] is the sliding second, which is always watched; then one for
-	// each limit.
+	// windows[0] is one second long and has no limit. The others belong to the limits.
 	windows []window
 
 	paths             nameIDs
@@ -105,7 +102,7 @@ type arrivalLog struct {
 	byPath            []int
 	byStatus          map[int]int
 	byFault           map[Kind]int
-	perTarget         map[uint64]uint32 // by path and key
+	perTarget         map[uint64]uint32 // by path ID and key ID
 	maxPerTarget      uint32
 	refused           int
 	maxInFlight       int
@@ -116,63 +113,62 @@ type arrivalLog struct {
 }
 
 func newArrivalLog(limits []Limit) *arrivalLog {
-	b := &arrivalLog{byStatus: make(map[int]int), byFault: make(map[Kind]int), perTarget: make(map[uint64]uint32)}
-	b.setLimits(limits)
-	return b
+	l := &arrivalLog{byStatus: make(map[int]int), byFault: make(map[Kind]int), perTarget: make(map[uint64]uint32)}
+	l.setLimits(limits)
+	return l
 }
 
-func (b *arrivalLog) at(i int) *arrival {
-	return &b.chunks[i/chunkLength][i%chunkLength]
+func (l *arrivalLog) at(i int) *arrival {
+	return &l.chunks[i/chunkLength][i%chunkLength]
 }
 
-// add reports whether the arrival is over a limit.
+// add appends an arrival and reports whether it exceeds a limit.
 //
-// Refused arrivals count like accepted ones. Nobody outside knows whether the
-// real API charges a 429; counting both is the stricter judge, and a client that
-// keeps within the limit never notices the difference.
-func (b *arrivalLog) add(at int64, c call) (refused bool) {
-	a := arrival{at: at, path: b.pathID(c)}
+// Refused arrivals count too. It is not documented whether the real API charges a 429. Counting
+// both is stricter, and makes no difference to a client within the limits.
+func (l *arrivalLog) add(at int64, c call) (refused bool) {
+	a := arrival{at: at, path: l.pathID(c)}
 	if c.key != "" {
-		a.key = b.keys.id(c.key)
+		a.key = l.keys.id(c.key)
 		target := uint64(a.path)<<32 | uint64(a.key)
-		b.perTarget[target]++
-		b.maxPerTarget = max(b.maxPerTarget, b.perTarget[target])
+		l.perTarget[target]++
+		l.maxPerTarget = max(l.maxPerTarget, l.perTarget[target])
 	}
 	if c.unknownParam {
-		b.unknownParamCalls++
-		b.unknownParameters = appendKept(b.unknownParameters, c.target)
+		l.unknownParamCalls++
+		l.unknownParameters = appendKept(l.unknownParameters, c.target)
 	}
-	if b.n%chunkLength == 0 {
-		b.chunks = append(b.chunks, make([]arrival, chunkLength))
+	if l.n%chunkLength == 0 {
+		l.chunks = append(l.chunks, make([]arrival, chunkLength))
 	}
-	b.n++
-	*b.at(b.n - 1) = a
-	for i := range b.windows {
-		if w := &b.windows[i]; b.slide(w, b.n) > w.limit && w.limit > 0 {
+	l.n++
+	*l.at(l.n - 1) = a
+	for i := range l.windows {
+		if w := &l.windows[i]; l.slide(w, l.n) > w.limit && w.limit > 0 {
 			refused = true
 		}
 	}
 	if refused {
-		b.refused++
+		l.refused++
 	}
 	return refused
 }
 
-func (b *arrivalLog) pathID(c call) uint8 {
+func (l *arrivalLog) pathID(c call) uint8 {
 	name := c.path
 	if c.endpoint == nil {
-		b.unknownPathCalls++
-		b.unknownPaths = appendKept(b.unknownPaths, c.target)
-		if len(b.paths.list) >= maxKept+len(endpoints) && !b.paths.has(name) {
+		l.unknownPathCalls++
+		l.unknownPaths = appendKept(l.unknownPaths, c.target)
+		if len(l.paths.list) >= maxKept+len(endpoints) && !l.paths.has(name) {
 			name = otherPath
 		}
 	}
-	id := b.paths.id(name)
-	if int(id) > len(b.byPath) {
-		b.byPath = append(b.byPath, 0)
+	id := l.paths.id(name)
+	if int(id) > len(l.byPath) {
+		l.byPath = append(l.byPath, 0)
 	}
-	b.byPath[id-1]++
-	return uint8(id) // there are no more than the endpoints and those remembered
+	l.byPath[id-1]++
+	return uint8(id) // at most maxKept plus the known endpoints
 }
 
 func appendKept(list []string, s string) []string {
@@ -182,22 +178,20 @@ func appendKept(list []string, s string) []string {
 	return list
 }
 
-// window counts the arrivals in the closed window of its length that ends with
-// the newest one. The greatest count over all such windows is the greatest over
-// all windows whatever: one that ends between arrivals can be moved back to the
-// last arrival inside without losing any.
+// window counts the arrivals in the closed window that ends with the newest one. The maximum
+// over these windows is the maximum over all windows: a window that ends between two arrivals
+// can be moved back to its last arrival without losing any.
 type window struct {
-	limit  int // 0 for one that is only watched
+	limit  int // 0 means no limit
 	length int64
-	first  int // index of the first arrival inside
+	first  int // index of the first arrival in the window
 	max    int
 }
 
-// slide moves the window on to end with arrival n-1 and returns how many it
-// then holds.
-func (b *arrivalLog) slide(w *window, n int) int {
-	end := b.at(n - 1).at
-	for b.at(w.first).at < end-w.length {
+// slide moves the window to end with arrival n-1 and returns the number of arrivals in it.
+func (l *arrivalLog) slide(w *window, n int) int {
+	end := l.at(n - 1).at
+	for l.at(w.first).at < end-w.length {
 		w.first++
 	}
 	held := n - w.first
@@ -205,20 +199,20 @@ func (b *arrivalLog) slide(w *window, n int) int {
 	return held
 }
 
-func (b *arrivalLog) setLimits(limits []Limit) {
-	b.limits = limits
-	b.windows = []window{{length: time.Second.Microseconds()}}
-	for _, l := range limits {
-		b.windows = append(b.windows, window{limit: l.Limit, length: l.Window.Microseconds()})
+func (l *arrivalLog) setLimits(limits []Limit) {
+	l.limits = limits
+	l.windows = []window{{length: time.Second.Microseconds()}}
+	for _, limit := range limits {
+		l.windows = append(l.windows, window{limit: limit.Limit, length: limit.Window.Microseconds()})
 	}
-	for i := range b.windows {
-		for n := 1; n <= b.n; n++ {
-			b.slide(&b.windows[i], n)
+	for i := range l.windows {
+		for n := 1; n <= l.n; n++ {
+			l.slide(&l.windows[i], n)
 		}
 	}
 }
 
-// nameIDs numbers texts from 1; 0 stands for none.
+// nameIDs assigns IDs to names, starting at 1; 0 means none.
 type nameIDs struct {
 	ids  map[string]uint32
 	list []string
@@ -236,7 +230,7 @@ func (n *nameIDs) id(name string) uint32 {
 	if n.ids == nil {
 		n.ids = make(map[string]uint32)
 	}
-	name = strings.Clone(name) // not to keep the whole request alive
+	name = strings.Clone(name) // does not keep the request in memory
 	n.list = append(n.list, name)
 	id := uint32(len(n.list))
 	n.ids[name] = id

@@ -14,8 +14,8 @@ import (
 	"unsafe"
 )
 
-// maxInWindow counts by looking at every pair: the greatest number of times within
-// a closed window that starts or ends at one of them.
+// maxInWindow returns the maximum number of times within a closed window that starts or ends at
+// one of them. It compares every pair.
 func maxInWindow(times []int64, length int64) int {
 	most := 0
 	for _, from := range times {
@@ -43,12 +43,12 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 		at := int64(0)
 		for range 600 {
 			switch rng.IntN(4) {
-			case 0: // at the same microsecond
+			case 0: // the same microsecond
 			case 1:
 				at += int64(rng.IntN(500))
 			case 2:
 				at += int64(rng.IntN(50_000))
-			case 3: // exactly one window later is still inside
+			case 3: // exactly one window later, which is inside
 				at += []int64{1_000_000, 1_000_001, 999_999, limits[0].Window.Microseconds(), limits[0].Window.Microseconds() + 1}[rng.IntN(5)] / int64(1+3*rng.IntN(2))
 			}
 			times = append(times, at)
@@ -64,21 +64,21 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 			}
 			got := b.add(at, call{path: "/p"})
 			if got != over {
-				t.Fatalf("seed %d: arrival %d refused: %v, by counting %v", seed, len(times), got, over)
+				t.Fatalf("seed %d: arrival %d: got refused %v, brute force says %v", seed, len(times), got, over)
 			}
 			if over {
 				refused++
 			}
 		}
 		if b.refused != refused || b.windows[0].max != maxInWindow(times, 1_000_000) {
-			t.Errorf("seed %d: refused %d of %d, most in a second %d of %d", seed, b.refused, refused, b.windows[0].max, maxInWindow(times, 1_000_000))
+			t.Errorf("seed %d: got %d refused, want %d; got %d in a second, want %d", seed, b.refused, refused, b.windows[0].max, maxInWindow(times, 1_000_000))
 		}
-		// Limits that come later look back over the whole record.
+		// New limits apply to the whole log.
 		later := append(slices.Clone(limits), Limit{1, time.Duration(1+rng.IntN(5_000_000)) * time.Microsecond})
 		b.setLimits(later)
 		for i, l := range later {
 			if got, want := b.windows[i+1].max, maxInWindow(times, l.Window.Microseconds()); got != want {
-				t.Errorf("seed %d: most in %v: %d, by counting %d", seed, l.Window, got, want)
+				t.Errorf("seed %d: window %v: got maximum %d, want %d", seed, l.Window, got, want)
 			}
 		}
 	}
@@ -92,22 +92,22 @@ func TestQuota_CountsRejectedArrivals(t *testing.T) {
 		for range 4 {
 			got = append(got, status())
 		}
-		<-time.After(time.Second) // exactly: the first four are still inside
+		<-time.After(time.Second) // exactly one second, so the first four are inside
 		got = append(got, status())
 		<-time.After(time.Second + time.Microsecond)
 		got = append(got, status(), status(), status())
 		<-time.After(time.Second + time.Microsecond)
-		got = append(got, status(), status()) // the minute's tenth
+		got = append(got, status(), status()) // the tenth in a minute
 		if want := []int{200, 200, 200, 429, 429, 200, 200, 200, 200, 429}; !slices.Equal(got, want) {
-			t.Errorf("%v, want %v", got, want)
+			t.Errorf("got statuses %v, want %v", got, want)
 		}
 		w := get(t, s, equipment+"a")
 		if w.Code != 429 || errorName(t, w.Body.Bytes()) != "OPENAPI00007" || w.Header().Get("Retry-After") != "" {
-			t.Errorf("%d %s", w.Code, w.Body)
+			t.Errorf("got response %d %s", w.Code, w.Body)
 		}
 		st := s.Stats()
 		if st.Arrivals != 11 || st.Refused != 4 || st.Accepted != 7 || st.MaxInSlidingSecond != 5 || st.MaxPerWindow[0].Max != 5 || st.MaxPerWindow[1].Max != 11 {
-			t.Errorf("%+v", st)
+			t.Errorf("got stats %+v", st)
 		}
 	})
 }
@@ -118,7 +118,7 @@ func TestQuota_RejectsWithoutLatency(t *testing.T) {
 		get(t, s, equipment+"a")
 		began := time.Now()
 		if w := get(t, s, equipment+"a"); w.Code != 429 || time.Since(began) != 0 {
-			t.Errorf("%d after %v", w.Code, time.Since(began))
+			t.Errorf("got status %d after %v", w.Code, time.Since(began))
 		}
 	})
 }
@@ -141,13 +141,13 @@ func TestStats_CountsByPathAndStatus(t *testing.T) {
 			t.Fatal(err)
 		}
 		if st.Arrivals != 13 || st.DistinctKeys != 4 || st.MaxPerKeyAndPath != 4 || st.InFlight != 0 || st.MaxInFlight != 1 {
-			t.Errorf("%+v", st)
+			t.Errorf("got stats %+v", st)
 		}
 		if st.ByStatus[200] != 12 || st.ByStatus[400] != 1 || st.ByPath["/maplestory/v1/character/item-equipment"] != 10 || st.ByPath["/maplestory/v1/character/none"] != 1 {
-			t.Errorf("%v %v", st.ByStatus, st.ByPath)
+			t.Errorf("got statuses %v and paths %v", st.ByStatus, st.ByPath)
 		}
 		if !st.FirstArrival.Equal(began) || !st.LastArrival.Equal(began.Add(10*time.Millisecond)) || st.Sustained != nil {
-			t.Errorf("%v to %v, sustained %v", st.FirstArrival, st.LastArrival, st.Sustained)
+			t.Errorf("got first arrival %v, last %v, sustained %v", st.FirstArrival, st.LastArrival, st.Sustained)
 		}
 	})
 }
@@ -157,18 +157,18 @@ func TestStats_SustainedSkipsBothEnds(t *testing.T) {
 	at := int64(0)
 	for i := range 2500 {
 		switch {
-		case i < 500, i >= 2000: // slow at both ends
+		case i < 500, i >= 2000: // lower rate at both ends
 			at += 1_000_000
 		default:
 			at += 2000
 		}
 		b.add(at, call{path: "/p"})
 		if i == 1498 && b.sustained() != nil {
-			t.Error("a rate from fewer than 1,500")
+			t.Error("got a sustained rate for fewer than 1,500 arrivals")
 		}
 	}
 	if rate := b.sustained(); rate == nil || *rate < 499.9 || *rate > 500.1 {
-		t.Errorf("%v", rate)
+		t.Errorf("got sustained rate %v", rate)
 	}
 }
 
@@ -184,10 +184,10 @@ func TestStats_RecordsUnknownCalls(t *testing.T) {
 	}
 	st := s.Stats()
 	if !slices.Equal(st.UnknownPaths, hostile) || st.UnknownPathCalls != 3 {
-		t.Errorf("paths %q", st.UnknownPaths)
+		t.Errorf("got unknown paths %q", st.UnknownPaths)
 	}
 	if !slices.Equal(st.UnknownParameters, injected) || st.UnknownParameterCalls != 5 {
-		t.Errorf("parameters %q", st.UnknownParameters)
+		t.Errorf("got unknown parameters %q", st.UnknownParameters)
 	}
 	for i := range 300 {
 		get(t, s, fmt.Sprintf("/flood/%d", i))
@@ -195,14 +195,14 @@ func TestStats_RecordsUnknownCalls(t *testing.T) {
 	}
 	st = s.Stats()
 	if len(st.UnknownPaths) != 100 || st.UnknownPathCalls != 303 || len(st.UnknownParameters) != 100 || st.UnknownParameterCalls != 305 || len(st.ByPath) > 110 {
-		t.Errorf("%d, %d, %d, %d, %d", len(st.UnknownPaths), st.UnknownPathCalls, len(st.UnknownParameters), st.UnknownParameterCalls, len(st.ByPath))
+		t.Errorf("got %d paths of %d calls, %d parameters of %d calls, %d entries in ByPath", len(st.UnknownPaths), st.UnknownPathCalls, len(st.UnknownParameters), st.UnknownParameterCalls, len(st.ByPath))
 	}
 	total := 0
 	for _, n := range st.ByPath {
 		total += n
 	}
 	if total != st.Arrivals {
-		t.Errorf("paths add up to %d of %d", total, st.Arrivals)
+		t.Errorf("counts by path: got %d, want %d", total, st.Arrivals)
 	}
 }
 
@@ -227,12 +227,12 @@ func TestArrivals_AreListedInOrder(t *testing.T) {
 				status = 429
 			}
 			if a.At < last || a.Path != "/maplestory/v1/id" || a.Key != strconv.Itoa(i) || a.Status != status {
-				t.Fatalf("line %d: %+v", i, a)
+				t.Fatalf("line %d: got %+v", i, a)
 			}
 			last = a.At
 		}
 		if i != n || last != int64(chunkLength/100+1)*1000 {
-			t.Errorf("%d lines, the last at %d", i, last)
+			t.Errorf("got %d lines, the last at %d", i, last)
 		}
 	})
 }
@@ -253,27 +253,27 @@ func TestReset_KeepsRevisions(t *testing.T) {
 			t.Fatal(w.Code)
 		}
 		if st := s.Stats(); st.Arrivals != 0 || st.InFlight != 1 || st.MaxInFlight != 1 || st.MaxPerWindow[0].Max != 0 || len(st.ByPath) != 0 || !st.FirstArrival.IsZero() {
-			t.Errorf("%+v", st)
+			t.Errorf("got stats %+v", st)
 		}
 		after := get(t, s, equipment+"a")
 		if after.Code != 200 || after.Body.String() == before {
-			t.Error("the quota was not whole again, or the revision was lost")
+			t.Error("reset did not restore the quota, or it changed the revision")
 		}
 		s.Close()
 		<-done
 		if st := s.Stats(); st.InFlight != 0 || st.ByStatus[0] != 0 || st.ByStatus[200] != 1 {
-			t.Errorf("an answer to a forgotten arrival was counted: %+v", st)
+			t.Errorf("response to an arrival before the reset was counted: %+v", st)
 		}
 	})
 }
 
 func TestArrival_Is16Bytes(t *testing.T) {
 	if n := unsafe.Sizeof(arrival{}); n > 24 {
-		t.Errorf("%d bytes: 20 million arrivals must stay well under 1 GB", n)
+		t.Errorf("got %d bytes; 20 million arrivals must need less than 1 GB", n)
 	}
 }
 
-// BenchmarkArrive is one arrival with two limits and 200,000 keys.
+// BenchmarkArrive records one arrival with two limits and 200,000 keys.
 func BenchmarkArrive(b *testing.B) {
 	keys := make([]string, 200_000)
 	for i := range keys {

@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// sample is what was derived from a real body: see testdata.
+// sample contains the figures derived from a real body; see testdata.
 type sample struct {
 	Items         int
 	DistinctItems int `json:"distinct_items"`
@@ -75,10 +75,10 @@ func TestItemEquipment_HasRealShape(t *testing.T) {
 			"item_equipment_preset_2", "item_equipment_preset_3", "mechanic_equipment", "medal_shape", "preset_no", "title",
 		}
 		if got := sorted(body); !slices.Equal(got, want) {
-			t.Fatalf("members %v", got)
+			t.Fatalf("got members %v", got)
 		}
 		if len(body["title"].(fields)) != 8 || len(body["medal_shape"].(fields)) != 6 {
-			t.Error("title or medal_shape has another number of members")
+			t.Error("title or medal_shape has the wrong number of members")
 		}
 		kind, companions := "mechanic", body["mechanic_equipment"].([]any)
 		if len(companions) == 0 {
@@ -86,13 +86,13 @@ func TestItemEquipment_HasRealShape(t *testing.T) {
 		}
 		kinds[kind]++
 		if len(companions) != 4 || len(body["mechanic_equipment"].([]any))+len(body["dragon_equipment"].([]any)) != 4 {
-			t.Error("not four companions of one kind")
+			t.Error("got another number of companions than four of one kind")
 		}
 		var items []fields
 		for _, name := range wornArrays {
 			worn := body[name].([]any)
 			if len(worn) != 24 {
-				t.Errorf("%s has %d items", name, len(worn))
+				t.Errorf("%s: got %d items", name, len(worn))
 			}
 			for _, it := range worn {
 				items = append(items, it.(fields))
@@ -101,7 +101,7 @@ func TestItemEquipment_HasRealShape(t *testing.T) {
 		checkItems(t, items, all[kind], all)
 	}
 	if kinds["evan"] == 0 || kinds["mechanic"] == 0 {
-		t.Errorf("only one kind: %v", kinds)
+		t.Errorf("got only one kind of companions: %v", kinds)
 	}
 }
 
@@ -112,11 +112,11 @@ func checkItems(t *testing.T, items []fields, like sample, all map[string]sample
 		text, _ := json.Marshal(it)
 		whole[string(text)] = true
 		if !slices.Equal(sorted(it), sorted(like.Fields)) {
-			t.Fatalf("an item has the fields %v", sorted(it))
+			t.Fatalf("item: got fields %v", sorted(it))
 		}
 	}
 	if len(whole) != like.DistinctItems {
-		t.Errorf("%d of %d items are distinct", len(whole), len(items))
+		t.Errorf("got %d distinct items of %d", len(whole), len(items))
 	}
 	for name, f := range like.Fields {
 		null, longest, most := 0, 0, 0
@@ -140,21 +140,21 @@ func checkItems(t *testing.T, items []fields, like sample, all map[string]sample
 				kind = "dict"
 				wanted := slices.Sorted(slices.Values(f.Keys))
 				if !slices.Equal(sorted(v), wanted) {
-					t.Errorf("%s has the options %v", name, sorted(v))
+					t.Errorf("%s: got options %v", name, sorted(v))
 				}
 			}
 			if !slices.Contains(f.Types, kind) && got != nil {
-				t.Errorf("%s is a %s", name, kind)
+				t.Errorf("%s: got type %s", name, kind)
 			}
 		}
 		if math.Abs(float64(null-f.Null)) > 3 {
-			t.Errorf("%s is null %d times of %d; really %d of %d", name, null, len(items), f.Null, like.Items)
+			t.Errorf("%s: got null in %d of %d items, real body %d of %d", name, null, len(items), f.Null, like.Items)
 		}
 		if longest > most+most/5 || 2*longest < min(most, 2*f.MaxLen) {
-			t.Errorf("%s is up to %d characters; really %d", name, longest, most)
+			t.Errorf("%s: got up to %d characters, real body %d", name, longest, most)
 		}
 		if (f.Distinct == 1) != (len(distinct) == 1) && name != "starforce_scroll_flag" && name != "scroll_resilience_count" {
-			t.Errorf("%s has %d values; really %d", name, len(distinct), f.Distinct)
+			t.Errorf("%s: got %d distinct values, real body %d", name, len(distinct), f.Distinct)
 		}
 	}
 }
@@ -173,17 +173,17 @@ func TestItemEquipment_HasRealSize(t *testing.T) {
 			body := get(t, s, target).Body.Bytes()
 			onWire := get(t, s, target, "Accept-Encoding", "gzip").Body.Len()
 			if n := len(body); n < c.least || n > c.most || onWire < c.leastZipped || onWire > c.greatZipped {
-				t.Errorf("pretty %v: %d bytes, %d compressed", c.pretty, n, onWire)
+				t.Errorf("pretty %v: got %d bytes, %d compressed", c.pretty, n, onWire)
 			}
 			var whole bytes.Buffer
 			z, _ := gzip.NewWriterLevel(&whole, 6)
 			_, _ = z.Write(body)
 			_ = z.Close()
 			if n := whole.Len(); !c.pretty && (n < c.leastZipped || n > c.greatZipped) {
-				t.Errorf("%d bytes by gzip -6", n)
+				t.Errorf("got %d bytes with gzip -6", n)
 			}
 			if i == 0 {
-				t.Logf("pretty %v: %d bytes, sent as %d, by gzip -6 %d", c.pretty, len(body), onWire, whole.Len())
+				t.Logf("pretty %v: %d bytes, sent as %d, with gzip -6 %d", c.pretty, len(body), onWire, whole.Len())
 			}
 		}
 	}
@@ -201,7 +201,7 @@ func TestPretty_IsTheSameDocument(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(compact.Bytes(), a) || !bytes.Equal(indented.Bytes(), b) {
-			t.Errorf("%s differs", target)
+			t.Errorf("%s: documents differ", target)
 		}
 	}
 }
@@ -210,19 +210,19 @@ func TestSmallDocuments_HaveRealShape(t *testing.T) {
 	s := New(Config{})
 	basic := get(t, s, "/maplestory/v1/character/basic?ocid=a&date=2026-01-02").Body.Bytes()
 	if v := decode(t, basic); v["date"] != "2026-01-02" || len(v) != 14 || len(basic) < 700 || len(basic) > 1300 {
-		t.Errorf("basic: %d bytes: %s", len(basic), basic)
+		t.Errorf("basic: got %d bytes: %s", len(basic), basic)
 	}
 	stat := get(t, s, "/maplestory/v1/character/stat?ocid=a").Body.Bytes()
 	if v := decode(t, stat); v["date"] != nil || len(v["final_stat"].([]any)) != 44 || len(stat) < 2300 || len(stat) > 4500 {
-		t.Errorf("stat: %d bytes: %s", len(stat), stat)
+		t.Errorf("stat: got %d bytes: %s", len(stat), stat)
 	}
 	id := get(t, s, "/maplestory/v1/id?character_name=a").Body.Bytes()
 	if v := decode(t, id); len(v) != 1 || len(v["ocid"].(string)) != 32 {
-		t.Errorf("id: %s", id)
+		t.Errorf("id: got %s", id)
 	}
 	equip, base := get(t, s, equipment+"a&date=2026-01-02"), get(t, s, equipment+"a")
 	if decode(t, equip.Body.Bytes())["date"] != "2026-01-02" || decode(t, base.Body.Bytes())["date"] != nil {
-		t.Error("date is not echoed, or not null without one")
+		t.Error("date is not the request's, or not null without one")
 	}
 }
 
@@ -234,7 +234,7 @@ func TestGzip_UnpacksToPlainBody(t *testing.T) {
 				target := fmt.Sprintf("%s%s?ocid=key-%d", base, path, i)
 				plain := get(t, s, target).Body.Bytes()
 				if got := gunzip(t, get(t, s, target, "Accept-Encoding", "gzip").Body); !bytes.Equal(got, plain) {
-					t.Fatalf("%s: %d bytes unpacked, %d plain", target, len(got), len(plain))
+					t.Fatalf("%s: got %d bytes decompressed, %d plain", target, len(got), len(plain))
 				}
 			}
 		}
@@ -242,14 +242,14 @@ func TestGzip_UnpacksToPlainBody(t *testing.T) {
 	}
 }
 
-// sums hashes the bodies of keys 0 to n-1.
+// sums returns the hashes of the bodies of keys 0 to n-1.
 func sums(t *testing.T, s *Simulator, path string, n int) [][sha256.Size]byte {
 	t.Helper()
 	out := make([][sha256.Size]byte, n)
 	for i := range out {
 		w := get(t, s, fmt.Sprintf("%s%s?ocid=key-%d", base, path, i), "Accept-Encoding", "gzip")
 		if w.Code != 200 {
-			t.Fatalf("%d", w.Code)
+			t.Fatalf("got status %d", w.Code)
 		}
 		out[i] = sha256.Sum256(w.Body.Bytes())
 	}
@@ -266,30 +266,30 @@ func changed(before, after [][sha256.Size]byte) map[int]bool {
 	return keys
 }
 
-// Afterwards their bodies differ, the others are the same to the byte, and no two
-// entities share one.
+// After a change the chosen bodies differ, the others are identical, and no two entities have
+// the same body.
 func TestChangePercent_ChangesExactShare(t *testing.T) {
 	const n, path = 400, "character/item-equipment"
 	s := New(Config{Seed: 11})
 	first := sums(t, s, path, n)
 	if again := changed(first, sums(t, s, path, n)); len(again) != 0 {
-		t.Fatalf("%d bodies changed by themselves", len(again))
+		t.Fatalf("%d bodies changed without a control request", len(again))
 	}
 	control(t, s, `{"changePercent": 50}`)
 	second := sums(t, s, path, n)
 	half := changed(first, second)
 	if len(half) < n*42/100 || len(half) > n*58/100 {
-		t.Errorf("%d of %d changed", len(half), n)
+		t.Errorf("got %d changed of %d", len(half), n)
 	}
 	control(t, s, `{"changePercent": 50}`)
 	third := sums(t, s, path, n)
 	if !maps.Equal(half, changed(second, third)) || !maps.Equal(half, changed(first, third)) {
-		t.Error("the second change met other entities, or undid the first")
+		t.Error("the second change affected other entities or reverted the first")
 	}
 	control(t, s, `{"changePercent": 20}`)
 	for key := range changed(third, sums(t, s, path, n)) {
 		if !half[key] {
-			t.Errorf("key %d is in the fifth but not in the half", key)
+			t.Errorf("key %d changed with 20 %% but not with 50 %%", key)
 		}
 	}
 	control(t, s, `{"changePercent": 0}`)
@@ -299,19 +299,19 @@ func TestChangePercent_ChangesExactShare(t *testing.T) {
 		seen[sum] = true
 	}
 	if len(seen) != n+len(half) {
-		t.Errorf("%d different bodies of %d entities, %d of them in two revisions", len(seen), n, len(half))
+		t.Errorf("got %d distinct bodies of %d entities, %d of them in two revisions", len(seen), n, len(half))
 	}
 
-	// Another process that made the same changes serves the same bytes.
+	// Another simulator with the same changes serves the same bytes.
 	other := New(Config{Seed: 11})
 	if err := other.Control(Control{ChangePercent: 50}); err != nil {
 		t.Fatal(err)
 	}
 	if len(changed(second[:40], sums(t, other, path, 40))) != 0 {
-		t.Error("the same seed and changes give other bytes")
+		t.Error("same seed and changes: got different bytes")
 	}
 	if kept := 40 - len(changed(first[:40], sums(t, New(Config{Seed: 12}), path, 40))); kept != 0 {
-		t.Errorf("another seed gives %d same bodies", kept)
+		t.Errorf("other seed: got %d equal bodies", kept)
 	}
 }
 
@@ -327,13 +327,13 @@ func TestChangePercent_ChangesEveryDocument(t *testing.T) {
 		seen[items()] = true
 	}
 	if len(seen) < 6 {
-		t.Errorf("ten changes gave %d sets of items", len(seen))
+		t.Errorf("ten changes: got %d item sets", len(seen))
 	}
 	for _, path := range []string{"character/basic", "character/stat"} {
 		before := sums(t, s, path, 50)
 		control(t, s, `{"changePercent": 100}`)
 		if n := len(changed(before, sums(t, s, path, 50))); n != 50 {
-			t.Errorf("%s: %d of 50 changed", path, n)
+			t.Errorf("%s: got %d changed of 50", path, n)
 		}
 	}
 	id := get(t, s, "/maplestory/v1/id?character_name=a").Body.String()

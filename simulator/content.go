@@ -7,15 +7,14 @@ import (
 )
 
 const (
-	// itemSets is the number of different sets of items. Each is compressed when
-	// it is first asked for (about 4 ms) and then kept: 17 MB for all of them,
-	// 25 MB when pretty.
+	// itemSets is the number of different item sets. Each is generated and compressed at its
+	// first use (about 4 ms) and then kept: 17 MB for all, 25 MB if pretty.
 	itemSets = 64
-	// buckets is how finely a part of all entities can be chosen for change.
+	// buckets is the resolution of Control.ChangePercent.
 	buckets = 10_000
 )
 
-// content makes every document from the seed.
+// content generates all documents from the seed.
 type content struct {
 	seed     uint64
 	pretty   bool
@@ -27,14 +26,14 @@ func newContent(seed uint64, pretty bool) *content {
 	return &content{seed: seed, pretty: pretty, words: makeWords(rand.New(rand.NewPCG(seed, 0)))}
 }
 
-// entity is whose document is asked for, and in which state.
+// entity identifies a document and its state.
 type entity struct {
 	key      string
-	date     string // empty for none
+	date     string // empty if the call has no date
 	revision uint32
 }
 
-// What a hash of a key decides, each independently of the others.
+// The purposes of a key's hash. Hashes for different purposes are independent.
 const (
 	forBucket uint64 = iota + 1
 	forItemSet
@@ -44,7 +43,7 @@ const (
 	forID
 )
 
-// hash is FNV-1a, then the finalizer of SplitMix64 over seed and purpose.
+// hash is FNV-1a over the key, then the finalizer of SplitMix64 with seed and purpose.
 func (c *content) hash(purpose uint64, key string) uint64 {
 	h := uint64(14695981039346656037)
 	for i := range len(key) {
@@ -56,24 +55,24 @@ func (c *content) hash(purpose uint64, key string) uint64 {
 	return h ^ h>>31
 }
 
-// bucket says which entities change together.
+// bucket returns the bucket of a key. Entities in one bucket change together.
 func (c *content) bucket(key string) int {
 	return int(c.hash(forBucket, key) % buckets)
 }
 
-// values draws an entity's own values; they differ with its revision.
+// values returns a random source for an entity's own values, which differ between revisions.
 func (c *content) values(purpose uint64, e entity) *rand.Rand {
 	return rand.New(rand.NewPCG(c.hash(purpose, e.key), uint64(e.revision)))
 }
 
-// character is what an entity's documents agree on, whatever its revision.
+// character returns the values that all documents of an entity share in all revisions.
 func (c *content) character(key string) (gender, class string) {
 	h := c.hash(forItemSet, key)
 	return c.words.genders[h>>32%2], c.words.classes[h%itemSets%uint64(len(c.words.classes))]
 }
 
-// itemEquipment strings three prepared parts together with four of the entity's
-// own: the head, two fields of one ring, the title.
+// itemEquipment concatenates three shared, precompressed parts and three parts of the entity's
+// own: the head, two fields of one ring, and the title.
 func (c *content) itemEquipment(e entity) []part {
 	w := &c.itemSets[c.hash(forItemSet, e.key)%itemSets]
 	w.once.Do(func() { c.fill(w, c.hash(forItemSet, e.key)%itemSets) })
@@ -96,7 +95,7 @@ func (c *content) itemEquipment(e entity) []part {
 	title.begin('{')
 	name := pick(rng, c.words.titles)
 	title.text("title_name", name)
-	title.text("title_icon", icon(rng)) // enough letters to tell all entities and revisions apart
+	title.text("title_icon", icon(rng)) // long enough to make every entity and revision unique
 	title.text("title_description", pick(rng, c.words.description))
 	title.text("date_expire", "")
 	title.text("date_option_expire", "")
@@ -108,7 +107,7 @@ func (c *content) itemEquipment(e entity) []part {
 	return []part{{plain: head.buf}, w.upToRing, {plain: ring.buf}, w.upToTitle, {plain: title.buf}, w.rest}
 }
 
-// itemSet is the shared greater part of item-equipment documents.
+// itemSet is the large part of item-equipment documents that many entities share.
 type itemSet struct {
 	once                      sync.Once
 	upToRing, upToTitle, rest part
@@ -154,7 +153,7 @@ func (c *content) fill(w *itemSet, number uint64) {
 	w.rest = cut()
 }
 
-// basic is about 1 KB.
+// basic returns a document of about 1 KB.
 func (c *content) basic(e entity) []part {
 	rng := c.values(forBasic, e)
 	lasting := c.values(forBasic, entity{key: e.key})
@@ -183,7 +182,7 @@ func (c *content) basic(e entity) []part {
 	return []part{deflate(j.buf)}
 }
 
-// stat is about 4 KB.
+// stat returns a document of about 4 KB.
 func (c *content) stat(e entity) []part {
 	rng := c.values(forStat, e)
 	_, class := c.character(e.key)
@@ -210,7 +209,7 @@ func (c *content) stat(e entity) []part {
 	return []part{deflate(j.buf)}
 }
 
-// id never changes with the revision: it is what names the entity.
+// id returns the entity's identifier, which does not depend on the revision.
 func (c *content) id(e entity) []part {
 	rng := rand.New(rand.NewPCG(c.hash(forID, e.key), 0))
 	const digits = "0123456789abcdef"

@@ -12,32 +12,31 @@ import (
 	"time"
 )
 
-// Control changes a running simulator: what POST /_control takes as JSON. What
-// is left out stays as it is.
+// Control changes a running simulator. It is the JSON body of POST /_control. Settings that are
+// missing stay as they are.
 type Control struct {
-	// ChangePercent moves on the revision of so many percent of all entities,
-	// 0 to 100 in steps of 0.01. Which ones follows from the seed and the ocid
-	// alone: the same again at the next call, and those of a smaller percentage
-	// are among those of a greater one.
+	// ChangePercent increases the revision of a percentage of all entities, from 0 to 100 in
+	// steps of 0.01. The seed and the ocid decide which entities change. Equal percentages
+	// change the same entities, and a larger one includes the entities of a smaller one.
 	ChangePercent float64 `json:"changePercent,omitempty"`
 	Latency       *Range  `json:"latency,omitempty"`
-	// Limits replaces all limits; empty but not nil lifts them. New limits look
-	// back over the arrivals since the last reset.
+	// Limits replaces all limits; empty but not nil removes them. New limits apply to all
+	// arrivals since the last reset.
 	Limits []Limit `json:"limits,omitzero"`
-	// APIKey is the only x-nxopen-api-key accepted; "" accepts any and none.
+	// APIKey is the only accepted x-nxopen-api-key; "" accepts every request.
 	APIKey   *string `json:"apiKey,omitempty"`
 	Identity *bool   `json:"identity,omitempty"`
-	// Faults replaces all fault rules; empty but not nil clears them.
+	// Faults replaces all fault rules; empty but not nil removes them.
 	Faults []Fault `json:"faults,omitzero"`
 }
 
-// controlHelp ends every refusal of a control request.
+// controlHelp ends the error for an invalid control request.
 const controlHelp = `allowed are {"changePercent": 50, "latency": {"min": "30ms", "max": "1.7s"}, ` +
 	`"limits": [{"limit": 500, "window": "1s"}], "apiKey": "…", "identity": true, ` +
 	`"faults": [{"path": "regexp", "key": "regexp", "percent": 100, "count": 3, "kind": "…", ` +
 	`"retryAfter": "2", "headers": {"X-RateLimit-Reset": "30"}, "bytes": 1000000, "depth": 1000, "location": "…"}]}; kinds are `
 
-// settings are what Control changes, guarded by Simulator.mu.
+// settings are the values that Control changes. Simulator.mu guards them.
 type settings struct {
 	latency   Range
 	apiKey    string
@@ -46,7 +45,7 @@ type settings struct {
 	revisions [buckets]uint32
 }
 
-// Control applies a change, all of it or, when any of it is wrong, nothing.
+// Control applies a change. If any part of it is invalid, it changes nothing.
 func (s *Simulator) Control(c Control) error {
 	var rules []*rule
 	errs := []error{checkLimits(c.Limits)}
@@ -58,7 +57,7 @@ func (s *Simulator) Control(c Control) error {
 		rules, errs = append(rules, r), append(errs, err)
 	}
 	if c.ChangePercent < 0 || c.ChangePercent > 100 {
-		errs = append(errs, fmt.Errorf("changePercent: %v is not within 0 and 100", c.ChangePercent))
+		errs = append(errs, fmt.Errorf("changePercent: %v must be from 0 to 100", c.ChangePercent))
 	}
 	if c.Latency != nil {
 		errs = append(errs, c.Latency.check())
@@ -90,8 +89,8 @@ func (s *Simulator) Control(c Control) error {
 	return nil
 }
 
-// CurrentControl returns the latency and the fault rules as they are now, whoever set them:
-// what Control takes to be there again.
+// CurrentControl returns the latency and the fault rules in effect. Passing the result to
+// Control restores them.
 func (s *Simulator) CurrentControl() Control {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +110,7 @@ func checkLimits(limits []Limit) error {
 	return nil
 }
 
-// serveOperator answers the endpoints that are not the upstream's.
+// serveOperator answers the endpoints that are not part of the simulated API.
 func (s *Simulator) serveOperator(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "GET /_stats":
@@ -123,7 +122,7 @@ func (s *Simulator) serveOperator(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		out := json.NewEncoder(w)
 		out.SetIndent("", "  ")
-		_ = out.Encode(stats) // fails only when the client has gone
+		_ = out.Encode(stats) // fails only if the client has disconnected
 	case "GET /_arrivals":
 		w.Header().Set("Content-Type", "application/x-ndjson")
 		_ = s.recorder.writeArrivals(w)
@@ -142,29 +141,29 @@ func (s *Simulator) serveOperator(w http.ResponseWriter, r *http.Request) {
 		}
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		http.Error(w, "there are only GET /_stats, GET /_arrivals, POST /_control and POST /_reset", http.StatusNotFound)
+		http.Error(w, "unknown endpoint; use GET /_stats, GET /_arrivals, POST /_control or POST /_reset", http.StatusNotFound)
 	}
 }
 
-// statsFor returns the stats with what the query of GET /_stats asks for.
+// statsFor returns the stats, with Since set if the query of GET /_stats requests it.
 func (s *Simulator) statsFor(query url.Values) (Stats, error) {
 	stats := s.Stats()
 	if len(query) == 0 {
 		return stats, nil
 	}
 	n, window := 0, time.Second
-	for name, given := range query {
+	for name, values := range query {
 		var err error
 		switch name {
 		case "since":
-			n, err = strconv.Atoi(given[0])
+			n, err = strconv.Atoi(values[0])
 		case "window":
-			window, err = time.ParseDuration(given[0])
+			window, err = time.ParseDuration(values[0])
 		default:
 			err = errors.New("unknown")
 		}
 		if err != nil || n < 0 || window < time.Microsecond {
-			return Stats{}, fmt.Errorf("%s=%s: write GET /_stats?since=120&window=1m, for those after the first 120 arrivals and the most of them in a minute", name, given[0])
+			return Stats{}, fmt.Errorf("invalid parameter %s=%s; GET /_stats?since=120&window=1m describes the arrivals after the first 120 and their maximum in a minute", name, values[0])
 		}
 	}
 	since := s.Since(n, window)
@@ -172,7 +171,7 @@ func (s *Simulator) statsFor(query url.Values) (Stats, error) {
 	return stats, nil
 }
 
-// decodeStrict decodes one JSON value without unknown fields.
+// decodeStrict decodes exactly one JSON value and rejects unknown fields.
 func decodeStrict(from io.Reader, into any) error {
 	d := json.NewDecoder(from)
 	d.DisallowUnknownFields()
@@ -180,12 +179,12 @@ func decodeStrict(from io.Reader, into any) error {
 		return err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("text after the JSON value")
+		return errors.New("unexpected text after the JSON value")
 	}
 	return nil
 }
 
-// jsonDuration is a duration in JSON: "1.7s".
+// jsonDuration is a duration written as a JSON string: "1.7s".
 type jsonDuration time.Duration
 
 func (s jsonDuration) MarshalText() ([]byte, error) { return []byte(time.Duration(s).String()), nil }
@@ -201,12 +200,12 @@ type limitJSON struct {
 	Window jsonDuration `json:"window"`
 }
 
-// MarshalJSON writes the window as text: "1s".
+// MarshalJSON writes the window as a string: "1s".
 func (l Limit) MarshalJSON() ([]byte, error) {
 	return json.Marshal(limitJSON{l.Limit, jsonDuration(l.Window)})
 }
 
-// UnmarshalJSON refuses unknown fields.
+// UnmarshalJSON rejects unknown fields.
 func (l *Limit) UnmarshalJSON(text []byte) error {
 	var in limitJSON
 	err := decodeStrict(bytes.NewReader(text), &in)
@@ -219,12 +218,12 @@ type rangeJSON struct {
 	Max jsonDuration `json:"max"`
 }
 
-// MarshalJSON writes the bounds as text: "30ms".
+// MarshalJSON writes the bounds as strings: "30ms".
 func (r Range) MarshalJSON() ([]byte, error) {
 	return json.Marshal(rangeJSON{jsonDuration(r.Min), jsonDuration(r.Max)})
 }
 
-// UnmarshalJSON refuses unknown fields.
+// UnmarshalJSON rejects unknown fields.
 func (r *Range) UnmarshalJSON(text []byte) error {
 	var in rangeJSON
 	err := decodeStrict(bytes.NewReader(text), &in)

@@ -22,8 +22,8 @@ func TestControl_RejectsInvalidRequest(t *testing.T) {
 		`{"changePercent": 100, "limits": [{"limit": 0, "window": "1s"}]}`:         "limits[0]",
 		`{"limits": [{"limit": 1, "window": "1s"}, {"limit": 1, "window": "0s"}]}`: "limits[1]",
 		`{"limits": [{"limit": 1, "window": "1s", "burst": 3}]}`:                   "burst",
-		`{"changePercent": 100, "faults": [{"kind": "500"}, {"kind": "501"}]}`:     `faults[1]: there is no kind "501"`,
-		`{"faults": [{}]}`:                                                             "no kind",
+		`{"changePercent": 100, "faults": [{"kind": "500"}, {"kind": "501"}]}`:     `faults[1]: unknown kind "501"`,
+		`{"faults": [{}]}`:                                                             "unknown kind",
 		`{"faults": [{"kind": "500", "key": "("}]}`:                                    "regexp",
 		`{"faults": [{"kind": "500", "path": "("}]}`:                                   "regexp",
 		`{"faults": [{"kind": "500", "percent": 101}]}`:                                "percent",
@@ -37,10 +37,10 @@ func TestControl_RejectsInvalidRequest(t *testing.T) {
 		`{"faults": [{"kind": "redirect"}]}`:                                           "location",
 		`{"faults": [{"kind": "hang", "location": "/"}]}`:                              "location",
 		`{"faults": [{"kind": "hang", "probability": 1}]}`:                             "probability",
-		`{"faults": [{"kind": "429", "headers": {"X-RateLimit-Reset": "3\r\nX: y"}}]}`: "can't be a header",
-		`{"faults": [{"kind": "429", "headers": {"X RateLimit": "3"}}]}`:               "can't be a header",
-		`{"faults": [{"kind": "429", "headers": {"content-length": "3"}}]}`:            "body's own",
-		`{"faults": [{"kind": "hang", "headers": {"X-A": "3"}}]}`:                      "no answer",
+		`{"faults": [{"kind": "429", "headers": {"X-RateLimit-Reset": "3\r\nX: y"}}]}`: "not a valid header",
+		`{"faults": [{"kind": "429", "headers": {"X RateLimit": "3"}}]}`:               "not a valid header",
+		`{"faults": [{"kind": "429", "headers": {"content-length": "3"}}]}`:            "describes the body",
+		`{"faults": [{"kind": "hang", "headers": {"X-A": "3"}}]}`:                      "no response",
 		`{"changePercent": 100} {}`:                                                    "after",
 		`nonsense`:                                                                     "invalid",
 		``:                                                                             "EOF",
@@ -49,11 +49,11 @@ func TestControl_RejectsInvalidRequest(t *testing.T) {
 		w := post(t, s, "/_control", body)
 		text := w.Body.String()
 		if w.Code != http.StatusBadRequest || !strings.Contains(text, want) || !strings.Contains(text, "changePercent") || !strings.Contains(text, "slow-body") {
-			t.Errorf("%.80s: %d %s", body, w.Code, text)
+			t.Errorf("%.80s: got %d %s", body, w.Code, text)
 		}
 	}
 	if get(t, s, equipment+"a").Body.String() != before {
-		t.Error("a refused request changed something")
+		t.Error("a rejected request changed the content")
 	}
 	if st := s.Stats(); st.Arrivals != 2 {
 		t.Errorf("control requests count as arrivals: %d", st.Arrivals)
@@ -73,7 +73,7 @@ func TestControl_RoundTripsJSON(t *testing.T) {
 		}
 		var back Control
 		if err := decodeStrict(strings.NewReader(string(text)), &back); err != nil || !reflect.DeepEqual(back, c) {
-			t.Errorf("%s: %+v, %v", text, back, err)
+			t.Errorf("%s: got %+v, error %v", text, back, err)
 		}
 	}
 }
@@ -82,19 +82,19 @@ func TestControl_ReplacesAndRemovesLimits(t *testing.T) {
 	s := New(Config{Limits: []Limit{{1, time.Hour}}})
 	status := func() int { return get(t, s, equipment+"a").Code }
 	if status() != 200 || status() != 429 {
-		t.Error("no limit of one")
+		t.Error("limit of 1 is not enforced")
 	}
 	control(t, s, `{"limits": [{"limit": 3, "window": "1h"}]}`)
 	if status() != 200 || status() != 429 {
-		t.Error("the new limit doesn't look back")
+		t.Error("new limit ignores earlier arrivals")
 	}
 	control(t, s, `{"changePercent": 1}`)
 	if status() != 429 {
-		t.Error("a control without limits lifted them")
+		t.Error("a control request without limits removed them")
 	}
 	control(t, s, `{"limits": []}`)
 	if status() != 200 || len(s.Stats().MaxPerWindow) != 0 {
-		t.Error("not lifted")
+		t.Error("limits are not removed")
 	}
 }
 
@@ -102,23 +102,23 @@ func TestOperator_UnknownCallListsEndpoints(t *testing.T) {
 	s := New(Config{})
 	for _, w := range []int{get(t, s, "/_control").Code, get(t, s, "/_x").Code, post(t, s, "/_stats", "").Code} {
 		if w != http.StatusNotFound {
-			t.Errorf("%d", w)
+			t.Errorf("got status %d", w)
 		}
 	}
 	if s.Stats().Arrivals != 0 {
-		t.Error("they count as arrivals")
+		t.Error("operator calls count as arrivals")
 	}
 }
 
 func TestConfig_RejectsInvalid(t *testing.T) {
 	for _, c := range []Config{{Limits: []Limit{{}}}, {Latency: Range{Min: 2, Max: 1}}, {Latency: Range{Min: -1}}} {
 		if c.Validate() == nil {
-			t.Errorf("%+v is accepted", c)
+			t.Errorf("%+v: got no error", c)
 		}
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("New accepts %+v", c)
+					t.Errorf("New did not panic for %+v", c)
 				}
 			}()
 			New(c)
@@ -129,21 +129,21 @@ func TestConfig_RejectsInvalid(t *testing.T) {
 func TestCurrentControl_ReturnsLastSettings(t *testing.T) {
 	s := New(Config{Latency: Range{Max: time.Second}})
 	if got := s.CurrentControl(); *got.Latency != (Range{Max: time.Second}) || got.Faults == nil || len(got.Faults) > 0 {
-		t.Errorf("at first %+v", got)
+		t.Errorf("initial settings: got %+v", got)
 	}
 	half, latency := 50.0, Range{Min: time.Second, Max: time.Minute}
 	want := Control{Latency: &latency, Faults: []Fault{{Kind: Reset, Percent: &half}, {Kind: TooManyRequests, RetryAfter: "3"}}}
 	if err := s.Control(want); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Control(Control{ChangePercent: 1}); err != nil { // leaves all else as it is
+	if err := s.Control(Control{ChangePercent: 1}); err != nil { // changes no other setting
 		t.Fatal(err)
 	}
 	got := s.CurrentControl()
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, set was %+v", got, want)
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if again := New(Config{}); again.Control(got) != nil || !reflect.DeepEqual(again.CurrentControl(), want) {
-		t.Errorf("elsewhere it is %+v", again.CurrentControl())
+		t.Errorf("second simulator: got %+v", again.CurrentControl())
 	}
 }

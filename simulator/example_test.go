@@ -23,16 +23,16 @@ func Example() {
 		if err != nil {
 			panic(err)
 		}
-		answer, err := server.Client().Do(request)
+		response, err := server.Client().Do(request)
 		if err != nil {
 			panic(err)
 		}
-		body, err := io.ReadAll(answer.Body)
+		body, err := io.ReadAll(response.Body)
 		if err != nil {
 			panic(err)
 		}
-		_ = answer.Body.Close()
-		fmt.Println(answer.StatusCode, len(body) > 200_000)
+		_ = response.Body.Close()
+		fmt.Println(response.StatusCode, len(body) > 200_000)
 	}
 	seen := upstream.Stats()
 	fmt.Println(seen.Arrivals, seen.Refused, seen.MaxPerWindow[0].Max)

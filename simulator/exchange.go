@@ -14,8 +14,8 @@ import (
 
 // endpoint is one path of the API.
 type endpoint struct {
-	key      string   // the parameter that names the entity
-	optional []string // other parameters it knows
+	key      string   // name of the parameter that identifies the entity
+	optional []string // names of other parameters
 	document func(*content, entity) []part
 }
 
@@ -28,15 +28,15 @@ var endpoints = map[string]*endpoint{
 	base + "id":                       {key: "character_name", document: (*content).id},
 }
 
-// call is a request as the upstream understands it.
+// call is a parsed request.
 type call struct {
-	target       string // escaped path and query, as it came
-	path         string // escaped: a path that only means the same after decoding is another path
+	target       string // escaped path and query as received
+	path         string // escaped: a path that is equal only after decoding is another path
 	endpoint     *endpoint
 	key          string
 	date         string
-	invalid      bool // a parameter is missing, malformed or given twice
-	unknownParam bool // a parameter the endpoint doesn't know, or one given twice
+	invalid      bool // a parameter is missing, malformed or repeated
+	unknownParam bool // a parameter is unknown to the endpoint or repeated
 }
 
 var dateFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}$`)
@@ -54,10 +54,10 @@ func parseCall(r *http.Request) call {
 		return c
 	}
 	c.unknownParam = err != nil
-	for name, given := range values {
+	for name, values := range values {
 		known := name == c.endpoint.key || slices.Contains(c.endpoint.optional, name)
-		c.unknownParam = c.unknownParam || !known || len(given) > 1
-		c.invalid = c.invalid || known && len(given) > 1
+		c.unknownParam = c.unknownParam || !known || len(values) > 1
+		c.invalid = c.invalid || known && len(values) > 1
 	}
 	c.key, c.date = values.Get(c.endpoint.key), values.Get("date")
 	c.invalid = c.invalid || err != nil || c.key == ""
@@ -67,41 +67,41 @@ func parseCall(r *http.Request) call {
 	return c
 }
 
-// acceptsGzip follows RFC 9110 §12.5.3: named with a weight above zero, or
-// covered by the wildcard.
+// acceptsGzip implements RFC 9110 §12.5.3: gzip is listed with a weight above 0, or matches the
+// wildcard.
 func acceptsGzip(accept []string) bool {
 	wildcard := false
 	for field := range strings.SplitSeq(strings.Join(accept, ","), ",") {
 		coding, parameters, _ := strings.Cut(field, ";")
 		name, weight, found := strings.Cut(strings.TrimSpace(parameters), "=")
-		wanted := true
+		accepted := true
 		if found && strings.EqualFold(strings.TrimSpace(name), "q") {
 			q, err := strconv.ParseFloat(strings.TrimSpace(weight), 64)
-			wanted = err == nil && q > 0
+			accepted = err == nil && q > 0
 		}
 		switch strings.ToLower(strings.TrimSpace(coding)) {
 		case "gzip", "x-gzip":
-			return wanted
+			return accepted
 		case "*":
-			wildcard = wanted
+			wildcard = accepted
 		}
 	}
 	return wildcard
 }
 
-// exchange is one answer under way; status stays 0 until one was sent.
+// exchange is the response to one call. status is 0 until the header is written.
 type exchange struct {
 	http.ResponseWriter
 	gzip    bool
 	latency time.Duration
-	headers map[string]string // of a fault
+	headers map[string]string // set by a fault
 	status  int
 }
 
 const jsonType = "application/json;charset=UTF-8"
 
-// realHeader is what a captured answer of the real API carries, without
-// what the content network in front of it adds.
+// realHeader is the header of a captured response of the real API, without the headers added by
+// its content delivery network.
 var realHeader = http.Header{
 	"Vary":                      {"Origin,Access-Control-Request-Method,Access-Control-Request-Headers", "Accept-Encoding"},
 	"X-Content-Type-Options":    {"nosniff"},
@@ -127,8 +127,8 @@ func (x *exchange) writeHeader(status int, contentType string) {
 	x.WriteHeader(status)
 }
 
-// send answers 200 with a document. A write fails only when the client has
-// gone, and then there is nobody left to tell.
+// send responds with status 200 and a document. A write fails only if the client has
+// disconnected, so its error is ignored.
 func (x *exchange) send(doc []part) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
@@ -137,7 +137,7 @@ func (x *exchange) send(doc []part) {
 	_, _ = x.Write(*buf)
 }
 
-// encode appends the document in the coding the client accepts.
+// encode appends the document, compressed if the client accepts gzip.
 func (x *exchange) encode(dst []byte, doc []part) []byte {
 	if x.gzip {
 		x.Header().Set("Content-Encoding", "gzip")
@@ -150,8 +150,8 @@ func (x *exchange) flush() {
 	_ = http.NewResponseController(x.ResponseWriter).Flush()
 }
 
-// apiError is an error answer of the API. Names, statuses and the texts of
-// 00004, 00005 and 00007 are known from captures; the other texts are ours.
+// apiError is an error response of the API. Names, statuses and the messages of 00004, 00005
+// and 00007 are from captures; the other messages are invented.
 type apiError struct {
 	status  int
 	name    string

@@ -14,54 +14,54 @@ import (
 	"time"
 )
 
-// Fault is one rule of misbehaviour. The first rule that matches an accepted
-// arrival, and whose dice and count agree, decides its answer.
+// Fault is a fault rule. The first rule that matches an arrival within the quota, and whose
+// Percent and Count apply, decides the response.
 type Fault struct {
-	// Path and Key are regular expressions on the escaped path and on the ocid;
-	// empty matches all.
+	// Path and Key are regular expressions for the escaped path and the ocid; empty matches
+	// all.
 	Path string `json:"path,omitempty"`
 	Key  string `json:"key,omitempty"`
-	// Percent of the matching calls that are hit, drawn for each; nil for all.
+	// Percent is the probability that a matching call is affected; nil means 100.
 	Percent *float64 `json:"percent,omitempty"`
-	// Count ends the rule after so many hits; nil for never.
+	// Count disables the rule after that number of affected calls; nil means never.
 	Count *int `json:"count,omitempty"`
 	Kind  Kind `json:"kind"`
 
-	RetryAfter string `json:"retryAfter,omitempty"` // TooManyRequests, Maintenance: the header's text
-	// Headers of the answer, in place of those it has of the same name. Those that
-	// describe the body's coding and length are the body's own.
+	RetryAfter string `json:"retryAfter,omitempty"` // value of the header; TooManyRequests and Maintenance only
+	// Headers replace headers of the response, except headers that describe the coding and length
+	// of the body.
 	Headers  map[string]string `json:"headers,omitempty"`
-	Bytes    int64             `json:"bytes,omitempty"`    // Oversize: the plain length
-	Depth    int64             `json:"depth,omitempty"`    // Deep
-	Location string            `json:"location,omitempty"` // Redirect
+	Bytes    int64             `json:"bytes,omitempty"`    // Oversize only: length of the uncompressed body
+	Depth    int64             `json:"depth,omitempty"`    // Deep only
+	Location string            `json:"location,omitempty"` // Redirect only
 }
 
-// Kind names a misbehaviour.
+// Kind is the kind of a fault.
 type Kind string
 
-// The kinds of misbehaviour.
+// The kinds of faults.
 const (
 	TooManyRequests Kind = "429"              // OPENAPI00007
 	InternalError   Kind = "500"              // OPENAPI00001
 	Maintenance     Kind = "503-maintenance"  // OPENAPI00011
 	GameMaintenance Kind = "game-maintenance" // 400 OPENAPI00010
 	HTML200         Kind = "html-200"         // an error page with status 200
-	BadJSON         Kind = "bad-json"         // 200 and two thirds of the document
+	BadJSON         Kind = "bad-json"         // 200 and the first two thirds of the document
 	NotReady        Kind = "not-ready"        // 400 OPENAPI00009
 	NotFound        Kind = "not-found"        // 400 OPENAPI00003
 	BadParameter    Kind = "bad-parameter"    // 400 OPENAPI00004
 	BadKey          Kind = "bad-key"          // 400 OPENAPI00005
 	Forbidden       Kind = "forbidden"        // 403 OPENAPI00002
-	Oversize        Kind = "oversize"         // valid JSON of Bytes; a bomb when gzipped
+	Oversize        Kind = "oversize"         // valid JSON of length Bytes; a decompression bomb if compressed
 	Reset           Kind = "reset"            // the connection is closed in the middle of the body
-	Hang            Kind = "hang"             // no answer until the client leaves
+	Hang            Kind = "hang"             // no response until the client disconnects
 	SlowBody        Kind = "slow-body"        // the document in 64 pieces over 16 s
 	Redirect        Kind = "redirect"         // 302 to Location
 	Deep            Kind = "deep"             // 200 with Depth nested arrays
-	Shrink          Kind = "shrink"           // 200 and the document with few of its lists' entries
+	Shrink          Kind = "shrink"           // 200 and the document with truncated lists
 )
 
-// errorKinds are answered with an error of the API.
+// errorKinds maps the kinds that respond with an error of the API.
 var errorKinds = map[Kind]apiError{
 	TooManyRequests: errQuota,
 	InternalError:   errInternal,
@@ -87,7 +87,7 @@ func kindList() string {
 	return strings.Join(list, ", ")
 }
 
-// rule is a compiled Fault, guarded by Simulator.mu.
+// rule is a compiled Fault. Simulator.mu guards it.
 type rule struct {
 	fault     Fault
 	path, key *regexp.Regexp
@@ -118,24 +118,24 @@ func (f Fault) compile() (*rule, error) {
 	for _, k := range allKinds {
 		known = known || k == f.Kind
 	}
-	check(known, "there is no kind %q", f.Kind)
-	check(f.Percent == nil || *f.Percent >= 0 && *f.Percent <= 100, "percent is not within 0 and 100")
+	check(known, "unknown kind %q", f.Kind)
+	check(f.Percent == nil || *f.Percent >= 0 && *f.Percent <= 100, "percent must be from 0 to 100")
 	check(f.Count == nil || *f.Count >= 1, "count must be at least 1")
-	check(f.RetryAfter == "" || f.Kind == TooManyRequests || f.Kind == Maintenance, "retryAfter belongs to %q and %q", TooManyRequests, Maintenance)
-	least := int64(len(oversizeStart) + len(oversizeEnd))
-	check((f.Kind == Oversize) == (f.Bytes != 0), "bytes belongs to %q, which needs it", Oversize)
-	check(f.Bytes == 0 || f.Bytes >= least, "bytes must be at least %d", least)
-	check((f.Kind == Deep) == (f.Depth != 0) && f.Depth >= 0, "depth, above 0, belongs to %q, which needs it", Deep)
-	check((f.Kind == Redirect) == (f.Location != ""), "location belongs to %q, which needs it", Redirect)
-	check(f.Headers == nil || f.Kind != Hang, "headers: %q gives no answer that could carry them", Hang)
+	check(f.RetryAfter == "" || f.Kind == TooManyRequests || f.Kind == Maintenance, "retryAfter is allowed only for %q and %q", TooManyRequests, Maintenance)
+	minBytes := int64(len(oversizeStart) + len(oversizeEnd))
+	check((f.Kind == Oversize) == (f.Bytes != 0), "bytes is required for %q and allowed only there", Oversize)
+	check(f.Bytes == 0 || f.Bytes >= minBytes, "bytes must be at least %d", minBytes)
+	check((f.Kind == Deep) == (f.Depth != 0) && f.Depth >= 0, "depth above 0 is required for %q and allowed only there", Deep)
+	check((f.Kind == Redirect) == (f.Location != ""), "location is required for %q and allowed only there", Redirect)
+	check(f.Headers == nil || f.Kind != Hang, "headers: not allowed for %q, which sends no response", Hang)
 	for name, value := range f.Headers {
-		check(headerName.MatchString(name) && headerValue.MatchString(value), "headers: %q: %q can't be a header", name, value)
-		check(!slices.Contains(bodyHeaders, http.CanonicalHeaderKey(name)), "headers: %s is the body's own", name)
+		check(headerName.MatchString(name) && headerValue.MatchString(value), "headers: %q: %q is not a valid header", name, value)
+		check(!slices.Contains(bodyHeaders, http.CanonicalHeaderKey(name)), "headers: %s must not be set, because it describes the body", name)
 	}
 	return &rule{fault: f, path: path, key: key}, errors.Join(errs...)
 }
 
-// matchFault returns the fault that hits a call, or nil.
+// matchFault returns the fault that affects a call, or nil, and counts it.
 func (s *settings) matchFault(c call) *Fault {
 	for _, r := range s.rules {
 		switch {
@@ -155,10 +155,10 @@ const htmlPage = `<!DOCTYPE html>
 <body><h1>The request could not be satisfied.</h1><p>Please try again later.</p></body></html>
 `
 
-// How slow-body dribbles.
+// Number of pieces of a slow body, and the pause after each.
 const (
-	slowPieces = 64
-	slowPause  = 250 * time.Millisecond
+	slowBodyPieces = 64
+	slowBodyPause  = 250 * time.Millisecond
 )
 
 func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault) {
@@ -173,19 +173,19 @@ func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault)
 		x.writeHeader(http.StatusOK, "text/html;charset=UTF-8")
 		_, _ = x.Write([]byte(htmlPage))
 	case BadJSON:
-		whole := appendPlain(nil, s.document(c))
+		body := appendPlain(nil, s.document(c))
 		x.writeHeader(http.StatusOK, jsonType)
-		_, _ = x.Write(whole[:len(whole)*2/3])
+		_, _ = x.Write(body[:len(body)*2/3])
 	case Shrink:
 		x.send([]part{deflate(s.content.shrunk(s.document(c)))})
 	case Oversize:
 		x.sendOversize(f.Bytes)
 	case Reset:
-		whole := x.encode(nil, s.document(c))
+		body := x.encode(nil, s.document(c))
 		x.writeHeader(http.StatusOK, jsonType)
-		_, _ = x.Write(whole[:len(whole)/2])
+		_, _ = x.Write(body[:len(body)/2])
 		x.flush()
-		panic(http.ErrAbortHandler) // how a handler tells net/http to drop the connection
+		panic(http.ErrAbortHandler) // makes net/http drop the connection
 	case Hang:
 		select {
 		case <-ctx.Done():
@@ -193,12 +193,12 @@ func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault)
 			panic(http.ErrAbortHandler)
 		}
 	case SlowBody:
-		whole := x.encode(nil, s.document(c))
+		body := x.encode(nil, s.document(c))
 		x.writeHeader(http.StatusOK, jsonType)
-		for i := range slowPieces {
-			_, _ = x.Write(whole[i*len(whole)/slowPieces : (i+1)*len(whole)/slowPieces])
+		for i := range slowBodyPieces {
+			_, _ = x.Write(body[i*len(body)/slowBodyPieces : (i+1)*len(body)/slowBodyPieces])
 			x.flush()
-			if !s.wait(ctx, slowPause) {
+			if !s.wait(ctx, slowBodyPause) {
 				return
 			}
 		}
@@ -213,12 +213,12 @@ func (s *Simulator) sendFault(ctx context.Context, x *exchange, c call, f Fault)
 	}
 }
 
-// repeat writes one character many times.
+// repeat writes a character many times.
 func (x *exchange) repeat(character string, times int64) error {
-	const most = 1 << 16
-	line := []byte(strings.Repeat(character, int(min(times, most))))
-	for ; times > 0; times -= most {
-		if _, err := x.Write(line[:min(times, most)]); err != nil {
+	const chunk = 1 << 16
+	line := []byte(strings.Repeat(character, int(min(times, chunk))))
+	for ; times > 0; times -= chunk {
+		if _, err := x.Write(line[:min(times, chunk)]); err != nil {
 			return err
 		}
 	}
@@ -227,11 +227,10 @@ func (x *exchange) repeat(character string, times int64) error {
 
 const paddingLength = 1 << 20
 
-// padding is a megabyte of zeros, about 1 KB deflated.
+// padding is one MiB of zeros, about 1 KB deflated.
 var padding = sync.OnceValue(func() part { return deflate(bytes.Repeat([]byte{'0'}, paddingLength)) })
 
-// sendOversize streams a valid document of exactly that length until the client has
-// enough.
+// sendOversize streams a valid document of the given length, or until the client disconnects.
 func (x *exchange) sendOversize(length int64) {
 	encode := func(p part) []byte { return p.plain }
 	var sum checksum
@@ -247,14 +246,14 @@ func (x *exchange) sendOversize(length int64) {
 		_, _ = x.Write(gzipHeader)
 	}
 	_, err := x.Write(encode(part{plain: []byte(oversizeStart)}))
-	left := length - int64(len(oversizeStart)+len(oversizeEnd))
-	for ; err == nil && left >= paddingLength; left -= paddingLength {
+	remaining := length - int64(len(oversizeStart)+len(oversizeEnd))
+	for ; err == nil && remaining >= paddingLength; remaining -= paddingLength {
 		_, err = x.Write(encode(padding()))
 	}
 	if err != nil {
 		return
 	}
-	_, _ = x.Write(encode(deflate(padding().plain[:left])))
+	_, _ = x.Write(encode(deflate(padding().plain[:remaining])))
 	_, _ = x.Write(encode(part{plain: []byte(oversizeEnd)}))
 	if x.gzip {
 		_, _ = x.Write(sum.appendTrailer(nil))

@@ -30,26 +30,26 @@ func TestFault_ErrorsMatchRealAPI(t *testing.T) {
 		Forbidden:       {403, "OPENAPI00002"},
 	}
 	if len(want) != len(errorKinds) {
-		t.Errorf("%d of %d kinds tested", len(want), len(errorKinds))
+		t.Errorf("got %d tested kinds of %d", len(want), len(errorKinds))
 	}
 	s := New(Config{})
 	for kind, w := range want {
 		control(t, s, fmt.Sprintf(`{"faults": [{"kind": %q}]}`, kind))
 		got := get(t, s, equipment+"a", "Accept-Encoding", "gzip")
 		if got.Code != w.status || errorName(t, got.Body.Bytes()) != w.name || got.Header().Get("Retry-After") != "" {
-			t.Errorf("%s: %d %s", kind, got.Code, got.Body)
+			t.Errorf("%s: got %d %s", kind, got.Code, got.Body)
 		}
 	}
 	control(t, s, `{"faults": [{"kind": "429", "retryAfter": "1.5"}]}`)
 	if h := get(t, s, equipment+"a").Header(); h.Get("Retry-After") != "1.5" {
-		t.Errorf("%v", h)
+		t.Errorf("got headers %v", h)
 	}
 	control(t, s, `{"faults": []}`)
 	if w := get(t, s, equipment+"a"); w.Code != 200 {
-		t.Errorf("not cleared: %d", w.Code)
+		t.Errorf("rules not removed: got status %d", w.Code)
 	}
 	if st := s.Stats(); st.Refused != 0 || st.ByStatus[429] != 2 {
-		t.Errorf("a fault's 429 was counted as one by quota: %+v", st)
+		t.Errorf("a 429 by a fault counts as refused: %+v", st)
 	}
 }
 
@@ -71,12 +71,12 @@ func TestFault_MatchesPathKeyAndCount(t *testing.T) {
 		{"character/stat", "b", 503},
 		{"character/stat", "c", 403},
 		{"character/stat", "b2", 503},
-		{"character/stat", "b", 403}, // the count is used up: on to the next rule
+		{"character/stat", "b", 403}, // Count is reached, so the next rule applies
 		{"character/stat", "b2", 200},
 		{"character/none", "c", 403},
 	} {
 		if got := status(base + c.path + "?ocid=" + c.key); got != c.want {
-			t.Errorf("%s of %s: %d, want %d", c.path, c.key, got, c.want)
+			t.Errorf("%s of %s: got %d, want %d", c.path, c.key, got, c.want)
 		}
 	}
 	control(t, s, `{"faults": [{"kind": "500", "percent": 30}]}`)
@@ -85,7 +85,7 @@ func TestFault_MatchesPathKeyAndCount(t *testing.T) {
 		status("/maplestory/v1/id?character_name=a")
 	}
 	if hit := s.Stats().ByStatus[500] - 1; hit < n*26/100 || hit > n*34/100 {
-		t.Errorf("30 %% is %d of %d", hit, n)
+		t.Errorf("30 %%: got %d of %d", hit, n)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestFault_HTML200(t *testing.T) {
 	control(t, s, `{"faults": [{"kind": "html-200"}]}`)
 	w := get(t, s, equipment+"a")
 	if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), "text/html") || !strings.HasPrefix(w.Body.String(), "<!DOCTYPE html>") {
-		t.Errorf("%d %v %.40s", w.Code, w.Header(), w.Body)
+		t.Errorf("got %d %v %.40s", w.Code, w.Header(), w.Body)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestFault_BadJSON(t *testing.T) {
 	control(t, s, `{"faults": [{"kind": "bad-json"}]}`)
 	w := get(t, s, equipment+"a", "Accept-Encoding", "gzip")
 	if body := w.Body.String(); w.Code != 200 || json.Valid([]byte(body)) || !strings.HasPrefix(whole, body) || len(body) < 100_000 {
-		t.Errorf("%d, %d bytes", w.Code, len(body))
+		t.Errorf("got status %d and %d bytes", w.Code, len(body))
 	}
 }
 
@@ -114,14 +114,14 @@ func TestFault_OversizeHasExactLength(t *testing.T) {
 		control(t, s, fmt.Sprintf(`{"faults": [{"kind": "oversize", "bytes": %d}]}`, size))
 		plain := get(t, s, equipment+"a").Body.Bytes()
 		if len(plain) != size || !json.Valid(plain) {
-			t.Errorf("%d bytes asked, %d served, valid %v", size, len(plain), json.Valid(plain))
+			t.Errorf("%d bytes requested: got %d, valid %v", size, len(plain), json.Valid(plain))
 		}
 		zipped := get(t, s, equipment+"a", "Accept-Encoding", "gzip").Body
 		if n := zipped.Len(); n > 200+size/300 {
-			t.Errorf("%d bytes compress to %d", size, n)
+			t.Errorf("%d bytes: got %d compressed", size, n)
 		}
 		if !bytes.Equal(gunzip(t, zipped), plain) {
-			t.Errorf("%d bytes: the compressed body is another", size)
+			t.Errorf("%d bytes: compressed body differs", size)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func TestFault_OversizeStopsWithClient(t *testing.T) {
 			t.Error(err)
 		}
 		_ = resp.Body.Close()
-		server.Close() // returns only when the handler has
+		server.Close() // returns after the handler
 	}
 }
 
@@ -145,12 +145,12 @@ func TestFault_DeepHasExactDepth(t *testing.T) {
 	for _, depth := range []int{1, 10_001, 200_000} {
 		control(t, s, fmt.Sprintf(`{"faults": [{"kind": "deep", "depth": %d}]}`, depth))
 		if w := get(t, s, equipment+"a"); w.Code != 200 || w.Body.String() != strings.Repeat("[", depth)+strings.Repeat("]", depth) {
-			t.Errorf("depth %d: %d, %d bytes", depth, w.Code, w.Body.Len())
+			t.Errorf("depth %d: got status %d and %d bytes", depth, w.Code, w.Body.Len())
 		}
 	}
 }
 
-// do sends one request through a real connection and follows no redirect.
+// do sends one request over a real connection and does not follow redirects.
 func do(t *testing.T, server *httptest.Server, target string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+target, http.NoBody)
@@ -175,11 +175,11 @@ func TestFault_ResetClosesDuringBody(t *testing.T) {
 		n, err := io.Copy(io.Discard, resp.Body)
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusOK || n == 0 || !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("identity %v: %d, %d bytes, %v", identity, resp.StatusCode, n, err)
+			t.Errorf("identity %v: got status %d, %d bytes, error %v", identity, resp.StatusCode, n, err)
 		}
 		server.Close()
 		if st := s.Stats(); st.InFlight != 0 || st.ByStatus[200] != 1 {
-			t.Errorf("%+v", st)
+			t.Errorf("got stats %+v", st)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func TestFault_RedirectSetsLocation(t *testing.T) {
 	resp := do(t, server, equipment+"a")
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != "http://elsewhere.example/x" || s.Stats().Arrivals != 1 {
-		t.Errorf("%d %v", resp.StatusCode, resp.Header)
+		t.Errorf("got %d with headers %v", resp.StatusCode, resp.Header)
 	}
 }
 
@@ -203,11 +203,11 @@ func TestFault_SlowBodyIsComplete(t *testing.T) {
 		control(t, s, `{"faults": [{"kind": "slow-body"}]}`)
 		began := time.Now()
 		w := get(t, s, equipment+"a", "Accept-Encoding", "gzip")
-		if took := time.Since(began); took != slowPieces*slowPause || !w.Flushed {
-			t.Errorf("took %v, flushed %v", took, w.Flushed)
+		if took := time.Since(began); took != slowBodyPieces*slowBodyPause || !w.Flushed {
+			t.Errorf("got a response after %v, flushed %v", took, w.Flushed)
 		}
 		if !bytes.Equal(gunzip(t, w.Body), want) {
-			t.Error("another body")
+			t.Error("got another body")
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestFault_CountsAgainstQuota(t *testing.T) {
 	control(t, s, `{"faults": [{"kind": "500", "count": 2}]}`)
 	for i, want := range []int{500, 500, 429} {
 		if w := get(t, s, equipment+"a"); w.Code != want {
-			t.Errorf("call %d: %d, want %d", i, w.Code, want)
+			t.Errorf("call %d: got %d, want %d", i, w.Code, want)
 		}
 	}
 }

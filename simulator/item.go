@@ -6,10 +6,10 @@ import (
 	"strconv"
 )
 
-// options are an item's values by name; what is missing is zero.
+// options are an item's values by name; a missing value is zero.
 type options map[string]int
 
-// The names in each option object, in the order of the real answers.
+// The names in each option object, in the order of the real responses.
 var (
 	etcNames         = []string{"str", "dex", "int", "luk", "max_hp", "max_mp", "attack_power", "magic_power", "armor", "speed", "jump"}
 	totalNames       = append(etcNames[:11:11], "boss_damage", "ignore_monster_armor", "all_stat", "damage", "equipment_level_decrease", "max_hp_rate", "max_mp_rate")
@@ -18,7 +18,7 @@ var (
 	exceptionalNames = append(etcNames[:8:8], "exceptional_upgrade")
 )
 
-// numeric are the few options that are numbers and not text.
+// numeric lists the few options that are JSON numbers instead of strings.
 var numeric = map[string]bool{"equipment_level_decrease": true, "base_equipment_level": true, "exceptional_upgrade": true}
 
 func (j *jsonText) options(name string, names []string, values options) {
@@ -34,7 +34,7 @@ func (j *jsonText) options(name string, names []string, values options) {
 	j.end('}')
 }
 
-// item has the fields that differ between items; empty text means null.
+// item contains the fields that differ between items. An empty string becomes null.
 type item struct {
 	slot                             slot
 	name, icon, description          string
@@ -46,7 +46,7 @@ type item struct {
 	soulName, soulOption             string
 	starforce, specialRing           int
 	expires, golden, starforceScroll string
-	companion                        bool // of a dragon or machine: without potentials
+	companion                        bool // part of a dragon or mechanic; has no potentials
 }
 
 func (j *jsonText) items(list []item) {
@@ -118,8 +118,9 @@ func (j *jsonText) itemRest(it item) {
 	j.end('}')
 }
 
-// outfit is all items of one body, 34 different ones: a ring that only the worn
-// set has and 23 more, and three presets of 24.
+// outfit contains the items of one character: a worn set of a ring and 23 more items, three
+// presets of 24 items, and the parts of a dragon or mechanic. Apart from these parts, 34 items
+// are different.
 type outfit struct {
 	ring             item
 	worn             []item
@@ -127,11 +128,11 @@ type outfit struct {
 	dragon, mechanic []item
 }
 
-// Which of the 24 slots lack what, after the nullness in the samples: those from
-// 0 to described have a description, those from bare to bareEnd no potential.
+// Which of the 24 slots have null fields, as in the samples: slots below described have a
+// description, slots from bare to bareEnd have no potential.
 const (
 	ringSlot   = 23
-	weaponSlot = 10 // the only one with a soul
+	weaponSlot = 10 // the only slot with a soul
 	bare       = 13
 	bareEnd    = 17
 )
@@ -165,7 +166,7 @@ func (w *words) outfit(rng *rand.Rand, mechanic bool) outfit {
 	for i := range ringSlot {
 		o.worn = append(o.worn, dress(i))
 	}
-	// Each preset wears the spare ring and three items of its own.
+	// Each preset contains the spare ring and three items of its own.
 	spare := dress(ringSlot)
 	own := slices.DeleteFunc(rng.Perm(ringSlot), func(i int) bool { return i == weaponSlot })
 	for p := range o.presets {
@@ -198,9 +199,8 @@ func (w *words) item(rng *rand.Rand, s slot) item {
 	if rng.IntN(6) == 0 {
 		it.shapeName, it.shapeIcon = w.word(rng, 4)+" "+w.word(rng, 5), icon(rng)
 	}
-	// Real items resemble each other: round values, the same ones in several
-	// options, half of the items without additions. That is what makes a body
-	// compress 14:1.
+	// Real items are similar: round values, the same value in several options, no additions on
+	// half of the items. A body therefore compresses 14:1.
 	stat := []int{15, 40, 60, 150}[rng.IntN(4)]
 	it.base = options{
 		"str": stat, "dex": stat, "attack_power": rng.IntN(3), "magic_power": rng.IntN(3), "armor": 100 * rng.IntN(5),
@@ -236,6 +236,6 @@ func (w *words) item(rng *rand.Rand, s slot) item {
 }
 
 func (w *words) enchant(rng *rand.Rand, unit string) string {
-	which := rng.IntN(len(w.enchants)) * rng.IntN(len(w.enchants)) / len(w.enchants) // few are common
+	which := rng.IntN(len(w.enchants)) * rng.IntN(len(w.enchants)) / len(w.enchants) // skewed: low indexes are common
 	return w.enchants[which] + " : +" + strconv.Itoa(3*(1+which%4)) + unit
 }

@@ -14,8 +14,8 @@ func (r Range) check() error {
 	return nil
 }
 
-// draw is log-normal around three times Min, with Max three and a half standard
-// deviations out; what falls outside is drawn again.
+// draw returns a random latency, log-normal around three times Min, with Max at three and a
+// half standard deviations. Values outside of the range are drawn again.
 func (r Range) draw() time.Duration {
 	if r.Max == 0 {
 		return 0

@@ -8,28 +8,28 @@ import (
 	"sync"
 )
 
-// part is a stretch of a document. A deflated part ends in a sync flush, on a
-// byte boundary, and refers back to nothing before itself, so parts compressed
-// once can be strung together in any order and company. A part that isn't
-// deflated goes into a gzip stream as a stored block.
+// part is a section of a document. A deflated part ends with a sync flush on a byte boundary
+// and has no references to earlier data. Parts can therefore be compressed once and
+// concatenated in any order. A part without deflated data is written to a gzip stream as stored
+// blocks.
 type part struct {
 	plain    []byte
 	deflated []byte
 }
 
-// buffers hold encoded answers between requests.
+// buffers are reused for encoded responses.
 var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-// deflaters are large (about 800 KB), so they are used again.
+// deflaters are reused because each takes about 800 KB.
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, 6)
 	if err != nil {
-		panic(err) // only for a level that doesn't exist
+		panic(err) // cannot happen: the level is valid
 	}
 	return w
 }}
 
-// deflate compresses plain, which it keeps, into a part.
+// deflate returns a part with plain and its compressed form. It keeps plain.
 func deflate(plain []byte) part {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)
@@ -40,7 +40,7 @@ func deflate(plain []byte) part {
 		err = w.Flush()
 	}
 	if err != nil {
-		panic(err) // a bytes.Buffer accepts every write
+		panic(err) // cannot happen: a bytes.Buffer accepts every write
 	}
 	return part{plain: plain, deflated: bytes.Clone(out.Bytes())}
 }
@@ -65,8 +65,8 @@ func appendGzip(dst []byte, doc []part) []byte {
 // gzipHeader (RFC 1952 §2.3): deflate, no name, no time, unknown system.
 var gzipHeader = []byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff}
 
-// appendBlocks adds a part to a deflate stream (RFC 1951 §3.2.4 for stored
-// blocks: a zero byte, the length, its complement).
+// appendBlocks appends a part to a deflate stream. A stored block (RFC 1951 §3.2.4) consists of
+// a zero byte, the length, its complement, and the data.
 func appendBlocks(dst []byte, p part) []byte {
 	if p.deflated != nil {
 		return append(dst, p.deflated...)
@@ -82,10 +82,10 @@ func appendBlocks(dst []byte, p part) []byte {
 	return dst
 }
 
-// checksum is what a gzip trailer says about the plain bytes.
+// checksum computes the trailer of a gzip stream.
 type checksum struct {
 	crc  uint32
-	size uint32 // modulo 2^32, as the format wants it
+	size uint32 // modulo 2^32, as the format requires
 }
 
 func (c *checksum) add(plain []byte) {
@@ -93,8 +93,8 @@ func (c *checksum) add(plain []byte) {
 	c.size += uint32(len(plain))
 }
 
-// appendTrailer ends the deflate stream with an empty last block and adds the
-// checks.
+// appendTrailer ends the deflate stream with an empty final block and appends the checksum and
+// size.
 func (c *checksum) appendTrailer(dst []byte) []byte {
 	dst = append(dst, 1, 0, 0, 0xff, 0xff)
 	dst = binary.LittleEndian.AppendUint32(dst, c.crc)

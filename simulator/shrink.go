@@ -5,21 +5,21 @@ import (
 	"encoding/json"
 )
 
-// shrinkFactor is by how much a list is shorter in a shrunken document. The real API
-// was seen to go from 77 bosses to 53, to 2 and to none as a character stayed
-// away.
+// shrinkFactor is the factor by which lists are truncated. The real API returned 77 bosses,
+// later 53, 2 and none, as a character stayed inactive.
 const shrinkFactor = 20
 
-// shrunk returns the document with the first few entries of each of its lists:
-// valid, of the same shape, and not true. What holds no list stays as it is.
+// shrunk returns the document with each top-level list truncated to its first entries. The
+// result is valid JSON of the same shape but incomplete. A document without lists stays
+// unchanged.
 func (c *content) shrunk(doc []part) []byte {
-	// The members are copied one by one, so that they keep their order.
+	// Members are copied one by one to keep their order.
 	from := json.NewDecoder(bytes.NewReader(appendPlain(nil, doc)))
 	var out bytes.Buffer
 	token := func() string {
 		t, err := from.Token()
 		if err != nil {
-			panic(err) // our own document
+			panic(err) // cannot happen: the document is valid JSON
 		}
 		name, _ := t.(string)
 		return name
@@ -35,7 +35,7 @@ func (c *content) shrunk(doc []part) []byte {
 		out.WriteByte(':')
 		var value json.RawMessage
 		if err := from.Decode(&value); err != nil {
-			panic(err) // our own document
+			panic(err) // cannot happen: the document is valid JSON
 		}
 		var list []json.RawMessage
 		if value[0] == '[' && json.Unmarshal(value, &list) == nil {
@@ -52,7 +52,7 @@ func (c *content) shrunk(doc []part) []byte {
 		err = json.Compact(&spaced, out.Bytes())
 	}
 	if err != nil {
-		panic(err) // our own document
+		panic(err) // cannot happen: the document is valid JSON
 	}
 	return spaced.Bytes()
 }

@@ -19,7 +19,7 @@ func TestFault_SetsHeaders(t *testing.T) {
 		"Pragma": "no-cache",
 	} {
 		if got := h.Values(name); len(got) != 1 || got[0] != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
+			t.Errorf("header %s: got %q, want %q", name, got, want)
 		}
 	}
 	for kind, more := range map[Kind]string{
@@ -27,12 +27,12 @@ func TestFault_SetsHeaders(t *testing.T) {
 	} {
 		control(t, s, fmt.Sprintf(`{"faults": [{"kind": %q, "headers": {"X-A": "b"}%s}]}`, kind, more))
 		if got := get(t, s, equipment+"a", "Accept-Encoding", "gzip").Header().Get("X-A"); got != "b" {
-			t.Errorf("%s carries %q", kind, got)
+			t.Errorf("%s: got header %q", kind, got)
 		}
 	}
 	control(t, s, `{"faults": []}`)
 	if h := get(t, s, equipment+"a").Header(); h.Get("X-A") != "" || h.Get("Server") != "inface" {
-		t.Errorf("a healthy answer carries %v", h)
+		t.Errorf("response without a fault: got headers %v", h)
 	}
 }
 
@@ -46,16 +46,16 @@ func TestFault_ShrinkKeepsShape(t *testing.T) {
 			w := get(t, s, target)
 			few := w.Body.Bytes()
 			if w.Code != http.StatusOK || w.Header().Get("Content-Type") != jsonType || !bytes.Equal(gunzip(t, get(t, s, target, "Accept-Encoding", "gzip").Body), few) {
-				t.Errorf("%s: %d %v", target, w.Code, w.Header())
+				t.Errorf("%s: got %d %v", target, w.Code, w.Header())
 			}
 			if strings.Contains(target, "basic") {
 				if !bytes.Equal(few, whole) {
-					t.Error("a document without lists has changed")
+					t.Error("a document without lists changed")
 				}
 				continue
 			}
 			if len(few)*3 > len(whole) {
-				t.Errorf("%s: %d of %d bytes are left", target, len(few), len(whole))
+				t.Errorf("%s: got %d of %d bytes", target, len(few), len(whole))
 			}
 			before, after := decode(t, whole), decode(t, few)
 			for name, value := range before {
@@ -64,14 +64,14 @@ func TestFault_ShrinkKeepsShape(t *testing.T) {
 				if isList {
 					left, still := got.([]any)
 					if !still || len(left) != len(list)/shrinkFactor || !reflect.DeepEqual(left, list[:len(left)]) {
-						t.Errorf("%s: %d of %d entries of %s", target, len(left), len(list), name)
+						t.Errorf("%s: got %d of %d entries of %s", target, len(left), len(list), name)
 					}
 				} else if !there || !reflect.DeepEqual(got, value) {
-					t.Errorf("%s: %s is %v, was %v", target, name, got, value)
+					t.Errorf("%s: %s: got %v, want %v", target, name, got, value)
 				}
 			}
 			if len(after) != len(before) || bytes.Contains(few, []byte("\n")) != pretty {
-				t.Errorf("%s: another shape: %.80s", target, few)
+				t.Errorf("%s: got another shape: %.80s", target, few)
 			}
 		}
 	}

@@ -1,13 +1,3 @@
-// Package simulator is an upstream to try and test freshet against: bodies of
-// the shape and size of Nexon's MapleStory API, a quota that is really
-// enforced, misbehaviour on request, and a judge of what arrived.
-//
-// The judge shares no code and no formula with the limiter. It writes down
-// every arrival and counts windows over that record, so a mistake in the
-// limiter's reasoning can't be repeated here and pass unseen.
-//
-// All text in the bodies is made up from syllables by a seed; only field names,
-// types, counts, repetition and sizes follow the real answers.
 package simulator
 
 import (
@@ -20,43 +10,41 @@ import (
 	"time"
 )
 
-// Config says how a Simulator behaves from its start; Control changes all of it
-// but Pretty and Seed while it runs.
+// Config configures a Simulator at its start. Control changes every setting except Pretty and
+// Seed at runtime.
 type Config struct {
-	// Limits are sliding windows over all arrivals; each of them must hold. None
-	// means no quota.
+	// Limits are sliding windows over all arrivals. All of them apply; empty means no quota.
 	Limits []Limit
-	// Latency is waited before an answer; zero means none. A refusal by quota is
-	// answered at once.
+	// Latency delays each response; zero means no delay. Refusals by quota are not delayed.
 	Latency Range
-	// Identity makes it ignore Accept-Encoding and never compress.
+	// Identity ignores Accept-Encoding and never compresses.
 	Identity bool
-	// Pretty indents documents by two spaces, as the real API serves them.
+	// Pretty indents documents by two spaces, as the real API does.
 	Pretty bool
-	// Seed chooses the made-up values. The same seed, key and revision give the
-	// same bytes in every process.
+	// Seed selects the generated values. The same seed, key and revision give the same bytes in
+	// every process.
 	Seed uint64
 }
 
-// Limit allows so many arrivals in any closed window of the given length.
+// Limit is the maximum number of arrivals in any closed window of the given length.
 type Limit struct {
 	Limit  int
 	Window time.Duration // rounded down to microseconds
 }
 
-// Range bounds a latency. Most draws lie near three times Min, few near Max.
+// Range bounds a random latency. Most values are near three times Min, few near Max.
 type Range struct {
 	Min, Max time.Duration
 }
 
-// Validate reports what New would refuse: a limit or window that isn't
-// positive, or a latency whose bounds are negative or exchanged.
+// Validate returns an error for settings that New does not accept. Limits and windows must be
+// positive, and 0 <= Latency.Min <= Latency.Max.
 func (c Config) Validate() error {
 	return errors.Join(checkLimits(c.Limits), c.Latency.check())
 }
 
-// Simulator is an http.Handler. All its methods are safe for concurrent use. It
-// starts no goroutine of its own.
+// Simulator is an http.Handler. Its methods are safe for concurrent use. It starts no
+// goroutines.
 type Simulator struct {
 	recorder *recorder
 	content  *content
@@ -67,7 +55,7 @@ type Simulator struct {
 	settings settings
 }
 
-// New returns a running simulator. It panics if cfg.Validate reports an error.
+// New returns a running simulator. It panics if cfg.Validate returns an error.
 func New(cfg Config) *Simulator {
 	if err := cfg.Validate(); err != nil {
 		panic(fmt.Sprintf("simulator: %v", err))
@@ -80,15 +68,15 @@ func New(cfg Config) *Simulator {
 	}
 }
 
-// Close drops the connections of requests that are waiting (latency, hang,
-// slow-body), and of those that would have to wait later. It may be called more
-// than once; call it before closing an httptest.Server, which waits for them.
+// Close drops the connections of all delayed requests (latency, hang, slow-body), now and in
+// the future. It may be called more than once. Call it before httptest.Server.Close, which
+// waits for open requests.
 func (s *Simulator) Close() {
 	s.close.Do(func() { close(s.closed) })
 }
 
-// ServeHTTP answers /_stats, /_arrivals, /_control and /_reset for the person
-// trying it, and counts every other request as an arrival at the upstream.
+// ServeHTTP answers the operator endpoints /_stats, /_arrivals, /_control and /_reset. Every
+// other request is recorded as an arrival at the upstream.
 func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasPrefix(r.URL.Path, "/_") {
 		s.serveOperator(w, r)
@@ -105,7 +93,7 @@ func (s *Simulator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.respond(r.Context(), x, r, c, seen)
 }
 
-// respond is everything behind the quota.
+// respond answers an arrival that is within the quota.
 func (s *Simulator) respond(ctx context.Context, x *exchange, r *http.Request, c call, seen recordedArrival) {
 	p := s.plan(c)
 	if p.fault != nil {
@@ -137,8 +125,8 @@ func (s *Simulator) respond(ctx context.Context, x *exchange, r *http.Request, c
 	}
 }
 
-// document is the body for a call as of now, so that a change made while the
-// call was waiting shows.
+// document returns the body for a call with the current revision. It is called after the
+// latency, so that a change during the delay is visible.
 func (s *Simulator) document(c call) []part {
 	if c.endpoint == nil {
 		return []part{{plain: errPath.body()}}
@@ -150,7 +138,7 @@ func (s *Simulator) document(c call) []part {
 	return c.endpoint.document(s.content, entity{key: c.key, date: c.date, revision: revision})
 }
 
-// plan is what the settings ask for at the moment of an arrival.
+// plan holds the settings in effect when a call arrived.
 type plan struct {
 	latency  time.Duration
 	identity bool
@@ -169,9 +157,9 @@ func (s *Simulator) plan(c call) plan {
 	}
 }
 
-// wait reports whether d has passed: false once the client has gone. When the
-// simulator is closed it drops the connection, for returning would make
-// net/http send an empty 200.
+// wait returns true after d, and false if the client disconnects first. If the simulator is
+// closed it panics with http.ErrAbortHandler to drop the connection, because a return would
+// send an empty 200.
 func (s *Simulator) wait(ctx context.Context, d time.Duration) bool {
 	if d <= 0 {
 		return true

@@ -18,7 +18,7 @@ import (
 
 const equipment = "/maplestory/v1/character/item-equipment?ocid="
 
-// get asks the handler directly; headers are pairs of name and value.
+// get calls the handler directly; headers are pairs of name and value.
 func get(t testing.TB, s *Simulator, target string, headers ...string) *httptest.ResponseRecorder {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, http.NoBody)
@@ -41,7 +41,7 @@ func post(t testing.TB, s *Simulator, target, body string) *httptest.ResponseRec
 func control(t testing.TB, s *Simulator, body string) {
 	t.Helper()
 	if w := post(t, s, "/_control", body); w.Code != http.StatusNoContent {
-		t.Fatalf("control %s: %d %s", body, w.Code, w.Body)
+		t.Fatalf("control %s: got %d %s", body, w.Code, w.Body)
 	}
 }
 
@@ -51,7 +51,7 @@ func errorName(t testing.TB, body []byte) string {
 		Error struct{ Name, Message string }
 	}
 	if err := json.Unmarshal(body, &e); err != nil || e.Error.Message == "" {
-		t.Fatalf("not an error body: %.80q: %v", body, err)
+		t.Fatalf("%.80q: got error %v, want an error body", body, err)
 	}
 	return e.Error.Name
 }
@@ -75,11 +75,11 @@ func TestHeaders_MatchRealAPI(t *testing.T) {
 		h := get(t, s, target).Header()
 		if h.Get("Server") != "inface" || h.Get("Cache-Control") != "no-cache, no-store, max-age=0, must-revalidate" ||
 			h.Get("Content-Type") != "application/json;charset=UTF-8" {
-			t.Errorf("%d: headers %v", status, h)
+			t.Errorf("status %d: got headers %v", status, h)
 		}
 		for name := range h {
 			if name == "Etag" || name == "Retry-After" || strings.Contains(strings.ToLower(name), "ratelimit") {
-				t.Errorf("%d: the real API sends no %s", status, name)
+				t.Errorf("status %d: the real API does not send %s", status, name)
 			}
 		}
 	}
@@ -93,12 +93,12 @@ func TestGzip_OnlyIfAccepted(t *testing.T) {
 	} {
 		w := get(t, s, equipment+"a", "Accept-Encoding", accept)
 		if got := w.Header().Get("Content-Encoding") == "gzip"; got != want {
-			t.Errorf("%q: compressed is %v", accept, got)
+			t.Errorf("Accept-Encoding %q: got compressed %v", accept, got)
 		}
 	}
 	control(t, s, `{"identity": true}`)
 	if w := get(t, s, equipment+"a", "Accept-Encoding", "gzip"); w.Header().Get("Content-Encoding") != "" || !json.Valid(w.Body.Bytes()) {
-		t.Error("compressed although told not to")
+		t.Error("got a compressed response with Identity")
 	}
 }
 
@@ -118,7 +118,7 @@ func TestGzip_GoClientReadsSameBody(t *testing.T) {
 		}
 		defer func() { _ = resp.Body.Close() }()
 		if resp.Uncompressed != compressed {
-			t.Errorf("compression %v, answer compressed %v", compressed, resp.Uncompressed)
+			t.Errorf("compression %v: got compressed response %v", compressed, resp.Uncompressed)
 		}
 		body, err := io.ReadAll(resp.Body)
 		if err != nil {
@@ -127,7 +127,7 @@ func TestGzip_GoClientReadsSameBody(t *testing.T) {
 		return string(body)
 	}
 	if a, b := read(true), read(false); a != b || !json.Valid([]byte(a)) {
-		t.Errorf("%d bytes compressed, %d plain, or invalid", len(a), len(b))
+		t.Errorf("got %d bytes compressed, %d plain, or invalid JSON", len(a), len(b))
 	}
 }
 
@@ -146,11 +146,11 @@ func TestErrors_MatchRealAPI(t *testing.T) {
 	} {
 		w := get(t, s, target)
 		if name := errorName(t, w.Body.Bytes()); w.Code != 400 || name != want {
-			t.Errorf("%s: %d %s, want %s", target, w.Code, name, want)
+			t.Errorf("%s: got %d %s, want %s", target, w.Code, name, want)
 		}
 	}
 	if w := post(t, s, equipment+"a", ""); w.Code != 405 || w.Header().Get("Allow") != "GET" {
-		t.Errorf("POST: %d", w.Code)
+		t.Errorf("POST: got status %d", w.Code)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestAPIKey_IsCheckedIfSet(t *testing.T) {
 	s := New(Config{})
 	status := func(headers ...string) int { return get(t, s, equipment+"a", headers...).Code }
 	if status() != 200 || status("x-nxopen-api-key", "any") != 200 {
-		t.Error("a key is demanded by default")
+		t.Error("a key is required by default")
 	}
 	control(t, s, `{"apiKey": "right"}`)
 	if status() != 400 || status("x-nxopen-api-key", "wrong") != 400 || status("x-nxopen-api-key", "right") != 200 {
@@ -166,7 +166,7 @@ func TestAPIKey_IsCheckedIfSet(t *testing.T) {
 	}
 	control(t, s, `{"apiKey": ""}`)
 	if status() != 200 {
-		t.Error("still checked")
+		t.Error("the key is still checked")
 	}
 }
 
@@ -182,13 +182,13 @@ func TestLatency_Distribution(t *testing.T) {
 		}
 		slices.Sort(took)
 		if took[0] < r.Min || took[len(took)-1] > r.Max {
-			t.Errorf("from %v to %v", took[0], took[len(took)-1])
+			t.Errorf("got latencies from %v to %v", took[0], took[len(took)-1])
 		}
 		if median := took[len(took)/2]; median < 2*r.Min || median > 5*r.Min {
-			t.Errorf("median %v", median)
+			t.Errorf("got median %v", median)
 		}
 		if p98 := took[len(took)*98/100]; p98 > r.Max/2 || took[len(took)-1] < r.Max/4 {
-			t.Errorf("98 %% within %v, greatest %v", p98, took[len(took)-1])
+			t.Errorf("got p98 %v, maximum %v", p98, took[len(took)-1])
 		}
 		for _, c := range []string{`{"min":"50ms","max":"50ms"}`, `{"min":"0s","max":"50ms"}`, `{"min":"40ms","max":"60ms"}`} {
 			control(t, s, `{"latency":`+c+`}`)
@@ -197,20 +197,19 @@ func TestLatency_Distribution(t *testing.T) {
 			var want Range
 			_ = json.Unmarshal([]byte(c), &want)
 			if d := time.Since(began); d < want.Min || d > want.Max {
-				t.Errorf("%s: %v", c, d)
+				t.Errorf("%s: got %v", c, d)
 			}
 		}
 		control(t, s, `{"latency":{"min":"0s","max":"0s"}}`)
 		began := time.Now()
 		get(t, s, equipment+"a")
 		if time.Since(began) != 0 {
-			t.Error("waited without latency")
+			t.Error("got a delay without latency")
 		}
 	})
 }
 
-// A bubble ends only when every goroutine started inside has, so this also
-// shows that nothing is left behind.
+// synctest.Test returns only after all goroutines have ended, so this test also finds leaks.
 func TestLatency_EndsWithClient(t *testing.T) {
 	for _, fault := range []string{`[]`, `[{"kind":"hang"}]`, `[{"kind":"slow-body"}]`} {
 		synctest.Test(t, func(t *testing.T) {
@@ -228,13 +227,13 @@ func TestLatency_EndsWithClient(t *testing.T) {
 			}()
 			synctest.Wait()
 			if st := s.Stats(); st.InFlight != 1 {
-				t.Errorf("%s: in flight: %d", fault, st.InFlight)
+				t.Errorf("%s: got %d in flight", fault, st.InFlight)
 			}
 			began := time.Now()
 			leave()
 			<-done
 			if st := s.Stats(); st.InFlight != 0 || time.Since(began) != 0 {
-				t.Errorf("%s: in flight: %d, after %v", fault, st.InFlight, time.Since(began))
+				t.Errorf("%s: got %d in flight after %v", fault, st.InFlight, time.Since(began))
 			}
 		})
 	}
@@ -259,7 +258,7 @@ func TestClose_DropsWaitingRequests(t *testing.T) {
 			resp, err := server.Client().Do(r)
 			if err == nil {
 				_ = resp.Body.Close()
-				t.Errorf("answered %d", resp.StatusCode)
+				t.Errorf("got status %d", resp.StatusCode)
 			}
 		})
 	}
@@ -269,9 +268,9 @@ func TestClose_DropsWaitingRequests(t *testing.T) {
 	s.Close()
 	s.Close()
 	clients.Wait()
-	server.Close() // returns only when no handler runs
+	server.Close() // returns after all handlers
 	if st := s.Stats(); st.InFlight != 0 || st.ByStatus[0] != 3 {
-		t.Errorf("%+v", st)
+		t.Errorf("got stats %+v", st)
 	}
 }
 
@@ -299,7 +298,7 @@ func TestSimulator_IsConcurrencySafe(t *testing.T) {
 	}
 	all.Wait()
 	if st := s.Stats(); st.InFlight != 0 {
-		t.Errorf("in flight: %d", st.InFlight)
+		t.Errorf("got %d in flight", st.InFlight)
 	}
 }
 
@@ -309,8 +308,7 @@ func (d discard) Header() http.Header         { return d.header }
 func (d discard) Write(b []byte) (int, error) { return len(b), nil }
 func (d discard) WriteHeader(int)             {}
 
-// BenchmarkItemEquipment also reports the part of one core that 450 requests a
-// second take.
+// BenchmarkItemEquipment also reports the share of one core that 450 requests a second need.
 func BenchmarkItemEquipment(b *testing.B) {
 	for _, coding := range []string{"gzip", "identity"} {
 		b.Run(coding, func(b *testing.B) {
@@ -336,8 +334,7 @@ func BenchmarkItemEquipment(b *testing.B) {
 	}
 }
 
-// BenchmarkNew is what a start costs, and the first request for each of the 64
-// sets of items.
+// BenchmarkNew measures the start and the first request for each of the 64 item sets.
 func BenchmarkNew(b *testing.B) {
 	b.Run("new", func(b *testing.B) {
 		for b.Loop() {

@@ -8,115 +8,114 @@ import (
 	"time"
 )
 
-// Stats are what the judge saw since the start or the last reset. All counts
-// are of arrivals at API paths, refused ones included unless it says otherwise.
+// Stats describe the arrivals since the start or the last reset. Counts include refused
+// arrivals unless noted. Calls of operator endpoints are not arrivals.
 type Stats struct {
 	Arrivals int `json:"arrivals"`
 	Accepted int `json:"accepted"`
-	Refused  int `json:"refused"` // 429 by quota; one by a fault is an accepted arrival
-	// ByStatus has the key 0 for arrivals that got no answer: the client left, or
-	// the connection was dropped first.
+	Refused  int `json:"refused"` // 429 by quota; a 429 by a fault counts as accepted
+	// ByStatus counts arrivals by the status of the response. The key 0 counts arrivals without
+	// a response, because the client disconnected or the connection was dropped.
 	ByStatus map[int]int `json:"byStatus"`
-	// ByFault has the arrivals whose answer a fault decided, also while, or if,
-	// they get none.
+	// ByFault counts arrivals by the fault that decides the response, even if no response is
+	// sent.
 	ByFault map[Kind]int   `json:"byFault"`
 	ByPath  map[string]int `json:"byPath"`
-	// MaxPerWindow has one entry for each limit, in their order.
+	// MaxPerWindow has one entry for each limit, in order.
 	MaxPerWindow []LimitUse `json:"maxPerWindow"`
-	// MaxInSlidingSecond is the greatest number in any closed window of one
-	// second, exact to the microsecond.
+	// MaxInSlidingSecond is the maximum number of arrivals in any closed window of one second,
+	// exact to the microsecond.
 	MaxInSlidingSecond int       `json:"maxInSlidingSecond"`
 	FirstArrival       time.Time `json:"firstArrival,omitzero"`
 	LastArrival        time.Time `json:"lastArrival,omitzero"`
 	InFlight           int       `json:"inFlight"`
 	MaxInFlight        int       `json:"maxInFlight"`
 	DistinctKeys       int       `json:"distinctKeys"`
-	// MaxPerKeyAndPath is the greatest number for one key on one path.
+	// MaxPerKeyAndPath is the maximum number of arrivals for one key on one path.
 	MaxPerKeyAndPath int `json:"maxPerKeyAndPath"`
-	// Sustained is in arrivals per second, between the 500th and the last but
-	// 500; nil with fewer than 1,500.
+	// Sustained is the rate in arrivals per second without the first and the last 500 arrivals;
+	// nil for fewer than 1,500 arrivals.
 	Sustained *float64 `json:"sustained"`
-	// UnknownPaths and UnknownParameters are the escaped path and query of the
-	// first 100 calls to a path that doesn't exist, or with a parameter the
-	// endpoint doesn't know or was given twice. Anything here means that a key
-	// changed which call was made. The counts beside them are complete.
+	// UnknownPaths contains the escaped path and query of the first 100 calls with a path that
+	// does not exist. UnknownParameters does so for calls with an unknown or repeated
+	// parameter. An entry means that a key changed the structure of a URL. The counts include
+	// all calls.
 	UnknownPaths          []string `json:"unknownPaths"`
 	UnknownPathCalls      int      `json:"unknownPathCalls"`
 	UnknownParameters     []string `json:"unknownParameters"`
 	UnknownParameterCalls int      `json:"unknownParameterCalls"`
-	// Since is what GET /_stats?since=N&window=1m asks for.
+	// Since is set by GET /_stats?since=N&window=1m.
 	Since *Since `json:"since,omitempty"`
 }
 
-// Since tells of the arrivals after a number of them, such as those of an outage
-// that began when Stats.Arrivals was that number.
+// Since describes the arrivals after the first N ones. To examine an outage, set N to
+// Stats.Arrivals at its beginning.
 type Since struct {
 	Arrivals int          `json:"arrivals"`
-	ByStatus map[int]int  `json:"byStatus"` // 0: without an answer, or not yet with one
+	ByStatus map[int]int  `json:"byStatus"` // 0: no response, or none yet
 	ByFault  map[Kind]int `json:"byFault"`
 	Window   string       `json:"window"`
-	// MaxInWindow is the greatest number in any closed window of that length.
+	// MaxInWindow is the maximum number of arrivals in any closed window of that length.
 	MaxInWindow int `json:"maxInWindow"`
 }
 
-// LimitUse is a limit and the greatest number of arrivals in any closed window
-// of its length.
+// LimitUse is a limit and the maximum number of arrivals in any closed window of its length.
 type LimitUse struct {
 	Limit  int    `json:"limit"`
 	Window string `json:"window"`
 	Max    int    `json:"max"`
 }
 
-// Stats is what GET /_stats answers.
+// Stats returns the response of GET /_stats.
 func (s *Simulator) Stats() Stats { return s.recorder.stats() }
 
-func (j *recorder) stats() Stats {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	b := j.log
+func (r *recorder) stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.log
 	st := Stats{
-		Arrivals: b.n, Accepted: b.n - b.refused, Refused: b.refused,
-		ByStatus: make(map[int]int), ByFault: maps.Clone(b.byFault), ByPath: make(map[string]int), MaxPerWindow: []LimitUse{},
-		MaxInSlidingSecond: b.windows[0].max,
-		InFlight:           j.inFlight, MaxInFlight: b.maxInFlight,
-		DistinctKeys: len(b.keys.list), MaxPerKeyAndPath: int(b.maxPerTarget), Sustained: b.sustained(),
-		UnknownPaths:     append([]string{}, b.unknownPaths...),
-		UnknownPathCalls: b.unknownPathCalls, UnknownParameters: append([]string{}, b.unknownParameters...),
-		UnknownParameterCalls: b.unknownParamCalls,
+		Arrivals: l.n, Accepted: l.n - l.refused, Refused: l.refused,
+		ByStatus: make(map[int]int), ByFault: maps.Clone(l.byFault), ByPath: make(map[string]int), MaxPerWindow: []LimitUse{},
+		MaxInSlidingSecond: l.windows[0].max,
+		InFlight:           r.inFlight, MaxInFlight: l.maxInFlight,
+		DistinctKeys: len(l.keys.list), MaxPerKeyAndPath: int(l.maxPerTarget), Sustained: l.sustained(),
+		UnknownPaths:     append([]string{}, l.unknownPaths...),
+		UnknownPathCalls: l.unknownPathCalls, UnknownParameters: append([]string{}, l.unknownParameters...),
+		UnknownParameterCalls: l.unknownParamCalls,
 	}
-	maps.Copy(st.ByStatus, b.byStatus)
-	for i, n := range b.byPath {
-		st.ByPath[b.paths.list[i]] = n
+	maps.Copy(st.ByStatus, l.byStatus)
+	for i, n := range l.byPath {
+		st.ByPath[l.paths.list[i]] = n
 	}
-	for i, l := range b.limits {
-		st.MaxPerWindow = append(st.MaxPerWindow, LimitUse{Limit: l.Limit, Window: l.Window.String(), Max: b.windows[i+1].max})
+	for i, limit := range l.limits {
+		st.MaxPerWindow = append(st.MaxPerWindow, LimitUse{Limit: limit.Limit, Window: limit.Window.String(), Max: l.windows[i+1].max})
 	}
-	if b.n > 0 {
-		st.FirstArrival, st.LastArrival = j.wallTime(b.at(0).at), j.wallTime(b.at(b.n-1).at)
+	if l.n > 0 {
+		st.FirstArrival, st.LastArrival = r.wallTime(l.at(0).at), r.wallTime(l.at(l.n-1).at)
 	}
 	return st
 }
 
-// Since tells of the arrivals after the first n since the start or the last
-// reset, and of how many of them lie in a window.
+// Since describes the arrivals after the first n since the start or the last reset, including
+// the maximum in any window of the given length.
 func (s *Simulator) Since(n int, window time.Duration) Since { return s.recorder.since(n, window) }
 
-func (j *recorder) since(n int, length time.Duration) Since {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	b := j.log
-	s := Since{ByStatus: make(map[int]int), ByFault: make(map[Kind]int), Window: length.String()}
+func (r *recorder) since(n int, length time.Duration) Since {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := r.log
+	since := Since{ByStatus: make(map[int]int), ByFault: make(map[Kind]int), Window: length.String()}
 	w := window{length: length.Microseconds(), first: max(0, n)}
-	for i := w.first; i < b.n; i++ {
-		a := b.at(i)
-		s.Arrivals++
-		s.ByFault[a.kind()]++
-		s.ByStatus[int(a.status)]++
-		b.slide(&w, i+1)
+	for i := w.first; i < l.n; i++ {
+		a := l.at(i)
+		since.Arrivals++
+		since.ByFault[a.kind()]++
+		since.ByStatus[int(a.status)]++
+		l.slide(&w, i+1)
 	}
-	delete(s.ByFault, "")
-	s.MaxInWindow = w.max
-	return s
+	delete(since.ByFault, "")
+	since.MaxInWindow = w.max
+	return since
 }
 
 func (a arrival) kind() Kind {
@@ -126,20 +125,20 @@ func (a arrival) kind() Kind {
 	return allKinds[a.fault-1]
 }
 
-func (j *recorder) wallTime(at int64) time.Time {
-	return j.start.Add(time.Duration(at) * time.Microsecond).Round(0)
+func (r *recorder) wallTime(at int64) time.Time {
+	return r.start.Add(time.Duration(at) * time.Microsecond).Round(0)
 }
 
-func (b *arrivalLog) sustained() *float64 {
+func (l *arrivalLog) sustained() *float64 {
 	const edge = 500
-	if b.n < 3*edge {
+	if l.n < 3*edge {
 		return nil
 	}
-	took := b.at(b.n-1-edge).at - b.at(edge-1).at
+	took := l.at(l.n-1-edge).at - l.at(edge-1).at
 	if took == 0 {
 		return nil
 	}
-	rate := float64(b.n-2*edge) / time.Duration(took*1000).Seconds()
+	rate := float64(l.n-2*edge) / time.Duration(took*1000).Seconds()
 	return &rate
 }
 
@@ -148,26 +147,26 @@ type arrivalLine struct {
 	At     int64  `json:"at"` // microseconds since the simulator's start
 	Path   string `json:"path"`
 	Key    string `json:"key"`
-	Status int    `json:"status"` // 0 while, or if, unanswered
+	Status int    `json:"status"` // 0: no response, or none yet
 	Fault  Kind   `json:"fault,omitempty"`
 }
 
-// writeArrivals writes those known at its start, a chunk at a time, so that a
-// slow reader doesn't hold up arrivals.
-func (j *recorder) writeArrivals(w io.Writer) error {
-	j.mu.Lock()
-	b, n := j.log, j.log.n
-	paths, keys := b.paths.list, b.keys.list
-	j.mu.Unlock()
+// writeArrivals writes the arrivals known at its start. It copies one chunk at a time under the
+// lock, so that a slow reader does not delay arrivals.
+func (r *recorder) writeArrivals(w io.Writer) error {
+	r.mu.Lock()
+	l, n := r.log, r.log.n
+	paths, keys := l.paths.list, l.keys.list
+	r.mu.Unlock()
 
 	out := bufio.NewWriterSize(w, 1<<16)
 	lines := json.NewEncoder(out)
 	lines.SetEscapeHTML(false)
 	chunk := make([]arrival, chunkLength)
 	for from := 0; from < n; from += chunkLength {
-		j.mu.Lock()
-		held := chunk[:copy(chunk, b.chunks[from/chunkLength][:min(chunkLength, n-from)])]
-		j.mu.Unlock()
+		r.mu.Lock()
+		held := chunk[:copy(chunk, l.chunks[from/chunkLength][:min(chunkLength, n-from)])]
+		r.mu.Unlock()
 		for _, a := range held {
 			line := arrivalLine{At: a.at, Path: paths[a.path-1], Status: int(a.status), Fault: a.kind()}
 			if a.key > 0 {

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// jsonText writes JSON from our own words, which need no escaping. It can be
-// started in the middle of a document: depth and fresh say where.
+// jsonText writes JSON from generated words, which need no escaping. It can start in the middle
+// of a document: depth and empty describe the position.
 type jsonText struct {
 	buf    []byte
 	depth  int
 	pretty bool
-	empty  bool // nothing yet in the object or array just opened
+	empty  bool // the open object or array has no member yet
 }
 
 func (j *jsonText) next() {
@@ -58,7 +58,7 @@ func (j *jsonText) name(name string) {
 	}
 }
 
-// text writes a member; an empty value becomes null.
+// text writes a string member; an empty value becomes null.
 func (j *jsonText) text(name, value string) {
 	j.name(name)
 	if value == "" {
@@ -75,7 +75,7 @@ func (j *jsonText) number(name string, value int) {
 	j.buf = strconv.AppendInt(j.buf, int64(value), 10)
 }
 
-// digits writes a number as text, as the API does nearly everywhere.
+// digits writes a number as a string, as the API does for most fields.
 func (j *jsonText) digits(name string, value int) {
 	j.name(name)
 	j.buf = append(j.buf, '"')
@@ -83,7 +83,7 @@ func (j *jsonText) digits(name string, value int) {
 	j.buf = append(j.buf, '"')
 }
 
-// words are the made-up vocabulary of one seed.
+// words is the generated vocabulary of one seed.
 type words struct {
 	syllables   []string
 	genders     []string
@@ -91,7 +91,7 @@ type words struct {
 	classes     []string
 	grades      []string
 	slots       []slot
-	companions  []string // parts of a dragon or a machine
+	companions  []string // parts of a dragon or mechanic
 	enchants    []string
 	stats       []string
 	unused      string
@@ -100,7 +100,7 @@ type words struct {
 	description []string
 }
 
-// slot is a place for an item; rings and pendants have several.
+// slot is a position for an item. There are several slots for rings and for pendants.
 type slot struct {
 	part, name string
 }
@@ -136,7 +136,7 @@ func makeWords(rng *rand.Rand) words {
 	for range 64 {
 		w.description = append(w.description, w.sentence(rng, 30+rng.IntN(20)))
 	}
-	// Four rings and two pendants make 24 slots of 20 parts; the last is a ring.
+	// Two pendants and four rings make 24 slots of 20 parts; the last slot is a ring.
 	parts := list(20, 1, 5)
 	for i, p := range parts[:18] {
 		name := p
@@ -153,7 +153,7 @@ func makeWords(rng *rand.Rand) words {
 	return w
 }
 
-// syllable composes a Hangul syllable, one in three with a final consonant.
+// syllable returns a random Hangul syllable. One in three has a final consonant.
 func syllable(rng *rand.Rand) string {
 	final := 0
 	if rng.IntN(3) == 0 {
@@ -170,7 +170,7 @@ func (w *words) word(rng *rand.Rand, syllables int) string {
 	return b.String()
 }
 
-// sentence is at most so many characters long, and not much shorter.
+// sentence returns words of at most that many characters in all, and few less.
 func (w *words) sentence(rng *rand.Rand, characters int) string {
 	var b strings.Builder
 	for left := characters; left >= 5; {
@@ -184,7 +184,7 @@ func (w *words) sentence(rng *rand.Rand, characters int) string {
 
 const iconHost = "https://static.simulator.example/maplestory/ItemIcon/"
 
-// icon is an address of 63 characters that leads nowhere.
+// icon returns a URL of 63 characters that does not exist.
 func icon(rng *rand.Rand) string {
 	b := []byte(iconHost)
 	for len(b) < 63 {

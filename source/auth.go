@@ -11,13 +11,14 @@ import (
 	"sync/atomic"
 )
 
-// Auth says how the credential travels and where it is found; the value is read by
-// whoever builds the Source.
+// Auth configures how a credential is sent and where its value is stored. The caller of New
+// reads the value.
 type Auth struct {
-	// Header or Query name the header or the query parameter that carries it.
+	// Header or Query is the name of the header or the query parameter that contains the
+	// credential.
 	Header string `yaml:"header"`
 	Query  string `yaml:"query,omitempty"`
-	// Prefix stands before it in the header, as in "Bearer ".
+	// Prefix is written before the credential in the header, as in "Bearer ".
 	Prefix     string `yaml:"prefix,omitempty"`
 	SecretEnv  string `yaml:"secretEnv"`
 	SecretFile string `yaml:"secretFile"`
@@ -26,26 +27,26 @@ type Auth struct {
 func (a Auth) check() error {
 	switch {
 	case !headerName.MatchString(a.Header):
-		return fmt.Errorf("auth.header: %q can't be the name of a header", a.Header)
+		return fmt.Errorf("auth.header: %q is not a valid header name", a.Header)
 	case a.Header != "" && a.Query != "":
-		return errors.New("auth.query: the credential travels in the header or in the query, not in both; leave one of them out")
+		return errors.New("auth.query: the credential is sent in a header or in the query; remove header or query")
 	case a.Prefix != "" && a.Header == "":
-		return errors.New("auth.prefix: it stands before the credential in a header, and auth.header is empty")
+		return errors.New("auth.prefix: needs auth.header, because the prefix is written before the credential in that header")
 	case strings.ContainsFunc(a.Prefix, isControl):
-		return errors.New("auth.prefix: it holds a control character, such as a line's end; a header can't carry it")
+		return errors.New("auth.prefix: contains a control character, such as a line break, which a header must not contain")
 	}
 	return nil
 }
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// secret is one credential's value as it is now; printing it shows nothing.
+// secret is the current value of one credential. Printing a secret does not print the value.
 type secret struct{ atomic.Pointer[secretValue] }
 
 type secretValue struct {
 	text string
-	// forms are the written forms of the value and of the one before it: calls under way end
-	// with that.
+	// forms are the written forms of this value and of the previous one, because calls in
+	// flight still use the previous one.
 	forms []secretForm
 }
 
@@ -68,34 +69,35 @@ func (s *Source) setCredentials(secrets map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// SetCredential puts another value in the place of the present one of the credential
-// of that name; empty: none. Calls under way end with the one they began with. It
-// refuses what New does, and then nothing changes; its error does not show the value.
+// SetCredential replaces the value of the named credential; an empty value removes it. Calls in
+// flight keep the old value. A value that New would reject returns an error and changes
+// nothing. The error never contains the value.
 func (s *Source) SetCredential(name, value string) error {
-	at := s.credentials.secrets[name]
+	entry := s.credentials.secrets[name]
 	switch {
-	case at == nil:
-		return fmt.Errorf("credentials: there is none of the name %q", name)
+	case entry == nil:
+		return fmt.Errorf("credentials: there is no credential %q", name)
 	case value != "" && s.config.Auth.Header == "" && s.config.Auth.Query == "":
-		return errors.New("auth.header: a credential is configured, but not the header that carries it")
+		return errors.New("auth.header: is missing; name the header that the credential is sent in")
 	case strings.ContainsFunc(value, isControl):
-		return errors.New("auth: the credential holds a control character, such as a line's end; a header can't carry it")
+		return errors.New("auth: the credential contains a control character, such as a line break, which a header must not contain")
 	}
-	at.set(value)
+	entry.set(value)
 	return nil
 }
 
-// authorize gives the request the credential of that name as it is now. An error means
-// that the source has none of the name.
+// authorize adds the current value of the named credential to the request. It returns an error
+// if the source has no credential with that name.
 func (s *Source) authorize(req *http.Request, name string) error {
-	at := s.credentials.secrets[name]
-	if at == nil {
-		return fmt.Errorf("the permit is for a credential of the name %q, and the source has none", name)
+	entry := s.credentials.secrets[name]
+	if entry == nil {
+		return fmt.Errorf("the permit is for credential %q, which the source does not have", name)
 	}
-	auth, value := s.config.Auth, at.current()
+	auth, value := s.config.Auth, entry.current()
 	switch {
 	case auth.Query != "":
-		// The transport holds the URL by this pointer and writes it after this.
+		// The transport keeps a pointer to this URL and writes it to the connection after
+		// GotConn returns.
 		req.URL.RawQuery = replaceParameter(req.URL.RawQuery, auth.Query, value)
 	case value != "":
 		req.Header.Set(auth.Header, auth.Prefix+value)
@@ -105,8 +107,8 @@ func (s *Source) authorize(req *http.Request, name string) error {
 	return nil
 }
 
-// replaceParameter returns a query with one parameter of that name, at its end, in the
-// place of all that are there; empty: with none.
+// replaceParameter returns the query with all parameters of that name removed and, if value is
+// not empty, name=value appended.
 func replaceParameter(query, name, value string) string {
 	var kept []string
 	for pair := range strings.SplitSeq(query, "&") {

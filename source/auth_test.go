@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// withTwoKeyGroups lists two credentials for keys that begin with a letter each, and one for b too.
+// withTwoKeyGroups configures one credential for keys that begin with a, and two for keys that
+// begin with b.
 func withTwoKeyGroups(c *Config) {
 	c.Credentials = []Credential{
 		{Name: "one", SecretEnv: "ONE", Keys: "a.*"},
@@ -23,7 +24,8 @@ func withTwoKeyGroups(c *Config) {
 	c.Auth = Auth{Header: "Authorization", Prefix: "Bearer "}
 }
 
-// credentialPermits gives permits for one credential each time, and remembers the calls.
+// credentialPermits issues permits for the credential that choose returns, and records the
+// calls.
 type credentialPermits struct {
 	testPermits
 	choose func(Call) string
@@ -79,19 +81,20 @@ func TestFetch_SendsCredentialNamedByPermit(t *testing.T) {
 			}
 			c := permits.calls[0]
 			if fmt.Sprint(c.Credentials) != want || c.Key != key || c.Facet != "character" || c.Document != "doc" || c.Method != http.MethodGet || c.Params["ocid"] != key {
-				t.Errorf("%s: the permit was asked for %+v", key, c)
+				t.Errorf("%s: got call %+v for Acquire, want this key's call", key, c)
 			}
 			if secret := "Bearer " + s.credentials.secrets[permits.choose(c)].current(); got != secret {
-				t.Errorf("%s: %q arrived, want %q", key, got, secret)
+				t.Errorf("%s: got credential %q, want %q", key, got, secret)
 			}
 		}
 	}
 	if _, err := s.Plan(Request{Facet: "character", Key: "c1"}); !errors.Is(err, errNoCredential) {
-		t.Errorf("a key that no credential is for: %v", err)
+		t.Errorf("key without a credential: got error %v, want errNoCredential", err)
 	}
 }
 
-// replacedPermit is a permit that lapsed; what took its place is for another credential.
+// replacedPermit is a permit that expires before Spend, which replaces it by a permit for
+// another credential.
 type replacedPermit struct {
 	Permit
 	name string
@@ -125,19 +128,19 @@ func TestFetch_SendsCredentialOfSpentPermit(t *testing.T) {
 	}
 	defer s.Close()
 	if _, err := fetch(t, t.Context(), s, &replacingPermits{}); err != nil || got != "2" {
-		t.Errorf("%q arrived, %v", got, err)
+		t.Errorf("got credential %q and error %v, want 2", got, err)
 	}
 }
 
 func TestFetch_RejectsUnknownCredential(t *testing.T) {
-	s := testSource(t, serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") }), nil)
+	s := testSource(t, serve(t, func(http.ResponseWriter, *http.Request) { t.Error("got a request, want none") }), nil)
 	b := &credentialPermits{choose: func(Call) string { return "another" }}
 	a, err := fetch(t, t.Context(), s, b)
 	if err != nil || b.unfinished.Load() != 0 {
-		t.Fatalf("%v, %d calls of which the end was not told", err, b.unfinished.Load())
+		t.Fatalf("got error %v and %d calls without Finished, want none", err, b.unfinished.Load())
 	}
-	if o := s.Read(a, time.Now()); o.Class != Transient || !strings.Contains(o.Err.Error(), `the name "another"`) {
-		t.Errorf("%+v", o)
+	if o := s.Read(a, time.Now()); o.Class != Transient || !strings.Contains(o.Err.Error(), `credential "another"`) {
+		t.Errorf("got outcome %+v, want transient that names the credential", o)
 	}
 }
 
@@ -145,7 +148,7 @@ func TestAuthQuery_ReplacesParameter(t *testing.T) {
 	var got url.Values
 	at := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.URL.Query()
-		if got.Get("hop") == "" { // an upstream that repeats what it was asked, as many do
+		if got.Get("hop") == "" { // a redirect that repeats the query, as many upstreams send
 			w.Header().Set("Location", r.URL.Path+"?hop=1&"+r.URL.RawQuery)
 			w.WriteHeader(http.StatusFound)
 			return
@@ -165,14 +168,14 @@ func TestAuthQuery_ReplacesParameter(t *testing.T) {
 			want = nil
 		}
 		if fmt.Sprint(got["key"]) != fmt.Sprint(want) || len(got["ocid"]) != 1 || len(got["date"]) != 1 {
-			t.Errorf("%q arrived as %v", value, got)
+			t.Errorf("credential %q: got query values %v", value, got)
 		}
 	}
 }
 
 func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
-	const secret = "hunter2-Zürich/=" // written differently in a query
-	answers := map[string]http.HandlerFunc{
+	const secret = "hunter2-Zürich/=" // percent-encoded in a query
+	handlers := map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusUnauthorized)
 			_, _ = fmt.Fprintf(w, "%s was not found; key %s is wrong", r.RequestURI, r.URL.Query().Get("key"))
@@ -181,7 +184,7 @@ func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
 			w.Header().Set("Location", "http://elsewhere.example"+r.RequestURI)
 			w.WriteHeader(http.StatusFound)
 		},
-		"not to be read": func(w http.ResponseWriter, r *http.Request) {
+		"malformed response": func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", "http://[::"+r.RequestURI)
 			w.WriteHeader(http.StatusFound)
 		},
@@ -204,32 +207,32 @@ func TestAuthQuery_CredentialIsNeverLogged(t *testing.T) {
 	}
 	var log strings.Builder
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	for name, answer := range answers {
-		s := testSource(t, serve(t, answer), func(c *Config) { c.Timeout, c.Auth = 50*time.Millisecond, Auth{Query: "key"} })
+	for name, handler := range handlers {
+		s := testSource(t, serve(t, handler), func(c *Config) { c.Timeout, c.Auth = 50*time.Millisecond, Auth{Query: "key"} })
 		if err := s.SetCredential("", secret); err != nil {
 			t.Fatal(err)
 		}
-		told := &resultRecorder{}
-		a, err := fetch(t, t.Context(), s, told)
+		results := &resultRecorder{}
+		a, err := fetch(t, t.Context(), s, results)
 		if err != nil {
 			t.Fatal(err)
 		}
 		o := s.Read(a, time.Now())
 		if o.Err == nil {
-			t.Errorf("%s: no error, the test shows nothing", name)
+			t.Errorf("%s: got no error, so the test checks nothing", name)
 		}
-		logger.Info("fetched", "answer", name, "err", o.Err, "sample", string(o.Sample), "outcome", o, "source", s, "config", s.config, "plan", a.plan, "ends", told.all)
+		logger.Info("fetched", "answer", name, "err", o.Err, "sample", string(o.Sample), "outcome", o, "source", s, "config", s.config, "plan", a.plan, "ends", results.all)
 		fmt.Fprintf(&log, "%v %+v %#v %v", s, s, s, a.plan.requests[0].url)
 	}
 	if strings.Contains(log.String(), "hunter2") {
-		t.Errorf("the credential is in %s", log.String())
+		t.Errorf("the log contains the credential: %s", log.String())
 	}
 	if !strings.Contains(log.String(), "key REDACTED is wrong") || !strings.Contains(log.String(), `malformed HTTP status code \"/v1/a`) {
-		t.Error("no answer repeated it, the test shows nothing")
+		t.Error("no response repeats the credential, so the test checks nothing")
 	}
 }
 
-// resultRecorder remembers how calls ended.
+// resultRecorder records the CallResult of each call.
 type resultRecorder struct {
 	testPermits
 	all []CallResult
@@ -255,16 +258,16 @@ func TestNew_RejectsInvalidAuth(t *testing.T) {
 	for want, auth := range map[string]Auth{
 		"auth.query: ":  {Header: "x", Query: "y"},
 		"auth.prefix: ": {Query: "y", Prefix: "Bearer "},
-		"line's end":    {Header: "x", Prefix: "Bearer\n"},
+		"line break":    {Header: "x", Prefix: "Bearer\n"},
 		"auth.header: ": {Header: "x y"},
 	} {
 		config.Auth = auth
 		if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v", auth, err)
+			t.Errorf("%+v: got error %v", auth, err)
 		}
 	}
 	config.Auth = Auth{Header: "x"}
 	if _, err := New("test", config, map[string]string{"other": "s3cret"}, 1); err == nil || !strings.Contains(err.Error(), `"other"`) || strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("a secret of a credential that is not listed: %v", err)
+		t.Errorf("secret of an unknown credential: got error %v", err)
 	}
 }

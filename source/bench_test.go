@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// trueSize returns a document of the true shape and size, as it travels.
+// trueSize returns a compressed document of real shape and size.
 func trueSize(b *testing.B) []byte {
 	b.Helper()
 	s := simulator.New(simulator.Config{Seed: 1})
@@ -39,7 +39,7 @@ func gunzip(b *testing.B, r *gzip.Reader, to *bytes.Buffer, body []byte) {
 	}
 }
 
-// gjsonWalk writes the canonical form with gjson's parts.
+// gjsonWalk writes the canonical form with gjson's functions.
 func gjsonWalk(out []byte, v gjson.Result) []byte {
 	type member struct{ name, value gjson.Result }
 	switch {
@@ -71,9 +71,9 @@ func gjsonWalk(out []byte, v gjson.Result) []byte {
 	return append(out, v.Raw...)
 }
 
-// BenchmarkExtraction times what a worker does with an answer of true size, from
-// the compressed body to the hash, and beside it, in the same run, unpacking
-// alone and other ways to the same bytes.
+// BenchmarkExtraction measures the worker's path from the compressed body of a real-sized
+// response to the hash. For comparison it measures decompression alone and other ways to get
+// the same bytes.
 func BenchmarkExtraction(b *testing.B) {
 	body := trueSize(b)
 	s := testSource(b, "http://upstream.example", func(c *Config) {
@@ -85,7 +85,7 @@ func BenchmarkExtraction(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	answers := &Responses{plan: p, responses: []response{{status: 200, header: compressed, body: body}}}
+	responses := &Responses{plan: p, responses: []response{{status: 200, header: compressed, body: body}}}
 	var r gzip.Reader
 	var plain bytes.Buffer
 	took := map[string]float64{}
@@ -106,7 +106,7 @@ func BenchmarkExtraction(b *testing.B) {
 	run("gjson", func(b *testing.B) {
 		gunzip(b, &r, &plain, body)
 		if !gjson.ValidBytes(plain.Bytes()) {
-			b.Fatal("not valid")
+			b.Fatal("document is not valid JSON")
 		}
 		gjsonWalk(nil, gjson.ParseBytes(plain.Bytes()))
 	})
@@ -121,7 +121,7 @@ func BenchmarkExtraction(b *testing.B) {
 		}
 	})
 	run("ours", func(b *testing.B) {
-		o := s.Read(answers, time.Time{})
+		o := s.Read(responses, time.Time{})
 		if o.Class != OK {
 			b.Fatal(o.Err)
 		}

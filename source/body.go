@@ -13,27 +13,29 @@ import (
 	"strings"
 )
 
-// body is what a call sends. It is taken apart before anything is filled in, so that
-// a value can't move a boundary: values are escaped whole, each within its string or
-// its form value.
+// body is the compiled request body of a document. It is parsed before placeholders are filled,
+// and each value is escaped within its JSON string or form value. A value can therefore not
+// change the structure of the body.
 type body struct {
-	setting string // that it comes from
+	setting string // name of the setting, for error messages
 	text    template
 	escape  func(value string) string
 }
 
 const (
-	// cursorParam stands for the cursor of the page; no placeholder can have the name.
+	// cursorParam is the placeholder of the page cursor. parseTemplate cannot produce this
+	// name.
 	cursorParam = "\x00"
 	noCursor    = "null"
 )
 
-// placeholders returns those that are filled from the request.
+// placeholders returns the names of all placeholders except the cursor.
 func (b body) placeholders() []string {
 	return slices.DeleteFunc(slices.Clone(b.text.names), func(name string) bool { return name == cursorParam })
 }
 
-// fill returns the body; cursor is JSON. Nil: there is none.
+// fill returns the body with its placeholders replaced, or nil if the document has no body.
+// cursor is a JSON value.
 func (b body) fill(value func(name string) string, cursor string) []byte {
 	if b.setting == "" {
 		return nil
@@ -46,7 +48,8 @@ func (b body) fill(value func(name string) string, cursor string) []byte {
 	}))
 }
 
-// compileBody reads method, body and graphql, of which each says something of the others.
+// compileBody checks and compiles method, body, contentType and graphql, which constrain each
+// other.
 func (d *compiledDocument) compileBody() error {
 	if d.method == "" {
 		d.method = http.MethodGet
@@ -55,23 +58,23 @@ func (d *compiledDocument) compileBody() error {
 	case d.method != http.MethodGet && d.method != http.MethodPost:
 		return fmt.Errorf("method: %q must be GET or POST", d.Method)
 	case d.GraphQL != nil && (d.Method == http.MethodGet || d.Body != "" || d.ContentType != ""):
-		return errors.New("graphql: a query is a POST of JSON; leave out method, body and contentType")
+		return errors.New("graphql: a query is a POST of JSON; remove method, body and contentType")
 	case d.GraphQL != nil:
 		d.method, d.contentType = http.MethodPost, "application/json"
 		return d.compileQuery()
 	case d.Body == "" && d.ContentType != "":
-		return errors.New("contentType: it is the body's, and there is no body")
+		return errors.New("contentType: needs body")
 	case d.Body == "":
 		return nil
 	case d.method == http.MethodGet:
-		return errors.New("body: a GET has none; write method: POST")
+		return errors.New("body: a GET has no body; write method: POST")
 	}
 	if d.contentType == "" {
 		d.contentType = "application/json"
 	}
 	kind, _, err := mime.ParseMediaType(d.contentType)
 	if err != nil || strings.ContainsFunc(d.contentType, isControl) {
-		return fmt.Errorf("contentType: %q is no content type; write one as in application/json", d.contentType)
+		return fmt.Errorf("contentType: %q is not a content type, such as application/json", d.contentType)
 	}
 	d.body = body{setting: "body"}
 	switch {
@@ -81,7 +84,7 @@ func (d *compiledDocument) compileBody() error {
 	case kind == "application/x-www-form-urlencoded":
 		d.body.escape = percentEncode
 		d.body.text, err = parseTemplate(d.Body)
-	default: // in what is not known a boundary could be anywhere
+	default: // the syntax is unknown, so a placeholder could not be escaped
 		d.body.text = template{literals: []string{d.Body}}
 	}
 	if err != nil {
@@ -92,7 +95,7 @@ func (d *compiledDocument) compileBody() error {
 
 func (d *compiledDocument) compileQuery() error {
 	if strings.TrimSpace(d.GraphQL.Query) == "" {
-		return errors.New("graphql.query: it is missing")
+		return errors.New("graphql.query: is missing")
 	}
 	variables, err := json.Marshal(d.GraphQL.Variables)
 	if err != nil {
@@ -107,7 +110,7 @@ func (d *compiledDocument) compileQuery() error {
 	}
 	t := &builder{}
 	t.write(`{"query":"` + jsonEscape(d.GraphQL.Query) + `","variables":{`)
-	// The variables are an object, whose first brace is written already.
+	// The opening brace of the variables is already written.
 	filled.literals[0] = filled.literals[0][1:]
 	if p := d.Paging; p != nil && p.Variable != "" {
 		t.write(`"` + jsonEscape(p.Variable) + `":`)
@@ -122,33 +125,32 @@ func (d *compiledDocument) compileQuery() error {
 	return nil
 }
 
-// jsonEscape returns a value as it stands within a string's quotes.
+// jsonEscape returns value escaped for use inside a JSON string, without quotes.
 func jsonEscape(value string) string {
 	text, err := json.Marshal(value)
-	if err != nil { // a string has no value that can't be written
+	if err != nil { // cannot happen: json.Marshal encodes every string
 		return ""
 	}
 	return string(text[1 : len(text)-1])
 }
 
-// parseJSON returns a JSON text with placeholders in its strings; names of members
-// have none.
+// parseJSON compiles a JSON text whose strings may contain placeholders. Member names may not.
 func parseJSON(text []byte) (template, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
 	var v any
 	if err := decoder.Decode(&v); err != nil {
-		return template{}, fmt.Errorf("not JSON, in which a {placeholder} stands within a string: %w", err)
+		return template{}, fmt.Errorf("not valid JSON (a {placeholder} must be within a string): %w", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return template{}, errors.New("not JSON: something follows its end")
+		return template{}, errors.New("not valid JSON: text after the end")
 	}
 	b := &builder{}
 	err := b.value(v)
 	return b.done(), err
 }
 
-// builder puts a template together.
+// builder assembles a template from literals and placeholders.
 type builder struct {
 	t    template
 	text strings.Builder
@@ -191,11 +193,11 @@ func (b *builder) value(v any) error {
 		b.write("}")
 	case []any:
 		b.write("[")
-		for i, one := range v {
+		for i, item := range v {
 			if i > 0 {
 				b.write(",")
 			}
-			if err := b.value(one); err != nil {
+			if err := b.value(item); err != nil {
 				return err
 			}
 		}

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// memoryLimit is a booth whose bodies get memory until it is used up.
+// memoryLimit issues permits and grants memory for bodies up to a limit.
 type memoryLimit struct {
 	testPermits
-	left, asked int64
+	left, requested int64
 }
 
 var errFull = errors.New("no memory")
 
 func (g *memoryLimit) Grow(_ context.Context, n int64) error {
-	g.asked += n
+	g.requested += n
 	if g.left -= n; g.left < 0 {
 		return errFull
 	}
@@ -47,13 +47,13 @@ func TestFetch_StopsReadingWithoutMemory(t *testing.T) {
 		if a, err = fetch(t, t.Context(), s, enough); err != nil {
 			t.Fatal(err)
 		}
-		if o := s.Read(a, time.Now()); o.Class != OK || enough.asked < int64(len(body)) || known && enough.asked > int64(len(body))+1 {
-			t.Errorf("length known %v: got %s (%v) with %d bytes asked for, want ok with %d", known, o.Class, o.Err, enough.asked, len(body))
+		if o := s.Read(a, time.Now()); o.Class != OK || enough.requested < int64(len(body)) || known && enough.requested > int64(len(body))+1 {
+			t.Errorf("length known %v: got %s (%v) with %d bytes asked for, want ok with %d", known, o.Class, o.Err, enough.requested, len(body))
 		}
 	}
 }
 
-// A length that an answer does not keep must not take memory.
+// A Content-Length larger than the body must not reserve memory.
 func TestFetch_IgnoresFalseContentLength(t *testing.T) {
 	s := testSource(t, serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", fmt.Sprint(15<<20))
@@ -63,7 +63,7 @@ func TestFetch_IgnoresFalseContentLength(t *testing.T) {
 	if _, err := fetch(t, t.Context(), s, g); err != nil {
 		t.Fatal(err)
 	}
-	if g.asked > maxFirstReadBuffer {
-		t.Errorf("got %d bytes asked for, want at most %d", g.asked, maxFirstReadBuffer)
+	if g.requested > maxFirstReadBuffer {
+		t.Errorf("got %d bytes asked for, want at most %d", g.requested, maxFirstReadBuffer)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Bytes is a number of bytes; in configuration it is a whole number with an
-// optional unit, as in 128MiB.
+// Bytes is a number of bytes. In the configuration file it is a whole number with an optional
+// unit, as in 128MiB.
 type Bytes int64
 
 var byteUnits = []struct {
@@ -15,7 +15,7 @@ var byteUnits = []struct {
 	size Bytes
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"B", 1}}
 
-// UnmarshalText reads a size such as 4096, 64KiB or 1GB.
+// UnmarshalText parses a size such as 4096, 64KiB or 1GB.
 func (b *Bytes) UnmarshalText(text []byte) error {
 	number, unit := string(text), Bytes(1)
 	for _, u := range byteUnits {
@@ -26,13 +26,13 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 	if err != nil || n < 0 || n > (1<<62)/int64(unit) {
-		return fmt.Errorf("%q is not a size; write a whole number of bytes or one with a unit, as in 128MiB", text)
+		return fmt.Errorf("%q is not a size; write a whole number of bytes, with or without a unit, as in 128MiB", text)
 	}
 	*b = Bytes(n) * unit
 	return nil
 }
 
-// MarshalText writes the size with the largest binary unit that divides it.
+// MarshalText formats the size with the largest binary unit that divides it.
 func (b Bytes) MarshalText() ([]byte, error) {
 	for _, u := range byteUnits[:3] {
 		if b > 0 && b%u.size == 0 {

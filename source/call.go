@@ -6,34 +6,35 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Call is what a call is charged by, and who may make it.
+// Call describes one call to the limiter: the properties that policies charge by, and the
+// candidate credentials.
 type Call struct {
 	Facet, Document, Method, Key string
 	// Params are the values of the facet's placeholders.
 	Params map[string]string
-	// Resource is the budget that the document is known to be charged to; empty: that is
-	// learned from the answers, if it is announced at all.
+	// Resource is the budget that the document is charged to, for example "core" of GitHub. If
+	// it is empty, the limiter learns it from the responses.
 	Resource string
-	// Costs are what the call is estimated to cost, by unit; of a unit that is not
-	// named it costs 1.
+	// Costs are the estimated costs of the call by unit. A unit that is missing costs 1.
 	Costs map[string]int
-	// Client is the schemas.ClientID on whose behalf the worker makes it; "": nobody's.
+	// Client is the schemas.ClientID of the client that requested the refresh, or "".
 	Client string
-	// Credentials are the names of those that may make it; of a source with one
-	// credential or none it is the empty name.
+	// Credentials are the names of the credentials that may be used. A source without listed
+	// credentials has one, with the empty name.
 	Credentials []string
 }
 
-// CallResult is how a call ended.
+// CallResult is the outcome of one call, passed to Permit.Finished.
 type CallResult struct {
-	Status  int   // 0 if no answer came
-	Err     error // why there is no whole answer
+	Status  int   // 0 if no response arrived
+	Err     error // set if the response is missing or incomplete
 	Notices []announced.Notice
 }
 
-// readNotices returns what an answer announces of the source's quotas.
-func (s *Source) readNotices(one response) []announced.Notice {
-	if one.header == nil {
+// readNotices returns the quota state that a response reports. It decompresses the body only if
+// a rule reads it.
+func (s *Source) readNotices(resp response) []announced.Notice {
+	if resp.header == nil {
 		return nil
 	}
 	var w *workspace
@@ -42,17 +43,17 @@ func (s *Source) readNotices(one response) []announced.Notice {
 			w.free()
 		}
 	}()
-	notices := s.announced.Read(one.header, func() []byte {
+	notices := s.announced.Read(resp.header, func() []byte {
 		if w == nil {
 			w = workspaces.Get().(*workspace)
 			w.plain.Reset()
-			if s.decompress(w, one) != nil {
-				w.plain.Reset() // half a body tells nothing
+			if s.decompress(w, resp) != nil {
+				w.plain.Reset() // an incomplete body is ignored
 			}
 		}
 		return w.plain.Bytes()
 	}, time.Now())
-	for i := range notices { // its name is kept in Redis and shown
+	for i := range notices { // the name is stored in Redis and shown to operators
 		notices[i].Resource = string(s.redact([]byte(notices[i].Resource)))
 	}
 	return notices

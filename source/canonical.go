@@ -6,38 +6,35 @@ import (
 	"slices"
 )
 
-// maxDepth bounds the nesting of a document: deeper is no content but an attack
-// on the reader's stack.
+// maxDepth bounds the nesting of a document. Deeper nesting is an attack on the parser's stack.
 const maxDepth = 256
 
-// canonical appends documents to one JSON text in canonical form: no white
-// space, members sorted by name, strings with the fewest escapes, numbers as
-// written, only what select keeps. It validates as it goes: one walk over the
-// input, whose error says what is wrong and where. What is ignored stays in the
-// text, and its place is noted, so that the hash can leave it out.
+// canonical appends documents to one JSON text in canonical form: no white space, members
+// sorted by name, strings with the fewest escapes, numbers as written, only selected values. It
+// validates the input in the same pass and reports the position of an error. Ignored values
+// stay in the text; their positions are recorded, so that the hash can skip them.
 //
-// The walk is written out here because one made of gjson's parts takes several
-// times as long (`make bench` compares them): it scans a value once for every
-// level it lies at, and has to be preceded by a validation whose stack grows with
-// a hostile document's nesting.
+// The parser is written by hand because one made from gjson's functions is several times slower
+// (`make bench` compares them). gjson scans a value once per level of nesting, and it needs a
+// validation pass whose recursion is unbounded.
 type canonical struct {
 	in      []byte
 	at      int
 	out     []byte
-	ignored []span   // in out, in order, never nested
-	members []member // of the objects being walked, a stack
-	scratch []byte   // of sort
-	marks   []span   // of sort
-	moved   []member // of reorder
+	ignored []span   // positions in out, ascending, not nested
+	members []member // stack: members of the objects that are open
+	scratch []byte   // used by sort
+	marks   []span   // used by sort
+	moved   []member // used by reorder
 	orders  [256][]uint8
 }
 
 type span struct{ from, to int }
 
-// member is one member of an object as it stands in out: "name":value.
+// member is the position of one member, "name":value, in out.
 type member struct {
 	from, name, to int // begin, end of the quoted name, end
-	marks, marksTo int // what is ignored within it
+	marks, marksTo int // range of its ignored spans
 }
 
 func (c *canonical) fail(format string, args ...any) error {
@@ -47,7 +44,7 @@ func (c *canonical) fail(format string, args ...any) error {
 // appendDocument appends one whole document.
 func (c *canonical) appendDocument(in []byte, paths *pathNode) error {
 	c.in, c.at = in, 0
-	c.out = slices.Grow(c.out, len(in)) // the canonical form is never longer
+	c.out = slices.Grow(c.out, len(in)) // the canonical form is never longer than the input
 	if err := c.value(paths, 0); err != nil {
 		return err
 	}
@@ -75,7 +72,7 @@ func (c *canonical) value(paths *pathNode, depth int) error {
 		return c.fail("unexpected end")
 	}
 	if depth > maxDepth {
-		return c.fail("nested more than %d deep", maxDepth)
+		return c.fail("nested deeper than %d levels", maxDepth)
 	}
 	switch b := c.in[c.at]; {
 	case b == '{':
@@ -124,17 +121,17 @@ func (c *canonical) number() error {
 	}
 	next('-')
 	if !next('0') && !digits() {
-		return c.fail("a number without digits")
+		return c.fail("number has no digits")
 	}
 	if next('.') && !digits() {
-		return c.fail("a fraction without digits")
+		return c.fail("fraction has no digits")
 	}
 	if next('e') || next('E') {
 		if !next('+') {
 			next('-')
 		}
 		if !digits() {
-			return c.fail("an exponent without digits")
+			return c.fail("exponent has no digits")
 		}
 	}
 	c.out = append(c.out, c.in[from:c.at]...)
@@ -170,7 +167,7 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 			break
 		}
 		if c.at >= len(c.in) || c.in[c.at] != ',' {
-			return c.fail("an array without its end")
+			return c.fail("array is not closed")
 		}
 		c.at++
 	}
@@ -179,8 +176,8 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 	return nil
 }
 
-// markIgnored remembers that what was written from start on is ignored, in place of
-// what was ignored within it.
+// markIgnored records everything written since start as ignored. It replaces the spans recorded
+// within.
 func (c *canonical) markIgnored(child *pathNode, start, mark int) {
 	if child.ignored {
 		c.ignored = append(c.ignored[:mark], span{start, len(c.out)})
@@ -199,7 +196,7 @@ func (c *canonical) object(paths *pathNode, depth int) error {
 			break
 		}
 		if c.at >= len(c.in) || c.in[c.at] != '"' {
-			return c.fail("a member without a name")
+			return c.fail("member has no name")
 		}
 		if err := c.member(paths, base, depth); err != nil {
 			return err
@@ -212,7 +209,7 @@ func (c *canonical) object(paths *pathNode, depth int) error {
 			break
 		}
 		if c.at >= len(c.in) || c.in[c.at] != ',' {
-			return c.fail("an object without its end")
+			return c.fail("object is not closed")
 		}
 		c.at++
 	}
@@ -240,7 +237,7 @@ func (c *canonical) member(paths *pathNode, base, depth int) error {
 	m.name = len(c.out)
 	c.space()
 	if c.at >= len(c.in) || c.in[c.at] != ':' {
-		return c.fail("a name without a value")
+		return c.fail("member has no value")
 	}
 	c.at++
 	c.out = append(c.out, ':')
@@ -258,9 +255,8 @@ func (c *canonical) member(paths *pathNode, base, depth int) error {
 	return nil
 }
 
-// sort puts the members from base on, which stand in out from start on, in the
-// order of their names. Of members of one name the last counts, as for most
-// readers of JSON.
+// sort reorders by name the members from index base on, whose text begins at start. If a name
+// occurs more than once, the last member is kept, as most JSON parsers do.
 func (c *canonical) sort(base, start, mark int) {
 	all := c.members[base:]
 	for i := range all {
@@ -293,10 +289,9 @@ func (c *canonical) sort(base, start, mark int) {
 	c.marks = marks
 }
 
-// reorder sorts members by the order that an object of the same shape needed
-// before, and reports whether that was possible. A document holds hundreds of
-// objects of a few shapes: checking an order is several times cheaper than
-// finding it.
+// reorder sorts members by the order that the previous object of the same shape needed. It
+// returns false if two members have the same name. A document has hundreds of objects of few
+// shapes, and checking an order is several times cheaper than sorting.
 func (c *canonical) reorder(all []member) bool {
 	if len(all) > 255 {
 		return false
@@ -327,7 +322,7 @@ func (c *canonical) reorder(all []member) bool {
 			return bytes.Compare(c.nameOf(c.moved[a]), c.nameOf(c.moved[b]))
 		})
 		if !ascending() {
-			return false // two members of one name
+			return false // two members have the same name
 		}
 	}
 	for i, from := range *order {
@@ -336,9 +331,9 @@ func (c *canonical) reorder(all []member) bool {
 	return true
 }
 
-// forEachHashedPart calls write with the parts of the text that count for the hash: all
-// but what is ignored, and one comma beside it, so that the parts together are
-// what the text would be had the ignored never been there.
+// forEachHashedPart calls write with the parts of the text that are hashed. It skips each
+// ignored span and one adjacent comma, so that the parts form the text as it would be without
+// the ignored values.
 func (c *canonical) forEachHashedPart(write func([]byte)) {
 	from := 0
 	for i := 0; i < len(c.ignored); i++ {

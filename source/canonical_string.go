@@ -9,15 +9,15 @@ import (
 	"unicode/utf8"
 )
 
-// str copies a string. Almost all need nothing but their end found, eight bytes
-// at a time.
+// str copies a string. Most strings have no escapes; their end is searched eight bytes at a
+// time.
 func (c *canonical) str() error {
 	in, from := c.in, c.at+1
 	i := from
 	var all uint64
 	for ; i+8 <= len(in); i += 8 {
 		eight := binary.LittleEndian.Uint64(in[i:])
-		if stops(eight) != 0 {
+		if specialBytes(eight) != 0 {
 			break
 		}
 		all |= eight
@@ -26,7 +26,7 @@ func (c *canonical) str() error {
 		b := in[i]
 		if b == '"' {
 			if all&(ones<<7) != 0 && !utf8.Valid(in[from:i]) {
-				return c.fail("a string that is not UTF-8")
+				return c.fail("string is not valid UTF-8")
 			}
 			c.out = append(c.out, in[from-1:i+1]...)
 			c.at = i + 1
@@ -43,15 +43,14 @@ func (c *canonical) str() error {
 
 const ones = 0x0101010101010101
 
-// stops returns a number that is 0 if none of the eight bytes is a quote, a
-// backslash or a control character.
-func stops(eight uint64) uint64 {
+// specialBytes returns 0 if none of the eight bytes is a quote, a backslash or a control character.
+func specialBytes(eight uint64) uint64 {
 	quote, slash := eight^(ones*'"'), eight^(ones*'\\')
 	return ((quote-ones)&^quote | (slash-ones)&^slash | (eight-ones*' ')&^eight) & (ones << 7)
 }
 
-// escaped copies a string that holds escapes, each in its shortest form, so
-// that a change in how the upstream escapes is no change of content.
+// escaped copies a string that contains escapes. Each is written in its shortest form, so that
+// a different way of escaping is not a change of content.
 func (c *canonical) escaped() error {
 	c.out = append(c.out, '"')
 	for c.at < len(c.in) {
@@ -62,7 +61,7 @@ func (c *canonical) escaped() error {
 			c.out = append(c.out, '"')
 			return nil
 		case b < ' ':
-			return c.fail("a control character in a string")
+			return c.fail("string contains a control character")
 		case b == '\\':
 			r, err := c.escape()
 			if err != nil {
@@ -75,19 +74,19 @@ func (c *canonical) escaped() error {
 		default:
 			r, n := utf8.DecodeRune(c.in[c.at:])
 			if r == utf8.RuneError && n == 1 {
-				return c.fail("a string that is not UTF-8")
+				return c.fail("string is not valid UTF-8")
 			}
 			c.out = append(c.out, c.in[c.at:c.at+n]...)
 			c.at += n
 		}
 	}
-	return c.fail("a string without its end")
+	return c.fail("string is not closed")
 }
 
-// escape reads one escape, or two that make a surrogate pair.
+// escape parses one escape, or the two escapes of a surrogate pair.
 func (c *canonical) escape() (rune, error) {
 	if c.at+1 >= len(c.in) {
-		return 0, c.fail("a string without its end")
+		return 0, c.fail("string is not closed")
 	}
 	b := c.in[c.at+1]
 	if i := bytes.IndexByte([]byte(`"\/bfnrt`), b); i >= 0 {
@@ -95,7 +94,7 @@ func (c *canonical) escape() (rune, error) {
 		return rune("\"\\/\b\f\n\r\t"[i]), nil
 	}
 	if b != 'u' {
-		return 0, c.fail(`an unknown escape \%c`, b)
+		return 0, c.fail(`unknown escape \%c`, b)
 	}
 	r, ok := c.hex4(c.at + 2)
 	if !ok {
@@ -135,7 +134,7 @@ func appendEscaped(out []byte, r rune) []byte {
 		return append(out, `\r`...)
 	case r == '\t':
 		return append(out, `\t`...)
-	case r < ' ' || utf16.IsSurrogate(r): // half a surrogate pair has no other form
+	case r < ' ' || utf16.IsSurrogate(r): // an unpaired surrogate can only be escaped
 		return fmt.Appendf(out, `\u%04x`, r)
 	}
 	return utf8.AppendRune(out, r)

@@ -45,7 +45,7 @@ func TestCanonical_IgnoresFormatting(t *testing.T) {
 			`"é/\"\\\b\f\n\r\t\u0001가😀"`,
 			`"\u00e9\/\u0022\u005c\u0008\u000c\u000a\u000D\u0009\u0001\uac00\ud83d\ude00"`,
 		},
-		`"\ud800x"`:                 {`"\uD800x"`, `"\ud800\u0078"`}, // half a pair has no other form
+		`"\ud800x"`:                 {`"\uD800x"`, `"\ud800\u0078"`}, // an unpaired surrogate can only be escaped
 		`-0.5e+10`:                  {`-0.5e+10`, ` -0.5e+10 `},
 		`{"":1,"!":2,"a ":3,"a":4}`: nil,
 		`{"":1,"!":2,"a":4,"a ":3}`: {`{"a ":3,"a":4,"!":2,"":1}`, `{"a":4,"a ":3,"":1,"!":2}`},
@@ -54,7 +54,7 @@ func TestCanonical_IgnoresFormatting(t *testing.T) {
 	} {
 		for _, in := range variants {
 			if got, _, err := canonicalForm(t, in, all); err != nil || got != want {
-				t.Errorf("%s\n got %s, %v\nwant %s", in, got, err, want)
+				t.Errorf("%s\n got %s, error %v\nwant %s", in, got, err, want)
 			}
 		}
 	}
@@ -65,23 +65,23 @@ func TestCanonical_ReportsPositionOfError(t *testing.T) {
 	for in, mention := range map[string]string{
 		``:                                       "unexpected end",
 		`<html>`:                                 `byte 0: unexpected '<'`,
-		`{"a":1`:                                 "without its end",
-		`{"a":1,}`:                               "without a name",
-		`{,}`:                                    "without a name",
-		`{"a"}`:                                  "without a value",
-		`{1:2}`:                                  "without a name",
+		`{"a":1`:                                 "is not closed",
+		`{"a":1,}`:                               "has no name",
+		`{,}`:                                    "has no name",
+		`{"a"}`:                                  "has no value",
+		`{1:2}`:                                  "has no name",
 		`[1,]`:                                   "unexpected ']'",
-		`[1 2]`:                                  "without its end",
+		`[1 2]`:                                  "is not closed",
 		`[`:                                      "unexpected end",
 		`{} {}`:                                  "after the end",
 		`nul`:                                    "unexpected 'n'",
 		`01`:                                     "after the end",
-		`-`:                                      "without digits",
-		`1.`:                                     "without digits",
-		`1e`:                                     "without digits",
+		`-`:                                      "has no digits",
+		`1.`:                                     "has no digits",
+		`1e`:                                     "has no digits",
 		`+1`:                                     "unexpected",
 		`NaN`:                                    "unexpected",
-		`"a`:                                     "without its end",
+		`"a`:                                     "is not closed",
 		`"\x"`:                                   "unknown escape",
 		`"\u12g4"`:                               "hexadecimal",
 		`"\u+123"`:                               "hexadecimal",
@@ -90,13 +90,13 @@ func TestCanonical_ReportsPositionOfError(t *testing.T) {
 		"\"\xff\"":                               "UTF-8",
 		"\"\\n\xff\"":                            "UTF-8",
 		"\"\xed\xa0\x80\"":                       "UTF-8",
-		strings.Repeat("[", 1<<20):               "nested more than",
-		strings.Repeat(`{"a":`, 1<<20):           "nested more than",
+		strings.Repeat("[", 1<<20):               "nested deeper than",
+		strings.Repeat(`{"a":`, 1<<20):           "nested deeper than",
 		"\xef\xbb\xbf{}":                         "unexpected",
 		`{"a":1}` + strings.Repeat(" ", 9) + "x": "byte 16",
 	} {
 		if _, _, err := canonicalForm(t, in, all); err == nil || !strings.Contains(err.Error(), mention) {
-			t.Errorf("%.40q: error %v, want one that mentions %q", in, err, mention)
+			t.Errorf("%.40q: got error %v, want one that contains %q", in, err, mention)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func TestPaths_SelectAndIgnore(t *testing.T) {
 			c.counted = c.text
 		}
 		if err != nil || text != c.text || counted != c.counted {
-			t.Errorf("select %q, ignore %q: %v\n text %s\n want %s\ncounted %s\n   want %s", c.selected, c.ignored, err, text, c.text, counted, c.counted)
+			t.Errorf("select %q, ignore %q: error %v\n got text %s\nwant text %s\n got hashed %s\nwant hashed %s", c.selected, c.ignored, err, text, c.text, counted, c.counted)
 		}
 	}
 }
@@ -151,12 +151,12 @@ func TestPaths_SelectAndIgnore(t *testing.T) {
 func TestPaths_RejectsInvalid(t *testing.T) {
 	for _, p := range []string{"", ".", "a..b", "a.", ".a", strings.Repeat("*.", 64) + "a"} {
 		if _, err := newPaths([]string{p}, nil); err == nil || !strings.Contains(err.Error(), "select[0]") {
-			t.Errorf("%q: %v", p, err)
+			t.Errorf("%q: got error %v, want one that names select[0]", p, err)
 		}
 	}
 }
 
-// oracle writes the canonical form the slow way: through encoding/json's maps.
+// oracle computes the canonical form in a slow and simple way, with maps of encoding/json.
 type oracle struct {
 	selected, ignored [][]string
 }
@@ -233,7 +233,8 @@ func (o oracle) write(b *strings.Builder, v any, at []string, hash bool) {
 	}
 }
 
-// surrogates reports whether encoding/json would replace half a surrogate pair.
+// surrogates reports whether the text may contain an unpaired surrogate, which encoding/json
+// replaces.
 func surrogates(in []byte) bool { return bytes.Contains(bytes.ToLower(in), []byte(`\ud`)) }
 
 func FuzzCanonical_AgreesWithEncodingJSON(f *testing.F) {
@@ -252,13 +253,13 @@ func FuzzCanonical_AgreesWithEncodingJSON(f *testing.F) {
 				continue
 			}
 			if !utf8.ValidString(l.text) || strings.ContainsAny(l.text, `\`) {
-				t.Skip("a path nobody can write")
+				t.Skip("path cannot be written as a setting")
 			}
 			*l.list, *l.to = []string{l.text}, [][]string{strings.Split(l.text, ".")}
 		}
 		paths, err := newPaths(sel, ign)
 		if err != nil {
-			t.Skip("a path nobody can write")
+			t.Skip("path cannot be written as a setting")
 		}
 		text, counted, err := canonicalForm(t, string(in), paths)
 
@@ -268,12 +269,12 @@ func FuzzCanonical_AgreesWithEncodingJSON(f *testing.F) {
 		valid := json.Valid(in) && utf8.Valid(in)
 		if !valid || bytes.Count(in, []byte("["))+bytes.Count(in, []byte("{")) > maxDepth || surrogates(in) {
 			if !valid && err == nil {
-				t.Fatalf("%q was taken for JSON", in)
+				t.Fatalf("%q: got no error, want one for invalid JSON", in)
 			}
 			return
 		}
 		if err != nil {
-			t.Fatalf("%q: %v", in, err)
+			t.Fatalf("%q: got error %v, want none", in, err)
 		}
 		if err := dec.Decode(&v); err != nil {
 			t.Fatal(err)
@@ -285,19 +286,19 @@ func FuzzCanonical_AgreesWithEncodingJSON(f *testing.F) {
 			var want strings.Builder
 			o.write(&want, v, nil, c.hash)
 			if c.got != want.String() {
-				t.Fatalf("select %q ignore %q hash %v of %q\n got %s\nwant %s", sel, ign, c.hash, in, c.got, want.String())
+				t.Fatalf("select %q, ignore %q, hash %v of %q\n got %s\nwant %s", sel, ign, c.hash, in, c.got, want.String())
 			}
 		}
 		if again, _, err := canonicalForm(t, text, mustPaths(t, nil, nil)); err != nil || again != text {
-			t.Fatalf("the canonical form of %s is %s, %v", text, again, err)
+			t.Fatalf("canonical form of %s: got %s (error %v), want the same text", text, again, err)
 		}
 		if len(text) > len(in) {
-			t.Fatalf("%q grew to %q", in, text)
+			t.Fatalf("%q: got the longer text %q", in, text)
 		}
 	})
 }
 
-// Random documents, each written twice with its members in another order.
+// Each random document is written twice, with its members in different order.
 func TestHash_IgnoresMemberOrder(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 3))
@@ -307,14 +308,14 @@ func TestHash_IgnoresMemberOrder(t *testing.T) {
 			text := writeShuffled(rand.New(rand.NewPCG(order, 4)), doc)
 			_, counted, err := canonicalForm(t, text, paths)
 			if err != nil {
-				t.Fatalf("seed %d: %s: %v", seed, text, err)
+				t.Fatalf("seed %d: %s: got error %v", seed, text, err)
 			}
 			return sha256.Sum256([]byte(counted)), text
 		}
 		one, textOne := hash(1)
 		two, textTwo := hash(2)
 		if one != two {
-			t.Fatalf("seed %d: two hashes for\n%s\n%s", seed, textOne, textTwo)
+			t.Fatalf("seed %d: got different hashes for\n%s\n%s", seed, textOne, textTwo)
 		}
 	}
 }

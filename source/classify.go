@@ -14,64 +14,64 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Class is what an answer means; what follows from each is decided in one place
-// by the consumer.
+// Class is the classification of a response. The consumer decides in one place how to handle
+// each class.
 type Class string
 
-// The classes, from the one that decides an entity of several documents first to
-// the one that decides it last: as long as a credential is refused, say, nothing
-// else that the answers say can be trusted.
+// The classes, most severe first. The most severe class of its documents decides for an entity:
+// for example, while a credential is refused, its other responses are not reliable either.
 const (
-	AuthRefused Class = "auth"         // the credential is refused
-	Maintenance Class = "maintenance"  // the upstream as a whole is closed
-	Quota       Class = "quota"        // too many calls
-	Transient   Class = "transient"    // may well succeed the next time
-	BadContent  Class = "bad-content"  // not what was expected
-	Permanent   Class = "permanent"    // refused for good
-	NotReady    Class = "not-ready"    // the content comes later
-	NotFound    Class = "not-found"    // there is no such entity
-	NotModified Class = "not-modified" // as the validator says
+	AuthRefused Class = "auth"         // the upstream refused the credential
+	Maintenance Class = "maintenance"  // the whole upstream is in maintenance
+	Quota       Class = "quota"        // a rate limit or quota was exceeded
+	Transient   Class = "transient"    // temporary failure; a retry may succeed
+	BadContent  Class = "bad-content"  // the body is not the expected content
+	Permanent   Class = "permanent"    // permanent failure; a retry does not help
+	NotReady    Class = "not-ready"    // the upstream does not have the content yet
+	NotFound    Class = "not-found"    // the upstream has no such entity
+	NotModified Class = "not-modified" // unchanged since the stored validator
 	OK          Class = "ok"
 )
 
-// Classes are all of them, in that order.
+// Classes lists all classes, most severe first.
 var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, NotFound, NotModified, OK}
 
-// Failed reports whether an answer of the class brought nothing that can be stored.
+// Failed reports whether a response of this class changes no snapshot.
 func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFound }
 
-// Rule gives a class to the answers that fit all of its conditions. A rule
-// without a status fits every status.
+// Rule assigns a class to responses that match all of its conditions. Status 0 matches every
+// status.
 type Rule struct {
 	Status int `yaml:"status"`
-	// Header and Body are conditions on one header and on one member of a JSON
-	// body, named by a gjson path.
+	// Header and Body are conditions on one header and on one member of a JSON body. The member
+	// is named by a gjson path.
 	Header *Match `yaml:"header"`
 	Body   *Match `yaml:"body"`
-	// ContentType is the beginning of the content type.
+	// ContentType is a prefix of the Content-Type header.
 	ContentType string `yaml:"contentType"`
-	// Text is a regular expression that something in the first 64 KiB of the body
-	// matches, whatever kind of text it is.
+	// Text is a regular expression that must match in the first 64 KiB of the body.
+	// The content type does not matter.
 	Text  string `yaml:"text,omitempty"`
 	Class Class  `yaml:"class"`
-	// Block is what the class quota or auth stops; empty: what is usual for the class.
+	// Block is the scope that a response of class quota or auth blocks, one of the Block
+	// constants. Empty means the default of the class: source for quota, credential for auth.
 	Block string `yaml:"block,omitempty"`
-	// Wait is for how long at least, also where the answer names a shorter time.
+	// Wait is the minimum duration of the block, even if the response names a shorter one.
 	Wait time.Duration `yaml:"wait,omitempty"`
 }
 
-// What an answer of the class quota or auth stops.
+// The scopes that a response of class quota or auth can block.
 const (
-	BlockCall       = "call"       // the call itself
-	BlockEndpoint   = "endpoint"   // the document of the facet, for all keys
-	BlockResource   = "resource"   // what is charged to the same budget
-	BlockCredential = "credential" // what is called with the same credential
-	BlockSource     = "source"     // everything
+	BlockCall       = "call"       // this call only
+	BlockEndpoint   = "endpoint"   // this document of the facet, for all keys
+	BlockResource   = "resource"   // all calls charged to the same resource
+	BlockCredential = "credential" // all calls with the same credential
+	BlockSource     = "source"     // all calls of the source
 )
 
 var allBlocks = []string{BlockCall, BlockEndpoint, BlockResource, BlockCredential, BlockSource}
 
-// defaultBlock returns what answers of a class stop that no rule says it of; empty: nothing.
+// defaultBlock returns the scope that a class blocks if no rule sets one; empty means none.
 func defaultBlock(c Class) string {
 	switch c {
 	case Quota:
@@ -83,15 +83,15 @@ func defaultBlock(c Class) string {
 	return ""
 }
 
-// Match is a condition on a named value: equal, or matching a regular
-// expression; with neither, that it is there, or that it is missing.
+// Match is a condition on a named value. The value must equal Equals or match the regular
+// expression Matches. If both are empty, the value must exist, or must not exist if Missing is
+// set.
 type Match struct {
 	Name    string `yaml:"name"`
 	Equals  string `yaml:"equals"`
 	Matches string `yaml:"matches"`
-	// Missing is the condition that there is no such header or member; one that is
-	// null is there. Of a body that is not JSON it says nothing: whatever such an
-	// answer means, it is not that one member is missing.
+	// Missing requires that the header or member does not exist. A member with the value null
+	// exists. A body that is not JSON never satisfies the condition.
 	Missing bool `yaml:"missing"`
 }
 
@@ -100,7 +100,7 @@ type compiledRule struct {
 	header, body, text *regexp.Regexp
 }
 
-// maxTextBytes is how much of a body a rule's text is looked for in.
+// maxTextBytes is the length of the body prefix that Rule.Text is matched against.
 const maxTextBytes = 64 << 10
 
 func compileRules(rules []Rule) ([]compiledRule, error) {
@@ -138,7 +138,7 @@ func compileRules(rules []Rule) ([]compiledRule, error) {
 	return compiled, nil
 }
 
-// maxRuleWait bounds what a rule may have wait: a mistake must not stop a source for years.
+// maxRuleWait bounds Rule.Wait, so that a typo cannot block a source for years.
 const maxRuleWait = 24 * time.Hour
 
 func (r Rule) checkBlockAndWait() error {
@@ -147,11 +147,11 @@ func (r Rule) checkBlockAndWait() error {
 	case r.Block != "" && !slices.Contains(allBlocks, r.Block):
 		return fmt.Errorf("block: %q is not one of %v", r.Block, allBlocks)
 	case r.Block != "" && defaultBlock(r.Class) == "":
-		return fmt.Errorf("block: an answer of class %s stops nothing; only one of %s or %s does", r.Class, Quota, AuthRefused)
+		return fmt.Errorf("block: not allowed for class %s, only for %s and %s", r.Class, Quota, AuthRefused)
 	case r.Wait < 0 || r.Wait > maxRuleWait:
 		return fmt.Errorf("wait: %v must be from 0 to %v", r.Wait, maxRuleWait)
 	case r.Wait > 0 && !waits:
-		return fmt.Errorf("wait: after an answer of class %s nothing waits; it does after %s, %s, %s and %s", r.Class, Quota, AuthRefused, Maintenance, NotReady)
+		return fmt.Errorf("wait: not allowed for class %s, only for %s, %s, %s and %s", r.Class, Quota, AuthRefused, Maintenance, NotReady)
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func (m *Match) compile() (*regexp.Regexp, error) {
 	case m.Equals != "" && m.Matches != "":
 		return nil, errors.New("equals and matches exclude each other")
 	case m.Missing && (m.Equals != "" || m.Matches != ""):
-		return nil, errors.New("missing excludes equals and matches: what is not there has no value")
+		return nil, errors.New("missing excludes equals and matches, because a missing header or member has no value")
 	case m.Equals != "":
 		return regexp.Compile("^" + regexp.QuoteMeta(m.Equals) + "$")
 	}
@@ -200,16 +200,17 @@ func (r compiledRule) matches(status int, header http.Header, body []byte) bool 
 	return true
 }
 
-// classification is what an answer means, and what it stops for how long at least.
+// classification is the class of a response, the scope that it blocks and the minimum duration
+// of the block.
 type classification struct {
 	class Class
 	block string
 	wait  time.Duration
 }
 
-// classify says what an answer means: by the source's rules in order, then by
-// its status. body is decompressed. A 200 that no rule matches is OK here; its
-// content is judged when it is read.
+// classify classifies a response by the source's rules in order, then by its status. body is
+// decompressed. A 200 that matches no rule is OK here; its content is validated when it is
+// extracted.
 func (s *Source) classify(status int, header http.Header, body []byte) classification {
 	for _, r := range s.rules {
 		if r.matches(status, header, body) {
@@ -237,12 +238,12 @@ func classifyStatus(status int, header http.Header) Class {
 	case status == http.StatusRequestTimeout || status == http.StatusTooEarly || status >= 500:
 		return Transient
 	case status >= 200 && status < 300:
-		return BadContent // no content, a part of it, or something else
+		return BadContent // no content or partial content
 	}
 	return Permanent
 }
 
-// moreSevere returns the class that decides for an entity of several documents.
+// moreSevere returns the class that comes first in Classes.
 func moreSevere(a, b Class) Class {
 	return Classes[min(slices.Index(Classes, a), slices.Index(Classes, b))]
 }

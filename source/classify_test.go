@@ -24,12 +24,12 @@ func TestRule_MatchesMissing(t *testing.T) {
 	}{
 		{200, bare, `{"page":{"items":[]}}`, Maintenance},
 		{200, versioned, `{"page":{"items":[]}}`, OK},
-		{200, versioned, `{"page":{"items":null}}`, OK}, // null is there
+		{200, versioned, `{"page":{"items":null}}`, OK}, // a null member exists
 		{200, versioned, `{"page":{}}`, NotFound},
 		{200, versioned, ` {"items":[]} `, NotFound},
 		{200, versioned, `[]`, NotFound},
 		{200, versioned, `null`, NotFound},
-		// What is no JSON lacks no member: the reading will say what is wrong with it.
+		// The condition never matches a body that is not JSON.
 		{200, versioned, ``, OK},
 		{200, versioned, `<html>`, OK},
 		{200, versioned, `{"page":`, OK},
@@ -42,17 +42,17 @@ func TestRule_MatchesMissing(t *testing.T) {
 		{304, bare, ``, NotModified},
 	} {
 		if got := s.classify(c.status, c.header, []byte(c.body)).class; got != c.want {
-			t.Errorf("case %d: %d %v %.40s is %s, want %s", i, c.status, c.header, c.body, got, c.want)
+			t.Errorf("case %d: %d %v %.40s: got class %s, want %s", i, c.status, c.header, c.body, got, c.want)
 		}
 	}
 	if o := read(t, s, response{status: 200, header: versioned, body: []byte("<html>")}); o.Class != BadContent {
-		t.Errorf("an error page is %s", o.Class)
+		t.Errorf("error page: got class %s", o.Class)
 	}
 	if o := read(t, s, response{status: 200, header: versioned, body: []byte(`{"page":{}}`)}); o.Class != NotFound {
-		t.Errorf("the walk that looks for JSON broke the one that reads: %s, %v", o.Class, o.Err)
+		t.Errorf("JSON check disturbed the extraction: got %s, error %v", o.Class, o.Err)
 	}
 	if o := read(t, s, response{status: 200, header: versioned, body: []byte(`{"page":{"items":[1]}}`)}); o.Class != OK || string(o.Content.JSON) != `{"doc":{"page":{"items":[1]}}}` {
-		t.Errorf("%+v", o)
+		t.Errorf("got %+v", o)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestRule_BlockAndWait(t *testing.T) {
 		}
 	})
 	for i, c := range []struct {
-		answer    response
+		response  response
 		want      Class
 		block     string
 		wait, ask time.Duration
@@ -82,10 +82,10 @@ func TestRule_BlockAndWait(t *testing.T) {
 		{response{status: 503}, Transient, "", 0, 0},
 	} {
 		permit := &testPermit{}
-		c.answer.permit = permit
-		o := read(t, s, c.answer)
+		c.response.permit = permit
+		o := read(t, s, c.response)
 		if o.Class != c.want || o.Block != c.block || o.Wait != c.wait || o.RetryAfter != c.ask || o.Permit != Permit(permit) {
-			t.Errorf("case %d is %+v", i, o)
+			t.Errorf("case %d: got %+v", i, o)
 		}
 	}
 }
@@ -93,34 +93,34 @@ func TestRule_BlockAndWait(t *testing.T) {
 func TestNew_RejectsInvalidRule(t *testing.T) {
 	config := testSource(t, "http://upstream.example", nil).config
 	for want, r := range map[string]Rule{
-		"rules[0].text: ":         {Text: "(", Class: Quota},
-		`block: "all" is`:         {Class: Quota, Block: "all"},
-		"transient stops":         {Class: Transient, Block: BlockCall},
-		"wait: -1s must":          {Class: Quota, Wait: -time.Second},
-		"wait: 48h0m0s":           {Class: Quota, Wait: 48 * time.Hour},
-		"permanent nothing waits": {Class: Permanent, Wait: time.Second},
+		"rules[0].text: ":                 {Text: "(", Class: Quota},
+		`block: "all" is`:                 {Class: Quota, Block: "all"},
+		"not allowed for class transient": {Class: Transient, Block: BlockCall},
+		"wait: -1s must":                  {Class: Quota, Wait: -time.Second},
+		"wait: 48h0m0s":                   {Class: Quota, Wait: 48 * time.Hour},
+		"not allowed for class permanent": {Class: Permanent, Wait: time.Second},
 	} {
 		config.Rules = []Rule{r}
 		if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%+v: %v", r, err)
+			t.Errorf("%+v: got error %v", r, err)
 		}
 	}
 }
 
-// A modifier may walk what an upstream sends to any depth, and end the process.
+// A modifier may recurse without a bound and exhaust the stack.
 func TestNew_RejectsPathModifier(t *testing.T) {
 	facet := map[string]Facet{"f": {KeyPattern: ".*", Documents: map[string]Document{"d": {Path: "/d"}}, FreshFor: 1, NotFoundFor: 1, FailedFor: 1}}
 	config := DefaultConfig()
 	config.BaseURL, config.Facets = "http://example.org", facet
 	config.Rules = []Rule{{Body: &Match{Name: "@valid.a"}, Class: Quota}}
 	if _, err := New("s", config, nil, 1); err == nil || !strings.Contains(err.Error(), "rules[0].body.name") {
-		t.Errorf("a rule: %v", err)
+		t.Errorf("rule: got error %v", err)
 	}
 	config.Rules = nil
 	for _, p := range []Paging{{Cursor: "a|@pretty", Param: "c"}, {Link: true, Items: "@this"}} {
 		config.Facets["f"].Documents["d"] = Document{Path: "/d", Paging: &p}
 		if _, err := New("s", config, nil, 1); err == nil || !strings.Contains(err.Error(), "paging.") {
-			t.Errorf("%+v: %v", p, err)
+			t.Errorf("%+v: got error %v", p, err)
 		}
 	}
 }

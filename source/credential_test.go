@@ -14,19 +14,19 @@ import (
 func TestNew_RejectsCredentialWithoutHeader(t *testing.T) {
 	for _, bad := range []string{"hunter2\n", "hunter2\r\nHost: x", "\x00hunter2", "hunter2\x7f"} {
 		config := testSource(t, "http://upstream.example", nil).config
-		if _, err := New("test", config, map[string]string{"": bad}, 1); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("at the start: %v", err)
+		if _, err := New("test", config, map[string]string{"": bad}, 1); err == nil || !strings.Contains(err.Error(), "line break") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("New: got error %v", err)
 		}
 		s := testSource(t, "http://upstream.example", nil)
-		if err := s.SetCredential("", bad); err == nil || !strings.Contains(err.Error(), "line's end") || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("later: %v", err)
+		if err := s.SetCredential("", bad); err == nil || !strings.Contains(err.Error(), "line break") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("SetCredential: got error %v", err)
 		}
 		if got := s.credentials.secrets[""].current(); got != "secret" {
-			t.Errorf("what was refused took the place of the one in use: %q", got)
+			t.Errorf("got credential %q after a rejected value, want the previous one", got)
 		}
 		config.Auth.Header = ""
 		if s, err := New("test", config, nil, 1); err != nil || s.SetCredential("", "hunter2") == nil {
-			t.Errorf("without a header to carry it: %v", err)
+			t.Errorf("credential without a header: got error %v", err)
 		}
 	}
 }
@@ -40,7 +40,7 @@ func TestSetCredential_DuringCalls(t *testing.T) {
 		_, sent := r.Header["X-Api-Key"]
 		mu.Unlock()
 		if sent != (r.Header.Get("X-Api-Key") != "") {
-			t.Error("an empty credential was sent")
+			t.Error("got an empty credential header, want none")
 		}
 		_, _ = w.Write([]byte("{}"))
 	})
@@ -65,20 +65,20 @@ func TestSetCredential_DuringCalls(t *testing.T) {
 	wg.Wait()
 	for got := range seen {
 		if got != "secret" && got != "second" && got != "" && got != "third" {
-			t.Errorf("%q arrived, which nobody set", got)
+			t.Errorf("got credential %q, which was never set", got)
 		}
 	}
 	if err := s.SetCredential("", "last"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := fetch(t, t.Context(), s, &testPermits{}); err != nil || seen["last"] != 1 {
-		t.Errorf("after the change: %v, %v", seen, err)
+		t.Errorf("after the change: got credentials %v, error %v", seen, err)
 	}
 }
 
 func TestAuthHeader_CredentialIsNeverLogged(t *testing.T) {
-	const secret = "hunter2-Zürich" // also one of more than ASCII
-	answers := map[string]http.HandlerFunc{
+	const secret = "hunter2-Zürich" // contains a character outside of ASCII
+	handlers := map[string]http.HandlerFunc{
 		"refused": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
 		"not JSON": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte("<html>"))
@@ -92,8 +92,8 @@ func TestAuthHeader_CredentialIsNeverLogged(t *testing.T) {
 	}
 	var log strings.Builder
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	for name, answer := range answers {
-		s := testSource(t, serve(t, answer), func(c *Config) { c.Timeout = 50 * time.Millisecond })
+	for name, handler := range handlers {
+		s := testSource(t, serve(t, handler), func(c *Config) { c.Timeout = 50 * time.Millisecond })
 		if err := s.SetCredential("", secret); err != nil {
 			t.Fatal(err)
 		}
@@ -103,13 +103,13 @@ func TestAuthHeader_CredentialIsNeverLogged(t *testing.T) {
 		}
 		o := s.Read(a, time.Now())
 		if o.Err == nil {
-			t.Errorf("%s: no error, the test shows nothing", name)
+			t.Errorf("%s: got no error, so the test checks nothing", name)
 		}
 		logger.Info("fetched", "answer", name, "err", o.Err, "outcome", o, "source", s, "config", s.config, "plan", a.plan)
 		fmt.Fprintf(&log, "%v %+v %#v", s, s, s)
 	}
 	if strings.Contains(log.String(), "hunter2") {
-		t.Errorf("the credential is in %s", log.String())
+		t.Errorf("the log contains the credential: %s", log.String())
 	}
 }
 
@@ -120,13 +120,12 @@ func TestFetch_SendsCurrentCredential(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	})
 	s := testSource(t, url, nil)
-	// Its permit lapsed, and it waited with its connection for another: minutes, while
-	// the credential is refused.
+	// The credential changes while the call waits in Spend.
 	if _, err := fetch(t, t.Context(), s, &testPermits{onSpend: func(context.Context) error { return s.SetCredential("", "renewed") }}); err != nil {
 		t.Fatal(err)
 	}
 	if key != "renewed" {
-		t.Errorf("it was sent with %q", key)
+		t.Errorf("got credential %q, want the current one", key)
 	}
 }
 

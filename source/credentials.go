@@ -6,27 +6,31 @@ import (
 	"regexp"
 )
 
-// Credential is one of several that a source calls with.
+// Credential is one entry of Config.Credentials.
 type Credential struct {
-	// Name tells it apart, in the limiter's policies and in what operators see.
+	// Name identifies the credential in limiter policies, metrics and the console.
 	Name string `yaml:"name"`
-	// SecretEnv or SecretFile say where it is found.
+	// SecretEnv or SecretFile name the environment variable or the file that contains the
+	// value.
 	SecretEnv  string `yaml:"secretEnv,omitempty"`
 	SecretFile string `yaml:"secretFile,omitempty"`
-	// Keys is a regular expression of the whole keys that it is used for; empty: of
-	// all. Of the credentials whose keys match, those that see what the first of them
-	// sees are used. It is case-sensitive: where the upstream's keys are not, ACME/x passes
-	// by "acme/.*" to the next credential. Write (?i) in front, as in "(?i)acme/.*".
+	// Keys is a regular expression that must match an entity's whole key; empty matches all
+	// keys. If several credentials match, the first one decides the Visibility, and all
+	// matching credentials with that Visibility are candidates.
+	//
+	// The expression is case-sensitive. If the upstream ignores case, "acme/.*" does not match
+	// ACME/x, and the next credential is used. Write "(?i)acme/.*" to ignore case.
 	Keys string `yaml:"keys,omitempty"`
-	// Visibility names who may see what is fetched with it; empty: every reader.
+	// Visibility names the group of readers that may see the fetched data; empty allows every
+	// reader.
 	Visibility string `yaml:"visibility,omitempty"`
 }
 
-// credentials are those of a source, ready for use.
+// credentials are the compiled Config.Credentials.
 type credentials struct {
 	all     []Credential
 	keys    []*regexp.Regexp
-	secrets map[string]*secret // by name; of a source that lists none, by the empty one
+	secrets map[string]*secret // by name; the empty name if the source lists no credentials
 }
 
 func newCredentials(all []Credential, auth Auth) (credentials, error) {
@@ -35,24 +39,24 @@ func newCredentials(all []Credential, auth Auth) (credentials, error) {
 		c.secrets[""] = &secret{}
 	}
 	if len(all) > 0 && (auth.SecretEnv != "" || auth.SecretFile != "") {
-		return c, errors.New("auth.secretEnv and auth.secretFile: say of each credential where it is found, or list no credentials")
+		return c, errors.New("auth.secretEnv and auth.secretFile: not allowed with credentials; write secretEnv or secretFile for each credential")
 	}
 	if len(all) > 0 && auth.Header == "" && auth.Query == "" {
-		return c, errors.New("auth.header: credentials are listed, but not the header, or auth.query, that carries them")
+		return c, errors.New("auth.header: is missing; credentials need auth.header or auth.query")
 	}
-	for i, one := range all {
+	for i, cred := range all {
 		switch {
-		case !credentialName.MatchString(one.Name):
-			return c, fmt.Errorf("credentials[%d].name: %q must be 1 to 40 letters, digits, - and _", i, one.Name)
-		case c.secrets[one.Name] != nil:
-			return c, fmt.Errorf("credentials[%d].name: %q is taken by another one", i, one.Name)
-		case one.Visibility != "" && !credentialName.MatchString(one.Visibility):
-			return c, fmt.Errorf("credentials[%d].visibility: %q must be 1 to 40 letters, digits, - and _", i, one.Visibility)
-		case (one.SecretEnv == "") == (one.SecretFile == ""):
+		case !credentialName.MatchString(cred.Name):
+			return c, fmt.Errorf("credentials[%d].name: %q must be 1 to 40 letters, digits, - and _", i, cred.Name)
+		case c.secrets[cred.Name] != nil:
+			return c, fmt.Errorf("credentials[%d].name: %q is used twice", i, cred.Name)
+		case cred.Visibility != "" && !credentialName.MatchString(cred.Visibility):
+			return c, fmt.Errorf("credentials[%d].visibility: %q must be 1 to 40 letters, digits, - and _", i, cred.Visibility)
+		case (cred.SecretEnv == "") == (cred.SecretFile == ""):
 			return c, fmt.Errorf("credentials[%d]: write either secretEnv or secretFile", i)
 		}
-		c.secrets[one.Name] = &secret{}
-		pattern := one.Keys
+		c.secrets[cred.Name] = &secret{}
+		pattern := cred.Keys
 		if pattern == "" {
 			pattern = ".*"
 		}
@@ -66,28 +70,27 @@ func newCredentials(all []Credential, auth Auth) (credentials, error) {
 
 var credentialName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
 
-// forKey returns the names of the credentials that an entity is fetched with, and who may
-// see what they fetch. A source that lists none has one of the empty name.
+// forKey returns the candidate credentials for a key and the visibility of the data that they
+// fetch. A source that lists no credentials has one candidate with the empty name.
 func (c credentials) forKey(key string) (names []string, visibility string) {
 	if len(c.all) == 0 {
 		return []string{""}, ""
 	}
-	for i, one := range c.all {
+	for i, cred := range c.all {
 		if !c.keys[i].MatchString(key) {
 			continue
 		}
 		if len(names) == 0 {
-			visibility = one.Visibility
+			visibility = cred.Visibility
 		}
-		if one.Visibility == visibility {
-			names = append(names, one.Name)
+		if cred.Visibility == visibility {
+			names = append(names, cred.Name)
 		}
 	}
 	return names, visibility
 }
 
-// Visibility returns who may see what is fetched for an entity of that key; empty: every
-// reader.
+// Visibility returns the visibility of entities with that key; empty allows every reader.
 func (s *Source) Visibility(key string) string {
 	_, visibility := s.credentials.forKey(key)
 	return visibility

@@ -11,58 +11,60 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Document is one call's worth of an entity, or what several calls bring page by page.
+// Document is a part of an entity that one call fetches, or several calls if it is paged.
 type Document struct {
-	// Path is a path and query below the base URL, with {placeholders} in path
-	// segments and query values.
+	// Path is the path and query below the base URL. Path segments and query values may contain
+	// {placeholders}.
 	Path string `yaml:"path"`
-	// Method is GET, if it is empty, or POST.
+	// Method is GET or POST; empty means GET.
 	Method string `yaml:"method,omitempty"`
-	// Headers are sent besides those of the source; their values have {placeholders}.
+	// Headers are sent in addition to Config.Headers. Their values may contain {placeholders}.
 	Headers map[string]string `yaml:"headers,omitempty"`
-	// Body is what a POST sends. In JSON a {placeholder} may stand within strings, in
-	// form data anywhere, and in anything else nowhere.
+	// Body is the body of a POST. JSON may contain {placeholders} within strings, form data
+	// anywhere, other content types nowhere.
 	Body string `yaml:"body,omitempty"`
-	// ContentType is the body's; empty: application/json.
+	// ContentType is the content type of Body; empty means application/json.
 	ContentType string `yaml:"contentType,omitempty"`
-	// GraphQL is a query, in the place of method and body.
+	// GraphQL is a query. It replaces Method and Body.
 	GraphQL *GraphQL `yaml:"graphql,omitempty"`
-	// Cost is what a call is estimated to cost, by unit; of a unit that is not named 1.
+	// Cost is the estimated cost of a call by unit. A unit that is missing costs 1.
 	Cost map[string]int `yaml:"cost,omitempty"`
-	// Resource is the budget that a call is charged to, where that is known; empty: it
-	// is learned from the answers.
+	// Resource is the budget that a call is charged to. If it is empty, the limiter learns it
+	// from the responses.
 	Resource string `yaml:"resource,omitempty"`
-	// Paging is how the answer goes on; nil: it does not.
+	// Paging configures how the next page is requested; nil means that the document has one
+	// page.
 	Paging *Paging `yaml:"paging,omitempty"`
 }
 
-// GraphQL is a query and its variables, in whose strings there may be {placeholders}.
+// GraphQL is a query and its variables. Strings in the variables may contain {placeholders}.
 type GraphQL struct {
 	Query     string         `yaml:"query"`
 	Variables map[string]any `yaml:"variables,omitempty"`
 }
 
-// Paging is how a document that comes in pages is put together: its content is the list
-// of the items of all pages, in their order.
+// Paging configures a paged document. Its content is the list of the items of all pages, in
+// order.
 type Paging struct {
-	// Link follows the header Link to what is next (RFC 8288).
+	// Link follows the relation "next" of the header Link (RFC 8288).
 	Link bool `yaml:"link,omitempty"`
-	// Cursor is where in a page's body the next one's cursor stands, by a gjson path; the
-	// last page has none there. Param is the query parameter that it is sent as, or
-	// Variable the variable of a GraphQL query.
+	// Cursor is the gjson path of the next page's cursor in a page's body; the last page has
+	// none. The cursor is sent as the query parameter Param, or as the variable Variable of a
+	// GraphQL query.
 	Cursor   string `yaml:"cursor,omitempty"`
 	Param    string `yaml:"param,omitempty"`
 	Variable string `yaml:"variable,omitempty"`
-	// MaxPages is how many pages there may be; 0: 10. What has more is no content.
+	// MaxPages is the maximum number of pages; 0 means 10. A document with more pages is bad
+	// content.
 	MaxPages int `yaml:"maxPages,omitempty"`
-	// Items is where in a page's body its list stands, by a gjson path; empty: the body
-	// is the list.
+	// Items is the gjson path of the list in a page's body; empty means that the body is the
+	// list.
 	Items string `yaml:"items,omitempty"`
 }
 
 const defaultPageLimit, maxPageLimit = 10, 1000
 
-// PageLimit returns how many pages there may be.
+// PageLimit returns MaxPages or its default.
 func (p *Paging) PageLimit() int {
 	if p.MaxPages == 0 {
 		return defaultPageLimit
@@ -73,13 +75,13 @@ func (p *Paging) PageLimit() int {
 func (p *Paging) check(method string, q *GraphQL) error {
 	switch {
 	case p.Link == (p.Cursor != ""):
-		return errors.New("paging: write either link: true or where the cursor stands, as in cursor: next_cursor")
+		return errors.New("paging: write either link: true or the path of the cursor, as in cursor: next_cursor")
 	case p.Link && (p.Param != "" || p.Variable != ""):
-		return errors.New("paging: param and variable are for a cursor; a link says itself where it leads")
+		return errors.New("paging: param and variable need a cursor and are not allowed with link")
 	case p.Link && method != http.MethodGet:
-		return errors.New("paging.link: a link is followed with GET, and the document is a POST")
+		return errors.New("paging.link: not allowed for a POST, because a link is followed with GET")
 	case p.Cursor != "" && (p.Param == "") == (p.Variable == ""):
-		return errors.New("paging: write either param or variable, which the cursor is sent as")
+		return errors.New("paging: write either param or variable, the name under which the cursor is sent")
 	case p.Variable != "" && q == nil:
 		return errors.New("paging.variable: only a graphql query has variables; write param")
 	case p.MaxPages < 0 || p.MaxPages > maxPageLimit:
@@ -92,13 +94,13 @@ func (p *Paging) check(method string, q *GraphQL) error {
 	}
 	if p.Variable != "" {
 		if _, taken := q.Variables[p.Variable]; taken {
-			return fmt.Errorf("paging.variable: %s is filled with the cursor; leave it out of graphql.variables", p.Variable)
+			return fmt.Errorf("paging.variable: %s contains the cursor; remove it from graphql.variables", p.Variable)
 		}
 	}
 	return nil
 }
 
-// compiledDocument is a Document ready for use.
+// compiledDocument is a validated Document.
 type compiledDocument struct {
 	Document
 	name        string
@@ -109,11 +111,11 @@ type compiledDocument struct {
 	contentType string
 }
 
-// maxResource bounds the name of a budget, as package announced does, in bytes.
+// maxResource bounds the length of a resource name in bytes, as in package announced.
 const maxResource = 128
 
-// compileDocument returns the document, or an error that begins with the wrong setting.
-// known says which placeholders there are.
+// compileDocument returns the document, or an error that begins with the name of the invalid
+// setting. known reports whether a placeholder is defined.
 func compileDocument(name string, config Document, auth Auth, known func(name string) bool) (compiledDocument, error) {
 	d := compiledDocument{Document: config, name: name, method: config.Method, headers: map[string]template{}, contentType: config.ContentType}
 	used := func(setting string, names []string) error {
@@ -154,7 +156,7 @@ func compileDocument(name string, config Document, auth Auth, known func(name st
 		}
 	}
 	if strings.ContainsFunc(config.Resource, func(r rune) bool { return r <= ' ' || r > '~' }) || len(config.Resource) > maxResource {
-		return d, fmt.Errorf("resource: %q must be up to %d printable letters of ASCII without blanks, as answers name it", config.Resource, maxResource)
+		return d, fmt.Errorf("resource: %q must be at most %d printable ASCII characters without spaces, as responses name it", config.Resource, maxResource)
 	}
 	if config.Paging != nil {
 		return d, config.Paging.check(d.method, config.GraphQL)
@@ -162,7 +164,8 @@ func compileDocument(name string, config Document, auth Auth, known func(name st
 	return d, nil
 }
 
-// replaceControl has what a text would be cut off at, such as a line's end, shown as a blank.
+// replaceControl returns a space for a control character, so that a line break cannot cut an
+// error message.
 func replaceControl(r rune) rune {
 	if isControl(r) {
 		return ' '
@@ -170,7 +173,7 @@ func replaceControl(r rune) rune {
 	return r
 }
 
-// reservedHeaders are set by what sends, or by settings of their own.
+// reservedHeaders are set by the transport or by other settings.
 var reservedHeaders = []string{
 	"Accept-Encoding", "Connection", "Content-Encoding", "Content-Length", "Content-Type", "Expect", "Host",
 	"If-Modified-Since", "If-None-Match", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
@@ -182,15 +185,15 @@ func checkHeaders(headers map[string]string, auth Auth) error {
 		canonical := http.CanonicalHeaderKey(name)
 		switch {
 		case name == "" || !headerName.MatchString(name):
-			return fmt.Errorf("%s: %q can't be the name of a header", strings.Map(replaceControl, name), name)
+			return fmt.Errorf("%s: %q is not a valid header name", strings.Map(replaceControl, name), name)
 		case slices.Contains(reservedHeaders, canonical):
-			return fmt.Errorf("%s: this header is not to be set; it is made from the other settings", name)
+			return fmt.Errorf("%s: this header is reserved; freshet sets it from other settings", name)
 		case canonical == http.CanonicalHeaderKey(auth.Header):
-			return fmt.Errorf("%s: this header carries the credential; its value is where auth says", name)
+			return fmt.Errorf("%s: this header contains the credential; it is configured by auth", name)
 		case seen[canonical]:
-			return fmt.Errorf("%s: this header is there twice", name)
+			return fmt.Errorf("%s: this header is set twice", name)
 		case strings.ContainsFunc(headers[name], isControl):
-			return fmt.Errorf("%s: its value holds a control character, such as a line's end", name)
+			return fmt.Errorf("%s: the value contains a control character, such as a line break", name)
 		}
 		seen[canonical] = true
 	}

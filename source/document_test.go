@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// documentOf has the facet be of one document.
+// documentOf returns a change that gives the facet a single document.
 func documentOf(d Document) func(*Config) {
 	return func(c *Config) {
 		f := c.Facets["character"]
@@ -23,7 +23,7 @@ func documentOf(d Document) func(*Config) {
 	}
 }
 
-// hostile are keys that want to end what they stand in.
+// hostile lists keys with characters that end a string, a form value or a template.
 var hostile = []string{
 	`a`, `"`, `","role":"admin`, `\`, `\"`, `\u0022`, "\n", "\x00", `{ocid}`, `}}`, `a&role=admin`, `a%26b`, `+`, `=`, "가", "\u2028", `</script>`, "\r\nX: y",
 }
@@ -39,7 +39,7 @@ func TestBody_HostileKeyStaysInItsString(t *testing.T) {
 	asJSON := func(text string) any {
 		var v any
 		if err := json.Unmarshal([]byte(text), &v); err != nil {
-			t.Errorf("%s is not JSON: %v", text, err)
+			t.Errorf("%s: got error %v, want valid JSON", text, err)
 		}
 		return v
 	}
@@ -54,7 +54,7 @@ func TestBody_HostileKeyStaysInItsString(t *testing.T) {
 			func(t *testing.T, body, key string) {
 				want := fmt.Sprint(map[string]any{"k": "<" + key + ">", "n": 12345678901234567890.0, "l": []any{key, nil, map[string]any{"a": true}}})
 				if got := fmt.Sprint(asJSON(body)); got != want || !strings.Contains(body, "12345678901234567890") {
-					t.Errorf("%s is %s, want %s", body, got, want)
+					t.Errorf("%s: got %s, want %s", body, got, want)
 				}
 			},
 		},
@@ -64,7 +64,7 @@ func TestBody_HostileKeyStaysInItsString(t *testing.T) {
 			func(t *testing.T, body, key string) {
 				want := fmt.Sprint(map[string]any{"query": "query {viewer{login}}", "variables": map[string]any{"owner": key, "first": 100.0, "of": map[string]any{"x": []any{"1"}}}})
 				if got := fmt.Sprint(asJSON(body)); got != want {
-					t.Errorf("%s is %s, want %s", body, got, want)
+					t.Errorf("%s: got %s, want %s", body, got, want)
 				}
 			},
 		},
@@ -83,7 +83,7 @@ func TestBody_HostileKeyStaysInItsString(t *testing.T) {
 			func(t *testing.T, body, key string) {
 				form, err := url.ParseQuery(body)
 				if want := (url.Values{"a": {key}, "b": {"x" + key}, "c": {""}}); err != nil || fmt.Sprint(form) != fmt.Sprint(want) {
-					t.Errorf("%s is %v, want %v", body, form, want)
+					t.Errorf("%s: got %v, want %v", body, form, want)
 				}
 			},
 		},
@@ -110,7 +110,7 @@ func TestBody_HostileKeyStaysInItsString(t *testing.T) {
 				}
 				method, body, _ := strings.Cut(got, " ")
 				if method != http.MethodPost || kind != c.kind {
-					t.Fatalf("a %s of %q", method, kind)
+					t.Fatalf("got method %s and content type %q", method, kind)
 				}
 				c.same(t, body, key)
 			}
@@ -135,11 +135,11 @@ func TestFetch_SendsConfiguredHeaders(t *testing.T) {
 		"User-Agent": "me/1 (a@example.org)", "X-Version": "2", "X-Entity": "id a", "Accept": "application/vnd.x+json", "X-Api-Key": "secret", "Accept-Encoding": "gzip",
 	} {
 		if got.Get(name) != want || len(got[name]) != 1 {
-			t.Errorf("%s: %q, want %q", name, got[name], want)
+			t.Errorf("header %s: got %q, want %q", name, got[name], want)
 		}
 	}
 	if _, err := s.Plan(Request{Facet: "character", Key: "a\r\nX-Api-Key: b"}); err == nil || !strings.Contains(err.Error(), "X-Entity") {
-		t.Errorf("a key that ends its header: %v", err)
+		t.Errorf("key with a line break in a header: got error %v", err)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestPlan_SetsResourceAndCost(t *testing.T) {
 	}
 	const want = "{Facet:character Document:doc Method:POST Key:a Params:map[ocid:b page:1] Resource:search Costs:map[call:0 point:5] Client: Credentials:[]}"
 	if got := fmt.Sprintf("%+v", p.requests[0].call); got != want {
-		t.Errorf("%s, want %s", got, want)
+		t.Errorf("got call %s, want %s", got, want)
 	}
 }
 
@@ -169,14 +169,14 @@ func TestFetch_DoesNotResendPOST(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := arrivals.Load() - before; got > 1 || got > b.spent.Load() || int64(a.Calls) != b.spent.Load() {
-			t.Fatalf("round %d: %d arrivals on %d permits, %d calls counted", round, got, b.spent.Load(), a.Calls)
+			t.Fatalf("round %d: got %d arrivals with %d permits and %d calls counted", round, got, b.spent.Load(), a.Calls)
 		}
 		if s.Read(a, time.Now()).Class == Transient {
 			lost++
 		}
 	}
 	if lost < 20 {
-		t.Errorf("%d calls in 50 rounds were lost: the test shows nothing", lost)
+		t.Errorf("got %d lost calls in 50 rounds, so the test checks nothing", lost)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestFetch_ResentPOSTIsComplete(t *testing.T) {
 			seen = append(seen, string(text)+" "+r.Header.Get("X-Key")+r.URL.Query().Get("key"))
 		})
 		config := testSource(t, at, documentOf(Document{
-			Path: "/p", Method: "POST", Body: `["{key}"]`, Headers: map[string]string{"Idempotency-Key": "{key}"}, // by which the transport dares to
+			Path: "/p", Method: "POST", Body: `["{key}"]`, Headers: map[string]string{"Idempotency-Key": "{key}"}, // permits the transport to resend a POST
 		})).config
 		config.Auth = auth
 		config.Credentials = []Credential{{Name: "one", SecretEnv: "A"}, {Name: "two", SecretEnv: "B"}}
@@ -210,11 +210,11 @@ func TestFetch_ResentPOSTIsComplete(t *testing.T) {
 		mu.Lock()
 		for i, got := range seen {
 			if want := fmt.Sprintf(`["a"] %d`, i%2+1); got != want {
-				t.Errorf("%s: call %d came as %s, want %s", name, i, got, want)
+				t.Errorf("%s: call %d: got %s, want %s", name, i, got, want)
 			}
 		}
 		if int64(len(seen)) != b.spent.Load() || len(seen) < 30 {
-			t.Errorf("%s: %d arrivals on %d permits; below 30 the test shows nothing", name, len(seen), b.spent.Load())
+			t.Errorf("%s: got %d arrivals with %d permits; below 30 the test checks nothing", name, len(seen), b.spent.Load())
 		}
 		mu.Unlock()
 	}
@@ -232,7 +232,7 @@ func TestRedirect_OfPOSTIsNotFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o := s.Read(a, time.Now()); o.Class != Permanent || o.Status != http.StatusTemporaryRedirect || arrivals.Load() != 1 {
-		t.Errorf("%+v after %d arrivals", o, arrivals.Load())
+		t.Errorf("got %+v after %d arrivals", o, arrivals.Load())
 	}
 }
 
@@ -240,33 +240,33 @@ func TestNew_RejectsInvalidDocument(t *testing.T) {
 	config := testSource(t, "http://upstream.example", nil).config
 	post := func(d Document) Document { d.Method = "POST"; return d }
 	for want, d := range map[string]Document{
-		`doc.method: "HEAD" must be GET or POST`:                   {Method: "HEAD"},
-		"doc.body: a GET has none; write method: POST":             {Body: "{}"},
-		"doc.body: not JSON, in which a {placeholder} stands":      post(Document{Body: `{"n": {key}}`}),
-		"doc.body: not JSON: something follows":                    post(Document{Body: `{} {}`}),
-		"doc.body: uses {id}, which params does not define":        post(Document{Body: `{"n": "{id}"}`}),
-		"doc.body: \"{ a\" has a { without":                        post(Document{Body: `["{ a"]`}),
-		"doc.contentType: \"x/\" is no content type":               post(Document{Body: `{}`, ContentType: "x/"}),
-		"doc.contentType: it is the body's":                        post(Document{ContentType: "text/plain"}),
-		"doc.graphql: a query is a POST of JSON":                   {GraphQL: &GraphQL{Query: "{a}"}, Body: "{}"},
-		"doc.graphql.query: it is missing":                         {GraphQL: &GraphQL{}},
-		"doc.graphql.variables: uses {id}":                         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": "{id}"}}},
-		"doc.headers.Host: this header is not to be set":           {Headers: map[string]string{"Host": "x"}},
-		"doc.headers.X-API-key: this header carries the cred":      {Headers: map[string]string{"X-API-key": "x"}},
-		"doc.headers.a b: \"a b\" can't be":                        {Headers: map[string]string{"a b": "x"}},
-		"doc.headers.X: its value holds a control":                 {Headers: map[string]string{"X": "a\nb"}},
-		"doc.headers.x: this header is there twice":                {Headers: map[string]string{"X": "a", "x": "b"}},
-		"doc.headers.X: uses {id}":                                 {Headers: map[string]string{"X": "{id}"}},
-		"doc.cost.point: -1 must not":                              {Cost: map[string]int{"point": -1}},
-		"doc.paging: write either link: true or":                   {Paging: &Paging{}},
-		"doc.paging: param and variable are for":                   {Paging: &Paging{Link: true, Param: "x"}},
-		"doc.paging.link: a link is followed with GET":             post(Document{Paging: &Paging{Link: true}}),
-		"doc.paging: write either param or variable":               {Paging: &Paging{Cursor: "next"}},
-		"doc.paging.variable: only a graphql query":                {Paging: &Paging{Cursor: "next", Variable: "x"}},
-		"doc.paging.variable: a is filled with the cursor":         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": 1}}, Paging: &Paging{Cursor: "next", Variable: "a"}},
-		"doc.paging.maxPages: 1001 must be from 1 to 1000":         {Paging: &Paging{Link: true, MaxPages: 1001}},
-		"conditional: only a GET that has no paging can be asked":  {Paging: &Paging{Link: true}},
-		"conditional: only a GET that has no paging can be asked ": post(Document{}),
+		`doc.method: "HEAD" must be GET or POST`:                             {Method: "HEAD"},
+		"doc.body: a GET has no body; write method: POST":                    {Body: "{}"},
+		"doc.body: not valid JSON (a {placeholder} must be within a string)": post(Document{Body: `{"n": {key}}`}),
+		"doc.body: not valid JSON: text after":                               post(Document{Body: `{} {}`}),
+		"doc.body: uses {id}, which params does not define":                  post(Document{Body: `{"n": "{id}"}`}),
+		"doc.body: \"{ a\" has a { without":                                  post(Document{Body: `["{ a"]`}),
+		"doc.contentType: \"x/\" is not a content type":                      post(Document{Body: `{}`, ContentType: "x/"}),
+		"doc.contentType: needs body":                                        post(Document{ContentType: "text/plain"}),
+		"doc.graphql: a query is a POST of JSON":                             {GraphQL: &GraphQL{Query: "{a}"}, Body: "{}"},
+		"doc.graphql.query: is missing":                                      {GraphQL: &GraphQL{}},
+		"doc.graphql.variables: uses {id}":                                   {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": "{id}"}}},
+		"doc.headers.Host: this header is reserved":                          {Headers: map[string]string{"Host": "x"}},
+		"doc.headers.X-API-key: this header contains the cred":               {Headers: map[string]string{"X-API-key": "x"}},
+		"doc.headers.a b: \"a b\" is not a valid header name":                {Headers: map[string]string{"a b": "x"}},
+		"doc.headers.X: the value contains a control":                        {Headers: map[string]string{"X": "a\nb"}},
+		"doc.headers.x: this header is set twice":                            {Headers: map[string]string{"X": "a", "x": "b"}},
+		"doc.headers.X: uses {id}":                                           {Headers: map[string]string{"X": "{id}"}},
+		"doc.cost.point: -1 must not":                                        {Cost: map[string]int{"point": -1}},
+		"doc.paging: write either link: true or":                             {Paging: &Paging{}},
+		"doc.paging: param and variable need a cursor":                       {Paging: &Paging{Link: true, Param: "x"}},
+		"doc.paging.link: not allowed for a POST":                            post(Document{Paging: &Paging{Link: true}}),
+		"doc.paging: write either param or variable":                         {Paging: &Paging{Cursor: "next"}},
+		"doc.paging.variable: only a graphql query":                          {Paging: &Paging{Cursor: "next", Variable: "x"}},
+		"doc.paging.variable: a contains the cursor":                         {GraphQL: &GraphQL{Query: "{a}", Variables: map[string]any{"a": 1}}, Paging: &Paging{Cursor: "next", Variable: "a"}},
+		"doc.paging.maxPages: 1001 must be from 1 to 1000":                   {Paging: &Paging{Link: true, MaxPages: 1001}},
+		"conditional: needs a GET without paging":                            {Paging: &Paging{Link: true}},
+		"conditional: needs a GET without paging ":                           post(Document{}),
 	} {
 		d.Path = "/p"
 		documentOf(d)(&config)
@@ -274,12 +274,12 @@ func TestNew_RejectsInvalidDocument(t *testing.T) {
 		f.Conditional = strings.HasPrefix(want, "conditional")
 		config.Facets["character"] = f
 		if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), "facets.character.") || !strings.Contains(err.Error(), strings.TrimSpace(want)) {
-			t.Errorf("%v, want %s", err, want)
+			t.Errorf("got error %v, want %s", err, want)
 		}
 	}
 	config.Headers = map[string]string{"Host": "x"}
-	if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), "headers.Host: this header is not to be set") {
-		t.Errorf("a source's own Host: %v", err)
+	if _, err := New("test", config, nil, 1); err == nil || !strings.Contains(err.Error(), "headers.Host: this header is reserved") {
+		t.Errorf("Host in Config.Headers: got error %v", err)
 	}
 }
 
@@ -287,13 +287,13 @@ func TestExtractVersion_DependsOnSettings(t *testing.T) {
 	version := func(d Document) int64 {
 		return extractVersion(Facet{Documents: map[string]Document{"doc": d}, Ignore: []string{"*.date"}})
 	}
-	// Stored snapshots are of this version; with another they would all be taken for changed.
+	// The version of existing snapshots. If it changed, every snapshot would count as changed.
 	const stored = 5590346684189849078
 	for _, same := range []Document{
 		{Path: "/a"}, {Path: "/b", Method: "GET"}, {Path: "/a", Cost: map[string]int{"x": 2}, Resource: "r", Headers: map[string]string{"X": "y"}},
 	} {
 		if got := version(same); got != stored {
-			t.Errorf("%+v has the version %d, want %d", same, got, int64(stored))
+			t.Errorf("%+v: got version %d, want %d", same, got, int64(stored))
 		}
 	}
 	query := func(v any) *GraphQL { return &GraphQL{Query: "{a}", Variables: map[string]any{"a": v}} }
@@ -313,11 +313,11 @@ func TestExtractVersion_DependsOnSettings(t *testing.T) {
 	} {
 		got := version(d)
 		if before, twice := seen[got]; twice {
-			t.Errorf("document %d has the version of %d", i, before)
+			t.Errorf("document %d has the same version as document %d", i, before)
 		}
 		seen[got] = i
 	}
 	if version(Document{Paging: &Paging{Link: true}}) != version(Document{Method: "GET", Paging: &Paging{Link: true, MaxPages: 5}}) {
-		t.Error("what does not decide the content changed the version")
+		t.Error("a setting that does not affect the content changed the version")
 	}
 }

@@ -17,56 +17,55 @@ import (
 
 // Facet is one separately refreshed part of an entity.
 type Facet struct {
-	// KeyPattern is a regular expression that a whole key must match.
+	// KeyPattern is a regular expression that must match a whole key.
 	KeyPattern string `yaml:"keyPattern"`
-	// Documents are fetched together and stored as one JSON object by name.
+	// Documents are fetched concurrently and stored as one JSON object by name.
 	Documents map[string]Document `yaml:"documents"`
-	// Params are values for the documents' {placeholders}; {key} in one is the
-	// entity's key. A request's own params win; an empty one is for those that the
-	// entity is registered with.
+	// Params are values for the documents' {placeholders}. A value may contain {key}, the
+	// entity's key. The params of a request override them. An empty value means that each
+	// entity is registered with its own.
 	Params map[string]string `yaml:"params"`
-	// Select lists the paths to keep, the first segment being the document's
-	// name; empty keeps all. Ignore lists paths that are kept but do not count
-	// as a change.
+	// Select lists the paths to keep; empty keeps everything. Ignore lists paths that are kept
+	// but excluded from the hash. The first segment of a path is the document's name.
 	Select []string `yaml:"select"`
 	Ignore []string `yaml:"ignore"`
-	// Conditional sends the stored validator along, where the facet has one
-	// document: an unchanged answer is then a 304 without a body.
+	// Conditional sends the stored validator with the request. An unchanged document is then
+	// answered by a 304 without a body. The facet must have exactly one document.
 	Conditional bool `yaml:"conditional"`
 
-	// Public lets caches that many readers share keep what is answered
-	// (Cache-Control: public); otherwise only each reader's own may.
+	// Public allows shared caches to store responses of the API (Cache-Control: public). By
+	// default only private caches may.
 	Public bool `yaml:"public"`
 
-	// PublishChanges has each change of content told on the source's change topic.
+	// PublishChanges publishes a record on the source's change topic for each change of
+	// content.
 	PublishChanges bool `yaml:"publishChanges"`
 
-	FreshFor    time.Duration `yaml:"freshFor"`    // a snapshot checked within it is FRESH
-	NotFoundFor time.Duration `yaml:"notFoundFor"` // an absence is believed that long
-	FailedFor   time.Duration `yaml:"failedFor"`   // after a dead letter nobody asks again for that long
-	// KeepFor is how long content is kept and served after its fetch, an absence after its
-	// check, and a status without a snapshot after its last failure; then they are deleted.
-	// 0: content without limit, the others for 7 days.
+	FreshFor    time.Duration `yaml:"freshFor"`    // a snapshot is FRESH for this long after a check
+	NotFoundFor time.Duration `yaml:"notFoundFor"` // a not-found result is valid for this long
+	FailedFor   time.Duration `yaml:"failedFor"`   // after a dead letter, refreshes are held for this long
+	// KeepFor is the retention of an entity's state. Content is deleted this long after its
+	// fetch, a not-found result after its check, and a status without a snapshot after its last
+	// failure. 0 keeps content without limit and the others for 7 days.
 	KeepFor  time.Duration `yaml:"keepFor"`
-	Cooldown time.Duration `yaml:"cooldown"` // between two explicit refreshes of an entity
+	Cooldown time.Duration `yaml:"cooldown"` // minimum interval between explicit refreshes of an entity
 
-	// Retry says how long to wait before each scheduled retry of a fetch that
-	// failed for a reason which may pass; after the last of them it is given up.
-	// Empty: no scheduled retry.
+	// Retry lists the delays before the scheduled retries of a temporary failure. After the
+	// last retry fails the request becomes a dead letter. Empty disables scheduled retries.
 	Retry []time.Duration `yaml:"retry"`
-	// ShrinkGuard is the part of the stored content's size, 0 to 1, that new
-	// content must have to be believed: some upstreams answer 200 with fewer
-	// entries where they should say that they have none at present. 0: no guard.
+	// ShrinkGuard is the minimum size of new content as a fraction of the stored size, from 0
+	// to 1. It detects upstreams that answer 200 with a truncated list instead of an error. 0
+	// disables the check.
 	ShrinkGuard float64 `yaml:"shrinkGuard"`
 }
 
-// Shrunk reports whether content of size bytes is too small, by ShrinkGuard, to
-// take the place of stored bytes. Both are of the content as it is extracted.
+// Shrunk reports whether new content of size bytes is too small, by ShrinkGuard, to replace
+// content of stored bytes. Both are sizes of extracted content.
 func (f Facet) Shrunk(size, stored int) bool {
 	return float64(size) < f.ShrinkGuard*float64(stored)
 }
 
-// HasMissingParams reports whether a param that is empty for the facet has no value in these.
+// HasMissingParams reports whether a param that the facet leaves empty has no value in params.
 func (f Facet) HasMissingParams(params map[string]string) bool {
 	for name, value := range f.Params {
 		if value == "" && params[name] == "" {
@@ -76,7 +75,7 @@ func (f Facet) HasMissingParams(params map[string]string) bool {
 	return false
 }
 
-// EntityParams returns those of the params that the facet leaves open; nil for none.
+// EntityParams returns the params that the facet leaves empty, or nil if there are none.
 func (f Facet) EntityParams(params map[string]string) map[string]string {
 	var open map[string]string
 	for name, value := range params {
@@ -90,7 +89,7 @@ func (f Facet) EntityParams(params map[string]string) map[string]string {
 	return open
 }
 
-// DefaultFacet returns the settings of a facet that says nothing else.
+// DefaultFacet returns the defaults for settings that the configuration file leaves out.
 func DefaultFacet() Facet {
 	return Facet{
 		KeyPattern:  "[0-9A-Za-z_-]{1,80}",
@@ -102,7 +101,7 @@ func DefaultFacet() Facet {
 	}
 }
 
-// UnmarshalYAML lets a facet that leaves settings out have the default ones.
+// UnmarshalYAML fills settings that the file leaves out from DefaultFacet.
 func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Facet
 	p := plain(DefaultFacet())
@@ -111,7 +110,7 @@ func (f *Facet) UnmarshalYAML(unmarshal func(any) error) error {
 	return err
 }
 
-// compiledFacet is a Facet ready for use.
+// compiledFacet is a validated Facet.
 type compiledFacet struct {
 	Facet
 	key       *regexp.Regexp
@@ -125,7 +124,7 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	f := &compiledFacet{Facet: config, params: map[string]template{}}
 	pattern, err := regexp.Compile("^(?:" + config.KeyPattern + ")$")
 	if config.KeyPattern == "" {
-		return nil, errors.New("keyPattern: \"\" matches no key; leave it out for the usual one, or write one as in \"[0-9]{1,20}\"")
+		return nil, errors.New("keyPattern: \"\" matches no key; remove the setting to use the default, or write a pattern such as \"[0-9]{1,20}\"")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("keyPattern: %q is not a regular expression: %w", config.KeyPattern, err)
@@ -163,7 +162,7 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 		return nil, errors.New("conditional: needs a facet of exactly one document")
 	}
 	if d := f.documents[0]; config.Conditional && (d.method != http.MethodGet || d.Paging != nil) {
-		return nil, errors.New("conditional: only a GET that has no paging can be asked conditionally")
+		return nil, errors.New("conditional: needs a GET without paging")
 	}
 	if f.paths, err = newPaths(config.Select, config.Ignore); err != nil {
 		return nil, err
@@ -183,37 +182,39 @@ func compileFacet(config Facet, auth Auth) (*compiledFacet, error) {
 	return f, config.checkRetryAndGuard()
 }
 
-// maxRetries bounds how long a failure can go on before a person hears of it.
+// maxRetries bounds the length of Facet.Retry, so that a persistent failure becomes a dead
+// letter.
 const maxRetries = 10
 
 func (f Facet) checkRetryAndGuard() error {
 	if len(f.Retry) > maxRetries {
-		return fmt.Errorf("retry: %d waits are too many; at most %d are allowed", len(f.Retry), maxRetries)
+		return fmt.Errorf("retry: has %d delays; at most %d are allowed", len(f.Retry), maxRetries)
 	}
 	for i, wait := range f.Retry {
 		if wait <= 0 {
-			return fmt.Errorf("retry[%d]: %v must be positive; for no scheduled retry write retry: []", i, wait)
+			return fmt.Errorf("retry[%d]: %v must be positive; to disable scheduled retries write retry: []", i, wait)
 		}
 	}
 	if math.IsNaN(f.ShrinkGuard) || f.ShrinkGuard < 0 || f.ShrinkGuard > 1 {
-		return fmt.Errorf("shrinkGuard: %v must be a part of the stored size, from 0 (no guard) to 1", f.ShrinkGuard)
+		return fmt.Errorf("shrinkGuard: %v must be a fraction of the stored size, from 0 (disabled) to 1", f.ShrinkGuard)
 	}
 	return nil
 }
 
-// extractVersion returns a number that differs between settings that extract
-// different content, so that a changed setting is not taken for a changed entity.
+// extractVersion returns a number that changes with the settings that decide the extracted
+// content. A changed setting is thereby not mistaken for a changed entity.
 func extractVersion(f Facet) int64 {
 	names := slices.Sorted(maps.Keys(f.Documents))
 	text := fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore)
-	for _, name := range names { // what is asked for by a path alone has the version that it always had
+	for _, name := range names { // empty for plain GET documents, whose version must not change between releases
 		text = append(text, f.Documents[name].contentSettings(name)...)
 	}
 	sum := sha256.Sum256(text)
 	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
 }
 
-// contentSettings writes what else than the path decides what a document holds; nothing: only that.
+// contentSettings formats the settings besides the path that decide the content of a document.
+// It returns "" for a plain GET.
 func (d Document) contentSettings(name string) string {
 	method := cmp.Or(d.Method, http.MethodGet)
 	if method == http.MethodGet && d.GraphQL == nil && d.Paging == nil {
@@ -221,7 +222,7 @@ func (d Document) contentSettings(name string) string {
 	}
 	text := fmt.Sprintf("\n%q %q %q %q", name, method, d.Body, d.ContentType)
 	if d.GraphQL != nil {
-		query, _ := json.Marshal(d.GraphQL) // it was written before, when the document was compiled
+		query, _ := json.Marshal(d.GraphQL) // cannot fail: compileDocument encoded it before
 		text += fmt.Sprintf(" query %s", query)
 	}
 	if p := d.Paging; p != nil {

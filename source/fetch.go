@@ -11,55 +11,53 @@ import (
 	"sync"
 )
 
-// Permits gives out the right to send.
+// Permits issues permits to send calls.
 type Permits interface {
-	// Acquire waits until that call may be sent. It fails when ctx ends, or when
-	// the fetch is no longer wanted.
+	// Acquire waits until the call may be sent. It returns an error if ctx ends or the fetch is
+	// no longer needed.
 	Acquire(ctx context.Context, c Call) (Permit, error)
 }
 
-// MemoryLimiter is what Permits may be besides: then bodies are read into memory only as it says.
+// MemoryLimiter is an optional interface of Permits that bounds the memory for response bodies.
 type MemoryLimiter interface {
-	// Grow waits until n more bytes of a body may be read into memory. It fails when ctx
-	// ends, and then the body is not read any further.
+	// Grow waits until n more bytes of a body may be read into memory. If ctx ends it returns
+	// an error, and the body is not read further.
 	Grow(ctx context.Context, n int64) error
 }
 
 // Permit is the right to send one call.
 type Permit interface {
-	// Spend is asked with the connection in hand, directly before the request is
-	// written. If the permit has lapsed meanwhile it waits for another. An error
-	// means that nothing may be sent.
+	// Spend is called with an open connection, directly before the request is written. If the
+	// permit has expired, Spend waits for another one. If it returns an error, nothing is sent.
 	Spend(ctx context.Context) error
-	// Credential returns the name of the credential that the call is to be made with,
-	// one of its Call's. It is asked for after Spend, for the permit that took the place
-	// of a lapsed one may be for another.
+	// Credential returns the name of the credential to use, one of Call.Credentials. It is
+	// valid only after Spend, which may replace the permit by one for another credential.
 	Credential() string
-	// Release gives back a permit that was not spent; after Spend it does nothing.
+	// Release returns an unspent permit. After Spend it does nothing.
 	Release()
-	// Written and Answered are told when the request that it was spent on has been
-	// written, and when the first byte of the answer has come.
+	// Written is called when the request has been written, and Answered when the first byte of
+	// the response has arrived.
 	Written()
 	Answered()
-	// Finished is told when the whole answer has been read, or why there is none:
-	// once for each permit that was spent.
+	// Finished is called exactly once for each spent permit, after the whole response was read
+	// or the call failed.
 	Finished(e CallResult)
 }
 
-// Responses are what came back for a Plan, bodies as they came: compressed, if the
-// upstream compressed them. Read says what they mean.
+// Responses are the responses to a Plan. Bodies are kept as received, so they may be
+// compressed. Source.Read interprets them.
 type Responses struct {
 	plan      *Plan
 	responses []response
-	// Calls counts the requests that were sent, each on its own permit.
+	// Calls is the number of requests that were sent, each with its own permit.
 	Calls int
 }
 
-// Bytes returns the size of the bodies in memory.
+// Bytes returns the memory used by the bodies.
 func (a *Responses) Bytes() int {
 	n := 0
-	for _, one := range a.responses {
-		n += one.bytes()
+	for _, resp := range a.responses {
+		n += resp.bytes()
 	}
 	return n
 }
@@ -68,10 +66,10 @@ type response struct {
 	status int
 	header http.Header
 	body   []byte
-	err    error // no whole answer came
+	err    error // set if the response is missing or incomplete
 	permit Permit
 
-	more    []response // the pages that follow
+	more    []response // the following pages
 	linkErr error      // why the redirect or the link to the next page was not followed
 }
 
@@ -83,20 +81,20 @@ func (a response) bytes() int {
 	return n
 }
 
-// failed reports whether the status alone shows that there is no content.
+// failed reports whether the status shows that the response has no content.
 func (a response) failed() bool {
 	return a.err != nil || a.linkErr != nil || a.status != http.StatusOK || slices.ContainsFunc(a.more, response.failed)
 }
 
-// ErrOversized is wrapped by the Outcome's Err when an answer, compressed or
-// not, is larger than the source's MaxBody.
-var ErrOversized = errors.New("the answer is larger than maxBody")
+// ErrOversized is wrapped by Outcome.Err if a response, compressed or decompressed, is larger
+// than Config.MaxBody.
+var ErrOversized = errors.New("the response is larger than maxBody")
 
-// Fetch makes the calls of the plan at the same time, a permit each. It returns
-// an error only if a call was not sent although it was needed: ctx ended first,
-// or Permits refused. What has been sent runs to its end under the source's
-// timeout, also when ctx ends. Once one document's answer makes the others
-// useless, those not yet sent stay unsent.
+// Fetch makes the calls of the plan concurrently, each with its own permit.
+//
+// It returns an error only if a required call was not sent, because ctx ended or Permits
+// returned an error. A sent call continues after ctx ends, bounded by Config.Timeout. If one
+// document fails, the calls of other documents that are not yet sent are cancelled.
 func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Responses, error) {
 	a := &Responses{plan: p, responses: make([]response, len(p.requests))}
 	ctx, stop := context.WithCancelCause(ctx)
@@ -108,18 +106,18 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Response
 	)
 	for i := range p.requests {
 		wg.Go(func() {
-			one, calls, err := s.fetchDocument(ctx, p, p.requests[i], permits)
+			resp, calls, err := s.fetchDocument(ctx, p, p.requests[i], permits)
 			mu.Lock()
 			defer mu.Unlock()
 			a.Calls += calls
-			a.responses[i] = one
+			a.responses[i] = resp
 			switch {
 			case errors.Is(err, errUseless):
 				a.responses[i].err = err
 			case err != nil:
 				unsent = errors.Join(unsent, err)
 				stop(err)
-			case one.failed():
+			case resp.failed():
 				stop(errUseless)
 			}
 		})
@@ -131,54 +129,53 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Response
 	return a, nil
 }
 
-// errUseless ends the documents that are not yet sent when another has failed.
-var errUseless = errors.New("not sent: another document of the entity failed first")
+// errUseless cancels the unsent documents after another document of the entity failed.
+var errUseless = errors.New("not sent, because another document of the entity failed")
 
-// callFollowingRedirect makes one call, following one redirect on the same host, if it is a GET: what
-// another one would do there nobody has said. The body of the answer may have room
-// bytes. at is what was asked last. An error means that a request which was needed was
-// not sent.
-func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (one response, at documentRequest, calls int, err error) {
+// callFollowingRedirect makes one call and follows at most one redirect within baseURL. Only a
+// GET is redirected, because repeating a POST may not be safe. room is the maximum length of
+// the body. at is the last request made. An error means that a required request was not sent.
+func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, last documentRequest, calls int, err error) {
 	for range 2 {
 		var sent int
-		one, sent, err = s.send(ctx, p, r, room, permits)
+		resp, sent, err = s.send(ctx, p, r, room, permits)
 		calls += sent
-		if err != nil || one.err != nil || one.status < 300 || one.status > 399 || one.status == http.StatusNotModified || r.call.Method != http.MethodGet {
-			return one, r, calls, err
+		if err != nil || resp.err != nil || resp.status < 300 || resp.status > 399 || resp.status == http.StatusNotModified || r.call.Method != http.MethodGet {
+			return resp, r, calls, err
 		}
 		var to *url.URL
-		if to, one.linkErr = s.resolveLink(r.url, one.header.Get("Location")); to == nil {
+		if to, resp.linkErr = s.resolveLink(r.url, resp.header.Get("Location")); to == nil {
 			break
 		}
 		r.url = to
 	}
-	return one, r, calls, nil
+	return resp, r, calls, nil
 }
 
-// resolveLink returns the target of a redirect or a link. The credential must not leave
-// baseURL, so an error says why a target can't be followed: it is on another host, or
-// outside baseURL's path, where tenants may share a host. Nil and no error: there is none.
+// resolveLink returns the target of a redirect or link, or nil if location is empty. The
+// credential must not be sent elsewhere, so a target on another host or outside baseURL's path
+// is an error; tenants may share a host.
 func (s *Source) resolveLink(from *url.URL, location string) (*url.URL, error) {
 	if location == "" {
-		return nil, nil //nolint:nilnil // it leads nowhere
+		return nil, nil //nolint:nilnil // no target
 	}
 	to, err := from.Parse(location)
 	switch {
 	case err != nil:
-		return nil, errors.New("leads to an address that can't be read")
+		return nil, errors.New("points to an invalid URL")
 	case to.Scheme != from.Scheme || to.Host != from.Host || to.User != nil:
-		return nil, errors.New("leads to another host, where the credential must not go")
+		return nil, errors.New("points to another host, where the credential must not be sent")
 	case !isBelow(to, s.base):
-		return nil, fmt.Errorf("leads outside baseURL's path, %s, where the credential must not go; if it may, shorten baseURL and lengthen the documents' paths", s.base.EscapedPath())
+		return nil, fmt.Errorf("points outside baseURL's path %s, where the credential must not be sent; if it may be, shorten baseURL and extend the documents' paths", s.base.EscapedPath())
 	}
-	if s.config.Auth.Query != "" { // an upstream may repeat it
+	if s.config.Auth.Query != "" { // some upstreams repeat the credential in their links
 		to.RawQuery = replaceParameter(to.RawQuery, s.config.Auth.Query, "")
 	}
 	return to, nil
 }
 
-// isBelow reports whether a URL's path is the base's or below it, however a server reads it:
-// some decode %2e%2e, take a backslash for a slash, or drop what follows a semicolon.
+// isBelow reports whether the path of a URL is the base path or below it, for every server.
+// Some servers decode %2e%2e, treat a backslash as a slash, or cut a segment at a semicolon.
 func isBelow(to, base *url.URL) bool {
 	root := trimSlash(base.EscapedPath())
 	if path := to.EscapedPath(); path != root && !strings.HasPrefix(path, root+"/") {

@@ -15,12 +15,12 @@ import (
 	"time"
 )
 
-// testPermits gives out permits and counts them.
+// testPermits issues permits and counts them.
 type testPermits struct {
 	acquired, spent, released atomic.Int64
-	unfinished                atomic.Int64                    // calls of which the end was not told
-	limit                     int64                           // permits in all; 0: no limit
-	onSpend                   func(ctx context.Context) error // nil: granted
+	unfinished                atomic.Int64                    // spent permits without Finished
+	limit                     int64                           // maximum number of permits; 0: no limit
+	onSpend                   func(ctx context.Context) error // result of Spend; nil: success
 }
 
 var errNoPermits = errors.New("no permit left")
@@ -55,7 +55,7 @@ func (t *testPermit) Credential() string { return "" }
 func (t *testPermit) Written()  {}
 func (t *testPermit) Answered() {}
 
-// Finished is told once of each permit that was spent.
+// Finished must be called once for each spent permit.
 func (t *testPermit) Finished(CallResult) {
 	if t.unfinished.Add(-1) < 0 {
 		panic("a permit was finished that was not spent, or once more")
@@ -74,7 +74,7 @@ func fetch(t *testing.T, ctx context.Context, s *Source, permits Permits) (*Resp
 	a, err := s.Fetch(ctx, p, permits)
 	if b, ok := permits.(*testPermits); ok {
 		if n := b.unfinished.Load(); n != 0 {
-			t.Errorf("the end of %d calls was not told", n)
+			t.Errorf("got %d spent permits without Finished, want 0", n)
 		}
 	}
 	return a, err
@@ -92,10 +92,10 @@ func TestFetch_UsesOnePermitAndKeepsBody(t *testing.T) {
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		arrivals.Add(1)
 		if got := r.Header.Get("X-Api-Key"); got != "secret" {
-			t.Errorf("the credential arrived as %q", got)
+			t.Errorf("got credential %q", got)
 		}
 		if got := r.Header.Get("Accept-Encoding"); got != "gzip" {
-			t.Errorf("Accept-Encoding is %q", got)
+			t.Errorf("got Accept-Encoding %q", got)
 		}
 		w.Header().Set("Content-Encoding", "gzip")
 		_, _ = w.Write([]byte("compressed bytes"))
@@ -103,15 +103,15 @@ func TestFetch_UsesOnePermitAndKeepsBody(t *testing.T) {
 	b := &testPermits{}
 	a, err := fetch(t, t.Context(), testSource(t, url, nil), b)
 	if err != nil || a.Calls != 1 || a.Bytes() != len("compressed bytes") {
-		t.Fatalf("%+v, %v", a, err)
+		t.Fatalf("got %+v, error %v", a, err)
 	}
 	if arrivals.Load() != 1 || b.spent.Load() != 1 || b.acquired.Load() != 1 {
-		t.Errorf("%d arrivals on %d permits of %d", arrivals.Load(), b.spent.Load(), b.acquired.Load())
+		t.Errorf("got %d arrivals with %d spent of %d acquired permits", arrivals.Load(), b.spent.Load(), b.acquired.Load())
 	}
 }
 
-// flaky accepts connections; on each it answers the first request, and closes it
-// without an answer when a second one has arrived.
+// flaky starts a server that answers the first request on each connection and closes the
+// connection when a second request arrives.
 func flaky(t *testing.T, seen ...func(r *http.Request)) (url string, arrivals *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -162,14 +162,14 @@ func TestFetch_ResendNeedsSecondPermit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := arrivals.Load() - before; got != b.spent.Load() || int64(a.Calls) != got {
-			t.Fatalf("round %d: %d arrivals on %d permits, %d calls counted", round, got, b.spent.Load(), a.Calls)
+			t.Fatalf("round %d: got %d arrivals with %d permits and %d calls counted", round, got, b.spent.Load(), a.Calls)
 		}
 		if o := s.Read(a, time.Now()); o.Class != OK {
-			t.Fatalf("round %d: %+v", round, o)
+			t.Fatalf("round %d: got outcome %+v", round, o)
 		}
 	}
 	if arrivals.Load() < 90 {
-		t.Errorf("%d arrivals in 50 rounds: nothing was sent again, the test shows nothing", arrivals.Load())
+		t.Errorf("got %d arrivals in 50 rounds: no request was resent, so the test checks nothing", arrivals.Load())
 	}
 }
 
@@ -182,10 +182,10 @@ func TestFetch_NoResendWithoutPermit(t *testing.T) {
 	}
 	a, err := fetch(t, t.Context(), s, &testPermits{limit: 1})
 	if err != nil || a.Calls != 1 || arrivals.Load() != 2 {
-		t.Errorf("%+v, %v after %d arrivals", a, err, arrivals.Load())
+		t.Errorf("got %+v, error %v after %d arrivals", a, err, arrivals.Load())
 	}
 	if o := s.Read(a, time.Now()); o.Class != Transient || !errors.Is(o.Err, errNoPermits) {
-		t.Errorf("outcome %+v", o)
+		t.Errorf("got outcome %+v", o)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestFetch_NoPermitSendsNothing(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				b := &testPermits{}
-				if i%5 != 0 { // now and then one goes through, so that connections are warm
+				if i%5 != 0 { // every fifth permit succeeds, so that idle connections exist
 					b.onSpend = func(context.Context) error { return refusal }
 				}
 				a, err := fetch(t, t.Context(), s, b)
@@ -214,7 +214,7 @@ func TestFetch_NoPermitSendsNothing(t *testing.T) {
 				if b.onSpend == nil {
 					sent += b.spent.Load()
 				} else if !errors.Is(err, refusal) || a != nil || b.released.Load() != 1 {
-					t.Errorf("refused, but: %+v, %v, %d permits given back", a, err, b.released.Load())
+					t.Errorf("no permit: got %+v, error %v, %d released permits", a, err, b.released.Load())
 				}
 				mu.Unlock()
 			}
@@ -222,67 +222,25 @@ func TestFetch_NoPermitSendsNothing(t *testing.T) {
 	}
 	wg.Wait()
 	if arrivals.Load() != sent {
-		t.Errorf("%d arrivals on %d permits", arrivals.Load(), sent)
-	}
-}
-
-func TestRedirect_IsFollowedOnceWithOwnPermit(t *testing.T) {
-	elsewhere := serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		t.Errorf("a redirect led to another host, with credential %q", r.Header.Get("X-Api-Key"))
-	})
-	var location string
-	var arrivals atomic.Int64
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		arrivals.Add(1)
-		if r.URL.Path == "/final" {
-			_, _ = w.Write([]byte("{}"))
-			return
-		}
-		w.Header().Set("Location", location)
-		w.WriteHeader(http.StatusFound)
-	})
-	s := testSource(t, url, nil)
-	for _, c := range []struct {
-		location string
-		arrivals int64
-		want     Class
-	}{
-		{"/final", 2, OK},
-		{url + "/final", 2, OK},
-		{"/again", 2, Permanent},
-		{elsewhere + "/final", 1, Permanent},
-		{"", 1, Permanent},
-		{"http://[::bad", 1, Permanent},
-	} {
-		location = c.location
-		arrivals.Store(0)
-		b := &testPermits{}
-		a, err := fetch(t, t.Context(), s, b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := s.Read(a, time.Now())
-		if o.Class != c.want || arrivals.Load() != c.arrivals || b.spent.Load() != c.arrivals || int64(a.Calls) != c.arrivals {
-			t.Errorf("to %q: %s (%v) after %d arrivals on %d permits", c.location, o.Class, o.Err, arrivals.Load(), b.spent.Load())
-		}
+		t.Errorf("got %d arrivals with %d permits", arrivals.Load(), sent)
 	}
 }
 
 func TestFetch_SentCallOutlivesContext(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		stop() // the worker shuts down while the upstream is at work
+		stop() // as if the worker shut down during the call
 		_, _ = w.Write([]byte("{}"))
 	})
 	s := testSource(t, url, nil)
 	a, err := fetch(t, ctx, s, &testPermits{})
 	if err != nil || s.Read(a, time.Now()).Class != OK {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf("got %+v, error %v", a, err)
 	}
 }
 
 func TestFetch_ContextEndsPermitWait(t *testing.T) {
-	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("something was sent") })
+	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("got a request, want none") })
 	ctx, stop := context.WithCancel(t.Context())
 	b := &testPermits{onSpend: func(ctx context.Context) error {
 		stop()
@@ -290,19 +248,19 @@ func TestFetch_ContextEndsPermitWait(t *testing.T) {
 		return ctx.Err()
 	}}
 	if a, err := fetch(t, ctx, testSource(t, url, nil), b); !errors.Is(err, context.Canceled) || b.released.Load() != 1 {
-		t.Errorf("%+v, %v", a, err)
+		t.Errorf("got %+v, error %v", a, err)
 	}
 }
 
 func TestFetch_TimesOut(t *testing.T) {
-	gone := make(chan struct{})
+	disconnected := make(chan struct{})
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/body/item" {
 			_, _ = w.Write([]byte(`{"a":`))
 			_ = http.NewResponseController(w).Flush()
 		}
 		<-r.Context().Done()
-		gone <- struct{}{}
+		disconnected <- struct{}{}
 	})
 	s := testSource(t, url, func(c *Config) { c.Timeout = 20 * time.Millisecond })
 	for _, key := range []string{"a", "body"} {
@@ -315,9 +273,9 @@ func TestFetch_TimesOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		if o := s.Read(a, time.Now()); o.Class != Transient || !errors.Is(o.Err, errTimeout) || a.Calls != 1 {
-			t.Errorf("%s: %+v after %d calls", key, o, a.Calls)
+			t.Errorf("%s: got %+v after %d calls", key, o, a.Calls)
 		}
-		<-gone
+		<-disconnected
 	}
 }
 
@@ -331,10 +289,10 @@ func TestFetch_FailedDialSpendsNoPermit(t *testing.T) {
 	b := &testPermits{}
 	a, err := fetch(t, t.Context(), s, b)
 	if err != nil || a.Calls != 0 || b.spent.Load() != 0 || b.released.Load() != 1 {
-		t.Fatalf("%+v, %v, booth %d spent", a, err, b.spent.Load())
+		t.Fatalf("got %+v, error %v, %d spent permits", a, err, b.spent.Load())
 	}
 	if o := s.Read(a, time.Now()); o.Class != Transient || o.Status != 0 || !strings.Contains(o.Err.Error(), "refused") {
-		t.Errorf("%+v", o)
+		t.Errorf("got outcome %+v", o)
 	}
 }
 
@@ -349,18 +307,18 @@ func TestFetch_DocumentsRunConcurrently(t *testing.T) {
 	together.Add(3)
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		together.Done()
-		together.Wait() // answers only when all three are here
+		together.Wait() // returns when all three requests have arrived
 		_, _ = w.Write([]byte(`{"path":"` + r.URL.Path + `"}`))
 	})
 	s := testSource(t, url, threeDocuments)
 	b := &testPermits{}
 	a, err := fetch(t, t.Context(), s, b)
 	if err != nil || a.Calls != 3 || b.spent.Load() != 3 {
-		t.Fatalf("%+v, %v, %d permits", a, err, b.spent.Load())
+		t.Fatalf("got %+v, error %v, %d permits", a, err, b.spent.Load())
 	}
 	o := s.Read(a, time.Now())
 	if o.Class != OK || string(o.Content.JSON) != `{"a":{"path":"/a"},"b":{"path":"/b"},"c":{"path":"/c"}}` {
-		t.Errorf("%+v", o)
+		t.Errorf("got outcome %+v", o)
 	}
 }
 
@@ -371,7 +329,7 @@ func TestFetch_FailedDocumentCancelsUnsent(t *testing.T) {
 	first <- struct{}{}
 	b := &testPermits{onSpend: func(ctx context.Context) error {
 		select {
-		case <-first: // one permit is there, the other two never come
+		case <-first: // only one permit is issued
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -379,41 +337,10 @@ func TestFetch_FailedDocumentCancelsUnsent(t *testing.T) {
 	}}
 	a, err := fetch(t, t.Context(), s, b)
 	if err != nil || a.Calls != 1 || b.spent.Load() != 1 || b.released.Load() != 2 {
-		t.Fatalf("%+v, %v; %d spent, %d given back", a, err, b.spent.Load(), b.released.Load())
+		t.Fatalf("got %+v, error %v; %d spent, %d released permits", a, err, b.spent.Load(), b.released.Load())
 	}
 	if o := s.Read(a, time.Now()); o.Class != NotFound || o.Status != 404 {
-		t.Errorf("%+v", o)
-	}
-}
-
-func TestFetch_ValidatorNeedsConditionalFacet(t *testing.T) {
-	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("ETag", `"v2"`)
-		w.Header().Set("Last-Modified", "Tue, 27 Jan 2026 12:00:00 GMT")
-		if r.Header.Get("If-None-Match") == `"v2"` {
-			w.WriteHeader(http.StatusNotModified)
-			return
-		}
-		_, _ = w.Write([]byte("{}"))
-	})
-	for conditional, want := range map[bool]Class{true: NotModified, false: OK} {
-		s := testSource(t, url, func(c *Config) {
-			f := c.Facets["character"]
-			f.Conditional = conditional
-			c.Facets["character"] = f
-		})
-		p, err := s.Plan(Request{Facet: "character", Key: "a", Validator: Validator{ETag: `"v2"`}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		a, err := s.Fetch(t.Context(), p, &testPermits{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := s.Read(a, time.Now())
-		if o.Class != want || (want == OK && o.Validator != Validator{`"v2"`, "Tue, 27 Jan 2026 12:00:00 GMT"}) {
-			t.Errorf("conditional %v: %+v", conditional, o)
-		}
+		t.Errorf("got outcome %+v", o)
 	}
 }
 
@@ -424,28 +351,28 @@ func TestFetch_SpentPermitAlwaysGetsResponse(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	})
 	s := testSource(t, url, nil)
-	answered := int64(0)
+	responses := int64(0)
 	for i := range 2000 {
 		ctx, stop := context.WithCancel(t.Context())
 		b := &testPermits{onSpend: func(context.Context) error {
-			go stop() // now, or a moment later
+			go stop() // at about the same time as Spend returns
 			return nil
 		}}
 		if i%2 == 0 {
-			go stop() // now, or a moment earlier
+			go stop() // at about the same time as Acquire
 		}
 		a, err := fetch(t, ctx, s, b)
 		switch {
 		case err != nil && b.spent.Load() > 0:
-			t.Fatalf("spent, and then %v", err)
+			t.Fatalf("a permit is spent but Fetch returned %v", err)
 		case err == nil && s.Read(a, time.Now()).Class != OK:
-			t.Fatalf("cut off after its permit was spent: %+v", s.Read(a, time.Now()))
+			t.Fatalf("a call with a spent permit was cancelled: %+v", s.Read(a, time.Now()))
 		case err == nil:
-			answered++
+			responses++
 		}
 		stop()
 	}
-	if arrivals.Load() != answered {
-		t.Errorf("%d arrivals, %d answers", arrivals.Load(), answered)
+	if arrivals.Load() != responses {
+		t.Errorf("got %d arrivals but %d responses", arrivals.Load(), responses)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// fetchDocument fetches one document with all its pages, a permit each. An error means that
-// a request which was needed was not sent.
+// fetchDocument fetches all pages of one document, each with its own permit. An error means
+// that a required request was not sent.
 func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, permits Permits) (first response, calls int, err error) {
 	first, r, calls, err = s.callFollowingRedirect(ctx, p, r, int64(s.config.MaxBody), permits)
 	if r.paging == nil || err != nil {
@@ -27,40 +27,41 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 	}
 	last := &first
 	for n := 1; ; n++ {
-		next, astray := s.nextPage(r, *last, seen)
+		next, linkErr := s.nextPage(r, *last, seen)
 		if next != nil && n == r.paging.PageLimit() {
-			next, astray = nil, fmt.Errorf("there are more than %d pages; narrow what is asked for, or raise the document's paging.maxPages", n)
+			next, linkErr = nil, fmt.Errorf("there are more than %d pages; request fewer items or increase the document's paging.maxPages", n)
 		}
 		if next == nil {
-			if astray != nil {
-				last.linkErr = astray
+			if linkErr != nil {
+				last.linkErr = linkErr
 			}
 			return first, calls, nil
 		}
-		one, at, sent, err := s.callFollowingRedirect(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
+		resp, lastRequest, sent, err := s.callFollowingRedirect(ctx, p, *next, int64(s.config.MaxBody)-int64(first.bytes()), permits)
 		calls += sent
 		if err != nil {
 			return response{}, calls, err
 		}
-		first.more = append(first.more, one)
-		last, r = &first.more[len(first.more)-1], at
+		first.more = append(first.more, resp)
+		last, r = &first.more[len(first.more)-1], lastRequest
 	}
 }
 
-// nextPage returns what to ask for after a page; nil: it is the last one, or one that will
-// be read as no content. An error means that there is a next page and no way to it.
+// nextPage returns the request for the next page. It returns nil after the last page and after
+// a page that Read will reject. An error means that there is a next page but it cannot be
+// requested.
 func (s *Source) nextPage(r documentRequest, page response, seen map[string]bool) (*documentRequest, error) {
 	if page.err != nil || page.status != http.StatusOK {
-		return nil, nil //nolint:nilnil // nothing follows
+		return nil, nil //nolint:nilnil // no next page
 	}
 	w := workspaces.Get().(*workspace)
 	defer w.free()
 	w.plain.Reset()
 	if err := s.decompress(w, page); err != nil || s.classify(page.status, page.header, w.plain.Bytes()).class != OK {
-		return nil, nil //nolint:nilnil // the reading says what it is
+		return nil, nil //nolint:nilnil // Read classifies the page
 	}
 	if _, err := pageItems(w.plain.Bytes(), r.paging.Items); err != nil {
-		return nil, nil //nolint:nilnil // likewise
+		return nil, nil //nolint:nilnil // Read classifies the page
 	}
 	var to string
 	var err error
@@ -75,14 +76,14 @@ func (s *Source) nextPage(r documentRequest, page response, seen map[string]bool
 	case to == "":
 		return nil, nil //nolint:nilnil // the last page
 	case seen[to]:
-		return nil, errors.New("the page names one as the next that was there before")
+		return nil, errors.New("the link or cursor to the next page repeats an earlier one")
 	}
 	seen[to] = true
 	return &r, nil
 }
 
-// nextByLink points the request to where the answer's link leads, and returns what tells
-// that page from others; empty: there is none.
+// nextByLink sets the request's URL to the target of the Link header. It returns a string that
+// identifies the page, or "" if there is no next page.
 func (s *Source) nextByLink(r *documentRequest, page response) (string, error) {
 	link, err := nextLink(strings.Join(page.header.Values("Link"), ","))
 	if err != nil || link == "" {
@@ -96,11 +97,12 @@ func (s *Source) nextByLink(r *documentRequest, page response) (string, error) {
 	return to.RequestURI(), nil
 }
 
-// nextByCursor is the same by the cursor in a page's body.
+// nextByCursor adds the cursor from a page's body to the request. It returns the cursor, or ""
+// if there is no next page.
 func (r *documentRequest) nextByCursor(body []byte) (string, error) {
 	path := r.paging.Cursor
-	// Of a GraphQL connection the last page has a cursor too, and beside it that it is the last.
-	if of, is := strings.CutSuffix(path, "endCursor"); is && gjson.GetBytes(body, of+"hasNextPage").Type == gjson.False {
+	// The last page of a GraphQL connection has a cursor too, so hasNextPage decides.
+	if prefix, found := strings.CutSuffix(path, "endCursor"); found && gjson.GetBytes(body, prefix+"hasNextPage").Type == gjson.False {
 		return "", nil
 	}
 	cursor := gjson.GetBytes(body, path)
@@ -111,7 +113,7 @@ func (r *documentRequest) nextByCursor(body []byte) (string, error) {
 	case gjson.Number:
 		cursor.Str = cursor.Raw
 	case gjson.True, gjson.JSON:
-		return "", fmt.Errorf("at %s there is no cursor, which is a string or a number", path)
+		return "", fmt.Errorf("%s is not a cursor, which must be a string or a number", path)
 	}
 	if cursor.Str == "" {
 		return "", nil
@@ -119,20 +121,20 @@ func (r *documentRequest) nextByCursor(body []byte) (string, error) {
 	if r.bodyAt != nil {
 		text := []byte(cursor.Raw)
 		if cursor.Type == gjson.String {
-			text, _ = json.Marshal(cursor.Str) // a string has no value that can't be written
+			text, _ = json.Marshal(cursor.Str) // cannot fail: json.Marshal encodes every string
 		}
 		r.body = r.bodyAt(string(text))
 		return cursor.Str, nil
 	}
 	to := *r.url
 	if to.RawQuery = replaceParameter(to.RawQuery, r.paging.Param, cursor.Str); len(to.RequestURI()) > maxTargetBytes {
-		return "", errors.New("the cursor makes a path of more than 8 KiB")
+		return "", errors.New("with the cursor the path is longer than 8 KiB")
 	}
 	r.url = &to
 	return cursor.Str, nil
 }
 
-// pageItems returns the items of a page as they stand between the brackets of their list.
+// pageItems returns the text between the brackets of a page's list.
 func pageItems(body []byte, path string) ([]byte, error) {
 	if err := checkJSON(body); err != nil {
 		return nil, err
@@ -143,7 +145,7 @@ func pageItems(body []byte, path string) ([]byte, error) {
 	}
 	if !list.IsArray() {
 		if path == "" {
-			return nil, errors.New("the page is no list; say in paging.items where in it the list stands")
+			return nil, errors.New("the page is not a list; write the path of its list in paging.items")
 		}
 		return nil, fmt.Errorf("the page has no list at %s", path)
 	}
@@ -151,18 +153,17 @@ func pageItems(body []byte, path string) ([]byte, error) {
 	return bytes.TrimSpace([]byte(raw[1 : len(raw)-1])), nil
 }
 
-// nextLink returns the target of the first link whose relation is next (RFC 8288 §3),
-// or nothing. What can't be read is an error: a page that is overlooked would make
-// content of a part.
+// nextLink returns the target of the first link with the relation "next" (RFC 8288 §3), or "".
+// An invalid header is an error, because a missed page would make the content incomplete.
 func nextLink(header string) (string, error) {
 	links, ok := splitLinks(header)
 	if !ok {
-		return "", errors.New("the header Link can't be read")
+		return "", errors.New("the Link header is invalid")
 	}
 	for _, link := range links {
 		target, rest, found := strings.Cut(strings.TrimPrefix(link, "<"), ">")
 		if !found {
-			return "", errors.New("the header Link can't be read")
+			return "", errors.New("the Link header is invalid")
 		}
 		parameters, _ := announced.SplitOutsideQuotes(rest, ';')
 		relation, anchored := "", false
@@ -170,18 +171,18 @@ func nextLink(header string) (string, error) {
 			name, value, _ := strings.Cut(parameter, "=")
 			switch value = strings.Trim(strings.TrimSpace(value), `"`); strings.ToLower(strings.TrimSpace(name)) {
 			case "rel":
-				if relation == "" { // of several the first counts
+				if relation == "" { // the first rel parameter counts (RFC 8288 §3.3)
 					relation = strings.ToLower(value)
 				}
-			case "anchor": // then it is no link of this page
+			case "anchor": // the link belongs to another resource
 				anchored = true
 			}
 		}
-		for one := range strings.FieldsSeq(relation) {
-			if one == "next" && !anchored && target == "" {
-				return "", errors.New("the header Link leads nowhere")
+		for rel := range strings.FieldsSeq(relation) {
+			if rel == "next" && !anchored && target == "" {
+				return "", errors.New("the Link header has an empty target")
 			}
-			if one == "next" && !anchored {
+			if rel == "next" && !anchored {
 				return target, nil
 			}
 		}
@@ -189,8 +190,7 @@ func nextLink(header string) (string, error) {
 	return "", nil
 }
 
-// splitLinks splits a Link header at the commas that stand in no target and in no
-// quoted string.
+// splitLinks splits a Link header at commas outside of targets and quoted strings.
 func splitLinks(header string) (links []string, ok bool) {
 	for rest := strings.Trim(header, " \t,"); rest != ""; rest = strings.Trim(rest, " \t,") {
 		end := strings.IndexByte(rest, '>')

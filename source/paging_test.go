@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-// pagedUpstream serves items in pages of two, by a link, a cursor or the cursor of a query.
+// pagedUpstream serves items in pages of two, with a link, a cursor or a GraphQL cursor.
 type pagedUpstream struct {
 	items    int
 	arrivals atomic.Int64
-	answer   func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // nil: none is special
-	last     string                                                                 // of the arrivals
+	respond  func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // overrides the response of a page; nil: never
+	last     string                                                                 // method, URI and body of the last request
 }
 
 func (b *pagedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -35,7 +35,7 @@ func (b *pagedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			page = n
 		}
 	}
-	if b.answer != nil && b.answer(w, r, page) {
+	if b.respond != nil && b.respond(w, r, page) {
 		return
 	}
 	list := []string{}
@@ -47,7 +47,7 @@ func (b *pagedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPost: // the last page has a cursor too
 		_, _ = fmt.Fprintf(w, `{"data":{"all":{"edges":[%s],"pageInfo":{"endCursor":"%d","hasNextPage":%v}}}}`, items, page+1, next)
 	case r.URL.Query().Has("link"):
-		if next { // as GitHub does: by another path
+		if next { // links have another path, as GitHub's have
 			w.Header().Add("Link", `<http://x.example/,>; rel=prev; title="a, <b>; rel=next"`)
 			w.Header().Add("Link", fmt.Sprintf(`<http://%s/repositories/7/issues?link=&page=%d&key=s3cret>; REL="last Next"`, r.Host, page+1))
 		}
@@ -97,14 +97,14 @@ func TestPaging_JoinsItemsInOrder(t *testing.T) {
 			}
 			o := s.Read(a, time.Now())
 			if o.Class != OK || string(o.Content.JSON) != `{"doc":[`+strings.Join(want, ",")+`]}` {
-				t.Fatalf("%s of %d: %+v", name, items, o)
+				t.Fatalf("%s with %d items: got outcome %+v", name, items, o)
 			}
 			pages := int64(max(1, (items+1)/2))
 			if n := permits.spent.Load(); n != pages || b.arrivals.Load() != pages || int64(a.Calls) != pages || len(permits.all) != int(pages) || permits.unfinished.Load() != 0 {
-				t.Errorf("%s of %d: %d arrivals on %d permits, %d calls counted, %d ends told", name, items, b.arrivals.Load(), n, a.Calls, len(permits.all))
+				t.Errorf("%s with %d items: got %d arrivals with %d permits, %d calls counted, %d finished", name, items, b.arrivals.Load(), n, a.Calls, len(permits.all))
 			}
 			if o.Validator != (Validator{}) || p.Calls() != 1 || a.Bytes() == 0 {
-				t.Errorf("%s: %+v, %d calls at least, %d bytes", name, o.Validator, p.Calls(), a.Bytes())
+				t.Errorf("%s: got validator %+v, at least %d calls, %d bytes", name, o.Validator, p.Calls(), a.Bytes())
 			}
 			if items < 5 {
 				continue
@@ -114,7 +114,7 @@ func TestPaging_JoinsItemsInOrder(t *testing.T) {
 				"cursor": fmt.Sprintf("GET /list?q=%%22a&after=%%26c%%3D%d", pages),
 				"query":  fmt.Sprintf(`POST /graphql{"query":"{all}","variables":{"after":"%d","id":"\"a"}}`, pages),
 			}[name]; b.last != want {
-				t.Errorf("the last page was asked for by %s, want %s", b.last, want)
+				t.Errorf("got request %s for the last page, want %s", b.last, want)
 			}
 		}
 	}
@@ -130,12 +130,12 @@ func TestPaging_EachPageUsesPermitsCredential(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "GET /repositories/7/issues?link=&page=2&key=mine"; b.last != want {
-		t.Errorf("the second page was asked for by %s, want %s", b.last, want)
+		t.Errorf("got request %s for the second page, want %s", b.last, want)
 	}
 }
 
 func TestPaging_LoopIsFoundWithoutCredential(t *testing.T) {
-	b := &pagedUpstream{answer: func(w http.ResponseWriter, r *http.Request, _ int) bool {
+	b := &pagedUpstream{respond: func(w http.ResponseWriter, r *http.Request, _ int) bool {
 		w.Header().Set("Link", fmt.Sprintf("<http://%s/repos/a/issues?link=&key=%s>; rel=next", r.Host, r.URL.Query().Get("key")))
 		_, _ = w.Write([]byte("[]"))
 		return true
@@ -146,15 +146,15 @@ func TestPaging_LoopIsFoundWithoutCredential(t *testing.T) {
 	}
 	a, err := fetch(t, t.Context(), s, &testPermits{})
 	if err != nil || s.Read(a, time.Now()).Class != BadContent || b.arrivals.Load() != 1 {
-		t.Errorf("%+v, %v after %d arrivals", a, err, b.arrivals.Load())
+		t.Errorf("got %+v, error %v after %d arrivals", a, err, b.arrivals.Load())
 	}
 }
 
 func TestPaging_FailedPageDecides(t *testing.T) {
 	for name, d := range pagings {
 		for want, c := range map[string]struct {
-			class  Class
-			answer func(w http.ResponseWriter, r *http.Request, page int) bool
+			class   Class
+			respond func(w http.ResponseWriter, r *http.Request, page int) bool
 		}{
 			"page 2: the upstream answered 429": {Quota, func(w http.ResponseWriter, _ *http.Request, page int) bool {
 				if page == 2 {
@@ -179,7 +179,7 @@ func TestPaging_FailedPageDecides(t *testing.T) {
 				return true
 			}},
 		} {
-			b := &pagedUpstream{items: 9, answer: c.answer}
+			b := &pagedUpstream{items: 9, respond: c.respond}
 			s := testSource(t, serve(t, b.ServeHTTP), documentOf(d))
 			permits := &testPermits{}
 			a, err := fetch(t, t.Context(), s, permits)
@@ -189,7 +189,7 @@ func TestPaging_FailedPageDecides(t *testing.T) {
 			o := s.Read(a, time.Now())
 			page, _ := strconv.Atoi(want[5:6])
 			if o.Class != c.class || !strings.Contains(o.Err.Error(), want) || permits.spent.Load() != int64(page) || o.Permit == nil {
-				t.Errorf("%s: %s after %d calls, %v, want %s", name, o.Class, permits.spent.Load(), o.Err, want)
+				t.Errorf("%s: got %s after %d calls, error %v, want %s", name, o.Class, permits.spent.Load(), o.Err, want)
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func TestPaging_MissingPermitFailsFetch(t *testing.T) {
 	b := &pagedUpstream{items: 9}
 	s := testSource(t, serve(t, b.ServeHTTP), documentOf(byCursor))
 	if a, err := fetch(t, t.Context(), s, &testPermits{limit: 2}); !errors.Is(err, errNoPermits) || a != nil || b.arrivals.Load() != 2 {
-		t.Errorf("%+v, %v after %d arrivals", a, err, b.arrivals.Load())
+		t.Errorf("got %+v, error %v after %d arrivals", a, err, b.arrivals.Load())
 	}
 }
 
@@ -221,34 +221,34 @@ func TestPaging_EndlessPagesAreBadContent(t *testing.T) {
 	three.Paging = &Paging{Cursor: "next", Param: "after", Items: "of.list", MaxPages: 3}
 	for i, c := range []struct {
 		document Document
-		answer   func(w http.ResponseWriter, r *http.Request, page int) bool
+		respond  func(w http.ResponseWriter, r *http.Request, page int) bool
 		calls    int64
 		want     string
 	}{
-		{byCursor, nil, 10, "page 10: there are more than 10 pages; narrow what is asked for, or raise the document's paging.maxPages"},
+		{byCursor, nil, 10, "page 10: there are more than 10 pages; request fewer items or increase the document's paging.maxPages"},
 		{three, nil, 3, "page 3: there are more than 3 pages"},
 		{byLink, nil, 10, "page 10: there are more than 10 pages"},
-		{byCursor, page(`{"of":{"list":[]},"next":"x"}`), 2, "page 2: the page names one as the next that was there before"},
-		{byCursor, page(`{"of":{"list":[]},"next":7}`), 2, "page 2: the page names one as the next"},
-		{byCursor, page(`{"of":{"list":[]},"next":{"a":1}}`), 1, "page 1: at next there is no cursor"},
-		{byCursor, page(`{"of":{"list":[]},"next":"` + strings.Repeat("x", 9000) + `"}`), 1, "page 1: the cursor makes a path of more than 8 KiB"},
-		{byQuery, page(`{"data":{"all":{"edges":[],"pageInfo":{"endCursor":"x"}}}}`), 2, "page 2: the page names one as the next"},
-		{byLink, link(`<http://HOST/repos/a/issues?link=>; rel=next`), 1, "page 1: the page names one as the next"},
-		{byLink, link(`<https://HOST/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
-		{byLink, link(`<http://elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
-		{byLink, link(`<//elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page leads to another host"},
-		{byLink, link(`<>; rel=next`), 1, "page 1: the header Link leads nowhere"},
-		{byLink, link(`/a; rel=next`), 1, "page 1: the header Link can't be read"},
-		{byLink, link(`</a>; rel="next`), 1, "page 1: the header Link can't be read"},
+		{byCursor, page(`{"of":{"list":[]},"next":"x"}`), 2, "page 2: the link or cursor to the next page repeats an earlier one"},
+		{byCursor, page(`{"of":{"list":[]},"next":7}`), 2, "page 2: the link or cursor to the next page repeats"},
+		{byCursor, page(`{"of":{"list":[]},"next":{"a":1}}`), 1, "page 1: next is not a cursor"},
+		{byCursor, page(`{"of":{"list":[]},"next":"` + strings.Repeat("x", 9000) + `"}`), 1, "page 1: with the cursor the path is longer than 8 KiB"},
+		{byQuery, page(`{"data":{"all":{"edges":[],"pageInfo":{"endCursor":"x"}}}}`), 2, "page 2: the link or cursor to the next page repeats"},
+		{byLink, link(`<http://HOST/repos/a/issues?link=>; rel=next`), 1, "page 1: the link or cursor to the next page repeats"},
+		{byLink, link(`<https://HOST/a>; rel=next`), 1, "page 1: the link to the next page points to another host"},
+		{byLink, link(`<http://elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page points to another host"},
+		{byLink, link(`<//elsewhere.example/a>; rel=next`), 1, "page 1: the link to the next page points to another host"},
+		{byLink, link(`<>; rel=next`), 1, "page 1: the Link header has an empty target"},
+		{byLink, link(`/a; rel=next`), 1, "page 1: the Link header is invalid"},
+		{byLink, link(`</a>; rel="next`), 1, "page 1: the Link header is invalid"},
 	} {
-		b := &pagedUpstream{items: 100, answer: c.answer}
+		b := &pagedUpstream{items: 100, respond: c.respond}
 		s := testSource(t, serve(t, b.ServeHTTP), documentOf(c.document))
 		a, err := fetch(t, t.Context(), s, &testPermits{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if o := s.Read(a, time.Now()); o.Class != BadContent || !strings.Contains(o.Err.Error(), c.want) || b.arrivals.Load() != c.calls {
-			t.Errorf("case %d: %s after %d calls, %v, want %s", i, o.Class, b.arrivals.Load(), o.Err, c.want)
+			t.Errorf("case %d: got %s after %d calls, error %v, want %s", i, o.Class, b.arrivals.Load(), o.Err, c.want)
 		}
 	}
 }
@@ -262,19 +262,19 @@ func TestPaging_MaxBodyBoundsAllPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		if o := s.Read(a, time.Now()); o.Class != want || (want == BadContent && (!errors.Is(o.Err, ErrOversized) || a.Bytes() > int(limit))) {
-			t.Errorf("within %d: %+v, %d bytes", limit, o, a.Bytes())
+			t.Errorf("limit %d: got %+v with %d bytes", limit, o, a.Bytes())
 		}
 	}
-	// The same, when they are small on the wire.
+	// The same limit for pages that are small when compressed.
 	s := testSource(t, "http://upstream.example", func(c *Config) { documentOf(byLink)(c); c.MaxBody = 1000 })
 	page := response{status: 200, header: compressed, body: gzipped(t, `["`+strings.Repeat("a", 600)+`"]`)}
 	two := page
 	two.more = []response{page}
 	if o := read(t, s, page); o.Class != OK {
-		t.Errorf("%+v", o)
+		t.Errorf("got outcome %+v", o)
 	}
 	if o := read(t, s, two); o.Class != BadContent || !errors.Is(o.Err, ErrOversized) {
-		t.Errorf("%+v", o)
+		t.Errorf("got outcome %+v", o)
 	}
 }
 
@@ -287,13 +287,13 @@ func FuzzNextLink(f *testing.F) {
 	f.Fuzz(func(t *testing.T, header string) {
 		to, err := nextLink(header)
 		if err != nil && to != "" {
-			t.Errorf("%q leads to %q and to %v", header, to, err)
+			t.Errorf("%q: got target %q and error %v", header, to, err)
 		}
 		if to != "" && !strings.Contains(header, "<"+to+">") {
-			t.Errorf("%q leads to %q, which is no target", header, to)
+			t.Errorf("%q: got %q, which is not a target in the header", header, to)
 		}
 		if ok, err := nextLink(`<x>; rel="a", ` + header); err == nil && ok != to && !strings.HasPrefix(strings.Trim(header, " \t,"), "<") {
-			t.Errorf("%q leads to %q alone and to %q behind another", header, to, ok)
+			t.Errorf("%q: got %q alone, %q after another link", header, to, ok)
 		}
 	})
 }

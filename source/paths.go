@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// pathNode is a state of the automaton that select and ignore compile to: what
-// they say of the value reached by the names and positions walked so far.
+// pathNode is a state of the automaton that select and ignore compile to. It decides about the
+// value at one position of a document.
 type pathNode struct {
-	kept    bool // the value is kept whole, but for what is ignored in it
-	within  bool // not kept whole, but something within it may be
+	kept    bool // keep the whole value, except for ignored parts
+	within  bool // keep only the selected parts of the value
 	ignored bool
 	named   map[string]*pathNode
-	other   *pathNode // by any other name
+	other   *pathNode // next state for all other names
 }
 
-// keepAll keeps all, whatever stands where.
+// keepAll is the state that keeps every value.
 var keepAll = func() *pathNode {
 	n := &pathNode{kept: true}
 	n.other = n
 	return n
 }()
 
-// drops reports whether a value is left out; first is its first byte: a value
-// within which something was selected is kept only if it can hold something.
+// drops reports whether a value is removed. first is its first byte: if only parts of the value
+// are selected, it is kept only if it is an object or array.
 func (n *pathNode) drops(first byte) bool {
 	return !n.kept && (!n.within || (first != '{' && first != '['))
 }
@@ -46,13 +46,13 @@ func (n *pathNode) element(i int) *pathNode {
 	return n.member(strconv.AppendInt(digits[:0], int64(i), 10))
 }
 
-// path is a list of names; "*" stands for any one name or position.
+// path is a list of names. "*" matches any one name or array index.
 type path []string
 
 const maxPathNames = 64
 
-// newPaths compiles select and ignore. Paths are names joined by dots; a dot
-// within a name is written \. and the first name is a document's.
+// newPaths compiles select and ignore. A path consists of names joined by dots, the first being
+// the document's name. A dot within a name is written \.
 func newPaths(selected, ignored []string) (*pathNode, error) {
 	b := pathBuilder{nodes: map[string]*pathNode{}}
 	var at pathState
@@ -103,7 +103,7 @@ func parsePath(text string) (path, error) {
 	return p, nil
 }
 
-// canonicalName returns the name as the walk writes it between quotes.
+// canonicalName returns the name as canonical writes it between quotes.
 func canonicalName(name string) string {
 	var out []byte
 	for _, r := range name {
@@ -112,7 +112,7 @@ func canonicalName(name string) string {
 	return string(out)
 }
 
-// pathState is what remains to be matched at one place.
+// pathState holds the rest of each path that is still to be matched at one position.
 type pathState struct {
 	selects, ignores []path
 	kept, ignored    bool
@@ -126,7 +126,7 @@ func (b *pathBuilder) node(s pathState) *pathNode {
 		return n
 	}
 	n := &pathNode{kept: s.kept, within: len(s.selects) > 0, ignored: s.ignored}
-	b.nodes[key] = n // before its children: the last state leads to itself
+	b.nodes[key] = n // before its children, because a state may lead to itself
 	names := map[string]bool{}
 	for _, p := range slices.Concat(s.selects, s.ignores) {
 		if p[0] != "*" {

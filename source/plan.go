@@ -7,47 +7,48 @@ import (
 	"strings"
 )
 
-// Request asks for one entity.
+// Request identifies one entity to fetch.
 type Request struct {
 	Facet  string
 	Key    string
-	Params map[string]string // win over the facet's own
-	// Validator of the stored snapshot; used by conditional facets only.
+	Params map[string]string // override the facet's Params
+	// Validator is the one stored with the snapshot. Only conditional facets use it.
 	Validator Validator
 }
 
-// Validator is what an upstream gave to recognise its content by.
+// Validator contains the response headers that identify a version of the content (RFC 9110
+// §8.8).
 type Validator struct {
 	ETag         string
 	LastModified string
 }
 
-// Plan is a Request made into calls; making one sends nothing.
+// Plan contains the calls for one Request. Making a plan sends nothing.
 type Plan struct {
 	facet     *compiledFacet
 	validator Validator
-	requests  []documentRequest // one a document, in the order of its documents
+	requests  []documentRequest // one per document, in the order of the facet's documents
 }
 
-// documentRequest is what one document is fetched with.
+// documentRequest is the HTTP request for one document.
 type documentRequest struct {
 	call   Call
 	url    *url.URL
-	header map[string]string // besides those of every call
+	header map[string]string // in addition to Config.Headers
 
 	body        []byte
 	contentType string
 
-	paging *Paging                    // nil: the first answer is all
-	bodyAt func(cursor string) []byte // of the page after that cursor, in JSON; nil: of every page the same
+	paging *Paging                    // nil: the document has one page
+	bodyAt func(cursor string) []byte // body of the page after a cursor in JSON; nil: all pages have the same body
 }
 
-// Calls returns the number of calls that the plan needs at least: more are made where
-// one is resent, or an answer says that there is more to come.
+// Calls returns the minimum number of calls that the plan needs. Resent calls and further pages
+// come in addition.
 func (p *Plan) Calls() int { return len(p.requests) }
 
-// Plan returns the calls for a request. An error means that no call could ever
-// be made for it: there is no such facet, or a value does not fit.
+// Plan builds the calls for a request. An error is permanent: the facet does not exist, or a
+// value does not fit its placeholder.
 func (s *Source) Plan(r Request) (*Plan, error) {
 	if err := s.CheckKey(r.Facet, r.Key); err != nil {
 		return nil, err
@@ -90,9 +91,9 @@ func (s *Source) Plan(r Request) (*Plan, error) {
 	return p, nil
 }
 
-var errNoCredential = errors.New("credentials: the key matches the keys of none of them; list one for it, or one without keys for all others")
+var errNoCredential = errors.New("credentials: no credential's keys match this key; add a credential for it, or one without keys for all others")
 
-// buildRequest fills in what a document is fetched with.
+// buildRequest fills the placeholders of one document.
 func (s *Source) buildRequest(d compiledDocument, c Call, value func(name string) string) (documentRequest, error) {
 	r := documentRequest{call: c, paging: d.Paging, contentType: d.contentType, body: d.body.fill(value, noCursor)}
 	path, err := d.target.fill(value)
@@ -110,7 +111,7 @@ func (s *Source) buildRequest(d compiledDocument, c Call, value func(name string
 		}
 		r.header[name] = text.fill(value)
 		if strings.ContainsFunc(r.header[name], isControl) {
-			return documentRequest{}, fmt.Errorf("a value puts a control character into the header %s", name)
+			return documentRequest{}, fmt.Errorf("a value contains a control character, which header %s must not contain", name)
 		}
 	}
 	if d.Paging != nil && d.Paging.Variable != "" {

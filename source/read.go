@@ -18,43 +18,43 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Outcome is what a fetch came to.
+// Outcome is the result of a fetch.
 type Outcome struct {
 	Class Class
-	// Content is set when Class is OK; its owner releases it.
+	// Content is set if Class is OK. The caller must release it.
 	Content *Content
-	// Redacted counts how often Content had a credential in it, which was replaced.
+	// Redacted is the number of credentials that were replaced in Content.
 	Redacted int
-	// Validator is what a single document was given to recognise it by.
+	// Validator is the validator of a facet with a single document.
 	Validator Validator
-	// The rest tells of the answer that decided the class, if it was not OK.
+	// The other fields describe the response that decided the class, if it is not OK.
 	Err        error
-	Status     int           // 0 if no whole answer came
-	RetryAfter time.Duration // how long the upstream asks to wait, at most 24 h; 0 if it does not say
-	// Block is what an answer of class quota or auth stops, one of the Block constants,
-	// and Wait is for how long at least, by the rule that it fits; 0: no rule says.
+	Status     int           // 0 if the response is missing or incomplete
+	RetryAfter time.Duration // delay requested by the upstream, at most 24 h; 0 if none
+	// Block is the scope that a response of class quota or auth blocks, one of the Block
+	// constants. Wait is the minimum duration from the matching rule, or 0.
 	Block string
 	Wait  time.Duration
-	// Permit is the one that the call was made with; nil if there was none.
+	// Permit is the permit of the call, or nil if none was spent.
 	Permit     Permit
-	Sample     []byte // the beginning of the body, decompressed
+	Sample     []byte // the first bytes of the body, decompressed and redacted
 	SampleType string
 }
 
-// Content is an entity's content, extracted.
+// Content is the extracted content of an entity.
 type Content struct {
-	// JSON holds the facet's documents as one object by name, in canonical form:
-	// what select keeps, with what ignore names. Valid until Release.
+	// JSON contains the facet's documents as one object by name, in canonical form: the
+	// selected values, including the ignored ones. It is valid until Release.
 	JSON []byte
-	// Hash is the SHA-256 of the same without what ignore names.
+	// Hash is the SHA-256 of JSON without the ignored values.
 	Hash [sha256.Size]byte
-	// ExtractVersion tells apart what different settings of the facet extract.
+	// ExtractVersion identifies the facet's settings that JSON was extracted with.
 	ExtractVersion int64
 
 	workspace *workspace
 }
 
-// Release gives the memory of JSON back; JSON must not be used afterwards.
+// Release returns the memory of JSON to a pool. JSON must not be used afterwards.
 func (c *Content) Release() {
 	if c.workspace != nil {
 		c.workspace.free()
@@ -62,22 +62,22 @@ func (c *Content) Release() {
 	}
 }
 
-// maxSampleBytes is how much of an answer is kept for a dead letter.
+// maxSampleBytes is the maximum length of Outcome.Sample, which is stored with a dead letter.
 const maxSampleBytes = 16 << 10
 
-// workspace is the memory of one reading, used again by the next.
+// workspace holds the buffers of one Read. Workspaces are pooled.
 type workspace struct {
 	canonical canonical
 	plain     bytes.Buffer // the decompressed body
 	gzip      gzip.Reader
 	wire      bytes.Reader
 	hash      hash.Hash
-	redacted  int // credentials that were replaced in the content
+	redacted  int // number of credentials replaced in the content
 }
 
 var workspaces = sync.Pool{New: func() any { return &workspace{hash: sha256.New()} }}
 
-// maxIdleWorkspace bounds the memory that is kept for the next reading.
+// maxIdleWorkspace bounds the size of a workspace that is returned to the pool.
 const maxIdleWorkspace = 8 << 20
 
 func (w *workspace) free() {
@@ -88,20 +88,20 @@ func (w *workspace) free() {
 	}
 }
 
-// Read says what the answers to a Plan mean and, if all are good, extracts their
-// content in one validated walk. It is pure: it depends on nothing but the
-// answers and the source's settings.
+// Read classifies the responses to a Plan and, if all of them are good, extracts their content.
+// Each body is validated and extracted in one pass. The result depends only on the responses,
+// the source's settings and now.
 func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	w := workspaces.Get().(*workspace)
 	c := &w.canonical
 	c.out, c.ignored, c.members = append(c.out[:0], '{'), c.ignored[:0], c.members[:0]
 	w.redacted = 0
 	result := Outcome{Class: OK}
-	for i, one := range a.responses {
-		if errors.Is(one.err, errUseless) {
-			continue // another document decides
+	for i, resp := range a.responses {
+		if errors.Is(resp.err, errUseless) {
+			continue // not sent; another document decides
 		}
-		o := s.readDocument(w, a.plan, i, one, now)
+		o := s.readDocument(w, a.plan, i, resp, now)
 		if result.Class == OK || moreSevere(result.Class, o.Class) != result.Class {
 			result = o
 		}
@@ -123,23 +123,24 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	return result
 }
 
-// storableValidator returns a validator if it can be kept and sent again, or nothing: a
-// header may hold bytes that no database takes as text (RFC 9110 §5.5), or the credential.
+// storableValidator returns the validator, or "" if it cannot be stored and sent again. A
+// header may contain bytes that are not valid text in a database (RFC 9110 §5.5), or the
+// credential.
 func (s *Source) storableValidator(validator string) string {
-	const longest = 1 << 10
-	if len(validator) > longest || s.containsCredential([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
+	const maxLength = 1 << 10
+	if len(validator) > maxLength || s.containsCredential([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return ""
 	}
 	return validator
 }
 
-// readDocument decompresses, classifies and walks one document.
-func (s *Source) readDocument(w *workspace, p *Plan, i int, one response, now time.Time) Outcome {
+// readDocument decompresses, classifies and extracts one document.
+func (s *Source) readDocument(w *workspace, p *Plan, i int, resp response, now time.Time) Outcome {
 	d := p.facet.documents[i]
 	if d.Paging != nil {
-		return s.readPages(w, p, d, one, now)
+		return s.readPages(w, p, d, resp, now)
 	}
-	r := responseReader{s: s, w: w, name: d.name, answer: one, now: now}
+	r := responseReader{s: s, w: w, name: d.name, response: resp, now: now}
 	o := r.classify(p.validator != Validator{})
 	if o.Class != OK {
 		return o
@@ -150,14 +151,13 @@ func (s *Source) readDocument(w *workspace, p *Plan, i int, one response, now ti
 	return o
 }
 
-// readPages does so with one that comes in pages: all of them are read, or the first
-// that has failed decides.
+// readPages does the same for a paged document. The first failed page decides its class.
 func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first response, now time.Time) Outcome {
 	list, size := []byte{'['}, 0
 	var r responseReader
 	var o Outcome
 	for n, page := range append([]response{first}, first.more...) {
-		r = responseReader{s: s, w: w, name: fmt.Sprintf("%s, page %d", d.name, n+1), answer: page, now: now}
+		r = responseReader{s: s, w: w, name: fmt.Sprintf("%s, page %d", d.name, n+1), response: page, now: now}
 		if o = r.classify(false); o.Class != OK {
 			return o
 		}
@@ -182,35 +182,35 @@ func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first resp
 	return o
 }
 
-// responseReader is of one answer; its body is in w.plain once it is understood.
+// responseReader reads one response. After classify, w.plain contains its body.
 type responseReader struct {
-	s      *Source
-	w      *workspace
-	name   string
-	answer response
-	now    time.Time
+	s        *Source
+	w        *workspace
+	name     string
+	response response
+	now      time.Time
 }
 
-// classify decompresses and classifies the answer.
+// classify decompresses and classifies the response.
 func (r responseReader) classify(conditional bool) Outcome {
-	s, one := r.s, r.answer
+	s, resp := r.s, r.response
 	r.w.plain.Reset()
-	if one.err != nil && !errors.Is(one.err, ErrOversized) {
-		// Of an answer whose body was lost the status still counts: a 429 is one.
-		if one.status != 0 && one.status != http.StatusOK {
-			return r.failure(s.classify(one.status, one.header, nil), one.err)
+	if resp.err != nil && !errors.Is(resp.err, ErrOversized) {
+		// The status counts even if the body was lost, for example a 429.
+		if resp.status != 0 && resp.status != http.StatusOK {
+			return r.failure(s.classify(resp.status, resp.header, nil), resp.err)
 		}
-		return r.failure(classification{class: Transient}, one.err)
+		return r.failure(classification{class: Transient}, resp.err)
 	}
-	err := one.err
-	if unpack := s.decompress(r.w, one); err == nil {
-		err = unpack
+	err := resp.err
+	if unpackErr := s.decompress(r.w, resp); err == nil {
+		err = unpackErr
 	}
-	v := s.classify(one.status, one.header, r.w.plain.Bytes())
+	v := s.classify(resp.status, resp.header, r.w.plain.Bytes())
 	if v.class != OK && v.class != NotModified {
-		err := fmt.Errorf("the upstream answered %d %s", one.status, http.StatusText(one.status))
-		if one.linkErr != nil {
-			err = fmt.Errorf("%w, a redirect that %w", err, one.linkErr)
+		err := fmt.Errorf("the upstream answered %d %s", resp.status, http.StatusText(resp.status))
+		if resp.linkErr != nil {
+			err = fmt.Errorf("%w; the redirect %w", err, resp.linkErr)
 		}
 		return r.failure(v, err)
 	}
@@ -218,18 +218,18 @@ func (r responseReader) classify(conditional bool) Outcome {
 	case errors.Is(err, ErrOversized):
 		return r.failure(classification{class: BadContent}, ErrOversized)
 	case err != nil:
-		return r.failure(classification{class: Transient}, err) // broken on the way
+		return r.failure(classification{class: Transient}, err) // damaged in transit
 	case v.class == NotModified && !conditional:
-		return r.failure(classification{class: BadContent}, errors.New("the upstream answered 304, and was not asked conditionally"))
+		return r.failure(classification{class: BadContent}, errors.New("the upstream answered 304 to an unconditional request"))
 	}
-	return Outcome{Class: v.class, Status: one.status, Permit: one.permit}
+	return Outcome{Class: v.class, Status: resp.status, Permit: resp.permit}
 }
 
-// failure is what comes of an answer without content.
+// failure returns the outcome of a response without content.
 func (r responseReader) failure(v classification, err error) Outcome {
-	plain, header := r.w.plain.Bytes(), r.answer.header
+	plain, header := r.w.plain.Bytes(), r.response.header
 	o := Outcome{
-		Class: v.class, Block: v.block, Wait: v.wait, Status: r.answer.status, Permit: r.answer.permit,
+		Class: v.class, Block: v.block, Wait: v.wait, Status: r.response.status, Permit: r.response.permit,
 		Err:    r.s.redactError(fmt.Errorf("document %s: %w", r.name, err)),
 		Sample: r.s.sample(plain),
 	}
@@ -240,30 +240,30 @@ func (r responseReader) failure(v classification, err error) Outcome {
 	return o
 }
 
-// badContent is what comes of one that can't be read.
+// badContent returns the outcome of a body that cannot be parsed.
 func (r responseReader) badContent(err error) Outcome {
-	if kind := r.answer.header.Get("Content-Type"); !strings.Contains(kind, "json") {
+	if kind := r.response.header.Get("Content-Type"); !strings.Contains(kind, "json") {
 		err = fmt.Errorf("%w (content type %q)", err, kind)
 	}
 	return r.failure(classification{class: BadContent}, err)
 }
 
-// refusesAll reports whether an answer of the class refuses every call, and not only
-// this one.
+// refusesAll reports whether a class refuses every call and not only this one. Only then does
+// the end of a rate-limit window count as a retry delay.
 func refusesAll(c Class) bool { return c == Quota || c == Maintenance || c == AuthRefused }
 
-// decompress puts the body into w.plain, at most MaxBody of it.
-func (s *Source) decompress(w *workspace, one response) error {
+// decompress writes at most MaxBody bytes of the decompressed body to w.plain.
+func (s *Source) decompress(w *workspace, resp response) error {
 	limit := int64(s.config.MaxBody)
-	switch encoding := one.header.Get("Content-Encoding"); encoding {
+	switch encoding := resp.header.Get("Content-Encoding"); encoding {
 	case "", "identity":
-		w.plain.Write(one.body)
+		w.plain.Write(resp.body)
 		return nil
 	case "gzip", "x-gzip":
-		if len(one.body) == 0 {
-			return nil // a 304, or an empty answer in spite of the header
+		if len(resp.body) == 0 {
+			return nil // a 304, or an empty body despite the header
 		}
-		w.wire.Reset(one.body)
+		w.wire.Reset(resp.body)
 		err := w.gzip.Reset(&w.wire)
 		if err == nil {
 			var n int64
@@ -278,8 +278,8 @@ func (s *Source) decompress(w *workspace, one response) error {
 		}
 		return nil
 	default:
-		w.plain.Write(one.body)
-		return fmt.Errorf("content encoding %q, which was not asked for", encoding)
+		w.plain.Write(resp.body)
+		return fmt.Errorf("unsupported content encoding %q; freshet requests gzip or identity", encoding)
 	}
 }
 
@@ -307,8 +307,8 @@ func (c *canonical) appendEntry(name string, body []byte, root *pathNode) error 
 
 func isJSON(body []byte) bool { return checkJSON(body) == nil }
 
-// checkJSON says why a body is not one valid document, if it is none. It walks as the
-// reading does, whose depth is bounded: a hostile body can't exhaust the stack.
+// checkJSON returns an error if body is not exactly one valid JSON document. Unlike json.Valid
+// it bounds the nesting, so that a hostile body cannot exhaust the stack.
 func checkJSON(body []byte) error {
 	w := workspaces.Get().(*workspace)
 	defer w.free()

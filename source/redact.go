@@ -11,28 +11,27 @@ import (
 	"strings"
 )
 
-// An upstream may repeat the credential in its answer, as in links to itself. Whatever is
-// made of an answer is searched for the credential's written forms before it leaves this
-// package: content, samples, errors, validators.
-
-// minRedacted is the length in bytes from which on a credential is searched for: shorter
-// ones are in every text.
+// minRedacted is the minimum length of a credential that is searched for, in bytes. Shorter
+// ones would match ordinary text.
 const minRedacted = 6
 
-// redactedText takes the place of a credential.
+// redactedText replaces a credential. An upstream may repeat the credential in a response, for
+// example in links to itself. All values that leave this package are therefore searched:
+// content, samples, errors, validators.
 var redactedText = []byte("REDACTED")
 
 var percentHex = regexp.MustCompile("%[0-9A-F]{2}")
 
-// secretForm is one written form of a credential.
+// secretForm is one written form of a credential, for example percent-encoded.
 type secretForm struct {
 	text []byte
-	// rare is where in its first half a byte stands that is rare in JSON: bytes.Index looks
-	// for a first byte ten times as fast as for a whole word.
+	// rare is the index of a byte in the first half of text that is rare in JSON. Searching for
+	// text[rare:] is up to ten times faster, because bytes.Index skips quickly to its first
+	// byte.
 	rare int
 }
 
-// rarity orders bytes by how rare they are in JSON, the rarest first.
+// rarity lists bytes by their frequency in JSON, the rarest first.
 const rarity = "QZXJVKWYqzxjUHGFBPRDMLSTNCOIAE%+=\\98765432"
 
 func newForm(text string) secretForm {
@@ -45,7 +44,7 @@ func newForm(text string) secretForm {
 	return f
 }
 
-// in reports whether a text has the form in it.
+// in reports whether text contains the form.
 func (f secretForm) in(text []byte) bool {
 	head, tail := f.text[:f.rare], f.text[f.rare:]
 	for at := 0; ; at++ {
@@ -59,8 +58,8 @@ func (f secretForm) in(text []byte) bool {
 	}
 }
 
-// formsOf returns the written forms of credentials, the longest first: raw, as a part of a
-// URL, as JSON in the ways in which encoders write it, and as base64.
+// formsOf returns the written forms of credentials, longest first: raw, URL-encoded, escaped as
+// different JSON encoders do, and base64.
 func formsOf(values ...string) (forms []secretForm) {
 	add := func(text string) {
 		if !slices.ContainsFunc(forms, func(f secretForm) bool { return string(f.text) == text }) {
@@ -71,7 +70,7 @@ func formsOf(values ...string) (forms []secretForm) {
 		if len(value) < minRedacted {
 			continue
 		}
-		escaped := jsonEscape(value) // with <, > and & as \u003c, \u003e and \u0026
+		escaped := jsonEscape(value) // json.Marshal writes <, > and & as \u003c, \u003e and \u0026
 		for _, text := range []string{
 			value, string(canonicalString(value)), escaped, strings.ReplaceAll(escaped, "/", `\/`), strings.ReplaceAll(string(canonicalString(value)), "/", `\/`),
 			percentEncode(value), url.QueryEscape(value), url.PathEscape(value),
@@ -85,7 +84,7 @@ func formsOf(values ...string) (forms []secretForm) {
 	return forms
 }
 
-// canonicalString returns a text as canonical content has it between the quotes.
+// canonicalString returns text as it is written between quotes in canonical content.
 func canonicalString(text string) (out []byte) {
 	for _, r := range text {
 		out = appendEscaped(out, r)
@@ -93,10 +92,10 @@ func canonicalString(text string) (out []byte) {
 	return out
 }
 
-// forEachForm calls f with the written forms of all credentials until it returns false.
+// forEachForm calls f with each written form of each credential until f returns false.
 func (s *Source) forEachForm(f func(form []byte) bool) {
-	for _, one := range s.credentials.secrets {
-		value := one.Load()
+	for _, stored := range s.credentials.secrets {
+		value := stored.Load()
 		if value == nil {
 			continue
 		}
@@ -108,10 +107,10 @@ func (s *Source) forEachForm(f func(form []byte) bool) {
 	}
 }
 
-// containsCredential reports whether the text has a credential in it. It allocates nothing.
+// containsCredential reports whether text contains a credential. It does not allocate.
 func (s *Source) containsCredential(text []byte) (found bool) {
-	for _, one := range s.credentials.secrets {
-		value := one.Load()
+	for _, stored := range s.credentials.secrets {
+		value := stored.Load()
 		if value == nil {
 			continue
 		}
@@ -124,7 +123,7 @@ func (s *Source) containsCredential(text []byte) (found bool) {
 	return false
 }
 
-// redact returns the text without any of the credentials.
+// redact returns text with all credentials replaced.
 func (s *Source) redact(text []byte) []byte {
 	s.forEachForm(func(form []byte) bool {
 		text = bytes.ReplaceAll(text, form, redactedText)
@@ -133,26 +132,26 @@ func (s *Source) redact(text []byte) []byte {
 	return text
 }
 
-// sample returns the beginning of a body without any of the credentials, also of one that
-// lies across its end.
+// sample returns the first maxSampleBytes of a body with all credentials replaced, including
+// one that crosses the end.
 func (s *Source) sample(plain []byte) []byte {
-	most := maxSampleBytes
+	limit := maxSampleBytes
 	s.forEachForm(func(form []byte) bool {
-		most = max(most, maxSampleBytes+len(form))
+		limit = max(limit, maxSampleBytes+len(form))
 		return true
 	})
-	hidden := s.redact(bytes.Clone(plain[:min(len(plain), most)]))
-	return hidden[:min(len(hidden), maxSampleBytes)]
+	redacted := s.redact(bytes.Clone(plain[:min(len(plain), limit)]))
+	return redacted[:min(len(redacted), maxSampleBytes)]
 }
 
-// redactError returns the error without any of the credentials in its text.
+// redactError returns err, with all credentials in its text replaced.
 func (s *Source) redactError(err error) error {
 	if err == nil {
 		return nil
 	}
 	text := err.Error()
-	if hidden := string(s.redact([]byte(text))); hidden != text {
-		return &redactedError{hidden, err}
+	if redacted := string(s.redact([]byte(text))); redacted != text {
+		return &redactedError{redacted, err}
 	}
 	return err
 }
@@ -165,8 +164,9 @@ type redactedError struct {
 func (e *redactedError) Error() string        { return e.text }
 func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }
 
-// extractDocument extracts one document into the content. A credential that the document repeats is
-// replaced, and then the document is extracted once more: what stands where has moved.
+// extractDocument extracts one document into the content. If the result contains a credential,
+// the credential is replaced and the document is extracted again, because positions have
+// changed.
 func (s *Source) extractDocument(w *workspace, name string, body []byte, root *pathNode) error {
 	c := &w.canonical
 	before, mark := len(c.out), len(c.ignored)
@@ -175,19 +175,19 @@ func (s *Source) extractDocument(w *workspace, name string, body []byte, root *p
 	}
 	value := before + len(canonicalName(name)) + len(`"":`)
 	if before > 1 {
-		value++ // the comma
+		value++ // skip the comma
 	}
-	hidden, n := s.redactJSON(c.out[value:])
+	redacted, n := s.redactJSON(c.out[value:])
 	w.redacted += n
 	c.out, c.ignored = c.out[:before], c.ignored[:mark]
-	return c.appendEntry(name, hidden, root)
+	return c.appendEntry(name, redacted, root)
 }
 
-// punctuation is the bytes of canonical JSON that are part of no value.
+// punctuation lists the bytes of canonical JSON that separate values.
 const punctuation = `"[]{},:`
 
-// redactJSON returns canonical JSON without any of the credentials in its strings, and
-// without numbers that are one; n is how many there were.
+// redactJSON returns canonical JSON with all credentials replaced in strings, and numbers
+// replaced that equal a credential. n is the number of replacements.
 func (s *Source) redactJSON(text []byte) (out []byte, n int) {
 	out = make([]byte, 0, len(text))
 	for len(text) > 0 {

@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// topSecret is written differently in a URL, in JSON and in base64.
+// topSecret has different forms in a URL, in JSON and in base64.
 const topSecret = `Top/S<e>&cr"et+42 Zürich\=`
 
-// redactionSource returns a source with that credential, and reads an answer of that body.
+// redactionSource returns a source with that credential, and a function that reads a response
+// with the given body.
 func redactionSource(t testing.TB, auth Auth, value string, change ...func(*Facet)) (*Source, func(body string) Outcome) {
 	t.Helper()
 	s := testSource(t, "http://upstream.example", func(c *Config) {
@@ -39,7 +40,7 @@ func redactionSource(t testing.TB, auth Auth, value string, change ...func(*Face
 	}
 }
 
-// inJSON writes a string as other encoders do.
+// inJSON returns a string as different JSON encoders write it.
 func inJSON(text string) map[string]string {
 	var plain bytes.Buffer
 	e := json.NewEncoder(&plain)
@@ -96,7 +97,7 @@ func TestRedact_RemovesCredentialFromContent(t *testing.T) {
 func TestRedact_KeepsContentWithoutCredential(t *testing.T) {
 	_, read := redactionSource(t, Auth{Query: "api_key"}, "123456")
 	for body, want := range map[string]string{
-		`{"n":91234567}`:           `{"doc":{"n":91234567}}`, // a number that has the credential in it is another one
+		`{"n":91234567}`:           `{"doc":{"n":91234567}}`, // a number that contains the credential is another value
 		`{"n":123456}`:             `{"doc":{"n":"REDACTED"}}`,
 		`[123456,true,null,"a"]`:   `{"doc":["REDACTED",true,null,"a"]}`,
 		`"\"123456\\"`:             `{"doc":"\"REDACTED\\"}`,
@@ -111,7 +112,7 @@ func TestRedact_KeepsContentWithoutCredential(t *testing.T) {
 	}
 	_, read = redactionSource(t, Auth{Query: "api_key"}, "short")
 	if o := read(`"short"`); string(o.Content.JSON) != `{"doc":"short"}` {
-		t.Errorf("a credential of 5 bytes: got %s, want it left alone", o.Content.JSON)
+		t.Errorf("credential of 5 bytes: got %s, want it unchanged", o.Content.JSON)
 	}
 }
 
@@ -127,10 +128,10 @@ func TestRedact_HashesReplacement(t *testing.T) {
 		t.Errorf("got %s, want the bytes and hash of %s", first.Content.JSON, plain.Content.JSON)
 	}
 	if later.Content.Hash != first.Content.Hash {
-		t.Errorf("an ignored member counts: %s", later.Content.JSON)
+		t.Errorf("an ignored member changed the hash: %s", later.Content.JSON)
 	}
 	if first.Redacted != 1 {
-		t.Errorf("got %d counted, want 1: only what select keeps", first.Redacted)
+		t.Errorf("got %d replacements, want 1, only in selected values", first.Redacted)
 	}
 }
 
@@ -145,7 +146,7 @@ func TestRedact_RemovesPreviousCredential(t *testing.T) {
 }
 
 func TestRedact_RemovesCredentialFromPages(t *testing.T) {
-	b := &pagedUpstream{items: 3, answer: func(w http.ResponseWriter, r *http.Request, page int) bool {
+	b := &pagedUpstream{items: 3, respond: func(w http.ResponseWriter, r *http.Request, page int) bool {
 		if page == 1 {
 			w.Header().Set("Link", "<"+r.URL.Path+"?page=2>; rel=next")
 		}
@@ -179,7 +180,7 @@ func TestRedact_RemovesCredentialFromOutcome(t *testing.T) {
 	if o.Validator != (Validator{}) {
 		t.Errorf("got the validator %+v, want none", o.Validator)
 	}
-	// A credential that lies across the end of the sample must not leave its beginning there.
+	// If the end of the sample cuts a credential, its beginning must not be left.
 	o = read(400, http.Header{"Content-Type": {"text/hunter2-and-more"}}, strings.Repeat("x", maxSampleBytes-8)+"hunter2-and-more")
 	if strings.Contains(string(o.Sample), "hunter2") || len(o.Sample) > maxSampleBytes {
 		t.Errorf("got the sample …%s of %d bytes, want no credential", o.Sample[len(o.Sample)-20:], len(o.Sample))
@@ -216,7 +217,7 @@ func TestContainsCredential_AllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkContainsCredential is the price of looking for the credential in 246 kB of content.
+// BenchmarkContainsCredential searches 246 kB of content for the credential.
 func BenchmarkContainsCredential(b *testing.B) {
 	for name, value := range map[string]string{"letters and digits": "live_8c1f3a5b7d9e0f2a4c6e8b1d3f5a7c9e", "every form differs": topSecret} {
 		b.Run(name, func(b *testing.B) {
@@ -227,7 +228,7 @@ func BenchmarkContainsCredential(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if s.containsCredential(text) {
-					b.Fatal("found")
+					b.Fatal("found a credential in content without one")
 				}
 			}
 		})

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// send makes one request. The transport sends it again by itself when a reused
-// connection turns out to be closed, so the permit is asked for where every
-// sending passes: after a connection is obtained and before anything is written.
-// The body may have room bytes.
-func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (one response, calls int, err error) {
+// send makes one request. The transport resends a request by itself if a reused connection
+// turns out to be closed. The permit is therefore spent in GotConn, which runs for every
+// attempt before anything is written. room is the maximum length of the body.
+func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, calls int, err error) {
 	permit, err := permits.Acquire(ctx, r.call)
 	if err != nil {
 		return response{}, 0, unsentCause(ctx, err)
 	}
 	defer func() { permit.Release() }()
 
-	// Until its permit is spent the request ends with ctx; then only with its own timeout.
-	call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	// Before the permit is spent the request ends with ctx, afterwards only with its own
+	// timeout.
+	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	detach := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	defer detach()
@@ -35,42 +35,43 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 	}()
 
-	var spent atomic.Pointer[Permit] // the transport writes and reads in goroutines of its own
+	var spent atomic.Pointer[Permit] // shared with the transport's goroutines
 	var req *http.Request
-	var refused error
-	refuse := func(conn net.Conn, err error) {
-		refused = err
+	var abortErr error
+	abort := func(conn net.Conn, err error) {
+		abortErr = err
 		cancel(err)
-		// Cancelling races with the write; on a closed connection nothing is written.
+		// cancel alone would race with the write; nothing can be written to a closed
+		// connection.
 		_ = conn.Close()
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		waiting := ctx
-		if calls > 0 { // the transport sends it again: a second call, a second permit
-			waiting = call
+		spendCtx := ctx
+		if calls > 0 { // the transport resends the request, which is a second call
+			spendCtx = callCtx
 			if p := spent.Swap(nil); p != nil {
 				(*p).Finished(CallResult{Err: errConnectionClosed})
 			}
-			again, err := permits.Acquire(call, r.call)
+			next, err := permits.Acquire(callCtx, r.call)
 			if err != nil {
-				refuse(got.Conn, err)
+				abort(got.Conn, err)
 				return
 			}
-			permit = again
-		} else if !detach() { // before the permit is spent: nothing spent is cut off
-			refuse(got.Conn, context.Cause(ctx))
+			permit = next
+		} else if !detach() { // checked before Spend: a call with a spent permit is not cancelled
+			abort(got.Conn, context.Cause(ctx))
 			return
 		}
-		if err := permit.Spend(waiting); err != nil {
-			refuse(got.Conn, err)
+		if err := permit.Spend(spendCtx); err != nil {
+			abort(got.Conn, err)
 			return
 		}
 		used := permit
 		spent.Store(&used)
 		calls++
-		// What waited for its permit until now is sent with the credential of now.
+		// The credential may have changed while the call waited for its permit.
 		if err := s.authorize(req, permit.Credential()); err != nil {
-			refuse(got.Conn, err)
+			abort(got.Conn, err)
 			return
 		}
 		if timer == nil {
@@ -89,47 +90,47 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	}
 	body := io.Reader(http.NoBody)
 	if len(r.body) > 0 {
-		body = bytes.NewReader(r.body) // of which the request knows how to send it again
+		body = bytes.NewReader(r.body) // a type for which net/http sets GetBody, so that the body can be resent
 	}
-	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(call, trace), r.call.Method, r.url.String(), body)
+	req, err = http.NewRequestWithContext(httptrace.WithClientTrace(callCtx, trace), r.call.Method, r.url.String(), body)
 	if err != nil {
 		return response{}, 0, err
 	}
 	s.setHeaders(req, r, p.validator)
 	defer func() {
 		if p := spent.Load(); p != nil {
-			(*p).Finished(CallResult{Status: one.status, Err: one.err, Notices: s.readNotices(one)})
+			(*p).Finished(CallResult{Status: resp.status, Err: resp.err, Notices: s.readNotices(resp)})
 		}
 	}()
 
-	// RoundTrip and not a Client: nothing here may send a request of its own.
-	resp, err := s.transport.RoundTrip(req)
+	// RoundTrip instead of Client.Do, because a Client would follow redirects without a permit.
+	httpResp, err := s.transport.RoundTrip(req)
 	if err != nil {
 		switch {
-		case refused != nil:
-			err = refused
+		case abortErr != nil:
+			err = abortErr
 		case calls == 0 && ctx.Err() != nil:
-			refused = unsentCause(ctx, err)
+			abortErr = unsentCause(ctx, err)
 		}
-		if calls == 0 && refused != nil {
-			return response{}, 0, refused
+		if calls == 0 && abortErr != nil {
+			return response{}, 0, abortErr
 		}
-		return response{err: s.redactError(plainError(call, err)), permit: lastPermit(&spent)}, calls, nil
+		return response{err: s.redactError(cancelCause(callCtx, err)), permit: lastPermit(&spent)}, calls, nil
 	}
-	defer func() { _ = resp.Body.Close() }()
-	one = response{status: resp.StatusCode, header: resp.Header, permit: lastPermit(&spent)}
+	defer func() { _ = httpResp.Body.Close() }()
+	resp = response{status: httpResp.StatusCode, header: httpResp.Header, permit: lastPermit(&spent)}
 	grow := func(int64) error { return nil }
 	if memory, bounded := permits.(MemoryLimiter); bounded {
-		grow = func(n int64) error { return memory.Grow(call, n) }
+		grow = func(n int64) error { return memory.Grow(callCtx, n) }
 	}
-	one.body, one.err = readBody(resp, room, grow)
-	if one.err != nil {
-		one.err = s.redactError(plainError(call, one.err))
+	resp.body, resp.err = readBody(httpResp, room, grow)
+	if resp.err != nil {
+		resp.err = s.redactError(cancelCause(callCtx, resp.err))
 	}
-	return one, calls, nil
+	return resp, calls, nil
 }
 
-// lastPermit returns the permit that was spent last, or nil.
+// lastPermit returns the most recently spent permit, or nil.
 func lastPermit(spent *atomic.Pointer[Permit]) Permit {
 	if p := spent.Load(); p != nil {
 		return *p
@@ -137,12 +138,12 @@ func lastPermit(spent *atomic.Pointer[Permit]) Permit {
 	return nil
 }
 
-// errConnectionClosed ends a call that the transport sends again by itself.
-var errConnectionClosed = errors.New("the connection was closed before there was an answer")
+// errConnectionClosed is the result of a call that the transport resends.
+var errConnectionClosed = errors.New("the connection was closed before a response arrived")
 
-var errTimeout = errors.New("no whole answer within the source's timeout")
+var errTimeout = errors.New("no complete response within the source's timeout")
 
-// unsentCause prefers why the request was given up over how that surfaced.
+// unsentCause returns the cause of ctx's cancellation if there is one, otherwise err.
 func unsentCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -150,8 +151,8 @@ func unsentCause(ctx context.Context, err error) error {
 	return err
 }
 
-// plainError names the timeout instead of a cancelled context.
-func plainError(ctx context.Context, err error) error {
+// cancelCause replaces "context canceled" by its cause, for example the timeout.
+func cancelCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 		return cause
 	}
@@ -169,8 +170,8 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 			req.Header.Set(name, value)
 		}
 	}
-	// Set explicitly, so that the transport leaves the body compressed: it waits
-	// for its turn to be read in a fraction of the memory.
+	// An explicit header keeps the transport from decompressing. A compressed body waits to be
+	// read in a fraction of the memory.
 	if s.config.Gzip {
 		req.Header.Set("Accept-Encoding", "gzip")
 	} else {
@@ -183,22 +184,22 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 	}
 }
 
-// minReadBuffer is how many bytes are made ready for a body before it is read. What an answer
-// says of its length may be false, so it is believed up to knownRead only.
+// minReadBuffer is the initial buffer for a body. A Content-Length may be false, so it enlarges
+// the first buffer to at most maxFirstReadBuffer.
 const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 
-// readBody reads at most limit bytes, as they come on the wire. Memory is asked for before
-// it is used.
-func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
+// readBody reads at most limit bytes as they were sent, possibly compressed. It calls grow
+// before it allocates.
+func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
 	size := int64(minReadBuffer)
-	if n := resp.ContentLength; n >= 0 && n <= limit {
-		size = min(n+1, maxFirstReadBuffer) // one more, so that the end is seen
+	if n := httpResp.ContentLength; n >= 0 && n <= limit {
+		size = min(n+1, maxFirstReadBuffer) // one more byte, so that the read sees EOF
 	}
 	var body []byte
 	for {
 		if len(body) == cap(body) {
 			more := min(max(int64(cap(body)), size), limit+1-int64(cap(body)))
-			if n := resp.ContentLength; n >= int64(cap(body)) && n <= limit {
+			if n := httpResp.ContentLength; n >= int64(cap(body)) && n <= limit {
 				more = min(more, n+1-int64(cap(body)))
 			}
 			if err := grow(more); err != nil {
@@ -206,7 +207,7 @@ func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byt
 			}
 			body = append(make([]byte, 0, int64(cap(body))+more), body...)
 		}
-		n, err := resp.Body.Read(body[len(body):cap(body)])
+		n, err := httpResp.Body.Read(body[len(body):cap(body)])
 		body = body[:len(body)+n]
 		switch {
 		case int64(len(body)) > limit:
@@ -222,12 +223,12 @@ func readBody(resp *http.Response, limit int64, grow func(n int64) error) ([]byt
 func newTransport(inFlight int) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // one call a connection: the moment of writing is known
+	protocols.SetHTTP1(true) // one call per connection, so that GotConn is the moment of writing
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
 		TLSHandshakeTimeout:   5 * time.Second,
-		MaxIdleConns:          0, // no limit but the one below
+		MaxIdleConns:          0, // 0: no limit over all hosts
 		MaxIdleConnsPerHost:   inFlight,
 		IdleConnTimeout:       90 * time.Second,
 		ExpectContinueTimeout: time.Second,

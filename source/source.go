@@ -1,8 +1,3 @@
-// Package source is one upstream: how a request for an entity becomes calls,
-// what an answer means, and how its content becomes the canonical bytes that are
-// hashed and stored. An upstream is described by configuration; the packages
-// below hold what configuration can't say. source knows no broker, no Redis and
-// no database, and sends nothing without a permit from its caller.
 package source
 
 import (
@@ -19,43 +14,42 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Config describes one upstream. The yaml tags are its form in the
-// configuration file.
+// Config describes one upstream. The yaml tags are the names in the configuration file.
 type Config struct {
-	// BaseURL is what every document's path is appended to. Redirects and links to the next
-	// page are followed only below it, so that the credential does not leave it.
+	// BaseURL is the prefix of every document's path. Redirects and links to a next page are
+	// followed only if they stay below BaseURL, so that the credential is never sent elsewhere.
 	BaseURL string `yaml:"baseURL"`
-	// Insecure says that a credential may travel over http to another machine.
+	// Insecure allows sending a credential over plain http to another machine.
 	Insecure bool `yaml:"insecure,omitempty"`
 	Auth     Auth `yaml:"auth"`
-	// Credentials are those that calls are made with, if there are several; each call
-	// with the one that has most left.
+	// Credentials lists several credentials for the same upstream. The limiter chooses for each
+	// call the one with the most quota left.
 	Credentials []Credential `yaml:"credentials,omitempty"`
-	// Headers are sent with every call, as a User-Agent of one's own.
+	// Headers are sent with every call, for example a User-Agent that identifies the operator.
 	Headers map[string]string `yaml:"headers,omitempty"`
-	// Timeout bounds one call, from the moment its permit is spent to the last
-	// byte of the body.
+	// Timeout bounds one call, from the spent permit to the last byte of the response body.
 	Timeout time.Duration `yaml:"timeout"`
-	// MaxBody bounds one document, compressed and decompressed; of one that comes in
-	// pages, all of them together.
+	// MaxBody bounds one document, both compressed and decompressed. For a paged document it
+	// bounds the sum of all pages.
 	MaxBody Bytes `yaml:"maxBody"`
-	// Gzip says whether compressed answers are asked for.
+	// Gzip sends Accept-Encoding: gzip.
 	Gzip bool `yaml:"gzip"`
-	// Rules say what an answer means, in order, the first match wins; what none
-	// matches falls to the built-in rules.
+	// Rules classify responses. The first matching rule decides; a response that matches none
+	// is classified by its status.
 	Rules []Rule `yaml:"rules"`
-	// Announced says where answers tell of the quota's policies.
+	// Announced lists the headers and body members in which responses report the state of a
+	// quota policy.
 	Announced []announced.Rule `yaml:"announced,omitempty"`
 	Facets    map[string]Facet `yaml:"facets"`
 }
 
-// DefaultConfig returns the settings of an upstream that says nothing else.
+// DefaultConfig returns the defaults for settings that the configuration file leaves out.
 func DefaultConfig() Config {
 	return Config{Timeout: 10 * time.Second, MaxBody: 16 << 20, Gzip: true}
 }
 
-// Source fetches and reads the entities of one upstream. Its methods may be
-// called concurrently.
+// Source fetches and reads the entities of one upstream. Its methods are safe for concurrent
+// use.
 type Source struct {
 	name        string
 	config      Config
@@ -69,10 +63,14 @@ type Source struct {
 
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]*$")
 
-// New returns the source, or an error that names each wrong setting below the
-// source's own. secrets are the credentials by name, the only one of a source that
-// lists none by the empty name; where one is empty or missing none is sent. inFlight is the number of calls that are under way at once at most: as many
-// connections are kept open, since dialling delays a call past its permit.
+// New returns a source, or one error that names every invalid setting, relative to the source's
+// own position in the configuration.
+//
+// secrets maps a credential's name to its value. A source that lists no credentials uses the
+// empty name. A call whose value is empty or missing is sent without a credential.
+//
+// maxInFlight is the maximum number of concurrent calls. As many idle connections are kept,
+// because dialling could delay a call beyond the lifetime of its permit.
 func New(name string, config Config, secrets map[string]string, inFlight int) (*Source, error) {
 	s := &Source{name: name, config: config, facets: map[string]*compiledFacet{}}
 	var errs []error
@@ -81,11 +79,11 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	base, err := url.Parse(config.BaseURL)
 	switch {
 	case err != nil:
-		fail("baseURL: it is no URL; write it as in https://api.example.com")
+		fail("baseURL: is not a URL, such as https://api.example.com")
 	case (base.Scheme != "http" && base.Scheme != "https") || base.Host == "":
-		fail("baseURL: it needs a scheme (http or https) and a host, as in https://api.example.com") // not the value: it may hold a password
+		fail("baseURL: needs a scheme (http or https) and a host, as in https://api.example.com") // the value is not printed: it may contain a password
 	case base.RawQuery != "" || base.Fragment != "" || base.User != nil:
-		fail("baseURL: it must have no user, query or fragment; the credential goes into auth")
+		fail("baseURL: must have no user, query or fragment; configure the credential in auth")
 	}
 	s.base = base
 	if config.Timeout <= 0 {
@@ -128,16 +126,15 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	return s, nil
 }
 
-// Name returns the source's name.
 func (s *Source) Name() string { return s.name }
 
-// HasFacet reports whether there is a facet of that name.
+// HasFacet reports whether the source has a facet with that name.
 func (s *Source) HasFacet(name string) bool {
 	_, ok := s.facets[name]
 	return ok
 }
 
-// Facet returns the settings of a facet and whether there is one of that name.
+// Facet returns the settings of a facet, and false if the source has no facet with that name.
 func (s *Source) Facet(name string) (Facet, bool) {
 	f, ok := s.facets[name]
 	if !ok {
@@ -146,8 +143,8 @@ func (s *Source) Facet(name string) (Facet, bool) {
 	return f.Facet, true
 }
 
-// CheckKey returns nil if key is one of the facet's, and otherwise says why not.
-// The general rules for keys are schemas.CheckKey's.
+// CheckKey returns an error if key does not match the facet's KeyPattern or the facet does not
+// exist. The rules for keys of all sources are in schemas.CheckKey.
 func (s *Source) CheckKey(facet, key string) error {
 	f, ok := s.facets[facet]
 	if !ok {
@@ -155,10 +152,10 @@ func (s *Source) CheckKey(facet, key string) error {
 			strings.Join(slices.Sorted(maps.Keys(s.facets)), ", "))
 	}
 	if !f.key.MatchString(key) {
-		return fmt.Errorf("the key does not match the pattern of %s/%s: %s", s.name, facet, f.KeyPattern)
+		return fmt.Errorf("the key does not match the keyPattern of %s/%s: %s", s.name, facet, f.KeyPattern)
 	}
 	return nil
 }
 
-// Close closes the idle connections.
+// Close closes idle connections.
 func (s *Source) Close() { s.transport.CloseIdleConnections() }

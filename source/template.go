@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// keyParam is the placeholder that always stands for the entity's key.
+// keyParam is the placeholder for the entity's key.
 const keyParam = "key"
 
-// template is text with {placeholders}: literal and name take turns, and a
-// literal comes first and last.
+// template is text with {placeholders}. literals and names alternate; there is one more literal
+// than names.
 type template struct {
 	literals []string
 	names    []string
@@ -23,7 +23,7 @@ func parseTemplate(text string) (template, error) {
 	for {
 		literal, after, found := strings.Cut(rest, "{")
 		if strings.Contains(literal, "}") {
-			return template{}, fmt.Errorf("%q has a } without its {", text)
+			return template{}, fmt.Errorf("%q has a } without a {", text)
 		}
 		t.literals = append(t.literals, literal)
 		if !found {
@@ -31,7 +31,7 @@ func parseTemplate(text string) (template, error) {
 		}
 		name, after, found := strings.Cut(after, "}")
 		if !found || name == "" || strings.ContainsAny(name, "{/?&=#") {
-			return template{}, fmt.Errorf("%q has a { without a name and a }", text)
+			return template{}, fmt.Errorf("%q has a { without a name and a closing }", text)
 		}
 		t.names = append(t.names, name)
 		rest = after
@@ -51,12 +51,12 @@ func (t template) fill(value func(name string) string) string {
 	return b.String()
 }
 
-// target is a document's path and query. It is split before anything is filled
-// in, so that a value can't move a boundary: values are percent-encoded whole,
-// each within its segment or query value.
+// target is a compiled path and query. It is split before placeholders are filled, and each
+// value is percent-encoded within its path segment or query value. A value can therefore not
+// change the structure of the URL.
 type target struct {
 	segments []template
-	names    []string // of the query's pairs, as written
+	names    []string // of the query parameters, as written in the configuration
 	values   []template
 }
 
@@ -92,7 +92,7 @@ func parseTarget(text string) (target, error) {
 			t.names, t.values = append(t.names, name), append(t.values, parsed)
 		}
 	}
-	// With harmless values the result must be a URL; what is literal stays as written.
+	// Check that harmless values give a valid URL. Literals are not escaped.
 	if _, err := url.ParseRequestURI(t.mustFill("x")); err != nil {
 		return target{}, err
 	}
@@ -115,17 +115,17 @@ func (t target) placeholders() []string {
 	return names
 }
 
-// maxTargetBytes bounds a request line; most servers refuse longer ones.
+// maxTargetBytes bounds the request line; most servers reject longer ones.
 const maxTargetBytes = 8 << 10
 
-// fill returns path and query with the values percent-encoded in place.
+// fill returns path and query with percent-encoded values.
 func (t target) fill(value func(name string) string) (string, error) {
 	encoded := func(name string) string { return percentEncode(value(name)) }
 	var b strings.Builder
 	for _, segment := range t.segments {
 		text := segment.fill(encoded)
-		// A value may be a dot, or complete a literal one; encoding does not help,
-		// for a dot is never encoded. An empty segment would shift those behind it.
+		// A value may be "." or complete a literal "."; dots are never percent-encoded. An
+		// empty segment would shift the following ones.
 		if text == "." || text == ".." || (text == "" && len(segment.names) > 0) {
 			return "", fmt.Errorf("a value makes the path segment %q, which would change the path", text)
 		}
@@ -143,7 +143,7 @@ func (t target) fill(value func(name string) string) (string, error) {
 		b.WriteString(v.fill(encoded))
 	}
 	if b.Len() > maxTargetBytes {
-		return "", errors.New("the values make a path of more than 8 KiB")
+		return "", errors.New("with these values the path is longer than 8 KiB")
 	}
 	return b.String(), nil
 }

@@ -44,30 +44,30 @@ func FuzzPlan_KeyStaysInItsPlaceholder(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, ocid string) {
 		p, err := s.Plan(Request{Facet: "character", Key: key, Params: map[string]string{"ocid": ocid}})
 		if err != nil {
-			return // refused, nothing is called
+			return // rejected before any call
 		}
-		// As a server reads the request line.
+		// Parse the request line as a server does.
 		line := p.requests[0].url.RequestURI()
 		if strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-			t.Fatalf("the request line is %q", line)
+			t.Fatalf("got request line %q", line)
 		}
 		u, err := url.ParseRequestURI(line)
 		if err != nil {
-			t.Fatalf("%q: %v", line, err)
+			t.Fatalf("%q: got error %v", line, err)
 		}
 		segments := strings.Split(u.EscapedPath(), "/")
 		if len(segments) != 5 || segments[1] != "base" || segments[2] != "v1" || segments[4] != "item" {
-			t.Fatalf("key %q: path %q", key, u.EscapedPath())
+			t.Fatalf("key %q: got path %q", key, u.EscapedPath())
 		}
 		if got, err := url.PathUnescape(segments[3]); err != nil || got != key || got == "." || got == ".." {
-			t.Fatalf("key %q arrives as %q, %v", key, got, err)
+			t.Fatalf("key %q: server received %q, error %v", key, got, err)
 		}
 		q, err := url.ParseQuery(u.RawQuery)
 		if err != nil || len(q) != 2 || len(q["ocid"]) != 1 || q.Get("ocid") != ocid || len(q["date"]) != 1 {
-			t.Fatalf("parameter %q arrives as %v, %v", ocid, q, err)
+			t.Fatalf("parameter %q: server received %v, error %v", ocid, q, err)
 		}
 		if p.requests[0].url.Host != "upstream.example" || p.requests[0].url.User != nil || p.requests[0].url.Fragment != "" {
-			t.Fatalf("key %q changed the URL to %v", key, p.requests[0].url)
+			t.Fatalf("key %q: got URL %v", key, p.requests[0].url)
 		}
 	})
 }
@@ -86,11 +86,11 @@ func TestPlan_RejectsInvalidRequest(t *testing.T) {
 		"too long":              {Facet: "character", Key: strings.Repeat("가", 1000)},
 	} {
 		if p, err := s.Plan(r); err == nil {
-			t.Errorf("%s: planned %v", name, p.requests)
+			t.Errorf("%s: got plan %v, want an error", name, p.requests)
 		}
 	}
 	if _, err := s.Plan(Request{Facet: "union", Key: "a"}); !strings.Contains(err.Error(), "it has character") {
-		t.Errorf("the error does not help: %v", err)
+		t.Errorf("got error %v, want one that lists the facets", err)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestPlan_RequestParamsOverrideFacet(t *testing.T) {
 	} {
 		p, err := s.Plan(Request{Facet: "character", Key: "k", Params: params})
 		if err != nil || p.requests[0].url.RequestURI() != want {
-			t.Errorf("params %v: %v, %v; want %s", params, p.requests[0].url.RequestURI(), err, want)
+			t.Errorf("params %v: got %v, error %v; want %s", params, p.requests[0].url.RequestURI(), err, want)
 		}
 	}
 }
@@ -119,23 +119,23 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		return facet(func(f *Facet) { f.Documents = map[string]Document{"d": {Path: p}} })
 	}
 	for mention, change := range map[string]func(*Config){
-		"baseURL":              func(c *Config) { c.BaseURL = "open.api.nexon.com" },
-		"no user, query":       func(c *Config) { c.BaseURL = "https://u:p@h/?a=b" },
-		"timeout":              func(c *Config) { c.Timeout = 0 },
-		"maxBody":              func(c *Config) { c.MaxBody = -1 },
-		"auth.header":          func(c *Config) { c.Auth.Header = "" },
-		"the name of a header": func(c *Config) { c.Auth.Header = "x api key" },
-		"needs at least one":   func(c *Config) { c.Facets = nil },
-		"rules[0].class":       func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
-		"status alone":         func(c *Config) { c.Rules = []Rule{{Class: OK}} },
-		"rules[0].body: name":  func(c *Config) { c.Rules = []Rule{{Class: NotFound, Body: &Match{}}} },
+		"baseURL":             func(c *Config) { c.BaseURL = "open.api.nexon.com" },
+		"have no user, query": func(c *Config) { c.BaseURL = "https://u:p@h/?a=b" },
+		"timeout":             func(c *Config) { c.Timeout = 0 },
+		"maxBody":             func(c *Config) { c.MaxBody = -1 },
+		"auth.header":         func(c *Config) { c.Auth.Header = "" },
+		"valid header name":   func(c *Config) { c.Auth.Header = "x api key" },
+		"needs at least one":  func(c *Config) { c.Facets = nil },
+		"rules[0].class":      func(c *Config) { c.Rules = []Rule{{Class: "lost"}} },
+		"status alone":        func(c *Config) { c.Rules = []Rule{{Class: OK}} },
+		"rules[0].body: name": func(c *Config) { c.Rules = []Rule{{Class: NotFound, Body: &Match{}}} },
 		"announced[1].reset": func(c *Config) {
 			c.Announced = []announced.Rule{{Policy: "a", Limit: "X"}, {Policy: "b", Reset: "a b"}}
 		},
 		"exclude each other": func(c *Config) {
 			c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Equals: "b", Matches: "c"}}}
 		},
-		"what is not there has no value": func(c *Config) {
+		"missing excludes equals and matches": func(c *Config) {
 			c.Rules = []Rule{{Class: NotFound, Body: &Match{Name: "a", Missing: true, Matches: "c"}}}
 		},
 		"missing closing":                     func(c *Config) { c.Rules = []Rule{{Class: NotFound, Header: &Match{Name: "a", Matches: "("}}} },
@@ -148,7 +148,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		"no fragment":                         path("/v1#x"),
 		"uses {nobody}":                       path("/v1/{nobody}"),
 		"literal name":                        path("/v1?{key}=1"),
-		"without its {":                       path("/v1/a}b"),
+		"without a {":                         path("/v1/a}b"),
 		"without a name":                      path("/v1/{}"),
 		"no segment":                          path("/v1/../x"),
 		"invalid URL escape":                  path("/v1/%zz"),
@@ -158,7 +158,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		"keepFor":                             facet(func(f *Facet) { f.KeepFor = -1 }),
 		"retry[1]: 0s must be positive":       facet(func(f *Facet) { f.Retry = []time.Duration{time.Second, 0} }),
 		"retry: []":                           facet(func(f *Facet) { f.Retry = []time.Duration{-time.Second} }),
-		"retry: 11 waits are too many":        facet(func(f *Facet) { f.Retry = slices.Repeat([]time.Duration{time.Hour}, 11) }),
+		"retry: has 11 delays":                facet(func(f *Facet) { f.Retry = slices.Repeat([]time.Duration{time.Hour}, 11) }),
 		"character.shrinkGuard: 1.01 must be": facet(func(f *Facet) { f.ShrinkGuard = 1.01 }),
 		"shrinkGuard: -0.5":                   facet(func(f *Facet) { f.ShrinkGuard = -0.5 }),
 		"shrinkGuard: NaN":                    facet(func(f *Facet) { f.ShrinkGuard = math.NaN() }),
@@ -175,7 +175,7 @@ func TestNew_NamesWrongSetting(t *testing.T) {
 		}
 		change(&config)
 		if _, err := New("test", config, map[string]string{"": "secret"}, 1); err == nil || !strings.Contains(err.Error(), mention) {
-			t.Errorf("error %v, want one that mentions %q", err, mention)
+			t.Errorf("got error %v, want one that contains %q", err, mention)
 		}
 	}
 }
@@ -190,12 +190,12 @@ func TestFacet_Shrunk(t *testing.T) {
 		{0.5, 499, 1000, true},
 		{0.5, 500, 1000, false},
 		{0.5, 2000, 1000, false},
-		{0.5, 1, 0, false}, // nothing is stored yet
+		{0.5, 1, 0, false}, // no stored content
 		{1, 999, 1000, true},
 		{1, 1000, 1000, false},
 	} {
 		if got := (Facet{ShrinkGuard: c.guard}).Shrunk(c.size, c.stored); got != c.want {
-			t.Errorf("%+v: %v", c, got)
+			t.Errorf("%+v: got %v", c, got)
 		}
 	}
 }
@@ -204,18 +204,18 @@ func TestBytes_MarshalText(t *testing.T) {
 	for text, want := range map[string]Bytes{"0": 0, "4096": 4096, "64KiB": 64 << 10, "128MiB": 128 << 20, "2GiB": 2 << 30, "3 MB": 3e6, "7B": 7} {
 		var b Bytes
 		if err := b.UnmarshalText([]byte(text)); err != nil || b != want {
-			t.Errorf("%q is %d, %v", text, b, err)
+			t.Errorf("%q: got %d, error %v", text, b, err)
 		}
 		written, err := b.MarshalText()
 		var again Bytes
 		if err != nil || again.UnmarshalText(written) != nil || again != b {
-			t.Errorf("%q is written as %q, which reads as %d", text, written, again)
+			t.Errorf("%q: got text %q, which parses as %d", text, written, again)
 		}
 	}
 	for _, text := range []string{"", "MiB", "-1", "1.5MiB", "ten", "99999999999GiB"} {
 		var b Bytes
 		if err := b.UnmarshalText([]byte(text)); err == nil || !strings.Contains(err.Error(), "128MiB") {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got error %v", text, err)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func TestClassify_RulesBeforeStatus(t *testing.T) {
 	}{
 		{200, "", "{}", OK},
 		{200, "", `{"errors":[{"type":"RATE_LIMITED"}]}`, Quota},
-		{200, "", `<html>`, OK}, // its content is judged when it is read
+		{200, "", `<html>`, OK}, // content is validated later
 		{201, "", "", BadContent},
 		{204, "", "", BadContent},
 		{206, "", "{}", BadContent},
@@ -270,7 +270,7 @@ func TestClassify_RulesBeforeStatus(t *testing.T) {
 			h.Set(name, value)
 		}
 		if got := s.classify(c.status, h, []byte(c.body)).class; got != c.want {
-			t.Errorf("case %d: %d %s %s is %s, want %s", i, c.status, c.header, c.body, got, c.want)
+			t.Errorf("case %d: %d %s %s: got %s, want %s", i, c.status, c.header, c.body, got, c.want)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 	for text, mention := range map[string]string{
 		"        retry: [1m, 0s]\n":   "sources.mine.facets.repo.retry[1]: 0s must be positive",
 		"        retry: [1m, soon]\n": `invalid duration "soon"; write a duration as in 500ms`,
-		"        shrinkGuard: 50\n":   "sources.mine.facets.repo.shrinkGuard: 50 must be a part of the stored size",
+		"        shrinkGuard: 50\n":   "sources.mine.facets.repo.shrinkGuard: 50 must be a fraction of the stored size",
 	} {
 		_, err := loadConfig(write(t, minimal+text), nil)
 		if err == nil || !strings.Contains(err.Error(), mention) || !strings.Contains(err.Error(), "^") {

@@ -1,15 +1,3 @@
-// Package contract has upstreams that enforce the quotas of real APIs, by code
-// of their own: the same policies, announced in the same headers and bodies, and
-// refused in the same way. They are what the shipped configurations are tested
-// against.
-//
-// What each contract holds is said at its constructor. Facts that no
-// documentation gives are chosen so that a client has a harder time: a window of
-// unknown kind slides, an answer of unknown cost is charged.
-//
-// Everything that arrives is also written down. What Stats reports is counted
-// from that record and not by the counters that refuse, so a mistake in one of
-// them shows as a difference.
 package contract
 
 import (
@@ -25,37 +13,37 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// Options say how an upstream differs from the API as it is documented.
+// Options configure how an upstream differs from the documented API.
 type Options struct {
-	// Speed divides every window of 10 s and more, and multiplies what a bucket
-	// that takes as long to fill restores: with 60, 5,000 calls an hour are 5,000
-	// a minute. Shorter windows stay as they are. 0 means 1. Announced windows
-	// and resets are those that are enforced.
+	// Speed divides the length of every window of 10 s or more. With 60, a limit of 5,000 calls
+	// an hour becomes 5,000 a minute. A bucket that takes 10 s or more to fill is restored
+	// faster by the same factor. 0 means 1. Reported windows and resets are the accelerated
+	// ones.
 	Speed float64
-	// Latency is waited between judging a call and answering it, evenly drawn.
-	// What is refused is answered at once.
+	// Latency delays responses by a uniformly distributed time. Refusals are not delayed.
 	Latency simulator.Range
-	// MaxExtraLatency holds back every answer for up to so long in addition. What headers and
-	// bodies say is as of when the call was judged.
+	// MaxExtraLatency delays each response by an additional random time up to this value,
+	// including refusals. Headers and bodies contain the values from before the delay.
 	MaxExtraLatency time.Duration
-	// Skew is by how much the upstream's clock is ahead: its Date, its epochs and
-	// where its days begin.
+	// Skew is the difference of the upstream's clock to the real time. It affects Date headers,
+	// epochs and the beginning of days.
 	Skew time.Duration
-	// Misbehave turns on what real upstreams do beside their documentation.
+	// Misbehave enables known deviations of real upstreams from their documentation.
 	Misbehave map[Switch]float64
-	// Seed chooses the content, and what chance decides.
+	// Seed selects the content and all random values.
 	Seed uint64
 }
 
-// contract is one API. Its functions are called under the upstream's lock.
+// contract is the behaviour of one API. Its functions are called with Upstream.mu held.
 type contract struct {
-	// charges says what a call is charged, in the order in which it is refused.
+	// charges returns the charges for a call. The first one that exceeds its limit names the
+	// reason of a refusal.
 	charges func(*call) []charge
-	// setHeaders writes what every answer says of the quotas; nil for nothing.
+	// setHeaders writes the rate-limit headers of a response; nil for none.
 	setHeaders func(http.Header, *decision)
 	refuse     func(*call, *decision) reply
 	respond    func(*call, *decision) reply
-	// chargeForReply says what a call is charged for its answer; nil for nothing.
+	// chargeForReply returns charges that depend on the response; nil for none.
 	chargeForReply func(*call, reply) []charge
 }
 
@@ -65,11 +53,11 @@ var contracts = map[string]func(*policyMaker) contract{
 	"openai": openai, "reddit": reddit, "riot": riot, "shopify-graphql": shopifyGraphQL, "shopify-rest": shopifyREST, "stripe": stripe,
 }
 
-// Names lists the contracts.
+// Names returns the names of all contracts, sorted.
 func Names() []string { return slices.Sorted(maps.Keys(contracts)) }
 
-// Upstream is an http.Handler that is safe for concurrent use. It starts no
-// goroutine.
+// Upstream is an http.Handler that enforces one contract. It is safe for concurrent use and
+// starts no goroutines.
 type Upstream struct {
 	options  Options
 	contract contract
@@ -85,22 +73,21 @@ type Upstream struct {
 	first, last time.Time
 }
 
-// New returns an upstream under the named contract. An unknown name, a switch
-// that means nothing to the contract, and bounds that are negative or exchanged
-// are errors.
+// New returns an upstream with the named contract. It returns an error for an unknown name, for
+// a switch that the contract does not support, and for invalid options.
 func New(name string, o Options) (*Upstream, error) {
 	build, known := contracts[name]
 	if !known {
-		return nil, fmt.Errorf("there is no contract %q; there are %s", name, strings.Join(Names(), ", "))
+		return nil, fmt.Errorf("unknown contract %q; known contracts are %s", name, strings.Join(Names(), ", "))
 	}
 	if o.Speed == 0 {
 		o.Speed = 1
 	}
 	if o.Speed < 0 {
-		return nil, fmt.Errorf("speed is %v; it must be above 0, and 60 makes a minute of an hour", o.Speed)
+		return nil, fmt.Errorf("speed is %v; it must be above 0; 60 shortens an hour to a minute", o.Speed)
 	}
 	if o.Latency.Min < 0 || o.Latency.Max < o.Latency.Min || o.MaxExtraLatency < 0 {
-		return nil, fmt.Errorf("latency is %v to %v and late %v; they need 0 <= min <= max and 0 <= late", o.Latency.Min, o.Latency.Max, o.MaxExtraLatency)
+		return nil, fmt.Errorf("latency is %v to %v and extra latency %v; need 0 <= min <= max and extra latency >= 0", o.Latency.Min, o.Latency.Max, o.MaxExtraLatency)
 	}
 	if err := checkSwitches(o.Misbehave, name); err != nil {
 		return nil, err
@@ -110,21 +97,21 @@ func New(name string, o Options) (*Upstream, error) {
 	return u, nil
 }
 
-// charge is what a call is charged by one policy.
+// charge is the cost of a call for one policy and scope.
 type charge struct {
 	policy *policy
 	scope  string
 	cost   float64
-	need   float64 // what must be there, if that is more than the cost
+	need   float64 // units that must be available, if more than cost
 }
 
-// accountKey says whose units of which policy they are.
+// accountKey identifies the account of a scope for one policy.
 type accountKey struct {
 	policy *policy
 	scope  string
 }
 
-// account is what a scope has of a policy, and the record of what it took.
+// account contains the counter of one scope and policy, and the log of its charges.
 type account struct {
 	accountKey
 	counter counter
@@ -141,26 +128,26 @@ func (u *Upstream) account(p *policy, scope string) *account {
 	return a
 }
 
-// accountState is how an account stands when a call has been judged.
+// accountState is the state of an account after the decision about a call.
 type accountState struct {
 	policy      *policy
 	remaining   float64
-	reset       time.Time // when it is whole again, or its window ends
-	availableAt time.Time // of what refuses: when it would not
+	reset       time.Time // when all units are available again, or the window ends
+	availableAt time.Time // when the call would no longer be refused
 	exceeded    bool
 }
 
-// used is what the account has given.
+// used returns the units that are not available.
 func (s accountState) used() float64 { return s.policy.limit - s.remaining }
 
-// decision is what was decided about a call.
+// decision is the result of decide for one call.
 type decision struct {
 	at        time.Time
-	states    []accountState // by the order of the demands
-	refusedBy *accountState  // the first that refuses; nil if the call is accepted
+	states    []accountState // in the order of the charges
+	refusedBy *accountState  // the first exceeded policy; nil if the call is accepted
 }
 
-// state returns how the account of a policy stands.
+// state returns the state of the policy's account, or nil if the call was not charged by it.
 func (v *decision) state(p *policy) *accountState {
 	for i := range v.states {
 		if v.states[i].policy == p {
@@ -170,7 +157,7 @@ func (v *decision) state(p *policy) *accountState {
 	return nil
 }
 
-// untilAvailable is how long until nothing that refuses would.
+// untilAvailable returns the time until all exceeded policies would accept the call.
 func (v *decision) untilAvailable() time.Duration {
 	var longest time.Duration
 	for _, s := range v.states {
@@ -181,11 +168,11 @@ func (v *decision) untilAvailable() time.Duration {
 	return longest
 }
 
-// decide takes all that a call demands or, when any of it isn't there, nothing
-// but what strict policies charge for a refusal.
-func (u *Upstream) decide(c *call, demands []charge) *decision {
-	v := &decision{at: c.at, states: make([]accountState, len(demands))}
-	for i, d := range demands {
+// decide accepts a call if all of its charges are within their limits, and applies them. If it
+// refuses the call, only strict policies are charged.
+func (u *Upstream) decide(c *call, charges []charge) *decision {
+	v := &decision{at: c.at, states: make([]accountState, len(charges))}
+	for i, d := range charges {
 		a := u.account(d.policy, d.scope)
 		s := accountState{policy: d.policy, availableAt: c.at}
 		if need := max(d.need, d.cost); a.counter.remaining(c.at) < need-tolerance {
@@ -196,7 +183,7 @@ func (u *Upstream) decide(c *call, demands []charge) *decision {
 			v.refusedBy = &v.states[i]
 		}
 	}
-	for i, d := range demands {
+	for i, d := range charges {
 		a, s := u.account(d.policy, d.scope), &v.states[i]
 		if v.refusedBy == nil || d.policy.strict {
 			a.counter.take(c.at, d.cost)
@@ -209,9 +196,9 @@ func (u *Upstream) decide(c *call, demands []charge) *decision {
 	return v
 }
 
-// applyCharges adds what is known only with the answer, and gives back what was held.
-func (u *Upstream) applyCharges(at time.Time, demands []charge) {
-	for _, d := range demands {
+// applyCharges applies charges that are known only with the response, and refunds.
+func (u *Upstream) applyCharges(at time.Time, charges []charge) {
+	for _, d := range charges {
 		a := u.account(d.policy, d.scope)
 		a.counter.take(at, d.cost)
 		a.record(at, d.cost, false)

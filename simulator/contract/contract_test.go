@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// example is a contract's plain call and what it allows of that at once.
+// example is a typical call of a contract and the limit that it reaches.
 type example struct {
 	name       string
 	call       func() *http.Request
-	atOnce     int           // calls that are allowed at one moment
-	resetAfter time.Duration // after which as many are allowed again
-	policy     string        // that refuses one more
+	atOnce     int           // number of calls that are accepted at one moment
+	resetAfter time.Duration // time after which the same number is accepted again
+	policy     string        // name of the policy that refuses the next call
 	status     int
 	body       []string
 	header     map[string]string
@@ -30,7 +30,7 @@ func get(what string, lines ...string) func() *http.Request {
 	return func() *http.Request { return newRequest(what, lines...) }
 }
 
-// alternate makes one call after the other, and begins again.
+// alternate returns the given calls in rotation.
 func alternate(calls ...func() *http.Request) func() *http.Request {
 	n := 0
 	return func() *http.Request {
@@ -41,7 +41,7 @@ func alternate(calls ...func() *http.Request) func() *http.Request {
 
 var examples = []example{
 	{
-		name: "court", call: get("GET /case/7"), atOnce: 1, resetAfter: 600 * time.Millisecond, policy: "gap", status: 200, body: []string{"<html>"},
+		name: "court", call: get("GET /case/7"), atOnce: 1, resetAfter: 600 * time.Millisecond, policy: "interval", status: 200, body: []string{"<html>"},
 		header: map[string]string{"Content-Type": "text/html;charset=UTF-8"},
 	},
 	{
@@ -133,7 +133,7 @@ func TestContracts_HaveExamples(t *testing.T) {
 		named = append(named, x.name)
 	}
 	if !slices.Equal(named, Names()) {
-		t.Errorf("there are examples of %v, and contracts %v", named, Names())
+		t.Errorf("got examples of %v, want %v", named, Names())
 	}
 }
 
@@ -147,7 +147,7 @@ func TestContracts_RejectFirstCallOverLimit(t *testing.T) {
 				sleep(x.resetAfter + 1)
 				r.acceptAll(x.atOnce, x.call)
 				if p := r.policy(x.policy); p.MaxInWindow > float64(p.Limit) || p.Used < 0.98*p.Budget || p.Used > p.Budget {
-					t.Errorf("all was used and nothing more, but the record has %+v", p)
+					t.Errorf("all units used, none refused: got %+v", p)
 				}
 			})
 			run(t, x.name, Options{}, func(t *testing.T, r rig) {
@@ -159,10 +159,10 @@ func TestContracts_RejectFirstCallOverLimit(t *testing.T) {
 				}
 				s, p := r.u.Stats(), r.policy(x.policy)
 				if s.Refused != 1 || s.Refusals[x.policy] != 1 || len(s.Violations) != 1 || !strings.Contains(s.Violations[0], x.policy) {
-					t.Errorf("the refusal is not told of: %+v", s)
+					t.Errorf("refusal is missing in the stats: %+v", s)
 				}
 				if p.MaxInWindow <= float64(p.Limit) {
-					t.Errorf("the record doesn't show that it was over: %+v", p)
+					t.Errorf("log shows no call over the limit: %+v", p)
 				}
 			})
 		})
@@ -177,12 +177,12 @@ func TestNew_RejectsUnknownNames(t *testing.T) {
 	}{
 		{"githup", Options{}, "court, data-go-kr"},
 		{"ietf", Options{Misbehave: map[Switch]float64{"loud": 1}}, `"silent"`},
-		{"ietf", Options{Misbehave: map[Switch]float64{SessionExpiry: 1}}, "it is for court"},
+		{"ietf", Options{Misbehave: map[Switch]float64{SessionExpiry: 1}}, "only by court"},
 		{"ietf", Options{Speed: -1}, "above 0"},
-		{"ietf", Options{MaxExtraLatency: -1}, "0 <= late"},
+		{"ietf", Options{MaxExtraLatency: -1}, "extra latency >= 0"},
 	} {
 		if _, err := New(x.name, x.o); err == nil || !strings.Contains(err.Error(), x.want) {
-			t.Errorf("%s %+v: the error is %v, without %s", x.name, x.o, err, x.want)
+			t.Errorf("%s %+v: got error %v, want one that contains %s", x.name, x.o, err, x.want)
 		}
 	}
 }

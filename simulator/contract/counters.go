@@ -5,19 +5,18 @@ import (
 	"time"
 )
 
-// tolerance is what sums of fractions may be off.
+// tolerance is the accepted rounding error of sums.
 const tolerance = 1e-6
 
-// counter enforces one policy for one scope. Times never run backwards.
+// counter enforces one policy for one scope. Times must not decrease between calls.
 type counter interface {
-	// remaining is how many units may be taken.
+	// remaining returns the number of available units.
 	remaining(at time.Time) float64
-	// take takes units, also those that are not there; negative ones are given
-	// back.
+	// take takes units, even if they are not available. Negative units are refunded.
 	take(at time.Time, units float64)
-	// reset is when all units are there again if none is taken.
+	// reset returns when all units are available again, if none is taken before.
 	reset(at time.Time) time.Time
-	// availableAt is when so many units are there if none is taken before.
+	// availableAt returns when that many units are available, if none is taken before.
 	availableAt(at time.Time, units float64) time.Time
 }
 
@@ -36,7 +35,7 @@ func (p *policy) counter() counter {
 	}
 }
 
-// slidingCounter remembers all that was taken in the last window.
+// slidingCounter is a sliding-window log.
 type slidingCounter struct {
 	policy *policy
 	taken  []logEntry
@@ -63,7 +62,7 @@ func (c *slidingCounter) take(at time.Time, units float64) {
 	c.sum += units
 }
 
-// The window is closed: units are there again a nanosecond after it.
+// The window is closed, so units become available one nanosecond after its end.
 func (c *slidingCounter) after(e logEntry) time.Time { return e.at.Add(c.policy.window + 1) }
 
 func (c *slidingCounter) reset(at time.Time) time.Time {
@@ -85,14 +84,14 @@ func (c *slidingCounter) availableAt(at time.Time, units float64) time.Time {
 	return at.Add(c.policy.window)
 }
 
-// windowCounter counts in one window after the other.
+// windowCounter counts in consecutive windows.
 type windowCounter struct {
 	policy *policy
 	ends   time.Time
 	used   float64
 }
 
-// advance begins another window if the present one is over.
+// advance starts a new window if the current one has ended.
 func (c *windowCounter) advance(at time.Time) {
 	if at.Before(c.ends) {
 		return
@@ -128,7 +127,7 @@ func (c *windowCounter) reset(at time.Time) time.Time {
 
 func (c *windowCounter) availableAt(at time.Time, _ float64) time.Time { return c.reset(at) }
 
-// bucketCounter is a bucket.
+// bucketCounter is a leaky bucket.
 type bucketCounter struct {
 	policy *policy
 	level  float64
@@ -150,7 +149,8 @@ func (c *bucketCounter) availableAt(at time.Time, units float64) time.Time {
 	return at.Add(time.Duration(math.Ceil(missing / c.policy.restore() * float64(time.Second))))
 }
 
-// concurrencyCounter are calls in flight. When one ends nobody knows; in a second, say.
+// concurrencyCounter counts calls in flight. The end of a call is unknown; one second is
+// assumed.
 type concurrencyCounter struct {
 	policy *policy
 	taken  float64
@@ -163,7 +163,7 @@ func (c *concurrencyCounter) availableAt(at time.Time, _ float64) time.Time {
 	return at.Add(time.Second)
 }
 
-// intervalCounter is the least time between two calls.
+// intervalCounter enforces a minimum interval between calls.
 type intervalCounter struct {
 	policy *policy
 	next   time.Time

@@ -34,24 +34,24 @@ func TestCounter_AvailableAtAndResetAreExact(t *testing.T) {
 				n := min(p.limit, float64(1+chance.IntN(20)))
 				if c.remaining(at) < n {
 					opens := c.availableAt(at, n)
-					// A bucket's fractions are off by what tolerance forgives.
+					// A bucket's units may differ by the tolerance.
 					if before := c.remaining(opens.Add(-1)); before >= n && p.kind != bucket || opens.Before(at) {
-						t.Fatalf("%v units are said to be there in %v, and %v are a nanosecond earlier", n, opens.Sub(at), before)
+						t.Fatalf("%v units: available in %v, but got %v one nanosecond earlier", n, opens.Sub(at), before)
 					}
 					if got := c.remaining(opens); got < n-tolerance {
-						t.Fatalf("%v units are said to be there in %v, and %v are", n, opens.Sub(at), got)
+						t.Fatalf("%v units: available in %v, but got %v then", n, opens.Sub(at), got)
 					}
 				}
 				c, at = build()
 				reset := c.reset(at)
 				if got := c.remaining(reset); got < p.limit-tolerance {
-					t.Fatalf("all is said to be there in %v, and %v is", reset.Sub(at), got)
+					t.Fatalf("reset in %v: got %v units then", reset.Sub(at), got)
 				}
 				if p.kind == aligned && (reset.Add(-p.offset).UnixNano()%int64(p.window) != 0 || reset.Sub(at) > p.window) {
-					t.Fatalf("at %v a window is said to end at %v", at, reset)
+					t.Fatalf("at %v: got window end %v", at, reset)
 				}
 				if c.take(reset, 1); c.remaining(reset) > p.limit-1+tolerance {
-					t.Fatalf("of a unit taken at the reset %v of %v are left", c.remaining(reset), p.limit)
+					t.Fatalf("after taking a unit at the reset: got %v remaining of %v", c.remaining(reset), p.limit)
 				}
 			}
 		})
@@ -78,14 +78,14 @@ func TestLog_MaxInWindowByKind(t *testing.T) {
 		{aligned, at(50, 59, 60, 70), 2},
 		{aligned, at(0, 59.9, 60), 2},
 		{bucket, at(0, 0, 60, 60, 60), 3},
-		{bucket, at(0, 0, 0, 3, 3), 4}, // a unit is restored in 3 s
+		{bucket, at(0, 0, 0, 3, 3), 4}, // one unit is restored in 3 s
 		{concurrency, append(at(0, 1), logEntry{at: at(2)[0].at, units: -1}, at(3)[0], at(4)[0]), 3},
 		{minInterval, at(0, 59.9), 2},
 		{minInterval, at(0, 60), 1},
 	} {
 		a := account{accountKey: accountKey{policy: &policy{kind: x.kind, limit: 20, window: time.Minute, offset: -9 * time.Hour}}}
 		if got := a.maxInWindow(x.log); got != x.want {
-			t.Errorf("kind %d: %v of %v, not %v", x.kind, got, x.log, x.want)
+			t.Errorf("kind %d: got %v for %v, want %v", x.kind, got, x.log, x.want)
 		}
 	}
 }

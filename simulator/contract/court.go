@@ -6,26 +6,28 @@ import (
 	"time"
 )
 
-// court is a site like a court's case search, for all callers together: 40 calls
-// in any minute, 3 in flight, and at least 600 ms from one to the next, refused
-// ones included. It gives out a cookie for a year (WMONID) and one for a visit
-// (JSESSIONID). What it refuses gets a page with status 200. Speed shortens the
-// minute; above 2.5 the gap is what bounds. SessionExpiry lets visits die, at
-// which the page comes with another JSESSIONID.
+// court is a site like a court's case search. For all callers together it allows 40 calls in
+// any minute, 3 in flight, and one every 600 ms, refused ones included. A refusal is a page of
+// HTML with status 200.
+//
+// Responses set one cookie for a year (WMONID) and one for a session (JSESSIONID). With
+// SessionExpiry, sessions expire, and the response to an expired session is the same page of
+// HTML with a new JSESSIONID. Speed shortens the minute; above 2.5 the minimum interval is the
+// stricter limit.
 func court(m *policyMaker) contract {
 	inFlight := m.concurrency("in-flight", 3)
-	apart := m.minInterval("gap", 600*time.Millisecond)
+	interval := m.minInterval("interval", 600*time.Millisecond)
 	minute := m.window(sliding, "minute", requests, 40, time.Minute)
-	calls := make(map[string]int) // by the sessions that live
+	calls := make(map[string]int) // number of calls by valid session
 	page := func() reply { return text(http.StatusOK, htmlType, htmlPage) }
-	visit := func(rep reply) {
+	setSession := func(rep reply) {
 		id := fmt.Sprintf("%016X", m.rng.Uint64())
 		calls[id] = 0
 		rep.header.Add("Set-Cookie", "JSESSIONID="+id+"; Path=/; HttpOnly")
 	}
 	return contract{
 		charges: func(*call) []charge {
-			return []charge{{policy: inFlight, cost: 1}, {policy: apart, cost: 1}, {policy: minute, cost: 1}}
+			return []charge{{policy: inFlight, cost: 1}, {policy: interval, cost: 1}, {policy: minute, cost: 1}}
 		},
 		refuse: func(*call, *decision) reply { return page() },
 		respond: func(c *call, v *decision) reply {
@@ -35,15 +37,15 @@ func court(m *policyMaker) contract {
 			if err == nil {
 				_, known = calls[session.Value]
 			}
-			switch most := m.switches[SessionExpiry]; {
-			case err == nil && (!known || most > 0 && float64(calls[session.Value]) >= most):
+			switch maxCalls := m.switches[SessionExpiry]; {
+			case err == nil && (!known || maxCalls > 0 && float64(calls[session.Value]) >= maxCalls):
 				delete(calls, session.Value)
 				rep = page()
-				visit(rep)
+				setSession(rep)
 			case err == nil:
 				calls[session.Value]++
 			default:
-				visit(rep)
+				setSession(rep)
 			}
 			if _, err := c.Cookie("WMONID"); err != nil {
 				rep.header.Add("Set-Cookie", fmt.Sprintf("WMONID=%011X; Path=/; Expires=%s", m.rng.Uint64()>>20, v.at.AddDate(1, 0, 0).UTC().Format(http.TimeFormat)))

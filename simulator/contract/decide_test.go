@@ -12,9 +12,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// The record and what enforces share no code. After calls at random the record
-// must have it that no more was accepted than is allowed, and that each refusal
-// would have been too much.
+// The log and the counters share no code. After random calls the log must show that no accepted
+// call exceeded a limit, and that every refused one would have.
 func TestLog_AgreesWithDecisions(t *testing.T) {
 	for _, x := range examples {
 		for _, how := range []map[Switch]float64{nil, {FixedWindows: 1}, {SlidingWindows: 1}} {
@@ -32,7 +31,7 @@ func TestLog_AgreesWithDecisions(t *testing.T) {
 						refused += checkAccount(t, a)
 					}
 					if refused == 0 {
-						t.Error("nothing was refused, so nothing was seen")
+						t.Error("no call was refused, so the test checks nothing")
 					}
 				})
 			})
@@ -40,7 +39,7 @@ func TestLog_AgreesWithDecisions(t *testing.T) {
 	}
 }
 
-// checkAccount returns how many refusals an account has.
+// checkAccount checks the log of an account and returns its number of refusals.
 func checkAccount(t *testing.T, a *account) int {
 	t.Helper()
 	var charged []logEntry
@@ -48,10 +47,10 @@ func checkAccount(t *testing.T, a *account) int {
 	for _, e := range a.log {
 		if e.refused {
 			refused++
-			if looked < 20 && !a.policy.strict && e.units > 0 { // each look goes over all of the record
+			if looked < 20 && !a.policy.strict && e.units > 0 { // only the first ones, because each check reads the whole log
 				looked++
 				if most := a.maxInWindow(append(slices.Clip(charged), e)); most <= a.policy.limit+tolerance {
-					t.Fatalf("%s %q refused %v units at %v, and would have had %v of %v", a.policy.name, a.scope, e.units, e.at, most, a.policy.limit)
+					t.Fatalf("%s %q refused %v units at %v, but the maximum would be %v of %v", a.policy.name, a.scope, e.units, e.at, most, a.policy.limit)
 				}
 			}
 		}
@@ -89,8 +88,8 @@ func TestAccounts_AreIndependent(t *testing.T) {
 }
 
 func TestSpeed_DayEndsAtMidnight(t *testing.T) {
-	// A day of ten minutes; the bubble begins at midnight of UTC, nine o'clock in
-	// Korea, which is a multiple of that.
+	// A day of ten minutes. The test begins at midnight UTC, 09:00 in Korea, which is a
+	// multiple of ten minutes.
 	call := get("GET /weather?serviceKey=k")
 	run(t, "data-go-kr", Options{Speed: 144}, func(t *testing.T, r rig) {
 		sleep(time.Minute)
@@ -101,7 +100,7 @@ func TestSpeed_DayEndsAtMidnight(t *testing.T) {
 			sleep(1100 * time.Millisecond)
 		}
 		if p := r.policy("day"); r.u.Stats().Refused > 0 || p.Used != 10_000 || p.Window != "10m0s" {
-			t.Fatalf("before the end of the day: %+v, %+v", r.u.Stats(), p)
+			t.Fatalf("before the end of the day: got %+v, %+v", r.u.Stats(), p)
 		}
 		r.do(call()).check(t, 200, "<returnReasonCode>22</returnReasonCode>")
 		sleep(100*time.Second - time.Nanosecond)
@@ -109,12 +108,12 @@ func TestSpeed_DayEndsAtMidnight(t *testing.T) {
 		sleep(time.Nanosecond)
 		r.do(call()).check(t, 200, `"value"`)
 		if p := r.policy("day"); p.Budget != 20_000 || p.MaxInWindow != 10_002 {
-			t.Errorf("calls in two days: %+v", p)
+			t.Errorf("two days: got %+v", p)
 		}
 	})
 }
 
-// statusWatcher calls what is due when an answer is written.
+// statusWatcher calls a function when the response is written.
 type statusWatcher struct {
 	*httptest.ResponseRecorder
 	due func()
@@ -136,12 +135,12 @@ func TestDay_BeginsAtMidnightInKorea(t *testing.T) {
 		sleep(15*time.Hour - 201*time.Second)
 		r.do(call()).check(t, 429)
 		if p := r.policy("day"); p.Budget != 1_000 {
-			t.Errorf("within a day: %+v", p)
+			t.Errorf("one day: got %+v", p)
 		}
 		sleep(time.Second + 1)
 		r.do(call()).check(t, 200)
 		if p := r.policy("day"); p.Budget != 2_000 {
-			t.Errorf("in two days: %+v", p)
+			t.Errorf("two days: got %+v", p)
 		}
 	})
 }
@@ -166,18 +165,18 @@ func TestConcurrency_IsFreeBeforeResponse(t *testing.T) {
 		r.do(newRequest("GET /case/7")).check(t, 200, "<html>")
 		r.do(newRequest("GET /case/7")).check(t, 200, "<html>")
 		if s := r.u.Stats(); s.Refusals["in-flight"] != 2 || s.MaxInFlight != 4 {
-			t.Errorf("a fourth in flight: %+v", s)
+			t.Errorf("fourth call in flight: got %+v", s)
 		}
 		all.Wait()
 		sleep(time.Second)
 		l := statusWatcher{httptest.NewRecorder(), func() {
 			if r.u.inFlight != 0 {
-				t.Errorf("%d are in flight when the answer is written", r.u.inFlight)
+				t.Errorf("got %d in flight while the response is written", r.u.inFlight)
 			}
 		}}
 		r.u.ServeHTTP(l, newRequest("GET /case/7"))
 		if p := r.policy("in-flight"); p.MaxInWindow != 4 || p.Used != 20 || p.Budget != 39 {
-			t.Errorf("four calls of 5 s each, of 13 s with three places: %+v", p)
+			t.Errorf("four calls of 5 s with a limit of three for 13 s: got %+v", p)
 		}
 	})
 }
@@ -189,7 +188,7 @@ func TestReset_KeepsQuota(t *testing.T) {
 		r.do(call()).check(t, 429)
 		r.do(newRequest("POST /_reset")).check(t, 204)
 		if s := r.u.Stats(); s.Arrivals != 0 || s.Refused != 0 || len(s.Policies) != 0 || !s.First.IsZero() {
-			t.Errorf("after a reset: %+v", s)
+			t.Errorf("after a reset: got %+v", s)
 		}
 		r.do(call()).check(t, 429)
 		r.do(newRequest("GET /_stats")).check(t, 200, `"refused": 1`, `"name": "period"`)

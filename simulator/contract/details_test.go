@@ -20,7 +20,7 @@ func TestGitHub_SecondaryLimits(t *testing.T) {
 		sleep(time.Minute + 1)
 		r.do(newRequest("GET /repos/o/r", bearer)).check(t, 200)
 		if p := r.policy("core"); p.Used != 181 || p.Scope != "alice" {
-			t.Errorf("a refusal by the secondary limit costs nothing of the primary one: %+v", p)
+			t.Errorf("refusal by the secondary limit must not charge the primary one: got %+v", p)
 		}
 	})
 }
@@ -40,7 +40,7 @@ func TestGitHub_PrimaryLimit(t *testing.T) {
 			seen[a.status] = true
 		}
 		if len(seen) != 2 || !seen[403] || !seen[429] {
-			t.Errorf("refused with %v, and both are documented", seen)
+			t.Errorf("got refusals with status %v, want 403 and 429", seen)
 		}
 		r.do(newRequest("GET /rate_limit", bearer)).check(t, 200, `"remaining":0`)
 		sleep(50*time.Second - 10)
@@ -58,11 +58,11 @@ func TestGitHub_NotModifiedCostsPointsOnly(t *testing.T) {
 		again.checkHeader(t, "X-RateLimit-Remaining", "4999")
 		again.checkHeader(t, "Etag", tag)
 		if again.body != "" || tag == "" {
-			t.Errorf("304 to %q has a body: %s", tag, again.body)
+			t.Errorf("304 to %q: got body %s", tag, again.body)
 		}
 		r.do(newRequest("GET /repos/o/other", bearer, "If-None-Match: "+tag)).check(t, 200, "value")
 		if core, minute := r.policy("core"), r.policy("secondary"); core.Used != 2 || minute.Used != 3 {
-			t.Errorf("used are %v calls and %v points", core.Used, minute.Used)
+			t.Errorf("got %v calls and %v points used", core.Used, minute.Used)
 		}
 	})
 	run(t, "github-rest", Options{Misbehave: map[Switch]float64{NoETag: 1}}, func(t *testing.T, r rig) {
@@ -87,7 +87,7 @@ func TestGitHub_PageLinksUseRepositoryID(t *testing.T) {
 			}
 			for _, issue := range list {
 				if numbers++; issue.Number != numbers {
-					t.Fatalf("issue %d came as number %d", issue.Number, numbers)
+					t.Fatalf("issue %d: got number %d", issue.Number, numbers)
 				}
 			}
 			pages++
@@ -98,14 +98,14 @@ func TestGitHub_PageLinksUseRepositoryID(t *testing.T) {
 			}
 			next = links["next"]
 			if next != "" && (!strings.HasPrefix(next, "/repositories/") || !strings.Contains(next, "state=all")) {
-				t.Fatalf("the next page is %s", next)
+				t.Fatalf("got next page %s", next)
 			}
 			if next == "" && (links["last"] != "" || links["prev"] == "" || links["first"] == "") {
-				t.Errorf("the last page has %v", links)
+				t.Errorf("last page: got links %v", links)
 			}
 		}
 		if numbers != issues || pages != 3 {
-			t.Errorf("%d issues on %d pages", numbers, pages)
+			t.Errorf("got %d issues on %d pages", numbers, pages)
 		}
 		r.do(newRequest("GET /repos/o/r/issues?per_page=100", bearer)).checkHeader(t, "Link", "")
 	})
@@ -114,7 +114,7 @@ func TestGitHub_PageLinksUseRepositoryID(t *testing.T) {
 func TestGraphQL_CostByConnectionSizes(t *testing.T) {
 	for text, want := range map[string][3]int{
 		`{viewer{login}}`: {0, 0, 1},
-		// GitHub's own example: 1 + 100 + 100·50 requests are 51 points.
+		// GitHub's own example: 1 + 100 + 100·50 requests cost 51 points.
 		`{viewer{repositories(first:100){edges{node{issues(first: 50){nodes{labels(last:60){nodes{name}}}}}}}}}`: {5101, 100 + 5000 + 300_000, 51},
 		`query($n:Int!){a(first:$n){id} b(first:20){id}}`:                                                        {2, 27, 1},
 		`{a(first:$unknown){b(first:1){id}}}`:                                                                    {101, 200, 1},
@@ -122,7 +122,7 @@ func TestGraphQL_CostByConnectionSizes(t *testing.T) {
 	} {
 		q := query{Query: text, Variables: map[string]any{"n": 7.0}}
 		if calls, nodes := q.sizes(); calls != want[0] || nodes != want[1] || githubCost(q) != float64(want[2]) {
-			t.Errorf("%s: %d requests, %d nodes, %v points; not %v", text, calls, nodes, githubCost(q), want)
+			t.Errorf("%s: got %d requests, %d nodes, %v points; want %v", text, calls, nodes, githubCost(q), want)
 		}
 	}
 	run(t, "github-graphql", Options{}, func(t *testing.T, r rig) {
@@ -132,7 +132,7 @@ func TestGraphQL_CostByConnectionSizes(t *testing.T) {
 		r.acceptAll(48, get("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a = r.do(newRequest("POST /graphql", bearer, `{"query":"{a(first:100){b(first:100){c(first:9){id}}}}"}`))
 		a.check(t, 200, "RATE_LIMITED")
-		a.checkHeader(t, "X-RateLimit-Remaining", "0") // 51 are, which are too few
+		a.checkHeader(t, "X-RateLimit-Remaining", "0") // fewer than 51 points remain
 	})
 	run(t, "github-graphql", Options{}, func(t *testing.T, r rig) {
 		r.acceptAll(400, get("POST /graphql", bearer, `{"query":" mutation{star{id}}"}`))
@@ -161,7 +161,7 @@ func TestRiot_MethodsHaveOwnLimits(t *testing.T) {
 		a.checkHeader(t, "X-Rate-Limit-Type", "service")
 		a.checkHeader(t, "Retry-After", "")
 		if s := r.u.Stats(); s.Refused != 0 {
-			t.Errorf("what others do counts as no refusal: %+v", s)
+			t.Errorf("a shared refusal must not count: got %+v", s)
 		}
 	})
 }
@@ -177,7 +177,7 @@ func TestDiscord_BucketPerRouteAndChannel(t *testing.T) {
 		b := r.do(newRequest("GET /api/v10/channels/7/messages/71", bot))
 		b.checkHeader(t, "X-RateLimit-Remaining", "3")
 		if other := r.do(newRequest("GET /api/v10/channels/7/pins", bot)).header.Get("X-RateLimit-Bucket"); other == seven || seven == "" {
-			t.Errorf("buckets %q and %q", seven, other)
+			t.Errorf("got buckets %q and %q", seven, other)
 		}
 		for channel := range 46 {
 			r.do(newRequest(fmt.Sprintf("GET /api/v10/channels/%d/pins", 100+channel), bot)).check(t, 200)
@@ -209,7 +209,7 @@ func TestDiscord_BansAfterInvalidCalls(t *testing.T) {
 		a.check(t, 429, `"global":false`)
 		a.checkHeader(t, "X-RateLimit-Scope", "shared")
 		if p := r.u.Stats().Policies; p[1].Name != "invalid" || p[1].Used != 0 {
-			t.Errorf("a shared refusal is no invalid call: %+v", p)
+			t.Errorf("a shared refusal must not count as invalid: got %+v", p)
 		}
 	})
 	run(t, "discord", Options{Misbehave: map[Switch]float64{Forbidden: 100}}, func(t *testing.T, r rig) {
@@ -217,7 +217,7 @@ func TestDiscord_BansAfterInvalidCalls(t *testing.T) {
 			r.do(newRequest("GET /api/v10/channels/7/pins", "Authorization: Bot alice"))
 		}
 		if p := r.policy("invalid"); p.Used != 7 {
-			t.Errorf("five are forbidden and two over the limit: %+v", p)
+			t.Errorf("five forbidden and two refused calls: got %+v", p)
 		}
 	})
 }
@@ -229,7 +229,7 @@ func TestReddit_RejectsGenericUserAgent(t *testing.T) {
 		}
 		r.do(newRequest("GET /r/x", bearer, agent)).checkHeader(t, "X-Ratelimit-Remaining", "999.0")
 		if s := r.u.Stats(); s.Refusals["user-agent"] != 4 || s.Refused != 4 {
-			t.Errorf("%+v", s)
+			t.Errorf("got stats %+v", s)
 		}
 	})
 }
@@ -240,7 +240,7 @@ func TestShopify_RefundsUnusedCost(t *testing.T) {
 		r.do(call()).check(t, 200, `"requestedQueryCost":101`, `"actualQueryCost":46`, `"currentlyAvailable":954`)
 		r.do(call()).check(t, 200, `"currentlyAvailable":908`)
 		if p := r.policy("cost"); p.Used != 92 {
-			t.Errorf("used: %+v", p)
+			t.Errorf("got use %+v", p)
 		}
 	})
 	run(t, "shopify-graphql", Options{MaxExtraLatency: time.Hour}, func(t *testing.T, r rig) {
@@ -248,11 +248,11 @@ func TestShopify_RefundsUnusedCost(t *testing.T) {
 		go func() { r.do(call()); close(done) }()
 		sleep(time.Nanosecond)
 		if p := r.policy("cost"); p.Used != 101 {
-			t.Errorf("held until the answer: %+v", p)
+			t.Errorf("before the response: got %+v", p)
 		}
 		<-done
 		if p := r.policy("cost"); p.Used != 46 {
-			t.Errorf("used: %+v", p)
+			t.Errorf("got use %+v", p)
 		}
 	})
 	run(t, "shopify-rest", Options{}, func(t *testing.T, r rig) {
@@ -294,14 +294,14 @@ func TestStripe_NamesExceededLimit(t *testing.T) {
 		quick := r.u.Stats().MaxInFlight
 		r.do(newRequest("GET /v1/other", bearer)).checkHeader(t, "Stripe-Rate-Limited-Reason", "global-concurrency")
 		if quick != 20 {
-			t.Errorf("%d in flight", quick)
+			t.Errorf("got %d in flight", quick)
 		}
 		sleep(time.Hour)
 	})
 }
 
 func TestOpenAI_RefundsUnusedTokens(t *testing.T) {
-	body := `{"model":"m","max_tokens":10000,"pad":"x"}` // 42 bytes, 11 tokens
+	body := `{"model":"m","max_tokens":10000,"pad":"x"}` // 42 bytes, which cost 11 tokens
 	call := get("POST /v1/chat/completions", bearer, body)
 	run(t, "openai", Options{}, func(t *testing.T, r rig) {
 		a := r.do(call())
@@ -323,7 +323,7 @@ func TestJira_ExhaustedQuotaHeaders(t *testing.T) {
 			a := r.do(search())
 			a.check(t, 200, `"id":"10098"`)
 			if near := a.header.Get("X-Beta-Ratelimit-Nearlimit") == "true"; near != (n > 520 && n < 650) {
-				t.Fatalf("after %d points: near the limit is %v", 100*n, near)
+				t.Fatalf("after %d points: got near limit %v", 100*n, near)
 			}
 			if n%10 == 0 {
 				sleep(time.Second + 1)
@@ -335,10 +335,10 @@ func TestJira_ExhaustedQuotaHeaders(t *testing.T) {
 		a.checkHeader(t, "Beta-RateLimit-Policy", "")
 		a.checkHeader(t, "X-Beta-Ratelimit-Reason", "jira-quota-tenant-based")
 		a.checkHeader(t, "X-Beta-Ratelimit-Reset", "2000-01-01T01:00Z")
-		a.checkHeader(t, "Beta-RateLimit", `"tenant-app-quota";r=0;t=3655`) // of 2,935 s
+		a.checkHeader(t, "Beta-RateLimit", `"tenant-app-quota";r=0;t=3655`) // the real reset is in 2,935 s
 		a.checkHeader(t, "Retry-After", "2935")
 		if s := r.u.Stats(); s.Refusals["tenant-app-quota"] != 1 || s.Refused != 1 {
-			t.Errorf("%+v", s)
+			t.Errorf("got stats %+v", s)
 		}
 		sleep(49*time.Minute - 5*time.Second)
 		r.do(newRequest("POST /rest/api/3/issue")).checkHeader(t, "Beta-RateLimit", `"tenant-app-quota";r=64999;t=3600`)
@@ -349,7 +349,7 @@ func TestCourt_SessionsExpire(t *testing.T) {
 	run(t, "court", Options{Misbehave: map[Switch]float64{SessionExpiry: 2}}, func(t *testing.T, r rig) {
 		first := r.do(newRequest("GET /case/7"))
 		if all := first.header.Values("Set-Cookie"); len(all) != 2 || !strings.HasPrefix(all[0], "JSESSIONID=") || !strings.Contains(all[1], "WMONID=") || !strings.Contains(all[1], "Expires=Mon, 01 Jan 2001") {
-			t.Fatalf("cookies are %q", all)
+			t.Fatalf("got cookies %q", all)
 		}
 		session, _, _ := strings.Cut(first.header.Get("Set-Cookie"), ";")
 		with := func() response {
@@ -361,11 +361,11 @@ func TestCourt_SessionsExpire(t *testing.T) {
 		dead := with()
 		dead.check(t, 200, "<html>")
 		if next := dead.header.Values("Set-Cookie"); len(next) != 1 || strings.HasPrefix(next[0], session) || !strings.HasPrefix(next[0], "JSESSIONID=") {
-			t.Errorf("cookies are %q", next)
+			t.Errorf("got cookies %q", next)
 		}
 		with().check(t, 200, "<html>")
 		if s := r.u.Stats(); s.Refused != 0 {
-			t.Errorf("a dead visit is no refusal: %+v", s)
+			t.Errorf("an expired session must not count as refused: got %+v", s)
 		}
 	})
 }
@@ -381,7 +381,7 @@ func TestCourt_LimitsRateAndInterval(t *testing.T) {
 		sleep(32*time.Second + 1)
 		r.do(call()).check(t, 200, "value")
 		if s := r.u.Stats(); s.Refusals["minute"] != 1 || s.Refused != 1 {
-			t.Errorf("%+v", s)
+			t.Errorf("got stats %+v", s)
 		}
 	})
 }

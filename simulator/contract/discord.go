@@ -8,21 +8,24 @@ import (
 	"time"
 )
 
-// discord is Discord's API for bots: 50 calls in any second; for each route 5 in
-// 5 s that begin with the first call, where routes that differ only in ids share
-// a bucket, once for every channel, guild or webhook; and 10,000 answers 401, 403
-// and 429 from an address in 10 minutes, after which it is refused everything.
-// Speed shortens the 10 minutes. SharedRefusal has the scope shared and is not
-// one of the 10,000.
+// discord is Discord's API for bots. Its limits are:
+//
+//	global, per bot      50 calls in any second
+//	per route            5 calls in a fixed window of 5 s
+//	per address          10,000 responses 401, 403 and 429 in 10 minutes
+//
+// Routes that differ only in IDs share a bucket, except for channel, guild and webhook IDs.
+// Above the limit per address every call is refused. Speed shortens the 10 minutes. A
+// SharedRefusal reports the scope "shared" and does not count towards the limit per address.
 func discord(m *policyMaker) contract {
 	global := m.window(sliding, "global", requests, 50, time.Second)
 	route := m.window(fixed, "route", requests, 5, 5*time.Second)
 	invalid := m.window(fixed, "invalid", requests, 10_000, 10*time.Minute)
 	limited := func(scope string, after time.Duration) reply {
 		rep := document(http.StatusTooManyRequests, object{
-			"message": "You are being rate limited.", "retry_after": fraction(after), "global": scope == "global",
+			"message": "You are being rate limited.", "retry_after": fractionalSeconds(after), "global": scope == "global",
 		})
-		rep.header.Set("Retry-After", strconv.FormatFloat(fraction(after), 'f', -1, 64))
+		rep.header.Set("Retry-After", strconv.FormatFloat(fractionalSeconds(after), 'f', -1, 64))
 		setHeader(rep.header, "X-RateLimit-Scope", scope)
 		if scope == "global" {
 			setHeader(rep.header, "X-RateLimit-Global", "true")
@@ -31,13 +34,13 @@ func discord(m *policyMaker) contract {
 	}
 	return contract{
 		charges: func(c *call) []charge {
-			all := []charge{{policy: invalid, scope: clientAddress(c), need: 1}}
+			charges := []charge{{policy: invalid, scope: clientAddress(c), need: 1}}
 			bot := owner(credential(c))
 			if bot == "" {
-				return all
+				return charges
 			}
-			hash, of := discordBucket(c)
-			return append(all, charge{policy: global, scope: bot, cost: 1}, charge{policy: route, scope: bot + " " + hash + " " + of, cost: 1})
+			hash, id := discordBucket(c)
+			return append(charges, charge{policy: global, scope: bot, cost: 1}, charge{policy: route, scope: bot + " " + hash + " " + id, cost: 1})
 		},
 		setHeaders: func(h http.Header, v *decision) {
 			s := v.state(route)
@@ -46,15 +49,15 @@ func discord(m *policyMaker) contract {
 			}
 			setHeader(h, "X-RateLimit-Limit", number(s.policy.limit))
 			setHeader(h, "X-RateLimit-Remaining", number(s.remaining))
-			setHeader(h, "X-RateLimit-Reset", strconv.FormatFloat(fraction(s.reset.Sub(time.Unix(0, 0))), 'f', 3, 64))
-			setHeader(h, "X-RateLimit-Reset-After", strconv.FormatFloat(fraction(s.reset.Sub(v.at)), 'f', 3, 64))
+			setHeader(h, "X-RateLimit-Reset", strconv.FormatFloat(fractionalSeconds(s.reset.Sub(time.Unix(0, 0))), 'f', 3, 64))
+			setHeader(h, "X-RateLimit-Reset-After", strconv.FormatFloat(fractionalSeconds(s.reset.Sub(v.at)), 'f', 3, 64))
 		},
 		refuse: func(c *call, v *decision) reply {
 			switch v.refusedBy.policy {
 			case invalid:
-				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned for a while\n")
+				rep := text(http.StatusTooManyRequests, "text/plain", "this address is banned temporarily\n")
 				rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))
-				rep.noHeaders, rep.noPenalty = true, true // it is banned already
+				rep.noHeaders, rep.noPenalty = true, true // a banned address is not charged again
 				return rep
 			case global:
 				return limited("global", v.untilAvailable())
@@ -64,7 +67,7 @@ func discord(m *policyMaker) contract {
 		respond: func(c *call, v *decision) reply {
 			switch {
 			case v.state(route) == nil:
-				return document(http.StatusUnauthorized, object{"message": "There is no token.", "code": 0})
+				return document(http.StatusUnauthorized, object{"message": "The token is missing.", "code": 0})
 			case m.hits(SharedRefusal):
 				rep := withBucket(limited("shared", time.Second), c)
 				rep.noPenalty = true
@@ -90,20 +93,20 @@ func withBucket(rep reply, c *call) reply {
 	return rep
 }
 
-// discordBucket is the hash of method and route without ids, and the id that the
-// bucket is of.
-func discordBucket(c *call) (hash, of string) {
+// discordBucket returns the hash of the method and the route without IDs, and the channel,
+// guild or webhook ID that the bucket belongs to.
+func discordBucket(c *call) (hash, id string) {
 	parts := strings.Split(c.URL.Path, "/")
 	for i, part := range parts {
 		if _, err := strconv.ParseUint(part, 10, 64); err != nil || i == 0 {
 			continue
 		}
 		if top := parts[i-1]; top == "channels" || top == "guilds" || top == "webhooks" {
-			of = part
+			id = part
 		}
 		parts[i] = "id"
 	}
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(c.Method + strings.Join(parts, "/")))
-	return strconv.FormatUint(h.Sum64(), 16), of
+	return strconv.FormatUint(h.Sum64(), 16), id
 }

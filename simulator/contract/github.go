@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// githubSecondary are the limits that GitHub shares between REST and GraphQL and
-// says nothing of in headers: 100 calls in flight, and points a minute.
+// githubSecondary contains the limits that REST and GraphQL share and that no header reports:
+// 100 calls in flight, and points per minute.
 type githubSecondary struct {
 	inFlight, perMinute *policy
 	maker               *policyMaker
@@ -28,12 +28,12 @@ func (g githubSecondary) charges(scope string, cost float64) []charge {
 	return []charge{{policy: g.inFlight, scope: scope, cost: 1}, {policy: g.perMinute, scope: scope, cost: cost}}
 }
 
-// isLimitOf reports whether a refusal is one of these.
+// isLimitOf reports whether a secondary limit refused the call.
 func (g githubSecondary) isLimitOf(v *decision) bool {
 	return v.refusedBy.policy == g.inFlight || v.refusedBy.policy == g.perMinute
 }
 
-// refuse asks for a minute at least, accelerated like the window.
+// refuse requests a delay of at least one minute, accelerated like the window.
 func (g githubSecondary) refuse(v *decision) reply {
 	rep := document(http.StatusForbidden, object{
 		"message":           "You have exceeded a secondary rate limit.",
@@ -45,7 +45,7 @@ func (g githubSecondary) refuse(v *decision) reply {
 
 const githubDocs = "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api"
 
-// githubHeaders are the same for each resource.
+// githubHeaders writes the rate-limit headers of one resource.
 func githubHeaders(h http.Header, resource string, s *accountState) {
 	setHeader(h, "x-ratelimit-limit", number(s.policy.limit))
 	setHeader(h, "x-ratelimit-remaining", number(s.remaining))
@@ -54,16 +54,15 @@ func githubHeaders(h http.Header, resource string, s *accountState) {
 	setHeader(h, "x-ratelimit-resource", resource)
 }
 
-// githubREST is GitHub's REST API: by account 5,000 calls an hour of the
-// resource core and 30 a minute of search, in windows that begin with their
-// first call; 100 in flight; 900 points in any minute, of which a write costs 5.
-// An answer 304 costs nothing of the first two. Speed shortens the hour and both
-// minutes. GET /rate_limit costs points alone.
+// githubREST is GitHub's REST API. It allows each account 5,000 calls an hour of the resource
+// core and 30 a minute of the resource search, in fixed windows. Secondary limits are 100 calls
+// in flight and 900 points in any minute; a write costs 5 points. A 304 costs only points, as
+// does GET /rate_limit. Speed shortens the hour and the minutes.
 func githubREST(m *policyMaker) contract {
 	core := m.window(fixed, "core", requests, 5_000, time.Hour)
 	search := m.window(fixed, "search", requests, 30, time.Minute)
 	secondary := newGithubSecondary(m, 900)
-	unchanged := func(c *call) bool {
+	notModified := func(c *call) bool {
 		return m.switches[NoETag] == 0 && c.Method == http.MethodGet && c.Header.Get("If-None-Match") == m.etag(c)
 	}
 	primary := func(v *decision) (string, *accountState) {
@@ -74,25 +73,25 @@ func githubREST(m *policyMaker) contract {
 	}
 	return contract{
 		charges: func(c *call) []charge {
-			who := owner(credential(c))
-			if who == "" {
+			account := owner(credential(c))
+			if account == "" {
 				return nil
 			}
 			cost := 1.0
 			if c.Method != http.MethodGet && c.Method != http.MethodHead && c.Method != http.MethodOptions {
 				cost = 5
 			}
-			first := charge{policy: core, scope: who, cost: 1}
+			main := charge{policy: core, scope: account, cost: 1}
 			if strings.HasPrefix(c.URL.Path, "/search/") {
-				first.policy = search
+				main.policy = search
 			}
-			if unchanged(c) || c.URL.Path == "/rate_limit" {
-				first.cost, first.need = 0, 1
+			if notModified(c) || c.URL.Path == "/rate_limit" {
+				main.cost, main.need = 0, 1
 			}
 			if c.URL.Path == "/rate_limit" {
-				first.need = 0
+				main.need = 0
 			}
-			return append(secondary.charges(who, cost), first)
+			return append(secondary.charges(account, cost), main)
 		},
 		setHeaders: func(h http.Header, v *decision) {
 			resource, s := primary(v)
@@ -127,7 +126,7 @@ func githubREST(m *policyMaker) contract {
 			if m.switches[NoETag] == 0 {
 				setHeader(rep.header, "ETag", m.etag(c))
 			}
-			if unchanged(c) {
+			if notModified(c) {
 				rep.status, rep.body = http.StatusNotModified, nil
 			}
 			return rep
@@ -135,11 +134,11 @@ func githubREST(m *policyMaker) contract {
 	}
 }
 
-// issues is how many every repository has.
+// issues is the number of issues of every repository.
 const issues = 95
 
-// githubIssues is a page of issues. The links to the others name the repository
-// by its number, as the real ones do.
+// githubIssues returns a page of issues. Links to other pages contain the repository's ID
+// instead of its name, as in the real API.
 func githubIssues(c *call) reply {
 	q := c.URL.Query()
 	page, size := parseAtLeast(q.Get("page"), 1, 1), min(100, parseAtLeast(q.Get("per_page"), 1, 30))
@@ -170,7 +169,7 @@ func githubIssues(c *call) reply {
 	return rep
 }
 
-// githubByNumber is /repositories/{id}/issues for /repos/{owner}/{name}/issues.
+// githubByNumber maps /repos/{owner}/{name}/issues to /repositories/{id}/issues.
 func githubByNumber(u *url.URL) string {
 	parts := strings.Split(u.Path, "/")
 	if len(parts) != 5 || parts[1] != "repos" {
@@ -183,7 +182,7 @@ func githubByNumber(u *url.URL) string {
 	return fmt.Sprintf("/repositories/%d/issues", 1_000_000+id)
 }
 
-// origin is scheme and host of the address that was called.
+// origin returns the scheme and host of the request.
 func origin(c *call) string {
 	if c.TLS != nil {
 		return "https://" + c.Host
@@ -191,27 +190,27 @@ func origin(c *call) string {
 	return "http://" + c.Host
 }
 
-// parseAtLeast reads a number; what is none, or is below the least, is the usual one.
-func parseAtLeast(text string, least, usual int) int {
+// parseAtLeast parses a number. If it is invalid or less than least, usual is returned.
+func parseAtLeast(text string, minimum, fallback int) int {
 	n, err := strconv.Atoi(text)
-	if err != nil || n < least {
-		return usual
+	if err != nil || n < minimum {
+		return fallback
 	}
 	return n
 }
 
-// githubGraphQL is POST /graphql: by account 5,000 points in an hour that begins
-// with its first call. A query costs a hundredth of the requests that its
-// connections would take at their full sizes, and at least 1. Over it the answer
-// is 200 with an error. 100 in flight and 2,000 secondary points in any minute,
-// of which a mutation costs 5. Speed shortens hour and minute.
+// githubGraphQL is GitHub's POST /graphql. It allows each account 5,000 points in a fixed
+// window of an hour. A query costs a hundredth of the requests that its connections need at
+// full size, at least 1. A refusal is a 200 with an error. Secondary limits are 100 calls in
+// flight and 2,000 points in any minute; a mutation costs 5 points. Speed shortens the hour and
+// the minute.
 func githubGraphQL(m *policyMaker) contract {
 	hourly := m.window(fixed, "graphql", points, 5_000, time.Hour)
 	secondary := newGithubSecondary(m, 2_000)
 	return contract{
 		charges: func(c *call) []charge {
-			who := owner(credential(c))
-			if who == "" || c.Method != http.MethodPost {
+			account := owner(credential(c))
+			if account == "" || c.Method != http.MethodPost {
 				return nil
 			}
 			g := readQuery(c.body)
@@ -219,7 +218,7 @@ func githubGraphQL(m *policyMaker) contract {
 			if strings.HasPrefix(strings.TrimSpace(g.Query), "mutation") {
 				minute = 5
 			}
-			return append(secondary.charges(who, minute), charge{policy: hourly, scope: who, cost: githubCost(g)})
+			return append(secondary.charges(account, minute), charge{policy: hourly, scope: account, cost: githubCost(g)})
 		},
 		setHeaders: func(h http.Header, v *decision) { githubHeaders(h, "graphql", v.state(hourly)) },
 		refuse: func(_ *call, v *decision) reply {
@@ -233,7 +232,7 @@ func githubGraphQL(m *policyMaker) contract {
 		},
 		respond: func(c *call, v *decision) reply {
 			if len(v.states) == 0 {
-				rep := document(http.StatusUnauthorized, object{"message": "This needs POST and a token."})
+				rep := document(http.StatusUnauthorized, object{"message": "POST and a token are required."})
 				rep.noHeaders = true
 				return rep
 			}

@@ -6,13 +6,13 @@ import (
 	"strconv"
 )
 
-// query is the body of a GraphQL call.
+// query is the body of a GraphQL request.
 type query struct {
 	Query     string         `json:"query"`
 	Variables map[string]any `json:"variables"`
 }
 
-// readQuery is empty for a body that is none.
+// readQuery returns the zero value for an invalid body.
 func readQuery(body []byte) query {
 	var q query
 	if json.Unmarshal(body, &q) != nil {
@@ -23,18 +23,18 @@ func readQuery(body []byte) query {
 
 var connections = regexp.MustCompile(`[{}]|\b(?:first|last)\s*:\s*(\d+|\$\w+)`)
 
-// sizes adds up what a query's connections would take at their full sizes: the
-// requests, one for each parent, and the nodes. A connection inside another is
-// there once for each of its nodes.
+// sizes returns the cost of a query at the full size of its connections: the number of
+// requests, one per parent node, and the number of nodes. A nested connection counts once for
+// each node of its parent.
 func (q query) sizes() (calls, nodes int) {
-	const most = 1 << 30 // of a product; sums of a few stay within an int
+	const maxProduct = 1 << 30 // bounds each product, so that the sums do not overflow
 	parents := []int{1}
-	size := 1 // of the connection whose selection comes next
+	size := 1 // size of the connection whose selection follows
 	for _, m := range connections.FindAllStringSubmatch(q.Query, -1) {
 		top := parents[len(parents)-1]
 		switch m[0] {
 		case "{":
-			parents = append(parents, min(most, top*size))
+			parents = append(parents, min(maxProduct, top*size))
 			size = 1
 		case "}":
 			if len(parents) > 1 {
@@ -43,18 +43,17 @@ func (q query) sizes() (calls, nodes int) {
 		default:
 			size = q.size(m[1])
 			calls += top
-			nodes += min(most, top*size)
+			nodes += min(maxProduct, top*size)
 		}
 	}
 	return calls, nodes
 }
 
-// size reads a number or a variable; one that isn't given counts as 100, the
-// most that GitHub allows.
+// size parses a number or a variable. A missing variable counts as 100, GitHub's maximum.
 func (q query) size(text string) int {
 	if text[0] == '$' {
-		n, given := q.Variables[text[1:]].(float64)
-		if !given {
+		n, ok := q.Variables[text[1:]].(float64)
+		if !ok {
 			return 100
 		}
 		return int(min(max(0, n), 1000))

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// hubspot is HubSpot's API for a private app: by portal (the owner of the token)
-// 190 calls in any 10 s and 650,000 in a day of UTC. Speed shortens both.
+// hubspot is HubSpot's API for a private app. It allows each portal (the owner of the token)
+// 190 calls in any 10 s and 650,000 in a UTC day. Speed shortens both.
 func hubspot(m *policyMaker) contract {
 	rolling := m.window(sliding, "TEN_SECONDLY_ROLLING", requests, 190, 10*time.Second)
 	daily := m.day("DAILY", 650_000, 0)
@@ -37,7 +37,7 @@ func hubspot(m *policyMaker) contract {
 		},
 		respond: func(c *call, v *decision) reply {
 			if len(v.states) == 0 {
-				return document(http.StatusUnauthorized, object{"status": "error", "category": "INVALID_AUTHENTICATION", "message": "There is no token."})
+				return document(http.StatusUnauthorized, object{"status": "error", "category": "INVALID_AUTHENTICATION", "message": "The token is missing."})
 			}
 			return document(http.StatusOK, m.content(c))
 		},

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// ietf is an API that follows the draft of the RateLimit header fields: by
-// credential, or address, 100 calls in 60 s and 10,000 in 86,400 s that begin
-// with the first. Speed shortens both.
+// ietf is an API that implements the IETF draft of the RateLimit header fields. It allows each
+// credential, or address, 100 calls in 60 s and 10,000 in 86,400 s, in fixed windows. Speed
+// shortens both.
 func ietf(m *policyMaker) contract {
 	policies := []*policy{
 		m.window(fixed, "burst", requests, 100, time.Minute),
@@ -18,39 +18,39 @@ func ietf(m *policyMaker) contract {
 	}
 	return contract{
 		charges: func(c *call) []charge {
-			who := owner(credential(c))
-			if who == "" {
-				who = clientAddress(c)
+			scope := owner(credential(c))
+			if scope == "" {
+				scope = clientAddress(c)
 			}
-			var all []charge
+			var charges []charge
 			for _, p := range policies {
-				all = append(all, charge{policy: p, scope: who, cost: 1})
+				charges = append(charges, charge{policy: p, scope: scope, cost: 1})
 			}
-			return all
+			return charges
 		},
 		setHeaders: func(h http.Header, v *decision) {
-			var stated, left []string
-			vanished := false
+			var limits, remaining []string
+			omitPolicy := false
 			for _, s := range v.states {
-				stated = append(stated, fmt.Sprintf(`"%s";q=%v;w=%d`, s.policy.name, s.policy.limit, seconds(s.policy.window)))
-				left = append(left, fmt.Sprintf(`"%s";r=%s;t=%d`, s.policy.name, number(s.remaining), seconds(s.reset.Sub(v.at))))
-				vanished = vanished || s.remaining < 1 && m.switches[VanishingPolicy] > 0
+				limits = append(limits, fmt.Sprintf(`"%s";q=%v;w=%d`, s.policy.name, s.policy.limit, seconds(s.policy.window)))
+				remaining = append(remaining, fmt.Sprintf(`"%s";r=%s;t=%d`, s.policy.name, number(s.remaining), seconds(s.reset.Sub(v.at))))
+				omitPolicy = omitPolicy || s.remaining < 1 && m.switches[VanishingPolicy] > 0
 			}
-			if !vanished {
-				setHeader(h, "RateLimit-Policy", strings.Join(stated, ","))
+			if !omitPolicy {
+				setHeader(h, "RateLimit-Policy", strings.Join(limits, ","))
 			}
-			setHeader(h, "RateLimit", strings.Join(left, ","))
+			setHeader(h, "RateLimit", strings.Join(remaining, ","))
 		},
 		refuse: func(_ *call, v *decision) reply {
-			var violated []string
+			var exceeded []string
 			for _, s := range v.states {
 				if s.exceeded {
-					violated = append(violated, s.policy.name)
+					exceeded = append(exceeded, s.policy.name)
 				}
 			}
 			rep := document(http.StatusTooManyRequests, object{
 				"type":  "https://iana.org/assignments/http-problem-types#quota-exceeded",
-				"title": "There is nothing left of a quota.", "violated-policies": violated,
+				"title": "A quota is exhausted.", "violated-policies": exceeded,
 			})
 			rep.header.Set("Content-Type", "application/problem+json")
 			rep.header.Set("Retry-After", strconv.Itoa(seconds(v.untilAvailable())))

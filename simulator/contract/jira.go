@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// jira is Jira Cloud's API: by tenant (the host) 65,000 points in an hour of the
-// clock, of which a read costs 1 and 1 for each object in the answer, a write 1;
-// and by tenant, method and endpoint (the path without what comes after its
-// fourth part) 10 calls in any second. Once the points are used up the policy is
-// no longer announced, and the announced seconds to the reset are a fifth of the
-// window too many. Speed shortens the hour.
+// jira is Jira Cloud's API. It allows each tenant (host) 65,000 points in an hour of the clock.
+// A read costs 1 point plus 1 for each returned object, a write 1 point. It also allows each
+// tenant, method and endpoint (the first four path segments) 10 calls in any second.
+//
+// When the points are exhausted the policy is no longer reported, and the reported seconds to
+// the reset are too long by a fifth of the window. Speed shortens the hour.
 func jira(m *policyMaker) contract {
 	burst := m.window(sliding, "burst", requests, 10, time.Second)
 	quota := m.window(aligned, "tenant-app-quota", points, 65_000, time.Hour)
@@ -72,8 +72,8 @@ func jira(m *policyMaker) contract {
 	}
 }
 
-// jiraObjects is how many objects are read: one, or as many as a search may
-// find.
+// jiraObjects returns the number of objects that a call reads: one, or the maximum result of a
+// search.
 func jiraObjects(c *call) int {
 	switch {
 	case c.Method != http.MethodGet:
@@ -84,7 +84,7 @@ func jiraObjects(c *call) int {
 	return 1
 }
 
-// iso leaves out what is zero behind the minutes, and rounds up to a second.
+// iso formats a time, rounded up to a second, and omits seconds that are zero.
 func iso(t time.Time) string {
 	t = t.Add(time.Second - 1).UTC().Truncate(time.Second)
 	if t.Second() == 0 {

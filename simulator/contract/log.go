@@ -2,14 +2,14 @@ package contract
 
 import "time"
 
-// logEntry is one line of the record of an account.
+// logEntry is one charge or refund of an account.
 type logEntry struct {
 	at      time.Time
-	units   float64 // negative for what was given back
+	units   float64 // negative for a refund
 	refused bool
 }
 
-// record writes down what arrived. A refused call held no place for any time.
+// record adds a charge. A refused call uses no concurrency, so its charge is refunded at once.
 func (a *account) record(at time.Time, units float64, refused bool) {
 	a.log = append(a.log, logEntry{at, units, refused})
 	if refused && a.policy.kind == concurrency {
@@ -17,19 +17,19 @@ func (a *account) record(at time.Time, units float64, refused bool) {
 	}
 }
 
-// resetLog ends the record and begins another, with what is still in flight.
+// resetLog starts a new log that contains only the calls in flight.
 func (a *account) resetLog(at time.Time) {
-	held := 0.0
+	inFlight := 0.0
 	for _, e := range a.log {
-		held += e.units
+		inFlight += e.units
 	}
 	a.log = nil
-	if a.policy.kind == concurrency && held > 0 {
-		a.log = []logEntry{{at: at, units: held}}
+	if a.policy.kind == concurrency && inFlight > 0 {
+		a.log = []logEntry{{at: at, units: inFlight}}
 	}
 }
 
-// used is what accepted calls took: units, or unit-seconds of places.
+// used returns the units of accepted calls; for a concurrency limit, in unit-seconds.
 func (a *account) used() float64 {
 	sum, area := 0.0, 0.0
 	for i, e := range a.log {
@@ -46,9 +46,9 @@ func (a *account) used() float64 {
 	return max(0, sum)
 }
 
-// maxInWindow is the greatest number of units in one window, as the record has it. Of
-// a bucket it is the greatest number beyond what was restored meanwhile, of
-// places the most in flight at once.
+// maxInWindow returns the maximum number of units in one window according to the log. For a
+// bucket it is the maximum above the restored units, for a concurrency limit the maximum in
+// flight.
 func (a *account) maxInWindow(log []logEntry) float64 {
 	switch p := a.policy; p.kind {
 	case fixed:
@@ -67,44 +67,44 @@ func (a *account) maxInWindow(log []logEntry) float64 {
 	}
 }
 
-// maxByWindow adds up groups of entries that follow each other.
+// maxByWindow returns the largest sum of consecutive entries in the same window.
 func maxByWindow(log []logEntry, same func(first, e logEntry) bool) float64 {
-	first, most, sum := 0, 0.0, 0.0
+	first, maximum, sum := 0, 0.0, 0.0
 	for i, e := range log {
 		if !same(log[first], e) {
 			first, sum = i, 0
 		}
 		sum += e.units
-		most = max(most, sum)
+		maximum = max(maximum, sum)
 	}
-	return most
+	return maximum
 }
 
-// maxSliding is the greatest sum over any closed window: over those that end
-// with an entry, for any other can be moved back to its last.
+// maxSliding returns the largest sum in any closed window. Windows that end with an entry are
+// sufficient, because any other can be moved back to its last entry.
 func maxSliding(log []logEntry, window time.Duration) float64 {
-	from, most, sum := 0, 0.0, 0.0
+	from, maximum, sum := 0, 0.0, 0.0
 	for _, e := range log {
 		sum += e.units
 		for e.at.Sub(log[from].at) > window {
 			sum -= log[from].units
 			from++
 		}
-		most = max(most, sum)
+		maximum = max(maximum, sum)
 	}
-	return most
+	return maximum
 }
 
-// maxOverRestored is the greatest sum over any run of entries less what was restored
-// from its first to its last.
+// maxOverRestored returns the largest sum of consecutive entries minus the units restored
+// between the first and the last of them.
 func maxOverRestored(log []logEntry, restore float64) float64 {
-	most, run := 0.0, 0.0
+	maximum, run := 0.0, 0.0
 	for i, e := range log {
 		if i > 0 {
 			run = max(0, run-e.at.Sub(log[i-1].at).Seconds()*restore)
 		}
 		run = max(0, run+e.units)
-		most = max(most, run)
+		maximum = max(maximum, run)
 	}
-	return most
+	return maximum
 }

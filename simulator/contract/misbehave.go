@@ -10,66 +10,65 @@ import (
 	"time"
 )
 
-// Switch names a misbehaviour. Its value is a percentage of the calls, drawn
-// for each, unless it says otherwise; one that is just turned on is on above 0.
+// Switch is a deviation from the documented API. Its value is the percentage of calls that are
+// affected. A switch marked "on" is enabled by any value above 0.
 type Switch string
 
 // The switches.
 const (
-	Silent         Switch = "silent"          // on: headers announce nothing and there is no Retry-After
-	ResetSkew      Switch = "reset-skew"      // resets are announced so many seconds late; negative: early
-	RefusedWith200 Switch = "200-with-error"  // refusals have status 200 and the body of the error
-	Forbidden      Switch = "403-not-a-limit" // accepted calls get 403 for want of a permission
-	NoRetryAfter   Switch = "no-retry-after"  // refusals are without
-	// FloatRetryAfter writes it with three decimals, rounded up.
+	Silent         Switch = "silent"          // on: no rate-limit headers and no Retry-After
+	ResetSkew      Switch = "reset-skew"      // number of seconds by which reported resets are late; negative: early
+	RefusedWith200 Switch = "200-with-error"  // refusals have status 200 and an error in the body
+	Forbidden      Switch = "403-not-a-limit" // accepted calls get 403 because of a missing permission
+	NoRetryAfter   Switch = "no-retry-after"  // refusals have no Retry-After
+	// FloatRetryAfter writes Retry-After with three decimals, rounded up.
 	FloatRetryAfter Switch = "float-retry-after"
-	// LongRetryAfter makes it twice the time to the reset, and at least a second
-	// more.
+	// LongRetryAfter sets Retry-After to twice the time to the reset plus one second.
 	LongRetryAfter Switch = "retry-after-beyond-reset"
-	// RemainingWhenRefused announces that something is left along with a refusal.
+	// RemainingWhenRefused reports at least one remaining unit with a refusal.
 	RemainingWhenRefused Switch = "remaining-when-refused"
-	VanishingPolicy      Switch = "vanishing-policy" // on: no policy header once something is used up
-	FixedWindows         Switch = "fixed-windows"    // on: windows begin with their first call; not calendar days
-	SlidingWindows       Switch = "sliding-windows"  // on: windows slide; not calendar days
-	NoETag               Switch = "no-etag"          // on: answers have no validator, and none is honoured
-	HTML                 Switch = "html"             // accepted calls get an error page with status 200
-	// NotReady is on: what is dated yesterday is refused before 02:00 in Korea.
+	VanishingPolicy      Switch = "vanishing-policy" // on: no policy header when a policy is exhausted
+	FixedWindows         Switch = "fixed-windows"    // on: windows begin with their first call, except calendar days
+	SlidingWindows       Switch = "sliding-windows"  // on: windows slide, except calendar days
+	NoETag               Switch = "no-etag"          // on: responses have no validator, and conditional requests are ignored
+	HTML                 Switch = "html"             // accepted calls get a page of HTML with status 200
+	// NotReady is on: yesterday's data is not available before 02:00 in Korea.
 	NotReady      Switch = "not-ready"
-	SessionExpiry Switch = "session-expiry" // a session dies after so many calls
-	Gzip          Switch = "gzip"           // on: answers are compressed for who accepts it
-	// SharedRefusal refuses accepted calls for what others do: Riot's service,
-	// Discord's shared scope, Stripe's lock_timeout. It counts as no refusal.
+	SessionExpiry Switch = "session-expiry" // number of calls after which a session expires
+	Gzip          Switch = "gzip"           // on: responses are compressed if the client accepts gzip
+	// SharedRefusal refuses accepted calls because of other users: Riot's service limit,
+	// Discord's shared scope, Stripe's lock_timeout. Stats do not count it as a refusal.
 	SharedRefusal Switch = "shared-refusal"
 )
 
-// switches has the names a switch's contracts begin with; none means all.
+// switches maps a switch to the name prefixes of the contracts that support it; nil means all.
 var switches = map[Switch][]string{
 	Silent: nil, ResetSkew: nil, RefusedWith200: nil, Forbidden: nil, NoRetryAfter: nil, FloatRetryAfter: nil, LongRetryAfter: nil,
 	RemainingWhenRefused: nil, VanishingPolicy: {"ietf"}, FixedWindows: nil, SlidingWindows: nil, NoETag: {"github-rest"}, HTML: nil,
 	NotReady: {"nexon"}, SessionExpiry: {"court"}, Gzip: nil, SharedRefusal: {"riot", "discord", "stripe"},
 }
 
-// checkSwitches reports switches that don't exist or mean nothing to a contract.
+// checkSwitches returns an error for a switch that is unknown or not supported by a contract.
 func checkSwitches(given map[Switch]float64, name string) error {
 	for s := range given {
 		of, known := switches[s]
 		if !known {
-			return fmt.Errorf("there is no switch %q; there are %q", s, slices.Sorted(maps.Keys(switches)))
+			return fmt.Errorf("unknown switch %q; known switches are %q", s, slices.Sorted(maps.Keys(switches)))
 		}
 		if of != nil && !slices.ContainsFunc(of, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			return fmt.Errorf("switch %q means nothing to %s; it is for %s", s, name, strings.Join(of, ", "))
+			return fmt.Errorf("switch %q is not supported by %s, only by %s", s, name, strings.Join(of, ", "))
 		}
 	}
 	return nil
 }
 
-// hits draws whether a switch hits this call.
+// hits returns true with the probability of a switch.
 func (m *policyMaker) hits(s Switch) bool {
 	percent := m.switches[s]
 	return percent > 0 && m.rng.Float64()*100 < percent
 }
 
-// buildReply makes up the answer to a judged call.
+// buildReply returns the response to a call after the decision.
 func (u *Upstream) buildReply(c *call, v *decision) reply {
 	m := u.maker
 	for i := range v.states {
@@ -85,7 +84,7 @@ func (u *Upstream) buildReply(c *call, v *decision) reply {
 		rep = u.contract.refuse(c, v)
 		m.retryAfter(rep.header, v)
 	case m.hits(Forbidden):
-		rep = document(http.StatusForbidden, object{"message": "this credential may not read that"})
+		rep = document(http.StatusForbidden, object{"message": "the credential has no permission for this resource"})
 	case m.hits(HTML):
 		rep = text(http.StatusOK, htmlType, htmlPage)
 	default:
@@ -110,13 +109,13 @@ const htmlPage = `<!DOCTYPE html>
 <html><head><meta charset="utf-8"><title>Error</title></head><body><p>Please try again later.</p></body></html>
 `
 
-// retryAfter bends what a contract wrote.
+// retryAfter applies the switches to the contract's Retry-After.
 func (m *policyMaker) retryAfter(h http.Header, v *decision) {
 	if h.Get("Retry-After") == "" {
 		return
 	}
 	if m.hits(FloatRetryAfter) {
-		h.Set("Retry-After", strconv.FormatFloat(fraction(v.untilAvailable()), 'f', 3, 64))
+		h.Set("Retry-After", strconv.FormatFloat(fractionalSeconds(v.untilAvailable()), 'f', 3, 64))
 	}
 	if m.hits(LongRetryAfter) {
 		h.Set("Retry-After", strconv.Itoa(2*seconds(v.refusedBy.reset.Sub(v.at))+1))

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// The last of a few calls is what is looked at.
+// Only the last of the calls is checked.
 func TestSwitches_Effects(t *testing.T) {
 	limited := get("GET /thing", bearer)
 	github := get("GET /search/code?q=x", bearer)
@@ -21,7 +21,7 @@ func TestSwitches_Effects(t *testing.T) {
 		value    float64
 		contract string
 		call     func() *http.Request
-		calls    int // the last of which is looked at
+		calls    int // the last one is checked
 		status   int
 		body     string
 		headers  map[string]string
@@ -31,7 +31,7 @@ func TestSwitches_Effects(t *testing.T) {
 		{ResetSkew, 7, "github-rest", github, 1, 200, "", map[string]string{"x-ratelimit-reset": "946684867"}},
 		{ResetSkew, -7, "github-rest", github, 1, 200, "", map[string]string{"x-ratelimit-reset": "946684853"}},
 		{RefusedWith200, 100, "ietf", limited, 101, 200, "#quota-exceeded", nil},
-		{Forbidden, 100, "github-rest", github, 1, 403, "may not", map[string]string{"x-ratelimit-remaining": "29"}},
+		{Forbidden, 100, "github-rest", github, 1, 403, "no permission", map[string]string{"x-ratelimit-remaining": "29"}},
 		{NoRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": ""}},
 		{FloatRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": "60.000"}},
 		{LongRetryAfter, 100, "ietf", limited, 101, 429, "", map[string]string{"Retry-After": "121"}},
@@ -61,13 +61,13 @@ func TestSwitches_Percentage(t *testing.T) {
 			}
 		}
 		if pages < 10 || pages > 60 {
-			t.Errorf("30 %% of 100 are %d", pages)
+			t.Errorf("30 %% of 100: got %d", pages)
 		}
 	})
 }
 
 func TestSwitches_WindowKind(t *testing.T) {
-	// Half of what is allowed late in one window, and all of it after that ended.
+	// halves uses half of the limit late in one window and all of it after the window's end.
 	halves := func(r rig) (refused int) {
 		call := get("GET /thing", bearer)
 		r.acceptAll(1, call)
@@ -82,23 +82,23 @@ func TestSwitches_WindowKind(t *testing.T) {
 	for turned, want := range map[Switch]int{FixedWindows: 0, SlidingWindows: 50} {
 		run(t, "ietf", Options{Misbehave: map[Switch]float64{turned: 1}}, func(t *testing.T, r rig) {
 			if got := halves(r); got != want {
-				t.Errorf("%s: %d are refused, not %d", turned, got, want)
+				t.Errorf("%s: got %d refused, want %d", turned, got, want)
 			}
 		})
 	}
 }
 
 func TestSwitches_NotReadyBeforeTwo(t *testing.T) {
-	asked := func(date string) func() *http.Request { return get("GET /x?date="+date, "X-Nxopen-Api-Key: a") }
-	// The bubble begins at nine in the morning of 1 January there.
+	call := func(date string) func() *http.Request { return get("GET /x?date="+date, "X-Nxopen-Api-Key: a") }
+	// The test begins at 09:00 on 1 January in Korea.
 	run(t, "nexon-service", Options{Misbehave: map[Switch]float64{NotReady: 1}}, func(t *testing.T, r rig) {
-		r.do(asked("1999-12-31")()).check(t, 200, "value")
-		r.do(asked("2000-01-01")()).check(t, 400, "OPENAPI00004")
+		r.do(call("1999-12-31")()).check(t, 200, "value")
+		r.do(call("2000-01-01")()).check(t, 400, "OPENAPI00004")
 		sleep(15*time.Hour + 2*time.Hour - time.Second)
-		r.do(asked("2000-01-01")()).check(t, 400, "OPENAPI00009")
-		r.do(asked("1999-12-31")()).check(t, 200, "value")
+		r.do(call("2000-01-01")()).check(t, 400, "OPENAPI00009")
+		r.do(call("1999-12-31")()).check(t, 200, "value")
 		sleep(time.Second)
-		r.do(asked("2000-01-01")()).check(t, 200, "value")
+		r.do(call("2000-01-01")()).check(t, 200, "value")
 		r.do(newRequest("GET /x")).check(t, 400, "OPENAPI00005")
 	})
 }
@@ -112,7 +112,7 @@ func TestSwitches_Gzip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if plain, err := io.ReadAll(z); err != nil || !strings.Contains(string(plain), "value") {
-			t.Errorf("%s, %v", plain, err)
+			t.Errorf("got body %s, error %v", plain, err)
 		}
 		r.do(newRequest("GET /thing", bearer)).check(t, 200, "value")
 	})
@@ -124,7 +124,7 @@ func TestSkew_DoesNotAffectStats(t *testing.T) {
 		a.checkHeader(t, "Date", "Sat, 01 Jan 2000 01:00:00 GMT")
 		a.checkHeader(t, "x-ratelimit-reset", "946688460")
 		if s := r.u.Stats(); !s.First.Equal(time.Now()) || !s.Last.Equal(time.Now()) {
-			t.Errorf("%v to %v", s.First, s.Last)
+			t.Errorf("got first %v, last %v", s.First, s.Last)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestExtraLatency_KeepsReportedValues(t *testing.T) {
 				inOrder = inOrder && len(order[i]) >= len(order[i+1]) && (len(order[i]) > len(order[i+1]) || order[i] > order[i+1])
 			}
 			if len(seen) != 30 || inOrder {
-				t.Errorf("%+v: %v", o, order)
+				t.Errorf("%+v: got order %v", o, order)
 			}
 		})
 	}
@@ -165,7 +165,7 @@ func TestConcurrency_IsFreeAfterDisconnect(t *testing.T) {
 		cancel()
 		sleep(time.Second)
 		if p := r.policy("global-concurrency"); p.Used != 1 || r.u.inFlight != 0 {
-			t.Errorf("%+v, %d in flight", p, r.u.inFlight)
+			t.Errorf("got %+v, %d in flight", p, r.u.inFlight)
 		}
 	})
 }

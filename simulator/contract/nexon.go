@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// korea is what clocks there are ahead of UTC, all the year.
+// korea is the offset of Korea's time zone, which has no daylight saving time.
 const korea = 9 * time.Hour
 
-// nexonService is Nexon's Open API with keys of the service stage: 500 calls in
-// any second and 20,000,000 a calendar day in Korea, by application. Speed
-// shortens the day. Nothing is announced, and what is refused is charged.
+// nexonService is Nexon's Open API with keys of the service stage. It allows each application
+// 500 calls in any second and 20,000,000 in a calendar day in Korea. Headers report nothing,
+// and refused calls are charged. Speed shortens the day.
 func nexonService(m *policyMaker) contract { return nexon(m, 500, 20_000_000) }
 
-// nexonDevelopment is the same with keys of the development stage: 5 a second
-// and 1,000 a day.
+// nexonDevelopment is the same API with keys of the development stage: 5 calls a second and
+// 1,000 a day.
 func nexonDevelopment(m *policyMaker) contract { return nexon(m, 5, 1_000) }
 
 func nexon(m *policyMaker, second, day float64) contract {

@@ -6,26 +6,25 @@ import (
 	"time"
 )
 
-// openai is OpenAI's API: by organisation and model buckets of 500 requests and
-// 30,000 tokens, each filled in a minute. What a call could take is held: a token
-// for every four bytes of the body, and max_tokens (256 if it says nothing). It
-// turns out to be less, and the difference is given back when the answer is
-// written. Speed multiplies what is restored.
+// openai is OpenAI's API. It has buckets of 500 requests and 30,000 tokens for each
+// organisation and model, both filled in a minute. A call reserves one token for every four
+// bytes of its body plus max_tokens (default 256). The unused part is refunded when the
+// response is written. Speed multiplies the restore rate.
 func openai(m *policyMaker) contract {
-	calls := m.bucket("requests", requests, 500, 500.0/60)
-	words := m.bucket("tokens", tokens, 30_000, 500)
+	requestBucket := m.bucket("requests", requests, 500, 500.0/60)
+	tokenBucket := m.bucket("tokens", tokens, 30_000, 500)
 	return contract{
 		charges: func(c *call) []charge {
-			who := owner(credential(c))
-			if who == "" {
+			organisation := owner(credential(c))
+			if organisation == "" {
 				return nil
 			}
 			p := readPrompt(c.body)
-			scope := who + " " + p.Model
-			return []charge{{policy: calls, scope: scope, cost: 1}, {policy: words, scope: scope, cost: p.prompt + p.maxTokens()}}
+			scope := organisation + " " + p.Model
+			return []charge{{policy: requestBucket, scope: scope, cost: 1}, {policy: tokenBucket, scope: scope, cost: p.prompt + p.maxTokens()}}
 		},
 		setHeaders: func(h http.Header, v *decision) {
-			for _, p := range []*policy{calls, words} {
+			for _, p := range []*policy{requestBucket, tokenBucket} {
 				s := v.state(p)
 				setHeader(h, "x-ratelimit-limit-"+p.name, number(p.limit))
 				setHeader(h, "x-ratelimit-remaining-"+p.name, number(float64(int(s.remaining))))
@@ -39,21 +38,21 @@ func openai(m *policyMaker) contract {
 		},
 		respond: func(c *call, v *decision) reply {
 			if len(v.states) == 0 {
-				return document(http.StatusUnauthorized, object{"error": object{"message": "There is no API key.", "code": "invalid_api_key"}})
+				return document(http.StatusUnauthorized, object{"error": object{"message": "The API key is missing.", "code": "invalid_api_key"}})
 			}
 			p := readPrompt(c.body)
-			answered := float64(int(p.maxTokens() / 2))
+			completion := float64(int(p.maxTokens() / 2))
 			body := m.content(c)
 			body["model"] = p.Model
-			body["usage"] = object{"prompt_tokens": p.prompt, "completion_tokens": answered, "total_tokens": p.prompt + answered}
+			body["usage"] = object{"prompt_tokens": p.prompt, "completion_tokens": completion, "total_tokens": p.prompt + completion}
 			rep := document(http.StatusOK, body)
-			rep.charges = []charge{{policy: words, scope: owner(credential(c)) + " " + p.Model, cost: answered - p.maxTokens()}}
+			rep.charges = []charge{{policy: tokenBucket, scope: owner(credential(c)) + " " + p.Model, cost: completion - p.maxTokens()}}
 			return rep
 		},
 	}
 }
 
-// prompt is the body of a call.
+// prompt is the body of a request.
 type prompt struct {
 	Model               string   `json:"model"`
 	MaxTokens           *float64 `json:"max_tokens"`
@@ -61,7 +60,7 @@ type prompt struct {
 	prompt              float64
 }
 
-// readPrompt takes a body that is none for a prompt without a model.
+// readPrompt returns a prompt without a model for an invalid body.
 func readPrompt(body []byte) prompt {
 	var p prompt
 	if json.Unmarshal(body, &p) != nil {
@@ -71,17 +70,17 @@ func readPrompt(body []byte) prompt {
 	return p
 }
 
-// maxTokens is how many tokens the answer may have.
+// maxTokens returns the maximum number of tokens of the completion.
 func (p prompt) maxTokens() float64 {
-	for _, given := range []*float64{p.MaxCompletionTokens, p.MaxTokens} {
-		if given != nil {
-			return max(0, *given)
+	for _, limit := range []*float64{p.MaxCompletionTokens, p.MaxTokens} {
+		if limit != nil {
+			return max(0, *limit)
 		}
 	}
 	return 256
 }
 
-// inMilliseconds is a duration as Go writes it, rounded up: 120ms, 6m0s.
+// inMilliseconds formats a duration, rounded up to milliseconds, as Go does: 120ms, 6m0s.
 func inMilliseconds(d time.Duration) string {
 	return max(0, (d + time.Millisecond - 1).Truncate(time.Millisecond)).String()
 }

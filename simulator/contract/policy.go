@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// kind is how a policy counts.
+// kind is the algorithm of a policy.
 type kind uint8
 
 const (
-	sliding     kind = iota // in any closed window
-	fixed                   // in windows that begin with the first call after the one before
-	aligned                 // in windows that follow each other without a gap
-	bucket                  // a stock that is restored continuously
-	concurrency             // calls in flight
-	minInterval             // the time between two calls
+	sliding     kind = iota // any closed window
+	fixed                   // windows that begin with the first call after the previous one
+	aligned                 // consecutive windows aligned to a clock
+	bucket                  // bucket with continuous restore
+	concurrency             // maximum calls in flight
+	minInterval             // minimum interval between calls
 )
 
-// Units of policies.
+// The units of policies.
 const (
 	requests   = "requests"
 	points     = "points"
@@ -25,20 +25,21 @@ const (
 	concurrent = "concurrent-requests"
 )
 
-// policy is one limit of a contract, as it is enforced: with Speed in it.
+// policy is one limit of a contract, after applying Speed.
 type policy struct {
 	name, unit string
 	kind       kind
 	limit      float64
-	window     time.Duration // of a bucket: in which it fills
-	offset     time.Duration // of aligned windows: how much later than UTC's they begin
-	strict     bool          // charges what is refused, too
+	window     time.Duration // bucket: time to fill it
+	offset     time.Duration // aligned: delay of the window's begin relative to UTC
+	strict     bool          // also charges refused calls
 }
 
 // short is the length below which windows are not accelerated.
 const short = 10 * time.Second
 
-// policyMaker makes the policies of one upstream and holds what chance decides there.
+// policyMaker creates the policies of one upstream. It also holds the upstream's random source
+// and switches.
 type policyMaker struct {
 	speed    float64
 	seed     uint64
@@ -46,7 +47,7 @@ type policyMaker struct {
 	rng      *rand.Rand
 }
 
-// accelerated is a duration of the real API as it is here.
+// accelerated returns a duration of the real API divided by Speed.
 func (m *policyMaker) accelerated(d time.Duration) time.Duration {
 	if d < short {
 		return d
@@ -54,7 +55,7 @@ func (m *policyMaker) accelerated(d time.Duration) time.Duration {
 	return time.Duration(float64(d) / m.speed)
 }
 
-// window limits units in windows of that kind, unless a switch wants another.
+// window returns a policy with windows of the given kind, unless a switch overrides the kind.
 func (m *policyMaker) window(k kind, name, unit string, limit float64, length time.Duration) *policy {
 	switch {
 	case m.switches[FixedWindows] > 0:
@@ -65,13 +66,13 @@ func (m *policyMaker) window(k kind, name, unit string, limit float64, length ti
 	return &policy{name: name, unit: unit, kind: k, limit: limit, window: m.accelerated(length)}
 }
 
-// day limits requests in calendar days of a zone, given by what it is ahead of
-// UTC. An accelerated day begins at midnight and follows the one before.
+// day returns a policy with calendar days in a time zone that is ahead of UTC. An accelerated
+// day begins at midnight and is followed by the next one.
 func (m *policyMaker) day(name string, limit float64, ahead time.Duration) *policy {
 	return &policy{name: name, unit: requests, kind: aligned, limit: limit, window: m.accelerated(24 * time.Hour), offset: -ahead}
 }
 
-// bucket holds up to limit units and restores so many a second.
+// bucket returns a policy with up to limit units that restores restore units per second.
 func (m *policyMaker) bucket(name, unit string, limit, restore float64) *policy {
 	full := time.Duration(limit / restore * float64(time.Second))
 	return &policy{name: name, unit: unit, kind: bucket, limit: limit, window: m.accelerated(full)}
@@ -81,15 +82,15 @@ func (m *policyMaker) concurrency(name string, limit float64) *policy {
 	return &policy{name: name, unit: concurrent, kind: concurrency, limit: limit}
 }
 
-// minInterval keeps calls apart. It also counts from what it refused.
-func (m *policyMaker) minInterval(name string, least time.Duration) *policy {
-	return &policy{name: name, unit: requests, kind: minInterval, limit: 1, window: least, strict: true}
+// minInterval returns a policy with a minimum interval between calls. Refused calls count too.
+func (m *policyMaker) minInterval(name string, interval time.Duration) *policy {
+	return &policy{name: name, unit: requests, kind: minInterval, limit: 1, window: interval, strict: true}
 }
 
-// restore is what a bucket gets back a second.
+// restore returns the restored units per second of a bucket.
 func (p *policy) restore() float64 { return p.limit / p.window.Seconds() }
 
-// span says what the limit is for, in words.
+// span describes the period of the limit in words.
 func (p *policy) span() string {
 	switch p.kind {
 	case bucket:
@@ -101,8 +102,8 @@ func (p *policy) span() string {
 	}
 }
 
-// budget is the most units that could have been used from the first call to
-// the last. Of places it is in unit-seconds.
+// budget returns the maximum number of units that could have been used between the first call
+// and the last; for a concurrency limit, in unit-seconds.
 func (p *policy) budget(first, last time.Time) float64 {
 	took := last.Sub(first)
 	switch p.kind {

@@ -9,20 +9,19 @@ import (
 
 var genericAgent = regexp.MustCompile(`(?i)^$|^(go-http-client|python|java|curl|wget|mozilla|okhttp|axios|node)`)
 
-// reddit is Reddit's API for an OAuth client: 1,000 calls in 600 s that begin
-// with the first, and a User-Agent of one's own with every call. Speed shortens
-// the 600 s.
+// reddit is Reddit's API for an OAuth client. It allows 1,000 calls in a fixed window of 600 s
+// and refuses generic User-Agents. Speed shortens the window.
 func reddit(m *policyMaker) contract {
 	period := m.window(fixed, "period", requests, 1_000, 10*time.Minute)
-	agent := m.window(fixed, "user-agent", requests, 0, 10*time.Minute) // for those that have none
+	genericAgentPolicy := m.window(fixed, "user-agent", requests, 0, 10*time.Minute) // for calls with a generic User-Agent
 	return contract{
 		charges: func(c *call) []charge {
-			who := owner(credential(c))
-			all := []charge{{policy: period, scope: who, cost: 1}}
+			scope := owner(credential(c))
+			charges := []charge{{policy: period, scope: scope, cost: 1}}
 			if genericAgent.MatchString(c.UserAgent()) {
-				all = append(all, charge{policy: agent, scope: who, cost: 1})
+				charges = append(charges, charge{policy: genericAgentPolicy, scope: scope, cost: 1})
 			}
-			return all
+			return charges
 		},
 		setHeaders: func(h http.Header, v *decision) {
 			s := v.state(period)

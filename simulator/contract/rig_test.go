@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// rig is an upstream in a bubble, where time passes only when it is told to.
+// rig is an upstream in a synctest bubble, whose clock advances only while all goroutines wait.
 type rig struct {
 	*testing.T
 	u *Upstream
@@ -27,10 +27,10 @@ func run(t *testing.T, name string, o Options, scene func(t *testing.T, r rig)) 
 	})
 }
 
-// sleep lets time go by.
+// sleep advances the clock of the bubble.
 func sleep(d time.Duration) { <-time.After(d) }
 
-// response is what came back, with headers in Go's spelling.
+// response is a recorded response with canonical header names.
 type response struct {
 	status int
 	header http.Header
@@ -40,11 +40,11 @@ type response struct {
 func (a response) check(t *testing.T, status int, parts ...string) {
 	t.Helper()
 	if a.status != status {
-		t.Fatalf("status is %d, not %d: %s", a.status, status, a.body)
+		t.Fatalf("got status %d, want %d: %s", a.status, status, a.body)
 	}
 	for _, part := range parts {
 		if !strings.Contains(a.body, part) {
-			t.Fatalf("body lacks %s: %s", part, a.body)
+			t.Fatalf("body does not contain %s: %s", part, a.body)
 		}
 	}
 }
@@ -52,11 +52,11 @@ func (a response) check(t *testing.T, status int, parts ...string) {
 func (a response) checkHeader(t *testing.T, name, want string) {
 	t.Helper()
 	if got := strings.Join(a.header.Values(name), "|"); got != want {
-		t.Fatalf("%s is %q, not %q", name, got, want)
+		t.Fatalf("header %s: got %q, want %q", name, got, want)
 	}
 }
 
-// newRequest makes a request of "GET /path", headers "Name: value" and a body.
+// newRequest returns a request for "GET /path" with headers "Name: value" and a body.
 func newRequest(what string, lines ...string) *http.Request {
 	method, path, _ := strings.Cut(what, " ")
 	var body io.Reader
@@ -89,18 +89,18 @@ func (r rig) do(q *http.Request) response {
 	return a
 }
 
-// acceptAll makes calls that must not be refused.
+// acceptAll makes n calls and fails the test if one is refused.
 func (r rig) acceptAll(n int, call func() *http.Request) {
 	r.Helper()
 	for i := range n {
 		a := r.do(call())
-		if len(r.u.refusals) > 0 { // Stats would go over all of the record, each time
+		if len(r.u.refusals) > 0 { // not Stats, which reads the whole log
 			r.Fatalf("call %d of %d was refused: %d %s, %v", i+1, n, a.status, a.body, r.u.violations)
 		}
 	}
 }
 
-// policy returns the only entry of a policy.
+// policy returns the statistics of a policy that has a single scope.
 func (r rig) policy(name string) PolicyStats {
 	r.Helper()
 	for _, p := range r.u.Stats().Policies {
@@ -108,6 +108,6 @@ func (r rig) policy(name string) PolicyStats {
 			return p
 		}
 	}
-	r.Fatalf("there is no policy %q in %+v", name, r.u.Stats().Policies)
+	r.Fatalf("no policy %q in %+v", name, r.u.Stats().Policies)
 	return PolicyStats{}
 }

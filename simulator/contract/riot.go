@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// riot is Riot's API with a development key: by key and region (the first label
-// of the host) 20 calls in 1 s and 100 in 120 s, and for each method (the path
-// without its last part) 30 in 10 s, in windows that begin with their first
-// call. Speed shortens those of 120 s and 10 s. SharedRefusal is the refusal of a
-// service behind it, which comes without a Retry-After.
+// riot is Riot's API with a development key. Its limits, in fixed windows, are:
+//
+//	per key and region (first label of the host)      20 calls in 1 s, 100 in 120 s
+//	per key, region and method                        30 calls in 10 s
+//
+// A method is the path without its last segment. Speed shortens the windows of 120 s and 10 s.
+// A SharedRefusal is the refusal of an internal service and has no Retry-After.
 func riot(m *policyMaker) contract {
 	app := []*policy{
 		m.window(fixed, "application-1s", requests, 20, time.Second),
@@ -62,7 +64,7 @@ func riot(m *policyMaker) contract {
 		respond: func(c *call, v *decision) reply {
 			switch {
 			case len(v.states) == 0:
-				rep := document(http.StatusUnauthorized, object{"status": object{"message": "There is no key.", "status_code": 401}})
+				rep := document(http.StatusUnauthorized, object{"status": object{"message": "The key is missing.", "status_code": 401}})
 				rep.noHeaders = true
 				return rep
 			case m.hits(SharedRefusal):

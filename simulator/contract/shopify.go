@@ -8,8 +8,8 @@ import (
 
 func shop(c *call) string { return owner(c.Header.Get("X-Shopify-Access-Token")) + " " + c.Host }
 
-// shopifyREST is Shopify's REST Admin API: by app and store a bucket of 40 calls
-// that leaks 2 a second. Speed multiplies the leak.
+// shopifyREST is Shopify's REST Admin API. It has a bucket of 40 calls for each app and store
+// that leaks 2 a second. Speed multiplies the leak rate.
 func shopifyREST(m *policyMaker) contract {
 	calls := m.bucket("calls", requests, 40, 2)
 	return contract{
@@ -27,18 +27,17 @@ func shopifyREST(m *policyMaker) contract {
 	}
 }
 
-// shopifyGraphQL is Shopify's GraphQL Admin API: by app and store a bucket of
-// 1,000 points, 50 a second restored. What a query could cost is held, 1 and a
-// point for each node that it asks for; nodes turn out to be fewer, and the
-// difference is given back when the answer is written. Speed multiplies what is
-// restored.
+// shopifyGraphQL is Shopify's GraphQL Admin API. It has a bucket of 1,000 points for each app
+// and store that restores 50 a second. A query reserves 1 point plus 1 for each node that it
+// could return. The unused part is refunded when the response is written. Speed multiplies the
+// restore rate.
 func shopifyGraphQL(m *policyMaker) contract {
 	cost := m.bucket("cost", points, 1_000, 50)
 	requested := func(c *call) float64 {
 		_, nodes := readQuery(c.body).sizes()
 		return float64(1 + nodes)
 	}
-	// status is the bucket as it will be without what is given back.
+	// status describes the bucket. left includes the refund.
 	status := func(requested float64, actual any, left float64) object {
 		return object{"cost": object{
 			"requestedQueryCost": requested, "actualQueryCost": actual,
@@ -54,14 +53,14 @@ func shopifyGraphQL(m *policyMaker) contract {
 			})
 		},
 		respond: func(c *call, v *decision) reply {
-			asked := requested(c)
-			actual := 1 + math.Floor((asked-1)*0.45)
+			requestedCost := requested(c)
+			actual := 1 + math.Floor((requestedCost-1)*0.45)
 			body := object{"data": object{"node": m.content(c)}}
 			if m.switches[Silent] == 0 {
-				body["extensions"] = status(asked, actual, v.state(cost).remaining+asked-actual)
+				body["extensions"] = status(requestedCost, actual, v.state(cost).remaining+requestedCost-actual)
 			}
 			rep := document(http.StatusOK, body)
-			rep.charges = []charge{{policy: cost, scope: shop(c), cost: actual - asked}}
+			rep.charges = []charge{{policy: cost, scope: shop(c), cost: actual - requestedCost}}
 			return rep
 		},
 	}

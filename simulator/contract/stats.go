@@ -10,42 +10,40 @@ import (
 	"time"
 )
 
-// Stats are what an upstream saw since its start or the last reset.
+// Stats describe the calls since the start or the last reset.
 type Stats struct {
-	Arrivals int `json:"arrivals"` // refused ones included
-	Refused  int `json:"refused"`  // by a policy; what a switch does to an accepted call is none
-	// Refusals has the refused by the first policy that refused them.
+	Arrivals int `json:"arrivals"` // includes refused calls
+	Refused  int `json:"refused"`  // calls refused by a policy, not by a switch
+	// Refusals counts refused calls by the first exceeded policy.
 	Refusals map[string]int `json:"refusals"`
 	// Policies has an entry for every policy and scope that was charged.
 	Policies    []PolicyStats `json:"policies"`
 	MaxInFlight int           `json:"maxInFlight"`
-	// Violations tell of the first 20 refusals.
+	// Violations describes the first 20 refusals.
 	Violations []string  `json:"violations"`
-	First      time.Time `json:"first,omitzero"` // arrival, by the true clock
+	First      time.Time `json:"first,omitzero"` // time of the first call by the real clock
 	Last       time.Time `json:"last,omitzero"`
 }
 
-// PolicyStats are what a scope had and used of one policy.
+// PolicyStats describes the use of one policy by one scope.
 type PolicyStats struct {
 	Name   string `json:"name"`
 	Scope  string `json:"scope"`
 	Unit   string `json:"unit"`
 	Limit  int    `json:"limit"`
-	Window string `json:"window"` // as it is enforced
-	// Used is what accepted calls took, in units; of a policy on calls in flight
-	// in unit-seconds.
+	Window string `json:"window"` // after applying Options.Speed
+	// Used is the number of units of accepted calls; for a concurrency limit, in unit-seconds.
 	Used float64 `json:"used"`
-	// Budget is the most that a perfect client could have used between the first
-	// arrival and the last, in the units of Used: whole windows, or a full bucket
-	// and what was restored.
+	// Budget is the maximum of Used that a perfect client could have reached between the first
+	// call and the last. It counts whole windows, or a full bucket plus the restored units.
 	Budget float64 `json:"budget"`
-	// MaxInWindow is the greatest number of units that arrived in one window,
-	// refused ones included; of a bucket, beyond what was restored meanwhile; of
-	// calls in flight, at once. Above Limit only if calls were refused.
+	// MaxInWindow is the maximum number of units that arrived in one window, including refused
+	// calls. For a bucket it counts the units above the restored ones, for a concurrency limit
+	// the calls in flight. It exceeds Limit only if calls were refused.
 	MaxInWindow float64 `json:"maxInWindow"`
 }
 
-// Stats is what GET /_stats answers.
+// Stats returns the response of GET /_stats.
 func (u *Upstream) Stats() Stats {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -75,10 +73,10 @@ func (u *Upstream) Stats() Stats {
 	return s
 }
 
-// roundUnits rounds away what adding fractions leaves.
+// roundUnits removes rounding errors of sums.
 func roundUnits(units float64) float64 { return math.Round(units*1e6) / 1e6 }
 
-// reset forgets the statistics. Quotas stay as they are.
+// reset clears the statistics. Quotas stay as they are.
 func (u *Upstream) reset() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -90,18 +88,18 @@ func (u *Upstream) reset() {
 	u.first, u.last = time.Time{}, time.Time{}
 }
 
-// serveOperator answers the paths that are not the upstream's.
+// serveOperator answers the endpoints that are not part of the API.
 func (u *Upstream) serveOperator(w http.ResponseWriter, r *http.Request) {
 	switch r.Method + " " + r.URL.Path {
 	case "GET /_stats":
 		w.Header().Set("Content-Type", "application/json")
 		out := json.NewEncoder(w)
 		out.SetIndent("", "  ")
-		_ = out.Encode(u.Stats()) // fails only when the client has gone
+		_ = out.Encode(u.Stats()) // fails only if the client has disconnected
 	case "POST /_reset":
 		u.reset()
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		http.Error(w, "there are only GET /_stats and POST /_reset", http.StatusNotFound)
+		http.Error(w, "unknown endpoint; use GET /_stats or POST /_reset", http.StatusNotFound)
 	}
 }

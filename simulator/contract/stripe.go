@@ -6,11 +6,14 @@ import (
 	"time"
 )
 
-// stripe is Stripe's API in live mode: by account 100 calls in any second and
-// 20 in flight, 25 a second of one endpoint (the method and the first two parts
-// of the path), and 1,000 updates of one object in any hour. Nothing is announced
-// before it is too late, and then no Retry-After. Speed shortens the hour.
-// SharedRefusal is a lock_timeout: 429 without a reason.
+// stripe is Stripe's API in live mode. Its limits are:
+//
+//	per account                                              100 calls in any second, 20 in flight
+//	per account, method and the first two path segments      25 calls in any second
+//	per object                                               1,000 updates in any hour
+//
+// Only refusals report a limit, and they have no Retry-After. Speed shortens the hour. A
+// SharedRefusal is a lock_timeout, a 429 without a reason.
 func stripe(m *policyMaker) contract {
 	reasons := []string{"global-concurrency", "global-rate", "endpoint-rate", "resource-specific"}
 	inFlight := m.concurrency(reasons[0], 20)
@@ -26,16 +29,16 @@ func stripe(m *policyMaker) contract {
 			if key == "" {
 				return nil
 			}
-			who := owner(key)
-			all := []charge{
-				{policy: inFlight, scope: who, cost: 1},
-				{policy: global, scope: who, cost: 1},
-				{policy: endpoint, scope: who + " " + c.Method + " " + pathPrefix(c, 2), cost: 1},
+			account := owner(key)
+			charges := []charge{
+				{policy: inFlight, scope: account, cost: 1},
+				{policy: global, scope: account, cost: 1},
+				{policy: endpoint, scope: account + " " + c.Method + " " + pathPrefix(c, 2), cost: 1},
 			}
-			if thing := pathPrefix(c, 3); c.Method == http.MethodPost && strings.Count(thing, "/") == 2 {
-				all = append(all, charge{policy: updates, scope: who + " " + thing, cost: 1})
+			if object := pathPrefix(c, 3); c.Method == http.MethodPost && strings.Count(object, "/") == 2 {
+				charges = append(charges, charge{policy: updates, scope: account + " " + object, cost: 1})
 			}
-			return all
+			return charges
 		},
 		refuse: func(_ *call, v *decision) reply {
 			rep := refuse("rate_limit")
@@ -45,7 +48,7 @@ func stripe(m *policyMaker) contract {
 		respond: func(c *call, v *decision) reply {
 			switch {
 			case len(v.states) == 0:
-				return document(http.StatusUnauthorized, object{"error": object{"type": "invalid_request_error", "message": "There is no API key."}})
+				return document(http.StatusUnauthorized, object{"error": object{"type": "invalid_request_error", "message": "The API key is missing."}})
 			case m.hits(SharedRefusal):
 				return refuse("lock_timeout")
 			}

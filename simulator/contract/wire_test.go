@@ -51,14 +51,14 @@ func TestHeaders_KeepSpelling(t *testing.T) {
 		head, _, _ := strings.Cut(string(text), "\r\n\r\n")
 		for _, name := range spelt[x.name] {
 			if !strings.Contains(head, "\r\n"+name+": ") {
-				t.Errorf("%s doesn't answer with %s: %s", x.name, name, head)
+				t.Errorf("%s: header %s is missing: %s", x.name, name, head)
 			}
 		}
 		if _, known := spelt[x.name]; !known {
-			t.Errorf("%s: say which headers it has, or none", x.name)
+			t.Errorf("%s: the test lists no headers", x.name)
 		}
 		if len(spelt[x.name]) == 0 && strings.Contains(strings.ToLower(head), "rate") {
-			t.Errorf("%s announces something: %s", x.name, head)
+			t.Errorf("%s: got rate-limit headers: %s", x.name, head)
 		}
 		server.Close()
 	}
@@ -72,7 +72,7 @@ func TestUpstream_IsConcurrencySafe(t *testing.T) {
 		}
 		r := rig{t, u}
 		call := x.call
-		var mu sync.Mutex // some examples take turns
+		var mu sync.Mutex // the calls of alternate are not concurrency-safe
 		var all sync.WaitGroup
 		for range 8 {
 			all.Go(func() {
@@ -87,7 +87,7 @@ func TestUpstream_IsConcurrencySafe(t *testing.T) {
 		}
 		all.Wait()
 		if s := u.Stats(); s.Arrivals != 160 || u.inFlight != 0 || s.MaxInFlight > 8 {
-			t.Errorf("%s: %+v", x.name, s)
+			t.Errorf("%s: got stats %+v", x.name, s)
 		}
 	}
 }

@@ -1,21 +1,18 @@
-// Package announced reads what an upstream's answers say of its quotas: how much is
-// left, when it comes back, for how long to stay away, in every spelling that is in
-// use. Its functions are pure, and take anything for input.
 package announced
 
 import "time"
 
-// Unknown stands in a Notice for a number that the answer does not tell.
+// Unknown is the value of a Notice field that the response does not report.
 const Unknown = -1
 
-// Notice is what one answer tells of one policy.
+// Notice is the state of one quota policy as reported by one response.
 type Notice struct {
-	Policy   string // by its name in the quota
-	Resource string // which of the policy's budgets the answer names; empty: it names none
-	// Limit and Remaining are of the window, in the policy's unit, and Cost is what the call
-	// itself was charged; Unknown where the answer does not tell.
+	Policy   string // name of the policy
+	Resource string // name of the budget within the policy; empty if not reported
+	// Limit and Remaining describe the current window in the policy's unit. Cost is the cost of
+	// this call. Each is Unknown if not reported.
 	Limit, Remaining, Cost int64
-	// Reset is how long from now the window ends, and Slack by how much later that
-	// may be, for the answer rounds it; Reset is negative where the answer does not tell.
+	// Reset is the time until the window ends, negative if not reported. The real end may be up
+	// to Slack later, because the reported time is rounded.
 	Reset, Slack time.Duration
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// FuzzRead reads one text in each kind of place, in a header and in a body.
+// FuzzRead reads a text from every kind of location, in a header and in a body.
 func FuzzRead(f *testing.F) {
 	for _, text := range []string{
 		"5000", "0", "-1", "2.5", "1e3", "32/40", "/", "20:1,100:120", ":", "1800000030", "1800000030.5", "1800000030123",
@@ -36,17 +36,17 @@ func FuzzRead(f *testing.F) {
 			for _, n := range r.Read(h, func() []byte { return []byte(body) }, time.Unix(now, 0)) {
 				for _, count := range []int64{n.Limit, n.Remaining, n.Cost} {
 					if count < Unknown || count > maxCount {
-						t.Fatalf("%+v", n)
+						t.Fatalf("got invalid notice %+v", n)
 					}
 				}
 				if n.Reset < Unknown || n.Reset > maxReset || n.Slack < 0 || n.Slack > time.Hour || n.Slack > 0 && n.Reset < 0 {
-					t.Fatalf("%+v", n)
+					t.Fatalf("got invalid notice %+v", n)
 				}
 				if n.Limit == Unknown && n.Remaining == Unknown && n.Cost == Unknown && n.Reset < 0 && n.Resource == "" {
-					t.Fatalf("%+v tells nothing", n)
+					t.Fatalf("got %+v, a notice without a value", n)
 				}
 				if len(n.Resource) > maxResource || strings.ContainsAny(n.Resource, " \r\n\x00") {
-					t.Fatalf("%+v", n)
+					t.Fatalf("got invalid notice %+v", n)
 				}
 			}
 		}

@@ -10,32 +10,30 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxReset bounds how far away the end of a window may be: no quota is longer than a
-// month.
+// maxReset is the longest plausible time until a reset; no quota window is longer than a month.
 const maxReset = 31 * 24 * time.Hour
 
-// maxResource bounds the name of a budget, in bytes.
+// maxResource bounds the length of a resource name in bytes.
 const maxResource = 128
 
-// response is what one Read reads.
+// response is the input of one Read.
 type response struct {
 	header http.Header
 	body   []byte
 	now    time.Time
 }
 
-// Read returns what an answer tells by the rules, in their order; of a rule of which it
-// tells nothing there is no Notice. What can't be read or can't be true is as if it
-// were not there. body returns the decompressed body, and is called once at most and
-// only if NeedsBody; now is when the answer came.
+// Read returns one Notice for each rule that finds a value, in the order of the rules. Invalid
+// and implausible values are ignored. body returns the decompressed body; it is called at most
+// once, and only if ReadsBody. now is the time when the response arrived.
 func (r Rules) Read(header http.Header, body func() []byte, now time.Time) []Notice {
 	a := response{header: header, now: now}
-	if r.needsBody {
+	if r.readsBody {
 		a.body = body()
 	}
 	var notices []Notice
 	for i := range r.rules {
-		if n, told := r.rules[i].read(&a); told {
+		if n, found := r.rules[i].read(&a); found {
 			notices = append(notices, n)
 		}
 	}
@@ -64,11 +62,11 @@ func (r *compiledRule) read(a *response) (Notice, bool) {
 	if r.list != (location{}) {
 		n.fillFromUsage(parseCount(listEntry(a.listValue(r.list), r.Window), math.Floor), parseCount(listEntry(a.listValue(r.counts), r.Window), math.Ceil))
 	}
-	told := n.Limit != Unknown || n.Remaining != Unknown || n.Cost != Unknown || n.Reset >= 0 || n.Resource != ""
-	return n, told
+	found := n.Limit != Unknown || n.Remaining != Unknown || n.Cost != Unknown || n.Reset >= 0 || n.Resource != ""
+	return n, found
 }
 
-// fillFromUsage fills in what is not known yet from a limit and how much of it is used.
+// fillFromUsage sets Remaining and Limit from a limit and its usage, unless they are known.
 func (n *Notice) fillFromUsage(limit, used int64) {
 	if n.Remaining == Unknown {
 		n.Remaining = remainingOf(limit, used)
@@ -78,20 +76,20 @@ func (n *Notice) fillFromUsage(limit, used int64) {
 	}
 }
 
-// readField fills in what is not known yet from a structured field.
+// readField sets values that are not known yet from a structured field.
 func (r *compiledRule) readField(a *response, n *Notice) {
-	list, _ := parseItems(a.listValue(r.field)) // of half a list nothing: it may lack the item with the fewest
+	list, _ := parseItems(a.listValue(r.field)) // empty if the list is truncated: the item with the lowest r could be missing
 	name, remaining, found := "", int64(Unknown), false
 	var reset, slack time.Duration
-	for _, one := range list {
-		if one.name == "" || r.Item != "" && one.name != r.Item {
+	for _, item := range list {
+		if item.name == "" || r.Item != "" && item.name != r.Item {
 			continue
 		}
-		has := parseCount(one.r, math.Floor)
-		t, s := a.reset(one.t)
-		fewer := has != Unknown && (remaining == Unknown || has < remaining)
-		if !found || fewer || has == remaining && t > reset {
-			name, remaining, reset, slack, found = one.name, has, t, s, true
+		left := parseCount(item.r, math.Floor)
+		t, s := a.reset(item.t)
+		fewer := left != Unknown && (remaining == Unknown || left < remaining)
+		if !found || fewer || left == remaining && t > reset {
+			name, remaining, reset, slack, found = item.name, left, t, s, true
 		}
 	}
 	if !found {
@@ -107,16 +105,16 @@ func (r *compiledRule) readField(a *response, n *Notice) {
 		return
 	}
 	policies, _ := parseItems(a.listValue(r.policyField))
-	for _, one := range policies {
-		if one.name == name {
-			n.Limit = parseCount(one.q, math.Floor)
+	for _, item := range policies {
+		if item.name == name {
+			n.Limit = parseCount(item.q, math.Floor)
 			return
 		}
 	}
 }
 
-// value returns the value at a place; empty if there is none. Of a header that is sent
-// more than once it is the first.
+// value returns the value at a location, or "". If a header occurs several times, the first
+// value counts.
 func (a *response) value(p location) string {
 	if p.header != "" {
 		if values := a.header[p.header]; len(values) > 0 {
@@ -138,8 +136,7 @@ func (a *response) value(p location) string {
 	return ""
 }
 
-// listValue returns the value at a place that holds a list: one over all the lines of its
-// header.
+// listValue returns a list at a location. Several lines of a header form one list.
 func (a *response) listValue(p location) string {
 	if values := a.header[p.header]; len(values) > 1 {
 		return strings.Join(values, ",")
@@ -147,7 +144,7 @@ func (a *response) listValue(p location) string {
 	return a.value(p)
 }
 
-// reset returns how long from now a window ends; one that has ended does so now.
+// reset returns the time until a window ends; 0 if it has ended.
 func (a *response) reset(text string) (reset, slack time.Duration) {
 	seconds, slack, ok := secondsUntil(text, a.header, a.now)
 	if !ok || math.Abs(seconds) > maxReset.Seconds() {
@@ -156,8 +153,8 @@ func (a *response) reset(text string) (reset, slack time.Duration) {
 	return time.Duration(math.Round(max(0, seconds)*1e6)) * time.Microsecond, slack
 }
 
-// resource returns the name of a budget: it becomes part of a key, and so is short and
-// without blanks.
+// resource returns the name of a budget, or "" if it is too long or contains spaces. The name
+// becomes part of a Redis key.
 func (a *response) resource(p location) string {
 	name := strings.TrimSpace(a.value(p))
 	if len(name) > maxResource || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {

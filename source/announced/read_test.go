@@ -23,8 +23,7 @@ func compile(tb testing.TB, rules ...Rule) Rules {
 	return r
 }
 
-// readText reads an answer as it is written: lines of headers, and behind an empty one
-// the body.
+// readText reads a response written as lines of headers, an empty line and the body.
 func readText(r Rules, text string) []Notice {
 	head, body, _ := strings.Cut(strings.TrimSpace(text), "\n\n")
 	h := header()
@@ -36,7 +35,7 @@ func readText(r Rules, text string) []Notice {
 	return r.Read(h, func() []byte { return []byte(body) }, waitNow)
 }
 
-// The rules of upstreams as they are announced.
+// The rules of some known upstreams.
 var (
 	github = Rule{
 		Policy: "hour", Limit: "x-ratelimit-limit", Remaining: "x-ratelimit-remaining", Used: "x-ratelimit-used",
@@ -84,11 +83,11 @@ x-ratelimit-remaining: 4711
 x-ratelimit-used: 289
 x-ratelimit-reset: 1800001234
 x-ratelimit-resource: core`, []Notice{{"hour", "core", 5000, 4711, Unknown, 1234 * sec, sec}}},
-		"GitHub, by its own clock": {[]Rule{github}, `
+		"GitHub, relative to Date": {[]Rule{github}, `
 Date: Fri, 15 Jan 2027 08:00:10 GMT
 x-ratelimit-remaining: 0
 x-ratelimit-reset: 1800000070`, []Notice{{"hour", "", Unknown, 0, Unknown, 60 * sec, 2 * sec}}},
-		"GitHub's used alone": {[]Rule{github}, `
+		"GitHub, only used": {[]Rule{github}, `
 x-ratelimit-limit: 60
 x-ratelimit-used: 61`, []Notice{{"hour", "", 60, 0, Unknown, Unknown, 0}}},
 		"GraphQL of GitHub": {[]Rule{graphql}, `
@@ -141,7 +140,7 @@ Beta-Ratelimit-Policy: "tenant-app-quota";q=90100;w=3600
 Beta-Ratelimit: "tenant-app-quota";r=17000;t=2100
 X-Ratelimit-Limit: 300
 X-Ratelimit-Remaining: 299`, []Notice{{"points", "", 90100, 17000, Unknown, 2100 * sec, sec}, {"burst", "", 300, 299, Unknown, Unknown, 0}}},
-		"Jira, with nothing left: no policy, and a later end": {jira, `
+		"Jira, exhausted: no policy and a late reset": {jira, `
 Beta-Ratelimit: "tenant-app-quota";r=0;t=2700
 X-Beta-Ratelimit-Reset: 2027-01-15T09:00Z`, []Notice{{"points", "", Unknown, 0, Unknown, 2700 * sec, sec}}},
 		"Jira's reset": {[]Rule{{Policy: "points", Reset: "X-Beta-Ratelimit-Reset", Field: "Beta-Ratelimit"}}, `
@@ -165,14 +164,14 @@ RateLimit: "burst";r=50;t=30, "daily";r=40;t=7200`, []Notice{{"burst", "", 120, 
 		"the draft, without a policy of that name": {[]Rule{ietf}, `
 RateLimit-Policy: "peruser";q=65000;qu="content-bytes";w=10;pk=:c29tZWJvZHk=:
 RateLimit: "default";r=998;pk=:dHJpYWw=:`, []Notice{{"any", "", Unknown, 998, Unknown, Unknown, 0}}},
-		"Nexon, which tells nothing": {[]Rule{github, shopify, riot, ietf, graphql}, `
+		"Nexon, which reports nothing": {[]Rule{github, shopify, riot, ietf, graphql}, `
 content-type: application/json;charset=UTF-8
 date: Fri, 15 Jan 2027 08:00:00 GMT
 expires: 0
 x-envoy-upstream-service-time: 30
 
 {"error":{"name":"OPENAPI00007","message":"Please try again later"}}`, nil},
-		"a cost alone": {[]Rule{{Policy: "points", Cost: "X-Cost"}}, "X-Cost: 0", []Notice{{"points", "", Unknown, Unknown, 0, Unknown, 0}}},
+		"only a cost": {[]Rule{{Policy: "points", Cost: "X-Cost"}}, "X-Cost: 0", []Notice{{"points", "", Unknown, Unknown, 0, Unknown, 0}}},
 	} {
 		if got := readText(compile(t, c.rules...), c.text); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, c.want)
@@ -209,7 +208,7 @@ func TestRead_ResetSpellingsAndSlack(t *testing.T) {
 	} {
 		got := r.Read(header("X-Reset", text), nil, waitNow)
 		if len(got) != 1 || got[0].Reset != want[0] || got[0].Slack != want[1] {
-			t.Errorf("%q is %+v, want %v", text, got, want)
+			t.Errorf("%q: got %+v, want %v", text, got, want)
 		}
 	}
 }
@@ -225,17 +224,17 @@ func TestRead_UsesDateHeaderAsClock(t *testing.T) {
 		{"1800000030000", "Fri, 15 Jan 2027 07:00:00 GMT", 3630 * sec, 2 * sec},
 		{"2027-01-15T08:00:30Z", "Fri, 15 Jan 2027 08:00:40 GMT", 0, 2 * sec},
 		{"Fri, 15 Jan 2027 08:00:30 GMT", "Fri, 15 Jan 2027 08:00:20 GMT", 10 * sec, 2 * sec},
-		// What is told as a length needs no clock.
+		// A number of seconds does not depend on a clock.
 		{"30", "Fri, 15 Jan 2027 08:00:20 GMT", 30 * sec, sec},
 		{"120ms", "Fri, 15 Jan 2027 08:00:20 GMT", 120 * ms, ms},
-		// A clock that can't be right is not believed.
+		// An implausible Date is ignored.
 		{"1800000030", "Sun, 17 Jan 2027 08:00:20 GMT", 30 * sec, sec},
 		{"1800000030", "Thu, 01 Jan 1970 00:00:00 GMT", 30 * sec, sec},
 		{"1800000030", "yesterday", 30 * sec, sec},
 	} {
 		got := r.Read(header("X-Reset", c.text, "Date", c.date), nil, waitNow)
 		if len(got) != 1 || got[0].Reset != c.want || got[0].Slack != c.slack {
-			t.Errorf("%s on %s is %+v, want %v and %v", c.text, c.date, got, c.want, c.slack)
+			t.Errorf("%s on %s: got %+v, want %v and slack %v", c.text, c.date, got, c.want, c.slack)
 		}
 	}
 }
@@ -257,7 +256,7 @@ func TestRead_IgnoresImplausibleValues(t *testing.T) {
 			{Policy: "p", Field: "X"},
 		} {
 			if got := compile(t, rule).Read(header("X", text), nil, waitNow); got != nil {
-				t.Errorf("%+v reads %.30q as %+v", rule, text, got)
+				t.Errorf("rule %+v with %.30q: got %+v, want nothing", rule, text, got)
 			}
 		}
 	}
@@ -267,13 +266,13 @@ func TestRead_IgnoresImplausibleValues(t *testing.T) {
 		"2027-02-15T08:00:01Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "2027-13-01T00:00:00Z", "tomorrow", "5 minutes", strings.Repeat("1s", maxTimeLength),
 	) {
 		if got := reset.Read(header("X", text), nil, waitNow); got != nil {
-			t.Errorf("%.30q is %+v", text, got)
+			t.Errorf("%.30q: got %+v", text, got)
 		}
 	}
 	for text, want := range map[string]int64{"1000000000000": 1e12, "0": 0, "-0": 0, ".9": 0, "2.": 2, "007": 7, "0." + nines: 1} {
 		n := parseCount(text, func(n float64) float64 { return float64(int64(n)) })
 		if n != want {
-			t.Errorf("%.30q is %d, want %d", text, n, want)
+			t.Errorf("%.30q: got %d, want %d", text, n, want)
 		}
 	}
 }
@@ -302,7 +301,7 @@ func TestRead_PartlyInvalidList(t *testing.T) {
 	} {
 		got := append(readText(compile(t, c.rule), c.text), Notice{Limit: Unknown, Remaining: Unknown})[0]
 		if got.Limit != c.limit || got.Remaining != c.remaining {
-			t.Errorf("%q is %+v, want %d and %d", c.text, got, c.limit, c.remaining)
+			t.Errorf("%q: got %+v, want %d and %d", c.text, got, c.limit, c.remaining)
 		}
 	}
 }
@@ -310,34 +309,34 @@ func TestRead_PartlyInvalidList(t *testing.T) {
 func TestRead_EqualItemsTakeLongestReset(t *testing.T) {
 	for _, text := range []string{`"a";r=0;t=5, "b";r=0;t=60, "c";r=9;t=90`, `"b";r=0;t=60, "a";r=0, "c";t=90`} {
 		if got := readText(compile(t, ietf), "RateLimit: "+text); len(got) != 1 || got[0].Reset != 60*sec {
-			t.Errorf("%s is %+v", text, got)
+			t.Errorf("%s: got %+v", text, got)
 		}
 	}
 }
 
 func TestRead_LoadsBodyOnlyIfNeeded(t *testing.T) {
-	asked := 0
+	bodyCalls := 0
 	body := func() []byte {
-		asked++
+		bodyCalls++
 		return []byte(`{"cost": 2.1, "left": "7", "big": 1e3, "no": null, "yes": true, "list": [1]}`)
 	}
 	r := compile(t, github, riot)
-	if r.Read(header("X-Ratelimit-Limit", "5"), body, waitNow); r.NeedsBody() || asked != 0 {
-		t.Errorf("NeedsBody is %v, asked for %d times", r.NeedsBody(), asked)
+	if r.Read(header("X-Ratelimit-Limit", "5"), body, waitNow); r.ReadsBody() || bodyCalls != 0 {
+		t.Errorf("got ReadsBody %v and %d calls of body", r.ReadsBody(), bodyCalls)
 	}
 	r = compile(t, Rule{Policy: "p", Cost: "body:cost", Remaining: "body:left", Limit: "body:big", Resource: "body:no"})
 	want := []Notice{{"p", "", 1000, 7, 3, Unknown, 0}}
-	if got := r.Read(header(), body, waitNow); !r.NeedsBody() || asked != 1 || !reflect.DeepEqual(got, want) {
-		t.Errorf("NeedsBody is %v, asked for %d times, read %+v", r.NeedsBody(), asked, got)
+	if got := r.Read(header(), body, waitNow); !r.ReadsBody() || bodyCalls != 1 || !reflect.DeepEqual(got, want) {
+		t.Errorf("got ReadsBody %v, %d calls of body, notices %+v", r.ReadsBody(), bodyCalls, got)
 	}
 	for _, path := range []string{"no", "yes", "list", "none", "cost.x"} {
 		if got := compile(t, Rule{Policy: "p", Cost: "body:" + path}).Read(header(), body, waitNow); got != nil {
-			t.Errorf("%s is %+v", path, got)
+			t.Errorf("%s: got %+v", path, got)
 		}
 	}
 	for _, text := range []string{"", "<html>503</html>", `{"cost":`, `{"cost":-}`, `{"cost":1e999}`, `{"cost":nan}`, strings.Repeat("[", 1<<20)} {
 		if got := compile(t, Rule{Policy: "p", Cost: "body:cost"}).Read(header(), func() []byte { return []byte(text) }, waitNow); got != nil {
-			t.Errorf("%.30q is %+v", text, got)
+			t.Errorf("%.30q: got %+v", text, got)
 		}
 	}
 }
@@ -349,7 +348,7 @@ func TestRead_ResourceNameFitsInKey(t *testing.T) {
 		strings.Repeat("a", maxResource): strings.Repeat("a", maxResource), strings.Repeat("a", maxResource+1): "",
 	} {
 		if got := r.Read(header("X-Limit", "1", "X-Resource", text), nil, waitNow); len(got) != 1 || got[0].Resource != want {
-			t.Errorf("%q is %+v, want %q", text, got, want)
+			t.Errorf("%q: got %+v, want %q", text, got, want)
 		}
 	}
 }
@@ -362,7 +361,7 @@ func BenchmarkReadOfGitHub(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if len(r.Read(h, nil, waitNow)) != 1 {
-			b.Fatal("nothing was read")
+			b.Fatal("got no notices")
 		}
 	}
 }

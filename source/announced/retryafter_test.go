@@ -48,7 +48,7 @@ func TestRetryAfter_Spellings(t *testing.T) {
 	} {
 		for _, refused := range []bool{true, false} {
 			if got := RetryAfter(refused, header("Retry-After", text), waitNow); got != want {
-				t.Errorf("refused %v, Retry-After: %.40s is %v, want %v", refused, text, got, want)
+				t.Errorf("refused %v, Retry-After: %.40s: got %v, want %v", refused, text, got, want)
 			}
 		}
 	}
@@ -108,17 +108,17 @@ func TestRetryAfter_ResetSpellings(t *testing.T) {
 		{0, []string{"x-ratelimit-reset-tokens", "-6m0s"}},
 		{24 * time.Hour, []string{"x-ratelimit-reset-tokens", "9999h"}},
 
-		// One that was meant for whoever reads it wins over all of them.
+		// Retry-After has precedence over all reset headers.
 		{2 * s, []string{"Retry-After", "2", "RateLimit", `"a";r=0;t=30`, "X-RateLimit-Reset", "60"}},
 		{0, []string{"Retry-After", "0", "X-RateLimit-Reset", "60"}},
 		{60 * s, []string{"Retry-After", "soon", "X-RateLimit-Reset", "60"}},
 		{30 * s, []string{"RateLimit", `"a";r=0;t=30`, "RateLimit-Reset", "12", "X-RateLimit-Reset", "60"}},
 	} {
 		if got := RetryAfter(true, header(c.pairs...), waitNow); got != c.want {
-			t.Errorf("%.90q is %v, want %v", c.pairs, got, c.want)
+			t.Errorf("%.90q: got %v, want %v", c.pairs, got, c.want)
 		}
 		if header(c.pairs...).Get("Retry-After") == "" && RetryAfter(false, header(c.pairs...), waitNow) != 0 {
-			t.Errorf("%.90q: a window's end stands on any answer and asked nobody to wait", c.pairs)
+			t.Errorf("%.90q: a reset on a successful response gave a delay", c.pairs)
 		}
 	}
 }
@@ -126,12 +126,12 @@ func TestRetryAfter_ResetSpellings(t *testing.T) {
 func TestRetryAfter_JoinsRepeatedHeaders(t *testing.T) {
 	h := http.Header{"Ratelimit": {`"a";r=0;t=5`, `"b";r=0;t=50`}}
 	if got := RetryAfter(true, h, waitNow); got != 50*time.Second {
-		t.Errorf("%v", got)
+		t.Errorf("got delay %v", got)
 	}
 }
 
 func TestRetryAfter_UsesDateHeaderAsClock(t *testing.T) {
-	const date = "Fri, 15 Jan 2027 07:00:00 GMT" // an hour behind ours
+	const date = "Fri, 15 Jan 2027 07:00:00 GMT" // one hour behind our clock
 	for _, c := range []struct {
 		want        time.Duration
 		name, value string
@@ -143,11 +143,11 @@ func TestRetryAfter_UsesDateHeaderAsClock(t *testing.T) {
 		{30 * time.Second, "X-RateLimit-Reset", "30"},
 	} {
 		if got := RetryAfter(true, header(c.name, c.value, "Date", date), waitNow); got != c.want {
-			t.Errorf("%s: %s is %v, want %v", c.name, c.value, got, c.want)
+			t.Errorf("%s: %s: got %v, want %v", c.name, c.value, got, c.want)
 		}
 		before := waitNow.Add(-48 * time.Hour)
 		if got := RetryAfter(true, header(c.name, c.value, "Date", date), before); c.value != "30" && got != maxRetryAfter {
-			t.Errorf("%s: %s is %v by a clock that can't be right", c.name, c.value, got)
+			t.Errorf("%s: %s: got %v with an implausible Date", c.name, c.value, got)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func FuzzRetryAfter(f *testing.F) {
 			h := header(name, text, "X-RateLimit-Remaining", remaining, "RateLimit-Remaining", remaining, "Date", date)
 			for _, refused := range []bool{true, false} {
 				if got := RetryAfter(refused, h, time.Unix(now, 0)); got < 0 || got > maxRetryAfter {
-					t.Fatalf("%s: %q is %v", name, text, got)
+					t.Fatalf("%s: %q: got %v", name, text, got)
 				}
 			}
 		}

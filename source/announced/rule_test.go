@@ -17,7 +17,7 @@ func TestCompile_RejectsInvalidRule(t *testing.T) {
 		{Rule{}, "[1].policy: is missing"},
 		{Rule{Policy: "p"}, "[1].remaining: the rule reads nothing"},
 		{Rule{Policy: "p", Resource: "X-Bucket"}, "[1].remaining: the rule reads nothing"},
-		{Rule{Policy: "p", Limit: "X Limit"}, `[1].limit: "X Limit" can't be the name of a header; a path in the body is written body:a.b`},
+		{Rule{Policy: "p", Limit: "X Limit"}, `[1].limit: "X Limit" is not a valid header name; write a path in the body as body:a.b`},
 		{Rule{Policy: "p", Remaining: "X:Left"}, "[1].remaining: "},
 		{Rule{Policy: "p", Used: "é", Limit: "X"}, "[1].used: "},
 		{Rule{Policy: "p", Usage: "body:"}, "[1].usage: body: needs a path"},
@@ -39,14 +39,14 @@ func TestCompile_RejectsInvalidRule(t *testing.T) {
 	} {
 		_, err := Compile([]Rule{github, c.rule})
 		if err == nil || !strings.HasPrefix(err.Error(), c.message) {
-			t.Errorf("%+v: %v, want %s…", c.rule, err, c.message)
+			t.Errorf("%+v: got error %v, want %s…", c.rule, err, c.message)
 		}
 	}
 	if _, err := Compile([]Rule{{Policy: "p", Cost: `body:\@cost.actual`}}); err != nil {
-		t.Errorf("a member whose name begins with @: %v", err)
+		t.Errorf("member whose name begins with @: got error %v", err)
 	}
-	if r := compile(t); r.NeedsBody() || r.Read(header("X", "1"), nil, waitNow) != nil {
-		t.Error("no rules read something")
+	if r := compile(t); r.ReadsBody() || r.Read(header("X", "1"), nil, waitNow) != nil {
+		t.Error("no rules: got a notice")
 	}
 }
 
@@ -79,17 +79,17 @@ func TestRule_UnmarshalYAML(t *testing.T) {
 	}
 	var got []Rule
 	if err := yaml.UnmarshalWithOptions([]byte(text), &got, yaml.Strict()); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("got %+v, error %v", got, err)
 	}
 	compile(t, got...)
 	written, err := yaml.Marshal(want)
 	if again := []Rule(nil); err != nil || yaml.Unmarshal(written, &again) != nil || !reflect.DeepEqual(again, want) {
-		t.Errorf("%v, written as\n%s", err, written)
+		t.Errorf("got error %v for\n%s", err, written)
 	}
 	if strings.Contains(string(written), `""`) {
-		t.Errorf("what is empty is written too:\n%s", written)
+		t.Errorf("empty fields are written:\n%s", written)
 	}
 	if yaml.UnmarshalWithOptions([]byte("- policy: p\n  remains: X"), &got, yaml.Strict()) == nil {
-		t.Error("a setting that does not exist was taken")
+		t.Error("an unknown field was accepted")
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// maxClockSkew bounds how far from ours an upstream's clock may be to be believed.
+// maxClockSkew is the largest plausible difference between the upstream's clock and ours.
 const maxClockSkew = 24 * time.Hour
 
-// upstreamTime returns the time by which the answer's times are to be read: its own Date, for
-// the upstream's clock is not ours; or now, if there is none or none that can be true.
+// upstreamTime returns the Date of the response, because the upstream's clock may differ from
+// ours, and true. Without a plausible Date it returns now and false.
 func upstreamTime(header http.Header, now time.Time) (at time.Time, own bool) {
 	date := header["Date"]
 	if len(date) == 0 {
@@ -25,21 +25,20 @@ func upstreamTime(header http.Header, now time.Time) (at time.Time, own bool) {
 	return at, true
 }
 
-// dateSlack is by how much a time may be late that is read by the answer's own Date: each
-// of the two is cut to a second.
+// dateSlack is the rounding error of a time relative to Date: each of the two is truncated to a
+// second.
 const dateSlack = 2 * time.Second
 
-// From these on a number is an epoch in seconds (1973) or in milliseconds (1973
-// too): nobody asks to wait three years, and none of the epochs is that old.
+// Numbers from these values on are epochs, in seconds since 1973 or in milliseconds since 1973.
+// Smaller numbers are seconds to wait, at most three years.
 const (
 	minEpoch       = 1e8
 	minEpochMillis = 1e11
 )
 
-// secondsUntil reads how many seconds remain to a time that an answer tells: a number of
-// seconds, an epoch in seconds or milliseconds, a duration such as 6m0s, or a date by
-// ISO 8601 or HTTP, which alone can have passed. slack is by how much later it may be,
-// for the answer rounds.
+// secondsUntil parses the time until a reset: seconds, an epoch in seconds or milliseconds, a
+// duration such as 6m0s, or an ISO 8601 or HTTP date. Only a date or an epoch may be in the
+// past. slack is the rounding error.
 func secondsUntil(text string, header http.Header, now time.Time) (seconds float64, slack time.Duration, ok bool) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -74,7 +73,8 @@ func secondsUntil(text string, header http.Header, now time.Time) (seconds float
 	return secondsUntilEpoch(epoch(at), slack, header, now)
 }
 
-// maxTimeLength bounds a duration or a date, in bytes; each attempt to read one copies it.
+// maxTimeLength bounds the length of a duration or date in bytes, because each attempt to parse
+// one copies it.
 const maxTimeLength = 64
 
 func secondsUntilEpoch(at float64, slack time.Duration, header http.Header, now time.Time) (float64, time.Duration, bool) {
@@ -85,11 +85,11 @@ func secondsUntilEpoch(at float64, slack time.Duration, header http.Header, now 
 	return at - epoch(from), slack, true
 }
 
-// epoch returns a time in seconds, also one that has no number of nanoseconds.
+// epoch returns a time in seconds. Unlike UnixNano it does not overflow for distant years.
 func epoch(at time.Time) float64 { return float64(at.Unix()) + float64(at.Nanosecond())/1e9 }
 
-// parseDate reads a time by ISO 8601, to the minute or finer and of UTC if no zone is
-// written, or by HTTP.
+// parseDate parses an ISO 8601 time, to the minute or finer and in UTC if it has no zone, or an
+// HTTP date.
 func parseDate(text string) (time.Time, bool) {
 	for _, layout := range []string{
 		time.RFC3339, "2006-01-02T15:04Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05",
@@ -102,7 +102,7 @@ func parseDate(text string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// durationUnits are those of a duration, the smallest first: no name is a part of one behind it.
+// durationUnits lists units in ascending order. No name is a substring of a later one.
 var durationUnits = []struct {
 	name string
 	size time.Duration
@@ -117,7 +117,7 @@ var durationUnits = []struct {
 	{"h", time.Hour},
 }
 
-// smallestUnit returns to what a duration is rounded, going by how it is written.
+// smallestUnit returns the precision to which a duration is written.
 func smallestUnit(text string) time.Duration {
 	for _, unit := range durationUnits {
 		if strings.Contains(text, unit.name) {
@@ -130,8 +130,8 @@ func smallestUnit(text string) time.Duration {
 	return time.Second
 }
 
-// parseDecimal reads digits with at most one point, and a sign if it is a minus; no
-// exponent. What is more than a number can hold is infinite.
+// parseDecimal parses an optional minus, digits and at most one point, without an exponent. A
+// value out of range is infinite.
 func parseDecimal(text string) (float64, bool) {
 	if text == "" || strings.Trim(strings.TrimPrefix(text, "-"), "0123456789.") != "" {
 		return 0, false
@@ -140,10 +140,10 @@ func parseDecimal(text string) (float64, bool) {
 	return n, err == nil || math.IsInf(n, 0)
 }
 
-// maxCount bounds a limit, what is left of it and what a call costs.
+// maxCount bounds a limit, its remainder and the cost of a call.
 const maxCount = 1e12
 
-// parseCount reads a number from 0 to maxCount; not a whole one is rounded by round.
+// parseCount parses a number from 0 to maxCount and rounds it with round.
 func parseCount(text string, round func(float64) float64) int64 {
 	n, ok := parseDecimal(strings.TrimSpace(text))
 	if !ok || n < 0 || n > maxCount {
@@ -152,7 +152,7 @@ func parseCount(text string, round func(float64) float64) int64 {
 	return int64(round(n))
 }
 
-// remainingOf returns what remains of a limit of which so much is used.
+// remainingOf returns limit - used, at least 0, or Unknown.
 func remainingOf(limit, used int64) int64 {
 	if limit == Unknown || used == Unknown {
 		return Unknown
@@ -160,8 +160,7 @@ func remainingOf(limit, used int64) int64 {
 	return max(0, limit-used)
 }
 
-// listEntry returns the number of that entry of a list count:seconds,… that is of the
-// window; empty if there is none.
+// listEntry returns the number of the entry for the window in a list number:seconds,…, or "".
 func listEntry(list string, window time.Duration) string {
 	for entry := range strings.SplitSeq(list, ",") {
 		number, seconds, _ := strings.Cut(entry, ":")

@@ -2,16 +2,16 @@ package announced
 
 import "strings"
 
-// item is one of a structured field's list (RFC 9651), such as "daily";r=50;t=30, with
-// those of its parameters that tell something.
+// item is one item of a structured field (RFC 9651), such as "daily";r=50;t=30, with the
+// parameters that are used here.
 type item struct{ name, r, t, q string }
 
-// maxField bounds a structured field, in bytes: a header of commas alone, which may be
-// ten megabytes, would become a list of hundreds.
+// maxField bounds the length of a structured field in bytes. A header of ten megabytes of
+// commas would otherwise become a list of hundreds of megabytes.
 const maxField = 16 << 10
 
-// parseItems reads a structured field's list, and reports whether each of its strings has
-// its end; one that is too long has none.
+// parseItems parses the list of a structured field. It returns false if a string has no closing
+// quote or the field is too long.
 func parseItems(text string) ([]item, bool) {
 	if len(text) > maxField {
 		return nil, false
@@ -39,7 +39,7 @@ func parseItems(text string) ([]item, bool) {
 	return list, true
 }
 
-// unquote returns what a string in quotes says, or a token as it is.
+// unquote returns the content of a quoted string; a token is returned as it is.
 func unquote(text string) string {
 	if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
 		return text
@@ -49,8 +49,8 @@ func unquote(text string) string {
 
 var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
-// SplitOutsideQuotes splits a structured field at a separator that stands in no quoted
-// string, and reports whether each string has its end.
+// SplitOutsideQuotes splits a structured field at separators outside of quoted strings. It
+// returns false if a string has no closing quote.
 func SplitOutsideQuotes(text string, separator byte) (parts []string, ok bool) {
 	from, quoted := 0, false
 	for i := 0; i < len(text); i++ {

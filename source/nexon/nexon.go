@@ -1,12 +1,11 @@
-// Package nexon describes the Nexon Open API. It holds what configuration can't
-// say of it, which at present is nothing: an entity is one document, its errors
-// are told apart by rules, and so the package is its configuration and the proof
-// that it means what the upstream does.
+// Package nexon contains the configuration of the Nexon Open API and a test that the
+// configuration classifies the API's responses correctly. It needs no code of its own: an
+// entity is one document, and rules distinguish the errors.
 package nexon
 
-import _ "embed" // for the configuration
+import _ "embed" // for Config
 
-// Config is what stands under sources.nexon in a configuration.
+// Config is the content of sources.nexon in the configuration file.
 //
 //go:embed nexon.yaml
 var Config []byte

@@ -29,7 +29,7 @@ func config(t *testing.T) source.Config {
 	return c.Config
 }
 
-// body returns the simulated document of a revision.
+// body returns the simulated document, before or after a change of the content.
 func body(t *testing.T, changed bool, query string) string {
 	t.Helper()
 	s := simulator.New(simulator.Config{Seed: 1})
@@ -58,7 +58,7 @@ func TestNexon_PassesSuite(t *testing.T) {
 	}
 	good := body(t, false, "")
 	if !strings.Contains(good, `"date":null`) {
-		t.Fatal("the body has no date to be ignored")
+		t.Fatal("body has no date to ignore")
 	}
 	sourcetest.Run(t, sourcetest.Suite{
 		Config:     config(t),

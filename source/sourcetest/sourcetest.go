@@ -1,6 +1,6 @@
-// Package sourcetest is the suite that every source passes: whatever upstream
-// it describes, its calls go where its configuration says, each on its own
-// permit, and its answers mean what the upstream's documentation says.
+// Package sourcetest is a conformance suite for source configurations. It checks that calls go
+// to the configured URLs and that each uses its own permit. It also checks that responses are
+// classified as the upstream documents them.
 package sourcetest
 
 import (
@@ -22,23 +22,23 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Suite is what the tests need to know of one source.
+// Suite describes one source to the tests.
 type Suite struct {
-	// Config describes the source; its base URL's host is replaced by the suite.
+	// Config configures the source. The suite replaces the host of its base URL.
 	Config     source.Config
 	Credential string
 	Facet      string
-	// Keys are some that the facet takes.
+	// Keys are valid keys of the facet.
 	Keys []string
-	// Good is a body for each document of the facet. Changed differs from it in
-	// something that counts, Same only in what does not.
+	// Good contains a body for each document of the facet. Changed must give another hash, Same
+	// the same hash.
 	Good, Changed, Same map[string]string
-	// Responses are answers of the upstream and what they mean: at least one for
-	// each class that a rule of Config gives.
+	// Responses are responses of the upstream with their expected classes, at least one for
+	// each class of a rule in Config.
 	Responses []Response
 }
 
-// Response is one answer and the class it belongs to.
+// Response is one response of the upstream and its expected class.
 type Response struct {
 	Name   string
 	Status int
@@ -47,42 +47,42 @@ type Response struct {
 	Want   source.Class
 }
 
-// Run runs the suite.
+// Run runs the suite as subtests of t.
 func Run(t *testing.T, s Suite) {
-	t.Run("calls go where the configuration says", s.testTargets)
-	t.Run("hostile keys change no path and no parameter", s.testHostileKeys)
-	t.Run("content has one hash until it changes", s.testContent)
-	t.Run("answers mean what the upstream says", s.testResponses)
-	t.Run("each rule's class has an answer that shows it", s.testRuleCoverage)
-	t.Run("a changed credential travels with the next call", s.testCredential)
+	t.Run("targets", s.testTargets)
+	t.Run("hostile keys", s.testHostileKeys)
+	t.Run("content hash", s.testContent)
+	t.Run("response classes", s.testResponses)
+	t.Run("rule coverage", s.testRuleCoverage)
+	t.Run("changed credential", s.testCredential)
 }
 
-// upstream answers every call and remembers it.
+// upstream answers and records every call.
 type upstream struct {
-	mu       sync.Mutex
-	arrivals []*http.Request
-	bodies   [][]byte // of the arrivals
-	answer   func(document string) (status int, header http.Header, body string)
-	names    map[string]string // path to document
+	mu        sync.Mutex
+	requests  []*http.Request
+	bodies    [][]byte // request bodies, in the order of arrivals
+	respond   func(document string) (status int, header http.Header, body string)
+	documents map[string]string // document by path
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	sent, _ := io.ReadAll(r.Body)
 	u.mu.Lock()
 	u.bodies = append(u.bodies, sent)
-	u.arrivals = append(u.arrivals, r.Clone(context.WithoutCancel(r.Context())))
+	u.requests = append(u.requests, r.Clone(context.WithoutCancel(r.Context())))
 	u.mu.Unlock()
-	status, header, body := u.answer(u.names[r.URL.Path])
+	status, header, body := u.respond(u.documents[r.URL.Path])
 	maps.Copy(w.Header(), header)
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(body))
 }
 
-// start returns the source, calling an upstream that answers with bodies.
+// start returns the source and an upstream that responds with bodies, keyed by document.
 func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *upstream) {
 	t.Helper()
-	u := &upstream{names: map[string]string{}}
-	u.answer = func(document string) (int, http.Header, string) {
+	u := &upstream{documents: map[string]string{}}
+	u.respond = func(document string) (int, http.Header, string) {
 		return http.StatusOK, http.Header{"Content-Type": {"application/json"}}, bodies[document]
 	}
 	server := httptest.NewServer(u)
@@ -100,7 +100,7 @@ func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *u
 	config.BaseURL = base.String()
 	for name, d := range config.Facets[s.Facet].Documents {
 		path, _, _ := strings.Cut(d.Path, "?")
-		u.names[base.Path+path] = name
+		u.documents[base.Path+path] = name
 	}
 	src, err := source.New("suite", config, map[string]string{"": s.Credential}, 16)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *u
 	return src, u
 }
 
-// countingPermits gives out permits freely and counts those spent.
+// countingPermits issues permits without limit and counts the spent ones.
 type countingPermits struct {
 	mu    sync.Mutex
 	spent int
@@ -139,45 +139,45 @@ func (s Suite) fetch(t *testing.T, src *source.Source, key string) source.Outcom
 		t.Fatal(err)
 	}
 	permits := &countingPermits{}
-	answers, err := src.Fetch(t.Context(), plan, permits)
+	responses, err := src.Fetch(t.Context(), plan, permits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if answers.Calls != permits.spent {
-		t.Errorf("%d calls on %d permits", answers.Calls, permits.spent)
+	if responses.Calls != permits.spent {
+		t.Errorf("got %d calls with %d permits", responses.Calls, permits.spent)
 	}
-	return src.Read(answers, time.Now())
+	return src.Read(responses, time.Now())
 }
 
 func (s Suite) testTargets(t *testing.T) {
 	for _, key := range s.Keys {
 		src, u := s.start(t, s.Good)
 		if o := s.fetch(t, src, key); o.Class != source.OK {
-			t.Fatalf("key %q: %s (%v)", key, o.Class, o.Err)
+			t.Fatalf("key %q: got class %s (error %v), want ok", key, o.Class, o.Err)
 		}
 		called := map[string]int{}
-		for i, r := range u.arrivals {
-			document := u.names[r.URL.Path]
+		for i, r := range u.requests {
+			document := u.documents[r.URL.Path]
 			called[document]++
 			if got := s.credential(r); s.Credential != "" && got != s.Credential {
-				t.Errorf("the credential arrived as %q", got)
+				t.Errorf("got credential %q", got)
 			}
 			if !strings.Contains(r.URL.RawQuery+r.URL.Path, url.QueryEscape(key)) && !bytes.Contains(u.bodies[i], []byte(key)) {
-				t.Errorf("key %q is not in the call %s", key, r.URL)
+				t.Errorf("key %q is not in the request %s", key, r.URL)
 			}
 			if want := s.method(document); r.Method != want {
-				t.Errorf("document %s was asked for with %s, want %s", document, r.Method, want)
+				t.Errorf("document %s: got method %s, want %s", document, r.Method, want)
 			}
 		}
-		if len(called) != len(s.Good) || len(u.arrivals) != len(s.Good) {
-			t.Errorf("key %q: called %v, want each of the %d documents once", key, called, len(s.Good))
+		if len(called) != len(s.Good) || len(u.requests) != len(s.Good) {
+			t.Errorf("key %q: got calls %v, want each of the %d documents once", key, called, len(s.Good))
 		}
 	}
 }
 
 func (s Suite) document(name string) source.Document { return s.Config.Facets[s.Facet].Documents[name] }
 
-// method returns how a document is to be asked for.
+// method returns the HTTP method of a document.
 func (s Suite) method(document string) string {
 	switch d := s.document(document); {
 	case d.GraphQL != nil:
@@ -188,7 +188,7 @@ func (s Suite) method(document string) string {
 	return http.MethodGet
 }
 
-// credential returns the one that a call came with, without what stands before it.
+// credential returns the credential of a call, without Auth.Prefix.
 func (s Suite) credential(r *http.Request) string {
 	if s.Config.Auth.Query != "" {
 		return r.URL.Query().Get(s.Config.Auth.Query)
@@ -196,7 +196,7 @@ func (s Suite) credential(r *http.Request) string {
 	return strings.TrimPrefix(r.Header.Get(s.Config.Auth.Header), s.Config.Auth.Prefix)
 }
 
-// shapeOf writes a body without what may differ from key to key: the strings of JSON,
+// shapeOf formats a body without the parts that may differ between keys: the strings of JSON,
 // the values of a form.
 func shapeOf(body []byte) string {
 	var v any
@@ -233,17 +233,17 @@ func (s Suite) testHostileKeys(t *testing.T) {
 	} {
 		plan, err := src.Plan(source.Request{Facet: s.Facet, Key: key})
 		if err != nil {
-			continue // refused, nothing is called
+			continue // rejected before any call
 		}
 		if _, err := src.Fetch(t.Context(), plan, &countingPermits{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	shapes := map[string]string{}
-	for i, r := range u.arrivals {
-		document, known := u.names[r.URL.Path]
+	for i, r := range u.requests {
+		document, known := u.documents[r.URL.Path]
 		if !known {
-			t.Errorf("a key led to %s", r.RequestURI)
+			t.Errorf("a key changed the path to %s", r.RequestURI)
 			continue
 		}
 		_, query, _ := strings.Cut(s.Config.Facets[s.Facet].Documents[document].Path, "?")
@@ -255,11 +255,11 @@ func (s Suite) testHostileKeys(t *testing.T) {
 		got.Del(s.Config.Auth.Query)
 		shape := shapeOf(u.bodies[i])
 		if before, seen := shapes[document]; seen && shape != before {
-			t.Errorf("a key changed the body: %s", u.bodies[i])
+			t.Errorf("a key changed the structure of the body: %s", u.bodies[i])
 		}
 		shapes[document] = shape
 		if len(got) != len(want) {
-			t.Errorf("a key changed the parameters: %s", r.RequestURI)
+			t.Errorf("a key changed the number of parameters: %s", r.RequestURI)
 		}
 		for name := range want {
 			if len(got[name]) != 1 {
@@ -275,7 +275,7 @@ func (s Suite) testContent(t *testing.T) {
 		src, _ := s.start(t, bodies)
 		o := s.fetch(t, src, s.Keys[0])
 		if o.Class != source.OK {
-			t.Fatalf("%s: %s (%v)", name, o.Class, o.Err)
+			t.Fatalf("%s: got class %s (error %v), want ok", name, o.Class, o.Err)
 		}
 		hashes[name] = o.Content.Hash
 		for document := range s.Good {
@@ -286,18 +286,18 @@ func (s Suite) testContent(t *testing.T) {
 		o.Content.Release()
 	}
 	if hashes["good"] != hashes["same"] {
-		t.Error("what does not count changed the hash")
+		t.Error("Suite.Same changed the hash")
 	}
 	if hashes["good"] == hashes["changed"] {
-		t.Error("what counts did not change the hash")
+		t.Error("Suite.Changed did not change the hash")
 	}
 }
 
 func (s Suite) testResponses(t *testing.T) {
 	for _, m := range s.Responses {
 		src, u := s.start(t, s.Good)
-		answer := func(pairs ...string) source.Outcome {
-			u.answer = func(string) (int, http.Header, string) {
+		fetchWith := func(pairs ...string) source.Outcome {
+			u.respond = func(string) (int, http.Header, string) {
 				h := http.Header{}
 				maps.Copy(h, m.Header)
 				for i := 0; i < len(pairs); i += 2 {
@@ -307,49 +307,50 @@ func (s Suite) testResponses(t *testing.T) {
 			}
 			return s.fetch(t, src, s.Keys[0])
 		}
-		o := answer()
+		o := fetchWith()
 		if o.Class != m.Want {
-			t.Errorf("%s: %d %s is %s (%v), want %s", m.Name, m.Status, m.Body, o.Class, o.Err, m.Want)
+			t.Errorf("%s: %d %s: got class %s (error %v), want %s", m.Name, m.Status, m.Body, o.Class, o.Err, m.Want)
 			continue
 		}
 		if o.Class == source.OK || o.Class == source.NotModified {
 			continue
 		}
-		// What decide and a dead letter rely on, of every answer that is no content.
+		// The consumer and dead letters depend on these fields for every response without
+		// content.
 		if o.Content != nil || o.Err == nil || o.Status != m.Status || (m.Body != "" && !strings.HasPrefix(m.Body, string(o.Sample))) || (m.Body != "") != (len(o.Sample) > 0) {
-			t.Errorf("%s: the outcome tells too little, or too much: %+v", m.Name, o)
+			t.Errorf("%s: Content, Err, Status or Sample of the outcome is wrong: %+v", m.Name, o)
 		}
 		if s.Credential != "" && o.Err != nil && strings.Contains(o.Err.Error(), s.Credential) {
-			t.Errorf("%s: the error shows the credential: %v", m.Name, o.Err)
+			t.Errorf("%s: the error contains the credential: %v", m.Name, o.Err)
 		}
-		s.testRetryAfter(t, m, answer)
+		s.testRetryAfter(t, m, fetchWith)
 	}
 }
 
-// testRetryAfter shows that what the upstream asks to wait is heard, and the end of a
-// window only where the answer refuses everybody.
-func (s Suite) testRetryAfter(t *testing.T, m Response, answer func(pairs ...string) source.Outcome) {
+// testRetryAfter checks that Retry-After is obeyed for every class, and the end of a window
+// only for classes that refuse every call.
+func (s Suite) testRetryAfter(t *testing.T, m Response, fetchWith func(pairs ...string) source.Outcome) {
 	t.Helper()
 	refusesAll := m.Want == source.Quota || m.Want == source.Maintenance || m.Want == source.AuthRefused
-	if o := answer("X-RateLimit-Reset-After", "7"); o.Class != m.Want || (o.RetryAfter == 7*time.Second) != refusesAll || (o.RetryAfter == 0) == refusesAll {
-		t.Errorf("%s: with the end of a window it is %s and asks to wait %v", m.Name, o.Class, o.RetryAfter)
+	if o := fetchWith("X-RateLimit-Reset-After", "7"); o.Class != m.Want || (o.RetryAfter == 7*time.Second) != refusesAll || (o.RetryAfter == 0) == refusesAll {
+		t.Errorf("%s with the end of a window: got class %s and delay %v", m.Name, o.Class, o.RetryAfter)
 	}
-	if o := answer("Retry-After", "3"); o.RetryAfter != 3*time.Second || (refusesAll && o.Class != m.Want) {
-		t.Errorf("%s: with Retry-After it is %s and asks to wait %v", m.Name, o.Class, o.RetryAfter)
+	if o := fetchWith("Retry-After", "3"); o.RetryAfter != 3*time.Second || (refusesAll && o.Class != m.Want) {
+		t.Errorf("%s with Retry-After: got class %s and delay %v", m.Name, o.Class, o.RetryAfter)
 	}
 }
 
 func (s Suite) testRuleCoverage(t *testing.T) {
 	for i, r := range s.Config.Rules {
 		if !slices.ContainsFunc(s.Responses, func(m Response) bool { return m.Want == r.Class }) {
-			t.Errorf("rules[%d] makes an answer %s, and Meanings has none that is", i, r.Class)
+			t.Errorf("rules[%d] has class %s, but no entry of Suite.Responses has it", i, r.Class)
 		}
 	}
 }
 
 func (s Suite) testCredential(t *testing.T) {
 	if s.Config.Auth.Header == "" && s.Config.Auth.Query == "" {
-		t.Skip("the upstream takes no credential")
+		t.Skip("the source has no credential")
 	}
 	src, u := s.start(t, s.Good)
 	for _, credential := range []string{s.Credential, s.Credential + "-2"} {
@@ -357,8 +358,8 @@ func (s Suite) testCredential(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.fetch(t, src, s.Keys[0])
-		if got := s.credential(u.arrivals[len(u.arrivals)-1]); got != credential {
-			t.Errorf("the credential arrived as %q", got)
+		if got := s.credential(u.requests[len(u.requests)-1]); got != credential {
+			t.Errorf("got credential %q", got)
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// TestSuite_POSTSource has what no upstream here has yet: bodies, a
-// credential in the query, a prefix.
+// TestSuite_POSTSource covers settings that no shipped source uses: a POST body, a credential
+// in the query, and a prefix.
 func TestSuite_POSTSource(t *testing.T) {
 	suite := func(auth source.Auth, d source.Document) Suite {
 		config := source.DefaultConfig()
