@@ -42,9 +42,9 @@ func listTables(t *testing.T, database string) []string {
 }
 
 func TestOperatingGuide_ListsTheGrowthOfEveryTable(t *testing.T) {
-	_, section, found := strings.Cut(readDoc(t, "docs", "operating.md"), "\n## Growth of the tables\n")
+	_, section, found := strings.Cut(readDoc(t, "docs", "capacity.md"), "\n## Growth of the tables\n")
 	if !found {
-		t.Fatal("docs/operating.md has no section Growth of the tables")
+		t.Fatal("docs/capacity.md has no section Growth of the tables")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	var listed []string

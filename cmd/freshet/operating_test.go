@@ -45,14 +45,19 @@ func checkCommandLine(line string) error {
 	return nil
 }
 
+// operatingPages are the pages of the operating guide, in docs.
+var operatingPages = []string{"operating.md", "capacity.md"}
+
 func TestDocs_CommandsOfOperatingGuideExist(t *testing.T) {
-	text := readDoc(t, "docs", "operating.md")
 	var lines []string
-	for _, block := range fences.FindAllStringSubmatch(text, -1) {
-		lines = append(lines, strings.Split(block[1], "\n")...)
-	}
-	for _, span := range spans.FindAllStringSubmatch(fences.ReplaceAllString(text, ""), -1) {
-		lines = append(lines, span[1])
+	for _, page := range operatingPages {
+		text := readDoc(t, "docs", page)
+		for _, block := range fences.FindAllStringSubmatch(text, -1) {
+			lines = append(lines, strings.Split(block[1], "\n")...)
+		}
+		for _, span := range spans.FindAllStringSubmatch(fences.ReplaceAllString(text, ""), -1) {
+			lines = append(lines, span[1])
+		}
 	}
 	looked := 0
 	for _, line := range lines {
@@ -75,7 +80,6 @@ func TestDocs_CommandsOfOperatingGuideExist(t *testing.T) {
 }
 
 func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
-	text := fences.ReplaceAllString(readDoc(t, "docs", "operating.md"), "")
 	known := readDoc(t, "docs", "metrics.md")
 	files, err := filepath.Glob(filepath.Join(root, "schemas", "migrations", "postgres", "*.sql"))
 	if err != nil || len(files) == 0 {
@@ -89,32 +93,35 @@ func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
 	for _, name := range []string{"pg_dump", "pg_basebackup", "pg_total_relation_size", "hot_standby_feedback", "max_wal_size", "wal_compression", "pool_max_conns"} {
 		known += "`" + name + "`" // PostgreSQL's own
 	}
-	for _, span := range spans.FindAllStringSubmatch(text, -1) {
-		if name := span[1]; regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`).MatchString(name) && !strings.Contains(known, "`"+name+"`") {
-			t.Errorf("%s is neither a metric of docs/metrics.md nor a table", name)
-		}
-	}
 	panels, err := deploy.Panels("5m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range regexp.MustCompile(`\b_([A-Z][^_\n]+)_\b`).FindAllStringSubmatch(text, -1) {
-		if !slices.ContainsFunc(panels, func(p deploy.Panel) bool { return p.Title == m[1] }) {
-			t.Errorf("there is no panel %s", m[1])
+	for _, page := range operatingPages {
+		text := fences.ReplaceAllString(readDoc(t, "docs", page), "")
+		for _, span := range spans.FindAllStringSubmatch(text, -1) {
+			if name := span[1]; regexp.MustCompile(`^[a-z]+(_[a-z]+)+$`).MatchString(name) && !strings.Contains(known, "`"+name+"`") {
+				t.Errorf("%s: %s is neither a metric of docs/metrics.md nor a table", page, name)
+			}
 		}
-	}
-	for _, m := range regexp.MustCompile(`\]\(([a-z]*(?:\.md)?)#([a-z-]+)\)`).FindAllStringSubmatch(text, -1) {
-		of := m[1]
-		if of == "" {
-			of = "operating.md"
+		for _, m := range regexp.MustCompile(`\b_([A-Z][^_\n]+)_\b`).FindAllStringSubmatch(text, -1) {
+			if !slices.ContainsFunc(panels, func(p deploy.Panel) bool { return p.Title == m[1] }) {
+				t.Errorf("%s: there is no panel %s", page, m[1])
+			}
 		}
-		there := false
-		for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(readDoc(t, "docs", of), -1) {
-			title := strings.NewReplacer(",", "", "'", "").Replace(strings.ToLower(h[1]))
-			there = there || strings.ReplaceAll(title, " ", "-") == m[2]
-		}
-		if !there {
-			t.Errorf("%s has no section %s", of, m[2])
+		for _, m := range regexp.MustCompile(`\]\(([a-z]*(?:\.md)?)#([a-z-]+)\)`).FindAllStringSubmatch(text, -1) {
+			of := m[1]
+			if of == "" {
+				of = page
+			}
+			there := false
+			for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(readDoc(t, "docs", of), -1) {
+				title := strings.NewReplacer(",", "", "'", "").Replace(strings.ToLower(h[1]))
+				there = there || strings.ReplaceAll(title, " ", "-") == m[2]
+			}
+			if !there {
+				t.Errorf("%s: %s has no section %s", page, of, m[2])
+			}
 		}
 	}
 }
