@@ -138,7 +138,7 @@ func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testi
 			if text := r.texts[len(r.texts)-1]; text[16:] != before[16:] {
 				t.Errorf("the quota became %q from %q", text, before)
 			}
-			if n := strings.Count(log.String(), "can't hold"); n != 1 || strings.Contains(log.String(), "was set") {
+			if n := strings.Count(log.String(), "quota settings are invalid"); n != 1 || strings.Contains(log.String(), "quota settings applied") {
 				t.Errorf("said %d times: %s", n, log.String())
 			}
 		}
@@ -239,12 +239,12 @@ func TestEachTroubleIsSaidOnceAndOnceThatItIsOver(t *testing.T) {
 		s.fail(nil)
 		u.fail(nil)
 		elapse(10 * time.Second)
-		for _, doing := range []string{"reading the settings", "writing down what the day has used"} {
-			if n := strings.Count(log.String(), `msg="the limiter goes on with what it knows" source=nexon doing="`+doing); n != 1 {
-				t.Errorf("%q was said %d times:\n%s", doing, n, log.String())
+		for _, action := range []string{"read the settings", "save the day count"} {
+			if n := strings.Count(log.String(), `msg="limiter action failed; the last known value is used" source=nexon action="`+action); n != 1 {
+				t.Errorf("%q was logged %d times, want 1:\n%s", action, n, log.String())
 			}
-			if n := strings.Count(log.String(), `msg="it succeeds again" source=nexon doing="`+doing); n != 1 {
-				t.Errorf("%q was said to be over %d times:\n%s", doing, n, log.String())
+			if n := strings.Count(log.String(), `msg="limiter action recovered" source=nexon action="`+action); n != 1 {
+				t.Errorf("recovery of %q was logged %d times, want 1:\n%s", action, n, log.String())
 			}
 		}
 	})

@@ -54,7 +54,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 				reference := quota().Bounds()[0]
 				// A slow upstream with a steady floor is no jitter.
 				traffic(l, 62*time.Second, 450, none, steady)
-				if b := quota().Bounds()[0]; b != reference || strings.Contains(log.String(), "more spread") {
+				if b := quota().Bounds()[0]; b != reference || strings.Contains(log.String(), "jitter exceeds") {
 					t.Errorf("a slow upstream made it %+v: %s", b, log.String())
 				}
 				disturb(l)
@@ -62,7 +62,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 				if b := q.Bounds()[0]; q.config.Jitter < 50*ms || q.config.Jitter > 100*ms || b.Max > 500 || b.PerWindow > reference.PerWindow-10 || b.PerWindow < 380 {
 					t.Errorf("a spread of 60 to 80 ms made it %v, %+v", q.config.Jitter, b)
 				}
-				if n := strings.Count(log.String(), "more spread than the quota allows"); n < 1 || n > 3 {
+				if n := strings.Count(log.String(), "jitter exceeds the configured value"); n < 1 || n > 3 {
 					t.Errorf("said %d times: %s", n, log.String())
 				}
 				// What is changed meanwhile is made to fit, and what can't hold changes nothing.
@@ -74,7 +74,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 					t.Errorf("after a change it is %v, %+v", with.Jitter, b)
 				}
 				traffic(l, 122*time.Second, 450, none, steady)
-				if q := quota(); q.config.Jitter != 10*ms || q.config.Policies[0].Target != 440 || strings.Count(log.String(), "no more than the quota allows") != 1 {
+				if q := quota(); q.config.Jitter != 10*ms || q.config.Policies[0].Target != 440 || strings.Count(log.String(), "jitter is back within") != 1 {
 					t.Errorf("it is gone, and the quota %+v: %s", q.config, log.String())
 				}
 			})

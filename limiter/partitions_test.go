@@ -92,29 +92,29 @@ func TestAQuotaThatCannotHoldIsRefusedWithTheSum(t *testing.T) {
 	}
 	day := Policy{Name: "day", Limit: 1000, Window: Day}
 	for mention, config := range map[string]Config{
-		"up to 550 calls":      second(500, 500, 100, 0),
-		"leave it out to use":  second(120, 120, 1, 0),
-		"at least one with":    {Policies: []Policy{day}},
-		"there must be":        {},
-		"jitter":               {Jitter: -1, Policies: second(500, 450, 100, 0).Policies},
-		"name: ":               {Policies: []Policy{{Limit: 5, Window: Window(time.Second)}}},
-		"limit: 0":             second(0, 0, 0, 0),
-		"window":               {Policies: []Policy{{Name: "long", Limit: 5, Window: Window(24 * time.Hour)}}},
-		"50,000 a second":      second(60_000, 0, 0, 0),
-		"must not be negative": second(500, -1, 0, 0),
-		"above the limit":      second(500, 501, 0, 0),
-		"nothing of 450":       second(500, 450, 400, 50),
-		"name is taken": with(second(5, 0, 1, 0), func(c *Config) {
+		"up to 550 calls":       second(500, 500, 100, 0),
+		"omit it to use":        second(120, 120, 1, 0),
+		"at least one policy":   {Policies: []Policy{day}},
+		"needs a window":        {},
+		"jitter":                {Jitter: -1, Policies: second(500, 450, 100, 0).Policies},
+		"name: ":                {Policies: []Policy{{Limit: 5, Window: Window(time.Second)}}},
+		"limit: 0":              second(0, 0, 0, 0),
+		"window":                {Policies: []Policy{{Name: "long", Limit: 5, Window: Window(24 * time.Hour)}}},
+		"50,000 calls a second": second(60_000, 0, 0, 0),
+		"must not be negative":  second(500, -1, 0, 0),
+		"above the limit":       second(500, 501, 0, 0),
+		"nothing of 450":        second(500, 450, 400, 50),
+		"has the same name": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "second", Limit: 5, Window: Window(time.Minute)})
 		}),
-		"is the window of": with(second(5, 0, 1, 0), func(c *Config) {
+		"has the window": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "again", Limit: 5, Window: Window(time.Second)})
 		}),
 		"timeZone": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "day", Limit: 1000, Window: Day, TimeZone: "Asia/Nowhere"})
 		}),
-		"only a day": with(second(5, 0, 1, 0), func(c *Config) { c.Policies[0].TimeZone = "Asia/Seoul" }),
-		"hours are":  with(second(5, 0, 1, 0), func(c *Config) { c.LowRateCaps = []RateCap{{From: 25, To: 3, Rate: 1}} }),
+		"only a policy with": with(second(5, 0, 1, 0), func(c *Config) { c.Policies[0].TimeZone = "Asia/Seoul" }),
+		"hours are":          with(second(5, 0, 1, 0), func(c *Config) { c.LowRateCaps = []RateCap{{From: 25, To: 3, Rate: 1}} }),
 		"has neither": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "day", Limit: 1000, Window: Day, Target: 5})
 		}),

@@ -181,7 +181,7 @@ func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T)
 		}
 		asked := len(r.demands)
 		elapse(time.Minute)
-		if len(r.demands) != asked || len(got) > 0 || strings.Count(log.String(), "no permit is given until what the day has used can be written") != 1 {
+		if len(r.demands) != asked || len(got) > 0 || strings.Count(log.String(), "day's call count can't be saved") != 1 {
 			t.Errorf("%d more calls to Redis; %s", len(r.demands)-asked, log.String())
 		}
 		u.fail(nil)

@@ -244,17 +244,17 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		err = testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`
-# HELP rate_limiter_remaining Calls that a policy has left now, for HIGH and for LOW.
+# HELP rate_limiter_remaining Calls that a policy allows now, by priority.
 # TYPE rate_limiter_remaining gauge
 rate_limiter_remaining{policy="second",priority="HIGH",source="%[1]s"} 0
 rate_limiter_remaining{policy="second",priority="LOW",source="%[1]s"} 0
-# HELP rate_limiter_limit Calls that a policy allows in its window.
+# HELP rate_limiter_limit Limit of a policy in calls per window.
 # TYPE rate_limiter_limit gauge
 rate_limiter_limit{policy="second",source="%[1]s"} 500
-# HELP rate_limiter_ramp_ratio The part of the rate that is used: 1, or less after a brake.
+# HELP rate_limiter_ramp_ratio Share of the full rate that is in use: 1, or less during the ten seconds after a backoff.
 # TYPE rate_limiter_ramp_ratio gauge
 rate_limiter_ramp_ratio{source="%[1]s"} 0.5
-# HELP rate_limiter_state 1 for the state that the source's limiter is in, 0 for the others.
+# HELP rate_limiter_state 1 for the current state of the source's limiter, 0 for the others.
 # TYPE rate_limiter_state gauge
 rate_limiter_state{source="%[1]s",state="backing-off"} 1
 rate_limiter_state{source="%[1]s",state="flowing"} 0
