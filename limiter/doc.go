@@ -24,7 +24,7 @@
 //
 // A process makes one call to Redis at a time. The first caller makes it; callers
 // that arrive meanwhile share the next one. Redis returns slots within the horizon.
-// For the rest it returns when to ask again. If more than horizon/T processes (52 at
+// For the rest it returns the time of the next call. If more than horizon/T processes (52 at
 // 350 calls/s) wait with one caller each, every permit costs two calls to Redis.
 // Clients take turns (see fair), and retries get at most every fourth permit.
 //
@@ -50,8 +50,8 @@
 // So LOW can never use HIGH's share.
 //
 // A day counts a call near midnight (10 s before or after) in both days, because the
-// upstream's clock differs. LOW's pace is what the day has left, without HIGH's
-// reserve, divided by the seconds left. HIGH can use the whole day.
+// upstream's clock differs. LOW's pace is the rest of the day's calls without
+// HIGH's reserve, divided by the seconds left. HIGH can use the whole day.
 //
 // A log of units admits a call at the slot at which enough older units have left the
 // window. A window of more than 200 units rounds slots up to 1/200 of its length, so

@@ -48,7 +48,7 @@ func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	return math.Floor(most + 1e-6)
 }
 
-// scaleToPeriod returns what a window allows within a period that can be longer than it.
+// scaleToPeriod returns the calls that a window allows within a period, which can be longer.
 func scaleToPeriod(calls float64, window, within time.Duration) float64 {
 	return calls * max(1, float64(within)/float64(window))
 }

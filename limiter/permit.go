@@ -21,7 +21,7 @@ type Permit struct {
 	spent       time.Time
 	written     atomic.Pointer[time.Time]
 
-	before, after *Permit // neighbours in the queue; guarded by limiter.mu
+	before, after *Permit // links of the wait list; guarded by limiter.mu
 }
 
 // slot is a reserved time slot. It can be used from notBefore to notAfter, by the local
@@ -30,7 +30,7 @@ type slot struct {
 	notBefore, notAfter time.Time
 	at                  int64
 
-	candidate *candidate // what the call was charged to; nil for sources without buckets
+	candidate *candidate // the costs charged; nil for sources without buckets
 	ticket    string     // identifies the call in buckets that count calls in flight
 	probe     bool       // the call probes an open scope breaker
 }

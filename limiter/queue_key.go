@@ -15,14 +15,14 @@ type queueKey struct {
 	candidates []*candidate
 }
 
-// candidate is one way to make a call: a credential, and what the call costs with it.
+// candidate is one way to make a call: a credential, and the costs with it.
 type candidate struct {
 	call       Call
 	credential string
 	costs      []bucketCost
 }
 
-// bucketCost is what a call costs one bucket.
+// bucketCost is the cost of a call in one bucket.
 type bucketCost struct {
 	*bucket
 	units int
@@ -238,7 +238,7 @@ func (d demand) encodeScopes() scopeArgs {
 	return a
 }
 
-// queueGrant is what one queue was granted.
+// queueGrant is the grant of one queue.
 type queueGrant struct {
 	slots   []queueSlot
 	back    int64 // us until the next call for the rest

@@ -21,8 +21,8 @@ func (p *Permit) Credential() string {
 // IsProbe reports whether the call probes an open breaker of one of its scopes.
 func (p *Permit) IsProbe() bool { return p.slot.probe }
 
-// ReportEnd reports how the permit's call ended: the status of its response (0 for none), and
-// what the response reports about the policies. It frees in-flight slots and corrects costs. A
+// ReportEnd reports the end of the permit's call: the status of its response (0 for none), and
+// the policy values that the response reports. It frees in-flight slots and corrects costs. A
 // second call has no effect.
 func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 	if p.slot.candidate == nil {
@@ -100,7 +100,7 @@ func (l *Limiter) scopesBy(name string) bool {
 	return slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return slices.Contains(s.scope.names, name) })
 }
 
-// actualCost returns what a call cost, given its estimated units and its response.
+// actualCost returns the actual cost of a call, given its estimated units and its response.
 func (p Policy) actualCost(units int64, status int, n announced.Notice) int64 {
 	switch {
 	case slices.Contains(p.FreeStatuses, status):

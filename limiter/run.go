@@ -109,8 +109,8 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 	return d, next
 }
 
-// selectQueues picks at most maxQueuesPerCall queues for the next Redis call: those whose last
-// call is oldest. They are sorted by lane, HIGH first, and then by the age of the oldest
+// selectQueues picks at most maxQueuesPerCall queues for the next Redis call, starting with the
+// oldest last call. They are sorted by lane, HIGH first, and then by the age of the oldest
 // waiter. While the circuit breaker is open it picks one queue at random, for the probe.
 func (l *Limiter) selectQueues(all []queueDemand) []queueDemand {
 	if len(all) < 2 {

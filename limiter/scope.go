@@ -89,7 +89,7 @@ func (p Policy) scoped() bool {
 		len(p.Match.Methods)+len(p.Match.Endpoints)+len(p.Costs)+len(p.FreeStatuses)+len(p.CountedStatuses) > 0
 }
 
-// kind is the letter that identifies the type of a bucket in limiter_buckets.
+// kind identifies the type of a bucket in limiter_buckets (one character).
 type kind byte
 
 const (

@@ -34,7 +34,7 @@ const (
 	bucketViewTTL   = 10 * time.Minute
 )
 
-// noteBuckets records the bucket states of a reply for the view, except those of policies with
+// noteBuckets records the bucket states of a reply for the view, except policies with
 // a scope of unbounded size (such as {key}). The caller holds l.mu.
 func (l *Limiter) noteBuckets(a answer) {
 	for b, state := range a.states {

@@ -177,8 +177,8 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 	return v
 }
 
-// ReadView reads the limiter of a source from Redis. quota and revision must be those of the
-// newest settings: the state in Redis contains no policy names.
+// ReadView reads the limiter of a source from Redis. quota and revision must come from the
+// newest settings, because the state in Redis contains no policy names.
 func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota, revision int64) (View, error) {
 	v, err := readState(ctx, rdb, source, quota)
 	if err != nil {
