@@ -23,10 +23,10 @@ import (
 
 var judgeBar = flag.Bool("bar", false, "judge timed figures beside their peers on a real Redis")
 
-// TestTheBar measures what the limiter must reach, beside its peers on the same
+// TestLimiter_BenchmarkTable measures what the limiter must reach, beside its peers on the same
 // Redis, and prints it in one table. What is compared with a peer is a median of
 // ratios of neighbouring slices, so that the machine's noise hits both alike.
-func TestTheBar(t *testing.T) {
+func TestLimiter_BenchmarkTable(t *testing.T) {
 	if !*judgeBar {
 		t.Skip("timed figures need a quiet machine: make bench-limiter")
 	}

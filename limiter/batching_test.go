@@ -30,7 +30,7 @@ func (j *judge) most(window time.Duration) int {
 	return most
 }
 
-func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
+func TestLimiter_ProcessesShareTheLimit(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		source := servicetest.Name("nexon")
 		var j judge
@@ -83,7 +83,7 @@ func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
 	})
 }
 
-func TestAnEvictingRedisIsRefused(t *testing.T) {
+func TestCheckRedis_RejectsEviction(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		if err := CheckRedis(t.Context(), rdb); err != nil {
 			t.Error(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestAProbingStopGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
+func TestBreaker_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = func(n int, d demand) (grant, error) {
 		if n == 0 {
@@ -46,7 +46,7 @@ func TestAProbingStopGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
 	})
 }
 
-func TestAHealthyAnswerIsToldOnlyWhileAStopIsKnown(t *testing.T) {
+func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 	stopped, slots := false, 1
 	r := &redisDouble{}
 	r.answer = func(_ int, d demand) (grant, error) {
@@ -100,7 +100,7 @@ func TestAHealthyAnswerIsToldOnlyWhileAStopIsKnown(t *testing.T) {
 	})
 }
 
-func TestWhoLearnsOfAProbingStopGivesUpWhatItHadReserved(t *testing.T) {
+func TestBreaker_LearnedStateReleasesSlots(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = func(n int, d demand) (grant, error) {
 		if n == 0 {
@@ -123,7 +123,7 @@ func TestWhoLearnsOfAProbingStopGivesUpWhatItHadReserved(t *testing.T) {
 	})
 }
 
-func TestWhatHidesAProbingStopEndsItForNobody(t *testing.T) {
+func TestBreaker_StaysOpenBehindAStop(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		learn := func(high, low refusal) bool {
@@ -152,7 +152,7 @@ func TestWhatHidesAProbingStopEndsItForNobody(t *testing.T) {
 	})
 }
 
-func TestAProbingStopThatRedisMayNotHaveHeardIsToldAgain(t *testing.T) {
+func TestBreaker_RepeatsUnconfirmedEvents(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = func(n int, d demand) (grant, error) {
 		if n == 0 || n == 2 {
@@ -250,7 +250,7 @@ func (s *sharing) since(from time.Time) (all []time.Time) {
 	return all
 }
 
-func TestInAProbingStopOneCallAPauseGoesOutOfTheWholeFleet(t *testing.T) {
+func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 	var sick sync.Map // limiters whose upstream is
 	shared(t, 3, 64, func(s *sharing, l *Limiter) {
 		at := time.Now()
@@ -311,7 +311,7 @@ func TestInAProbingStopOneCallAPauseGoesOutOfTheWholeFleet(t *testing.T) {
 	})
 }
 
-func TestAProbeWhosePermitIsNotUsedLeavesTheNextToItsTime(t *testing.T) {
+func TestBreaker_UnusedProbeKeepsTheSchedule(t *testing.T) {
 	shared(t, 2, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)
 		a, b := s.limiters[0], s.limiters[1]
@@ -337,7 +337,7 @@ func TestAProbeWhosePermitIsNotUsedLeavesTheNextToItsTime(t *testing.T) {
 	})
 }
 
-func TestAProbeWhosePermitLapsedIsFollowedByAnotherWithinSeconds(t *testing.T) {
+func TestBreaker_ReplacesAnExpiredProbe(t *testing.T) {
 	shared(t, 1, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)
 		l := s.limiters[0]
@@ -359,7 +359,7 @@ func TestAProbeWhosePermitLapsedIsFollowedByAnotherWithinSeconds(t *testing.T) {
 	})
 }
 
-func TestHealthy_EndsWithAProbingStopAndClosedWithItsEnd(t *testing.T) {
+func TestBreaker_ContextAndChannelFollowIt(t *testing.T) {
 	shared(t, 1, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)
 		l := s.limiters[0]
@@ -387,7 +387,7 @@ func TestHealthy_EndsWithAProbingStopAndClosedWithItsEnd(t *testing.T) {
 	})
 }
 
-func TestBothLanesOfAProcessProbe(t *testing.T) {
+func TestBreaker_ProbesBothLanes(t *testing.T) {
 	shared(t, 1, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)
 		l := s.limiters[0]

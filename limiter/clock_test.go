@@ -41,7 +41,7 @@ func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(
 	}
 }
 
-func TestATrueClockIsNeverTakenForOneThatWasSet(t *testing.T) {
+func TestClock_IgnoresOrdinaryDrift(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		ppm, most := 400*rng.Float64()-200, time.Duration(1+rng.Int64N(int64(150*ms)))
@@ -54,7 +54,7 @@ func TestATrueClockIsNeverTakenForOneThatWasSet(t *testing.T) {
 	}
 }
 
-func TestAStepForwardGreaterThanTheRoundTripsIsSeen(t *testing.T) {
+func TestClock_DetectsAStepForward(t *testing.T) {
 	steps := 0
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -89,7 +89,7 @@ func TestAStepForwardGreaterThanTheRoundTripsIsSeen(t *testing.T) {
 	}
 }
 
-func TestAStepForwardAfterOneBackIsSeen(t *testing.T) {
+func TestClock_DetectsAStepForwardAfterOneBack(t *testing.T) {
 	var c clock
 	start := time.Now()
 	read := func(after, roundtrip time.Duration, redis int64) time.Duration {
@@ -104,7 +104,7 @@ func TestAStepForwardAfterOneBackIsSeen(t *testing.T) {
 	}
 }
 
-func TestAGrantOfAClockThatWasSetForwardIsDroppedAndTheStepToldOnce(t *testing.T) {
+func TestClock_StepDropsTheGrant(t *testing.T) {
 	r := &redisDouble{}
 	set := int64(0)
 	r.answer = func(_ int, d demand) (grant, error) {
@@ -171,7 +171,7 @@ func numbers(t *testing.T, text string) (all []int64) {
 	return all
 }
 
-func TestTheMidnightsContainTheDayThatIsCounted(t *testing.T) {
+func TestMidnights_ContainTheCountedDay(t *testing.T) {
 	for _, q := range zones(t) {
 		instants(1, func(redis time.Time) {
 			counted := redis.Add(-dayMargin).In(q.zone)
@@ -230,7 +230,7 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 	}
 }
 
-func TestABrakeTellsWhenTheCallWasSentByTheClockOfRedis(t *testing.T) {
+func TestBackOff_SendsRedisTime(t *testing.T) {
 	r := &redisDouble{roundup: 4 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
 		// Read in the middle, at an hour of its own.

@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-func TestAConfigIsWrittenAsItIsRead(t *testing.T) {
+func TestConfig_RoundTripsAsYAML(t *testing.T) {
 	const text = `jitter: 10ms
 policies:
   - {name: second, limit: 500, window: 1s, target: 450, highReserve: 100, lowReserve: 20}
@@ -96,7 +96,7 @@ func TestRateCap_NeedsARateAndAnHour(t *testing.T) {
 	}
 }
 
-func TestAnOverrideIsWrittenAsItIsRead(t *testing.T) {
+func TestOverride_RoundTripsAsJSON(t *testing.T) {
 	for _, text := range []string{
 		`{}`, `{"stopped":true}`, `{"lowRateCaps":[]}`,
 		`{"policies":{"day":{"limit":0,"highReserve":"1.5/s"},"second":{"target":0,"highReserve":0,"lowReserve":7}},"lowRateCaps":[{"from":22,"to":3,"rate":"0/s"},{"rate":"0.025/s"}]}`,
@@ -111,7 +111,7 @@ func TestAnOverrideIsWrittenAsItIsRead(t *testing.T) {
 	}
 }
 
-func TestAChangeLeavesTheConfigurationAloneAndNamesWhatThereIsNot(t *testing.T) {
+func TestWith_CopiesAndNamesUnknownPolicies(t *testing.T) {
 	c := withDay()
 	limit, target, low, reserve := 400, 300, 10, Reserve{Rate: 5}
 	rateCaps := []RateCap{{Rate: 9}}
@@ -131,7 +131,7 @@ func TestAChangeLeavesTheConfigurationAloneAndNamesWhatThereIsNot(t *testing.T) 
 	}
 }
 
-func FuzzARateIsReadAsItIsWritten(f *testing.F) {
+func FuzzRate_RoundTrips(f *testing.F) {
 	for _, seed := range []string{"25/s", "90/m", "5000/h", "0/s", "1e3/s", "1.5/s", "-1/s", "/s", "5", "NaN/s", "Inf/s", "0x1p-2/s", "1/s/s", "1_0/s", " 1/s", "1e-320/h"} {
 		f.Add(seed)
 	}
@@ -152,7 +152,7 @@ func FuzzARateIsReadAsItIsWritten(f *testing.F) {
 	})
 }
 
-func FuzzAReserveIsReadAsItIsWritten(f *testing.F) {
+func FuzzReserve_RoundTrips(f *testing.F) {
 	for _, seed := range []string{"100", "0", "25/s", "-3", "+3", "1e3", "9223372036854775807", "0/s", "3/m", `"5"`} {
 		f.Add(seed)
 	}

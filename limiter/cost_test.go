@@ -149,7 +149,7 @@ func TestWindow_HoldsAfterLostState(t *testing.T) {
 }
 
 // A call that costs up to 2 % of the limit is made while cheaper calls saturate the window.
-func TestWindow_ServesDearCallsBesideCheapOnes(t *testing.T) {
+func TestWindow_ServesExpensiveCallsBesideCheapOnes(t *testing.T) {
 	var spent spentUnits
 	dear := 0
 	inCallers(t, 1, 2, points(900, time.Minute, CostRange{1, 5}), func(c atUpstream) answered {

@@ -63,7 +63,7 @@ func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
 	return got
 }
 
-func TestNothingIsGivenUntilTheSettingsWereRead(t *testing.T) {
+func TestSettings_NoPermitUntilRead(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	s := &settingsDouble{err: errors.New("the database is away")}
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
@@ -88,7 +88,7 @@ func TestNothingIsGivenUntilTheSettingsWereRead(t *testing.T) {
 	})
 }
 
-func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
+func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 	for _, takes := range []time.Duration{0, 900 * ms} {
 		r := &redisDouble{answer: grantAll}
 		s := &settingsDouble{takes: takes}
@@ -120,7 +120,7 @@ func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
 	}
 }
 
-func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testing.T) {
+func TestSettings_InvalidKeepQuotaButStop(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	s := &settingsDouble{}
 	var log bytes.Buffer
@@ -161,7 +161,7 @@ func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testi
 	})
 }
 
-func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
+func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 	r := &redisDouble{}
 	s := &settingsDouble{}
 	ahead := func(_ int, d demand) (grant, error) {
@@ -206,7 +206,7 @@ func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
 	})
 }
 
-func TestAStopGivesUpWhatACallUnderWayBrings(t *testing.T) {
+func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
 	r := &redisDouble{roundup: 20 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
 		return grant{low: make([]time.Duration, d.low), now: r.now()}, nil
@@ -223,7 +223,7 @@ func TestAStopGivesUpWhatACallUnderWayBrings(t *testing.T) {
 	})
 }
 
-func TestEachTroubleIsSaidOnceAndOnceThatItIsOver(t *testing.T) {
+func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 	r := &redisDouble{answer: func(_ int, d demand) (grant, error) {
 		return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low), now: r0(), used: 5}, nil
 	}}

@@ -23,7 +23,7 @@ func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time
 	}
 }
 
-func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
+func TestJitter_AboveConfiguredLowersTheRate(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 4))
 	none := func() time.Duration { return 0 }
 	steady := func() time.Duration { return 200*ms + time.Duration(rng.ExpFloat64()*float64(20*ms)) }
@@ -82,7 +82,7 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 	}
 }
 
-func TestTooFewCallsTellNothingOfTheJitter(t *testing.T) {
+func TestJitter_NeedsEnoughCalls(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 5))
 	wide := func() time.Duration { return time.Duration(rng.Int64N(int64(time.Second))) }
 	r := &redisDouble{answer: grantAll}
@@ -97,7 +97,7 @@ func TestTooFewCallsTellNothingOfTheJitter(t *testing.T) {
 	})
 }
 
-func TestAnyQuotaThatHoldsCanBeMadeToFitAnyJitterAndNeverGainsByIt(t *testing.T) {
+func TestJitter_AnyQuotaFitsAnyJitter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	fitted, freed := 0, 0
 	for range 20_000 {

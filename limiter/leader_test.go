@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
+func TestAcquire_LoneCallerNeedsNoRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := time.Duration(0)
 		r := &redisDouble{roundup: 2 * ms, start: time.Now()}
@@ -56,7 +56,7 @@ func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
 	})
 }
 
-func TestALeaderWhoseContextEndsLosesNothingForTheOthers(t *testing.T) {
+func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 	r := &redisDouble{roundup: 20 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
 		g := grant{now: r.now()}
@@ -193,7 +193,7 @@ func (s *stock) count(at int64) {
 	s.spent[at]++
 }
 
-func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
+func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	s := newStock()
 	s.roundup = 100 * time.Microsecond
 	l, err := newLimiter("nexon", withDay(), s.acquireSlots, withoutLogs(Deps{}))

@@ -122,7 +122,7 @@ func mustAcquire(t *testing.T, l *Limiter, lane schemas.Lane) *Permit {
 	return p
 }
 
-func TestAPermitIsGivenAtItsSlotAndSpentOnce(t *testing.T) {
+func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 	r := &redisDouble{roundup: 3 * ms, answer: func(int, demand) (grant, error) {
 		return grant{low: []time.Duration{20 * ms}}, nil
 	}}
@@ -146,7 +146,7 @@ func TestAPermitIsGivenAtItsSlotAndSpentOnce(t *testing.T) {
 	})
 }
 
-func TestAPermitLapses(t *testing.T) {
+func TestPermit_Expires(t *testing.T) {
 	r := &redisDouble{roundup: 3 * ms, answer: func(n int, d demand) (grant, error) { return grantAll(n, d) }}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		p := mustAcquire(t, l, schemas.Low)
@@ -162,7 +162,7 @@ func TestAPermitLapses(t *testing.T) {
 	})
 }
 
-func TestWaitersRideTheNextCallTogetherAndInOrder(t *testing.T) {
+func TestAcquire_WaitersShareTheNextCall(t *testing.T) {
 	r := &redisDouble{roundup: 10 * ms, answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		var mu sync.Mutex
@@ -188,7 +188,7 @@ func TestWaitersRideTheNextCallTogetherAndInOrder(t *testing.T) {
 	})
 }
 
-func TestEachLaneIsFirstComeFirstServed(t *testing.T) {
+func TestAcquire_ServesEachLaneInOrder(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		g := grant{}
 		for i := range d.low {
@@ -222,7 +222,7 @@ func TestEachLaneIsFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-func TestACancelledWaitersSlotGoesToTheNext(t *testing.T) {
+func TestAcquire_CanceledWaiterPassesItsSlotOn(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n > 0 {
 			return grant{backLow: time.Hour}, nil
@@ -251,7 +251,7 @@ func TestACancelledWaitersSlotGoesToTheNext(t *testing.T) {
 	})
 }
 
-func TestAReleasedPermitGoesToTheNextWaiterAndALapsedOneToNobody(t *testing.T) {
+func TestRelease_PassesOnUnlessExpired(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n == 0 {
 			return grant{low: []time.Duration{0}}, nil
@@ -286,7 +286,7 @@ func TestAReleasedPermitGoesToTheNextWaiterAndALapsedOneToNobody(t *testing.T) {
 	})
 }
 
-func TestWhosePermitLapsedComesFirst(t *testing.T) {
+func TestReacquire_ComesFirst(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n == 0 {
 			return grant{backLow: 100 * ms}, nil

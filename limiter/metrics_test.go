@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-func TestTheCallsOfASecondAreThoseOfTheLastWholeOne(t *testing.T) {
+func TestMetrics_RateIsThatOfTheLastSecond(t *testing.T) {
 	var s perSecond
 	at := time.Unix(1_000_000, 0)
 	for i := range 7 {
@@ -46,7 +46,7 @@ func TestTheCallsOfASecondAreThoseOfTheLastWholeOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsShownIsTakenBackWhenItIsOld(t *testing.T) {
+func TestMetrics_MirroredGaugesExpire(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := newMetrics("nexon", reg)
 	used := int64(3)

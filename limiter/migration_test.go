@@ -152,7 +152,7 @@ func move(t *testing.T, nodes []node, slot int64, from, to node, next func(what 
 	next("it has moved")
 }
 
-func TestPermitsFlowWhileTheirSlotMigratesInARedisCluster(t *testing.T) {
+func TestLimiter_WorksDuringSlotMigration(t *testing.T) {
 	addresses := servicetest.RedisClusterAddresses(t)
 	var nodes []node
 	for _, address := range addresses {

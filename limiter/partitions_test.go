@@ -13,7 +13,7 @@ func second(limit, target, high, low int) Config {
 	}}}
 }
 
-func TestTheLanesOfTheReferenceContractAreThoseOfItsProof(t *testing.T) {
+func TestPartitions_MatchTheProof(t *testing.T) {
 	q, err := NewQuota(second(500, 450, 100, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func TestTheLanesOfTheReferenceContractAreThoseOfItsProof(t *testing.T) {
 	}
 }
 
-func TestAnyLimitIsKeptAndLittleOfItLost(t *testing.T) {
+func TestPartitions_UseMostOfAnyLimit(t *testing.T) {
 	for _, c := range []struct {
 		config Config
 		least  float64 // share of the limit that a saturated budget gives
@@ -55,7 +55,7 @@ func TestAnyLimitIsKeptAndLittleOfItLost(t *testing.T) {
 	}
 }
 
-func TestRandomConfigurationsAreKeptOrRefused(t *testing.T) {
+func TestNewQuota_RandomConfigurationsHoldOrFail(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 7))
 	refused := 0
 	for range 20_000 {
@@ -84,7 +84,7 @@ func TestRandomConfigurationsAreKeptOrRefused(t *testing.T) {
 	}
 }
 
-func TestAQuotaThatCannotHoldIsRefusedWithTheSum(t *testing.T) {
+func TestNewQuota_RejectsInvalidConfigurations(t *testing.T) {
 	with := func(config Config, change func(c *Config)) Config {
 		config.Policies = append([]Policy(nil), config.Policies...)
 		change(&config)

@@ -185,7 +185,7 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	f.keeps(what)
 }
 
-func TestTheContractHoldsAcrossProcessesAndFaults(t *testing.T) {
+func TestFleet_KeepsTheLimitUnderFaults(t *testing.T) {
 	f := newFleet(t, 3, "--appendonly", "yes", "--appendfsync", "everysec")
 	f.flow(patience, 150) // the quiet start is over, and the bursts are used up
 	f.stop("a process stopped and resumed", 2*time.Second, f.workers[0])
@@ -288,7 +288,7 @@ func (f *fleet) failover() {
 	})
 }
 
-func TestAStoppedRedisIsNoticedInTime(t *testing.T) {
+func TestFleet_NoticesAStoppedRedis(t *testing.T) {
 	server := servicetest.PrivateRedis(t)
 	reg := prometheus.NewRegistry()
 	l, ctx := run(t, servicetest.Name("nexon"), reg, server.Address)

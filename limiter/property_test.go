@@ -43,7 +43,7 @@ func eachSeed(t *testing.T, short uint64, run func(t *testing.T, seed uint64)) {
 // bubble's. What can't be drawn is in which order goroutines that wake at the same
 // nanosecond go on; think times and latencies are drawn to the nanosecond, so that
 // they hardly ever do, and a seed nearly always replays.
-func TestTheContractHoldsInAnyInterleavingOfFaults(t *testing.T) {
+func TestProperty_LimitHoldsUnderRandomFaults(t *testing.T) {
 	eachSeed(t, 12, func(t *testing.T, seed uint64) {
 		w := newWorld(t, seed)
 		synctest.Test(t, w.play)

@@ -14,7 +14,7 @@ import (
 
 // Who has failed is not the next to probe, whenever the others come, nor served in a block
 // when the stop is over; and a stream of others keeps nobody out.
-func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
+func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	for _, why := range []refusal{refusedByBreaker, notRefused} {
 		var slots atomic.Int64
 		r := &redisDouble{}
@@ -77,7 +77,7 @@ func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
 
 // Where each key stands in a line of its own, the lines that probe are those of who has
 // not failed, three times of four.
-func TestLinesOfThoseWhoHaveFailedProbeSeldom(t *testing.T) {
+func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	l := &Limiter{}
 	l.breakerOpen.Store(true)
 	var all []queueDemand
@@ -104,7 +104,7 @@ func TestLinesOfThoseWhoHaveFailedProbeSeldom(t *testing.T) {
 }
 
 // A queue is what two plain lists would be, whatever is done to it.
-func TestAQueueIsInOrder(t *testing.T) {
+func TestQueue_KeepsItsOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))
 		var q queue

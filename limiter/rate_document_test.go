@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestTheDocumentsPatternOfARateIsWhatIsReadAndWritten(t *testing.T) {
+func TestRate_MatchesTheOpenAPIPattern(t *testing.T) {
 	_, rest, found := strings.Cut(string(schemas.OpenAPI), "\n    Rate:\n")
 	if !found {
 		t.Fatal("the document has no schema Rate")

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
+func TestAcquire_RetriesRejectedDemandOnTime(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n == 0 {
 			return grant{high: make([]time.Duration, d.high), low: []time.Duration{0}, backLow: 70 * ms}, nil
@@ -39,7 +39,7 @@ func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
 	})
 }
 
-func TestWithoutRedisThereIsNoPermitAndOneProbeASecond(t *testing.T) {
+func TestAcquire_WithoutRedisCallsOnceASecond(t *testing.T) {
 	down := errors.New("connection refused")
 	r := &redisDouble{}
 	r.answer = func(n int, d demand) (grant, error) {
@@ -68,7 +68,7 @@ func TestWithoutRedisThereIsNoPermitAndOneProbeASecond(t *testing.T) {
 	})
 }
 
-func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
+func TestBackOff_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	r := &redisDouble{}
 	var braked time.Time
 	r.answer = func(n int, d demand) (grant, error) {
@@ -95,7 +95,7 @@ func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
 	})
 }
 
-func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) {
+func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n == 1 {
 			return grant{}, errors.New("no answer in time")
@@ -131,7 +131,7 @@ func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) 
 	})
 }
 
-func TestAnAcquireAfterItsContextEndedAsksNobody(t *testing.T) {
+func TestAcquire_CanceledContextMakesNoCall(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -146,7 +146,7 @@ func TestAnAcquireAfterItsContextEndedAsksNobody(t *testing.T) {
 	})
 }
 
-func TestAGarbledReplyIsRefused(t *testing.T) {
+func TestDecode_RejectsMalformedReplies(t *testing.T) {
 	const now = 1_800_000_000_000_000
 	for _, reply := range [][]int64{
 		nil,

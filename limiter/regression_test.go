@@ -66,7 +66,7 @@ func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, 
 	return g
 }
 
-func TestWhileNeitherRedisNorTheCountIsToBeHadNothingSpins(t *testing.T) {
+func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 	var running atomic.Pointer[Limiter]
 	var spun atomic.Bool
 	// In the bubble time passes only while nobody has anything to do; out here it does always.
@@ -95,7 +95,7 @@ func TestWhileNeitherRedisNorTheCountIsToBeHadNothingSpins(t *testing.T) {
 	})
 }
 
-func TestACallThatAskedForNothingTellsNothingOfADayThatIsNotCounted(t *testing.T) {
+func TestDayCount_IgnoresEventOnlyReplies(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	u := &usageDouble{err: errors.New("the database is away")}
@@ -109,7 +109,7 @@ func TestACallThatAskedForNothingTellsNothingOfADayThatIsNotCounted(t *testing.T
 	})
 }
 
-func TestReservesThatAddUpToMoreThanANumberHoldsAreRefused(t *testing.T) {
+func TestNewQuota_RejectsOverflowingReserves(t *testing.T) {
 	for _, c := range []Config{second(500, 450, math.MaxInt, 10), second(500, 450, 100, math.MaxInt-50)} {
 		if q, err := NewQuota(c); err == nil || !strings.Contains(err.Error(), "leave nothing of 450 to share") {
 			t.Errorf("%+v: %+v, %v", c.Policies[0], q.Bounds(), err)
@@ -136,7 +136,7 @@ func (s slowView) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-func TestNoPermitLapsesBecauseTheLiveViewIsSlow(t *testing.T) {
+func TestReport_SlowViewExpiresNoPermit(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	rdb.AddHook(slowView{2 * permitLife})
 	l, err := New("nexon", second(500, 450, 100, 0), withoutLogs(Deps{Redis: rdb}))

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestThatNoCallIsMadeAnyMoreIsToldWithinSeconds(t *testing.T) {
+func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	deps := withoutLogs(Deps{Redis: rdb, Settings: &settingsDouble{}})
 	deps.Process = "a"

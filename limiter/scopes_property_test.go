@@ -16,7 +16,7 @@ import (
 
 // Whatever happens, nothing is exceeded at the upstream; and when all is calm, everybody is
 // served and nothing is left over.
-func TestScopedPoliciesHoldInAnyInterleavingOfFaults(t *testing.T) {
+func TestProperty_ScopedPoliciesHoldUnderFaults(t *testing.T) {
 	eachSeed(t, 2, func(t *testing.T, seed uint64) {
 		j := drawScopes(seed)
 		inCallers(t, seed, 2+j.chance.IntN(2), j.config, j.answer, j.play)

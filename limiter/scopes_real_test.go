@@ -20,7 +20,7 @@ import (
 )
 
 // On each kind of Redis two processes keep a learned, an in-flight and a bucket policy.
-func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
+func TestScopes_HoldOnRealRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const places, budget = 3, 100
 		config := scopedConfig(

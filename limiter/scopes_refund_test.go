@@ -69,7 +69,7 @@ func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 
 // For a slot that is yet to come the ring forgot one that is in its reach until then. That
 // another was given back in between, whose call was free, must not hide it.
-func TestASlotGivenBackBeforeItsTimeBringsBackWhatWasForgottenForIt(t *testing.T) {
+func TestRefund_BeforeItsTimeRestoresSlack(t *testing.T) {
 	r := newBackRig(t, logOf(2))
 	at := time.UnixMilli(1_700_000_000_000)
 	r.ask(at, 1)
@@ -87,7 +87,7 @@ func TestASlotGivenBackBeforeItsTimeBringsBackWhatWasForgottenForIt(t *testing.T
 
 // A policy holds in every window, whatever is given back of it and in whatever order: what
 // turned out to be free, and slots of which nothing was sent, before they had come and after.
-func TestAPolicyHoldsWhateverIsGivenBack(t *testing.T) {
+func TestRefund_NeverExceedsThePolicy(t *testing.T) {
 	paced := Policy{Name: "paced", Limit: 20, Window: Window(time.Second), Unit: "units"}
 	bursts := Policy{Name: "bursts", Limit: 20, Window: Window(time.Second), Unit: "units", Costs: map[string]int{"DELETE": 4}}
 	for _, p := range []Policy{logOf(5), paced, bursts} {
@@ -135,7 +135,7 @@ func (r *backRig) draw(seed uint64) (most, n int) {
 
 // What is given back of a bucket is there for others, as far as its bursts allow: beyond
 // these, room that was held up is gone with its time.
-func TestWhatIsGivenBackOfABucketIsThereForOthers(t *testing.T) {
+func TestRefund_MakesRoomInABucket(t *testing.T) {
 	policy := Policy{Name: "bursts", Limit: 500, Window: Window(10 * time.Second), Unit: "units"}
 	for name, back := range map[string]int{"nothing": 0, "a fifth": 5} {
 		t.Run(name, func(t *testing.T) {

@@ -27,7 +27,7 @@ func (f *callers) share(key string) float64 {
 }
 
 // A process that always wants more places than there are leaves others theirs.
-func TestProcessesThatAlwaysWaitForPlacesTakeTurns(t *testing.T) {
+func TestInFlight_ProcessesTakeTurns(t *testing.T) {
 	config := scopedConfig(Policy{Name: "places", Limit: 3, Window: InFlight})
 	inCallers(t, 1, 3, config, healthyAfter(300*ms), func(f *callers) {
 		for i, m := range f.members {
@@ -43,7 +43,7 @@ func TestProcessesThatAlwaysWaitForPlacesTakeTurns(t *testing.T) {
 }
 
 // Calls that are charged to the same, but are of different classes, take turns too.
-func TestClassesThatShareAWindowTakeTurns(t *testing.T) {
+func TestQueues_SharingAWindowTakeTurns(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "all", Limit: 20, Window: Window(time.Second), Scope: "all"},
 		Policy{Name: "each", Limit: 1000, Window: Window(time.Minute), Scope: "{endpoint}"},
@@ -62,7 +62,7 @@ func TestClassesThatShareAWindowTakeTurns(t *testing.T) {
 }
 
 // Who can't call yet for another reason stands in nobody's way to a free place.
-func TestNobodyIsKeptFromAPlaceByWhoWaitsForSomethingElse(t *testing.T) {
+func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "places", Limit: 3, Window: InFlight},
 		Policy{Name: "core", Limit: 5, Window: Window(10 * time.Minute), Scope: "{credential}", Reported: true, Match: Match{Endpoints: []string{"f/core"}}},
@@ -85,7 +85,7 @@ func TestNobodyIsKeptFromAPlaceByWhoWaitsForSomethingElse(t *testing.T) {
 }
 
 // Nothing of what was sent before Redis lost everything is too near to what follows.
-func TestCallsKeepApartWhenRedisLosesEverything(t *testing.T) {
+func TestMinInterval_SurvivesALossOfState(t *testing.T) {
 	config := scopedConfig(Policy{Name: "slow", MinInterval: &MinInterval{Min: 3 * time.Second}})
 	inCallers(t, 1, 2, config, healthyAfter(20*ms), func(f *callers) {
 		for _, m := range f.members {
@@ -109,7 +109,7 @@ func TestCallsKeepApartWhenRedisLosesEverything(t *testing.T) {
 
 // What the answers of calls tell that were sent before the loss is not believed: how much
 // was used since they were made is forgotten.
-func TestAnswersFromBeforeALossTellNothing(t *testing.T) {
+func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 	window := &fixedWindow{limit: 60, length: time.Minute}
 	n := 0
 	answers := func(c atUpstream) answered {
@@ -136,7 +136,7 @@ func TestAnswersFromBeforeALossTellNothing(t *testing.T) {
 }
 
 // Where the end that is told is always a window away, a slow answer passes for no new window.
-func TestASlowAnswerOpensNoWindowWhereTheEndMovesOn(t *testing.T) {
+func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		var log []time.Time
 		n := 0
@@ -169,7 +169,7 @@ func TestASlowAnswerOpensNoWindowWhereTheEndMovesOn(t *testing.T) {
 }
 
 // A slot that is given back before it has come makes no room before that.
-func TestASlotGivenBackAheadOfItsTimeMakesNoRoomSooner(t *testing.T) {
+func TestRefund_MakesNoRoomBeforeItsTime(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		config := scopedConfig(Policy{Name: "ring", Limit: 8, Window: Window(time.Second), Scope: "all"})
 		inCallers(t, seed, 2, config, healthyAfter(5*ms), func(f *callers) {
@@ -202,7 +202,7 @@ func TestASlotGivenBackAheadOfItsTimeMakesNoRoomSooner(t *testing.T) {
 }
 
 // What a call costs more than it was thought to is charged, in a short window too.
-func TestWhatACallCostsMoreThanThoughtIsCharged(t *testing.T) {
+func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 	var used []time.Time
 	answers := func(c atUpstream) answered {
 		for range 3 {
@@ -224,7 +224,7 @@ func TestWhatACallCostsMoreThanThoughtIsCharged(t *testing.T) {
 
 // A limit that changes while it runs makes no room for a second burst, though its bucket
 // becomes one of another kind.
-func TestALimitThatChangesItsKindMakesNoSecondBurst(t *testing.T) {
+func TestScopes_ChangedKindAllowsNoSecondBurst(t *testing.T) {
 	config := scopedConfig(Policy{Name: "w", Limit: 200, Target: 90, Window: Window(5 * time.Second), Scope: "all"})
 	inCallers(t, 1, 2, config, healthyAfter(5*ms), func(f *callers) {
 		for _, m := range f.members {
@@ -270,7 +270,7 @@ func (f *callers) put(config Config, revision int64, stopped bool) {
 }
 
 // A process that begins anew under its old name knows its calls from those of before.
-func TestAProcessThatComesBackTakesNobodysPlace(t *testing.T) {
+func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 	flying, most := 0, 0
 	answers := func(atUpstream) answered {
 		flying++
@@ -297,7 +297,7 @@ func TestAProcessThatComesBackTakesNobodysPlace(t *testing.T) {
 
 // A permit that is released when nobody waits gives its place back at once, and what is
 // told twice of a call is told once.
-func TestAPermitThatIsReleasedOrEndedTwiceCountsOnce(t *testing.T) {
+func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "places", Limit: 1, Window: InFlight},
 		Policy{Name: "bucket", Limit: 100, Restore: 0.1, Scope: "all", FreeStatuses: []int{304}},

@@ -44,7 +44,7 @@ func scopedConfig(policies ...Policy) Config {
 
 // What an upstream announces is used up, and nothing beyond, though answers come late and
 // out of order and somebody else uses the same budget.
-func TestWhatIsLearnedIsUsedUpWithoutARefusal(t *testing.T) {
+func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 	eachSeed(t, 2, func(t *testing.T, seed uint64) {
 		windows := map[string]*fixedWindow{}
 		others := 0
@@ -86,7 +86,7 @@ func TestWhatIsLearnedIsUsedUpWithoutARefusal(t *testing.T) {
 
 // Never more than three are under way anywhere, all three are used, and those of a crashed
 // process are free again when their lease ends.
-func TestPlacesInFlightAreNeverTooManyAndComeBack(t *testing.T) {
+func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		flying, most := 0, 0
 		answers := func(c atUpstream) answered {
@@ -119,7 +119,7 @@ func TestPlacesInFlightAreNeverTooManyAndComeBack(t *testing.T) {
 }
 
 // A bucket's units are used as they are restored, at what calls really cost.
-func TestABucketIsUsedAtWhatCallsReallyCost(t *testing.T) {
+func TestLeakyBucket_ChargesActualCosts(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		level, at, used := 1000.0, time.Time{}, 0.0
 		answers := func(c atUpstream) answered {
@@ -158,7 +158,7 @@ func TestABucketIsUsedAtWhatCallsReallyCost(t *testing.T) {
 }
 
 // Windows of an endpoint hold for each by itself, and calls keep their distance.
-func TestEachEndpointHasItsWindowAndCallsKeepApart(t *testing.T) {
+func TestScopes_EndpointWindowsAndMinInterval(t *testing.T) {
 	arrivals := map[string][]time.Time{}
 	answers := func(c atUpstream) answered {
 		arrivals[c.call.Endpoint] = append(arrivals[c.call.Endpoint], c.at)
@@ -209,7 +209,7 @@ func mostWithin(all []time.Time, window time.Duration) (most int) {
 
 // A credential that is refused is stopped alone, probed seldom, and used again as soon as
 // it is well or changed.
-func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
+func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	bad := map[string]bool{"c1": true}
 	used := map[string]int{}
 	answers := func(c atUpstream) answered {
@@ -272,7 +272,7 @@ func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
 
 // In a tie the candidate with more left would win each time, and the refused one would
 // never be probed.
-func TestHaltedCredential_IsProbedUnderAQuotaWithoutScope(t *testing.T) {
+func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	bad, used := true, map[string]int{}
 	answers := func(c atUpstream) answered {
 		used[c.credential]++
@@ -321,7 +321,7 @@ func TestHaltedCredential_IsProbedUnderAQuotaWithoutScope(t *testing.T) {
 }
 
 // When Redis has lost everything, no bound is exceeded by what was sent before.
-func TestNothingIsExceededWhenRedisLosesEverything(t *testing.T) {
+func TestScopes_LossOfStateExceedsNothing(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		flying, most := 0, 0
 		var all []time.Time
@@ -360,7 +360,7 @@ func TestNothingIsExceededWhenRedisLosesEverything(t *testing.T) {
 
 // By which name the upstream knows a budget is learned, and the endpoints that share it
 // are charged to it together.
-func TestABudgetIsKnownByTheNameThatAnswersGiveIt(t *testing.T) {
+func TestResource_UsesTheReportedName(t *testing.T) {
 	window := &fixedWindow{limit: 20, length: 5 * time.Second}
 	answers := func(c atUpstream) answered {
 		ok := window.take(c.at, 1)
@@ -384,7 +384,7 @@ func TestABudgetIsKnownByTheNameThatAnswersGiveIt(t *testing.T) {
 }
 
 // Only answers of the statuses that count are charged to an error budget.
-func TestAnErrorBudgetIsChargedByWhatIsAnswered(t *testing.T) {
+func TestErrorBudget_ChargesByStatus(t *testing.T) {
 	status := 200
 	answers := func(atUpstream) answered { return answered{status: status, takes: 50 * ms} }
 	config := scopedConfig(
@@ -413,7 +413,7 @@ func TestAnErrorBudgetIsChargedByWhatIsAnswered(t *testing.T) {
 }
 
 // HIGH goes before LOW wherever they are charged to the same, and has what is kept for it.
-func TestHighGoesBeforeLowInABucket(t *testing.T) {
+func TestScopes_HighGoesBeforeLow(t *testing.T) {
 	answers := func(atUpstream) answered { return answered{status: 200, takes: 50 * ms} }
 	config := scopedConfig(Policy{Name: "leak", Limit: 40, Restore: 10, Scope: "{credential}", HighReserve: Reserve{Calls: 10}})
 	inCallers(t, 1, 2, config, answers, func(f *callers) {
@@ -433,7 +433,7 @@ func TestHighGoesBeforeLowInABucket(t *testing.T) {
 
 // A crowd that comes at once after a window's end finds no more than the window has, of two
 // learned policies together.
-func TestACrowdFindsNoMoreThanIsLearned(t *testing.T) {
+func TestReported_ManyWaitersKeepTheLimit(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		burst, daily := &fixedWindow{limit: 100, length: 15 * time.Second}, &fixedWindow{limit: 10000, length: 6 * time.Hour}
 		seconds := func(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }

@@ -82,7 +82,7 @@ func counting(r *redisDouble) func(int, demand) (grant, error) {
 	}
 }
 
-func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
+func TestDayCount_IsRestoredAfterALoss(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	end := time.UnixMicro(r0()).Add(5 * time.Hour)
@@ -107,7 +107,7 @@ func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
 	})
 }
 
-func TestWithoutACountADayBeginsAtNothing(t *testing.T) {
+func TestDayCount_BeginsAtZeroWithoutUsage(t *testing.T) {
 	for _, usage := range []Usage{nil, &usageDouble{}} {
 		r := &redisDouble{}
 		r.answer = counting(r)
@@ -120,7 +120,7 @@ func TestWithoutACountADayBeginsAtNothing(t *testing.T) {
 	}
 }
 
-func TestTheCountIsWrittenEveryFiveSecondsIfItChangedAndAtTheEnd(t *testing.T) {
+func TestDayCount_IsSavedEveryFiveSeconds(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	u := &usageDouble{}
@@ -153,7 +153,7 @@ func TestTheCountIsWrittenEveryFiveSecondsIfItChangedAndAtTheEnd(t *testing.T) {
 	}
 }
 
-func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T) {
+func TestDayCount_UnsavedStopsPermits(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	u := &usageDouble{}

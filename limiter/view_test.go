@@ -73,7 +73,7 @@ func in(v View, at *time.Time, least, most time.Duration) bool {
 	return at != nil && at.Sub(v.At) >= least && at.Sub(v.At) <= most
 }
 
-func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
+func TestView_ShowsEveryState(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		t.Parallel()
 		config := withDay()
@@ -158,7 +158,7 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 	})
 }
 
-func TestWhatIsLeftOfARingFallsWithEachCall(t *testing.T) {
+func TestView_RemainingFallsWithEachCall(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	quota, err := NewQuota(Config{Policies: []Policy{{Name: "second", Limit: 40, Window: Window(time.Second), HighReserve: Reserve{Calls: 10}}}})
 	if err != nil {
@@ -190,7 +190,7 @@ func TestWhatIsLeftOfARingFallsWithEachCall(t *testing.T) {
 	}
 }
 
-func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
+func TestView_ShowsWaitersAndExpiresReports(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		t.Parallel()
 		config := second(500, 450, 100, 0)
@@ -308,7 +308,7 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 	})
 }
 
-func TestWhoMayNotAskSaysWhy(t *testing.T) {
+func TestView_ShowsWhyCallsWait(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	l, err := New("nexon", withDay(), withoutLogs(Deps{Redis: rdb}))
 	if err != nil {

@@ -73,7 +73,7 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 }
 
 // A tenth of 200,000 entities at a tenth of 250 a second, which waits as long.
-func TestADRStarvesEntitiesUnderABacklog(t *testing.T) {
+func TestADRQueue_StarvesEntitiesUnderABacklog(t *testing.T) {
 	t.Parallel()
 	b := backlog{entities: 20_000, perSecond: 25, fresh: 300, lock: 60, often: 5, seldom: 600}
 	b.skip = func(e *behind, version int) bool { return version < e.issued }

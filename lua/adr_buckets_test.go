@@ -56,7 +56,7 @@ func (a buckets) drain(at time.Duration, most int) (admitted int) {
 
 const gone = "the flaw is gone, and with it the reason for ours"
 
-func TestADRBucketsAdmitTwiceTheLimitAfterAPause(t *testing.T) {
+func TestADRBuckets_AdmitTwiceTheLimitAfterAPause(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
@@ -94,7 +94,7 @@ func adrWithoutNegativeRefill(t *testing.T) string {
 	return strings.Replace(adrBuckets, past, "math.max(0, now - tonumber(at or now)) / 1000", 1)
 }
 
-func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
+func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 
@@ -149,7 +149,7 @@ func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
 	})
 }
 
-func TestADRBucketsLetLowLiveOnItsStockWhileHighStarves(t *testing.T) {
+func TestADRBuckets_LowUsesItsBurstWhileHighStarves(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
@@ -167,10 +167,10 @@ func TestADRBucketsLetLowLiveOnItsStockWhileHighStarves(t *testing.T) {
 	if most := slices.Max(served); most > 50 {
 		t.Errorf("ADR: HIGH got %v a second: %s", served, gone)
 	}
-	// Ours: TestTheShareKeptForHighIsThereWhileLowFloods.
+	// Ours: TestAcquire_KeepsHighsShareUnderLowLoad.
 }
 
-func TestADRBucketsRefuseWithoutATimeSoThatAllPoll(t *testing.T) {
+func TestADRBuckets_RejectWithoutARetryTime(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
@@ -206,7 +206,7 @@ func TestADRBucketsRefuseWithoutATimeSoThatAllPoll(t *testing.T) {
 	})
 }
 
-func TestADRBucketsForgetAWindowThatIsLongerThanTheirKeysLive(t *testing.T) {
+func TestADRBuckets_ForgetWindowsLongerThanTheirTTL(t *testing.T) {
 	t.Parallel()
 	rdb, m := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
@@ -235,7 +235,7 @@ func TestADRBucketsForgetAWindowThatIsLongerThanTheirKeysLive(t *testing.T) {
 	})
 }
 
-func TestADRBucketsKnowNoDay(t *testing.T) {
+func TestADRBuckets_HaveNoDay(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)

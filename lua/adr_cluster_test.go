@@ -85,7 +85,7 @@ func (m migrating) move(key string) {
 	})
 }
 
-func TestADRBucketsFailWhileTheirSlotMigrates(t *testing.T) {
+func TestADRBuckets_FailDuringSlotMigration(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servicetest.RedisClusterAddresses(t), MaxRetries: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
 	a := newBuckets(t, rdb)
@@ -109,7 +109,7 @@ func TestADRBucketsFailWhileTheirSlotMigrates(t *testing.T) {
 	}
 }
 
-func TestTheScriptRunsOnWhicheverNodeHasItsKeyWhileItsSlotMigrates(t *testing.T) {
+func TestAcquire_RunsDuringSlotMigration(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servicetest.RedisClusterAddresses(t)}) // follows redirections
 	t.Cleanup(func() { _ = rdb.Close() })
 	b := newBucket(t, rdb)

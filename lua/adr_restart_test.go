@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestADRBucketsAreFullAgainAfterARestart(t *testing.T) {
+func TestADRBuckets_AreFullAgainAfterARestart(t *testing.T) {
 	s := servicetest.PrivateRedis(t)
 	a, began := newBuckets(t, s.Client), time.Now()
 	admitted := a.drain(time.Since(began), 450)
@@ -23,7 +23,7 @@ func TestADRBucketsAreFullAgainAfterARestart(t *testing.T) {
 	}
 }
 
-func TestARestartAndAFailoverStartQuietAndKeepABrake(t *testing.T) {
+func TestState_RestartBeginsQuietAndKeepsABackoff(t *testing.T) {
 	kept := []string{"--appendonly", "yes", "--appendfsync", "always"}
 	for name, c := range map[string]struct {
 		options []string

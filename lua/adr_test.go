@@ -53,7 +53,7 @@ func (a adrEntity) obsolete(version int64) bool {
 	return version < newest
 }
 
-func TestADRNumbersStartAgainBelowTheStoredSnapshot(t *testing.T) {
+func TestADRNumbers_RestartBelowTheStoredSnapshot(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		a := newADREntity(t, rdb)
 		var stored int64
@@ -75,7 +75,7 @@ func TestADRNumbersStartAgainBelowTheStoredSnapshot(t *testing.T) {
 	})
 }
 
-func TestADRSkipsTheOldRequestEachTimeANewOneIsMade(t *testing.T) {
+func TestADRQueue_SkipsAnOldRequestAtEachNewOne(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		// A backlog longer than the lock's life: the reader asks again, and the
 		// request at the head of the queue is thrown away for the one at its end.
@@ -97,7 +97,7 @@ func TestADRSkipsTheOldRequestEachTimeANewOneIsMade(t *testing.T) {
 	})
 }
 
-func TestADRCoversARequestByAPublishThatFails(t *testing.T) {
+func TestADRCoalesce_CoversByAFailedPublish(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		a := newADREntity(t, rdb)
 		a.publish("HIGH")
@@ -114,7 +114,7 @@ func TestADRCoversARequestByAPublishThatFails(t *testing.T) {
 	})
 }
 
-func TestADRUpgradeThatFailsSupersedesItsLowTwin(t *testing.T) {
+func TestADRCoalesce_FailedUpgradeSupersedesLow(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		a := newADREntity(t, rdb)
 		_, queued := a.publish("LOW")
@@ -133,7 +133,7 @@ func TestADRUpgradeThatFailsSupersedesItsLowTwin(t *testing.T) {
 	})
 }
 
-func TestADRFetchesInFlightShareANumber(t *testing.T) {
+func TestADRNumbers_AreSharedByFetchesInFlight(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		// A record delivered to two workers carries one version: by the ADR both
 		// snapshots have it, and the older look at the upstream may win.

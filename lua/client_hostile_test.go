@@ -44,7 +44,7 @@ func (h *hostileClient) act() {
 
 // The counts of an honest client stay exact and it gets its share of the bound. The count of
 // the hostile client never passes its own share.
-func TestClientScripts_AHostileClientLeavesOthersAlone(t *testing.T) {
+func TestClientScripts_IsolateAHostileClient(t *testing.T) {
 	bound := clientBound{max: 20, min: 3, active: time.Minute, newKeys: 50, newKeyInterval: time.Hour}
 	eachClients(t, bound, func(c *clients) {
 		seed := rand.Uint64()

@@ -13,7 +13,7 @@ var (
 	low  = wish{lane: "LOW"}
 )
 
-func TestTheFirstRequestIsPublishedAndOthersAreCovered(t *testing.T) {
+func TestCoalesce_PublishesOneAndCoversOthers(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.mustAcquire(high, "PUBLISHED")
 		if v := e.acquire(high); v.outcome != "PENDING" || v.number != n {
@@ -31,7 +31,7 @@ func TestTheFirstRequestIsPublishedAndOthersAreCovered(t *testing.T) {
 	})
 }
 
-func TestAHighRequestRaisesALowLock(t *testing.T) {
+func TestCoalesce_HighUpgradesALowLock(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		first := e.mustAcquire(low, "PUBLISHED")
 		second := e.mustAcquire(high, "UPGRADED")
@@ -45,7 +45,7 @@ func TestAHighRequestRaisesALowLock(t *testing.T) {
 	})
 }
 
-func TestOfManyAtOnceExactlyOneIsPublished(t *testing.T) {
+func TestCoalesce_PublishesOneOfManyConcurrent(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		var mu sync.Mutex
 		outcomes := map[string]int{}
@@ -65,7 +65,7 @@ func TestOfManyAtOnceExactlyOneIsPublished(t *testing.T) {
 	})
 }
 
-func TestALockThatIsOverBlocksNobody(t *testing.T) {
+func TestLock_ExpiredCoversNothing(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		first := e.mustAcquire(wish{lane: "HIGH", life: -1}, "PUBLISHED")
 		second := e.mustAcquire(high, "PUBLISHED")
@@ -77,7 +77,7 @@ func TestALockThatIsOverBlocksNobody(t *testing.T) {
 	})
 }
 
-func TestAStrictRequestIsCoveredUntilAFetchHasBegun(t *testing.T) {
+func TestLock_CoversStrictUntilAFetchBegins(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		strict := wish{lane: "HIGH", strict: true}
 		n := e.published(high)
@@ -101,7 +101,7 @@ func TestAStrictRequestIsCoveredUntilAFetchHasBegun(t *testing.T) {
 	})
 }
 
-func TestALockAtOrBelowTheReadSnapshotCountsAsAbsent(t *testing.T) {
+func TestLock_BelowTheSnapshotCountsAsMissing(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		e.mustAcquire(wish{lane: "HIGH", floor: n - 1}, "ALREADY_PROCESSING")
@@ -112,7 +112,7 @@ func TestALockAtOrBelowTheReadSnapshotCountsAsAbsent(t *testing.T) {
 	})
 }
 
-func TestNumbersRiseAlsoWhenTheHashIsLost(t *testing.T) {
+func TestNumbers_RiseAfterTheHashIsLost(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		last := int64(0)
 		for i := range 50 {
@@ -131,7 +131,7 @@ func TestNumbersRiseAlsoWhenTheHashIsLost(t *testing.T) {
 	})
 }
 
-func TestARollbackTakesAwayOnlyItsOwnPendingLock(t *testing.T) {
+func TestRollback_RemovesOnlyItsPendingLock(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		first := e.mustAcquire(low, "PUBLISHED")
 		second := e.mustAcquire(high, "UPGRADED")
@@ -149,7 +149,7 @@ func TestARollbackTakesAwayOnlyItsOwnPendingLock(t *testing.T) {
 	})
 }
 
-func TestAHoldIsRespectedUntilItIsOverAndPassedByThoseWhoMay(t *testing.T) {
+func TestHold_LastsUntilItsEndUnlessPassed(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		e.settle(n, false, "FAILED", minute)
@@ -165,7 +165,7 @@ func TestAHoldIsRespectedUntilItIsOverAndPassedByThoseWhoMay(t *testing.T) {
 	})
 }
 
-func TestAHoldIsLiftedByALaterEndAndNotByAnEarlierOne(t *testing.T) {
+func TestHold_IsClearedByLaterEndsOnly(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		early := e.mustBegin(e.published(high), "HIGH")
 		late := e.mustBegin(e.published(wish{lane: "HIGH", strict: true}), "HIGH")
@@ -181,7 +181,7 @@ func TestAHoldIsLiftedByALaterEndAndNotByAnEarlierOne(t *testing.T) {
 	})
 }
 
-func TestTheHashOutlivesEveryHoldAndIsGoneAnHourAfterItsLastUse(t *testing.T) {
+func TestHash_ExpiresAfterUseAndHolds(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		within := func(what string, low, high int64) {
 			e.t.Helper()
@@ -203,7 +203,7 @@ func TestTheHashOutlivesEveryHoldAndIsGoneAnHourAfterItsLastUse(t *testing.T) {
 	})
 }
 
-func TestACoolDownRefusesOnlyWhatWouldBePublished(t *testing.T) {
+func TestCoolDown_RefusesOnlyNewPublishes(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		refresh := wish{lane: "HIGH", strict: true, passes: true, cooldown: minute}
 		n := e.mustAcquire(refresh, "PUBLISHED")
@@ -221,7 +221,7 @@ func TestACoolDownRefusesOnlyWhatWouldBePublished(t *testing.T) {
 
 // A producer that dies with a request takes it along: whoever asks for it again, as
 // soon as its lock has ended, must not be told that it was made.
-func TestACoolDownIsWholeOnlyOnceItsRequestIsConfirmed(t *testing.T) {
+func TestCoolDown_LastsInFullOnceConfirmed(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		refresh := wish{lane: "HIGH", strict: true, cooldown: 6 * hour, life: minute}
 		lasts := func(when string, want int) {
@@ -261,7 +261,7 @@ func TestACoolDownIsWholeOnlyOnceItsRequestIsConfirmed(t *testing.T) {
 	})
 }
 
-func TestAPublishThatFailedStartsNoCoolDown(t *testing.T) {
+func TestCoolDown_IsRemovedByARollback(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		refresh := wish{lane: "HIGH", strict: true, cooldown: minute}
 		e.rollback(e.mustAcquire(refresh, "PUBLISHED"))
@@ -269,7 +269,7 @@ func TestAPublishThatFailedStartsNoCoolDown(t *testing.T) {
 	})
 }
 
-func TestCoalescingLeavesNoTraceWhereItPublishesNothing(t *testing.T) {
+func TestCoalesce_WritesNothingWithoutAPublish(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		if e.confirm(5, minute) || e.rollback(5) || e.peek(5, "LOW", 0) != "PROCEED" || e.peek(5, "LOW", 5) != "SATISFIED" {
 			e.t.Error("an unknown entity answered as if it were known")
@@ -283,7 +283,7 @@ func TestCoalescingLeavesNoTraceWhereItPublishesNothing(t *testing.T) {
 // Random sequences on one entity: a request that was accepted is never forgotten.
 // The invariant: as long as no fetch that began after a request has settled,
 // a record that will fetch for it is in a topic, and peek lets that record run.
-func TestNoAcceptedRequestIsForgottenInRandomSequences(t *testing.T) {
+func TestCoalesce_LosesNothingInRandomSequences(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		for seed := range uint64(40) {
 			e.forget()

@@ -217,7 +217,7 @@ func eachRedis(t *testing.T, test func(e entity)) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) { test(newEntity(t, rdb)) })
 }
 
-func TestEveryScriptSaysWhatItTakesAndReturns(t *testing.T) {
+func TestScripts_DocumentArgumentsAndResults(t *testing.T) {
 	for _, s := range []lua.Script{
 		lua.CoalesceAcquire, lua.CoalesceConfirm, lua.CoalesceRollback,
 		lua.RequestPeek, lua.RequestBegin, lua.RequestSettle, lua.LimiterAcquire, lua.ClientAdmit, lua.ClientRelease,
@@ -243,7 +243,7 @@ func TestEveryScriptSaysWhatItTakesAndReturns(t *testing.T) {
 	}
 }
 
-func TestAScriptIsLoadedWhereItIsUnknown(t *testing.T) {
+func TestEval_LoadsUnknownScripts(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		s := lua.Script{Name: "test", Source: "return ARGV[1] .. '" + servicetest.Name("x") + "'"}
 		s.SHA1 = redis.NewScript(s.Source).Hash()

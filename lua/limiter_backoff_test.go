@@ -32,7 +32,7 @@ func (b bucket) braked() int64 {
 	return b.look()[4]
 }
 
-func TestABrakeStopsFurtherSlotsOnEveryRedis(t *testing.T) {
+func TestBackoff_StopsFurtherSlots(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.more = ring(second, 50, 50)
@@ -52,7 +52,7 @@ func TestABrakeStopsFurtherSlotsOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestABrakeOfAKnownLengthLastsAsLong(t *testing.T) {
+func TestBackoff_LastsAsLongAsReported(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -70,7 +70,7 @@ func TestABrakeOfAKnownLengthLastsAsLong(t *testing.T) {
 	})
 }
 
-func TestABrakeOfUnknownLengthDoublesWithEachRepeatUpToAMinute(t *testing.T) {
+func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -91,7 +91,7 @@ func TestABrakeOfUnknownLengthDoublesWithEachRepeatUpToAMinute(t *testing.T) {
 	})
 }
 
-func TestRefusalsOfWhatWasSentBeforeTheBrakeAreTheSameIncident(t *testing.T) {
+func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -123,7 +123,7 @@ func TestRefusalsOfWhatWasSentBeforeTheBrakeAreTheSameIncident(t *testing.T) {
 	})
 }
 
-func TestAfterABrakeTheRateRisesFromHalfToTheWhole(t *testing.T) {
+func TestBackoff_RampsUpFromHalfTheRate(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -148,7 +148,7 @@ func TestAfterABrakeTheRateRisesFromHalfToTheWhole(t *testing.T) {
 	})
 }
 
-func TestAfterABrakeARingGivesHalfItsSlotsAtFirst(t *testing.T) {
+func TestBackoff_RampsUpAWindowLog(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = second / 2
@@ -172,7 +172,7 @@ func TestAfterABrakeARingGivesHalfItsSlotsAtFirst(t *testing.T) {
 	})
 }
 
-func TestABrakeSurvivesAFailoverAndEndsWithoutABurst(t *testing.T) {
+func TestBackoff_SurvivesAFailoverWithoutABurst(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -201,7 +201,7 @@ func TestABrakeSurvivesAFailoverAndEndsWithoutABurst(t *testing.T) {
 	})
 }
 
-func TestANewLimitUnderABrakeEndsWithoutABurstToo(t *testing.T) {
+func TestBackoff_NewLimitAllowsNoBurstAfterwards(t *testing.T) {
 	t.Parallel()
 	for name, lanes := range map[string][]int64{
 		"faster":          {5_000, 20, 1_429, 30, 0, 0},
@@ -223,7 +223,7 @@ func TestANewLimitUnderABrakeEndsWithoutABurstToo(t *testing.T) {
 	}
 }
 
-func TestABrakeThatWasDoubledIsRememberedOverAFailover(t *testing.T) {
+func TestBackoff_KeepsItsLengthOverAFailover(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -241,7 +241,7 @@ func TestABrakeThatWasDoubledIsRememberedOverAFailover(t *testing.T) {
 	})
 }
 
-func TestNoSlotLiesUnderABrakeAndNoWindowHoldsMoreThanItsBound(t *testing.T) {
+func TestBackoff_GrantsNoSlotInRandomRuns(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
 		simulated(t, func(b bucket, c *clock) {

@@ -36,7 +36,7 @@ func (b bucket) older(nHigh, nLow int, happened string) []int64 {
 	return reply
 }
 
-func TestTheReleaseBeforeKeepsAProbingStopOnEveryRedis(t *testing.T) {
+func TestBreaker_SurvivesAnOlderRelease(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.more = ring(second, 50, 40)
@@ -80,7 +80,7 @@ func TestTheReleaseBeforeKeepsAProbingStopOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestABrakeToldByTheReleaseBeforeMovesTheNextProbe(t *testing.T) {
+func TestBreaker_OlderReleasesBackoffDelaysProbe(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -98,7 +98,7 @@ func TestABrakeToldByTheReleaseBeforeMovesTheNextProbe(t *testing.T) {
 	})
 }
 
-func TestAStateThatTheReleaseBeforeLostHasNoStop(t *testing.T) {
+func TestBreaker_ClosesIfAnOlderReleaseLostState(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -116,7 +116,7 @@ func TestAStateThatTheReleaseBeforeLostHasNoStop(t *testing.T) {
 	})
 }
 
-func TestALostStateHasNoProbingStop(t *testing.T) {
+func TestBreaker_ClosesWithLostState(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(b bucket){
 		"emptied": bucket.forget,
@@ -143,7 +143,7 @@ func TestALostStateHasNoProbingStop(t *testing.T) {
 	}
 }
 
-func TestAProbingStopSurvivesAFailoverAndAStepOfTheClockAsABrakeDoes(t *testing.T) {
+func TestBreaker_SurvivesFailoverAndClockStep(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(b bucket, c *clock){
 		"a failover": func(b bucket, _ *clock) { b.failOver() },
@@ -174,7 +174,7 @@ func TestAProbingStopSurvivesAFailoverAndAStepOfTheClockAsABrakeDoes(t *testing.
 	}
 }
 
-func TestLinesOfALaterFormatAreKeptBehindTheProbingStop(t *testing.T) {
+func TestBreaker_KeepsLinesOfALaterFormat(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()

@@ -44,7 +44,7 @@ func asks(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
 	return all
 }
 
-func TestAProbingStopGrantsOneCallAPauseOnEveryRedis(t *testing.T) {
+func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.zone, b.more = time.UTC, ring(second, 50, 40)+day(100_000, 0)
@@ -94,7 +94,7 @@ func (b bucket) shiftProbe(by int64) {
 	b.setState(s[:258] + digits(brake) + s[274:at] + "P" + digits(n[0], n[1]+by, n[2]+by, n[3]+by, n[4], n[5]) + "\n")
 }
 
-func TestThePausesBetweenProbesDoubleUpToTheLongest(t *testing.T) {
+func TestBreaker_DoublesItsPauses(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -116,7 +116,7 @@ func TestThePausesBetweenProbesDoubleUpToTheLongest(t *testing.T) {
 	})
 }
 
-func TestAProbeThatWasNotSentIsFollowedSoonByAnother(t *testing.T) {
+func TestBreaker_ReplacesAnUnsentProbeSoon(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -138,7 +138,7 @@ func TestAProbeThatWasNotSentIsFollowedSoonByAnother(t *testing.T) {
 	})
 }
 
-func TestHighProbesBeforeLowAndLowAlone(t *testing.T) {
+func TestBreaker_ProbesHighFirst(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -154,7 +154,7 @@ func TestHighProbesBeforeLowAndLowAlone(t *testing.T) {
 	})
 }
 
-func TestNobodyWhoWaitsForAProbeHangsOrStampedes(t *testing.T) {
+func TestBreaker_WaitersNeitherHangNorStampede(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.lanes, b.more = nil, ring(60*second, 40, 30) // a place each 1.5 s
@@ -180,7 +180,7 @@ func TestNobodyWhoWaitsForAProbeHangsOrStampedes(t *testing.T) {
 	})
 }
 
-func TestARepeatedReportNeverMakesProbesMoreFrequent(t *testing.T) {
+func TestBreaker_RepeatedReportsAddNoProbes(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -216,7 +216,7 @@ func TestARepeatedReportNeverMakesProbesMoreFrequent(t *testing.T) {
 	})
 }
 
-func TestAReportFromBeforeTheLastStopEndedBeginsNone(t *testing.T) {
+func TestBreaker_IgnoresReportsOfEarlierCalls(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -244,7 +244,7 @@ func TestAReportFromBeforeTheLastStopEndedBeginsNone(t *testing.T) {
 	})
 }
 
-func TestAHealthyAnswerToAnOldCallEndsNoStopAndNoBrake(t *testing.T) {
+func TestBreaker_IgnoresSuccessOfEarlierCalls(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -276,7 +276,7 @@ func TestAHealthyAnswerToAnOldCallEndsNoStopAndNoBrake(t *testing.T) {
 	})
 }
 
-func TestAfterAProbingStopTheRateRisesFromHalfToTheWhole(t *testing.T) {
+func TestBreaker_RampsUpFromHalfTheRate(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -299,7 +299,7 @@ func TestAfterAProbingStopTheRateRisesFromHalfToTheWhole(t *testing.T) {
 	})
 }
 
-func TestABrakeDuringAProbingStopMovesTheNextProbeAndOutlastsIt(t *testing.T) {
+func TestBreaker_BackoffDelaysTheNextProbe(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -331,7 +331,7 @@ func TestABrakeDuringAProbingStopMovesTheNextProbeAndOutlastsIt(t *testing.T) {
 	})
 }
 
-func TestABrakeAfterAProbingStopStartsFromItsBase(t *testing.T) {
+func TestBreaker_LaterBackoffStartsFromItsBase(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -351,7 +351,7 @@ func TestABrakeAfterAProbingStopStartsFromItsBase(t *testing.T) {
 	})
 }
 
-func TestAnEmergencyStopWinsOverProbes(t *testing.T) {
+func TestBreaker_EmergencyStopPreventsProbes(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -367,7 +367,7 @@ func TestAnEmergencyStopWinsOverProbes(t *testing.T) {
 	})
 }
 
-func TestAProbeTakesThePoliciesToo(t *testing.T) {
+func TestBreaker_ProbesNeedRoomInPolicies(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.lanes, b.more = nil, ring(30*second, 4, 2)
@@ -386,7 +386,7 @@ func TestAProbeTakesThePoliciesToo(t *testing.T) {
 	})
 }
 
-func TestTheFirstHalfLeavesAProbingStopToTheSecond(t *testing.T) {
+func TestBreaker_DisablesTheFastPath(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -412,7 +412,7 @@ func TestTheFirstHalfLeavesAProbingStopToTheSecond(t *testing.T) {
 	})
 }
 
-func TestAProbingStopInAnyOrderOfReports(t *testing.T) {
+func TestBreaker_HoldsInRandomReportOrders(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		simulated(t, func(b bucket, c *clock) {

@@ -31,7 +31,7 @@ func used(end time.Time, n int64, at time.Time, rate int64) string {
 	return fmt.Sprintf("used %d %d %d %d", end.UnixMicro(), n, at.UnixMicro(), rate)
 }
 
-func TestHighGetsTheDaysCallsToTheLastOnEveryRedis(t *testing.T) {
+func TestDay_HighGetsTheLastCall(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.onDay(30, 0)
@@ -68,7 +68,7 @@ func paceNow(b bucket, c *clock, limit int64, reserve float64) (got, want float6
 	return float64(within(low, from, from+enough)) * second / float64(enough), want
 }
 
-func TestLowSpreadsOverTheDayWhatHighLeaves(t *testing.T) {
+func TestDay_PacesLow(t *testing.T) {
 	t.Parallel()
 	const limit, reserve = 100_000, 0.5
 	simulated(t, func(b bucket, c *clock) {
@@ -102,7 +102,7 @@ func TestLowSpreadsOverTheDayWhatHighLeaves(t *testing.T) {
 	})
 }
 
-func TestLowTakesNoStepAheadOfItsPace(t *testing.T) {
+func TestDay_LowIsNeverAheadOfItsPace(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1_000_000, 0)
@@ -116,7 +116,7 @@ func TestLowTakesNoStepAheadOfItsPace(t *testing.T) {
 	})
 }
 
-func TestAPaceThatWasSlowForAMomentHoldsLowBackNoLonger(t *testing.T) {
+func TestDay_PaceRecoversAtOnce(t *testing.T) {
 	t.Parallel()
 	// HIGH has used more than its share, for LOW a call is left. Then HIGH pauses,
 	// and its reserve is LOW's again, second by second.
@@ -141,7 +141,7 @@ func TestAPaceThatWasSlowForAMomentHoldsLowBackNoLonger(t *testing.T) {
 	})
 }
 
-func TestLowLeavesHighItsReserveToTheEndOfTheDay(t *testing.T) {
+func TestDay_KeepsHighReserveToTheEnd(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const limit, reserve = 20_000, 0.1
@@ -164,7 +164,7 @@ func TestLowLeavesHighItsReserveToTheEndOfTheDay(t *testing.T) {
 	})
 }
 
-func TestLowsBudgetIsUsedUpWhereHighSleeps(t *testing.T) {
+func TestDay_LowUsesItsBudgetIfHighIsIdle(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0.03)
@@ -177,7 +177,7 @@ func TestLowsBudgetIsUsedUpWhereHighSleeps(t *testing.T) {
 	})
 }
 
-func TestNothingIsGrantedAfterALossBeforeTheDayIsCounted(t *testing.T) {
+func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 	t.Parallel()
 	const rate = 450
 	const ahead = rate * horizon / second // what may have been granted ahead
@@ -224,7 +224,7 @@ func TestNothingIsGrantedAfterALossBeforeTheDayIsCounted(t *testing.T) {
 	}
 }
 
-func TestALossAroundMidnightForgetsNoCallOfTheNewDay(t *testing.T) {
+func TestDay_LossAtMidnightKeepsTheNewDay(t *testing.T) {
 	t.Parallel()
 	midnight := time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC)
 	for _, lostAt := range []time.Duration{-8 * time.Second, 3 * time.Second, 12 * time.Second} {
@@ -257,7 +257,7 @@ func TestALossAroundMidnightForgetsNoCallOfTheNewDay(t *testing.T) {
 	}
 }
 
-func TestOnlyCallsOfItsOwnTimeAreRefundedToADay(t *testing.T) {
+func TestDay_RefundsOnlyItsOwnCalls(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0)

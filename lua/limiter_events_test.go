@@ -25,7 +25,7 @@ func unspent(slots ...int64) string {
 	return strings.Join(words, " ")
 }
 
-func TestARefundGivesExactlyItsPlaceBackOnEveryRedis(t *testing.T) {
+func TestRefund_ReturnsExactlyOneSlot(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.zone = time.UTC
@@ -59,7 +59,7 @@ func TestARefundGivesExactlyItsPlaceBackOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestEachRefundOfASlotThatSeveralCallsHaveGivesOnePlaceBack(t *testing.T) {
+func TestRefund_OfASharedSlotReturnsOneCall(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.lanes, b.more = nil, ring(60*second, 10, 10)
@@ -78,7 +78,7 @@ func TestEachRefundOfASlotThatSeveralCallsHaveGivesOnePlaceBack(t *testing.T) {
 	})
 }
 
-func TestRefundsNeverMakeARingHoldMore(t *testing.T) {
+func TestRefund_NeverExceedsTheLogsLimit(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(10) {
 		simulated(t, func(b bucket, c *clock) {
@@ -112,7 +112,7 @@ func TestRefundsNeverMakeARingHoldMore(t *testing.T) {
 	}
 }
 
-func TestARefundFromBeforeTheStatesBirthGivesNothingBack(t *testing.T) {
+func TestRefund_OfLostStateHasNoEffect(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0)
@@ -133,7 +133,7 @@ func TestARefundFromBeforeTheStatesBirthGivesNothingBack(t *testing.T) {
 	})
 }
 
-func TestALostRingStartsUsedUp(t *testing.T) {
+func TestWindowLog_LostBeginsUsedUp(t *testing.T) {
 	t.Parallel()
 	for _, lose := range []func(b bucket){
 		bucket.forget, bucket.failOver,
@@ -161,7 +161,7 @@ func TestALostRingStartsUsedUp(t *testing.T) {
 	}
 }
 
-func TestAStepOfTheClockQuietensOnceOnEveryRedis(t *testing.T) {
+func TestClockStep_CausesOneQuietPeriod(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.awake()
@@ -173,7 +173,7 @@ func TestAStepOfTheClockQuietensOnceOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestManyCallersWhoTellOfOneStepQuietenOnce(t *testing.T) {
+func TestClockStep_ReportedTwiceHasOneEffect(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -206,7 +206,7 @@ func TestManyCallersWhoTellOfOneStepQuietenOnce(t *testing.T) {
 	})
 }
 
-func TestALookShowsWhatTheHeadOfTheScriptSaysOnEveryRedis(t *testing.T) {
+func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.revision, b.zone = 7, time.UTC
@@ -246,7 +246,7 @@ func TestALookShowsWhatTheHeadOfTheScriptSaysOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestALookShowsEachTrouble(t *testing.T) {
+func TestRead_ReturnsEachState(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.more, b.zone = day(5000, 0), time.UTC
@@ -287,7 +287,7 @@ func TestALookShowsEachTrouble(t *testing.T) {
 	})
 }
 
-func TestALookCountsOnlyWhatIsInTheReachOfARing(t *testing.T) {
+func TestRead_CountsSlotsWithinTheReach(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.lanes, b.more = nil, ring(2*second, 6, 4)

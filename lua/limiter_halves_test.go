@@ -63,7 +63,7 @@ func (b *bucket) anyQuota(rng *rand.Rand, c *clock) {
 	c.set(time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC).Add(-left))
 }
 
-func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
+func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 	t.Parallel()
 	calls, byFirst := 0, 0
 	for seed := range uint64(60) {
@@ -115,7 +115,7 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 	}
 }
 
-func TestTheFirstHalfLeavesToLowWhatHighCouldNotTake(t *testing.T) {
+func TestFastPath_LeavesTheRestToLow(t *testing.T) {
 	t.Parallel()
 	// HIGH wants all that the day has left, but its lanes give it less for now.
 	simulated(t, func(b bucket, c *clock) {
@@ -130,7 +130,7 @@ func TestTheFirstHalfLeavesToLowWhatHighCouldNotTake(t *testing.T) {
 	})
 }
 
-func TestTheFirstHalfTakesNoCallThatIsTheSeconds(t *testing.T) {
+func TestFastPath_LeavesOtherCallsAlone(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.zone, b.more = time.UTC, day(10_000, 0)
@@ -167,7 +167,7 @@ func TestTheFirstHalfTakesNoCallThatIsTheSeconds(t *testing.T) {
 	})
 }
 
-func TestBothHalvesDecideAlikeOnEveryRedis(t *testing.T) {
+func TestFastPath_AgreesOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.zone, b.more = time.UTC, day(1_000_000, 1)

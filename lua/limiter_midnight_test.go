@@ -53,7 +53,7 @@ func (b bucket) shownEnd() time.Time {
 	return time.UnixMicro(shown[len(shown)-1])
 }
 
-func TestNoDayOfAnyLengthHoldsMoreThanItsLimit(t *testing.T) {
+func TestMidnight_DaysOfAnyLengthKeepTheLimit(t *testing.T) {
 	t.Parallel()
 	eachZone(t, func(b bucket, c *clock, midnight func(int) time.Time) {
 		for seed := range uint64(2) {
@@ -85,7 +85,7 @@ func TestNoDayOfAnyLengthHoldsMoreThanItsLimit(t *testing.T) {
 	})
 }
 
-func TestADayEndsAtTheMidnightOfItsZone(t *testing.T) {
+func TestMidnight_IsThatOfTheTimeZone(t *testing.T) {
 	t.Parallel()
 	eachZone(t, func(b bucket, c *clock, midnight func(int) time.Time) {
 		fresh := b
@@ -106,7 +106,7 @@ func TestADayEndsAtTheMidnightOfItsZone(t *testing.T) {
 	})
 }
 
-func TestADayThatIsOverIsForgottenAfterIdleDays(t *testing.T) {
+func TestMidnight_ForgetsPastDaysAfterIdleness(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(200, 0)
@@ -128,7 +128,7 @@ func TestADayThatIsOverIsForgottenAfterIdleDays(t *testing.T) {
 	})
 }
 
-func TestACallersClockThatIsMinutesOffMovesNoMidnight(t *testing.T) {
+func TestMidnight_IgnoresTheCallersClock(t *testing.T) {
 	t.Parallel()
 	eachZone(t, func(b bucket, c *clock, midnight func(int) time.Time) {
 		right := b.clock
@@ -163,7 +163,7 @@ func TestACallersClockThatIsMinutesOffMovesNoMidnight(t *testing.T) {
 	})
 }
 
-func TestClocksHalfADayApartAreAnErrorAndNeverAnotherDay(t *testing.T) {
+func TestMidnight_RejectsClocksHalfADayApart(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(200, 0)

@@ -19,7 +19,7 @@ func (b bucket) with(revision int64, lanes []int64, more string) bucket {
 
 var halfLanes = []int64{20_000, 5, 5_716, 7, 0, 0} // of nexonLanes
 
-func TestTheNewestRevisionIsInForceForAllOnEveryRedis(t *testing.T) {
+func TestRevision_NewestIsInForce(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		old := newBucket(t, rdb)
 		old.more = ring(60*second, 50, 40)
@@ -50,7 +50,7 @@ func TestTheNewestRevisionIsInForceForAllOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
+func TestRevision_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 	t.Parallel()
 	// The bound of lanes in a window.
 	bound := func(lanes []int64, window int64) int {
@@ -99,7 +99,7 @@ func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
 	}
 }
 
-func TestAFasterLaneDoesNotGiveAgainWhatTheSlowerGave(t *testing.T) {
+func TestRevision_FasterRateRepeatsNoSlot(t *testing.T) {
 	t.Parallel()
 	for given := range 26 { // of 25 at once
 		simulated(t, func(b bucket, c *clock) {
@@ -118,7 +118,7 @@ func TestAFasterLaneDoesNotGiveAgainWhatTheSlowerGave(t *testing.T) {
 	}
 }
 
-func TestANewRingStartsAsIfItWereUsedUp(t *testing.T) {
+func TestRevision_NewWindowLogBeginsUsedUp(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 5 * second
@@ -137,7 +137,7 @@ func TestANewRingStartsAsIfItWereUsedUp(t *testing.T) {
 	})
 }
 
-func TestAChangedRingOrDayKeepsItsCount(t *testing.T) {
+func TestRevision_ChangedLogOrDayKeepsItsCount(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 60 * second
@@ -171,7 +171,7 @@ func TestAChangedRingOrDayKeepsItsCount(t *testing.T) {
 	})
 }
 
-func TestARaisedLimitIsThereAtOnceForThoseWhoWait(t *testing.T) {
+func TestRevision_RaisedLimitServesWaitersAtOnce(t *testing.T) {
 	t.Parallel()
 	// Many were refused and told to return one after another.
 	simulated(t, func(b bucket, c *clock) {
@@ -192,7 +192,7 @@ func TestARaisedLimitIsThereAtOnceForThoseWhoWait(t *testing.T) {
 	})
 }
 
-func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T) {
+func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 	t.Parallel()
 	const reach = 2 * second
 	for name, c := range map[string]struct {
@@ -253,7 +253,7 @@ func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T)
 	}
 }
 
-func TestTheStricterOfARevisionCountsWhileItCallsOnceAnEpoch(t *testing.T) {
+func TestRevision_StricterNeedsOneCallPerEpoch(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		strict := b.with(0, nil, ring(10*second, 3, 3))
@@ -276,7 +276,7 @@ func TestTheStricterOfARevisionCountsWhileItCallsOnceAnEpoch(t *testing.T) {
 	})
 }
 
-func TestOfTwoDaysOfOneRevisionTheSmallerLimitAndTheGreaterReserveHold(t *testing.T) {
+func TestRevision_CombinesTheStricterDay(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(100, 0)
@@ -300,7 +300,7 @@ func TestOfTwoDaysOfOneRevisionTheSmallerLimitAndTheGreaterReserveHold(t *testin
 	})
 }
 
-func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
+func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(dayless bucket, c *clock) {
 		dayless.lanes = wideLanes
@@ -348,7 +348,7 @@ func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
 	})
 }
 
-func TestAStopAndItsEndKeepWhatWasCounted(t *testing.T) {
+func TestRevision_StopKeepsTheCounts(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {

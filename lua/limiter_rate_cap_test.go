@@ -40,7 +40,7 @@ func TestRateCap_BindsLowAlone(t *testing.T) {
 	})
 }
 
-func TestLowsRateIsThatOfTheHour(t *testing.T) {
+func TestRateCap_SetsLowsRate(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, from int64 }{
 		"100 a second, then 20":   {10_000, 50_000},

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestAnEmptyStateStartsQuiet(t *testing.T) {
+func TestState_EmptyBeginsQuiet(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		g := b.acquire(1, 1)
@@ -24,7 +24,7 @@ func TestAnEmptyStateStartsQuiet(t *testing.T) {
 	})
 }
 
-func TestTheScriptGrantsTheSameOnEveryRedis(t *testing.T) {
+func TestAcquire_GrantsAlikeOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.awake()
@@ -55,7 +55,7 @@ func TestTheScriptGrantsTheSameOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestNoWindowHoldsMoreSlotsThanItsBound(t *testing.T) {
+func TestAcquire_NoWindowExceedsItsBound(t *testing.T) {
 	for seed := range uint64(15) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 2))
@@ -86,7 +86,7 @@ func TestNoWindowHoldsMoreSlotsThanItsBound(t *testing.T) {
 	}
 }
 
-func TestASaturatedLaneIsNeverIdleAndAsksSeldom(t *testing.T) {
+func TestAcquire_SaturatedLaneIsNeverIdle(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		processes  int
@@ -119,7 +119,7 @@ func TestASaturatedLaneIsNeverIdleAndAsksSeldom(t *testing.T) {
 	}
 }
 
-func TestHighAloneMayUseBothLanes(t *testing.T) {
+func TestAcquire_HighUsesBothPartitions(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.awake()
 		at := clock.now.UnixMicro()
@@ -130,7 +130,7 @@ func TestHighAloneMayUseBothLanes(t *testing.T) {
 	})
 }
 
-func TestTheShareKeptForHighIsThereWhileLowFloods(t *testing.T) {
+func TestAcquire_KeepsHighsShareUnderLowLoad(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.awake()
 		at := clock.now.UnixMicro()
@@ -151,7 +151,7 @@ func TestTheShareKeptForHighIsThereWhileLowFloods(t *testing.T) {
 	})
 }
 
-func TestALostOrForeignStateStartsQuiet(t *testing.T) {
+func TestState_LostOrForeignBeginsQuiet(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		for name, change := range map[string]func(s string) string{
 			"garbled":          func(string) string { return "not a state" },
@@ -181,7 +181,7 @@ func TestALostOrForeignStateStartsQuiet(t *testing.T) {
 	})
 }
 
-func TestTheStateOfALaterFormatIsReadAndKept(t *testing.T) {
+func TestState_LaterFormatIsReadAndKept(t *testing.T) {
 	simulated(t, func(b bucket, _ *clock) {
 		b.awake()
 		b.setState("02" + b.state()[2:] + "fields of a later release")
@@ -194,7 +194,7 @@ func TestTheStateOfALaterFormatIsReadAndKept(t *testing.T) {
 	})
 }
 
-func TestWhileLimitsDifferTheLowerHolds(t *testing.T) {
+func TestState_LowerOfTwoLimitsApplies(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		slow := b
 		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half
@@ -220,7 +220,7 @@ func TestWhileLimitsDifferTheLowerHolds(t *testing.T) {
 	})
 }
 
-func TestASmallStepBackOfTheClockStopsNothing(t *testing.T) {
+func TestState_IgnoresASmallClockStepBack(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.awake()
 		b.acquire(1, 1)
@@ -231,7 +231,7 @@ func TestASmallStepBackOfTheClockStopsNothing(t *testing.T) {
 	})
 }
 
-func TestALaneOfItsOwnKeepsLowAliveUnderAHighFlood(t *testing.T) {
+func TestAcquire_LowReserveSurvivesHighLoad(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} // 100 + 300 + 50
 		b.awake()
@@ -243,7 +243,7 @@ func TestALaneOfItsOwnKeepsLowAliveUnderAHighFlood(t *testing.T) {
 	})
 }
 
-func TestAFailoverToASlightlySlowerClockStartsQuietToo(t *testing.T) {
+func TestState_FailoverToASlowerClockBeginsQuiet(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.awake()
 		b.acquire(5, 5)
@@ -256,7 +256,7 @@ func TestAFailoverToASlightlySlowerClockStartsQuietToo(t *testing.T) {
 	})
 }
 
-func TestLoweringALimitAllowsNoSecondBurst(t *testing.T) {
+func TestState_LoweredLimitAllowsNoSecondBurst(t *testing.T) {
 	for _, steps := range []int{1, 20, 50, 80, 95, 104, 110} {
 		simulated(t, func(b bucket, clock *clock) {
 			b.awake()

@@ -14,7 +14,7 @@ import (
 // A ring's reach is a microsecond more than the window it keeps: so a closed
 // window of reach - 1 is what holds its slots at most.
 
-func TestARingGrantsTheSameOnEveryRedis(t *testing.T) {
+func TestWindowLog_GrantsAlikeOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const reach = 60 * second
 		b := newBucket(t, rdb)
@@ -37,7 +37,7 @@ func TestARingGrantsTheSameOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestARingNeverHoldsMoreThanItsSlotsInAnyReach(t *testing.T) {
+func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		simulated(t, func(b bucket, c *clock) {
@@ -74,7 +74,7 @@ func TestARingNeverHoldsMoreThanItsSlotsInAnyReach(t *testing.T) {
 	}
 }
 
-func TestASaturatedRingIsUsedUp(t *testing.T) {
+func TestWindowLog_SaturatedIsUsedUp(t *testing.T) {
 	t.Parallel()
 	const reach, n, low = 60_051_000, 40, 30
 	for name, c := range map[string]struct {
@@ -106,7 +106,7 @@ func TestASaturatedRingIsUsedUp(t *testing.T) {
 	}
 }
 
-func TestHighFindsTheReserveOfARingWhileLowSaturatesIt(t *testing.T) {
+func TestWindowLog_KeepsHighReserve(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 60_051_000
@@ -130,7 +130,7 @@ func TestHighFindsTheReserveOfARingWhileLowSaturatesIt(t *testing.T) {
 	})
 }
 
-func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing.T) {
+func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	const reach, longReach, limit = 1_051_000, 10_051_000, 300
 	for seed := range uint64(5) {
@@ -183,7 +183,7 @@ func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing
 	}
 }
 
-func TestThePolicyThatRefusesIsNamed(t *testing.T) {
+func TestPolicies_RejectionNamesThePolicy(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.more, b.zone = ring(10*second, 30, 20)+ring(60*second, 60, 60)+day(70, 0), time.UTC

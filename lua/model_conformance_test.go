@@ -12,7 +12,7 @@ import (
 // What the search shows of the model holds for the scripts only as long as both
 // do the same: random walks through the model are walked on the scripts as well,
 // and lock, ver and done compared after each step.
-func TestTheScriptsDoAsTheModelDoes(t *testing.T) {
+func TestModel_ScriptsAgree(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		verdicts := map[string]int{}
 		for seed := range uint64(80) {

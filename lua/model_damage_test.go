@@ -10,7 +10,7 @@ import (
 
 // Where a lock of another server would cover what is then lost, the scripts publish:
 // where the hash is put back by hand, and where a real replica takes over.
-func TestTheScriptsServeWhatAFailoverWouldLose(t *testing.T) {
+func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 	for name, reads := range map[string]bool{"a settled lock comes back": false, "a begin is forgotten": true} {
 		t.Run(name, func(t *testing.T) {
 			m := model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 1, reads: reads}

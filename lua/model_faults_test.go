@@ -6,7 +6,7 @@ import (
 )
 
 // What the model can't do it does not show to be harmless.
-func TestEveryFaultHappensAtEveryPoint(t *testing.T) {
+func TestModel_CoversEveryFaultAtEveryPoint(t *testing.T) {
 	at := [...]string{"idle", "waiting", "sent", "written", "broken"}
 	seen := map[string]bool{}
 	m := model{most: 1, saw: func(before *state, st step) {

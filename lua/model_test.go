@@ -29,7 +29,7 @@ func searched(t *testing.T, m model) *loss {
 	return found
 }
 
-func TestNoOrderOfEventsLosesARequestOrLetsAnOlderAnswerWin(t *testing.T) {
+func TestModel_NoOrderLosesOrAges(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: *modelDepth}); found != nil {
 		t.Error(found)
 	}
@@ -37,13 +37,13 @@ func TestNoOrderOfEventsLosesARequestOrLetsAnOlderAnswerWin(t *testing.T) {
 
 // With failures there are many more states, and each outstanding request counts
 // for more: the row asks by itself.
-func TestNoOrderOfEventsWithFailuresLosesARequest(t *testing.T) {
+func TestModel_NoOrderWithFailuresLoses(t *testing.T) {
 	if found := searched(t, model{most: max(1, *modelDepth-1)}); found != nil {
 		t.Error(found)
 	}
 }
 
-func TestNoFailoverLosesARequestOrLetsAnOlderAnswerWin(t *testing.T) {
+func TestModel_NoFailoverLosesOrAges(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: *failoverDepth, forgets: uint8(*forgotten)}); found != nil {
 		t.Error(found)
 	}
@@ -51,14 +51,14 @@ func TestNoFailoverLosesARequestOrLetsAnOlderAnswerWin(t *testing.T) {
 
 // With two outstanding there is LOW beside HIGH; workers that die beside a failover
 // are for one alone, above.
-func TestNoFailoverLosesARequestWhereLOWAndHIGHMeet(t *testing.T) {
+func TestModel_NoFailoverWithBothLanesLoses(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: 2, forgets: uint8(*failoverDepth), calm: true}); found != nil {
 		t.Error(found)
 	}
 }
 
 // Workers that die besides make some millions of states: those are for -model.failover 2.
-func TestNoFailoverWithFailuresLosesARequest(t *testing.T) {
+func TestModel_NoFailoverWithFailuresLoses(t *testing.T) {
 	deep := *failoverDepth > 1
 	if found := searched(t, model{most: max(1, *failoverDepth-1), forgets: uint8(*forgotten), calm: !deep}); found != nil {
 		t.Error(found)
@@ -114,87 +114,87 @@ func follow(t *testing.T, m model, way []step) {
 	})
 }
 
-func TestADRLosesAnAcceptedRequest(t *testing.T) { brokenRule(t, adr, lost, 3) }
+func TestADRModel_LosesAnAcceptedRequest(t *testing.T) { brokenRule(t, adr, lost, 3) }
 
-func TestADRLosesAnAcceptedRequestAlsoWherePendingIsNoPromise(t *testing.T) {
+func TestADRModel_LosesEvenIfPendingIsNoPromise(t *testing.T) {
 	r := adr
 	r.noPending = false
 	brokenRule(t, r, lost, 7)
 }
 
-func TestWithoutPENDINGARequestIsLost(t *testing.T) {
+func TestBrokenRule_NoPendingLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, noPending: true}, lost, 3)
 }
 
-func TestIfOnlyUpgradesArePendingARequestIsLost(t *testing.T) {
+func TestBrokenRule_OnlyUpgradesPendingLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, upgradesOnlyPending: true}, lost, 8)
 }
 
-func TestIfARollbackRestoresARequestIsLost(t *testing.T) {
+func TestBrokenRule_RollbackRestoresLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, restores: true}, lost, 11)
 }
 
-func TestIfSATISFIEDDoesNotSettleARequestIsLost(t *testing.T) {
+func TestBrokenRule_SatisfiedDoesNotSettleLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, skipsUnsettled: true}, lost, 10)
 }
 
-func TestIfTheNumberIsGivenBeforeTheWaitAnOlderAnswerWins(t *testing.T) {
+func TestBrokenRule_NumberBeforeTheWaitAges(t *testing.T) {
 	brokenRule(t, rules{noRows: true, numberAtWait: true}, olderWon, 9)
 }
 
-func TestWithoutTheGuardAnOlderAnswerWins(t *testing.T) {
+func TestBrokenRule_UnguardedWriteAges(t *testing.T) {
 	brokenRule(t, rules{noRows: true, noGuard: true}, olderWon, 9)
 }
 
-func TestWithoutStrictReasonsARequestIsLost(t *testing.T) {
+func TestBrokenRule_NoStrictReasonsLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, noStrict: true}, lost, 9)
 }
 
-func TestIfNumbersAreCountedAnOlderAnswerWins(t *testing.T) {
+func TestBrokenRule_CountedNumbersAge(t *testing.T) {
 	brokenRule(t, rules{noRows: true, counts: true}, olderWon, 10)
 }
 
-func TestIfWhatIsOlderThanTheNewestIssuedIsSkippedARequestIsLost(t *testing.T) {
+func TestBrokenRule_SkipBelowNewestIssuedLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, skipsOlder: true}, lost, 7)
 }
 
-func TestIfTheSnapshotHasTheEventsNumberARequestIsLost(t *testing.T) {
+func TestBrokenRule_SnapshotHasEventNumberLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, eventNumber: true}, lost, 9)
 }
 
-func TestIfItIsSettledBeforeItIsWrittenARequestIsLost(t *testing.T) {
+func TestBrokenRule_SettleBeforeWriteLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, settlesFirst: true}, lost, 8)
 }
 
-func TestIfItIsCommittedBeforeItIsWrittenARequestIsLost(t *testing.T) {
+func TestBrokenRule_CommitBeforeWriteLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, commitsFirst: true}, lost, 6)
 }
 
-func TestIfARowGoesWhenItsRetryIsQueuedARequestIsLost(t *testing.T) {
+func TestBrokenRule_RowDeletedAtRetryLoses(t *testing.T) {
 	brokenRule(t, rules{rowGoesWhenQueued: true}, lost, 16)
 }
 
-func TestIfAFailureAlsoLeavesItsLockARequestIsLost(t *testing.T) {
+func TestBrokenRule_FailureKeepsLockLoses(t *testing.T) {
 	brokenRule(t, rules{rowGoesWhenQueued: true, rowKeepsLock: true}, lost, 16)
 }
 
-func TestIfAnySnapshotEndsARowARequestIsLost(t *testing.T) {
+func TestBrokenRule_AnySnapshotDeletesRowLoses(t *testing.T) {
 	brokenRule(t, rules{rowGoesUnguarded: true}, lost, 21)
 }
 
-func TestIfALaterRequestIsRefusedForARowOneThatItCoversIsLost(t *testing.T) {
+func TestBrokenRule_RowRefusesLaterRequestLoses(t *testing.T) {
 	brokenRule(t, rules{refusesHeld: true}, lost, 19)
 }
 
-func TestIfAnyLockIsConfirmedARequestIsLost(t *testing.T) {
+func TestBrokenRule_LockConfirmedAtOnceLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, confirmsAny: true}, lost, 7)
 }
 
-func TestIfNumbersNeedNotBeAboveTheClockAnOlderAnswerWinsByAFailover(t *testing.T) {
+func TestBrokenRule_NumbersBelowClockAge(t *testing.T) {
 	brokenByFailover(t, rules{noClock: true}, olderWon, 10)
 }
 
-func TestIfALaterRecordIsSupersededItIsLostByAFailover(t *testing.T) {
+func TestBrokenRule_LaterRecordSupersededLoses(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true, supersedesLater: true}, most: 1}); found != nil {
 		t.Error("this takes no failover: ", found)
 	}
@@ -202,13 +202,13 @@ func TestIfALaterRecordIsSupersededItIsLostByAFailover(t *testing.T) {
 }
 
 // The lock comes back whose request was settled: what it covers gets no fetch.
-func TestIfALockOfAnotherServerCoversARequestIsLostByAFailover(t *testing.T) {
+func TestBrokenRule_ForeignLockCoversLoses(t *testing.T) {
 	brokenByFailover(t, rules{noServer: true}, lost, 10)
 }
 
 // Who has read the snapshot is not covered by a lock at or below it. But a lock may
 // stand, and that a fetch has begun behind it be forgotten: a strict request that
 // it covers gets that fetch.
-func TestIfALockOfAnotherServerCoversAStrictRequestIsLostByAFailover(t *testing.T) {
+func TestBrokenRule_ForeignLockCoversStrictLoses(t *testing.T) {
 	brokenModel(t, model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 2, keeps: true, reads: true}, lost, 10)
 }

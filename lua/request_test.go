@@ -2,7 +2,7 @@ package lua_test
 
 import "testing"
 
-func TestARequestBelowTheLastSatisfiedNumberIsSkippedAndSettled(t *testing.T) {
+func TestPeek_SatisfiedIsSkippedAndSettled(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		own := e.mustBegin(n, "HIGH")
@@ -19,7 +19,7 @@ func TestARequestBelowTheLastSatisfiedNumberIsSkippedAndSettled(t *testing.T) {
 	})
 }
 
-func TestALowRequestGivesWayToItsConfirmedHighTwinOnly(t *testing.T) {
+func TestPeek_OnlyConfirmedHighSupersedesLow(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		lowly := e.published(low)
 		twin := e.mustAcquire(high, "UPGRADED")
@@ -43,7 +43,7 @@ func TestALowRequestGivesWayToItsConfirmedHighTwinOnly(t *testing.T) {
 	})
 }
 
-func TestTwoFetchesNeverShareANumber(t *testing.T) {
+func TestBegin_FetchesNeverShareANumber(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		last := n
@@ -57,7 +57,7 @@ func TestTwoFetchesNeverShareANumber(t *testing.T) {
 	})
 }
 
-func TestAFetchIsNumberedAboveAStoredSnapshotFromAFasterClock(t *testing.T) {
+func TestBegin_NumberIsAboveTheSnapshot(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		stored := n + 1_000_000
@@ -70,7 +70,7 @@ func TestAFetchIsNumberedAboveAStoredSnapshotFromAFasterClock(t *testing.T) {
 	})
 }
 
-func TestARequestOfUnknownVersionIsNeverSkipped(t *testing.T) {
+func TestPeek_UnknownVersionIsNeverSkipped(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		own := e.mustBegin(e.published(high), "HIGH")
 		e.settle(own, true, "", 0)
@@ -84,7 +84,7 @@ func TestARequestOfUnknownVersionIsNeverSkipped(t *testing.T) {
 	})
 }
 
-func TestSettlingReleasesTheLockOfWhatItSatisfies(t *testing.T) {
+func TestSettle_ReleasesSatisfiedLocks(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		own := e.mustBegin(e.published(high), "HIGH")
 		if !e.settle(own, true, "", 0) || e.settle(own, true, "", 0) {
@@ -98,7 +98,7 @@ func TestSettlingReleasesTheLockOfWhatItSatisfies(t *testing.T) {
 	})
 }
 
-func TestADeadLetterReleasesTheLockAndSatisfiesNobody(t *testing.T) {
+func TestSettle_DeadLetterSatisfiesNothing(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		own := e.mustBegin(n, "HIGH")
@@ -110,7 +110,7 @@ func TestADeadLetterReleasesTheLockAndSatisfiesNobody(t *testing.T) {
 	})
 }
 
-func TestAVersionFarAheadOfTheClockPushesNoNumbers(t *testing.T) {
+func TestBegin_IgnoresVersionsFarInTheFuture(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		garbled := int64(1) << 52
 		if got := e.peek(garbled, "HIGH", 0); got != "PROCEED" {
@@ -123,7 +123,7 @@ func TestAVersionFarAheadOfTheClockPushesNoNumbers(t *testing.T) {
 	})
 }
 
-func TestACoolDownOutlivesTheSettleHoweverLongItIs(t *testing.T) {
+func TestSettle_KeepsTheCoolDown(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(wish{lane: "HIGH", strict: true, cooldown: 6 * hour})
 		e.settle(e.begin(n, "HIGH", 0).number, true, "", 0)
@@ -137,7 +137,7 @@ func TestACoolDownOutlivesTheSettleHoweverLongItIs(t *testing.T) {
 	})
 }
 
-func TestWhatIsGarbledCountsAsAbsentAndBlocksNobody(t *testing.T) {
+func TestHash_MalformedFieldsCountAsMissing(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		ctx := e.t.Context()
 		everything := func() {

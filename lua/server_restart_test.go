@@ -11,7 +11,7 @@ import (
 )
 
 // A restart gives a server another id, also where it keeps its data.
-func TestARestartThatKeepsTheLocksAsksOnceMoreAtMost(t *testing.T) {
+func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		options []string
 		keep    func(e entity)
@@ -51,7 +51,7 @@ func TestARestartThatKeepsTheLocksAsksOnceMoreAtMost(t *testing.T) {
 }
 
 // A server that does not tell its id is taken for the one there always was.
-func TestAServerThatDoesNotTellItsIDCoalesces(t *testing.T) {
+func TestServerID_MissingStillCoalesces(t *testing.T) {
 	s := servicetest.PrivateRedis(t)
 	e := newEntity(t, s.Client)
 	if err := s.Client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {

@@ -2,7 +2,7 @@ package lua_test
 
 import "testing"
 
-func TestALockOfAnotherServerCountsAsAbsent(t *testing.T) {
+func TestServerID_ForeignLockCountsAsMissing(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		for _, w := range []wish{low, high, {lane: "LOW", strict: true}, {lane: "HIGH", strict: true}} {
 			n := e.published(w)
@@ -23,7 +23,7 @@ func TestALockOfAnotherServerCountsAsAbsent(t *testing.T) {
 
 // Its confirm and its rollback are its own, and what it supersedes is as satisfied
 // by its record as before.
-func TestALockOfAnotherServerIsStillItsNumbers(t *testing.T) {
+func TestServerID_ForeignLockKeepsItsNumber(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		lowly := e.published(low)
 		twin := e.mustAcquire(high, "UPGRADED")
@@ -43,7 +43,7 @@ func TestALockOfAnotherServerIsStillItsNumbers(t *testing.T) {
 }
 
 // A rolling upgrade asks for nothing twice.
-func TestALockOfAnOlderReleaseCovers(t *testing.T) {
+func TestServerID_LockWithoutIDCovers(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		e.published(low)
 		if err := e.rdb.HDel(e.t.Context(), e.key, "server").Err(); err != nil {

@@ -51,7 +51,7 @@ func (e entity) hears(ps *redis.PubSub, channel, want string) {
 	}
 }
 
-func TestAnEndIsToldOnEveryNode(t *testing.T) {
+func TestSettle_PublishesOnEveryNode(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		channel := "settled:" + e.key
 		var all []*redis.PubSub // before anything is told: it may reach a node late
@@ -68,7 +68,7 @@ func TestAnEndIsToldOnEveryNode(t *testing.T) {
 	})
 }
 
-func TestEveryEndIsToldOnceItIsWritten(t *testing.T) {
+func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		channel := "settled:" + e.key
 		ps := e.listens(e.nodes()[0], channel)
