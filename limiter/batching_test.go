@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// judge counts what is spent, as the upstream would.
+// judge records the spent permits, like an upstream.
 type judge struct {
 	mu    sync.Mutex
 	spent []time.Time
@@ -55,7 +55,7 @@ func TestLimiter_ProcessesShareTheLimit(t *testing.T) {
 						if err != nil {
 							return
 						}
-						// The time is taken within the judge's lock, so the order is true.
+						// The time is read while the lock is held, so the records are in order.
 						j.mu.Lock()
 						if p.Spend() {
 							j.spent = append(j.spent, time.Now())

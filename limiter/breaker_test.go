@@ -30,7 +30,7 @@ func TestBreaker_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
-		synctest.Wait() // it has a slot in 50 ms
+		synctest.Wait() // its slot is in 50 ms
 		sent := r.now() - 1000
 		l.OpenBreaker(5*time.Second, time.Minute, time.Now().Add(-ms))
 		p := <-got
@@ -74,13 +74,13 @@ func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 		if len(r.demands) != 1 {
 			t.Errorf("%d calls to Redis for healthy answers", len(r.demands))
 		}
-		stopped = true // others told of it
+		stopped = true // another process reported it
 		mustAcquire(t, l, schemas.Low)
 		waiter := make(chan *Permit)
 		go func() { waiter <- mustAcquire(t, l, schemas.Low) }()
 		synctest.Wait()
 		sent := r.now()
-		l.CloseBreaker(time.Now()) // the single slot it had asked for was the probe
+		l.CloseBreaker(time.Now()) // the single slot of the demand was the probe
 		at := time.Now()
 		if <-waiter; time.Since(at) > ms {
 			t.Errorf("who was refused had a permit only %v after the end", time.Since(at))
@@ -171,16 +171,16 @@ func TestBreaker_RepeatsUnconfirmedEvents(t *testing.T) {
 	})
 }
 
-// sharing is limiters that share a source on a real script, in a bubble.
+// sharing is a set of limiters that share a source, with a real script in a synctest bubble.
 type sharing struct {
 	*testing.T
 	limiters []*Limiter
 	mu       sync.Mutex
-	spent    [][]time.Time // by each
+	spent    [][]time.Time // by limiter
 }
 
-// shared runs the test with n limiters, each with so many waiters, which send what
-// they get and do with it as the test says.
+// shared runs the test with n limiters and that many waiters each. Each waiter sends its call
+// and reports the outcome with `sent`.
 func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), test func(s *sharing)) {
 	_, m := servicetest.MiniRedis(t)
 	run, out := script("nexon", slowClient(t, m.Addr())), newOutside(t)
@@ -235,7 +235,7 @@ func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), tes
 	})
 }
 
-// since returns the calls of all limiters since then, the first one first.
+// since returns the calls of all limiters since then, in order.
 func (s *sharing) since(from time.Time) (all []time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,10 +251,10 @@ func (s *sharing) since(from time.Time) (all []time.Time) {
 }
 
 func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
-	var sick sync.Map // limiters whose upstream is
+	var sick sync.Map // limiters whose upstream is unhealthy
 	shared(t, 3, 64, func(s *sharing, l *Limiter) {
 		at := time.Now()
-		sleep(20 * ms) // the answer
+		sleep(20 * ms) // response time
 		if _, is := sick.Load(l); is {
 			l.OpenBreaker(5*time.Second, time.Minute, at)
 		} else {
@@ -265,7 +265,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		for _, l := range s.limiters {
 			sick.Store(l, true)
 		}
-		elapse(100 * ms) // the first answers
+		elapse(100 * ms) // the first responses
 		for i, l := range s.limiters {
 			if !l.breakerOpen.Load() {
 				t.Errorf("limiter %d knows of no stop", i)
@@ -321,7 +321,7 @@ func TestBreaker_UnusedProbeKeepsTheSchedule(t *testing.T) {
 		told := time.Now()
 		elapse(10 * ms)
 		ctx, cancel := context.WithTimeout(s.Context(), 3*time.Second)
-		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // its process dies with it
+		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // the process crashes with the permit
 			s.Error(err)
 		}
 		cancel()
@@ -346,7 +346,7 @@ func TestBreaker_ReplacesAnExpiredProbe(t *testing.T) {
 		elapse(10 * ms)
 		p := mustAcquire(s.T, l, schemas.High)
 		granted := time.Now()
-		elapse(2 * permitLife) // the machine is too slow for it
+		elapse(2 * permitLife) // as if the machine stalled
 		if p.Spend() {
 			s.Fatal("a permit was spent after its life")
 		}
@@ -399,7 +399,7 @@ func TestBreaker_ProbesBothLanes(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 			wg.Go(func() {
-				for { // it is never answered well, and asks at once
+				for { // its calls always fail, and it asks again at once
 					p, err := l.Acquire(ctx, lane, Call{})
 					if err != nil {
 						return
@@ -415,7 +415,7 @@ func TestBreaker_ProbesBothLanes(t *testing.T) {
 		elapse(40 * time.Second)
 		stop()
 		wg.Wait()
-		// By chance: that one of them has all of 40 happens once in 2^39 runs.
+		// By chance one lane gets all 40 probes once in 2^39 runs.
 		if n := len(lanes); n < 30 || !slices.Contains(lanes, schemas.High) || !slices.Contains(lanes, schemas.Low) {
 			s.Errorf("%d probes: %v", n, lanes)
 		}

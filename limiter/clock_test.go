@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// readings reads a clock that drifts by ppm, over a network of latencies up to
-// most, again and again; step is how far it is set forward before each reading.
+// readings reads a clock that drifts by ppm over a network with latencies up to `most`. step
+// returns how far the clock is set forward before each reading.
 func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(i int) time.Duration, seen func(i int, ahead, roundtrips, since time.Duration)) {
 	var c clock
 	local := time.Now()
@@ -69,7 +69,7 @@ func TestClock_DetectsAStepForward(t *testing.T) {
 			return by
 		}
 		readings(rng, ppm, most, 300, step, func(i int, ahead, roundtrips, since time.Duration) {
-			// What the drift may hide, beside the round trips and the slack.
+			// Drift can hide a step of this size, besides the round trips and the slack.
 			hidden := roundtrips + clockSlack + since/clockDrift + time.Duration(float64(since)*200/1e6) + time.Microsecond
 			switch {
 			case by > hidden && ahead <= 0:
@@ -122,7 +122,8 @@ func TestClock_StepDropsTheGrant(t *testing.T) {
 		}
 		elapse(time.Minute)
 		mustAcquire(t, l, schemas.Low)
-		// What the clock showed then: a state born later knows of the step.
+		// The event contains the time at detection: a state born later already includes the
+		// step.
 		told := r.sentEvents()
 		_, step, _ := strings.Cut(told, "step ")
 		var shown int64
@@ -148,8 +149,8 @@ func zones(t *testing.T) (all []Quota) {
 	return all
 }
 
-// instants calls see at moments all over two years, most of them around the full
-// hours, the midnights and the changes of the clock of all zones.
+// instants calls see with times over two years. Most of them are near full hours, midnights and
+// daylight saving changes of all zones.
 func instants(seed uint64, see func(now time.Time)) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -185,7 +186,7 @@ func TestMidnights_ContainTheCountedDay(t *testing.T) {
 				if len(m) != 3 || m[0] >= m[1] || m[1] >= m[2] {
 					t.Fatalf("%v: midnights %v", q.zone, m)
 				}
-				// As the script chooses among them.
+				// Selects the midnight like the script.
 				i := 1
 				for i < 3 && redis.UnixMicro() >= m[i]+dayMargin.Microseconds() {
 					i++
@@ -214,7 +215,7 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 			case hour == 2:
 				want = 100_000
 			}
-			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // it is renewed every 10 s
+			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // it is computed again every 10 s
 				got := int64(0)
 				if n := numbers(t, q.encodeRateCap(now.Add(apart))); len(n) == 3 {
 					got = n[1]
@@ -233,7 +234,7 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 func TestBackOff_SendsRedisTime(t *testing.T) {
 	r := &redisDouble{roundup: 4 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
-		// Read in the middle, at an hour of its own.
+		// The reply contains a clock reading of its own.
 		return grant{high: make([]time.Duration, d.high), now: r.now() - 2000}, nil
 	}
 	config := second(500, 450, 100, 0)
@@ -242,7 +243,7 @@ func TestBackOff_SendsRedisTime(t *testing.T) {
 		mustAcquire(t, l, schemas.High)
 		elapse(30 * ms)
 		sent := time.Now()
-		want := r.now() - 2000 // a little less than Redis shows is told: never a later call's
+		want := r.now() - 2000 // slightly earlier than the true time, never later
 		elapse(time.Second)
 		l.BackOff(1500*ms, sent)
 		synctest.Wait()

@@ -15,13 +15,13 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// settingsDouble are the settings of the test.
+// settingsDouble is a fake Settings.
 type settingsDouble struct {
 	mu       sync.Mutex
 	override Override
 	revision int64
 	err      error
-	takes    time.Duration // to be read
+	takes    time.Duration // duration of a read
 }
 
 func (s *settingsDouble) Quota(context.Context, string) (Override, int64, error) {
@@ -44,19 +44,19 @@ func target(n int) Override {
 	return Override{Policies: map[string]PolicyOverride{"second": {Target: &n}}}
 }
 
-// withDay is the reference quota with a day.
+// withDay returns the reference quota with a day.
 func withDay() Config {
 	c := second(500, 450, 100, 0)
 	c.Policies = append(c.Policies, Policy{Name: "day", Limit: 20_000_000, Window: Day, TimeZone: "Asia/Seoul", HighReserve: Reserve{Rate: 25}})
 	return c
 }
 
-// ask asks for a permit in the background.
+// ask acquires a permit in the background.
 func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
 	t.Helper()
 	got := make(chan *Permit, 1)
 	go func() {
-		if p, err := l.Acquire(t.Context(), lane, Call{}); err == nil { // the test is over otherwise
+		if p, err := l.Acquire(t.Context(), lane, Call{}); err == nil { // otherwise the test has ended
 			got <- p
 		}
 	}()
@@ -94,7 +94,7 @@ func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 		s := &settingsDouble{takes: takes}
 		simulatedWith(t, r, second(500, 450, 100, 0), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 			revision := int64(0)
-			for step := range 15 { // at any moment between two readings
+			for step := range 15 { // at any time between two reads
 				elapse(time.Duration(step) * 130 * ms)
 				revision++
 				s.set(target(400 + step))
@@ -215,7 +215,7 @@ func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 		s.set(Override{Stopped: true}) // read at 1 s
 		elapse(990 * ms)
-		got := ask(t, l, schemas.Low) // answered at 1.01 s
+		got := ask(t, l, schemas.Low) // response at 1.01 s
 		elapse(time.Minute)
 		if told := strings.Count(r.sentEvents(), "refund "); len(got) > 0 || told != 1 {
 			t.Errorf("while stopped %d permits were given out and %d of 1 slots given back", len(got), told)
@@ -250,7 +250,7 @@ func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 	})
 }
 
-// r0 is a moment of Redis' clock.
+// r0 returns a time of Redis' clock.
 func r0() int64 { return 1_800_000_000_000_000 }
 
 func (s *settingsDouble) fail(err error) {

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// traffic passes as that of a process with so many calls a second: late is how
-// long each takes to be written, takes how long it is answered after that.
+// traffic simulates a process with that many calls per second. late is the delay until a
+// request is written, takes the time until its response.
 func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for range perSecond / 10 {
 			p := &Permit{limiter: l, spent: time.Now().Add(-late())}
 			p.Written()
-			// In its order: an answer that comes after those of later calls is no floor.
+			// A response that arrives after those of later calls is ignored.
 			l.jitter.answered(*p.written.Load(), takes())
 		}
 		sleep(100 * ms)
@@ -30,7 +30,7 @@ func TestJitter_AboveConfiguredLowersTheRate(t *testing.T) {
 	floor := time.Duration(0)
 	path := func() time.Duration { return floor + 30*ms + time.Duration(rng.Int64N(int64(5*ms))) }
 	writes := func() time.Duration { return time.Duration(rng.Int64N(int64(60 * ms))) }
-	moving := func(d time.Duration, l *Limiter) { // the way itself takes now 0, now 80 ms more
+	moving := func(d time.Duration, l *Limiter) { // the network delay alternates between 0 and 80 ms
 		for range d / (400 * ms) {
 			floor = 0
 			traffic(l, 200*ms, 450, none, path)
@@ -52,7 +52,7 @@ func TestJitter_AboveConfiguredLowersTheRate(t *testing.T) {
 					return l.quota
 				}
 				reference := quota().Bounds()[0]
-				// A slow upstream with a steady floor is no jitter.
+				// A slow upstream with a constant minimum delay causes no jitter.
 				traffic(l, 62*time.Second, 450, none, steady)
 				if b := quota().Bounds()[0]; b != reference || strings.Contains(log.String(), "jitter exceeds") {
 					t.Errorf("a slow upstream made it %+v: %s", b, log.String())
@@ -65,7 +65,7 @@ func TestJitter_AboveConfiguredLowersTheRate(t *testing.T) {
 				if n := strings.Count(log.String(), "jitter exceeds the configured value"); n < 1 || n > 3 {
 					t.Errorf("said %d times: %s", n, log.String())
 				}
-				// What is changed meanwhile is made to fit, and what can't hold changes nothing.
+				// Changed settings are fitted to the jitter too; invalid ones change nothing.
 				s.set(target(440))
 				sleep(2 * time.Second)
 				s.set(target(500))

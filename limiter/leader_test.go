@@ -77,11 +77,11 @@ func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 		var followers []chan *Permit
 		for range 2 {
 			followers = append(followers, ask(t, l, schemas.Low))
-			synctest.Wait() // each is in the queue before the next comes
+			synctest.Wait() // each is queued before the next arrives
 		}
 		elapse(10 * ms)
 		cancel(gone)
-		elapse(10*ms + 1) // the call is nobody's own: it goes on to its end
+		elapse(10*ms + 1) // the call is not canceled with its caller
 		if err := <-leader; !errors.Is(err, gone) {
 			t.Errorf("the leader got %v", err)
 		}
@@ -98,7 +98,7 @@ func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 	})
 }
 
-// stock grants slots as a lane does, each once, and remembers what became of them.
+// stock grants each slot once, and records its use.
 type stock struct {
 	*redisDouble
 	rng     *rand.Rand
@@ -140,7 +140,7 @@ func newStock() *stock {
 	return s
 }
 
-// use does with a permit what callers do.
+// use spends, releases or abandons a permit.
 func (s *stock) use(t *testing.T, p *Permit, what int) {
 	t.Helper()
 	at := p.slot.at
@@ -163,7 +163,7 @@ func (s *stock) use(t *testing.T, p *Permit, what int) {
 		if p.Spend() {
 			t.Error("a released permit was spent")
 		}
-	case 1: // two spend it at once
+	case 1: // two goroutines spend it at once
 		var wg sync.WaitGroup
 		spent := make(chan bool, 2)
 		for range 2 {
@@ -235,7 +235,7 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	}
 	look := time.NewTicker(5 * ms)
 	defer look.Stop()
-	for deadline := time.After(10 * time.Second); left() > 0; { // they lapse, for want of waiters
+	for deadline := time.After(10 * time.Second); left() > 0; { // they expire without waiters
 		select {
 		case <-look.C:
 		case <-deadline:
@@ -246,8 +246,8 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// What was not spent has lapsed and was given back, or is about to be; the last
-	// call may have brought some that nobody wants any more.
+	// Unspent slots have expired and were refunded, or will be. The last call can have brought
+	// slots without waiters.
 	lapsed := int(testutil.ToFloat64(l.metrics.lapsed))
 	if s.most != 1 || len(s.granted) != len(s.spent)+lapsed+left() {
 		t.Errorf("%d calls at once; %d slots, %d spent, %d lapsed", s.most, len(s.granted), len(s.spent), lapsed)

@@ -17,15 +17,15 @@ import (
 
 const ms = time.Millisecond
 
-// redisDouble answers as the test says and remembers what it was asked.
+// redisDouble is a fake Redis. It replies as the test defines and records the demands.
 type redisDouble struct {
 	mu      sync.Mutex
 	demands []demand
-	texts   []string        // the quotas
+	texts   []string        // encoded quotas
 	at      []time.Duration // since the start
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)
-	roundup time.Duration // how long an answer takes
+	roundup time.Duration // duration of a call
 	active  int
 	most    int
 }
@@ -58,10 +58,10 @@ func (r *redisDouble) sentEvents() (words string) {
 	return words
 }
 
-// now is what its clock shows.
+// now returns its clock.
 func (r *redisDouble) now() int64 { return 1_800_000_000_000_000 + time.Since(r.start).Microseconds() }
 
-// withoutLogs completes what a limiter needs.
+// withoutLogs fills in the dependencies that a test does not need.
 func withoutLogs(n Deps) Deps {
 	if n.Log == nil {
 		n.Log = slog.New(slog.DiscardHandler)
@@ -70,22 +70,21 @@ func withoutLogs(n Deps) Deps {
 	return n
 }
 
-// sleep lets the bubble's own time pass.
+// sleep sleeps in the bubble's time.
 func sleep(d time.Duration) { <-time.After(d) }
 
-// elapse is pass, and returns when all have done what that let them do.
+// elapse sleeps and waits until all goroutines of the bubble are blocked.
 func elapse(d time.Duration) {
 	sleep(d)
 	synctest.Wait()
 }
 
-// grantAll grants everything at once.
+// grantAll grants all slots at once.
 func grantAll(_ int, d demand) (grant, error) {
 	return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low)}, nil
 }
 
-// simulated runs the test in a bubble of its own time, with a limiter that asks
-// the double.
+// simulated runs the test in a synctest bubble with a limiter that calls the double.
 func simulated(t *testing.T, r *redisDouble, test func(t *testing.T, l *Limiter)) {
 	t.Helper()
 	simulatedWith(t, r, second(500, 450, 100, 0), Deps{}, test)
@@ -129,8 +128,8 @@ func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		start := time.Now()
 		p := mustAcquire(t, l, schemas.Low)
-		// Redis' now lay somewhere in the round trip: the slot has certainly come
-		// a wait after its end.
+		// Redis' now is somewhere within the round trip, so the slot has certainly come a wait
+		// after its end.
 		if waited := time.Since(start); waited != 23*ms {
 			t.Errorf("given after %v", waited)
 		}
@@ -175,13 +174,13 @@ func TestAcquire_WaitersShareTheNextCall(t *testing.T) {
 				order = append(order, i)
 				mu.Unlock()
 			})
-			synctest.Wait() // each is in the queue before the next comes
+			synctest.Wait() // each is queued before the next arrives
 		}
 		wg.Wait()
 		if r.most != 1 || len(r.demands) != 2 || r.demands[0].low != 1 || r.demands[1].low != 19 {
 			t.Errorf("demands %+v, %d calls at once", r.demands, r.most)
 		}
-		// Those of one answer are woken in one instant; the first call's is first.
+		// Waiters of one reply wake at the same time; the first call's is first.
 		if order[0] != 0 || len(order) != 20 {
 			t.Errorf("order %v", order)
 		}
