@@ -21,24 +21,23 @@ import (
 const (
 	ms       = time.Millisecond
 	patience = 20 * time.Second
-	// lapse is when the last call on a permit in hand has arrived: a slot lies up
-	// to 150 ms ahead and lives for 40 ms, the network adds 10 ms. The rest is for a
-	// busy machine.
+	// lapse is the longest time until the call of a held permit arrives: 150 ms horizon, 40 ms
+	// lifetime, 10 ms network, and a margin for a slow machine.
 	lapse = 300 * ms
-	// recovery is how long permits may take to flow again: a probe a second, and
-	// a quiet start of 1.2 s.
+	// recovery is the longest time until permits are granted again: a retry per second and a
+	// quiet period of 1.2 s.
 	recovery = 3 * time.Second
 )
 
-// fleet is several worker processes, the Redis they share, and the upstream with
-// its judge, which runs in the test.
+// fleet is a set of worker processes, the Redis they share, and the upstream with its judge,
+// which runs in the test process.
 type fleet struct {
 	testing.TB
 	job     job
 	redis   *servicetest.RedisServer
 	workers []*process
 	judge   *simulator.Simulator
-	most    int // in a sliding second, so far
+	most    int // maximum in a sliding second
 
 	mu       sync.Mutex
 	arrivals []arrival
@@ -49,7 +48,7 @@ type arrival struct {
 	lane string
 }
 
-// ServeHTTP notes when a call arrived, for figures; the judge keeps its own book.
+// ServeHTTP records the arrival of a call. The judge keeps records of its own.
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.arrivals = append(f.arrivals, arrival{time.Now(), r.URL.Query().Get("character_name")})
@@ -89,7 +88,7 @@ func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	}
 }
 
-// since returns the calls that have arrived since, and how many are of each lane.
+// since returns the calls that arrived since then, and their number by lane.
 func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +103,7 @@ func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	return byLane, append([]arrival(nil), f.arrivals[first:]...)
 }
 
-// flow waits until so many more calls have arrived.
+// flow waits until that many more calls have arrived.
 func (f *fleet) flow(within time.Duration, calls int) {
 	f.Helper()
 	from := time.Now()
@@ -114,10 +113,10 @@ func (f *fleet) flow(within time.Duration, calls int) {
 	})
 }
 
-// sleep waits until a time has passed: what is waited for is that nothing happens.
+// sleep sleeps in real time, to check that nothing happens meanwhile.
 func sleep(d time.Duration) { <-time.After(d) }
 
-// keeps asks the judge whether the contract held, so far.
+// keeps checks that the limit was never exceeded.
 func (f *fleet) keeps(what string) {
 	f.Helper()
 	s := f.judge.Stats()
@@ -131,7 +130,7 @@ func (f *fleet) keeps(what string) {
 	}
 }
 
-// counters returns those of each worker.
+// counters returns the counters of each worker.
 func (f *fleet) counters() (all []counters) {
 	f.Helper()
 	for _, w := range f.workers {
@@ -140,10 +139,9 @@ func (f *fleet) counters() (all []counters) {
 	return all
 }
 
-// outage makes Redis go away and come back, and judges what the workers do: while
-// it is gone no call arrives once the permits in hand have lapsed, and a process
-// probes once a second; then permits flow again, after a quiet second if the state
-// may have lost something.
+// outage takes Redis away and brings it back. While it is down, no call may arrive once the
+// held permits have expired, and each process may call Redis once a second. Afterwards permits
+// are granted again, after a quiet period if state can be lost.
 func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func()) {
 	f.Helper()
 	away()
@@ -162,8 +160,8 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 		probes = max(probes, after[i][callsTotal]-before[i][callsTotal])
 		dials = max(dials, after[i][dialsTotal]-before[i][dialsTotal])
 	}
-	// One is under way when Redis goes, the next follows it at once; then one a second.
-	// One more connection if the live view was being told just then.
+	// One call is in flight when Redis stops, and the next follows at once; then one a second.
+	// A report can need one more connection.
 	if most := down.Seconds() + 2; probes > most || dials > most+1 {
 		f.Errorf("%s: a process called Redis %v times and tried %v connections in %v without it", what, probes, dials, down)
 	}
@@ -181,13 +179,13 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	if lost && quiet < time.Second {
 		f.Errorf("%s: a call arrived %v after the return, too soon for a state that may be behind", what, quiet)
 	}
-	f.flow(patience, 450) // a second's worth, in which a burst would show
+	f.flow(patience, 450) // a second, in which a burst would be visible
 	f.keeps(what)
 }
 
 func TestFleet_KeepsTheLimitUnderFaults(t *testing.T) {
 	f := newFleet(t, 3, "--appendonly", "yes", "--appendfsync", "everysec")
-	f.flow(patience, 150) // the quiet start is over, and the bursts are used up
+	f.flow(patience, 150) // the quiet period is over and the bursts are used up
 	f.stop("a process stopped and resumed", 2*time.Second, f.workers[0])
 	f.replace(1)
 	f.stop("all processes stopped and resumed", 500*ms, f.workers...)
@@ -198,7 +196,7 @@ func TestFleet_KeepsTheLimitUnderFaults(t *testing.T) {
 	f.failover()
 }
 
-// stopOnce returns how many permits lapsed.
+// stopOnce returns how many permits expired.
 func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	f.Helper()
 	for _, w := range workers {
@@ -219,7 +217,7 @@ func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	return lapsed
 }
 
-// saturate judges how much of the budget is used while all want more.
+// saturate checks how much of the budget is used under constant demand.
 func (f *fleet) saturate(d time.Duration) {
 	f.Helper()
 	from := time.Now()
@@ -237,8 +235,8 @@ func (f *fleet) saturate(d time.Duration) {
 	f.keeps("saturated")
 }
 
-// stop stops processes that have permits in hand, and resumes them: by then the
-// permits have lapsed. One may be stopped between two permits: it is stopped again.
+// stop suspends processes that hold permits, and resumes them after the permits have expired. A
+// process that held none is suspended again.
 func (f *fleet) stop(what string, d time.Duration, workers ...*process) {
 	f.Helper()
 	lapsed := 0.0
@@ -261,8 +259,7 @@ func (f *fleet) replace(i int) {
 	f.keeps("a process killed and another started")
 }
 
-// failover promotes a replica that lacks the last half second of what its
-// primary granted.
+// failover promotes a replica that lacks the last half second of writes.
 func (f *fleet) failover() {
 	f.Helper()
 	key := "quota:{" + f.job.Source + "}:state"
@@ -302,7 +299,7 @@ func TestFleet_NoticesAStoppedRedis(t *testing.T) {
 	if err := acquire(); err != nil {
 		t.Fatal(err)
 	}
-	sleep(lapse) // what is in hand would be given without Redis
+	sleep(lapse) // held permits are used without Redis
 
 	server.Freeze()
 	asked := time.Now()

@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Who has failed is not the next to probe, whenever the others come, nor served in a block
-// when the stop is over; and a stream of others keeps nobody out.
+// A retry is not the next to probe, retries are not served in a block after the breaker closes,
+// and fresh calls never starve them.
 func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	for _, why := range []refusal{refusedByBreaker, notRefused} {
 		var slots atomic.Int64
@@ -75,8 +75,7 @@ func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	}
 }
 
-// Where each key stands in a line of its own, the lines that probe are those of who has
-// not failed, three times of four.
+// With one queue per key, three of four probes go to queues without retries.
 func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	l := &Limiter{}
 	l.breakerOpen.Store(true)
@@ -103,7 +102,7 @@ func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	}
 }
 
-// A queue is what two plain lists would be, whatever is done to it.
+// A queue behaves like two plain lists under any sequence of operations.
 func TestQueue_KeepsItsOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))

@@ -25,8 +25,8 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	rdb, m := servicetest.MiniRedis(t)
-	now := time.Date(2026, 11, 20, 15, 30, 0, 0, time.UTC) // half past midnight in Seoul
-	asked := func() grant {                                // twice: at the first time it may be told to come back
+	now := time.Date(2026, 11, 20, 15, 30, 0, 0, time.UTC) // 00:30 in Seoul
+	asked := func() grant {                                // twice, because the first call can return a retry time
 		m.SetTime(now)
 		acquireAt(t, rdb, quota, now, demand{low: 100})
 		now = now.Add(time.Second)
@@ -36,7 +36,7 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	asked()
 	acquireAt(t, rdb, quota, now, demand{hasEvents: true, events: "used 0 0 0 0"})
 	now = now.Add(2 * time.Second)
-	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // it may be lifted at any time
+	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // the cap can be removed at any time
 		t.Errorf("%d for LOW under a rate cap of 0, back in %v", len(g.low), g.backLow)
 	}
 	now = now.Add(30 * time.Minute)
@@ -49,7 +49,7 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	}
 }
 
-// acquireAt asks the script as a process would at that moment.
+// acquireAt runs the script at that time.
 func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, d demand) grant {
 	t.Helper()
 	text, name := q.encode(1, false)
@@ -69,12 +69,13 @@ func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, 
 func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 	var running atomic.Pointer[Limiter]
 	var spun atomic.Bool
-	// In the bubble time passes only while nobody has anything to do; out here it does always.
+	// The bubble's time passes only while all goroutines are blocked, so a busy loop is
+	// detected in real time.
 	watch := time.AfterFunc(2*time.Second, func() {
 		spun.Store(true)
 		if l := running.Load(); l != nil {
 			l.mu.Lock()
-			l.pause = time.Time{} // ends it
+			l.pause = time.Time{} // ends the loop
 			l.mu.Unlock()
 		}
 	})
@@ -117,14 +118,14 @@ func TestNewQuota_RejectsOverflowingReserves(t *testing.T) {
 	}
 }
 
-// answers has it answer otherwise from now on.
+// answers replaces the double's reply function.
 func (r *redisDouble) answers(answer func(n int, d demand) (grant, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answer = answer
 }
 
-// slowView delays what the live view is told.
+// slowView delays the commands of reports.
 type slowView struct{ by time.Duration }
 
 func (slowView) DialHook(next redis.DialHook) redis.DialHook          { return next }

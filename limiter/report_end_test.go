@@ -35,7 +35,7 @@ func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 	}
 	ended := time.Now()
 	var before ProcessView
-	again := false // the same count was told twice
+	again := false // two reports had the same count
 	look := time.NewTicker(20 * ms)
 	defer look.Stop()
 	for limit := time.After(30 * time.Second); !again; {

@@ -14,7 +14,7 @@ func healthyAfter(takes time.Duration) upstream {
 	return func(atUpstream) answered { return answered{status: 200, takes: takes} }
 }
 
-// share returns which part of all calls had that key.
+// share returns the share of calls with that key.
 func (f *callers) share(key string) float64 {
 	all, _ := f.since(time.Time{})
 	n := 0
@@ -26,7 +26,7 @@ func (f *callers) share(key string) float64 {
 	return float64(n) / float64(max(1, len(all)))
 }
 
-// A process that always wants more places than there are leaves others theirs.
+// A process that always wants more in-flight slots than exist leaves others their share.
 func TestInFlight_ProcessesTakeTurns(t *testing.T) {
 	config := scopedConfig(Policy{Name: "places", Limit: 3, Window: InFlight})
 	inCallers(t, 1, 3, config, healthyAfter(300*ms), func(f *callers) {
@@ -42,7 +42,7 @@ func TestInFlight_ProcessesTakeTurns(t *testing.T) {
 	})
 }
 
-// Calls that are charged to the same, but are of different classes, take turns too.
+// Queues with different keys that share a window take turns.
 func TestQueues_SharingAWindowTakeTurns(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "all", Limit: 20, Window: Window(time.Second), Scope: "all"},
@@ -61,7 +61,7 @@ func TestQueues_SharingAWindowTakeTurns(t *testing.T) {
 	})
 }
 
-// Who can't call yet for another reason stands in nobody's way to a free place.
+// A call that waits for another policy does not block a free in-flight slot.
 func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "places", Limit: 3, Window: InFlight},
@@ -74,7 +74,7 @@ func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 		begun := time.Now()
 		f.wait(f.members[0], 5, schemas.High, core)
 		f.wait(f.members[1], 8, schemas.Low, Call{Endpoint: "f/other", Key: "other"})
-		for range 5 { // they ask anew
+		for range 5 { // they ask again
 			f.passed(2 * time.Second)
 			f.members[0].limiter.onWakeUp(f.members[0].limiter.name)
 		}
@@ -84,7 +84,7 @@ func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	})
 }
 
-// Nothing of what was sent before Redis lost everything is too near to what follows.
+// The minimum interval also holds between calls before and after a loss of state.
 func TestMinInterval_SurvivesALossOfState(t *testing.T) {
 	config := scopedConfig(Policy{Name: "slow", MinInterval: &MinInterval{Min: 3 * time.Second}})
 	inCallers(t, 1, 2, config, healthyAfter(20*ms), func(f *callers) {
@@ -107,8 +107,8 @@ func TestMinInterval_SurvivesALossOfState(t *testing.T) {
 	})
 }
 
-// What the answers of calls tell that were sent before the loss is not believed: how much
-// was used since they were made is forgotten.
+// Responses to calls from before a loss are ignored, because the units used since then are
+// unknown.
 func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 	window := &fixedWindow{limit: 60, length: time.Minute}
 	n := 0
@@ -129,13 +129,13 @@ func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 		f.passed(5200 * ms)
 		f.flushed()
 		f.passed(20 * time.Second)
-		if _, refused := f.since(time.Time{}); refused > 2 { // one that finds out
+		if _, refused := f.since(time.Time{}); refused > 2 { // one call that learns the value
 			t.Errorf("%d calls were refused", refused)
 		}
 	})
 }
 
-// Where the end that is told is always a window away, a slow answer passes for no new window.
+// If the reported end is always one window away, a slow response does not open a new window.
 func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		var log []time.Time
@@ -168,7 +168,7 @@ func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 	})
 }
 
-// A slot that is given back before it has come makes no room before that.
+// A refund of a future slot makes no room before its time.
 func TestRefund_MakesNoRoomBeforeItsTime(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		config := scopedConfig(Policy{Name: "ring", Limit: 8, Window: Window(time.Second), Scope: "all"})
@@ -201,7 +201,7 @@ func TestRefund_MakesNoRoomBeforeItsTime(t *testing.T) {
 	})
 }
 
-// What a call costs more than it was thought to is charged, in a short window too.
+// Units above the estimate are charged, in short windows too.
 func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 	var used []time.Time
 	answers := func(c atUpstream) answered {
@@ -216,14 +216,13 @@ func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 			f.wait(m, 2, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 		}
 		f.passed(time.Minute)
-		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // who is under way
+		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // calls in flight
 			t.Errorf("%d points within the window", most)
 		}
 	})
 }
 
-// A limit that changes while it runs makes no room for a second burst, though its bucket
-// becomes one of another kind.
+// A limit that changes its kind while freshet runs allows no second burst.
 func TestScopes_ChangedKindAllowsNoSecondBurst(t *testing.T) {
 	config := scopedConfig(Policy{Name: "w", Limit: 200, Target: 90, Window: Window(5 * time.Second), Scope: "all"})
 	inCallers(t, 1, 2, config, healthyAfter(5*ms), func(f *callers) {
@@ -249,7 +248,7 @@ func TestScopes_ChangedKindAllowsNoSecondBurst(t *testing.T) {
 	})
 }
 
-// put has all processes keep to another quota.
+// put sets the quota of all processes.
 func (f *callers) put(config Config, revision int64, stopped bool) {
 	f.Helper()
 	q, err := NewQuota(config)
@@ -269,7 +268,7 @@ func (f *callers) put(config Config, revision int64, stopped bool) {
 	}
 }
 
-// A process that begins anew under its old name knows its calls from those of before.
+// A process that restarts with its old name does not take over the calls of its predecessor.
 func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 	flying, most := 0, 0
 	answers := func(atUpstream) answered {
@@ -284,7 +283,7 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 		for range 8 {
 			m := f.members[0]
 			m.stop()
-			f.members = nil // the next has the same name
+			f.members = nil // the next process has the same name
 			f.wait(f.begin(), 1, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 			f.passed(500 * ms)
 		}
@@ -295,8 +294,8 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 	})
 }
 
-// A permit that is released when nobody waits gives its place back at once, and what is
-// told twice of a call is told once.
+// A permit released without waiters frees its in-flight slot at once, and a second report of
+// its end has no effect.
 func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "places", Limit: 1, Window: InFlight},
@@ -319,7 +318,7 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 				f.Fatal("the place is not free:", err)
 			}
 			elapse(time.Millisecond)
-			l.wake() // the line is forgotten
+			l.wake() // the queue is removed
 			elapse(time.Millisecond)
 			p.Release()
 			elapse(500 * ms)

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// fixedWindow is an upstream's: it begins with its first call.
+// fixedWindow is an upstream's window, which begins with its first call.
 type fixedWindow struct {
 	limit  int
 	length time.Duration
@@ -18,7 +18,7 @@ type fixedWindow struct {
 	ends   time.Time
 }
 
-// take reports whether a call is allowed, and what is left until when.
+// take reports whether a call is allowed, and updates the remaining units and the end.
 func (w *fixedWindow) take(at time.Time, units int) bool {
 	if !at.Before(w.ends) {
 		w.used, w.ends = 0, at.Add(w.length)
@@ -42,8 +42,8 @@ func scopedConfig(policies ...Policy) Config {
 	return Config{Jitter: 10 * ms, Lease: 10 * time.Second, Policies: policies, Breakers: map[string]string{"credential": "{credential}"}}
 }
 
-// What an upstream announces is used up, and nothing beyond, though answers come late and
-// out of order and somebody else uses the same budget.
+// A reported limit is used up and never exceeded, though responses are late and out of order
+// and another client uses the same budget.
 func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 	eachSeed(t, 2, func(t *testing.T, seed uint64) {
 		windows := map[string]*fixedWindow{}
@@ -76,7 +76,7 @@ func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 			}
 			f.passed(2 * time.Minute)
 			calls, refused := f.since(start)
-			// What others have used since the last answer can't be known.
+			// Units used by others since the last response are unknown.
 			if most := 2 * 200 * 6; refused > others/6 || len(calls)+others < most*95/100 {
 				t.Errorf("%d calls of ours and %d of others, of %d, %d refused", len(calls), others, most, refused)
 			}
@@ -84,8 +84,8 @@ func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 	})
 }
 
-// Never more than three are under way anywhere, all three are used, and those of a crashed
-// process are free again when their lease ends.
+// Never more than three calls are in flight, all three slots are used, and slots of a crashed
+// process are free after their lease.
 func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		flying, most := 0, 0
@@ -102,10 +102,10 @@ func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 			}
 			f.passed(30 * time.Second)
 			all, refused := f.since(time.Now().Add(-15 * time.Second))
-			if refused > 0 || len(all) < 3*15*85/70 { // 700 ms a call, and the way
+			if refused > 0 || len(all) < 3*15*85/70 { // 700 ms per call, and the network
 				t.Errorf("%d calls in 15 s, %d refused, %d at once", len(all), refused, read(f, &most))
 			}
-			f.members[0].end() // nobody tells Redis that its calls have ended
+			f.members[0].end() // the ends of its calls are never reported
 			crashed := time.Now()
 			f.passed(11 * time.Second)
 			back := time.Now()
@@ -118,7 +118,7 @@ func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 	})
 }
 
-// A bucket's units are used as they are restored, at what calls really cost.
+// A leaky bucket is used as it drains, at actual costs.
 func TestLeakyBucket_ChargesActualCosts(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		level, at, used := 1000.0, time.Time{}, 0.0
@@ -157,7 +157,7 @@ func TestLeakyBucket_ChargesActualCosts(t *testing.T) {
 	})
 }
 
-// Windows of an endpoint hold for each by itself, and calls keep their distance.
+// Each endpoint has its own window, and calls keep their minimum interval.
 func TestScopes_EndpointWindowsAndMinInterval(t *testing.T) {
 	arrivals := map[string][]time.Time{}
 	answers := func(c atUpstream) answered {
@@ -195,7 +195,7 @@ func TestScopes_EndpointWindowsAndMinInterval(t *testing.T) {
 	})
 }
 
-// mostWithin returns the greatest number of moments within any window of that length.
+// mostWithin returns the maximum number of times within any window of that length.
 func mostWithin(all []time.Time, window time.Duration) (most int) {
 	first := 0
 	for i, at := range all {
@@ -207,8 +207,8 @@ func mostWithin(all []time.Time, window time.Duration) (most int) {
 	return most
 }
 
-// A credential that is refused is stopped alone, probed seldom, and used again as soon as
-// it is well or changed.
+// A refused credential's breaker stops only that credential. It is probed seldom, and used
+// again once it succeeds or has changed.
 func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	bad := map[string]bool{"c1": true}
 	used := map[string]int{}
@@ -270,8 +270,7 @@ func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	})
 }
 
-// In a tie the candidate with more left would win each time, and the refused one would
-// never be probed.
+// If ties went to the candidate with more units left, the refused one would never be probed.
 func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	bad, used := true, map[string]int{}
 	answers := func(c atUpstream) answered {
@@ -320,7 +319,7 @@ func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	})
 }
 
-// When Redis has lost everything, no bound is exceeded by what was sent before.
+// After a loss of state no limit is exceeded together with earlier calls.
 func TestScopes_LossOfStateExceedsNothing(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		flying, most := 0, 0
@@ -358,8 +357,8 @@ func TestScopes_LossOfStateExceedsNothing(t *testing.T) {
 	})
 }
 
-// By which name the upstream knows a budget is learned, and the endpoints that share it
-// are charged to it together.
+// The upstream's name of a budget is learned, and the endpoints that share it are charged
+// together.
 func TestResource_UsesTheReportedName(t *testing.T) {
 	window := &fixedWindow{limit: 20, length: 5 * time.Second}
 	answers := func(c atUpstream) answered {
@@ -383,7 +382,7 @@ func TestResource_UsesTheReportedName(t *testing.T) {
 	})
 }
 
-// Only answers of the statuses that count are charged to an error budget.
+// Only responses with counted statuses are charged to an error budget.
 func TestErrorBudget_ChargesByStatus(t *testing.T) {
 	status := 200
 	answers := func(atUpstream) answered { return answered{status: status, takes: 50 * ms} }
@@ -412,7 +411,7 @@ func TestErrorBudget_ChargesByStatus(t *testing.T) {
 	})
 }
 
-// HIGH goes before LOW wherever they are charged to the same, and has what is kept for it.
+// HIGH goes before LOW in every bucket, and has its reserve.
 func TestScopes_HighGoesBeforeLow(t *testing.T) {
 	answers := func(atUpstream) answered { return answered{status: 200, takes: 50 * ms} }
 	config := scopedConfig(Policy{Name: "leak", Limit: 40, Restore: 10, Scope: "{credential}", HighReserve: Reserve{Calls: 10}})
@@ -422,7 +421,7 @@ func TestScopes_HighGoesBeforeLow(t *testing.T) {
 		}
 		f.passed(30 * time.Second)
 		begun := time.Now()
-		for range 10 { // at once, though LOW wants all that there is
+		for range 10 { // at once, though LOW wants everything
 			f.one(f.members[0], schemas.High, Call{Endpoint: "f/d", Key: "k"})
 		}
 		if took := time.Since(begun); took > 2*time.Second {
@@ -431,8 +430,8 @@ func TestScopes_HighGoesBeforeLow(t *testing.T) {
 	})
 }
 
-// A crowd that comes at once after a window's end finds no more than the window has, of two
-// learned policies together.
+// Many callers that arrive at the end of a window use no more than the next window has, with
+// two reported limits together.
 func TestReported_ManyWaitersKeepTheLimit(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		burst, daily := &fixedWindow{limit: 100, length: 15 * time.Second}, &fixedWindow{limit: 10000, length: 6 * time.Hour}

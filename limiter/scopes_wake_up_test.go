@@ -6,7 +6,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// wakesTold hears who is told that it may have a place.
+// wakesTold records the processes named on the wake-up channel.
 type wakesTold struct {
 	redis *miniredis.Miniredis
 	names []string
@@ -33,10 +33,10 @@ func newWakesTold(t *testing.T, m *miniredis.Miniredis) *wakesTold {
 	return w
 }
 
-// take returns who was told since it was asked last.
+// take returns the processes named since the last call.
 func (w *wakesTold) take() []string {
 	w.redis.Publish(wakesHeard, "")
-	<-w.heard // all before that were heard too
+	<-w.heard // all earlier messages were received too
 	names := w.names
 	w.names = nil
 	return names

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// usageDouble keeps the counts of the test.
+// usageDouble is a fake Usage.
 type usageDouble struct {
 	mu    sync.Mutex
 	kept  Count
@@ -54,7 +54,7 @@ func (u *usageDouble) fail(err error) {
 	u.err = err
 }
 
-// counting answers as Redis does that has lost the day's count until it is told.
+// counting replies like a Redis that has lost the day's count, until it receives it.
 func counting(r *redisDouble) func(int, demand) (grant, error) {
 	used, counted := int64(0), false
 	return func(_ int, d demand) (grant, error) {
@@ -96,7 +96,7 @@ func TestDayCount_IsRestoredAfterALoss(t *testing.T) {
 		}
 		u.fail(nil)
 		<-got
-		// What was used since then is estimated by the fastest that the windows allow.
+		// Calls since the saved count are estimated at the maximum rate of the windows.
 		if want := fmt.Sprintf("used %d 12345 %d 498 497;", end.UnixMicro(), at.UnixMicro()); strings.Count(r.sentEvents(), want) != 1 {
 			t.Errorf("told %q, want %q once", r.sentEvents(), want)
 		}

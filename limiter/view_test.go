@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// seen is a source on a Redis, asked by the script alone and looked at.
+// seen is a source in a Redis that is used through the script only.
 type seen struct {
 	*testing.T
 	rdb      redis.UniversalClient
@@ -50,7 +50,7 @@ func (s *seen) view() View {
 	return v
 }
 
-// until looks until the source is in the state.
+// until reads the view until the source has that state.
 func (s *seen) until(state string) View {
 	s.Helper()
 	look := time.NewTicker(20 * ms)
@@ -68,7 +68,7 @@ func (s *seen) until(state string) View {
 	}
 }
 
-// in reports whether the moment lies so far ahead of the view.
+// in reports whether the time is within that range after the view's.
 func in(v View, at *time.Time, least, most time.Duration) bool {
 	return at != nil && at.Sub(v.At) >= least && at.Sub(v.At) <= most
 }
@@ -102,9 +102,9 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Errorf("quiet-period: %+v", v)
 		}
 		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Remaining != 0 {
-			t.Errorf("half: %+v", half) // as if used up, until what was lost has passed
+			t.Errorf("half: %+v", half) // as if used up, until calls of the lost state have left the window
 		}
-		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // an empty burst fills up
+		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // a burst that fills up from zero
 			sleep(10 * ms)
 		}
 		second, half, third, day := v.Policies[0], v.Policies[1], v.Policies[2], v.Policies[3]
@@ -146,7 +146,7 @@ func TestView_ShowsEveryState(t *testing.T) {
 		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Remaining != 0 {
 			t.Errorf("stopped: %+v", v)
 		}
-		// Revision 4 is set and nobody has told Redis.
+		// Revision 4 is stored, but Redis has not received it.
 		s.revision, s.stopped = 4, false
 		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 4 {
 			t.Errorf("not in force: %+v", v)
@@ -178,7 +178,7 @@ func TestView_RemainingFallsWithEachCall(t *testing.T) {
 	if p := s.view().Policies[0]; *p.Used != 40 || p.Remaining != 0 || p.RemainingForLow != 0 {
 		t.Errorf("%+v", p)
 	}
-	// A lower limit is shown at its place, and nothing less than none is left.
+	// A lowered limit is shown at once, and Remaining is never negative.
 	lower, err := NewQuota(Config{Policies: []Policy{{Name: "second", Limit: 20, Window: Window(time.Second)}}})
 	if err != nil {
 		t.Fatal(err)
@@ -276,7 +276,7 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 			t.Error(err)
 		}
 
-		// Reports of processes that crashed, some time ago.
+		// Reports of processes that crashed some time ago.
 		report := func(name string, age time.Duration, waiting int) {
 			text, err := json.Marshal(ProcessView{Process: name, At: s.view().At.Add(-age), Low: LaneView{Waiting: waiting}})
 			if err != nil {
@@ -364,7 +364,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 			t.Errorf("%q; want %q", told(), want)
 		}
 	}
-	if !l.reportedWaiters { // somebody waited as it was told: that nobody does is to be told too
+	if !l.reportedWaiters { // the last report had waiters, so one more report follows
 		t.Error("who waited for an instant seems to wait on")
 	}
 	l.reportedWaiters, l.reportWanted, l.reportForcesCall = false, false, false

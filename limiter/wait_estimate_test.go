@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The opening is that of the view: the end of a pause, of a day, or of every credential's budget.
+// The estimate follows the view: the end of a pause, of a day, or of every credential's budget.
 func TestEstimateWait_ReadsTheView(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	in := func(d time.Duration) *time.Time { then := at.Add(d); return &then }
