@@ -46,8 +46,8 @@ func callsOf(limit, estimate, actual int, window time.Duration) float64 {
 	return min(n, float64(window)/float64(onItsWay)*float64(limit/estimate))
 }
 
-// A saturated window is used to at least 95 %, whatever a call costs and its response refunds,
-// and never above its limit.
+// A saturated window is used to at least 95 %, at any cost and any refund per call, and never
+// above its limit.
 func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
 	const limit, window, windows = 500, 10 * time.Second, 8
 	for _, c := range []struct{ estimate, actual int }{

@@ -16,7 +16,7 @@ func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time
 		for range perSecond / 10 {
 			p := &Permit{limiter: l, spent: time.Now().Add(-late())}
 			p.Written()
-			// A response that arrives after those of later calls is ignored.
+			// A response that arrives after the response of a later call is ignored.
 			l.jitter.answered(*p.written.Load(), takes())
 		}
 		sleep(100 * ms)

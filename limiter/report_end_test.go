@@ -65,6 +65,6 @@ func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reportWanted {
-		t.Error("who is idle is told of again and again")
+		t.Error("idle process: reported more often than every idleReportInterval")
 	}
 }

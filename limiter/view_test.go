@@ -372,10 +372,10 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		l.low.serve()
 	}
 	if f.scheduleReport(time.Now()); l.reportWanted {
-		t.Error("who is idle is told of at once")
+		t.Error("idle process: reported at once")
 	}
 	l.high.used++
 	if f.scheduleReport(time.Now()); !l.reportWanted {
-		t.Error("who calls without waiting is not told of")
+		t.Error("process that calls without waiting: not reported")
 	}
 }

@@ -1,7 +1,7 @@
 package lua_test
 
-// What the rules of adr-013 get wrong, each shown on scripts by those rules
-// (testdata, written for this test) beside ours.
+// Faults of adr-013's coalescing rules. Each test runs scripts by these rules (testdata,
+// written for these tests) beside ours.
 
 import (
 	_ "embed"
@@ -43,7 +43,7 @@ func (a adrEntity) expire(key string) {
 	}
 }
 
-// obsolete is the worker's test of adr-013 §2-4.
+// obsolete is the worker's check of adr-013 §2-4.
 func (a adrEntity) obsolete(version int64) bool {
 	a.t.Helper()
 	newest, err := a.rdb.Get(a.t.Context(), a.versions).Int64()
@@ -69,7 +69,7 @@ func TestADRNumbers_RestartBelowTheStoredSnapshot(t *testing.T) {
 		e := newEntity(t, rdb)
 		own := e.mustBegin(e.published(high), "HIGH")
 		e.forget()
-		if n := e.mustAcquire(wish{lane: "HIGH", floor: own}, "PUBLISHED"); n <= own {
+		if n := e.mustAcquire(acquireArgs{lane: "HIGH", floor: own}, "PUBLISHED"); n <= own {
 			t.Errorf("ours: number %d is not above the stored %d", n, own)
 		}
 	})
@@ -77,8 +77,8 @@ func TestADRNumbers_RestartBelowTheStoredSnapshot(t *testing.T) {
 
 func TestADRQueue_SkipsAnOldRequestAtEachNewOne(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		// A backlog longer than the lock's life: the reader asks again, and the
-		// request at the head of the queue is thrown away for the one at its end.
+		// The backlog is longer than the lock's TTL. The reader requests again, and the request
+		// at the head of the queue is skipped in favour of the one at its end.
 		a := newADREntity(t, rdb)
 		_, queued := a.publish("LOW")
 		a.expire(a.lock)
@@ -104,11 +104,11 @@ func TestADRCoalesce_CoversByAFailedPublish(t *testing.T) {
 		if outcome, _ := a.publish("HIGH"); outcome != 0 {
 			t.Error("ADR: the second request was not covered")
 		}
-		a.expire(a.lock) // the publish failed; nobody tells the second request
+		a.expire(a.lock) // the publish failed, and the second request is not notified
 
 		e := newEntity(t, rdb)
 		n := e.mustAcquire(high, "PUBLISHED")
-		e.mustAcquire(high, "PENDING") // ours: not a promise; whoever must not lose it asks again
+		e.mustAcquire(high, "PENDING") // ours: no promise; a caller that needs one requests again
 		e.rollback(n)
 		e.mustAcquire(high, "PUBLISHED")
 	})
@@ -119,7 +119,7 @@ func TestADRCoalesce_FailedUpgradeSupersedesLow(t *testing.T) {
 		a := newADREntity(t, rdb)
 		_, queued := a.publish("LOW")
 		a.publish("HIGH")
-		a.expire(a.lock) // the HIGH publish failed, its lock is taken away
+		a.expire(a.lock) // the HIGH publish failed and its lock is removed
 		if !a.obsolete(queued) {
 			t.Error("ADR: the flaw is gone, and with it the reason for ours")
 		}
@@ -135,8 +135,8 @@ func TestADRCoalesce_FailedUpgradeSupersedesLow(t *testing.T) {
 
 func TestADRNumbers_AreSharedByFetchesInFlight(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		// A record delivered to two workers carries one version: by the ADR both
-		// snapshots have it, and the older look at the upstream may win.
+		// A record delivered to two workers has one version. With the ADR's rule both snapshots
+		// have it, and the older response can win.
 		e := newEntity(t, rdb)
 		record := e.published(high)
 		first, second := e.mustBegin(record, "HIGH"), e.mustBegin(record, "HIGH")

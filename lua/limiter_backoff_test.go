@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	unknown = 0           // the upstream did not say for how long
-	ramp    = 10 * second // from half the rate to the whole
+	unknown = 0           // no Retry-After
+	ramp    = 10 * second // from half to full rate
 )
 
-// backoffEvent tells that the upstream refused the call of a slot, for so long.
+// backoffEvent reports a refusal of the call of slot `sent`, with a Retry-After of d.
 func backoffEvent(d, base, sent int64) string { return fmt.Sprintf("backoff %d %d %d", d, base, sent) }
 
-// brake tells that a call sent just now was refused.
-func (b bucket) brake(c *clock, d, base int64) {
+// backOff reports a refusal of a call sent just now.
+func (b bucket) backOff(c *clock, d, base int64) {
 	b.t.Helper()
 	b.acquireAfter(0, 0, backoffEvent(d, base, c.us()))
 }
 
-// braked is until when the state says that nothing may be sent.
-func (b bucket) braked() int64 {
+// backoffEnd returns the end of the backoff in the state.
+func (b bucket) backoffEnd() int64 {
 	b.t.Helper()
 	return b.look()[4]
 }
@@ -35,7 +35,7 @@ func (b bucket) braked() int64 {
 func TestBackoff_StopsFurtherSlots(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
-		b.more = ring(second, 50, 50)
+		b.more = windowLog(second, 50, 50)
 		b.awake()
 		sent := b.acquire(1, 1).now
 		b.acquireAfter(0, 0, backoffEvent(60*second, second, sent))
@@ -43,9 +43,9 @@ func TestBackoff_StopsFurtherSlots(t *testing.T) {
 		if len(g.all()) > 0 || g.refusalHigh != refusedByBackoff && g.refusalHigh != 1 || g.backHigh != 10*second {
 			t.Errorf("under the brake: %+v", g)
 		}
-		for _, shorter := range []int64{second, unknown} { // they take nothing back
+		for _, shorter := range []int64{second, unknown} { // shorter ones do not end it
 			b.acquireAfter(0, 0, backoffEvent(shorter, second, sent))
-			if got := b.braked(); got < sent+60*second || got > g.now+60*second {
+			if got := b.backoffEnd(); got < sent+60*second || got > g.now+60*second {
 				t.Errorf("braked until %d s from the refusal, want 60", (got-sent)/second)
 			}
 		}
@@ -56,12 +56,12 @@ func TestBackoff_LastsAsLongAsReported(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
-		b.brake(c, 2*second, second)
+		b.backOff(c, 2*second, second)
 		if g := b.acquire(5, 5); len(g.all()) > 0 || g.backHigh < 2*second-horizon || g.backLow < 2*second-horizon ||
 			g.refusalHigh != refusedByBackoff || g.refusalLow != refusedByBackoff {
 			t.Errorf("under the brake: %+v", g)
 		}
-		b.brake(c, second, second)
+		b.backOff(c, second, second)
 		c.advance(2*second - horizon)
 		g := b.acquire(1, 1)
 		if len(g.high) != 1 || g.high[0] < g.now+horizon {
@@ -76,16 +76,16 @@ func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 		b.awake()
 		for round := range 2 {
 			for _, want := range []int64{1, 2, 4, 8, 16, 32, 60, 60} {
-				b.brake(c, unknown, second)
-				if got := b.braked() - c.us(); got != want*second {
+				b.backOff(c, unknown, second)
+				if got := b.backoffEnd() - c.us(); got != want*second {
 					t.Errorf("round %d: a brake of %d us, want %d s", round, got, want)
 				}
-				c.set(time.UnixMicro(b.braked() + second)) // soon after it
+				c.set(time.UnixMicro(b.backoffEnd() + second)) // soon after the pause
 			}
-			c.advance(ramp + 60*second) // it held: the next one starts again from the base
+			c.advance(ramp + 60*second) // it was sufficient: the next one starts from the base
 		}
-		b.brake(c, unknown, 30*second) // or from another base
-		if got := b.braked() - c.us(); got != 30*second {
+		b.backOff(c, unknown, 30*second) // or from another base
+		if got := b.backoffEnd() - c.us(); got != 30*second {
 			t.Errorf("a brake of %d us, its base is 30 s", got)
 		}
 	})
@@ -99,25 +99,25 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 		c.advance(20_000)
 		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent)+" "+backoffEvent(unknown, second, sent-5000))
 		until := c.us() + second
-		for range 10 { // their answers come one after another
+		for range 10 { // their responses arrive one after the other
 			c.advance(30_000)
 			b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000))
-			if got := b.braked(); got != until {
+			if got := b.backoffEnd(); got != until {
 				t.Fatalf("an answer to what was sent before moved the brake's end by %d us", got-until)
 			}
 		}
 		c.set(time.UnixMicro(until + second))
-		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // and one comes very late
-		if got := b.braked(); got != until {
+		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // and one arrives very late
+		if got := b.backoffEnd(); got != until {
 			t.Errorf("a late answer braked again, until %d", got)
 		}
-		b.brake(c, unknown, second)
-		if got := b.braked() - c.us(); got != 2*second {
+		b.backOff(c, unknown, second)
+		if got := b.backoffEnd() - c.us(); got != 2*second {
 			t.Errorf("the refusal of a call after the brake braked for %d us, want 2 s", got)
 		}
 		c.advance(100_000)
-		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // who is told more obeys
-		if got := b.braked() - c.us(); got != 5*second {
+		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // a longer pause is obeyed
+		if got := b.backoffEnd() - c.us(); got != 5*second {
 			t.Errorf("an answer that names 5 s braked for %d us", got)
 		}
 	})
@@ -128,8 +128,8 @@ func TestBackoff_RampsUpFromHalfTheRate(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		saturate(b, c, 2*second)
-		b.brake(c, 3*second, second)
-		end := b.braked()
+		b.backOff(c, 3*second, second)
+		end := b.backoffEnd()
 		all := slices.Concat(saturate(b, c, 17*second))
 		slices.Sort(all)
 		if all[0] < end {
@@ -152,10 +152,10 @@ func TestBackoff_RampsUpAWindowLog(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = second / 2
-		b.lanes, b.more = nil, ring(reach, 40, 20)
+		b.lanes, b.more = nil, windowLog(reach, 40, 20)
 		b.awake()
-		b.brake(c, second, second)
-		end := b.braked()
+		b.backOff(c, second, second)
+		end := b.backoffEnd()
 		high, _, _ := play(b, c, 14*second, true, []process{{high: 100, at: c.us()}})
 		if high[0] < end {
 			t.Errorf("a slot %d us before the end of the brake", end-high[0])
@@ -177,19 +177,19 @@ func TestBackoff_SurvivesAFailoverWithoutABurst(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.acquire(50, 50)
-		b.brake(c, 10*second, second)
-		end := b.braked()
+		b.backOff(c, 10*second, second)
+		end := b.backoffEnd()
 		c.advance(second)
-		b.acquire(1, 1) // the last that the replica saw
+		b.acquire(1, 1) // the last write that the replica received
 		b.failOver()
 		c.advance(second)
 		if g := b.acquire(50, 50); len(g.all()) > 0 {
 			t.Fatalf("after the failover: %+v", g)
 		}
-		if got := b.braked(); got < end || got > end+second {
+		if got := b.backoffEnd(); got < end || got > end+second {
 			t.Errorf("the brake ends %d us from where it ended before the failover", got-end)
 		}
-		end = b.braked()
+		end = b.backoffEnd()
 		all := slices.Concat(saturate(b, c, 14*second))
 		slices.Sort(all)
 		if all[0] < end {
@@ -210,8 +210,8 @@ func TestBackoff_NewLimitAllowsNoBurstAfterwards(t *testing.T) {
 	} {
 		simulated(t, func(b bucket, c *clock) {
 			b.awake()
-			b.brake(c, 5*second, second)
-			end := b.braked()
+			b.backOff(c, 5*second, second)
+			end := b.backoffEnd()
 			b.revision, b.lanes = 1, lanes
 			all := slices.Concat(saturate(b, c, 6*second))
 			slices.Sort(all)
@@ -228,14 +228,14 @@ func TestBackoff_KeepsItsLengthOverAFailover(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		for range 4 {
-			b.brake(c, unknown, second)
-			c.set(time.UnixMicro(b.braked() - second/2))
+			b.backOff(c, unknown, second)
+			c.set(time.UnixMicro(b.backoffEnd() - second/2))
 		}
 		b.failOver()
 		b.acquire(1, 1)
-		c.set(time.UnixMicro(b.braked() + 2*second))
-		b.brake(c, unknown, second)
-		if got := b.braked() - c.us(); got != 16*second {
+		c.set(time.UnixMicro(b.backoffEnd() + 2*second))
+		b.backOff(c, unknown, second)
+		if got := b.backoffEnd() - c.us(); got != 16*second {
 			t.Errorf("a brake of %d us, want 16 s after one of 8", got)
 		}
 	})
@@ -263,7 +263,7 @@ func TestBackoff_GrantsNoSlotInRandomRuns(t *testing.T) {
 				}
 				g := b.acquireAfter(rng.IntN(100), rng.IntN(100), happened)
 				if happened != "" {
-					until = max(until, b.braked())
+					until = max(until, b.backoffEnd())
 				}
 				for _, s := range g.all() {
 					if s < until {

@@ -12,21 +12,20 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-const margin = 10 * second // around midnight a call counts in both days for so long
+const margin = 10 * second // a call this close to midnight counts in both days
 
-// onDay gives the bucket a day, and lanes that are in nobody's way.
+// onDay sets a day, and partitions that never reject.
 func (b *bucket) onDay(limit int64, reserve float64) {
 	b.lanes, b.more, b.zone = wideLanes, day(limit, reserve), time.UTC
 }
 
-// endOfDay is the midnight at which the day ends that a call counts in.
+// endOfDay returns the end of the day in which a call counts.
 func endOfDay(now time.Time, zone *time.Location) time.Time {
 	year, month, day := now.Add(-margin * time.Microsecond).In(zone).Date()
 	return time.Date(year, month, day+1, 0, 0, 0, 0, zone)
 }
 
-// used tells that the day until end had n calls at a moment, and at most rate a
-// second since.
+// used reports that the day until end had n calls at a time, and at most rate a second since.
 func used(end time.Time, n int64, at time.Time, rate int64) string {
 	return fmt.Sprintf("used %d %d %d %d", end.UnixMicro(), n, at.UnixMicro(), rate)
 }
@@ -57,8 +56,8 @@ func TestDay_HighGetsTheLastCall(t *testing.T) {
 	})
 }
 
-// paceNow measures how many slots a second LOW gets, over about 250 of them, and
-// says what it should be.
+// paceNow measures LOW's slots per second, over about 250 slots, and returns the expected rate
+// too.
 func paceNow(b bucket, c *clock, limit int64, reserve float64) (got, want float64) {
 	count := b.numbers(b.state()[atUsed : atUsed+16])[0]
 	seconds := endOfDay(c.now, time.UTC).Sub(c.now).Seconds() + margin/second
@@ -78,7 +77,7 @@ func TestDay_PacesLow(t *testing.T) {
 		before := 0.0
 		for _, step := range []struct {
 			when   string
-			at     int // o'clock
+			at     int // hour of the day
 			high   int64
 			faster bool
 		}{
@@ -108,7 +107,7 @@ func TestDay_LowIsNeverAheadOfItsPace(t *testing.T) {
 		b.onDay(1_000_000, 0)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
-		c.advance(8 * 3600 * second) // nothing was wanted: what was saved is spread, not spent at once
+		c.advance(8 * 3600 * second) // without demand: the saved calls are spread, not used at once
 		_, low, _ := play(b, c, 20*second, true, []process{{low: 500, at: c.us()}})
 		if got := mostInWindow(low, second); got > 17+2 {
 			t.Errorf("LOW got %d slots in a second, its pace is 17", got)
@@ -118,8 +117,8 @@ func TestDay_LowIsNeverAheadOfItsPace(t *testing.T) {
 
 func TestDay_PaceRecoversAtOnce(t *testing.T) {
 	t.Parallel()
-	// HIGH has used more than its share, for LOW a call is left. Then HIGH pauses,
-	// and its reserve is LOW's again, second by second.
+	// HIGH has used more than its share, and one call is left for LOW. While HIGH pauses, its
+	// reserve becomes available to LOW second by second.
 	simulated(t, func(b bucket, c *clock) {
 		const limit, reserve = 100_000, 1
 		b.onDay(limit, reserve)
@@ -129,8 +128,8 @@ func TestDay_PaceRecoversAtOnce(t *testing.T) {
 		b.put(atUsed, digits(limit-left))
 		waits := process{low: 50, at: c.us()}
 		_, low, _ := play(b, c, 3600*second, true, []process{waits})
-		// After a minute 60 calls are LOW's, after an hour 3,600, for the rest of the
-		// day each time: the pace goes up to a call in 11 s, which makes about 160.
+		// After a minute LOW has 60 calls for the rest of the day, after an hour 3,600. The
+		// pace rises to a call per 11 s, which allows about 160.
 		if len(low) < 100 {
 			t.Errorf("LOW got %d calls in an hour in which HIGH used none of its 3600", len(low))
 		}
@@ -148,7 +147,7 @@ func TestDay_KeepsHighReserveToTheEnd(t *testing.T) {
 		b.onDay(limit, reserve)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
-		b.put(atUsed, digits(limit-8640)) // all but the reserve
+		b.put(atUsed, digits(limit-8640)) // everything but the reserve
 		if g := b.acquire(0, 5); len(g.low) > 0 || g.refusalLow != 2 || g.backLow < 1 || g.backLow > second {
 			t.Errorf("LOW got %+v of HIGH's reserve", g)
 		}
@@ -158,7 +157,7 @@ func TestDay_KeepsHighReserveToTheEnd(t *testing.T) {
 			g := b.acquire(1, 5)
 			high, low = high+len(g.high), low+len(g.low)
 		}
-		if high != 200 || low > 1 { // one, if it asks when HIGH is about to
+		if high != 200 || low > 1 { // one, if LOW asks just before HIGH
 			t.Errorf("HIGH got %d of its 200 calls, LOW %d", high, low)
 		}
 	})
@@ -180,11 +179,11 @@ func TestDay_LowUsesItsBudgetIfHighIsIdle(t *testing.T) {
 func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 	t.Parallel()
 	const rate = 450
-	const ahead = rate * horizon / second // what may have been granted ahead
+	const ahead = rate * horizon / second // calls that can have been granted ahead
 	now := time.Date(2027, 1, 16, 12, 0, 0, 0, time.UTC)
 	today, yesterday := now.Add(12*time.Hour), now.Add(-12*time.Hour)
 	for name, c := range map[string]struct {
-		inRedis int64 // the count that a replica had; -1: the state is lost whole
+		inRedis int64 // the replica's count; -1: the whole state is lost
 		told    string
 		want    int64
 	}{
@@ -282,7 +281,7 @@ func TestDay_RefundsOnlyItsOwnCalls(t *testing.T) {
 		if got := refund(c.us() - 3600*second); got != 2 {
 			t.Errorf("a refund from before the state's birth left %d, want 2", got)
 		}
-		c.set(midnight.Add(-5 * time.Second)) // a call may count in both days, but a refund can't say for which
+		c.set(midnight.Add(-5 * time.Second)) // a call can count in both days, but a refund cannot name the day
 		g = b.acquire(3, 0)
 		if got := refund(g.high...); got != 5 {
 			t.Errorf("refunded near midnight, the day counts %d, want 5", got)

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// zoned is a zone and a date in it.
+// zoned is a time zone and a date in it.
 type zoned struct {
 	name       string
 	year       int
 	month      time.Month
-	date, long int // hours of that date
+	date, long int // hours of that day
 }
 
 // zonedDays are days of all lengths.
@@ -46,7 +46,7 @@ func eachZone(t *testing.T, test func(b bucket, c *clock, midnight func(day int)
 	}
 }
 
-// shownEnd is the end of the day that the state counts in.
+// shownEnd returns the end of the state's day.
 func (b bucket) shownEnd() time.Time {
 	b.t.Helper()
 	shown := b.look()
@@ -69,7 +69,7 @@ func TestMidnight_DaysOfAnyLengthKeepTheLimit(t *testing.T) {
 					all = append(all, b.acquire(rng.IntN(8), rng.IntN(8)).all()...)
 				case left < -time.Minute:
 					next++
-				default: // around midnight as many as there are
+				default: // around midnight as many as possible
 					c.advance(rng.Int64N(4 * second))
 					all = append(all, b.acquire(rng.IntN(60), rng.IntN(60)).all()...)
 				}
@@ -119,7 +119,7 @@ func TestMidnight_ForgetsPastDaysAfterIdleness(t *testing.T) {
 			}
 			c.set(time.Date(2027, 1, c.now.Day(), 23, 59, 55, 0, time.UTC))
 			b.put(atUsed, digits(100))
-			b.acquire(5, 0) // in both days
+			b.acquire(5, 0) // counts in both days
 			c.advance(idle.Microseconds())
 			if g := b.acquire(3, 0); g.used != 3 || len(g.high) != 3 || !b.shownEnd().Equal(endOfDay(c.now, b.zone)) {
 				t.Errorf("%v later: %+v", idle, g)
@@ -145,7 +145,7 @@ func TestMidnight_IgnoresTheCallersClock(t *testing.T) {
 				}
 			}
 		}
-		// And callers whose clocks differ share a day.
+		// Callers with different clocks share a day too.
 		b.clock = right
 		c.set(midnight(0).Add(-11 * time.Minute))
 		b.forget()

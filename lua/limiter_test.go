@@ -29,8 +29,8 @@ func TestAcquire_GrantsAlikeOnEveryRedis(t *testing.T) {
 		b := newBucket(t, rdb)
 		b.awake()
 		g := b.acquire(40, 80)
-		// HIGH: at once 10 of its own lane and 15 of the shared one, then both
-		// lanes' slots up to the horizon. LOW: what the horizon still has of shared.
+		// HIGH gets 10 slots of its own partition and 15 of the shared one at once, and then
+		// slots of both up to the horizon. LOW gets the rest of shared within the horizon.
 		atOnce := 0
 		for _, s := range g.high {
 			if s == g.now {
@@ -248,7 +248,7 @@ func TestState_FailoverToASlowerClockBeginsQuiet(t *testing.T) {
 		b.awake()
 		b.acquire(5, 5)
 		s := b.state()
-		b.setState(s[:2] + strings.Repeat("a", 40) + s[42:]) // written under another master
+		b.setState(s[:2] + strings.Repeat("a", 40) + s[42:]) // written with another replication ID
 		clock.advance(-5_000)
 		if g := b.acquire(5, 5); len(g.high)+len(g.low) > 0 {
 			t.Errorf("granted %+v", g)

@@ -11,14 +11,14 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A ring's reach is a microsecond more than the window it keeps: so a closed
-// window of reach - 1 is what holds its slots at most.
+// A log's reach is 1 us longer than its window, so a closed window of reach - 1 has at most its
+// slots.
 
 func TestWindowLog_GrantsAlikeOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const reach = 60 * second
 		b := newBucket(t, rdb)
-		b.lanes, b.more = nil, ring(reach, 5, 3)
+		b.lanes, b.more = nil, windowLog(reach, 5, 3)
 		b.awake()
 		low := b.acquire(0, 9)
 		if len(low.low) != 3 || low.refusalLow != 1 || low.backLow != 10*second {
@@ -28,7 +28,7 @@ func TestWindowLog_GrantsAlikeOnEveryRedis(t *testing.T) {
 		if len(high.high) != 2 || high.high[0] != high.now || high.refusalHigh != 1 || high.backHigh != 10*second {
 			t.Errorf("HIGH got %+v, want the 2 that LOW left, at once", high)
 		}
-		if rings := b.rings(); len(rings) != 1 || !slices.Equal(rings[0], slices.Concat(low.low, high.high)) {
+		if rings := b.windowLogs(); len(rings) != 1 || !slices.Equal(rings[0], slices.Concat(low.low, high.high)) {
 			t.Errorf("the ring holds %v", rings)
 		}
 		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
@@ -44,7 +44,7 @@ func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 31))
 			n, reach := 1+rng.Int64N(40), 200_000+rng.Int64N(3*second)
 			low := 1 + rng.Int64N(n)
-			b.lanes, b.more = nil, ring(reach, n, low)
+			b.lanes, b.more = nil, windowLog(reach, n, low)
 			b.awake()
 			var all []int64
 			for range 120 {
@@ -79,7 +79,7 @@ func TestWindowLog_SaturatedIsUsedUp(t *testing.T) {
 	const reach, n, low = 60_051_000, 40, 30
 	for name, c := range map[string]struct {
 		processes []process
-		want      int // in a reach
+		want      int // in one reach
 	}{
 		"LOW of one process":     {[]process{{low: 100}}, low},
 		"LOW of three processes": {[]process{{low: 100}, {low: 100}, {low: 7}}, low},
@@ -88,7 +88,7 @@ func TestWindowLog_SaturatedIsUsedUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(b bucket, clock *clock) {
-				b.lanes, b.more = nil, ring(reach, n, low)
+				b.lanes, b.more = nil, windowLog(reach, n, low)
 				b.awake()
 				for i := range c.processes {
 					c.processes[i].at = clock.us()
@@ -110,12 +110,12 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 60_051_000
-		b.lanes, b.more = nil, ring(reach, 40, 30)
+		b.lanes, b.more = nil, windowLog(reach, 40, 30)
 		b.awake()
 		rng := rand.New(rand.NewPCG(1, 32))
 		flood := []process{{low: 100, at: c.us()}, {low: 100, at: c.us()}}
 		play(b, c, 2*reach, true, flood)
-		for i := range 60 { // ten a reach, at any moment of a tenth of it
+		for i := range 60 { // ten per reach, at random times in a tenth of it
 			early := rng.Int64N(reach / 10)
 			play(b, c, early, true, flood)
 			g := b.acquire(1, 0)
@@ -123,7 +123,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 				t.Fatalf("HIGH's call %d of ten a reach got %+v", i, g)
 			}
 			play(b, c, reach/10-early, true, flood)
-			if i%10 == 9 { // the next ten come at least as late in their tenths
+			if i%10 == 9 { // the next ten are at least as late in their tenths
 				play(b, c, reach/10, true, flood)
 			}
 		}
@@ -136,18 +136,18 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 33))
-			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                // 10 + 20 a second
-			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + ring(reach, 9, 7) + // 5 a second
-				ring(longReach, 40, 30) + day(limit, 0.001)
+			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                     // 10 + 20 a second
+			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + windowLog(reach, 9, 7) + // 5 a second
+				windowLog(longReach, 40, 30) + day(limit, 0.001)
 			b.zone = time.UTC
 			b.awake()
 			var all, low []int64
 			for range 120 {
 				c.advance(rng.Int64N(1_000_000))
-				before, used := b.rings(), b.numbers(b.state()[atTATs:atUsed+16])
+				before, used := b.windowLogs(), b.numbers(b.state()[atTATs:atUsed+16])
 				g := b.acquire(rng.IntN(6), rng.IntN(6))
 				all, low = append(all, g.all()...), append(low, g.low...)
-				for i, r := range b.rings() {
+				for i, r := range b.windowLogs() {
 					if want := slices.Concat(before[i], g.all()); !slices.Equal(r, want[len(want)-len(r):]) {
 						t.Fatalf("seed %d: granted %v, ring %d was %v and is %v", seed, g.all(), i, before[i], r)
 					}
@@ -186,7 +186,7 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 func TestPolicies_RejectionNamesThePolicy(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
-		b.more, b.zone = ring(10*second, 30, 20)+ring(60*second, 60, 60)+day(70, 0), time.UTC
+		b.more, b.zone = windowLog(10*second, 30, 20)+windowLog(60*second, 60, 60)+day(70, 0), time.UTC
 		b.awake()
 		want := func(what string, high bool, why int64) {
 			t.Helper()

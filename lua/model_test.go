@@ -1,24 +1,24 @@
 package lua_test
 
 import (
-	cli "flag" // flag is a helper of this package
+	cli "flag" // this package has a helper named flag
 	"testing"
 	"time"
 )
 
-// With 2, all that a change of the rules has ever broken was found; 3 has some
-// hundred times as many states, and wants an hour.
+// With 2, every loss ever caused by a changed rule was found. 3 has about a hundred times as
+// many states and takes an hour.
 var modelDepth = cli.Int("model.depth", 2, "how many requests the model of an entity has outstanding at most")
 
-// A failover multiplies the states by some ten for each write that it may forget.
-// 1 says nothing of a HIGH twin of a LOW record; docs/departures.md has the figures
-// of 2, which also explores failovers beside failures.
+// Each write that a failover can lose multiplies the states by about ten. 1 does not cover a
+// HIGH record beside a LOW one. docs/departures.md has the figures for 2, with failures and
+// failovers together.
 var (
 	failoverDepth = cli.Int("model.failover", 1, "how many requests the model of an entity has outstanding at most where Redis fails over")
 	forgotten     = cli.Uint("model.forgets", 2, "how many writes a failover of Redis forgets at most in the model of an entity")
 )
 
-// all is more states than there are.
+// all is greater than the number of states.
 const all = 1 << 30
 
 func searched(t *testing.T, m model) *loss {
@@ -35,8 +35,8 @@ func TestModel_NoOrderLosesOrAges(t *testing.T) {
 	}
 }
 
-// With failures there are many more states, and each outstanding request counts
-// for more: the row asks by itself.
+// With failures there are more states, and each outstanding request counts for more, because
+// the row requests too.
 func TestModel_NoOrderWithFailuresLoses(t *testing.T) {
 	if found := searched(t, model{most: max(1, *modelDepth-1)}); found != nil {
 		t.Error(found)
@@ -49,15 +49,15 @@ func TestModel_NoFailoverLosesOrAges(t *testing.T) {
 	}
 }
 
-// With two outstanding there is LOW beside HIGH; workers that die beside a failover
-// are for one alone, above.
+// Two outstanding requests cover LOW beside HIGH. Worker crashes beside a failover are covered
+// above, with one request.
 func TestModel_NoFailoverWithBothLanesLoses(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: 2, forgets: uint8(*failoverDepth), calm: true}); found != nil {
 		t.Error(found)
 	}
 }
 
-// Workers that die besides make some millions of states: those are for -model.failover 2.
+// Worker crashes too would make millions of states: use -model.failover 2.
 func TestModel_NoFailoverWithFailuresLoses(t *testing.T) {
 	deep := *failoverDepth > 1
 	if found := searched(t, model{most: max(1, *failoverDepth-1), forgets: uint8(*forgotten), calm: !deep}); found != nil {
@@ -70,8 +70,8 @@ const (
 	olderWon = "an older answer replaced a newer one"
 )
 
-// brokenRule shows that a rule is needed: without it there is a loss, and the
-// shortest has so many steps.
+// brokenRule checks that without a rule there is a loss, and that the shortest has that many
+// steps.
 func brokenRule(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	m := model{rules: r, most: 2}
@@ -81,7 +81,7 @@ func brokenRule(t *testing.T, r rules, want string, steps int) {
 	brokenModel(t, m, want, steps)
 }
 
-// brokenByFailover is brokenRule where what is lost takes a failover.
+// brokenByFailover is brokenRule for losses that need a failover.
 func brokenByFailover(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	r.noRows = true
@@ -102,8 +102,8 @@ func brokenModel(t *testing.T, m model, want string, steps int) {
 	}
 }
 
-// follow goes by our rules and on the scripts where a broken rule led to a loss, as
-// far as that way goes on: there the scripts are most likely to differ.
+// follow runs the steps to a broken rule's loss with our rules on the scripts, as far as
+// possible. There the scripts are most likely to differ from the model.
 func follow(t *testing.T, m model, way []step) {
 	t.Helper()
 	eachRedis(t, func(e entity) {
@@ -201,14 +201,14 @@ func TestBrokenRule_LaterRecordSupersededLoses(t *testing.T) {
 	brokenByFailover(t, rules{supersedesLater: true}, lost, 14)
 }
 
-// The lock comes back whose request was settled: what it covers gets no fetch.
+// A lock reappears whose request was settled: a request that it covers gets no fetch.
 func TestBrokenRule_ForeignLockCoversLoses(t *testing.T) {
 	brokenByFailover(t, rules{noServer: true}, lost, 10)
 }
 
-// Who has read the snapshot is not covered by a lock at or below it. But a lock may
-// stand, and that a fetch has begun behind it be forgotten: a strict request that
-// it covers gets that fetch.
+// A caller that has read the snapshot is not covered by a lock at or below it. But a lock can
+// remain while the start of a fetch is lost. A strict request that it covers then gets that
+// earlier fetch.
 func TestBrokenRule_ForeignLockCoversStrictLoses(t *testing.T) {
 	brokenModel(t, model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 2, keeps: true, reads: true}, lost, 10)
 }

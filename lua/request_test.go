@@ -6,7 +6,7 @@ func TestPeek_SatisfiedIsSkippedAndSettled(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		own := e.mustBegin(n, "HIGH")
-		// The worker writes and dies; a snapshot of its number is stored.
+		// The worker crashes after its write; a snapshot with its number is stored.
 		if got := e.peek(n, "HIGH", own); got != "SATISFIED" {
 			e.t.Fatalf("peek: %s", got)
 		}
@@ -48,7 +48,7 @@ func TestBegin_FetchesNeverShareANumber(t *testing.T) {
 		n := e.published(high)
 		last := n
 		for range 20 {
-			own := e.mustBegin(n, "HIGH") // the same record, delivered again and again
+			own := e.mustBegin(n, "HIGH") // the same record, delivered repeatedly
 			if own <= last {
 				e.t.Fatalf("number %d after %d", own, last)
 			}
@@ -125,7 +125,7 @@ func TestBegin_IgnoresVersionsFarInTheFuture(t *testing.T) {
 
 func TestSettle_KeepsTheCoolDown(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		n := e.published(wish{lane: "HIGH", strict: true, cooldown: 6 * hour})
+		n := e.published(acquireArgs{lane: "HIGH", strict: true, cooldown: 6 * hour})
 		e.settle(e.begin(n, "HIGH", 0).number, true, "", 0)
 		if got := e.lifetime(); got < 6*hour-minute {
 			e.t.Errorf("the hash lives for %d ms", got)

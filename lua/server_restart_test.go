@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A restart gives a server another id, also where it keeps its data.
+// A restart gives a server another ID, even if it keeps its data.
 func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		options []string
@@ -41,7 +41,7 @@ func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 					t.Errorf("after the restart and a request: %+v, want what %d covers", v, again)
 				}
 			}
-			// The first record's fetch does for both.
+			// The first record's fetch satisfies both.
 			own := e.mustBegin(first, "HIGH")
 			if !e.settle(own, true, "", 0) || e.peek(again, "HIGH", 0) != "SATISFIED" {
 				t.Errorf("a fetch %d leaves the request %d unsatisfied", own, again)
@@ -50,7 +50,7 @@ func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 	}
 }
 
-// A server that does not tell its id is taken for the one there always was.
+// A server without ID is assumed to be the same one.
 func TestServerID_MissingStillCoalesces(t *testing.T) {
 	s := servicetest.PrivateRedis(t)
 	e := newEntity(t, s.Client)

@@ -4,11 +4,11 @@ import "testing"
 
 func TestServerID_ForeignLockCountsAsMissing(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		for _, w := range []wish{low, high, {lane: "LOW", strict: true}, {lane: "HIGH", strict: true}} {
+		for _, w := range []acquireArgs{low, high, {lane: "LOW", strict: true}, {lane: "HIGH", strict: true}} {
 			n := e.published(w)
 			own := e.field("server")
 			e.set(map[string]string{"server": elsewhere})
-			again := e.mustAcquire(high, "PUBLISHED") // and not UPGRADED: what it would supersede may have ended
+			again := e.mustAcquire(high, "PUBLISHED") // not UPGRADED: the superseded request may have ended
 			if again <= n {
 				e.t.Errorf("number %d after %d", again, n)
 			}
@@ -21,8 +21,8 @@ func TestServerID_ForeignLockCountsAsMissing(t *testing.T) {
 	})
 }
 
-// Its confirm and its rollback are its own, and what it supersedes is as satisfied
-// by its record as before.
+// Its confirm and rollback still work, and superseded records are still satisfied by its
+// record.
 func TestServerID_ForeignLockKeepsItsNumber(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		lowly := e.published(low)
@@ -42,7 +42,7 @@ func TestServerID_ForeignLockKeepsItsNumber(t *testing.T) {
 	})
 }
 
-// A rolling upgrade asks for nothing twice.
+// A rolling upgrade repeats no request.
 func TestServerID_LockWithoutIDCovers(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		e.published(low)
