@@ -28,7 +28,7 @@ var judgeBar = flag.Bool("bar", false, "judge timed figures beside their peers o
 // both.
 func TestLimiter_BenchmarkTable(t *testing.T) {
 	if !*judgeBar {
-		t.Skip("timed figures need a quiet machine: make bench-limiter")
+		t.Skip("timed values need a quiet machine: make bench-limiter")
 	}
 	rdb := redis.NewClient(&redis.Options{
 		Addr: servicetest.RedisAddress(t), PoolSize: 128, MaxRetries: -1, ContextTimeoutEnabled: true,
@@ -45,7 +45,7 @@ func TestLimiter_BenchmarkTable(t *testing.T) {
 	b.print(t.Output(), fmt.Sprintf("Redis %s, %d cores, %.0f s", redisVersion(t, rdb), runtime.NumCPU(), time.Since(began).Seconds()))
 	for _, l := range b.lines {
 		if l.verdict == missed {
-			t.Errorf("%s: %s, and the bar is %s", l.what, l.figure, l.limit)
+			t.Errorf("%s: %s, want %s", l.what, l.figure, l.limit)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func referenceQuota(t *testing.T) Quota {
 		t.Fatal(err)
 	}
 	if len(q.partitioned) != 1 || q.day == nil {
-		t.Fatalf("the bar is for a second and a day, not for %+v", source.Quota.Policies)
+		t.Fatalf("the table needs one second and one day policy, got %+v", source.Quota.Policies)
 	}
 	return q
 }

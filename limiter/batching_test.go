@@ -74,7 +74,7 @@ func TestLimiter_ProcessesShareTheLimit(t *testing.T) {
 		}
 		wg.Wait()
 		if most := j.most(time.Second); most > 497 {
-			t.Errorf("%d permits were spent in a second", most)
+			t.Errorf("got %d permits in a second, want at most the limit", most)
 		}
 		if j.byLow == 0 || j.byLow == len(j.spent) {
 			t.Errorf("LOW spent %d of %d", j.byLow, len(j.spent))

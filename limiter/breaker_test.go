@@ -35,13 +35,13 @@ func TestBreaker_ReleasesSlotsAndTellsRedis(t *testing.T) {
 		l.OpenBreaker(5*time.Second, time.Minute, time.Now().Add(-ms))
 		p := <-got
 		if at := time.Since(r.start); at < 5*time.Second || at > 5500*ms || !p.Spend() {
-			t.Errorf("a permit at %v under a probing stop", at)
+			t.Errorf("got a permit at %v while the breaker was open", at)
 		}
 		if told, want := r.sentEvents(), fmt.Sprintf("open 5000000 60000000 %d;", sent); !strings.Contains(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+			t.Errorf("got events %q, want %q", told, want)
 		}
 		if n := testutil.ToFloat64(l.metrics.breakerOpen); n != 1 {
-			t.Errorf("the gauge shows %v", n)
+			t.Errorf("gauge: got %v", n)
 		}
 	})
 }
@@ -72,7 +72,7 @@ func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 		}
 		elapse(time.Second)
 		if len(r.demands) != 1 {
-			t.Errorf("%d calls to Redis for healthy answers", len(r.demands))
+			t.Errorf("got %d calls to Redis for successes, want none", len(r.demands))
 		}
 		stopped = true // another process reported it
 		mustAcquire(t, l, schemas.Low)
@@ -83,19 +83,19 @@ func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 		l.CloseBreaker(time.Now()) // the single slot of the demand was the probe
 		at := time.Now()
 		if <-waiter; time.Since(at) > ms {
-			t.Errorf("who was refused had a permit only %v after the end", time.Since(at))
+			t.Errorf("a rejected caller got its permit %v after the breaker closed", time.Since(at))
 		}
 		if told, want := r.sentEvents(), fmt.Sprintf(";close %d;", sent); !strings.Contains(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+			t.Errorf("got events %q, want %q", told, want)
 		}
 		if !l.BreakerOpenSince(at) || !l.BreakerOpenSince(at.Add(-time.Hour)) || l.BreakerOpenSince(time.Now().Add(ms)) {
-			t.Error("a stop that is over is not known to have been, or is taken to be in force")
+			t.Error("BreakerOpenSince is wrong after the breaker closed")
 		}
 		n := len(r.demands)
 		l.CloseBreaker(time.Now())
 		elapse(time.Second)
 		if len(r.demands) != n || testutil.ToFloat64(l.metrics.breakerOpen) != 0 {
-			t.Errorf("%d calls more when it was over", len(r.demands)-n)
+			t.Errorf("got %d more calls after the breaker closed", len(r.demands)-n)
 		}
 	})
 }
@@ -146,7 +146,7 @@ func TestBreaker_StaysOpenBehindAStop(t *testing.T) {
 			{notRefused, notRefused, false},
 		} {
 			if got := learn(c.high, c.low); got != c.want {
-				t.Errorf("answer %d: known is %v", i, got)
+				t.Errorf("reply %d: got breaker open %v", i, got)
 			}
 		}
 	})
@@ -166,7 +166,7 @@ func TestBreaker_RepeatsUnconfirmedEvents(t *testing.T) {
 		l.CloseBreaker(time.Now())
 		elapse(5 * time.Second)
 		if told := r.sentEvents(); strings.Count(told, "open ") != 2 || strings.Count(told, "close ") != 2 {
-			t.Errorf("told %q", told)
+			t.Errorf("got events %q", told)
 		}
 	})
 }
@@ -268,7 +268,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		elapse(100 * ms) // the first responses
 		for i, l := range s.limiters {
 			if !l.breakerOpen.Load() {
-				t.Errorf("limiter %d knows of no stop", i)
+				t.Errorf("limiter %d: breaker is not open", i)
 			}
 		}
 		told := time.Now()
@@ -277,13 +277,13 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		elapse(10*time.Minute - quiet.Sub(told))
 		probes := s.since(quiet)
 		if len(probes) != 12 {
-			t.Fatalf("%d calls in ten minutes; want 12", len(probes))
+			t.Fatalf("got %d calls in ten minutes, want 12", len(probes))
 		}
 		last := told
 		for i, at := range probes {
 			pause := min(time.Minute, 5*time.Second<<i)
 			if got := at.Sub(last); got < pause-150*ms || got > pause+50*ms {
-				t.Errorf("probe %d goes out after %v; want %v", i, got, pause)
+				t.Errorf("probe %d: got pause %v, want %v", i, got, pause)
 			}
 			last = at
 		}
@@ -298,15 +298,15 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 			first := slices.IndexFunc(s.spent[i], func(at time.Time) bool { return at.After(well) })
 			s.mu.Unlock()
 			if first < 0 || l.breakerOpen.Load() {
-				t.Errorf("a second after a healthy answer nothing flows in limiter %d", i)
+				t.Errorf("limiter %d sends nothing a second after a success", i)
 			}
 		}
 		if n := len(s.since(well)); n < 100 || n > 260 {
-			t.Errorf("%d calls in the first second; want about half of 450", n)
+			t.Errorf("got %d calls in the first second, want about half of 450", n)
 		}
 		elapse(11 * time.Second)
 		if n := len(s.since(time.Now().Add(-time.Second))); n < 430 {
-			t.Errorf("%d calls in the twelfth second; want 450", n)
+			t.Errorf("got %d calls in the twelfth second, want 450", n)
 		}
 	})
 }
@@ -326,13 +326,13 @@ func TestBreaker_UnusedProbeKeepsTheSchedule(t *testing.T) {
 		}
 		cancel()
 		if at := time.Since(told); at < 2*time.Second || at > 2100*ms {
-			s.Errorf("the first probe after %v", at)
+			s.Errorf("got the first probe after %v", at)
 		}
 		if p := mustAcquire(s.T, b, schemas.Low); !p.Spend() || !b.breakerOpen.Load() {
-			s.Error("the second probe is none")
+			s.Error("the second permit is not a probe")
 		}
 		if at := time.Since(told); at < 6*time.Second || at > 6600*ms {
-			s.Errorf("the second probe after %v, want 6 s", at)
+			s.Errorf("got the second probe after %v, want 6 s", at)
 		}
 	})
 }
@@ -348,13 +348,13 @@ func TestBreaker_ReplacesAnExpiredProbe(t *testing.T) {
 		granted := time.Now()
 		elapse(2 * permitLife) // as if the machine stalled
 		if p.Spend() {
-			s.Fatal("a permit was spent after its life")
+			s.Fatal("an expired permit was spent")
 		}
 		if p := mustAcquire(s.T, l, schemas.High); !p.Spend() {
-			s.Error("the second probe is none")
+			s.Error("the second permit is not a probe")
 		}
 		if at := time.Since(granted); at < time.Second || at > 3*time.Second {
-			s.Errorf("the second probe %v after the first, which was not sent", at)
+			s.Errorf("got the second probe %v after the unsent first one", at)
 		}
 	})
 }
@@ -366,7 +366,7 @@ func TestBreaker_ContextAndChannelFollowIt(t *testing.T) {
 		mustAcquire(s.T, l, schemas.Low).Spend()
 		healthy := l.UntilBreakerOpens()
 		if healthy.Err() != nil {
-			s.Fatal("Healthy has ended without a stop")
+			s.Fatal("UntilBreakerOpens has ended while the breaker is closed")
 		}
 		<-l.BreakerClosed()
 		l.OpenBreaker(time.Second, time.Second, time.Now())
@@ -374,7 +374,7 @@ func TestBreaker_ContextAndChannelFollowIt(t *testing.T) {
 		closed := l.BreakerClosed()
 		select {
 		case <-closed:
-			s.Error("Closed is closed while a stop is in force")
+			s.Error("BreakerClosed is closed while the breaker is open")
 		default:
 		}
 		mustAcquire(s.T, l, schemas.Low).Spend()
@@ -382,7 +382,7 @@ func TestBreaker_ContextAndChannelFollowIt(t *testing.T) {
 		mustAcquire(s.T, l, schemas.Low).Spend()
 		<-closed
 		if l.UntilBreakerOpens().Err() != nil {
-			s.Error("Healthy has ended after the stop")
+			s.Error("UntilBreakerOpens has ended after the breaker closed")
 		}
 	})
 }

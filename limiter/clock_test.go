@@ -48,7 +48,7 @@ func TestClock_IgnoresOrdinaryDrift(t *testing.T) {
 		never := func(int) time.Duration { return 0 }
 		readings(rng, ppm, most, 500, never, func(i int, ahead, _, _ time.Duration) {
 			if ahead != 0 {
-				t.Fatalf("seed %d: the clock seems set forward by %v at reading %d", seed, ahead, i)
+				t.Fatalf("seed %d: got a step of %v at reading %d, want none", seed, ahead, i)
 			}
 		})
 	}
@@ -73,9 +73,9 @@ func TestClock_DetectsAStepForward(t *testing.T) {
 			hidden := roundtrips + clockSlack + since/clockDrift + time.Duration(float64(since)*200/1e6) + time.Microsecond
 			switch {
 			case by > hidden && ahead <= 0:
-				t.Fatalf("seed %d: a step of %v was not seen over %v of round trips", seed, by, roundtrips)
+				t.Fatalf("seed %d: step of %v was not detected with round trips of %v", seed, by, roundtrips)
 			case ahead > unseen:
-				t.Fatalf("seed %d: steps of %v seem to be %v", seed, unseen, ahead)
+				t.Fatalf("seed %d: steps of %v: got %v", seed, unseen, ahead)
 			case by > hidden:
 				steps++
 			}
@@ -85,7 +85,7 @@ func TestClock_DetectsAStepForward(t *testing.T) {
 		})
 	}
 	if steps < 1000 {
-		t.Errorf("only %d steps were great enough", steps)
+		t.Errorf("got only %d detectable steps", steps)
 	}
 }
 
@@ -97,10 +97,10 @@ func TestClock_DetectsAStepForwardAfterOneBack(t *testing.T) {
 	}
 	read(0, ms, 10_000_000)
 	if ahead := read(5*time.Second, 20*ms, 12_000_000); ahead != 0 { // 3 s back
-		t.Errorf("set back, and seems ahead by %v", ahead)
+		t.Errorf("after a step back: got a forward step of %v", ahead)
 	}
 	if ahead := read(5100*ms, 20*ms, 15_100_000); ahead < 2900*ms { // and forward again
-		t.Errorf("a step of 3 s forward seems to be %v", ahead)
+		t.Errorf("step of 3 s: got %v", ahead)
 	}
 }
 
@@ -118,7 +118,7 @@ func TestClock_StepDropsTheGrant(t *testing.T) {
 		asked := len(r.demands)
 		mustAcquire(t, l, schemas.Low)
 		if n := len(r.demands) - asked; n != 2 || r.demands[asked].low != 1 || r.demands[asked+1].low != 1 {
-			t.Errorf("a grant of before the step was used: %+v", r.demands[asked:])
+			t.Errorf("a grant from before the step was used: %+v", r.demands[asked:])
 		}
 		elapse(time.Minute)
 		mustAcquire(t, l, schemas.Low)
@@ -129,7 +129,7 @@ func TestClock_StepDropsTheGrant(t *testing.T) {
 		var shown int64
 		_, err := fmt.Sscanf(step, "%d;", &shown)
 		if without := shown - seen - 1_300_000; err != nil || strings.Count(told, "step") != 1 || without < 0 || without > 10_000 {
-			t.Errorf("told %q; Redis' clock showed %d a second before", told, seen)
+			t.Errorf("got events %q; Redis' clock was %d a second before", told, seen)
 		}
 	})
 }
@@ -199,7 +199,7 @@ func TestMidnights_ContainTheCountedDay(t *testing.T) {
 	}
 	none, err := NewQuota(second(500, 450, 100, 0))
 	if err != nil || none.midnights(time.Now()) != "" || none.encodeRateCap(time.Now()) != "" {
-		t.Errorf("midnights or a rate cap of a quota without; %v", err)
+		t.Errorf("got midnights or a rate cap of a quota without them; %v", err)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 					}
 				}
 				if got != want {
-					t.Fatalf("%v: at %v, looked up %v apart, LOW's interval is %d us; want %d", q.zone, now.In(q.zone), apart, got, want)
+					t.Fatalf("%v: at %v, computed %v apart: got LOW's interval %d us, want %d", q.zone, now.In(q.zone), apart, got, want)
 				}
 			}
 		})
@@ -252,7 +252,7 @@ func TestBackOff_SendsRedisTime(t *testing.T) {
 		told := r.sentEvents()
 		for _, event := range []string{fmt.Sprintf("backoff 1500000 7000000 %d;", want), fmt.Sprintf("backoff 0 7000000 %d;", want)} {
 			if strings.Count(told, event) != 1 {
-				t.Errorf("told %q; want %q", told, event)
+				t.Errorf("got events %q, want %q", told, event)
 			}
 		}
 	})

@@ -89,10 +89,10 @@ func TestRateCap_NeedsARateAndAnHour(t *testing.T) {
 	stored := withDay()
 	stored.LowRateCaps = []RateCap{{Rate: 1}, {Rate: 2}}
 	if _, err := NewQuota(stored); err != nil {
-		t.Errorf("what was stored holds no longer: %v", err)
+		t.Errorf("a stored override is rejected: %v", err)
 	}
 	if yaml.UnmarshalWithOptions([]byte("[{rate: 1/s, form: 3}]"), new([]RateCap), yaml.Strict()) == nil {
-		t.Error("a name that nobody knows is read")
+		t.Error("an unknown field is accepted")
 	}
 }
 

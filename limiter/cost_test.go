@@ -164,7 +164,7 @@ func TestWindow_ServesExpensiveCallsBesideCheapOnes(t *testing.T) {
 		before := read(f, &dear)
 		f.passed(time.Minute)
 		if got := read(f, &dear) - before; got < 10 {
-			t.Errorf("got %d dear calls in a minute beside cheap ones, want at least 10", got)
+			t.Errorf("got %d expensive calls in a minute beside cheap ones, want at least 10", got)
 		}
 	})
 }
@@ -221,7 +221,7 @@ func TestWindow_ShowsWhatIsLeft(t *testing.T) {
 			views := l.scopeViews(time.Now())
 			l.mu.Unlock()
 			if len(views) != 1 || views[0].Remaining == nil {
-				t.Fatalf("got %+v, want the units that are left", views)
+				t.Fatalf("got %+v, want the remaining units", views)
 			}
 		}
 	})

@@ -71,18 +71,18 @@ func TestSettings_NoPermitUntilRead(t *testing.T) {
 		l.BackOff(time.Second, time.Now())
 		elapse(10 * time.Second)
 		if len(r.demands) > 0 || len(high)+len(low) > 0 {
-			t.Errorf("Redis was asked: %+v", r.demands)
+			t.Errorf("got calls to Redis: %+v", r.demands)
 		}
 		s.set(Override{Stopped: true})
 		elapse(2 * time.Second)
 		if len(high)+len(low) > 0 {
-			t.Error("a permit of a source that is stopped")
+			t.Error("got a permit while the source is stopped")
 		}
 		s.set(target(400))
 		began := time.Now()
 		for _, got := range []chan *Permit{high, low} {
 			if p := <-got; !p.Spend() || time.Since(began) > 2*time.Second {
-				t.Errorf("a permit after %v", time.Since(began))
+				t.Errorf("got a permit after %v", time.Since(began))
 			}
 		}
 	})
@@ -102,7 +102,7 @@ func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 				mustAcquire(t, l, schemas.High)
 				text := r.texts[len(r.texts)-1]
 				if got, err := strconv.ParseInt(strings.TrimSpace(text[:16]), 10, 64); err != nil || got != revision {
-					t.Fatalf("two seconds after revision %d Redis was asked by %q", revision, text)
+					t.Fatalf("two seconds after revision %d: got the quota %q", revision, text)
 				}
 				config, err := l.deps.config.With(target(400 + step))
 				if err != nil {
@@ -113,7 +113,7 @@ func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 					t.Fatal(err)
 				}
 				if want, _ := quota.encode(revision, false); text != want {
-					t.Fatalf("asked by %q, want %q", text, want)
+					t.Fatalf("got the quota %q, want %q", text, want)
 				}
 			}
 		})
@@ -136,10 +136,10 @@ func TestSettings_InvalidKeepQuotaButStop(t *testing.T) {
 			elapse(10 * time.Second)
 			mustAcquire(t, l, schemas.Low)
 			if text := r.texts[len(r.texts)-1]; text[16:] != before[16:] {
-				t.Errorf("the quota became %q from %q", text, before)
+				t.Errorf("got the quota %q, want %q", text, before)
 			}
 			if n := strings.Count(log.String(), "quota settings are invalid"); n != 1 || strings.Contains(log.String(), "quota settings applied") {
-				t.Errorf("said %d times: %s", n, log.String())
+				t.Errorf("logged %d times: %s", n, log.String())
 			}
 		}
 		stop := target(500)
@@ -149,14 +149,14 @@ func TestSettings_InvalidKeepQuotaButStop(t *testing.T) {
 		got := ask(t, l, schemas.High)
 		elapse(time.Minute)
 		if len(got) > 0 {
-			t.Error("a permit of a source that is stopped")
+			t.Error("got a permit while the source is stopped")
 		}
 		s.set(target(500))
 		if p := <-got; !p.Spend() {
-			t.Error("not to be spent")
+			t.Error("Spend: got false, want true")
 		}
 		if text := r.texts[len(r.texts)-1]; text[17:] != before[17:] {
-			t.Errorf("the quota became %q from %q", text, before)
+			t.Errorf("got the quota %q, want %q", text, before)
 		}
 	})
 }
@@ -191,17 +191,17 @@ func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 		l.mu.Unlock()
 		elapse(time.Minute)
 		if told := strings.Count(r.sentEvents(), "refund "); reserved != 10 || told != reserved || given() > 0 {
-			t.Errorf("%d were reserved, %d given back, %d given out", reserved, told, given())
+			t.Errorf("%d reserved, %d refunded, %d handed out", reserved, told, given())
 		}
 		asked := len(r.demands)
 		elapse(time.Minute)
 		if n := len(r.demands) - asked; n > 0 {
-			t.Errorf("while stopped Redis is asked %d times a minute", n)
+			t.Errorf("got %d calls to Redis a minute while stopped", n)
 		}
 		s.set(Override{})
 		elapse(2 * time.Second)
 		if given() != 10 {
-			t.Errorf("%d of 10 after the resume", given())
+			t.Errorf("got %d of 10 permits after the resume", given())
 		}
 	})
 }
@@ -218,7 +218,7 @@ func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
 		got := ask(t, l, schemas.Low) // response at 1.01 s
 		elapse(time.Minute)
 		if told := strings.Count(r.sentEvents(), "refund "); len(got) > 0 || told != 1 {
-			t.Errorf("while stopped %d permits were given out and %d of 1 slots given back", len(got), told)
+			t.Errorf("while stopped: got %d permits and %d refunds, want 0 and 1", len(got), told)
 		}
 	})
 }

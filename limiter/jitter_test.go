@@ -55,15 +55,15 @@ func TestJitter_AboveConfiguredLowersTheRate(t *testing.T) {
 				// A slow upstream with a constant minimum delay causes no jitter.
 				traffic(l, 62*time.Second, 450, none, steady)
 				if b := quota().Bounds()[0]; b != reference || strings.Contains(log.String(), "jitter exceeds") {
-					t.Errorf("a slow upstream made it %+v: %s", b, log.String())
+					t.Errorf("after a slow upstream: got %+v: %s", b, log.String())
 				}
 				disturb(l)
 				q := quota()
 				if b := q.Bounds()[0]; q.config.Jitter < 50*ms || q.config.Jitter > 100*ms || b.Max > 500 || b.PerWindow > reference.PerWindow-10 || b.PerWindow < 380 {
-					t.Errorf("a spread of 60 to 80 ms made it %v, %+v", q.config.Jitter, b)
+					t.Errorf("after a jitter of 60 to 80 ms: got %v, %+v", q.config.Jitter, b)
 				}
 				if n := strings.Count(log.String(), "jitter exceeds the configured value"); n < 1 || n > 3 {
-					t.Errorf("said %d times: %s", n, log.String())
+					t.Errorf("logged %d times: %s", n, log.String())
 				}
 				// Changed settings are fitted to the jitter too; invalid ones change nothing.
 				s.set(target(440))
@@ -71,11 +71,11 @@ func TestJitter_AboveConfiguredLowersTheRate(t *testing.T) {
 				s.set(target(500))
 				sleep(2 * time.Second)
 				if b, with := quota().Bounds()[0], quota().config; b.Max > 500 || with.Jitter < 50*ms || b.PerWindow > 440 {
-					t.Errorf("after a change it is %v, %+v", with.Jitter, b)
+					t.Errorf("after a change: got %v, %+v", with.Jitter, b)
 				}
 				traffic(l, 122*time.Second, 450, none, steady)
 				if q := quota(); q.config.Jitter != 10*ms || q.config.Policies[0].Target != 440 || strings.Count(log.String(), "jitter is back within") != 1 {
-					t.Errorf("it is gone, and the quota %+v: %s", q.config, log.String())
+					t.Errorf("after the jitter ended: got %+v: %s", q.config, log.String())
 				}
 			})
 		})
@@ -89,10 +89,10 @@ func TestJitter_NeedsEnoughCalls(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		traffic(l, 5*time.Minute, 70, wide, wide)
 		if jitter := l.quota.config.Jitter; jitter != 10*ms {
-			t.Errorf("the quota is made for %v", jitter)
+			t.Errorf("got a quota for a jitter of %v", jitter)
 		}
 		if measured, known := l.jitter.measure(); known {
-			t.Errorf("measured %v", measured)
+			t.Errorf("got a jitter of %v, want none", measured)
 		}
 	})
 }

@@ -33,21 +33,21 @@ func TestAcquire_LoneCallerNeedsNoRun(t *testing.T) {
 		for range 5 {
 			began := time.Now()
 			if p := mustAcquire(t, l, schemas.Low); !p.Spend() || time.Since(began) != 2*ms {
-				t.Errorf("a permit after %v", time.Since(began))
+				t.Errorf("got a permit after %v", time.Since(began))
 			}
 		}
 		wait = 20 * ms
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := l.Acquire(ctx, schemas.Low, Call{}); !errors.Is(err, context.DeadlineExceeded) || len(r.demands) != 6 {
-			t.Errorf("without Run: %v after %d calls", err, len(r.demands))
+			t.Errorf("without Run: got %v after %d calls", err, len(r.demands))
 		}
 		running, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- l.Run(running) }()
 		began := time.Now()
 		if p := mustAcquire(t, l, schemas.Low); !p.Spend() || time.Since(began) > 30*ms {
-			t.Errorf("with Run a permit after %v", time.Since(began))
+			t.Errorf("with Run: got a permit after %v", time.Since(began))
 		}
 		stop()
 		if err := <-done; err != nil {
@@ -83,14 +83,14 @@ func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 		cancel(gone)
 		elapse(10*ms + 1) // the call is not canceled with its caller
 		if err := <-leader; !errors.Is(err, gone) {
-			t.Errorf("the leader got %v", err)
+			t.Errorf("the first caller got %v", err)
 		}
 		p := <-followers[0]
 		if waited := time.Since(r.start); !p.Spend() || waited != 30*ms {
-			t.Errorf("the slot of the leader was used after %v", waited)
+			t.Errorf("the first caller's slot was used after %v", waited)
 		}
 		if p := <-followers[1]; !p.Spend() {
-			t.Error("not to be spent")
+			t.Error("Spend: got false, want true")
 		}
 		if r.most != 1 || len(r.demands) != 2 {
 			t.Errorf("%d calls, %d at once", len(r.demands), r.most)
@@ -146,7 +146,7 @@ func (s *stock) use(t *testing.T, p *Permit, what int) {
 	at := p.slot.at
 	s.mu.Lock()
 	if s.held[at] || s.spent[at] > 0 {
-		t.Errorf("slot %d was given twice", at)
+		t.Errorf("slot %d was handed out twice", at)
 	}
 	s.held[at] = true
 	s.mu.Unlock()
@@ -239,7 +239,7 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 		select {
 		case <-look.C:
 		case <-deadline:
-			t.Fatalf("%d slots are left", left())
+			t.Fatalf("%d slots are unused", left())
 		}
 	}
 	stop()
@@ -250,13 +250,13 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	// slots without waiters.
 	lapsed := int(testutil.ToFloat64(l.metrics.lapsed))
 	if s.most != 1 || len(s.granted) != len(s.spent)+lapsed+left() {
-		t.Errorf("%d calls at once; %d slots, %d spent, %d lapsed", s.most, len(s.granted), len(s.spent), lapsed)
+		t.Errorf("%d calls at once; %d slots, %d spent, %d expired", s.most, len(s.granted), len(s.spent), lapsed)
 	}
 	if n := strings.Count(s.sentEvents(), "refund ") + len(l.refunds); n > lapsed {
-		t.Errorf("%d lapsed and %d were given back", lapsed, n)
+		t.Errorf("%d expired, %d refunded", lapsed, n)
 	}
 	if l.high.length+l.low.length > 0 || l.high.next() != nil || l.low.next() != nil {
-		t.Errorf("%d and %d still wait", l.high.length, l.low.length)
+		t.Errorf("still waiting: %d HIGH, %d LOW", l.high.length, l.low.length)
 	}
-	t.Logf("%d calls for %d slots, %d spent, %d lapsed", len(s.demands), len(s.granted), len(s.spent), lapsed)
+	t.Logf("%d calls for %d slots, %d spent, %d expired", len(s.demands), len(s.granted), len(s.spent), lapsed)
 }

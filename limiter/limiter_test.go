@@ -131,7 +131,7 @@ func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 		// Redis' now is somewhere within the round trip, so the slot has certainly come a wait
 		// after its end.
 		if waited := time.Since(start); waited != 23*ms {
-			t.Errorf("given after %v", waited)
+			t.Errorf("got the permit after %v", waited)
 		}
 		if !p.Spend() || p.Spend() {
 			t.Error("a permit must be spent exactly once")
@@ -140,7 +140,7 @@ func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if len(l.low.slots) > 0 {
-			t.Error("a spent permit was handed on")
+			t.Error("a spent permit was passed on")
 		}
 	})
 }
@@ -151,12 +151,12 @@ func TestPermit_Expires(t *testing.T) {
 		p := mustAcquire(t, l, schemas.Low)
 		sleep(permitLife - 3*ms) // measured from before the call to Redis
 		if !p.Spend() {
-			t.Error("lapsed too early")
+			t.Error("the permit expired too early")
 		}
 		p = mustAcquire(t, l, schemas.Low)
 		sleep(permitLife - 3*ms + 1)
 		if p.Spend() {
-			t.Error("spent after its life")
+			t.Error("an expired permit was spent")
 		}
 	})
 }
@@ -242,10 +242,10 @@ func TestAcquire_CanceledWaiterPassesItsSlotOn(t *testing.T) {
 		synctest.Wait()
 		cancel(gone)
 		if err := <-first; !errors.Is(err, gone) {
-			t.Errorf("cancelled with %v", err)
+			t.Errorf("got the error %v", err)
 		}
 		if p := <-second; !p.Spend() || time.Since(r.start) != 20*ms {
-			t.Errorf("the next one got it after %v", time.Since(r.start))
+			t.Errorf("the next waiter got the slot after %v", time.Since(r.start))
 		}
 	})
 }
@@ -275,7 +275,7 @@ func TestRelease_PassesOnUnlessExpired(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-next:
-			t.Error("a lapsed permit was handed on")
+			t.Error("an expired permit was passed on")
 		default:
 		}
 		r.mu.Lock()

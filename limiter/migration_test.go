@@ -209,7 +209,7 @@ func TestLimiter_WorksDuringSlotMigration(t *testing.T) {
 		t.Errorf("%v calls to Redis failed after the slot had moved", now-failures)
 	}
 	if most := spent.most(); most > 497 {
-		t.Errorf("%d permits were spent in a second", most)
+		t.Errorf("got %d permits in a second, want at most the limit", most)
 	} else {
 		t.Logf("%d permits, at most %d in a second", spent.count(), most)
 	}

@@ -80,7 +80,7 @@ func TestNewQuota_RandomConfigurationsHoldOrFail(t *testing.T) {
 		}
 	}
 	if refused == 0 || refused == 20_000 {
-		t.Errorf("%d of 20,000 refused", refused)
+		t.Errorf("got %d of 20,000 rejected", refused)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestNewQuota_RejectsInvalidConfigurations(t *testing.T) {
 		}),
 	} {
 		if _, err := NewQuota(config); err == nil || !strings.Contains(err.Error(), mention) {
-			t.Errorf("%+v: %v; want a mention of %q", config, err, mention)
+			t.Errorf("%+v: got %v, want it to contain %q", config, err, mention)
 		}
 	}
 }

@@ -122,11 +122,11 @@ func (f *fleet) keeps(what string) {
 	s := f.judge.Stats()
 	f.Logf("%s: %d arrivals so far, at most %d in a sliding second", what, s.Arrivals, s.MaxInSlidingSecond)
 	if refused := s.Refused + s.ByStatus[http.StatusTooManyRequests]; s.MaxInSlidingSecond > max(500, f.most) || refused > 0 {
-		f.Errorf("%s: the contract is broken: %d in a second, %d refused", what, s.MaxInSlidingSecond, refused)
+		f.Errorf("%s: limit exceeded: %d in a second, %d refused", what, s.MaxInSlidingSecond, refused)
 	}
 	f.most = s.MaxInSlidingSecond
 	if s.UnknownPathCalls+s.UnknownParameterCalls > 0 || s.ByStatus[http.StatusOK] == 0 {
-		f.Errorf("%s: not the calls that were meant: %v %v", what, s.UnknownPaths, s.ByStatus)
+		f.Errorf("%s: unexpected calls: %v %v", what, s.UnknownPaths, s.ByStatus)
 	}
 }
 
@@ -153,7 +153,7 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	_, late := f.since(gone.Add(lapse))
 	_, last := f.since(gone)
 	if len(late) > 0 {
-		f.Errorf("%s: %d calls arrived without Redis, the last %v after it went", what, len(late), late[len(late)-1].at.Sub(gone))
+		f.Errorf("%s: %d calls arrived without Redis, the last %v after it stopped", what, len(late), late[len(late)-1].at.Sub(gone))
 	}
 	probes, dials := 0.0, 0.0
 	for i := range before {
@@ -174,10 +174,10 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	if n := len(last); n > 0 {
 		lastIn = last[n-1].at.Sub(gone)
 	}
-	f.Logf("%s: down for %v, the last call %v after, %v calls and %v connections of a process; flowing again after %v",
+	f.Logf("%s: down for %v, the last call %v after, %v calls and %v connections of a process; permits again after %v",
 		what, down.Round(ms), lastIn.Round(ms), probes, dials, quiet.Round(ms))
 	if lost && quiet < time.Second {
-		f.Errorf("%s: a call arrived %v after the return, too soon for a state that may be behind", what, quiet)
+		f.Errorf("%s: a call arrived %v after the return, before the quiet period was over", what, quiet)
 	}
 	f.flow(patience, 450) // a second, in which a burst would be visible
 	f.keeps(what)
@@ -230,7 +230,7 @@ func (f *fleet) saturate(d time.Duration) {
 		f.Errorf("%.1f %% of the budget used under saturation; want 97", 100*used)
 	}
 	if high < 95 || byLane["LOW"] == 0 {
-		f.Errorf("HIGH had %.1f a second of the 100 kept for it, LOW %d calls in all", high, byLane["LOW"])
+		f.Errorf("HIGH had %.1f a second of its reserve of 100, LOW %d calls in all", high, byLane["LOW"])
 	}
 	f.keeps("saturated")
 }
@@ -243,9 +243,9 @@ func (f *fleet) stop(what string, d time.Duration, workers ...*process) {
 	for tries := 0; lapsed == 0 && tries < 5; tries++ {
 		lapsed = f.stopOnce(d, workers)
 	}
-	f.Logf("%s: %v permits lapsed", what, lapsed)
+	f.Logf("%s: %v permits expired", what, lapsed)
 	if lapsed == 0 {
-		f.Errorf("%s: no permit lapsed", what)
+		f.Errorf("%s: no permit expired", what)
 	}
 	f.keeps(what)
 }
@@ -275,7 +275,7 @@ func (f *fleet) failover() {
 	behind := state(replica)
 	f.flow(patience, 225)
 	if state(f.redis) == behind || state(replica) != behind {
-		f.Fatal("the replica has lost nothing: the failover proves nothing")
+		f.Fatal("the replica lacks no writes, so the failover tests nothing")
 	}
 	f.outage("a replica promoted without its tail", 300*ms, true, f.redis.Kill, func() {
 		replica.Promote()
@@ -313,7 +313,7 @@ func TestFleet_NoticesAStoppedRedis(t *testing.T) {
 	}
 	select {
 	case err := <-waiter:
-		t.Fatalf("a permit, or %v, without Redis", err)
+		t.Fatalf("without Redis: got a permit or %v", err)
 	default:
 	}
 	server.Continue()

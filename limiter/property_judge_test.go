@@ -116,13 +116,13 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	}
 	switch {
 	case of.spent+refunds > of.n:
-		w.wrong("slot %d of process %d was granted %d times, spent %d and given back %d", slot.at, p.name, of.n, of.spent, refunds)
+		w.wrong("slot %d of process %d was granted %d times, spent %d and refunded %d", slot.at, p.name, of.n, of.spent, refunds)
 	case now.Before(of.first.Add(-standstill)):
 		w.wrong("spent %v before its slot", of.first.Sub(now))
 	case now.After(of.last.Add(permitLife)):
 		w.wrong("spent %v after its slot", now.Sub(of.last))
 	case !stopped.IsZero() && now.Sub(stopped) > permitLife:
-		w.wrong("process %d spent a permit %v after it had read that it is stopped", p.name, now.Sub(stopped))
+		w.wrong("process %d spent a permit %v after it had read the stop", p.name, now.Sub(stopped))
 	}
 }
 
@@ -148,7 +148,7 @@ func (w *world) judge() []string {
 	slices.SortFunc(w.calls, func(a, b call) int { return a.arrived.Compare(b.arrived) })
 	for slot, n := range w.refunds {
 		if of := w.grants[slot]; n+of.spent > of.n {
-			w.wrong("slot %d of process %d was granted %d times, spent %d and given back %d", slot.at, slot.process, of.n, of.spent, n)
+			w.wrong("slot %d of process %d was granted %d times, spent %d and refunded %d", slot.at, slot.process, of.n, of.spent, n)
 			break
 		}
 	}

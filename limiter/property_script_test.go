@@ -27,7 +27,7 @@ func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 		w.newest = revision
 	}
 	if n := len(g.high) + len(g.low); n > 0 && w.settings[w.newest].override.Stopped {
-		w.note("%d slots were granted when Redis had heard of a stop", n)
+		w.note("%d slots were granted after Redis had received the stop", n)
 	}
 }
 
@@ -47,7 +47,7 @@ func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	}
 	for _, wait := range append(slices.Clone(g.high), g.low...) {
 		if early := w.silence.Sub(at.Add(wait)); early > time.Microsecond {
-			w.note("a slot %v before the end of a quiet start", early)
+			w.note("a slot %v before the end of the quiet period", early)
 			break
 		}
 	}
@@ -80,7 +80,7 @@ func (w *world) counted(d demand, g grant, redisNow time.Time) {
 		day = 1
 	}
 	if n := w.sent[day]; int64(n) > g.used {
-		w.note("Redis counted %d calls of day %d, and %d were sent", g.used, day, n)
+		w.note("Redis counted %d calls of day %d, but %d were sent", g.used, day, n)
 	}
 }
 

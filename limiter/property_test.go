@@ -84,7 +84,7 @@ func draw(r *rand.Rand) trial {
 	}
 	few := func(limit, high int) trial {
 		tr := contract
-		tr.name, tr.config, tr.low = fmt.Sprintf("ring of %d/s", limit), second(limit, 0, high, (limit-high)/5), 10
+		tr.name, tr.config, tr.low = fmt.Sprintf("log of %d/s", limit), second(limit, 0, high, (limit-high)/5), 10
 		tr.busy, tr.calm, tr.judged = span(r, 6*time.Second, 20*time.Second), 15*time.Second, 10*time.Second
 		return tr
 	}
@@ -112,7 +112,7 @@ func draw(r *rand.Rand) trial {
 	case 7:
 		return few(20, r.IntN(6))
 	case 8:
-		return past(late(few(20, 4).with(seoul(60+r.IntN(150), Reserve{Calls: 50})), "ring of 20/s and a small day"))
+		return past(late(few(20, 4).with(seoul(60+r.IntN(150), Reserve{Calls: 50})), "log of 20/s and a small day"))
 	case 9:
 		tr := few(5, 1).with(Policy{Name: "minute", Limit: 40, Window: Window(time.Minute), HighReserve: Reserve{Calls: 10}})
 		tr.name, tr.busy, tr.calm, tr.judged = "5/s and 40/min", 130*time.Second, 150*time.Second, time.Minute
@@ -174,7 +174,7 @@ func (w *world) plan() []event {
 		func(t time.Duration) {
 			for range 1 + r.IntN(2) {
 				d := span(r, 200*ms, 3*time.Second).Truncate(time.Microsecond) * time.Duration(r.IntN(2))
-				at(t, fmt.Sprintf("brake for %v", d), func() { w.backOff(d) })
+				at(t, fmt.Sprintf("backoff for %v", d), func() { w.backOff(d) })
 				t += span(r, 0, 2*time.Second)
 			}
 		},

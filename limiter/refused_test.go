@@ -54,16 +54,16 @@ func TestAcquire_WithoutRedisCallsOnceASecond(t *testing.T) {
 			wg.Go(func() {
 				p := mustAcquire(t, l, []schemas.Lane{schemas.High, schemas.Low}[i%2])
 				if at := time.Since(r.start); at < 10*time.Second || at > 12*time.Second {
-					t.Errorf("a permit at %v; Redis came back at 10 s", at)
+					t.Errorf("got a permit at %v, want it after Redis returned at 10 s", at)
 				}
 				if !p.Spend() {
-					t.Error("not to be spent")
+					t.Error("Spend: got false, want true")
 				}
 			})
 		}
 		wg.Wait()
 		if n := len(r.demands); n > 13 {
-			t.Errorf("%d calls to a dead Redis in 10 s", n)
+			t.Errorf("got %d calls to a dead Redis in 10 s", n)
 		}
 	})
 }
@@ -90,7 +90,7 @@ func TestBackOff_ReleasesSlotsAndTellsRedis(t *testing.T) {
 		l.BackOff(2*time.Second, time.Now())
 		p := <-got
 		if at := time.Since(r.start); at < 2*time.Second || at > 2100*ms || !p.Spend() {
-			t.Errorf("a permit at %v under a brake of 2 s", at)
+			t.Errorf("got a permit at %v during a backoff of 2 s", at)
 		}
 	})
 }
@@ -118,7 +118,7 @@ func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 		l.events = append(l.events, "backoff 5 6 7")
 		l.mu.Unlock()
 		if p.Spend() {
-			t.Error("spent after its life")
+			t.Error("an expired permit was spent")
 		}
 		mustAcquire(t, l, schemas.Low)
 		told := ""
@@ -126,7 +126,7 @@ func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 			told += d.events + ";"
 		}
 		if strings.Count(told, "backoff 5 6 7") != 2 || strings.Count(told, "refund") != 1 {
-			t.Errorf("told %q", told)
+			t.Errorf("got events %q", told)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func TestDecode_RejectsMalformedReplies(t *testing.T) {
 		{2000, 1, now, 0, 2001, 0, 0},
 	} {
 		if g, err := decodeGrant(reply); err == nil {
-			t.Errorf("%v was taken as %+v", reply, g)
+			t.Errorf("%v: got %+v, want an error", reply, g)
 		}
 	}
 }

@@ -37,15 +37,15 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	acquireAt(t, rdb, quota, now, demand{hasEvents: true, events: "used 0 0 0 0"})
 	now = now.Add(2 * time.Second)
 	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // the cap can be removed at any time
-		t.Errorf("%d for LOW under a rate cap of 0, back in %v", len(g.low), g.backLow)
+		t.Errorf("rate cap of 0: got %d for LOW, next call in %v", len(g.low), g.backLow)
 	}
 	now = now.Add(30 * time.Minute)
 	if g := asked(); len(g.low) < 1 || len(g.low) > 3 || g.backLow > 10*time.Second {
-		t.Errorf("%d for LOW under a rate cap of 10/s, back in %v", len(g.low), g.backLow)
+		t.Errorf("rate cap of 10/s: got %d for LOW, next call in %v", len(g.low), g.backLow)
 	}
 	now = now.Add(time.Hour)
 	if g := asked(); len(g.low) < 15 {
-		t.Errorf("%d for LOW without a rate cap, back in %v because of %q", len(g.low), g.backLow, quota.refusalText(g.refusalLow))
+		t.Errorf("no rate cap: got %d for LOW, next call in %v because of %q", len(g.low), g.backLow, quota.refusalText(g.refusalLow))
 	}
 }
 
@@ -91,7 +91,7 @@ func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 		ask(t, l, schemas.Low)
 		elapse(3 * time.Minute)
 		if spun.Load() {
-			t.Error("Run spins")
+			t.Error("Run loops without waiting")
 		}
 	})
 }
@@ -105,7 +105,7 @@ func TestDayCount_IgnoresEventOnlyReplies(t *testing.T) {
 		u.fail(nil)
 		elapse(10 * time.Second)
 		if len(u.wrote) > 0 || len(r.demands) == 0 {
-			t.Errorf("%+v was written after %d calls", u.wrote, len(r.demands))
+			t.Errorf("got the saved count %+v after %d calls", u.wrote, len(r.demands))
 		}
 	})
 }
@@ -153,7 +153,7 @@ func TestReport_SlowViewExpiresNoPermit(t *testing.T) {
 		l.reportWanted = true
 		l.mu.Unlock()
 		if p := mustAcquire(t, l, schemas.Low); !p.Spend() {
-			t.Error("a permit lapsed before its caller had it")
+			t.Error("a permit expired before its caller got it")
 		}
 	}
 	stop()

@@ -30,7 +30,7 @@ func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 	defer stop()
 	for range 20 {
 		if p := mustAcquire(t, l, schemas.High); !p.Spend() {
-			t.Error("not to be spent")
+			t.Error("Spend: got false, want true")
 		}
 	}
 	ended := time.Now()
@@ -42,7 +42,7 @@ func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 		select {
 		case <-look.C:
 		case <-limit:
-			t.Fatal("it is not told")
+			t.Fatal("the end of calls is not reported")
 		}
 		var p ProcessView
 		text := rdb.HGet(ctx, reportsKey("nexon"), "a").Val()
@@ -55,7 +55,7 @@ func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 		}
 	}
 	if took := time.Since(ended); took > idleReportInterval*2/3 {
-		t.Errorf("it took %v", took)
+		t.Errorf("got the report after %v", took)
 	}
 	l.mu.Lock()
 	l.reportWanted, l.reportForcesCall = false, false

@@ -23,7 +23,7 @@ type callers struct {
 	redis   *miniredis.Miniredis
 	out     *outside
 	run     acquireFunc
-	told    *wakesTold
+	told    *wakeUpRecorder
 	config  Config
 	members []*member
 
@@ -71,7 +71,7 @@ type member struct {
 func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream, test func(f *callers)) {
 	t.Helper()
 	_, m := servicetest.MiniRedis(t)
-	run, out, told := script("s", slowClient(t, m.Addr())), newOutside(t), newWakesTold(t, m)
+	run, out, told := script("s", slowClient(t, m.Addr())), newOutside(t), newWakeUpRecorder(t, m)
 	synctest.Test(t, func(t *testing.T) {
 		f := &callers{
 			T: t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, told: told, config: config,
@@ -116,7 +116,7 @@ func (f *callers) begin() *member {
 		members := f.members
 		f.mu.Unlock()
 		if err != nil {
-			f.Errorf("the script: %v", err)
+			f.Errorf("script error: %v", err)
 		}
 		sleep(f.span(200*time.Microsecond, time.Millisecond))
 		for _, name := range told {

@@ -41,7 +41,7 @@ type scopesJudge struct {
 	dear    int       // maximum cost of a document
 }
 
-const refusedTold = "told: refused"
+const refusedTold = "reported: refused"
 
 // toldSlack is how much too late the end of a window can be reported: the longest response
 // time.
@@ -56,13 +56,13 @@ func drawScopes(seed uint64) *scopesJudge {
 		fixed: map[string]*fixedWindow{}, flying: map[string]int{},
 	}
 	all := []Policy{
-		{Name: "ring", Limit: 5 + r.IntN(30), Window: Window(span(r, time.Second, 4*time.Second).Truncate(ms)), Unit: "units"},
+		{Name: "log", Limit: 5 + r.IntN(30), Window: Window(span(r, time.Second, 4*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "window", Limit: 100 + r.IntN(100), Window: Window(span(r, 2*time.Second, 5*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "bucket", Limit: 40 + r.IntN(60), Restore: Rate(5 + r.IntN(20)), Unit: "units"},
 		{Name: "gap", MinInterval: &MinInterval{Min: span(r, 50*ms, 600*ms).Truncate(ms), Max: time.Second}},
 		// Windows are longer than twice the slack. With shorter ones nobody could assign a late
 		// response to its window.
-		{Name: "told", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
+		{Name: "reported", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
 		{Name: "places", Limit: 2 + r.IntN(5), Window: InFlight},
 	}
 	r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
@@ -89,7 +89,7 @@ func drawScopes(seed uint64) *scopesJudge {
 	}
 	j.config.Costs = map[string]CostRange{"units": {1, j.dear}}
 	if chance(r, 2) {
-		j.config.CostReported = []string{"ring", "window", "bucket"}
+		j.config.CostReported = []string{"log", "window", "bucket"}
 	}
 	return j
 }
@@ -115,7 +115,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 		a.takes = span(j.chance, time.Second, 5*time.Second)
 	}
 	if !j.stopped.IsZero() && c.at.After(j.stopped) {
-		j.note("a call in a stop")
+		j.note("a call during a stop")
 	}
 	var back []func()
 	for _, p := range j.config.Policies {
@@ -127,7 +127,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			a.notices = append(a.notices, costs(p.Name, units))
 		}
 		switch p.Name {
-		case "ring", "window":
+		case "log", "window":
 			for range units {
 				j.seen[id] = append(j.seen[id], c.at)
 			}
@@ -154,7 +154,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 				j.note("gap: %v", c.at.Sub(before[0]))
 			}
 			j.seen[id] = []time.Time{c.at}
-		case "told":
+		case "reported":
 			w := j.fixed[id]
 			if w == nil {
 				w = &fixedWindow{limit: p.Limit, length: time.Duration(p.Window)}
@@ -164,7 +164,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 				j.note(refusedTold)
 				j.story = append(j.story, fmt.Sprintf("refused %v %s left %d till %v", c.at.UnixMicro(), id, w.limit-w.used, w.ends.UnixMicro()))
 			}
-			a.notices = append(a.notices, told("told", int64(w.limit-w.used), w.ends.Sub(c.at), toldSlack))
+			a.notices = append(a.notices, told("reported", int64(w.limit-w.used), w.ends.Sub(c.at), toldSlack))
 		case "places":
 			if j.flying[id]++; j.flying[id] > p.Limit {
 				j.note("places: %d of %d", j.flying[id], p.Limit)
@@ -229,7 +229,7 @@ func (j *scopesJudge) play(f *callers) {
 	calls()
 	f.passed(90 * time.Second)
 	if a, b := started.Load(), served.Load(); a != b {
-		f.Errorf("%d of %d callers wait for ever", a-b, a)
+		f.Errorf("%d of %d callers wait forever", a-b, a)
 	}
 	j.leftOver(f)
 	f.mu.Lock()
@@ -373,7 +373,7 @@ func (j *scopesJudge) leftOver(f *callers) {
 	for _, m := range f.members {
 		m.limiter.mu.Lock()
 		if n := m.limiter.waiting(); n > 0 || len(m.limiter.queues) > 2 || len(m.limiter.bucketEvents) > 0 {
-			f.Errorf("%d wait in %d lines, %d are to be told", n, len(m.limiter.queues), len(m.limiter.bucketEvents))
+			f.Errorf("%d wait in %d queues, %d events are pending", n, len(m.limiter.queues), len(m.limiter.bucketEvents))
 		}
 		m.limiter.mu.Unlock()
 	}
@@ -395,10 +395,10 @@ func (j *scopesJudge) leftOver(f *callers) {
 			all, _ := f.redis.ZMembers(key)
 			f.Errorf("%s holds %v", key, all)
 		case strings.Contains(key, ":p:"):
-			f.Errorf("%s is left over", key)
-		case strings.Contains(key, ":b:told"):
+			f.Errorf("%s still exists", key)
+		case strings.Contains(key, ":b:reported"):
 			if text, _ := f.redis.Get(key); len(text) > 112 && strings.TrimSpace(text[96:112]) != "0" {
-				f.Errorf("%s has %s under way", key, text[96:112])
+				f.Errorf("%s has %s in flight", key, text[96:112])
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 		select {
 		case <-ended:
 		case <-time.After(60 * time.Second):
-			t.Error("not all calls were made within a minute")
+			t.Error("some calls were not made within a minute")
 		}
 		stop()
 		calling.Wait()
@@ -99,9 +99,9 @@ func BenchmarkScopes(b *testing.B) {
 		b.Run(fmt.Sprintf("%d classes, %d under way", at[0], at[1]), func(b *testing.B) {
 			rdb := servicetest.PrivateRedis(b).Client
 			config := scopedConfig(
-				Policy{Name: "ring", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
+				Policy{Name: "log", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
 				Policy{Name: "bucket", Limit: 100000, Restore: 100000, Unit: "points"},
-				Policy{Name: "told", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
+				Policy{Name: "reported", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
 				Policy{Name: "places", Limit: 100000, Window: InFlight},
 			)
 			config.Lease = time.Minute

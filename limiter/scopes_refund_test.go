@@ -104,7 +104,7 @@ func TestRefund_NeverExceedsThePolicy(t *testing.T) {
 }
 
 func logOf(units int) Policy {
-	return Policy{Name: "ring", Limit: units, Window: Window(time.Second), Scope: "all"}
+	return Policy{Name: "log", Limit: units, Window: Window(time.Second), Scope: "all"}
 }
 
 // draw requests and refunds at random. It returns the number of used slots, and the maximum
@@ -160,7 +160,7 @@ func TestRefund_MakesRoomInABucket(t *testing.T) {
 			}
 			rate := float64(used) / (steps * 0.05)
 			if rate < 44 || rate > 50 {
-				t.Errorf("a saturated bucket of 50 a second gave %.1f, %s given back", rate, name)
+				t.Errorf("a saturated bucket of 50 a second gave %.1f, %s refunded", rate, name)
 			}
 		})
 	}

@@ -55,7 +55,7 @@ func TestQueues_SharingAWindowTakeTurns(t *testing.T) {
 		f.passed(30 * time.Second)
 		for i := range 3 {
 			if share := f.share(fmt.Sprint(i)); share < 0.25 {
-				t.Errorf("class %d of three had %.2f of the calls", i, share)
+				t.Errorf("queue %d of three had %.2f of the calls", i, share)
 			}
 		}
 	})
@@ -79,7 +79,7 @@ func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 			f.members[0].limiter.onWakeUp(f.members[0].limiter.name)
 		}
 		if all, _ := f.since(begun); len(all) < 210 {
-			t.Errorf("%d calls in 10 s by three places, 100 ms each", len(all))
+			t.Errorf("%d calls in 10 s with three in-flight slots, 100 ms each", len(all))
 		}
 	})
 }
@@ -171,7 +171,7 @@ func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 // A refund of a future slot makes no room before its time.
 func TestRefund_MakesNoRoomBeforeItsTime(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
-		config := scopedConfig(Policy{Name: "ring", Limit: 8, Window: Window(time.Second), Scope: "all"})
+		config := scopedConfig(Policy{Name: "log", Limit: 8, Window: Window(time.Second), Scope: "all"})
 		inCallers(t, seed, 2, config, healthyAfter(5*ms), func(f *callers) {
 			for _, m := range f.members {
 				for _, credential := range names(2) {
@@ -289,7 +289,7 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 		}
 		f.passed(10 * time.Second)
 		if most := read(f, &most); most > 4 {
-			t.Errorf("%d calls under way at once", most)
+			t.Errorf("got %d calls in flight at once", most)
 		}
 	})
 }
@@ -315,7 +315,7 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 			p, err := l.Acquire(ctx, schemas.Low, Call{Endpoint: "f/d"})
 			cancel()
 			if err != nil {
-				f.Fatal("the place is not free:", err)
+				f.Fatal("the in-flight slot is not free:", err)
 			}
 			elapse(time.Millisecond)
 			l.wake() // the queue is removed
@@ -335,7 +335,7 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 		}
 		elapse(time.Second)
 		if got := before - left(); got < 9 || got > 11 {
-			t.Errorf("%d units were used of ten calls and ten free ones", got)
+			t.Errorf("got %d units for ten calls and ten free ones", got)
 		}
 	})
 }

@@ -186,11 +186,11 @@ func TestScopes_EndpointWindowsAndMinInterval(t *testing.T) {
 		gaps := arrivals["f/c"]
 		for i := 1; i < len(gaps); i++ {
 			if gap := gaps[i].Sub(gaps[i-1]); gap < 600*ms || gap > 2100*ms {
-				t.Errorf("a gap of %v", gap)
+				t.Errorf("got an interval of %v", gap)
 			}
 		}
 		if n := len(gaps); n < 44 || n > 56 {
-			t.Errorf("%d calls in a minute, apart by 1.2 s on the average", n)
+			t.Errorf("got %d calls in a minute, with an average interval of 1.2 s", n)
 		}
 	})
 }
@@ -254,7 +254,7 @@ func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 		bad["c1"] = false
 		f.mu.Unlock()
 		if first["c1"] > 5 || first["c0"] < 1100 {
-			t.Errorf("while one is refused: %v", first)
+			t.Errorf("while one is refused: got calls %v", first)
 		}
 		f.members[1].limiter.CloseCredentialBreaker("c1")
 		f.passed(2 * time.Second)
@@ -265,7 +265,7 @@ func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if used["c1"] < 180 || used["c0"] < 180 {
-			t.Errorf("when it is well again: %v", used)
+			t.Errorf("after it succeeds again: got calls %v", used)
 		}
 	})
 }
@@ -337,7 +337,7 @@ func TestScopes_LossOfStateExceedsNothing(t *testing.T) {
 		config := scopedConfig(
 			Policy{Name: "core", Limit: 50, Window: Window(10 * time.Second), Reported: true},
 			Policy{Name: "places", Limit: 8, Window: InFlight, Lease: 12 * time.Second},
-			Policy{Name: "ring", Limit: 6, Window: Window(time.Second), Scope: "{endpoint}"},
+			Policy{Name: "log", Limit: 6, Window: Window(time.Second), Scope: "{endpoint}"},
 		)
 		inCallers(t, seed, 3, config, answers, func(f *callers) {
 			for _, m := range f.members {
@@ -398,7 +398,7 @@ func TestErrorBudget_ChargesByStatus(t *testing.T) {
 		well := time.Now()
 		f.passed(time.Minute)
 		if calls, _ := f.since(well); len(calls) < 10*60*95/100 {
-			t.Errorf("%d calls in a minute that all were answered well", len(calls))
+			t.Errorf("got %d calls in a minute with only successes", len(calls))
 		}
 		f.mu.Lock()
 		status = 403
@@ -406,7 +406,7 @@ func TestErrorBudget_ChargesByStatus(t *testing.T) {
 		ill := time.Now()
 		f.passed(time.Minute)
 		if calls, _ := f.since(ill); len(calls) > 100+12 || len(calls) < 50 {
-			t.Errorf("%d calls in a minute that were answered 403", len(calls))
+			t.Errorf("got %d calls in a minute with 403", len(calls))
 		}
 	})
 }
@@ -425,7 +425,7 @@ func TestScopes_HighGoesBeforeLow(t *testing.T) {
 			f.one(f.members[0], schemas.High, Call{Endpoint: "f/d", Key: "k"})
 		}
 		if took := time.Since(begun); took > 2*time.Second {
-			t.Errorf("ten of HIGH took %v", took)
+			t.Errorf("ten HIGH calls took %v", took)
 		}
 	})
 }

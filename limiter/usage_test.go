@@ -92,17 +92,17 @@ func TestDayCount_IsRestoredAfterALoss(t *testing.T) {
 		got := ask(t, l, schemas.Low)
 		elapse(10 * time.Second)
 		if len(got) > 0 || u.reads == 0 || strings.Contains(r.sentEvents(), "used") {
-			t.Errorf("a permit, or a guess, without the count; %d reads, told %q", u.reads, r.sentEvents())
+			t.Errorf("got a permit or a count without Usage; %d reads, events %q", u.reads, r.sentEvents())
 		}
 		u.fail(nil)
 		<-got
 		// Calls since the saved count are estimated at the maximum rate of the windows.
 		if want := fmt.Sprintf("used %d 12345 %d 498 497;", end.UnixMicro(), at.UnixMicro()); strings.Count(r.sentEvents(), want) != 1 {
-			t.Errorf("told %q, want %q once", r.sentEvents(), want)
+			t.Errorf("got events %q, want %q once", r.sentEvents(), want)
 		}
 		elapse(10 * time.Second)
 		if u.kept.Calls != 12_346 {
-			t.Errorf("%d calls are written down", u.kept.Calls)
+			t.Errorf("got a saved count of %d", u.kept.Calls)
 		}
 	})
 }
@@ -114,7 +114,7 @@ func TestDayCount_BeginsAtZeroWithoutUsage(t *testing.T) {
 		simulatedWith(t, r, withDay(), Deps{Usage: usage}, func(t *testing.T, l *Limiter) {
 			mustAcquire(t, l, schemas.High)
 			if told := r.sentEvents(); !strings.Contains(told, "used 0 0 0 0;") {
-				t.Errorf("told %q", told)
+				t.Errorf("got events %q", told)
 			}
 		})
 	}
@@ -131,25 +131,25 @@ func TestDayCount_IsSavedEveryFiveSeconds(t *testing.T) {
 			elapse(time.Second)
 		}
 		if n := len(u.wrote); n < 5 || n > 6 {
-			t.Errorf("written %d times in 30 s", n)
+			t.Errorf("saved %d times in 30 s", n)
 		}
 		for i := 1; i < len(u.at); i++ {
 			if gap := u.at[i].Sub(u.at[i-1]); gap < 5*time.Second || gap > 6*time.Second {
-				t.Errorf("written %v after the time before", gap)
+				t.Errorf("saved %v after the last save", gap)
 			}
 		}
 		elapse(10 * time.Second)
 		idle := len(u.wrote)
 		elapse(time.Minute)
 		if len(u.wrote) != idle {
-			t.Errorf("written %d times while nothing was called", len(u.wrote)-idle)
+			t.Errorf("saved %d times without calls", len(u.wrote)-idle)
 		}
 		mustAcquire(t, l, schemas.Low)
 		last = time.UnixMicro(r.now())
 	})
 	c := u.wrote[len(u.wrote)-1]
 	if c.Calls != 31 || !c.At.Equal(last) || !c.DayEnd.After(c.At) || c.DayEnd.Sub(c.At) > 24*time.Hour || c.DayEnd.UTC().Hour() != 15 {
-		t.Errorf("at the end %+v was written", c)
+		t.Errorf("got %+v saved at the end", c)
 	}
 }
 
@@ -169,13 +169,13 @@ func TestDayCount_UnsavedStopsPermits(t *testing.T) {
 			select {
 			case <-got:
 				if since := time.Since(began); since > maxDayCountAge+10*time.Second {
-					t.Fatalf("a permit %v after the last count", since)
+					t.Fatalf("got a permit %v after the last save", since)
 				}
 				got = ask(t, l, schemas.Low)
 				synctest.Wait()
 			default:
 				if since := time.Since(began); since < maxDayCountAge {
-					t.Fatalf("none after %v", since)
+					t.Fatalf("got no permit for %v", since)
 				}
 			}
 		}
@@ -187,7 +187,7 @@ func TestDayCount_UnsavedStopsPermits(t *testing.T) {
 		u.fail(nil)
 		elapse(2 * time.Second)
 		if len(got) != 1 {
-			t.Error("none after it could be written again")
+			t.Error("got no permit after the count could be saved again")
 		}
 	})
 }

@@ -63,7 +63,7 @@ func (s *seen) until(state string) View {
 		select {
 		case <-look.C:
 		case <-deadline:
-			s.Fatalf("it is %+v, and not %s", v, state)
+			s.Fatalf("got %+v, want the state %s", v, state)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		if n := rdb.Exists(t.Context(), stateKey(s.source)).Val(); n != 0 {
-			t.Error("looking made a state")
+			t.Error("reading created a state")
 		}
 
 		s.ask(demand{high: 1})
@@ -215,7 +215,7 @@ func TestView_ShowsWaitersAndExpiresReports(t *testing.T) {
 			}
 		})
 		if p := mustAcquire(t, l, schemas.High); !p.Spend() {
-			t.Error("not to be spent")
+			t.Error("Spend: got false, want true")
 		}
 		l.BackOff(time.Minute, time.Now())
 		for range 3 {
@@ -295,10 +295,10 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 		}
 		kept := rdb.HLen(t.Context(), reportsKey(s.source)).Val()
 		if strings.Join(names, " ") != "a busy idle" || kept != 4 {
-			t.Errorf("the view shows %q, and keeps %d", names, kept)
+			t.Errorf("got reports %q, and %d keys", names, kept)
 		}
 		if ttl := rdb.TTL(t.Context(), reportsKey(s.source)).Val(); ttl <= 0 || ttl > reportsKeyTTL {
-			t.Errorf("reports are kept for %v", ttl)
+			t.Errorf("got a TTL of %v for reports", ttl)
 		}
 		stop()
 		wg.Wait()
@@ -345,11 +345,11 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 	l.settingsUnread, l.failed = true, 1
 	before := rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val()
 	if f.scheduleReport(time.Now()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
-		t.Error("a Redis that does not answer was called for the view")
+		t.Error("Redis was called for the view during an outage")
 	}
 	l.settingsUnread, l.failed = false, 0
 	if f.scheduleReport(time.Now()); !l.reportWanted { // with the next call
-		t.Error("nothing is to be told")
+		t.Error("no report is due")
 	}
 	l.stopped = true
 	if l.publishReport(); told() != "stopped" {
@@ -365,7 +365,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		}
 	}
 	if !l.reportedWaiters { // the last report had waiters, so one more report follows
-		t.Error("who waited for an instant seems to wait on")
+		t.Error("a short wait is still reported")
 	}
 	l.reportedWaiters, l.reportWanted, l.reportForcesCall = false, false, false
 	for l.low.next() != nil {

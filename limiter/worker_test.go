@@ -232,7 +232,7 @@ func newProcess(t testing.TB, j job) *process {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() && p.stderr.Len() > 0 {
-			t.Logf("worker %d said:\n%s", p.Process.Pid, strings.TrimSpace(p.stderr.String()))
+			t.Logf("stderr of worker %d:\n%s", p.Process.Pid, strings.TrimSpace(p.stderr.String()))
 		}
 	})
 	return p
@@ -265,7 +265,7 @@ func (p *process) moveTo(redis string) (c counters) {
 		err = p.answers.Decode(&c)
 	}
 	if err != nil {
-		p.t.Fatalf("a worker doesn't answer: %v", err)
+		p.t.Fatalf("a worker does not answer: %v", err)
 	}
 	return c
 }

@@ -103,7 +103,7 @@ func TestADRBuckets_FailDuringSlotMigration(t *testing.T) {
 	case err == nil:
 		t.Errorf("ADR: the script runs without a key that it doesn't declare: %s", gone)
 	case strings.HasPrefix(err.Error(), "ASK"), strings.HasPrefix(err.Error(), "MOVED"):
-		t.Errorf("ADR: the client is shown the way (%v): %s", err, gone)
+		t.Errorf("ADR: the client is redirected (%v): %s", err, gone)
 	default:
 		t.Log("ADR:", err) // an error that a client cannot follow
 	}

@@ -70,7 +70,7 @@ func TestState_RestartBeginsQuietAndKeepsABackoff(t *testing.T) {
 			}
 			g = braked.acquire(1, 1)
 			if got := g.backHigh == 10*second; len(g.all()) > 0 || got != c.braked {
-				t.Errorf("with a brake of a minute: %+v", g)
+				t.Errorf("with a backoff of a minute: %+v", g)
 			}
 		})
 	}

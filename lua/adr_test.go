@@ -63,7 +63,7 @@ func TestADRNumbers_RestartBelowTheStoredSnapshot(t *testing.T) {
 		}
 		a.expire(a.versions) // after 45 minutes without a request
 		if _, v := a.publish("HIGH"); v >= stored {
-			t.Errorf("ADR: version %d is above the stored %d: the flaw is gone, and with it the reason for ours", v, stored)
+			t.Errorf("ADR: version %d is above the stored %d: the fault no longer occurs, so our rule has no reason", v, stored)
 		}
 
 		e := newEntity(t, rdb)
@@ -84,7 +84,7 @@ func TestADRQueue_SkipsAnOldRequestAtEachNewOne(t *testing.T) {
 		a.expire(a.lock)
 		a.publish("LOW")
 		if !a.obsolete(queued) {
-			t.Error("ADR: the flaw is gone, and with it the reason for ours")
+			t.Error("ADR: the fault no longer occurs, so our rule has no reason")
 		}
 
 		e := newEntity(t, rdb)
@@ -121,14 +121,14 @@ func TestADRCoalesce_FailedUpgradeSupersedesLow(t *testing.T) {
 		a.publish("HIGH")
 		a.expire(a.lock) // the HIGH publish failed and its lock is removed
 		if !a.obsolete(queued) {
-			t.Error("ADR: the flaw is gone, and with it the reason for ours")
+			t.Error("ADR: the fault no longer occurs, so our rule has no reason")
 		}
 
 		e := newEntity(t, rdb)
 		ours := e.published(low)
 		e.rollback(e.mustAcquire(high, "UPGRADED"))
 		if v := e.begin(ours, "LOW", 0); v.outcome != "PROCEED" {
-			t.Errorf("ours: the LOW twin is %s by a record that was never written", v.outcome)
+			t.Errorf("ours: the LOW request is %s by a record that was never written", v.outcome)
 		}
 	})
 }

@@ -17,13 +17,13 @@ func TestCoalesce_PublishesOneAndCoversOthers(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.mustAcquire(high, "PUBLISHED")
 		if v := e.acquire(high); v.outcome != "PENDING" || v.number != n {
-			e.t.Errorf("while its publish is in the air: %+v", v)
+			e.t.Errorf("before the acknowledgement: %+v", v)
 		}
 		if !e.confirm(n, minute) {
 			e.t.Error("not confirmed")
 		}
 		if v := e.acquire(high); v.outcome != "ALREADY_PROCESSING" || v.number != n {
-			e.t.Errorf("once acknowledged: %+v", v)
+			e.t.Errorf("after the acknowledgement: %+v", v)
 		}
 		if v := e.acquire(low); v.outcome != "ALREADY_PROCESSING" {
 			e.t.Errorf("LOW under HIGH: %+v", v)
@@ -39,7 +39,7 @@ func TestCoalesce_HighUpgradesALowLock(t *testing.T) {
 			e.t.Errorf("upgraded to %d, not above %d", second, first)
 		}
 		if e.confirm(first, minute) {
-			e.t.Error("the replaced request's acknowledgement confirmed the lock of another")
+			e.t.Error("the replaced request's acknowledgement confirmed another lock")
 		}
 		e.mustAcquire(high, "PENDING")
 	})
@@ -87,16 +87,16 @@ func TestLock_CoversStrictUntilAFetchBegins(t *testing.T) {
 		e.mustAcquire(high, "ALREADY_PROCESSING") // relaxed: covered by it
 		follow := e.mustAcquire(strict, "PUBLISHED")
 		if follow <= running {
-			e.t.Errorf("the follow-up %d is not above the running fetch %d", follow, running)
+			e.t.Errorf("the later request %d is not above the running fetch %d", follow, running)
 		}
 		e.confirm(follow, minute)
 		e.mustAcquire(strict, "ALREADY_PROCESSING") // one follow-up is enough
 
 		if e.settle(running, true, "", 0) {
-			e.t.Error("the running fetch released the follow-up's lock")
+			e.t.Error("the running fetch released the later request's lock")
 		}
 		if got := e.peek(follow, "HIGH", 0); got != "PROCEED" {
-			e.t.Errorf("the follow-up is %s by a fetch that began before it", got)
+			e.t.Errorf("the later request is %s by a fetch that began before it", got)
 		}
 	})
 }
@@ -136,7 +136,7 @@ func TestRollback_RemovesOnlyItsPendingLock(t *testing.T) {
 		first := e.mustAcquire(low, "PUBLISHED")
 		second := e.mustAcquire(high, "UPGRADED")
 		if e.rollback(first) {
-			e.t.Error("the replaced request rolled back another's lock")
+			e.t.Error("the replaced request rolled back another lock")
 		}
 		e.mustAcquire(high, "PENDING")
 		if !e.rollback(second) || e.rollback(second) {
@@ -251,7 +251,7 @@ func TestCoolDown_LastsInFullOnceConfirmed(t *testing.T) {
 			e.t.Errorf("the hash ends in %d ms, before its cool-down", left)
 		}
 		if v := e.acquire(refresh); v.outcome != "COOLING" {
-			e.t.Errorf("asked again: %+v", v)
+			e.t.Errorf("requested again: %+v", v)
 		}
 
 		e.forget()
@@ -272,7 +272,7 @@ func TestCoolDown_IsRemovedByARollback(t *testing.T) {
 func TestCoalesce_WritesNothingWithoutAPublish(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		if e.confirm(5, minute) || e.rollback(5) || e.peek(5, "LOW", 0) != "PROCEED" || e.peek(5, "LOW", 5) != "SATISFIED" {
-			e.t.Error("an unknown entity answered as if it were known")
+			e.t.Error("an unknown entity has a state")
 		}
 		if n, err := e.rdb.Exists(e.t.Context(), e.key).Result(); err != nil || n != 0 {
 			e.t.Errorf("the hash exists (%d, %v): it would never expire", n, err)
@@ -386,7 +386,7 @@ func randomSequence(e entity, seed uint64) {
 			}
 			if f.number >= stored {
 				if f.begun < storedAge {
-					fail(step, "an older look at the upstream replaced a newer one")
+					fail(step, "an older response replaced a newer one")
 				}
 				stored, storedAge = f.number, f.begun
 			}

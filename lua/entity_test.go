@@ -227,7 +227,7 @@ func TestScripts_DocumentArgumentsAndResults(t *testing.T) {
 		head, body, _ := strings.Cut(s.Source, "\n\n")
 		for _, word := range []string{"KEYS[1]", "ARGV[1]", "Returns ", "Atomic"} {
 			if !strings.Contains(head, word) && !strings.Contains(s.Source[:strings.Index(s.Source, "\nlocal ")], word) {
-				t.Errorf("%s says nothing of %s at its head", s.Name, word)
+				t.Errorf("the head of %s does not document %s", s.Name, word)
 			}
 		}
 		// Only features of every Redis, and only the declared key.

@@ -41,12 +41,12 @@ func TestBackoff_StopsFurtherSlots(t *testing.T) {
 		b.acquireAfter(0, 0, backoffEvent(60*second, second, sent))
 		g := b.acquire(5, 5)
 		if len(g.all()) > 0 || g.refusalHigh != refusedByBackoff && g.refusalHigh != 1 || g.backHigh != 10*second {
-			t.Errorf("under the brake: %+v", g)
+			t.Errorf("during the backoff: %+v", g)
 		}
 		for _, shorter := range []int64{second, unknown} { // shorter ones do not end it
 			b.acquireAfter(0, 0, backoffEvent(shorter, second, sent))
 			if got := b.backoffEnd(); got < sent+60*second || got > g.now+60*second {
-				t.Errorf("braked until %d s from the refusal, want 60", (got-sent)/second)
+				t.Errorf("got a backoff of %d s, want 60", (got-sent)/second)
 			}
 		}
 	})
@@ -59,7 +59,7 @@ func TestBackoff_LastsAsLongAsReported(t *testing.T) {
 		b.backOff(c, 2*second, second)
 		if g := b.acquire(5, 5); len(g.all()) > 0 || g.backHigh < 2*second-horizon || g.backLow < 2*second-horizon ||
 			g.refusalHigh != refusedByBackoff || g.refusalLow != refusedByBackoff {
-			t.Errorf("under the brake: %+v", g)
+			t.Errorf("during the backoff: %+v", g)
 		}
 		b.backOff(c, second, second)
 		c.advance(2*second - horizon)
@@ -78,7 +78,7 @@ func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 			for _, want := range []int64{1, 2, 4, 8, 16, 32, 60, 60} {
 				b.backOff(c, unknown, second)
 				if got := b.backoffEnd() - c.us(); got != want*second {
-					t.Errorf("round %d: a brake of %d us, want %d s", round, got, want)
+					t.Errorf("round %d: a backoff of %d us, want %d s", round, got, want)
 				}
 				c.set(time.UnixMicro(b.backoffEnd() + second)) // soon after the pause
 			}
@@ -86,7 +86,7 @@ func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 		}
 		b.backOff(c, unknown, 30*second) // or from another base
 		if got := b.backoffEnd() - c.us(); got != 30*second {
-			t.Errorf("a brake of %d us, its base is 30 s", got)
+			t.Errorf("a backoff of %d us, its base is 30 s", got)
 		}
 	})
 }
@@ -103,22 +103,22 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 			c.advance(30_000)
 			b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000))
 			if got := b.backoffEnd(); got != until {
-				t.Fatalf("an answer to what was sent before moved the brake's end by %d us", got-until)
+				t.Fatalf("an answer to what was sent before moved the backoff's end by %d us", got-until)
 			}
 		}
 		c.set(time.UnixMicro(until + second))
 		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // and one arrives very late
 		if got := b.backoffEnd(); got != until {
-			t.Errorf("a late answer braked again, until %d", got)
+			t.Errorf("a late answer caused another backoff, until %d", got)
 		}
 		b.backOff(c, unknown, second)
 		if got := b.backoffEnd() - c.us(); got != 2*second {
-			t.Errorf("the refusal of a call after the brake braked for %d us, want 2 s", got)
+			t.Errorf("the refusal of a call after the backoff caused a backoff of %d us, want 2 s", got)
 		}
 		c.advance(100_000)
 		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // a longer pause is obeyed
 		if got := b.backoffEnd() - c.us(); got != 5*second {
-			t.Errorf("an answer that names 5 s braked for %d us", got)
+			t.Errorf("an answer that names 5 s caused a backoff of %d us", got)
 		}
 	})
 }
@@ -133,7 +133,7 @@ func TestBackoff_RampsUpFromHalfTheRate(t *testing.T) {
 		all := slices.Concat(saturate(b, c, 17*second))
 		slices.Sort(all)
 		if all[0] < end {
-			t.Errorf("a slot %d us before the end of the brake", end-all[0])
+			t.Errorf("a slot %d us before the end of the backoff", end-all[0])
 		}
 		if got := within(all, end, end+second/10); got > 2+450/10/2+1 {
 			t.Errorf("%d slots in the first tenth of a second: a burst", got)
@@ -142,7 +142,7 @@ func TestBackoff_RampsUpFromHalfTheRate(t *testing.T) {
 			want := 450 * min(1, 0.5+0.05*(float64(n)+0.5))
 			got := within(all, end+n*second, end+(n+1)*second)
 			if float64(got) < 0.96*want || float64(got) > 1.03*want {
-				t.Errorf("second %d after the brake: %d slots, want about %.0f", n+1, got, want)
+				t.Errorf("second %d after the backoff: %d slots, want about %.0f", n+1, got, want)
 			}
 		}
 	})
@@ -158,7 +158,7 @@ func TestBackoff_RampsUpAWindowLog(t *testing.T) {
 		end := b.backoffEnd()
 		high, _, _ := play(b, c, 14*second, true, []process{{high: 100, at: c.us()}})
 		if high[0] < end {
-			t.Errorf("a slot %d us before the end of the brake", end-high[0])
+			t.Errorf("a slot %d us before the end of the backoff", end-high[0])
 		}
 		if got := mostInWindow(high[:slices.IndexFunc(high, func(s int64) bool { return s > end+second })], reach-1); got < 20 || got > 22 {
 			t.Errorf("%d slots in a reach of the first second, want 20 to 22 of 40", got)
@@ -166,7 +166,7 @@ func TestBackoff_RampsUpAWindowLog(t *testing.T) {
 		for n := range int64(13) {
 			want := 80 * min(1, 0.5+0.05*float64(n))
 			if got := within(high, end+n*second, end+(n+1)*second); float64(got) < 0.85*want-2 || float64(got) > want+8 {
-				t.Errorf("second %d after the brake: %d slots, want about %.0f", n+1, got, want)
+				t.Errorf("second %d after the backoff: %d slots, want about %.0f", n+1, got, want)
 			}
 		}
 	})
@@ -187,13 +187,13 @@ func TestBackoff_SurvivesAFailoverWithoutABurst(t *testing.T) {
 			t.Fatalf("after the failover: %+v", g)
 		}
 		if got := b.backoffEnd(); got < end || got > end+second {
-			t.Errorf("the brake ends %d us from where it ended before the failover", got-end)
+			t.Errorf("the backoff ends %d us from where it ended before the failover", got-end)
 		}
 		end = b.backoffEnd()
 		all := slices.Concat(saturate(b, c, 14*second))
 		slices.Sort(all)
 		if all[0] < end {
-			t.Errorf("a slot %d us before the end of the brake", end-all[0])
+			t.Errorf("a slot %d us before the end of the backoff", end-all[0])
 		}
 		if got := within(all, end, end+second/10); got > 2+450/10/2+1 {
 			t.Errorf("%d slots in the first tenth of a second: a burst", got)
@@ -236,7 +236,7 @@ func TestBackoff_KeepsItsLengthOverAFailover(t *testing.T) {
 		c.set(time.UnixMicro(b.backoffEnd() + 2*second))
 		b.backOff(c, unknown, second)
 		if got := b.backoffEnd() - c.us(); got != 16*second {
-			t.Errorf("a brake of %d us, want 16 s after one of 8", got)
+			t.Errorf("a backoff of %d us, want 16 s after one of 8", got)
 		}
 	})
 }
@@ -267,7 +267,7 @@ func TestBackoff_GrantsNoSlotInRandomRuns(t *testing.T) {
 				}
 				for _, s := range g.all() {
 					if s < until {
-						t.Fatalf("seed %d: a slot %d us before the end of a brake", seed, until-s)
+						t.Fatalf("seed %d: a slot %d us before the end of a backoff", seed, until-s)
 					}
 				}
 				all = append(all, g.all()...)

@@ -42,37 +42,37 @@ func TestBreaker_SurvivesAnOlderRelease(t *testing.T) {
 		b.more = windowLog(second, 50, 40)
 		b.awake()
 		if reply := b.older(1, 1, ""); reply[0]+reply[1] != 2 {
-			t.Fatalf("the release before got %v", reply)
+			t.Fatalf("the older release got %v", reply)
 		}
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, b.look()[0]))
 		before := b.breaker()
 		for _, happened := range []string{"", forceSecondHalf} {
 			// It obeys the pause as a backoff.
 			if reply := b.older(5, 5, happened); reply[0]+reply[1] != 0 || len(reply) != 8 {
-				t.Errorf("in a pause the release before got %v", reply)
+				t.Errorf("in a pause the older release got %v", reply)
 			}
 		}
 		if s := b.breaker(); s == nil || *s != *before {
-			t.Errorf("it made %+v of %+v", s, before)
+			t.Errorf("got breaker %+v, want %+v", s, before)
 		}
 		b.shiftBreaker(-6 * second)
 		before = b.breaker()
 		if reply := b.older(1, 1, ""); reply[0]+reply[1] != 2 {
-			t.Errorf("when a probe is due the release before got %v; want 2, for it knows no better", reply)
+			t.Errorf("when a probe is due the older release got %v; want 2, because it has no breaker", reply)
 		}
 		if s := b.breaker(); s == nil || *s != *before {
-			t.Errorf("it made %+v of %+v", s, before)
+			t.Errorf("got breaker %+v, want %+v", s, before)
 		}
 		g := b.acquire(5, 5)
 		if len(g.all()) != 1 {
 			t.Fatalf("the probe: %+v", g)
 		}
 		if reply := b.older(5, 5, ""); reply[0]+reply[1] != 0 {
-			t.Errorf("in the next pause the release before got %v", reply)
+			t.Errorf("in the next pause the older release got %v", reply)
 		}
 		b.acquireAfter(0, 0, closeEvent(g.all()[0]))
 		if reply := b.older(1, 1, ""); reply[0]+reply[1] == 0 {
-			t.Errorf("after its end the release before got %v", reply)
+			t.Errorf("after its end the older release got %v", reply)
 		}
 		if g := b.acquire(1, 1); len(g.all()) == 0 || b.breaker() != nil {
 			t.Errorf("after its end: %+v", g)
@@ -88,7 +88,7 @@ func TestBreaker_OlderReleasesBackoffDelaysProbe(t *testing.T) {
 		began := c.us()
 		b.older(0, 0, backoffEvent(2*second, second, c.us()))
 		if s := b.breaker(); s == nil || s.next != began+5*second {
-			t.Errorf("a short brake: %+v", s)
+			t.Errorf("a short backoff: %+v", s)
 		}
 		b.older(0, 0, backoffEvent(9*second, second, c.us()))
 		c.advance(9 * second)
@@ -107,7 +107,7 @@ func TestBreaker_ClosesIfAnOlderReleaseLostState(t *testing.T) {
 		b.older(1, 1, "")
 		b.acquire(1, 1)
 		if s := b.breaker(); s != nil {
-			t.Errorf("the stop goes on: %+v", s)
+			t.Errorf("the breaker stays open: %+v", s)
 		}
 		c.advance(quiet + 300*second)
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
@@ -165,7 +165,7 @@ func TestBreaker_SurvivesFailoverAndClockStep(t *testing.T) {
 			}
 			b.acquireAfter(0, 0, closeEvent(min(sent, now))) // from before, by the old clock
 			if b.breaker() == nil {
-				t.Errorf("%s: a healthy answer of before ended it", name)
+				t.Errorf("%s: a success of before ended it", name)
 			}
 			if got := asks(b, c, 30*second, 5, 5); len(got) != 2 || got[0] != now+4*second || got[1] != now+14*second {
 				t.Errorf("%s: probes at %v from %d", name, got, now)
@@ -187,7 +187,7 @@ func TestBreaker_KeepsLinesOfALaterFormat(t *testing.T) {
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(b.acquire(1, 0).high[0]))
 		if s := b.state(); !strings.HasSuffix(s, "\nfields of a later release") || strings.Count(s, "\nP") != 1 || b.breaker() != nil {
-			t.Errorf("lifted, the state became %q", s)
+			t.Errorf("closed, the state became %q", s)
 		}
 	})
 }

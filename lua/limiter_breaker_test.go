@@ -52,7 +52,7 @@ func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 		sent := b.acquire(1, 1).now
 		told := b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent))
 		if told.refusalHigh != refusedByBreaker || told.refusalLow != refusedByBreaker || told.backHigh != 0 {
-			t.Errorf("who told of it learns %+v", told)
+			t.Errorf("got reply to the report %+v", told)
 		}
 		g := b.acquire(64, 64)
 		if len(g.all()) > 0 || g.refusalHigh != refusedByBreaker || g.refusalLow != refusedByBreaker || g.backHigh < 1 || g.backHigh > second/2 {
@@ -60,7 +60,7 @@ func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 		}
 		s := b.breaker()
 		if s == nil || s.next != s.began+5*second || s.began < told.now || s.began > g.now || s.most != 60*second {
-			t.Fatalf("shown is %+v", s)
+			t.Fatalf("got state %+v", s)
 		}
 		// The breaker after its pause: the probe is due.
 		b.shiftBreaker(-6 * second)
@@ -73,7 +73,7 @@ func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 		}
 		lifted := b.acquireAfter(0, 0, closeEvent(g.high[0]))
 		if lifted.refusalHigh != 0 || b.breaker() != nil {
-			t.Errorf("after a healthy answer: %+v", lifted)
+			t.Errorf("after a success: %+v", lifted)
 		}
 		if got := b.look(); got[4] < lifted.now || got[4] > got[0] || got[5] < 500 || got[5] >= 1000 {
 			t.Errorf("after its end the rate is %d thousandths, from %d on", got[5], got[4])
@@ -231,11 +231,11 @@ func TestBreaker_IgnoresReportsOfEarlierCalls(t *testing.T) {
 		c.advance(30 * second) // the first probe times out
 		b.acquireAfter(0, 0, openEvent(second, second, failed)+" "+openEvent(second, second, ended-1))
 		if s := b.breaker(); s != nil {
-			t.Errorf("an old failure began %+v", s)
+			t.Errorf("an old failure opened the breaker %+v", s)
 		}
 		b.acquireAfter(0, 0, openEvent(second, second, ended))
 		if b.breaker() == nil {
-			t.Error("a new one began none")
+			t.Error("a new failure did not open the breaker")
 		}
 		b.acquireAfter(0, 0, closeEvent(healthy)) // sent twice, because the first outcome was unknown
 		if b.breaker() == nil {
@@ -254,24 +254,24 @@ func TestBreaker_IgnoresSuccessOfEarlierCalls(t *testing.T) {
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(sent)+" "+closeEvent(c.us()-second))
 		if b.breaker() == nil {
-			t.Error("a call sent before the stop ended it")
+			t.Error("a call sent before the opening closed the breaker")
 		}
 		b.acquireAfter(0, 0, closeEvent(c.us()-second+1))
 		if b.breaker() != nil {
-			t.Error("a call sent after it began did not end it")
+			t.Error("a call sent after the opening did not close the breaker")
 		}
 		b.backOff(c, 20*second, second)
 		until := b.backoffEnd()
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(c.us()))
 		if got := b.backoffEnd(); got != until {
-			t.Errorf("a healthy answer moved the end of a brake by %d us", got-until)
+			t.Errorf("a success moved the end of a backoff by %d us", got-until)
 		}
 		b.revision, b.stopped = 1, 1
 		b.acquireAfter(0, 0, closeEvent(c.us()))
 		c.advance(60 * second)
 		if g := b.acquire(1, 1); len(g.all()) > 0 || g.refusalHigh != refusedByStop {
-			t.Errorf("a healthy answer ended an emergency stop: %+v", g)
+			t.Errorf("a success ended an emergency stop: %+v", g)
 		}
 	})
 }
@@ -293,7 +293,7 @@ func TestBreaker_RampsUpFromHalfTheRate(t *testing.T) {
 		for n := range int64(13) {
 			want := 450 * min(1, 0.5+0.05*(float64(n)+0.5))
 			if got := within(all, end+n*second, end+(n+1)*second); float64(got) < 0.96*want || float64(got) > 1.03*want {
-				t.Errorf("second %d after the stop: %d slots, want about %.0f", n+1, got, want)
+				t.Errorf("second %d after the breaker closed: %d slots, want about %.0f", n+1, got, want)
 			}
 		}
 	})
@@ -307,16 +307,16 @@ func TestBreaker_BackoffDelaysTheNextProbe(t *testing.T) {
 		began := c.us()
 		b.backOff(c, 2*second, second) // ends before the probe
 		if s := b.breaker(); s.next != began+5*second {
-			t.Errorf("a short brake: the next probe after %d us", s.next-began)
+			t.Errorf("a short backoff: the next probe after %d us", s.next-began)
 		}
 		b.backOff(c, 20*second, second)
 		if s := b.breaker(); s.next != began+20*second || b.backoffEnd() != began+20*second {
-			t.Errorf("a long brake: the next probe after %d us", s.next-began)
+			t.Errorf("a long backoff: the next probe after %d us", s.next-began)
 		}
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(c.us()))
 		if b.breaker() != nil || b.backoffEnd() != began+20*second {
-			t.Errorf("lifted, it brakes until %d us", b.backoffEnd()-began)
+			t.Errorf("closed, the backoff lasts until %d us", b.backoffEnd()-began)
 		}
 		all := slices.Concat(saturate(b, c, 21*second))
 		if slices.Sort(all); all[0] < began+20*second {
@@ -326,7 +326,7 @@ func TestBreaker_BackoffDelaysTheNextProbe(t *testing.T) {
 		began = c.us()
 		b.backOff(c, 7*second, second)
 		if probes := asks(b, c, 25*second, 5, 5); len(probes) != 2 || probes[0] != began+7*second || probes[1] != began+17*second {
-			t.Errorf("probes at %v, the stop began at %d", probes, began)
+			t.Errorf("probes at %v, the breaker opened at %d", probes, began)
 		}
 	})
 }
@@ -346,7 +346,7 @@ func TestBreaker_LaterBackoffStartsFromItsBase(t *testing.T) {
 		c.advance(second)
 		b.backOff(c, unknown, second)
 		if got := b.backoffEnd() - c.us(); got != second {
-			t.Errorf("a brake of %d us, want 1 s", got)
+			t.Errorf("a backoff of %d us, want 1 s", got)
 		}
 	})
 }
@@ -392,12 +392,12 @@ func TestBreaker_DisablesTheFastPath(t *testing.T) {
 		b.awake()
 		b.acquire(1, 1)
 		if !b.calm(c.us()) {
-			t.Fatal("the second half decides all calls")
+			t.Fatal("the full path decides all calls")
 		}
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		for range 700 {
 			if b.calm(c.us()) {
-				t.Fatal("the first half would decide this call")
+				t.Fatal("the fast path would decide this call")
 			}
 			c.advance(100_000)
 			b.acquire(1, 1)
@@ -406,7 +406,7 @@ func TestBreaker_DisablesTheFastPath(t *testing.T) {
 		c.advance(ramp)
 		b.acquire(1, 1)
 		if !b.calm(c.us()) {
-			t.Error("after its end the second half decides all calls")
+			t.Error("after its end the full path decides all calls")
 		}
 		b.bothPaths(5, 5)
 	})
@@ -440,7 +440,7 @@ func TestBreaker_HoldsInRandomReportOrders(t *testing.T) {
 				case in == nil || now.began != in.began:
 					granted, last = 0, now.began
 					if len(g.all()) > 0 {
-						t.Fatalf("seed %d: %v granted as the stop began", seed, g)
+						t.Fatalf("seed %d: %v granted when the breaker opened", seed, g)
 					}
 				case len(g.all()) > 1 || (len(g.all()) == 1 && g.all()[0] < in.next):
 					t.Fatalf("seed %d: %+v from %+v", seed, g, in)

@@ -35,7 +35,7 @@ func TestDay_HighGetsTheLastCall(t *testing.T) {
 		b := newBucket(t, rdb)
 		b.onDay(30, 0)
 		if g := b.acquire(9, 9); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount || g.refusalLow != refusedByDayCount {
-			t.Fatalf("granted %+v before it is known what the day had", g)
+			t.Fatalf("got grant %+v before it is known what the day had", g)
 		}
 		b.awake()
 		b.acquireAfter(0, 0, forceSecondHalf)
@@ -208,7 +208,7 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 				for clock.set(now.Add(-2 * time.Second)); clock.now.Before(now); clock.advance(100_000) {
 					if g := b.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount || g.refusalLow != refusedByDayCount ||
 						g.backHigh < 1 || g.backHigh > 100_000 || g.backLow < 1 || g.backLow > 100_000 {
-						t.Fatalf("before the count is told: %+v", g)
+						t.Fatalf("before the count is restored: %+v", g)
 					}
 				}
 				if g := b.acquireAfter(0, 0, c.told); g.used != c.want {
@@ -216,7 +216,7 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 				}
 				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process, late
 				if len(g.high) != 1 || len(g.low) != 1 || g.used != c.want+2 {
-					t.Errorf("once it is counted: %+v, want %d calls", g, c.want+2)
+					t.Errorf("after the count is restored: %+v, want %d calls", g, c.want+2)
 				}
 			})
 		})

@@ -32,7 +32,7 @@ func TestRefund_ReturnsExactlyOneSlot(t *testing.T) {
 		b.awake()
 		g := b.acquire(10, 0)
 		if len(g.high) != 10 {
-			t.Fatalf("granted %+v", g)
+			t.Fatalf("got grant %+v", g)
 		}
 		lanes := b.state()[atTATs:atUsed] + b.state()[atTAT3:atTAT3+16]
 		for got := g.high[9]; ; { // a slot in the future stays until it has passed
@@ -42,18 +42,18 @@ func TestRefund_ReturnsExactlyOneSlot(t *testing.T) {
 		}
 		told := b.acquireAfter(0, 0, unspent(g.high[3]))
 		if now := b.state()[atTATs:atUsed] + b.state()[atTAT3:atTAT3+16]; now != lanes {
-			t.Errorf("a refund moved the lanes from %q to %q", lanes, now)
+			t.Errorf("a refund moved the partitions from %q to %q", lanes, now)
 		}
 		rings := b.windowLogs()
 		if len(rings[0]) != 9 || len(rings[1]) != 9 || told.used != 9 {
-			t.Errorf("after a refund the rings have %d and %d slots, the day %d; want 9", len(rings[0]), len(rings[1]), told.used)
+			t.Errorf("after a refund the logs have %d and %d slots, the day %d; want 9", len(rings[0]), len(rings[1]), told.used)
 		}
 		b.acquireAfter(0, 0, unspent(g.high[3]-1, g.now-60*second))
 		if again := b.windowLogs(); !slices.EqualFunc(rings, again, slices.Equal) {
-			t.Errorf("refunds of slots that nobody had changed the rings from %v to %v", rings, again)
+			t.Errorf("refunds of slots that nobody had changed the logs from %v to %v", rings, again)
 		}
 		if g := b.acquire(5, 0); len(g.high) != 1 || g.refusalHigh != 2 {
-			t.Errorf("with a place back HIGH got %+v", g)
+			t.Errorf("with a slot returned HIGH got %+v", g)
 		}
 	})
 }
@@ -68,11 +68,11 @@ func TestRefund_OfASharedSlotReturnsOneCall(t *testing.T) {
 		c.advance(second)
 		b.acquireAfter(0, 0, unspent(g.high[0]))
 		if g := b.acquire(9, 0); len(g.high) != 1 {
-			t.Errorf("one refund gave %d places back", len(g.high))
+			t.Errorf("one refund returned %d slots", len(g.high))
 		}
 		b.acquireAfter(0, 0, unspent(g.high[1], g.high[2]))
 		if g := b.acquire(9, 0); len(g.high) != 2 {
-			t.Errorf("two refunds gave %d places back", len(g.high))
+			t.Errorf("two refunds returned %d slots", len(g.high))
 		}
 	})
 }
@@ -105,7 +105,7 @@ func TestRefund_NeverExceedsTheLogsLimit(t *testing.T) {
 			}
 			slices.Sort(spent)
 			if got := mostInWindow(spent, reach-1); got > n {
-				t.Fatalf("seed %d: %d calls in a reach, the ring has %d", seed, got, n)
+				t.Fatalf("seed %d: %d calls in a reach, the log has %d", seed, got, n)
 			}
 		})
 	}
@@ -123,11 +123,11 @@ func TestRefund_OfLostStateHasNoEffect(t *testing.T) {
 		b.failOver()
 		lost := b.acquireAfter(0, 0, unspent(old.high...)+" used 0 0 0 0")
 		if rings := b.windowLogs(); len(rings[0]) != 10 || lost.used != 10 {
-			t.Errorf("the ring has %d slots, the day %d calls; want 10", len(rings[0]), lost.used)
+			t.Errorf("the log has %d slots, the day %d calls; want 10", len(rings[0]), lost.used)
 		}
 		b.acquireAfter(0, 0, unspent(old.high...))
 		if rings := b.windowLogs(); len(rings[0]) != 10 || b.acquire(0, 0).used != 10 {
-			t.Errorf("later the ring has %d slots, the day %d calls; want 10", len(rings[0]), b.acquire(0, 0).used)
+			t.Errorf("later the log has %d slots, the day %d calls; want 10", len(rings[0]), b.acquire(0, 0).used)
 		}
 	})
 }
@@ -200,7 +200,7 @@ func TestClockStep_ReportedTwiceHasOneEffect(t *testing.T) {
 		}
 		b.acquireAfter(0, 0, fmt.Sprintf("step %d", seen[4])) // a late report
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
-			t.Errorf("after a straggler: %+v", g)
+			t.Errorf("after a late report: %+v", g)
 		}
 	})
 }
@@ -219,7 +219,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 		state := b.state()
 		shown := b.look()
 		if b.state() != state {
-			t.Errorf("a look changed the state from\n%q to\n%q", state, b.state())
+			t.Errorf("a read changed the state from\n%q to\n%q", state, b.state())
 		}
 		if shown[0] < g.now || shown[0] > g.now+60*second || shown[1] > g.now-10*second {
 			t.Errorf("now and birth are %v, the acquire was at %d", shown[:2], g.now)
@@ -234,7 +234,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 			3, 50_000, 250_000, 5, end,
 		}
 		if len(shown) != 2+len(want) {
-			t.Fatalf("shown are %v", shown)
+			t.Fatalf("got state %v", shown)
 		}
 		for i := range want {
 			const high, shared = 7, 8 // these grow while the clock runs
@@ -254,10 +254,10 @@ func TestRead_ReturnsEachState(t *testing.T) {
 			state := b.state()
 			shown := b.look()
 			if b.state() != state {
-				t.Errorf("%s: a look changed the state", what)
+				t.Errorf("%s: a read changed the state", what)
 			}
 			if !slices.Equal(shown[:7], want) {
-				t.Errorf("%s: shown are %v, want %v", what, shown[:7], want)
+				t.Errorf("%s: got state %v, want %v", what, shown[:7], want)
 			}
 		}
 		b.acquire(0, 0)
@@ -266,11 +266,11 @@ func TestRead_ReturnsEachState(t *testing.T) {
 		birth := c.us() - 10*second
 		b.acquire(25, 0)
 		if got := b.look()[7:12]; !slices.Equal(got, []int64{1, second, 0, 0, 0}) {
-			t.Errorf("the used lanes show %v", got)
+			t.Errorf("the used partitions show %v", got)
 		}
 		c.advance(20_000)
 		if got := b.look()[7:12]; !slices.Equal(got, []int64{1, second, 2, 6, 0}) {
-			t.Errorf("20 ms later the lanes show %v", got)
+			t.Errorf("20 ms later the partitions show %v", got)
 		}
 		b.backOff(c, 2*second, second)
 		look("backoff", []int64{c.us(), birth, 0, 0, c.us() + 2*second, 500, 0})
@@ -281,7 +281,7 @@ func TestRead_ReturnsEachState(t *testing.T) {
 		look("stopped", []int64{c.us(), birth, 1, 1, c.us() - 5*second, 750, 0})
 		b.setState("garbled")
 		if shown := b.look(); len(shown) != 0 {
-			t.Errorf("a garbled state shows %v", shown)
+			t.Errorf("a malformed state shows %v", shown)
 		}
 	})
 }
@@ -296,7 +296,7 @@ func TestRead_CountsSlotsWithinTheReach(t *testing.T) {
 		b.acquire(2, 0)
 		for _, want := range []int64{5, 2, 0} {
 			if got := b.look()[7:]; !slices.Equal(got, []int64{2, 2 * second, 6, 4, want}) {
-				t.Errorf("the ring shows %v, want %d used", got, want)
+				t.Errorf("the log shows %v, want %d used", got, want)
 			}
 			c.advance(second)
 		}

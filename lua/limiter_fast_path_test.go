@@ -37,10 +37,10 @@ func (b bucket) bothPaths(nHigh, nLow int) {
 		b.t.Fatal(err)
 	}
 	if !slices.Equal(first, second) {
-		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe first half returns %v,\nthe second        %v", nHigh, nLow, before, first, second)
+		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe fast path returns %v,\nthe full path %v", nHigh, nLow, before, first, second)
 	}
 	if other := b.state(); state != other {
-		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe first half leaves\n%q,\nthe second\n%q", nHigh, nLow, before, state, other)
+		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe fast path leaves\n%q,\nthe full path\n%q", nHigh, nLow, before, state, other)
 	}
 }
 
@@ -107,9 +107,9 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("the first half decided %d of %d calls", byFirst, calls)
+	t.Logf("the fast path decided %d of %d calls", byFirst, calls)
 	if byFirst < calls*2/3 {
-		t.Errorf("the first half decided only %d of %d calls: nothing was compared in the others", byFirst, calls)
+		t.Errorf("the fast path decided only %d of %d calls; the others were not compared", byFirst, calls)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestFastPath_LeavesTheRestToLow(t *testing.T) {
 		b.acquire(0, 0)
 		c.advance(second)
 		if !b.calm(c.us()) {
-			t.Fatal("the second half decides this call")
+			t.Fatal("the full path decides this call")
 		}
 		b.bothPaths(200, 50)
 	})
@@ -135,13 +135,13 @@ func TestFastPath_LeavesOtherCallsAlone(t *testing.T) {
 		b.awake()
 		b.acquire(0, 0)
 		if !b.calm(c.us()) {
-			t.Fatal("the second half decides all calls")
+			t.Fatal("the full path decides all calls")
 		}
 		for name, change := range map[string]func(b *bucket){
 			"another revision": func(b *bucket) { b.revision = 1 },
 			"stopped":          func(b *bucket) { b.revision, b.stopped = 1, 1 },
 			"another limit":    func(b *bucket) { b.more = day(5000, 0) },
-			"a ring":           func(b *bucket) { b.more = windowLog(second, 5, 3) + b.more },
+			"a log":            func(b *bucket) { b.more = windowLog(second, 5, 3) + b.more },
 			"a lane for low":   func(b *bucket) { b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} },
 			"a rate cap":       func(b *bucket) { b.rateCap = digits(never, never, c.us()) },
 			"a failover":       func(b *bucket) { b.failOver() },
@@ -179,7 +179,7 @@ func TestFastPath_AgreesOnEveryRedis(t *testing.T) {
 		second := b.acquireAfter(3, 3, forceSecondHalf)
 		for _, g := range []grant{first, second} {
 			if len(g.high) != 3 || len(g.low) != 3 || g.backHigh != 0 || g.backLow != 0 || g.used != 6 {
-				t.Errorf("granted %+v", g)
+				t.Errorf("got grant %+v", g)
 			}
 		}
 	})

@@ -115,7 +115,7 @@ func TestMidnight_ForgetsPastDaysAfterIdleness(t *testing.T) {
 			b.awake()
 			b.put(atUsed, digits(200))
 			if g := b.acquire(1, 1); len(g.all()) > 0 {
-				t.Fatalf("granted %+v of a day that is used up", g)
+				t.Fatalf("got grant %+v of a day that is used up", g)
 			}
 			c.set(time.Date(2027, 1, c.now.Day(), 23, 59, 55, 0, time.UTC))
 			b.put(atUsed, digits(100))

@@ -25,13 +25,13 @@ func TestRevision_NewestIsInForce(t *testing.T) {
 		old.more = windowLog(60*second, 50, 40)
 		old.awake()
 		if g := old.acquire(5, 5); len(g.high) != 5 || len(g.low) != 5 {
-			t.Fatalf("granted %+v", g)
+			t.Fatalf("got grant %+v", g)
 		}
 		newer := old.with(1, nexonLanes, windowLog(60*second, 20, 15))
 		newer.stopped = 1
 		for _, b := range []bucket{newer, old} {
 			if g := b.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByStop || g.refusalLow != refusedByStop || g.backHigh < 1 || g.backHigh > second {
-				t.Errorf("revision %d after the stop: %+v", b.revision, g)
+				t.Errorf("revision %d after the breaker closed: %+v", b.revision, g)
 			}
 		}
 		newest := newer.with(2, nexonLanes, windowLog(60*second, 20, 15))
@@ -85,13 +85,13 @@ func TestRevision_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 			}
 			slices.Sort(after)
 			if got := mostInWindow(after, second); got > bound(to, second) {
-				t.Errorf("seed %d: %d slots in a second granted by lanes %v, their bound is %d", seed, got, to, bound(to, second))
+				t.Errorf("seed %d: %d slots in a second granted by partitions %v, their bound is %d", seed, got, to, bound(to, second))
 			}
 			union := slices.Concat(before, after)
 			slices.Sort(union)
 			for _, window := range []int64{10_000, 50_000, 200_000, second} {
 				if got, most := mostInWindow(union, window), max(bound(from, window), bound(to, window)); got > most {
-					t.Errorf("seed %d: %d slots in %d us over the change of lanes %v to %v, the bound of the greater is %d",
+					t.Errorf("seed %d: %d slots in %d us over the change of partitions %v to %v, the bound of the greater is %d",
 						seed, got, window, from, to, most)
 				}
 			}
@@ -184,10 +184,10 @@ func TestRevision_RaisedLimitServesWaitersAtOnce(t *testing.T) {
 		g := b.acquire(20, 0)
 		g.low = b.acquire(0, 20).low
 		if len(g.high) != 20 || len(g.low) != 0 {
-			t.Fatalf("granted %+v", g)
+			t.Fatalf("got grant %+v", g)
 		}
 		if g := b.acquire(50, 0); g.backHigh > 60*second {
-			t.Errorf("HIGH is told to return in %d s, the first place is free in 60", g.backHigh/second)
+			t.Errorf("HIGH must call again in %d s, the first slot is free in 60", g.backHigh/second)
 		}
 	})
 }
@@ -211,9 +211,9 @@ func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 			high: true, both: 350, one: 200 + 350,
 		},
 		"rings":              {a: bucket{more: windowLog(reach, 20, 20)}, b: bucket{more: windowLog(reach, 30, 10)}, high: true, both: 20, one: 30},
-		"LOW's of rings":     {a: bucket{more: windowLog(reach, 20, 20)}, b: bucket{more: windowLog(reach, 30, 5)}, low: true, both: 5, one: 5},
+		"LOW's of logs":      {a: bucket{more: windowLog(reach, 20, 20)}, b: bucket{more: windowLog(reach, 30, 5)}, low: true, both: 5, one: 5},
 		"LOW's of the laxer": {a: bucket{more: windowLog(reach, 30, 5)}, b: bucket{more: windowLog(reach, 20, 20)}, low: true, both: 5, one: 20},
-		"a ring one knows":   {a: bucket{more: windowLog(reach, 5, 5)}, b: bucket{more: windowLog(second, 18, 18)}, high: true, both: 5, one: 36},
+		"a log one knows":    {a: bucket{more: windowLog(reach, 5, 5)}, b: bucket{more: windowLog(second, 18, 18)}, high: true, both: 5, one: 36},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(b bucket, clock *clock) {
@@ -246,7 +246,7 @@ func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 				}
 				clock.advance(reach)
 				if got := measure(b); got > c.one*103/100+1 || got < c.one*97/100-1 {
-					t.Errorf("%d slots in 2 s once the other is gone, want %d", got, c.one)
+					t.Errorf("%d slots in 2 s after the other stopped, want %d", got, c.one)
 				}
 			})
 		})
@@ -316,7 +316,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 			c.advance(200_000)
 		}
 		if got != 100 {
-			t.Errorf("the caller that knows no day got %d calls of a day of 100", got)
+			t.Errorf("the caller without a day got %d calls of a day of 100", got)
 		}
 		c.set(time.Date(2027, 1, 16, 0, 0, 9, 500_000_000, time.UTC))
 		b.acquire(0, 0)
@@ -330,7 +330,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 			c.advance(100_000)
 		}
 		if got < 75 || got > 100 {
-			t.Errorf("the caller that knows no day got %d calls of the new day of 100", got)
+			t.Errorf("the caller without a day got %d calls of the new day of 100", got)
 		}
 		c.advance(2*epoch + second) // the other callers are silent, so the day is dropped
 		if g := dayless.acquire(50, 50); len(g.all()) != 100 {
@@ -362,14 +362,14 @@ func TestRevision_StopKeepsTheCounts(t *testing.T) {
 				for range 1 + rng.IntN(6) {
 					g := b.acquire(rng.IntN(40), rng.IntN(40))
 					if b.stopped == 1 && (len(g.all()) > 0 || len(stale.acquire(5, 5).all()) > 0) {
-						t.Fatalf("seed %d: granted %v while stopped", seed, g)
+						t.Fatalf("seed %d: got grant %v while stopped", seed, g)
 					}
 					all = append(all, g.all()...)
 					c.advance(rng.Int64N(200_000))
 				}
 			}
 			if len(all) == 0 || mostInWindow(all, 10*second-1) > 90 || len(b.windowLogs()[0]) != min(90, len(all)) {
-				t.Errorf("seed %d: %d slots, at most %d in ten seconds of 90, the ring has %d",
+				t.Errorf("seed %d: %d slots, at most %d in ten seconds of 90, the log has %d",
 					seed, len(all), mostInWindow(all, 10*second-1), len(b.windowLogs()[0]))
 			}
 		})

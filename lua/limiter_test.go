@@ -16,10 +16,10 @@ func TestState_EmptyBeginsQuiet(t *testing.T) {
 		b := newBucket(t, rdb)
 		g := b.acquire(1, 1)
 		if len(g.high)+len(g.low) != 0 {
-			t.Fatalf("granted %+v on an empty state", g)
+			t.Fatalf("got grant %+v on an empty state", g)
 		}
 		if g.backHigh < quiet-horizon || g.backHigh > quiet || g.backLow < quiet-horizon {
-			t.Errorf("asked to return in %d and %d us, quiet lasts %d", g.backHigh, g.backLow, quiet)
+			t.Errorf("next calls in %d and %d us, quiet lasts %d", g.backHigh, g.backLow, quiet)
 		}
 	})
 }
@@ -47,10 +47,10 @@ func TestAcquire_GrantsAlikeOnEveryRedis(t *testing.T) {
 			}
 		}
 		if len(g.low) == 0 || len(g.low) > 52 || g.backLow <= 0 || g.backLow > horizon {
-			t.Errorf("LOW got %d slots and returns in %d us", len(g.low), g.backLow)
+			t.Errorf("LOW got %d slots and calls again in %d us", len(g.low), g.backLow)
 		}
 		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
-			t.Errorf("the state expires in %v (%v): then it would be forgotten", ttl, err)
+			t.Errorf("the state expires in %v (%v): it must never expire", ttl, err)
 		}
 	})
 }
@@ -110,7 +110,7 @@ func TestAcquire_SaturatedLaneIsNeverIdle(t *testing.T) {
 				slices.Sort(low)
 				share := float64(len(low)) / (20 * second / 2_858)
 				perPermit := float64(calls) / float64(len(low))
-				t.Logf("%d LOW slots, %.2f %% of the lane, %.3f calls a permit", len(low), 100*share, perPermit)
+				t.Logf("%d LOW slots, %.2f %% of the partition, %.3f calls a permit", len(low), 100*share, perPermit)
 				if share < c.leastShare || perPermit > c.perPermit {
 					t.Errorf("want at least %.1f %% and at most %.2f calls a permit", 100*c.leastShare, c.perPermit)
 				}
@@ -158,7 +158,7 @@ func TestState_LostOrForeignBeginsQuiet(t *testing.T) {
 			"too short":        func(s string) string { return s[:60] },
 			"letters in place": func(s string) string { return s[:atCalm] + digits(0) + s[atName:atNow] + "abc" + s[atNow+3:] },
 			"unknown section":  func(s string) string { return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "L", "X", 1) },
-			"a ring too many": func(s string) string {
+			"a log too many": func(s string) string {
 				return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "\n\n", "\n"+digits(clock.now.UnixMicro())+"\n", 1)
 			},
 			"after a failover": func(s string) string {
@@ -211,7 +211,7 @@ func TestState_LowerOfTwoLimitsApplies(t *testing.T) {
 		}
 		clock.advance(5 * second)
 		if got := rate(); got < 350/2 {
-			t.Errorf("%d LOW slots in half a second once it has gone", got)
+			t.Errorf("%d LOW slots in half a second after it stopped", got)
 		}
 		b.acquire(0, 0)
 		if again := slow.acquire(0, 200); len(again.low) > 7+horizon/5_716+1 {
@@ -238,7 +238,7 @@ func TestAcquire_LowReserveSurvivesHighLoad(t *testing.T) {
 		at := clock.now.UnixMicro()
 		_, low, _ := play(b, clock, 10*second, true, []process{{high: 2000, low: 500, at: at}})
 		if len(low) < 490 {
-			t.Errorf("LOW got %d of the 500 slots of its own lane", len(low))
+			t.Errorf("LOW got %d of the 500 slots of its own partition", len(low))
 		}
 	})
 }
@@ -251,7 +251,7 @@ func TestState_FailoverToASlowerClockBeginsQuiet(t *testing.T) {
 		b.setState(s[:2] + strings.Repeat("a", 40) + s[42:]) // written with another replication ID
 		clock.advance(-5_000)
 		if g := b.acquire(5, 5); len(g.high)+len(g.low) > 0 {
-			t.Errorf("granted %+v", g)
+			t.Errorf("got grant %+v", g)
 		}
 	})
 }

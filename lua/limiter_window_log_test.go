@@ -22,17 +22,17 @@ func TestWindowLog_GrantsAlikeOnEveryRedis(t *testing.T) {
 		b.awake()
 		low := b.acquire(0, 9)
 		if len(low.low) != 3 || low.refusalLow != 1 || low.backLow != 10*second {
-			t.Errorf("LOW got %+v, want 3 of 5 slots, and to return in 10 s: a place may become free", low)
+			t.Errorf("LOW got %+v, want 3 of 5 slots, and the next call in 10 s: a slot can become free", low)
 		}
 		high := b.acquire(9, 0)
 		if len(high.high) != 2 || high.high[0] != high.now || high.refusalHigh != 1 || high.backHigh != 10*second {
 			t.Errorf("HIGH got %+v, want the 2 that LOW left, at once", high)
 		}
 		if rings := b.windowLogs(); len(rings) != 1 || !slices.Equal(rings[0], slices.Concat(low.low, high.high)) {
-			t.Errorf("the ring holds %v", rings)
+			t.Errorf("the log holds %v", rings)
 		}
 		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
-			t.Errorf("the state expires in %v (%v): then the window would be forgotten", ttl, err)
+			t.Errorf("the state expires in %v (%v): it must never expire", ttl, err)
 		}
 	})
 }
@@ -65,10 +65,10 @@ func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 				}
 			}
 			if !slices.IsSorted(all) {
-				t.Fatalf("seed %d: the slots are out of order, and the ring with them", seed)
+				t.Fatalf("seed %d: the slots are out of order, and the log with them", seed)
 			}
 			if got := mostInWindow(all, reach-1); got > int(n) {
-				t.Fatalf("seed %d: %d slots in a reach, the ring has %d", seed, got, n)
+				t.Fatalf("seed %d: %d slots in a reach, the log has %d", seed, got, n)
 			}
 		})
 	}
@@ -97,7 +97,7 @@ func TestWindowLog_SaturatedIsUsedUp(t *testing.T) {
 				from := clock.us() - 15*reach
 				got := within(high, from, from+15*reach) + within(lows, from, from+15*reach)
 				share := float64(got) / float64(15*c.want)
-				t.Logf("%.1f %% of the ring, %d calls for %d slots", 100*share, calls, len(high)+len(lows))
+				t.Logf("%.1f %% of the log, %d calls for %d slots", 100*share, calls, len(high)+len(lows))
 				if share < 0.99 {
 					t.Errorf("%d slots in 15 reaches of %d", got, c.want)
 				}
@@ -149,7 +149,7 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 				all, low = append(all, g.all()...), append(low, g.low...)
 				for i, r := range b.windowLogs() {
 					if want := slices.Concat(before[i], g.all()); !slices.Equal(r, want[len(want)-len(r):]) {
-						t.Fatalf("seed %d: granted %v, ring %d was %v and is %v", seed, g.all(), i, before[i], r)
+						t.Fatalf("seed %d: got grant %v, log %d was %v and is %v", seed, g.all(), i, before[i], r)
 					}
 				}
 				after := b.numbers(b.state()[atTATs : atUsed+16])
@@ -157,7 +157,7 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 					t.Fatalf("seed %d: granted %d, the day's count was %d and is %d (said: %d)", seed, len(g.all()), used[2], after[2], g.used)
 				}
 				if len(g.all()) == 0 && !slices.Equal(after, used) {
-					t.Fatalf("seed %d: nothing was granted and the lanes went from %v to %v", seed, used, after)
+					t.Fatalf("seed %d: nothing was granted and the partitions went from %v to %v", seed, used, after)
 				}
 			}
 			slices.Sort(all)
@@ -171,8 +171,8 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 				{"the first lanes", all, second, 2 + 10 + 3 + 20},
 				{"LOW's share of them", low, second, 3 + 20},
 				{"the second lanes", all, 5 * second, 9 + 25},
-				{"the short ring", all, reach - 1, 9},
-				{"the long ring", all, longReach - 1, 40},
+				{"the short log", all, reach - 1, 9},
+				{"the long log", all, longReach - 1, 40},
 				{"the day", all, 86400 * second, limit},
 			} {
 				if got := mostInWindow(bound.slots, bound.window); got > bound.most {
@@ -199,9 +199,9 @@ func TestPolicies_RejectionNamesThePolicy(t *testing.T) {
 				t.Errorf("%s: refused by %d, want %d: %+v", what, g.refusalHigh, why, g)
 			}
 		}
-		want("the ring of ten seconds", true, 2)
+		want("the log of ten seconds", true, 2)
 		c.advance(10 * second)
-		want("the ring of a minute", true, 3)
+		want("the log of a minute", true, 3)
 		c.advance(60 * second)
 		b.acquire(10, 0)
 		want("the day", true, 4)

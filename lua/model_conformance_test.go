@@ -29,7 +29,7 @@ func TestModel_ScriptsAgree(t *testing.T) {
 			"PUBLISHED beside a lock of another server", "SUPERSEDED by a lock of another server",
 		} {
 			if verdicts[v] == 0 {
-				e.t.Errorf("no walk came to %s, so nothing was compared there", v)
+				e.t.Errorf("no walk reached %s, so it was not compared", v)
 			}
 		}
 	})

@@ -92,7 +92,7 @@ func brokenModel(t *testing.T, m model, want string, steps int) {
 	t.Helper()
 	switch found := searched(t, m); {
 	case found == nil:
-		t.Error("nothing is lost: the rule is not needed, or the model no longer sees what for")
+		t.Error("got no loss: the rule is not needed, or the model misses its reason")
 	case found.what != want || len(found.steps) != steps:
 		t.Errorf("want %d steps to: %s; found %v", steps, want, found)
 	default:
@@ -196,7 +196,7 @@ func TestBrokenRule_NumbersBelowClockAge(t *testing.T) {
 
 func TestBrokenRule_LaterRecordSupersededLoses(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true, supersedesLater: true}, most: 1}); found != nil {
-		t.Error("this takes no failover: ", found)
+		t.Error("the loss needs no failover: ", found)
 	}
 	brokenByFailover(t, rules{supersedesLater: true}, lost, 14)
 }

@@ -11,10 +11,10 @@ func TestPeek_SatisfiedIsSkippedAndSettled(t *testing.T) {
 			e.t.Fatalf("peek: %s", got)
 		}
 		if e.field("lock") != "" {
-			e.t.Error("the dead worker's lock still covers requests")
+			e.t.Error("the crashed worker's lock still covers requests")
 		}
 		if got := e.peek(n, "HIGH", 0); got != "SATISFIED" {
-			e.t.Errorf("done was not written down: %s", got)
+			e.t.Errorf("done was not stored: %s", got)
 		}
 	})
 }
@@ -24,7 +24,7 @@ func TestPeek_OnlyConfirmedHighSupersedesLow(t *testing.T) {
 		lowly := e.published(low)
 		twin := e.mustAcquire(high, "UPGRADED")
 		if got := e.peek(lowly, "LOW", 0); got != "PROCEED" {
-			e.t.Errorf("a pending twin, which may never arrive, gave %s", got)
+			e.t.Errorf("with a pending HIGH request: got %s", got)
 		}
 		e.confirm(twin, minute)
 		if got := e.peek(lowly, "LOW", 0); got != "SUPERSEDED" {
@@ -34,11 +34,11 @@ func TestPeek_OnlyConfirmedHighSupersedesLow(t *testing.T) {
 			e.t.Errorf("begin: %+v", v)
 		}
 		if got := e.peek(twin, "HIGH", 0); got != "PROCEED" {
-			e.t.Errorf("the twin itself: %s", got)
+			e.t.Errorf("the HIGH request itself: got %s", got)
 		}
 		e.confirm(twin, dead)
 		if got := e.peek(lowly, "LOW", 0); got != "PROCEED" {
-			e.t.Errorf("a twin whose lock is over gave %s", got)
+			e.t.Errorf("with an expired HIGH lock: got %s", got)
 		}
 	})
 }
@@ -93,7 +93,7 @@ func TestSettle_ReleasesSatisfiedLocks(t *testing.T) {
 		e.mustAcquire(high, "PUBLISHED")
 		e.settle(own-1, true, "", 0)
 		if got := e.peek(own, "HIGH", 0); got != "SATISFIED" {
-			e.t.Errorf("an older fetch's settle took done back: %s", got)
+			e.t.Errorf("the settle of an older fetch lowered done: %s", got)
 		}
 	})
 }

@@ -59,7 +59,7 @@ func TestServerID_MissingStillCoalesces(t *testing.T) {
 	}
 	n := e.published(high)
 	if server := e.field("server"); server != "" {
-		t.Fatalf("it has told an id, %q", server)
+		t.Fatalf("got the server ID %q, want none", server)
 	}
 	if v := e.acquire(high); v.outcome != "ALREADY_PROCESSING" || v.number != n {
 		t.Errorf("%+v", v)

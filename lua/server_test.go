@@ -32,7 +32,7 @@ func TestServerID_ForeignLockKeepsItsNumber(t *testing.T) {
 			e.t.Error("it was not confirmed")
 		}
 		if got := e.peek(lowly, "LOW", 0); got != "SUPERSEDED" {
-			e.t.Errorf("beside a twin that Kafka has acknowledged, peek says %s", got)
+			e.t.Errorf("beside an acknowledged HIGH record: got %s", got)
 		}
 		n := e.mustAcquire(high, "PUBLISHED")
 		e.set(map[string]string{"server": elsewhere})

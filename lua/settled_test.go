@@ -47,7 +47,7 @@ func (e entity) hears(ps *redis.PubSub, channel, want string) {
 	e.t.Helper()
 	m, err := ps.ReceiveTimeout(e.t.Context(), 10*time.Second)
 	if got, ok := m.(*redis.Message); err != nil || !ok || got.Channel != channel || got.Payload != want {
-		e.t.Fatalf("heard %v, %v; want %q", m, err, want)
+		e.t.Fatalf("received %v, %v; want %q", m, err, want)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 		e.settleTelling(channel, "held", own+3, false, "FAILED", minute)
 		e.hears(ps, channel, "held")
 		if v := e.acquire(high); v.outcome != "HELD" {
-			e.t.Errorf("after it is told that the entity is held, it is %+v", v)
+			e.t.Errorf("after the message of a hold: got %+v", v)
 		}
 	})
 }
