@@ -109,7 +109,7 @@ bench: ## the figures of the README, as ratios within one run
 	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./simulator
 
 bench-limiter: ## every line of the limiter's bar beside its peers, on a real Redis; fails if one is missed
-	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -run '^TestTheBar$$' ./limiter -bar
+	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -run '^TestLimiter_BenchmarkTable$$' ./limiter -bar
 
 bench-reads: ## fresh reads beside nginx' cache and a bare handler, in one run; fails below its limits (ROUND=5s)
 	@$(SERVICES); cd e2e && FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -timeout 60m -run Reads_ . -long -round=$${ROUND:-5s} -quiet-machine

@@ -14,7 +14,7 @@ func TestEachDepartureHasItsTest(t *testing.T) {
 		t.Fatal(err)
 	}
 	var tests strings.Builder
-	for _, folder := range []string{"lua", "consumer"} {
+	for _, folder := range []string{"lua", "consumer", "producer"} {
 		files, _ := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
 		for _, file := range files {
 			content, err := os.ReadFile(file)
@@ -24,7 +24,7 @@ func TestEachDepartureHasItsTest(t *testing.T) {
 			tests.Write(content)
 		}
 	}
-	names := regexp.MustCompile("`(Test[A-Za-z0-9]+)`").FindAllStringSubmatch(string(text), -1)
+	names := regexp.MustCompile("`(Test[A-Za-z0-9_]+)`").FindAllStringSubmatch(string(text), -1)
 	for _, name := range names {
 		if !strings.Contains(tests.String(), "\nfunc "+name[1]+"(") {
 			t.Errorf("%s does not exist", name[1])

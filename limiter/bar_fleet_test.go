@@ -21,31 +21,31 @@ const (
 	acquiredTotal = "rate_limiter_acquired_total"
 )
 
-// measured is one limiter with its metrics.
+// measured is a limiter with its metrics registry.
 type measured struct {
 	*Limiter
 	metrics *prometheus.Registry
 }
 
-// measure makes a limiter.
+// measure starts a limiter with its own metrics registry.
 func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	reg := prometheus.NewRegistry()
 	l, err := New(source, q.config, Deps{Redis: rdb, Process: servicetest.Name("process"), Log: slog.New(slog.DiscardHandler), Metrics: reg})
 	if err != nil {
-		panic(err) // the quota was checked
+		panic(err) // the quota is valid
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.setQuota(q, 0, false) // one of its own, which no configuration gives
+	l.setQuota(q, 0, false) // no configuration yields this quota
 	return measured{l, reg}
 }
 
-// slotOf returns the moments between which the permit's slot lies by Redis' clock.
+// slotOf returns the times, by Redis' clock, between which the permit's slot is.
 func slotOf(p *Permit) (earliest, latest time.Time) {
 	return p.slot.notAfter.Add(-permitLife), p.slot.notBefore
 }
 
-// once takes one permit and spends it.
+// once acquires and spends one permit.
 func (m measured) once(t *testing.T, lane schemas.Lane) error {
 	p, err := m.Acquire(t.Context(), lane, Call{})
 	if err == nil {
@@ -54,23 +54,23 @@ func (m measured) once(t *testing.T, lane schemas.Lane) error {
 	return err
 }
 
-// fleet is the limiters of one source, as in so many processes, and what their
-// upstream sees.
+// fleet is a number of limiters of one source, one per simulated process, with the calls that
+// their upstream receives.
 type fleet struct {
 	limiters []measured
 	stop     func()
 
 	mu    sync.Mutex
-	spent []spent // in order of time
+	spent []spent // sorted by time
 }
 
 type spent struct {
 	at               time.Time
 	lane             schemas.Lane
-	earliest, latest time.Time // the slot lies between
+	earliest, latest time.Time // the slot is between these times
 }
 
-// startFleet returns limiters past their quiet start.
+// startFleet starts limiters and waits until their quiet period is over.
 func startFleet(t *testing.T, rdb *redis.Client, q Quota, processes int) *fleet {
 	t.Helper()
 	source := servicetest.Name("bar")
@@ -92,7 +92,7 @@ func startFleet(t *testing.T, rdb *redis.Client, q Quota, processes int) *fleet 
 	return f
 }
 
-// counted sums a counter of all its processes.
+// counted returns the sum of a counter over all processes.
 func (f *fleet) counted(name string) float64 {
 	sum := 0.0
 	for _, m := range f.limiters {
@@ -109,11 +109,11 @@ func (f *fleet) counted(name string) float64 {
 	return sum
 }
 
-// perPermit returns the calls to Redis for each permit spent since the start.
+// perPermit returns the calls to Redis per permit spent since the start.
 func (f *fleet) perPermit() float64 { return f.counted(callsTotal) / f.counted(acquiredTotal) }
 
-// spend notes a permit that could be spent. The time is taken within the lock, so
-// that the order is true.
+// spend records a spent permit. The time is read while the lock is held, so that the records
+// are in order.
 func (f *fleet) spend(p *Permit, lane schemas.Lane) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +125,8 @@ func (f *fleet) spend(p *Permit, lane schemas.Lane) bool {
 	return true
 }
 
-// saturate lets so many waiters of each process take permits until ctx ends.
+// saturate runs that many callers per process, which acquire permits continuously until ctx
+// ends.
 func (f *fleet) saturate(ctx context.Context, lane schemas.Lane, waiters int) (wait func()) {
 	var wg sync.WaitGroup
 	for _, m := range f.limiters {
@@ -139,7 +140,7 @@ func (f *fleet) saturate(ctx context.Context, lane schemas.Lane, waiters int) (w
 	return wg.Wait
 }
 
-// take spends one permit, as a caller does.
+// take acquires and spends one permit, like a worker.
 func (f *fleet) take(ctx context.Context, m measured, lane schemas.Lane) error {
 	p, err := m.Acquire(ctx, lane, Call{})
 	for err == nil && !f.spend(p, lane) {
@@ -148,14 +149,14 @@ func (f *fleet) take(ctx context.Context, m measured, lane schemas.Lane) error {
 	return err
 }
 
-// arrival is one caller who wants one permit of a process.
+// arrival is one call of Acquire in one process.
 type arrival struct {
 	after   time.Duration
 	process int
 }
 
-// arrive lets callers come at their times, and returns when they did and how
-// long each waited.
+// arrive starts the callers at their times. It returns when each arrived and how long it
+// waited.
 func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (came, waited []time.Duration) {
 	came, waited = make([]time.Duration, len(arrivals)), make([]time.Duration, len(arrivals))
 	var wg sync.WaitGroup
@@ -174,14 +175,14 @@ func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (cam
 	return came, waited
 }
 
-// passUntil lets time pass: what is measured here is real time.
+// passUntil sleeps in real time.
 func passUntil(ctx context.Context, until time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	<-ctx.Done()
 }
 
-// perSecond returns the rate of a lane's permits (empty: of all) since from.
+// perSecond returns the rate of a lane's permits since from; an empty lane means all.
 func (f *fleet) perSecond(from time.Time, lane schemas.Lane) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,7 +198,7 @@ func (f *fleet) perSecond(from time.Time, lane schemas.Lane) float64 {
 	return float64(len(at)-1) / at[len(at)-1].Sub(at[0]).Seconds()
 }
 
-// mostSpent returns the most permits spent in a sliding second.
+// mostSpent returns the maximum number of permits spent in a sliding second.
 func (f *fleet) mostSpent() int {
 	var at []time.Time
 	for _, s := range f.spent {
@@ -206,7 +207,7 @@ func (f *fleet) mostSpent() int {
 	return mostInASecond(at)
 }
 
-// mostSlots returns the most slots that certainly lie in one second.
+// mostSlots returns the maximum number of slots that are certainly within one second.
 func (f *fleet) mostSlots() int {
 	byStart := slices.SortedFunc(slices.Values(f.spent), func(a, b spent) int { return a.earliest.Compare(b.earliest) })
 	most := 0
@@ -225,7 +226,7 @@ func (f *fleet) mostSlots() int {
 	return most
 }
 
-// mostInASecond returns the most of the sorted times in a sliding second.
+// mostInASecond returns the maximum number of the sorted times in a sliding second.
 func mostInASecond(at []time.Time) int {
 	most, from := 0, 0
 	for to := range at {
@@ -237,8 +238,8 @@ func mostInASecond(at []time.Time) int {
 	return most
 }
 
-// inOrder returns the waits that a lane shared by all would give, first come
-// first served and at no cost, to those who came.
+// inOrder returns the waits of an ideal GCRA that serves the callers in order of arrival
+// without overhead.
 func inOrder(l gcra, came []time.Duration) (waits []time.Duration) {
 	tat := time.Duration(0)
 	for _, at := range slices.SortedFunc(slices.Values(came), cmp.Compare[time.Duration]) {

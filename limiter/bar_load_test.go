@@ -15,22 +15,22 @@ import (
 )
 
 const (
-	warmUp   = 500 * time.Millisecond // for the bursts that an idle lane gives are no rate
+	warmUp   = 500 * time.Millisecond // excludes the bursts of idle partitions
 	loadTime = 6 * time.Second
 )
 
-// loadRun is one run of a fleet under the quota of the reference source.
+// loadRun is one run of a fleet with the quota of the reference source.
 type loadRun struct {
 	name  string
 	fleet *fleet
 
 	perPermit float64 // calls to Redis
-	low, all  float64 // permits a second
+	low, all  float64 // permits per second
 	came      []time.Duration
 	waited    []time.Duration
 }
 
-// saturated lets LOW and HIGH ask all the time from so many processes.
+// saturated runs LOW and HIGH callers continuously in that many processes.
 func (l *loadRun) saturated(t *testing.T, low, high int) {
 	f := l.fleet
 	ctx, stop := context.WithCancel(t.Context())
@@ -48,7 +48,7 @@ func (l *loadRun) saturated(t *testing.T, low, high int) {
 	waitHigh()
 }
 
-// bursts lets all lanes fill up twice, and everybody come at once.
+// bursts lets all partitions fill up, and then starts all callers at once, twice.
 func (l *loadRun) bursts(t *testing.T) {
 	for range 2 {
 		passUntil(t.Context(), time.Now().Add(1200*time.Millisecond))
@@ -62,7 +62,7 @@ func (l *loadRun) bursts(t *testing.T) {
 	l.perPermit = l.fleet.perPermit()
 }
 
-// highAmongLow lets HIGH arrive while LOW asks all the time.
+// highAmongLow lets HIGH callers arrive while LOW is saturated.
 func (l *loadRun) highAmongLow(t *testing.T, arrivals []arrival) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -75,8 +75,8 @@ func (l *loadRun) highAmongLow(t *testing.T, arrivals []arrival) {
 	wait()
 }
 
-// evenly and atRandom return arrivals at a rate, spread over the processes; those
-// at random are a Poisson process, the same in every run.
+// evenly and atRandom return arrivals at a rate, spread over the processes. atRandom is a
+// Poisson process that is the same in every run.
 func evenly(perSecond, n, processes int) (all []arrival) {
 	for i := range n {
 		all = append(all, arrival{time.Duration(i) * time.Second / time.Duration(perSecond), i % processes})
@@ -94,8 +94,8 @@ func atRandom(perSecond, n, processes int) (all []arrival) {
 	return all
 }
 
-// inCrowds returns arrivals in crowds of 75, each at a random time in one random
-// process: 300 a second on average, with queues of a second.
+// inCrowds returns groups of 75 arrivals, each group at a random time in a random process: 300
+// a second on average, with queues of up to a second.
 func inCrowds(processes int) (all []arrival) {
 	const crowds, size = 24, 75
 	rng := rand.New(rand.NewPCG(13, 75))
@@ -109,9 +109,9 @@ func inCrowds(processes int) (all []arrival) {
 	return all
 }
 
-// judgeLoad is about what the permits' order and number are under the real quota.
-// Runs that need little of the machine go side by side, each on a source of its
-// own; those whose waits are judged apart from those that ask all the time.
+// judgeLoad measures order and rate of permits with the reference quota. Runs with little load
+// run in parallel, each with its own source. Runs that measure waits run apart from saturated
+// ones.
 func (b *bar) judgeLoad(t *testing.T, rdb *redis.Client, quota Quota) {
 	var loads []*loadRun
 	var wg sync.WaitGroup
@@ -161,7 +161,7 @@ func (b *bar) judgeLoad(t *testing.T, rdb *redis.Client, quota Quota) {
 	b.beside("first come, first served", " ms", fair)
 }
 
-// judgeWindows is about the most in any sliding second of every run.
+// judgeWindows checks the maximum number of permits in any sliding second of each run.
 func (b *bar) judgeWindows(t *testing.T, rdb *redis.Client, loads []*loadRun) {
 	slots, permits := 0, 0
 	for _, l := range loads {

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	// For tests alone, as the peer that most Go programs have: the best known GCRA
-	// on Redis, of go-redis' own authors.
+	// redis_rate is the most common GCRA on Redis for Go, by the authors of go-redis. Only
+	// tests use it.
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 
@@ -23,14 +23,14 @@ const (
 	rounds    = 15
 )
 
-// peer is asked for one permit, or for the like of one.
+// peer is one implementation that is compared.
 type peer struct {
 	name    string
-	command string // what Redis counts it as
+	command string // its command in Redis' statistics
 	ask     func(client int) error
 }
 
-// strangers are the peers that are not ours, on limits that refuse nobody.
+// strangers returns the other implementations, with limits that reject nothing.
 func strangers(t *testing.T, rdb *redis.Client) []peer {
 	t.Helper()
 	ctx := t.Context()
@@ -52,10 +52,10 @@ func admitted(ok bool, err error) error {
 	return err
 }
 
-// admits asks once whether a call is admitted.
+// admits asks whether one call is admitted.
 type admits func(ctx context.Context) (bool, error)
 
-// rateAdmits is redis_rate with a limit a second.
+// rateAdmits returns redis_rate with a limit per second.
 func rateAdmits(rdb *redis.Client, limit int) admits {
 	limiter, key := redis_rate.NewLimiter(rdb), servicetest.Name("bar")
 	return func(ctx context.Context) (bool, error) {
@@ -64,7 +64,7 @@ func rateAdmits(rdb *redis.Client, limit int) admits {
 	}
 }
 
-// adrAdmits is a script by the rules of adr-013, with a limit a second.
+// adrAdmits returns a script with the rules of adr-013 and a limit per second.
 func adrAdmits(t *testing.T, rdb *redis.Client, limit int) admits {
 	t.Helper()
 	source, err := os.ReadFile("../lua/testdata/adr_buckets.lua")
@@ -80,8 +80,8 @@ func adrAdmits(t *testing.T, rdb *redis.Client, limit int) admits {
 	}
 }
 
-// worstSecond asks an idle peer as fast as it answers, and returns the most that
-// it admitted in any sliding second.
+// worstSecond calls an idle peer as fast as it answers. It returns the maximum number of
+// admitted calls in a sliding second.
 func worstSecond(t *testing.T, ask admits) int {
 	t.Helper()
 	var at []time.Time
@@ -98,18 +98,18 @@ func worstSecond(t *testing.T, ask admits) int {
 	return mostInASecond(at)
 }
 
-// comparison holds, by peer, a figure of each round.
+// comparison contains one value per round for each peer.
 type comparison struct {
 	peers     []peer
 	perSecond map[string][]float64
-	usec      map[string][]float64 // Redis' own time a call
+	usec      map[string][]float64 // Redis' own time per call
 }
 
-// compare lets so many clients of each peer ask, in turns of a slice.
+// compare runs that many clients per peer, alternating between peers.
 func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) comparison {
 	t.Helper()
 	c := comparison{peers, map[string][]float64{}, map[string][]float64{}}
-	for _, p := range peers { // connections are made, and scripts known, before anything is measured
+	for _, p := range peers { // connects and loads scripts before the measurement
 		keepAsking(t, clients, sliceTime/10, p.ask)
 	}
 	for range rounds {
@@ -122,9 +122,8 @@ func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) compari
 	return c
 }
 
-// measure lets one peer ask for one slice. None makes more than one call to Redis
-// an ask: if Redis counted more, others use it too, and it is measured again, a
-// few times.
+// measure runs one peer for one slice. If Redis counts more than one call per request, another
+// program uses it, and the slice is repeated a few times.
 func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int) (perSecond, usec float64) {
 	t.Helper()
 	for range 4 {
@@ -140,7 +139,7 @@ func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int
 	return perSecond, usec
 }
 
-// ratio compares two peers' rates round by round.
+// ratio returns the median ratio of two peers' rates, round by round.
 func (c comparison) ratio(of, to string) float64 {
 	var ratios []float64
 	for i, n := range c.perSecond[of] {
@@ -157,8 +156,8 @@ func (c comparison) rates(b *bar) {
 	}
 }
 
-// keepAsking lets so many clients ask again and again for a time, and returns how
-// often they did and how long it took.
+// keepAsking runs that many clients for a time. It returns the number of requests and the time
+// taken.
 func keepAsking(t *testing.T, clients int, d time.Duration, ask func(client int) error) (n int, took time.Duration) {
 	t.Helper()
 	counts := make([]int, clients)
@@ -189,8 +188,8 @@ func keepAsking(t *testing.T, clients int, d time.Duration, ask func(client int)
 	return n, took
 }
 
-// commandStats returns how often Redis ran a command since its start, and how
-// many microseconds that took.
+// commandStats returns how often Redis has run a command since its start, and the total time in
+// us.
 func commandStats(t *testing.T, rdb *redis.Client, command string) (calls, usec float64) {
 	t.Helper()
 	text, err := rdb.Info(t.Context(), "commandstats").Result()

@@ -23,12 +23,12 @@ import (
 
 var judgeBar = flag.Bool("bar", false, "judge timed figures beside their peers on a real Redis")
 
-// TestTheBar measures what the limiter must reach, beside its peers on the same
-// Redis, and prints it in one table. What is compared with a peer is a median of
-// ratios of neighbouring slices, so that the machine's noise hits both alike.
-func TestTheBar(t *testing.T) {
+// TestLimiter_BenchmarkTable measures the limiter and its peers on the same Redis, and prints
+// one table. Comparisons are medians of ratios of neighbouring slices, so that noise affects
+// both.
+func TestLimiter_BenchmarkTable(t *testing.T) {
 	if !*judgeBar {
-		t.Skip("timed figures need a quiet machine: make bench-limiter")
+		t.Skip("timed values need a quiet machine: make bench-limiter")
 	}
 	rdb := redis.NewClient(&redis.Options{
 		Addr: servicetest.RedisAddress(t), PoolSize: 128, MaxRetries: -1, ContextTimeoutEnabled: true,
@@ -40,19 +40,19 @@ func TestTheBar(t *testing.T) {
 	b.judgeCost(t, rdb, quota)
 	b.judgeLoad(t, rdb, quota)
 	if t.Failed() {
-		return // what could not be measured is no figure
+		return // nothing was measured
 	}
 	b.print(t.Output(), fmt.Sprintf("Redis %s, %d cores, %.0f s", redisVersion(t, rdb), runtime.NumCPU(), time.Since(began).Seconds()))
 	for _, l := range b.lines {
 		if l.verdict == missed {
-			t.Errorf("%s: %s, and the bar is %s", l.what, l.figure, l.limit)
+			t.Errorf("%s: %s, want %s", l.what, l.figure, l.limit)
 		}
 	}
 }
 
-// referenceQuota is the quota of the reference source. The limit of its day is
-// raised beyond what can be used: early in the day it would hold LOW at 206 a
-// second, late in the day not at all, and a figure must not depend on the hour.
+// referenceQuota returns the quota of the reference source with an unlimited day. A limited day
+// would hold LOW at 206 a second early in the day and not at all late, so the values would
+// depend on the hour.
 func referenceQuota(t *testing.T) Quota {
 	t.Helper()
 	text, err := os.ReadFile("../source/nexon/nexon.yaml")
@@ -75,16 +75,16 @@ func referenceQuota(t *testing.T) Quota {
 		t.Fatal(err)
 	}
 	if len(q.partitioned) != 1 || q.day == nil {
-		t.Fatalf("the bar is for a second and a day, not for %+v", source.Quota.Policies)
+		t.Fatalf("the table needs one second and one day policy, got %+v", source.Quota.Policies)
 	}
 	return q
 }
 
-// refusingNobody returns the quota with the same policies, which refuse nobody: what
-// remains is the cost of asking.
+// refusingNobody returns the same policies with limits that reject nothing, to measure only the
+// overhead.
 func refusingNobody(q Quota) Quota {
 	l := q.partitioned[0]
-	l.window, l.reach = time.Millisecond, time.Millisecond // for a short quiet start
+	l.window, l.reach = time.Millisecond, time.Millisecond // shortens the quiet period
 	for i := range l.partitions {
 		if l.partitions[i].interval > 0 {
 			l.partitions[i] = gcra{time.Microsecond, 1_000_000}
@@ -106,17 +106,17 @@ type bar struct{ lines []barLine }
 
 type barLine struct{ what, figure, limit, verdict string }
 
-// most adds a figure that must not exceed the limit.
+// most adds a value that must be at most limit.
 func (b *bar) most(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, "<=", printed(figure) <= limit)
 }
 
-// least adds a figure that must reach the limit.
+// least adds a value that must be at least limit.
 func (b *bar) least(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }
 
-// beside adds a figure that is only there to be compared with.
+// beside adds a value for comparison only.
 func (b *bar) beside(what, unit string, figure float64) {
 	b.lines = append(b.lines, barLine{what: "  " + what, figure: figureText(figure) + unit})
 }
@@ -138,7 +138,7 @@ func (b *bar) print(to io.Writer, where string) {
 	_ = table.Flush()
 }
 
-// printed gives what is printed, which is also what is judged.
+// printed rounds a value as it is printed and judged.
 func printed(x float64) float64 {
 	if x >= 1000 {
 		return math.Round(x)
@@ -153,7 +153,7 @@ func median(of []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// p99 returns the wait that 99 of 100 do not exceed, in milliseconds.
+// p99 returns the 99th percentile of the waits in ms.
 func p99(waits []time.Duration) float64 {
 	sorted := slices.Sorted(slices.Values(waits))
 	return sorted[(len(sorted)*99+99)/100-1].Seconds() * 1000
@@ -170,7 +170,7 @@ func redisVersion(t *testing.T, rdb *redis.Client) string {
 	return version
 }
 
-// judgeCost is about what a permit costs where every permit is there at once.
+// judgeCost measures the overhead of a permit that is available at once.
 func (b *bar) judgeCost(t *testing.T, rdb *redis.Client, quota Quota) {
 	ours := startFleet(t, rdb, refusingNobody(quota), 64)
 	coalesced := startFleet(t, rdb, refusingNobody(quota), 1)
@@ -180,13 +180,13 @@ func (b *bar) judgeCost(t *testing.T, rdb *redis.Client, quota Quota) {
 		peer{"limiter", "evalsha", func(client int) error { return ours.limiters[client].once(t, schemas.Low) }})
 
 	lone, eight := compare(t, rdb, all, 1), compare(t, rdb, all, 8)
-	// HIGH: were the day to pace LOW, the permits of one call would not all come at once.
+	// HIGH is measured, because the day would pace LOW.
 	crowd := compare(t, rdb, append(slices.Clip(all), peer{"one limiter", "evalsha", func(int) error {
 		return coalesced.limiters[0].once(t, schemas.High)
 	}}), 64)
-	// Of a busy Redis, where this time bounds the throughput; for a lone client
-	// every call finds it asleep and its caches cold.
-	// The limit is 9 us on a machine on which redis_rate takes 5.0; both scale with it.
+	// The server time is measured under load, where it limits the throughput. With a single
+	// client every call finds Redis idle with cold caches. The limit is 9 us on a machine where
+	// redis_rate takes 5.0 us.
 	b.most("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 9/5.0)
 	b.beside("limiter", " us", crowd.serverTime("limiter"))
 	for _, p := range all[:len(all)-1] {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// judge counts what is spent, as the upstream would.
+// judge records the spent permits, like an upstream.
 type judge struct {
 	mu    sync.Mutex
 	spent []time.Time
@@ -30,7 +30,7 @@ func (j *judge) most(window time.Duration) int {
 	return most
 }
 
-func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
+func TestLimiter_ProcessesShareTheLimit(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		source := servicetest.Name("nexon")
 		var j judge
@@ -55,7 +55,7 @@ func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
 						if err != nil {
 							return
 						}
-						// The time is taken within the judge's lock, so the order is true.
+						// The time is read while the lock is held, so the records are in order.
 						j.mu.Lock()
 						if p.Spend() {
 							j.spent = append(j.spent, time.Now())
@@ -74,7 +74,7 @@ func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
 		}
 		wg.Wait()
 		if most := j.most(time.Second); most > 497 {
-			t.Errorf("%d permits were spent in a second", most)
+			t.Errorf("got %d permits in a second, want at most the limit", most)
 		}
 		if j.byLow == 0 || j.byLow == len(j.spent) {
 			t.Errorf("LOW spent %d of %d", j.byLow, len(j.spent))
@@ -83,7 +83,7 @@ func TestSeveralProcessesTogetherKeepTheContract(t *testing.T) {
 	})
 }
 
-func TestAnEvictingRedisIsRefused(t *testing.T) {
+func TestCheckRedis_RejectsEviction(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		if err := CheckRedis(t.Context(), rdb); err != nil {
 			t.Error(err)

@@ -6,20 +6,18 @@ import (
 	"time"
 )
 
-// OpenBreaker stops every process's calls to the source because one that was sent then
-// was answered as by a sick upstream: all of them, but for one call at a time that
-// probes. The first goes out after first, the next after pauses that double up to
-// most; both are at least a second. Where both lanes of a process wait, either may
-// probe, and a probe has to wait for its policies as any call. It ends when Lift is
-// told of a call that went well.
+// OpenBreaker opens the source's circuit breaker for all processes, because a call sent at that
+// time showed that the upstream is unhealthy. No calls are sent except single probes: the first
+// after `first`, later ones after pauses that double up to `most` (at least one second each). A
+// probe needs room in all policies, like any call. CloseBreaker closes the breaker.
 //
-// Once it is in force the probes that fail need no report, and a report changes
-// nothing but that longer pauses hold; nor does that of a call sent before the last
-// stop ended begin another. What has been reserved ahead is given up.
+// While the breaker is open, further reports can only lengthen its pauses, so failed probes
+// need not be reported. Calls sent before the breaker closed last cannot open it again. Slots
+// reserved before are released.
 func (l *Limiter) OpenBreaker(first, most time.Duration, sent time.Time) {
 	l.mu.Lock()
 	l.events = append(l.events, fmt.Sprintf("open %d %d %d", first.Microseconds(), most.Microseconds(), max(0, l.clock.at(sent))))
-	if !l.breakerOpen.Load() { // otherwise what is reserved is the next probe
+	if !l.breakerOpen.Load() { // otherwise the reserved slot is the next probe
 		l.backoffPending = true
 		l.releaseSlots()
 	}
@@ -27,11 +25,10 @@ func (l *Limiter) OpenBreaker(first, most time.Duration, sent time.Time) {
 	l.wake()
 }
 
-// CloseBreaker ends a probing stop, because a call that was sent then, after the stop began,
-// was answered as by a healthy upstream. The rate comes back from half to the whole
-// within ten seconds. A brake and an emergency stop keep their own end. It is meant
-// to be called for every healthy answer: it costs nothing while no probing stop is
-// known to be in force.
+// CloseBreaker closes the source's circuit breaker, because a call sent at that time, after it
+// opened, succeeded. The rate then rises from half to full within ten seconds. A backoff or an
+// emergency stop stays in force. Call it for every success: it does nothing unless this process
+// knows of an open breaker.
 func (l *Limiter) CloseBreaker(sent time.Time) {
 	if !l.breakerOpen.Load() {
 		return
@@ -42,9 +39,8 @@ func (l *Limiter) CloseBreaker(sent time.Time) {
 	l.wake()
 }
 
-// BreakerOpenSince reports whether a probing stop, whichever process began it, is or was
-// known here to be in force at any time since then: what a call that was sent then
-// came to tells nothing of what it asked for.
+// BreakerOpenSince reports whether the breaker was open, as far as this process knows, at any
+// time since then. The outcome of a call sent during that time says nothing about its entity.
 func (l *Limiter) BreakerOpenSince(since time.Time) bool {
 	if l.breakerOpen.Load() {
 		return true
@@ -53,11 +49,11 @@ func (l *Limiter) BreakerOpenSince(since time.Time) bool {
 	return until != nil && !until.Before(since)
 }
 
-// breaker is a time in which a probing stop is in force or none is.
+// breaker is one state of the circuit breaker, open or closed, until it changes.
 type breaker struct {
-	healthy context.Context // ends with a time in which none is; has ended where one is
+	healthy context.Context // ends when a closed breaker opens; already ended while open
 	open    context.CancelFunc
-	closed  chan struct{} // closed where none is, or when it ends
+	closed  chan struct{} // closed when an open breaker closes; already closed while closed
 }
 
 func newBreaker(stop bool) *breaker {
@@ -71,21 +67,21 @@ func newBreaker(stop bool) *breaker {
 	return b
 }
 
-// UntilBreakerOpens returns a context that ends when a probing stop is known here, and has ended
-// while one is.
+// UntilBreakerOpens returns a context that ends when this process learns that the breaker has
+// opened. While it is open the context has already ended.
 func (l *Limiter) UntilBreakerOpens() context.Context { return l.breaker.Load().healthy }
 
-// BreakerClosed returns a channel that is closed while no probing stop is known here, or as soon
-// as its end is known. While nobody waits for a permit the end is not learned of.
+// BreakerClosed returns a channel that is closed when this process learns that the breaker has
+// closed. A process learns it only while it has callers that wait for permits.
 func (l *Limiter) BreakerClosed() <-chan struct{} { return l.breaker.Load().closed }
 
-// applyBreakerState notes whether a probing stop is in force, which Redis says with every
-// answer. The caller holds l.mu.
+// applyBreakerState applies the breaker state that Redis returns with every reply. The caller
+// holds l.mu.
 func (l *Limiter) applyBreakerState(a answer) {
 	said := func(w refusal) bool { return a.refusalHigh == w || a.refusalLow == w }
 	stop := said(refusedByBreaker)
 	if stop == l.breakerOpen.Load() || (!stop && (said(refusedByStop) || said(refusedByDayCount))) {
-		return // nothing new, or hidden behind what else stops all calls
+		return // unchanged, or hidden by an emergency stop or a missing day count
 	}
 	if !stop {
 		now := time.Now()
@@ -101,14 +97,14 @@ func (l *Limiter) applyBreakerState(a answer) {
 	if stop {
 		l.metrics.breakerOpen.Set(1)
 		l.releaseSlots()
-		l.log.Warn("the upstream is sick: all calls are stopped, but for one at a time that probes it")
+		l.log.Warn("circuit breaker opened; single probes only")
 		return
 	}
 	l.metrics.breakerOpen.Set(0)
 	for _, q := range l.queues {
-		if q.back.After(a.then) { // what was refused may be granted now
+		if q.back.After(a.then) { // rejected demand can be granted now
 			q.back = a.then
 		}
 	}
-	l.log.Info("the upstream is well again; calls flow")
+	l.log.Info("circuit breaker closed; calls resume")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestAProbingStopGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
+func TestBreaker_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = func(n int, d demand) (grant, error) {
 		if n == 0 {
@@ -30,23 +30,23 @@ func TestAProbingStopGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
-		synctest.Wait() // it has a slot in 50 ms
+		synctest.Wait() // its slot is in 50 ms
 		sent := r.now() - 1000
 		l.OpenBreaker(5*time.Second, time.Minute, time.Now().Add(-ms))
 		p := <-got
 		if at := time.Since(r.start); at < 5*time.Second || at > 5500*ms || !p.Spend() {
-			t.Errorf("a permit at %v under a probing stop", at)
+			t.Errorf("got a permit at %v while the breaker was open", at)
 		}
 		if told, want := r.sentEvents(), fmt.Sprintf("open 5000000 60000000 %d;", sent); !strings.Contains(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+			t.Errorf("got events %q, want %q", told, want)
 		}
 		if n := testutil.ToFloat64(l.metrics.breakerOpen); n != 1 {
-			t.Errorf("the gauge shows %v", n)
+			t.Errorf("gauge: got %v", n)
 		}
 	})
 }
 
-func TestAHealthyAnswerIsToldOnlyWhileAStopIsKnown(t *testing.T) {
+func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 	stopped, slots := false, 1
 	r := &redisDouble{}
 	r.answer = func(_ int, d demand) (grant, error) {
@@ -72,35 +72,35 @@ func TestAHealthyAnswerIsToldOnlyWhileAStopIsKnown(t *testing.T) {
 		}
 		elapse(time.Second)
 		if len(r.demands) != 1 {
-			t.Errorf("%d calls to Redis for healthy answers", len(r.demands))
+			t.Errorf("got %d calls to Redis for successes, want none", len(r.demands))
 		}
-		stopped = true // others told of it
+		stopped = true // another process reported it
 		mustAcquire(t, l, schemas.Low)
 		waiter := make(chan *Permit)
 		go func() { waiter <- mustAcquire(t, l, schemas.Low) }()
 		synctest.Wait()
 		sent := r.now()
-		l.CloseBreaker(time.Now()) // the single slot it had asked for was the probe
+		l.CloseBreaker(time.Now()) // the single slot of the demand was the probe
 		at := time.Now()
 		if <-waiter; time.Since(at) > ms {
-			t.Errorf("who was refused had a permit only %v after the end", time.Since(at))
+			t.Errorf("a rejected caller got its permit %v after the breaker closed", time.Since(at))
 		}
 		if told, want := r.sentEvents(), fmt.Sprintf(";close %d;", sent); !strings.Contains(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+			t.Errorf("got events %q, want %q", told, want)
 		}
 		if !l.BreakerOpenSince(at) || !l.BreakerOpenSince(at.Add(-time.Hour)) || l.BreakerOpenSince(time.Now().Add(ms)) {
-			t.Error("a stop that is over is not known to have been, or is taken to be in force")
+			t.Error("BreakerOpenSince is wrong after the breaker closed")
 		}
 		n := len(r.demands)
 		l.CloseBreaker(time.Now())
 		elapse(time.Second)
 		if len(r.demands) != n || testutil.ToFloat64(l.metrics.breakerOpen) != 0 {
-			t.Errorf("%d calls more when it was over", len(r.demands)-n)
+			t.Errorf("got %d more calls after the breaker closed", len(r.demands)-n)
 		}
 	})
 }
 
-func TestWhoLearnsOfAProbingStopGivesUpWhatItHadReserved(t *testing.T) {
+func TestBreaker_LearnedStateReleasesSlots(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = func(n int, d demand) (grant, error) {
 		if n == 0 {
@@ -123,7 +123,7 @@ func TestWhoLearnsOfAProbingStopGivesUpWhatItHadReserved(t *testing.T) {
 	})
 }
 
-func TestWhatHidesAProbingStopEndsItForNobody(t *testing.T) {
+func TestBreaker_StaysOpenBehindAStop(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		learn := func(high, low refusal) bool {
@@ -146,13 +146,13 @@ func TestWhatHidesAProbingStopEndsItForNobody(t *testing.T) {
 			{notRefused, notRefused, false},
 		} {
 			if got := learn(c.high, c.low); got != c.want {
-				t.Errorf("answer %d: known is %v", i, got)
+				t.Errorf("reply %d: got breaker open %v", i, got)
 			}
 		}
 	})
 }
 
-func TestAProbingStopThatRedisMayNotHaveHeardIsToldAgain(t *testing.T) {
+func TestBreaker_RepeatsUnconfirmedEvents(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = func(n int, d demand) (grant, error) {
 		if n == 0 || n == 2 {
@@ -166,21 +166,21 @@ func TestAProbingStopThatRedisMayNotHaveHeardIsToldAgain(t *testing.T) {
 		l.CloseBreaker(time.Now())
 		elapse(5 * time.Second)
 		if told := r.sentEvents(); strings.Count(told, "open ") != 2 || strings.Count(told, "close ") != 2 {
-			t.Errorf("told %q", told)
+			t.Errorf("got events %q", told)
 		}
 	})
 }
 
-// sharing is limiters that share a source on a real script, in a bubble.
+// sharing is a set of limiters that share a source, with a real script in a synctest bubble.
 type sharing struct {
 	*testing.T
 	limiters []*Limiter
 	mu       sync.Mutex
-	spent    [][]time.Time // by each
+	spent    [][]time.Time // by limiter
 }
 
-// shared runs the test with n limiters, each with so many waiters, which send what
-// they get and do with it as the test says.
+// shared runs the test with n limiters and that many waiters each. Each waiter sends its call
+// and reports the outcome with `sent`.
 func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), test func(s *sharing)) {
 	_, m := servicetest.MiniRedis(t)
 	run, out := script("nexon", slowClient(t, m.Addr())), newOutside(t)
@@ -235,7 +235,7 @@ func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), tes
 	})
 }
 
-// since returns the calls of all limiters since then, the first one first.
+// since returns the calls of all limiters since then, in order.
 func (s *sharing) since(from time.Time) (all []time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,11 +250,11 @@ func (s *sharing) since(from time.Time) (all []time.Time) {
 	return all
 }
 
-func TestInAProbingStopOneCallAPauseGoesOutOfTheWholeFleet(t *testing.T) {
-	var sick sync.Map // limiters whose upstream is
+func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
+	var sick sync.Map // limiters whose upstream is unhealthy
 	shared(t, 3, 64, func(s *sharing, l *Limiter) {
 		at := time.Now()
-		sleep(20 * ms) // the answer
+		sleep(20 * ms) // response time
 		if _, is := sick.Load(l); is {
 			l.OpenBreaker(5*time.Second, time.Minute, at)
 		} else {
@@ -265,10 +265,10 @@ func TestInAProbingStopOneCallAPauseGoesOutOfTheWholeFleet(t *testing.T) {
 		for _, l := range s.limiters {
 			sick.Store(l, true)
 		}
-		elapse(100 * ms) // the first answers
+		elapse(100 * ms) // the first responses
 		for i, l := range s.limiters {
 			if !l.breakerOpen.Load() {
-				t.Errorf("limiter %d knows of no stop", i)
+				t.Errorf("limiter %d: breaker is not open", i)
 			}
 		}
 		told := time.Now()
@@ -277,13 +277,13 @@ func TestInAProbingStopOneCallAPauseGoesOutOfTheWholeFleet(t *testing.T) {
 		elapse(10*time.Minute - quiet.Sub(told))
 		probes := s.since(quiet)
 		if len(probes) != 12 {
-			t.Fatalf("%d calls in ten minutes; want 12", len(probes))
+			t.Fatalf("got %d calls in ten minutes, want 12", len(probes))
 		}
 		last := told
 		for i, at := range probes {
 			pause := min(time.Minute, 5*time.Second<<i)
 			if got := at.Sub(last); got < pause-150*ms || got > pause+50*ms {
-				t.Errorf("probe %d goes out after %v; want %v", i, got, pause)
+				t.Errorf("probe %d: got pause %v, want %v", i, got, pause)
 			}
 			last = at
 		}
@@ -298,20 +298,20 @@ func TestInAProbingStopOneCallAPauseGoesOutOfTheWholeFleet(t *testing.T) {
 			first := slices.IndexFunc(s.spent[i], func(at time.Time) bool { return at.After(well) })
 			s.mu.Unlock()
 			if first < 0 || l.breakerOpen.Load() {
-				t.Errorf("a second after a healthy answer nothing flows in limiter %d", i)
+				t.Errorf("limiter %d sends nothing a second after a success", i)
 			}
 		}
 		if n := len(s.since(well)); n < 100 || n > 260 {
-			t.Errorf("%d calls in the first second; want about half of 450", n)
+			t.Errorf("got %d calls in the first second, want about half of 450", n)
 		}
 		elapse(11 * time.Second)
 		if n := len(s.since(time.Now().Add(-time.Second))); n < 430 {
-			t.Errorf("%d calls in the twelfth second; want 450", n)
+			t.Errorf("got %d calls in the twelfth second, want 450", n)
 		}
 	})
 }
 
-func TestAProbeWhosePermitIsNotUsedLeavesTheNextToItsTime(t *testing.T) {
+func TestBreaker_UnusedProbeKeepsTheSchedule(t *testing.T) {
 	shared(t, 2, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)
 		a, b := s.limiters[0], s.limiters[1]
@@ -321,23 +321,23 @@ func TestAProbeWhosePermitIsNotUsedLeavesTheNextToItsTime(t *testing.T) {
 		told := time.Now()
 		elapse(10 * ms)
 		ctx, cancel := context.WithTimeout(s.Context(), 3*time.Second)
-		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // its process dies with it
+		if _, err := a.Acquire(ctx, schemas.High, Call{}); err != nil { // the process crashes with the permit
 			s.Error(err)
 		}
 		cancel()
 		if at := time.Since(told); at < 2*time.Second || at > 2100*ms {
-			s.Errorf("the first probe after %v", at)
+			s.Errorf("got the first probe after %v", at)
 		}
 		if p := mustAcquire(s.T, b, schemas.Low); !p.Spend() || !b.breakerOpen.Load() {
-			s.Error("the second probe is none")
+			s.Error("the second permit is not a probe")
 		}
 		if at := time.Since(told); at < 6*time.Second || at > 6600*ms {
-			s.Errorf("the second probe after %v, want 6 s", at)
+			s.Errorf("got the second probe after %v, want 6 s", at)
 		}
 	})
 }
 
-func TestAProbeWhosePermitLapsedIsFollowedByAnotherWithinSeconds(t *testing.T) {
+func TestBreaker_ReplacesAnExpiredProbe(t *testing.T) {
 	shared(t, 1, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)
 		l := s.limiters[0]
@@ -346,27 +346,27 @@ func TestAProbeWhosePermitLapsedIsFollowedByAnotherWithinSeconds(t *testing.T) {
 		elapse(10 * ms)
 		p := mustAcquire(s.T, l, schemas.High)
 		granted := time.Now()
-		elapse(2 * permitLife) // the machine is too slow for it
+		elapse(2 * permitLife) // as if the machine stalled
 		if p.Spend() {
-			s.Fatal("a permit was spent after its life")
+			s.Fatal("an expired permit was spent")
 		}
 		if p := mustAcquire(s.T, l, schemas.High); !p.Spend() {
-			s.Error("the second probe is none")
+			s.Error("the second permit is not a probe")
 		}
 		if at := time.Since(granted); at < time.Second || at > 3*time.Second {
-			s.Errorf("the second probe %v after the first, which was not sent", at)
+			s.Errorf("got the second probe %v after the unsent first one", at)
 		}
 	})
 }
 
-func TestHealthy_EndsWithAProbingStopAndClosedWithItsEnd(t *testing.T) {
+func TestBreaker_ContextAndChannelFollowIt(t *testing.T) {
 	shared(t, 1, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)
 		l := s.limiters[0]
 		mustAcquire(s.T, l, schemas.Low).Spend()
 		healthy := l.UntilBreakerOpens()
 		if healthy.Err() != nil {
-			s.Fatal("Healthy has ended without a stop")
+			s.Fatal("UntilBreakerOpens has ended while the breaker is closed")
 		}
 		<-l.BreakerClosed()
 		l.OpenBreaker(time.Second, time.Second, time.Now())
@@ -374,7 +374,7 @@ func TestHealthy_EndsWithAProbingStopAndClosedWithItsEnd(t *testing.T) {
 		closed := l.BreakerClosed()
 		select {
 		case <-closed:
-			s.Error("Closed is closed while a stop is in force")
+			s.Error("BreakerClosed is closed while the breaker is open")
 		default:
 		}
 		mustAcquire(s.T, l, schemas.Low).Spend()
@@ -382,12 +382,12 @@ func TestHealthy_EndsWithAProbingStopAndClosedWithItsEnd(t *testing.T) {
 		mustAcquire(s.T, l, schemas.Low).Spend()
 		<-closed
 		if l.UntilBreakerOpens().Err() != nil {
-			s.Error("Healthy has ended after the stop")
+			s.Error("UntilBreakerOpens has ended after the breaker closed")
 		}
 	})
 }
 
-func TestBothLanesOfAProcessProbe(t *testing.T) {
+func TestBreaker_ProbesBothLanes(t *testing.T) {
 	shared(t, 1, 0, nil, func(s *sharing) {
 		elapse(2 * time.Second)
 		l := s.limiters[0]
@@ -399,7 +399,7 @@ func TestBothLanesOfAProcessProbe(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 			wg.Go(func() {
-				for { // it is never answered well, and asks at once
+				for { // its calls always fail, and it asks again at once
 					p, err := l.Acquire(ctx, lane, Call{})
 					if err != nil {
 						return
@@ -415,7 +415,7 @@ func TestBothLanesOfAProcessProbe(t *testing.T) {
 		elapse(40 * time.Second)
 		stop()
 		wg.Wait()
-		// By chance: that one of them has all of 40 happens once in 2^39 runs.
+		// By chance one lane gets all 40 probes once in 2^39 runs.
 		if n := len(lanes); n < 30 || !slices.Contains(lanes, schemas.High) || !slices.Contains(lanes, schemas.Low) {
 			s.Errorf("%d probes: %v", n, lanes)
 		}

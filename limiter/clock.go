@@ -5,34 +5,34 @@ import (
 	"time"
 )
 
-// dayMargin is how long around midnight a call counts in both days, because the
-// upstream's clock is not Redis'.
+// dayMargin is the time before and after midnight in which a call counts in both days, because
+// the upstream's clock differs from that of Redis.
 const dayMargin = 10 * time.Second
 
-// clock relates the local monotonic clock to Redis' clock.
+// clock relates the local monotonic clock to that of Redis.
 type clock struct {
-	before, then time.Time // between these moments
-	redis        int64     // Redis' clock showed this, in us
+	before, then time.Time // the reading was taken between these moments
+	redis        int64     // Redis' clock, in us
 }
 
 const (
-	clockSlack = time.Millisecond // that two clocks may differ by chance
-	clockDrift = 2000             // and 1/clockDrift of the time between two readings
-	clockLife  = 10 * time.Second // a reading is replaced by a worse one then
+	clockSlack = time.Millisecond // difference that is ignored
+	clockDrift = 2000             // two clocks drift by at most 1/clockDrift
+	clockLife  = 10 * time.Second // after this time a less precise reading replaces the last one
 )
 
-// read takes a reading. It reports by how much Redis' clock was set forward since
-// the one before; 0 if time alone explains the difference.
+// read takes a reading. It returns by how much Redis' clock was set forward since the last
+// reading, or 0 if elapsed time explains the difference.
 func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	next := clock{before, then, redis}
-	if c.redis == 0 || redis < c.redis { // set back: the script sees that itself
+	if c.redis == 0 || redis < c.redis { // set back; the script detects that
 		*c = next
 		return 0
 	}
 	passed, most, least := micros(redis-c.redis), then.Sub(c.before), before.Sub(c.then)
 	ahead := passed - most - clockSlack - most/clockDrift
-	// One that was set back, by less than has passed, is no danger; but measured by
-	// the reading of before, a step forward again would not be seen.
+	// A small step back is harmless. The new reading must be kept all the same, or a later step
+	// forward to the old time would not be detected.
 	behind := least - passed - clockSlack - least/clockDrift
 	if ahead > 0 || behind > 0 || then.Sub(before) <= 2*c.then.Sub(c.before) || then.Sub(c.then) > clockLife {
 		*c = next
@@ -40,11 +40,11 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	return max(0, ahead)
 }
 
-// at returns what Redis' clock showed at a local moment, or a little less.
+// at returns Redis' clock at a local time, or slightly less.
 func (c *clock) at(t time.Time) int64 { return c.redis + t.Sub(c.then).Microseconds() }
 
-// midnights returns three around now in the day policy's zone, as the script
-// takes them: the clocks of Redis and of this machine need not agree.
+// midnights returns three midnights around now in the day policy's time zone, encoded for the
+// script. Three are needed because Redis' clock and the local one can differ.
 func (q Quota) midnights(now time.Time) string {
 	if q.day == nil {
 		return ""
@@ -60,13 +60,14 @@ func (q Quota) midnights(now time.Time) string {
 	return out.String()
 }
 
-// dayEnd returns the end of the day in which the script counts a call.
+// dayEnd returns the end of the day in which the script counts a call made now.
 func (q Quota) dayEnd(now time.Time) time.Time {
 	year, month, day := now.Add(-dayMargin).In(q.zone).Date()
 	return time.Date(year, month, day+1, 0, 0, 0, 0, q.zone)
 }
 
-// encodeRateCap returns LOW's interval before and from the full hour next to now.
+// encodeRateCap returns LOW's minimum interval before and after the nearest full hour, and that
+// hour, encoded for the script.
 func (q Quota) encodeRateCap(now time.Time) string {
 	if len(q.config.LowRateCaps) == 0 {
 		return ""
@@ -82,7 +83,7 @@ func (q Quota) encodeRateCap(now time.Time) string {
 	return out.String()
 }
 
-// neverInterval is the interval of a rate cap of 0: longer than any state lasts.
+// neverInterval stands for a rate cap of 0. It is longer than any state is kept.
 const neverInterval = 100 * 365 * 24 * time.Hour
 
 func (q Quota) rateCapInterval(t time.Time) time.Duration {

@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// readings reads a clock that drifts by ppm, over a network of latencies up to
-// most, again and again; step is how far it is set forward before each reading.
+// readings reads a clock that drifts by ppm over a network with latencies up to `most`. step
+// returns how far the clock is set forward before each reading.
 func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(i int) time.Duration, seen func(i int, ahead, roundtrips, since time.Duration)) {
 	var c clock
 	local := time.Now()
@@ -41,20 +41,20 @@ func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(
 	}
 }
 
-func TestATrueClockIsNeverTakenForOneThatWasSet(t *testing.T) {
+func TestClock_IgnoresOrdinaryDrift(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		ppm, most := 400*rng.Float64()-200, time.Duration(1+rng.Int64N(int64(150*ms)))
 		never := func(int) time.Duration { return 0 }
 		readings(rng, ppm, most, 500, never, func(i int, ahead, _, _ time.Duration) {
 			if ahead != 0 {
-				t.Fatalf("seed %d: the clock seems set forward by %v at reading %d", seed, ahead, i)
+				t.Fatalf("seed %d: got a step of %v at reading %d, want none", seed, ahead, i)
 			}
 		})
 	}
 }
 
-func TestAStepForwardGreaterThanTheRoundTripsIsSeen(t *testing.T) {
+func TestClock_DetectsAStepForward(t *testing.T) {
 	steps := 0
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -69,13 +69,13 @@ func TestAStepForwardGreaterThanTheRoundTripsIsSeen(t *testing.T) {
 			return by
 		}
 		readings(rng, ppm, most, 300, step, func(i int, ahead, roundtrips, since time.Duration) {
-			// What the drift may hide, beside the round trips and the slack.
+			// Drift can hide a step of this size, besides the round trips and the slack.
 			hidden := roundtrips + clockSlack + since/clockDrift + time.Duration(float64(since)*200/1e6) + time.Microsecond
 			switch {
 			case by > hidden && ahead <= 0:
-				t.Fatalf("seed %d: a step of %v was not seen over %v of round trips", seed, by, roundtrips)
+				t.Fatalf("seed %d: step of %v was not detected with round trips of %v", seed, by, roundtrips)
 			case ahead > unseen:
-				t.Fatalf("seed %d: steps of %v seem to be %v", seed, unseen, ahead)
+				t.Fatalf("seed %d: steps of %v: got %v", seed, unseen, ahead)
 			case by > hidden:
 				steps++
 			}
@@ -85,11 +85,11 @@ func TestAStepForwardGreaterThanTheRoundTripsIsSeen(t *testing.T) {
 		})
 	}
 	if steps < 1000 {
-		t.Errorf("only %d steps were great enough", steps)
+		t.Errorf("got only %d detectable steps", steps)
 	}
 }
 
-func TestAStepForwardAfterOneBackIsSeen(t *testing.T) {
+func TestClock_DetectsAStepForwardAfterOneBack(t *testing.T) {
 	var c clock
 	start := time.Now()
 	read := func(after, roundtrip time.Duration, redis int64) time.Duration {
@@ -97,14 +97,14 @@ func TestAStepForwardAfterOneBackIsSeen(t *testing.T) {
 	}
 	read(0, ms, 10_000_000)
 	if ahead := read(5*time.Second, 20*ms, 12_000_000); ahead != 0 { // 3 s back
-		t.Errorf("set back, and seems ahead by %v", ahead)
+		t.Errorf("after a step back: got a forward step of %v", ahead)
 	}
 	if ahead := read(5100*ms, 20*ms, 15_100_000); ahead < 2900*ms { // and forward again
-		t.Errorf("a step of 3 s forward seems to be %v", ahead)
+		t.Errorf("step of 3 s: got %v", ahead)
 	}
 }
 
-func TestAGrantOfAClockThatWasSetForwardIsDroppedAndTheStepToldOnce(t *testing.T) {
+func TestClock_StepDropsTheGrant(t *testing.T) {
 	r := &redisDouble{}
 	set := int64(0)
 	r.answer = func(_ int, d demand) (grant, error) {
@@ -118,17 +118,18 @@ func TestAGrantOfAClockThatWasSetForwardIsDroppedAndTheStepToldOnce(t *testing.T
 		asked := len(r.demands)
 		mustAcquire(t, l, schemas.Low)
 		if n := len(r.demands) - asked; n != 2 || r.demands[asked].low != 1 || r.demands[asked+1].low != 1 {
-			t.Errorf("a grant of before the step was used: %+v", r.demands[asked:])
+			t.Errorf("a grant from before the step was used: %+v", r.demands[asked:])
 		}
 		elapse(time.Minute)
 		mustAcquire(t, l, schemas.Low)
-		// What the clock showed then: a state born later knows of the step.
+		// The event contains the time at detection: a state born later already includes the
+		// step.
 		told := r.sentEvents()
 		_, step, _ := strings.Cut(told, "step ")
 		var shown int64
 		_, err := fmt.Sscanf(step, "%d;", &shown)
 		if without := shown - seen - 1_300_000; err != nil || strings.Count(told, "step") != 1 || without < 0 || without > 10_000 {
-			t.Errorf("told %q; Redis' clock showed %d a second before", told, seen)
+			t.Errorf("got events %q; Redis' clock was %d a second before", told, seen)
 		}
 	})
 }
@@ -148,8 +149,8 @@ func zones(t *testing.T) (all []Quota) {
 	return all
 }
 
-// instants calls see at moments all over two years, most of them around the full
-// hours, the midnights and the changes of the clock of all zones.
+// instants calls see with times over two years. Most of them are near full hours, midnights and
+// daylight saving changes of all zones.
 func instants(seed uint64, see func(now time.Time)) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -171,7 +172,7 @@ func numbers(t *testing.T, text string) (all []int64) {
 	return all
 }
 
-func TestTheMidnightsContainTheDayThatIsCounted(t *testing.T) {
+func TestMidnights_ContainTheCountedDay(t *testing.T) {
 	for _, q := range zones(t) {
 		instants(1, func(redis time.Time) {
 			counted := redis.Add(-dayMargin).In(q.zone)
@@ -185,7 +186,7 @@ func TestTheMidnightsContainTheDayThatIsCounted(t *testing.T) {
 				if len(m) != 3 || m[0] >= m[1] || m[1] >= m[2] {
 					t.Fatalf("%v: midnights %v", q.zone, m)
 				}
-				// As the script chooses among them.
+				// Selects the midnight like the script.
 				i := 1
 				for i < 3 && redis.UnixMicro() >= m[i]+dayMargin.Microseconds() {
 					i++
@@ -198,7 +199,7 @@ func TestTheMidnightsContainTheDayThatIsCounted(t *testing.T) {
 	}
 	none, err := NewQuota(second(500, 450, 100, 0))
 	if err != nil || none.midnights(time.Now()) != "" || none.encodeRateCap(time.Now()) != "" {
-		t.Errorf("midnights or a rate cap of a quota without; %v", err)
+		t.Errorf("got midnights or a rate cap of a quota without them; %v", err)
 	}
 }
 
@@ -214,7 +215,7 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 			case hour == 2:
 				want = 100_000
 			}
-			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // it is renewed every 10 s
+			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // it is computed again every 10 s
 				got := int64(0)
 				if n := numbers(t, q.encodeRateCap(now.Add(apart))); len(n) == 3 {
 					got = n[1]
@@ -223,17 +224,17 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 					}
 				}
 				if got != want {
-					t.Fatalf("%v: at %v, looked up %v apart, LOW's interval is %d us; want %d", q.zone, now.In(q.zone), apart, got, want)
+					t.Fatalf("%v: at %v, computed %v apart: got LOW's interval %d us, want %d", q.zone, now.In(q.zone), apart, got, want)
 				}
 			}
 		})
 	}
 }
 
-func TestABrakeTellsWhenTheCallWasSentByTheClockOfRedis(t *testing.T) {
+func TestBackOff_SendsRedisTime(t *testing.T) {
 	r := &redisDouble{roundup: 4 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
-		// Read in the middle, at an hour of its own.
+		// The reply contains a clock reading of its own.
 		return grant{high: make([]time.Duration, d.high), now: r.now() - 2000}, nil
 	}
 	config := second(500, 450, 100, 0)
@@ -242,7 +243,7 @@ func TestABrakeTellsWhenTheCallWasSentByTheClockOfRedis(t *testing.T) {
 		mustAcquire(t, l, schemas.High)
 		elapse(30 * ms)
 		sent := time.Now()
-		want := r.now() - 2000 // a little less than Redis shows is told: never a later call's
+		want := r.now() - 2000 // slightly earlier than the true time, never later
 		elapse(time.Second)
 		l.BackOff(1500*ms, sent)
 		synctest.Wait()
@@ -251,7 +252,7 @@ func TestABrakeTellsWhenTheCallWasSentByTheClockOfRedis(t *testing.T) {
 		told := r.sentEvents()
 		for _, event := range []string{fmt.Sprintf("backoff 1500000 7000000 %d;", want), fmt.Sprintf("backoff 0 7000000 %d;", want)} {
 			if strings.Count(told, event) != 1 {
-				t.Errorf("told %q; want %q", told, event)
+				t.Errorf("got events %q, want %q", told, event)
 			}
 		}
 	})

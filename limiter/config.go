@@ -12,84 +12,87 @@ import (
 	"time"
 )
 
-// Config is the quota of one source. The yaml tags are its form in the
-// configuration file.
+// Config is the quota of one source, as the configuration file describes it.
 type Config struct {
-	// Jitter is J: by how much the network may spread two calls.
+	// Jitter is the largest difference in network delay between two calls (J in the proof of
+	// the package comment).
 	Jitter   time.Duration `yaml:"jitter"`
 	Policies []Policy      `yaml:"policies"`
-	// LowRateCaps bound LOW by the hour of the day, in the time zone of the day
-	// policy, or UTC. The first that holds the hour counts.
+	// LowRateCaps limit LOW by the hour of the day, in the time zone of the day policy, or in
+	// UTC. The first cap that includes the hour applies.
 	LowRateCaps []RateCap `yaml:"lowRateCaps,omitempty"`
-	// Backoff is the first pause after the upstream refused a call without saying
-	// for how long; it doubles with each repeat up to a minute. 0: the shortest
-	// window.
+	// Backoff is the first pause after a refusal without Retry-After. It doubles with each
+	// repeat, up to one minute. 0 means the shortest window.
 	Backoff time.Duration `yaml:"backoff,omitempty"`
 
-	// What follows is not the quota's to say. Halts are what may be halted alone, by
-	// name, with the scope of what the halt covers.
+	// The caller derives the fields below from the rest of the source's configuration.
+	//
+	// Breakers maps the name of each scope that has its own circuit breaker to the scope's
+	// template, for example "endpoint" to "{credential}/{endpoint}".
 	Breakers map[string]string `yaml:"-"`
-	// Lease is how long a call may be under way, from its permit on.
+	// Lease is the longest time that a call can be in flight, counted from its permit.
 	Lease time.Duration `yaml:"-"`
-	// Credentials and Endpoints are how many there are: what LOW may call is reckoned by them.
+	// Credentials and Endpoints are how many of each the source has. The estimates of LOW's
+	// rate multiply scoped policies by them.
 	Credentials, Endpoints int `yaml:"-"`
-	// Costs are the estimated costs of the documents, by unit.
+	// Costs holds the estimated cost range of the documents, by unit.
 	Costs map[string]CostRange `yaml:"-"`
-	// CostReported are the names of the policies for which answers announce what a call has cost.
+	// CostReported lists the policies for which responses report the actual cost of a call.
 	CostReported []string `yaml:"-"`
 }
 
-// CostRange is the units of the cheapest and of the dearest document.
+// CostRange is the estimated cost of the cheapest and of the most expensive document, in units.
 type CostRange struct{ Min, Max int }
 
-// Policy is one limit of a source: so many calls in any window of a length, or
-// in a calendar day; or, with a scope, a unit or costs, what the members below say.
+// Policy is one limit of a source: a number of calls per sliding window or calendar day. A
+// policy with a scope, a unit, costs or another kind of limit is kept in buckets, one for each
+// value of its scope.
 type Policy struct {
 	Name   string `yaml:"name"`
 	Limit  int    `yaml:"limit,omitempty"`
 	Window Window `yaml:"window,omitempty"`
-	// TimeZone is where a calendar day begins and ends; empty: UTC.
+	// TimeZone is the IANA time zone of the calendar day. Empty means UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
-	// Target is how many calls of a window are used; 0: all that the bound
-	// allows. HighReserve of them are kept for HIGH, LowReserve for LOW.
+	// Target is how many calls of a window are used. 0 means all that the proof of the package
+	// comment allows. HighReserve of them are kept for HIGH, LowReserve for LOW.
 	Target      int     `yaml:"target,omitempty"`
 	HighReserve Reserve `yaml:"highReserve,omitempty"`
 	LowReserve  int     `yaml:"lowReserve,omitempty"`
 
-	// Scope has the policy hold for each value of a template by itself, such as
-	// {credential}/{endpoint}; empty: for the source as a whole. Known are credential,
-	// endpoint, facet, method, key, resource and the facet's own placeholders.
+	// Scope is a template such as {credential}/{endpoint}; each of its values has its own
+	// bucket. Empty means one bucket for the source. The placeholders are credential, endpoint,
+	// facet, method, key, resource and the facet's own parameters.
 	Scope string `yaml:"scope,omitempty"`
-	// Match says which calls are charged.
+	// Match selects the calls that the policy counts.
 	Match Match `yaml:"match,omitempty"`
-	// Unit is what is counted, if not calls; Costs are the units of a call by endpoint,
-	// facet or method, before what its document says of the unit.
+	// Unit is the unit that is counted; empty means calls. Costs are the units of a call by
+	// endpoint, facet or method. They take precedence over the cost that its document declares.
 	Unit  string         `yaml:"unit,omitempty"`
 	Costs map[string]int `yaml:"costs,omitempty"`
-	// Answers of the statuses in Free cost nothing; if there is Only, those of others
-	// cost nothing (an error budget).
+	// A response with a status in FreeStatuses costs nothing. If CountedStatuses is set, only
+	// responses with these statuses cost anything (an error budget).
 	FreeStatuses    []int `yaml:"freeStatuses,omitempty"`
 	CountedStatuses []int `yaml:"countedStatuses,omitempty"`
-	// Restore makes a bucket of it, that holds Limit and is filled at that rate.
+	// Restore turns the policy into a leaky bucket of size Limit that drains at this rate.
 	Restore Rate `yaml:"restore,omitempty"`
-	// Reported: what is left is what the answers tell (Source.Announced); Limit and Window
-	// hold where they tell nothing. Paced: LOW spreads what is left over the window.
+	// Reported means that responses report the remaining budget (Source.Announced). Limit and
+	// Window apply while nothing is reported. Pace spreads LOW over the window.
 	Reported bool `yaml:"reported,omitempty"`
 	Pace     bool `yaml:"pace,omitempty"`
-	// Lease is for how long a place in flight is kept for a call of which nothing is heard;
-	// 0: as long as a call may take.
+	// Lease is how long an in-flight slot is held for a call whose end was never reported. 0
+	// means Config.Lease.
 	Lease time.Duration `yaml:"lease,omitempty"`
-	// MinInterval has calls be apart, instead of a limit.
+	// MinInterval replaces the limit by a minimum time between two calls.
 	MinInterval *MinInterval `yaml:"minInterval,omitempty"`
 }
 
-// Window is the length of a window, or Day, or InFlight.
+// Window is the length of a window, or one of the constants Day and InFlight.
 type Window time.Duration
 
-// Day is the window of a calendar day, which is not always 24 hours long.
+// Day is the window of a calendar day. A day can have 23 or 25 hours.
 const Day Window = -1
 
-// UnmarshalYAML reads a duration or the word day.
+// UnmarshalYAML reads a duration, or the word day or in-flight.
 func (w *Window) UnmarshalYAML(unmarshal func(any) error) error {
 	var text string
 	if err := unmarshal(&text); err != nil {
@@ -111,7 +114,7 @@ func (w *Window) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// MarshalYAML writes it as it is read.
+// MarshalYAML writes the form that UnmarshalYAML reads.
 func (w Window) MarshalYAML() (any, error) { return w.String(), nil }
 
 func (w Window) String() string {
@@ -124,12 +127,12 @@ func (w Window) String() string {
 	return time.Duration(w).String()
 }
 
-// Rate is a number of calls a second. Its text form is 25/s, 90/m or 5000/h.
+// Rate is a number of calls per second. Its text form is 25/s, 90/m or 5000/h.
 type Rate float64
 
 var rateUnits = map[string]float64{"s": 1, "m": 60, "h": 3600}
 
-// ParseRate reads the text form.
+// ParseRate parses the text form of a Rate.
 func ParseRate(text string) (Rate, error) {
 	number, unit, found := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(number, 64)
@@ -141,22 +144,22 @@ func ParseRate(text string) (Rate, error) {
 
 func (r Rate) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) + "/s" }
 
-// MarshalText writes it as it is read.
+// MarshalText writes the form that ParseRate reads, in calls per second.
 func (r Rate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
-// UnmarshalText reads the text form.
+// UnmarshalText parses the text form of a Rate.
 func (r *Rate) UnmarshalText(text []byte) (err error) {
 	*r, err = ParseRate(string(text))
 	return err
 }
 
-// Reserve is a part of a window's calls: so many of them, or a rate.
+// Reserve is a part of a window that is kept for one lane: a number of calls, or a rate.
 type Reserve struct {
 	Calls int
 	Rate  Rate
 }
 
-// ParseReserve reads a number of calls, or a rate.
+// ParseReserve parses a number of calls or a rate.
 func ParseReserve(text string) (Reserve, error) {
 	if n, err := strconv.Atoi(text); err == nil && n >= 0 {
 		return Reserve{Calls: n}, nil
@@ -178,17 +181,17 @@ func (r Reserve) String() string {
 // IsZero reports whether nothing is reserved.
 func (r Reserve) IsZero() bool { return r == Reserve{} }
 
-// in returns the calls of a window.
+// in returns the reserve of one window, in calls.
 func (r Reserve) in(window time.Duration) int {
 	return r.Calls + int(float64(r.Rate)*window.Seconds()+0.5)
 }
 
-// perSecond returns the rate that the reserve of a window comes to.
+// perSecond returns the reserve as calls per second.
 func (r Reserve) perSecond(window time.Duration) float64 {
 	return float64(r.Rate) + float64(r.Calls)/window.Seconds()
 }
 
-// UnmarshalYAML reads a number of calls, or a rate.
+// UnmarshalYAML reads a number of calls or a rate.
 func (r *Reserve) UnmarshalYAML(unmarshal func(any) error) error {
 	var text string
 	if err := unmarshal(&text); err != nil {
@@ -199,7 +202,7 @@ func (r *Reserve) UnmarshalYAML(unmarshal func(any) error) error {
 	return err
 }
 
-// MarshalYAML writes it as it is read.
+// MarshalYAML writes the form that UnmarshalYAML reads.
 func (r Reserve) MarshalYAML() (any, error) {
 	if r.Rate > 0 {
 		return r.Rate.String(), nil
@@ -207,28 +210,28 @@ func (r Reserve) MarshalYAML() (any, error) {
 	return r.Calls, nil
 }
 
-// MarshalJSON writes a number, or a rate as text.
+// MarshalJSON writes a number of calls, or a rate as a string.
 func (r Reserve) MarshalJSON() ([]byte, error) {
 	v, _ := r.MarshalYAML()
 	return json.Marshal(v)
 }
 
-// UnmarshalJSON reads a number, or text.
+// UnmarshalJSON reads a number or a string.
 func (r *Reserve) UnmarshalJSON(text []byte) (err error) {
 	*r, err = ParseReserve(strings.Trim(string(text), `"`))
 	return err
 }
 
-// RateCap is the most that LOW may use from one full hour of the day to another;
-// From and To both 0: at any hour.
+// RateCap is the maximum rate of LOW from one full hour of the day to another. From == To == 0
+// means every hour.
 type RateCap struct {
 	From int  `json:"from,omitempty" yaml:"from,omitempty"`
 	To   int  `json:"to,omitempty"   yaml:"to,omitempty"`
 	Rate Rate `json:"rate"           yaml:"rate"`
 }
 
-// UnmarshalYAML reads a rate cap. One without a rate gets none that there is, for
-// CheckRate caps to name: 0 would keep LOW from calling at all.
+// UnmarshalYAML reads a rate cap. A missing rate becomes NaN, which CheckRateCaps rejects: 0
+// would stop LOW.
 func (c *RateCap) UnmarshalYAML(unmarshal func(any) error) error {
 	var given struct {
 		From int   `yaml:"from"`
@@ -241,8 +244,7 @@ func (c *RateCap) UnmarshalYAML(unmarshal func(any) error) error {
 	return err
 }
 
-// Applies reports whether the rate cap counts at that hour; 22 to 3 goes over
-// midnight.
+// Applies reports whether the rate cap includes that hour. A cap from 22 to 3 spans midnight.
 func (c RateCap) Applies(hour int) bool {
 	switch {
 	case c.From == c.To:
@@ -253,8 +255,8 @@ func (c RateCap) Applies(hour int) bool {
 	return hour >= c.From || hour < c.To
 }
 
-// CheckRateCaps returns the first mistake in a list that somebody writes, without the
-// name of the list.
+// CheckRateCaps returns the first mistake in a list of rate caps. The error begins with the
+// index; the caller prepends the name of the list.
 func CheckRateCaps(all []RateCap) error {
 	if err := checkEachRateCap(all); err != nil {
 		return err
@@ -268,13 +270,14 @@ func CheckRateCaps(all []RateCap) error {
 			}
 		}
 		if !holds {
-			return fmt.Errorf("[%d] never holds, since those before it hold all its hours; leave it out, or write it before them", i)
+			return fmt.Errorf("[%d] never applies, because the caps before it include all its hours; remove it, or move it before them", i)
 		}
 	}
 	return nil
 }
 
-// checkEachRateCap leaves out what does no harm: an override that was stored must hold later too.
+// checkEachRateCap is CheckRateCaps without the check for caps that never apply. An override
+// stored earlier can contain such a cap and must stay valid.
 func checkEachRateCap(all []RateCap) error {
 	for i, c := range all {
 		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {
@@ -290,20 +293,21 @@ func checkEachRateCap(all []RateCap) error {
 	return nil
 }
 
-// DefaultConfig returns the settings of a quota that says nothing else.
+// DefaultConfig returns a Config with the default jitter and no policies.
 func DefaultConfig() Config { return Config{Jitter: 10 * time.Millisecond} }
 
-// Override is what was changed of a quota while it runs. What is nil, or not
-// there, is as it is configured. The json tags are its form in the settings
-// table and the admin API.
+// Override contains the changes that an operator made while freshet runs. Fields that are nil or missing keep
+// their configured value. The json tags are its form in the settings table and in the admin
+// API.
 type Override struct {
-	// Stopped: no call is made until it is resumed, and nothing is lost meanwhile.
+	// Stopped is the emergency stop: no call is sent until it is cleared. Waiting calls keep
+	// waiting.
 	Stopped     bool                      `json:"stopped,omitempty"`
 	Policies    map[string]PolicyOverride `json:"policies,omitempty"`
 	LowRateCaps *[]RateCap                `json:"lowRateCaps,omitempty"`
 }
 
-// PolicyOverride changes one policy.
+// PolicyOverride changes one policy. A nil field keeps its configured value.
 type PolicyOverride struct {
 	Limit       *int     `json:"limit,omitempty"`
 	Target      *int     `json:"target,omitempty"`
@@ -311,8 +315,8 @@ type PolicyOverride struct {
 	LowReserve  *int     `json:"lowReserve,omitempty"`
 }
 
-// With returns the quota with what was changed, or an error that names a policy
-// that there is none of. Whether it holds is for NewQuota to say.
+// With returns the configuration with the override applied, or an error that names an unknown
+// policy. It does not validate the result; NewQuota does.
 func (c Config) With(o Override) (Config, error) {
 	c.Policies = slices.Clone(c.Policies)
 	if o.LowRateCaps != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-func TestAConfigIsWrittenAsItIsRead(t *testing.T) {
+func TestConfig_RoundTripsAsYAML(t *testing.T) {
 	const text = `jitter: 10ms
 policies:
   - {name: second, limit: 500, window: 1s, target: 450, highReserve: 100, lowReserve: 20}
@@ -71,8 +71,8 @@ func TestRateCap_NeedsARateAndAnHour(t *testing.T) {
 		"[{from: 19, to: 3, rate: 1/s}, {from: 0, to: 24, rate: 2/s}]": "",
 		"[{from: 19, to: 23}]":                       "[0] has no rate; write one as in {from: 19, to: 23, rate: 150/s}",
 		"[{rate: 1/s}, {rate: }]":                    "[1] has no rate",
-		"[{rate: 1/s}, {from: 1, to: 2, rate: 2/s}]": "[1] never holds",
-		"[{from: 22, to: 12, rate: 1/s}, {from: 12, to: 22, rate: 1/s}, {rate: 2/s}]": "[2] never holds",
+		"[{rate: 1/s}, {from: 1, to: 2, rate: 2/s}]": "[1] never applies",
+		"[{from: 22, to: 12, rate: 1/s}, {from: 12, to: 22, rate: 1/s}, {rate: 2/s}]": "[2] never applies",
 		"[{from: 1, to: 25, rate: 1/s}]":                                              "[0]: hours are 0 to 24",
 		"[{rate: 1/h}]":                                                               "",
 		"[{rate: 0.1/h}]":                                                             "[0]: rate: ",
@@ -89,14 +89,14 @@ func TestRateCap_NeedsARateAndAnHour(t *testing.T) {
 	stored := withDay()
 	stored.LowRateCaps = []RateCap{{Rate: 1}, {Rate: 2}}
 	if _, err := NewQuota(stored); err != nil {
-		t.Errorf("what was stored holds no longer: %v", err)
+		t.Errorf("a stored override is rejected: %v", err)
 	}
 	if yaml.UnmarshalWithOptions([]byte("[{rate: 1/s, form: 3}]"), new([]RateCap), yaml.Strict()) == nil {
-		t.Error("a name that nobody knows is read")
+		t.Error("an unknown field is accepted")
 	}
 }
 
-func TestAnOverrideIsWrittenAsItIsRead(t *testing.T) {
+func TestOverride_RoundTripsAsJSON(t *testing.T) {
 	for _, text := range []string{
 		`{}`, `{"stopped":true}`, `{"lowRateCaps":[]}`,
 		`{"policies":{"day":{"limit":0,"highReserve":"1.5/s"},"second":{"target":0,"highReserve":0,"lowReserve":7}},"lowRateCaps":[{"from":22,"to":3,"rate":"0/s"},{"rate":"0.025/s"}]}`,
@@ -111,7 +111,7 @@ func TestAnOverrideIsWrittenAsItIsRead(t *testing.T) {
 	}
 }
 
-func TestAChangeLeavesTheConfigurationAloneAndNamesWhatThereIsNot(t *testing.T) {
+func TestWith_CopiesAndNamesUnknownPolicies(t *testing.T) {
 	c := withDay()
 	limit, target, low, reserve := 400, 300, 10, Reserve{Rate: 5}
 	rateCaps := []RateCap{{Rate: 9}}
@@ -131,7 +131,7 @@ func TestAChangeLeavesTheConfigurationAloneAndNamesWhatThereIsNot(t *testing.T) 
 	}
 }
 
-func FuzzARateIsReadAsItIsWritten(f *testing.F) {
+func FuzzRate_RoundTrips(f *testing.F) {
 	for _, seed := range []string{"25/s", "90/m", "5000/h", "0/s", "1e3/s", "1.5/s", "-1/s", "/s", "5", "NaN/s", "Inf/s", "0x1p-2/s", "1/s/s", "1_0/s", " 1/s", "1e-320/h"} {
 		f.Add(seed)
 	}
@@ -152,7 +152,7 @@ func FuzzARateIsReadAsItIsWritten(f *testing.F) {
 	})
 }
 
-func FuzzAReserveIsReadAsItIsWritten(f *testing.F) {
+func FuzzReserve_RoundTrips(f *testing.F) {
 	for _, seed := range []string{"100", "0", "25/s", "-3", "+3", "1e3", "9223372036854775807", "0/s", "3/m", `"5"`} {
 		f.Add(seed)
 	}
@@ -172,7 +172,7 @@ func FuzzAReserveIsReadAsItIsWritten(f *testing.F) {
 		if written, err := json.Marshal(r); err != nil || json.Unmarshal(written, &read) != nil || read != r {
 			t.Errorf("%q is %+v, in JSON %s, %+v, %v", text, r, written, read, err)
 		}
-		// However great, it is refused and not wrapped around.
+		// Any value is rejected without integer overflow.
 		config := second(500, 450, 0, 0)
 		config.Policies[0].HighReserve = r
 		if q, err := NewQuota(config); err == nil && q.Bounds()[0].Low < 0 {

@@ -10,13 +10,13 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// spentUnits are the units that calls have used at the upstream, by their arrival.
+// spentUnits records the units used at the upstream by arrival time.
 type spentUnits struct {
-	at    []time.Time // once for each unit
+	at    []time.Time // one entry per unit
 	calls int
 }
 
-// use answers a call that costs units; if announces, the answer says so.
+// use answers a call that costs units. With announces, the response reports the cost.
 func (s *spentUnits) use(units int, announces bool) upstream {
 	return func(c atUpstream) answered {
 		for range units {
@@ -31,23 +31,23 @@ func (s *spentUnits) use(units int, announces bool) upstream {
 	}
 }
 
-// callsOf returns how many calls of a window's limit can be made in its length: an estimate
-// must be free before the last of them is sent, and one is held for each call on its way.
+// callsOf returns how many calls fit into a window's limit. The estimate must fit before the
+// last call, and each call in flight holds its estimate.
 func callsOf(limit, estimate, actual int, window time.Duration) float64 {
-	const onItsWay = 100 * ms // an answer, and the way to Redis
+	const onItsWay = 100 * ms // response time and time to Redis
 	if estimate == actual {
 		return float64(limit / actual)
 	}
 	n := float64(limit-estimate)/float64(actual) + 1
-	for range 20 { // what is held depends on how many are made
+	for range 20 { // the held units depend on the rate
 		held := max(0, n*float64(onItsWay)/float64(window)) * float64(estimate-actual)
 		n = max(1, (float64(limit-estimate)-held)/float64(actual)+1)
 	}
 	return min(n, float64(window)/float64(onItsWay)*float64(limit/estimate))
 }
 
-// A saturated window gives at least 95 % of the calls that fit into it, at any cost of a document
-// and with any refund by its answer, and never more than its limit.
+// A saturated window is used to at least 95 %, at any cost and any refund per call, and never
+// above its limit.
 func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
 	const limit, window, windows = 500, 10 * time.Second, 8
 	for _, c := range []struct{ estimate, actual int }{
@@ -82,7 +82,7 @@ func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
 	}
 }
 
-// points is a window of units, of which documents cost so many.
+// points returns a window of units with that cost range.
 func points(limit int, window time.Duration, costs CostRange) Config {
 	config := scopedConfig(Policy{Name: "points", Unit: "points", Limit: limit, Window: Window(window)})
 	config.Costs = map[string]CostRange{"points": costs}
@@ -93,7 +93,7 @@ func costing(units int) Call {
 	return Call{Endpoint: "f/d", Key: "k", Costs: map[string]int{"points": units}}
 }
 
-// A paced window gives no more at once than its burst and one call.
+// A paced window allows at most its burst and one call at once.
 func TestWindow_PacesUnits(t *testing.T) {
 	const limit, window = 1000, 10 * time.Second
 	for _, dearest := range []int{5, 100} {
@@ -116,7 +116,7 @@ func TestWindow_PacesUnits(t *testing.T) {
 	}
 }
 
-// A window that Redis has lost is kept too, and its calls go on before its length has passed.
+// A lost window keeps its limit, and calls resume before its length has passed.
 func TestWindow_HoldsAfterLostState(t *testing.T) {
 	const limit, window = 500, 10 * time.Second
 	for seed := range uint64(4) {
@@ -148,8 +148,8 @@ func TestWindow_HoldsAfterLostState(t *testing.T) {
 	}
 }
 
-// A call that costs up to 2 % of the limit is made while cheaper calls saturate the window.
-func TestWindow_ServesDearCallsBesideCheapOnes(t *testing.T) {
+// Calls that cost up to 2 % of the limit are sent while cheaper calls saturate the window.
+func TestWindow_ServesExpensiveCallsBesideCheapOnes(t *testing.T) {
 	var spent spentUnits
 	dear := 0
 	inCallers(t, 1, 2, points(900, time.Minute, CostRange{1, 5}), func(c atUpstream) answered {
@@ -164,12 +164,12 @@ func TestWindow_ServesDearCallsBesideCheapOnes(t *testing.T) {
 		before := read(f, &dear)
 		f.passed(time.Minute)
 		if got := read(f, &dear) - before; got < 10 {
-			t.Errorf("got %d dear calls in a minute beside cheap ones, want at least 10", got)
+			t.Errorf("got %d expensive calls in a minute beside cheap ones, want at least 10", got)
 		}
 	})
 }
 
-// A reserve of units is HIGH's alone, and LOW uses all others.
+// LOW uses everything except HIGH's reserve.
 func TestWindow_KeepsReserveForHigh(t *testing.T) {
 	const limit, kept, window = 500, 100, 10 * time.Second
 	var spent spentUnits
@@ -209,7 +209,7 @@ func TestWindow_BoundsItsLog(t *testing.T) {
 	})
 }
 
-// The view shows what a window has left also while a dear call has used more than its share.
+// The view shows the remaining units even if an expensive call has used more than its share.
 func TestWindow_ShowsWhatIsLeft(t *testing.T) {
 	var spent spentUnits
 	inCallers(t, 1, 1, points(500, 10*time.Second, CostRange{400, 400}), spent.use(400, false), func(f *callers) {
@@ -221,23 +221,23 @@ func TestWindow_ShowsWhatIsLeft(t *testing.T) {
 			views := l.scopeViews(time.Now())
 			l.mu.Unlock()
 			if len(views) != 1 || views[0].Remaining == nil {
-				t.Fatalf("got %+v, want the units that are left", views)
+				t.Fatalf("got %+v, want the remaining units", views)
 			}
 		}
 	})
 }
 
-// A quota under which a document could never be called is refused.
+// A quota is rejected if a document could never be fetched with it.
 func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Policy)
 		want   string
 	}{
-		"above the limit":  {func(p *Policy) { p.Limit = 90 }, "the dearest call costs 100 units, and 90 are used"},
-		"above the target": {func(p *Policy) { p.Target = 99 }, "the dearest call costs 100 units, and 99 are used"},
-		"above LOW's":      {func(p *Policy) { p.HighReserve = Reserve{Calls: 401} }, "it leaves LOW 99 of 500 units"},
-		"above a bucket":   {func(p *Policy) { p.Limit, p.Window, p.Restore = 90, 0, 10 }, "the dearest call costs 100 units, and 90 are used"},
-		"restored at once": {func(p *Policy) { p.Limit, p.Window, p.Restore = 110, 0, 1100 }, "can't be kept to"},
+		"above the limit":  {func(p *Policy) { p.Limit = 90 }, "the most expensive call costs 100 units, but only 90 can be used"},
+		"above the target": {func(p *Policy) { p.Target = 99 }, "the most expensive call costs 100 units, but only 99 can be used"},
+		"above LOW's":      {func(p *Policy) { p.HighReserve = Reserve{Calls: 401} }, "LOW can use 99 of 500 units"},
+		"above a bucket":   {func(p *Policy) { p.Limit, p.Window, p.Restore = 90, 0, 10 }, "the most expensive call costs 100 units, but only 90 can be used"},
+		"restored at once": {func(p *Policy) { p.Limit, p.Window, p.Restore = 110, 0, 1100 }, "units are restored while a call is on its way"},
 		"of the limit":     {func(p *Policy) { p.Limit = 100 }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -251,12 +251,12 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 	}
 }
 
-// `config check` prints bounds that count whole calls.
+// `config check` prints bounds in whole calls.
 func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 	for _, c := range []struct {
 		cost   int
-		units  float64 // a window
-		minute float64 // calls
+		units  float64 // per window
+		minute float64 // calls per minute
 	}{{1, 500, 2966}, {100, 500, 29}, {300, 300, 5}, {400, 400, 5}} {
 		quota, err := NewQuota(points(500, 10*time.Second, CostRange{c.cost, c.cost}))
 		if err != nil {

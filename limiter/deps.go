@@ -5,26 +5,25 @@ import (
 	"time"
 )
 
-// Settings tells what was changed of a source's quota while it runs.
+// Settings returns changes of a source's quota.
 type Settings interface {
-	// Quota returns the newest change and its revision, which rises with every
-	// change; revision 0: nothing was ever changed.
+	// Quota returns the newest override and its revision, which rises with every change.
+	// Revision 0 means that nothing was ever changed.
 	Quota(ctx context.Context, source string) (o Override, revision int64, err error)
 }
 
-// Usage keeps the count of a day's calls where it outlives Redis.
+// Usage stores the count of a day's calls durably, so that it survives a loss of Redis.
 type Usage interface {
-	// Used returns the newest count of a policy, or the zero Count if there is
-	// none.
+	// Used returns the stored count of a policy, or the zero Count.
 	Used(ctx context.Context, source, policy string) (Count, error)
-	// SetUsed writes a count. One of an earlier day, or a lower one of the same
-	// day, changes nothing.
+	// SetUsed stores a count. It ignores a count of an earlier day, and a lower count of the
+	// same day.
 	SetUsed(ctx context.Context, source, policy string, c Count) error
 }
 
-// Count is how many calls of a calendar day were given out.
+// Count is how many calls of a calendar day were granted.
 type Count struct {
 	DayEnd time.Time // the midnight at which the day ends
 	Calls  int64
-	At     time.Time // when that was so, by Redis' clock
+	At     time.Time // when the count was read, by Redis' clock
 }

@@ -1,110 +1,131 @@
-// Package limiter gives out permits: the right to send one upstream call within
-// a stated short time. However many processes ask, the calls that reach the
-// upstream never exceed its limit in any sliding window or calendar day, HIGH
-// always finds the share that is kept for it, and a saturated budget is used up.
+// Package limiter grants permits: the right to send one upstream call within a
+// stated short time. However many processes there are, the upstream never receives
+// more calls than its limit in any sliding window or calendar day. HIGH always
+// gets the share reserved for it, and a saturated budget is used up.
+//
+// # Terms
+//
+//	slot       a point in time that Redis reserved for one call
+//	permit     a slot that was handed to a caller; it expires 40 ms after the slot (V)
+//	horizon    how far in the future a slot can be reserved: 150 ms
+//	jitter     the largest difference in network delay between two calls (J)
+//	bucket     the state of one policy for one value of its scope
+//	queue      the waiters of one lane whose calls cost the same in the same buckets
+//	candidate  a credential that a call can use, with the costs of the call
+//	ticket     the identifier of a call in flight
+//	lease      how long an in-flight slot is held for a call whose end is not reported
+//
+// # Life of a permit
+//
+//	Acquire ──► waiting ──► granted ──► Spend ──► call in flight ──► ReportEnd
+//	               ▲           │ expired: refunded; the caller calls Reacquire
+//	               └───────────┤
+//	                           └► Release: the next waiter gets the slot
+//
+// A process makes one call to Redis at a time. The first caller makes it; callers
+// that arrive meanwhile share the next one. Redis returns slots within the horizon.
+// For the rest it returns the time of the next call. If more than horizon/T processes (52 at
+// 350 calls/s) wait with one caller each, every permit costs two calls to Redis.
+// Clients take turns (see fair), and retries get at most every fourth permit.
 //
 // # Policies
 //
-// All policies of a source are taken together by one script, or not at all
-// (lua/limiter_acquire.lua), on one string in Redis and by Redis' clock:
+// One script, limiter_acquire, applies all policies of a source atomically. It
+// reserves a slot in all of them or in none.
 //
-//   - A window of many calls is partitioned into lanes, each a GCRA with an
-//     interval T and a small burst B: high is for HIGH alone, shared for both, low
-//     (optional) for LOW alone. HIGH takes the earlier slot of high and shared, LOW
-//     the earlier of shared and low; so LOW can never spend HIGH's share.
-//   - A window of up to 99 calls is an exact ring of the last slots; LOW is let in
-//     while HIGH's reserve stays free.
-//   - A calendar day is a count. LOW's pace is what the day has left, without what
-//     is kept for HIGH, over the seconds that it has left; HIGH may go to the end.
-//     For ten seconds around midnight a call counts in both days, for the upstream's
-//     clock is not ours.
+//	policy                       kept as                               letter
+//	window, limit above 99       3 GCRA partitions                     L
+//	window, limit up to 99       sliding-window log of slots           R
+//	calendar day                 counter; LOW is paced                 D
+//	window with scope or costs   sliding-window log of units           S
+//	restore, countedStatuses     leaky bucket                          G
+//	minInterval                  time of the next slot                 P
+//	reported                     remaining units, as reported          N
+//	window: in-flight            set of tickets, queue of processes    C
+//	scope breaker                open or closed, time of next probe    H
 //
-// A process has one call to Redis under way. A lone caller makes it itself; those
-// who come meanwhile ride the next one together: clients in turn, and the calls of one
-// client first come, first served (but for those whose last call failed: AcquireRetry).
-// Each sleeps once, until its slot. A slot lies at most a horizon ahead; demand beyond it is told when
-// to come back, behind those told before. More than horizon / T lone waiters of as
-// many processes (52 of LOW at 350/s) are each told so once, and then cost two calls
-// a permit.
+// The GCRA (generic cell rate algorithm) partitions of a window are high (HIGH
+// only), shared, and optionally low (LOW only). Each has an interval T and a burst B.
+// HIGH takes the earlier slot of high and shared, LOW the earlier of shared and low.
+// So LOW can never use HIGH's share.
 //
-// # Buckets
+// A day counts a call near midnight (10 s before or after) in both days, because the
+// upstream's clock differs. LOW's pace is the rest of the day's calls without
+// HIGH's reserve, divided by the seconds left. HIGH can use the whole day.
 //
-// A policy with a scope, a unit or costs, or of another kind, is kept in buckets of their
-// own, one for each value of its scope: a sliding-window log, a bucket that is restored, a
-// gap, what answers tell is left (learned), places for calls under way, an error budget. What
-// may be stopped alone, such as a credential, is one too. Calls that are charged alike are a
-// class and wait in one line; the script gives them slots that all their buckets and the
-// policies above allow, with the credential that can go first, and of several with the one
-// that has most left, or gives none.
+// A log of units admits a call at the slot at which enough older units have left the
+// window. A window of more than 200 units rounds slots up to 1/200 of its length, so
+// the log has a bounded size. The pace spreads calls over the window: it delays the
+// next call, never the current one. If responses report actual costs, there is no
+// pace, because estimates would waste units that the responses refund.
 //
-// A learned budget lets a call go while the least that was told in its window, without
-// what is under way, is enough. A place has a holder until its call has ended or its lease
-// has; who waits for one stands in line with the other processes, HIGH first, and is told
-// when it may have it. What a call really cost is settled when it has ended; one of which
-// nothing is heard has cost what was thought.
-//
-// # Windows of units
-//
-// A sliding-window log keeps a window of units exactly, at any cost of a call. An entry is a
-// slot and the units of its calls. A call gets the slot at which enough older units have left
-// the window. A window of more than 200 units rounds slots up to a 200th of its
-// length, so its log has a bounded size. A pace spreads the calls over the window. It never
-// holds a call back for its cost: it has the next call wait for that time.
-//
-//	limit 500 in 10 s, 100 units a call: a pace of 100·20.5 ms = 2.05 s, 4.9 calls a window
+//	limit 500 in 10 s, 100 units a call: one call per 100·20.5 ms = 2.05 s, 4.9 a window
 //	limit 500 in 10 s, 300 units a call: the log has room for one, 1 call in 10.05 s
 //
-// An estimate that an answer corrects leaves the log at its own slot. Such a window has no
-// pace: estimates would hold back calls that the limit has room for.
+// A reported limit admits a call while the lowest remaining value reported in this
+// window, minus the units in flight, is sufficient. An in-flight slot is held until
+// its call ends or its lease expires. Processes that wait for one form a queue in
+// Redis, HIGH first, and a wake-up message names the first of them.
 //
-// # The bound
+// # Proof of the limit
 //
-// In any closed window of length W a lane holds at most B + ⌊W/T⌋ slots, a ring
-// its limit. A permit may be spent from its slot until V after it, by the local
-// monotonic clock taken before the call to Redis; the network adds up to J. So the
-// arrivals of a second come from slots of a window of 1 s + V + J, and at most
+// In any closed window of length W a partition has at most B + ⌊W/T⌋ slots, and a log
+// at most its limit. A permit can be spent until V after its slot. The time is
+// measured by the local monotonic clock, from before the call to Redis. The network adds
+// at most J. So the calls that arrive within W have slots within W + V + J:
 //
-//	Σ over lanes: B + ⌊(W + V + J) / T⌋
+//	Σ over partitions: B + ⌊(W + V + J) / T⌋ ≤ limit
 //
-// of them fall into any window W at the upstream. NewQuota refuses a configuration
-// for which this sum exceeds the limit. J is measured too; where it is greater than
-// configured, the rate is lowered until the sum holds again.
+// NewQuota rejects a configuration that violates this. Example: limit 500 in 1 s,
+// target 450 with 100 for HIGH, V = 40 ms, J = 10 ms. high has T = 10 ms, B = 10: at
+// most 10 + 105 = 115. shared has T = 2.858 ms, B = 15: at most 15 + 367 = 382. The sum
+// is 497. If the measured jitter exceeds J, the rate is lowered until the sum fits.
 //
-// # Lost state
+// # States of a source
 //
-// An empty state, another one's, or one from before a restart, a failover or a
-// step of Redis' clock starts quiet: no slot for W + V + J + horizon (of W at most
-// a second for lanes, which start empty; all of it for rings), so that permits of
-// the lost state have lapsed and their arrivals left the window before the first
-// new one. Backward steps the script sees itself; forward ones are seen by whoever
-// compares Redis' clock with its own monotonic one between two calls, and a step
-// shorter than the round trips between is not. A day's count is written down every
-// few seconds and resumes from there, as if the time since had been used in full.
+//	flowing ──BackOff──────► backing-off ──pause over──┐
+//	   ▲                                               ▼
+//	   ├── 10 s at rising rate ◄──────────────────── ramping
+//	   │                                               ▲
+//	   └──OpenBreaker──────► breaker-open ──CloseBreaker┘
 //
-// # Brakes, probes, stops and changes
+//	stopped          emergency stop by an operator; has priority over the others
+//	quiet-period     the state in Redis was lost
+//	restoring-count  the day's count is being read from the database
+//	unused           no call yet
 //
-// A refused call brakes everybody: nothing ahead of the brake's end is granted, and
-// what was reserved lapses within horizon + V. Then the rate rises from half to the
-// whole within ten seconds.
+// BackOff follows a refused call: no slot before the end of the pause is granted. If the
+// upstream named no time, the pause doubles with each refusal, up to a minute.
 //
-// For a sick upstream there is the probing stop (Probe): all calls stop, but for one
-// at a time, of whichever process asks first, that probes; the first after a pause,
-// the next after pauses that double. The script sets the next pause when it grants a
-// probe, so one that fails, or whose process dies, need not be told of. It ends with
-// the first healthy answer to what was sent after it began (Lift), as a brake ends.
-// Every answer of the script says whether one is in force, also to who was granted
-// the probe; who is refused asks twice a second, and so learns of the end. The later
-// of a brake's end and a pause's holds; an emergency stop wins over both. It outlasts
-// a failover as a brake does, and is forgotten where the state can't be read.
+// OpenBreaker follows a failure of the whole upstream. Only single probes are sent, one
+// at a time over all processes. The script doubles the pause when it grants a probe, so
+// a failed or lost probe needs no report. Example: OpenBreaker(5 s, 60 s) at 12:00:00,
+// probes at 12:00:05, :15, :35, 12:01:15, and then every 60 s. The first
+// success of a call sent after the opening closes the breaker. Every reply of the
+// script contains the breaker's state, and rejected callers ask twice a second. If a
+// backoff ends later than the breaker's pause, the backoff's end applies.
 //
-// What is changed of a quota while it runs has a revision, and the newest one known
-// to Redis is in force for all; where callers of one revision differ, as while a
-// release rolls out, each gets what all of them allow.
+// Both survive a failover. After either, the rate rises from half to full in 10 s.
+//
+// Settings that change while freshet runs have a revision. The newest revision that
+// Redis has seen is in force for all processes. If processes have different quotas for
+// one revision, for example during a rolling release, the stricter values apply.
+//
+// # Loss of state
+//
+// State that is empty, malformed, or from before a restart, a failover or a step of
+// Redis' clock begins with a quiet period of W + V + J + horizon (W at most 1 s for
+// partitions, which start empty; all of it for logs). So permits of the lost state
+// have expired, and their calls have left the window, before the next permit. The
+// script detects backward steps of the clock. Processes detect forward steps by
+// comparing Redis' clock with their own; a step shorter than the round trips in between
+// is not detected. The day's count is saved every five seconds. After a loss it
+// continues from the saved count plus the calls possible at the full rate since then.
 //
 // # Failing closed
 //
-// Without Redis there is no permit. A call to Redis has its own short deadline
-// and is never repeated by the client library; while Redis is gone one probe a
-// second goes out, not one a waiter. Nor is there one before the settings were
-// read, or when what a day has used could not be written down for a minute.
+// Without Redis no permit is granted. A call to Redis has a timeout of 150 ms and is not
+// retried by the client library. While Redis is down, each process calls it once a
+// second. Permits also stop while the settings were never read, or while the day's count
+// could not be saved for a minute.
 package limiter

@@ -2,21 +2,23 @@ package limiter
 
 import "maps"
 
-// fair orders a line between clients: each is served in turn, however many of its calls
-// wait (start-time fair queueing, Goyal, Vin and Cheng 1996). A call's turn is one behind
-// the last of its client, or behind the turn that was served last if that is later. So the
-// first call of a client waits for one call of each other client at most, and calls of one
-// client are first come, first served.
+// fair implements start-time fair queueing between clients (Goyal, Vin and Cheng, 1996). A
+// call's turn is its client's last turn plus one, or the last served turn plus one if that is
+// greater. So a client's first call waits for at most one call of each other client, and the
+// calls of one client are served in order.
+//
+// Example: client A enqueues three calls (turns 1, 2, 3), then B one (turn 1). The order is A,
+// B, A, A.
 type fair struct {
-	served int64            // the turn that was served last
-	last   map[string]int64 // the turn of each client's last call, while any call waits
+	served int64            // the turn served last
+	last   map[string]int64 // the last turn of each client, while calls wait
 }
 
-// maxFairClients is how many clients a line remembers before it forgets those that have
-// no call in it.
+// maxFairClients is the number of clients that a list remembers before it forgets those without
+// waiting calls.
 const maxFairClients = 4096
 
-// place gives p its turn and returns whom it goes before; nil: it is the last.
+// place assigns p's turn and returns the waiter that follows it, or nil if p is last.
 func (l *waitList) place(p *Permit) (after *Permit) {
 	if l.last == nil {
 		clear(l.fair.last)
@@ -35,7 +37,7 @@ func (l *waitList) place(p *Permit) (after *Permit) {
 	return after
 }
 
-// placeFirst gives p the turn of the first.
+// placeFirst assigns p the earliest turn and returns the first waiter.
 func (l *waitList) placeFirst(p *Permit) (after *Permit) {
 	p.turn = l.fair.served
 	return l.first

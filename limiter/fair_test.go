@@ -25,7 +25,7 @@ func TestQueue_ServesClientsInTurn(t *testing.T) {
 	}
 	for i := range 21 {
 		if p := q.serve(); (p.client == "flood") != (i == 0) {
-			t.Fatalf("served %s as number %d, want one of the flood and then all readers", p.client, i)
+			t.Fatalf("served %s as number %d, want one flood call and then all readers", p.client, i)
 		}
 	}
 	if p := q.serve(); p.client != "flood" || q.length != 488 {
@@ -58,7 +58,7 @@ func TestQueue_KeepsTheOrderOfOneClient(t *testing.T) {
 				}
 				lastServed[kind] = order[p]
 				waiting = remove(waiting, p)
-			default: // one waiter gives up
+			default: // one waiter leaves
 				if len(waiting) > 0 {
 					p := waiting[rng.IntN(len(waiting))]
 					q.remove(p)
@@ -68,7 +68,7 @@ func TestQueue_KeepsTheOrderOfOneClient(t *testing.T) {
 			n := 0
 			for p := q.fresh.first; p != nil; p = p.after {
 				if p.after != nil && p.after.turn < p.turn {
-					t.Fatalf("seed %d, step %d: the line is not in the order of turns", seed, step)
+					t.Fatalf("seed %d, step %d: the list is not sorted by turn", seed, step)
 				}
 				n++
 			}
@@ -76,7 +76,7 @@ func TestQueue_KeepsTheOrderOfOneClient(t *testing.T) {
 				n++
 			}
 			if n != len(waiting) || q.length != n {
-				t.Fatalf("seed %d, step %d: %d in the lines, %d counted, want %d", seed, step, n, q.length, len(waiting))
+				t.Fatalf("seed %d, step %d: %d in the lists, %d counted, want %d", seed, step, n, q.length, len(waiting))
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func TestQueue_LetsALapsedCallGoFirst(t *testing.T) {
 	q.pushFront(lapsed)
 	q.pushOf("c")
 	if got := q.serve(); got != lapsed {
-		t.Errorf("served %s, want the call whose permit lapsed", got.client)
+		t.Errorf("served %s, want the call whose permit expired", got.client)
 	}
 }
 

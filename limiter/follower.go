@@ -7,23 +7,23 @@ import (
 )
 
 const (
-	// settingsInterval is how often the settings are read: they must be in force
-	// within two seconds.
+	// settingsInterval is how often the settings are read. A change must be in force within two
+	// seconds.
 	settingsInterval = time.Second
-	// dayCountInterval is how often the day's count is written down, and countLost how
-	// long it may fail before no permit is given: what is lost with Redis is
-	// estimated from the last count, at the full rate.
+	// dayCountInterval is how often the day's count is saved. If that fails for maxDayCountAge,
+	// no more permits are granted: after a loss of Redis the calls since the last save are
+	// assumed to have been made at the full rate.
 	dayCountInterval = 5 * time.Second
 	maxDayCountAge   = time.Minute
-	// storeTimeout bounds one call to the settings or the counts.
+	// storeTimeout is the timeout of one call to Settings or Usage.
 	storeTimeout = time.Second
-	// jitterInterval is over how long the jitter is measured: shorter, and a moment of
-	// trouble would lower the rate.
+	// jitterInterval is how long the jitter is measured. A shorter interval would lower the
+	// rate because of a single slow moment.
 	jitterInterval = time.Minute
 )
 
-// follow keeps to what is not Redis' until ctx ends: the settings, the day's
-// count, the jitter, and what the live view shows of this process.
+// follow does the periodic work outside of the script until ctx ends: it reads the settings,
+// restores and saves the day's count, measures the jitter and publishes reports.
 func (l *Limiter) follow(ctx context.Context) {
 	tick := time.NewTicker(settingsInterval)
 	defer tick.Stop()
@@ -33,7 +33,7 @@ func (l *Limiter) follow(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			f.saveDayCount(context.WithoutCancel(ctx)) // what was used up to now
+			f.saveDayCount(context.WithoutCancel(ctx)) // the calls since the last save
 			l.removeReport()
 			return
 		case <-l.dayCountNeeded:
@@ -55,33 +55,33 @@ func (l *Limiter) follow(ctx context.Context) {
 	}
 }
 
-// follower is what follow remembers. Only its goroutine touches it.
+// follower is the state of follow. Only its goroutine uses it.
 type follower struct {
 	l               *Limiter
-	config          Config // with the last change that held
+	config          Config // with the last valid override
 	stopped         bool
 	revision        int64
-	spread          time.Duration   // the jitter that the quota is made for, if measured
-	failing         map[string]bool // the troubles, each said once
-	savedAt         time.Time       // the count was written, or there was nothing to write
+	spread          time.Duration   // measured jitter that the quota was lowered for; 0 means none
+	failing         map[string]bool // conditions that were logged as failing
+	savedAt         time.Time       // when the count was saved, or there was nothing to save
 	saved           Count
 	jitterCheckedAt time.Time
 	reportedAt      time.Time
 }
 
-// logCondition says once what is wrong, and once that it is over.
-func (f *follower) logCondition(doing string, err error) {
+// logCondition logs the first failure of an action, and its next success.
+func (f *follower) logCondition(action string, err error) {
 	switch {
-	case err != nil && !f.failing[doing]:
-		f.l.log.Warn("the limiter goes on with what it knows", "doing", doing, "err", err)
-	case err == nil && f.failing[doing]:
-		f.l.log.Info("it succeeds again", "doing", doing)
+	case err != nil && !f.failing[action]:
+		f.l.log.Warn("limiter action failed; the last known value is used", "action", action, "err", err)
+	case err == nil && f.failing[action]:
+		f.l.log.Info("limiter action recovered", "action", action)
 	}
-	f.failing[doing] = err != nil
+	f.failing[action] = err != nil
 }
 
-// readSettings reads what was changed, and obeys. A change that can't hold leaves the
-// quota as it was; a stop in it is obeyed all the same.
+// readSettings reads and applies the newest override. If its quota is invalid, the quota stays
+// as it was, but an emergency stop in it is obeyed.
 func (f *follower) readSettings(ctx context.Context) {
 	l := f.l
 	if l.deps.Settings == nil {
@@ -90,7 +90,7 @@ func (f *follower) readSettings(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	o, revision, err := l.deps.Settings.Quota(ctx, l.source)
-	f.logCondition("reading the settings", err)
+	f.logCondition("read the settings", err)
 	if err != nil || revision == f.revision {
 		return
 	}
@@ -99,28 +99,28 @@ func (f *follower) readSettings(ctx context.Context) {
 		_, err = NewQuota(config)
 	}
 	if err != nil {
-		l.log.Error("what was changed of the quota can't hold; it stays as it was", "revision", revision, "err", err)
+		l.log.Error("new quota settings are invalid; the quota is unchanged", "revision", revision, "err", err)
 	} else {
 		f.config = config
-		l.log.Info("the quota was set", "revision", revision, "stopped", o.Stopped)
+		l.log.Info("quota settings applied", "revision", revision, "stopped", o.Stopped)
 	}
 	f.revision, f.stopped = revision, o.Stopped
 	f.applySettings()
 }
 
-// applySettings makes what was changed, and the measured jitter, the quota in force.
+// applySettings puts the settings and the measured jitter into force.
 func (f *follower) applySettings() {
 	l := f.l
 	quota, err := NewQuota(f.config.fitting(f.spread))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil { // it held without the jitter, and a lower rate always fits
-		l.log.Error("the quota can't be made to fit the jitter; it stays as it was", "jitter", f.spread, "err", err)
+	if err != nil { // it was valid with the configured jitter, and a lower rate always fits
+		l.log.Error("quota can't be lowered to the measured jitter; it is unchanged", "jitter", f.spread, "err", err)
 		quota = l.quota
 	}
 	l.setQuota(quota, max(0, f.revision), f.stopped)
 	l.settingsUnread = false
-	l.reportWanted, l.reportForcesCall = l.rdb != nil, l.rdb != nil // so that Redis is told at once, by whoever reads it first
+	l.reportWanted, l.reportForcesCall = l.rdb != nil, l.rdb != nil // Redis gets the new quota with the next call
 	now := time.Now()
 	for _, q := range l.queues {
 		if f.stopped {
@@ -129,14 +129,14 @@ func (f *follower) applySettings() {
 			}
 			q.slots = nil
 		}
-		if q.back.After(now) { // what was refused may be granted now
+		if q.back.After(now) { // rejected demand can be granted now
 			q.back = now
 		}
 	}
 	l.wake()
 }
 
-// restoreDayCount tells Redis what the day has used, as far as that is written down.
+// restoreDayCount sends the saved count of the day to Redis.
 func (f *follower) restoreDayCount(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()
@@ -151,9 +151,9 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 		defer cancel()
 		var err error
 		c, err = l.deps.Usage.Used(ctx, l.source, quota.day.policy.Name)
-		f.logCondition("reading what the day has used", err)
+		f.logCondition("read the saved day count", err)
 		if err != nil {
-			return // asked again with the next refusal
+			return // the next rejection requests it again
 		}
 	}
 	event := "used 0 0 0 0"
@@ -167,7 +167,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 	l.wake()
 }
 
-// saveDayCount writes the day's count down.
+// saveDayCount saves the day's count.
 func (f *follower) saveDayCount(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()
@@ -180,7 +180,7 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	err := l.deps.Usage.SetUsed(ctx, l.source, quota.day.policy.Name, c)
-	f.logCondition("writing down what the day has used", err)
+	f.logCondition("save the day count", err)
 	now := time.Now()
 	if err == nil {
 		f.savedAt, f.saved = now, c
@@ -190,18 +190,19 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	if lost := now.Sub(f.savedAt) > maxDayCountAge; lost != l.dayCountUnsaved {
 		l.dayCountUnsaved = lost
 		if lost {
-			l.log.Error("no permit is given until what the day has used can be written down again", "err", err)
+			l.log.Error("day's call count can't be saved; no permits are granted", "err", err)
 		}
 		l.wake()
 	}
 }
 
-// scheduleReport has the live view told who waits here, every second while somebody does or calls
-// are made, and once more after that: two reports of the same count say that no calls are
-// made any more. Of who is idle it is told seldom. It rides on a call for
-// permits, so that a Redis that does not answer is probed by nothing else, and a
-// permit costs no second call; only where none comes by is one made for it, and
-// where none may be made it is one of its own.
+// scheduleReport publishes the waiters of this process for the view. It does so every second
+// while calls wait or are made, once more afterwards, and every idleReportInterval when idle.
+// Two reports with the same count mean that calls have ended.
+//
+// A report follows a successful call for permits, so it adds no load while Redis is down. If no
+// such call happens, one is made for the report. If calls are not allowed (settings unread,
+// count not saved), the report is published alone.
 func (f *follower) scheduleReport(now time.Time) {
 	l := f.l
 	if l.rdb == nil {
@@ -214,7 +215,7 @@ func (f *follower) scheduleReport(now time.Time) {
 	due := waiting || l.reportedWaiters || l.lastReports != [2]int64{calls, calls} || now.Sub(f.reportedAt) >= idleReportInterval
 	blocked := l.settingsUnread || l.dayCountUnsaved
 	l.reportedWaiters = waiting
-	if l.reportWanted && !blocked { // nothing came by since the last time
+	if l.reportWanted && !blocked { // no call happened since the last tick
 		l.reportForcesCall = true
 	}
 	l.reportWanted = l.reportWanted || (due && !blocked)
@@ -229,7 +230,7 @@ func (f *follower) scheduleReport(now time.Time) {
 	l.wake()
 }
 
-// adaptToJitter lowers the rate while calls are spread more than is configured.
+// adaptToJitter lowers the rate while the measured jitter exceeds the configured one.
 func (f *follower) adaptToJitter() {
 	measured, known := f.l.jitter.measure()
 	f.l.metrics.jitter.Set(measured.Seconds())
@@ -244,16 +245,15 @@ func (f *follower) adaptToJitter() {
 	}
 	f.spread = spread
 	if spread > 0 {
-		f.l.log.Warn("calls reach the upstream more spread than the quota allows for; the rate is lowered to fit. Raise quota.jitter, or look for what delays this process",
+		f.l.log.Warn("jitter exceeds the configured value; the rate is lowered. Raise quota.jitter, or find what delays this process",
 			"measured", measured, "configured", configured, "quota_for", spread)
 	} else {
-		f.l.log.Info("calls are spread no more than the quota allows for", "measured", measured)
+		f.l.log.Info("jitter is back within the configured value", "measured", measured)
 	}
 	f.applySettings()
 }
 
-// fitting returns the quota with a greater jitter and with targets that it leaves
-// room for.
+// fitting returns the quota with a larger jitter, and with targets lowered to fit it.
 func (c Config) fitting(jitter time.Duration) Config {
 	if jitter <= c.Jitter {
 		return c
@@ -270,8 +270,8 @@ func (c Config) fitting(jitter time.Duration) Config {
 	return c
 }
 
-// fitting returns the greatest target up to the policy's that the bound leaves
-// room for; 0, which is all that it allows, if the reserves alone are too many.
+// fitting returns the largest target, up to the policy's own, that the proof allows with that
+// jitter. It returns 0, which means all that the limit allows, if the reserves alone exceed it.
 func (p Policy) fitting(jitter time.Duration) int {
 	for kept := p.HighReserve.in(time.Duration(p.Window)) + p.LowReserve; p.Target > kept; p.Target -= max(1, p.Target/100) {
 		if _, err := newPartitionedWindow(p, jitter); err == nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// settingsDouble are the settings of the test.
+// settingsDouble is a fake Settings.
 type settingsDouble struct {
 	mu       sync.Mutex
 	override Override
 	revision int64
 	err      error
-	takes    time.Duration // to be read
+	takes    time.Duration // duration of a read
 }
 
 func (s *settingsDouble) Quota(context.Context, string) (Override, int64, error) {
@@ -44,26 +44,26 @@ func target(n int) Override {
 	return Override{Policies: map[string]PolicyOverride{"second": {Target: &n}}}
 }
 
-// withDay is the reference quota with a day.
+// withDay returns the reference quota with a day.
 func withDay() Config {
 	c := second(500, 450, 100, 0)
 	c.Policies = append(c.Policies, Policy{Name: "day", Limit: 20_000_000, Window: Day, TimeZone: "Asia/Seoul", HighReserve: Reserve{Rate: 25}})
 	return c
 }
 
-// ask asks for a permit in the background.
+// ask acquires a permit in the background.
 func ask(t *testing.T, l *Limiter, lane schemas.Lane) chan *Permit {
 	t.Helper()
 	got := make(chan *Permit, 1)
 	go func() {
-		if p, err := l.Acquire(t.Context(), lane, Call{}); err == nil { // the test is over otherwise
+		if p, err := l.Acquire(t.Context(), lane, Call{}); err == nil { // otherwise the test has ended
 			got <- p
 		}
 	}()
 	return got
 }
 
-func TestNothingIsGivenUntilTheSettingsWereRead(t *testing.T) {
+func TestSettings_NoPermitUntilRead(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	s := &settingsDouble{err: errors.New("the database is away")}
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
@@ -71,30 +71,30 @@ func TestNothingIsGivenUntilTheSettingsWereRead(t *testing.T) {
 		l.BackOff(time.Second, time.Now())
 		elapse(10 * time.Second)
 		if len(r.demands) > 0 || len(high)+len(low) > 0 {
-			t.Errorf("Redis was asked: %+v", r.demands)
+			t.Errorf("got calls to Redis: %+v", r.demands)
 		}
 		s.set(Override{Stopped: true})
 		elapse(2 * time.Second)
 		if len(high)+len(low) > 0 {
-			t.Error("a permit of a source that is stopped")
+			t.Error("got a permit while the source is stopped")
 		}
 		s.set(target(400))
 		began := time.Now()
 		for _, got := range []chan *Permit{high, low} {
 			if p := <-got; !p.Spend() || time.Since(began) > 2*time.Second {
-				t.Errorf("a permit after %v", time.Since(began))
+				t.Errorf("got a permit after %v", time.Since(began))
 			}
 		}
 	})
 }
 
-func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
+func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 	for _, takes := range []time.Duration{0, 900 * ms} {
 		r := &redisDouble{answer: grantAll}
 		s := &settingsDouble{takes: takes}
 		simulatedWith(t, r, second(500, 450, 100, 0), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 			revision := int64(0)
-			for step := range 15 { // at any moment between two readings
+			for step := range 15 { // at any time between two reads
 				elapse(time.Duration(step) * 130 * ms)
 				revision++
 				s.set(target(400 + step))
@@ -102,7 +102,7 @@ func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
 				mustAcquire(t, l, schemas.High)
 				text := r.texts[len(r.texts)-1]
 				if got, err := strconv.ParseInt(strings.TrimSpace(text[:16]), 10, 64); err != nil || got != revision {
-					t.Fatalf("two seconds after revision %d Redis was asked by %q", revision, text)
+					t.Fatalf("two seconds after revision %d: got the quota %q", revision, text)
 				}
 				config, err := l.deps.config.With(target(400 + step))
 				if err != nil {
@@ -113,14 +113,14 @@ func TestAChangeIsObeyedWithinTwoSeconds(t *testing.T) {
 					t.Fatal(err)
 				}
 				if want, _ := quota.encode(revision, false); text != want {
-					t.Fatalf("asked by %q, want %q", text, want)
+					t.Fatalf("got the quota %q, want %q", text, want)
 				}
 			}
 		})
 	}
 }
 
-func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testing.T) {
+func TestSettings_InvalidKeepQuotaButStop(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	s := &settingsDouble{}
 	var log bytes.Buffer
@@ -136,10 +136,10 @@ func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testi
 			elapse(10 * time.Second)
 			mustAcquire(t, l, schemas.Low)
 			if text := r.texts[len(r.texts)-1]; text[16:] != before[16:] {
-				t.Errorf("the quota became %q from %q", text, before)
+				t.Errorf("got the quota %q, want %q", text, before)
 			}
-			if n := strings.Count(log.String(), "can't hold"); n != 1 || strings.Contains(log.String(), "was set") {
-				t.Errorf("said %d times: %s", n, log.String())
+			if n := strings.Count(log.String(), "quota settings are invalid"); n != 1 || strings.Contains(log.String(), "quota settings applied") {
+				t.Errorf("logged %d times: %s", n, log.String())
 			}
 		}
 		stop := target(500)
@@ -149,19 +149,19 @@ func TestAChangeThatCannotHoldLeavesTheQuotaAsItWasAndAStopInItIsObeyed(t *testi
 		got := ask(t, l, schemas.High)
 		elapse(time.Minute)
 		if len(got) > 0 {
-			t.Error("a permit of a source that is stopped")
+			t.Error("got a permit while the source is stopped")
 		}
 		s.set(target(500))
 		if p := <-got; !p.Spend() {
-			t.Error("not to be spent")
+			t.Error("Spend: got false, want true")
 		}
 		if text := r.texts[len(r.texts)-1]; text[17:] != before[17:] {
-			t.Errorf("the quota became %q from %q", text, before)
+			t.Errorf("got the quota %q, want %q", text, before)
 		}
 	})
 }
 
-func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
+func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 	r := &redisDouble{}
 	s := &settingsDouble{}
 	ahead := func(_ int, d demand) (grant, error) {
@@ -191,22 +191,22 @@ func TestAStopGivesUpWhatIsReservedAndAfterAResumeAllGoesOn(t *testing.T) {
 		l.mu.Unlock()
 		elapse(time.Minute)
 		if told := strings.Count(r.sentEvents(), "refund "); reserved != 10 || told != reserved || given() > 0 {
-			t.Errorf("%d were reserved, %d given back, %d given out", reserved, told, given())
+			t.Errorf("%d reserved, %d refunded, %d handed out", reserved, told, given())
 		}
 		asked := len(r.demands)
 		elapse(time.Minute)
 		if n := len(r.demands) - asked; n > 0 {
-			t.Errorf("while stopped Redis is asked %d times a minute", n)
+			t.Errorf("got %d calls to Redis a minute while stopped", n)
 		}
 		s.set(Override{})
 		elapse(2 * time.Second)
 		if given() != 10 {
-			t.Errorf("%d of 10 after the resume", given())
+			t.Errorf("got %d of 10 permits after the resume", given())
 		}
 	})
 }
 
-func TestAStopGivesUpWhatACallUnderWayBrings(t *testing.T) {
+func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
 	r := &redisDouble{roundup: 20 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
 		return grant{low: make([]time.Duration, d.low), now: r.now()}, nil
@@ -215,15 +215,15 @@ func TestAStopGivesUpWhatACallUnderWayBrings(t *testing.T) {
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 		s.set(Override{Stopped: true}) // read at 1 s
 		elapse(990 * ms)
-		got := ask(t, l, schemas.Low) // answered at 1.01 s
+		got := ask(t, l, schemas.Low) // response at 1.01 s
 		elapse(time.Minute)
 		if told := strings.Count(r.sentEvents(), "refund "); len(got) > 0 || told != 1 {
-			t.Errorf("while stopped %d permits were given out and %d of 1 slots given back", len(got), told)
+			t.Errorf("while stopped: got %d permits and %d refunds, want 0 and 1", len(got), told)
 		}
 	})
 }
 
-func TestEachTroubleIsSaidOnceAndOnceThatItIsOver(t *testing.T) {
+func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 	r := &redisDouble{answer: func(_ int, d demand) (grant, error) {
 		return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low), now: r0(), used: 5}, nil
 	}}
@@ -239,18 +239,18 @@ func TestEachTroubleIsSaidOnceAndOnceThatItIsOver(t *testing.T) {
 		s.fail(nil)
 		u.fail(nil)
 		elapse(10 * time.Second)
-		for _, doing := range []string{"reading the settings", "writing down what the day has used"} {
-			if n := strings.Count(log.String(), `msg="the limiter goes on with what it knows" source=nexon doing="`+doing); n != 1 {
-				t.Errorf("%q was said %d times:\n%s", doing, n, log.String())
+		for _, action := range []string{"read the settings", "save the day count"} {
+			if n := strings.Count(log.String(), `msg="limiter action failed; the last known value is used" source=nexon action="`+action); n != 1 {
+				t.Errorf("%q was logged %d times, want 1:\n%s", action, n, log.String())
 			}
-			if n := strings.Count(log.String(), `msg="it succeeds again" source=nexon doing="`+doing); n != 1 {
-				t.Errorf("%q was said to be over %d times:\n%s", doing, n, log.String())
+			if n := strings.Count(log.String(), `msg="limiter action recovered" source=nexon action="`+action); n != 1 {
+				t.Errorf("recovery of %q was logged %d times, want 1:\n%s", action, n, log.String())
 			}
 		}
 	})
 }
 
-// r0 is a moment of Redis' clock.
+// r0 returns a time of Redis' clock.
 func r0() int64 { return 1_800_000_000_000_000 }
 
 func (s *settingsDouble) fail(err error) {

@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// jitter measures by how much the way to the upstream spreads calls that were
-// let go at their slots. It has two parts: what passes between the permit and the
-// request being written, which is this process' own; and by how much the fastest
-// answers of a tenth of a second differ from those of another. The spread of all
-// answers would say nothing: it is the upstream's own work.
+// jitter measures how much the network delays of calls differ. It is the sum of two parts: the
+// delay from the permit until the request is written (99th percentile), and the variation of
+// the fastest response per 100 ms. The variation of all responses would measure the upstream's
+// work instead.
 type jitter struct {
 	mu      sync.Mutex
-	writes  []time.Duration // of the last window
-	bucket  time.Time       // of the answers that are being looked at
+	writes  []time.Duration // delays since the last measurement
+	bucket  time.Time       // the 100 ms that are being measured
 	fastest time.Duration
 	n       int
 	floors  []time.Duration
@@ -23,9 +22,9 @@ type jitter struct {
 const (
 	jitterStep       = 5 * time.Millisecond
 	jitterBucket     = 100 * time.Millisecond
-	minBucketAnswers = 8     // answers, for their fastest to mean something
-	minFloors        = 50    // buckets, for their spread to mean something
-	maxJitterWrites  = 20000 // kept at most
+	minBucketAnswers = 8     // responses a bucket needs to be used
+	minFloors        = 50    // buckets that a measurement needs
+	maxJitterWrites  = 20000 // maximum that is kept
 	maxJitterFloors  = 600
 	jitterQuantile   = 0.95
 )
@@ -43,7 +42,7 @@ func (j *jitter) answered(written time.Time, d time.Duration) {
 	defer j.mu.Unlock()
 	if bucket := written.Truncate(jitterBucket); !bucket.Equal(j.bucket) {
 		if bucket.Before(j.bucket) {
-			return // the answer of a slow call
+			return // the response of a slow call
 		}
 		if j.n >= minBucketAnswers && len(j.floors) < maxJitterFloors {
 			j.floors = append(j.floors, j.fastest)
@@ -54,8 +53,8 @@ func (j *jitter) answered(written time.Time, d time.Duration) {
 	j.fastest = min(j.fastest, d)
 }
 
-// measure returns the jitter since it was measured last, or false while too
-// little was seen to tell.
+// measure returns the jitter since the last successful measurement. It returns false if there
+// are too few samples.
 func (j *jitter) measure() (time.Duration, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

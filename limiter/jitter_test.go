@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// traffic passes as that of a process with so many calls a second: late is how
-// long each takes to be written, takes how long it is answered after that.
+// traffic simulates a process with that many calls per second. late is the delay until a
+// request is written, takes the time until its response.
 func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for range perSecond / 10 {
 			p := &Permit{limiter: l, spent: time.Now().Add(-late())}
 			p.Written()
-			// In its order: an answer that comes after those of later calls is no floor.
+			// A response that arrives after the response of a later call is ignored.
 			l.jitter.answered(*p.written.Load(), takes())
 		}
 		sleep(100 * ms)
 	}
 }
 
-func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
+func TestJitter_AboveConfiguredLowersTheRate(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 4))
 	none := func() time.Duration { return 0 }
 	steady := func() time.Duration { return 200*ms + time.Duration(rng.ExpFloat64()*float64(20*ms)) }
 	floor := time.Duration(0)
 	path := func() time.Duration { return floor + 30*ms + time.Duration(rng.Int64N(int64(5*ms))) }
 	writes := func() time.Duration { return time.Duration(rng.Int64N(int64(60 * ms))) }
-	moving := func(d time.Duration, l *Limiter) { // the way itself takes now 0, now 80 ms more
+	moving := func(d time.Duration, l *Limiter) { // the network delay alternates between 0 and 80 ms
 		for range d / (400 * ms) {
 			floor = 0
 			traffic(l, 200*ms, 450, none, path)
@@ -52,52 +52,52 @@ func TestASpreadAboveTheConfiguredOneLowersTheRateUntilItIsGone(t *testing.T) {
 					return l.quota
 				}
 				reference := quota().Bounds()[0]
-				// A slow upstream with a steady floor is no jitter.
+				// A slow upstream with a constant minimum delay causes no jitter.
 				traffic(l, 62*time.Second, 450, none, steady)
-				if b := quota().Bounds()[0]; b != reference || strings.Contains(log.String(), "more spread") {
-					t.Errorf("a slow upstream made it %+v: %s", b, log.String())
+				if b := quota().Bounds()[0]; b != reference || strings.Contains(log.String(), "jitter exceeds") {
+					t.Errorf("after a slow upstream: got %+v: %s", b, log.String())
 				}
 				disturb(l)
 				q := quota()
 				if b := q.Bounds()[0]; q.config.Jitter < 50*ms || q.config.Jitter > 100*ms || b.Max > 500 || b.PerWindow > reference.PerWindow-10 || b.PerWindow < 380 {
-					t.Errorf("a spread of 60 to 80 ms made it %v, %+v", q.config.Jitter, b)
+					t.Errorf("after a jitter of 60 to 80 ms: got %v, %+v", q.config.Jitter, b)
 				}
-				if n := strings.Count(log.String(), "more spread than the quota allows"); n < 1 || n > 3 {
-					t.Errorf("said %d times: %s", n, log.String())
+				if n := strings.Count(log.String(), "jitter exceeds the configured value"); n < 1 || n > 3 {
+					t.Errorf("logged %d times: %s", n, log.String())
 				}
-				// What is changed meanwhile is made to fit, and what can't hold changes nothing.
+				// Changed settings are fitted to the jitter too; invalid ones change nothing.
 				s.set(target(440))
 				sleep(2 * time.Second)
 				s.set(target(500))
 				sleep(2 * time.Second)
 				if b, with := quota().Bounds()[0], quota().config; b.Max > 500 || with.Jitter < 50*ms || b.PerWindow > 440 {
-					t.Errorf("after a change it is %v, %+v", with.Jitter, b)
+					t.Errorf("after a change: got %v, %+v", with.Jitter, b)
 				}
 				traffic(l, 122*time.Second, 450, none, steady)
-				if q := quota(); q.config.Jitter != 10*ms || q.config.Policies[0].Target != 440 || strings.Count(log.String(), "no more than the quota allows") != 1 {
-					t.Errorf("it is gone, and the quota %+v: %s", q.config, log.String())
+				if q := quota(); q.config.Jitter != 10*ms || q.config.Policies[0].Target != 440 || strings.Count(log.String(), "jitter is back within") != 1 {
+					t.Errorf("after the jitter ended: got %+v: %s", q.config, log.String())
 				}
 			})
 		})
 	}
 }
 
-func TestTooFewCallsTellNothingOfTheJitter(t *testing.T) {
+func TestJitter_NeedsEnoughCalls(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 5))
 	wide := func() time.Duration { return time.Duration(rng.Int64N(int64(time.Second))) }
 	r := &redisDouble{answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		traffic(l, 5*time.Minute, 70, wide, wide)
 		if jitter := l.quota.config.Jitter; jitter != 10*ms {
-			t.Errorf("the quota is made for %v", jitter)
+			t.Errorf("got a quota for a jitter of %v", jitter)
 		}
 		if measured, known := l.jitter.measure(); known {
-			t.Errorf("measured %v", measured)
+			t.Errorf("got a jitter of %v, want none", measured)
 		}
 	})
 }
 
-func TestAnyQuotaThatHoldsCanBeMadeToFitAnyJitterAndNeverGainsByIt(t *testing.T) {
+func TestJitter_AnyQuotaFitsAnyJitter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 6))
 	fitted, freed := 0, 0
 	for range 20_000 {

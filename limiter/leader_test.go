@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
+func TestAcquire_LoneCallerNeedsNoRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		wait := time.Duration(0)
 		r := &redisDouble{roundup: 2 * ms, start: time.Now()}
@@ -33,21 +33,21 @@ func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
 		for range 5 {
 			began := time.Now()
 			if p := mustAcquire(t, l, schemas.Low); !p.Spend() || time.Since(began) != 2*ms {
-				t.Errorf("a permit after %v", time.Since(began))
+				t.Errorf("got a permit after %v", time.Since(began))
 			}
 		}
 		wait = 20 * ms
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := l.Acquire(ctx, schemas.Low, Call{}); !errors.Is(err, context.DeadlineExceeded) || len(r.demands) != 6 {
-			t.Errorf("without Run: %v after %d calls", err, len(r.demands))
+			t.Errorf("without Run: got %v after %d calls", err, len(r.demands))
 		}
 		running, stop := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- l.Run(running) }()
 		began := time.Now()
 		if p := mustAcquire(t, l, schemas.Low); !p.Spend() || time.Since(began) > 30*ms {
-			t.Errorf("with Run a permit after %v", time.Since(began))
+			t.Errorf("with Run: got a permit after %v", time.Since(began))
 		}
 		stop()
 		if err := <-done; err != nil {
@@ -56,7 +56,7 @@ func TestALoneCallerAsksWithoutRunButWhatLiesAheadNeedsIt(t *testing.T) {
 	})
 }
 
-func TestALeaderWhoseContextEndsLosesNothingForTheOthers(t *testing.T) {
+func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 	r := &redisDouble{roundup: 20 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
 		g := grant{now: r.now()}
@@ -77,20 +77,20 @@ func TestALeaderWhoseContextEndsLosesNothingForTheOthers(t *testing.T) {
 		var followers []chan *Permit
 		for range 2 {
 			followers = append(followers, ask(t, l, schemas.Low))
-			synctest.Wait() // each is in the queue before the next comes
+			synctest.Wait() // each is queued before the next arrives
 		}
 		elapse(10 * ms)
 		cancel(gone)
-		elapse(10*ms + 1) // the call is nobody's own: it goes on to its end
+		elapse(10*ms + 1) // the call is not canceled with its caller
 		if err := <-leader; !errors.Is(err, gone) {
-			t.Errorf("the leader got %v", err)
+			t.Errorf("the first caller got %v", err)
 		}
 		p := <-followers[0]
 		if waited := time.Since(r.start); !p.Spend() || waited != 30*ms {
-			t.Errorf("the slot of the leader was used after %v", waited)
+			t.Errorf("the first caller's slot was used after %v", waited)
 		}
 		if p := <-followers[1]; !p.Spend() {
-			t.Error("not to be spent")
+			t.Error("Spend: got false, want true")
 		}
 		if r.most != 1 || len(r.demands) != 2 {
 			t.Errorf("%d calls, %d at once", len(r.demands), r.most)
@@ -98,7 +98,7 @@ func TestALeaderWhoseContextEndsLosesNothingForTheOthers(t *testing.T) {
 	})
 }
 
-// stock grants slots as a lane does, each once, and remembers what became of them.
+// stock grants each slot once, and records its use.
 type stock struct {
 	*redisDouble
 	rng     *rand.Rand
@@ -140,13 +140,13 @@ func newStock() *stock {
 	return s
 }
 
-// use does with a permit what callers do.
+// use spends, releases or abandons a permit.
 func (s *stock) use(t *testing.T, p *Permit, what int) {
 	t.Helper()
 	at := p.slot.at
 	s.mu.Lock()
 	if s.held[at] || s.spent[at] > 0 {
-		t.Errorf("slot %d was given twice", at)
+		t.Errorf("slot %d was handed out twice", at)
 	}
 	s.held[at] = true
 	s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *stock) use(t *testing.T, p *Permit, what int) {
 		if p.Spend() {
 			t.Error("a released permit was spent")
 		}
-	case 1: // two spend it at once
+	case 1: // two goroutines spend it at once
 		var wg sync.WaitGroup
 		spent := make(chan bool, 2)
 		for range 2 {
@@ -193,7 +193,7 @@ func (s *stock) count(at int64) {
 	s.spent[at]++
 }
 
-func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
+func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	s := newStock()
 	s.roundup = 100 * time.Microsecond
 	l, err := newLimiter("nexon", withDay(), s.acquireSlots, withoutLogs(Deps{}))
@@ -235,28 +235,28 @@ func TestNoSlotIsLostOrGivenTwiceAndNoTwoCallsAreMadeAtOnce(t *testing.T) {
 	}
 	look := time.NewTicker(5 * ms)
 	defer look.Stop()
-	for deadline := time.After(10 * time.Second); left() > 0; { // they lapse, for want of waiters
+	for deadline := time.After(10 * time.Second); left() > 0; { // they expire without waiters
 		select {
 		case <-look.C:
 		case <-deadline:
-			t.Fatalf("%d slots are left", left())
+			t.Fatalf("%d slots are unused", left())
 		}
 	}
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// What was not spent has lapsed and was given back, or is about to be; the last
-	// call may have brought some that nobody wants any more.
+	// Unspent slots have expired and were refunded, or will be. The last call can have brought
+	// slots without waiters.
 	lapsed := int(testutil.ToFloat64(l.metrics.lapsed))
 	if s.most != 1 || len(s.granted) != len(s.spent)+lapsed+left() {
-		t.Errorf("%d calls at once; %d slots, %d spent, %d lapsed", s.most, len(s.granted), len(s.spent), lapsed)
+		t.Errorf("%d calls at once; %d slots, %d spent, %d expired", s.most, len(s.granted), len(s.spent), lapsed)
 	}
 	if n := strings.Count(s.sentEvents(), "refund ") + len(l.refunds); n > lapsed {
-		t.Errorf("%d lapsed and %d were given back", lapsed, n)
+		t.Errorf("%d expired, %d refunded", lapsed, n)
 	}
 	if l.high.length+l.low.length > 0 || l.high.next() != nil || l.low.next() != nil {
-		t.Errorf("%d and %d still wait", l.high.length, l.low.length)
+		t.Errorf("still waiting: %d HIGH, %d LOW", l.high.length, l.low.length)
 	}
-	t.Logf("%d calls for %d slots, %d spent, %d lapsed", len(s.demands), len(s.granted), len(s.spent), lapsed)
+	t.Logf("%d calls for %d slots, %d spent, %d expired", len(s.demands), len(s.granted), len(s.spent), lapsed)
 }

@@ -18,82 +18,81 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Limiter gives out the permits of one source to one process. Its methods may be
-// called concurrently; permits flow while Run runs.
+// Limiter hands out the permits of one source in one process. Its methods are safe for
+// concurrent use. Permits are granted only while Run runs.
 type Limiter struct {
 	source           string
 	process          string
-	name             string // the process', in one word; not that of its life before
+	name             string // of this incarnation of the process, without spaces
 	acquireSlots     acquireFunc
-	rdb              redis.UniversalClient // for the live view; nil in tests without Redis
+	rdb              redis.UniversalClient // for reports and the view; nil in tests without Redis
 	deps             dependencies
 	log              *slog.Logger
 	metrics          *metrics
 	jitter           *jitter
-	readies          sync.Pool                 // of waiters' channels, each with room for one and empty
-	kick             chan struct{}             // something has changed that Run must look at
-	dayCountNeeded   chan struct{}             // the day's count is needed
-	breakerOpen      atomic.Bool               // Redis has said that a probing stop is in force
-	breakerOpenUntil atomic.Pointer[time.Time] // until when it was, the last time
-	breaker          atomic.Pointer[breaker]   // the same, to be waited for
+	readies          sync.Pool                 // reusable ready channels of waiters, with capacity 1
+	kick             chan struct{}             // wakes Run
+	dayCountNeeded   chan struct{}             // asks the follower for the day's count
+	breakerOpen      atomic.Bool               // the source's circuit breaker, as Redis reported it last
+	breakerOpenUntil atomic.Pointer[time.Time] // when it was last known to be open
+	breaker          atomic.Pointer[breaker]   // the same, for callers that wait for a change
 
 	mu     sync.Mutex
 	high   queue
 	low    queue
-	queues []*queue // those two, and one for each class that somebody waits in
-	// By what it is charged to, if the source has buckets:
+	queues []*queue // high, low, and one for each queue key that has waiters
+	// For sources with buckets:
 	queueByKey   map[string]*queue
-	resources    map[string]string         // the upstream's name for what an endpoint is charged to
-	newResources []string                  // endpoints and resources to be told to the other processes
-	bucketEvents []bucketEvent             // to buckets, for the next call
-	openBreakers map[string]bool           // halts that this process has told of, by their key
-	states       map[string]bucketSnapshot // what the script said last of each bucket
-	calls        int                       // to Redis with tickets
+	resources    map[string]string         // endpoint to the upstream's name for its budget
+	newResources []string                  // pairs of endpoint and resource, to be shared with other processes
+	bucketEvents []bucketEvent             // for the next call
+	openBreakers map[string]bool           // scope breakers that this process opened, by bucket key
+	states       map[string]bucketSnapshot // last state of each bucket, by name
+	calls        int                       // calls to Redis that had tickets
 
-	calling          bool      // one call at a time: whoever waits meanwhile rides the next
-	handover         bool      // who was asking leaves the rest to Run
-	pause            time.Time // no call before, after a failure
-	failed           int       // calls in a row
+	calling          bool      // a call to Redis is in flight; later callers share the next one
+	handover         bool      // a caller of Acquire leaves further calls to Run
+	pause            time.Time // no call to Redis before, after a failure
+	failed           int       // consecutive failed calls to Redis
 	quota            Quota
 	terms            terms
-	renewed          time.Time // when the midnights and the rate cap of terms were
+	renewed          time.Time // when terms.midnights and terms.rateCap were computed
 	stopped          bool
-	settingsUnread   bool     // the settings have not been read yet: no call
-	dayCountUnsaved  bool     // the day's count can't be kept: no call
-	backoffPending   bool     // a brake is to be told
-	reportWanted     bool     // the live view is to be told who waits, after the next call
-	reportForcesCall bool     // and that call is to be made for it
-	reportDue        bool     // the live view is to be told by Run now
-	reportedWaiters  bool     // it was told of somebody
-	lastReports      [2]int64 // how many calls were made when it was told last, and the time before
+	settingsUnread   bool     // the settings were not read yet, so no permit is granted
+	dayCountUnsaved  bool     // the day's count can't be saved, so no permit is granted
+	backoffPending   bool     // a backoff or an open event waits for the next call
+	reportWanted     bool     // publish a report after the next call
+	reportForcesCall bool     // and make a call for it
+	reportDue        bool     // Run publishes a report now
+	reportedWaiters  bool     // the last report contained waiters
+	lastReports      [2]int64 // calls made by the last two reports
 	events           []string // events for the next call
-	refunds          []slot   // slots of which nothing was sent
-	clock            clock    // what Redis' clock showed last
-	counted          Count    // of the day, as Redis counted last
+	refunds          []slot   // slots that were not used
+	clock            clock    // last reading of Redis' clock
+	counted          Count    // the day's count, as Redis reported it last
 }
 
-// Deps is what a Limiter is given.
+// Deps are the dependencies of a Limiter.
 type Deps struct {
-	// Redis must obey context deadlines (redis.Options.ContextTimeoutEnabled).
+	// Redis must respect context deadlines (redis.Options.ContextTimeoutEnabled).
 	Redis redis.UniversalClient
-	// Settings may be nil: the quota is as configured.
+	// Settings can be nil: then the quota is the configured one.
 	Settings Settings
-	// Usage may be nil: what a day has used is known by Redis alone.
+	// Usage can be nil: then the count of a day is kept in Redis only.
 	Usage Usage
-	// Process tells the processes apart in the live view.
+	// Process is the name of the process in the view.
 	Process string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// dependencies is what the limiter was given and told.
+// dependencies are the arguments of New.
 type dependencies struct {
 	Deps
 	config Config
 }
 
-// New returns the limiter of a source, or an error that says what is wrong with
-// its quota.
+// New returns the limiter of a source, or the error of NewQuota.
 func New(source string, config Config, deps Deps) (*Limiter, error) {
 	return newLimiter(source, config, script(source, deps.Redis), deps)
 }
@@ -120,14 +119,14 @@ func newLimiter(source string, config Config, ask acquireFunc, deps Deps) (*Limi
 	return l, nil
 }
 
-// incarnationName returns a word for a process in this life of it: one that crashed may have been
-// named as it, and its calls are under way yet.
+// incarnationName returns a name that is unique to this start of the process. A process that
+// crashed can have had the same name, and its calls can still be in flight.
 func incarnationName(process string) string {
 	life := rand.Uint64() //nolint:gosec // not a secret
 	return strings.Join(append(strings.Fields(process), strconv.FormatUint(life, 36)), "_")
 }
 
-// setQuota makes a quota the one that is asked for. The caller holds l.mu.
+// setQuota replaces the quota that the next call sends. The caller holds l.mu.
 func (l *Limiter) setQuota(q Quota, revision int64, stopped bool) {
 	l.quota, l.stopped = q, stopped
 	l.terms = terms{}
@@ -135,7 +134,7 @@ func (l *Limiter) setQuota(q Quota, revision int64, stopped bool) {
 	l.renewClockTerms(time.Now())
 }
 
-// clockTermsInterval is how often the midnights and the hour are looked up.
+// clockTermsInterval is how often the midnights and the rate cap are computed again.
 const clockTermsInterval = 10 * time.Second
 
 func (l *Limiter) renewClockTerms(now time.Time) {
@@ -143,20 +142,20 @@ func (l *Limiter) renewClockTerms(now time.Time) {
 	l.terms.midnights, l.terms.rateCap = l.quota.midnights(now), l.quota.encodeRateCap(now)
 }
 
-// Acquire waits until that call may be sent in the lane. Clients are served in turn, and
-// the calls of one client first come, first served. It fails only when ctx ends.
+// Acquire waits until the call can be sent, and returns its permit. Clients take turns; the
+// calls of one client are served in order. It fails only if ctx ends.
 func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
 	return l.acquire(ctx, lane, c, &Permit{}, (*queue).push)
 }
 
-// AcquireRetry is Acquire for a caller whose last call failed: while others wait, whenever
-// they came, no more than every fourth permit is for such callers.
+// AcquireRetry is Acquire for a caller whose last call failed. While other callers wait, such
+// callers get at most every fourth permit.
 func (l *Limiter) AcquireRetry(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
 	return l.acquire(ctx, lane, c, &Permit{retry: true}, (*queue).push)
 }
 
-// Reacquire is Acquire for a caller whose permit lapsed before it could be
-// spent: it goes to the front.
+// Reacquire is Acquire for a caller whose permit expired before it was spent. It is served
+// first.
 func (l *Limiter) Reacquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
 	return l.acquire(ctx, lane, c, &Permit{}, (*queue).pushFront)
 }
@@ -170,8 +169,8 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	q := l.queueFor(lane, c)
 	p.queue = q
 	stand(q, p)
-	// Whoever comes while nobody asks or waits asks itself, and for all that come
-	// meanwhile. In a crowd Run asks: it is woken for what is due anyway.
+	// The first caller calls Redis itself, for everybody who arrives meanwhile. If several
+	// wait, Run makes the call: it wakes up for the next slot anyway.
 	leads := false
 	var d demand
 	if !l.calling {
@@ -183,7 +182,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	if leads {
 		if l.callRedis(d) {
 			l.mu.Lock()
-			l.handover = true // Run asks for the others
+			l.handover = true // Run calls for the others
 			l.mu.Unlock()
 			l.wake()
 		}
@@ -196,7 +195,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	p.ready = l.readies.Get().(chan struct{})
 	asking := l.calling
 	l.mu.Unlock()
-	if !asking { // Run must see to it; who asks will find it by himself
+	if !asking { // otherwise the call in flight finds this waiter
 		l.wake()
 	}
 	select {
@@ -225,10 +224,9 @@ func (l *Limiter) wake() {
 	}
 }
 
-// BackOff stops every process's calls to the source because the upstream refused
-// one that was sent then. For how long it said itself; 0: it did not, and the
-// brake is as long as the configuration says, and twice the last one if that was
-// not long enough. What has been reserved ahead is given up.
+// BackOff pauses the calls of every process, because the upstream refused a call sent at that
+// time. d is the upstream's Retry-After. With d == 0 the pause is the configured one, and
+// doubles if the last one was too short. Reserved slots are released.
 func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.mu.Lock()
 	base := l.quota.initialBackoff()
@@ -240,7 +238,7 @@ func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.wake()
 }
 
-// releaseSlots gives up what has been reserved ahead. The caller holds l.mu.
+// releaseSlots releases the slots reserved for later. The caller holds l.mu.
 func (l *Limiter) releaseSlots() {
 	for _, q := range l.queues {
 		for _, s := range q.slots {
@@ -250,9 +248,8 @@ func (l *Limiter) releaseSlots() {
 	}
 }
 
-// refund takes back a slot of which nothing was sent, where that makes room for
-// another: time that has passed does not, but for that of a probe. The caller
-// holds l.mu.
+// refund returns an unused slot to Redis if another call can use it. A slot of a GCRA partition
+// whose time has passed makes no room, but a breaker's probe does. The caller holds l.mu.
 func (l *Limiter) refund(s slot) {
 	if s.candidate != nil {
 		l.refundBuckets(s)
@@ -262,11 +259,11 @@ func (l *Limiter) refund(s slot) {
 	}
 }
 
-// maxEvents bounds the events of one call.
+// maxEvents is the maximum number of refunds, and of bucket events, per call.
 const maxEvents = 200
 
-// takeEvents returns the events for the next call, which it then has told: an event
-// of a call whose outcome is unknown is not told twice. The caller holds l.mu.
+// takeEvents removes and returns the events for the next call. If the outcome of that call is
+// unknown, fail decides which of them are sent again. The caller holds l.mu.
 func (l *Limiter) takeEvents() string {
 	if len(l.events) == 0 && len(l.refunds) == 0 {
 		return ""
@@ -281,7 +278,7 @@ func (l *Limiter) takeEvents() string {
 	return strings.Join(words, " ")
 }
 
-// takeBucketEvents returns what has happened to buckets, for the next call. The caller holds
+// takeBucketEvents removes and returns the bucket events for the next call. The caller holds
 // l.mu.
 func (l *Limiter) takeBucketEvents() []bucketEvent {
 	n := min(len(l.bucketEvents), maxEvents)

@@ -17,15 +17,15 @@ import (
 
 const ms = time.Millisecond
 
-// redisDouble answers as the test says and remembers what it was asked.
+// redisDouble is a fake Redis. It replies as the test defines and records the demands.
 type redisDouble struct {
 	mu      sync.Mutex
 	demands []demand
-	texts   []string        // the quotas
+	texts   []string        // encoded quotas
 	at      []time.Duration // since the start
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)
-	roundup time.Duration // how long an answer takes
+	roundup time.Duration // duration of a call
 	active  int
 	most    int
 }
@@ -58,10 +58,10 @@ func (r *redisDouble) sentEvents() (words string) {
 	return words
 }
 
-// now is what its clock shows.
+// now returns its clock.
 func (r *redisDouble) now() int64 { return 1_800_000_000_000_000 + time.Since(r.start).Microseconds() }
 
-// withoutLogs completes what a limiter needs.
+// withoutLogs fills in the dependencies that a test does not need.
 func withoutLogs(n Deps) Deps {
 	if n.Log == nil {
 		n.Log = slog.New(slog.DiscardHandler)
@@ -70,22 +70,21 @@ func withoutLogs(n Deps) Deps {
 	return n
 }
 
-// sleep lets the bubble's own time pass.
+// sleep sleeps in the bubble's time.
 func sleep(d time.Duration) { <-time.After(d) }
 
-// elapse is pass, and returns when all have done what that let them do.
+// elapse sleeps and waits until all goroutines of the bubble are blocked.
 func elapse(d time.Duration) {
 	sleep(d)
 	synctest.Wait()
 }
 
-// grantAll grants everything at once.
+// grantAll grants all slots at once.
 func grantAll(_ int, d demand) (grant, error) {
 	return grant{high: make([]time.Duration, d.high), low: make([]time.Duration, d.low)}, nil
 }
 
-// simulated runs the test in a bubble of its own time, with a limiter that asks
-// the double.
+// simulated runs the test in a synctest bubble with a limiter that calls the double.
 func simulated(t *testing.T, r *redisDouble, test func(t *testing.T, l *Limiter)) {
 	t.Helper()
 	simulatedWith(t, r, second(500, 450, 100, 0), Deps{}, test)
@@ -122,17 +121,17 @@ func mustAcquire(t *testing.T, l *Limiter, lane schemas.Lane) *Permit {
 	return p
 }
 
-func TestAPermitIsGivenAtItsSlotAndSpentOnce(t *testing.T) {
+func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 	r := &redisDouble{roundup: 3 * ms, answer: func(int, demand) (grant, error) {
 		return grant{low: []time.Duration{20 * ms}}, nil
 	}}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		start := time.Now()
 		p := mustAcquire(t, l, schemas.Low)
-		// Redis' now lay somewhere in the round trip: the slot has certainly come
-		// a wait after its end.
+		// Redis' now is somewhere within the round trip, so the slot has certainly come a wait
+		// after its end.
 		if waited := time.Since(start); waited != 23*ms {
-			t.Errorf("given after %v", waited)
+			t.Errorf("got the permit after %v", waited)
 		}
 		if !p.Spend() || p.Spend() {
 			t.Error("a permit must be spent exactly once")
@@ -141,28 +140,28 @@ func TestAPermitIsGivenAtItsSlotAndSpentOnce(t *testing.T) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if len(l.low.slots) > 0 {
-			t.Error("a spent permit was handed on")
+			t.Error("a spent permit was passed on")
 		}
 	})
 }
 
-func TestAPermitLapses(t *testing.T) {
+func TestPermit_Expires(t *testing.T) {
 	r := &redisDouble{roundup: 3 * ms, answer: func(n int, d demand) (grant, error) { return grantAll(n, d) }}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		p := mustAcquire(t, l, schemas.Low)
 		sleep(permitLife - 3*ms) // measured from before the call to Redis
 		if !p.Spend() {
-			t.Error("lapsed too early")
+			t.Error("the permit expired too early")
 		}
 		p = mustAcquire(t, l, schemas.Low)
 		sleep(permitLife - 3*ms + 1)
 		if p.Spend() {
-			t.Error("spent after its life")
+			t.Error("an expired permit was spent")
 		}
 	})
 }
 
-func TestWaitersRideTheNextCallTogetherAndInOrder(t *testing.T) {
+func TestAcquire_WaitersShareTheNextCall(t *testing.T) {
 	r := &redisDouble{roundup: 10 * ms, answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		var mu sync.Mutex
@@ -175,20 +174,20 @@ func TestWaitersRideTheNextCallTogetherAndInOrder(t *testing.T) {
 				order = append(order, i)
 				mu.Unlock()
 			})
-			synctest.Wait() // each is in the queue before the next comes
+			synctest.Wait() // each is queued before the next arrives
 		}
 		wg.Wait()
 		if r.most != 1 || len(r.demands) != 2 || r.demands[0].low != 1 || r.demands[1].low != 19 {
 			t.Errorf("demands %+v, %d calls at once", r.demands, r.most)
 		}
-		// Those of one answer are woken in one instant; the first call's is first.
+		// Waiters of one reply wake at the same time; the first call's is first.
 		if order[0] != 0 || len(order) != 20 {
 			t.Errorf("order %v", order)
 		}
 	})
 }
 
-func TestEachLaneIsFirstComeFirstServed(t *testing.T) {
+func TestAcquire_ServesEachLaneInOrder(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		g := grant{}
 		for i := range d.low {
@@ -222,7 +221,7 @@ func TestEachLaneIsFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-func TestACancelledWaitersSlotGoesToTheNext(t *testing.T) {
+func TestAcquire_CanceledWaiterPassesItsSlotOn(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n > 0 {
 			return grant{backLow: time.Hour}, nil
@@ -243,15 +242,15 @@ func TestACancelledWaitersSlotGoesToTheNext(t *testing.T) {
 		synctest.Wait()
 		cancel(gone)
 		if err := <-first; !errors.Is(err, gone) {
-			t.Errorf("cancelled with %v", err)
+			t.Errorf("got the error %v", err)
 		}
 		if p := <-second; !p.Spend() || time.Since(r.start) != 20*ms {
-			t.Errorf("the next one got it after %v", time.Since(r.start))
+			t.Errorf("the next waiter got the slot after %v", time.Since(r.start))
 		}
 	})
 }
 
-func TestAReleasedPermitGoesToTheNextWaiterAndALapsedOneToNobody(t *testing.T) {
+func TestRelease_PassesOnUnlessExpired(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n == 0 {
 			return grant{low: []time.Duration{0}}, nil
@@ -276,7 +275,7 @@ func TestAReleasedPermitGoesToTheNextWaiterAndALapsedOneToNobody(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-next:
-			t.Error("a lapsed permit was handed on")
+			t.Error("an expired permit was passed on")
 		default:
 		}
 		r.mu.Lock()
@@ -286,7 +285,7 @@ func TestAReleasedPermitGoesToTheNextWaiterAndALapsedOneToNobody(t *testing.T) {
 	})
 }
 
-func TestWhosePermitLapsedComesFirst(t *testing.T) {
+func TestReacquire_ComesFirst(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n == 0 {
 			return grant{backLow: 100 * ms}, nil

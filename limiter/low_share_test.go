@@ -7,19 +7,19 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// smallLimit is a quota of 20 calls a second, of which 5 are HIGH's and 4 LOW's at least.
+// smallLimit is a quota of 20 calls per second with 5 reserved for HIGH and 4 for LOW.
 func smallLimit() Config {
 	return scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), HighReserve: Reserve{Calls: 5}, LowReserve: 4})
 }
 
-// today moves Redis' clock on to a time of 16 digits, as the rings of a source need it.
+// today sets Redis' clock to a time with 16 digits, as logs require.
 func (f *callers) today() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ahead = 9000 * 24 * time.Hour
 }
 
-// sentIn returns the calls of each lane since then, and the most of both within a second.
+// sentIn returns the calls of each lane since then, and the maximum of both within a second.
 func sentIn(f *callers, from time.Time) (high, low []time.Time, most int) {
 	all, _ := f.since(from)
 	var times []time.Time
@@ -34,7 +34,7 @@ func sentIn(f *callers, from time.Time) (high, low []time.Time, most int) {
 	return high, low, mostWithin(times, time.Second)
 }
 
-// LOW has its share of a limit of few calls while HIGH saturates it, and HIGH has all others.
+// LOW gets its reserve while HIGH saturates a small limit; HIGH gets the rest.
 func TestLowReserve_HoldsForSmallLimits(t *testing.T) {
 	const seconds = 20
 	inCallers(t, 1, 2, smallLimit(), healthyAfter(5*ms), func(f *callers) {
@@ -59,7 +59,7 @@ func TestLowReserve_HoldsForSmallLimits(t *testing.T) {
 	})
 }
 
-// HIGH's reserve is free at once while LOW saturates a limit that keeps a share for LOW too.
+// HIGH's reserve is free at once while LOW saturates a limit that has a reserve for LOW too.
 func TestLowReserve_LeavesHighItsReserve(t *testing.T) {
 	inCallers(t, 1, 2, smallLimit(), healthyAfter(5*ms), func(f *callers) {
 		f.today()
@@ -79,7 +79,7 @@ func TestLowReserve_LeavesHighItsReserve(t *testing.T) {
 	})
 }
 
-// A reserve for LOW that comes while a source runs makes no room for a second burst.
+// A new LowReserve allows no second burst.
 func TestLowReserve_ChangesWithoutABurst(t *testing.T) {
 	inCallers(t, 1, 2, smallLimit(), healthyAfter(5*ms), func(f *callers) {
 		f.today()
@@ -100,7 +100,7 @@ func TestLowReserve_ChangesWithoutABurst(t *testing.T) {
 	})
 }
 
-// The view shows each policy once, with what LOW's share has left.
+// The view shows each policy once, with the remaining calls of LOW.
 func TestLowReserve_IsOnePolicyInTheView(t *testing.T) {
 	quota, err := NewQuota(smallLimit())
 	if err != nil {

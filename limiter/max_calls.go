@@ -7,9 +7,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// MaxCalls returns how many calls a lane may make at most within a time, from an untouched
-// quota on: as many as every policy allows, over all values of its scope; infinitely
-// many if none bounds them by time.
+// MaxCalls returns the maximum number of calls that a lane can make within a period, starting
+// with an unused quota. It is the lowest maximum of all policies over all values of their
+// scopes, or +Inf if no policy limits calls by time.
 func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	most := math.Inf(1)
 	for _, l := range q.partitioned {
@@ -30,7 +30,7 @@ func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	}
 	if d := q.day; d != nil {
 		calls := float64(d.policy.Limit)
-		if lane == schemas.Low { // it is paced
+		if lane == schemas.Low { // LOW is paced over the day
 			calls = max(1, (calls-86400*d.reserve)*min(1, within.Hours()/24))
 		}
 		most = min(most, calls)
@@ -48,12 +48,12 @@ func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	return math.Floor(most + 1e-6)
 }
 
-// scaleToPeriod is what a window allows within a time that may be longer.
+// scaleToPeriod returns the calls that a window allows within a period, which can be longer.
 func scaleToPeriod(calls float64, window, within time.Duration) float64 {
 	return calls * max(1, float64(within)/float64(window))
 }
 
-// maxUnits returns the units that one value of the scope may use within a time.
+// maxUnits returns the units that one bucket allows within a period.
 func (s scopedPolicy) maxUnits(lane schemas.Lane, within time.Duration) float64 {
 	n := func(i int) float64 { return float64(s.numbers[i]) }
 	low := lane == schemas.Low
@@ -70,7 +70,7 @@ func (s scopedPolicy) maxUnits(lane schemas.Lane, within time.Duration) float64 
 		return most
 	case leakyBucketKind:
 		if len(s.policy.CountedStatuses) > 0 {
-			return math.Inf(1) // what is answered well costs nothing
+			return math.Inf(1) // successful calls cost nothing
 		}
 		units := n(1) + float64(within)/n(0)
 		if low {
@@ -89,8 +89,8 @@ func (s scopedPolicy) maxUnits(lane schemas.Lane, within time.Duration) float64 
 	return math.Inf(1)
 }
 
-// values returns how many values the scope of a section has: what has as many as there are
-// entities bounds nothing.
+// values returns the number of values of a policy's scope. It is +Inf for scopes with a value
+// per entity.
 func (q Quota) values(s scopedPolicy) float64 {
 	n := 1.0
 	for _, name := range s.scope.names {

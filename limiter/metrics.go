@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// metrics are the limiter's, by the names of adr-013 §12.
+// metrics are the limiter's Prometheus metrics (names from adr-013 §12).
 type metrics struct {
 	acquired          map[schemas.Lane]prometheus.Counter
 	rejected          map[schemas.Lane]prometheus.Counter
@@ -34,12 +34,12 @@ type metrics struct {
 	allowed           prometheus.Gauge
 	stateLosses       prometheus.Counter
 
-	mu    sync.Mutex // of what follows
+	mu    sync.Mutex // guards the fields below
 	birth int64      // of the state that was shown last
-	shown time.Time  // when; zero while nothing is shown
+	shown time.Time  // when it was shown; zero: nothing is shown
 }
 
-// viewStates are those that a View may show.
+// viewStates are all values of View.State.
 var viewStates = []string{"flowing", "ramping", "backing-off", stateBreakerOpen, "stopped", stateQuietPeriod, stateRestoringCount, stateUnused}
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
@@ -48,7 +48,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		Name: "rate_limiter_acquired_total", Help: "Permits spent, each on one upstream call.",
 	}, []string{"priority"})
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "rate_limiter_rejected_total", Help: "Permits asked for that lay beyond the horizon; their callers come back.",
+		Name: "rate_limiter_rejected_total", Help: "Permits that were not granted at once because their slot is too far in the future; the caller asks again.",
 	}, []string{"priority"})
 	waited := prometheus.NewHistogramVec(observe.Histogram("rate_limiter_wait_seconds", "How long a call waited for its permit.",
 		.001, .005, .02, .1, .5, 2, 10, 60, 300, 1800), []string{"priority"})
@@ -58,55 +58,55 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		waiting: map[schemas.Lane]prometheus.Gauge{},
 		jitter: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_jitter_seconds", Help: "By how much calls were spread on their way to the upstream, as measured last.",
+			Name: "rate_limiter_jitter_seconds", Help: "Jitter of the calls on their way to the upstream, as measured last.",
 		}),
 		remaining: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rate_limiter_remaining", Help: "Calls that a policy has left now, for HIGH and for LOW.",
+			Name: "rate_limiter_remaining", Help: "Calls that a policy allows now, by priority.",
 		}, []string{"policy", "priority"}),
 		limit: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rate_limiter_limit", Help: "Calls that a policy allows in its window.",
+			Name: "rate_limiter_limit", Help: "Limit of a policy in calls per window.",
 		}, []string{"policy"}),
 		rampRatio: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rate_limiter_ramp_ratio", Help: "The part of the rate that is used: 1, or less after a brake.",
+			Name: "rate_limiter_ramp_ratio", Help: "Share of the full rate that is in use: 1, or less during the ten seconds after a backoff.",
 		}, nil),
 		used: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rate_limiter_used", Help: "Calls of a policy's window that are used; of a window kept by lanes, as of a second, nobody counts them.",
+			Name: "rate_limiter_used", Help: "Calls used in a policy's window; missing for windows that are kept in GCRA partitions.",
 		}, []string{"policy"}),
 		window: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "rate_limiter_window_seconds", Help: "Length of a policy's window.",
 		}, []string{"policy"}),
 		state: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "rate_limiter_state", Help: "1 for the state that the source's limiter is in, 0 for the others.",
+			Name: "rate_limiter_state", Help: "1 for the current state of the source's limiter, 0 for the others.",
 		}, []string{"state"}),
 		allowed: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_jitter_allowed_seconds", Help: "By how much calls may be spread, as configured; above it the rate is lowered to fit.",
+			Name: "rate_limiter_jitter_allowed_seconds", Help: "Configured jitter; if the measured jitter is larger, the rate is lowered.",
 		}),
 		stateLosses: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rate_limiter_state_losses_total", Help: "How often the limiter's state was lost and begun anew, as this process has seen.",
+			Name: "rate_limiter_state_losses_total", Help: "Losses of the limiter's state in Redis, as seen by this process.",
 		}),
 		breakerOpen: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_breaker_open", Help: "1 while this process knows that all calls are stopped but for probes, 0 otherwise.",
+			Name: "rate_limiter_breaker_open", Help: "1 while the source's circuit breaker is open, as known by this process, 0 otherwise.",
 		}),
 		scopeBreakersOpen: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_scope_breakers_open", Help: "Credentials, endpoints and budgets that are stopped alone, as this process knows.",
+			Name: "rate_limiter_scope_breakers_open", Help: "Open circuit breakers of credentials, endpoints and resources, as known by this process.",
 		}),
 		scopesExhausted: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "rate_limiter_scopes_exhausted", Help: "Values of policies' scopes of which nothing is left, as this process knows.",
+			Name: "rate_limiter_scopes_exhausted", Help: "Values of policy scopes without remaining units, as known by this process.",
 		}),
 		acquired: map[schemas.Lane]prometheus.Counter{},
 		rejected: map[schemas.Lane]prometheus.Counter{},
 		waited:   map[schemas.Lane]prometheus.Observer{},
 		lapsed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rate_limiter_lapsed_total", Help: "Permits that lapsed before they were spent.",
+			Name: "rate_limiter_lapsed_total", Help: "Permits that expired before they were spent.",
 		}),
 		calls: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "rate_limiter_redis_calls_total", Help: "Calls to Redis for permits.",
 		}),
 		failures: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rate_limiter_redis_failures_total", Help: "Calls to Redis for permits that failed.",
+			Name: "rate_limiter_redis_failures_total", Help: "Failed calls to Redis for permits.",
 		}),
 		backoffs: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "rate_limiter_backoffs_total", Help: "Brakes that this process applied.",
+			Name: "rate_limiter_backoffs_total", Help: "Backoffs that this process requested.",
 		}),
 	}
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
@@ -118,12 +118,12 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	reg.MustRegister(acquired, rejected, waited, m.lapsed, m.calls, m.failures, m.backoffs,
 		waiting, m.jitter, m.remaining, m.limit, m.used, m.window, m.rampRatio, m.state, m.breakerOpen, m.scopeBreakersOpen, m.scopesExhausted, m.allowed, m.stateLosses,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "rate_limiter_rps", Help: "Calls sent in the last whole second of the clock; the sum over all processes is the source's.",
+			Name: "rate_limiter_rps", Help: "Calls sent in the last full second of the clock; the sum over all processes is the source's rate.",
 		}, func() float64 { return float64(m.second.last(time.Now())) }))
 	return m
 }
 
-// scopes counts what the buckets of this process show.
+// scopes counts the open breakers and the exhausted buckets of a report.
 func (m *metrics) scopes(all []ScopeView) {
 	halted, empty := 0.0, 0.0
 	for _, s := range all {
@@ -138,24 +138,24 @@ func (m *metrics) scopes(all []ScopeView) {
 	m.scopesExhausted.Set(empty)
 }
 
-// spent counts a permit that was spent.
+// spent counts a spent permit.
 func (m *metrics) spent(lane schemas.Lane, now time.Time) {
 	m.acquired[lane].Inc()
 	m.second.count(now)
 }
 
-// perSecond counts what happens in each second of the clock: of the same second, the
-// counts of all processes add up.
+// perSecond counts calls in each second of the wall clock. The counts of all processes for one
+// second can be added.
 type perSecond struct {
 	mu           sync.Mutex
-	at           int64 // Unix time of the second that is counted
-	calls, whole int64 // in it, and in the one before
+	at           int64 // Unix time of the second that is being counted
+	calls, whole int64 // calls in that second, and in the one before
 }
 
 func (s *perSecond) count(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if to := now.Unix(); to == s.at-1 { // it has waited for the lock over the turn
+	if to := now.Unix(); to == s.at-1 { // it waited for the lock while the second ended
 		s.whole++
 		return
 	}
@@ -163,7 +163,7 @@ func (s *perSecond) count(now time.Time) {
 	s.calls++
 }
 
-// last returns how many there were in the second before that of now.
+// last returns the number of calls in the second before now.
 func (s *perSecond) last(now time.Time) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,20 +173,20 @@ func (s *perSecond) last(now time.Time) int64 {
 	return s.whole
 }
 
-// turn begins another second. The caller holds s.mu.
+// turn starts another second. The caller holds s.mu.
 func (s *perSecond) turn(to int64) {
 	switch to {
 	case s.at:
 		return
 	case s.at + 1:
 		s.whole = s.calls
-	default: // a while ago, or the clock was set
+	default: // idle for a while, or the clock was set
 		s.whole = 0
 	}
 	s.at, s.calls = to, 0
 }
 
-// show sets what the live view shows of the state in Redis.
+// show sets the gauges that mirror the state in Redis.
 func (m *metrics) show(v View) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -207,7 +207,7 @@ func (m *metrics) show(v View) {
 		if p.Used != nil {
 			m.used.WithLabelValues(p.Name).Set(float64(*p.Used))
 		} else {
-			m.used.DeleteLabelValues(p.Name) // it is not known
+			m.used.DeleteLabelValues(p.Name) // unknown
 		}
 		m.limit.WithLabelValues(p.Name).Set(float64(p.Limit))
 		m.remaining.WithLabelValues(p.Name, string(schemas.High)).Set(float64(p.Remaining))
@@ -215,12 +215,11 @@ func (m *metrics) show(v View) {
 	}
 }
 
-// viewMetricsTTL is how long what was shown is told without a new look: three times as
-// long as an idle process takes from one to the next.
+// viewMetricsTTL is how long the mirrored gauges stay without an update: three intervals of an
+// idle process.
 const viewMetricsTTL = 3 * idleReportInterval
 
-// fade takes back what was shown, once that is too old to go by: other processes know
-// better.
+// fade removes the mirrored gauges once they are outdated. Other processes have newer values.
 func (m *metrics) fade(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

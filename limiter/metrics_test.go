@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-func TestTheCallsOfASecondAreThoseOfTheLastWholeOne(t *testing.T) {
+func TestMetrics_RateIsThatOfTheLastSecond(t *testing.T) {
 	var s perSecond
 	at := time.Unix(1_000_000, 0)
 	for i := range 7 {
@@ -19,34 +19,34 @@ func TestTheCallsOfASecondAreThoseOfTheLastWholeOne(t *testing.T) {
 	}
 	s.count(at.Add(1100 * time.Millisecond))
 	if n := s.last(at.Add(1900 * time.Millisecond)); n != 7 {
-		t.Errorf("%d calls in the last whole second, there were 7", n)
+		t.Errorf("got %d calls in the last full second, want 7", n)
 	}
 	if n := s.last(at.Add(2500 * time.Millisecond)); n != 1 {
-		t.Errorf("%d calls in the last whole second, there was 1", n)
+		t.Errorf("got %d calls in the last full second, want 1", n)
 	}
 	if n := s.last(at.Add(3 * time.Second)); n != 0 {
-		t.Errorf("%d calls in a second in which nobody called", n)
+		t.Errorf("got %d calls in a second without calls", n)
 	}
 	s.count(at.Add(3 * time.Second))
 	s.count(at.Add(4 * time.Second))
-	s.count(at.Add(3999 * time.Millisecond)) // its goroutine was late
+	s.count(at.Add(3999 * time.Millisecond)) // its goroutine was delayed
 	s.count(at.Add(4100 * time.Millisecond))
 	if n := s.last(at.Add(4200 * time.Millisecond)); n != 2 {
-		t.Errorf("%d calls in the last whole second, there were 2", n)
+		t.Errorf("got %d calls in the last full second, want 2", n)
 	}
 	if n := s.last(at.Add(5 * time.Second)); n != 2 {
-		t.Errorf("%d calls in the second after, there were 2", n)
+		t.Errorf("got %d calls in the next second, want 2", n)
 	}
 	if n := s.last(at.Add(9 * time.Second)); n != 0 {
-		t.Errorf("%d calls: a second of long ago was told", n)
+		t.Errorf("got %d calls of an old second, want 0", n)
 	}
 	s.count(at) // the clock was set back
 	if n := s.last(at.Add(time.Second)); n != 1 {
-		t.Errorf("%d calls after the clock was set back, there was 1", n)
+		t.Errorf("got %d calls after the clock was set back, want 1", n)
 	}
 }
 
-func TestWhatIsShownIsTakenBackWhenItIsOld(t *testing.T) {
+func TestMetrics_MirroredGaugesExpire(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := newMetrics("nexon", reg)
 	used := int64(3)
@@ -66,9 +66,9 @@ func TestWhatIsShownIsTakenBackWhenItIsOld(t *testing.T) {
 		t.Errorf("%d series, want %d", count(), all)
 	}
 	if m.fade(time.Now().Add(viewMetricsTTL + time.Second)); count() != 0 {
-		t.Errorf("%d series of long ago are told", count())
+		t.Errorf("got %d outdated series, want none", count())
 	}
 	if m.show(View{State: "flowing", birth: 2}); testutil.ToFloat64(m.stateLosses) != 1 || testutil.ToFloat64(m.state.WithLabelValues("flowing")) != 1 {
-		t.Error("a state that was lost meanwhile is not counted, or the new one not told")
+		t.Error("a lost state is not counted, or the new one is not shown")
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// run makes a limiter run in this process until the test ends.
+// run runs a limiter in this process until the test ends.
 func run(t testing.TB, source string, reg prometheus.Registerer, addresses ...string) (*limiter.Limiter, context.Context) {
 	t.Helper()
 	rdb := connect(nil, addresses...)
@@ -47,13 +47,13 @@ func counted(t testing.TB, reg prometheus.Gatherer) counters {
 	return c
 }
 
-// ledger is when permits were spent.
+// ledger records when permits were spent.
 type ledger struct {
 	mu    sync.Mutex
 	spent []time.Time
 }
 
-// spend spends the permit and notes when, in one step: so the order is true.
+// spend spends the permit and records the time in one step, so the records are in order.
 func (l *ledger) spend(p *limiter.Permit) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +68,7 @@ func (l *ledger) count() int {
 	return len(l.spent)
 }
 
-// most returns the greatest number in any closed second.
+// most returns the maximum number in any closed second.
 func (l *ledger) most() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,13 +82,13 @@ func (l *ledger) most() int {
 	return most
 }
 
-// node is one of a cluster.
+// node is one node of a cluster.
 type node struct {
 	*redis.Client
 	address, id string
 }
 
-// owner returns the node that holds a slot, and another one.
+// owner returns the node of a hash slot, and another node.
 func owner(t *testing.T, nodes []node, slot int64) (from, to node) {
 	t.Helper()
 	shards, err := nodes[0].ClusterShards(t.Context()).Result()
@@ -118,13 +118,13 @@ func owner(t *testing.T, nodes []node, slot int64) (from, to node) {
 
 func must(t *testing.T, n node, args ...any) {
 	t.Helper()
-	// Not with the test's own context: the slot is to be moved back in any case.
+	// The context is not the test's, because the slot must always be moved back.
 	if err := n.Do(context.Background(), args...).Err(); err != nil {
 		t.Fatalf("%v at %s: %v", args, n.address, err)
 	}
 }
 
-// move migrates a slot as redis-cli does; after each step it calls next.
+// move migrates a hash slot like redis-cli. It calls next after each step.
 func move(t *testing.T, nodes []node, slot int64, from, to node, next func(what string)) {
 	t.Helper()
 	must(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", from.id)
@@ -152,7 +152,7 @@ func move(t *testing.T, nodes []node, slot int64, from, to node, next func(what 
 	next("it has moved")
 }
 
-func TestPermitsFlowWhileTheirSlotMigratesInARedisCluster(t *testing.T) {
+func TestLimiter_WorksDuringSlotMigration(t *testing.T) {
 	addresses := servicetest.RedisClusterAddresses(t)
 	var nodes []node
 	for _, address := range addresses {
@@ -170,7 +170,7 @@ func TestPermitsFlowWhileTheirSlotMigratesInARedisCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	from, to := owner(t, nodes, slot)
-	t.Cleanup(func() { // a test that fails midway leaves no slot open behind
+	t.Cleanup(func() { // a failed test leaves no slot in migration
 		must(t, from, "CLUSTER", "SETSLOT", slot, "STABLE")
 		must(t, to, "CLUSTER", "SETSLOT", slot, "STABLE")
 	})
@@ -209,7 +209,7 @@ func TestPermitsFlowWhileTheirSlotMigratesInARedisCluster(t *testing.T) {
 		t.Errorf("%v calls to Redis failed after the slot had moved", now-failures)
 	}
 	if most := spent.most(); most > 497 {
-		t.Errorf("%d permits were spent in a second", most)
+		t.Errorf("got %d permits in a second, want at most the limit", most)
 	} else {
 		t.Logf("%d permits, at most %d in a second", spent.count(), most)
 	}

@@ -5,13 +5,14 @@ import (
 	"time"
 )
 
-// gcra is a GCRA; interval 0: there is no such lane.
+// gcra is one partition of a window, a GCRA (generic cell rate algorithm). interval 0 means
+// that the partition does not exist.
 type gcra struct {
-	interval time.Duration // T, whole microseconds
-	burst    int           // B
+	interval time.Duration // T of the proof, in whole microseconds
+	burst    int           // B of the proof
 }
 
-// slots returns the greatest number of slots in a closed window of that length.
+// slots returns the largest number of slots in a closed window of that length.
 func (l gcra) slots(window time.Duration) int {
 	if l.interval == 0 {
 		return 0
@@ -19,16 +20,16 @@ func (l gcra) slots(window time.Duration) int {
 	return l.burst + int(window/l.interval)
 }
 
-// partitionedWindow keep a window of many calls.
+// partitionedWindow enforces a window of many calls with three GCRA partitions.
 type partitionedWindow struct {
 	policy     Policy
 	window     time.Duration
 	reach      time.Duration // W + V + J
-	partitions [3]gcra       // high, shared, low
+	partitions [3]gcra       // for HIGH only, shared, for LOW only
 }
 
-// newPartitionedWindow returns the lanes of a window, or an error that says what would be
-// right if calls could reach the upstream faster than it allows.
+// newPartitionedWindow returns the partitions of a window. It returns an error if the upstream
+// could receive more calls than the limit; the error names the rate that would fit.
 func newPartitionedWindow(p Policy, jitter time.Duration) (partitionedWindow, error) {
 	window := time.Duration(p.Window)
 	l := partitionedWindow{policy: p, window: window, reach: window + permitLife + jitter}
@@ -39,29 +40,29 @@ func newPartitionedWindow(p Policy, jitter time.Duration) (partitionedWindow, er
 	}
 	if sum := l.bound(); sum > p.Limit {
 		fitted := l.fitted()
-		return partitionedWindow{}, fmt.Errorf("with target %d up to %d calls could reach the upstream within %v, "+
-			"which allows %d (permits live %v, jitter is %v); lower the target, or leave it out to use %.4g",
+		return partitionedWindow{}, fmt.Errorf("target: with %d, up to %d calls could reach the upstream within %v, "+
+			"but its limit is %d (a permit lives %v, the jitter is %v); lower the target, or omit it to use %.4g",
 			p.Target, sum, p.Window, p.Limit, permitLife, jitter, fitted.perWindow())
 	}
 	return l, nil
 }
 
-// fitted returns the lanes that use all the limit allows.
+// fitted returns the partitions that use everything the limit allows.
 func (l partitionedWindow) fitted() partitionedWindow {
 	l.partitions = [3]gcra{}
 	l.fill()
 	return l
 }
 
-// shares returns a number of calls a window split over the lanes.
+// shares returns how many of a window's calls each partition gets.
 func (l partitionedWindow) shares(calls int) [3]int {
 	high := l.policy.HighReserve.in(l.window)
 	return [3]int{high, calls - high - l.policy.LowReserve, l.policy.LowReserve}
 }
 
-// aim gives the lanes the rates of the target. A twentieth of the limit is their
-// burst: high's is a tenth of a second's worth, so that people's calls, which
-// come in clusters, seldom wait; the rest is shared's.
+// aim sets the partitions' rates from the target. Their bursts are 5 % of the limit together.
+// HIGH's burst is a tenth of a second of its rate, because users' calls arrive in clusters; the
+// shared partition gets the rest.
 func (l *partitionedWindow) aim() {
 	rest := l.policy.Limit / 20
 	for i, n := range l.shares(l.policy.Target) {
@@ -75,14 +76,13 @@ func (l *partitionedWindow) aim() {
 		}
 		l.partitions[i] = gcra{ceilMicros(l.window, n), burst}
 	}
-	if low := l.partitions[2]; low.interval > 0 { // shared came before low
+	if low := l.partitions[2]; low.interval > 0 { // shared was set before low
 		l.partitions[1].burst = max(1, rest)
 	}
 }
 
-// fill gives the lanes all the slots that the limit allows within l.reach, with
-// a twentieth of them as burst: a lane of n slots there has an interval just
-// longer than reach / (n − B + 1).
+// fill sets the partitions to all slots that the limit allows within l.reach, 5 % of them as
+// burst. A partition with n slots has an interval just above reach / (n − B + 1).
 func (l *partitionedWindow) fill() {
 	for i, n := range l.shares(l.policy.Limit) {
 		if n == 0 {
@@ -100,8 +100,7 @@ func ceilMicros(window time.Duration, n int) time.Duration {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// bound returns the greatest number of calls that can reach the upstream within
-// its window.
+// bound returns the largest number of calls that can reach the upstream within one window.
 func (l partitionedWindow) bound() int {
 	sum := 0
 	for _, lane := range l.partitions {
@@ -110,7 +109,7 @@ func (l partitionedWindow) bound() int {
 	return sum
 }
 
-// perWindow returns the calls a window that saturated lanes give.
+// perWindow returns the calls per window when demand is always higher.
 func (l partitionedWindow) perWindow() float64 {
 	calls := 0.0
 	for _, lane := range l.partitions {

@@ -13,7 +13,7 @@ func second(limit, target, high, low int) Config {
 	}}}
 }
 
-func TestTheLanesOfTheReferenceContractAreThoseOfItsProof(t *testing.T) {
+func TestPartitions_MatchTheProof(t *testing.T) {
 	q, err := NewQuota(second(500, 450, 100, 0))
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +28,7 @@ func TestTheLanesOfTheReferenceContractAreThoseOfItsProof(t *testing.T) {
 	}
 }
 
-func TestAnyLimitIsKeptAndLittleOfItLost(t *testing.T) {
+func TestPartitions_UseMostOfAnyLimit(t *testing.T) {
 	for _, c := range []struct {
 		config Config
 		least  float64 // share of the limit that a saturated budget gives
@@ -55,7 +55,7 @@ func TestAnyLimitIsKeptAndLittleOfItLost(t *testing.T) {
 	}
 }
 
-func TestRandomConfigurationsAreKeptOrRefused(t *testing.T) {
+func TestNewQuota_RandomConfigurationsHoldOrFail(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 7))
 	refused := 0
 	for range 20_000 {
@@ -80,11 +80,11 @@ func TestRandomConfigurationsAreKeptOrRefused(t *testing.T) {
 		}
 	}
 	if refused == 0 || refused == 20_000 {
-		t.Errorf("%d of 20,000 refused", refused)
+		t.Errorf("got %d of 20,000 rejected", refused)
 	}
 }
 
-func TestAQuotaThatCannotHoldIsRefusedWithTheSum(t *testing.T) {
+func TestNewQuota_RejectsInvalidConfigurations(t *testing.T) {
 	with := func(config Config, change func(c *Config)) Config {
 		config.Policies = append([]Policy(nil), config.Policies...)
 		change(&config)
@@ -92,35 +92,35 @@ func TestAQuotaThatCannotHoldIsRefusedWithTheSum(t *testing.T) {
 	}
 	day := Policy{Name: "day", Limit: 1000, Window: Day}
 	for mention, config := range map[string]Config{
-		"up to 550 calls":      second(500, 500, 100, 0),
-		"leave it out to use":  second(120, 120, 1, 0),
-		"at least one with":    {Policies: []Policy{day}},
-		"there must be":        {},
-		"jitter":               {Jitter: -1, Policies: second(500, 450, 100, 0).Policies},
-		"name: ":               {Policies: []Policy{{Limit: 5, Window: Window(time.Second)}}},
-		"limit: 0":             second(0, 0, 0, 0),
-		"window":               {Policies: []Policy{{Name: "long", Limit: 5, Window: Window(24 * time.Hour)}}},
-		"50,000 a second":      second(60_000, 0, 0, 0),
-		"must not be negative": second(500, -1, 0, 0),
-		"above the limit":      second(500, 501, 0, 0),
-		"nothing of 450":       second(500, 450, 400, 50),
-		"name is taken": with(second(5, 0, 1, 0), func(c *Config) {
+		"up to 550 calls":       second(500, 500, 100, 0),
+		"omit it to use":        second(120, 120, 1, 0),
+		"at least one policy":   {Policies: []Policy{day}},
+		"needs a window":        {},
+		"jitter":                {Jitter: -1, Policies: second(500, 450, 100, 0).Policies},
+		"name: ":                {Policies: []Policy{{Limit: 5, Window: Window(time.Second)}}},
+		"limit: 0":              second(0, 0, 0, 0),
+		"window":                {Policies: []Policy{{Name: "long", Limit: 5, Window: Window(24 * time.Hour)}}},
+		"50,000 calls a second": second(60_000, 0, 0, 0),
+		"must not be negative":  second(500, -1, 0, 0),
+		"above the limit":       second(500, 501, 0, 0),
+		"nothing of 450":        second(500, 450, 400, 50),
+		"has the same name": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "second", Limit: 5, Window: Window(time.Minute)})
 		}),
-		"is the window of": with(second(5, 0, 1, 0), func(c *Config) {
+		"has the window": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "again", Limit: 5, Window: Window(time.Second)})
 		}),
 		"timeZone": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "day", Limit: 1000, Window: Day, TimeZone: "Asia/Nowhere"})
 		}),
-		"only a day": with(second(5, 0, 1, 0), func(c *Config) { c.Policies[0].TimeZone = "Asia/Seoul" }),
-		"hours are":  with(second(5, 0, 1, 0), func(c *Config) { c.LowRateCaps = []RateCap{{From: 25, To: 3, Rate: 1}} }),
+		"only a policy with": with(second(5, 0, 1, 0), func(c *Config) { c.Policies[0].TimeZone = "Asia/Seoul" }),
+		"hours are":          with(second(5, 0, 1, 0), func(c *Config) { c.LowRateCaps = []RateCap{{From: 25, To: 3, Rate: 1}} }),
 		"has neither": with(second(5, 0, 1, 0), func(c *Config) {
 			c.Policies = append(c.Policies, Policy{Name: "day", Limit: 1000, Window: Day, Target: 5})
 		}),
 	} {
 		if _, err := NewQuota(config); err == nil || !strings.Contains(err.Error(), mention) {
-			t.Errorf("%+v: %v; want a mention of %q", config, err, mention)
+			t.Errorf("%+v: got %v, want it to contain %q", config, err, mention)
 		}
 	}
 }

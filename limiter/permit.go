@@ -5,39 +5,38 @@ import (
 	"time"
 )
 
-// Permit is the right to send one call. It lapses within permitLife.
+// Permit is the right to send one call. It expires permitLife after its slot.
 type Permit struct {
 	limiter     *Limiter
 	queue       *queue
-	since       time.Time // it was waited for
-	retry       bool      // of a call like one that failed
+	since       time.Time // when Acquire was called
+	retry       bool      // the caller's last call failed
 	client      string    // of the call
-	turn        int64     // in its line; guarded by limiter.mu
+	turn        int64     // its turn in fair queueing; guarded by limiter.mu
 	slot        slot
-	given       bool          // guarded by limiter.mu
-	endReported bool          // it is known how its call ended; guarded by limiter.mu
-	ready       chan struct{} // has room for one; nil while its waiter does not sleep
-	ended       atomic.Bool   // spent, lapsed or released
+	given       bool          // it has a slot; guarded by limiter.mu
+	endReported bool          // ReportEnd was called; guarded by limiter.mu
+	ready       chan struct{} // capacity 1; nil until Acquire sleeps
+	ended       atomic.Bool   // spent, expired or released
 	spent       time.Time
 	written     atomic.Pointer[time.Time]
 
-	before, after *Permit // in the queue; guarded by limiter.mu
+	before, after *Permit // links of the wait list; guarded by limiter.mu
 }
 
-// slot is a reserved time slot, by the local monotonic clock: it may be used
-// from notBefore, when it has certainly come, until notAfter, when it may have
-// lapsed. at is its time by Redis' clock, in us.
+// slot is a reserved time slot. It can be used from notBefore to notAfter, by the local
+// monotonic clock. at is its time by Redis' clock, in us.
 type slot struct {
 	notBefore, notAfter time.Time
 	at                  int64
 
-	candidate *candidate // of a class: what it is charged to
-	ticket    string     // names the call in the buckets that know who is under way
-	probe     bool       // something that is halted
+	candidate *candidate // the costs charged; nil for sources without buckets
+	ticket    string     // identifies the call in buckets that count calls in flight
+	probe     bool       // the call probes an open scope breaker
 }
 
-// Spend reports whether the call may be sent now, and if so uses the permit up.
-// A permit that has lapsed, or was spent or released before, may not be used.
+// Spend uses the permit up. It reports false, and the call must not be sent, if the permit has
+// expired, is not due yet, or was spent or released before.
 func (p *Permit) Spend() bool {
 	now := time.Now()
 	if now.Before(p.slot.notBefore) || !p.ended.CompareAndSwap(false, true) {
@@ -49,7 +48,7 @@ func (p *Permit) Spend() bool {
 		l.mu.Lock()
 		l.refund(p.slot)
 		l.mu.Unlock()
-		if p.slot.candidate != nil { // somebody may wait for its place
+		if p.slot.candidate != nil { // another caller can use its in-flight slot
 			l.wake()
 		}
 		return false
@@ -59,8 +58,7 @@ func (p *Permit) Spend() bool {
 	return true
 }
 
-// Release hands a permit that was not spent to the next waiter. After Spend it
-// does nothing.
+// Release passes an unspent permit to the next waiter. After Spend it has no effect.
 func (p *Permit) Release() {
 	if !p.ended.CompareAndSwap(false, true) {
 		return
@@ -73,15 +71,14 @@ func (p *Permit) Release() {
 	l.wake()
 }
 
-// Written and Answered are told when the request was written and when the first
-// byte of its answer came: from that the jitter is measured.
+// Written records that the request was written. With Answered it measures the jitter.
 func (p *Permit) Written() {
 	now := time.Now()
 	p.written.Store(&now)
 	p.limiter.jitter.wrote(now.Sub(p.spent))
 }
 
-// Answered is told with the first byte of the answer.
+// Answered records that the first byte of the response arrived.
 func (p *Permit) Answered() {
 	if written := p.written.Load(); written != nil {
 		p.limiter.jitter.answered(*written, time.Since(*written))

@@ -21,24 +21,23 @@ import (
 const (
 	ms       = time.Millisecond
 	patience = 20 * time.Second
-	// lapse is when the last call on a permit in hand has arrived: a slot lies up
-	// to 150 ms ahead and lives for 40 ms, the network adds 10 ms. The rest is for a
-	// busy machine.
+	// lapse is the longest time until the call of a held permit arrives: 150 ms horizon, 40 ms
+	// lifetime, 10 ms network, and a margin for a slow machine.
 	lapse = 300 * ms
-	// recovery is how long permits may take to flow again: a probe a second, and
-	// a quiet start of 1.2 s.
+	// recovery is the longest time until permits are granted again: a retry per second and a
+	// quiet period of 1.2 s.
 	recovery = 3 * time.Second
 )
 
-// fleet is several worker processes, the Redis they share, and the upstream with
-// its judge, which runs in the test.
+// fleet is a set of worker processes, the Redis they share, and the upstream with its judge,
+// which runs in the test process.
 type fleet struct {
 	testing.TB
 	job     job
 	redis   *servicetest.RedisServer
 	workers []*process
 	judge   *simulator.Simulator
-	most    int // in a sliding second, so far
+	most    int // maximum in a sliding second
 
 	mu       sync.Mutex
 	arrivals []arrival
@@ -49,7 +48,7 @@ type arrival struct {
 	lane string
 }
 
-// ServeHTTP notes when a call arrived, for figures; the judge keeps its own book.
+// ServeHTTP records the arrival of a call. The judge keeps records of its own.
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.arrivals = append(f.arrivals, arrival{time.Now(), r.URL.Query().Get("character_name")})
@@ -89,7 +88,7 @@ func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	}
 }
 
-// since returns the calls that have arrived since, and how many are of each lane.
+// since returns the calls that arrived since then, and their number by lane.
 func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +103,7 @@ func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	return byLane, append([]arrival(nil), f.arrivals[first:]...)
 }
 
-// flow waits until so many more calls have arrived.
+// flow waits until that many more calls have arrived.
 func (f *fleet) flow(within time.Duration, calls int) {
 	f.Helper()
 	from := time.Now()
@@ -114,24 +113,24 @@ func (f *fleet) flow(within time.Duration, calls int) {
 	})
 }
 
-// sleep waits until a time has passed: what is waited for is that nothing happens.
+// sleep sleeps in real time, to check that nothing happens meanwhile.
 func sleep(d time.Duration) { <-time.After(d) }
 
-// keeps asks the judge whether the contract held, so far.
+// keeps checks that the limit was never exceeded.
 func (f *fleet) keeps(what string) {
 	f.Helper()
 	s := f.judge.Stats()
 	f.Logf("%s: %d arrivals so far, at most %d in a sliding second", what, s.Arrivals, s.MaxInSlidingSecond)
 	if refused := s.Refused + s.ByStatus[http.StatusTooManyRequests]; s.MaxInSlidingSecond > max(500, f.most) || refused > 0 {
-		f.Errorf("%s: the contract is broken: %d in a second, %d refused", what, s.MaxInSlidingSecond, refused)
+		f.Errorf("%s: limit exceeded: %d in a second, %d refused", what, s.MaxInSlidingSecond, refused)
 	}
 	f.most = s.MaxInSlidingSecond
 	if s.UnknownPathCalls+s.UnknownParameterCalls > 0 || s.ByStatus[http.StatusOK] == 0 {
-		f.Errorf("%s: not the calls that were meant: %v %v", what, s.UnknownPaths, s.ByStatus)
+		f.Errorf("%s: unexpected calls: %v %v", what, s.UnknownPaths, s.ByStatus)
 	}
 }
 
-// counters returns those of each worker.
+// counters returns the counters of each worker.
 func (f *fleet) counters() (all []counters) {
 	f.Helper()
 	for _, w := range f.workers {
@@ -140,10 +139,9 @@ func (f *fleet) counters() (all []counters) {
 	return all
 }
 
-// outage makes Redis go away and come back, and judges what the workers do: while
-// it is gone no call arrives once the permits in hand have lapsed, and a process
-// probes once a second; then permits flow again, after a quiet second if the state
-// may have lost something.
+// outage takes Redis away and brings it back. While it is down, no call may arrive once the
+// held permits have expired, and each process may call Redis once a second. Afterwards permits
+// are granted again, after a quiet period if state can be lost.
 func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func()) {
 	f.Helper()
 	away()
@@ -155,15 +153,15 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	_, late := f.since(gone.Add(lapse))
 	_, last := f.since(gone)
 	if len(late) > 0 {
-		f.Errorf("%s: %d calls arrived without Redis, the last %v after it went", what, len(late), late[len(late)-1].at.Sub(gone))
+		f.Errorf("%s: %d calls arrived without Redis, the last %v after it stopped", what, len(late), late[len(late)-1].at.Sub(gone))
 	}
 	probes, dials := 0.0, 0.0
 	for i := range before {
 		probes = max(probes, after[i][callsTotal]-before[i][callsTotal])
 		dials = max(dials, after[i][dialsTotal]-before[i][dialsTotal])
 	}
-	// One is under way when Redis goes, the next follows it at once; then one a second.
-	// One more connection if the live view was being told just then.
+	// One call is in flight when Redis stops, and the next follows at once; then one a second.
+	// A report can need one more connection.
 	if most := down.Seconds() + 2; probes > most || dials > most+1 {
 		f.Errorf("%s: a process called Redis %v times and tried %v connections in %v without it", what, probes, dials, down)
 	}
@@ -176,18 +174,18 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	if n := len(last); n > 0 {
 		lastIn = last[n-1].at.Sub(gone)
 	}
-	f.Logf("%s: down for %v, the last call %v after, %v calls and %v connections of a process; flowing again after %v",
+	f.Logf("%s: down for %v, the last call %v after, %v calls and %v connections of a process; permits again after %v",
 		what, down.Round(ms), lastIn.Round(ms), probes, dials, quiet.Round(ms))
 	if lost && quiet < time.Second {
-		f.Errorf("%s: a call arrived %v after the return, too soon for a state that may be behind", what, quiet)
+		f.Errorf("%s: a call arrived %v after the return, before the quiet period was over", what, quiet)
 	}
-	f.flow(patience, 450) // a second's worth, in which a burst would show
+	f.flow(patience, 450) // a second, in which a burst would be visible
 	f.keeps(what)
 }
 
-func TestTheContractHoldsAcrossProcessesAndFaults(t *testing.T) {
+func TestFleet_KeepsTheLimitUnderFaults(t *testing.T) {
 	f := newFleet(t, 3, "--appendonly", "yes", "--appendfsync", "everysec")
-	f.flow(patience, 150) // the quiet start is over, and the bursts are used up
+	f.flow(patience, 150) // the quiet period is over and the bursts are used up
 	f.stop("a process stopped and resumed", 2*time.Second, f.workers[0])
 	f.replace(1)
 	f.stop("all processes stopped and resumed", 500*ms, f.workers...)
@@ -198,7 +196,7 @@ func TestTheContractHoldsAcrossProcessesAndFaults(t *testing.T) {
 	f.failover()
 }
 
-// stopOnce returns how many permits lapsed.
+// stopOnce returns how many permits expired.
 func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	f.Helper()
 	for _, w := range workers {
@@ -219,7 +217,7 @@ func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	return lapsed
 }
 
-// saturate judges how much of the budget is used while all want more.
+// saturate checks how much of the budget is used under constant demand.
 func (f *fleet) saturate(d time.Duration) {
 	f.Helper()
 	from := time.Now()
@@ -232,22 +230,22 @@ func (f *fleet) saturate(d time.Duration) {
 		f.Errorf("%.1f %% of the budget used under saturation; want 97", 100*used)
 	}
 	if high < 95 || byLane["LOW"] == 0 {
-		f.Errorf("HIGH had %.1f a second of the 100 kept for it, LOW %d calls in all", high, byLane["LOW"])
+		f.Errorf("HIGH had %.1f a second of its reserve of 100, LOW %d calls in all", high, byLane["LOW"])
 	}
 	f.keeps("saturated")
 }
 
-// stop stops processes that have permits in hand, and resumes them: by then the
-// permits have lapsed. One may be stopped between two permits: it is stopped again.
+// stop suspends processes that hold permits, and resumes them after the permits have expired. A
+// process that held none is suspended again.
 func (f *fleet) stop(what string, d time.Duration, workers ...*process) {
 	f.Helper()
 	lapsed := 0.0
 	for tries := 0; lapsed == 0 && tries < 5; tries++ {
 		lapsed = f.stopOnce(d, workers)
 	}
-	f.Logf("%s: %v permits lapsed", what, lapsed)
+	f.Logf("%s: %v permits expired", what, lapsed)
 	if lapsed == 0 {
-		f.Errorf("%s: no permit lapsed", what)
+		f.Errorf("%s: no permit expired", what)
 	}
 	f.keeps(what)
 }
@@ -261,8 +259,7 @@ func (f *fleet) replace(i int) {
 	f.keeps("a process killed and another started")
 }
 
-// failover promotes a replica that lacks the last half second of what its
-// primary granted.
+// failover promotes a replica that lacks the last half second of writes.
 func (f *fleet) failover() {
 	f.Helper()
 	key := "quota:{" + f.job.Source + "}:state"
@@ -278,7 +275,7 @@ func (f *fleet) failover() {
 	behind := state(replica)
 	f.flow(patience, 225)
 	if state(f.redis) == behind || state(replica) != behind {
-		f.Fatal("the replica has lost nothing: the failover proves nothing")
+		f.Fatal("the replica lacks no writes, so the failover tests nothing")
 	}
 	f.outage("a replica promoted without its tail", 300*ms, true, f.redis.Kill, func() {
 		replica.Promote()
@@ -288,7 +285,7 @@ func (f *fleet) failover() {
 	})
 }
 
-func TestAStoppedRedisIsNoticedInTime(t *testing.T) {
+func TestFleet_NoticesAStoppedRedis(t *testing.T) {
 	server := servicetest.PrivateRedis(t)
 	reg := prometheus.NewRegistry()
 	l, ctx := run(t, servicetest.Name("nexon"), reg, server.Address)
@@ -302,7 +299,7 @@ func TestAStoppedRedisIsNoticedInTime(t *testing.T) {
 	if err := acquire(); err != nil {
 		t.Fatal(err)
 	}
-	sleep(lapse) // what is in hand would be given without Redis
+	sleep(lapse) // held permits are used without Redis
 
 	server.Freeze()
 	asked := time.Now()
@@ -316,7 +313,7 @@ func TestAStoppedRedisIsNoticedInTime(t *testing.T) {
 	}
 	select {
 	case err := <-waiter:
-		t.Fatalf("a permit, or %v, without Redis", err)
+		t.Fatalf("without Redis: got a permit or %v", err)
 	default:
 	}
 	server.Continue()

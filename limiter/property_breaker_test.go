@@ -2,9 +2,8 @@ package limiter
 
 import "time"
 
-// probes is what the judge knows of probing stops: how they are asked for, and not
-// how the script keeps them. Once the state or the clock was not what it had been it
-// no longer judges them.
+// probes is the judge's model of the circuit breaker. It uses the events only, not the script's
+// state. It stops judging after a loss of state or a clock step.
 type probes struct {
 	in          bool
 	blind       bool
@@ -14,21 +13,21 @@ type probes struct {
 	pause, most time.Duration
 }
 
-// openBreaker is what a process tells of an upstream that seems sick.
+// openBreaker reports an unhealthy upstream by one process.
 func (w *world) openBreaker(first, most time.Duration) {
 	p := w.processes[w.rng.IntN(len(w.processes))]
 	w.braked = true
 	p.limiter.OpenBreaker(first, most, time.Now().Add(-span(w.rng, 0, 2*time.Second)))
 }
 
-// closeBreaker is that all processes had a healthy answer.
+// closeBreaker reports a success by all processes.
 func (w *world) closeBreaker(ago time.Duration) {
 	for _, p := range w.processes {
 		p.limiter.CloseBreaker(time.Now().Add(-ago))
 	}
 }
 
-// applyOpen and liftTold note what Redis was told at a moment. The caller holds w.mu.
+// applyOpen and applyClose record the events that Redis received. The caller holds w.mu.
 func (w *world) applyOpen(at time.Time, redisNow int64, first, most time.Duration, sent int64) {
 	s := &w.stop
 	switch {
@@ -58,7 +57,7 @@ func (w *world) applyClose(at time.Time, redisNow, sent int64) {
 	}
 }
 
-// probed judges what was granted in a probing stop. The caller holds w.mu.
+// probed judges the grants while the breaker is open. The caller holds w.mu.
 func (w *world) probed(g grant, at time.Time) (wrong string) {
 	s := &w.stop
 	if !s.in || s.blind {

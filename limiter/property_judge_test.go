@@ -9,52 +9,51 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// record is what the judge goes by. It knows nothing of how the limiter decides.
+// record contains the facts that the judge uses. It is independent of the limiter's decisions.
 type record struct {
 	calls   []call
 	grants  map[inFlightCall]grants
 	refunds map[inFlightCall]int
 	brakes  []backoffRecord
-	// brakedAt is when Redis was told of the last one, by its own clock in us.
+	// brakedAt is when Redis received the last backoff, by its own clock in us.
 	brakedAt int64
 	stop     probes
 	scripted
-	forgot bool     // Redis forgot calls
-	said   []string // what happened, for people
+	forgot bool     // Redis lost calls
+	said   []string // log of the run
 	wrongs []string
 }
 
-// call is one that reached the upstream.
+// call is one call that reached the upstream.
 type call struct {
 	spent, arrived time.Time
 	high           bool
 }
 
-// inFlightCall names a slot by its process and its time by Redis' clock, in us.
+// inFlightCall identifies a slot by its process and its time by Redis' clock, in us.
 type inFlightCall struct {
 	process int
 	at      int64
 }
 
-// grants are the permits for one slot, and the true time of the slot.
+// grants is the number of permits for one slot, and the slot's true time.
 type grants struct {
 	n, spent int
 	first    time.Time
 	last     time.Time
 }
 
-// backoffRecord is one that Redis was told of.
+// backoffRecord is one backoff that Redis received.
 type backoffRecord struct {
 	told, until time.Time
-	probing     bool // it is the pause before a first probe
+	probing     bool // it is the pause before a breaker's first probe
 }
 
 const (
-	// learnt is how long a change may take: a second to be read, another until it
-	// is looked for, and the permits that were reserved by then.
+	// learnt is the longest time until a change is in force: a second to read it, a second
+	// until the next call, and the permits reserved by then.
 	learnt = 2*time.Second + redisTimeout + horizon + permitLife
-	// standstill is by how much the script lets its time stand still when Redis'
-	// clock was set back a little.
+	// standstill is how far Redis' clock can be set back without a loss of state.
 	standstill = 10 * ms
 )
 
@@ -68,19 +67,19 @@ func (w *world) wrong(format string, args ...any) {
 	w.note(format, args...)
 }
 
-// note is wrong for who holds w.mu.
+// note is wrong for callers that hold w.mu.
 func (w *world) note(format string, args ...any) {
 	w.wrongs = append(w.wrongs, fmt.Sprintf("%v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }
 
-// storyText is what happened.
+// storyText returns the log of the run.
 func (w *world) storyText() string {
 	head := fmt.Sprintf("seed %d: %s %v, %d of 1000 calls to Redis fail, %d of 1000 permits are dealt with badly, demand %+v, %d calls, usage kept %v, busy for %v",
 		w.seed, w.trial.name, w.trial.config.Policies, w.fails, w.manners, w.demand, len(w.calls), w.usage, w.trial.busy)
 	return head + "\n" + strings.Join(w.said, "\n")
 }
 
-// granted notes the slots that a process got.
+// granted records the slots that a process received.
 func (w *world) granted(p *process, g grant, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +95,7 @@ func (w *world) granted(p *process, g grant, at time.Time) {
 	}
 }
 
-// spent notes a call, and judges its permit.
+// spent records a call and judges its permit.
 func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration) {
 	now := time.Now()
 	slot := inFlightCall{p.name, permit.slot.at}
@@ -117,18 +116,17 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	}
 	switch {
 	case of.spent+refunds > of.n:
-		w.wrong("slot %d of process %d was granted %d times, spent %d and given back %d", slot.at, p.name, of.n, of.spent, refunds)
+		w.wrong("slot %d of process %d was granted %d times, spent %d and refunded %d", slot.at, p.name, of.n, of.spent, refunds)
 	case now.Before(of.first.Add(-standstill)):
 		w.wrong("spent %v before its slot", of.first.Sub(now))
 	case now.After(of.last.Add(permitLife)):
 		w.wrong("spent %v after its slot", now.Sub(of.last))
 	case !stopped.IsZero() && now.Sub(stopped) > permitLife:
-		w.wrong("process %d spent a permit %v after it had read that it is stopped", p.name, now.Sub(stopped))
+		w.wrong("process %d spent a permit %v after it had read the stop", p.name, now.Sub(stopped))
 	}
 }
 
-// forget notes that Redis forgot what happened since then, and with it the brakes and
-// the settings after newest.
+// forget records that Redis lost everything since then: backoffs and the settings after newest.
 func (w *world) forget(since time.Time, newest int) {
 	w.forgot, w.lost, w.brakedAt, w.stop.blind, w.newest = true, true, 0, true, newest
 	for i := range w.brakes {
@@ -138,19 +136,19 @@ func (w *world) forget(since time.Time, newest int) {
 	}
 }
 
-// brakeShorter is what a step of Redis' clock makes of brakes.
+// brakeShorter shortens the expected backoffs after a step of Redis' clock.
 func (w *world) brakeShorter(by time.Duration) {
 	for i := range w.brakes {
 		w.brakes[i].until = w.brakes[i].until.Add(-by)
 	}
 }
 
-// judge returns what was wrong.
+// judge returns all violations.
 func (w *world) judge() []string {
 	slices.SortFunc(w.calls, func(a, b call) int { return a.arrived.Compare(b.arrived) })
 	for slot, n := range w.refunds {
 		if of := w.grants[slot]; n+of.spent > of.n {
-			w.wrong("slot %d of process %d was granted %d times, spent %d and given back %d", slot.at, slot.process, of.n, of.spent, n)
+			w.wrong("slot %d of process %d was granted %d times, spent %d and refunded %d", slot.at, slot.process, of.n, of.spent, n)
 			break
 		}
 	}
@@ -164,7 +162,7 @@ func (w *world) judge() []string {
 	return w.wrongs
 }
 
-// inForce returns the greatest that a quota in force between two moments gives.
+// inForce returns the greatest value over all quotas that were in force between two times.
 func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	most := 0
 	for i, s := range w.settings {
@@ -176,8 +174,8 @@ func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	return most
 }
 
-// windows judges each policy with a window: no closed one holds more arrivals than
-// the limit, nor more of LOW than its share.
+// windows checks that no closed window has more arrivals than the limit, or more of LOW than
+// its share.
 func (w *world) windows() {
 	for i, p := range w.trial.config.Policies {
 		if p.Window == Day {
@@ -188,8 +186,8 @@ func (w *world) windows() {
 	}
 }
 
-// lowShare is what LOW may use of a window: in a ring all but the reserve, in
-// lanes what those that it may use hold.
+// lowShare returns LOW's share of a window: everything but the reserve in a log, and the two
+// partitions that LOW can use otherwise.
 func lowShare(c Config, i int) int {
 	q, err := NewQuota(c)
 	if err != nil {
@@ -230,7 +228,7 @@ func (w *world) window(p Policy, what string, low bool, limit func(Config) int) 
 	}
 }
 
-// days judges the calendar days, by the upstream's clock.
+// days checks the calendar days by the upstream's clock.
 func (w *world) days() {
 	if !w.counts() {
 		return
@@ -244,7 +242,7 @@ func (w *world) days() {
 	}
 }
 
-// pauses judges stops and brakes.
+// pauses checks stops and backoffs.
 func (w *world) pauses() {
 	for i, s := range w.settings {
 		if !s.override.Stopped {
@@ -279,7 +277,7 @@ func (w *world) none(from, to time.Time, when string) {
 	}
 }
 
-// flow judges that a saturated budget is used up when nothing goes wrong.
+// flow checks that a saturated budget is used up in the calm part of a run.
 func (w *world) flow() {
 	last := w.settings[len(w.settings)-1]
 	if w.trial.loose || w.braked || last.override.Stopped || w.demand.low < w.trial.low {
@@ -300,8 +298,7 @@ func (w *world) flow() {
 			rate = r
 		}
 	}
-	// A ring may come in bursts, a reach apart: judge whole ones, and spare the one
-	// at the edge.
+	// Slots of a log can come in bursts one reach apart, so only whole reaches are counted.
 	judged, spare := w.trial.judged, 0
 	for i, r := range q.windowLogs {
 		window := time.Duration(r.policy.Window)

@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// outside runs functions outside of a bubble, where there are sockets. The
-// bubble's time stands still meanwhile, for the channels are not its own.
+// outside runs functions outside of the synctest bubble, where sockets work. The bubble's time
+// stands still meanwhile.
 type outside struct {
 	mu   sync.Mutex
 	work chan func()
@@ -45,7 +45,7 @@ func (o *outside) do(f func()) {
 	<-o.done
 }
 
-// slowRedis lets a command outlive its context: real time must decide nothing.
+// slowRedis ignores the deadlines of commands, so that real time has no influence.
 type slowRedis struct{}
 
 func (slowRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -58,8 +58,8 @@ func (slowRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return next
 }
 
-// slowClient returns a client for which no real time is too long: a machine that is
-// busy with something else must fail no run.
+// slowClient returns a client without timeouts in real time, so that a busy machine fails no
+// run.
 func slowClient(t *testing.T, addr string) *redis.Client {
 	rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialTimeout: time.Hour, ReadTimeout: -1})
 	rdb.AddHook(slowRedis{})
@@ -67,25 +67,25 @@ func slowClient(t *testing.T, addr string) *redis.Client {
 	return rdb
 }
 
-// world is one run: a Redis, processes that share it, and what they did.
+// world is one run: a Redis, the processes that share it, and their history.
 type world struct {
 	seed    uint64
-	rng     *rand.Rand // the driver's; each process and waiter has a stream of its own
+	rng     *rand.Rand // the driver's; processes and waiters have streams of their own
 	trial   trial
 	source  string
 	redis   *miniredis.Miniredis
 	script  acquireFunc
 	outside *outside
-	usage   bool // the day's count outlives Redis
-	fails   int  // of a thousand calls to Redis, and of a hundred to the counts
-	manners int  // of a thousand permits that many are dealt with badly, of each sort
+	usage   bool // the day's count is stored durably
+	fails   int  // failures per 1,000 calls to Redis and per 100 calls to Usage
+	manners int  // misused permits of each kind, per 1,000
 	demand  struct {
-		high, low int           // waiters of a process
-		think     time.Duration // of HIGH, on the average
+		high, low int           // waiters per process
+		think     time.Duration // average think time of HIGH
 	}
 	wg sync.WaitGroup
 
-	// The driver's alone.
+	// Used by the driver only.
 	start, calm, over, midnight, noBegin time.Time
 	processes                            []*process
 	begun                                int
@@ -94,7 +94,7 @@ type world struct {
 
 	mu          sync.Mutex
 	skew        time.Duration // of Redis' clock
-	unreachable time.Time     // Redis is, until then
+	unreachable time.Time     // Redis is unreachable until then
 	states      []state
 	settings    []setting
 	count       Count
@@ -104,10 +104,10 @@ type world struct {
 type state struct {
 	at     time.Time
 	text   string
-	newest int // the newest setting it knows of
+	newest int // the newest setting it has received
 }
 
-// setting is what was set, and when.
+// setting is an override and the time when it was set.
 type setting struct {
 	at       time.Time
 	config   Config
@@ -132,33 +132,33 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// stream is a source of chance of its own.
+// stream returns an independent random source.
 func (w *world) stream() *rand.Rand { return rand.New(rand.NewPCG(w.rng.Uint64(), w.rng.Uint64())) }
 
 func (w *world) redisNow() time.Time { return time.Now().Add(w.skew) }
 
-// quiet reports whether nothing goes wrong any more.
+// quiet reports whether the faults are over.
 func (w *world) quiet() bool { return !time.Now().Before(w.calm) }
 
-// process is one that uses the limiter.
+// process is a simulated process with a limiter.
 type process struct {
 	world     *world
 	name      int
 	limiter   *Limiter
-	rng, book *rand.Rand // of its calls to Redis, and to settings and counts
+	rng, book *rand.Rand // for calls to Redis, and to Settings and Usage
 	ctx       context.Context
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
-	answered  bool      // by Redis
-	stopped   time.Time // it read then that it is; zero: it is not
+	answered  bool      // it has received a reply from Redis
+	stopped   time.Time // when it read the emergency stop; zero: not stopped
 	learns    []time.Duration
-	learned   int         // the setting that it obeys
-	asking    atomic.Bool // a call of it to Redis is under way
+	learned   int         // the setting it uses
+	asking    atomic.Bool // its call to Redis is in flight
 }
 
 var errLost = errors.New("the connection was lost")
 
-// ask runs the script as over a network.
+// ask runs the script with network latency and faults.
 func (p *process) ask(_ context.Context, d demand) (grant, error) {
 	w, r := p.world, p.rng
 	p.asking.Store(true)
@@ -171,7 +171,7 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 			there += span(r, 0, 60*ms)
 		case 1:
 			back += span(r, 0, 60*ms)
-		case 2: // the process stands still
+		case 2: // the process is suspended
 			if chance(r, 4) {
 				back += span(r, 0, 2*time.Second)
 			}
@@ -186,7 +186,7 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 	case down || fate < w.fails/3:
 		sleep(back)
 		return grant{}, errLost
-	case fate < w.fails/2: // it arrives when nobody waits for it any more
+	case fate < w.fails/2: // the reply arrives after the timeout
 		late := span(r, 0, 2*time.Second)
 		w.wg.Go(func() {
 			sleep(late)
@@ -208,19 +208,19 @@ func (p *process) ask(_ context.Context, d demand) (grant, error) {
 	return g, nil
 }
 
-// latency draws that of one way, more often a short one.
+// latency returns a random one-way latency; short ones are more frequent.
 func latency(r *rand.Rand) time.Duration {
 	const least = 50 * time.Microsecond
 	return span(r, least, least<<r.IntN(8)+least)
 }
 
-// run runs the script, and notes what Redis was told.
+// run runs the script and records the events that Redis received.
 func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	at = time.Now()
 	redisNow, text := w.redisNow(), ""
-	w.outside.do(func() { // where time.Now is another
+	w.outside.do(func() { // where time.Now is real time
 		w.redis.SetTime(redisNow)
 		if g, err = w.script(context.Background(), d); err == nil {
 			text, err = w.redis.Get(stateKey(w.source))
@@ -240,7 +240,7 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 		case "backoff":
 			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
 			if a == 0 && sent < w.brakedAt {
-				continue // refused before the last brake: it is about that one
+				continue // an earlier call than the last backoff: the same incident
 			}
 			if a == 0 {
 				a = b
@@ -264,13 +264,13 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	return g, at, err
 }
 
-// Quota is what the process knows of the settings: each change up to a second late.
+// Quota returns the settings with a delay of up to a second.
 func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	w := p.world
 	sleep(span(p.book, 0, 5*ms))
 	n := p.learn()
 	if n != p.learned {
-		for range 300 { // what is reserved by a call under way must be given up too: wait for one
+		for range 300 { // slots of a call in flight must be released too, so wait for it
 			if p.asking.Load() {
 				break
 			}
@@ -291,7 +291,7 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	return o, int64(n), nil
 }
 
-// learn returns the newest setting that the process can know of.
+// learn returns the newest setting that the process can have read.
 func (p *process) learn() (n int) {
 	w := p.world
 	w.mu.Lock()
@@ -308,8 +308,7 @@ func (p *process) learn() (n int) {
 	return n
 }
 
-// tells has the limiter tell Redis of what it has learned just now, as it does where
-// there is a live view.
+// tells makes the limiter call Redis with its new settings, as the report does.
 func (p *process) tells() {
 	sleep(ms)
 	p.limiter.mu.Lock()
@@ -318,7 +317,7 @@ func (p *process) tells() {
 	p.limiter.wake()
 }
 
-// Used and SetUsed keep the day's count as the database does.
+// Used and SetUsed store the day's count like the database.
 func (p *process) Used(context.Context, string, string) (Count, error) {
 	w := p.world
 	sleep(span(p.book, 0, 5*ms))
@@ -351,7 +350,7 @@ func (p *process) SetUsed(_ context.Context, _, _ string, c Count) error {
 	return nil
 }
 
-// wait is a waiter's life: it asks for one permit after the other.
+// wait acquires permits one after the other.
 func (p *process) wait(high bool, r *rand.Rand) {
 	w, lane, think := p.world, schemas.Low, 2*ms
 	if high {
@@ -365,7 +364,7 @@ func (p *process) wait(high bool, r *rand.Rand) {
 		case <-time.After(span(r, 0, think)):
 		}
 		ctx, cancel := p.ctx, context.CancelFunc(func() {})
-		bad := 1000 // of which nothing is dealt with badly
+		bad := 1000 // in the calm part all permits are used correctly
 		if !w.quiet() {
 			bad = r.IntN(1000)
 			if r.IntN(1000) < w.manners {
@@ -379,16 +378,16 @@ func (p *process) wait(high bool, r *rand.Rand) {
 			continue
 		}
 		switch {
-		case bad < w.manners/3: // it turns out that no call is needed
+		case bad < w.manners/3: // the call turns out to be unnecessary
 			sleep(span(r, 0, 60*ms))
 			permit.Release()
 			if permit.Spend() {
 				w.wrong("a released permit was spent")
 			}
 			continue
-		case bad < w.manners/3*2: // connecting takes about as long as a permit lives
+		case bad < w.manners/3*2: // connecting takes about a permit's lifetime
 			sleep(span(r, 0, 60*ms))
-		case bad < w.manners: // the process was stopped
+		case bad < w.manners: // the process is suspended
 			sleep(span(r, 0, 3*time.Second))
 		}
 		if permit.Spend() {

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// scripted is what the judge knows of the state in Redis: when it must be quiet, and
-// what it must count and obey. It holds also of what is granted and never spent.
+// scripted is the judge's model of the state in Redis: quiet periods, counts and settings. It
+// also applies to granted slots that are never spent.
 type scripted struct {
-	lost bool // Redis forgot what it had, and was not asked since
-	// birth is when the script found its state lost, and last when it ran, by Redis'
-	// clock in us; no slot lies before the end of the silence that follows.
+	lost bool // Redis lost its state and was not called since
+	// birth is when the script detected the loss, and last when it ran last, by Redis' clock in
+	// us. No slot may lie in the quiet period after birth.
 	birth, last int64
 	silence     time.Time
-	sent        [2]int // calls before midnight and after
-	newest      int    // the newest setting that Redis has heard of
+	sent        [2]int // calls before and after midnight
+	newest      int    // the newest setting that Redis received
 }
 
-// answered judges what the script answered to a demand. The caller holds w.mu.
+// answered judges a reply of the script. The caller holds w.mu.
 func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 	w.quietened(d, g, at, redisNow)
 	w.counted(d, g, redisNow)
@@ -27,12 +27,12 @@ func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 		w.newest = revision
 	}
 	if n := len(g.high) + len(g.low); n > 0 && w.settings[w.newest].override.Stopped {
-		w.note("%d slots were granted when Redis had heard of a stop", n)
+		w.note("%d slots were granted after Redis had received the stop", n)
 	}
 }
 
-// quietened judges that no slot is granted for so long after a loss that what was
-// granted before can't fall into a window with it.
+// quietened checks that after a loss no slot is granted until calls of the lost state have left
+// the window.
 func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	now, lost := redisNow.UnixMicro(), w.lost || redisNow.Add(standstill).UnixMicro() < w.last
 	words := strings.Fields(d.events)
@@ -47,13 +47,13 @@ func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	}
 	for _, wait := range append(slices.Clone(g.high), g.low...) {
 		if early := w.silence.Sub(at.Add(wait)); early > time.Microsecond {
-			w.note("a slot %v before the end of a quiet start", early)
+			w.note("a slot %v before the end of the quiet period", early)
 			break
 		}
 	}
 }
 
-// quietStart is for how long no slot is granted after a loss.
+// quietStart returns the length of the quiet period.
 func (w *world) quietStart() time.Duration {
 	quiet := time.Duration(0)
 	for _, p := range w.trial.config.Policies {
@@ -69,7 +69,7 @@ func (w *world) quietStart() time.Duration {
 	return quiet
 }
 
-// counted judges that Redis' count of a day misses no call that was sent.
+// counted checks that Redis' count of a day includes all calls that were sent.
 func (w *world) counted(d demand, g grant, redisNow time.Time) {
 	uncounted := g.refusalHigh == refusedByDayCount || g.refusalLow == refusedByDayCount
 	if d.high+d.low == 0 || uncounted || !w.counts() {
@@ -80,11 +80,11 @@ func (w *world) counted(d demand, g grant, redisNow time.Time) {
 		day = 1
 	}
 	if n := w.sent[day]; int64(n) > g.used {
-		w.note("Redis counted %d calls of day %d, and %d were sent", g.used, day, n)
+		w.note("Redis counted %d calls of day %d, but %d were sent", g.used, day, n)
 	}
 }
 
-// counts reports whether there is a day, and what it has used is known.
+// counts reports whether there is a day whose count is known.
 func (w *world) counts() bool {
 	return (w.usage || !w.forgot) && slices.ContainsFunc(w.trial.config.Policies, func(p Policy) bool { return p.Window == Day })
 }

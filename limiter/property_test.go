@@ -18,7 +18,7 @@ var (
 	oneSeed   = flag.Uint64("seed", 0, "run this seed alone, and print its story")
 )
 
-// eachSeed runs a subtest for each of the seeds 1 to short, or as the flags say.
+// eachSeed runs a subtest for each of the seeds 1 to short, or for the seeds of the flags.
 func eachSeed(t *testing.T, short uint64, run func(t *testing.T, seed uint64)) {
 	first, last := uint64(1), short
 	if *seedCount > 0 {
@@ -38,12 +38,11 @@ func eachSeed(t *testing.T, short uint64, run func(t *testing.T, seed uint64)) {
 	}
 }
 
-// Every run is drawn from its seed: the quota, the demand, the faults and when
-// they happen. The limiter and its script are the real ones, the time is the
-// bubble's. What can't be drawn is in which order goroutines that wake at the same
-// nanosecond go on; think times and latencies are drawn to the nanosecond, so that
-// they hardly ever do, and a seed nearly always replays.
-func TestTheContractHoldsInAnyInterleavingOfFaults(t *testing.T) {
+// A seed determines a run: the quota, the demand, the faults and their times. Limiter and
+// script are real; the time is that of a synctest bubble. Only the order of goroutines that
+// wake in the same nanosecond is not determined. Random times have nanosecond resolution, so
+// this is rare, and a seed almost always replays.
+func TestProperty_LimitHoldsUnderRandomFaults(t *testing.T) {
 	eachSeed(t, 12, func(t *testing.T, seed uint64) {
 		w := newWorld(t, seed)
 		synctest.Test(t, w.play)
@@ -56,17 +55,17 @@ func TestTheContractHoldsInAnyInterleavingOfFaults(t *testing.T) {
 	})
 }
 
-// trial is a quota, and what a run of it is like.
+// trial is a quota and the parameters of its run.
 type trial struct {
 	name   string
 	config Config
-	// before is how long before midnight in Seoul the run begins, if negative after it.
+	// before is the time from the start of the run until midnight in Seoul; negative: after it.
 	before time.Duration
-	// busy is how long faults happen, calm how long none do after that, and judged
-	// the end of the calm in which a saturated budget must be used up.
+	// busy is the duration of the faults, calm the time without faults afterwards. In the last
+	// `judged` of it a saturated budget must be used up.
 	busy, calm, judged time.Duration
-	low                int  // waiters of a process that saturate LOW
-	loose              bool // how much LOW gets follows from more than the quota
+	low                int  // waiters per process that saturate LOW
+	loose              bool // LOW's rate depends on more than the quota
 }
 
 func (tr trial) with(p ...Policy) trial {
@@ -74,7 +73,7 @@ func (tr trial) with(p ...Policy) trial {
 	return tr
 }
 
-// draw draws a trial.
+// draw returns a random trial.
 func draw(r *rand.Rand) trial {
 	seoul := func(limit int, reserve Reserve) Policy {
 		return Policy{Name: "day", Limit: limit, Window: Day, TimeZone: "Asia/Seoul", HighReserve: reserve}
@@ -85,15 +84,15 @@ func draw(r *rand.Rand) trial {
 	}
 	few := func(limit, high int) trial {
 		tr := contract
-		tr.name, tr.config, tr.low = fmt.Sprintf("ring of %d/s", limit), second(limit, 0, high, (limit-high)/5), 10
+		tr.name, tr.config, tr.low = fmt.Sprintf("log of %d/s", limit), second(limit, 0, high, (limit-high)/5), 10
 		tr.busy, tr.calm, tr.judged = span(r, 6*time.Second, 20*time.Second), 15*time.Second, 10*time.Second
 		return tr
 	}
-	late := func(tr trial, name string) trial { // a day ends in the run, or a margin around that begins or ends
+	late := func(tr trial, name string) trial { // a day, or the margin around midnight, begins or ends in the run
 		tr.name, tr.before, tr.loose = name, span(r, 0, tr.busy)+time.Duration(r.IntN(3)-1)*dayMargin, true
 		return tr
 	}
-	past := func(tr trial) trial { // it goes on until that margin is over, so that the new day's count shows
+	past := func(tr trial) trial { // the run continues after the margin, so that the new day's count is checked
 		tr.calm = max(tr.calm, tr.before+dayMargin+6*time.Second-tr.busy)
 		return tr
 	}
@@ -113,7 +112,7 @@ func draw(r *rand.Rand) trial {
 	case 7:
 		return few(20, r.IntN(6))
 	case 8:
-		return past(late(few(20, 4).with(seoul(60+r.IntN(150), Reserve{Calls: 50})), "ring of 20/s and a small day"))
+		return past(late(few(20, 4).with(seoul(60+r.IntN(150), Reserve{Calls: 50})), "log of 20/s and a small day"))
 	case 9:
 		tr := few(5, 1).with(Policy{Name: "minute", Limit: 40, Window: Window(time.Minute), HighReserve: Reserve{Calls: 10}})
 		tr.name, tr.busy, tr.calm, tr.judged = "5/s and 40/min", 130*time.Second, 150*time.Second, time.Minute
@@ -132,22 +131,22 @@ func draw(r *rand.Rand) trial {
 	return tr
 }
 
-// span draws a duration, to the nanosecond.
+// span returns a random duration in nanoseconds.
 func span(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }
 
-// chance is true once in n.
+// chance returns true once in n calls.
 func chance(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
-// event is something that happens to all processes at once.
+// event happens to all processes at once.
 type event struct {
 	at   time.Duration // since the start
 	name string
 	act  func()
 }
 
-// plan draws what happens.
+// plan returns random events.
 func (w *world) plan() []event {
 	r, end := w.rng, w.trial.busy
 	all := []event{}
@@ -175,7 +174,7 @@ func (w *world) plan() []event {
 		func(t time.Duration) {
 			for range 1 + r.IntN(2) {
 				d := span(r, 200*ms, 3*time.Second).Truncate(time.Microsecond) * time.Duration(r.IntN(2))
-				at(t, fmt.Sprintf("brake for %v", d), func() { w.backOff(d) })
+				at(t, fmt.Sprintf("backoff for %v", d), func() { w.backOff(d) })
 				t += span(r, 0, 2*time.Second)
 			}
 		},
@@ -205,35 +204,34 @@ func (w *world) plan() []event {
 			})
 		},
 	}
-	// Few kinds a run, so that they meet.
+	// Few kinds of events per run, so that they meet.
 	r.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 	kinds = kinds[:1+r.IntN(4)]
 	for range r.IntN(9) {
 		kinds[r.IntN(len(kinds))](span(r, time.Second, end))
 	}
-	// A brake may be told late, and something may wait for midnight's margin.
+	// Backoffs can be reported late, and some events wait for midnight's margin.
 	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 	return slices.DeleteFunc(all, func(e event) bool { return e.at > end })
 }
 
-// step draws by how much a clock is set: mostly little.
+// step returns a random clock step, mostly a small one.
 func (w *world) step(least, most time.Duration) time.Duration {
 	return span(w.rng, least, span(w.rng, least, most))
 }
 
-// play is the run, in its bubble.
+// play performs the run in its bubble.
 func (w *world) play(t *testing.T) {
 	seoul, err := time.LoadLocation("Asia/Seoul")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A bubble begins in 2000, when microseconds had one digit less than the script
-	// takes the times of a ring to have.
+	// A bubble begins in 2000, when times in us had one digit fewer than logs require.
 	w.midnight = time.Date(2027, 1, 2, 0, 0, 0, 0, seoul)
 	sleep(time.Until(w.midnight.Add(-w.trial.before)))
 	w.start = time.Now()
 	w.settings = []setting{{at: w.start.Add(-time.Hour), config: w.trial.config}}
-	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // of a source that was counted before
+	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // the source has calls of an earlier day
 	w.calm = w.start.Add(w.trial.busy)
 	for range 1 + w.rng.IntN(3) {
 		w.begin()
@@ -252,7 +250,7 @@ func (w *world) play(t *testing.T) {
 	w.wg.Wait()
 }
 
-// lose empties Redis.
+// lose deletes all keys.
 func (w *world) lose() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -261,7 +259,7 @@ func (w *world) lose() {
 	w.forget(w.start, 0)
 }
 
-// failover makes the state one of a while ago, written under another master.
+// failover restores an older state with another replication ID.
 func (w *world) failover(age time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,8 +278,8 @@ func (w *world) failover(age time.Duration) {
 	w.forget(then, newest)
 }
 
-// setClock sets Redis' clock. Forward only while each process has had an answer
-// before, and none begins soon after: who has none can't see that.
+// setClock sets Redis' clock. It steps forward only if every process had a reply before and
+// none starts soon after, because others cannot detect the step.
 func (w *world) setClock(by time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -304,14 +302,14 @@ func (w *world) setClock(by time.Duration) {
 	w.skew, w.stop.blind = skew, true
 }
 
-// backOff is what a process tells that the upstream refused.
+// backOff reports a refusal by one process.
 func (w *world) backOff(d time.Duration) {
 	p := w.processes[w.rng.IntN(len(w.processes))]
 	w.braked = true
 	p.limiter.BackOff(d, time.Now().Add(-span(w.rng, 0, 300*ms)))
 }
 
-// change changes limit, target and reserve of a policy.
+// change changes the limit, target and reserve of a policy.
 func (w *world) change() {
 	for range 20 {
 		o := Override{Policies: map[string]PolicyOverride{}}
@@ -347,7 +345,7 @@ func deref(n *int) int {
 	return *n
 }
 
-// set makes a change the newest, of which processes learn within a second.
+// set stores an override. Processes read it within a second.
 func (w *world) set(o Override, stopped bool) {
 	config, err := w.trial.config.With(o)
 	if err != nil {
@@ -396,7 +394,7 @@ func (w *world) begin() {
 	w.processes = append(w.processes, p)
 }
 
-// end ends a process; the last one only with the run.
+// end ends a process, but the last one only with the run.
 func (w *world) end() {
 	if len(w.processes) == 1 && w.over.IsZero() {
 		return

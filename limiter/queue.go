@@ -6,38 +6,37 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// retryShare is which permit of a line goes to a retry while others wait, at most. The
-// entities for which an upstream is taken to be sick are not those that probe it then, nor
-// are they, when they go on, most of the calls by which that is judged; and none of them
-// waits for ever.
+// retryShare is the share of retries: every fourth permit of a queue at most, while other
+// callers wait. Entities whose calls failed then neither make most of the probes of an open
+// breaker nor dominate the outcomes by which the upstream is judged. They never starve.
 const retryShare = 4
 
-// queue is one lane's side of this process: who waits, and what Redis has granted and
-// nobody has yet.
+// queue holds the waiters of one queue key in this process, and the slots that were granted to
+// them but are not due yet. Sources without buckets have one queue per lane.
 type queue struct {
 	lane     schemas.Lane
-	key      *queueKey // nil: all of a source without buckets
-	keyText  string    // of the class
-	lastCall int       // for it in the call to Redis of this number
+	key      *queueKey // nil for sources without buckets
+	keyText  string    // key, as text
+	lastCall int       // number of the last call to Redis that included it
 	fresh    waitList
-	retries  waitList // of those whose last call failed
-	passed   int      // how many of fresh were served since one of retries, while some of those waited
+	retries  waitList // callers of AcquireRetry
+	passed   int      // fresh waiters served since the last retry, while retries waited
 	length   int
-	slots    []slot    // the earliest first
-	back     time.Time // Redis asked to come back then for more
-	refusal  refusal   // it was refused by
-	used     int64     // granted, and refused
+	slots    []slot    // earliest first
+	back     time.Time // when Redis must be asked again; before that it would reject
+	refusal  refusal   // why it was rejected last
+	used     int64     // slots granted
 	refused  int64
 }
 
-// push puts p in the line of its kind, where its client's turn is.
+// push inserts p by its turn.
 func (q *queue) push(p *Permit) {
 	l := q.of(p)
 	l.insert(p, l.place(p))
 	q.length++
 }
 
-// pushFront puts p in front of those of its kind.
+// pushFront inserts p as the first.
 func (q *queue) pushFront(p *Permit) {
 	l := q.of(p)
 	l.insert(p, l.placeFirst(p))
@@ -49,7 +48,7 @@ func (q *queue) remove(p *Permit) {
 	q.length--
 }
 
-// next returns who is served next; nil: nobody waits.
+// next returns the waiter that is served next, or nil.
 func (q *queue) next() *Permit {
 	if q.fresh.first == nil || (q.retries.first != nil && q.passed >= retryShare-1) {
 		return q.retries.first
@@ -57,7 +56,7 @@ func (q *queue) next() *Permit {
 	return q.fresh.first
 }
 
-// serve takes the next out.
+// serve removes and returns the next waiter.
 func (q *queue) serve() *Permit {
 	p := q.next()
 	q.remove(p)
@@ -76,13 +75,13 @@ func (q *queue) of(p *Permit) *waitList {
 	return &q.fresh
 }
 
-// waitList is who waits, the first one first.
+// waitList is a doubly linked list of waiters in the order in which they are served.
 type waitList struct {
 	first, last *Permit
 	fair        fair
 }
 
-// insert puts p in front of after; nil: behind all.
+// insert inserts p before after, or at the end if after is nil.
 func (l *waitList) insert(p, after *Permit) {
 	before := l.last
 	if after != nil {

@@ -9,34 +9,35 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// queueKey is what calls have in common that are charged alike: they wait in one line.
+// queueKey identifies calls that cost the same in the same buckets. They share one queue.
 type queueKey struct {
 	lane       schemas.Lane
 	candidates []*candidate
 }
 
-// candidate is one of the ways in which a call can be made: with one of the credentials.
+// candidate is one way to make a call: a credential, and the costs with it.
 type candidate struct {
 	call       Call
 	credential string
 	costs      []bucketCost
 }
 
-// bucketCost is what a call costs one bucket.
+// bucketCost is the cost of a call in one bucket.
 type bucketCost struct {
 	*bucket
 	units int
 }
 
-// bucket is one policy for one value of its scope, or what is halted alone for one.
+// bucket is the state of one policy, or of one scope breaker, for one value of its scope.
 type bucket struct {
-	policyIndex int    // in Quota.scoped
-	name        string // of the policy and the value
-	value       string // the filled scope
-	key         string // in Redis
+	policyIndex int    // index in Quota.scoped
+	name        string // policy and value
+	value       string // value of the scope
+	key         string // Redis key
 }
 
-// bucketKey names a bucket in Redis. Places are kept in a hash, which no other kind could read.
+// bucketKey returns the Redis key of a bucket. Concurrency buckets have keys of their own,
+// because they are hashes and the others are strings.
 func bucketKey(source string, k kind, name string) string {
 	if k == concurrencyKind {
 		return "quota:{" + source + "}:p:" + name
@@ -44,8 +45,7 @@ func bucketKey(source string, k kind, name string) string {
 	return "quota:{" + source + "}:b:" + name
 }
 
-// bucketOf returns the bucket of a section that a call is charged to, made with the
-// credential.
+// bucketOf returns the bucket of a scoped policy for a call that uses the credential.
 func (l *Limiter) bucketOf(n int, c Call, credential string) *bucket {
 	s := l.quota.scoped[n]
 	if resource, known := l.resources[c.Endpoint]; known {
@@ -56,8 +56,7 @@ func (l *Limiter) bucketOf(n int, c Call, credential string) *bucket {
 	return &bucket{policyIndex: n, name: name, value: value, key: bucketKey(l.source, s.kind, name)}
 }
 
-// candidateFor returns what a call is charged that is made with the credential. The caller holds
-// l.mu.
+// candidateFor returns the costs of a call that uses the credential. The caller holds l.mu.
 func (l *Limiter) candidateFor(c Call, credential string) *candidate {
 	w := &candidate{call: c, credential: credential}
 	for n, s := range l.quota.scoped {
@@ -68,8 +67,8 @@ func (l *Limiter) candidateFor(c Call, credential string) *candidate {
 	return w
 }
 
-// queueFor returns where a call waits: with all of its lane if the source has no buckets, or
-// with those that are charged as it is. The caller holds l.mu.
+// queueFor returns the queue of a call. Sources without buckets have one queue per lane. Others
+// have one for each lane, set of costs and list of credentials. The caller holds l.mu.
 func (l *Limiter) queueFor(lane schemas.Lane, c Call) *queue {
 	if len(l.quota.scoped) == 0 {
 		if lane == schemas.High {
@@ -92,7 +91,7 @@ func (l *Limiter) queueFor(lane schemas.Lane, c Call) *queue {
 		}
 		fmt.Fprintf(&id, " %q", credential)
 	}
-	if l.scopesBy("resource") { // its name may change for one endpoint alone
+	if l.scopesBy("resource") { // the resource can later change for one endpoint only
 		fmt.Fprintf(&id, " @%q", c.Endpoint)
 	}
 	if q := l.queueByKey[id.String()]; q != nil {
@@ -104,7 +103,7 @@ func (l *Limiter) queueFor(lane schemas.Lane, c Call) *queue {
 	return q
 }
 
-// removeEmptyQueues forgets the lines in which nobody waits any more. The caller holds l.mu.
+// removeEmptyQueues deletes the queues without waiters and slots. The caller holds l.mu.
 func (l *Limiter) removeEmptyQueues() {
 	if len(l.queues) == 2 {
 		return
@@ -119,8 +118,8 @@ func (l *Limiter) removeEmptyQueues() {
 	})
 }
 
-// liveQueue returns the line of a class as it stands now: it may have been forgotten, or
-// another one have come in its place. The caller holds l.mu.
+// liveQueue returns the current queue with q's key. removeEmptyQueues can have deleted q, and
+// another queue can have taken its place. The caller holds l.mu.
 func (l *Limiter) liveQueue(q *queue) *queue {
 	if q.key == nil {
 		return q
@@ -134,7 +133,7 @@ func (l *Limiter) liveQueue(q *queue) *queue {
 	return now
 }
 
-// laneTotals is the line in which the lane's counts are kept.
+// laneTotals returns the queue that keeps the counts of the lane's deleted queues.
 func (l *Limiter) laneTotals(lane schemas.Lane) *queue {
 	if lane == schemas.High {
 		return &l.high
@@ -147,7 +146,7 @@ func (q *queue) add(other *queue) {
 	other.used, other.refused = 0, 0
 }
 
-// waiting returns how many wait. The caller holds l.mu.
+// waiting returns the number of waiters. The caller holds l.mu.
 func (l *Limiter) waiting() int {
 	n := 0
 	for _, q := range l.queues {
@@ -156,7 +155,7 @@ func (l *Limiter) waiting() int {
 	return n
 }
 
-// used is how many calls were made here. The caller holds l.mu.
+// used returns the number of slots granted to this process. The caller holds l.mu.
 func (l *Limiter) used() (n int64) {
 	for _, q := range l.queues {
 		n += q.used
@@ -165,27 +164,27 @@ func (l *Limiter) used() (n int64) {
 }
 
 const (
-	// maxQueuesPerCall bounds the classes of one call to Redis, and classCallsMost what is asked
-	// for each: the script's time grows with both.
+	// The script's run time grows with the queues of one call and with the slots of each.
 	maxQueuesPerCall = 48
 	maxSlotsPerQueue = 200
 )
 
-// queueDemand is what a call to Redis asks for a class.
+// queueDemand is the number of slots that one call requests for a queue.
 type queueDemand struct {
 	q *queue
 	n int
 }
 
-// bucketEvent is what has happened to a bucket: a word before and words after its number.
+// bucketEvent is an event of one bucket. The script takes the kind, the bucket's number and the
+// arguments (ARGV[9] in limiter_buckets).
 type bucketEvent struct {
 	bucket *bucket
 	kind   byte
 	args   string
 }
 
-// retryable reports whether it may be told twice: what gives back may not, and what takes more
-// must not be forgotten.
+// retryable reports whether the event may be sent twice. Refunds may not; extra charges must
+// be.
 func (h bucketEvent) retryable() bool {
 	switch h.kind {
 	case 'g':
@@ -196,14 +195,14 @@ func (h bucketEvent) retryable() bool {
 	return h.kind != 'u'
 }
 
-// scopeArgs is the demand of the classes as the script takes it.
+// scopeArgs is the demand of the queues, encoded for the script.
 type scopeArgs struct {
 	keys                    []string
 	buckets, events, queues string
 	bucketList              []*bucket
 }
 
-// encodeScopes returns what the script is asked and told of buckets.
+// encodeScopes encodes the queues, their buckets and the bucket events.
 func (d demand) encodeScopes() scopeArgs {
 	var a scopeArgs
 	var buckets, happened, classes strings.Builder
@@ -239,28 +238,28 @@ func (d demand) encodeScopes() scopeArgs {
 	return a
 }
 
-// queueGrant is what was granted to a class.
+// queueGrant is the grant of one queue.
 type queueGrant struct {
 	slots   []queueSlot
-	back    int64 // in us, to come back for the others
+	back    int64 // us until the next call for the rest
 	refusal refusal
 }
 
 type queueSlot struct {
-	wait      int64 // in us
-	candidate int   // of the class' ways
-	probe     bool  // something that is halted
+	wait      int64 // us from Redis' now
+	candidate int   // index in queueKey.candidates
+	probe     bool  // it probes an open breaker
 	number    int   // of its ticket
 }
 
-// bucketState is what the script said of a bucket last.
+// bucketState is a bucket's state as the script returned it.
 type bucketState struct {
 	remaining, inFlight, until int64
 }
 
-// decodeScopes reads the script's answer to a demand of classes.
+// decodeScopes decodes the script's reply to a demand with queues.
 func decodeScopes(reply []int64, d demand, of scopeArgs) (grant, error) {
-	bad := fmt.Errorf("limiter_acquire returned %v, which does not add up", reply)
+	bad := fmt.Errorf("limiter_acquire returned a malformed reply: %v", reply)
 	if len(reply) < 3 {
 		return grant{}, bad
 	}

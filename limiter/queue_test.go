@@ -12,9 +12,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Who has failed is not the next to probe, whenever the others come, nor served in a block
-// when the stop is over; and a stream of others keeps nobody out.
-func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
+// A retry is not the next to probe, retries are not served in a block after the breaker closes,
+// and fresh calls never starve them.
+func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	for _, why := range []refusal{refusedByBreaker, notRefused} {
 		var slots atomic.Int64
 		r := &redisDouble{}
@@ -45,10 +45,10 @@ func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
 				select {
 				case who := <-got:
 					if who != want {
-						t.Errorf("%s had the permit of %s", who, want)
+						t.Errorf("%s got the permit of %s", who, want)
 					}
 				default:
-					t.Errorf("nobody had the permit of %s", want)
+					t.Errorf("nobody got the permit of %s", want)
 				}
 			}
 			wait("the first that failed", l.AcquireRetry)
@@ -75,9 +75,8 @@ func TestOneOfFourPermitsIsForThoseWhoHaveFailed(t *testing.T) {
 	}
 }
 
-// Where each key stands in a line of its own, the lines that probe are those of who has
-// not failed, three times of four.
-func TestLinesOfThoseWhoHaveFailedProbeSeldom(t *testing.T) {
+// With one queue per key, three of four probes go to queues without retries.
+func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	l := &Limiter{}
 	l.breakerOpen.Store(true)
 	var all []queueDemand
@@ -90,7 +89,7 @@ func TestLinesOfThoseWhoHaveFailedProbeSeldom(t *testing.T) {
 	for range 1000 {
 		picked := l.selectQueues(all)
 		if len(picked) != 1 {
-			t.Fatalf("%d lines probe at once", len(picked))
+			t.Fatalf("%d queues probe at once", len(picked))
 		}
 		if q := picked[0].q; q == all[7].q {
 			fresh++
@@ -99,12 +98,12 @@ func TestLinesOfThoseWhoHaveFailedProbeSeldom(t *testing.T) {
 		}
 	}
 	if fresh < 650 || len(others) != 11 {
-		t.Errorf("%d of 1000 probes for the one who has not failed, and %d of 11 others", fresh, len(others))
+		t.Errorf("%d of 1000 probes for the queue without retries, and %d of 11 others", fresh, len(others))
 	}
 }
 
-// A queue is what two plain lists would be, whatever is done to it.
-func TestAQueueIsInOrder(t *testing.T) {
+// A queue behaves like two plain lists under any sequence of operations.
+func TestQueue_KeepsItsOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))
 		var q queue
@@ -130,7 +129,7 @@ func TestAQueueIsInOrder(t *testing.T) {
 			case 4:
 				if q.length == 0 {
 					if q.next() != nil {
-						t.Fatalf("seed %d, step %d: an empty queue has a next", seed, step)
+						t.Fatalf("seed %d, step %d: next of an empty queue is not nil", seed, step)
 					}
 					continue
 				}
@@ -141,7 +140,7 @@ func TestAQueueIsInOrder(t *testing.T) {
 				}
 				lists[retry] = lists[retry][1:]
 				if next, got := q.next(), q.serve(); got != want || next != want {
-					t.Fatalf("seed %d, step %d: another was served, a retry: %v, want %v", seed, step, got.retry, retry)
+					t.Fatalf("seed %d, step %d: got a retry: %v, want %v", seed, step, got.retry, retry)
 				}
 			}
 			for retry, l := range map[bool]waitList{false: q.fresh, true: q.retries} {
@@ -154,7 +153,7 @@ func TestAQueueIsInOrder(t *testing.T) {
 				}
 				slices.Reverse(back)
 				if want := lists[retry]; !slices.Equal(forth, want) || !slices.Equal(back, want) {
-					t.Fatalf("seed %d, step %d: %d forth, %d back, of %d", seed, step, len(forth), len(back), len(want))
+					t.Fatalf("seed %d, step %d: %d forward, %d backward, want %d", seed, step, len(forth), len(back), len(want))
 				}
 			}
 			if want := len(lists[false]) + len(lists[true]); q.length != want {

@@ -10,42 +10,43 @@ import (
 )
 
 const (
-	// permitLife is V: how long after its slot a permit may be spent.
+	// permitLife is V of the proof: a permit can be spent for this long after its slot.
 	permitLife = 40 * time.Millisecond
-	// horizon is how far ahead of now a slot may be reserved.
+	// horizon is how far in the future a slot can be reserved.
 	horizon = 150 * time.Millisecond
-	// maxWindowLogCalls is the greatest limit that is kept as an exact ring of slots.
+	// maxWindowLogCalls is the largest limit that is kept as a sliding-window log. Larger
+	// limits use GCRA partitions.
 	maxWindowLogCalls = 99
-	// maxPartitionQuiet bounds the part of a window that lanes stay quiet for after their
-	// state was lost: they start empty, so that the rest of it needs no silence.
+	// maxPartitionQuiet limits the part of a window that GCRA partitions stay quiet after a
+	// loss of state. They start empty, so they need no longer pause.
 	maxPartitionQuiet = time.Second
-	// maxBackoff is what a brake of unknown length doubles up to.
+	// maxBackoff is the longest backoff when the upstream names no time.
 	maxBackoff = time.Minute
 )
 
-// Quota is a Config that was found to hold, as the script takes it.
+// Quota is a validated Config in the form that limiter_acquire takes.
 type Quota struct {
 	config      Config
 	partitioned []partitionedWindow
 	windowLogs  []windowLog
 	day         *day
-	zone        *time.Location // of the rate caps
-	scoped      []scopedPolicy // in the order of their sections, the halts last
+	zone        *time.Location // of the day policy and the rate caps
+	scoped      []scopedPolicy // in the order of their sections; breakers last
 }
 
-// windowLog keeps a window of few calls exactly: the last calls slots are remembered,
-// and the next one lies a reach behind the first of them. HIGH may use high of them, and LOW
-// low of them.
+// windowLog enforces a window of few calls exactly. Redis keeps the last `calls` slots, and the
+// next slot comes at least `reach` after the oldest of them. HIGH can use `high` of them, LOW
+// `low`.
 type windowLog struct {
 	policy           Policy
-	reach            time.Duration // a little more than W + V + J
+	reach            time.Duration // slightly more than W + V + J
 	calls, high, low int
 }
 
-// sections returns the rings that the script keeps for one: reach, slots that HIGH may use
-// and slots that LOW may use. A single ring leaves HIGH's reserve free whoever has used the
-// others. With a reserve for LOW too there is a ring of all slots and one for each lane, whose
-// reaches differ, since the script knows a ring by its reach.
+// sections returns the R sections of one policy: reach, slots for HIGH, slots for LOW. Without
+// a reserve for LOW one log is enough: LOW stops before HIGH's reserve. With it there is one
+// log of all slots and one for each lane. The script identifies a log by its reach, so the
+// three reaches differ by 1 us.
 func (r windowLog) sections() [][3]int64 {
 	reach, calls, high, low := r.reach.Microseconds(), int64(r.calls), int64(r.high), int64(r.low)
 	if high == calls {
@@ -54,21 +55,22 @@ func (r windowLog) sections() [][3]int64 {
 	return [][3]int64{{reach, calls, calls}, {reach + 1, high, 0}, {reach + 2, 0, low}}
 }
 
-// day keeps a calendar day.
+// day is a calendar-day policy.
 type day struct {
 	policy  Policy
-	reserve float64 // calls a second kept for HIGH until the end of the day
+	reserve float64 // calls per second that are kept for HIGH until the end of the day
 }
 
-// NewQuota returns the quota, or an error that names the setting and what would
-// be right, if calls could reach the upstream faster than it allows.
+// NewQuota validates a configuration. The error names the setting and a value that would be
+// valid. It also rejects targets with which the upstream could receive more calls than its
+// limit.
 func NewQuota(config Config) (Quota, error) {
 	q := Quota{config: config, zone: time.UTC}
 	if config.Jitter < 0 || config.Jitter > time.Second {
-		return Quota{}, fmt.Errorf("jitter: %v must lie between 0 and 1s", config.Jitter)
+		return Quota{}, fmt.Errorf("jitter: %v must be between 0 and 1s", config.Jitter)
 	}
 	if config.Backoff < 0 || config.Backoff > maxBackoff {
-		return Quota{}, fmt.Errorf("backoff: %v must lie between 0 and %v", config.Backoff, maxBackoff)
+		return Quota{}, fmt.Errorf("backoff: %v must be between 0 and %v", config.Backoff, maxBackoff)
 	}
 	if err := checkEachRateCap(config.LowRateCaps); err != nil {
 		return Quota{}, fmt.Errorf("lowRateCaps%w", err)
@@ -81,7 +83,7 @@ func NewQuota(config Config) (Quota, error) {
 	}
 	whole := len(q.partitioned) + len(q.windowLogs)
 	if whole == 0 && (q.day != nil || len(q.scoped) == 0) && len(errs) == 0 {
-		errs = append(errs, errors.New("policies: there must be at least one with a window such as 1s; a day alone could be used up at once"))
+		errs = append(errs, errors.New("policies: at least one policy needs a window such as 1s; with a day alone, all its calls could be used at once"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(config.Breakers)) {
 		scope, err := parseScope(config.Breakers[name])
@@ -100,9 +102,9 @@ func (q *Quota) add(p Policy, before []Policy) error {
 	for _, other := range before {
 		switch {
 		case other.Name == p.Name:
-			return errors.New("the name is taken by another policy")
+			return errors.New("another policy has the same name")
 		case other.Window == p.Window && !other.scoped() && !p.scoped():
-			return fmt.Errorf("window: %v is the window of %q too; give the lower of the two limits", p.Window, other.Name)
+			return fmt.Errorf("window: policy %q has the window %v too; keep the one with the lower limit", other.Name, p.Window)
 		}
 	}
 	if p.scoped() {
@@ -117,7 +119,7 @@ func (q *Quota) add(p Policy, before []Policy) error {
 	case p.Window == Day:
 		zone, err := time.LoadLocation(p.TimeZone)
 		if err != nil {
-			return fmt.Errorf("timeZone: %w; write one as in Asia/Seoul", err)
+			return fmt.Errorf("timeZone: %w; use a name such as Asia/Seoul", err)
 		}
 		q.zone = zone
 		q.day = &day{p, p.HighReserve.perSecond(24 * time.Hour)}
@@ -151,17 +153,17 @@ func (p Policy) check() error {
 	}
 	switch {
 	case p.Name == "" || strings.ContainsAny(p.Name, ".=, \n"):
-		return errors.New("name: it must be there, without dots, commas and spaces")
+		return errors.New("name: it must not be empty and must not contain dots, commas, equals signs or spaces")
 	case p.Limit < 1:
 		return fmt.Errorf("limit: %d is too small; it must be at least 1", p.Limit)
 	case p.Window != Day && (window < 100*time.Millisecond || window > time.Hour):
-		return fmt.Errorf("window: %v must be day, or lie between 100ms and 1h", p.Window)
+		return fmt.Errorf("window: %v must be day, or between 100ms and 1h", p.Window)
 	case p.Window != Day && p.TimeZone != "":
-		return errors.New("timeZone: only a day has one")
+		return errors.New("timeZone: only a policy with window: day can have one")
 	case p.Window == Day && (p.Target != 0 || p.LowReserve != 0):
-		return errors.New("target, lowReserve: a day has neither; lower its limit")
+		return errors.New("target, lowReserve: a policy with window: day has neither; lower its limit")
 	case p.Limit > int(window/(20*time.Microsecond)):
-		return fmt.Errorf("limit: %d in %v is more than the 50,000 a second that can be paced", p.Limit, p.Window)
+		return fmt.Errorf("limit: %d in %v is more than 50,000 calls a second, the highest rate that can be paced", p.Limit, p.Window)
 	case high < 0 || p.LowReserve < 0 || p.Target < 0:
 		return errors.New("target, highReserve and lowReserve must not be negative")
 	case p.Target > p.Limit:
@@ -172,22 +174,23 @@ func (p Policy) check() error {
 	return nil
 }
 
-// PolicyBound is what one policy comes to: with a scope, for each of its values.
+// PolicyBound is the throughput of one policy. For a scoped policy it is the throughput of one
+// value of its scope.
 type PolicyBound struct {
 	Name   string
 	Limit  int
 	Window Window
 	Scope  string
-	Unit   string // empty: calls
-	// PerWindow are the calls a window that a saturated budget gives; most of
-	// them are LOW's to use.
+	Unit   string // empty means calls
+	// PerWindow is the number of units per window when demand is always higher. LOW can use at
+	// most Low of them.
 	PerWindow, Low float64
-	// Max is the greatest number of calls that can reach the upstream within
-	// the window.
+	// Max is the largest number of calls that can reach the upstream within one window.
 	Max int
 }
 
-// Bounds returns what each policy comes to.
+// Bounds returns the throughput of each policy. Policies without a rate, such as a limit on
+// calls in flight, are left out.
 func (q Quota) Bounds() []PolicyBound {
 	var all []PolicyBound
 	for _, l := range q.partitioned {
@@ -213,8 +216,8 @@ func (q Quota) Bounds() []PolicyBound {
 	return all
 }
 
-// maxUncounted returns what the calls of a time are estimated by: no more than most
-// and rate a second are ever made in it.
+// maxUncounted returns an upper bound for calls that were not counted: at most `most` at once,
+// plus `rate` per second.
 func (q Quota) maxUncounted() (rate, most int) {
 	for _, b := range q.Bounds() {
 		if b.Window == Day || b.Scope != "" || b.Unit != "" {
@@ -227,7 +230,7 @@ func (q Quota) maxUncounted() (rate, most int) {
 	return rate, most
 }
 
-// initialBackoff returns the first pause after a refusal that did not say for how long.
+// initialBackoff returns the first backoff when the upstream names no time.
 func (q Quota) initialBackoff() time.Duration {
 	if q.config.Backoff > 0 {
 		return q.config.Backoff
@@ -241,7 +244,7 @@ func (q Quota) initialBackoff() time.Duration {
 	return max(least, time.Second)
 }
 
-// Quiet returns for how long no permit is given after the state in Redis was
+// Quiet returns the quiet period: how long no permit is granted after the state in Redis was
 // lost.
 func (q Quota) Quiet() time.Duration {
 	quiet := q.quiet()
@@ -250,17 +253,17 @@ func (q Quota) Quiet() time.Duration {
 	}
 	for _, s := range q.scoped {
 		switch {
-		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // others may go
-		case s.kind == logKind: // the units that were used last leave their window last
+		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // the other calls may go
+		case s.kind == logKind: // the units used last leave their window last
 			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
-		case s.kind == concurrencyKind: // who had a place may have it still
+		case s.kind == concurrencyKind: // calls from before the loss may still be in flight
 			quiet = max(quiet, micros(s.numbers[2]))
 		}
 	}
 	return quiet
 }
 
-// quiet is the part of it that the lanes need; rings see to themselves.
+// quiet is the part of Quiet that the GCRA partitions need. The script handles the logs itself.
 func (q Quota) quiet() time.Duration {
 	quiet := time.Duration(0)
 	for _, l := range q.partitioned {

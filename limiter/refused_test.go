@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
+func TestAcquire_RetriesRejectedDemandOnTime(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n == 0 {
 			return grant{high: make([]time.Duration, d.high), low: []time.Duration{0}, backLow: 70 * ms}, nil
@@ -27,7 +27,7 @@ func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
 			wg.Go(func() { mustAcquire(t, l, schemas.Low) })
 		}
 		synctest.Wait()
-		// New demand of the refused lane waits too; the other lane asks at once.
+		// New demand of the rejected lane waits too; the other lane calls at once.
 		wg.Go(func() { mustAcquire(t, l, schemas.Low) })
 		sleep(10 * ms)
 		mustAcquire(t, l, schemas.High)
@@ -39,7 +39,7 @@ func TestRefusedDemandComesBackWhenItWasToldAndNotBefore(t *testing.T) {
 	})
 }
 
-func TestWithoutRedisThereIsNoPermitAndOneProbeASecond(t *testing.T) {
+func TestAcquire_WithoutRedisCallsOnceASecond(t *testing.T) {
 	down := errors.New("connection refused")
 	r := &redisDouble{}
 	r.answer = func(n int, d demand) (grant, error) {
@@ -54,21 +54,21 @@ func TestWithoutRedisThereIsNoPermitAndOneProbeASecond(t *testing.T) {
 			wg.Go(func() {
 				p := mustAcquire(t, l, []schemas.Lane{schemas.High, schemas.Low}[i%2])
 				if at := time.Since(r.start); at < 10*time.Second || at > 12*time.Second {
-					t.Errorf("a permit at %v; Redis came back at 10 s", at)
+					t.Errorf("got a permit at %v, want it after Redis returned at 10 s", at)
 				}
 				if !p.Spend() {
-					t.Error("not to be spent")
+					t.Error("Spend: got false, want true")
 				}
 			})
 		}
 		wg.Wait()
 		if n := len(r.demands); n > 13 {
-			t.Errorf("%d calls to a dead Redis in 10 s", n)
+			t.Errorf("got %d calls to a dead Redis in 10 s", n)
 		}
 	})
 }
 
-func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
+func TestBackOff_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	r := &redisDouble{}
 	var braked time.Time
 	r.answer = func(n int, d demand) (grant, error) {
@@ -86,16 +86,16 @@ func TestABrakeGivesUpWhatIsReservedAndIsToldToRedis(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
-		synctest.Wait() // it has a slot in 50 ms
+		synctest.Wait() // its slot is in 50 ms
 		l.BackOff(2*time.Second, time.Now())
 		p := <-got
 		if at := time.Since(r.start); at < 2*time.Second || at > 2100*ms || !p.Spend() {
-			t.Errorf("a permit at %v under a brake of 2 s", at)
+			t.Errorf("got a permit at %v during a backoff of 2 s", at)
 		}
 	})
 }
 
-func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) {
+func TestEvents_BackoffIsRepeatedRefundIsNot(t *testing.T) {
 	r := &redisDouble{answer: func(n int, d demand) (grant, error) {
 		if n == 1 {
 			return grant{}, errors.New("no answer in time")
@@ -118,7 +118,7 @@ func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) 
 		l.events = append(l.events, "backoff 5 6 7")
 		l.mu.Unlock()
 		if p.Spend() {
-			t.Error("spent after its life")
+			t.Error("an expired permit was spent")
 		}
 		mustAcquire(t, l, schemas.Low)
 		told := ""
@@ -126,12 +126,12 @@ func TestABrakeThatRedisMayNotHaveHeardIsToldAgainAndARefundIsNot(t *testing.T) 
 			told += d.events + ";"
 		}
 		if strings.Count(told, "backoff 5 6 7") != 2 || strings.Count(told, "refund") != 1 {
-			t.Errorf("told %q", told)
+			t.Errorf("got events %q", told)
 		}
 	})
 }
 
-func TestAnAcquireAfterItsContextEndedAsksNobody(t *testing.T) {
+func TestAcquire_CanceledContextMakesNoCall(t *testing.T) {
 	r := &redisDouble{answer: grantAll}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -146,7 +146,7 @@ func TestAnAcquireAfterItsContextEndedAsksNobody(t *testing.T) {
 	})
 }
 
-func TestAGarbledReplyIsRefused(t *testing.T) {
+func TestDecode_RejectsMalformedReplies(t *testing.T) {
 	const now = 1_800_000_000_000_000
 	for _, reply := range [][]int64{
 		nil,
@@ -165,7 +165,7 @@ func TestAGarbledReplyIsRefused(t *testing.T) {
 		{2000, 1, now, 0, 2001, 0, 0},
 	} {
 		if g, err := decodeGrant(reply); err == nil {
-			t.Errorf("%v was taken as %+v", reply, g)
+			t.Errorf("%v: got %+v, want an error", reply, g)
 		}
 	}
 }

@@ -25,8 +25,8 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	rdb, m := servicetest.MiniRedis(t)
-	now := time.Date(2026, 11, 20, 15, 30, 0, 0, time.UTC) // half past midnight in Seoul
-	asked := func() grant {                                // twice: at the first time it may be told to come back
+	now := time.Date(2026, 11, 20, 15, 30, 0, 0, time.UTC) // 00:30 in Seoul
+	asked := func() grant {                                // twice, because the first call can return a retry time
 		m.SetTime(now)
 		acquireAt(t, rdb, quota, now, demand{low: 100})
 		now = now.Add(time.Second)
@@ -36,20 +36,20 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	asked()
 	acquireAt(t, rdb, quota, now, demand{hasEvents: true, events: "used 0 0 0 0"})
 	now = now.Add(2 * time.Second)
-	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // it may be lifted at any time
-		t.Errorf("%d for LOW under a rate cap of 0, back in %v", len(g.low), g.backLow)
+	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // the cap can be removed at any time
+		t.Errorf("rate cap of 0: got %d for LOW, next call in %v", len(g.low), g.backLow)
 	}
 	now = now.Add(30 * time.Minute)
 	if g := asked(); len(g.low) < 1 || len(g.low) > 3 || g.backLow > 10*time.Second {
-		t.Errorf("%d for LOW under a rate cap of 10/s, back in %v", len(g.low), g.backLow)
+		t.Errorf("rate cap of 10/s: got %d for LOW, next call in %v", len(g.low), g.backLow)
 	}
 	now = now.Add(time.Hour)
 	if g := asked(); len(g.low) < 15 {
-		t.Errorf("%d for LOW without a rate cap, back in %v because of %q", len(g.low), g.backLow, quota.refusalText(g.refusalLow))
+		t.Errorf("no rate cap: got %d for LOW, next call in %v because of %q", len(g.low), g.backLow, quota.refusalText(g.refusalLow))
 	}
 }
 
-// acquireAt asks the script as a process would at that moment.
+// acquireAt runs the script at that time.
 func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, d demand) grant {
 	t.Helper()
 	text, name := q.encode(1, false)
@@ -66,15 +66,16 @@ func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, 
 	return g
 }
 
-func TestWhileNeitherRedisNorTheCountIsToBeHadNothingSpins(t *testing.T) {
+func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 	var running atomic.Pointer[Limiter]
 	var spun atomic.Bool
-	// In the bubble time passes only while nobody has anything to do; out here it does always.
+	// The bubble's time passes only while all goroutines are blocked, so a busy loop is
+	// detected in real time.
 	watch := time.AfterFunc(2*time.Second, func() {
 		spun.Store(true)
 		if l := running.Load(); l != nil {
 			l.mu.Lock()
-			l.pause = time.Time{} // ends it
+			l.pause = time.Time{} // ends the loop
 			l.mu.Unlock()
 		}
 	})
@@ -90,12 +91,12 @@ func TestWhileNeitherRedisNorTheCountIsToBeHadNothingSpins(t *testing.T) {
 		ask(t, l, schemas.Low)
 		elapse(3 * time.Minute)
 		if spun.Load() {
-			t.Error("Run spins")
+			t.Error("Run loops without waiting")
 		}
 	})
 }
 
-func TestACallThatAskedForNothingTellsNothingOfADayThatIsNotCounted(t *testing.T) {
+func TestDayCount_IgnoresEventOnlyReplies(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	u := &usageDouble{err: errors.New("the database is away")}
@@ -104,12 +105,12 @@ func TestACallThatAskedForNothingTellsNothingOfADayThatIsNotCounted(t *testing.T
 		u.fail(nil)
 		elapse(10 * time.Second)
 		if len(u.wrote) > 0 || len(r.demands) == 0 {
-			t.Errorf("%+v was written after %d calls", u.wrote, len(r.demands))
+			t.Errorf("got the saved count %+v after %d calls", u.wrote, len(r.demands))
 		}
 	})
 }
 
-func TestReservesThatAddUpToMoreThanANumberHoldsAreRefused(t *testing.T) {
+func TestNewQuota_RejectsOverflowingReserves(t *testing.T) {
 	for _, c := range []Config{second(500, 450, math.MaxInt, 10), second(500, 450, 100, math.MaxInt-50)} {
 		if q, err := NewQuota(c); err == nil || !strings.Contains(err.Error(), "leave nothing of 450 to share") {
 			t.Errorf("%+v: %+v, %v", c.Policies[0], q.Bounds(), err)
@@ -117,14 +118,14 @@ func TestReservesThatAddUpToMoreThanANumberHoldsAreRefused(t *testing.T) {
 	}
 }
 
-// answers has it answer otherwise from now on.
+// answers replaces the double's reply function.
 func (r *redisDouble) answers(answer func(n int, d demand) (grant, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answer = answer
 }
 
-// slowView delays what the live view is told.
+// slowView delays the commands of reports.
 type slowView struct{ by time.Duration }
 
 func (slowView) DialHook(next redis.DialHook) redis.DialHook          { return next }
@@ -136,7 +137,7 @@ func (s slowView) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-func TestNoPermitLapsesBecauseTheLiveViewIsSlow(t *testing.T) {
+func TestReport_SlowViewExpiresNoPermit(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	rdb.AddHook(slowView{2 * permitLife})
 	l, err := New("nexon", second(500, 450, 100, 0), withoutLogs(Deps{Redis: rdb}))
@@ -152,7 +153,7 @@ func TestNoPermitLapsesBecauseTheLiveViewIsSlow(t *testing.T) {
 		l.reportWanted = true
 		l.mu.Unlock()
 		if p := mustAcquire(t, l, schemas.Low); !p.Spend() {
-			t.Error("a permit lapsed before its caller had it")
+			t.Error("a permit expired before its caller got it")
 		}
 	}
 	stop()

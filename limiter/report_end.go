@@ -9,8 +9,8 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Credential returns the name of the credential that the call is to be made with; empty
-// where there is but one.
+// Credential returns the name of the credential that the call must use. It is empty for sources
+// without named credentials.
 func (p *Permit) Credential() string {
 	if p.slot.candidate == nil {
 		return ""
@@ -18,12 +18,12 @@ func (p *Permit) Credential() string {
 	return p.slot.candidate.credential
 }
 
-// IsProbe reports whether the call probes something that Halt has stopped.
+// IsProbe reports whether the call probes an open breaker of one of its scopes.
 func (p *Permit) IsProbe() bool { return p.slot.probe }
 
-// ReportEnd is told how the call ended that the permit was spent on, as soon as that is known:
-// the status of its answer, 0 for none, and what the answer tells of the policies. Told
-// again it changes nothing.
+// ReportEnd reports the end of the permit's call: the status of its response (0 for none), and
+// the policy values that the response reports. It frees in-flight slots and corrects costs. A
+// second call has no effect.
 func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 	if p.slot.candidate == nil {
 		return
@@ -32,7 +32,7 @@ func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 	l.mu.Lock()
 	if p.endReported {
 		l.mu.Unlock()
-		return // what is given back twice would be a call too many
+		return // a second refund would allow one call too many
 	}
 	p.endReported = true
 	p.slot.learnResource(l, notices)
@@ -51,9 +51,9 @@ func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 	l.wake()
 }
 
-// retryQueuesWithRoom has those ask at once who are charged to a bucket in which a call's end may have
-// made room. The others would only be refused again, in front of who might be served. The
-// caller holds l.mu.
+// retryQueuesWithRoom lets the queues that share a bucket with the ended call ask Redis now,
+// because the bucket can have room. Other queues would only be rejected again and delay these.
+// The caller holds l.mu.
 func (l *Limiter) retryQueuesWithRoom(w *candidate) {
 	kept := map[string]bool{}
 	for _, c := range w.costs {
@@ -76,7 +76,7 @@ func (c *queueKey) costsAny(keys map[string]bool) bool {
 	})
 }
 
-// retryAllQueues has every class ask at once: there may be room for any. The caller holds l.mu.
+// retryAllQueues lets all queues ask Redis now. The caller holds l.mu.
 func (l *Limiter) retryAllQueues() {
 	for _, q := range l.queues {
 		if q.key != nil {
@@ -85,8 +85,8 @@ func (l *Limiter) retryAllQueues() {
 	}
 }
 
-// learnResource notes by which name the upstream knows what the call was charged to. The caller
-// holds l.mu.
+// learnResource records the upstream's names for the budgets that the call was charged to. The
+// caller holds l.mu.
 func (s slot) learnResource(l *Limiter, notices []announced.Notice) {
 	for _, n := range notices {
 		if endpoint := s.candidate.call.Endpoint; n.Resource != "" && l.resources[endpoint] != n.Resource && l.scopesBy("resource") {
@@ -100,7 +100,7 @@ func (l *Limiter) scopesBy(name string) bool {
 	return slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return slices.Contains(s.scope.names, name) })
 }
 
-// actualCost returns what a call of that status really cost, estimated at so many units.
+// actualCost returns the actual cost of a call, given its estimated units and its response.
 func (p Policy) actualCost(units int64, status int, n announced.Notice) int64 {
 	switch {
 	case slices.Contains(p.FreeStatuses, status):
@@ -113,7 +113,7 @@ func (p Policy) actualCost(units int64, status int, n announced.Notice) int64 {
 	return units
 }
 
-// reportToBucket tells one bucket how a call has ended. The caller holds l.mu.
+// reportToBucket adds the event for one bucket of a call that ended. The caller holds l.mu.
 func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int, n announced.Notice, read int64) {
 	used := policy.actualCost(int64(c.units), status, n)
 	switch l.quota.scoped[c.policyIndex].kind {
@@ -128,7 +128,7 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 			if n.Reset >= 0 {
 				till = read + (n.Reset + n.Slack).Microseconds()
 			}
-			// The answer may name another budget than the one that was thought of.
+			// The response can name another budget than the one that was charged.
 			if of := l.bucketOf(c.policyIndex, s.candidate.call, s.candidate.credential); of.key != c.key {
 				told = of
 				l.addBucketEvent(c.bucket, 'n', fmt.Sprintf("%s 0 0 %d -1 0 0", c.ticket(s), s.at))
@@ -142,7 +142,7 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
-			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 { // it is given back when the answer is made
+			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 { // the upstream refunds it when it responds
 				at = 0
 			}
 			l.addBucketEvent(c.bucket, 'g', fmt.Sprintf("%d %d", back, at))
@@ -158,17 +158,16 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	}
 }
 
-// ticket names a call under way in a bucket.
+// ticket returns the identifier of a call in flight in one bucket.
 func (c bucketCost) ticket(s slot) string { return s.ticket + ":" + strconv.Itoa(c.units) }
 
-// addBucketEvent notes what has happened to a bucket, for the next call to Redis. The caller holds
-// l.mu.
+// addBucketEvent adds an event to the next call to Redis. The caller holds l.mu.
 func (l *Limiter) addBucketEvent(b *bucket, what byte, rest string) {
 	l.bucketEvents = append(l.bucketEvents, bucketEvent{b, what, rest})
 }
 
-// refundBuckets takes back a slot of which nothing was sent from the buckets it was charged to.
-// The caller holds l.mu.
+// refundBuckets returns an unused slot to the buckets that it was charged to. The caller holds
+// l.mu.
 func (l *Limiter) refundBuckets(s slot) {
 	for _, c := range s.candidate.costs {
 		at := strconv.FormatInt(s.at, 10)
@@ -185,15 +184,15 @@ func (l *Limiter) refundBuckets(s slot) {
 			if s.probe {
 				l.addBucketEvent(c.bucket, 'u', at)
 			}
-		case minIntervalKind: // time that has passed makes no room
+		case minIntervalKind: // a missed interval makes no room
 		}
 	}
 }
 
-// OpenBreaker stops, for all processes, the calls that share with this one what is named (a name
-// in Config.Halts), because of how it was answered: all but one that probes after first,
-// and then after pauses that double up to most, until one is answered well. first 0: the
-// upstream did not say for how long. What the source can't halt alone is halted whole.
+// OpenScopeBreaker opens the circuit breaker of one of the call's scopes (a name in
+// Config.Breakers) for all processes, because of the call's response. One probe goes out after
+// first, and then after pauses that double up to most, until one succeeds. first == 0 means
+// that the upstream named no time. A scope without a breaker backs the whole source off.
 func (p *Permit) OpenScopeBreaker(what string, first, most time.Duration) {
 	l := p.limiter
 	l.mu.Lock()
@@ -229,8 +228,8 @@ func (p *Permit) OpenScopeBreaker(what string, first, most time.Duration) {
 	l.wake()
 }
 
-// maxOpenBreakers bounds the halts that a process remembers: of those that it has forgotten it
-// tells only by their probes.
+// maxOpenBreakers limits the open breakers that a process remembers. Of those it has forgotten
+// it reports only the successful probes.
 const maxOpenBreakers = 1000
 
 func (l *Limiter) rememberOpenBreaker(b *bucket) {
@@ -240,8 +239,8 @@ func (l *Limiter) rememberOpenBreaker(b *bucket) {
 	l.openBreakers[b.key] = true
 }
 
-// ReportSuccess is told of every call that was answered well: it ends what was halted before it
-// was sent.
+// ReportSuccess closes the scope breakers that opened before this call was sent. It must be
+// called for every successful call.
 func (p *Permit) ReportSuccess() {
 	if p.slot.candidate == nil {
 		return
@@ -265,7 +264,7 @@ func (p *Permit) ReportSuccess() {
 	}
 }
 
-// CloseCredentialBreaker ends the halt of a credential, which was changed.
+// CloseCredentialBreaker closes the breaker of a credential whose secret has changed.
 func (l *Limiter) CloseCredentialBreaker(credential string) {
 	l.mu.Lock()
 	for n, s := range l.quota.scoped {

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestThatNoCallIsMadeAnyMoreIsToldWithinSeconds(t *testing.T) {
+func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	deps := withoutLogs(Deps{Redis: rdb, Settings: &settingsDouble{}})
 	deps.Process = "a"
@@ -30,19 +30,19 @@ func TestThatNoCallIsMadeAnyMoreIsToldWithinSeconds(t *testing.T) {
 	defer stop()
 	for range 20 {
 		if p := mustAcquire(t, l, schemas.High); !p.Spend() {
-			t.Error("not to be spent")
+			t.Error("Spend: got false, want true")
 		}
 	}
 	ended := time.Now()
 	var before ProcessView
-	again := false // the same count was told twice
+	again := false // two reports had the same count
 	look := time.NewTicker(20 * ms)
 	defer look.Stop()
 	for limit := time.After(30 * time.Second); !again; {
 		select {
 		case <-look.C:
 		case <-limit:
-			t.Fatal("it is not told")
+			t.Fatal("the end of calls is not reported")
 		}
 		var p ProcessView
 		text := rdb.HGet(ctx, reportsKey("nexon"), "a").Val()
@@ -55,7 +55,7 @@ func TestThatNoCallIsMadeAnyMoreIsToldWithinSeconds(t *testing.T) {
 		}
 	}
 	if took := time.Since(ended); took > idleReportInterval*2/3 {
-		t.Errorf("it took %v", took)
+		t.Errorf("got the report after %v", took)
 	}
 	l.mu.Lock()
 	l.reportWanted, l.reportForcesCall = false, false
@@ -65,6 +65,6 @@ func TestThatNoCallIsMadeAnyMoreIsToldWithinSeconds(t *testing.T) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reportWanted {
-		t.Error("who is idle is told of again and again")
+		t.Error("idle process: reported more often than every idleReportInterval")
 	}
 }

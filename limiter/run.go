@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// After a failure the next call goes out after firstPause, after another one
-	// after probePause: a dead Redis gets one probe a second from a process.
+	// After a failed call to Redis the next call waits for firstRetryDelay, and then for
+	// retryDelay: one call per second and process while Redis is down.
 	firstRetryDelay = 50 * time.Millisecond
 	retryDelay      = time.Second
 )
 
-// Run gives out permits until ctx ends, and returns when its last call to Redis
-// has. Waiters are left to their own contexts.
+// Run grants permits until ctx ends. It returns when its last call to Redis has ended. It does
+// not cancel waiting callers; their own contexts do.
 func (l *Limiter) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -52,7 +52,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 			wg.Go(l.callRedisUntilServed)
 		case now.Before(l.pause):
 			next = earliest(next, l.pause)
-		} // otherwise who lifts what forbids it wakes us
+		} // otherwise a change of these conditions wakes Run
 		l.mu.Unlock()
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))
@@ -66,13 +66,13 @@ func (l *Limiter) Run(ctx context.Context) error {
 	}
 }
 
-// canCallRedis reports whether Redis may be called now. The caller holds l.mu.
+// canCallRedis reports whether Redis can be called now. The caller holds l.mu.
 func (l *Limiter) canCallRedis(now time.Time) bool {
 	return !now.Before(l.pause) && !l.dayCountUnsaved && !l.settingsUnread
 }
 
-// step gives out what is due and returns what to ask Redis for now, and when to
-// look again at the latest (zero: when something changes). The caller holds l.mu.
+// step hands out due slots. It returns the demand for the next call, and when it must run again
+// at the latest; zero means only after a wake-up. The caller holds l.mu.
 func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 	l.removeEmptyQueues()
 	for _, q := range l.queues {
@@ -95,8 +95,9 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 		}
 	}
 	if l.breakerOpen.Load() && d.high > 0 && d.low > 0 {
-		// Either lane may probe: one entity of HIGH that is never answered well must not
-		// keep LOW from finding the upstream well, nor a LOW that has no call left HIGH.
+		// Only one lane asks, chosen at random, so that both lanes get probes. Otherwise an
+		// entity of HIGH that always fails could keep the breaker open, or LOW could take all
+		// probes without having calls left.
 		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
 			d.high = 0
 		} else {
@@ -108,9 +109,9 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 	return d, next
 }
 
-// selectQueues returns the classes that are asked for now, if they are too many those that were
-// asked for longest ago: those of HIGH first, of each lane
-// those whose first has waited longest. A probing stop lets one call pass: whose, chance says.
+// selectQueues picks at most maxQueuesPerCall queues for the next Redis call, starting with the
+// oldest last call. They are sorted by lane, HIGH first, and then by the age of the oldest
+// waiter. While the circuit breaker is open it picks one queue at random, for the probe.
 func (l *Limiter) selectQueues(all []queueDemand) []queueDemand {
 	if len(all) < 2 {
 		return all
@@ -122,7 +123,7 @@ func (l *Limiter) selectQueues(all []queueDemand) []queueDemand {
 		}
 		return all[rand.IntN(len(all)):][:1] //nolint:gosec // not a secret
 	}
-	if len(all) > maxQueuesPerCall { // or those that are refused again and again kept the others out
+	if len(all) > maxQueuesPerCall { // otherwise queues that are rejected repeatedly would starve the others
 		slices.SortStableFunc(all, func(a, b queueDemand) int { return cmp.Compare(a.q.lastCall, b.q.lastCall) })
 		all = all[:maxQueuesPerCall]
 	}
@@ -145,8 +146,8 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// serveDue hands due slots to waiters and drops lapsed ones. It returns when the
-// next slot is due for a waiter, or lapses for want of one.
+// serveDue hands due slots to waiters and drops expired ones. It returns when the next slot is
+// due, or expires without a waiter. The caller holds l.mu.
 func (l *Limiter) serveDue(q *queue, now time.Time) time.Time {
 	for len(q.slots) > 0 {
 		s := q.slots[0]
@@ -171,14 +172,14 @@ func (l *Limiter) serveDue(q *queue, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// callRedisUntilServed calls Redis until nothing more is to be asked for now.
+// callRedisUntilServed calls Redis until no further call is needed now.
 func (l *Limiter) callRedisUntilServed() {
 	for l.callRedis(l.gatherDemand()) {
 	}
 }
 
-// callRedis makes one call to Redis for a demand. It reports whether there is more to
-// ask for at once; the right to do so stays with its caller.
+// callRedis makes one call to Redis. It reports whether another call is needed now; then the
+// caller keeps l.calling and must make it.
 func (l *Limiter) callRedis(d demand) bool {
 	l.mu.Lock()
 	d.events = l.takeEvents()
@@ -196,7 +197,7 @@ func (l *Limiter) callRedis(d demand) bool {
 		d.tickets = fmt.Sprintf("%s.%d.", l.name, l.calls)
 	}
 	l.mu.Unlock()
-	// The call is nobody's own: it ends by its deadline and not with a waiter.
+	// The call serves many waiters, so it has its own deadline and no waiter's context.
 	g, err := l.acquireSlots(context.Background(), d)
 	then := time.Now()
 	l.metrics.calls.Inc()
@@ -205,11 +206,12 @@ func (l *Limiter) callRedis(d demand) bool {
 		l.fail(d, then, err)
 	} else {
 		if l.failed > 0 {
-			l.log.Info("Redis answers again; permits flow")
+			l.log.Info("redis connection restored; permits are granted again")
 		}
 		l.failed, l.pause = 0, time.Time{}
 		l.applyGrant(answer{g, d, before, then})
-		// Only where Redis has just answered: a dead one is probed by nothing else.
+		// Reports are published only after a successful call, so that they don't add calls
+		// while Redis is down.
 		l.reportDue, l.reportWanted, l.reportForcesCall = l.reportDue || l.reportWanted, false, false
 	}
 	defer l.mu.Unlock()
@@ -221,8 +223,8 @@ func (l *Limiter) callRedis(d demand) bool {
 	return l.calling
 }
 
-// gatherDemand returns what to ask for, when all who are about to ask do: those who were
-// just served, above all, come at once.
+// gatherDemand yields until the demand stops growing. Callers that were just served usually ask
+// again at once, and then share one call.
 func (l *Limiter) gatherDemand() demand {
 	for n := -1; ; {
 		l.mu.Lock()
@@ -248,15 +250,15 @@ func (l *Limiter) fail(d demand, now time.Time, err error) {
 		l.pause = now.Add(firstRetryDelay)
 	}
 	if l.failed == 2 {
-		l.log.Error("no permit is given until Redis answers; it is probed once a second", "err", err)
+		l.log.Error("redis connection lost; no permits are granted, retrying once a second", "err", err)
 	}
 	for _, h := range d.bucketEvents {
 		if h.retryable() {
 			l.bucketEvents = append(l.bucketEvents, h)
 		}
 	}
-	// Whether the script ran is not known. A brake that is told twice is one brake;
-	// a refund that is told twice would be a call too many.
+	// It is unknown whether the script ran. A repeated backoff or breaker event has no effect,
+	// but a repeated refund would allow one call too many.
 	told, _, _ := strings.Cut(d.events, "refund ")
 	if told = strings.TrimSpace(told); told != "" {
 		l.events = append(l.events, told)
@@ -264,20 +266,22 @@ func (l *Limiter) fail(d demand, now time.Time, err error) {
 	}
 }
 
-// answer is a grant with the moments between which Redis' now lay.
+// answer is a grant with its demand and the local times before and after the call. Redis' now
+// lies between the two.
 type answer struct {
 	grant
 	demand       demand
 	before, then time.Time
 }
 
-// applyGrant adds the granted slots. Redis' now lay between a.before and a.then: a
-// slot has certainly come a wait after the later, and may have lapsed a wait and
-// permitLife after the earlier. The caller holds l.mu.
+// applyGrant adds the granted slots. A slot is valid from a.then + wait, when its time has
+// certainly come, until a.before + wait + permitLife, when it could have expired. The caller
+// holds l.mu.
 func (l *Limiter) applyGrant(a answer) {
 	if ahead := l.clock.read(a.before, a.then, a.now); ahead > 0 {
-		// Slots of before and after the step could fall together: start quiet.
-		l.log.Warn("the clock of Redis was set forward; permits pause until that is past", "by", ahead)
+		// Slots from before and after the step could overlap in time, so the state starts with
+		// a quiet period.
+		l.log.Warn("redis clock was set forward; no permits are granted during the quiet period", "by", ahead)
 		l.events = append(l.events, fmt.Sprintf("step %d", a.now))
 		for _, q := range l.queues {
 			q.slots = nil
@@ -299,7 +303,7 @@ func (l *Limiter) applyGrant(a answer) {
 				l.refund(a.slot(i, s))
 			}
 		}
-		return // a brake or a stop came in meanwhile: what was reserved before it is given up
+		return // a backoff or a stop arrived during the call, so its slots are released
 	}
 	for _, side := range []struct {
 		q     *queue
@@ -330,7 +334,7 @@ func (l *Limiter) applyGrant(a answer) {
 	}
 }
 
-// requestDayCount has the day's count told to Redis.
+// requestDayCount asks the follower to send the day's count to Redis.
 func (l *Limiter) requestDayCount() {
 	select {
 	case l.dayCountNeeded <- struct{}{}:
@@ -338,7 +342,7 @@ func (l *Limiter) requestDayCount() {
 	}
 }
 
-// slot returns a slot that a class was granted.
+// slot returns the k-th slot that a queue was granted.
 func (a answer) slot(i int, s queueSlot) slot {
 	wait := micros(s.wait)
 	return slot{
@@ -347,11 +351,11 @@ func (a answer) slot(i int, s queueSlot) slot {
 	}
 }
 
-// applyQueueGrant adds the slots that a class was granted. The caller holds l.mu.
+// applyQueueGrant adds the slots granted to one queue. The caller holds l.mu.
 func (l *Limiter) applyQueueGrant(a answer, i int, c queueGrant) {
 	q, n := a.demand.queues[i].q, a.demand.queues[i].n
 	if l.queueByKey[q.keyText] == nil && len(c.slots) == 0 {
-		return // everybody went meanwhile
+		return // all its waiters have left
 	}
 	q = l.liveQueue(q)
 	for _, s := range c.slots {
@@ -369,20 +373,20 @@ func (l *Limiter) applyQueueGrant(a answer, i int, c queueGrant) {
 	}
 }
 
-// ErrEvictionEnabled says that Redis may throw the lanes' state away to make room: then the
-// limit would hold no longer.
-var ErrEvictionEnabled = errors.New("redis may evict keys, and with them the count of the calls made; set maxmemory-policy noeviction")
+// ErrEvictionEnabled means that Redis can evict the limiter's state under memory pressure. The
+// limit would then no longer hold.
+var ErrEvictionEnabled = errors.New("redis can evict keys, among them the count of calls; set maxmemory-policy to noeviction")
 
-// CheckRedis returns ErrEvicts, or why Redis did not answer. A server that does not
-// tell its policy is taken at its word.
+// CheckRedis returns ErrEvictionEnabled if Redis can evict keys, or an error if Redis does not
+// answer. A server that refuses INFO passes the check.
 func CheckRedis(ctx context.Context, rdb redis.UniversalClient) error {
 	check := func(ctx context.Context, rdb redis.Cmdable) error {
 		memory, err := rdb.Info(ctx, "memory").Result()
 		if err != nil {
 			if _, refused := errors.AsType[redis.Error](err); refused {
-				return nil // it answers, but may not tell
+				return nil // it answers, but does not allow INFO
 			}
-			return fmt.Errorf("ask Redis for its settings: %w", err)
+			return fmt.Errorf("read the memory settings of Redis: %w", err)
 		}
 		for line := range strings.Lines(memory) {
 			policy, found := strings.CutPrefix(strings.TrimSpace(line), "maxmemory_policy:")

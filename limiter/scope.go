@@ -11,23 +11,23 @@ import (
 	"time"
 )
 
-// InFlight is the window of a policy that bounds calls under way at once.
+// InFlight is the window of a policy that limits the number of calls in flight.
 const InFlight Window = -2
 
-// maxLogEntries is the number of entries that a sliding-window log has at most within its
-// reach: a window of more units has a grain of a 200th of its reach.
+// maxLogEntries is the maximum number of entries of a sliding-window log. A window with more
+// units rounds its slots up to 1/200 of its reach.
 const maxLogEntries = 200
 
-// Requests is the unit of a policy that names none: each call costs one.
+// Requests is the default unit of a policy: each call costs one.
 const Requests = "requests"
 
-// MinInterval is how far apart two calls are at least: by a random time between two.
+// MinInterval is the time between two calls. Each interval is a random time from Min to Max.
 type MinInterval struct {
 	Min time.Duration `yaml:"min"`
 	Max time.Duration `yaml:"max"`
 }
 
-// Match says which calls a policy charges: those of all its lists that are not empty.
+// Match selects the calls that a policy counts. A call must be in every list that is not empty.
 type Match struct {
 	Methods   []string `yaml:"methods,omitempty"`
 	Endpoints []string `yaml:"endpoints,omitempty"` // facet/document, or facet
@@ -38,19 +38,20 @@ func (m Match) fits(c Call) bool {
 		(len(m.Endpoints) == 0 || slices.Contains(m.Endpoints, c.Endpoint) || slices.Contains(m.Endpoints, c.facet()))
 }
 
-// Call is what a call is charged by, and may be made with.
+// Call describes an upstream call that needs a permit.
 type Call struct {
 	Endpoint string // facet/document
 	Method   string
 	Key      string
-	Resource string // the upstream's own name for what is charged; empty: not known yet
-	// Values are for the {placeholders} of scopes besides.
+	Resource string // the upstream's name for the budget that is charged; empty means unknown
+	// Values are the facet's own parameters, for placeholders in scopes.
 	Values map[string]string
-	// Costs are the units that it is estimated to cost; of one that is not there, 1.
+	// Costs are the estimated costs by unit. A missing unit costs 1.
 	Costs map[string]int
-	// Client is on whose behalf it is made; those of one client share its turns.
+	// Client identifies the API client that the call is made for. Clients take turns; see fair.
 	Client string
-	// Credentials may be used for it; the limiter chooses one. None: the one that there is.
+	// Credentials are the names of the credentials that the call can use. The limiter chooses
+	// one. Empty means that the source has no named credentials.
 	Credentials []string
 }
 
@@ -59,7 +60,7 @@ func (c Call) facet() string {
 	return facet
 }
 
-// value returns what a placeholder of a scope stands for.
+// value returns the value of a placeholder of a scope.
 func (c Call) value(name, credential string) string {
 	switch name {
 	case "credential":
@@ -74,21 +75,21 @@ func (c Call) value(name, credential string) string {
 		return c.Key
 	case "resource":
 		if c.Resource == "" {
-			return "of " + c.Endpoint // until an answer names it
+			return "of " + c.Endpoint // own budget until a response names the shared one
 		}
 		return c.Resource
 	}
 	return c.Values[name]
 }
 
-// scoped reports whether a policy is charged by buckets of its own, one for each value of
-// its scope, and not by every call of the source alike.
+// scoped reports whether the policy is kept in buckets, one for each value of its scope. Other
+// policies apply to every call of the source.
 func (p Policy) scoped() bool {
 	return p.Scope != "" || p.Unit != "" || p.Restore > 0 || p.MinInterval != nil || p.Reported || p.Window == InFlight ||
 		len(p.Match.Methods)+len(p.Match.Endpoints)+len(p.Costs)+len(p.FreeStatuses)+len(p.CountedStatuses) > 0
 }
 
-// kind is what a bucket keeps, by the letter that the script knows it by.
+// kind identifies the type of a bucket in limiter_buckets (one character).
 type kind byte
 
 const (
@@ -100,25 +101,26 @@ const (
 	breakerKind     kind = 'H'
 )
 
-// scopedPolicy is a scoped policy as the script takes it, or what may be halted alone.
+// scopedPolicy is a scoped policy, or a scope with its own circuit breaker, in the form that
+// the script takes.
 type scopedPolicy struct {
-	policy  Policy // of a halt only its name and scope
+	policy  Policy // of a breaker only its name and scope
 	kind    kind
 	scope   template
-	numbers []int64 // behind the name's number
-	// cheapest is the units that the cheapest call is estimated to cost.
+	numbers []int64 // the numbers of its section after the name
+	// cheapest is the estimated cost of the cheapest call, in units.
 	cheapest int
 }
 
-// nameNumber stands for a policy's name in the quota's text.
+// nameNumber returns a hash of a policy's name, for the encoded quota.
 func nameNumber(name string) int64 {
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(name))
 	return int64(sum.Sum64() % 1e15)
 }
 
-// newScopedPolicy returns the section of a scoped policy, or an error that says what would be
-// right.
+// newScopedPolicy validates and encodes a scoped policy. The error names the setting and a
+// value that would be valid.
 func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 	s := scopedPolicy{policy: p}
 	s.cheapest, _ = p.costRange(config)
@@ -141,20 +143,21 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		s.kind = concurrencyKind
 		s.numbers = []int64{int64(budget), int64(budget) - kept, max(p.Lease, lease).Microseconds()}
 		if lease > 0 && p.Lease > 0 && p.Lease < lease {
-			return s, fmt.Errorf("lease: %v is shorter than a call may take (%v); a place would be given away while it is used", p.Lease, lease)
+			return s, fmt.Errorf("lease: %v is shorter than the longest call (%v), so a slot could be granted again while its call is in flight", p.Lease, lease)
 		}
 	case p.Reported && p.Restore == 0:
 		s.kind = reportedKind
 		s.numbers = []int64{int64(budget), time.Duration(p.Window).Microseconds(), kept, boolNumber(p.Pace), max(lease, time.Second).Microseconds()}
 	case p.Restore > 0:
-		// While calls are on their way, the upstream restores less than we think.
+		// While a call is on its way to the upstream, the upstream has restored less than Redis
+		// assumes.
 		early := int(math.Ceil(float64(p.Restore)*(permitLife+jitter).Seconds())) + 1
 		if early > budget/2 {
-			return s, fmt.Errorf("limit: %d units are restored while a call may be on its way, of %d at once; that can't be kept to", early, budget)
+			return s, fmt.Errorf("limit: %d units are restored while a call is on its way, more than half of the %d that can be used at once; raise the limit or lower restore", early, budget)
 		}
 		s.kind = leakyBucketKind
 		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}
-	case len(p.CountedStatuses) > 0: // half at once and half over the window: what is given back is soon there
+	case len(p.CountedStatuses) > 0: // half at once and half over the window, because most calls are refunded soon
 		s.kind = leakyBucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
 	default:
@@ -164,12 +167,13 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 	return s, p.checkDearest(config, budget, kept)
 }
 
-// logNumbers returns the numbers of a sliding-window log (lua/limiter_buckets.lua, section S).
+// logNumbers returns the numbers of a sliding-window log (section S of
+// lua/limiter_buckets.lua).
 //
-// A window of few calls is not paced: all of it may be used at once. Neither is one whose
-// answers give units back, since a pace by estimates would leave these unused. Any other
-// window is paced: a call may go when those before it have had their time at the rate of
-// the limit, less the share that the dearest call needs at once, of up to 2 % of the limit.
+// Two kinds of windows are not paced and can be used at once: windows of few calls, and windows
+// whose responses refund units, because a pace computed from estimates would waste the refunds.
+// All others are paced at the limit's rate. The pace reserves up to 2 % of the limit for the
+// burst that the most expensive call needs.
 func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	budget := p.budget()
 	grain, low := int64(1), int64(budget-p.HighReserve.in(time.Duration(p.Window)))
@@ -184,20 +188,20 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
 	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
-	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // and by the grain
+	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // plus the rounding by the grain
 	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
 }
 
-// checkDearest returns an error if the dearest call could never be sent by the policy.
+// checkDearest returns an error if the policy can never admit the most expensive call.
 func (p Policy) checkDearest(config Config, budget int, kept int64) error {
 	_, dearest := p.costRange(config)
 	switch {
 	case p.MinInterval != nil || p.Reported || p.Window == InFlight:
 		return nil
 	case dearest > budget:
-		return fmt.Errorf("limit: the dearest call costs %d units, and %d are used; raise the limit or target, or lower the cost", dearest, budget)
+		return fmt.Errorf("limit: the most expensive call costs %d units, but only %d can be used; raise limit or target, or lower the cost", dearest, budget)
 	case int64(dearest) > int64(budget)-kept:
-		return fmt.Errorf("highReserve: it leaves LOW %d of %d units, and the dearest call costs %d; lower highReserve", int64(budget)-kept, budget, dearest)
+		return fmt.Errorf("highReserve: LOW can use %d of %d units, but the most expensive call costs %d; lower highReserve", int64(budget)-kept, budget, dearest)
 	}
 	return nil
 }
@@ -209,7 +213,7 @@ func boolNumber(b bool) int64 {
 	return 0
 }
 
-// budget is how many units of the limit are used.
+// budget returns how many units of the limit are used.
 func (p Policy) budget() int {
 	if p.Target > 0 {
 		return p.Target
@@ -217,7 +221,7 @@ func (p Policy) budget() int {
 	return p.Limit
 }
 
-// costRange returns the units that the cheapest and the dearest call are estimated to cost.
+// costRange returns the estimated cost of the cheapest and the most expensive call.
 func (p Policy) costRange(config Config) (cheapest, dearest int) {
 	documents, known := config.Costs[p.Unit]
 	if !known {
@@ -230,7 +234,7 @@ func (p Policy) costRange(config Config) (cheapest, dearest int) {
 	return max(1, cheapest), max(1, dearest)
 }
 
-// cost returns the units that a call is estimated to cost.
+// cost returns the estimated cost of a call.
 func (p Policy) cost(c Call) int {
 	for _, of := range []string{c.Endpoint, c.facet(), c.Method} {
 		if n, known := p.Costs[of]; known {
@@ -254,50 +258,50 @@ func (p Policy) checkScoped() error {
 	timed := p.MinInterval == nil && p.Window != InFlight && p.Restore == 0
 	switch {
 	case p.Name == "" || strings.ContainsAny(p.Name, ".=, \n"):
-		return errors.New("name: it must be there, without dots, commas and spaces")
+		return errors.New("name: it must not be empty and must not contain dots, commas, equals signs or spaces")
 	case ways > 1:
-		return errors.New("a policy is one of: a window, a bucket (restore), in-flight, reported, a minInterval, an error budget (countedStatuses); write the others as policies of their own")
+		return errors.New("a policy has only one of: window, restore, window: in-flight, reported, minInterval, countedStatuses; write the others as separate policies")
 	case p.Window == Day:
-		return errors.New("window: a day is counted for the whole source; describe what has a day of its own as a source of its own")
+		return errors.New("window: a day counts the whole source and can't have a scope, a unit or costs; describe this limit in a source of its own")
 	case p.LowReserve != 0 || p.TimeZone != "":
-		return errors.New("lowReserve, timeZone: a policy with a scope, a unit or a cost has neither")
+		return errors.New("lowReserve, timeZone: a policy with a scope, a unit or costs can't have them")
 	case p.MinInterval != nil && (p.MinInterval.Min <= 0 || (p.MinInterval.Max != 0 && p.MinInterval.Max < p.MinInterval.Min) || p.MinInterval.Max > time.Hour):
-		return errors.New("minInterval: write it as {least: 600ms, most: 1800ms}, at most an hour")
+		return errors.New("minInterval: write it as {min: 600ms, max: 1800ms}, with at most 1h")
 	case p.MinInterval != nil && (p.Limit != 0 || p.Window != 0 || p.Target != 0):
-		return errors.New("minInterval: it has no limit, target and window")
+		return errors.New("minInterval: a policy with it can't have limit, target or window")
 	case p.MinInterval == nil && p.Limit < 1:
 		return fmt.Errorf("limit: %d is too small; it must be at least 1", p.Limit)
 	case p.Limit > 1e9:
-		return fmt.Errorf("limit: %d is more than can be counted", p.Limit)
+		return fmt.Errorf("limit: %d is above the maximum of 1e9", p.Limit)
 	case p.Target < 0 || p.Target > p.Limit:
-		return fmt.Errorf("target: %d must lie between 1 and the limit of %d", p.Target, p.Limit)
+		return fmt.Errorf("target: %d must be between 1 and the limit of %d", p.Target, p.Limit)
 	case timed && (window < 100*time.Millisecond || window > 31*24*time.Hour):
-		return fmt.Errorf("window: %v must be in-flight, or lie between 100ms and 744h", p.Window)
+		return fmt.Errorf("window: %v must be in-flight, or between 100ms and 744h", p.Window)
 	case timed && p.budget() > int(window/time.Microsecond):
-		return fmt.Errorf("limit: %d in %v is more than a million a second, which can't be paced", p.Limit, p.Window)
+		return fmt.Errorf("limit: %d in %v is more than a million units a second, the highest rate that can be paced", p.Limit, p.Window)
 	case p.Restore > 0 && p.Window != 0:
-		return errors.New("window: a bucket has none; it is full again by its restore rate")
+		return errors.New("window: a policy with restore can't have one")
 	case p.Restore > 1e6:
-		return fmt.Errorf("restore: %v is more than a million a second, which can't be paced", p.Restore)
+		return fmt.Errorf("restore: %v is more than a million units a second, the highest rate that can be paced", p.Restore)
 	case p.Lease != 0 && p.Window != InFlight:
-		return errors.New("lease: only in-flight has one")
+		return errors.New("lease: only a policy with window: in-flight can have one")
 	case p.Pace && (!p.Reported || p.Restore > 0):
-		return errors.New("pace: only a reported limit is paced")
+		return errors.New("pace: only a policy with reported: true can have it")
 	case len(p.FreeStatuses) > 0 && len(p.CountedStatuses) > 0:
-		return errors.New("freeStatuses and countedStatuses exclude each other")
+		return errors.New("freeStatuses and countedStatuses: a policy can have only one of them")
 	case p.MinInterval == nil && p.HighReserve.in(max(0, window)) >= p.budget():
 		return fmt.Errorf("highReserve: %v leaves LOW nothing of %d", p.HighReserve, p.budget())
 	}
 	for _, of := range slices.Sorted(maps.Keys(p.Costs)) {
 		if n := p.Costs[of]; n < 0 || n > p.Limit {
-			return fmt.Errorf("costs.%s: %d must lie between 0 and the limit of %d", of, n, p.Limit)
+			return fmt.Errorf("costs.%s: %d must be between 0 and the limit of %d", of, n, p.Limit)
 		}
 	}
 	return nil
 }
 
-// bound returns what a scoped policy comes to: of each of its buckets; ok is false for a
-// bound on what is under way, which has no rate.
+// bound returns the throughput of one bucket of the policy. ok is false for limits without a
+// rate: calls in flight, breakers and error budgets.
 func (s scopedPolicy) bound() (b PolicyBound, ok bool) {
 	p := s.policy
 	b = PolicyBound{Name: p.Name, Limit: p.Limit, Window: p.Window, Scope: p.Scope, Unit: p.Unit, Max: p.Limit}
@@ -318,15 +322,16 @@ func (s scopedPolicy) bound() (b PolicyBound, ok bool) {
 	case concurrencyKind, breakerKind:
 		return b, false
 	}
-	return b, len(p.CountedStatuses) == 0 // answers that go well cost nothing of an error budget
+	return b, len(p.CountedStatuses) == 0 // successful calls cost nothing of an error budget
 }
 
-// wholeCalls returns how many of these units the cheapest calls use that fit into them.
+// wholeCalls rounds units down to a multiple of the cheapest call's cost.
 func (s scopedPolicy) wholeCalls(units int64) float64 {
 	return float64(units - units%int64(s.cheapest))
 }
 
-// perWindow returns the units that a saturated log with so many of them gives a window.
+// perWindow returns the units per window of a log with that many units when demand is always
+// higher.
 func (s scopedPolicy) perWindow(units int64) float64 {
 	window := float64(s.policy.Window)
 	most := s.wholeCalls(units) * window / float64(micros(s.numbers[0]+s.numbers[3]-1))
@@ -336,7 +341,7 @@ func (s scopedPolicy) perWindow(units int64) float64 {
 	return most
 }
 
-// template is text with {placeholders}: literals and names take turns.
+// template is a text with {placeholders}: literals[i] precedes names[i].
 type template struct {
 	literals, names []string
 }
@@ -349,19 +354,19 @@ func parseScope(text string) (template, error) {
 		t.literals = append(t.literals, literal)
 		if !found {
 			if strings.Contains(literal, "}") {
-				return t, fmt.Errorf("%q has a } without its {", text)
+				return t, fmt.Errorf("%q has a } without a {", text)
 			}
 			return t, nil
 		}
 		name, left, closed := strings.Cut(after, "}")
 		if !closed || name == "" || strings.Contains(literal, "}") {
-			return t, fmt.Errorf("%q must have names in braces, as in {credential}/{endpoint}", text)
+			return t, fmt.Errorf("%q must have names in braces, for example {credential}/{endpoint}", text)
 		}
 		t.names, rest = append(t.names, name), left
 	}
 }
 
-// Placeholders returns the names in a scope that is well written.
+// Placeholders returns the placeholder names of a scope, or none if it is malformed.
 func Placeholders(scope string) []string {
 	t, _ := parseScope(scope)
 	return t.names
@@ -371,7 +376,8 @@ func (t template) fill(value func(name string) string) string {
 	var out strings.Builder
 	for i, name := range t.names {
 		out.WriteString(t.literals[i])
-		// A value can't move a boundary, nor grow a key without bound.
+		// Quoting and the length limit keep values from colliding and keys from growing without
+		// bound.
 		fmt.Fprintf(&out, "%.120q", value(name))
 	}
 	out.WriteString(t.literals[len(t.names)])

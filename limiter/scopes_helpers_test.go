@@ -17,26 +17,26 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// callers are processes that share a Redis and call an upstream, in time of their own.
+// callers is a set of processes that share a Redis and call an upstream, in a synctest bubble.
 type callers struct {
 	*testing.T
 	redis   *miniredis.Miniredis
 	out     *outside
 	run     acquireFunc
-	told    *wakesTold
+	told    *wakeUpRecorder
 	config  Config
 	members []*member
 
-	mu      sync.Mutex // of the rest, and of Redis
+	mu      sync.Mutex // guards the fields below and Redis
 	far     time.Duration
-	ahead   time.Duration // Redis' clock is
+	ahead   time.Duration // offset of Redis' clock
 	fails   func() (before, after bool)
 	answers upstream
 	calls   []sentCall
 	chance  *rand.Rand
 }
 
-// upstream answers a call that arrives now, and says how long the answer takes.
+// upstream answers a call that arrives now. The answer contains its duration.
 type upstream func(c atUpstream) answered
 
 type atUpstream struct {
@@ -50,7 +50,7 @@ type answered struct {
 	notices []announced.Notice
 	takes   time.Duration
 	refused bool
-	then    func() // when the answer is made
+	then    func() // runs when the response is made
 }
 
 type sentCall struct {
@@ -71,7 +71,7 @@ type member struct {
 func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream, test func(f *callers)) {
 	t.Helper()
 	_, m := servicetest.MiniRedis(t)
-	run, out, told := script("s", slowClient(t, m.Addr())), newOutside(t), newWakesTold(t, m)
+	run, out, told := script("s", slowClient(t, m.Addr())), newOutside(t), newWakeUpRecorder(t, m)
 	synctest.Test(t, func(t *testing.T) {
 		f := &callers{
 			T: t, chance: rand.New(rand.NewPCG(seed, 2)), redis: m, out: out, run: run, told: told, config: config,
@@ -92,7 +92,7 @@ func (m *member) end() {
 	m.wg.Wait()
 }
 
-// begin begins a process.
+// begin starts a process.
 func (f *callers) begin() *member {
 	m := &member{}
 	m.ctx, m.stop = context.WithCancel(f.Context())
@@ -116,7 +116,7 @@ func (f *callers) begin() *member {
 		members := f.members
 		f.mu.Unlock()
 		if err != nil {
-			f.Errorf("the script: %v", err)
+			f.Errorf("script error: %v", err)
 		}
 		sleep(f.span(200*time.Microsecond, time.Millisecond))
 		for _, name := range told {
@@ -140,14 +140,14 @@ func (f *callers) begin() *member {
 	return m
 }
 
-// flushed loses all that Redis knows.
+// flushed deletes all keys in Redis.
 func (f *callers) flushed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.out.do(f.redis.FlushAll)
 }
 
-// passed lets time pass, of which Redis' keys with an end hear too.
+// passed lets time pass, and expires Redis' keys accordingly.
 func (f *callers) passed(d time.Duration) {
 	for step := 250 * ms; d > 0; d -= step {
 		elapse(min(d, step))
@@ -163,14 +163,14 @@ func (f *callers) span(from, to time.Duration) time.Duration {
 	return from + time.Duration(f.chance.Int64N(int64(to-from)+1))
 }
 
-// read is what the upstream's answers have written down so far.
+// read returns a value that the upstream's handlers have written so far.
 func read[T any](f *callers, v *T) T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return *v
 }
 
-// wait has so many callers of a process call on and on.
+// wait starts that many callers in a process, which call continuously.
 func (f *callers) wait(m *member, n int, lane schemas.Lane, call Call) {
 	for range n {
 		m.wg.Go(func() {
@@ -202,7 +202,7 @@ func (f *callers) one(m *member, lane schemas.Lane, call Call) (a answered, cred
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-m.ctx.Done(): // it has crashed; the upstream goes on
+	case <-m.ctx.Done(): // the process crashed; the upstream continues
 		<-timer.C
 		f.made(a)
 		return a, ""
@@ -224,7 +224,7 @@ func (f *callers) made(a answered) {
 	}
 }
 
-// since returns the calls from then on, and how many of them were refused.
+// since returns the calls since then, and how many of them were refused.
 func (f *callers) since(from time.Time) (all []sentCall, refused int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,7 +239,7 @@ func (f *callers) since(from time.Time) (all []sentCall, refused int) {
 	return all, refused
 }
 
-// told is a notice of what is left.
+// told returns a notice with the remaining units.
 func told(policy string, left int64, reset, slack time.Duration) announced.Notice {
 	return announced.Notice{Policy: policy, Limit: announced.Unknown, Remaining: left, Cost: announced.Unknown, Reset: reset, Slack: slack}
 }

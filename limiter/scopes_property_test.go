@@ -14,16 +14,16 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Whatever happens, nothing is exceeded at the upstream; and when all is calm, everybody is
-// served and nothing is left over.
-func TestScopedPoliciesHoldInAnyInterleavingOfFaults(t *testing.T) {
+// Under any faults no limit of the upstream is exceeded. Without faults everybody is served,
+// and no call stays counted as in flight.
+func TestProperty_ScopedPoliciesHoldUnderFaults(t *testing.T) {
 	eachSeed(t, 2, func(t *testing.T, seed uint64) {
 		j := drawScopes(seed)
 		inCallers(t, seed, 2+j.chance.IntN(2), j.config, j.answer, j.play)
 	})
 }
 
-// scopesJudge is the upstream, and knows what it allows.
+// scopesJudge is the upstream with its limits.
 type scopesJudge struct {
 	config Config
 	seed   uint64
@@ -35,15 +35,16 @@ type scopesJudge struct {
 	levels  map[string]float64
 	fixed   map[string]*fixedWindow
 	flying  map[string]int
-	stopped time.Time // no call may arrive after that
-	losses  int       // of Redis' state
-	sick    string    // the credential that is refused
-	dear    int       // units that a document costs at most
+	stopped time.Time // no call may arrive after that time
+	losses  int       // losses of Redis' state
+	sick    string    // the refused credential
+	dear    int       // maximum cost of a document
 }
 
-const refusedTold = "told: refused"
+const refusedTold = "reported: refused"
 
-// toldSlack is by how much the end of a window may be told too late: an answer takes so long.
+// toldSlack is how much too late the end of a window can be reported: the longest response
+// time.
 const toldSlack = 5500 * ms
 
 var scopesDrawn = []string{"", "{credential}", "{endpoint}", "{method}", "{credential}/{endpoint}", "{key}"}
@@ -55,13 +56,13 @@ func drawScopes(seed uint64) *scopesJudge {
 		fixed: map[string]*fixedWindow{}, flying: map[string]int{},
 	}
 	all := []Policy{
-		{Name: "ring", Limit: 5 + r.IntN(30), Window: Window(span(r, time.Second, 4*time.Second).Truncate(ms)), Unit: "units"},
+		{Name: "log", Limit: 5 + r.IntN(30), Window: Window(span(r, time.Second, 4*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "window", Limit: 100 + r.IntN(100), Window: Window(span(r, 2*time.Second, 5*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "bucket", Limit: 40 + r.IntN(60), Restore: Rate(5 + r.IntN(20)), Unit: "units"},
 		{Name: "gap", MinInterval: &MinInterval{Min: span(r, 50*ms, 600*ms).Truncate(ms), Max: time.Second}},
-		// Its windows are longer than twice the slack of what answers tell: by less nobody could
-		// tell whether a late answer is of the window before.
-		{Name: "told", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
+		// Windows are longer than twice the slack. With shorter ones nobody could assign a late
+		// response to its window.
+		{Name: "reported", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
 		{Name: "places", Limit: 2 + r.IntN(5), Window: InFlight},
 	}
 	r.Shuffle(len(all), func(a, b int) { all[a], all[b] = all[b], all[a] })
@@ -88,12 +89,12 @@ func drawScopes(seed uint64) *scopesJudge {
 	}
 	j.config.Costs = map[string]CostRange{"units": {1, j.dear}}
 	if chance(r, 2) {
-		j.config.CostReported = []string{"ring", "window", "bucket"}
+		j.config.CostReported = []string{"log", "window", "bucket"}
 	}
 	return j
 }
 
-// used returns the units that a call really uses, and whether its answer announces them.
+// used returns the actual units of a call, and whether its response reports them.
 func (j *scopesJudge) used(estimate int, p Policy) (units int, announces bool) {
 	if p.Unit == "" || !slices.Contains(j.config.CostReported, p.Name) {
 		return estimate, false
@@ -107,14 +108,14 @@ func costs(policy string, units int) announced.Notice {
 
 func (j *scopesJudge) note(format string, args ...any) { j.wrong[fmt.Sprintf(format, args...)]++ }
 
-// answer judges an arrival, and answers it.
+// answer judges an arrival and answers it.
 func (j *scopesJudge) answer(c atUpstream) answered {
 	a := answered{status: 200, takes: 20*ms + time.Duration(c.at.UnixNano()%int64(300*ms))}
 	if chance(j.chance, 30) {
 		a.takes = span(j.chance, time.Second, 5*time.Second)
 	}
 	if !j.stopped.IsZero() && c.at.After(j.stopped) {
-		j.note("a call in a stop")
+		j.note("a call during a stop")
 	}
 	var back []func()
 	for _, p := range j.config.Policies {
@@ -126,7 +127,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			a.notices = append(a.notices, costs(p.Name, units))
 		}
 		switch p.Name {
-		case "ring", "window":
+		case "log", "window":
 			for range units {
 				j.seen[id] = append(j.seen[id], c.at)
 			}
@@ -143,7 +144,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			} else {
 				level = min(float64(p.Limit), level+float64(p.Restore)*c.at.Sub(j.seen[id][0]).Seconds())
 			}
-			j.levels[id], j.seen[id] = level-float64(estimate), []time.Time{c.at} // it holds the estimate until it answers
+			j.levels[id], j.seen[id] = level-float64(estimate), []time.Time{c.at} // the estimate is held until the response
 			if level < float64(estimate) {
 				j.note("bucket: %d units of %.1f", estimate, level)
 			}
@@ -153,7 +154,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 				j.note("gap: %v", c.at.Sub(before[0]))
 			}
 			j.seen[id] = []time.Time{c.at}
-		case "told":
+		case "reported":
 			w := j.fixed[id]
 			if w == nil {
 				w = &fixedWindow{limit: p.Limit, length: time.Duration(p.Window)}
@@ -163,7 +164,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 				j.note(refusedTold)
 				j.story = append(j.story, fmt.Sprintf("refused %v %s left %d till %v", c.at.UnixMicro(), id, w.limit-w.used, w.ends.UnixMicro()))
 			}
-			a.notices = append(a.notices, told("told", int64(w.limit-w.used), w.ends.Sub(c.at), toldSlack))
+			a.notices = append(a.notices, told("reported", int64(w.limit-w.used), w.ends.Sub(c.at), toldSlack))
 		case "places":
 			if j.flying[id]++; j.flying[id] > p.Limit {
 				j.note("places: %d of %d", j.flying[id], p.Limit)
@@ -182,7 +183,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 	return a
 }
 
-// play has the callers call while things happen, and looks what is left over.
+// play runs the callers while events happen, and then checks for remains.
 func (j *scopesJudge) play(f *callers) {
 	r := j.chance
 	started, served := atomic.Int64{}, atomic.Int64{}
@@ -228,14 +229,14 @@ func (j *scopesJudge) play(f *callers) {
 	calls()
 	f.passed(90 * time.Second)
 	if a, b := started.Load(), served.Load(); a != b {
-		f.Errorf("%d of %d callers wait for ever", a-b, a)
+		f.Errorf("%d of %d callers wait forever", a-b, a)
 	}
 	j.leftOver(f)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for wrong, n := range j.wrong {
 		if wrong == refusedTold && n <= 4*j.losses {
-			continue // what is left after a loss, of each, one call finds out
+			continue // after a loss one call learns the remaining units
 		}
 		f.Errorf("%d times: %s", n, wrong)
 	}
@@ -247,7 +248,7 @@ func (j *scopesJudge) play(f *callers) {
 	}
 }
 
-// call makes one call, or gives up before or after it may be made.
+// call makes one call, or gives up before or after its permit.
 func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) {
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
@@ -281,7 +282,7 @@ func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) 
 	sleep(a.takes)
 	f.made(a)
 	if m.ctx.Err() != nil {
-		return // it has crashed
+		return // the process crashed
 	}
 	sleep(f.span(0, 40*ms))
 	switch {
@@ -296,7 +297,7 @@ func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) 
 	}
 }
 
-// happens has something happen.
+// happens performs one random event.
 func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)) {
 	f.mu.Lock()
 	r := j.chance
@@ -322,7 +323,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 		j.losses++
 		f.ahead += map[bool]time.Duration{true: -8 * ms, false: 2 * time.Second}[other]
 		f.mu.Unlock()
-	case 4, 5: // within what the upstream allows
+	case 4, 5: // within the upstream's limits
 		config := j.config
 		config.Policies = slices.Clone(config.Policies)
 		if p := &config.Policies[i]; p.MinInterval == nil {
@@ -334,7 +335,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 	case 6:
 		f.put(j.config, revision, true)
 		f.mu.Lock()
-		j.stopped = time.Now().Add(permitLife + 10*ms) // who has a permit in hand may use it
+		j.stopped = time.Now().Add(permitLife + 10*ms) // held permits can still be used
 		f.mu.Unlock()
 		f.passed(long)
 		f.mu.Lock()
@@ -356,7 +357,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 		j.sick = map[bool]string{true: "c0", false: ""}[other]
 		f.mu.Unlock()
 	case 9, 10:
-		m.stop() // its calls are made to their end, and nobody is told
+		m.stop() // its calls run to their end, but report nothing
 		f.mu.Lock()
 		f.members = slices.DeleteFunc(f.members, func(o *member) bool { return o == m })
 		f.mu.Unlock()
@@ -367,12 +368,12 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 	}
 }
 
-// leftOver looks whether any call is counted as under way that is not.
+// leftOver checks that no ended call counts as in flight.
 func (j *scopesJudge) leftOver(f *callers) {
 	for _, m := range f.members {
 		m.limiter.mu.Lock()
 		if n := m.limiter.waiting(); n > 0 || len(m.limiter.queues) > 2 || len(m.limiter.bucketEvents) > 0 {
-			f.Errorf("%d wait in %d lines, %d are to be told", n, len(m.limiter.queues), len(m.limiter.bucketEvents))
+			f.Errorf("%d wait in %d queues, %d events are pending", n, len(m.limiter.queues), len(m.limiter.bucketEvents))
 		}
 		m.limiter.mu.Unlock()
 	}
@@ -394,10 +395,10 @@ func (j *scopesJudge) leftOver(f *callers) {
 			all, _ := f.redis.ZMembers(key)
 			f.Errorf("%s holds %v", key, all)
 		case strings.Contains(key, ":p:"):
-			f.Errorf("%s is left over", key)
-		case strings.Contains(key, ":b:told"):
+			f.Errorf("%s still exists", key)
+		case strings.Contains(key, ":b:reported"):
 			if text, _ := f.redis.Get(key); len(text) > 112 && strings.TrimSpace(text[96:112]) != "0" {
-				f.Errorf("%s has %s under way", key, text[96:112])
+				f.Errorf("%s has %s in flight", key, text[96:112])
 			}
 		}
 	}

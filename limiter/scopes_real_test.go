@@ -19,8 +19,9 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// On each kind of Redis two processes keep a learned, an in-flight and a bucket policy.
-func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
+// On each kind of Redis two processes keep a reported limit, an in-flight limit and a leaky
+// bucket.
+func TestScopes_HoldOnRealRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const places, budget = 3, 100
 		config := scopedConfig(
@@ -28,7 +29,7 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 			Policy{Name: "core", Limit: budget, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
 			Policy{Name: "points", Limit: 4000, Restore: 200, Scope: "{endpoint}"},
 		)
-		config.Lease = time.Second // a new source waits for as long
+		config.Lease = time.Second // a new source waits for this time
 		config.Jitter = time.Second
 		source := servicetest.Name("scoped")
 		var mu sync.Mutex
@@ -46,7 +47,7 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 			running.Go(func() { _ = l.Run(ctx) })
 			for range 6 {
 				calling.Go(func() {
-					for range 8 { // 96 of them all
+					for range 8 { // 96 in total
 						call := Call{Endpoint: "f/d", Key: "k", Credentials: []string{"c"}}
 						p, err := l.Acquire(ctx, schemas.Low, call)
 						for err == nil && !p.Spend() {
@@ -78,7 +79,7 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 		select {
 		case <-ended:
 		case <-time.After(60 * time.Second):
-			t.Error("not all calls were made within a minute")
+			t.Error("some calls were not made within a minute")
 		}
 		stop()
 		calling.Wait()
@@ -91,16 +92,16 @@ func TestScopedPoliciesHoldOnRealRedis(t *testing.T) {
 
 var usedPerCall = regexp.MustCompile(`cmdstat_evalsha:.*usec_per_call=([0-9.]+)`)
 
-// BenchmarkScopes has Redis say how long it spends on a call for that many classes, each
-// charged to four buckets, while so many calls are under way.
+// BenchmarkScopes measures Redis' time per call with that many queues, four buckets each, and
+// that many calls in flight.
 func BenchmarkScopes(b *testing.B) {
 	for _, at := range [][2]int{{1, 0}, {8, 0}, {8, 2000}, {48, 0}} {
 		b.Run(fmt.Sprintf("%d classes, %d under way", at[0], at[1]), func(b *testing.B) {
 			rdb := servicetest.PrivateRedis(b).Client
 			config := scopedConfig(
-				Policy{Name: "ring", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
+				Policy{Name: "log", Limit: 20, Window: Window(time.Second), Scope: "{endpoint}"},
 				Policy{Name: "bucket", Limit: 100000, Restore: 100000, Unit: "points"},
-				Policy{Name: "told", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
+				Policy{Name: "reported", Limit: 1e6, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
 				Policy{Name: "places", Limit: 100000, Window: InFlight},
 			)
 			config.Lease = time.Minute

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// backRig asks the script for slots of one policy, and gives some back.
+// backRig requests slots of one policy from the script and refunds some.
 type backRig struct {
 	*testing.T
 	redis   *miniredis.Miniredis
@@ -21,8 +21,8 @@ type backRig struct {
 	limiter *Limiter
 	line    *queue
 	bucket  *bucket
-	reach   time.Duration // in which the limit must hold, for a permit may be used late
-	back    string        // what is told of a slot
+	reach   time.Duration // the limit must hold within this time, because permits can be used late
+	back    string        // kind of the refund event
 	calls   int
 }
 
@@ -48,7 +48,7 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	return r
 }
 
-// ask gives these slots back, and asks for n. Slots are moments in us.
+// ask refunds these slots and requests n. Slots are times in us.
 func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 	r.Helper()
 	r.calls++
@@ -67,9 +67,9 @@ func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 	return slots
 }
 
-// For a slot that is yet to come the ring forgot one that is in its reach until then. That
-// another was given back in between, whose call was free, must not hide it.
-func TestASlotGivenBackBeforeItsTimeBringsBackWhatWasForgottenForIt(t *testing.T) {
+// A slot in the future displaces an older slot that is still within the reach. A refund of the
+// future slot must restore the older one, even if others were refunded in between.
+func TestRefund_BeforeItsTimeRestoresSlack(t *testing.T) {
 	r := newBackRig(t, logOf(2))
 	at := time.UnixMilli(1_700_000_000_000)
 	r.ask(at, 1)
@@ -85,9 +85,8 @@ func TestASlotGivenBackBeforeItsTimeBringsBackWhatWasForgottenForIt(t *testing.T
 	}
 }
 
-// A policy holds in every window, whatever is given back of it and in whatever order: what
-// turned out to be free, and slots of which nothing was sent, before they had come and after.
-func TestAPolicyHoldsWhateverIsGivenBack(t *testing.T) {
+// A policy holds in every window under refunds in any order, before and after their slots.
+func TestRefund_NeverExceedsThePolicy(t *testing.T) {
 	paced := Policy{Name: "paced", Limit: 20, Window: Window(time.Second), Unit: "units"}
 	bursts := Policy{Name: "bursts", Limit: 20, Window: Window(time.Second), Unit: "units", Costs: map[string]int{"DELETE": 4}}
 	for _, p := range []Policy{logOf(5), paced, bursts} {
@@ -105,11 +104,11 @@ func TestAPolicyHoldsWhateverIsGivenBack(t *testing.T) {
 }
 
 func logOf(units int) Policy {
-	return Policy{Name: "ring", Limit: units, Window: Window(time.Second), Scope: "all"}
+	return Policy{Name: "log", Limit: units, Window: Window(time.Second), Scope: "all"}
 }
 
-// draw asks and gives back at random, and returns how many slots were used in all and, at
-// most, within the reach.
+// draw requests and refunds at random. It returns the number of used slots, and the maximum
+// within the reach.
 func (r *backRig) draw(seed uint64) (most, n int) {
 	chance := rand.New(rand.NewPCG(seed, 11))
 	at := time.UnixMilli(1_700_000_000_000)
@@ -117,7 +116,7 @@ func (r *backRig) draw(seed uint64) (most, n int) {
 	for range 500 {
 		at = at.Add(time.Duration(chance.IntN(1+chance.IntN(200))) * ms)
 		var back []int64
-		for range max(0, chance.IntN(12)-8) { // of the last ones, some of which are yet to come
+		for range max(0, chance.IntN(12)-8) { // of the last ones, some in the future
 			if i := len(slots) - 1 - chance.IntN(5); i >= 0 && slots[i] > at.Add(-r.reach).UnixMicro() {
 				back = append(back, slots[i])
 				slots = slices.Delete(slots, i, i+1)
@@ -133,9 +132,9 @@ func (r *backRig) draw(seed uint64) (most, n int) {
 	return mostWithin(times, r.reach-time.Microsecond), len(slots)
 }
 
-// What is given back of a bucket is there for others, as far as its bursts allow: beyond
-// these, room that was held up is gone with its time.
-func TestWhatIsGivenBackOfABucketIsThereForOthers(t *testing.T) {
+// Refunded units of a leaky bucket can be used by others, up to its burst. Room beyond that
+// expires with its time.
+func TestRefund_MakesRoomInABucket(t *testing.T) {
 	policy := Policy{Name: "bursts", Limit: 500, Window: Window(10 * time.Second), Unit: "units"}
 	for name, back := range map[string]int{"nothing": 0, "a fifth": 5} {
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +146,7 @@ func TestWhatIsGivenBackOfABucketIsThereForOthers(t *testing.T) {
 			var out []int64
 			used, n := 0, 0
 			const steps = 600
-			for range steps { // for as long as it is saturated
+			for range steps { // while it is saturated
 				at = at.Add(50 * ms)
 				var ended []int64
 				for len(out) > 0 && out[0] < at.Add(-300*ms).UnixMicro() {
@@ -161,7 +160,7 @@ func TestWhatIsGivenBackOfABucketIsThereForOthers(t *testing.T) {
 			}
 			rate := float64(used) / (steps * 0.05)
 			if rate < 44 || rate > 50 {
-				t.Errorf("a saturated bucket of 50 a second gave %.1f, %s given back", rate, name)
+				t.Errorf("a saturated bucket of 50 a second gave %.1f, %s refunded", rate, name)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ func healthyAfter(takes time.Duration) upstream {
 	return func(atUpstream) answered { return answered{status: 200, takes: takes} }
 }
 
-// share returns which part of all calls had that key.
+// share returns the share of calls with that key.
 func (f *callers) share(key string) float64 {
 	all, _ := f.since(time.Time{})
 	n := 0
@@ -26,8 +26,8 @@ func (f *callers) share(key string) float64 {
 	return float64(n) / float64(max(1, len(all)))
 }
 
-// A process that always wants more places than there are leaves others theirs.
-func TestProcessesThatAlwaysWaitForPlacesTakeTurns(t *testing.T) {
+// A process that always wants more in-flight slots than exist leaves others their share.
+func TestInFlight_ProcessesTakeTurns(t *testing.T) {
 	config := scopedConfig(Policy{Name: "places", Limit: 3, Window: InFlight})
 	inCallers(t, 1, 3, config, healthyAfter(300*ms), func(f *callers) {
 		for i, m := range f.members {
@@ -42,8 +42,8 @@ func TestProcessesThatAlwaysWaitForPlacesTakeTurns(t *testing.T) {
 	})
 }
 
-// Calls that are charged to the same, but are of different classes, take turns too.
-func TestClassesThatShareAWindowTakeTurns(t *testing.T) {
+// Queues with different keys that share a window take turns.
+func TestQueues_SharingAWindowTakeTurns(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "all", Limit: 20, Window: Window(time.Second), Scope: "all"},
 		Policy{Name: "each", Limit: 1000, Window: Window(time.Minute), Scope: "{endpoint}"},
@@ -55,14 +55,14 @@ func TestClassesThatShareAWindowTakeTurns(t *testing.T) {
 		f.passed(30 * time.Second)
 		for i := range 3 {
 			if share := f.share(fmt.Sprint(i)); share < 0.25 {
-				t.Errorf("class %d of three had %.2f of the calls", i, share)
+				t.Errorf("queue %d of three had %.2f of the calls", i, share)
 			}
 		}
 	})
 }
 
-// Who can't call yet for another reason stands in nobody's way to a free place.
-func TestNobodyIsKeptFromAPlaceByWhoWaitsForSomethingElse(t *testing.T) {
+// A call that waits for another policy does not block a free in-flight slot.
+func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "places", Limit: 3, Window: InFlight},
 		Policy{Name: "core", Limit: 5, Window: Window(10 * time.Minute), Scope: "{credential}", Reported: true, Match: Match{Endpoints: []string{"f/core"}}},
@@ -74,18 +74,18 @@ func TestNobodyIsKeptFromAPlaceByWhoWaitsForSomethingElse(t *testing.T) {
 		begun := time.Now()
 		f.wait(f.members[0], 5, schemas.High, core)
 		f.wait(f.members[1], 8, schemas.Low, Call{Endpoint: "f/other", Key: "other"})
-		for range 5 { // they ask anew
+		for range 5 { // they ask again
 			f.passed(2 * time.Second)
 			f.members[0].limiter.onWakeUp(f.members[0].limiter.name)
 		}
 		if all, _ := f.since(begun); len(all) < 210 {
-			t.Errorf("%d calls in 10 s by three places, 100 ms each", len(all))
+			t.Errorf("%d calls in 10 s with three in-flight slots, 100 ms each", len(all))
 		}
 	})
 }
 
-// Nothing of what was sent before Redis lost everything is too near to what follows.
-func TestCallsKeepApartWhenRedisLosesEverything(t *testing.T) {
+// The minimum interval also holds between calls before and after a loss of state.
+func TestMinInterval_SurvivesALossOfState(t *testing.T) {
 	config := scopedConfig(Policy{Name: "slow", MinInterval: &MinInterval{Min: 3 * time.Second}})
 	inCallers(t, 1, 2, config, healthyAfter(20*ms), func(f *callers) {
 		for _, m := range f.members {
@@ -107,9 +107,9 @@ func TestCallsKeepApartWhenRedisLosesEverything(t *testing.T) {
 	})
 }
 
-// What the answers of calls tell that were sent before the loss is not believed: how much
-// was used since they were made is forgotten.
-func TestAnswersFromBeforeALossTellNothing(t *testing.T) {
+// Responses to calls from before a loss are ignored, because the units used since then are
+// unknown.
+func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 	window := &fixedWindow{limit: 60, length: time.Minute}
 	n := 0
 	answers := func(c atUpstream) answered {
@@ -129,14 +129,14 @@ func TestAnswersFromBeforeALossTellNothing(t *testing.T) {
 		f.passed(5200 * ms)
 		f.flushed()
 		f.passed(20 * time.Second)
-		if _, refused := f.since(time.Time{}); refused > 2 { // one that finds out
+		if _, refused := f.since(time.Time{}); refused > 2 { // one call that learns the value
 			t.Errorf("%d calls were refused", refused)
 		}
 	})
 }
 
-// Where the end that is told is always a window away, a slow answer passes for no new window.
-func TestASlowAnswerOpensNoWindowWhereTheEndMovesOn(t *testing.T) {
+// If the reported end is always one window away, a slow response does not open a new window.
+func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		var log []time.Time
 		n := 0
@@ -168,10 +168,10 @@ func TestASlowAnswerOpensNoWindowWhereTheEndMovesOn(t *testing.T) {
 	})
 }
 
-// A slot that is given back before it has come makes no room before that.
-func TestASlotGivenBackAheadOfItsTimeMakesNoRoomSooner(t *testing.T) {
+// A refund of a future slot makes no room before its time.
+func TestRefund_MakesNoRoomBeforeItsTime(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
-		config := scopedConfig(Policy{Name: "ring", Limit: 8, Window: Window(time.Second), Scope: "all"})
+		config := scopedConfig(Policy{Name: "log", Limit: 8, Window: Window(time.Second), Scope: "all"})
 		inCallers(t, seed, 2, config, healthyAfter(5*ms), func(f *callers) {
 			for _, m := range f.members {
 				for _, credential := range names(2) {
@@ -201,8 +201,8 @@ func TestASlotGivenBackAheadOfItsTimeMakesNoRoomSooner(t *testing.T) {
 	})
 }
 
-// What a call costs more than it was thought to is charged, in a short window too.
-func TestWhatACallCostsMoreThanThoughtIsCharged(t *testing.T) {
+// Units above the estimate are charged, in short windows too.
+func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 	var used []time.Time
 	answers := func(c atUpstream) answered {
 		for range 3 {
@@ -216,15 +216,14 @@ func TestWhatACallCostsMoreThanThoughtIsCharged(t *testing.T) {
 			f.wait(m, 2, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 		}
 		f.passed(time.Minute)
-		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // who is under way
+		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // calls in flight
 			t.Errorf("%d points within the window", most)
 		}
 	})
 }
 
-// A limit that changes while it runs makes no room for a second burst, though its bucket
-// becomes one of another kind.
-func TestALimitThatChangesItsKindMakesNoSecondBurst(t *testing.T) {
+// A limit that changes its kind while freshet runs allows no second burst.
+func TestScopes_ChangedKindAllowsNoSecondBurst(t *testing.T) {
 	config := scopedConfig(Policy{Name: "w", Limit: 200, Target: 90, Window: Window(5 * time.Second), Scope: "all"})
 	inCallers(t, 1, 2, config, healthyAfter(5*ms), func(f *callers) {
 		for _, m := range f.members {
@@ -249,7 +248,7 @@ func TestALimitThatChangesItsKindMakesNoSecondBurst(t *testing.T) {
 	})
 }
 
-// put has all processes keep to another quota.
+// put sets the quota of all processes.
 func (f *callers) put(config Config, revision int64, stopped bool) {
 	f.Helper()
 	q, err := NewQuota(config)
@@ -269,8 +268,8 @@ func (f *callers) put(config Config, revision int64, stopped bool) {
 	}
 }
 
-// A process that begins anew under its old name knows its calls from those of before.
-func TestAProcessThatComesBackTakesNobodysPlace(t *testing.T) {
+// A process that restarts with its old name does not take over the calls of its predecessor.
+func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 	flying, most := 0, 0
 	answers := func(atUpstream) answered {
 		flying++
@@ -284,20 +283,20 @@ func TestAProcessThatComesBackTakesNobodysPlace(t *testing.T) {
 		for range 8 {
 			m := f.members[0]
 			m.stop()
-			f.members = nil // the next has the same name
+			f.members = nil // the next process has the same name
 			f.wait(f.begin(), 1, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 			f.passed(500 * ms)
 		}
 		f.passed(10 * time.Second)
 		if most := read(f, &most); most > 4 {
-			t.Errorf("%d calls under way at once", most)
+			t.Errorf("got %d calls in flight at once", most)
 		}
 	})
 }
 
-// A permit that is released when nobody waits gives its place back at once, and what is
-// told twice of a call is told once.
-func TestAPermitThatIsReleasedOrEndedTwiceCountsOnce(t *testing.T) {
+// A permit released without waiters frees its in-flight slot at once, and a second report of
+// its end has no effect.
+func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "places", Limit: 1, Window: InFlight},
 		Policy{Name: "bucket", Limit: 100, Restore: 0.1, Scope: "all", FreeStatuses: []int{304}},
@@ -316,10 +315,10 @@ func TestAPermitThatIsReleasedOrEndedTwiceCountsOnce(t *testing.T) {
 			p, err := l.Acquire(ctx, schemas.Low, Call{Endpoint: "f/d"})
 			cancel()
 			if err != nil {
-				f.Fatal("the place is not free:", err)
+				f.Fatal("the in-flight slot is not free:", err)
 			}
 			elapse(time.Millisecond)
-			l.wake() // the line is forgotten
+			l.wake() // the queue is removed
 			elapse(time.Millisecond)
 			p.Release()
 			elapse(500 * ms)
@@ -336,7 +335,7 @@ func TestAPermitThatIsReleasedOrEndedTwiceCountsOnce(t *testing.T) {
 		}
 		elapse(time.Second)
 		if got := before - left(); got < 9 || got > 11 {
-			t.Errorf("%d units were used of ten calls and ten free ones", got)
+			t.Errorf("got %d units for ten calls and ten free ones", got)
 		}
 	})
 }

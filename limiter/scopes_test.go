@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// fixedWindow is an upstream's: it begins with its first call.
+// fixedWindow is an upstream's window, which begins with its first call.
 type fixedWindow struct {
 	limit  int
 	length time.Duration
@@ -18,7 +18,7 @@ type fixedWindow struct {
 	ends   time.Time
 }
 
-// take reports whether a call is allowed, and what is left until when.
+// take reports whether a call is allowed, and updates the remaining units and the end.
 func (w *fixedWindow) take(at time.Time, units int) bool {
 	if !at.Before(w.ends) {
 		w.used, w.ends = 0, at.Add(w.length)
@@ -42,9 +42,9 @@ func scopedConfig(policies ...Policy) Config {
 	return Config{Jitter: 10 * ms, Lease: 10 * time.Second, Policies: policies, Breakers: map[string]string{"credential": "{credential}"}}
 }
 
-// What an upstream announces is used up, and nothing beyond, though answers come late and
-// out of order and somebody else uses the same budget.
-func TestWhatIsLearnedIsUsedUpWithoutARefusal(t *testing.T) {
+// A reported limit is used up and never exceeded, though responses are late and out of order
+// and another client uses the same budget.
+func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 	eachSeed(t, 2, func(t *testing.T, seed uint64) {
 		windows := map[string]*fixedWindow{}
 		others := 0
@@ -76,7 +76,7 @@ func TestWhatIsLearnedIsUsedUpWithoutARefusal(t *testing.T) {
 			}
 			f.passed(2 * time.Minute)
 			calls, refused := f.since(start)
-			// What others have used since the last answer can't be known.
+			// Units used by others since the last response are unknown.
 			if most := 2 * 200 * 6; refused > others/6 || len(calls)+others < most*95/100 {
 				t.Errorf("%d calls of ours and %d of others, of %d, %d refused", len(calls), others, most, refused)
 			}
@@ -84,9 +84,9 @@ func TestWhatIsLearnedIsUsedUpWithoutARefusal(t *testing.T) {
 	})
 }
 
-// Never more than three are under way anywhere, all three are used, and those of a crashed
-// process are free again when their lease ends.
-func TestPlacesInFlightAreNeverTooManyAndComeBack(t *testing.T) {
+// Never more than three calls are in flight, all three slots are used, and slots of a crashed
+// process are free after their lease.
+func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		flying, most := 0, 0
 		answers := func(c atUpstream) answered {
@@ -102,10 +102,10 @@ func TestPlacesInFlightAreNeverTooManyAndComeBack(t *testing.T) {
 			}
 			f.passed(30 * time.Second)
 			all, refused := f.since(time.Now().Add(-15 * time.Second))
-			if refused > 0 || len(all) < 3*15*85/70 { // 700 ms a call, and the way
+			if refused > 0 || len(all) < 3*15*85/70 { // 700 ms per call, and the network
 				t.Errorf("%d calls in 15 s, %d refused, %d at once", len(all), refused, read(f, &most))
 			}
-			f.members[0].end() // nobody tells Redis that its calls have ended
+			f.members[0].end() // the ends of its calls are never reported
 			crashed := time.Now()
 			f.passed(11 * time.Second)
 			back := time.Now()
@@ -118,8 +118,8 @@ func TestPlacesInFlightAreNeverTooManyAndComeBack(t *testing.T) {
 	})
 }
 
-// A bucket's units are used as they are restored, at what calls really cost.
-func TestABucketIsUsedAtWhatCallsReallyCost(t *testing.T) {
+// A leaky bucket is used as it drains, at actual costs.
+func TestLeakyBucket_ChargesActualCosts(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		level, at, used := 1000.0, time.Time{}, 0.0
 		answers := func(c atUpstream) answered {
@@ -157,8 +157,8 @@ func TestABucketIsUsedAtWhatCallsReallyCost(t *testing.T) {
 	})
 }
 
-// Windows of an endpoint hold for each by itself, and calls keep their distance.
-func TestEachEndpointHasItsWindowAndCallsKeepApart(t *testing.T) {
+// Each endpoint has its own window, and calls keep their minimum interval.
+func TestScopes_EndpointWindowsAndMinInterval(t *testing.T) {
 	arrivals := map[string][]time.Time{}
 	answers := func(c atUpstream) answered {
 		arrivals[c.call.Endpoint] = append(arrivals[c.call.Endpoint], c.at)
@@ -186,16 +186,16 @@ func TestEachEndpointHasItsWindowAndCallsKeepApart(t *testing.T) {
 		gaps := arrivals["f/c"]
 		for i := 1; i < len(gaps); i++ {
 			if gap := gaps[i].Sub(gaps[i-1]); gap < 600*ms || gap > 2100*ms {
-				t.Errorf("a gap of %v", gap)
+				t.Errorf("got an interval of %v", gap)
 			}
 		}
 		if n := len(gaps); n < 44 || n > 56 {
-			t.Errorf("%d calls in a minute, apart by 1.2 s on the average", n)
+			t.Errorf("got %d calls in a minute, with an average interval of 1.2 s", n)
 		}
 	})
 }
 
-// mostWithin returns the greatest number of moments within any window of that length.
+// mostWithin returns the maximum number of times within any window of that length.
 func mostWithin(all []time.Time, window time.Duration) (most int) {
 	first := 0
 	for i, at := range all {
@@ -207,9 +207,9 @@ func mostWithin(all []time.Time, window time.Duration) (most int) {
 	return most
 }
 
-// A credential that is refused is stopped alone, probed seldom, and used again as soon as
-// it is well or changed.
-func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
+// A refused credential's breaker stops only that credential. It is probed seldom, and used
+// again once it succeeds or has changed.
+func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	bad := map[string]bool{"c1": true}
 	used := map[string]int{}
 	answers := func(c atUpstream) answered {
@@ -254,7 +254,7 @@ func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
 		bad["c1"] = false
 		f.mu.Unlock()
 		if first["c1"] > 5 || first["c0"] < 1100 {
-			t.Errorf("while one is refused: %v", first)
+			t.Errorf("while one is refused: got calls %v", first)
 		}
 		f.members[1].limiter.CloseCredentialBreaker("c1")
 		f.passed(2 * time.Second)
@@ -265,14 +265,13 @@ func TestARefusedCredentialIsStoppedAlone(t *testing.T) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if used["c1"] < 180 || used["c0"] < 180 {
-			t.Errorf("when it is well again: %v", used)
+			t.Errorf("after it succeeds again: got calls %v", used)
 		}
 	})
 }
 
-// In a tie the candidate with more left would win each time, and the refused one would
-// never be probed.
-func TestHaltedCredential_IsProbedUnderAQuotaWithoutScope(t *testing.T) {
+// If ties went to the candidate with more units left, the refused one would never be probed.
+func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	bad, used := true, map[string]int{}
 	answers := func(c atUpstream) answered {
 		used[c.credential]++
@@ -320,8 +319,8 @@ func TestHaltedCredential_IsProbedUnderAQuotaWithoutScope(t *testing.T) {
 	})
 }
 
-// When Redis has lost everything, no bound is exceeded by what was sent before.
-func TestNothingIsExceededWhenRedisLosesEverything(t *testing.T) {
+// After a loss of state no limit is exceeded together with earlier calls.
+func TestScopes_LossOfStateExceedsNothing(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		flying, most := 0, 0
 		var all []time.Time
@@ -338,7 +337,7 @@ func TestNothingIsExceededWhenRedisLosesEverything(t *testing.T) {
 		config := scopedConfig(
 			Policy{Name: "core", Limit: 50, Window: Window(10 * time.Second), Reported: true},
 			Policy{Name: "places", Limit: 8, Window: InFlight, Lease: 12 * time.Second},
-			Policy{Name: "ring", Limit: 6, Window: Window(time.Second), Scope: "{endpoint}"},
+			Policy{Name: "log", Limit: 6, Window: Window(time.Second), Scope: "{endpoint}"},
 		)
 		inCallers(t, seed, 3, config, answers, func(f *callers) {
 			for _, m := range f.members {
@@ -358,9 +357,9 @@ func TestNothingIsExceededWhenRedisLosesEverything(t *testing.T) {
 	})
 }
 
-// By which name the upstream knows a budget is learned, and the endpoints that share it
-// are charged to it together.
-func TestABudgetIsKnownByTheNameThatAnswersGiveIt(t *testing.T) {
+// The upstream's name of a budget is learned, and the endpoints that share it are charged
+// together.
+func TestResource_UsesTheReportedName(t *testing.T) {
 	window := &fixedWindow{limit: 20, length: 5 * time.Second}
 	answers := func(c atUpstream) answered {
 		ok := window.take(c.at, 1)
@@ -383,8 +382,8 @@ func TestABudgetIsKnownByTheNameThatAnswersGiveIt(t *testing.T) {
 	})
 }
 
-// Only answers of the statuses that count are charged to an error budget.
-func TestAnErrorBudgetIsChargedByWhatIsAnswered(t *testing.T) {
+// Only responses with counted statuses are charged to an error budget.
+func TestErrorBudget_ChargesByStatus(t *testing.T) {
 	status := 200
 	answers := func(atUpstream) answered { return answered{status: status, takes: 50 * ms} }
 	config := scopedConfig(
@@ -399,7 +398,7 @@ func TestAnErrorBudgetIsChargedByWhatIsAnswered(t *testing.T) {
 		well := time.Now()
 		f.passed(time.Minute)
 		if calls, _ := f.since(well); len(calls) < 10*60*95/100 {
-			t.Errorf("%d calls in a minute that all were answered well", len(calls))
+			t.Errorf("got %d calls in a minute with only successes", len(calls))
 		}
 		f.mu.Lock()
 		status = 403
@@ -407,13 +406,13 @@ func TestAnErrorBudgetIsChargedByWhatIsAnswered(t *testing.T) {
 		ill := time.Now()
 		f.passed(time.Minute)
 		if calls, _ := f.since(ill); len(calls) > 100+12 || len(calls) < 50 {
-			t.Errorf("%d calls in a minute that were answered 403", len(calls))
+			t.Errorf("got %d calls in a minute with 403", len(calls))
 		}
 	})
 }
 
-// HIGH goes before LOW wherever they are charged to the same, and has what is kept for it.
-func TestHighGoesBeforeLowInABucket(t *testing.T) {
+// HIGH goes before LOW in every bucket, and has its reserve.
+func TestScopes_HighGoesBeforeLow(t *testing.T) {
 	answers := func(atUpstream) answered { return answered{status: 200, takes: 50 * ms} }
 	config := scopedConfig(Policy{Name: "leak", Limit: 40, Restore: 10, Scope: "{credential}", HighReserve: Reserve{Calls: 10}})
 	inCallers(t, 1, 2, config, answers, func(f *callers) {
@@ -422,18 +421,18 @@ func TestHighGoesBeforeLowInABucket(t *testing.T) {
 		}
 		f.passed(30 * time.Second)
 		begun := time.Now()
-		for range 10 { // at once, though LOW wants all that there is
+		for range 10 { // at once, though LOW wants everything
 			f.one(f.members[0], schemas.High, Call{Endpoint: "f/d", Key: "k"})
 		}
 		if took := time.Since(begun); took > 2*time.Second {
-			t.Errorf("ten of HIGH took %v", took)
+			t.Errorf("ten HIGH calls took %v", took)
 		}
 	})
 }
 
-// A crowd that comes at once after a window's end finds no more than the window has, of two
-// learned policies together.
-func TestACrowdFindsNoMoreThanIsLearned(t *testing.T) {
+// Many callers that arrive at the end of a window use no more than the next window has, with
+// two reported limits together.
+func TestReported_ManyWaitersKeepTheLimit(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		burst, daily := &fixedWindow{limit: 100, length: 15 * time.Second}, &fixedWindow{limit: 10000, length: 6 * time.Hour}
 		seconds := func(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }

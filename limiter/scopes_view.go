@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// ScopeView is what one policy has left for one value of its scope, or that something is
-// halted alone.
+// ScopeView is the state of one policy, or of one scope breaker, for one value of its scope.
 type ScopeView struct {
 	Policy string `json:"policy"`
 	Scope  string `json:"scope"`
-	// Remaining are units that may be used now; nil: no answer has told yet. UnderWay are those of
-	// calls that have not ended.
+	// Remaining are the units that can be used now; nil means that no response has reported it
+	// yet. InFlight are the units of calls that have not ended.
 	Remaining *int64 `json:"remaining,omitempty"`
 	InFlight  int64  `json:"inFlight"`
-	// Until is when there is more, or when what is halted is probed.
+	// Until is when more units are available, or when an open breaker is probed.
 	Until       *time.Time `json:"until,omitempty"`
 	BreakerOpen bool       `json:"breakerOpen,omitempty"`
 	At          time.Time  `json:"at"`
 }
 
-// bucketSnapshot is what the script said last of a bucket, and when.
+// bucketSnapshot is the last known state of a bucket.
 type bucketSnapshot struct {
 	bucket *bucket
 	state  bucketState
@@ -29,13 +28,14 @@ type bucketSnapshot struct {
 }
 
 const (
-	// maxShownBuckets bounds the buckets that a process shows, and shownFor how long.
+	// maxShownBuckets is the number of buckets per report, bucketViewTTL how long each is
+	// shown.
 	maxShownBuckets = 64
 	bucketViewTTL   = 10 * time.Minute
 )
 
-// noteBuckets notes what the script said of the buckets, for the live view: of those that
-// have a bounded number of values. The caller holds l.mu.
+// noteBuckets records the bucket states of a reply for the view, except policies with
+// a scope of unbounded size (such as {key}). The caller holds l.mu.
 func (l *Limiter) noteBuckets(a answer) {
 	for b, state := range a.states {
 		if l.quota.scoped[b.policyIndex].kind == breakerKind {
@@ -66,21 +66,21 @@ func (l *Limiter) forgetBuckets(now time.Time) {
 	}
 }
 
-// hasFewBuckets reports whether the section's buckets are few.
+// hasFewBuckets reports whether the scope has a bounded number of values.
 func (s scopedPolicy) hasFewBuckets() bool {
 	return !slices.ContainsFunc(s.scope.names, func(name string) bool {
 		return !slices.Contains([]string{"credential", "endpoint", "facet", "method", "resource"}, name)
 	})
 }
 
-// scopeViews returns what this process knows of the buckets. The caller holds l.mu.
+// scopeViews returns the recorded bucket states. The caller holds l.mu.
 func (l *Limiter) scopeViews(now time.Time) []ScopeView {
 	l.forgetBuckets(now)
 	var all []ScopeView
 	for _, b := range l.states {
 		s := l.quota.scoped[b.bucket.policyIndex]
 		if s.kind == breakerKind && b.state.remaining > 0 || s.kind == minIntervalKind {
-			continue // nothing to see
+			continue // closed breakers and intervals are not shown
 		}
 		v := ScopeView{Policy: s.policy.Name, Scope: b.bucket.value, InFlight: b.state.inFlight, At: time.UnixMicro(l.clock.at(b.at)).UTC()}
 		v.BreakerOpen = s.kind == breakerKind
@@ -106,7 +106,7 @@ func sortScopes(all []ScopeView) {
 	})
 }
 
-// mergeScopes keeps of what the processes tell the newest.
+// mergeScopes returns the newest state of each bucket from all reports.
 func mergeScopes(processes []ProcessView) []ScopeView {
 	newest := map[[2]string]ScopeView{}
 	for _, p := range processes {

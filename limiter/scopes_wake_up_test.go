@@ -6,37 +6,37 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// wakesTold hears who is told that it may have a place.
-type wakesTold struct {
+// wakeUpRecorder records the processes named on the wake-up channel.
+type wakeUpRecorder struct {
 	redis *miniredis.Miniredis
 	names []string
-	heard chan struct{}
+	received chan struct{}
 }
 
-const wakesHeard = "heard"
+const syncChannel = "received"
 
-func newWakesTold(t *testing.T, m *miniredis.Miniredis) *wakesTold {
-	w := &wakesTold{redis: m, heard: make(chan struct{})}
-	line := m.NewSubscriber()
-	line.Subscribe(wakeUpChannel("s"))
-	line.Subscribe(wakesHeard)
+func newWakeUpRecorder(t *testing.T, m *miniredis.Miniredis) *wakeUpRecorder {
+	w := &wakeUpRecorder{redis: m, received: make(chan struct{})}
+	subscriber := m.NewSubscriber()
+	subscriber.Subscribe(wakeUpChannel("s"))
+	subscriber.Subscribe(syncChannel)
 	go func() {
-		for message := range line.Messages() {
-			if message.Channel == wakesHeard {
-				w.heard <- struct{}{}
+		for message := range subscriber.Messages() {
+			if message.Channel == syncChannel {
+				w.received <- struct{}{}
 				continue
 			}
 			w.names = append(w.names, message.Message)
 		}
 	}()
-	t.Cleanup(line.Close)
+	t.Cleanup(subscriber.Close)
 	return w
 }
 
-// take returns who was told since it was asked last.
-func (w *wakesTold) take() []string {
-	w.redis.Publish(wakesHeard, "")
-	<-w.heard // all before that were heard too
+// take returns the processes named since the last call.
+func (w *wakeUpRecorder) take() []string {
+	w.redis.Publish(syncChannel, "")
+	<-w.received // all earlier messages were received too
 	names := w.names
 	w.names = nil
 	return names

@@ -14,49 +14,51 @@ import (
 	"github.com/freshet/freshet/lua/eval"
 )
 
-// acquireFunc asks Redis for slots, once.
+// acquireFunc makes one call to Redis for slots.
 type acquireFunc func(ctx context.Context, d demand) (grant, error)
 
-// demand is what one call to Redis asks for, and tells.
+// demand is the content of one call to Redis: the slots wanted and the events to apply.
 type demand struct {
 	high, low int
-	hasEvents bool   // there is something to tell
-	events    string // what it is, as the script takes it
+	hasEvents bool   // there are events to send
+	events    string // encoded for the script (ARGV[7])
 	terms     terms
 
-	queues       []queueDemand // of a source with buckets
-	bucketEvents []bucketEvent // to be told of them
-	tickets      string        // what the tickets of this call begin with
+	queues       []queueDemand // for sources with buckets
+	bucketEvents []bucketEvent // for ARGV[9]
+	tickets      string        // prefix of the tickets of this call
 	process      string
 }
 
-// needed reports whether there is a reason to call.
+// needed reports whether the call has any content.
 func (d demand) needed() bool { return d.wantsSlots() || d.hasEvents }
 
-// wantsSlots reports whether it asks for slots.
+// wantsSlots reports whether the demand asks for slots.
 func (d demand) wantsSlots() bool { return d.high > 0 || d.low > 0 || len(d.queues) > 0 }
 
-// terms is a quota as the script takes it.
+// terms is the quota, encoded for the script.
 type terms struct {
 	text, name         string
-	midnights, rateCap string // midnights go along when they are asked for
+	midnights, rateCap string // midnights are sent only if the script asks for them
 }
 
-// grant is what it answers: waits until the slots, from Redis' now, and in how
-// long to come back for what was refused (0: nothing was), and by whom. While a
-// probing stop is in force, by whom is whyProbing, though nothing was refused.
+// grant is the script's reply. It has the waits from Redis' now until each slot. For a lane
+// that did not get all its slots it also has the time until the next call, and the reason.
+// While the circuit breaker is open the reason is refusedByBreaker even if nothing was
+// rejected.
 type grant struct {
 	high, low               []time.Duration
 	backHigh, backLow       time.Duration
 	refusalHigh, refusalLow refusal
-	now                     int64 // Redis' clock in us
+	now                     int64 // Redis' clock, in us
 	used                    int64 // calls of the day
 
-	queues []queueGrant // in the order of the demand's
+	queues []queueGrant // in the order of demand.queues
 	states map[*bucket]bucketState
 }
 
-// refusal is what refused demand: a section of the quota, or one of these.
+// refusal is why slots were rejected: the number of a section of the quota, or one of the
+// constants below.
 type refusal int
 
 const (
@@ -70,20 +72,22 @@ const (
 )
 
 const (
-	// redisTimeout bounds one call to Redis: a stopped one is noticed in time.
+	// redisTimeout is the timeout of one call to Redis, short enough to notice a hanging
+	// server.
 	redisTimeout = 150 * time.Millisecond
-	// maxSlotsPerCall bounds the slots of one call, and with it the script's time.
+	// maxSlotsPerCall limits the slots of one call, and so the script's run time.
 	maxSlotsPerCall = 1000
 )
 
-// digits writes numbers as the script takes them.
+// digits appends numbers in the fixed width that the script expects.
 func digits(out *strings.Builder, numbers ...int64) {
 	for _, n := range numbers {
 		fmt.Fprintf(out, "%16d", n)
 	}
 }
 
-// encode returns the quota as the script takes it.
+// encode returns the quota as text for the script, and its name: a prefix of the SHA-1 of the
+// text.
 func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 	var out strings.Builder
 	digits(&out, revision)
@@ -115,7 +119,7 @@ func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 	return out.String(), hex.EncodeToString(sum[:13])
 }
 
-// sectionNames names the policies in the order of their sections.
+// sectionNames returns the policy name of each section.
 func (q Quota) sectionNames() []string {
 	var names []string
 	for _, l := range q.partitioned {
@@ -135,7 +139,7 @@ func (q Quota) sectionNames() []string {
 	return names
 }
 
-// refusalText says in a word what refused demand.
+// refusalText returns the reason as text for reports.
 func (q Quota) refusalText(w refusal) string {
 	switch w {
 	case notRefused:
@@ -161,7 +165,7 @@ func (q Quota) refusalText(w refusal) string {
 
 func stateKey(source string) string { return "quota:{" + source + "}:state" }
 
-// script returns the asker that runs limiter_acquire.
+// script returns an acquireFunc that runs limiter_acquire.
 func script(source string, rdb redis.UniversalClient) acquireFunc {
 	key := stateKey(source)
 	return func(ctx context.Context, d demand) (grant, error) {
@@ -169,7 +173,7 @@ func script(source string, rdb redis.UniversalClient) acquireFunc {
 		defer cancel()
 		call, of := d.call(key, source)
 		reply, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
-		if err == nil && len(reply) == 1 && d.terms.midnights != "" { // a day begins
+		if err == nil && len(reply) == 1 && d.terms.midnights != "" { // the script needs the midnights
 			call.Args[4] = d.terms.midnights
 			reply, err = eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
 		}
@@ -183,7 +187,7 @@ func script(source string, rdb redis.UniversalClient) acquireFunc {
 	}
 }
 
-// call returns the run of the script for a demand.
+// call returns the arguments of limiter_acquire for a demand.
 func (d demand) call(key, source string) (eval.Call, scopeArgs) {
 	args := append(make([]any, 0, 13), d.high, d.low, d.terms.text, d.terms.name, "")
 	if len(d.queues)+len(d.bucketEvents) > 0 {
@@ -200,12 +204,13 @@ func (d demand) call(key, source string) (eval.Call, scopeArgs) {
 	return eval.Call{Key: key, Args: args}, scopeArgs{}
 }
 
-// wakeUpChannel is the channel on which a process is told that it may have a place.
+// wakeUpChannel is the Pub/Sub channel on which the script names the process that can take a
+// free in-flight slot.
 func wakeUpChannel(source string) string { return "quota:{" + source + "}:wakes" }
 
 func decodeGrant(reply []int64) (grant, error) {
 	bad := func() (grant, error) {
-		return grant{}, fmt.Errorf("limiter_acquire returned %v, which does not add up", reply)
+		return grant{}, fmt.Errorf("limiter_acquire returned a malformed reply: %v", reply)
 	}
 	if len(reply) < 4 || len(reply)%3 == 0 || len(reply) == 5 || reply[0] < 0 || reply[1] < 0 || reply[0]+reply[1] > 2*maxSlotsPerCall {
 		return bad()
@@ -213,7 +218,7 @@ func decodeGrant(reply []int64) (grant, error) {
 	total := reply[0] + reply[1]
 	g := grant{now: reply[2], used: reply[3]}
 	runs := reply[4:]
-	if len(runs)%3 == 1 { // something was refused
+	if len(runs)%3 == 1 { // something was rejected
 		var refused []int64
 		runs, refused = runs[:len(runs)-4], runs[len(runs)-4:]
 		g.backHigh, g.backLow = micros(refused[0]), micros(refused[1])

@@ -8,49 +8,48 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Share is how many calls a lane may make in a second as it stands now: 0 while no call is
-// made at all, infinite where nothing but the number of calls in flight bounds it.
+// Share is the current maximum rate of one lane. PerSecond is 0 while no calls are sent, and
+// infinite if only a limit on calls in flight applies.
 type Share struct {
 	PerSecond float64
-	// Bounds are what it is bounded by, as if there were no brake or stop: the windows, the
-	// hour's rate cap and the day, those that there are.
+	// Bounds are the limits that apply: windows, the hour's rate cap and the day. They ignore
+	// backoff, an open breaker and an emergency stop.
 	Bounds []Bound
 }
 
-// BoundKind says what bounds a lane.
+// BoundKind is the kind of a Bound.
 type BoundKind int
 
 // The kinds of bounds.
 const (
-	ByWindow  BoundKind = iota // its share of a policy's window
-	ByRateCap                  // LOW's rate cap at this hour
-	ByDay                      // what the day has left, spread over the rest of it
+	ByWindow  BoundKind = iota // the lane's share of a window
+	ByRateCap                  // LOW's rate cap of the current hour
+	ByDay                      // the rest of the day's calls, spread over the rest of the day
 )
 
-// Bound is one of the things that bound a lane, in calls a second.
+// Bound is one limit of a lane, in calls per second.
 type Bound struct {
 	Kind      BoundKind
-	Policy    string // its name; empty for a rate cap
+	Policy    string // empty for a rate cap
 	PerSecond float64
-	// Reserved is what HIGH alone may use besides.
+	// Reserved is the additional rate that only HIGH can use.
 	Reserved float64
 }
 
-// LowPerSecond returns how many calls LOW may make in a second as it stands now: by its
-// share of each window, by the hour's rate cap and by what is left of the day. It is 0
-// while no call is made at all.
+// LowPerSecond returns the current maximum rate of LOW: the lowest of its shares of the
+// windows, the hour's rate cap and the rest of the day. It is 0 while no calls are sent.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
-// HighPerSecond returns how many calls HIGH may make in a second by the windows of the quota in
-// force; infinite where none bounds it. A day, a brake and a stop do not count.
+// HighPerSecond returns the maximum rate of HIGH by the windows of the quota, or +Inf if there
+// is none. It ignores days, backoff and stops.
 func (l *Limiter) HighPerSecond() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.quota.highPerSecond()
 }
 
-// maxRateWindow is the longest window that counts for a rate: calls use up a longer one at the
-// rate of the others. It counts where there is no other.
+// maxRateWindow is the longest window that determines a rate. A longer window limits the sum of
+// calls, not the rate; it is used only if there is no shorter one.
 const maxRateWindow = time.Minute
 
 func (q Quota) highPerSecond() float64 {
@@ -71,7 +70,7 @@ func (q Quota) highPerSecond() float64 {
 	return short
 }
 
-// LowReserve returns how many calls a second the quota in force keeps for LOW; 0: none.
+// LowReserve returns the calls per second that are reserved for LOW, or 0.
 func (l *Limiter) LowReserve() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +83,8 @@ func (l *Limiter) LowReserve() float64 {
 	return reserve
 }
 
-// share returns what a lane may do. The day bounds HIGH only when nothing is left of it: it
-// may use all of it at any time.
+// share returns the current maximum rate of a lane. HIGH is not paced over a day: the day
+// limits it only once it is used up.
 func (q Quota) share(lane schemas.Lane, v View) Share {
 	var s Share
 	low := lane == schemas.Low
@@ -123,8 +122,8 @@ func (q Quota) share(lane schemas.Lane, v View) Share {
 	return s
 }
 
-// calls returns how many calls, over all values of the policy's scope, a unit of what it
-// allows comes to.
+// calls returns the number of calls that one unit of the policy stands for, over all values of
+// its scope.
 func (q Quota) calls(b PolicyBound) float64 {
 	for _, s := range q.scoped {
 		if s.policy.Name == b.Name {

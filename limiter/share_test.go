@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestLowMayUseWhatTheNarrowestPolicyLeavesIt(t *testing.T) {
+func TestShare_LowUsesTheNarrowestPolicy(t *testing.T) {
 	quota := func(rateCaps ...RateCap) Quota {
 		q, err := NewQuota(Config{
 			Jitter: 10 * time.Millisecond, LowRateCaps: rateCaps,
@@ -52,7 +52,7 @@ func TestLowMayUseWhatTheNarrowestPolicyLeavesIt(t *testing.T) {
 	}
 }
 
-func TestWhatBoundsALaneIsToldWithWhatItComesTo(t *testing.T) {
+func TestShare_NamesEachBound(t *testing.T) {
 	q, err := NewQuota(Config{
 		Jitter: 10 * time.Millisecond, LowRateCaps: []RateCap{{From: 19, To: 24, Rate: 150}},
 		Policies: []Policy{

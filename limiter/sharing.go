@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// What the processes of a source tell each other besides what the script writes: by which
-// names the upstream knows its budgets, and who may have a place now.
+// The processes of a source share two more things through Redis: the upstream's names for its
+// budgets, and which process can take a free in-flight slot.
 
-// setResource has those who wait stand in the line of the name that was learned for what their
-// endpoint is charged to. The caller holds l.mu.
+// setResource records the upstream's name for the budget of an endpoint, and moves the
+// endpoint's waiters to the queue of that budget. The caller holds l.mu.
 func (l *Limiter) setResource(endpoint, resource string) {
 	l.resources[endpoint] = resource
 	for _, q := range slices.Clone(l.queues) {
@@ -32,11 +32,10 @@ func (l *Limiter) setResource(endpoint, resource string) {
 
 func resourcesKey(source string) string { return "quota:{" + source + "}:names" }
 
-// resourcesTTL is how long a name that nobody meets any more is kept.
+// resourcesTTL is how long a name is kept after its last use.
 const resourcesTTL = 24 * time.Hour
 
-// syncResources shares with the other processes by which names the upstream knows what endpoints
-// are charged to.
+// syncResources exchanges the names of budgets with the other processes.
 func (f *follower) syncResources(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()
@@ -58,7 +57,7 @@ func (f *follower) syncResources(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
-		l.newResources = append(tell, l.newResources...) // told again in a second
+		l.newResources = append(tell, l.newResources...) // sent again a second later
 		return
 	}
 	for endpoint, resource := range all.Val() {
@@ -68,8 +67,8 @@ func (f *follower) syncResources(ctx context.Context) {
 	}
 }
 
-// subscribeWakeUps has this process ask at once when it is told that it may have a place, until ctx
-// ends.
+// subscribeWakeUps retries the queues when Redis reports a free in-flight slot for this
+// process. It returns when ctx ends.
 func (l *Limiter) subscribeWakeUps(ctx context.Context) {
 	l.mu.Lock()
 	places := slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })
@@ -93,7 +92,7 @@ func (l *Limiter) subscribeWakeUps(ctx context.Context) {
 	}
 }
 
-// onWakeUp is told which process may have a place.
+// onWakeUp handles one message of the wake-up channel: the name of a process.
 func (l *Limiter) onWakeUp(name string) {
 	if name != l.name {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// usageDouble keeps the counts of the test.
+// usageDouble is a fake Usage.
 type usageDouble struct {
 	mu    sync.Mutex
 	kept  Count
@@ -54,7 +54,7 @@ func (u *usageDouble) fail(err error) {
 	u.err = err
 }
 
-// counting answers as Redis does that has lost the day's count until it is told.
+// counting replies like a Redis that has lost the day's count, until it receives it.
 func counting(r *redisDouble) func(int, demand) (grant, error) {
 	used, counted := int64(0), false
 	return func(_ int, d demand) (grant, error) {
@@ -82,7 +82,7 @@ func counting(r *redisDouble) func(int, demand) (grant, error) {
 	}
 }
 
-func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
+func TestDayCount_IsRestoredAfterALoss(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	end := time.UnixMicro(r0()).Add(5 * time.Hour)
@@ -92,35 +92,35 @@ func TestTheDaysCountIsFetchedWhenRedisHasLostIt(t *testing.T) {
 		got := ask(t, l, schemas.Low)
 		elapse(10 * time.Second)
 		if len(got) > 0 || u.reads == 0 || strings.Contains(r.sentEvents(), "used") {
-			t.Errorf("a permit, or a guess, without the count; %d reads, told %q", u.reads, r.sentEvents())
+			t.Errorf("got a permit or a count without Usage; %d reads, events %q", u.reads, r.sentEvents())
 		}
 		u.fail(nil)
 		<-got
-		// What was used since then is estimated by the fastest that the windows allow.
+		// Calls since the saved count are estimated at the maximum rate of the windows.
 		if want := fmt.Sprintf("used %d 12345 %d 498 497;", end.UnixMicro(), at.UnixMicro()); strings.Count(r.sentEvents(), want) != 1 {
-			t.Errorf("told %q, want %q once", r.sentEvents(), want)
+			t.Errorf("got events %q, want %q once", r.sentEvents(), want)
 		}
 		elapse(10 * time.Second)
 		if u.kept.Calls != 12_346 {
-			t.Errorf("%d calls are written down", u.kept.Calls)
+			t.Errorf("got a saved count of %d", u.kept.Calls)
 		}
 	})
 }
 
-func TestWithoutACountADayBeginsAtNothing(t *testing.T) {
+func TestDayCount_BeginsAtZeroWithoutUsage(t *testing.T) {
 	for _, usage := range []Usage{nil, &usageDouble{}} {
 		r := &redisDouble{}
 		r.answer = counting(r)
 		simulatedWith(t, r, withDay(), Deps{Usage: usage}, func(t *testing.T, l *Limiter) {
 			mustAcquire(t, l, schemas.High)
 			if told := r.sentEvents(); !strings.Contains(told, "used 0 0 0 0;") {
-				t.Errorf("told %q", told)
+				t.Errorf("got events %q", told)
 			}
 		})
 	}
 }
 
-func TestTheCountIsWrittenEveryFiveSecondsIfItChangedAndAtTheEnd(t *testing.T) {
+func TestDayCount_IsSavedEveryFiveSeconds(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	u := &usageDouble{}
@@ -131,29 +131,29 @@ func TestTheCountIsWrittenEveryFiveSecondsIfItChangedAndAtTheEnd(t *testing.T) {
 			elapse(time.Second)
 		}
 		if n := len(u.wrote); n < 5 || n > 6 {
-			t.Errorf("written %d times in 30 s", n)
+			t.Errorf("saved %d times in 30 s", n)
 		}
 		for i := 1; i < len(u.at); i++ {
 			if gap := u.at[i].Sub(u.at[i-1]); gap < 5*time.Second || gap > 6*time.Second {
-				t.Errorf("written %v after the time before", gap)
+				t.Errorf("saved %v after the last save", gap)
 			}
 		}
 		elapse(10 * time.Second)
 		idle := len(u.wrote)
 		elapse(time.Minute)
 		if len(u.wrote) != idle {
-			t.Errorf("written %d times while nothing was called", len(u.wrote)-idle)
+			t.Errorf("saved %d times without calls", len(u.wrote)-idle)
 		}
 		mustAcquire(t, l, schemas.Low)
 		last = time.UnixMicro(r.now())
 	})
 	c := u.wrote[len(u.wrote)-1]
 	if c.Calls != 31 || !c.At.Equal(last) || !c.DayEnd.After(c.At) || c.DayEnd.Sub(c.At) > 24*time.Hour || c.DayEnd.UTC().Hour() != 15 {
-		t.Errorf("at the end %+v was written", c)
+		t.Errorf("got %+v saved at the end", c)
 	}
 }
 
-func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T) {
+func TestDayCount_UnsavedStopsPermits(t *testing.T) {
 	r := &redisDouble{}
 	r.answer = counting(r)
 	u := &usageDouble{}
@@ -169,25 +169,25 @@ func TestAfterAMinuteInWhichTheCountCannotBeWrittenNoPermitIsGiven(t *testing.T)
 			select {
 			case <-got:
 				if since := time.Since(began); since > maxDayCountAge+10*time.Second {
-					t.Fatalf("a permit %v after the last count", since)
+					t.Fatalf("got a permit %v after the last save", since)
 				}
 				got = ask(t, l, schemas.Low)
 				synctest.Wait()
 			default:
 				if since := time.Since(began); since < maxDayCountAge {
-					t.Fatalf("none after %v", since)
+					t.Fatalf("got no permit for %v", since)
 				}
 			}
 		}
 		asked := len(r.demands)
 		elapse(time.Minute)
-		if len(r.demands) != asked || len(got) > 0 || strings.Count(log.String(), "no permit is given until what the day has used can be written") != 1 {
+		if len(r.demands) != asked || len(got) > 0 || strings.Count(log.String(), "day's call count can't be saved") != 1 {
 			t.Errorf("%d more calls to Redis; %s", len(r.demands)-asked, log.String())
 		}
 		u.fail(nil)
 		elapse(2 * time.Second)
 		if len(got) != 1 {
-			t.Error("none after it could be written again")
+			t.Error("got no permit after the count could be saved again")
 		}
 	})
 }

@@ -16,61 +16,62 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// View is the limiter of one source as it is now, for people and dashboards.
+// View is the current state of a source's limiter, for operators and dashboards.
 type View struct {
 	Source string `json:"source"`
-	// State is flowing, braked, probing (stopped but for one call at a time), ramping
-	// (after either), stopped, starting quiet (its state was lost), uncounted (the
-	// day's count is being restored), or unused.
+	// State is flowing, backing-off, breaker-open (single probes only), ramping (after either
+	// of these), stopped (emergency stop), quiet-period (the state in Redis was lost),
+	// restoring-count (the day's count is being restored), or unused.
 	State string     `json:"state"`
 	At    time.Time  `json:"at"`              // by Redis' clock
-	Until *time.Time `json:"until,omitempty"` // of a brake, of a pause between probes or of a quiet start
-	// Revision is that of the settings in force, and NewestRevision that of those
-	// that are set: if it is greater, the limits shown are still to come. Rate is
-	// the part of the rate that is used.
+	Until *time.Time `json:"until,omitempty"` // end of a backoff or a quiet period, or the time of the next probe
+	// Revision is the revision of the settings in force; NewestRevision that of the stored
+	// settings. If it is greater, the limits shown are not in force yet. RampRatio is the share
+	// of the full rate in use, from 0.5 to 1.
 	Revision       int64        `json:"revision"`
 	NewestRevision int64        `json:"newestRevision"`
 	RampRatio      float64      `json:"rampRatio"`
 	Policies       []PolicyView `json:"policies"`
-	// Scopes are what policies with a scope have left for its values, as the processes know.
+	// Scopes are the states of scoped policies for the values of their scopes, as the processes
+	// reported them.
 	Scopes    []ScopeView   `json:"scopes,omitempty"`
 	Processes []ProcessView `json:"processes"`
-	// High and Low are what each lane may do by now.
+	// High and Low are the current rates of the lanes.
 	High Share `json:"-"`
 	Low  Share `json:"-"`
 
-	birth int64 // of the state, by Redis' clock in us; 0: there is none
+	birth int64 // when the state was created, by Redis' clock in us; 0: no state
 }
 
-// PolicyView is what one policy has left.
+// PolicyView is the state of one policy.
 type PolicyView struct {
 	Name   string `json:"name"`
 	Window string `json:"window"`
 	Limit  int    `json:"limit"`
-	Target int    `json:"target,omitempty"` // calls of a window that are used; a day has none
-	// Used and Left are calls of the window; of a window kept by lanes only what
-	// could be called this instant is known.
+	Target int    `json:"target,omitempty"` // calls of a window that are used; 0 for a day
+	// Used and Remaining are calls of the window. For a window kept in GCRA partitions Used is
+	// unknown, and Remaining is the number of calls possible at this moment.
 	Used      *int64 `json:"used,omitempty"`
 	Remaining int64  `json:"remaining"`
-	// RemainingForLow is what of it LOW may use.
+	// RemainingForLow is the part of Remaining that LOW can use.
 	RemainingForLow int64      `json:"remainingForLow"`
 	ResetsAt        *time.Time `json:"resetsAt,omitempty"`
 
 	length time.Duration // of the window
 }
 
-// ProcessView is who waits in one process.
+// ProcessView is the report of one process about its waiters.
 type ProcessView struct {
 	Process string    `json:"process"`
 	At      time.Time `json:"at"`
 	High    LaneView  `json:"high"`
 	Low     LaneView  `json:"low"`
-	// Scopes are what this process knows of buckets.
+	// Scopes are the bucket states that this process received last.
 	Scopes []ScopeView `json:"scopes,omitempty"`
 }
 
-// LaneView is one lane of one process: how many wait, the longest of them for
-// how long, what the first waits for, and how many permits were granted and refused since it started.
+// LaneView describes one lane in one process: the number of waiters, the age and the rejection
+// reason of the oldest, and the permits granted and rejected since the process started.
 type LaneView struct {
 	Waiting  int     `json:"waiting"`
 	OldestMS float64 `json:"oldestMs"`
@@ -80,9 +81,8 @@ type LaneView struct {
 }
 
 const (
-	// waitingReportTTL is how long the report of a process with waiters is believed; it comes
-	// every second then and while calls are made, once more when they have ended, and every
-	// idleReport from an idle one.
+	// waitingReportTTL is how long a report with waiters is shown. Such reports come every
+	// second, and reports of idle processes every idleReportInterval.
 	waitingReportTTL   = 5 * time.Second
 	idleReportInterval = 15 * time.Second
 	reportsKeyTTL      = time.Minute
@@ -90,15 +90,16 @@ const (
 
 func reportsKey(source string) string { return "quota:{" + source + "}:waiting" }
 
-// publishReport tells the live view who waits here, and sets the metrics to what it shows.
+// publishReport publishes this process's report, and updates the metrics from the state in
+// Redis.
 func (l *Limiter) publishReport() {
 	now := time.Now()
 	l.mu.Lock()
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
 	l.lastReports = [2]int64{l.used(), l.lastReports[0]}
-	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // that nobody waits any more is told too
-	if l.clock.redis > 0 {                                                    // the clocks of processes differ
+	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // one more report follows when nobody waits any more
+	if l.clock.redis > 0 {                                                    // At is by Redis' clock, because the processes' clocks differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}
 	l.mu.Unlock()
@@ -112,13 +113,13 @@ func (l *Limiter) publishReport() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
 	defer cancel()
-	// The metrics first: who sees the report finds them as new as that.
+	// The metrics are set first, so that they are never older than the report.
 	v, err := readState(ctx, l.rdb, l.source, quota)
 	if err != nil {
-		return // the limiter's own call says what is wrong
+		return // callRedis logs the outage
 	}
 	l.metrics.show(v)
-	if v.State == stateRestoringCount { // nobody may have been refused yet
+	if v.State == stateRestoringCount { // request the count even if no call was rejected yet
 		select {
 		case l.dayCountNeeded <- struct{}{}:
 		default:
@@ -127,20 +128,20 @@ func (l *Limiter) publishReport() {
 	pipe := l.rdb.Pipeline()
 	pipe.HSet(ctx, reportsKey(l.source), l.process, text)
 	pipe.Expire(ctx, reportsKey(l.source), reportsKeyTTL)
-	_, _ = pipe.Exec(ctx) // told again in a second
+	_, _ = pipe.Exec(ctx) // retried a second later
 }
 
-// removeReport takes this process out of the live view.
+// removeReport deletes this process's report.
 func (l *Limiter) removeReport() {
 	if l.rdb == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
 	defer cancel()
-	_ = l.rdb.HDel(ctx, reportsKey(l.source), l.process).Err() // it fades otherwise
+	_ = l.rdb.HDel(ctx, reportsKey(l.source), l.process).Err() // otherwise it expires
 }
 
-// laneView describes a lane, all its lines together. The caller holds l.mu.
+// laneView describes one lane, all its queues together. The caller holds l.mu.
 func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 	var v LaneView
 	var oldest *Permit
@@ -150,7 +151,7 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 		}
 		v.Waiting, v.Granted, v.Rejected = v.Waiting+q.length, v.Granted+q.used, v.Rejected+q.refused
 		for _, first := range []*Permit{q.fresh.first, q.retries.first} {
-			for p := first; p != nil; p = p.after { // who comes again stands in front
+			for p := first; p != nil; p = p.after { // the first is not the oldest if it came by Reacquire
 				if oldest == nil || p.since.Before(oldest.since) {
 					oldest = p
 				}
@@ -176,9 +177,8 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 	return v
 }
 
-// ReadView returns the limiter of a source as it is now, from Redis. The quota is
-// that of the newest revision of the settings: Redis knows what is left of each
-// policy, and not its name.
+// ReadView reads the limiter of a source from Redis. quota and revision must come from the
+// newest settings, because the state in Redis contains no policy names.
 func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota, revision int64) (View, error) {
 	v, err := readState(ctx, rdb, source, quota)
 	if err != nil {
@@ -188,7 +188,7 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 	v.High, v.Low = quota.share(schemas.High, v), quota.share(schemas.Low, v)
 	reports, err := rdb.HGetAll(ctx, reportsKey(source)).Result()
 	if err != nil {
-		return View{}, fmt.Errorf("read who waits: %w", err)
+		return View{}, fmt.Errorf("read the limiter's reports: %w", err)
 	}
 	v.Processes = []ProcessView{}
 	for name, text := range reports {
@@ -196,9 +196,9 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 		readable := json.Unmarshal([]byte(text), &p) == nil
 		idle, age := p.High.Waiting+p.Low.Waiting == 0, v.At.Sub(p.At)
 		switch {
-		case !readable || age > reportsKeyTTL: // it has crashed, or would have taken itself out
+		case !readable || age > reportsKeyTTL: // the process crashed; otherwise it would have deleted its report
 			if err := rdb.HDel(ctx, reportsKey(source), name).Err(); err != nil {
-				return View{}, fmt.Errorf("forget who is gone: %w", err)
+				return View{}, fmt.Errorf("delete the report of a stopped process: %w", err)
 			}
 		case idle || age < waitingReportTTL:
 			v.Processes = append(v.Processes, p)
@@ -210,22 +210,22 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 }
 
 const (
-	// stateRestoringCount is the state in which what the day has used is still to be told.
+	// stateRestoringCount is the state until the day's count is restored.
 	stateRestoringCount = "restoring-count"
-	// stateQuietPeriod is the state after all was lost.
+	// stateQuietPeriod is the state after the state in Redis was lost.
 	stateQuietPeriod = "quiet-period"
 	// stateUnused is the state before the first call.
 	stateUnused = "unused"
 )
 
-// stateBreakerOpen is the state in which nothing is called but what probes the upstream.
+// stateBreakerOpen is the state in which only probes are sent.
 const stateBreakerOpen = "breaker-open"
 
-// breakerSection is the section that shows a probing stop.
+// breakerSection is the number of the section that describes the circuit breaker.
 const breakerSection = 4
 
-// nextProbeAt returns when the next probe may go, by Redis' clock in us; 0: no probing
-// stop is in force.
+// nextProbeAt returns the time of the next probe by Redis' clock in us; 0 means that the
+// breaker is closed.
 func nextProbeAt(sections []int64) int64 {
 	for ; len(sections) >= 5; sections = sections[5:] {
 		if sections[0] == breakerSection {
@@ -235,13 +235,13 @@ func nextProbeAt(sections []int64) int64 {
 	return 0
 }
 
-// readState returns what the state in Redis shows.
+// readState reads the state in Redis without its reports.
 func readState(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
 	v := View{Source: source, State: stateUnused, At: time.Now().UTC(), RampRatio: 1, Policies: []PolicyView{}}
 	args := []any{0, 0, "", "", quota.midnights(v.At)}
 	s, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, eval.Call{Key: stateKey(source), Args: args})
 	if err != nil {
-		return View{}, fmt.Errorf("look at the limiter: %w", err)
+		return View{}, fmt.Errorf("read the limiter's state: %w", err)
 	}
 	if len(s) == 0 {
 		return v, nil
@@ -278,9 +278,9 @@ func readState(ctx context.Context, rdb redis.UniversalClient, source string, qu
 
 func utc(us int64) time.Time { return time.UnixMicro(us).UTC() }
 
-var errUnreadable = errors.New("the limiter's state is of another release")
+var errUnreadable = errors.New("the limiter's state in Redis was written by another release")
 
-// policies reads the sections of the state, and finds the policy of each by its
+// policies decodes the sections of the state. It finds the policy of each section by its
 // window.
 func (v *View) policies(s []int64, quota Quota) error {
 	for ; len(s) >= 5; s = s[5:] {
@@ -293,17 +293,17 @@ func (v *View) policies(s []int64, quota Quota) error {
 					p.of(l.policy, int(l.perWindow()))
 				}
 			}
-			if v.State != "stopped" && v.State != "backing-off" && v.State != stateBreakerOpen && v.State != stateRestoringCount { // nothing goes this instant
+			if v.State != "stopped" && v.State != "backing-off" && v.State != stateBreakerOpen && v.State != stateRestoringCount { // no call is possible at this moment
 				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
-			if s[2] == 0 || s[3] == 0 { // a lane's own ring, behind the policy's
+			if s[2] == 0 || s[3] == 0 { // the log of one lane; it follows the policy's own
 				v.boundLow(s[3], s[4])
 				continue
 			}
 			p.Window = micros(s[1]).String()
 			longest := time.Duration(0)
-			for _, r := range quota.windowLogs { // of those that fit its reach, the longest
+			for _, r := range quota.windowLogs { // of the windows shorter than its reach, the longest
 				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {
 					longest = window
 					p.of(r.policy, r.calls)
@@ -317,7 +317,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 			}
 			end := utc(s[4])
 			if v.State == stateRestoringCount || s[4] == 0 {
-				break // what is used is not known yet
+				break // the count is not known yet
 			}
 			p.Used, p.Remaining, p.ResetsAt = &s[3], max(0, s[1]-s[3]), &end
 			p.RemainingForLow = max(0, p.Remaining-int64(float64(s[2])/1e6*max(0, end.Sub(v.At).Seconds())))
@@ -331,8 +331,8 @@ func (v *View) policies(s []int64, quota Quota) error {
 	return nil
 }
 
-// boundLow lowers LeftForLow of the last policy to the room of LOW's own ring; low 0: the ring
-// is HIGH's.
+// boundLow lowers RemainingForLow of the last policy to the room in LOW's own log. low 0 means
+// that the log is HIGH's.
 func (v *View) boundLow(low, used int64) {
 	if n := len(v.Policies); n > 0 && low > 0 {
 		p := &v.Policies[n-1]
@@ -340,7 +340,8 @@ func (v *View) boundLow(low, used int64) {
 	}
 }
 
-// of fills in what the quota says of the policy; target is what 0 comes to.
+// of sets the fields that the quota defines; target is the effective target of a policy that
+// has none.
 func (p *PolicyView) of(policy Policy, target int) {
 	p.Name, p.Window, p.Limit, p.Target = policy.Name, policy.Window.String(), policy.Limit, policy.Target
 	if p.length = time.Duration(policy.Window); policy.Window == Day {

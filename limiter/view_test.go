@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// seen is a source on a Redis, asked by the script alone and looked at.
+// seen is a source in a Redis that is used through the script only.
 type seen struct {
 	*testing.T
 	rdb      redis.UniversalClient
@@ -50,7 +50,7 @@ func (s *seen) view() View {
 	return v
 }
 
-// until looks until the source is in the state.
+// until reads the view until the source has that state.
 func (s *seen) until(state string) View {
 	s.Helper()
 	look := time.NewTicker(20 * ms)
@@ -63,17 +63,17 @@ func (s *seen) until(state string) View {
 		select {
 		case <-look.C:
 		case <-deadline:
-			s.Fatalf("it is %+v, and not %s", v, state)
+			s.Fatalf("got %+v, want the state %s", v, state)
 		}
 	}
 }
 
-// in reports whether the moment lies so far ahead of the view.
+// in reports whether the time is within that range after the view's.
 func in(v View, at *time.Time, least, most time.Duration) bool {
 	return at != nil && at.Sub(v.At) >= least && at.Sub(v.At) <= most
 }
 
-func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
+func TestView_ShowsEveryState(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		t.Parallel()
 		config := withDay()
@@ -88,7 +88,7 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		if n := rdb.Exists(t.Context(), stateKey(s.source)).Val(); n != 0 {
-			t.Error("looking made a state")
+			t.Error("reading created a state")
 		}
 
 		s.ask(demand{high: 1})
@@ -102,9 +102,9 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 			t.Errorf("quiet-period: %+v", v)
 		}
 		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Remaining != 0 {
-			t.Errorf("half: %+v", half) // as if used up, until what was lost has passed
+			t.Errorf("half: %+v", half) // as if used up, until calls of the lost state have left the window
 		}
-		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // an empty burst fills up
+		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // a burst that fills up from zero
 			sleep(10 * ms)
 		}
 		second, half, third, day := v.Policies[0], v.Policies[1], v.Policies[2], v.Policies[3]
@@ -146,7 +146,7 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Remaining != 0 {
 			t.Errorf("stopped: %+v", v)
 		}
-		// Revision 4 is set and nobody has told Redis.
+		// Revision 4 is stored, but Redis has not received it.
 		s.revision, s.stopped = 4, false
 		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 4 {
 			t.Errorf("not in force: %+v", v)
@@ -158,7 +158,7 @@ func TestTheViewShowsEveryStateAndWhatIsLeft(t *testing.T) {
 	})
 }
 
-func TestWhatIsLeftOfARingFallsWithEachCall(t *testing.T) {
+func TestView_RemainingFallsWithEachCall(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	quota, err := NewQuota(Config{Policies: []Policy{{Name: "second", Limit: 40, Window: Window(time.Second), HighReserve: Reserve{Calls: 10}}}})
 	if err != nil {
@@ -178,7 +178,7 @@ func TestWhatIsLeftOfARingFallsWithEachCall(t *testing.T) {
 	if p := s.view().Policies[0]; *p.Used != 40 || p.Remaining != 0 || p.RemainingForLow != 0 {
 		t.Errorf("%+v", p)
 	}
-	// A lower limit is shown at its place, and nothing less than none is left.
+	// A lowered limit is shown at once, and Remaining is never negative.
 	lower, err := NewQuota(Config{Policies: []Policy{{Name: "second", Limit: 20, Window: Window(time.Second)}}})
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestWhatIsLeftOfARingFallsWithEachCall(t *testing.T) {
 	}
 }
 
-func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
+func TestView_ShowsWaitersAndExpiresReports(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		t.Parallel()
 		config := second(500, 450, 100, 0)
@@ -215,7 +215,7 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 			}
 		})
 		if p := mustAcquire(t, l, schemas.High); !p.Spend() {
-			t.Error("not to be spent")
+			t.Error("Spend: got false, want true")
 		}
 		l.BackOff(time.Minute, time.Now())
 		for range 3 {
@@ -244,17 +244,17 @@ func TestTheViewShowsWhoWaitsAndWhyAndWhoIsGoneFades(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 		err = testutil.GatherAndCompare(reg, strings.NewReader(fmt.Sprintf(`
-# HELP rate_limiter_remaining Calls that a policy has left now, for HIGH and for LOW.
+# HELP rate_limiter_remaining Calls that a policy allows now, by priority.
 # TYPE rate_limiter_remaining gauge
 rate_limiter_remaining{policy="second",priority="HIGH",source="%[1]s"} 0
 rate_limiter_remaining{policy="second",priority="LOW",source="%[1]s"} 0
-# HELP rate_limiter_limit Calls that a policy allows in its window.
+# HELP rate_limiter_limit Limit of a policy in calls per window.
 # TYPE rate_limiter_limit gauge
 rate_limiter_limit{policy="second",source="%[1]s"} 500
-# HELP rate_limiter_ramp_ratio The part of the rate that is used: 1, or less after a brake.
+# HELP rate_limiter_ramp_ratio Share of the full rate that is in use: 1, or less during the ten seconds after a backoff.
 # TYPE rate_limiter_ramp_ratio gauge
 rate_limiter_ramp_ratio{source="%[1]s"} 0.5
-# HELP rate_limiter_state 1 for the state that the source's limiter is in, 0 for the others.
+# HELP rate_limiter_state 1 for the current state of the source's limiter, 0 for the others.
 # TYPE rate_limiter_state gauge
 rate_limiter_state{source="%[1]s",state="backing-off"} 1
 rate_limiter_state{source="%[1]s",state="flowing"} 0
@@ -276,7 +276,7 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 			t.Error(err)
 		}
 
-		// Reports of processes that crashed, some time ago.
+		// Reports of processes that crashed some time ago.
 		report := func(name string, age time.Duration, waiting int) {
 			text, err := json.Marshal(ProcessView{Process: name, At: s.view().At.Add(-age), Low: LaneView{Waiting: waiting}})
 			if err != nil {
@@ -295,10 +295,10 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 		}
 		kept := rdb.HLen(t.Context(), reportsKey(s.source)).Val()
 		if strings.Join(names, " ") != "a busy idle" || kept != 4 {
-			t.Errorf("the view shows %q, and keeps %d", names, kept)
+			t.Errorf("got reports %q, and %d keys", names, kept)
 		}
 		if ttl := rdb.TTL(t.Context(), reportsKey(s.source)).Val(); ttl <= 0 || ttl > reportsKeyTTL {
-			t.Errorf("reports are kept for %v", ttl)
+			t.Errorf("got a TTL of %v for reports", ttl)
 		}
 		stop()
 		wg.Wait()
@@ -308,7 +308,7 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 	})
 }
 
-func TestWhoMayNotAskSaysWhy(t *testing.T) {
+func TestView_ShowsWhyCallsWait(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	l, err := New("nexon", withDay(), withoutLogs(Deps{Redis: rdb}))
 	if err != nil {
@@ -345,11 +345,11 @@ func TestWhoMayNotAskSaysWhy(t *testing.T) {
 	l.settingsUnread, l.failed = true, 1
 	before := rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val()
 	if f.scheduleReport(time.Now()); rdb.HGet(t.Context(), reportsKey("nexon"), "test").Val() != before {
-		t.Error("a Redis that does not answer was called for the view")
+		t.Error("Redis was called for the view during an outage")
 	}
 	l.settingsUnread, l.failed = false, 0
 	if f.scheduleReport(time.Now()); !l.reportWanted { // with the next call
-		t.Error("nothing is to be told")
+		t.Error("no report is due")
 	}
 	l.stopped = true
 	if l.publishReport(); told() != "stopped" {
@@ -364,18 +364,18 @@ func TestWhoMayNotAskSaysWhy(t *testing.T) {
 			t.Errorf("%q; want %q", told(), want)
 		}
 	}
-	if !l.reportedWaiters { // somebody waited as it was told: that nobody does is to be told too
-		t.Error("who waited for an instant seems to wait on")
+	if !l.reportedWaiters { // the last report had waiters, so one more report follows
+		t.Error("a short wait is still reported")
 	}
 	l.reportedWaiters, l.reportWanted, l.reportForcesCall = false, false, false
 	for l.low.next() != nil {
 		l.low.serve()
 	}
 	if f.scheduleReport(time.Now()); l.reportWanted {
-		t.Error("who is idle is told of at once")
+		t.Error("idle process: reported at once")
 	}
 	l.high.used++
 	if f.scheduleReport(time.Now()); !l.reportWanted {
-		t.Error("who calls without waiting is not told of")
+		t.Error("process that calls without waiting: not reported")
 	}
 }

@@ -6,25 +6,24 @@ import (
 	"time"
 )
 
-// WaitEstimate describes the waiting time of a new call of HIGH, as far as the limiter knows it.
+// WaitEstimate estimates how long a new HIGH call waits for its permit.
 type WaitEstimate struct {
-	// Stopped: calls are stopped, and nobody knows for how long.
+	// Stopped means that the source is stopped, so the wait is unknown.
 	Stopped bool
-	// Delay is after what time the next call may go at the earliest.
+	// Delay is the time until the next call can be sent.
 	Delay time.Duration
-	// PerSecond is how many calls of HIGH may go in a second after that; infinite where
-	// nothing bounds them.
+	// PerSecond is the rate of HIGH after the delay; +Inf if no policy limits it.
 	PerSecond float64
 }
 
-// Wait returns how long a call waits behind so many others, at least.
+// Wait returns the minimum wait of a call behind `before` other calls.
 func (o WaitEstimate) Wait(before int64) time.Duration {
 	seconds := min(float64(before)/o.PerSecond, math.MaxInt32)
 	return o.Delay + time.Duration(seconds*float64(time.Second))
 }
 
-// EstimateWait returns when HIGH may call again: after a stop of all calls, a day whose budget is
-// used up, and a policy of which no value of its scope has anything left.
+// EstimateWait estimates the wait of HIGH. It considers backoff, an open breaker, used-up days,
+// and scoped policies without remaining units for any value.
 func (q Quota) EstimateWait(v View) WaitEstimate {
 	o := WaitEstimate{Stopped: v.State == "stopped", PerSecond: q.highPerSecond()}
 	until := v.At
@@ -43,8 +42,8 @@ func (q Quota) EstimateWait(v View) WaitEstimate {
 	return o
 }
 
-// roomAt returns when a policy of which every value is used up or halted has room again: the
-// zero time if one has room now, or may have.
+// roomAt returns when a policy has room again whose buckets are all exhausted or have open
+// breakers. It returns the zero time if a bucket has room now or its state is unknown.
 func (s scopedPolicy) roomAt(v View, values float64) time.Time {
 	var first time.Time
 	known := 0.0

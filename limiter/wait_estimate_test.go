@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The opening is that of the view: the end of a pause, of a day, or of every credential's budget.
-func TestOpens_ReadsTheView(t *testing.T) {
+// The estimate follows the view: the end of a pause, of a day, or of every credential's budget.
+func TestEstimateWait_ReadsTheView(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	in := func(d time.Duration) *time.Time { then := at.Add(d); return &then }
 	none, some := int64(0), int64(7)
@@ -42,12 +42,12 @@ func TestOpens_ReadsTheView(t *testing.T) {
 		"both budgets are used up": {
 			View{State: "flowing", Scopes: []ScopeView{scope("a", &none, 9*time.Minute), scope("b", &none, 5*time.Minute)}}, 5 * time.Minute, false,
 		},
-		"both are halted": {View{State: "flowing", Scopes: []ScopeView{halt("a", time.Minute), halt("b", 5*time.Second)}}, 5 * time.Second, false},
+		"both breakers are open": {View{State: "flowing", Scopes: []ScopeView{halt("a", time.Minute), halt("b", 5*time.Second)}}, 5 * time.Second, false},
 	} {
 		c.view.RampRatio, c.view.At = 1, at
 		got := quota.EstimateWait(c.view)
 		if got.Delay != c.want || got.Stopped != c.never {
-			t.Errorf("%s: got in %v, never %v; want %v, %v", name, got.Delay, got.Stopped, c.want, c.never)
+			t.Errorf("%s: got delay %v, stopped %v; want %v, %v", name, got.Delay, got.Stopped, c.want, c.never)
 		}
 		if got.PerSecond < 18 || got.PerSecond > 20 && name != "stopped" {
 			t.Errorf("%s: got %.1f calls a second, want 19", name, got.PerSecond)

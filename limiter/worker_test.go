@@ -30,13 +30,12 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// The reference contract: 500 a second, of which we use 450; 100 of them are
-// HIGH's.
+// The reference contract: 500 calls a second, of which 450 are used, 100 of them for HIGH.
 var contract = limiter.Config{Jitter: 10 * time.Millisecond, Policies: []limiter.Policy{{
 	Name: "second", Limit: 500, Window: limiter.Window(time.Second), Target: 450, HighReserve: limiter.Reserve{Calls: 100},
 }}}
 
-// newLimiter is the one place here that makes a limiter.
+// newLimiter is the only function of these tests that makes a limiter.
 func newLimiter(source string, rdb redis.UniversalClient, reg prometheus.Registerer) (*limiter.Limiter, error) {
 	return limiter.New(source, contract, limiter.Deps{
 		Redis: rdb, Process: strconv.Itoa(os.Getpid()), Log: slog.New(slog.DiscardHandler), Metrics: reg,
@@ -45,8 +44,8 @@ func newLimiter(source string, rdb redis.UniversalClient, reg prometheus.Registe
 
 type dialer func(ctx context.Context, network, address string) (net.Conn, error)
 
-// connect returns a client with the settings of cmd/freshet, and one attempt at
-// a connection for each call: by itself the library makes up to five.
+// connect returns a client with the settings of cmd/freshet, but one connection attempt per
+// call; the library's default is five.
 func connect(dial dialer, addresses ...string) redis.UniversalClient {
 	return redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs: addresses, IsClusterMode: len(addresses) > 1, Dialer: dial,
@@ -55,7 +54,7 @@ func connect(dial dialer, addresses ...string) redis.UniversalClient {
 	})
 }
 
-// counters are the values of a process' counters, over all their labels.
+// counters are the values of a process' counters, summed over their labels.
 type counters map[string]float64
 
 const (
@@ -63,7 +62,7 @@ const (
 	lapsedTotal   = "rate_limiter_lapsed_total"
 	callsTotal    = "rate_limiter_redis_calls_total"
 	failuresTotal = "rate_limiter_redis_failures_total"
-	dialsTotal    = "dials" // attempts at a connection to Redis, the worker's own count
+	dialsTotal    = "dials" // connection attempts to Redis, counted by the worker
 )
 
 func count(reg prometheus.Gatherer) (counters, error) {
@@ -77,7 +76,7 @@ func count(reg prometheus.Gatherer) (counters, error) {
 	return all, err
 }
 
-// jobFlag makes the test binary a worker process with this job.
+// jobFlag runs the test binary as a worker process with this job.
 var jobFlag = flag.String("limiter.job", "", "run as a worker process with this job (JSON)")
 
 type job struct {
@@ -102,16 +101,16 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// worker is a process that calls the upstream as often as its limiter lets it.
+// worker calls the upstream as often as its limiter allows.
 type worker struct {
 	limiter   *limiter.Limiter
 	transport *http.Transport
-	redis     atomic.Pointer[string] // its address, as a name service would tell it
+	redis     atomic.Pointer[string] // its address, as from a name service
 	dials     atomic.Int64
 }
 
-// work runs a worker until its standard input ends. Each line there is the
-// address of Redis from then on, or empty; each is answered by the counters.
+// work runs a worker until its standard input ends. Each input line contains the new address of
+// Redis, or nothing. The worker replies with its counters.
 func work(j job) error {
 	w := &worker{transport: &http.Transport{MaxIdleConnsPerHost: j.High + j.Low, DisableCompression: true}}
 	w.redis.Store(&j.Redis)
@@ -121,7 +120,7 @@ func work(j job) error {
 		return err
 	}
 	w.limiter = l
-	ctx := context.Background() // the process ends all at once
+	ctx := context.Background() // the process ends abruptly
 	go func() { _ = l.Run(ctx) }()
 	for range j.High {
 		go w.call(ctx, schemas.High, j.Upstream)
@@ -153,7 +152,7 @@ func (w *worker) dial(ctx context.Context, network, _ string) (net.Conn, error) 
 	return d.DialContext(ctx, network, *w.redis.Load())
 }
 
-// call calls the upstream for ever, one call a permit.
+// call sends one call per permit, forever.
 func (w *worker) call(ctx context.Context, lane schemas.Lane, upstream string) {
 	acquire := w.limiter.Acquire
 	for {
@@ -169,14 +168,14 @@ func (w *worker) call(ctx context.Context, lane schemas.Lane, upstream string) {
 	}
 }
 
-// send makes one request and reports whether it was sent. As in package source
-// the permit is spent when there is a connection and before anything is written.
+// send makes one request and reports whether it was sent. Like package source it spends the
+// permit after connecting and before writing.
 func (w *worker) send(ctx context.Context, permit *limiter.Permit, url string) (sent bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer permit.Release()
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		if permit.Spend() { // false too when the transport would send it again
+		if permit.Spend() { // also false if the transport would send the request again
 			sent = true
 			return
 		}
@@ -193,11 +192,11 @@ func (w *worker) send(ctx context.Context, permit *limiter.Permit, url string) (
 		return sent
 	}
 	defer func() { _ = resp.Body.Close() }()
-	_, _ = io.Copy(io.Discard, resp.Body) // so that the connection is used again
+	_, _ = io.Copy(io.Discard, resp.Body) // to reuse the connection
 	return sent
 }
 
-// process is a worker process, seen from the test.
+// process is a worker process as seen by the test.
 type process struct {
 	*exec.Cmd
 	t       testing.TB
@@ -233,13 +232,13 @@ func newProcess(t testing.TB, j job) *process {
 	t.Cleanup(func() {
 		p.kill()
 		if t.Failed() && p.stderr.Len() > 0 {
-			t.Logf("worker %d said:\n%s", p.Process.Pid, strings.TrimSpace(p.stderr.String()))
+			t.Logf("stderr of worker %d:\n%s", p.Process.Pid, strings.TrimSpace(p.stderr.String()))
 		}
 	})
 	return p
 }
 
-// kill ends it as a crash does, stopped or not.
+// kill ends the process like a crash, even if it is suspended.
 func (p *process) kill() {
 	_ = p.Process.Kill()
 	_ = p.Wait()
@@ -252,13 +251,13 @@ func (p *process) signal(signal syscall.Signal) {
 	}
 }
 
-// counters asks for them.
+// counters requests its counters.
 func (p *process) counters() counters {
 	p.t.Helper()
 	return p.moveTo("")
 }
 
-// moveTo tells the process another address of Redis.
+// moveTo sends the process another address of Redis.
 func (p *process) moveTo(redis string) (c counters) {
 	p.t.Helper()
 	_, err := fmt.Fprintln(p.stdin, redis)
@@ -266,7 +265,7 @@ func (p *process) moveTo(redis string) (c counters) {
 		err = p.answers.Decode(&c)
 	}
 	if err != nil {
-		p.t.Fatalf("a worker doesn't answer: %v", err)
+		p.t.Fatalf("a worker does not answer: %v", err)
 	}
 	return c
 }

@@ -17,9 +17,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// BenchmarkAcquire has Redis say how long it spends on an acquire, and on one that
-// does not ask which server it runs on: "with/without" is what that costs. Both
-// take turns, and the middle of all turns counts.
+// BenchmarkAcquire measures Redis' own time per coalesce_acquire, with and without INFO.
+// "with/without" is the cost of INFO. Both alternate, and the median counts.
 func BenchmarkAcquire(b *testing.B) {
 	const asks = `redis.pcall('INFO', 'replication')`
 	without := lua.CoalesceAcquire
@@ -47,12 +46,12 @@ func BenchmarkAcquire(b *testing.B) {
 		}
 		return perCall(b, rdb)
 	}
-	for _, s := range []lua.Script{lua.CoalesceAcquire, without} { // loads them
+	for _, s := range []lua.Script{lua.CoalesceAcquire, without} { // loads the scripts
 		turn(s, "loaded")
 	}
 	took := map[string][]float64{}
 	for i := 0; b.Loop(); i++ {
-		for _, outcome := range []string{"published", "covered"} { // the second time it is
+		for _, outcome := range []string{"published", "covered"} { // the second request is covered
 			for name, s := range map[string]lua.Script{"with": lua.CoalesceAcquire, "without": without} {
 				what := outcome + ", " + name
 				took[what] = append(took[what], turn(s, fmt.Sprint(name, i)))

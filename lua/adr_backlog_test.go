@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// backlog is an hour of one lane, second by second: entities that are visited
-// again and again, and more that go stale than can be fetched.
+// backlog simulates an hour of one lane in steps of a second. Entities are visited repeatedly,
+// and more become stale than can be fetched.
 type backlog struct {
 	entities, perSecond int
 	fresh, lock         int     // seconds
-	often, seldom       float64 // seconds between an entity's visits on average, of the most and the least visited
+	often, seldom       float64 // average seconds between two visits, of the most and the least visited entity
 	skip                func(e *behind, version int) bool
 }
 
-// behind is one entity in it.
+// behind is one entity of the backlog.
 type behind struct {
 	freshUntil, lockUntil int
 	issued, done          int
@@ -33,7 +33,7 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 		}
 	}
 	for e := range all {
-		first := rng.IntN(60) // all are stale, and soon visited
+		first := rng.IntN(60) // all are stale and will be visited soon
 		visits[first] = append(visits[first], int32(e))
 	}
 	type record struct {
@@ -60,7 +60,7 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 			}
 			left--
 			fetches++
-			// All that was issued before the fetch began is satisfied by it.
+			// The fetch satisfies everything that was issued before it began.
 			e.fetched, e.done, e.freshUntil, e.lockUntil = true, e.issued, now+b.fresh, 0
 		}
 	}
@@ -72,8 +72,8 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 	return never, fetches, longest
 }
 
-// A tenth of 200,000 entities at a tenth of 250 a second, which waits as long.
-func TestADRStarvesEntitiesUnderABacklog(t *testing.T) {
+// A tenth of 200,000 entities at a tenth of 250 a second, so the waits are equal.
+func TestADRQueue_StarvesEntitiesUnderABacklog(t *testing.T) {
 	t.Parallel()
 	b := backlog{entities: 20_000, perSecond: 25, fresh: 300, lock: 60, often: 5, seldom: 600}
 	b.skip = func(e *behind, version int) bool { return version < e.issued }

@@ -1,8 +1,8 @@
 package lua_test
 
-// What the two token buckets of adr-013 get wrong, each shown on a script by its
-// rules (testdata, written for this test) beside ours. The last flaw, keys that the
-// script does not declare, is in adr_cluster_test.go.
+// Faults of adr-013's two token buckets. Each test runs a script by the ADR's rules (testdata,
+// written for these tests) beside ours. adr_cluster_test.go shows another fault: undeclared
+// keys.
 
 import (
 	_ "embed"
@@ -19,13 +19,13 @@ import (
 //go:embed testdata/adr_buckets.lua
 var adrBuckets string
 
-// buckets are the two token buckets of one source.
+// buckets are the ADR's two token buckets of one source.
 type buckets struct {
 	t      *testing.T
 	rdb    redis.UniversalClient
 	script string
 	tag    string
-	// rate is of all and of LOW, a second; size what they hold.
+	// rate of all and of LOW per second, and their sizes.
 	size, lowSize int
 	rate, lowRate float64
 }
@@ -34,7 +34,7 @@ func newBuckets(t *testing.T, rdb redis.UniversalClient) buckets {
 	return buckets{t, rdb, adrBuckets, "{" + servicetest.Name("adr") + "}", 450, 350, 450, 350}
 }
 
-// admits asks once, by the clock of a caller that shows at.
+// admits requests one call, by a caller's clock that shows `at`.
 func (a buckets) admits(at time.Duration, high bool) bool {
 	a.t.Helper()
 	ok, err := a.rdb.Eval(a.t.Context(), a.script, []string{a.tag + ":all", a.tag + ":low"},
@@ -45,7 +45,7 @@ func (a buckets) admits(at time.Duration, high bool) bool {
 	return ok == 1
 }
 
-// drain asks for HIGH until it is refused, at most so often.
+// drain requests HIGH calls until one is rejected, at most that many.
 func (a buckets) drain(at time.Duration, most int) (admitted int) {
 	a.t.Helper()
 	for admitted < most && a.admits(at, true) {
@@ -56,7 +56,7 @@ func (a buckets) drain(at time.Duration, most int) (admitted int) {
 
 const gone = "the flaw is gone, and with it the reason for ours"
 
-func TestADRBucketsAdmitTwiceTheLimitAfterAPause(t *testing.T) {
+func TestADRBuckets_AdmitTwiceTheLimitAfterAPause(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
@@ -83,8 +83,8 @@ func TestADRBucketsAdmitTwiceTheLimitAfterAPause(t *testing.T) {
 	})
 }
 
-// adrWithoutNegativeRefill is the script with the usual guard: a clock that is
-// behind refills nothing. By its letter it takes tokens away.
+// adrWithoutNegativeRefill is the script with the usual guard: a clock that is behind refills
+// nothing. The ADR's own rule would remove tokens.
 func adrWithoutNegativeRefill(t *testing.T) string {
 	t.Helper()
 	const past = "(now - tonumber(at or now)) / 1000"
@@ -94,7 +94,7 @@ func adrWithoutNegativeRefill(t *testing.T) string {
 	return strings.Replace(adrBuckets, past, "math.max(0, now - tonumber(at or now)) / 1000", 1)
 }
 
-func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
+func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 
@@ -112,14 +112,14 @@ func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
 
 	again := newBuckets(t, rdb)
 	burst := again.drain(0, 1000)
-	if burst += again.drain(time.Second, 1000); burst < 900 { // the same moment by a clock a second ahead
+	if burst += again.drain(time.Second, 1000); burst < 900 { // the same time by a clock one second ahead
 		t.Errorf("ADR: %d in an instant: %s", burst, gone)
 	}
 
 	alternating := newBuckets(t, rdb)
 	alternating.script = adrWithoutNegativeRefill(t)
 	admitted = 0
-	for i := range 1200 { // in 10 ms, by two clocks as far apart
+	for i := range 1200 { // within 10 ms, by two clocks that far apart
 		if alternating.admits(time.Duration(i%2)*10*time.Millisecond, true) {
 			admitted++
 		}
@@ -128,7 +128,7 @@ func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
 		t.Errorf("ADR: two clocks 10 ms apart got %d of 1200 at once: %s", admitted, gone)
 	}
 
-	// Ours: any clocks of its callers, the same bound.
+	// Ours: the same limit with any clocks of the callers.
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		right := b.clock
@@ -149,35 +149,35 @@ func TestADRBucketsBelieveTheCallersClock(t *testing.T) {
 	})
 }
 
-func TestADRBucketsLetLowLiveOnItsStockWhileHighStarves(t *testing.T) {
+func TestADRBuckets_LowUsesItsBurstWhileHighStarves(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
-	a.drain(0, 450) // a crowd of readers spends the common stock
+	a.drain(0, 450) // many readers use up the common bucket
 	served := make([]int, 2)
 	for ms := range 2000 {
 		at := time.Duration(ms) * time.Millisecond
-		for range 3 { // LOW floods, on its own untouched stock
+		for range 3 { // LOW uses its own full bucket
 			a.admits(at, false)
 		}
-		if ms%5 == 0 && a.admits(at, true) { // HIGH wants 200 a second
+		if ms%5 == 0 && a.admits(at, true) { // HIGH needs 200 a second
 			served[ms/1000]++
 		}
 	}
 	if most := slices.Max(served); most > 50 {
 		t.Errorf("ADR: HIGH got %v a second: %s", served, gone)
 	}
-	// Ours: TestTheShareKeptForHighIsThereWhileLowFloods.
+	// Ours: TestAcquire_KeepsHighsShareUnderLowLoad.
 }
 
-func TestADRBucketsRefuseWithoutATimeSoThatAllPoll(t *testing.T) {
+func TestADRBuckets_RejectWithoutARetryTime(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	a.drain(0, 1000)
 	calls, admitted := 0, 0
 	for at := 10 * time.Millisecond; at <= 300*time.Millisecond; at += 10 * time.Millisecond {
-		for range 64 { // waiters; each asks again 10 ms after it was refused
+		for range 64 { // waiters, each retrying 10 ms after a rejection
 			calls++
 			if a.admits(at, false) {
 				admitted++
@@ -196,7 +196,7 @@ func TestADRBucketsRefuseWithoutATimeSoThatAllPoll(t *testing.T) {
 			processes[i] = process{low: 1, at: c.us()}
 		}
 		_, low, calls := play(b, c, 3*second, false, processes)
-		// A process whose one waiter was told when to come back got a slot then.
+		// A process with one waiter got a slot at the time that the script returned.
 		if len(low) != 64 || calls > 2*64 {
 			t.Errorf("ours: %d of 64 waiters served in %d calls", len(low), calls)
 		}
@@ -206,7 +206,7 @@ func TestADRBucketsRefuseWithoutATimeSoThatAllPoll(t *testing.T) {
 	})
 }
 
-func TestADRBucketsForgetAWindowThatIsLongerThanTheirKeysLive(t *testing.T) {
+func TestADRBuckets_ForgetWindowsLongerThanTheirTTL(t *testing.T) {
 	t.Parallel()
 	rdb, m := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
@@ -221,7 +221,7 @@ func TestADRBucketsForgetAWindowThatIsLongerThanTheirKeysLive(t *testing.T) {
 	}
 
 	simulated(t, func(b bucket, c *clock) {
-		b.lanes, b.more = nil, ring(60*second, 40, 30)
+		b.lanes, b.more = nil, windowLog(60*second, 40, 30)
 		b.awake()
 		ours := 0
 		for range 28 {
@@ -235,12 +235,12 @@ func TestADRBucketsForgetAWindowThatIsLongerThanTheirKeysLive(t *testing.T) {
 	})
 }
 
-func TestADRBucketsKnowNoDay(t *testing.T) {
+func TestADRBuckets_HaveNoDay(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	admitted := 0
-	for at := time.Duration(0); at < 24*time.Hour; at += 4 * time.Hour { // a second of each four hours
+	for at := time.Duration(0); at < 24*time.Hour; at += 4 * time.Hour { // one second every four hours
 		for ms := time.Duration(0); ms < time.Second; ms += 100 * time.Millisecond {
 			admitted += a.drain(at+ms, 46)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// migrating is a slot of a Redis Cluster on its way from one node to another.
+// migrating is a hash slot of a Redis Cluster during its migration.
 type migrating struct {
 	t        *testing.T
 	slot     int64
@@ -21,13 +21,13 @@ type migrating struct {
 
 func (m migrating) do(node *redis.Client, args ...any) {
 	m.t.Helper()
-	// Not with the test's own context: the slot is to be closed in any case.
+	// The context is not the test's, because the migration must always be completed.
 	if err := node.Do(context.Background(), args...).Err(); err != nil {
 		m.t.Fatalf("%v at %v: %v", args, node, err)
 	}
 }
 
-// migrate has the slot of a key migrate, and stay where it was when the test ends.
+// migrate starts the migration of a key's slot, and cancels it when the test ends.
 func migrate(t *testing.T, key string) migrating {
 	t.Helper()
 	m := migrating{t: t}
@@ -70,7 +70,7 @@ func migrate(t *testing.T, key string) migrating {
 	return m
 }
 
-// move moves one key; when the test ends it is deleted.
+// move moves one key, and deletes it when the test ends.
 func (m migrating) move(key string) {
 	m.t.Helper()
 	host, port, _ := net.SplitHostPort(m.to.Options().Addr)
@@ -78,14 +78,14 @@ func (m migrating) move(key string) {
 	m.t.Cleanup(func() {
 		asking := m.to.Conn()
 		defer func() { _ = asking.Close() }()
-		_ = asking.Do(context.Background(), "ASKING").Err() // an error shows in the next command
+		_ = asking.Do(context.Background(), "ASKING").Err() // an error appears in the next command
 		if err := asking.Del(context.Background(), key).Err(); err != nil {
 			m.t.Error(err)
 		}
 	})
 }
 
-func TestADRBucketsFailWhileTheirSlotMigrates(t *testing.T) {
+func TestADRBuckets_FailDuringSlotMigration(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servicetest.RedisClusterAddresses(t), MaxRetries: -1})
 	t.Cleanup(func() { _ = rdb.Close() })
 	a := newBuckets(t, rdb)
@@ -98,18 +98,18 @@ func TestADRBucketsFailWhileTheirSlotMigrates(t *testing.T) {
 	if err := ask(); err != nil {
 		t.Fatalf("before a key has moved: %v", err)
 	}
-	m.move(a.tag + ":all:ts") // the first; the declared keys are still here
+	m.move(a.tag + ":all:ts") // the first key; the declared keys are still here
 	switch err := ask(); {
 	case err == nil:
 		t.Errorf("ADR: the script runs without a key that it doesn't declare: %s", gone)
 	case strings.HasPrefix(err.Error(), "ASK"), strings.HasPrefix(err.Error(), "MOVED"):
-		t.Errorf("ADR: the client is shown the way (%v): %s", err, gone)
+		t.Errorf("ADR: the client is redirected (%v): %s", err, gone)
 	default:
-		t.Log("ADR:", err) // nothing that a client could follow
+		t.Log("ADR:", err) // an error that a client cannot follow
 	}
 }
 
-func TestTheScriptRunsOnWhicheverNodeHasItsKeyWhileItsSlotMigrates(t *testing.T) {
+func TestAcquire_RunsDuringSlotMigration(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: servicetest.RedisClusterAddresses(t)}) // follows redirections
 	t.Cleanup(func() { _ = rdb.Close() })
 	b := newBucket(t, rdb)

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestADRBucketsAreFullAgainAfterARestart(t *testing.T) {
+func TestADRBuckets_AreFullAgainAfterARestart(t *testing.T) {
 	s := servicetest.PrivateRedis(t)
 	a, began := newBuckets(t, s.Client), time.Now()
 	admitted := a.drain(time.Since(began), 450)
@@ -23,12 +23,12 @@ func TestADRBucketsAreFullAgainAfterARestart(t *testing.T) {
 	}
 }
 
-func TestARestartAndAFailoverStartQuietAndKeepABrake(t *testing.T) {
+func TestState_RestartBeginsQuietAndKeepsABackoff(t *testing.T) {
 	kept := []string{"--appendonly", "yes", "--appendfsync", "always"}
 	for name, c := range map[string]struct {
 		options []string
 		happens func(s *servicetest.RedisServer) *servicetest.RedisServer
-		braked  bool // the brake was not lost
+		braked  bool // the backoff was not lost
 	}{
 		"a restart that loses all": {nil, func(s *servicetest.RedisServer) *servicetest.RedisServer {
 			s.Kill()
@@ -70,7 +70,7 @@ func TestARestartAndAFailoverStartQuietAndKeepABrake(t *testing.T) {
 			}
 			g = braked.acquire(1, 1)
 			if got := g.backHigh == 10*second; len(g.all()) > 0 || got != c.braked {
-				t.Errorf("with a brake of a minute: %+v", g)
+				t.Errorf("with a backoff of a minute: %+v", g)
 			}
 		})
 	}

@@ -1,7 +1,7 @@
 package lua_test
 
-// What the rules of adr-013 get wrong, each shown on scripts by those rules
-// (testdata, written for this test) beside ours.
+// Faults of adr-013's coalescing rules. Each test runs scripts by these rules (testdata,
+// written for these tests) beside ours.
 
 import (
 	_ "embed"
@@ -43,7 +43,7 @@ func (a adrEntity) expire(key string) {
 	}
 }
 
-// obsolete is the worker's test of adr-013 §2-4.
+// obsolete is the worker's check of adr-013 §2-4.
 func (a adrEntity) obsolete(version int64) bool {
 	a.t.Helper()
 	newest, err := a.rdb.Get(a.t.Context(), a.versions).Int64()
@@ -53,7 +53,7 @@ func (a adrEntity) obsolete(version int64) bool {
 	return version < newest
 }
 
-func TestADRNumbersStartAgainBelowTheStoredSnapshot(t *testing.T) {
+func TestADRNumbers_RestartBelowTheStoredSnapshot(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		a := newADREntity(t, rdb)
 		var stored int64
@@ -63,28 +63,28 @@ func TestADRNumbersStartAgainBelowTheStoredSnapshot(t *testing.T) {
 		}
 		a.expire(a.versions) // after 45 minutes without a request
 		if _, v := a.publish("HIGH"); v >= stored {
-			t.Errorf("ADR: version %d is above the stored %d: the flaw is gone, and with it the reason for ours", v, stored)
+			t.Errorf("ADR: version %d is above the stored %d: the fault no longer occurs, so our rule has no reason", v, stored)
 		}
 
 		e := newEntity(t, rdb)
 		own := e.mustBegin(e.published(high), "HIGH")
 		e.forget()
-		if n := e.mustAcquire(wish{lane: "HIGH", floor: own}, "PUBLISHED"); n <= own {
+		if n := e.mustAcquire(acquireArgs{lane: "HIGH", floor: own}, "PUBLISHED"); n <= own {
 			t.Errorf("ours: number %d is not above the stored %d", n, own)
 		}
 	})
 }
 
-func TestADRSkipsTheOldRequestEachTimeANewOneIsMade(t *testing.T) {
+func TestADRQueue_SkipsAnOldRequestAtEachNewOne(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		// A backlog longer than the lock's life: the reader asks again, and the
-		// request at the head of the queue is thrown away for the one at its end.
+		// The backlog is longer than the lock's TTL. The reader requests again, and the request
+		// at the head of the queue is skipped in favour of the one at its end.
 		a := newADREntity(t, rdb)
 		_, queued := a.publish("LOW")
 		a.expire(a.lock)
 		a.publish("LOW")
 		if !a.obsolete(queued) {
-			t.Error("ADR: the flaw is gone, and with it the reason for ours")
+			t.Error("ADR: the fault no longer occurs, so our rule has no reason")
 		}
 
 		e := newEntity(t, rdb)
@@ -97,46 +97,46 @@ func TestADRSkipsTheOldRequestEachTimeANewOneIsMade(t *testing.T) {
 	})
 }
 
-func TestADRCoversARequestByAPublishThatFails(t *testing.T) {
+func TestADRCoalesce_CoversByAFailedPublish(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		a := newADREntity(t, rdb)
 		a.publish("HIGH")
 		if outcome, _ := a.publish("HIGH"); outcome != 0 {
 			t.Error("ADR: the second request was not covered")
 		}
-		a.expire(a.lock) // the publish failed; nobody tells the second request
+		a.expire(a.lock) // the publish failed, and the second request is not notified
 
 		e := newEntity(t, rdb)
 		n := e.mustAcquire(high, "PUBLISHED")
-		e.mustAcquire(high, "PENDING") // ours: not a promise; whoever must not lose it asks again
+		e.mustAcquire(high, "PENDING") // ours: no promise; a caller that needs one requests again
 		e.rollback(n)
 		e.mustAcquire(high, "PUBLISHED")
 	})
 }
 
-func TestADRUpgradeThatFailsSupersedesItsLowTwin(t *testing.T) {
+func TestADRCoalesce_FailedUpgradeSupersedesLow(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		a := newADREntity(t, rdb)
 		_, queued := a.publish("LOW")
 		a.publish("HIGH")
-		a.expire(a.lock) // the HIGH publish failed, its lock is taken away
+		a.expire(a.lock) // the HIGH publish failed and its lock is removed
 		if !a.obsolete(queued) {
-			t.Error("ADR: the flaw is gone, and with it the reason for ours")
+			t.Error("ADR: the fault no longer occurs, so our rule has no reason")
 		}
 
 		e := newEntity(t, rdb)
 		ours := e.published(low)
 		e.rollback(e.mustAcquire(high, "UPGRADED"))
 		if v := e.begin(ours, "LOW", 0); v.outcome != "PROCEED" {
-			t.Errorf("ours: the LOW twin is %s by a record that was never written", v.outcome)
+			t.Errorf("ours: the LOW request is %s by a record that was never written", v.outcome)
 		}
 	})
 }
 
-func TestADRFetchesInFlightShareANumber(t *testing.T) {
+func TestADRNumbers_AreSharedByFetchesInFlight(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		// A record delivered to two workers carries one version: by the ADR both
-		// snapshots have it, and the older look at the upstream may win.
+		// A record delivered to two workers has one version. With the ADR's rule both snapshots
+		// have it, and the older response can win.
 		e := newEntity(t, rdb)
 		record := e.published(high)
 		first, second := e.mustBegin(record, "HIGH"), e.mustBegin(record, "HIGH")

@@ -1,31 +1,34 @@
--- client_admit: decides which requests of one client may be published, by two
--- bounds that all processes share: how many HIGH requests of the client are
--- outstanding, and how many new keys (entities without a snapshot) it adds.
--- It runs after coalesce_acquire has issued the numbers, because only a request
--- that is published counts: a request that is covered by another one is free.
+-- client_admit: decides which update requests of one client can be published. Two limits apply
+-- over all processes: the client's outstanding HIGH requests, and the new keys (entities
+-- without a snapshot) that it adds. It runs after coalesce_acquire has issued the numbers,
+-- because a request that another one covers costs nothing.
 --
 -- KEYS[1]  sorted set of the source's active clients, clients:{source}
 -- KEYS[2]  sorted set of the client's outstanding requests, clients:{source}:ID
 -- KEYS[3]  the client's new keys, clients:{source}:ID:new
 -- ARGV[1]  ID of the client
--- ARGV[2]  max: outstanding requests while no other client is active; 0: no bound
--- ARGV[3]  min: outstanding requests of each client, however many are active
--- ARGV[4]  lease of an outstanding request in ms: then its count ends by itself
+-- ARGV[2]  max: outstanding requests while no other client is active; 0: no limit
+-- ARGV[3]  min: outstanding requests that every client can have
+-- ARGV[4]  lease of an outstanding request in ms; it is not counted any longer
 -- ARGV[5]  how long a client is active after its last request, in ms
--- ARGV[6]  interval in us between two new keys at the sustained rate; 0: no bound
--- ARGV[7]  max new keys at once
--- ARGV[8]  each further argument is a request: N (new key) or K (known key), and
---          its member, which no other request has: the number and the entity
+-- ARGV[6]  interval in us between two new keys at the sustained rate; 0: no limit
+-- ARGV[7]  burst: maximum number of new keys at once
+-- ARGV[8]  and further: one request each, N (new key) or K (known key) and its
+--          unique member: number and entity
 --
--- Returns {share, outstanding, active, wait, verdict...}: the client's share of
--- max, its outstanding requests now, the active clients, the time in ms until one
--- new key is admitted (0: now), and for each request 0 (publish it), 1 (too many
--- outstanding) or 2 (too many new keys).
+-- Returns {share, outstanding, active, wait, verdict...}
+--   share        the client's share of max; 0: no limit
+--   outstanding  its outstanding requests now
+--   active       the number of active clients
+--   wait         ms until one new key is admitted; 0: now
+--   verdict      per request: 0 publish it, 1 too many outstanding, 2 too many new keys
 --
--- Atomic. Times are Redis' own. KEYS[1] has the time until which a client is
--- active, KEYS[2] the end of each lease, KEYS[3] the theoretical arrival time of
--- the GCRA in us. Each key expires when it says nothing any more, and a key of
--- another type is replaced.
+-- Atomic. Times are those of Redis. The scores of KEYS[1] are the times until which clients are
+-- active, those of KEYS[2] the ends of leases. KEYS[3] is the theoretical arrival time of a
+-- GCRA in us. Each key expires when it has no more effect. A key of another type is replaced.
+--
+-- Example: max 100, min 10, 4 active clients: each can have 25 outstanding requests.
+-- With 20 active clients each can have 10, so all of them together can exceed max.
 
 local id, max, min = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local lease, stays = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -52,8 +55,8 @@ if interval > 0 then
   local stored = redis.pcall('GET', KEYS[3])
   if type(stored) == 'string' then arrival = math.max(us, tonumber(stored) or 0) end
 end
--- A bound that was lowered, or a clock that was set back, leaves nobody waiting
--- for longer than the new bound could.
+-- After the limit was lowered or the clock was set back, nobody waits longer than the new limit
+-- requires.
 arrival = math.min(arrival, us + burst * interval)
 
 local verdicts, added = {}, 0

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// hostileClient makes a query service and a worker send requests beyond its bound, the same
-// request again, releases of requests that have ended or never were, releases of other
-// clients' requests, and members that no producer writes.
+// hostileClient sends requests above its limit, repeated requests, releases of ended or unknown
+// requests, releases of other clients' requests, and malformed members.
 type hostileClient struct {
 	*clients
 	rng *rand.Rand
@@ -42,9 +41,9 @@ func (h *hostileClient) act() {
 	}
 }
 
-// The counts of an honest client stay exact and it gets its share of the bound. The count of
-// the hostile client never passes its own share.
-func TestClientScripts_AHostileClientLeavesOthersAlone(t *testing.T) {
+// An honest client keeps exact counts and its share. The hostile client never exceeds its own
+// share.
+func TestClientScripts_IsolateAHostileClient(t *testing.T) {
 	bound := clientBound{max: 20, min: 3, active: time.Minute, newKeys: 50, newKeyInterval: time.Hour}
 	eachClients(t, bound, func(c *clients) {
 		seed := rand.Uint64()

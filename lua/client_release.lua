@@ -1,21 +1,21 @@
--- client_release: requests of one client have ended, so they are no longer
--- outstanding. What ended does not matter: a snapshot, an absence, a dead letter, a
--- durable retry, a request that needed no fetch, or a publish that failed.
+-- client_release: stops counting requests of one client that have ended, whatever the outcome:
+-- a snapshot, an absence, a dead letter, a scheduled retry, a request without fetch, or a
+-- failed publish.
 --
 -- KEYS[1]  sorted set of the source's active clients, clients:{source}
 -- KEYS[2]  sorted set of the client's outstanding requests, clients:{source}:ID
 -- ARGV[1]  ID of the client
 -- ARGV[2]  how long a client without outstanding requests stays active, in ms
--- ARGV[3]  each further argument is the member of a request (see client_admit)
+-- ARGV[3]  and further: the member of one request each (see client_admit)
 --
 -- Returns how many of the requests were counted.
 --
--- Atomic, and harmless to repeat: a request that is not counted stays so.
+-- Atomic. Repeating it has no effect.
 
 local removed = 0
 for i = 3, #ARGV do
   local n = redis.pcall('ZREM', KEYS[2], ARGV[i])
-  if type(n) == 'table' then return 0 end -- a key of another type: client_admit replaces it
+  if type(n) == 'table' then return 0 end -- a key of another type; client_admit replaces it
   removed = removed + n
 end
 if removed > 0 and redis.call('ZCARD', KEYS[2]) == 0 then

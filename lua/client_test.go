@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// clientBound is the bound of client_admit; the zero value of a field is no bound.
+// clientBound holds the limits of client_admit; zero means no limit.
 type clientBound struct {
 	max, min       int
 	lease, active  time.Duration
@@ -22,7 +22,7 @@ type clientBound struct {
 	newKeyInterval time.Duration
 }
 
-// clients drives the scripts of one source's clients.
+// clients runs the scripts for one source's clients.
 type clients struct {
 	t   *testing.T
 	rdb redis.UniversalClient
@@ -56,7 +56,7 @@ func (a admitted) count(verdict int64) (n int) {
 	return n
 }
 
-// admit asks for requests of a client: their kind (N or K) and member.
+// admit requests admission for a client's requests, each a kind (N or K) and a member.
 func (c *clients) admit(id string, requests ...string) admitted {
 	c.t.Helper()
 	args := []any{id, c.max, c.min, c.lease.Milliseconds(), c.active.Milliseconds(), c.newKeyInterval.Microseconds(), c.newKeys}
@@ -186,7 +186,7 @@ func TestClientAdmit_ReplacesKeysOfAnotherType(t *testing.T) {
 	})
 }
 
-// The counts of a client whose worker was killed end with their leases.
+// The counts of a client whose worker crashed end with their leases.
 func TestClientAdmit_HealsLostCountsByLease(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	now := time.Unix(1_800_000_000, 0)
@@ -215,9 +215,9 @@ func TestClientKeys_ExpireWithTheLastLease(t *testing.T) {
 	})
 }
 
-// TestClientCounts_HoldUnderRandomFaults plays clients, workers, crashes and time at
-// random against a model: a count is never negative, never above the share it was
-// admitted under, and never outlives its lease.
+// TestClientCounts_HoldUnderRandomFaults compares random sequences of requests, ends, crashes
+// and time steps with a model. A count is never negative, never above its share, and never
+// outlives its lease.
 func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 19))
@@ -244,7 +244,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 			case 0, 1:
 				n := 1 + rng.IntN(12)
 				asked := requests("K", next, next+n)
-				if rng.IntN(5) == 0 && next > 0 { // a member that is told twice counts once
+				if rng.IntN(5) == 0 && next > 0 { // a repeated member counts once
 					asked = append(asked, asked[0])
 				}
 				next += n
@@ -258,7 +258,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 				if int(got.outstanding) != len(leases[id]) || (got.count(0) > 0 && got.outstanding > got.share) {
 					t.Fatalf("seed %d, step %d: got %+v with %d before, want %d outstanding", seed, step, got, before, len(leases[id]))
 				}
-			case 2: // some end, some are told twice, some were never counted
+			case 2: // some end, some end twice, some were never counted
 				var ended []string
 				for member := range leases[id] {
 					if rng.IntN(2) == 0 {
@@ -269,7 +269,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 				if got := c.release(id, append(ended, append(ended, "0 character/unknown")...)...); got != len(ended) {
 					t.Fatalf("seed %d, step %d: released %d, want %d", seed, step, got, len(ended))
 				}
-			default: // time passes; a crash loses what was to be released
+			default: // time passes; a crash loses the releases
 				now = now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 				m.SetTime(now)
 			}
@@ -284,15 +284,14 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 	}
 }
 
-// A single client that always asks for more gets the whole rate of the source, also if the
-// upstream takes three quarters of the bound's two seconds to answer and the client, once
-// refused, asks again after 100 ms.
+// A single client that always requests more gets the source's whole rate, even if the upstream
+// answers in 1.5 s of the limit's 2 s and the client retries 100 ms after a refusal.
 func TestClientAdmit_LeavesASingleClientTheWholeRate(t *testing.T) {
 	const rate, seconds, tick = 50, 20, 20 * time.Millisecond
 	rdb, m := servicetest.MiniRedis(t)
 	start := time.Unix(1_800_000_000, 0)
 	c := newClients(t, rdb, clientBound{max: 2 * rate, min: 10, lease: 2 * time.Minute, active: 5 * time.Second})
-	var queue []string // published, not called
+	var queue []string // published, not called yet
 	var calls []struct {
 		member string
 		ends   time.Time
@@ -321,7 +320,7 @@ func TestClientAdmit_LeavesASingleClientTheWholeRate(t *testing.T) {
 		}
 		for range rate * int(tick) / int(time.Second) {
 			if len(queue) == 0 {
-				continue // a call that the source would have taken
+				continue // a call that the source had room for
 			}
 			called++
 			calls = append(calls, struct {

@@ -1,50 +1,59 @@
--- coalesce_acquire: decides in one step whether a request for an entity is
--- covered by one already under way, and if not, issues its number and sets a
--- pending lock in its name (rules: ARCHITECTURE.md, "Coalescing").
+-- coalesce_acquire: decides in one step whether an update request in flight covers a new one.
+-- If not, it issues the new request's number and sets a pending lock with it (rules:
+-- ARCHITECTURE.md, "Coalescing").
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  HIGH or LOW
 -- ARGV[2]  1 if the request is strict: its fetch must begin after it; else 0
--- ARGV[3]  floor: version of the snapshot that the caller has read, 0 for none
+-- ARGV[3]  floor: version of the snapshot that the caller has read; 0: none
 -- ARGV[4]  1 if the request passes a hold; else 0
--- ARGV[5]  cool-down that publishing this request starts, in ms; 0 for none.
---          A request that has one is refused while an earlier one's lasts. Until
---          coalesce_confirm it lasts no longer than the pending lock: what is lost
---          with its producer must not be refused when it is asked for again
--- ARGV[6]  life of the pending lock in ms: a little above the delivery timeout
--- ARGV[7]  how long the hash outlives its last use, in ms
--- ARGV[8]  1 if the client may publish nothing now (client_admit has just refused
---          it): then a request that is not covered is REFUSED; else 0
+-- ARGV[5]  cool-down in ms that publishing this request starts; 0: none. A request
+--          with a cool-down is refused during an earlier one. Until coalesce_confirm
+--          the cool-down ends with the pending lock: if the producer crashes, the
+--          client must be able to request again
+-- ARGV[6]  TTL of the pending lock in ms, slightly above the delivery timeout
+-- ARGV[7]  TTL of the hash after its last use, in ms
+-- ARGV[8]  1 if client_admit has just refused the client: then a request that is
+--          not covered is REFUSED; else 0
 --
 -- Returns {outcome, number, reason, until}, until in ms since 1970:
---   PUBLISHED, UPGRADED          publish a record with this number, then confirm
---                                or roll back
---   ALREADY_PROCESSING, PENDING  covered by the lock of this number; PENDING: its
---                                publish is not acknowledged yet
---   HELD, COOLING                refused, for this reason, until then
---   REFUSED                      not covered, and not published
+--   PUBLISHED           publish a record with this number, then confirm or roll back
+--   UPGRADED            the same; the lock was LOW, and this request is HIGH
+--   ALREADY_PROCESSING  covered by the lock with this number
+--   PENDING             the same, but its publish is not acknowledged yet
+--   HELD, COOLING       refused for this reason until then
+--   REFUSED             not covered and not published
 --
--- Atomic. Writes only with PUBLISHED and UPGRADED.
+-- Atomic. It writes only if the outcome is PUBLISHED or UPGRADED.
 --
--- The hash: lock = "LANE number until STATE" (PENDING or CONFIRMED), ver = last
--- number issued, done = last number satisfied, hold = "REASON until number",
--- cooldown = "until number until-if-confirmed", server = the one that set the
--- lock. Times are Redis' own. Whatever lies past its until counts as absent, and
--- so does what is garbled. It lives for ARGV[7] after its last use, and longer if a
--- hold or a cool-down does.
+-- Fields of the hash:
+--   lock      "LANE number until STATE"; STATE is PENDING or CONFIRMED
+--   ver       last number issued
+--   done      last number satisfied
+--   hold      "REASON until number"
+--   cooldown  "until number until-if-confirmed"
+--   server    replication ID of the server that set the lock
 --
--- A lock that another server set counts as absent: before this one took over it
--- may have been settled, or a fetch have begun behind it, and this one never have
--- heard of it. What tells a server from what it was before a restart, and from its
--- replica, is its replication id. A hash without one, of an older release, is
--- this server's; and one that does not tell its id can't be told from others.
+-- States of the lock:
+--   none ──acquire──► PENDING ──confirm──► CONFIRMED ──settle or TTL──► none
+--                        └──rollback or TTL──► none
+--
+-- Times are those of Redis. A field whose `until` has passed, or that is malformed, counts as
+-- missing. The hash lives for ARGV[7] after its last use, or longer if a hold or a cool-down
+-- lasts longer.
+--
+-- A lock that another server set counts as missing. Before a failover that request may have
+-- been settled, or a fetch may have begun, without this server having received it. The
+-- replication ID distinguishes a server from its replicas and from itself before a restart. A
+-- hash without ID counts as this server's, and a server that does not return its ID cannot be
+-- distinguished.
 
 local lane, strict, floor = ARGV[1], ARGV[2] == '1', tonumber(ARGV[3])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
 local f = redis.pcall('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold', 'cooldown', 'server')
-if f.err then -- something else lies where the hash belongs
+if f.err then -- the key has another type
   redis.call('DEL', KEYS[1])
   f = {}
 end
@@ -57,7 +66,7 @@ if till and tonumber(till) > now then
   keep = math.max(keep, till - now)
 end
 
--- INFO is up to a fifth of an acquire's time, so it is asked where it matters.
+-- INFO takes up to a fifth of the run time, so it is read only if needed.
 local server
 local function id()
   if not server then
@@ -76,8 +85,8 @@ if number then
     if held == 'LOW' and lane == 'HIGH' then
       outcome = 'UPGRADED'
     elseif not (strict and ver > number) then
-      -- Covered. A strict request reaches this only while no fetch has begun
-      -- behind the lock: had one, ver would have moved past the lock's number.
+      -- Covered. A strict request gets here only if no fetch has begun since the lock was set:
+      -- a fetch raises ver above the lock's number.
       return {state == 'PENDING' and 'PENDING' or 'ALREADY_PROCESSING', number, '', tonumber(life)}
     end
   end
@@ -92,8 +101,8 @@ end
 
 if ARGV[8] == '1' then return {'REFUSED', 0, '', 0} end
 
--- Above every number of this entity that may still be in flight or stored, also
--- when the hash is gone: then Redis' time is above the numbers it once held.
+-- The number is above all numbers of this entity that can be in flight or stored. That also
+-- holds if the hash was lost, because Redis' time has passed the old numbers.
 number = math.max(math.max(ver, done) + 1, now)
 local text = string.format('%.0f', number)
 redis.call('HSET', KEYS[1], 'ver', text, 'server', id(),

@@ -1,19 +1,19 @@
--- coalesce_confirm: Kafka has acknowledged the record, so its lock may cover
--- other requests and supersede a LOW twin, and the cool-down it started is whole.
+-- coalesce_confirm: confirms the lock after Kafka has acknowledged the record. From now on it
+-- can cover other requests and supersede a LOW record, and its cool-down lasts in full.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  number that coalesce_acquire issued
--- ARGV[2]  life of the confirmed lock in ms (30 s HIGH, 60 s LOW)
+-- ARGV[2]  TTL of the confirmed lock in ms (30 s HIGH, 60 s LOW)
 --
--- Returns 1 if the lock was still this number's, else 0: a worker has settled it
--- already, or a later request has replaced it. Both are as good.
+-- Returns 1 if the lock still has this number. Returns 0 if a worker has settled it already or
+-- a later request has replaced it; both are normal.
 --
--- Atomic, and harmless to repeat.
+-- Atomic. Repeating it has no effect.
 
 local f = redis.call('HMGET', KEYS[1], 'lock', 'cooldown')
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
--- The cool-down first: a worker may have settled the lock already.
+-- The cool-down is confirmed first, because a worker may have settled the lock already.
 local starter, whole = string.match(f[2] or '', '^%d+ (%d+) (%d+)$')
 if starter == ARGV[1] then
   redis.call('HSET', KEYS[1], 'cooldown', whole .. ' ' .. starter .. ' ' .. whole)

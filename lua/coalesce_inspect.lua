@@ -1,15 +1,18 @@
--- coalesce_inspect: says what is under way for an entity, to people who ask why it
--- waits.
+-- coalesce_inspect: returns the state of an entity's update requests, for diagnosis.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key} (see coalesce_acquire)
 --
--- Returns {lane, number, until, state, issued, reason, held until, cooled until,
--- done}, times in ms since 1970; an empty text or 0 for what there is not. What
--- coalesce_acquire counts as absent is absent here as well, so the lock of another
--- server is. issued is the last number that was given, whatever became of it, and
--- done the last that was satisfied.
+-- Returns {lane, number, until, state, issued, reason, held until, cooled until, done}
+--   lane, number, until, state  of the lock
+--   issued                      last number issued
+--   reason, held until          of the hold
+--   cooled until                end of the cool-down
+--   done                        last number satisfied
 --
--- Atomic. Writes nothing, not even where something else lies.
+-- Times are in ms since 1970. Missing values are empty or 0. Everything that coalesce_acquire
+-- counts as missing is missing here, for example the lock of another server.
+--
+-- Atomic. It writes nothing, even if the key has another type.
 
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)

@@ -9,21 +9,21 @@ import (
 )
 
 var (
-	high = wish{lane: "HIGH"}
-	low  = wish{lane: "LOW"}
+	high = acquireArgs{lane: "HIGH"}
+	low  = acquireArgs{lane: "LOW"}
 )
 
-func TestTheFirstRequestIsPublishedAndOthersAreCovered(t *testing.T) {
+func TestCoalesce_PublishesOneAndCoversOthers(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.mustAcquire(high, "PUBLISHED")
 		if v := e.acquire(high); v.outcome != "PENDING" || v.number != n {
-			e.t.Errorf("while its publish is in the air: %+v", v)
+			e.t.Errorf("before the acknowledgement: %+v", v)
 		}
 		if !e.confirm(n, minute) {
 			e.t.Error("not confirmed")
 		}
 		if v := e.acquire(high); v.outcome != "ALREADY_PROCESSING" || v.number != n {
-			e.t.Errorf("once acknowledged: %+v", v)
+			e.t.Errorf("after the acknowledgement: %+v", v)
 		}
 		if v := e.acquire(low); v.outcome != "ALREADY_PROCESSING" {
 			e.t.Errorf("LOW under HIGH: %+v", v)
@@ -31,7 +31,7 @@ func TestTheFirstRequestIsPublishedAndOthersAreCovered(t *testing.T) {
 	})
 }
 
-func TestAHighRequestRaisesALowLock(t *testing.T) {
+func TestCoalesce_HighUpgradesALowLock(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		first := e.mustAcquire(low, "PUBLISHED")
 		second := e.mustAcquire(high, "UPGRADED")
@@ -39,13 +39,13 @@ func TestAHighRequestRaisesALowLock(t *testing.T) {
 			e.t.Errorf("upgraded to %d, not above %d", second, first)
 		}
 		if e.confirm(first, minute) {
-			e.t.Error("the replaced request's acknowledgement confirmed the lock of another")
+			e.t.Error("the replaced request's acknowledgement confirmed another lock")
 		}
 		e.mustAcquire(high, "PENDING")
 	})
 }
 
-func TestOfManyAtOnceExactlyOneIsPublished(t *testing.T) {
+func TestCoalesce_PublishesOneOfManyConcurrent(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		var mu sync.Mutex
 		outcomes := map[string]int{}
@@ -65,9 +65,9 @@ func TestOfManyAtOnceExactlyOneIsPublished(t *testing.T) {
 	})
 }
 
-func TestALockThatIsOverBlocksNobody(t *testing.T) {
+func TestLock_ExpiredCoversNothing(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		first := e.mustAcquire(wish{lane: "HIGH", life: -1}, "PUBLISHED")
+		first := e.mustAcquire(acquireArgs{lane: "HIGH", life: -1}, "PUBLISHED")
 		second := e.mustAcquire(high, "PUBLISHED")
 		e.confirm(second, dead)
 		third := e.mustAcquire(low, "PUBLISHED")
@@ -77,52 +77,52 @@ func TestALockThatIsOverBlocksNobody(t *testing.T) {
 	})
 }
 
-func TestAStrictRequestIsCoveredUntilAFetchHasBegun(t *testing.T) {
+func TestLock_CoversStrictUntilAFetchBegins(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		strict := wish{lane: "HIGH", strict: true}
+		strict := acquireArgs{lane: "HIGH", strict: true}
 		n := e.published(high)
 		e.mustAcquire(strict, "ALREADY_PROCESSING")
 		running := e.mustBegin(n, "HIGH")
 
-		e.mustAcquire(high, "ALREADY_PROCESSING") // relaxed: content with it
+		e.mustAcquire(high, "ALREADY_PROCESSING") // relaxed: covered by it
 		follow := e.mustAcquire(strict, "PUBLISHED")
 		if follow <= running {
-			e.t.Errorf("the follow-up %d is not above the running fetch %d", follow, running)
+			e.t.Errorf("the later request %d is not above the running fetch %d", follow, running)
 		}
 		e.confirm(follow, minute)
 		e.mustAcquire(strict, "ALREADY_PROCESSING") // one follow-up is enough
 
 		if e.settle(running, true, "", 0) {
-			e.t.Error("the running fetch released the follow-up's lock")
+			e.t.Error("the running fetch released the later request's lock")
 		}
 		if got := e.peek(follow, "HIGH", 0); got != "PROCEED" {
-			e.t.Errorf("the follow-up is %s by a fetch that began before it", got)
+			e.t.Errorf("the later request is %s by a fetch that began before it", got)
 		}
 	})
 }
 
-func TestALockAtOrBelowTheReadSnapshotCountsAsAbsent(t *testing.T) {
+func TestLock_BelowTheSnapshotCountsAsMissing(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
-		e.mustAcquire(wish{lane: "HIGH", floor: n - 1}, "ALREADY_PROCESSING")
-		again := e.mustAcquire(wish{lane: "HIGH", floor: n}, "PUBLISHED")
+		e.mustAcquire(acquireArgs{lane: "HIGH", floor: n - 1}, "ALREADY_PROCESSING")
+		again := e.mustAcquire(acquireArgs{lane: "HIGH", floor: n}, "PUBLISHED")
 		if again <= n {
 			e.t.Errorf("number %d is not above the floor %d", again, n)
 		}
 	})
 }
 
-func TestNumbersRiseAlsoWhenTheHashIsLost(t *testing.T) {
+func TestNumbers_RiseAfterTheHashIsLost(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		last := int64(0)
 		for i := range 50 {
 			switch i % 3 {
 			case 0:
 				e.forget()
-			case 1: // a snapshot from a clock ahead of Redis'
+			case 1: // a snapshot by a clock ahead of Redis
 				last += 1000
 			}
-			n := e.mustAcquire(wish{lane: "HIGH", floor: last, strict: true}, "PUBLISHED")
+			n := e.mustAcquire(acquireArgs{lane: "HIGH", floor: last, strict: true}, "PUBLISHED")
 			if n <= last {
 				e.t.Fatalf("step %d: number %d after %d", i, n, last)
 			}
@@ -131,12 +131,12 @@ func TestNumbersRiseAlsoWhenTheHashIsLost(t *testing.T) {
 	})
 }
 
-func TestARollbackTakesAwayOnlyItsOwnPendingLock(t *testing.T) {
+func TestRollback_RemovesOnlyItsPendingLock(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		first := e.mustAcquire(low, "PUBLISHED")
 		second := e.mustAcquire(high, "UPGRADED")
 		if e.rollback(first) {
-			e.t.Error("the replaced request rolled back another's lock")
+			e.t.Error("the replaced request rolled back another lock")
 		}
 		e.mustAcquire(high, "PENDING")
 		if !e.rollback(second) || e.rollback(second) {
@@ -149,7 +149,7 @@ func TestARollbackTakesAwayOnlyItsOwnPendingLock(t *testing.T) {
 	})
 }
 
-func TestAHoldIsRespectedUntilItIsOverAndPassedByThoseWhoMay(t *testing.T) {
+func TestHold_LastsUntilItsEndUnlessPassed(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		e.settle(n, false, "FAILED", minute)
@@ -157,7 +157,7 @@ func TestAHoldIsRespectedUntilItIsOverAndPassedByThoseWhoMay(t *testing.T) {
 		if v.outcome != "HELD" || v.reason != "FAILED" || v.until == 0 {
 			e.t.Errorf("acquire under a hold: %+v", v)
 		}
-		passing := e.mustAcquire(wish{lane: "LOW", strict: true, passes: true}, "PUBLISHED")
+		passing := e.mustAcquire(acquireArgs{lane: "LOW", strict: true, passes: true}, "PUBLISHED")
 		e.rollback(passing)
 
 		e.settle(n, false, "FAILED", dead)
@@ -165,10 +165,10 @@ func TestAHoldIsRespectedUntilItIsOverAndPassedByThoseWhoMay(t *testing.T) {
 	})
 }
 
-func TestAHoldIsLiftedByALaterEndAndNotByAnEarlierOne(t *testing.T) {
+func TestHold_IsClearedByLaterEndsOnly(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		early := e.mustBegin(e.published(high), "HIGH")
-		late := e.mustBegin(e.published(wish{lane: "HIGH", strict: true}), "HIGH")
+		late := e.mustBegin(e.published(acquireArgs{lane: "HIGH", strict: true}), "HIGH")
 		e.settle(late, true, "ABSENT", minute)
 		e.settle(early, true, "", 0)
 		e.mustAcquire(high, "HELD")
@@ -181,7 +181,7 @@ func TestAHoldIsLiftedByALaterEndAndNotByAnEarlierOne(t *testing.T) {
 	})
 }
 
-func TestTheHashOutlivesEveryHoldAndIsGoneAnHourAfterItsLastUse(t *testing.T) {
+func TestHash_ExpiresAfterUseAndHolds(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		within := func(what string, low, high int64) {
 			e.t.Helper()
@@ -194,7 +194,7 @@ func TestTheHashOutlivesEveryHoldAndIsGoneAnHourAfterItsLastUse(t *testing.T) {
 		e.confirm(n, minute)
 		e.settle(n, false, "FAILED", 6*hour)
 		within("a long hold", 6*hour-minute, 6*hour)
-		passing := e.mustAcquire(wish{lane: "HIGH", passes: true}, "PUBLISHED")
+		passing := e.mustAcquire(acquireArgs{lane: "HIGH", passes: true}, "PUBLISHED")
 		within("acquire under it", 6*hour-minute, 6*hour)
 		own := e.mustBegin(passing, "HIGH")
 		within("begin under it", 6*hour-minute, 6*hour)
@@ -203,9 +203,9 @@ func TestTheHashOutlivesEveryHoldAndIsGoneAnHourAfterItsLastUse(t *testing.T) {
 	})
 }
 
-func TestACoolDownRefusesOnlyWhatWouldBePublished(t *testing.T) {
+func TestCoolDown_RefusesOnlyNewPublishes(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		refresh := wish{lane: "HIGH", strict: true, passes: true, cooldown: minute}
+		refresh := acquireArgs{lane: "HIGH", strict: true, passes: true, cooldown: minute}
 		n := e.mustAcquire(refresh, "PUBLISHED")
 		e.mustAcquire(refresh, "PENDING")
 		e.confirm(n, minute)
@@ -219,11 +219,11 @@ func TestACoolDownRefusesOnlyWhatWouldBePublished(t *testing.T) {
 	})
 }
 
-// A producer that dies with a request takes it along: whoever asks for it again, as
-// soon as its lock has ended, must not be told that it was made.
-func TestACoolDownIsWholeOnlyOnceItsRequestIsConfirmed(t *testing.T) {
+// If a producer crashes with a request, a new request must be accepted as soon as the pending
+// lock ends.
+func TestCoolDown_LastsInFullOnceConfirmed(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		refresh := wish{lane: "HIGH", strict: true, cooldown: 6 * hour, life: minute}
+		refresh := acquireArgs{lane: "HIGH", strict: true, cooldown: 6 * hour, life: minute}
 		lasts := func(when string, want int) {
 			e.t.Helper()
 			text, err := e.rdb.HGet(e.t.Context(), e.key, "cooldown").Result()
@@ -240,7 +240,7 @@ func TestACoolDownIsWholeOnlyOnceItsRequestIsConfirmed(t *testing.T) {
 		}
 		n := e.mustAcquire(refresh, "PUBLISHED")
 		lasts("pending", minute)
-		e.settle(e.mustBegin(n, "HIGH"), true, "", 0) // a worker may be faster than its acknowledgement
+		e.settle(e.mustBegin(n, "HIGH"), true, "", 0) // a worker can be faster than the acknowledgement
 		for range 2 {
 			if e.confirm(n, minute) {
 				e.t.Error("a settled lock was confirmed")
@@ -251,28 +251,28 @@ func TestACoolDownIsWholeOnlyOnceItsRequestIsConfirmed(t *testing.T) {
 			e.t.Errorf("the hash ends in %d ms, before its cool-down", left)
 		}
 		if v := e.acquire(refresh); v.outcome != "COOLING" {
-			e.t.Errorf("asked again: %+v", v)
+			e.t.Errorf("requested again: %+v", v)
 		}
 
 		e.forget()
-		refresh.life = -1 // its lock ends at once, and its producer is gone
+		refresh.life = -1 // its lock ends at once, and its producer has crashed
 		e.mustAcquire(refresh, "PUBLISHED")
 		e.mustAcquire(refresh, "PUBLISHED")
 	})
 }
 
-func TestAPublishThatFailedStartsNoCoolDown(t *testing.T) {
+func TestCoolDown_IsRemovedByARollback(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		refresh := wish{lane: "HIGH", strict: true, cooldown: minute}
+		refresh := acquireArgs{lane: "HIGH", strict: true, cooldown: minute}
 		e.rollback(e.mustAcquire(refresh, "PUBLISHED"))
 		e.mustAcquire(refresh, "PUBLISHED")
 	})
 }
 
-func TestCoalescingLeavesNoTraceWhereItPublishesNothing(t *testing.T) {
+func TestCoalesce_WritesNothingWithoutAPublish(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		if e.confirm(5, minute) || e.rollback(5) || e.peek(5, "LOW", 0) != "PROCEED" || e.peek(5, "LOW", 5) != "SATISFIED" {
-			e.t.Error("an unknown entity answered as if it were known")
+			e.t.Error("an unknown entity has a state")
 		}
 		if n, err := e.rdb.Exists(e.t.Context(), e.key).Result(); err != nil || n != 0 {
 			e.t.Errorf("the hash exists (%d, %v): it would never expire", n, err)
@@ -280,10 +280,10 @@ func TestCoalescingLeavesNoTraceWhereItPublishesNothing(t *testing.T) {
 	})
 }
 
-// Random sequences on one entity: a request that was accepted is never forgotten.
-// The invariant: as long as no fetch that began after a request has settled,
-// a record that will fetch for it is in a topic, and peek lets that record run.
-func TestNoAcceptedRequestIsForgottenInRandomSequences(t *testing.T) {
+// Random sequences on one entity never lose an accepted request. Invariant: until a fetch that
+// began after the request has settled, a record that fetches for it is in a topic, and
+// request_peek lets that record run.
+func TestCoalesce_LosesNothingInRandomSequences(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		for seed := range uint64(40) {
 			e.forget()
@@ -309,8 +309,8 @@ func randomSequence(e entity, seed uint64) {
 		begun  int
 	}
 	var (
-		topics    []record // acknowledged and not yet committed
-		inAir     []record // acquired, the publish's outcome is not known
+		topics    []record // acknowledged, not committed
+		inAir     []record // acquired, publish not finished
 		fetches   []fetch
 		waiting   []accepted
 		stored    int64 // version in the database
@@ -323,8 +323,8 @@ func randomSequence(e entity, seed uint64) {
 	}
 	for step := range 120 {
 		switch rng.IntN(7) {
-		case 0, 1: // a request
-			w := wish{lane: []string{"HIGH", "LOW"}[rng.IntN(2)], strict: rng.IntN(2) == 0}
+		case 0, 1: // a new request
+			w := acquireArgs{lane: []string{"HIGH", "LOW"}[rng.IntN(2)], strict: rng.IntN(2) == 0}
 			if rng.IntN(2) == 0 {
 				w.floor = stored
 			}
@@ -336,7 +336,7 @@ func randomSequence(e entity, seed uint64) {
 			case "ALREADY_PROCESSING":
 				waiting = append(waiting, accepted{step, w.strict})
 			}
-		case 2: // a publish ends
+		case 2: // the end of a publish
 			if len(inAir) == 0 {
 				continue
 			}
@@ -346,7 +346,7 @@ func randomSequence(e entity, seed uint64) {
 			switch rng.IntN(4) {
 			case 0: // failed
 				e.rollback(r.number)
-			case 1: // acknowledged, and the producer died before confirming
+			case 1: // acknowledged, and the producer crashes before confirming
 				topics = append(topics, r)
 				waiting = append(waiting, accepted{r.asked, true})
 			default:
@@ -382,11 +382,11 @@ func randomSequence(e entity, seed uint64) {
 			f := fetches[i]
 			fetches = slices.Delete(fetches, i, i+1)
 			if rng.IntN(4) == 0 {
-				continue // the worker died; its record is delivered again
+				continue // the worker crashes; its record is delivered again
 			}
 			if f.number >= stored {
 				if f.begun < storedAge {
-					fail(step, "an older look at the upstream replaced a newer one")
+					fail(step, "an older response replaced a newer one")
 				}
 				stored, storedAge = f.number, f.begun
 			}
@@ -394,13 +394,13 @@ func randomSequence(e entity, seed uint64) {
 			if rng.IntN(4) != 0 {
 				e.settle(f.number, true, "", 0)
 			}
-		case 6: // time passes, or Redis forgets
+		case 6: // time passes, or Redis loses the hash
 			if rng.IntN(3) == 0 {
 				e.loseData(highest)
 			}
 		}
 	}
-	// Drain: every record still in a topic is worked once more.
+	// Finally each record still in a topic is processed once more.
 	for _, r := range topics {
 		if v := e.begin(r.number, r.lane, stored); v.outcome == "PROCEED" {
 			stored, storedAge = v.number, 1000
@@ -410,7 +410,7 @@ func randomSequence(e entity, seed uint64) {
 			satisfy(storedAge, true)
 		}
 	}
-	// A pending lock's life ends; what a read only reported as pending is nobody's promise.
+	// Pending locks expire; a request that was only reported as PENDING has no promise.
 	for _, a := range waiting {
 		if a.at >= storedAge {
 			e.t.Fatalf("seed %d: the request accepted at step %d (strict %v) was never fetched for; hash %s %s %s", seed, a.at, a.strict,

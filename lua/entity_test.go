@@ -16,11 +16,10 @@ import (
 const (
 	minute = 60_000
 	hour   = 60 * minute
-	dead   = 0 // a life that is over at once
+	dead   = 0 // a TTL that has passed at once
 )
 
-// entity drives the scripts of one entity's hash, and fails the test on any
-// error of Redis.
+// entity runs the scripts on one entity's hash, and fails the test on any error of Redis.
 type entity struct {
 	t   *testing.T
 	rdb redis.UniversalClient
@@ -47,14 +46,14 @@ type verdict struct {
 	until   int64
 }
 
-// wish is an acquire; the zero value of a field is its usual value.
-type wish struct {
+// acquireArgs holds the arguments of an acquire; zero values mean the usual ones.
+type acquireArgs struct {
 	lane     string
 	strict   bool
 	floor    int64
 	passes   bool
 	cooldown int64
-	life     int64 // of the pending lock; -1 for one that is over at once
+	life     int64 // of the pending lock; -1 for one that expires at once
 }
 
 func flag(b bool) int {
@@ -64,7 +63,7 @@ func flag(b bool) int {
 	return 0
 }
 
-func (e entity) acquire(w wish) verdict {
+func (e entity) acquire(w acquireArgs) verdict {
 	e.t.Helper()
 	if w.life == 0 {
 		w.life = minute
@@ -78,7 +77,7 @@ func (e entity) acquire(w wish) verdict {
 }
 
 // mustAcquire acquires and returns the number, if the outcome is the wanted one.
-func (e entity) mustAcquire(w wish, outcome string) int64 {
+func (e entity) mustAcquire(w acquireArgs, outcome string) int64 {
 	e.t.Helper()
 	v := e.acquire(w)
 	if v.outcome != outcome {
@@ -147,7 +146,7 @@ func (e entity) settleTelling(channel, message string, number int64, satisfied b
 }
 
 // published acquires and confirms.
-func (e entity) published(w wish) int64 {
+func (e entity) published(w acquireArgs) int64 {
 	e.t.Helper()
 	v := e.acquire(w)
 	if v.outcome != "PUBLISHED" && v.outcome != "UPGRADED" {
@@ -168,7 +167,7 @@ func (e entity) field(name string) string {
 	return s
 }
 
-// lifetime returns the hash's remaining life in ms; negative if it has none.
+// lifetime returns the hash's TTL in ms, or a negative number without one.
 func (e entity) lifetime() int64 {
 	e.t.Helper()
 	d, err := e.rdb.PTTL(e.t.Context(), e.key).Result()
@@ -181,7 +180,7 @@ func (e entity) lifetime() int64 {
 func (e entity) set(fields map[string]string) {
 	e.t.Helper()
 	if len(fields) == 0 {
-		return // there is no empty hash
+		return // an empty hash does not exist
 	}
 	if err := e.rdb.HSet(e.t.Context(), e.key, fields).Err(); err != nil {
 		e.t.Fatal(err)
@@ -195,8 +194,8 @@ func (e entity) forget() {
 	}
 }
 
-// loseData loses the hash as a restart of Redis would: it takes time, so that
-// Redis' clock has moved past the numbers it had issued.
+// loseData deletes the hash like a restart of Redis. A restart takes time, so Redis' clock has
+// passed the issued numbers.
 func (e entity) loseData(numbers int64) {
 	e.t.Helper()
 	e.forget()
@@ -211,13 +210,13 @@ func (e entity) loseData(numbers int64) {
 	}
 }
 
-// eachRedis runs the test on every kind of Redis, each with a fresh entity.
+// eachRedis runs the test on every kind of Redis with a new entity.
 func eachRedis(t *testing.T, test func(e entity)) {
 	t.Helper()
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) { test(newEntity(t, rdb)) })
 }
 
-func TestEveryScriptSaysWhatItTakesAndReturns(t *testing.T) {
+func TestScripts_DocumentArgumentsAndResults(t *testing.T) {
 	for _, s := range []lua.Script{
 		lua.CoalesceAcquire, lua.CoalesceConfirm, lua.CoalesceRollback,
 		lua.RequestPeek, lua.RequestBegin, lua.RequestSettle, lua.LimiterAcquire, lua.ClientAdmit, lua.ClientRelease,
@@ -228,13 +227,13 @@ func TestEveryScriptSaysWhatItTakesAndReturns(t *testing.T) {
 		head, body, _ := strings.Cut(s.Source, "\n\n")
 		for _, word := range []string{"KEYS[1]", "ARGV[1]", "Returns ", "Atomic"} {
 			if !strings.Contains(head, word) && !strings.Contains(s.Source[:strings.Index(s.Source, "\nlocal ")], word) {
-				t.Errorf("%s says nothing of %s at its head", s.Name, word)
+				t.Errorf("the head of %s does not document %s", s.Name, word)
 			}
 		}
-		// Only what every Redis has, and only the declared key.
+		// Only features of every Redis, and only the declared key.
 		for _, word := range []string{"struct.", "cmsgpack", "bit.", "#!", "redis.setresp", "KEYS[2]", "KEYS[1] ..", "KEYS[i]"} {
 			if strings.HasPrefix(s.Name, "client_") && word == "KEYS[2]" {
-				continue // it declares the keys of one client, which have one hash tag
+				continue // it declares the keys of one client, which share a hash tag
 			}
 			if strings.Contains(body, word) {
 				t.Errorf("%s uses %s", s.Name, word)
@@ -243,7 +242,7 @@ func TestEveryScriptSaysWhatItTakesAndReturns(t *testing.T) {
 	}
 }
 
-func TestAScriptIsLoadedWhereItIsUnknown(t *testing.T) {
+func TestEval_LoadsUnknownScripts(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		s := lua.Script{Name: "test", Source: "return ARGV[1] .. '" + servicetest.Name("x") + "'"}
 		s.SHA1 = redis.NewScript(s.Source).Hash()

@@ -13,55 +13,55 @@ import (
 )
 
 const (
-	unknown = 0           // the upstream did not say for how long
-	ramp    = 10 * second // from half the rate to the whole
+	unknown = 0           // no Retry-After
+	ramp    = 10 * second // from half to full rate
 )
 
-// backoffEvent tells that the upstream refused the call of a slot, for so long.
+// backoffEvent reports a refusal of the call of slot `sent`, with a Retry-After of d.
 func backoffEvent(d, base, sent int64) string { return fmt.Sprintf("backoff %d %d %d", d, base, sent) }
 
-// brake tells that a call sent just now was refused.
-func (b bucket) brake(c *clock, d, base int64) {
+// backOff reports a refusal of a call sent just now.
+func (b bucket) backOff(c *clock, d, base int64) {
 	b.t.Helper()
 	b.acquireAfter(0, 0, backoffEvent(d, base, c.us()))
 }
 
-// braked is until when the state says that nothing may be sent.
-func (b bucket) braked() int64 {
+// backoffEnd returns the end of the backoff in the state.
+func (b bucket) backoffEnd() int64 {
 	b.t.Helper()
 	return b.look()[4]
 }
 
-func TestABrakeStopsFurtherSlotsOnEveryRedis(t *testing.T) {
+func TestBackoff_StopsFurtherSlots(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
-		b.more = ring(second, 50, 50)
+		b.more = windowLog(second, 50, 50)
 		b.awake()
 		sent := b.acquire(1, 1).now
 		b.acquireAfter(0, 0, backoffEvent(60*second, second, sent))
 		g := b.acquire(5, 5)
 		if len(g.all()) > 0 || g.refusalHigh != refusedByBackoff && g.refusalHigh != 1 || g.backHigh != 10*second {
-			t.Errorf("under the brake: %+v", g)
+			t.Errorf("during the backoff: %+v", g)
 		}
-		for _, shorter := range []int64{second, unknown} { // they take nothing back
+		for _, shorter := range []int64{second, unknown} { // shorter ones do not end it
 			b.acquireAfter(0, 0, backoffEvent(shorter, second, sent))
-			if got := b.braked(); got < sent+60*second || got > g.now+60*second {
-				t.Errorf("braked until %d s from the refusal, want 60", (got-sent)/second)
+			if got := b.backoffEnd(); got < sent+60*second || got > g.now+60*second {
+				t.Errorf("got a backoff of %d s, want 60", (got-sent)/second)
 			}
 		}
 	})
 }
 
-func TestABrakeOfAKnownLengthLastsAsLong(t *testing.T) {
+func TestBackoff_LastsAsLongAsReported(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
-		b.brake(c, 2*second, second)
+		b.backOff(c, 2*second, second)
 		if g := b.acquire(5, 5); len(g.all()) > 0 || g.backHigh < 2*second-horizon || g.backLow < 2*second-horizon ||
 			g.refusalHigh != refusedByBackoff || g.refusalLow != refusedByBackoff {
-			t.Errorf("under the brake: %+v", g)
+			t.Errorf("during the backoff: %+v", g)
 		}
-		b.brake(c, second, second)
+		b.backOff(c, second, second)
 		c.advance(2*second - horizon)
 		g := b.acquire(1, 1)
 		if len(g.high) != 1 || g.high[0] < g.now+horizon {
@@ -70,28 +70,28 @@ func TestABrakeOfAKnownLengthLastsAsLong(t *testing.T) {
 	})
 }
 
-func TestABrakeOfUnknownLengthDoublesWithEachRepeatUpToAMinute(t *testing.T) {
+func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		for round := range 2 {
 			for _, want := range []int64{1, 2, 4, 8, 16, 32, 60, 60} {
-				b.brake(c, unknown, second)
-				if got := b.braked() - c.us(); got != want*second {
-					t.Errorf("round %d: a brake of %d us, want %d s", round, got, want)
+				b.backOff(c, unknown, second)
+				if got := b.backoffEnd() - c.us(); got != want*second {
+					t.Errorf("round %d: a backoff of %d us, want %d s", round, got, want)
 				}
-				c.set(time.UnixMicro(b.braked() + second)) // soon after it
+				c.set(time.UnixMicro(b.backoffEnd() + second)) // soon after the pause
 			}
-			c.advance(ramp + 60*second) // it held: the next one starts again from the base
+			c.advance(ramp + 60*second) // it was sufficient: the next one starts from the base
 		}
-		b.brake(c, unknown, 30*second) // or from another base
-		if got := b.braked() - c.us(); got != 30*second {
-			t.Errorf("a brake of %d us, its base is 30 s", got)
+		b.backOff(c, unknown, 30*second) // or from another base
+		if got := b.backoffEnd() - c.us(); got != 30*second {
+			t.Errorf("a backoff of %d us, its base is 30 s", got)
 		}
 	})
 }
 
-func TestRefusalsOfWhatWasSentBeforeTheBrakeAreTheSameIncident(t *testing.T) {
+func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -99,41 +99,41 @@ func TestRefusalsOfWhatWasSentBeforeTheBrakeAreTheSameIncident(t *testing.T) {
 		c.advance(20_000)
 		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent)+" "+backoffEvent(unknown, second, sent-5000))
 		until := c.us() + second
-		for range 10 { // their answers come one after another
+		for range 10 { // their responses arrive one after the other
 			c.advance(30_000)
 			b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000))
-			if got := b.braked(); got != until {
-				t.Fatalf("an answer to what was sent before moved the brake's end by %d us", got-until)
+			if got := b.backoffEnd(); got != until {
+				t.Fatalf("an answer to what was sent before moved the backoff's end by %d us", got-until)
 			}
 		}
 		c.set(time.UnixMicro(until + second))
-		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // and one comes very late
-		if got := b.braked(); got != until {
-			t.Errorf("a late answer braked again, until %d", got)
+		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // and one arrives very late
+		if got := b.backoffEnd(); got != until {
+			t.Errorf("a late answer caused another backoff, until %d", got)
 		}
-		b.brake(c, unknown, second)
-		if got := b.braked() - c.us(); got != 2*second {
-			t.Errorf("the refusal of a call after the brake braked for %d us, want 2 s", got)
+		b.backOff(c, unknown, second)
+		if got := b.backoffEnd() - c.us(); got != 2*second {
+			t.Errorf("the refusal of a call after the backoff caused a backoff of %d us, want 2 s", got)
 		}
 		c.advance(100_000)
-		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // who is told more obeys
-		if got := b.braked() - c.us(); got != 5*second {
-			t.Errorf("an answer that names 5 s braked for %d us", got)
+		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // a longer pause is obeyed
+		if got := b.backoffEnd() - c.us(); got != 5*second {
+			t.Errorf("an answer that names 5 s caused a backoff of %d us", got)
 		}
 	})
 }
 
-func TestAfterABrakeTheRateRisesFromHalfToTheWhole(t *testing.T) {
+func TestBackoff_RampsUpFromHalfTheRate(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		saturate(b, c, 2*second)
-		b.brake(c, 3*second, second)
-		end := b.braked()
+		b.backOff(c, 3*second, second)
+		end := b.backoffEnd()
 		all := slices.Concat(saturate(b, c, 17*second))
 		slices.Sort(all)
 		if all[0] < end {
-			t.Errorf("a slot %d us before the end of the brake", end-all[0])
+			t.Errorf("a slot %d us before the end of the backoff", end-all[0])
 		}
 		if got := within(all, end, end+second/10); got > 2+450/10/2+1 {
 			t.Errorf("%d slots in the first tenth of a second: a burst", got)
@@ -142,23 +142,23 @@ func TestAfterABrakeTheRateRisesFromHalfToTheWhole(t *testing.T) {
 			want := 450 * min(1, 0.5+0.05*(float64(n)+0.5))
 			got := within(all, end+n*second, end+(n+1)*second)
 			if float64(got) < 0.96*want || float64(got) > 1.03*want {
-				t.Errorf("second %d after the brake: %d slots, want about %.0f", n+1, got, want)
+				t.Errorf("second %d after the backoff: %d slots, want about %.0f", n+1, got, want)
 			}
 		}
 	})
 }
 
-func TestAfterABrakeARingGivesHalfItsSlotsAtFirst(t *testing.T) {
+func TestBackoff_RampsUpAWindowLog(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = second / 2
-		b.lanes, b.more = nil, ring(reach, 40, 20)
+		b.lanes, b.more = nil, windowLog(reach, 40, 20)
 		b.awake()
-		b.brake(c, second, second)
-		end := b.braked()
+		b.backOff(c, second, second)
+		end := b.backoffEnd()
 		high, _, _ := play(b, c, 14*second, true, []process{{high: 100, at: c.us()}})
 		if high[0] < end {
-			t.Errorf("a slot %d us before the end of the brake", end-high[0])
+			t.Errorf("a slot %d us before the end of the backoff", end-high[0])
 		}
 		if got := mostInWindow(high[:slices.IndexFunc(high, func(s int64) bool { return s > end+second })], reach-1); got < 20 || got > 22 {
 			t.Errorf("%d slots in a reach of the first second, want 20 to 22 of 40", got)
@@ -166,34 +166,34 @@ func TestAfterABrakeARingGivesHalfItsSlotsAtFirst(t *testing.T) {
 		for n := range int64(13) {
 			want := 80 * min(1, 0.5+0.05*float64(n))
 			if got := within(high, end+n*second, end+(n+1)*second); float64(got) < 0.85*want-2 || float64(got) > want+8 {
-				t.Errorf("second %d after the brake: %d slots, want about %.0f", n+1, got, want)
+				t.Errorf("second %d after the backoff: %d slots, want about %.0f", n+1, got, want)
 			}
 		}
 	})
 }
 
-func TestABrakeSurvivesAFailoverAndEndsWithoutABurst(t *testing.T) {
+func TestBackoff_SurvivesAFailoverWithoutABurst(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.acquire(50, 50)
-		b.brake(c, 10*second, second)
-		end := b.braked()
+		b.backOff(c, 10*second, second)
+		end := b.backoffEnd()
 		c.advance(second)
-		b.acquire(1, 1) // the last that the replica saw
+		b.acquire(1, 1) // the last write that the replica received
 		b.failOver()
 		c.advance(second)
 		if g := b.acquire(50, 50); len(g.all()) > 0 {
 			t.Fatalf("after the failover: %+v", g)
 		}
-		if got := b.braked(); got < end || got > end+second {
-			t.Errorf("the brake ends %d us from where it ended before the failover", got-end)
+		if got := b.backoffEnd(); got < end || got > end+second {
+			t.Errorf("the backoff ends %d us from where it ended before the failover", got-end)
 		}
-		end = b.braked()
+		end = b.backoffEnd()
 		all := slices.Concat(saturate(b, c, 14*second))
 		slices.Sort(all)
 		if all[0] < end {
-			t.Errorf("a slot %d us before the end of the brake", end-all[0])
+			t.Errorf("a slot %d us before the end of the backoff", end-all[0])
 		}
 		if got := within(all, end, end+second/10); got > 2+450/10/2+1 {
 			t.Errorf("%d slots in the first tenth of a second: a burst", got)
@@ -201,7 +201,7 @@ func TestABrakeSurvivesAFailoverAndEndsWithoutABurst(t *testing.T) {
 	})
 }
 
-func TestANewLimitUnderABrakeEndsWithoutABurstToo(t *testing.T) {
+func TestBackoff_NewLimitAllowsNoBurstAfterwards(t *testing.T) {
 	t.Parallel()
 	for name, lanes := range map[string][]int64{
 		"faster":          {5_000, 20, 1_429, 30, 0, 0},
@@ -210,8 +210,8 @@ func TestANewLimitUnderABrakeEndsWithoutABurstToo(t *testing.T) {
 	} {
 		simulated(t, func(b bucket, c *clock) {
 			b.awake()
-			b.brake(c, 5*second, second)
-			end := b.braked()
+			b.backOff(c, 5*second, second)
+			end := b.backoffEnd()
 			b.revision, b.lanes = 1, lanes
 			all := slices.Concat(saturate(b, c, 6*second))
 			slices.Sort(all)
@@ -223,25 +223,25 @@ func TestANewLimitUnderABrakeEndsWithoutABurstToo(t *testing.T) {
 	}
 }
 
-func TestABrakeThatWasDoubledIsRememberedOverAFailover(t *testing.T) {
+func TestBackoff_KeepsItsLengthOverAFailover(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		for range 4 {
-			b.brake(c, unknown, second)
-			c.set(time.UnixMicro(b.braked() - second/2))
+			b.backOff(c, unknown, second)
+			c.set(time.UnixMicro(b.backoffEnd() - second/2))
 		}
 		b.failOver()
 		b.acquire(1, 1)
-		c.set(time.UnixMicro(b.braked() + 2*second))
-		b.brake(c, unknown, second)
-		if got := b.braked() - c.us(); got != 16*second {
-			t.Errorf("a brake of %d us, want 16 s after one of 8", got)
+		c.set(time.UnixMicro(b.backoffEnd() + 2*second))
+		b.backOff(c, unknown, second)
+		if got := b.backoffEnd() - c.us(); got != 16*second {
+			t.Errorf("a backoff of %d us, want 16 s after one of 8", got)
 		}
 	})
 }
 
-func TestNoSlotLiesUnderABrakeAndNoWindowHoldsMoreThanItsBound(t *testing.T) {
+func TestBackoff_GrantsNoSlotInRandomRuns(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
 		simulated(t, func(b bucket, c *clock) {
@@ -263,11 +263,11 @@ func TestNoSlotLiesUnderABrakeAndNoWindowHoldsMoreThanItsBound(t *testing.T) {
 				}
 				g := b.acquireAfter(rng.IntN(100), rng.IntN(100), happened)
 				if happened != "" {
-					until = max(until, b.braked())
+					until = max(until, b.backoffEnd())
 				}
 				for _, s := range g.all() {
 					if s < until {
-						t.Fatalf("seed %d: a slot %d us before the end of a brake", seed, until-s)
+						t.Fatalf("seed %d: a slot %d us before the end of a backoff", seed, until-s)
 					}
 				}
 				all = append(all, g.all()...)

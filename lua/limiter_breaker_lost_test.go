@@ -1,7 +1,7 @@
 package lua_test
 
-// Probing stops where the state is lost, or shared with the release before, which
-// knows none (the two files before_breaker_* of testdata are its script).
+// The circuit breaker after a loss of state, and together with an older release that has no
+// breaker (its script is before_breaker_*.lua in testdata).
 
 import (
 	"crypto/sha1"
@@ -16,12 +16,12 @@ import (
 )
 
 //go:embed testdata/before_breaker_acquire.lua
-var acquireBeforeProbing string
+var acquireWithoutBreaker string
 
 //go:embed testdata/before_breaker_long.lua
-var longBeforeProbing string
+var loadWithoutBreaker string
 
-// older makes a call as the release before does.
+// older makes a call with the older release's script.
 func (b bucket) older(nHigh, nLow int, happened string) []int64 {
 	b.t.Helper()
 	quota := b.quota()
@@ -29,85 +29,85 @@ func (b bucket) older(nHigh, nLow int, happened string) []int64 {
 	if happened != "" {
 		args = append(args, "", happened)
 	}
-	reply, err := b.rdb.Eval(b.t.Context(), acquireBeforeProbing+longBeforeProbing, []string{b.key}, args...).Int64Slice()
+	reply, err := b.rdb.Eval(b.t.Context(), acquireWithoutBreaker+loadWithoutBreaker, []string{b.key}, args...).Int64Slice()
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return reply
 }
 
-func TestTheReleaseBeforeKeepsAProbingStopOnEveryRedis(t *testing.T) {
+func TestBreaker_SurvivesAnOlderRelease(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
-		b.more = ring(second, 50, 40)
+		b.more = windowLog(second, 50, 40)
 		b.awake()
 		if reply := b.older(1, 1, ""); reply[0]+reply[1] != 2 {
-			t.Fatalf("the release before got %v", reply)
+			t.Fatalf("the older release got %v", reply)
 		}
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, b.look()[0]))
-		before := b.probing()
+		before := b.breaker()
 		for _, happened := range []string{"", forceSecondHalf} {
-			// It takes the pause for a brake.
+			// It obeys the pause as a backoff.
 			if reply := b.older(5, 5, happened); reply[0]+reply[1] != 0 || len(reply) != 8 {
-				t.Errorf("in a pause the release before got %v", reply)
+				t.Errorf("in a pause the older release got %v", reply)
 			}
 		}
-		if s := b.probing(); s == nil || *s != *before {
-			t.Errorf("it made %+v of %+v", s, before)
+		if s := b.breaker(); s == nil || *s != *before {
+			t.Errorf("got breaker %+v, want %+v", s, before)
 		}
-		b.shiftProbe(-6 * second)
-		before = b.probing()
+		b.shiftBreaker(-6 * second)
+		before = b.breaker()
 		if reply := b.older(1, 1, ""); reply[0]+reply[1] != 2 {
-			t.Errorf("when a probe is due the release before got %v; want 2, for it knows no better", reply)
+			t.Errorf("when a probe is due the older release got %v; want 2, because it has no breaker", reply)
 		}
-		if s := b.probing(); s == nil || *s != *before {
-			t.Errorf("it made %+v of %+v", s, before)
+		if s := b.breaker(); s == nil || *s != *before {
+			t.Errorf("got breaker %+v, want %+v", s, before)
 		}
 		g := b.acquire(5, 5)
 		if len(g.all()) != 1 {
 			t.Fatalf("the probe: %+v", g)
 		}
 		if reply := b.older(5, 5, ""); reply[0]+reply[1] != 0 {
-			t.Errorf("in the next pause the release before got %v", reply)
+			t.Errorf("in the next pause the older release got %v", reply)
 		}
 		b.acquireAfter(0, 0, closeEvent(g.all()[0]))
 		if reply := b.older(1, 1, ""); reply[0]+reply[1] == 0 {
-			t.Errorf("after its end the release before got %v", reply)
+			t.Errorf("after its end the older release got %v", reply)
 		}
-		if g := b.acquire(1, 1); len(g.all()) == 0 || b.probing() != nil {
+		if g := b.acquire(1, 1); len(g.all()) == 0 || b.breaker() != nil {
 			t.Errorf("after its end: %+v", g)
 		}
 	})
 }
 
-func TestABrakeToldByTheReleaseBeforeMovesTheNextProbe(t *testing.T) {
+func TestBreaker_OlderReleasesBackoffDelaysProbe(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began := c.us()
 		b.older(0, 0, backoffEvent(2*second, second, c.us()))
-		if s := b.probing(); s == nil || s.next != began+5*second {
-			t.Errorf("a short brake: %+v", s)
+		if s := b.breaker(); s == nil || s.next != began+5*second {
+			t.Errorf("a short backoff: %+v", s)
 		}
 		b.older(0, 0, backoffEvent(9*second, second, c.us()))
 		c.advance(9 * second)
-		if g := b.acquire(5, 0); len(g.high) != 1 || b.probing().next != c.us()+10*second {
+		if g := b.acquire(5, 0); len(g.high) != 1 || b.breaker().next != c.us()+10*second {
 			t.Errorf("at its end: %+v", g)
 		}
 	})
 }
 
-func TestAStateThatTheReleaseBeforeLostHasNoStop(t *testing.T) {
+func TestBreaker_ClosesIfAnOlderReleaseLostState(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(300*second, 300*second, c.us()))
-		c.advance(-3600 * second) // its moments now lie far ahead
+		c.advance(-3600 * second) // its times are now far in the future
 		b.older(1, 1, "")
 		b.acquire(1, 1)
-		if s := b.probing(); s != nil {
-			t.Errorf("the stop goes on: %+v", s)
+		if s := b.breaker(); s != nil {
+			t.Errorf("the breaker stays open: %+v", s)
 		}
 		c.advance(quiet + 300*second)
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
@@ -116,7 +116,7 @@ func TestAStateThatTheReleaseBeforeLostHasNoStop(t *testing.T) {
 	})
 }
 
-func TestALostStateHasNoProbingStop(t *testing.T) {
+func TestBreaker_ClosesWithLostState(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(b bucket){
 		"emptied": bucket.forget,
@@ -136,14 +136,14 @@ func TestALostStateHasNoProbingStop(t *testing.T) {
 			lose(b)
 			b.acquire(1, 1)
 			c.advance(quiet + second)
-			if g := b.acquire(1, 1); b.probing() != nil || (len(g.all()) == 0 && name != "letters in the stop") {
-				t.Errorf("%s: %+v, %+v", name, g, b.probing())
+			if g := b.acquire(1, 1); b.breaker() != nil || (len(g.all()) == 0 && name != "letters in the stop") {
+				t.Errorf("%s: %+v, %+v", name, g, b.breaker())
 			}
 		})
 	}
 }
 
-func TestAProbingStopSurvivesAFailoverAndAStepOfTheClockAsABrakeDoes(t *testing.T) {
+func TestBreaker_SurvivesFailoverAndClockStep(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(b bucket, c *clock){
 		"a failover": func(b bucket, _ *clock) { b.failOver() },
@@ -159,13 +159,13 @@ func TestAProbingStopSurvivesAFailoverAndAStepOfTheClockAsABrakeDoes(t *testing.
 			b.acquire(1, 1)
 			lose(b, c)
 			b.acquire(1, 1)
-			s, now := b.probing(), c.us()
+			s, now := b.breaker(), c.us()
 			if s == nil || s.next != now+4*second || s.began != now {
 				t.Fatalf("%s: %+v, the next probe was due in 4 s", name, s)
 			}
-			b.acquireAfter(0, 0, closeEvent(min(sent, now))) // of before, by a clock that is gone
-			if b.probing() == nil {
-				t.Errorf("%s: a healthy answer of before ended it", name)
+			b.acquireAfter(0, 0, closeEvent(min(sent, now))) // from before, by the old clock
+			if b.breaker() == nil {
+				t.Errorf("%s: a success of before ended it", name)
 			}
 			if got := asks(b, c, 30*second, 5, 5); len(got) != 2 || got[0] != now+4*second || got[1] != now+14*second {
 				t.Errorf("%s: probes at %v from %d", name, got, now)
@@ -174,20 +174,20 @@ func TestAProbingStopSurvivesAFailoverAndAStepOfTheClockAsABrakeDoes(t *testing.
 	}
 }
 
-func TestLinesOfALaterFormatAreKeptBehindTheProbingStop(t *testing.T) {
+func TestBreaker_KeepsLinesOfALaterFormat(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.setState(b.state() + "fields of a later release")
 		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
 		b.acquire(1, 1)
-		if s := b.state(); !strings.HasSuffix(s, "\nfields of a later release") || strings.Count(s, "\nP") != 1 || b.probing() == nil {
+		if s := b.state(); !strings.HasSuffix(s, "\nfields of a later release") || strings.Count(s, "\nP") != 1 || b.breaker() == nil {
 			t.Errorf("the state became %q", s)
 		}
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(b.acquire(1, 0).high[0]))
-		if s := b.state(); !strings.HasSuffix(s, "\nfields of a later release") || strings.Count(s, "\nP") != 1 || b.probing() != nil {
-			t.Errorf("lifted, the state became %q", s)
+		if s := b.state(); !strings.HasSuffix(s, "\nfields of a later release") || strings.Count(s, "\nP") != 1 || b.breaker() != nil {
+			t.Errorf("closed, the state became %q", s)
 		}
 	})
 }

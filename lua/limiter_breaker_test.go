@@ -14,29 +14,29 @@ import (
 
 const refusedByBreaker = -6
 
-// openEvent tells that a call of that slot was answered as by a sick upstream.
+// openEvent reports that the call of that slot showed an unhealthy upstream.
 func openEvent(first, most, sent int64) string {
 	return fmt.Sprintf("open %d %d %d", first, most, sent)
 }
 
-// closeEvent tells that a call of that slot was answered as by a healthy one.
+// closeEvent reports that the call of that slot succeeded.
 func closeEvent(sent int64) string { return fmt.Sprintf("close %d", sent) }
 
-// stop is a probing stop as a look shows it.
-type stop struct{ next, began, pause, most int64 }
+// openBreaker is the open breaker in the state.
+type openBreaker struct{ next, began, pause, most int64 }
 
-// probing returns the stop in force; nil: there is none.
-func (b bucket) probing() *stop {
+// breaker returns the open breaker, or nil if it is closed.
+func (b bucket) breaker() *openBreaker {
 	b.t.Helper()
 	for s := b.look()[7:]; len(s) >= 5; s = s[5:] {
 		if s[0] == 4 {
-			return &stop{s[1], s[2], s[3], s[4]}
+			return &openBreaker{s[1], s[2], s[3], s[4]}
 		}
 	}
 	return nil
 }
 
-// asks asks every quarter of a second for duration us, and returns what it got.
+// asks calls every quarter of a second for duration us, and returns the granted slots.
 func asks(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
 	for end := c.us() + duration; c.us() < end; c.advance(second / 4) {
 		all = append(all, b.acquire(nHigh, nLow).all()...)
@@ -44,36 +44,36 @@ func asks(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
 	return all
 }
 
-func TestAProbingStopGrantsOneCallAPauseOnEveryRedis(t *testing.T) {
+func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
-		b.zone, b.more = time.UTC, ring(second, 50, 40)+day(100_000, 0)
+		b.zone, b.more = time.UTC, windowLog(second, 50, 40)+day(100_000, 0)
 		b.awake()
 		sent := b.acquire(1, 1).now
 		told := b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent))
 		if told.refusalHigh != refusedByBreaker || told.refusalLow != refusedByBreaker || told.backHigh != 0 {
-			t.Errorf("who told of it learns %+v", told)
+			t.Errorf("got reply to the report %+v", told)
 		}
 		g := b.acquire(64, 64)
 		if len(g.all()) > 0 || g.refusalHigh != refusedByBreaker || g.refusalLow != refusedByBreaker || g.backHigh < 1 || g.backHigh > second/2 {
 			t.Errorf("before the first probe: %+v", g)
 		}
-		s := b.probing()
+		s := b.breaker()
 		if s == nil || s.next != s.began+5*second || s.began < told.now || s.began > g.now || s.most != 60*second {
-			t.Fatalf("shown is %+v", s)
+			t.Fatalf("got state %+v", s)
 		}
-		// The stop as it is when the pause is over: the probe is due.
-		b.shiftProbe(-6 * second)
+		// The breaker after its pause: the probe is due.
+		b.shiftBreaker(-6 * second)
 		g = b.acquire(64, 64)
 		if len(g.high) != 1 || len(g.low) != 0 || g.high[0] != g.now || g.refusalHigh != refusedByBreaker || g.refusalLow != refusedByBreaker || g.used != 3 {
 			t.Errorf("the probe: %+v", g)
 		}
-		if s := b.probing(); s == nil || s.next != g.now+10*second || s.pause != 10*second {
+		if s := b.breaker(); s == nil || s.next != g.now+10*second || s.pause != 10*second {
 			t.Errorf("after the probe: %+v", s)
 		}
 		lifted := b.acquireAfter(0, 0, closeEvent(g.high[0]))
-		if lifted.refusalHigh != 0 || b.probing() != nil {
-			t.Errorf("after a healthy answer: %+v", lifted)
+		if lifted.refusalHigh != 0 || b.breaker() != nil {
+			t.Errorf("after a success: %+v", lifted)
 		}
 		if got := b.look(); got[4] < lifted.now || got[4] > got[0] || got[5] < 500 || got[5] >= 1000 {
 			t.Errorf("after its end the rate is %d thousandths, from %d on", got[5], got[4])
@@ -84,8 +84,8 @@ func TestAProbingStopGrantsOneCallAPauseOnEveryRedis(t *testing.T) {
 	})
 }
 
-// shiftProbe moves the stop in time, as if it had been told of earlier.
-func (b bucket) shiftProbe(by int64) {
+// shiftBreaker moves the breaker's times, as if it had been opened earlier.
+func (b bucket) shiftBreaker(by int64) {
 	b.t.Helper()
 	s := b.state()
 	at := len(s) - len("P\n") - 6*16
@@ -94,7 +94,7 @@ func (b bucket) shiftProbe(by int64) {
 	b.setState(s[:258] + digits(brake) + s[274:at] + "P" + digits(n[0], n[1]+by, n[2]+by, n[3]+by, n[4], n[5]) + "\n")
 }
 
-func TestThePausesBetweenProbesDoubleUpToTheLongest(t *testing.T) {
+func TestBreaker_DoublesItsPauses(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -116,7 +116,7 @@ func TestThePausesBetweenProbesDoubleUpToTheLongest(t *testing.T) {
 	})
 }
 
-func TestAProbeThatWasNotSentIsFollowedSoonByAnother(t *testing.T) {
+func TestBreaker_ReplacesAnUnsentProbeSoon(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -128,21 +128,21 @@ func TestAProbeThatWasNotSentIsFollowedSoonByAnother(t *testing.T) {
 		}
 		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0]))
 		refunded := c.us()
-		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0])) // a word that means nothing twice
+		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0])) // a repeated refund has no effect
 		again := asks(b, c, 40*second, 1, 1)
-		// The second is due a second later; after it the pauses are those that they
-		// would have been after the first.
+		// The second probe is due a second later. Its pauses are as long as after the
+		// first.
 		if len(again) != 2 || again[0] < refunded+second || again[0] > refunded+2*second || again[1] != again[0]+16*second {
 			t.Errorf("refunded at %d; then probes at %v", refunded, again)
 		}
 	})
 }
 
-func TestHighProbesBeforeLowAndLowAlone(t *testing.T) {
+func TestBreaker_ProbesHighFirst(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
-		b.acquireAfter(0, 0, openEvent(0, 0, c.us())) // a second is the least
+		b.acquireAfter(0, 0, openEvent(0, 0, c.us())) // one second is the minimum
 		c.advance(second)
 		if g := b.acquire(1, 1); len(g.high) != 1 || len(g.low) != 0 || g.backLow < 1 || g.refusalLow != refusedByBreaker || g.refusalHigh != refusedByBreaker {
 			t.Errorf("both asked: %+v", g)
@@ -154,10 +154,10 @@ func TestHighProbesBeforeLowAndLowAlone(t *testing.T) {
 	})
 }
 
-func TestNobodyWhoWaitsForAProbeHangsOrStampedes(t *testing.T) {
+func TestBreaker_WaitersNeitherHangNorStampede(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
-		b.lanes, b.more = nil, ring(60*second, 40, 30) // a place each 1.5 s
+		b.lanes, b.more = nil, windowLog(60*second, 40, 30) // one call per 1.5 s
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began := c.us()
@@ -180,7 +180,7 @@ func TestNobodyWhoWaitsForAProbeHangsOrStampedes(t *testing.T) {
 	})
 }
 
-func TestARepeatedReportNeverMakesProbesMoreFrequent(t *testing.T) {
+func TestBreaker_RepeatedReportsAddNoProbes(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -188,14 +188,14 @@ func TestARepeatedReportNeverMakesProbesMoreFrequent(t *testing.T) {
 		c.advance(20_000)
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent)+" "+openEvent(5*second, 60*second, sent+10_000))
 		began := c.us()
-		want := func(what string, s stop) {
+		want := func(what string, s openBreaker) {
 			t.Helper()
-			if got := b.probing(); got == nil || *got != s {
+			if got := b.breaker(); got == nil || *got != s {
 				t.Errorf("%s: %+v, want %+v", what, got, s)
 			}
 		}
-		same := stop{began + 5*second, began, 5 * second, 60 * second}
-		for range 10 { // their answers come one after another
+		same := openBreaker{began + 5*second, began, 5 * second, 60 * second}
+		for range 10 { // their responses arrive one after the other
 			c.advance(100_000)
 			b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent+15_000))
 			want("a call sent before it", same)
@@ -203,10 +203,10 @@ func TestARepeatedReportNeverMakesProbesMoreFrequent(t *testing.T) {
 			want("who asks for shorter pauses", same)
 		}
 		b.acquireAfter(0, 0, openEvent(8*second, 300*second, sent))
-		want("who asks for longer ones", stop{began + 8*second, began, 8 * second, 300 * second})
+		want("who asks for longer ones", openBreaker{began + 8*second, began, 8 * second, 300 * second})
 		c.set(time.UnixMicro(began + 8*second))
 		g := b.acquire(1, 0)
-		probed := stop{c.us() + 16*second, began, 16 * second, 300 * second}
+		probed := openBreaker{c.us() + 16*second, began, 16 * second, 300 * second}
 		want("the probe", probed)
 		c.advance(second)
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, g.high[0]))
@@ -216,7 +216,7 @@ func TestARepeatedReportNeverMakesProbesMoreFrequent(t *testing.T) {
 	})
 }
 
-func TestAReportFromBeforeTheLastStopEndedBeginsNone(t *testing.T) {
+func TestBreaker_IgnoresReportsOfEarlierCalls(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -230,21 +230,21 @@ func TestAReportFromBeforeTheLastStopEndedBeginsNone(t *testing.T) {
 		ended := c.us()
 		c.advance(30 * second) // the first probe times out
 		b.acquireAfter(0, 0, openEvent(second, second, failed)+" "+openEvent(second, second, ended-1))
-		if s := b.probing(); s != nil {
-			t.Errorf("an old failure began %+v", s)
+		if s := b.breaker(); s != nil {
+			t.Errorf("an old failure opened the breaker %+v", s)
 		}
 		b.acquireAfter(0, 0, openEvent(second, second, ended))
-		if b.probing() == nil {
-			t.Error("a new one began none")
+		if b.breaker() == nil {
+			t.Error("a new failure did not open the breaker")
 		}
-		b.acquireAfter(0, 0, closeEvent(healthy)) // told twice, for its first outcome was not known
-		if b.probing() == nil {
-			t.Error("what ended the stop before ended this one too")
+		b.acquireAfter(0, 0, closeEvent(healthy)) // sent twice, because the first outcome was unknown
+		if b.breaker() == nil {
+			t.Error("the event that closed the last breaker closed this one too")
 		}
 	})
 }
 
-func TestAHealthyAnswerToAnOldCallEndsNoStopAndNoBrake(t *testing.T) {
+func TestBreaker_IgnoresSuccessOfEarlierCalls(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -253,30 +253,30 @@ func TestAHealthyAnswerToAnOldCallEndsNoStopAndNoBrake(t *testing.T) {
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent))
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(sent)+" "+closeEvent(c.us()-second))
-		if b.probing() == nil {
-			t.Error("a call sent before the stop ended it")
+		if b.breaker() == nil {
+			t.Error("a call sent before the opening closed the breaker")
 		}
 		b.acquireAfter(0, 0, closeEvent(c.us()-second+1))
-		if b.probing() != nil {
-			t.Error("a call sent after it began did not end it")
+		if b.breaker() != nil {
+			t.Error("a call sent after the opening did not close the breaker")
 		}
-		b.brake(c, 20*second, second)
-		until := b.braked()
+		b.backOff(c, 20*second, second)
+		until := b.backoffEnd()
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(c.us()))
-		if got := b.braked(); got != until {
-			t.Errorf("a healthy answer moved the end of a brake by %d us", got-until)
+		if got := b.backoffEnd(); got != until {
+			t.Errorf("a success moved the end of a backoff by %d us", got-until)
 		}
 		b.revision, b.stopped = 1, 1
 		b.acquireAfter(0, 0, closeEvent(c.us()))
 		c.advance(60 * second)
 		if g := b.acquire(1, 1); len(g.all()) > 0 || g.refusalHigh != refusedByStop {
-			t.Errorf("a healthy answer ended an emergency stop: %+v", g)
+			t.Errorf("a success ended an emergency stop: %+v", g)
 		}
 	})
 }
 
-func TestAfterAProbingStopTheRateRisesFromHalfToTheWhole(t *testing.T) {
+func TestBreaker_RampsUpFromHalfTheRate(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -293,30 +293,30 @@ func TestAfterAProbingStopTheRateRisesFromHalfToTheWhole(t *testing.T) {
 		for n := range int64(13) {
 			want := 450 * min(1, 0.5+0.05*(float64(n)+0.5))
 			if got := within(all, end+n*second, end+(n+1)*second); float64(got) < 0.96*want || float64(got) > 1.03*want {
-				t.Errorf("second %d after the stop: %d slots, want about %.0f", n+1, got, want)
+				t.Errorf("second %d after the breaker closed: %d slots, want about %.0f", n+1, got, want)
 			}
 		}
 	})
 }
 
-func TestABrakeDuringAProbingStopMovesTheNextProbeAndOutlastsIt(t *testing.T) {
+func TestBreaker_BackoffDelaysTheNextProbe(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began := c.us()
-		b.brake(c, 2*second, second) // ends before the probe
-		if s := b.probing(); s.next != began+5*second {
-			t.Errorf("a short brake: the next probe after %d us", s.next-began)
+		b.backOff(c, 2*second, second) // ends before the probe
+		if s := b.breaker(); s.next != began+5*second {
+			t.Errorf("a short backoff: the next probe after %d us", s.next-began)
 		}
-		b.brake(c, 20*second, second)
-		if s := b.probing(); s.next != began+20*second || b.braked() != began+20*second {
-			t.Errorf("a long brake: the next probe after %d us", s.next-began)
+		b.backOff(c, 20*second, second)
+		if s := b.breaker(); s.next != began+20*second || b.backoffEnd() != began+20*second {
+			t.Errorf("a long backoff: the next probe after %d us", s.next-began)
 		}
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(c.us()))
-		if b.probing() != nil || b.braked() != began+20*second {
-			t.Errorf("lifted, it brakes until %d us", b.braked()-began)
+		if b.breaker() != nil || b.backoffEnd() != began+20*second {
+			t.Errorf("closed, the backoff lasts until %d us", b.backoffEnd()-began)
 		}
 		all := slices.Concat(saturate(b, c, 21*second))
 		if slices.Sort(all); all[0] < began+20*second {
@@ -324,34 +324,34 @@ func TestABrakeDuringAProbingStopMovesTheNextProbeAndOutlastsIt(t *testing.T) {
 		}
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began = c.us()
-		b.brake(c, 7*second, second)
+		b.backOff(c, 7*second, second)
 		if probes := asks(b, c, 25*second, 5, 5); len(probes) != 2 || probes[0] != began+7*second || probes[1] != began+17*second {
-			t.Errorf("probes at %v, the stop began at %d", probes, began)
+			t.Errorf("probes at %v, the breaker opened at %d", probes, began)
 		}
 	})
 }
 
-func TestABrakeAfterAProbingStopStartsFromItsBase(t *testing.T) {
+func TestBreaker_LaterBackoffStartsFromItsBase(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		for range 4 {
-			b.brake(c, unknown, second)
-			c.set(time.UnixMicro(b.braked() + 1))
+			b.backOff(c, unknown, second)
+			c.set(time.UnixMicro(b.backoffEnd() + 1))
 		}
-		c.advance(60 * second) // it held
+		c.advance(60 * second) // the pause was sufficient
 		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(b.acquire(1, 0).high[0]))
 		c.advance(second)
-		b.brake(c, unknown, second)
-		if got := b.braked() - c.us(); got != second {
-			t.Errorf("a brake of %d us, want 1 s", got)
+		b.backOff(c, unknown, second)
+		if got := b.backoffEnd() - c.us(); got != second {
+			t.Errorf("a backoff of %d us, want 1 s", got)
 		}
 	})
 }
 
-func TestAnEmergencyStopWinsOverProbes(t *testing.T) {
+func TestBreaker_EmergencyStopPreventsProbes(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -367,12 +367,12 @@ func TestAnEmergencyStopWinsOverProbes(t *testing.T) {
 	})
 }
 
-func TestAProbeTakesThePoliciesToo(t *testing.T) {
+func TestBreaker_ProbesNeedRoomInPolicies(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
-		b.lanes, b.more = nil, ring(30*second, 4, 2)
+		b.lanes, b.more = nil, windowLog(30*second, 4, 2)
 		b.onDay(10, 0)
-		b.more = ring(30*second, 4, 2) + b.more
+		b.more = windowLog(30*second, 4, 2) + b.more
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
 		began := c.us()
@@ -386,18 +386,18 @@ func TestAProbeTakesThePoliciesToo(t *testing.T) {
 	})
 }
 
-func TestTheFirstHalfLeavesAProbingStopToTheSecond(t *testing.T) {
+func TestBreaker_DisablesTheFastPath(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.acquire(1, 1)
 		if !b.calm(c.us()) {
-			t.Fatal("the second half decides all calls")
+			t.Fatal("the full path decides all calls")
 		}
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		for range 700 {
 			if b.calm(c.us()) {
-				t.Fatal("the first half would decide this call")
+				t.Fatal("the fast path would decide this call")
 			}
 			c.advance(100_000)
 			b.acquire(1, 1)
@@ -406,19 +406,19 @@ func TestTheFirstHalfLeavesAProbingStopToTheSecond(t *testing.T) {
 		c.advance(ramp)
 		b.acquire(1, 1)
 		if !b.calm(c.us()) {
-			t.Error("after its end the second half decides all calls")
+			t.Error("after its end the full path decides all calls")
 		}
-		b.bothHalves(5, 5)
+		b.bothPaths(5, 5)
 	})
 }
 
-func TestAProbingStopInAnyOrderOfReports(t *testing.T) {
+func TestBreaker_HoldsInRandomReportOrders(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 81))
 			b.awake()
-			var in *stop
+			var in *openBreaker
 			granted := 0
 			last := int64(0)
 			for range 300 {
@@ -433,14 +433,14 @@ func TestAProbingStopInAnyOrderOfReports(t *testing.T) {
 					happened = backoffEvent(rng.Int64N(5*second), second, c.us())
 				}
 				g := b.acquireAfter(rng.IntN(20), rng.IntN(20), happened)
-				now := b.probing()
+				now := b.breaker()
 				switch {
 				case now == nil:
 					granted, last = 0, 0
 				case in == nil || now.began != in.began:
 					granted, last = 0, now.began
 					if len(g.all()) > 0 {
-						t.Fatalf("seed %d: %v granted as the stop began", seed, g)
+						t.Fatalf("seed %d: %v granted when the breaker opened", seed, g)
 					}
 				case len(g.all()) > 1 || (len(g.all()) == 1 && g.all()[0] < in.next):
 					t.Fatalf("seed %d: %+v from %+v", seed, g, in)

@@ -21,10 +21,10 @@ const (
 	horizon = 150_000
 	quiet   = 1_200_000
 	second  = 1_000_000
-	epoch   = 2_500_000 // of the script: how long a caller that is silent still counts
+	epoch   = 2_500_000 // of the script: how long the quota of a silent caller still counts
 )
 
-// Why demand was refused, where it was no section of the quota.
+// Reasons of rejections other than a section of the quota.
 const (
 	refusedByBackoff   = -1
 	refusedByStop      = -2
@@ -33,27 +33,27 @@ const (
 	refusedByRateCap   = -5
 )
 
-// nexonLanes are T and B of the lanes high, shared and low for 450 of 500 calls a
-// second, 100 of them kept for HIGH. wideLanes get in nobody's way.
+// nexonLanes are T and B of the partitions high, shared and low for 450 of 500 calls a second,
+// 100 of them for HIGH. wideLanes never reject.
 var (
 	nexonLanes = []int64{10_000, 10, 2_858, 15, 0, 0}
 	wideLanes  = []int64{0, 0, 1_000, 100, 0, 0}
 )
 
-// ring is the section of a ring, day that of a day.
-func ring(reach, slots, low int64) string { return "R" + digits(reach, slots, low) }
+// windowLog returns the section of a window log, day that of a day.
+func windowLog(reach, slots, low int64) string { return "R" + digits(reach, slots, low) }
 
 func day(limit int64, reserve float64) string { return "D" + digits(limit, int64(reserve*1e6)) }
 
-// bucket drives limiter_acquire on one source's state, as one caller.
+// bucket runs limiter_acquire on one source's state, as one caller.
 type bucket struct {
 	t     *testing.T
 	rdb   redis.UniversalClient
 	key   string
 	lanes []int64
-	// more are the sections after the lanes; rate cap as the script takes it.
+	// more are further sections; rateCap is encoded for the script.
 	more, rateCap string
-	zone          *time.Location   // of the day; nil: there is none
+	zone          *time.Location   // of the day; nil: no day
 	clock         func() time.Time // the caller's own
 	revision      int64
 	stopped       int
@@ -61,13 +61,13 @@ type bucket struct {
 
 type grant struct {
 	now                     int64   // Redis' clock in us
-	high, low               []int64 // slots, in us of that clock
-	backHigh, backLow       int64   // when to return, as a wait in us; 0: nothing refused
+	high, low               []int64 // slots, in us by that clock
+	backHigh, backLow       int64   // us until the next call; 0: nothing rejected
 	refusalHigh, refusalLow int64
 	used                    int64 // of the day
 }
 
-// all are the slots of both, in the order in which they were granted.
+// all returns the slots of both lanes, in the order of the grants.
 func (g grant) all() []int64 { return slices.Concat(g.high, g.low) }
 
 func newBucket(t *testing.T, rdb redis.UniversalClient) bucket {
@@ -98,7 +98,7 @@ func (b bucket) forget() {
 	}
 }
 
-// digits writes numbers as the script takes them.
+// digits encodes numbers for the script.
 func digits(numbers ...int64) string {
 	var out strings.Builder
 	for _, n := range numbers {
@@ -107,7 +107,7 @@ func digits(numbers ...int64) string {
 	return out.String()
 }
 
-// numbers reads what digits wrote.
+// numbers decodes the output of digits.
 func (b bucket) numbers(text string) []int64 {
 	b.t.Helper()
 	var all []int64
@@ -121,7 +121,7 @@ func (b bucket) numbers(text string) []int64 {
 	return all
 }
 
-// quota is the bucket's own quota.
+// quota returns the encoded quota.
 func (b bucket) quota() string {
 	text := fmt.Sprintf("%s%d%s", digits(b.revision), b.stopped, digits(horizon, quiet))
 	if b.lanes != nil {
@@ -130,7 +130,7 @@ func (b bucket) quota() string {
 	return text + b.more
 }
 
-// midnights are the three around the caller's now, as the script takes them.
+// midnights returns the three midnights around the caller's now, encoded.
 func (b bucket) midnights() string {
 	if b.zone == nil {
 		return ""
@@ -157,7 +157,7 @@ func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	return eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, eval.Call{Key: b.key, Args: args}).Int64Slice()
 }
 
-// look returns what the state shows.
+// look returns the state as the script reports it.
 func (b bucket) look() []int64 {
 	b.t.Helper()
 	call := eval.Call{Key: b.key, Args: []any{0, 0, "", "", b.midnights()}}
@@ -168,7 +168,7 @@ func (b bucket) look() []int64 {
 	return shown
 }
 
-// acquireAfter asks for slots, and says what has happened.
+// acquireAfter requests slots and sends events.
 func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
 	b.t.Helper()
 	reply, err := b.run(nHigh, nLow, happened)
@@ -177,7 +177,7 @@ func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
 	}
 	now := reply[2]
 	g := grant{now: now, used: reply[3]}
-	if end := len(reply) - 4; len(reply)%3 == 2 { // something was refused
+	if end := len(reply) - 4; len(reply)%3 == 2 { // something was rejected
 		g.backHigh, g.backLow, g.refusalHigh, g.refusalLow = reply[end], reply[end+1], reply[end+2], reply[end+3]
 		reply = reply[:end]
 	}
@@ -203,8 +203,8 @@ func (b bucket) acquire(nHigh, nLow int) grant {
 	return b.acquireAfter(nHigh, nLow, "")
 }
 
-// mostInWindow returns the greatest number of the sorted slots in any closed
-// window of that many us.
+// mostInWindow returns the maximum number of the sorted slots in any closed window of that many
+// us.
 func mostInWindow(slots []int64, window int64) int {
 	most, from := 0, 0
 	for to, at := range slots {
@@ -216,7 +216,7 @@ func mostInWindow(slots []int64, window int64) int {
 	return most
 }
 
-// within returns how many of the slots lie from one moment until before another.
+// within returns the number of slots from one time until before another.
 func within(slots []int64, from, to int64) int {
 	n := 0
 	for _, s := range slots {
@@ -227,7 +227,7 @@ func within(slots []int64, from, to int64) int {
 	return n
 }
 
-// simulated runs the test on an embedded Redis whose clock only the test moves.
+// simulated runs the test on an embedded Redis whose clock is set by the test.
 func simulated(t *testing.T, test func(b bucket, clock *clock)) {
 	t.Helper()
 	rdb, m := servicetest.MiniRedis(t)
@@ -252,7 +252,7 @@ func (c *clock) set(t time.Time) {
 
 func (c *clock) us() int64 { return c.now.UnixMicro() }
 
-// Where numbers stand in the state.
+// Positions of numbers in the state.
 const (
 	atReplid, atCalm, atName, atProcess, atNow, atTATs, atUsed, atBirth, atTAT3 = 2, 42, 58, 84, 98, 114, 146, 226, 354
 )
@@ -263,8 +263,8 @@ func (b bucket) put(at int, text string) {
 	b.setState(s[:at] + text + s[at+len(text):])
 }
 
-// rings are the slots of each ring.
-func (b bucket) rings() [][]int64 {
+// windowLogs returns the slots of each window log.
+func (b bucket) windowLogs() [][]int64 {
 	b.t.Helper()
 	var all [][]int64
 	for text := range strings.SplitSeq(strings.Split(b.state(), "\n")[3], ",") {
@@ -273,7 +273,7 @@ func (b bucket) rings() [][]int64 {
 	return all
 }
 
-// failOver makes the state look as if another Redis had written it.
+// failOver changes the replication ID in the state, as if another server had written it.
 func (b bucket) failOver() {
 	b.t.Helper()
 	other := "f"
@@ -284,8 +284,8 @@ func (b bucket) failOver() {
 	b.put(atProcess, strings.Repeat(other, atNow-atProcess))
 }
 
-// awake puts the state past its quiet start by setting it to the past: lanes and
-// rings are unused, the day has used nothing.
+// awake ends the quiet period by moving the state into the past. Partitions, logs and day are
+// unused.
 func (b bucket) awake() {
 	b.t.Helper()
 	g := b.acquireAfter(0, 0, "used 0 0 0 0")
@@ -300,14 +300,14 @@ func (b bucket) awake() {
 	b.setState(strings.Join(lines, "\n"))
 }
 
-// process is one caller with demand, which returns when it was told to.
+// process is a caller with constant demand, which calls when the script told it to.
 type process struct {
 	high, low int   // waiters
-	at        int64 // of Redis' clock in us, when it calls next
+	at        int64 // by Redis' clock in us: its next call
 }
 
-// play lets the processes call, each at its time, until the clock has moved by
-// duration us. With refill, waiters that were served are replaced at once.
+// play runs the processes until the clock has moved by duration us. With refill, served waiters
+// are replaced at once.
 func play(b bucket, c *clock, duration int64, refill bool, processes []process) (highSlots, lowSlots []int64, calls int) {
 	end := c.us() + duration
 	for {
@@ -331,7 +331,7 @@ func play(b bucket, c *clock, duration int64, refill bool, processes []process) 
 			back = min(g.backHigh, g.backLow)
 		}
 		switch {
-		case refill && back == 0 && len(g.low) > 0: // served: the next waiter comes when the slot has passed
+		case refill && back == 0 && len(g.low) > 0: // the next waiter arrives when the slot has passed
 			back = max(1, slices.Max(g.low)-g.now)
 		case !refill:
 			p.high, p.low = p.high-len(g.high), p.low-len(g.low)
@@ -343,7 +343,7 @@ func play(b bucket, c *clock, duration int64, refill bool, processes []process) 
 	}
 }
 
-// saturate lets one process want more of both than there is, for duration us.
+// saturate runs one process that always wants more of both lanes, for duration us.
 func saturate(b bucket, c *clock, duration int64) (high, low []int64) {
 	high, low, _ = play(b, c, duration, true, []process{{high: 500, low: 500, at: c.us()}})
 	return high, low

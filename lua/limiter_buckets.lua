@@ -1,72 +1,72 @@
--- limiter_buckets: goes on where limiter_slots ends, whose locals are ours: calls that are
--- charged to buckets of their own, one for each value of a policy's scope, besides what
--- all calls of the source are charged to. All are taken together, or none.
+-- limiter_buckets: continues limiter_slots, with its locals. It loads the buckets of scoped
+-- policies and applies their events. A bucket is the state of one policy for one value of its
+-- scope. A call takes its slot from all its buckets and from the source's policies, or from
+-- none.
 --
--- Sections of the quota (ARGV[3]) for them, each with a number for its policy's name first:
---   S reach in us, units in it, units that LOW may use, grain in us, ns a unit of the pace
---     (0: not paced), units at once by the pace, units of these kept for HIGH, units that
---     the last calls before a loss of the state may have used at once
---                                                    a sliding-window log of slots and units
---   G ns a unit, units at once, units kept for HIGH, whether levels are told, us for which
---     it is remembered that it was used     a bucket
---   P least, most                                    us between two slots
---   N units, window in us, units kept for HIGH, whether LOW is paced, lease in us
---                                                    counted by what the answers tell
---   C places, places for LOW, lease in us            calls under way at once
---   H                                                what is halted alone
--- KEYS[2k], KEYS[2k+1]  the state of bucket k: quota:{source}:b:<scope>, and of its calls
---           under way, which have the first key's name and ":calls"
--- ARGV[8]   for each bucket its section's place among those above
--- ARGV[9]   what has happened to them, words apart by blanks; k is a bucket:
---           c k TICKET            a call has ended
---           g k UNITS SLOT        so many of a slot's were not used, or if negative used
---                                 besides; SLOT 0: they were, and were given back now
---           l k UNITS SLOT        so many are left, as the answer to the call of SLOT tells
---           w k SLOT UNITS        so many of a slot's were not used, or if negative used besides
---           n k TICKET HOW UNITS SLOT LEFT END SLACK   a call has ended: HOW 0 nothing was
---                                 sent; 1 what came of it is not known; 2 its answer tells
---                                 what is LEFT (-1: not that) until END (0: not that; up to
---                                 SLACK us too late); 3 it was answered, and tells nothing.
---                                 UNITS were used
---           h k FIRST MOST SENT   halt: but for one call that probes after FIRST us, and
---                                 after pauses that double up to MOST; nothing if a call
---                                 was lifted or halted since SENT
---           u k SLOT              nothing was sent of a probe's slot
---           o k SENT              it is well again, as a call sent then shows (0: in any case)
--- ARGV[10]  for each class of calls: lane (1 HIGH, 2 LOW), calls, alternatives, and for each
---           of these: buckets, and for each of these: k and the units of a call
--- ARGV[11]  what tickets begin with; they are numbered from 1, in the order of the grants
--- ARGV[12]  the process, and ARGV[13] the channel on which one is told that it may have a place
+-- Sections of the quota (ARGV[3]). The first number of each identifies the policy:
+--   S sliding-window log of units: reach in us, units, units for LOW, grain in us,
+--     ns per unit of the pace (0: none), burst of the pace, part of it for HIGH,
+--     units that could have been used at once before a loss of state
+--   G leaky bucket: ns per unit, size, units for HIGH, levels are reported (0 or 1),
+--     us that the bucket is kept after its last use
+--   P minimum interval: min and max us between two slots
+--   N reported limit: units, window in us, units for HIGH, LOW is paced (0 or 1),
+--     lease in us
+--   C calls in flight: maximum, maximum for LOW, lease in us
+--   H scope with a circuit breaker of its own
+-- KEYS[2k], KEYS[2k+1]  state of bucket k, and its calls in flight (the same key with
+--          the suffix :calls)
+-- ARGV[8]  per bucket: the number of its section among those above
+-- ARGV[9]  events, separated by blanks; k is a bucket:
+--          c k TICKET         a call ended: free its in-flight slot
+--          g k UNITS SLOT     refund of UNITS (negative: extra charge); SLOT 0: the
+--                             upstream refunds them now
+--          l k UNITS SLOT     the response to the call of SLOT reports the level UNITS
+--          w k SLOT UNITS     refund of UNITS of a slot (negative: extra charge)
+--          n k TICKET HOW UNITS SLOT LEFT END SLACK   a call ended that cost UNITS.
+--                             HOW: 0 not sent, 1 outcome unknown, 2 response reports
+--                             LEFT units (-1: none) until END (0: not reported; at
+--                             most SLACK us too late), 3 response without a report
+--          h k FIRST MOST SENT   open the breaker: first probe after FIRST us, pauses
+--                             double up to MOST us. No effect if the breaker opened
+--                             or closed after SENT
+--          u k SLOT           the probe of this slot was not sent
+--          o k SENT           a call sent then succeeded: close (0: in any case)
+-- ARGV[10] per queue: lane (1 HIGH, 2 LOW), calls, number of candidates; per
+--          candidate: number of buckets; per bucket: k and the call's units
+-- ARGV[11] prefix of the tickets, which are numbered from 1 in the order of grants
+-- ARGV[12] name of the process
+-- ARGV[13] Pub/Sub channel on which the next process for a free in-flight slot is named
 --
--- Returns {now, day's calls, -6 in a probing stop or 0; for each class: calls granted, in how
--- many us to ask for the others (0: there are none), the section that refused them (or as
--- in limiter_acquire), and for each granted: the wait in us, which alternative, and whether
--- it probes what is halted; for each bucket: units left, units under way, and the moment
--- when there are more (0: not known)}.
+-- Returns {now, calls of the day, -6 if the source's breaker is open or else 0,
+--   per queue: calls granted, us until the next call (0: all granted), reason of the
+--     rejection (as in limiter_acquire), per grant: wait in us, candidate, 1 if it
+--     probes a breaker
+--   per bucket: units left (-1: unknown), units in flight, time of more units (0:
+--     unknown)}
 --
--- A bucket begins with the birth of the source's state: it was lost when that was.
+-- A bucket stores the birth of the source's state. If they differ, the bucket's state was lost.
 
-local CALM = 50000    -- a call that is under way may end
-local PLACE = 300000  -- and who waits for its place says that he is still there
-local LIVE = 1000000  -- or stands in nobody's way any longer
-local NEAR = 20000    -- a place is not held empty for longer before its slot
-local TAIL = 100000   -- a call arrives within so long of its slot
-local SPELL = 250000  -- of so long the slack of a bucket's calls is kept in one number
-local SPELLS = 8      -- and of so many spells
+local END_RETRY = 50000 -- us until the next call: a call in flight can end
+local SLOT_RETRY = 300000 -- us until the next call of a process that waits for an in-flight slot
+local WAITER_TTL = 1000000 -- a waiting process that does not call for so long is removed
+local MAX_HOLD = 20000 -- longest time that an in-flight slot is held before its time slot
+local MAX_DELAY = 100000 -- a call arrives at most this long after its slot
+local SPELL = 250000 -- us of slots that share one slack value
+local SPELLS = 8 -- number of slack values that are kept
 local FAR = 1e15
 
--- The window of a bucket that is counted by what answers tell is over.
-local function turn(b)
+-- Ends the window of a reported limit.
+local function endWindow(b)
   if b.known == 1 and now >= b.till then b.known, b.over = 0, b.till end
 end
 
--- A sliding-window log has entries of 32 digits, a moment and units, the earliest first. A
--- slot is rounded up to a multiple of the grain, which bounds the entries of a reach; an
--- entry holds its units until a reach after its moment. So in any window of a reach there
--- are as many units as the limit at most, by the slots themselves too.
+-- A sliding-window log is a text with 32 characters per entry: time and units, earliest first.
+-- Slots are rounded up to the grain, which limits the number of entries. An entry counts until
+-- `reach` after its time. So no window of length `reach` has more units than the limit.
 
--- Adds units to the log at a slot; negative: removes as many as its entry has.
-local function logged(b, slot, units)
+-- Adds units to the log at a slot; a negative number removes at most the entry's units.
+local function addToLog(b, slot, units)
   local moment = ceil(slot / b.s[5]) * b.s[5]
   local p = #b.log - 31
   while p > 0 and number(b.log, p) > moment do p = p - 32 end
@@ -77,31 +77,33 @@ local function logged(b, slot, units)
   b.log, b.used = sub(b.log, 1, at - 1) .. entry .. sub(b.log, p + 32), b.used + left - held
 end
 
--- The log of a state that was lost: all of the limit was used, the last units at once, those
--- before them by the pace.
-local function relogged(b, s)
+-- Returns the log after a loss of state: the limit was used up, the last units at once and the
+-- earlier ones at the pace.
+local function fillLog(b, s)
   local chunks, rest = 50, s[3] - s[9]
   for n = chunks, 1, -1 do
     local units = floor(rest * n / chunks) - floor(rest * (n - 1) / chunks)
-    if units > 0 then logged(b, birth + horizon - floor((n - 1) * rest * s[6] / 1000 / chunks), units) end
+    if units > 0 then addToLog(b, birth + horizon - floor((n - 1) * rest * s[6] / 1000 / chunks), units) end
   end
-  logged(b, birth + horizon, s[9])
+  addToLog(b, birth + horizon, s[9])
 end
 
--- The moment at which a log is whole again by its pace, of which units were removed.
-local function repaced(b)
+-- Computes when the paced log is full again, after a refund.
+local function computeTat(b)
   b.tat = 0
   for p = 1, #b.log, 32 do
     b.tat = max(b.tat, number(b.log, p) - b.s[5]) + ceil(number(b.log, p + 16) * b.s[6] / 1000)
   end
 end
 
--- A bucket is a moment, tat, at which it is whole again: a call moves it on by its cost,
--- from the call's slot if that is later. If a call was none after all, tat moves back, but
--- no further than it would be without that call: a later one that came when the bucket was
--- whole, or nearly, began from its own slot. By how much it was not is its slack, the least
--- of which is kept for each spell of slots.
-local function graze(b, slot)
+-- A leaky bucket is stored as `tat`, the time at which it is empty. A call of cost c moves tat
+-- from max(tat, slot) to that plus c. A refund moves tat back, but not further than without the
+-- refunded call: if the bucket was empty at a later slot, that call began anew. The slack of a
+-- slot is tat - slot. The minimum slack is kept per SPELL of slots.
+--
+-- Example: 1 s per unit. Calls at 0 s and 5 s give tat = 6 s. A refund of the first moves
+-- nothing, because the second began at its own slot.
+local function noteSlack(b, slot)
   local slack = b.tat - slot
   if slack <= 0 then
     b.spells = {{slot, FAR}}
@@ -121,8 +123,8 @@ local function graze(b, slot)
   b.top = max(b.top, slot)
 end
 
--- By how much tat moves back if so much was not used of a slot.
-local function slackSince(b, slot, back)
+-- Returns how far tat can move back after a refund of a slot.
+local function slackAfter(b, slot, back)
   for n = #b.spells, 1, -1 do
     local spell = b.spells[n]
     back = min(back, spell[2])
@@ -134,8 +136,8 @@ local function slackSince(b, slot, back)
   return 0
 end
 
--- What the buckets hold now: what they held, and what has happened to them since.
-local function bucketsNow()
+-- Loads the buckets and applies the events.
+local function loadBuckets()
   local spec, mine = {}, {}
   for _, s in ipairs(policies) do spec[s.key] = s end
   for _, s in ipairs(sections(quota)) do
@@ -147,9 +149,9 @@ local function bucketsNow()
       if text then
         b.tat, b.used, b.log = number(text, 17), number(text, 33), sub(text, 49, -2)
       elseif b.was then
-        logged(b, now + horizon, s[3])
+        addToLog(b, now + horizon, s[3])
       elseif now < birth + s[2] then
-        relogged(b, s)
+        fillLog(b, s)
       end
       local p = 1
       while p < #b.log and number(b.log, p) <= now - s[2] do
@@ -175,7 +177,7 @@ local function bucketsNow()
       b.known, b.left, b.units, b.till, b.began = number(text, 17), number(text, 33), number(text, 49), number(text, 65), number(text, 81)
       b.flying, b.probing, b.paced, b.over, b.last = number(text, 97), number(text, 113), number(text, 129), number(text, 145), number(text, 161)
       b.lost, b.lostAt = number(text, 177), number(text, 193)
-      -- Of whom nothing was heard, what it asked for was used.
+      -- Calls whose lease expired without a report count as used.
       local gone = b.flying > 0 and redis.call('ZRANGEBYSCORE', b.calls, '-inf', format('%.0f', now)) or {}
       for _, ticket in ipairs(gone) do
         local units = string.match(ticket, '%d+$') + 0
@@ -187,7 +189,7 @@ local function bucketsNow()
     C = function(b, s)
       redis.call('ZREMRANGEBYSCORE', b.calls, '-inf', format('%.0f', now))
       b.held = redis.call('ZCARD', b.calls)
-      -- Who called before the state was lost may be calling still.
+      -- Calls from before the loss of state can still be in flight.
       if now < birth + s[4] then b.shut = birth + s[4] end
       b.waiters, b.want, b.got, b.left = redis.call('HGETALL', b.key), {0, 0}, {0, 0}, {0, 0}
     end,
@@ -204,7 +206,7 @@ local function bucketsNow()
     local b = {s = s, key = KEYS[2 * k], calls = KEYS[2 * k + 1]}
     local text = s.kind ~= 'C' and redis.call('GET', b.key)
     if text and (#text < 33 or #text % 16 ~= 1 or find(text, '[^%d %-]') ~= #text or number(text, 1) ~= birth) then text = false end
-    -- Another limit may have made another kind of it, which begins as if it were used up.
+    -- The policy's kind has changed: the bucket begins as if it were used up.
     if text and sub(text, -1) ~= s.kind then
       b.was = text
       text = false
@@ -213,79 +215,80 @@ local function bucketsNow()
     buckets[k] = b
   end
 
-  -- What an answer tells. Every end that is told is too late, if anything: the least holds.
-  -- A window begins with the answer of a call that was sent after all of which an answer
-  -- came: what others used since is under way, then, and what a slow one tells is old.
-  local function told(b, slot, left, till, slack)
-    local near = 2 * slack + TAIL
-    -- The end is told from when the answer was made: between the slot and now. It is no
-    -- sooner than this, then, and so another window's if this is later than the known one's.
+  -- Applies a reported value. Reported ends are exact or too late, so the earliest applies. A
+  -- window begins with the response to a call sent after all calls that were already answered.
+  -- Units used since then are in flight; values from slower responses are outdated.
+  local function applyReport(b, slot, left, till, slack)
+    local near = 2 * slack + MAX_DELAY
+    -- The response was made between the slot and now, so its window ends at `least` or later.
+    -- If that is after the known end, it is another window.
     local least = till - 2 * slack - max(0, now - slot)
-    -- What others used that told nothing of it came after this one, unless clearly before.
-    if slot > b.lostAt + TAIL then b.lost = 0 else left = max(0, left - b.lost) end
-    if b.known == 1 and least > b.till + TAIL and now >= b.till - near and slot >= b.began and slot > b.last then
-      b.known, b.over = 0, min(b.till, now) -- it was over a little sooner than was thought
+    -- Units of calls without a report are subtracted, unless they clearly came before this one.
+    if slot > b.lostAt + MAX_DELAY then b.lost = 0 else left = max(0, left - b.lost) end
+    if b.known == 1 and least > b.till + MAX_DELAY and now >= b.till - near and slot >= b.began and slot > b.last then
+      b.known, b.over = 0, min(b.till, now) -- the window ended slightly earlier than assumed
     end
     if b.known == 1 then
-      if slot < b.began then return end -- it tells of a window before
+      if slot < b.began then return end -- a value of an earlier window
       b.left = min(b.left, left)
-      if till < b.till then b.till = till elseif left <= 0 and least + slack > b.till + TAIL then b.till = till end
-    elseif slot > b.last and (slot >= b.over or least > b.over + TAIL) then
+      if till < b.till then b.till = till elseif left <= 0 and least + slack > b.till + MAX_DELAY then b.till = till end
+    elseif slot > b.last and (slot >= b.over or least > b.over + MAX_DELAY) then
       b.known, b.left, b.till, b.began = 1, left, till, slot
       b.units = max(b.units, left)
     end
   end
 
-  local happen = {
+  local apply = {
     c = function(b, ticket)
       if redis.call('ZREM', b.calls, ticket) == 1 then b.held, b.freed = b.held - 1, true end
       return 1
     end,
     g = function(b, units, slot)
       local back = floor(units * b.s[2] / 1000)
-      if back > 0 and slot ~= '0' then back = slackSince(b, slot + 0, back) end
+      if back > 0 and slot ~= '0' then back = slackAfter(b, slot + 0, back) end
       b.tat = b.tat - back
       return 2
     end,
     l = function(b, units, slot)
-      -- Others have used of it if there is clearly less than we know of, what came since granted.
+      -- Somebody else uses the bucket if the reported level is clearly below ours, adjusted for
+      -- later grants.
       local most = b.s[3]
       local own, told = most - (b.tat - now) * 1000 / b.s[2], min(most, units + (now - slot) * 1000 / b.s[2])
       if own > told + max(2, most / 50) then
-        b.tat, b.spells = now + ceil((most - told) * b.s[2] / 1000), {{b.top + 1, FAR}} -- which has what was not sent
+        b.tat, b.spells = now + ceil((most - told) * b.s[2] / 1000), {{b.top + 1, FAR}} -- the new value contains units that were not sent
       end
       return 2
     end,
     w = function(b, slot, units)
       if units + 0 < 0 then
-        logged(b, now, -units)
-      elseif slot + 0 > birth + horizon then -- otherwise it was lost
-        logged(b, slot + 0, -units)
+        addToLog(b, now, -units)
+      elseif slot + 0 > birth + horizon then -- otherwise the slot was lost with the state
+        addToLog(b, slot + 0, -units)
       end
-      repaced(b)
+      computeTat(b)
       return 2
     end,
     n = function(b, ticket, how, units, slot, left, till, slack)
       how, units, slot, left, till = how + 0, units + 0, slot + 0, left + 0, till + 0
-      turn(b)
+      endWindow(b)
       local counted = redis.call('ZREM', b.calls, ticket) == 0
       if counted then
-        how = how == 2 and 2 or 0 -- that it was used, already
+        how = how == 2 and 2 or 0 -- its units are already counted
       else
         b.flying = max(0, b.flying - string.match(ticket, '%d+$'))
       end
       if b.probing == slot then b.probing = 0 end
-      if slot < birth + horizon then return 7 end -- what came after it is not known any more
+      if slot < birth + horizon then return 7 end -- state after this slot was lost
       if how > 0 and not counted and not (how == 2 and left >= 0) then
         b.lost, b.lostAt = b.lost + units, max(b.lostAt, slot)
       end
-      if how > 0 and not counted and b.known == 1 and slot < b.began and slot >= b.over - TAIL then
-        b.left = b.left - units -- it may have come when the window had begun
+      if how > 0 and not counted and b.known == 1 and slot < b.began and slot >= b.over - MAX_DELAY then
+        b.left = b.left - units -- the call could have arrived in the current window
       elseif how == 2 and left >= 0 then
-        told(b, slot, left, till > 0 and till or slot + b.s[3], slack + 0)
+        applyReport(b, slot, left, till > 0 and till or slot + b.s[3], slack + 0)
       elseif how > 0 and b.known == 1 and slot >= b.began then
         b.left = b.left - units
-      elseif how >= 2 and slot >= b.over then -- as configured, then
+      elseif how >= 2 and slot >= b.over then -- no report: use the configured limit
         b.known, b.left, b.till, b.began = 1, b.s[2] - units, slot + b.s[3] + horizon, slot
       end
       if how > 0 then b.last = max(b.last, slot) end
@@ -303,7 +306,7 @@ local function bucketsNow()
     end,
     u = function(b, slot)
       if b.probe > 0 and b.turned == slot + 0 then
-        b.pause, b.probe, b.turned = max(PROBE_LEAST, floor(b.pause / 2)), max(now, b.turned) + PROBE_LEAST, b.turned - 1
+        b.pause, b.probe, b.turned = max(MIN_PROBE_PAUSE, floor(b.pause / 2)), max(now, b.turned) + MIN_PROBE_PAUSE, b.turned - 1
       end
       return 1
     end,
@@ -316,7 +319,7 @@ local function bucketsNow()
   for word in string.gmatch(ARGV[9], '%S+') do words[#words + 1] = word end
   local i = 1
   while words[i] do
-    i = i + 2 + happen[words[i]](buckets[words[i + 1] + 0], unpack(words, i + 2, i + 8))
+    i = i + 2 + apply[words[i]](buckets[words[i + 1] + 0], unpack(words, i + 2, i + 8))
   end
   return buckets
 end

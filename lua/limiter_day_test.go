@@ -12,31 +12,30 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-const margin = 10 * second // around midnight a call counts in both days for so long
+const margin = 10 * second // a call this close to midnight counts in both days
 
-// onDay gives the bucket a day, and lanes that are in nobody's way.
+// onDay sets a day, and partitions that never reject.
 func (b *bucket) onDay(limit int64, reserve float64) {
 	b.lanes, b.more, b.zone = wideLanes, day(limit, reserve), time.UTC
 }
 
-// endOfDay is the midnight at which the day ends that a call counts in.
+// endOfDay returns the end of the day in which a call counts.
 func endOfDay(now time.Time, zone *time.Location) time.Time {
 	year, month, day := now.Add(-margin * time.Microsecond).In(zone).Date()
 	return time.Date(year, month, day+1, 0, 0, 0, 0, zone)
 }
 
-// used tells that the day until end had n calls at a moment, and at most rate a
-// second since.
+// used reports that the day until end had n calls at a time, and at most rate a second since.
 func used(end time.Time, n int64, at time.Time, rate int64) string {
 	return fmt.Sprintf("used %d %d %d %d", end.UnixMicro(), n, at.UnixMicro(), rate)
 }
 
-func TestHighGetsTheDaysCallsToTheLastOnEveryRedis(t *testing.T) {
+func TestDay_HighGetsTheLastCall(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.onDay(30, 0)
 		if g := b.acquire(9, 9); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount || g.refusalLow != refusedByDayCount {
-			t.Fatalf("granted %+v before it is known what the day had", g)
+			t.Fatalf("got grant %+v before it is known what the day had", g)
 		}
 		b.awake()
 		b.acquireAfter(0, 0, forceSecondHalf)
@@ -57,8 +56,8 @@ func TestHighGetsTheDaysCallsToTheLastOnEveryRedis(t *testing.T) {
 	})
 }
 
-// paceNow measures how many slots a second LOW gets, over about 250 of them, and
-// says what it should be.
+// paceNow measures LOW's slots per second, over about 250 slots, and returns the expected rate
+// too.
 func paceNow(b bucket, c *clock, limit int64, reserve float64) (got, want float64) {
 	count := b.numbers(b.state()[atUsed : atUsed+16])[0]
 	seconds := endOfDay(c.now, time.UTC).Sub(c.now).Seconds() + margin/second
@@ -68,7 +67,7 @@ func paceNow(b bucket, c *clock, limit int64, reserve float64) (got, want float6
 	return float64(within(low, from, from+enough)) * second / float64(enough), want
 }
 
-func TestLowSpreadsOverTheDayWhatHighLeaves(t *testing.T) {
+func TestDay_PacesLow(t *testing.T) {
 	t.Parallel()
 	const limit, reserve = 100_000, 0.5
 	simulated(t, func(b bucket, c *clock) {
@@ -78,7 +77,7 @@ func TestLowSpreadsOverTheDayWhatHighLeaves(t *testing.T) {
 		before := 0.0
 		for _, step := range []struct {
 			when   string
-			at     int // o'clock
+			at     int // hour of the day
 			high   int64
 			faster bool
 		}{
@@ -102,13 +101,13 @@ func TestLowSpreadsOverTheDayWhatHighLeaves(t *testing.T) {
 	})
 }
 
-func TestLowTakesNoStepAheadOfItsPace(t *testing.T) {
+func TestDay_LowIsNeverAheadOfItsPace(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1_000_000, 0)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
-		c.advance(8 * 3600 * second) // nothing was wanted: what was saved is spread, not spent at once
+		c.advance(8 * 3600 * second) // without demand: the saved calls are spread, not used at once
 		_, low, _ := play(b, c, 20*second, true, []process{{low: 500, at: c.us()}})
 		if got := mostInWindow(low, second); got > 17+2 {
 			t.Errorf("LOW got %d slots in a second, its pace is 17", got)
@@ -116,10 +115,10 @@ func TestLowTakesNoStepAheadOfItsPace(t *testing.T) {
 	})
 }
 
-func TestAPaceThatWasSlowForAMomentHoldsLowBackNoLonger(t *testing.T) {
+func TestDay_PaceRecoversAtOnce(t *testing.T) {
 	t.Parallel()
-	// HIGH has used more than its share, for LOW a call is left. Then HIGH pauses,
-	// and its reserve is LOW's again, second by second.
+	// HIGH has used more than its share, and one call is left for LOW. While HIGH pauses, its
+	// reserve becomes available to LOW second by second.
 	simulated(t, func(b bucket, c *clock) {
 		const limit, reserve = 100_000, 1
 		b.onDay(limit, reserve)
@@ -129,8 +128,8 @@ func TestAPaceThatWasSlowForAMomentHoldsLowBackNoLonger(t *testing.T) {
 		b.put(atUsed, digits(limit-left))
 		waits := process{low: 50, at: c.us()}
 		_, low, _ := play(b, c, 3600*second, true, []process{waits})
-		// After a minute 60 calls are LOW's, after an hour 3,600, for the rest of the
-		// day each time: the pace goes up to a call in 11 s, which makes about 160.
+		// After a minute LOW has 60 calls for the rest of the day, after an hour 3,600. The
+		// pace rises to a call per 11 s, which allows about 160.
 		if len(low) < 100 {
 			t.Errorf("LOW got %d calls in an hour in which HIGH used none of its 3600", len(low))
 		}
@@ -141,14 +140,14 @@ func TestAPaceThatWasSlowForAMomentHoldsLowBackNoLonger(t *testing.T) {
 	})
 }
 
-func TestLowLeavesHighItsReserveToTheEndOfTheDay(t *testing.T) {
+func TestDay_KeepsHighReserveToTheEnd(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const limit, reserve = 20_000, 0.1
 		b.onDay(limit, reserve)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
-		b.put(atUsed, digits(limit-8640)) // all but the reserve
+		b.put(atUsed, digits(limit-8640)) // everything but the reserve
 		if g := b.acquire(0, 5); len(g.low) > 0 || g.refusalLow != 2 || g.backLow < 1 || g.backLow > second {
 			t.Errorf("LOW got %+v of HIGH's reserve", g)
 		}
@@ -158,13 +157,13 @@ func TestLowLeavesHighItsReserveToTheEndOfTheDay(t *testing.T) {
 			g := b.acquire(1, 5)
 			high, low = high+len(g.high), low+len(g.low)
 		}
-		if high != 200 || low > 1 { // one, if it asks when HIGH is about to
+		if high != 200 || low > 1 { // one, if LOW asks just before HIGH
 			t.Errorf("HIGH got %d of its 200 calls, LOW %d", high, low)
 		}
 	})
 }
 
-func TestLowsBudgetIsUsedUpWhereHighSleeps(t *testing.T) {
+func TestDay_LowUsesItsBudgetIfHighIsIdle(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0.03)
@@ -177,14 +176,14 @@ func TestLowsBudgetIsUsedUpWhereHighSleeps(t *testing.T) {
 	})
 }
 
-func TestNothingIsGrantedAfterALossBeforeTheDayIsCounted(t *testing.T) {
+func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 	t.Parallel()
 	const rate = 450
-	const ahead = rate * horizon / second // what may have been granted ahead
+	const ahead = rate * horizon / second // calls that can have been granted ahead
 	now := time.Date(2027, 1, 16, 12, 0, 0, 0, time.UTC)
 	today, yesterday := now.Add(12*time.Hour), now.Add(-12*time.Hour)
 	for name, c := range map[string]struct {
-		inRedis int64 // the count that a replica had; -1: the state is lost whole
+		inRedis int64 // the replica's count; -1: the whole state is lost
 		told    string
 		want    int64
 	}{
@@ -209,7 +208,7 @@ func TestNothingIsGrantedAfterALossBeforeTheDayIsCounted(t *testing.T) {
 				for clock.set(now.Add(-2 * time.Second)); clock.now.Before(now); clock.advance(100_000) {
 					if g := b.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount || g.refusalLow != refusedByDayCount ||
 						g.backHigh < 1 || g.backHigh > 100_000 || g.backLow < 1 || g.backLow > 100_000 {
-						t.Fatalf("before the count is told: %+v", g)
+						t.Fatalf("before the count is restored: %+v", g)
 					}
 				}
 				if g := b.acquireAfter(0, 0, c.told); g.used != c.want {
@@ -217,14 +216,14 @@ func TestNothingIsGrantedAfterALossBeforeTheDayIsCounted(t *testing.T) {
 				}
 				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process, late
 				if len(g.high) != 1 || len(g.low) != 1 || g.used != c.want+2 {
-					t.Errorf("once it is counted: %+v, want %d calls", g, c.want+2)
+					t.Errorf("after the count is restored: %+v, want %d calls", g, c.want+2)
 				}
 			})
 		})
 	}
 }
 
-func TestALossAroundMidnightForgetsNoCallOfTheNewDay(t *testing.T) {
+func TestDay_LossAtMidnightKeepsTheNewDay(t *testing.T) {
 	t.Parallel()
 	midnight := time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC)
 	for _, lostAt := range []time.Duration{-8 * time.Second, 3 * time.Second, 12 * time.Second} {
@@ -257,7 +256,7 @@ func TestALossAroundMidnightForgetsNoCallOfTheNewDay(t *testing.T) {
 	}
 }
 
-func TestOnlyCallsOfItsOwnTimeAreRefundedToADay(t *testing.T) {
+func TestDay_RefundsOnlyItsOwnCalls(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0)
@@ -282,7 +281,7 @@ func TestOnlyCallsOfItsOwnTimeAreRefundedToADay(t *testing.T) {
 		if got := refund(c.us() - 3600*second); got != 2 {
 			t.Errorf("a refund from before the state's birth left %d, want 2", got)
 		}
-		c.set(midnight.Add(-5 * time.Second)) // a call may count in both days, but a refund can't say for which
+		c.set(midnight.Add(-5 * time.Second)) // a call can count in both days, but a refund cannot name the day
 		g = b.acquire(3, 0)
 		if got := refund(g.high...); got != 5 {
 			t.Errorf("refunded near midnight, the day counts %d, want 5", got)

@@ -13,10 +13,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// What a caller tells: slots that were not used, a step of Redis' clock; and what
-// a look is told.
+// Events of the callers (unused slots, a step of Redis' clock), and reads of the state.
 
-// unspent tells that nothing was sent of the slots.
+// unspent refunds the slots.
 func unspent(slots ...int64) string {
 	var words []string
 	for _, s := range slots {
@@ -25,66 +24,66 @@ func unspent(slots ...int64) string {
 	return strings.Join(words, " ")
 }
 
-func TestARefundGivesExactlyItsPlaceBackOnEveryRedis(t *testing.T) {
+func TestRefund_ReturnsExactlyOneSlot(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.zone = time.UTC
-		b.more = ring(60*second, 10, 10) + ring(30*second, 20, 20) + day(1000, 0)
+		b.more = windowLog(60*second, 10, 10) + windowLog(30*second, 20, 20) + day(1000, 0)
 		b.awake()
 		g := b.acquire(10, 0)
 		if len(g.high) != 10 {
-			t.Fatalf("granted %+v", g)
+			t.Fatalf("got grant %+v", g)
 		}
 		lanes := b.state()[atTATs:atUsed] + b.state()[atTAT3:atTAT3+16]
-		for got := g.high[9]; ; { // a slot ahead of Redis' now stands until it has come
+		for got := g.high[9]; ; { // a slot in the future stays until it has passed
 			if now, err := rdb.Time(t.Context()).Result(); err != nil || now.UnixMicro() > got {
 				break
 			}
 		}
 		told := b.acquireAfter(0, 0, unspent(g.high[3]))
 		if now := b.state()[atTATs:atUsed] + b.state()[atTAT3:atTAT3+16]; now != lanes {
-			t.Errorf("a refund moved the lanes from %q to %q", lanes, now)
+			t.Errorf("a refund moved the partitions from %q to %q", lanes, now)
 		}
-		rings := b.rings()
+		rings := b.windowLogs()
 		if len(rings[0]) != 9 || len(rings[1]) != 9 || told.used != 9 {
-			t.Errorf("after a refund the rings have %d and %d slots, the day %d; want 9", len(rings[0]), len(rings[1]), told.used)
+			t.Errorf("after a refund the logs have %d and %d slots, the day %d; want 9", len(rings[0]), len(rings[1]), told.used)
 		}
 		b.acquireAfter(0, 0, unspent(g.high[3]-1, g.now-60*second))
-		if again := b.rings(); !slices.EqualFunc(rings, again, slices.Equal) {
-			t.Errorf("refunds of slots that nobody had changed the rings from %v to %v", rings, again)
+		if again := b.windowLogs(); !slices.EqualFunc(rings, again, slices.Equal) {
+			t.Errorf("refunds of slots that nobody had changed the logs from %v to %v", rings, again)
 		}
 		if g := b.acquire(5, 0); len(g.high) != 1 || g.refusalHigh != 2 {
-			t.Errorf("with a place back HIGH got %+v", g)
+			t.Errorf("with a slot returned HIGH got %+v", g)
 		}
 	})
 }
 
-func TestEachRefundOfASlotThatSeveralCallsHaveGivesOnePlaceBack(t *testing.T) {
+func TestRefund_OfASharedSlotReturnsOneCall(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
-		b.lanes, b.more = nil, ring(60*second, 10, 10)
+		b.lanes, b.more = nil, windowLog(60*second, 10, 10)
 		b.awake()
 		c.advance(second)
-		g := b.acquire(10, 0) // all at the same moment
+		g := b.acquire(10, 0) // all at the same time
 		c.advance(second)
 		b.acquireAfter(0, 0, unspent(g.high[0]))
 		if g := b.acquire(9, 0); len(g.high) != 1 {
-			t.Errorf("one refund gave %d places back", len(g.high))
+			t.Errorf("one refund returned %d slots", len(g.high))
 		}
 		b.acquireAfter(0, 0, unspent(g.high[1], g.high[2]))
 		if g := b.acquire(9, 0); len(g.high) != 2 {
-			t.Errorf("two refunds gave %d places back", len(g.high))
+			t.Errorf("two refunds returned %d slots", len(g.high))
 		}
 	})
 }
 
-func TestRefundsNeverMakeARingHoldMore(t *testing.T) {
+func TestRefund_NeverExceedsTheLogsLimit(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(10) {
 		simulated(t, func(b bucket, c *clock) {
 			const reach, n = second, 8
 			rng := rand.New(rand.NewPCG(seed, 71))
-			b.lanes, b.more = nil, ring(reach, n, 6)
+			b.lanes, b.more = nil, windowLog(reach, n, 6)
 			b.awake()
 			var spent []int64
 			for range 120 {
@@ -97,7 +96,7 @@ func TestRefundsNeverMakeARingHoldMore(t *testing.T) {
 						spent = append(spent, s)
 					}
 				}
-				if len(back) > 0 { // at once, or when the slots have passed
+				if len(back) > 0 { // at once, or after the slots
 					if rng.IntN(2) == 0 {
 						c.advance(rng.Int64N(2 * horizon))
 					}
@@ -106,34 +105,34 @@ func TestRefundsNeverMakeARingHoldMore(t *testing.T) {
 			}
 			slices.Sort(spent)
 			if got := mostInWindow(spent, reach-1); got > n {
-				t.Fatalf("seed %d: %d calls in a reach, the ring has %d", seed, got, n)
+				t.Fatalf("seed %d: %d calls in a reach, the log has %d", seed, got, n)
 			}
 		})
 	}
 }
 
-func TestARefundFromBeforeTheStatesBirthGivesNothingBack(t *testing.T) {
+func TestRefund_OfLostStateHasNoEffect(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(1000, 0)
-		b.more = ring(5*second, 10, 10) + b.more
+		b.more = windowLog(5*second, 10, 10) + b.more
 		b.awake()
 		c.advance(second)
 		old := b.acquire(10, 0)
 		c.advance(1000)
 		b.failOver()
 		lost := b.acquireAfter(0, 0, unspent(old.high...)+" used 0 0 0 0")
-		if rings := b.rings(); len(rings[0]) != 10 || lost.used != 10 {
-			t.Errorf("the ring has %d slots, the day %d calls; want 10", len(rings[0]), lost.used)
+		if rings := b.windowLogs(); len(rings[0]) != 10 || lost.used != 10 {
+			t.Errorf("the log has %d slots, the day %d calls; want 10", len(rings[0]), lost.used)
 		}
 		b.acquireAfter(0, 0, unspent(old.high...))
-		if rings := b.rings(); len(rings[0]) != 10 || b.acquire(0, 0).used != 10 {
-			t.Errorf("later the ring has %d slots, the day %d calls; want 10", len(rings[0]), b.acquire(0, 0).used)
+		if rings := b.windowLogs(); len(rings[0]) != 10 || b.acquire(0, 0).used != 10 {
+			t.Errorf("later the log has %d slots, the day %d calls; want 10", len(rings[0]), b.acquire(0, 0).used)
 		}
 	})
 }
 
-func TestALostRingStartsUsedUp(t *testing.T) {
+func TestWindowLog_LostBeginsUsedUp(t *testing.T) {
 	t.Parallel()
 	for _, lose := range []func(b bucket){
 		bucket.forget, bucket.failOver,
@@ -141,7 +140,7 @@ func TestALostRingStartsUsedUp(t *testing.T) {
 	} {
 		simulated(t, func(b bucket, c *clock) {
 			const reach, n = 5 * second, 10
-			b.lanes, b.more = nil, ring(reach, n, 6)
+			b.lanes, b.more = nil, windowLog(reach, n, 6)
 			b.awake()
 			var all []int64
 			for i := range 300 {
@@ -161,7 +160,7 @@ func TestALostRingStartsUsedUp(t *testing.T) {
 	}
 }
 
-func TestAStepOfTheClockQuietensOnceOnEveryRedis(t *testing.T) {
+func TestClockStep_CausesOneQuietPeriod(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.awake()
@@ -173,7 +172,7 @@ func TestAStepOfTheClockQuietensOnceOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestManyCallersWhoTellOfOneStepQuietenOnce(t *testing.T) {
+func TestClockStep_ReportedTwiceHasOneEffect(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
@@ -199,19 +198,19 @@ func TestManyCallersWhoTellOfOneStepQuietenOnce(t *testing.T) {
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
 			t.Errorf("%d us after the first caller: %+v", c.us()-born, g)
 		}
-		b.acquireAfter(0, 0, fmt.Sprintf("step %d", seen[4])) // a straggler
+		b.acquireAfter(0, 0, fmt.Sprintf("step %d", seen[4])) // a late report
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
-			t.Errorf("after a straggler: %+v", g)
+			t.Errorf("after a late report: %+v", g)
 		}
 	})
 }
 
-func TestALookShowsWhatTheHeadOfTheScriptSaysOnEveryRedis(t *testing.T) {
+func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.revision, b.zone = 7, time.UTC
 		b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2}
-		b.more = "L" + digits(60*second, 0, 0, 6*second, 9, 0, 0) + ring(20*second, 6, 4) + ring(30*second, 8, 8) + day(50_000, 0.25)
+		b.more = "L" + digits(60*second, 0, 0, 6*second, 9, 0, 0) + windowLog(20*second, 6, 4) + windowLog(30*second, 8, 8) + day(50_000, 0.25)
 		if shown := b.look(); len(shown) != 0 {
 			t.Errorf("an unused source shows %v", shown)
 		}
@@ -220,7 +219,7 @@ func TestALookShowsWhatTheHeadOfTheScriptSaysOnEveryRedis(t *testing.T) {
 		state := b.state()
 		shown := b.look()
 		if b.state() != state {
-			t.Errorf("a look changed the state from\n%q to\n%q", state, b.state())
+			t.Errorf("a read changed the state from\n%q to\n%q", state, b.state())
 		}
 		if shown[0] < g.now || shown[0] > g.now+60*second || shown[1] > g.now-10*second {
 			t.Errorf("now and birth are %v, the acquire was at %d", shown[:2], g.now)
@@ -228,17 +227,17 @@ func TestALookShowsWhatTheHeadOfTheScriptSaysOnEveryRedis(t *testing.T) {
 		end := endOfDay(time.UnixMicro(g.now), time.UTC).UnixMicro()
 		want := []int64{
 			7, 0, 0, 1000, 0,
-			1, second, 5, 12, 2, // HIGH takes its own lane first
+			1, second, 5, 12, 2, // HIGH uses its own partition first
 			1, 60 * second, 0, 4, 0,
 			2, 20 * second, 6, 4, 5,
 			2, 30 * second, 8, 8, 5,
 			3, 50_000, 250_000, 5, end,
 		}
 		if len(shown) != 2+len(want) {
-			t.Fatalf("shown are %v", shown)
+			t.Fatalf("got state %v", shown)
 		}
 		for i := range want {
-			const high, shared = 7, 8 // what they have at once grows while the clock runs
+			const high, shared = 7, 8 // these grow while the clock runs
 			if shown[2+i] < want[i] || (shown[2+i] > want[i] && i != high && i != shared) {
 				t.Errorf("number %d is %d, want %d: %v", 2+i, shown[2+i], want[i], shown)
 			}
@@ -246,7 +245,7 @@ func TestALookShowsWhatTheHeadOfTheScriptSaysOnEveryRedis(t *testing.T) {
 	})
 }
 
-func TestALookShowsEachTrouble(t *testing.T) {
+func TestRead_ReturnsEachState(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.more, b.zone = day(5000, 0), time.UTC
@@ -255,10 +254,10 @@ func TestALookShowsEachTrouble(t *testing.T) {
 			state := b.state()
 			shown := b.look()
 			if b.state() != state {
-				t.Errorf("%s: a look changed the state", what)
+				t.Errorf("%s: a read changed the state", what)
 			}
 			if !slices.Equal(shown[:7], want) {
-				t.Errorf("%s: shown are %v, want %v", what, shown[:7], want)
+				t.Errorf("%s: got state %v, want %v", what, shown[:7], want)
 			}
 		}
 		b.acquire(0, 0)
@@ -267,13 +266,13 @@ func TestALookShowsEachTrouble(t *testing.T) {
 		birth := c.us() - 10*second
 		b.acquire(25, 0)
 		if got := b.look()[7:12]; !slices.Equal(got, []int64{1, second, 0, 0, 0}) {
-			t.Errorf("the used lanes show %v", got)
+			t.Errorf("the used partitions show %v", got)
 		}
 		c.advance(20_000)
 		if got := b.look()[7:12]; !slices.Equal(got, []int64{1, second, 2, 6, 0}) {
-			t.Errorf("20 ms later the lanes show %v", got)
+			t.Errorf("20 ms later the partitions show %v", got)
 		}
-		b.brake(c, 2*second, second)
+		b.backOff(c, 2*second, second)
 		look("backoff", []int64{c.us(), birth, 0, 0, c.us() + 2*second, 500, 0})
 		c.advance(7 * second)
 		look("ramping", []int64{c.us(), birth, 0, 0, c.us() - 5*second, 750, 0})
@@ -282,22 +281,22 @@ func TestALookShowsEachTrouble(t *testing.T) {
 		look("stopped", []int64{c.us(), birth, 1, 1, c.us() - 5*second, 750, 0})
 		b.setState("garbled")
 		if shown := b.look(); len(shown) != 0 {
-			t.Errorf("a garbled state shows %v", shown)
+			t.Errorf("a malformed state shows %v", shown)
 		}
 	})
 }
 
-func TestALookCountsOnlyWhatIsInTheReachOfARing(t *testing.T) {
+func TestRead_CountsSlotsWithinTheReach(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
-		b.lanes, b.more = nil, ring(2*second, 6, 4)
+		b.lanes, b.more = nil, windowLog(2*second, 6, 4)
 		b.awake()
 		b.acquire(3, 0)
 		c.advance(second)
 		b.acquire(2, 0)
 		for _, want := range []int64{5, 2, 0} {
 			if got := b.look()[7:]; !slices.Equal(got, []int64{2, 2 * second, 6, 4, want}) {
-				t.Errorf("the ring shows %v, want %d used", got, want)
+				t.Errorf("the log shows %v, want %d used", got, want)
 			}
 			c.advance(second)
 		}

@@ -1,12 +1,12 @@
--- limiter_grant: goes on where limiter_buckets ends, whose locals are ours, and which says
--- what is taken and returned: slots for calls that are charged to buckets besides.
+-- limiter_grant: continues limiter_buckets, with its locals. It grants slots to the queues of a
+-- source with buckets.
 
-local function scoped()
+local function grantQueues()
   local process, wakes = ARGV[12], ARGV[13]
-  local buckets = bucketsNow()
+  local buckets = loadBuckets()
 
-  -- The earliest slot by a bucket, from at on (huge: that is not known), and which part of
-  -- it is left.
+  -- Returns the earliest slot by one bucket at or after `at` (huge: unknown), and the share of
+  -- the bucket that is left.
   local wait = {
     S = function(b, s, units, low)
       local most = low and s[4] or s[3]
@@ -14,7 +14,7 @@ local function scoped()
       local part = free / most
       if units == 0 then return 0, part end
       if s[6] > 0 then slot = b.tat - floor((s[7] - 1 - (low and s[8] or 0)) * s[6] / 1000) end
-      units = min(units, most) -- a call that costs more than the limit waits for an empty log
+      units = min(units, most) -- a call above the limit waits for an empty log
       while free < units and p < #b.log do
         slot, free, p = max(slot, number(b.log, p) + s[2]), free + number(b.log, p + 16), p + 32
       end
@@ -26,14 +26,15 @@ local function scoped()
     end,
     P = function(b) return b.next, 1 end,
     N = function(b, s, units, low, at)
-      turn(b)
+      endWindow(b)
       if b.known == 0 then
         if b.probing > 0 and now < b.probing + s[6] then return huge, 0 end
         return birth + quiet, 0
       end
       if at >= b.till then return huge, 0 end
       local left = b.left - (low and s[4] or 0)
-      -- Nothing is reserved beyond the window's end: one call asks then what the next has.
+      -- Nothing is reserved beyond the window's end. One call then learns the value of the next
+      -- window.
       if left < units then return max(b.till, now + horizon + 1), 0 end
       if left - b.flying < units then return huge, 0 end
       local slot = 0
@@ -51,14 +52,15 @@ local function scoped()
   local charge = {
     S = function(b, s, units, slot)
       if units == 0 then return end
-      logged(b, slot, units)
+      addToLog(b, slot, units)
       if s[6] > 0 then b.tat = max(b.tat, slot) + ceil(units * s[6] / 1000 / ramp) end
     end,
     G = function(b, s, units, slot)
-      graze(b, slot)
+      noteSlack(b, slot)
       b.tat = max(b.tat, slot) + ceil(units * s[2] / 1000 / ramp)
     end,
-    -- By the clock's last digits, for chance begins anew with every run of a script.
+    -- The interval is derived from the slot's last digits, because Lua's random numbers repeat
+    -- in every run.
     P = function(b, s, _, slot) b.next = slot + s[2] + floor((s[3] - s[2]) * ((slot * 7919) % 9973) / 9973) end,
     N = function(b, s, units, slot, low)
       if low and s[5] == 1 and b.known == 1 then
@@ -79,31 +81,31 @@ local function scoped()
     end,
   }
 
-  -- The classes, and who of all processes stands in front of us for a place.
-  local classes, words, i = {}, {}, 0
+  -- Reads the queues, and counts the processes that are first in line for an in-flight slot.
+  local queues, words, i = {}, {}, 0
   for word in string.gmatch(ARGV[10], '%S+') do words[#words + 1] = word + 0 end
   local function nextWord() i = i + 1; return words[i] end
   while words[i + 1] do
-    local c = {lane = nextWord(), n = nextWord(), ways = {}, ahead = horizon}
+    local c = {lane = nextWord(), n = nextWord(), candidates = {}, ahead = horizon}
     for w = 1, nextWord() do
       local way = {}
       for x = 1, nextWord() do
         local b = buckets[nextWord()]
         way[x] = {b = b, units = nextWord()}
-        if b.s.kind == 'C' then c.ahead = NEAR end
+        if b.s.kind == 'C' then c.ahead = MAX_HOLD end
         if b.s.kind == 'C' and b.class ~= c then b.want[c.lane], b.class = b.want[c.lane] + c.n, c end
       end
-      c.ways[w] = way
+      c.candidates[w] = way
     end
-    classes[#classes + 1] = c
+    queues[#queues + 1] = c
   end
   for _, b in ipairs(buckets) do
     if b.s.kind == 'C' then
       b.since, b.ahead, b.first = {now, now}, {0, 0}, nil
       local others, earliestOther = {}, huge
       for n = 1, #b.waiters, 2 do
-        local who, lane, since, count, seen = b.waiters[n], string.match(b.waiters[n + 1], '^(%d) (%d+) (%d+) (%d+)$')
-        if not lane or seen + 0 < now - LIVE then
+        local who, lane, since, count, lastSeen = b.waiters[n], string.match(b.waiters[n + 1], '^(%d) (%d+) (%d+) (%d+)$')
+        if not lane or lastSeen + 0 < now - WAITER_TTL then
           redis.call('HDEL', b.key, who)
         elseif who == process .. ' ' .. lane and b.want[lane + 0] > 0 then
           b.since[lane + 0] = since + 0
@@ -121,24 +123,24 @@ local function scoped()
     end
   end
 
-  local out = {now, 0, probe > 0 and -6 or 0}
-  for _, c in ipairs(classes) do
+  local out = {now, 0, nextProbe > 0 and -6 or 0}
+  for _, c in ipairs(queues) do
     local low, first, second = c.lane == 2, c.lane, c.lane + 1
     local granted, again, why, at = 0, 0, 0, #out + 1
     out[at], out[at + 1], out[at + 2] = 0, 0, 0
     while granted < c.n do
       if stopped then again, why = 1000000, -2; break end
-      if uncounted == 1 then again, why = CALM, -4; break end
-      if highMost < 1 or (low and lowMost < 1) then
+      if uncounted == 1 then again, why = END_RETRY, -4; break end
+      if maxHigh < 1 or (low and maxLow < 1) then
         again, why = max(1, min(1000000, dayEnd + MARGIN - now)), day.day
         break
       end
       local base, baseWhy = slotOf(first, second)
       base = max(base, birth + quiet)
       local slot, part, way, halted
-      local hint = AGAIN
+      local hint = MAX_RETRY
       why = baseWhy
-      for w, all in ipairs(c.ways) do
+      for w, all in ipairs(c.candidates) do
         local s, p, because, probes, full = base, 1, baseWhy, 0, nil
         for _, x in ipairs(all) do
           local t, left = wait[x.b.s.kind](x.b, x.b.s, x.units, low, s)
@@ -147,33 +149,33 @@ local function scoped()
           elseif t > s then
             s, because = t, x.b.s.index or 0
           end
-          if t == huge then hint = min(hint, x.b.s.kind == 'C' and PLACE or CALM) end
-          if x.b.s.kind == 'H' and x.b.probe > 0 then probes, hint = 1, min(hint, LIFTED) end
+          if t == huge then hint = min(hint, x.b.s.kind == 'C' and SLOT_RETRY or END_RETRY) end
+          if x.b.s.kind == 'H' and x.b.probe > 0 then probes, hint = 1, min(hint, OPEN_RETRY) end
           p = min(p, left)
         end
         if full then
-          -- In front of others stands only who needs nothing else.
+          -- A process waits in line only if nothing else delays its call.
           if s <= now + c.ahead and full.by ~= c then full.left[c.lane], full.by = full.left[c.lane] + c.n - granted, c end
           s, because = huge, full.s.index or 0
         end
-        -- What is halted and may be probed now goes first, for one call: it has less left.
+        -- A candidate with an open breaker that can be probed goes first, for one call.
         if not slot or s < slot or (s == slot and (probes > halted or (probes == halted and p > part))) then
           slot, part, way, why, halted = s, p, w, because, probes
         end
       end
       if slot > now + c.ahead then
         again = slot == huge and hint or min(hint, max(1000, slot - now - floor(c.ahead / 2)))
-        if probe > 0 then
+        if nextProbe > 0 then
           why = -6
-          if brake <= now then again = min(again, LIFTED) end
+          if backoffEnd <= now then again = min(again, OPEN_RETRY) end
         end
         break
       end
       slot, tickets = ceil(slot), tickets + 1
       take(slot, first)
-      for _, x in ipairs(c.ways[way]) do charge[x.b.s.kind](x.b, x.b.s, x.units, slot, low) end
-      granted, highMost = granted + 1, highMost - 1
-      if low then lowMost = lowMost - 1 end
+      for _, x in ipairs(c.candidates[way]) do charge[x.b.s.kind](x.b, x.b.s, x.units, slot, low) end
+      granted, maxHigh = granted + 1, maxHigh - 1
+      if low then maxLow = maxLow - 1 end
       local n = #out
       out[n + 1], out[n + 2], out[n + 3] = slot - now, way, halted
     end
@@ -204,7 +206,7 @@ local function scoped()
       return now >= b.next and 1 or 0, 0, b.next
     end,
     N = function(b, s)
-      -- For as long as something of it may be under way or is to be told.
+      -- The key lives as long as calls can be in flight or reports can arrive.
       keep(b, max(0, b.till - now, b.paced - now) + s[6] + 60000000, b.known, b.left, b.units, b.till, b.began, b.flying, b.probing, b.paced, b.over, b.last, b.lost, b.lostAt)
       if b.charged then redis.call('PEXPIRE', b.calls, format('%.0f', ceil(2 * s[6] / 1000) + 60000)) end
       return b.known == 1 and max(0, b.left - b.flying) or -1, b.flying, b.known == 1 and b.till or 0
@@ -213,7 +215,7 @@ local function scoped()
       for lane = 1, 2 do
         local left = b.left[lane]
         if left > 0 then
-          -- Who was given one goes to the end: others wait longer than the next of it.
+          -- A process that was granted a slot goes to the end of the line.
           local since = b.got[lane] > 0 and now or b.since[lane]
           redis.call('HSET', b.key, process .. ' ' .. lane, format('%d %.0f %d %.0f', lane, since, left, now))
           redis.call('PEXPIRE', b.key, 10000)

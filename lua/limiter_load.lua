@@ -1,30 +1,30 @@
--- limiter_load: the second half of limiter_acquire, which stands in front of it and
--- says what both take and return. Its locals are ours. What the state says, what has
--- happened, and what a look shows; limiter_slots, behind it, gives out the slots.
+-- limiter_load: the second file of limiter_acquire, after limiter_acquire.lua. It uses that
+-- file's locals. It loads the state, applies the quota and the events, and returns the state if
+-- only that was requested. limiter_slots then grants slots.
 
 local FORMAT, EPOCH = '01', 2500000
-local BRAKE_MOST, RAMP = 60000000, 10000000
-local UNWRITTEN = 100000000 -- no process calls on for so long without writing the day's count down
+local MAX_BACKOFF, RAMP = 60000000, 10000000
+local MAX_UNSAVED = 100000000 -- a process saves the day's count at least this often, or stops calling
 local LINE = '%s%s%16d%s%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d'
-local PROBE_LEAST = 1000000 -- between two probes; longer than a horizon, so that no call reserves two
-local OTHERS = '----------------------------------------' -- in place of the name of a quota that is not in force alone
+local MIN_PROBE_PAUSE = 1000000 -- minimum pause between probes; longer than the horizon, so that one call never gets two
+local OTHERS = '----------------------------------------' -- replaces the quota's name if the fast path is not allowed
 local find, huge = string.find, math.huge
 local last, backHigh, backLow, paced, used, dayEnd = 0, 0, 0, 0, 0, 0
--- The probing stop: when the next probe may go (0: there is none), when it began, when
--- the pause now began (or the last stop ended), the pause, and the longest.
-local probe, began, turned, pause, pauseMost = 0, 0, 0, 0, 0
-local birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
-local tats, held, strictest, rings, rest, seen = {}, nil, nil, {}, '', nil
-local looking = quota == ''
-local name = ARGV[4] .. (find(replid, '[^0]') and process or anybody) -- this server has no id to be told apart by
+-- Circuit breaker: next probe (0: closed), opened at, begin of the current pause (or closed
+-- at), pause, longest pause.
+local nextProbe, began, pauseStart, pause, maxPause = 0, 0, 0, 0, 0
+local birth, epoch, backoffEnd, backoffSet, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
+local tats, inForce, strictest, logs, rest, loaded = {}, nil, nil, {}, '', nil
+local readOnly = quota == ''
+local name = ARGV[4] .. (find(replid, '[^0]') and process or anyProcess) -- this server has no replication ID
 state = redis.call('GET', KEYS[1])
 
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
--- The sections of a quota: kind, key, and its numbers.
+-- The sections of a quota: kind, key, and the width in numbers.
 local WIDTH = {L = 7, R = 3, D = 2, S = 9, G = 6, P = 3, N = 6, C = 4, H = 1}
--- Those with scopes (limiter_grant), and for each number behind the name whether the
--- greater (+) or the lesser (-) is the stricter.
+-- Scoped sections (limiter_grant). For each number after the name: + if the greater value is
+-- stricter, - if the lesser one is.
 local STRICTER = {S = '+--++-++', G = '+-+++', P = '++', N = '-++++', C = '--+', H = ''}
 local function sections(text)
   local all, i = {}, 50
@@ -49,7 +49,7 @@ end
 
 local function read()
   last, used, paced, backHigh, backLow = number(state, 99), number(state, 147), number(state, 163), number(state, 179), number(state, 195)
-  dayEnd, birth, epoch, brake, braked = number(state, 211), number(state, 227), number(state, 243), number(state, 259), number(state, 275)
+  dayEnd, birth, epoch, backoffEnd, backoffSet = number(state, 211), number(state, 227), number(state, 243), number(state, 259), number(state, 275)
   step, nextUsed, dayBorn, uncounted = number(state, 291), number(state, 307), number(state, 323), number(state, 339)
   tats[1], tats[2], tats[3] = number(state, 115), number(state, 131), number(state, 355)
   local eol = find(state, '\n', 1, true)
@@ -57,39 +57,38 @@ local function read()
   local e2 = find(state, '\n', eol + 1, true)
   local e3 = find(state, '\n', e2 + 1, true)
   local e4 = find(state, '\n', e3 + 1, true)
-  held, strictest, rest = sub(state, eol + 1, e2 - 1), sub(state, e2 + 1, e3 - 1), sub(state, e4 + 1)
-  assert(#sections(held) > 0 and #sections(strictest) > 0)
+  inForce, strictest, rest = sub(state, eol + 1, e2 - 1), sub(state, e2 + 1, e3 - 1), sub(state, e4 + 1)
+  assert(#sections(inForce) > 0 and #sections(strictest) > 0)
   for r in string.gmatch(sub(state, e3 + 1, e4 - 1), '[^,]+') do
     assert(r == '-' or (#r % 16 == 0 and not find(r, '%D')))
-    rings[#rings + 1] = r ~= '-' and r or ''
+    logs[#logs + 1] = r ~= '-' and r or ''
   end
-  -- A line P follows once there was a probing stop. A release that knows none keeps it
-  -- as one of a later format. Until the next probe it obeys, for the brake above covers
-  -- that too; after that it lets calls flow until one of us asks. What it writes there
-  -- counts: a later end is a brake that it was told, an earlier one a state that it lost.
+  -- The breaker's line P exists once the breaker has opened. A release without a breaker keeps
+  -- the line and obeys it as a backoff until the next probe. If that release then writes a
+  -- later end, it received a backoff; if it writes an earlier one, it lost its state.
   if find(rest, '^P[%d ]+\n') then
     local other, next = number(rest, 2), number(rest, 18)
     local a, b, c, d = number(rest, 34), number(rest, 50), number(rest, 66), number(rest, 82)
-    if brake >= max(other, next) then
-      if brake == max(other, next) then brake = other end
-      probe, began, turned, pause, pauseMost = next, a, b, c, d
+    if backoffEnd >= max(other, next) then
+      if backoffEnd == max(other, next) then backoffEnd = other end
+      nextProbe, began, pauseStart, pause, maxPause = next, a, b, c, d
     end
     rest = sub(rest, find(rest, '\n', 1, true) + 1)
   end
-  seen = true
+  loaded = true
 end
 if state and not pcall(read) then
-  state, tats, rings, held, strictest, rest, seen = false, {}, {}, nil, nil, '', nil
+  state, tats, logs, inForce, strictest, rest, loaded = false, {}, {}, nil, nil, '', nil
   last, backHigh, backLow, paced, used, dayEnd, birth = 0, 0, 0, 0, 0, 0, now
-  epoch, brake, braked, step, nextUsed, dayBorn, uncounted = now, 0, 0, 0, 0, now, 1
+  epoch, backoffEnd, backoffSet, step, nextUsed, dayBorn, uncounted = now, 0, 0, 0, 0, now, 1
 end
-if looking then
+if readOnly then
   if not state then return {} end
-  quota = held
+  quota = inForce
 end
 
--- What two quotas of one revision both allow.
-local function strict(a, b)
+-- Combines two quotas of one revision: the stricter value of each number.
+local function stricter(a, b)
   if not a or a == b then return b end
   local of, all = {}, sections(a)
   for _, s in ipairs(all) do of[s.key] = s end
@@ -117,48 +116,48 @@ local function strict(a, b)
   return text(head, all)
 end
 
--- Which quota is in force now.
-local before = held
-if not looking then
-  local mine, theirs = number(quota, 1), held and number(held, 1) or -1
+-- Which quota is in force.
+local before = inForce
+if not readOnly then
+  local mine, theirs = number(quota, 1), inForce and number(inForce, 1) or -1
   if mine > theirs then
-    held, strictest, epoch = quota, quota, now
+    inForce, strictest, epoch = quota, quota, now
   elseif mine == theirs then
     if now - epoch >= EPOCH or now < epoch then
-      -- Who has been silent for a whole epoch no longer counts.
-      held, strictest, epoch = now - epoch < 2 * EPOCH and strict(strictest, quota) or quota, quota, now
+      -- Quotas that no caller has sent for a whole epoch no longer count.
+      inForce, strictest, epoch = now - epoch < 2 * EPOCH and stricter(strictest, quota) or quota, quota, now
     else
-      held, strictest = strict(held, quota), strict(strictest, quota)
+      inForce, strictest = stricter(inForce, quota), stricter(strictest, quota)
     end
   end
 end
 
-local policies = sections(held)
-local horizon, quiet = number(held, 18), number(held, 34)
+local policies = sections(inForce)
+local horizon, quiet = number(inForce, 18), number(inForce, 34)
 local T, B, reach, slots, lowSlots, day = {}, {}, {}, {}, {}, nil
-local index, ringIndex = {}, {}
+local index, logIndex = {}, {}
 for i, s in ipairs(policies) do
   if s.kind == 'L' then
     for n = 2, 6, 2 do T[#T + 1], B[#B + 1] = s[n], s[n + 1] end
     index[#T / 3] = i
   elseif s.kind == 'R' then
     reach[#reach + 1], slots[#slots + 1], lowSlots[#lowSlots + 1] = s[1], s[2], s[3]
-    ringIndex[#reach], s.ring = i, #reach
+    logIndex[#reach], s.log = i, #reach
   elseif s.kind == 'D' then
     day, s.day = s, i
   end
   s.index = i
 end
 
--- The slots of the policies that were in force before: another T or B must not
--- make room for a second burst, and a policy that is new starts as if used up.
-if seen and before ~= held then
+-- Converts the slots to the new quota. Another T or B must not allow a second burst, and a new
+-- policy starts as if it were used up.
+if loaded and before ~= inForce then
   local tatsOf, ringOf, had = {}, {}, {}
   local l, r = 0, 0
   for _, s in ipairs(sections(before)) do
     had[s.key] = s
     if s.kind == 'L' then tatsOf[s.key] = l; l = l + 3
-    elseif s.kind == 'R' then r = r + 1; ringOf[s.key] = rings[r] end
+    elseif s.kind == 'R' then r = r + 1; ringOf[s.key] = logs[r] end
   end
   local newTats, newRings = {}, {}
   for _, s in ipairs(policies) do
@@ -167,7 +166,7 @@ if seen and before ~= held then
       for n = 2, 6, 2 do
         local tat = o and tats[tatsOf[s.key] + n / 2]
         if not tat or (o[n] == 0 and s[n] > 0) then
-          tat = max(now + quiet, brake) + max(s[n + 1] - 1, 0) * s[n]
+          tat = max(now + quiet, backoffEnd) + max(s[n + 1] - 1, 0) * s[n]
         elseif o[n] > 0 and s[n] > 0 then
           tat = max(tat, tat - (o[n + 1] - 1) * o[n] + (s[n + 1] - 1) * s[n])
         end
@@ -180,30 +179,30 @@ if seen and before ~= held then
     end
   end
   for n = #newTats + 1, 3 do newTats[n] = now end
-  tats, rings, backHigh, backLow = newTats, newRings, 0, 0
+  tats, logs, backHigh, backLow = newTats, newRings, 0, 0
 end
 
--- What was lost, and what happened.
-local back = seen and last - now or 0
-local lost = not seen or back > 10000 or #tats ~= max(3, #T) or #rings ~= #reach or sub(state, 3, 42) ~= replid
-local happened, i = {}, 1
+-- Detects a loss of state and reads the events.
+local back = loaded and last - now or 0
+local lost = not loaded or back > 10000 or #tats ~= max(3, #T) or #logs ~= #reach or sub(state, 3, 42) ~= replid
+local events, i = {}, 1
 if ARGV[7] then
-  for word in string.gmatch(ARGV[7], '%S+') do happened[#happened + 1] = word end
+  for word in string.gmatch(ARGV[7], '%S+') do events[#events + 1] = word end
 end
-while happened[i] do
-  if happened[i] == 'step' and seen and birth <= happened[i + 1] + 0 then lost = true end
+while events[i] do
+  if events[i] == 'step' and loaded and birth <= events[i + 1] + 0 then lost = true end
   i = i + 1
 end
-if lost and not looking then
-  brake = seen and brake > last and now + brake - last or 0
-  -- A probing stop lasts, as a brake does; what was sent before this doesn't end it.
-  if probe > 0 then probe, began, turned = max(now, now + probe - last), now, now else turned = 0 end
-  birth, epoch, braked, backHigh, backLow, paced, uncounted = now, now, 0, 0, 0, 0, 1
-  tats, rings = {now, now, now}, {}
-  for n = 1, #T do tats[n] = max(now + quiet, brake) + max(B[n] - 1, 0) * T[n] end
-  for n = 1, #reach do rings[n] = string.rep(format('%16d', now + horizon), max(slots[n], lowSlots[n])) end
+if lost and not readOnly then
+  backoffEnd = loaded and backoffEnd > last and now + backoffEnd - last or 0
+  -- The breaker stays open, like a backoff. Calls sent before this moment can't close it.
+  if nextProbe > 0 then nextProbe, began, pauseStart = max(now, now + nextProbe - last), now, now else pauseStart = 0 end
+  birth, epoch, backoffSet, backHigh, backLow, paced, uncounted = now, now, 0, 0, 0, 0, 1
+  tats, logs = {now, now, now}, {}
+  for n = 1, #T do tats[n] = max(now + quiet, backoffEnd) + max(B[n] - 1, 0) * T[n] end
+  for n = 1, #reach do logs[n] = string.rep(format('%16d', now + horizon), max(slots[n], lowSlots[n])) end
 elseif back > 0 then
-  now = last -- a small step back: time stands still
+  now = last -- a small step back: use the last time
 end
 
 if day and (dayEnd == 0 or now >= dayEnd + MARGIN) then
@@ -217,71 +216,72 @@ if day and (dayEnd == 0 or now >= dayEnd + MARGIN) then
     end
     used = number(ARGV[5], e - 16) == dayEnd and nextUsed or 0
     dayEnd, nextUsed, dayBorn = number(ARGV[5], e), 0, now
-  elseif find(quota, 'D', 1, true) and not looking then
+  elseif find(quota, 'D', 1, true) and not readOnly then
     return {-1}
   end
 end
 
 i = 1
-while happened[i] do
-  if happened[i] == 'backoff' then
-    local d, base, sent = happened[i + 1] + 0, happened[i + 2] + 0, happened[i + 3] + 0
-    if d == 0 and sent >= braked then
-      -- Refused again soon after the last pause: it was too short.
-      step = brake > 0 and now < brake + RAMP + step and min(2 * step, BRAKE_MOST) or base
+while events[i] do
+  if events[i] == 'backoff' then
+    local d, base, sent = events[i + 1] + 0, events[i + 2] + 0, events[i + 3] + 0
+    if d == 0 and sent >= backoffSet then
+      -- Another refusal soon after the last pause: it was too short.
+      step = backoffEnd > 0 and now < backoffEnd + RAMP + step and min(2 * step, MAX_BACKOFF) or base
       step = max(step, base)
       d = step
     end
     if d > 0 then
-      if sent >= braked then braked = now end
-      brake = max(brake, now + d)
-      for n = 1, #T do tats[n] = max(tats[n], brake + max(B[n] - 1, 0) * T[n]) end
+      if sent >= backoffSet then backoffSet = now end
+      backoffEnd = max(backoffEnd, now + d)
+      for n = 1, #T do tats[n] = max(tats[n], backoffEnd + max(B[n] - 1, 0) * T[n]) end
     end
-  elseif happened[i] == 'open' then
-    local first, most, sent = max(happened[i + 1] + 0, PROBE_LEAST), happened[i + 2] + 0, happened[i + 3] + 0
-    if probe > 0 then
-      -- The same incident, or the probe that failed, whose next pause is set. Who asked
-      -- for longer pauses has them, counted from where the pause began.
-      pauseMost = max(pauseMost, first, most)
-      if first > pause then pause, probe = first, max(probe, turned + first) end
-    elseif sent >= turned then -- otherwise it was sent before the last stop ended
-      probe, began, turned, pause, pauseMost = now + first, now, now, first, max(first, most)
+  elseif events[i] == 'open' then
+    local first, most, sent = max(events[i + 1] + 0, MIN_PROBE_PAUSE), events[i + 2] + 0, events[i + 3] + 0
+    if nextProbe > 0 then
+      -- The report of the same incident or of a failed probe. It can only lengthen the pauses,
+      -- counted from the begin of the current one.
+      maxPause = max(maxPause, first, most)
+      if first > pause then pause, nextProbe = first, max(nextProbe, pauseStart + first) end
+    elseif sent >= pauseStart then -- otherwise the call was sent before the breaker closed last
+      nextProbe, began, pauseStart, pause, maxPause = now + first, now, now, first, max(first, most)
     end
-  elseif happened[i] == 'close' then
-    if probe > 0 and happened[i + 1] + 0 > began then
-      if now >= brake + RAMP + step then step = 0 end -- what comes next repeats no brake
-      probe, turned, brake, backHigh, backLow = 0, now, max(brake, now), 0, 0
-      for n = 1, #T do tats[n] = max(tats[n], brake + max(B[n] - 1, 0) * T[n]) end
+  elseif events[i] == 'close' then
+    if nextProbe > 0 and events[i + 1] + 0 > began then
+      if now >= backoffEnd + RAMP + step then step = 0 end -- the next refusal starts with the first pause
+      nextProbe, pauseStart, backoffEnd, backHigh, backLow = 0, now, max(backoffEnd, now), 0, 0
+      for n = 1, #T do tats[n] = max(tats[n], backoffEnd + max(B[n] - 1, 0) * T[n]) end
     end
-  elseif happened[i] == 'refund' then
-    local slot = happened[i + 1] + 0
-    if probe > 0 and slot == turned then
-      -- The probe was never sent: another one goes soon, and the pauses grow no faster for it.
-      pause, probe, turned = max(PROBE_LEAST, floor(pause / 2)), max(now, slot) + PROBE_LEAST, slot - 1
+  elseif events[i] == 'refund' then
+    local slot = events[i + 1] + 0
+    if nextProbe > 0 and slot == pauseStart then
+      -- The probe was not sent. The next one goes soon, and the pause does not grow.
+      pause, nextProbe, pauseStart = max(MIN_PROBE_PAUSE, floor(pause / 2)), max(now, slot) + MIN_PROBE_PAUSE, slot - 1
     end
     if slot > birth then
       if day and slot > dayBorn and slot < dayEnd - MARGIN and used > 0 then used = used - 1 end
-      for n = 1, #rings do
-        -- The ring of one lane keeps the slot: two lanes may have slots of one moment.
-        for p = min(slots[n], lowSlots[n]) > 0 and #rings[n] - 15 or 0, 1, -16 do
-          if number(rings[n], p) == slot then
-            -- For a slot yet to come another one was dropped, which may leave the reach only then.
+      for n = 1, #logs do
+        -- The log of one lane keeps the slot, because both lanes can have slots of one moment.
+        for p = min(slots[n], lowSlots[n]) > 0 and #logs[n] - 15 or 0, 1, -16 do
+          if number(logs[n], p) == slot then
+            -- A slot in the future had displaced an older one, which leaves the reach only
+            -- then.
             local ahead = slot > now and format('%16d', slot - reach[n]) or ''
-            rings[n] = ahead .. sub(rings[n], 1, p - 1) .. sub(rings[n], p + 16)
+            logs[n] = ahead .. sub(logs[n], 1, p - 1) .. sub(logs[n], p + 16)
             break
           end
         end
       end
     end
-  elseif happened[i] == 'used' and day then
-    local e, n, when, rate = happened[i + 1] + 0, happened[i + 2] + 0, happened[i + 3] + 0, happened[i + 4] + 0
-    local most = tonumber(happened[i + 5]) or 0
+  elseif events[i] == 'used' and day then
+    local e, n, when, rate = events[i + 1] + 0, events[i + 2] + 0, events[i + 3] + 0, events[i + 4] + 0
+    local most = tonumber(events[i + 5]) or 0
     if uncounted == 1 then
       local known = 0
-      -- Of a day before: what was called around this midnight is not known.
+      -- The count of an earlier day: the calls around this midnight are unknown.
       if e == dayEnd then known = n else when = min(when, e - MARGIN) end
       if when > dayEnd - 90000000000 - 2 * MARGIN then -- a day has at most 25 hours
-        used = max(used, known + most + floor(rate * max(0, min(now + horizon - when, UNWRITTEN)) / 1000000))
+        used = max(used, known + most + floor(rate * max(0, min(now + horizon - when, MAX_UNSAVED)) / 1000000))
       end
       used, uncounted = max(used, known), 0
       local margin = now + horizon - dayEnd + MARGIN
@@ -292,13 +292,13 @@ while happened[i] do
 end
 if not day then uncounted = 0 end
 
--- After a brake the rate comes back from half to the whole.
+-- After a pause the rate rises from half to full.
 local ramp = 1
-if brake > 0 and now < brake + RAMP then ramp = max(0.5, min(1, 0.5 + 0.5 * (now - brake) / RAMP)) end
-local earliest, stopped = max(now, brake, probe), sub(held, 17, 17) == '1'
+if backoffEnd > 0 and now < backoffEnd + RAMP then ramp = max(0.5, min(1, 0.5 + 0.5 * (now - backoffEnd) / RAMP)) end
+local earliest, stopped = max(now, backoffEnd, nextProbe), sub(inForce, 17, 17) == '1'
 
-if looking then
-  local out = {now, birth, number(held, 1), stopped and 1 or 0, brake, floor(ramp * 1000), uncounted}
+if readOnly then
+  local out = {now, birth, number(inForce, 1), stopped and 1 or 0, backoffEnd, floor(ramp * 1000), uncounted}
   local l = 0
   for _, s in ipairs(policies) do
     if s.kind == 'L' then
@@ -309,16 +309,16 @@ if looking then
       end
       l = l + 3
     elseif s.kind == 'R' then
-      local n, ring = 0, rings[s.ring]
-      for p = 1, #ring, 16 do if number(ring, p) > now - s[1] then n = n + 1 end end
+      local n, log = 0, logs[s.log]
+      for p = 1, #log, 16 do if number(log, p) > now - s[1] then n = n + 1 end end
       out[#out + 1], out[#out + 2], out[#out + 3], out[#out + 4], out[#out + 5] = 2, s[1], s[2], s[3], n
     elseif s.kind == 'D' then
       out[#out + 1], out[#out + 2], out[#out + 3], out[#out + 4], out[#out + 5] = 3, s[1], s[2], used, dayEnd
     end
   end
-  if probe > 0 then
+  if nextProbe > 0 then
     local n = #out
-    out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = 4, max(probe, brake), began, pause, pauseMost
+    out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = 4, max(nextProbe, backoffEnd), began, pause, maxPause
   end
   return out
 end

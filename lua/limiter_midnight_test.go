@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// zoned is a zone and a date in it.
+// zoned is a time zone and a date in it.
 type zoned struct {
 	name       string
 	year       int
 	month      time.Month
-	date, long int // hours of that date
+	date, long int // hours of that day
 }
 
 // zonedDays are days of all lengths.
@@ -46,14 +46,14 @@ func eachZone(t *testing.T, test func(b bucket, c *clock, midnight func(day int)
 	}
 }
 
-// shownEnd is the end of the day that the state counts in.
+// shownEnd returns the end of the state's day.
 func (b bucket) shownEnd() time.Time {
 	b.t.Helper()
 	shown := b.look()
 	return time.UnixMicro(shown[len(shown)-1])
 }
 
-func TestNoDayOfAnyLengthHoldsMoreThanItsLimit(t *testing.T) {
+func TestMidnight_DaysOfAnyLengthKeepTheLimit(t *testing.T) {
 	t.Parallel()
 	eachZone(t, func(b bucket, c *clock, midnight func(int) time.Time) {
 		for seed := range uint64(2) {
@@ -69,7 +69,7 @@ func TestNoDayOfAnyLengthHoldsMoreThanItsLimit(t *testing.T) {
 					all = append(all, b.acquire(rng.IntN(8), rng.IntN(8)).all()...)
 				case left < -time.Minute:
 					next++
-				default: // around midnight as many as there are
+				default: // around midnight as many as possible
 					c.advance(rng.Int64N(4 * second))
 					all = append(all, b.acquire(rng.IntN(60), rng.IntN(60)).all()...)
 				}
@@ -85,7 +85,7 @@ func TestNoDayOfAnyLengthHoldsMoreThanItsLimit(t *testing.T) {
 	})
 }
 
-func TestADayEndsAtTheMidnightOfItsZone(t *testing.T) {
+func TestMidnight_IsThatOfTheTimeZone(t *testing.T) {
 	t.Parallel()
 	eachZone(t, func(b bucket, c *clock, midnight func(int) time.Time) {
 		fresh := b
@@ -106,7 +106,7 @@ func TestADayEndsAtTheMidnightOfItsZone(t *testing.T) {
 	})
 }
 
-func TestADayThatIsOverIsForgottenAfterIdleDays(t *testing.T) {
+func TestMidnight_ForgetsPastDaysAfterIdleness(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(200, 0)
@@ -115,11 +115,11 @@ func TestADayThatIsOverIsForgottenAfterIdleDays(t *testing.T) {
 			b.awake()
 			b.put(atUsed, digits(200))
 			if g := b.acquire(1, 1); len(g.all()) > 0 {
-				t.Fatalf("granted %+v of a day that is used up", g)
+				t.Fatalf("got grant %+v of a day that is used up", g)
 			}
 			c.set(time.Date(2027, 1, c.now.Day(), 23, 59, 55, 0, time.UTC))
 			b.put(atUsed, digits(100))
-			b.acquire(5, 0) // in both days
+			b.acquire(5, 0) // counts in both days
 			c.advance(idle.Microseconds())
 			if g := b.acquire(3, 0); g.used != 3 || len(g.high) != 3 || !b.shownEnd().Equal(endOfDay(c.now, b.zone)) {
 				t.Errorf("%v later: %+v", idle, g)
@@ -128,7 +128,7 @@ func TestADayThatIsOverIsForgottenAfterIdleDays(t *testing.T) {
 	})
 }
 
-func TestACallersClockThatIsMinutesOffMovesNoMidnight(t *testing.T) {
+func TestMidnight_IgnoresTheCallersClock(t *testing.T) {
 	t.Parallel()
 	eachZone(t, func(b bucket, c *clock, midnight func(int) time.Time) {
 		right := b.clock
@@ -145,7 +145,7 @@ func TestACallersClockThatIsMinutesOffMovesNoMidnight(t *testing.T) {
 				}
 			}
 		}
-		// And callers whose clocks differ share a day.
+		// Callers with different clocks share a day too.
 		b.clock = right
 		c.set(midnight(0).Add(-11 * time.Minute))
 		b.forget()
@@ -163,7 +163,7 @@ func TestACallersClockThatIsMinutesOffMovesNoMidnight(t *testing.T) {
 	})
 }
 
-func TestClocksHalfADayApartAreAnErrorAndNeverAnotherDay(t *testing.T) {
+func TestMidnight_RejectsClocksHalfADayApart(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(200, 0)

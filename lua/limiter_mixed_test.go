@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// with is another caller of the same source.
+// with returns another caller of the same source.
 func (b bucket) with(revision int64, lanes []int64, more string) bucket {
 	b.revision, b.lanes, b.more = revision, lanes, more
 	return b
@@ -19,22 +19,22 @@ func (b bucket) with(revision int64, lanes []int64, more string) bucket {
 
 var halfLanes = []int64{20_000, 5, 5_716, 7, 0, 0} // of nexonLanes
 
-func TestTheNewestRevisionIsInForceForAllOnEveryRedis(t *testing.T) {
+func TestRevision_NewestIsInForce(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		old := newBucket(t, rdb)
-		old.more = ring(60*second, 50, 40)
+		old.more = windowLog(60*second, 50, 40)
 		old.awake()
 		if g := old.acquire(5, 5); len(g.high) != 5 || len(g.low) != 5 {
-			t.Fatalf("granted %+v", g)
+			t.Fatalf("got grant %+v", g)
 		}
-		newer := old.with(1, nexonLanes, ring(60*second, 20, 15))
+		newer := old.with(1, nexonLanes, windowLog(60*second, 20, 15))
 		newer.stopped = 1
 		for _, b := range []bucket{newer, old} {
 			if g := b.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByStop || g.refusalLow != refusedByStop || g.backHigh < 1 || g.backHigh > second {
-				t.Errorf("revision %d after the stop: %+v", b.revision, g)
+				t.Errorf("revision %d after the breaker closed: %+v", b.revision, g)
 			}
 		}
-		newest := newer.with(2, nexonLanes, ring(60*second, 20, 15))
+		newest := newer.with(2, nexonLanes, windowLog(60*second, 20, 15))
 		newest.stopped = 0
 		newest.acquire(0, 0)
 		if g := old.acquire(0, 50); len(g.low) != 5 {
@@ -43,16 +43,16 @@ func TestTheNewestRevisionIsInForceForAllOnEveryRedis(t *testing.T) {
 		if g := newer.acquire(50, 0); len(g.high) != 5 {
 			t.Errorf("a caller with the revision that stopped got %d slots, the newest has 5 left", len(g.high))
 		}
-		raised := newest.with(3, nexonLanes, ring(60*second, 30, 25))
+		raised := newest.with(3, nexonLanes, windowLog(60*second, 30, 25))
 		if g := raised.acquire(50, 0); len(g.high) != 10 {
 			t.Errorf("raised from 20 to 30, HIGH got %d at once", len(g.high))
 		}
 	})
 }
 
-func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
+func TestRevision_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 	t.Parallel()
-	// The bound of lanes in a window.
+	// The bound of partitions in a window.
 	bound := func(lanes []int64, window int64) int {
 		n := lanes[1] + lanes[3] + window/lanes[2]
 		if lanes[0] > 0 {
@@ -62,9 +62,9 @@ func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
 	}
 	all := [][]int64{
 		nexonLanes, halfLanes,
-		{90_910, 1, 25_642, 24, 0, 0},  // slower by far, with a greater burst
+		{90_910, 1, 25_642, 24, 0, 0},  // much slower, with a greater burst
 		{10_000, 30, 2_858, 60, 0, 0},  // as fast, with a greater burst
-		{0, 0, 2_223, 15, 0, 0},        // without a share for HIGH
+		{0, 0, 2_223, 15, 0, 0},        // without a reserve for HIGH
 		{20_000, 10, 10_000, 15, 0, 0}, // slower, with the same burst
 	}
 	for seed := range uint64(20) {
@@ -85,13 +85,13 @@ func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
 			}
 			slices.Sort(after)
 			if got := mostInWindow(after, second); got > bound(to, second) {
-				t.Errorf("seed %d: %d slots in a second granted by lanes %v, their bound is %d", seed, got, to, bound(to, second))
+				t.Errorf("seed %d: %d slots in a second granted by partitions %v, their bound is %d", seed, got, to, bound(to, second))
 			}
 			union := slices.Concat(before, after)
 			slices.Sort(union)
 			for _, window := range []int64{10_000, 50_000, 200_000, second} {
 				if got, most := mostInWindow(union, window), max(bound(from, window), bound(to, window)); got > most {
-					t.Errorf("seed %d: %d slots in %d us over the change of lanes %v to %v, the bound of the greater is %d",
+					t.Errorf("seed %d: %d slots in %d us over the change of partitions %v to %v, the bound of the greater is %d",
 						seed, got, window, from, to, most)
 				}
 			}
@@ -99,7 +99,7 @@ func TestAChangedLimitHoldsAtOnceAndAllowsNoSecondBurst(t *testing.T) {
 	}
 }
 
-func TestAFasterLaneDoesNotGiveAgainWhatTheSlowerGave(t *testing.T) {
+func TestRevision_FasterRateRepeatsNoSlot(t *testing.T) {
 	t.Parallel()
 	for given := range 26 { // of 25 at once
 		simulated(t, func(b bucket, c *clock) {
@@ -118,14 +118,14 @@ func TestAFasterLaneDoesNotGiveAgainWhatTheSlowerGave(t *testing.T) {
 	}
 }
 
-func TestANewRingStartsAsIfItWereUsedUp(t *testing.T) {
+func TestRevision_NewWindowLogBeginsUsedUp(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 5 * second
 		b.awake()
-		b.acquire(20, 20) // of these it knows nothing
+		b.acquire(20, 20) // calls that it does not count
 		changed := c.us()
-		b = b.with(1, nexonLanes, ring(reach, 10, 10))
+		b = b.with(1, nexonLanes, windowLog(reach, 10, 10))
 		var all []int64
 		for range 80 {
 			all = append(all, b.acquire(20, 0).high...)
@@ -137,12 +137,12 @@ func TestANewRingStartsAsIfItWereUsedUp(t *testing.T) {
 	})
 }
 
-func TestAChangedRingOrDayKeepsItsCount(t *testing.T) {
+func TestRevision_ChangedLogOrDayKeepsItsCount(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 60 * second
 		b.zone = time.UTC
-		b.more = ring(reach, 40, 30) + day(100, 0)
+		b.more = windowLog(reach, 40, 30) + day(100, 0)
 		b.awake()
 		want := func(step string, ring, used int) {
 			t.Helper()
@@ -153,46 +153,46 @@ func TestAChangedRingOrDayKeepsItsCount(t *testing.T) {
 		}
 		change := func(revision int64, more string) { b.revision, b.more = revision, more }
 		want("forty", 40, 40)
-		change(1, ring(reach, 20, 10)+day(100, 0))
+		change(1, windowLog(reach, 20, 10)+day(100, 0))
 		want("lowered to twenty", 0, 40)
-		change(2, ring(reach, 50, 10)+day(100, 0))
+		change(2, windowLog(reach, 50, 10)+day(100, 0))
 		want("raised to fifty", 10, 50)
 		c.advance(reach - 2*second)
-		change(3, ring(reach, 20, 10)+day(100, 0))
+		change(3, windowLog(reach, 20, 10)+day(100, 0))
 		want("lowered again, shortly before the first fifty leave", 0, 50)
 		c.advance(2 * second)
 		want("when they have left", 20, 70)
-		change(4, ring(reach, 70, 10)+day(80, 0))
+		change(4, windowLog(reach, 70, 10)+day(80, 0))
 		want("a day of 80", 10, 80)
-		change(5, ring(reach, 70, 10)+day(75, 0))
+		change(5, windowLog(reach, 70, 10)+day(75, 0))
 		want("a day of 75, after 80", 0, 80)
-		change(6, ring(reach, 70, 10)+day(200, 0))
+		change(6, windowLog(reach, 70, 10)+day(200, 0))
 		want("a day of 200", 40, 120)
 	})
 }
 
-func TestARaisedLimitIsThereAtOnceForThoseWhoWait(t *testing.T) {
+func TestRevision_RaisedLimitServesWaitersAtOnce(t *testing.T) {
 	t.Parallel()
-	// Many were refused and told to return one after another.
+	// Many waiters were rejected, with different times for their next calls.
 	simulated(t, func(b bucket, c *clock) {
-		b.lanes, b.more = nil, ring(60*second, 10, 5)
+		b.lanes, b.more = nil, windowLog(60*second, 10, 5)
 		b.awake()
 		for range 30 {
 			b.acquire(20, 20)
 		}
-		b = b.with(1, nil, ring(60*second, 50, 30))
+		b = b.with(1, nil, windowLog(60*second, 50, 30))
 		g := b.acquire(20, 0)
 		g.low = b.acquire(0, 20).low
 		if len(g.high) != 20 || len(g.low) != 0 {
-			t.Fatalf("granted %+v", g)
+			t.Fatalf("got grant %+v", g)
 		}
 		if g := b.acquire(50, 0); g.backHigh > 60*second {
-			t.Errorf("HIGH is told to return in %d s, the first place is free in 60", g.backHigh/second)
+			t.Errorf("HIGH must call again in %d s, the first slot is free in 60", g.backHigh/second)
 		}
 	})
 }
 
-func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T) {
+func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 	t.Parallel()
 	const reach = 2 * second
 	for name, c := range map[string]struct {
@@ -201,8 +201,8 @@ func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T)
 		both, one int // slots in 2 s
 	}{
 		"lanes": {
-			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // a slower high
-			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}}, // a slower shared
+			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // a slower partition high
+			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}}, // a slower partition shared
 			high: true, both: 100 + 350, one: 200 + 350,
 		},
 		"a lane that one has not": {
@@ -210,10 +210,10 @@ func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T)
 			b:    bucket{lanes: []int64{10_000, 10, 5_716, 7, 0, 0}},
 			high: true, both: 350, one: 200 + 350,
 		},
-		"rings":              {a: bucket{more: ring(reach, 20, 20)}, b: bucket{more: ring(reach, 30, 10)}, high: true, both: 20, one: 30},
-		"LOW's of rings":     {a: bucket{more: ring(reach, 20, 20)}, b: bucket{more: ring(reach, 30, 5)}, low: true, both: 5, one: 5},
-		"LOW's of the laxer": {a: bucket{more: ring(reach, 30, 5)}, b: bucket{more: ring(reach, 20, 20)}, low: true, both: 5, one: 20},
-		"a ring one knows":   {a: bucket{more: ring(reach, 5, 5)}, b: bucket{more: ring(second, 18, 18)}, high: true, both: 5, one: 36},
+		"rings":              {a: bucket{more: windowLog(reach, 20, 20)}, b: bucket{more: windowLog(reach, 30, 10)}, high: true, both: 20, one: 30},
+		"LOW's of logs":      {a: bucket{more: windowLog(reach, 20, 20)}, b: bucket{more: windowLog(reach, 30, 5)}, low: true, both: 5, one: 5},
+		"LOW's of the laxer": {a: bucket{more: windowLog(reach, 30, 5)}, b: bucket{more: windowLog(reach, 20, 20)}, low: true, both: 5, one: 20},
+		"a log one knows":    {a: bucket{more: windowLog(reach, 5, 5)}, b: bucket{more: windowLog(second, 18, 18)}, high: true, both: 5, one: 36},
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(b bucket, clock *clock) {
@@ -246,18 +246,18 @@ func TestOfOneRevisionEachGetsWhatAllAllowUntilTheStricterIsSilent(t *testing.T)
 				}
 				clock.advance(reach)
 				if got := measure(b); got > c.one*103/100+1 || got < c.one*97/100-1 {
-					t.Errorf("%d slots in 2 s once the other is gone, want %d", got, c.one)
+					t.Errorf("%d slots in 2 s after the other stopped, want %d", got, c.one)
 				}
 			})
 		})
 	}
 }
 
-func TestTheStricterOfARevisionCountsWhileItCallsOnceAnEpoch(t *testing.T) {
+func TestRevision_StricterNeedsOneCallPerEpoch(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
-		strict := b.with(0, nil, ring(10*second, 3, 3))
-		b = b.with(0, nil, ring(10*second, 90, 90))
+		strict := b.with(0, nil, windowLog(10*second, 3, 3))
+		b = b.with(0, nil, windowLog(10*second, 90, 90))
 		b.awake()
 		strict.awake()
 		var all []int64
@@ -276,12 +276,12 @@ func TestTheStricterOfARevisionCountsWhileItCallsOnceAnEpoch(t *testing.T) {
 	})
 }
 
-func TestOfTwoDaysOfOneRevisionTheSmallerLimitAndTheGreaterReserveHold(t *testing.T) {
+func TestRevision_CombinesTheStricterDay(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(100, 0)
 		other := b
-		other.more = day(1000, 0.01) // of the rest of the day that is 576 calls
+		other.more = day(1000, 0.01) // 576 calls for the rest of the day
 		b.awake()
 		other.awake()
 		for _, caller := range []bucket{other, b} {
@@ -300,7 +300,7 @@ func TestOfTwoDaysOfOneRevisionTheSmallerLimitAndTheGreaterReserveHold(t *testin
 	})
 }
 
-func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
+func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(dayless bucket, c *clock) {
 		dayless.lanes = wideLanes
@@ -316,13 +316,13 @@ func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
 			c.advance(200_000)
 		}
 		if got != 100 {
-			t.Errorf("the caller that knows no day got %d calls of a day of 100", got)
+			t.Errorf("the caller without a day got %d calls of a day of 100", got)
 		}
 		c.set(time.Date(2027, 1, 16, 0, 0, 9, 500_000_000, time.UTC))
 		b.acquire(0, 0)
 		b.acquireAfter(0, 0, used(c.now.Add(-9500*time.Millisecond), 100, c.now, 1))
 		got = 0
-		for i := range 50 { // over its end
+		for i := range 50 { // past its end
 			got += len(dayless.acquire(5, 0).all())
 			if i%5 == 4 {
 				b.acquire(0, 0)
@@ -330,13 +330,13 @@ func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
 			c.advance(100_000)
 		}
 		if got < 75 || got > 100 {
-			t.Errorf("the caller that knows no day got %d calls of the new day of 100", got)
+			t.Errorf("the caller without a day got %d calls of the new day of 100", got)
 		}
-		c.advance(2*epoch + second) // the others have gone, and with them the day
+		c.advance(2*epoch + second) // the other callers are silent, so the day is dropped
 		if g := dayless.acquire(50, 50); len(g.all()) != 100 {
 			t.Errorf("alone it got %d", len(g.all()))
 		}
-		// Who brings the day back counts it anew before anybody gets a slot.
+		// A caller that adds the day again must restore its count first.
 		b.acquire(0, 0)
 		if g := dayless.acquire(5, 5); len(g.all()) > 0 || g.refusalHigh != refusedByDayCount {
 			t.Errorf("before the day is counted: %+v", g)
@@ -348,12 +348,12 @@ func TestACallerThatKnowsNoDayKeepsToTheOthersDay(t *testing.T) {
 	})
 }
 
-func TestAStopAndItsEndKeepWhatWasCounted(t *testing.T) {
+func TestRevision_StopKeepsTheCounts(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 62))
-			b.more = ring(10*second, 90, 80)
+			b.more = windowLog(10*second, 90, 80)
 			b.awake()
 			stale := b
 			var all []int64
@@ -362,15 +362,15 @@ func TestAStopAndItsEndKeepWhatWasCounted(t *testing.T) {
 				for range 1 + rng.IntN(6) {
 					g := b.acquire(rng.IntN(40), rng.IntN(40))
 					if b.stopped == 1 && (len(g.all()) > 0 || len(stale.acquire(5, 5).all()) > 0) {
-						t.Fatalf("seed %d: granted %v while stopped", seed, g)
+						t.Fatalf("seed %d: got grant %v while stopped", seed, g)
 					}
 					all = append(all, g.all()...)
 					c.advance(rng.Int64N(200_000))
 				}
 			}
-			if len(all) == 0 || mostInWindow(all, 10*second-1) > 90 || len(b.rings()[0]) != min(90, len(all)) {
-				t.Errorf("seed %d: %d slots, at most %d in ten seconds of 90, the ring has %d",
-					seed, len(all), mostInWindow(all, 10*second-1), len(b.rings()[0]))
+			if len(all) == 0 || mostInWindow(all, 10*second-1) > 90 || len(b.windowLogs()[0]) != min(90, len(all)) {
+				t.Errorf("seed %d: %d slots, at most %d in ten seconds of 90, the log has %d",
+					seed, len(all), mostInWindow(all, 10*second-1), len(b.windowLogs()[0]))
 			}
 		})
 	}

@@ -13,10 +13,10 @@ import (
 
 const (
 	noRateCap = 0
-	never     = 86_400 * second // the interval of a rate cap of 0
+	never     = 86_400 * second // the interval of a cap of 0
 )
 
-// lowRate measures the slots a second that LOW gets in a time that begins now.
+// lowRate measures LOW's slots per second from now on.
 func lowRate(b bucket, c *clock, duration int64) float64 {
 	from := c.us()
 	_, low, _ := play(b, c, duration, true, []process{{low: 200, at: from}})
@@ -40,7 +40,7 @@ func TestRateCap_BindsLowAlone(t *testing.T) {
 	})
 }
 
-func TestLowsRateIsThatOfTheHour(t *testing.T) {
+func TestRateCap_SetsLowsRate(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, from int64 }{
 		"100 a second, then 20":   {10_000, 50_000},
@@ -52,7 +52,7 @@ func TestLowsRateIsThatOfTheHour(t *testing.T) {
 		"nothing, then none":      {never, noRateCap},
 		"50 a second, then 0":     {20_000, never},
 	} {
-		for _, sections := range []string{"", day(10_000_000, 0)} { // in the 16 hours that are left, 174 a second
+		for _, sections := range []string{"", day(10_000_000, 0)} { // for the 16 hours left, 174 a second
 			t.Run(fmt.Sprintf("%s, day %t", name, sections != ""), func(t *testing.T) {
 				simulated(t, func(b bucket, clock *clock) {
 					b.more = sections
@@ -73,7 +73,7 @@ func TestLowsRateIsThatOfTheHour(t *testing.T) {
 					b.awake()
 					moment := clock.us() + 21*second
 					b.rateCap = digits(c.before, c.from, moment)
-					b.acquire(0, 1) // the one that a rate cap of 0 lets through
+					b.acquire(0, 1) // the one slot that a cap of 0 allows
 					clock.advance(second)
 					if got, want := lowRate(b, clock, 5*second), rate(c.before); math.Abs(got-want) > 0.05*want+0.01 {
 						t.Errorf("before the moment LOW gets %.1f a second, want %.1f", got, want)
@@ -102,7 +102,7 @@ func TestRateCap_ZeroEndsSoonAfterItsHour(t *testing.T) {
 		if early > 1 { // an interval of a day
 			t.Errorf("LOW got %d slots under a rate cap of 0", early)
 		}
-		if late < 20*200 { // of 30 seconds, in the first of which it comes back
+		if late < 20*200 { // of 30 seconds; LOW calls again in the first
 			t.Errorf("LOW got %d slots in the half minute after it, its pace is 347 a second", late)
 		}
 		if calls-len(low) > 1000 {

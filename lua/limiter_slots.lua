@@ -1,18 +1,18 @@
--- limiter_slots: goes on where limiter_load ends, whose locals are ours: how slots are
--- given out by the state as it is now.
+-- limiter_slots: continues limiter_load, with its locals. It grants slots from the state as it
+-- is now.
 
--- What the day and the rate cap leave to whom.
-local highMost, lowMost, pace, paceWhy = huge, huge, 0, 0
+-- What the day and the rate cap leave for each lane.
+local maxHigh, maxLow, pace, paceWhy = huge, huge, 0, 0
 local inMargin = day and now + horizon >= dayEnd - MARGIN
 if day then
   local seconds, reserve = max(1, (dayEnd + MARGIN - now) / 1000000), day[2] / 1000000
-  highMost = day[1] - used
-  lowMost = highMost - reserve * seconds
-  if lowMost >= 1 then pace, paceWhy = ceil(1000000 * seconds / lowMost), day.day end
+  maxHigh = day[1] - used
+  maxLow = maxHigh - reserve * seconds
+  if maxLow >= 1 then pace, paceWhy = ceil(1000000 * seconds / maxLow), day.day end
   if inMargin then
-    highMost = min(highMost, day[1] - nextUsed)
+    maxHigh = min(maxHigh, day[1] - nextUsed)
     local left = day[1] - nextUsed - reserve * 86400
-    lowMost = min(lowMost, left)
+    maxLow = min(maxLow, left)
     if left >= 1 then pace = max(pace, ceil(86400000000 / left)) end
   end
 end
@@ -21,33 +21,33 @@ if (ARGV[6] or '') ~= '' then
   if rateCap > pace then pace, paceWhy = rateCap, -5 end
 end
 
--- The earliest slot for HIGH (first, second = 1, 2) or LOW (2, 3), the section
--- that decides it, and the lane of each L section that it takes.
+-- Returns the earliest slot for HIGH (first, second = 1, 2) or LOW (2, 3), and the section that
+-- determines it. Sets `taken` to the partition of each L section.
 local taken = {}
 local function slotOf(first, second)
-  local slot, why = earliest, brake > now and -1 or 0
+  local slot, why = earliest, backoffEnd > now and -1 or 0
   for l = 0, #T - 3, 3 do
     local a, b = huge, huge
     local ta, tb = T[l + first], T[l + second]
     if ta > 0 then a = tats[l + first] - (B[l + first] - 1) * ta end
     if tb > 0 then b = tats[l + second] - (B[l + second] - 1) * tb end
     local n = second
-    if max(a, earliest) <= max(b, earliest) then b, n = a, first end -- at once in both: one's own
+    if max(a, earliest) <= max(b, earliest) then b, n = a, first end -- both are possible now: the lane's own comes first
     taken[l] = n
     if b > slot then slot, why = b, index[l / 3 + 1] end
   end
   for n = 1, #reach do
-    local ring, share = rings[n], first == 1 and slots[n] or lowSlots[n]
-    local most = share > 0 and max(1, floor(share * ramp)) or huge -- not charged to this lane
-    local s = share > 0 and #ring >= 16 and number(ring, #ring - 15) or 0
-    if #ring >= 16 * most then s = max(s, number(ring, #ring - 16 * most + 1) + reach[n]) end
-    if s > slot then slot, why = s, ringIndex[n] end
+    local log, share = logs[n], first == 1 and slots[n] or lowSlots[n]
+    local most = share > 0 and max(1, floor(share * ramp)) or huge -- this log does not count this lane
+    local s = share > 0 and #log >= 16 and number(log, #log - 15) or 0
+    if #log >= 16 * most then s = max(s, number(log, #log - 16 * most + 1) + reach[n]) end
+    if s > slot then slot, why = s, logIndex[n] end
   end
   if first == 2 and pace > 0 and ceil(paced + pace) - AHEAD > slot then slot, why = ceil(paced + pace) - AHEAD, paceWhy end
   return slot, why
 end
 
--- Takes that slot of all that slotOf has looked at.
+-- Takes the slot that slotOf returned from all policies.
 local function take(slot, first)
   for l = 0, #T - 3, 3 do
     local lane = l + taken[l]
@@ -55,7 +55,7 @@ local function take(slot, first)
   end
   for r = 1, #reach do
     if (first == 1 and slots[r] or lowSlots[r]) > 0 then
-      rings[r] = sub(rings[r] .. format('%16d', slot), -16 * max(slots[r], lowSlots[r]))
+      logs[r] = sub(logs[r] .. format('%16d', slot), -16 * max(slots[r], lowSlots[r]))
     end
   end
   if first == 2 and pace > 0 then paced = max(ceil(paced + pace), slot) end
@@ -63,17 +63,17 @@ local function take(slot, first)
     if slot >= dayEnd - MARGIN then nextUsed = nextUsed + 1 end
     used = used + 1
   end
-  if probe > 0 then -- that was it; the next is beyond the horizon
-    turned, pause = slot, min(pauseMost, 2 * pause)
-    probe = slot + pause
-    earliest = max(earliest, probe)
+  if nextProbe > 0 then -- this slot is the probe; the next one is beyond the horizon
+    pauseStart, pause = slot, min(maxPause, 2 * pause)
+    nextProbe = slot + pause
+    earliest = max(earliest, nextProbe)
   end
 end
 
-local LIFTED = 500000 -- who is refused by a probing stop asks again by then: it may be lifted
+local OPEN_RETRY = 500000 -- rejected callers ask this often while the breaker is open, because it can close
 local runs, run = {}, nil
 local function grant(n, most, first, second, before, interval)
-  if n == 0 then return 0, 0, probe > 0 and -6 or 0, before end
+  if n == 0 then return 0, 0, nextProbe > 0 and -6 or 0, before end
   if stopped then return 0, 1000000, -2, before end
   if uncounted == 1 then return 0, 50000, -4, before end
   local granted, slot, why = 0, 0, 0
@@ -94,27 +94,27 @@ local function grant(n, most, first, second, before, interval)
       runs[run], runs[run + 1], runs[run + 2] = 1, wait, 0
     end
   end
-  if granted == n and probe == 0 then return granted, 0, 0, before end
-  if granted == limit and granted < n then -- the day has no more
-    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), probe > 0 and -6 or day.day, before
+  if granted == n and nextProbe == 0 then return granted, 0, 0, before end
+  if granted == limit and granted < n then -- the day is used up
+    return granted, max(1, min(1000000, dayEnd + MARGIN - now)), nextProbe > 0 and -6 or day.day, before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
-  -- Whoever probes, and whoever may not, learns of it; and soon of its end, which may
-  -- come before the next probe, and which a brake would outlast.
-  local again = AGAIN
-  if probe > 0 then
+  -- While the breaker is open every reply says so. Callers ask again soon, because the breaker
+  -- can close before the next probe.
+  local again = MAX_RETRY
+  if nextProbe > 0 then
     slot, why = max(slot, earliest), -6
-    if brake <= now then again = LIFTED end
+    if backoffEnd <= now then again = OPEN_RETRY end
   end
-  -- Back when a batch of slots has come within the horizon, but while at least
-  -- half of the reserved ones are still ahead: few calls, and no idle lane.
+  -- The next call comes when a batch of slots is within the horizon, but while half of the
+  -- reserved slots are still ahead. So there are few calls, and no slot stays unused.
   local batch = max(1, min(n - granted, floor(horizon / 2 / interval)))
   local from = max(slot - horizon, before)
   if from > now + again then from, interval = now + again, 0 end
   return granted, max(1, ceil(from + (batch - 1) * interval) - now), why, ceil(from + batch * interval)
 end
 
--- How far apart the slots of who waits are, on the average.
+-- Returns the average time between the slots of a lane.
 local function interval(first, second)
   local most = 1
   for l = 0, #T - 3, 3 do

@@ -11,26 +11,26 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-func TestAnEmptyStateStartsQuiet(t *testing.T) {
+func TestState_EmptyBeginsQuiet(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		g := b.acquire(1, 1)
 		if len(g.high)+len(g.low) != 0 {
-			t.Fatalf("granted %+v on an empty state", g)
+			t.Fatalf("got grant %+v on an empty state", g)
 		}
 		if g.backHigh < quiet-horizon || g.backHigh > quiet || g.backLow < quiet-horizon {
-			t.Errorf("asked to return in %d and %d us, quiet lasts %d", g.backHigh, g.backLow, quiet)
+			t.Errorf("next calls in %d and %d us, quiet lasts %d", g.backHigh, g.backLow, quiet)
 		}
 	})
 }
 
-func TestTheScriptGrantsTheSameOnEveryRedis(t *testing.T) {
+func TestAcquire_GrantsAlikeOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.awake()
 		g := b.acquire(40, 80)
-		// HIGH: at once 10 of its own lane and 15 of the shared one, then both
-		// lanes' slots up to the horizon. LOW: what the horizon still has of shared.
+		// HIGH gets 10 slots of its own partition and 15 of the shared one at once, and then
+		// slots of both up to the horizon. LOW gets the rest of shared within the horizon.
 		atOnce := 0
 		for _, s := range g.high {
 			if s == g.now {
@@ -47,15 +47,15 @@ func TestTheScriptGrantsTheSameOnEveryRedis(t *testing.T) {
 			}
 		}
 		if len(g.low) == 0 || len(g.low) > 52 || g.backLow <= 0 || g.backLow > horizon {
-			t.Errorf("LOW got %d slots and returns in %d us", len(g.low), g.backLow)
+			t.Errorf("LOW got %d slots and calls again in %d us", len(g.low), g.backLow)
 		}
 		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
-			t.Errorf("the state expires in %v (%v): then it would be forgotten", ttl, err)
+			t.Errorf("the state expires in %v (%v): it must never expire", ttl, err)
 		}
 	})
 }
 
-func TestNoWindowHoldsMoreSlotsThanItsBound(t *testing.T) {
+func TestAcquire_NoWindowExceedsItsBound(t *testing.T) {
 	for seed := range uint64(15) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 2))
@@ -86,7 +86,7 @@ func TestNoWindowHoldsMoreSlotsThanItsBound(t *testing.T) {
 	}
 }
 
-func TestASaturatedLaneIsNeverIdleAndAsksSeldom(t *testing.T) {
+func TestAcquire_SaturatedLaneIsNeverIdle(t *testing.T) {
 	for _, c := range []struct {
 		name       string
 		processes  int
@@ -110,7 +110,7 @@ func TestASaturatedLaneIsNeverIdleAndAsksSeldom(t *testing.T) {
 				slices.Sort(low)
 				share := float64(len(low)) / (20 * second / 2_858)
 				perPermit := float64(calls) / float64(len(low))
-				t.Logf("%d LOW slots, %.2f %% of the lane, %.3f calls a permit", len(low), 100*share, perPermit)
+				t.Logf("%d LOW slots, %.2f %% of the partition, %.3f calls a permit", len(low), 100*share, perPermit)
 				if share < c.leastShare || perPermit > c.perPermit {
 					t.Errorf("want at least %.1f %% and at most %.2f calls a permit", 100*c.leastShare, c.perPermit)
 				}
@@ -119,7 +119,7 @@ func TestASaturatedLaneIsNeverIdleAndAsksSeldom(t *testing.T) {
 	}
 }
 
-func TestHighAloneMayUseBothLanes(t *testing.T) {
+func TestAcquire_HighUsesBothPartitions(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.awake()
 		at := clock.now.UnixMicro()
@@ -130,7 +130,7 @@ func TestHighAloneMayUseBothLanes(t *testing.T) {
 	})
 }
 
-func TestTheShareKeptForHighIsThereWhileLowFloods(t *testing.T) {
+func TestAcquire_KeepsHighsShareUnderLowLoad(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.awake()
 		at := clock.now.UnixMicro()
@@ -151,14 +151,14 @@ func TestTheShareKeptForHighIsThereWhileLowFloods(t *testing.T) {
 	})
 }
 
-func TestALostOrForeignStateStartsQuiet(t *testing.T) {
+func TestState_LostOrForeignBeginsQuiet(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		for name, change := range map[string]func(s string) string{
 			"garbled":          func(string) string { return "not a state" },
 			"too short":        func(s string) string { return s[:60] },
 			"letters in place": func(s string) string { return s[:atCalm] + digits(0) + s[atName:atNow] + "abc" + s[atNow+3:] },
 			"unknown section":  func(s string) string { return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "L", "X", 1) },
-			"a ring too many": func(s string) string {
+			"a log too many": func(s string) string {
 				return s[:atCalm] + digits(0) + strings.Replace(s[atName:], "\n\n", "\n"+digits(clock.now.UnixMicro())+"\n", 1)
 			},
 			"after a failover": func(s string) string {
@@ -181,7 +181,7 @@ func TestALostOrForeignStateStartsQuiet(t *testing.T) {
 	})
 }
 
-func TestTheStateOfALaterFormatIsReadAndKept(t *testing.T) {
+func TestState_LaterFormatIsReadAndKept(t *testing.T) {
 	simulated(t, func(b bucket, _ *clock) {
 		b.awake()
 		b.setState("02" + b.state()[2:] + "fields of a later release")
@@ -194,7 +194,7 @@ func TestTheStateOfALaterFormatIsReadAndKept(t *testing.T) {
 	})
 }
 
-func TestWhileLimitsDifferTheLowerHolds(t *testing.T) {
+func TestState_LowerOfTwoLimitsApplies(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		slow := b
 		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half
@@ -211,7 +211,7 @@ func TestWhileLimitsDifferTheLowerHolds(t *testing.T) {
 		}
 		clock.advance(5 * second)
 		if got := rate(); got < 350/2 {
-			t.Errorf("%d LOW slots in half a second once it has gone", got)
+			t.Errorf("%d LOW slots in half a second after it stopped", got)
 		}
 		b.acquire(0, 0)
 		if again := slow.acquire(0, 200); len(again.low) > 7+horizon/5_716+1 {
@@ -220,7 +220,7 @@ func TestWhileLimitsDifferTheLowerHolds(t *testing.T) {
 	})
 }
 
-func TestASmallStepBackOfTheClockStopsNothing(t *testing.T) {
+func TestState_IgnoresASmallClockStepBack(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.awake()
 		b.acquire(1, 1)
@@ -231,32 +231,32 @@ func TestASmallStepBackOfTheClockStopsNothing(t *testing.T) {
 	})
 }
 
-func TestALaneOfItsOwnKeepsLowAliveUnderAHighFlood(t *testing.T) {
+func TestAcquire_LowReserveSurvivesHighLoad(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} // 100 + 300 + 50
 		b.awake()
 		at := clock.now.UnixMicro()
 		_, low, _ := play(b, clock, 10*second, true, []process{{high: 2000, low: 500, at: at}})
 		if len(low) < 490 {
-			t.Errorf("LOW got %d of the 500 slots of its own lane", len(low))
+			t.Errorf("LOW got %d of the 500 slots of its own partition", len(low))
 		}
 	})
 }
 
-func TestAFailoverToASlightlySlowerClockStartsQuietToo(t *testing.T) {
+func TestState_FailoverToASlowerClockBeginsQuiet(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		b.awake()
 		b.acquire(5, 5)
 		s := b.state()
-		b.setState(s[:2] + strings.Repeat("a", 40) + s[42:]) // written under another master
+		b.setState(s[:2] + strings.Repeat("a", 40) + s[42:]) // written with another replication ID
 		clock.advance(-5_000)
 		if g := b.acquire(5, 5); len(g.high)+len(g.low) > 0 {
-			t.Errorf("granted %+v", g)
+			t.Errorf("got grant %+v", g)
 		}
 	})
 }
 
-func TestLoweringALimitAllowsNoSecondBurst(t *testing.T) {
+func TestState_LoweredLimitAllowsNoSecondBurst(t *testing.T) {
 	for _, steps := range []int{1, 20, 50, 80, 95, 104, 110} {
 		simulated(t, func(b bucket, clock *clock) {
 			b.awake()

@@ -11,40 +11,40 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A ring's reach is a microsecond more than the window it keeps: so a closed
-// window of reach - 1 is what holds its slots at most.
+// A log's reach is 1 us longer than its window, so a closed window of reach - 1 has at most its
+// slots.
 
-func TestARingGrantsTheSameOnEveryRedis(t *testing.T) {
+func TestWindowLog_GrantsAlikeOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		const reach = 60 * second
 		b := newBucket(t, rdb)
-		b.lanes, b.more = nil, ring(reach, 5, 3)
+		b.lanes, b.more = nil, windowLog(reach, 5, 3)
 		b.awake()
 		low := b.acquire(0, 9)
 		if len(low.low) != 3 || low.refusalLow != 1 || low.backLow != 10*second {
-			t.Errorf("LOW got %+v, want 3 of 5 slots, and to return in 10 s: a place may become free", low)
+			t.Errorf("LOW got %+v, want 3 of 5 slots, and the next call in 10 s: a slot can become free", low)
 		}
 		high := b.acquire(9, 0)
 		if len(high.high) != 2 || high.high[0] != high.now || high.refusalHigh != 1 || high.backHigh != 10*second {
 			t.Errorf("HIGH got %+v, want the 2 that LOW left, at once", high)
 		}
-		if rings := b.rings(); len(rings) != 1 || !slices.Equal(rings[0], slices.Concat(low.low, high.high)) {
-			t.Errorf("the ring holds %v", rings)
+		if rings := b.windowLogs(); len(rings) != 1 || !slices.Equal(rings[0], slices.Concat(low.low, high.high)) {
+			t.Errorf("the log holds %v", rings)
 		}
 		if ttl, err := rdb.PTTL(t.Context(), b.key).Result(); err != nil || ttl >= 0 {
-			t.Errorf("the state expires in %v (%v): then the window would be forgotten", ttl, err)
+			t.Errorf("the state expires in %v (%v): it must never expire", ttl, err)
 		}
 	})
 }
 
-func TestARingNeverHoldsMoreThanItsSlotsInAnyReach(t *testing.T) {
+func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 31))
 			n, reach := 1+rng.Int64N(40), 200_000+rng.Int64N(3*second)
 			low := 1 + rng.Int64N(n)
-			b.lanes, b.more = nil, ring(reach, n, low)
+			b.lanes, b.more = nil, windowLog(reach, n, low)
 			b.awake()
 			var all []int64
 			for range 120 {
@@ -65,21 +65,21 @@ func TestARingNeverHoldsMoreThanItsSlotsInAnyReach(t *testing.T) {
 				}
 			}
 			if !slices.IsSorted(all) {
-				t.Fatalf("seed %d: the slots are out of order, and the ring with them", seed)
+				t.Fatalf("seed %d: the slots are out of order, and the log with them", seed)
 			}
 			if got := mostInWindow(all, reach-1); got > int(n) {
-				t.Fatalf("seed %d: %d slots in a reach, the ring has %d", seed, got, n)
+				t.Fatalf("seed %d: %d slots in a reach, the log has %d", seed, got, n)
 			}
 		})
 	}
 }
 
-func TestASaturatedRingIsUsedUp(t *testing.T) {
+func TestWindowLog_SaturatedIsUsedUp(t *testing.T) {
 	t.Parallel()
 	const reach, n, low = 60_051_000, 40, 30
 	for name, c := range map[string]struct {
 		processes []process
-		want      int // in a reach
+		want      int // in one reach
 	}{
 		"LOW of one process":     {[]process{{low: 100}}, low},
 		"LOW of three processes": {[]process{{low: 100}, {low: 100}, {low: 7}}, low},
@@ -88,7 +88,7 @@ func TestASaturatedRingIsUsedUp(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(b bucket, clock *clock) {
-				b.lanes, b.more = nil, ring(reach, n, low)
+				b.lanes, b.more = nil, windowLog(reach, n, low)
 				b.awake()
 				for i := range c.processes {
 					c.processes[i].at = clock.us()
@@ -97,7 +97,7 @@ func TestASaturatedRingIsUsedUp(t *testing.T) {
 				from := clock.us() - 15*reach
 				got := within(high, from, from+15*reach) + within(lows, from, from+15*reach)
 				share := float64(got) / float64(15*c.want)
-				t.Logf("%.1f %% of the ring, %d calls for %d slots", 100*share, calls, len(high)+len(lows))
+				t.Logf("%.1f %% of the log, %d calls for %d slots", 100*share, calls, len(high)+len(lows))
 				if share < 0.99 {
 					t.Errorf("%d slots in 15 reaches of %d", got, c.want)
 				}
@@ -106,16 +106,16 @@ func TestASaturatedRingIsUsedUp(t *testing.T) {
 	}
 }
 
-func TestHighFindsTheReserveOfARingWhileLowSaturatesIt(t *testing.T) {
+func TestWindowLog_KeepsHighReserve(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 60_051_000
-		b.lanes, b.more = nil, ring(reach, 40, 30)
+		b.lanes, b.more = nil, windowLog(reach, 40, 30)
 		b.awake()
 		rng := rand.New(rand.NewPCG(1, 32))
 		flood := []process{{low: 100, at: c.us()}, {low: 100, at: c.us()}}
 		play(b, c, 2*reach, true, flood)
-		for i := range 60 { // ten a reach, at any moment of a tenth of it
+		for i := range 60 { // ten per reach, at random times in a tenth of it
 			early := rng.Int64N(reach / 10)
 			play(b, c, early, true, flood)
 			g := b.acquire(1, 0)
@@ -123,33 +123,33 @@ func TestHighFindsTheReserveOfARingWhileLowSaturatesIt(t *testing.T) {
 				t.Fatalf("HIGH's call %d of ten a reach got %+v", i, g)
 			}
 			play(b, c, reach/10-early, true, flood)
-			if i%10 == 9 { // the next ten come at least as late in their tenths
+			if i%10 == 9 { // the next ten are at least as late in their tenths
 				play(b, c, reach/10, true, flood)
 			}
 		}
 	})
 }
 
-func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing.T) {
+func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	const reach, longReach, limit = 1_051_000, 10_051_000, 300
 	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 33))
-			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                // 10 + 20 a second
-			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + ring(reach, 9, 7) + // 5 a second
-				ring(longReach, 40, 30) + day(limit, 0.001)
+			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                     // 10 + 20 a second
+			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + windowLog(reach, 9, 7) + // 5 a second
+				windowLog(longReach, 40, 30) + day(limit, 0.001)
 			b.zone = time.UTC
 			b.awake()
 			var all, low []int64
 			for range 120 {
 				c.advance(rng.Int64N(1_000_000))
-				before, used := b.rings(), b.numbers(b.state()[atTATs:atUsed+16])
+				before, used := b.windowLogs(), b.numbers(b.state()[atTATs:atUsed+16])
 				g := b.acquire(rng.IntN(6), rng.IntN(6))
 				all, low = append(all, g.all()...), append(low, g.low...)
-				for i, r := range b.rings() {
+				for i, r := range b.windowLogs() {
 					if want := slices.Concat(before[i], g.all()); !slices.Equal(r, want[len(want)-len(r):]) {
-						t.Fatalf("seed %d: granted %v, ring %d was %v and is %v", seed, g.all(), i, before[i], r)
+						t.Fatalf("seed %d: got grant %v, log %d was %v and is %v", seed, g.all(), i, before[i], r)
 					}
 				}
 				after := b.numbers(b.state()[atTATs : atUsed+16])
@@ -157,7 +157,7 @@ func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing
 					t.Fatalf("seed %d: granted %d, the day's count was %d and is %d (said: %d)", seed, len(g.all()), used[2], after[2], g.used)
 				}
 				if len(g.all()) == 0 && !slices.Equal(after, used) {
-					t.Fatalf("seed %d: nothing was granted and the lanes went from %v to %v", seed, used, after)
+					t.Fatalf("seed %d: nothing was granted and the partitions went from %v to %v", seed, used, after)
 				}
 			}
 			slices.Sort(all)
@@ -171,8 +171,8 @@ func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing
 				{"the first lanes", all, second, 2 + 10 + 3 + 20},
 				{"LOW's share of them", low, second, 3 + 20},
 				{"the second lanes", all, 5 * second, 9 + 25},
-				{"the short ring", all, reach - 1, 9},
-				{"the long ring", all, longReach - 1, 40},
+				{"the short log", all, reach - 1, 9},
+				{"the long log", all, longReach - 1, 40},
 				{"the day", all, 86400 * second, limit},
 			} {
 				if got := mostInWindow(bound.slots, bound.window); got > bound.most {
@@ -183,10 +183,10 @@ func TestAllPoliciesHoldTogetherAndARefusalByOneTakesNothingOfAnother(t *testing
 	}
 }
 
-func TestThePolicyThatRefusesIsNamed(t *testing.T) {
+func TestPolicies_RejectionNamesThePolicy(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
-		b.more, b.zone = ring(10*second, 30, 20)+ring(60*second, 60, 60)+day(70, 0), time.UTC
+		b.more, b.zone = windowLog(10*second, 30, 20)+windowLog(60*second, 60, 60)+day(70, 0), time.UTC
 		b.awake()
 		want := func(what string, high bool, why int64) {
 			t.Helper()
@@ -199,9 +199,9 @@ func TestThePolicyThatRefusesIsNamed(t *testing.T) {
 				t.Errorf("%s: refused by %d, want %d: %+v", what, g.refusalHigh, why, g)
 			}
 		}
-		want("the ring of ten seconds", true, 2)
+		want("the log of ten seconds", true, 2)
 		c.advance(10 * second)
-		want("the ring of a minute", true, 3)
+		want("the log of a minute", true, 3)
 		c.advance(60 * second)
 		b.acquire(10, 0)
 		want("the day", true, 4)

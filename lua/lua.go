@@ -1,9 +1,14 @@
-// Package lua holds every script that runs inside Redis, one file each, named
-// owner_verb.lua, with its purpose, KEYS, ARGV, returns and atomicity at its
-// head. The scripts are where the system is atomic across processes; nothing
-// else decides who may fetch or when. They use only what every Redis has: no
-// struct, cmsgpack or bit, no functions, and declared keys of one slot, so that they run
-// on a cluster and on managed services alike.
+// Package lua contains all scripts that run inside Redis. Each file is named owner_verb.lua and
+// begins with its purpose, KEYS, ARGV, returns and atomicity. The scripts are the only code
+// that decides atomically across processes which requests are fetched and when.
+//
+// The scripts run on clusters and managed services: they use no struct, cmsgpack or bit
+// libraries and no Redis functions, and all keys are declared and have one hash slot.
+//
+//	client_admit, client_release     a client's limits
+//	coalesce_acquire ... _rollback   the lock of an entity's update request
+//	request_peek, _begin, _settle    the states of a request in a worker
+//	limiter_*                        permits; the files are concatenated to one script
 package lua
 
 import (
@@ -12,11 +17,11 @@ import (
 	"encoding/hex"
 )
 
-// Script is one script and the name Redis gives it.
+// Script is one script and its name in Redis.
 type Script struct {
 	Name   string // owner_verb
 	Source string
-	SHA1   string // what EVALSHA takes
+	SHA1   string // for EVALSHA
 }
 
 func script(name, source string) Script {
@@ -69,7 +74,7 @@ var limiterGrant string
 //go:embed limiter_save.lua
 var limiterSave string
 
-// The scripts. What they take and return stands at the head of each file.
+// The scripts. The head of each file documents its arguments and results.
 var (
 	CoalesceAcquire  = script("coalesce_acquire", coalesceAcquire)
 	CoalesceConfirm  = script("coalesce_confirm", coalesceConfirm)
@@ -83,5 +88,5 @@ var (
 	LimiterAcquire   = script("limiter_acquire", limiterAcquire+limiterLoad+limiterSlots+limiterBuckets+limiterGrant+limiterSave)
 )
 
-// All are all of them.
+// All contains every script.
 var All = []Script{CoalesceAcquire, CoalesceConfirm, CoalesceRollback, CoalesceInspect, ClientAdmit, ClientRelease, RequestPeek, RequestBegin, RequestSettle, LimiterAcquire}

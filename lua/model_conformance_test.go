@@ -9,10 +9,9 @@ import (
 	"testing"
 )
 
-// What the search shows of the model holds for the scripts only as long as both
-// do the same: random walks through the model are walked on the scripts as well,
-// and lock, ver and done compared after each step.
-func TestTheScriptsDoAsTheModelDoes(t *testing.T) {
+// The results of the model hold for the scripts only if both behave alike. Random walks through
+// the model also run on the scripts, and lock, ver and done are compared after each step.
+func TestModel_ScriptsAgree(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		verdicts := map[string]int{}
 		for seed := range uint64(80) {
@@ -30,25 +29,25 @@ func TestTheScriptsDoAsTheModelDoes(t *testing.T) {
 			"PUBLISHED beside a lock of another server", "SUPERSEDED by a lock of another server",
 		} {
 			if verdicts[v] == 0 {
-				e.t.Errorf("no walk came to %s, so nothing was compared there", v)
+				e.t.Errorf("no walk reached %s, so it was not compared", v)
 			}
 		}
 	})
 }
 
-// elsewhere is what coalesce_acquire writes down of another server.
+// elsewhere is the replication ID of another server.
 const elsewhere = "0123456789abcdef"
 
 type walk struct {
 	e     entity
 	m     model
 	s     state
-	real  map[number]int64 // the scripts' number for each of the model's
+	real  map[number]int64 // the scripts' number for each number of the model
 	steps []string
-	knew  map[string]string // the hash, as a replica has it that lacks the last writes
+	knew  map[string]string // the hash of a replica that lacks the last writes
 
-	// A replica that is cut off, and that takes over; nil where the hash is put back
-	// by hand, as another server has left it.
+	// Disconnects a replica, and promotes it. nil: the hash is replaced by hand with the
+	// version of another server.
 	cutOff, promote func()
 }
 
@@ -72,7 +71,7 @@ func (w *walk) run(rng *rand.Rand, steps int, verdicts map[string]int) {
 
 var faults = []kind{outlive, loseHash, crash, rebalance, loseFormer, loseProducer, failPublish, failEarly, ackUnconfirmed}
 
-// take has a step happen in the model and on the scripts, if it can.
+// take performs a step in the model and on the scripts, if it is possible.
 func (w *walk) take(st step) (verdict string, ok bool) {
 	before := w.s
 	r, ok := w.m.apply(&w.s, st)
@@ -95,8 +94,7 @@ func (w *walk) take(st step) (verdict string, ok bool) {
 	return verdict, true
 }
 
-// script does on the scripts what the step did in the model, and compares their
-// answers.
+// script performs the step on the scripts and compares the results.
 func (w *walk) script(st step, before state, r reply) string {
 	e := w.e
 	var got string
@@ -110,7 +108,7 @@ func (w *walk) script(st step, before state, r reply) string {
 		if st.kind == due {
 			st.lane, st.strict = lowLane, true
 		}
-		v := e.acquire(wish{lane: st.lane.String(), strict: st.strict, floor: floor})
+		v := e.acquire(acquireArgs{lane: st.lane.String(), strict: st.strict, floor: floor})
 		got, n = v.outcome, v.number
 		if got == "PUBLISHED" || got == "UPGRADED" {
 			w.issued(r.n, n)
@@ -126,8 +124,8 @@ func (w *walk) script(st step, before state, r reply) string {
 		return w.same("rollback", e.rollback(w.real[n]), before.lock.n == n && before.lock.state != confirmed)
 	case settle:
 		own, satisfied := before.work[st.i].own, before.work[st.i].at == written
-		// A confirmed lock past its life is none in the model; the script may still
-		// find and delete it.
+		// In the model an expired confirmed lock does not exist; the script can still find and
+		// delete it.
 		return w.same("settle", e.settle(w.real[own], satisfied, "", 0) && before.lock.n != 0, before.lock.n != 0 && before.lock.n <= own)
 	case outlive:
 		e.set(map[string]string{"lock": w.pastItsLife(e.field("lock"))})
@@ -180,7 +178,7 @@ func (w *walk) script(st step, before state, r reply) string {
 			w.issued(r.n, v.number)
 		}
 		return "begin " + v.outcome
-	default: // nothing that Redis hears of
+	default: // steps without a call to Redis
 		return ""
 	}
 	if got != r.verdict || n != w.real[r.n] {
@@ -189,7 +187,7 @@ func (w *walk) script(st step, before state, r reply) string {
 	return got
 }
 
-// last returns the highest number that the scripts have given.
+// last returns the highest number that the scripts issued.
 func (w *walk) last() (n int64) {
 	for _, given := range w.real {
 		n = max(n, given)
@@ -212,7 +210,7 @@ func (w *walk) same(what string, script, model bool) string {
 	return fmt.Sprint(what, " ", script)
 }
 
-// issued notes a number that the script gave, which must be above all before.
+// issued records a number that the scripts issued. It must be above all earlier ones.
 func (w *walk) issued(model number, script int64) {
 	for _, n := range w.real {
 		if script <= n {
@@ -222,21 +220,21 @@ func (w *walk) issued(model number, script int64) {
 	w.real[model] = script
 }
 
-// compare looks at what the scripts have written down.
+// compare compares the hash with the model.
 func (w *walk) compare() {
 	e, l := w.e, w.s.lock
 	if w.promote == nil && l.n != 0 && l.foreign != (e.field("server") == elsewhere) {
 		w.fatal("the lock is of %q, in the model of another server: %v", e.field("server"), l.foreign)
 	}
 	for name, want := range map[string]number{"ver": w.s.ver, "done": w.s.done} {
-		got, _ := strconv.ParseInt(e.field(name), 10, 64) // absent is 0
+		got, _ := strconv.ParseInt(e.field(name), 10, 64) // missing is 0
 		if got != w.real[want] {
 			w.fatal("%s is %d, in the model %d", name, got, w.real[want])
 		}
 	}
 	f := strings.Fields(e.field("lock"))
 	if len(f) == 4 && f[2] == "1" && f[3] == "CONFIRMED" {
-		f = nil // past its life
+		f = nil // expired
 	}
 	var want []string
 	if l.n != 0 {

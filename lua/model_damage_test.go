@@ -8,9 +8,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// Where a lock of another server would cover what is then lost, the scripts publish:
-// where the hash is put back by hand, and where a real replica takes over.
-func TestTheScriptsServeWhatAFailoverWouldLose(t *testing.T) {
+// If a lock of another server would cover a request that is then lost, the scripts publish it.
+// The test replaces the hash by hand, and promotes a real replica.
+func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 	for name, reads := range map[string]bool{"a settled lock comes back": false, "a begin is forgotten": true} {
 		t.Run(name, func(t *testing.T) {
 			m := model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 1, reads: reads}
@@ -25,7 +25,7 @@ func TestTheScriptsServeWhatAFailoverWouldLose(t *testing.T) {
 			})
 			t.Run("replica", func(t *testing.T) {
 				s := servicetest.PrivateRedis(t)
-				s.Replica() // a primary's first gives it another id
+				s.Replica() // the first replica gives a primary another ID
 				w := walk{e: newEntity(t, s.Client), m: m, real: map[number]int64{}}
 				var replica *servicetest.RedisServer
 				w.cutOff = func() {
@@ -43,8 +43,7 @@ func TestTheScriptsServeWhatAFailoverWouldLose(t *testing.T) {
 	}
 }
 
-// served goes the way to a loss, which its last request is not: that is covered by
-// nothing.
+// served follows the steps to a loss. Its last request must be published.
 func (w *walk) served(way []step) {
 	var last string
 	for _, st := range way {

@@ -2,28 +2,26 @@ package lua_test
 
 import "slices"
 
-// A failover of Redis: its replica follows late, so that the one that takes over
-// may never have heard of the last writes, which were answered. Time goes on: what
-// was past its life stays so, and the clock is above all numbers. One that forgets
-// nothing is also a restart that keeps the hash, or a slot that moves to another
-// node; a restart that loses the hash is another step (loseHash).
+// A failover of Redis. Replication is asynchronous, so the promoted replica can lack the last
+// acknowledged writes. Expired locks stay expired, and the clock is above all numbers. A
+// failover without lost writes is also a restart with data, or the migration of a hash slot. A
+// restart that loses the hash is another step (loseHash).
 //
-// What must hold, failover or not:
+// Invariants, with and without failovers:
 //
-//  1. No older answer replaces a newer one, so no number is given to two fetches
-//     of which the earlier could win.
-//  2. An accepted request is followed by a fetch that began after it (a relaxed
-//     one: that ended after it).
+//  1. No older response replaces a newer one. So no two fetches have the same number
+//     if the earlier one could win.
+//  2. An accepted request is followed by a fetch that began after it; a relaxed one by
+//     a fetch that ended after it.
 
-// replica is what it knows of the hash; of a replica that lacks nothing, nothing
-// is noted.
+// replica is the replica's version of the hash, if it lacks writes.
 type replica struct {
 	lock      modelLock
 	ver, done number
 	behind    uint8 // writes that it lacks
 }
 
-// steps lists what could be possible in any state.
+// steps returns all steps that can be possible.
 func (m *model) steps() []step {
 	if m.forgets == 0 {
 		return every
@@ -38,13 +36,13 @@ func (m *model) steps() []step {
 		case ask, due, ack, failPublish, failEarly, peek, begin, settle:
 			st.unheard = true
 			all = append(all, st)
-		default: // nothing that Redis writes
+		default: // steps that write nothing to Redis
 		}
 	}
 	return all
 }
 
-// apply has a step happen; it reports false if it can't in this state.
+// apply performs a step, or returns false if it is impossible now.
 func (m *model) apply(s *state, st step) (r reply, ok bool) {
 	if m.forgets == 0 {
 		return m.happen(s, st)
@@ -53,7 +51,7 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 	if st.kind == failover {
 		if f.behind == 0 {
 			if s.lock.n == 0 || s.lock.foreign {
-				return r, false // nothing that anybody would notice
+				return r, false // a step without any effect
 			}
 			*f = replica{lock: s.lock, ver: s.ver, done: s.done}
 		}
@@ -76,7 +74,7 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 	case st.kind == loseHash:
 		*f = replica{}
 	case st.kind == outlive:
-		// A lock's life is not longer where less is known of it.
+		// The replica does not know a longer TTL of the lock.
 		if f.lock.n == lock.n {
 			f.lock = f.lock.pastItsLife()
 		}
@@ -84,13 +82,13 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 		return r, false
 	case wrote && (st.unheard || f.behind > 0):
 		if f.behind++; f.behind > m.forgets {
-			*f = replica{} // it has caught up
+			*f = replica{} // the replica has caught up
 		}
 	}
 	return r, true
 }
 
-// pastItsLife: a confirmed lock is then as good as none.
+// pastItsLife returns the lock after its TTL. A confirmed lock is then none.
 func (l modelLock) pastItsLife() modelLock {
 	if l.state == confirmed {
 		return modelLock{}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// What the model can't do it does not show to be harmless.
-func TestEveryFaultHappensAtEveryPoint(t *testing.T) {
+// A fault that the model cannot perform would not be shown to be harmless.
+func TestModel_CoversEveryFaultAtEveryPoint(t *testing.T) {
 	at := [...]string{"idle", "waiting", "sent", "written", "broken"}
 	seen := map[string]bool{}
 	m := model{most: 1, saw: func(before *state, st step) {
@@ -41,7 +41,7 @@ func TestEveryFaultHappensAtEveryPoint(t *testing.T) {
 		"a retry is due",
 	}
 	for _, lane := range []laneID{lowLane, highLane} {
-		want = append(want, fmt.Sprint(step{kind: crash, lane: lane}, ", idle")) // finished, and not committed
+		want = append(want, fmt.Sprint(step{kind: crash, lane: lane}, ", idle")) // finished, not committed
 		for _, phase := range at[1:] {
 			for _, k := range []kind{crash, rebalance} {
 				want = append(want, fmt.Sprint(step{kind: k, lane: lane}, ", ", phase))

@@ -2,39 +2,38 @@ package lua_test
 
 import "fmt"
 
-// rules are those that can be broken, each to show what it is for. The zero
-// value is ours.
+// rules can be broken one by one to show why they exist. The zero value is our rules.
 type rules struct {
 	noRows bool // no fetch fails: the model without scheduled retries
 
-	restores            bool // a rollback puts back what an upgrade replaced
-	noPending           bool // a pending lock covers as a confirmed one does
+	restores            bool // a rollback restores the lock that an upgrade replaced
+	noPending           bool // a pending lock covers like a confirmed one
 	upgradesOnlyPending bool // a pending lock that replaced none supersedes
 	skipsUnsettled      bool // SATISFIED skips without settling
-	numberAtWait        bool // the fetch's number is given before the wait for a permit
+	numberAtWait        bool // the fetch's number is issued before the wait for a permit
 	noGuard             bool // a write is not guarded by the number
-	noStrict            bool // all are content with a fetch under way
+	noStrict            bool // every request accepts a fetch in flight
 	counts              bool // numbers by INCR
-	confirmsAny         bool // an acknowledgement confirms the lock, whosever it is
-	supersedesLater     bool // a HIGH lock supersedes a LOW record of a higher number, too
-	noClock             bool // numbers that need not be above Redis' time
-	skipsOlder          bool // whatever is older than the newest issued is skipped
+	confirmsAny         bool // an acknowledgement confirms any lock
+	supersedesLater     bool // a HIGH lock also supersedes LOW records with higher numbers
+	noClock             bool // numbers can be below Redis' time
+	skipsOlder          bool // every record older than the newest number is skipped
 	eventNumber         bool // the snapshot's version is the event's
-	settlesFirst        bool // settled before it is written
-	commitsFirst        bool // committed before it is written
+	settlesFirst        bool // settled before the write
+	commitsFirst        bool // committed before the write
 
-	refusesHeld       bool // a later relaxed request is refused while there is a row
+	refusesHeld       bool // a later relaxed request is refused while a row exists
 	rowGoesWhenQueued bool // a row is deleted when Kafka has acknowledged its retry
-	rowKeepsLock      bool // a failure leaves the lock
+	rowKeepsLock      bool // a failure keeps the lock
 	rowGoesUnguarded  bool // any stored snapshot deletes the row
 
-	noServer bool // a lock covers whichever server set it
+	noServer bool // a lock covers, whichever server set it
 }
 
-// exact reports whether numbers' values matter, and not only their order.
+// exact reports whether the values of numbers matter, not only their order.
 func (r rules) exact() bool { return r.counts || r.noClock }
 
-// adr is what adr-013 §1, §2 and §5 say.
+// adr is the rules of adr-013 §1, §2 and §5.
 var adr = rules{
 	noRows: true, counts: true, noPending: true, skipsOlder: true, eventNumber: true, noGuard: true, noStrict: true,
 }
@@ -64,14 +63,14 @@ const (
 	failover
 )
 
-// step is one thing that happens.
+// step is one event.
 type step struct {
 	kind   kind
 	lane   laneID
 	strict bool
 	floor  bool // the caller has read the snapshot
-	i      int  // which flight or worker
-	// The replica does not hear of what it writes, nor of what follows.
+	i      int  // index of the flight or worker
+	// The replica receives neither this write nor later ones.
 	unheard bool
 }
 
@@ -133,14 +132,14 @@ func (st step) String() string {
 	return "?"
 }
 
-// reply is what a script answered, and what went wrong for good.
+// reply is a script's reply, and a permanent loss.
 type reply struct {
 	verdict string
 	n       number
 	wrong   string
 }
 
-// every lists the steps that could be possible in any state without a failover.
+// every contains the steps that can be possible in any state without a failover.
 var every = func() (all []step) {
 	for _, l := range []laneID{lowLane, highLane} {
 		for i := range 4 {

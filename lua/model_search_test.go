@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// loss is the shortest way to something that must not happen.
+// loss is the shortest sequence of steps to a violation.
 type loss struct {
 	what  string
 	steps []step
@@ -21,16 +21,16 @@ func (l *loss) String() string {
 	return b.String()
 }
 
-// search looks at every state that can be reached, nearest first, up to most of
-// them. It returns the shortest loss, if there is one, and how many there were.
+// search visits at most `most` reachable states in breadth-first order. It returns the shortest
+// loss, the number of states and the depth.
 func (m *model) search(most int) (found *loss, states, deepest int) {
 	type from struct {
 		parent int32
 		by     uint8
 	}
 	steps := m.steps()
-	// A state is known by its hash; with thirty million of them, one in forty
-	// thousand searches would take two for one.
+	// A state is identified by its 64-bit hash. With thirty million states, one search in forty
+	// thousand has a collision.
 	seed := maphash.MakeSeed()
 	seen := map[uint64]struct{}{maphash.Comparable(seed, state{}): {}}
 	came := []from{{-1, 0}}

@@ -1,23 +1,26 @@
 package lua_test
 
-// An exhaustive model of one entity: every order in which requests, publishes,
-// workers and faults can follow each other, with up to a few requests
-// outstanding. model_state_test.go is what there is, model_steps_test.go what can
-// happen, model_failover_test.go what a failover of Redis does, model_rules_test.go
-// which rules can be broken, model_search_test.go the search,
-// model_conformance_test.go what ties the model to the scripts, model_test.go what
-// is asked of it.
+// An exhaustive model of one entity: every order of requests, publishes, workers and faults,
+// with a few outstanding requests.
 //
-// What it leaves out: holds and cool-downs (who is refused was not accepted), and
-// hosts' clocks that differ; Redis' time is above all numbers whenever the hash, or
-// a part of it, is lost.
+// 	model_state_test.go        the state
+// 	model_steps_test.go        the steps
+// 	model_failover_test.go     failovers of Redis
+// 	model_rules_test.go        the rules that can be broken
+// 	model_search_test.go       the search
+// 	model_conformance_test.go  comparison with the scripts
+// 	model_test.go              the tests
+//
+// Not modelled: holds and cool-downs, because a refused request was not accepted; and clocks of
+// different hosts. Redis' time is above all numbers whenever the hash, or a part of it, is
+// lost.
 
 import "math/bits"
 
-// mostOutstanding bounds the arrays of a state; the search's own bound is a flag.
+// mostOutstanding is the size of a state's arrays; a flag sets the limit of the search.
 const mostOutstanding = 3
 
-// laneID is 0 for none, so that the zero state is an entity nobody has heard of.
+// laneID is 0 for none, so that the zero state is an unknown entity.
 type laneID uint8
 
 const (
@@ -33,10 +36,10 @@ type lockState uint8
 const (
 	pending lockState = iota
 	confirmed
-	outlived // a pending lock past its life: it covers nobody, and a late confirm revives it
+	outlived // an expired pending lock: it covers nothing, and a late confirm revives it
 )
 
-// Numbers and moments are ranks: only their order counts. 0 is none.
+// Numbers and times are ranks: only their order counts. 0 is none.
 type (
 	number uint8
 	moment uint8
@@ -46,24 +49,24 @@ type modelLock struct {
 	lane  laneID
 	n     number
 	state lockState
-	// Only some broken rules look at these.
+	// Only some broken rules use these fields.
 	upgraded  bool
 	prevN     number
 	prevState lockState
-	foreign   bool // another server set it: model_failover_test.go
+	foreign   bool // set by another server, see model_failover_test.go
 }
 
 func (l *modelLock) below(n number) bool { return l.n != 0 && l.n <= n }
 
-// flight is a publish whose outcome the producer does not know yet.
+// flight is a publish with an unknown outcome.
 type flight struct {
 	lane   laneID
 	n      number
 	asked  moment
 	strict bool
-	retry  bool // a scheduled retry's
-	landed bool // in its topic; the acknowledgement is on its way
-	// Its producer has given it up and rolled it back; it may arrive all the same.
+	retry  bool // a scheduled retry
+	landed bool // in its topic; the acknowledgement is in flight
+	// Its producer has rolled it back; it can still arrive.
 	disowned bool
 }
 
@@ -71,7 +74,7 @@ type flight struct {
 type queued struct {
 	n      number
 	strict bool
-	done   bool // finished, and its offset not committed
+	done   bool // finished, not committed
 }
 
 type phase uint8
@@ -79,12 +82,12 @@ type phase uint8
 const (
 	idle    phase = iota
 	waiting       // peeked, and waiting for a permit
-	sent          // begun: the upstream is being looked at
-	written       // its snapshot is stored, or was refused
-	broken        // its failure is written down
+	sent          // begun: the call is in flight
+	written       // its snapshot is stored, or was rejected
+	broken        // its failure is stored
 )
 
-// worker is the owner of a lane's partition at work, or the one before it.
+// worker is the owner of a lane's partition, or the previous owner.
 type worker struct {
 	at    phase
 	lane  laneID
@@ -94,29 +97,29 @@ type worker struct {
 	began moment
 }
 
-// former is the index of the owner before the present one, which a rebalance
-// has left at work; lowLane and highLane are those of the present ones.
+// former is the index of the previous owner, which still works after a rebalance. lowLane and
+// highLane are the current owners.
 const former = 0
 
-// state is one entity's, everywhere. It is comparable, and two that differ only
-// in what can't matter any more are equal once they are reduced.
+// state is the global state of one entity. It is comparable. After reduce, states with equal
+// futures are equal.
 type state struct {
 	lock      modelLock
 	ver, done number
-	issued    number // the last by acquire; only a broken rule looks at it
+	issued    number // the last number issued by acquire; only a broken rule uses it
 	replica   replica
 
-	air    [mostOutstanding]flight // in order of their numbers, none last
+	air    [mostOutstanding]flight // by number, none last
 	topics [2][mostOutstanding]queued
 	work   [3]worker
 
 	stored number // version of the snapshot
 	seen   moment // when its fetch began
-	ended  bool   // its fetch has come to its end: it was settled
-	row    number // of the last failed fetch, 0 if nothing is to be retried
+	ended  bool   // its fetch was settled
+	row    number // of the last failed fetch; 0: no retry
 
-	// owed is the latest moment after which an accepted request wants a fetch to
-	// have begun. It is enough to know the latest: what pays it pays the rest.
+	// owed is the latest time after which a fetch must begin for an accepted request. A fetch
+	// that satisfies the latest satisfies all.
 	owed moment
 }
 
@@ -136,8 +139,8 @@ func (s *state) moments() [8]*moment {
 	return [...]*moment{&s.seen, &s.owed, &a[0].asked, &a[1].asked, &a[2].asked, &w[0].began, &w[1].began, &w[2].began}
 }
 
-// highest returns the highest number anywhere: what Redis' clock is above, also
-// when the hash is lost.
+// highest returns the highest number anywhere. Redis' clock is above it, even if the hash is
+// lost.
 func (s *state) highest() (most number) {
 	for _, n := range s.numbers() {
 		most = max(most, *n)
@@ -145,7 +148,7 @@ func (s *state) highest() (most number) {
 	return most
 }
 
-// now returns a moment after all others. The one before it is free.
+// now returns a time after all others. The one before it is unused.
 func (s *state) now() (last moment) {
 	for _, m := range s.moments() {
 		last = max(last, *m)
@@ -155,8 +158,8 @@ func (s *state) now() (last moment) {
 
 func (s *state) topic(l laneID) *[mostOutstanding]queued { return &s.topics[l-1] }
 
-// outstanding counts the requests that are on their way. A record whose
-// acknowledgement is, too, counts once.
+// outstanding returns the number of requests in flight. A record whose acknowledgement is in
+// flight counts once.
 func (s *state) outstanding() (n int) {
 	for _, f := range s.air {
 		if f.n != 0 {
@@ -175,14 +178,13 @@ func (s *state) outstanding() (n int) {
 
 func (s *state) inAir(n number) bool { return s.air[0].n == n || s.air[1].n == n || s.air[2].n == n }
 
-// quiet reports whether nothing is under way, so that nothing more will happen
-// unless somebody asks again.
+// quiet reports whether nothing is in flight, so that nothing happens without a new request.
 func (s *state) quiet() bool {
 	return s.air[0].n == 0 && s.topics[0][0].n == 0 && s.topics[1][0].n == 0 && s.row == 0 &&
 		s.work[former].at == idle && s.work[lowLane].at == idle && s.work[highLane].at == idle
 }
 
-// land puts a record at its topic's end; there is always room for it.
+// land appends a record to its topic, which always has room.
 func (s *state) land(l laneID, q queued) {
 	for i, t := 0, s.topic(l); i < len(t); i++ {
 		if t[i].n == 0 {
@@ -207,9 +209,8 @@ func (s *state) addFlight(f flight) {
 	s.air[i] = f
 }
 
-// reduce forgets what can't matter any more, and gives numbers and moments their
-// ranks, so that states that will behave alike are one. Where numbers are counted
-// (broken rules), their values matter and stay.
+// reduce drops facts that no longer matter, and replaces numbers and times by their ranks, so
+// that equivalent states are equal. If numbers are counted (broken rules), their values stay.
 func (s *state) reduce(exact bool) {
 	for _, l := range []*modelLock{&s.lock, &s.replica.lock} {
 		if l.state == outlived && !s.inAir(l.n) {
@@ -220,7 +221,7 @@ func (s *state) reduce(exact bool) {
 		s.owed = 0
 	}
 	if !s.lock.below(s.stored) && !s.replica.lock.below(s.stored) {
-		s.ended = true // only a lock below asks
+		s.ended = true // only a lock below uses it
 	}
 	waits := false
 	for i := range s.work {
@@ -237,14 +238,14 @@ func (s *state) reduce(exact bool) {
 	if exact {
 		return
 	}
-	// Whether there is a hash at all matters, and whether a fetch has begun behind
-	// the lock; for what is issued next, all numbers count.
+	// It matters whether the hash exists and whether a fetch has begun behind the lock. For the
+	// next number, all numbers count.
 	r := &s.replica
 	known, knew := s.known(), r.lock.n != 0 || r.ver != 0 || r.done != 0
 	begun, began := s.ver > s.lock.n, r.ver > r.lock.n
 	s.ver, r.ver = 0, 0
 	if !waits && s.done <= s.stored {
-		s.done = 0 // the next peek takes the stored version instead
+		s.done = 0 // the next peek uses the stored version instead
 	}
 	if !waits && r.done <= s.stored {
 		r.done = 0
@@ -255,7 +256,7 @@ func (s *state) reduce(exact bool) {
 	rankMoments(s.moments())
 }
 
-// verFor returns the least that a hash's ver could be.
+// verFor returns the lowest possible ver of a hash.
 func (s *state) verFor(l modelLock, known, begun bool) number {
 	switch {
 	case l.n != 0 && begun:
@@ -281,7 +282,7 @@ func rank(numbers [29]*number) {
 	}
 }
 
-// rankMoments leaves a moment free between any two.
+// rankMoments leaves an unused time between any two.
 func rankMoments(moments [8]*moment) {
 	var used uint64
 	for _, m := range moments {

@@ -1,24 +1,24 @@
 package lua_test
 
-// model is the rules and what is explored.
+// model contains the rules and the bounds of the search.
 type model struct {
 	rules
-	most    int   // requests that may be outstanding
-	forgets uint8 // writes that a failover of Redis may forget; 0 for no failover
-	keeps   bool  // the hash is not lost otherwise
-	calm    bool  // workers, their partitions and the hash are not lost; only producers, publishes and writes to Redis are
-	reads   bool  // whoever asks has read what is stored
+	most    int   // maximum outstanding requests
+	forgets uint8 // writes that a failover can lose; 0: no failover
+	keeps   bool  // the hash is lost only by failovers
+	calm    bool  // workers, partitions and the hash are not lost; only producers, publishes and writes to Redis fail
+	reads   bool  // every caller has read the stored snapshot
 	saw     func(before *state, st step)
 }
 
-// happen has a step happen; it reports false if it can't in this state.
+// happen performs a step, or returns false if it is impossible now.
 func (m *model) happen(s *state, st step) (r reply, ok bool) {
 	w := &s.work[min(st.i, 2)]
 	f := &s.air[st.i]
 	switch st.kind {
 	case ask:
 		return m.ask(s, st, false)
-	case due: // the row's own request: strict, in LOW
+	case due: // the row's own request: strict, LOW
 		return m.ask(s, step{kind: ask, lane: lowLane, strict: true}, true)
 	case land:
 		if f.n == 0 || f.landed {
@@ -43,7 +43,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		}
 		s.dropFlight(st.i)
 		return r, true
-	case failPublish: // the record may be in its topic all the same
+	case failPublish: // the record can be in its topic all the same
 		if f.n == 0 || f.disowned {
 			return r, false
 		}
@@ -85,7 +85,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		if w.at != sent || m.noRows {
 			return r, false
 		}
-		// Of a failure and a success the later fetch wins.
+		// Of a failure and a success, the later fetch counts.
 		if w.own >= s.row && s.stored < w.own {
 			s.row = w.own
 		}
@@ -110,7 +110,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		old := s.work[st.lane]
 		if st.kind == rebalance {
 			if old.at == idle || s.work[former].at != idle {
-				return r, false // as a crash
+				return r, false // the same as a crash
 			}
 			s.work[former] = old
 		} else if old.at == idle && !s.topic(st.lane)[0].done {
@@ -128,13 +128,12 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		}
 		s.work[former] = worker{}
 		return r, true
-	case failover: // apply does
+	case failover: // apply performs it
 	}
 	return r, false
 }
 
-// issue returns the next number, which is above what the caller knows of; Redis'
-// clock is above all there were.
+// issue returns the next number: above the caller's knowledge and above Redis' clock.
 func (m *model) issue(s *state, known number) number {
 	if m.counts {
 		return s.ver + 1
@@ -152,7 +151,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	var floor number
 	if st.floor {
 		if s.stored == 0 {
-			return reply{}, false // as without
+			return reply{}, false // the same as without
 		}
 		floor = s.stored
 	} else if m.reads && s.stored > 0 {
@@ -184,7 +183,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	}
 	n := m.issue(s, done)
 	if !m.noRows {
-		asked = m.promised(s, st.strict, asked, 0) // the row of a failure may stand for a relaxed one
+		asked = m.promised(s, st.strict, asked, 0) // the row of a failure can replace a relaxed request
 	}
 	s.addFlight(flight{lane: st.lane, n: n, asked: asked, strict: st.strict && !m.noRows, retry: retry && m.rowGoesWhenQueued})
 	lock := modelLock{lane: st.lane, n: n}
@@ -201,17 +200,17 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	return reply{verdict: verdict, n: n}, true
 }
 
-// promised returns after which moment an accepted request wants a fetch to begin,
-// which is covered by a lock, or has a record of its own (0). A strict one's must
-// begin after it; a relaxed one's must end after it, so one that is under way will
-// do. Without failures it is under way behind the lock, which is more to ask; with
-// them, the row of another may stand for it.
+// promised returns the time after which a fetch must begin for an accepted request that is
+// covered by a lock or has its own record (0). A strict request needs a fetch that begins after
+// it. A relaxed one needs a fetch that ends after it, so one in flight is sufficient. Without
+// failures that fetch must be in flight behind the lock; with failures the row of another
+// request can replace it.
 func (m *model) promised(s *state, strict bool, asked moment, lock number) moment {
 	if strict {
 		return asked
 	}
 	if lock > 0 && !s.ended && s.stored > lock {
-		return 0 // written, and not at its end
+		return 0 // stored, but not finished
 	}
 	for _, w := range s.work {
 		if w.at == sent && (w.own >= lock || !m.noRows) && w.began > s.seen {
@@ -230,7 +229,7 @@ func (m *model) rollback(s *state, n number) {
 	}
 }
 
-// verdict is what peek and begin say of a record alike.
+// verdict is the common result of peek and begin for a record.
 func (m *model) verdict(s *state, l laneID, n, read number) string {
 	if m.skipsOlder {
 		if s.issued > n {
@@ -248,7 +247,7 @@ func (m *model) verdict(s *state, l laneID, n, read number) string {
 	return "PROCEED"
 }
 
-// satisfied does what a skip as SATISFIED does besides.
+// satisfied performs the side effects of a skip as SATISFIED.
 func (m *model) satisfied(s *state, read number, writesDone bool) {
 	done := max(s.done, read)
 	if done >= s.stored {
@@ -268,7 +267,7 @@ func (m *model) satisfied(s *state, read number, writesDone bool) {
 // known reports whether the entity has a hash.
 func (s *state) known() bool { return s.lock.n != 0 || s.ver != 0 || s.done != 0 }
 
-// first returns a lane's first record that is not finished, or -1.
+// first returns the index of a lane's first unfinished record, or -1.
 func (s *state) first(l laneID) int {
 	for i, q := range s.topic(l) {
 		if q.n != 0 && !q.done {
@@ -296,7 +295,7 @@ func (m *model) peek(s *state, who int) (reply, bool) {
 	case v == "SUPERSEDED":
 		q.done = true
 	case s.row != 0 && (q.n <= s.row || (m.refusesHeld && !q.strict)):
-		// The row stands for it: the fetch that failed began after it.
+		// The row replaces it: the failed fetch began after it.
 		if s.lock.n <= q.n && !m.rowKeepsLock {
 			s.lock = modelLock{}
 		}
@@ -377,7 +376,7 @@ func (m *model) settle(s *state, w *worker, satisfied bool) {
 	}
 }
 
-// finish ends a worker's record; a former owner can't commit.
+// finish ends a worker's record. A previous owner cannot commit.
 func (m *model) finish(s *state, who int) {
 	if who != former {
 		if i := s.first(laneID(who)); i >= 0 && !m.commitsFirst {

@@ -1,24 +1,24 @@
 package lua_test
 
 import (
-	cli "flag" // flag is a helper of this package
+	cli "flag" // this package has a helper named flag
 	"testing"
 	"time"
 )
 
-// With 2, all that a change of the rules has ever broken was found; 3 has some
-// hundred times as many states, and wants an hour.
+// With 2, every loss ever caused by a changed rule was found. 3 has about a hundred times as
+// many states and takes an hour.
 var modelDepth = cli.Int("model.depth", 2, "how many requests the model of an entity has outstanding at most")
 
-// A failover multiplies the states by some ten for each write that it may forget.
-// 1 says nothing of a HIGH twin of a LOW record; docs/departures.md has the figures
-// of 2, which also explores failovers beside failures.
+// Each write that a failover can lose multiplies the states by about ten. 1 does not cover a
+// HIGH record beside a LOW one. docs/departures.md has the figures for 2, with failures and
+// failovers together.
 var (
 	failoverDepth = cli.Int("model.failover", 1, "how many requests the model of an entity has outstanding at most where Redis fails over")
 	forgotten     = cli.Uint("model.forgets", 2, "how many writes a failover of Redis forgets at most in the model of an entity")
 )
 
-// all is more states than there are.
+// all is greater than the number of states.
 const all = 1 << 30
 
 func searched(t *testing.T, m model) *loss {
@@ -29,36 +29,36 @@ func searched(t *testing.T, m model) *loss {
 	return found
 }
 
-func TestNoOrderOfEventsLosesARequestOrLetsAnOlderAnswerWin(t *testing.T) {
+func TestModel_NoOrderLosesOrAges(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: *modelDepth}); found != nil {
 		t.Error(found)
 	}
 }
 
-// With failures there are many more states, and each outstanding request counts
-// for more: the row asks by itself.
-func TestNoOrderOfEventsWithFailuresLosesARequest(t *testing.T) {
+// With failures there are more states, and each outstanding request counts for more, because
+// the row requests too.
+func TestModel_NoOrderWithFailuresLoses(t *testing.T) {
 	if found := searched(t, model{most: max(1, *modelDepth-1)}); found != nil {
 		t.Error(found)
 	}
 }
 
-func TestNoFailoverLosesARequestOrLetsAnOlderAnswerWin(t *testing.T) {
+func TestModel_NoFailoverLosesOrAges(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: *failoverDepth, forgets: uint8(*forgotten)}); found != nil {
 		t.Error(found)
 	}
 }
 
-// With two outstanding there is LOW beside HIGH; workers that die beside a failover
-// are for one alone, above.
-func TestNoFailoverLosesARequestWhereLOWAndHIGHMeet(t *testing.T) {
+// Two outstanding requests cover LOW beside HIGH. Worker crashes beside a failover are covered
+// above, with one request.
+func TestModel_NoFailoverWithBothLanesLoses(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: 2, forgets: uint8(*failoverDepth), calm: true}); found != nil {
 		t.Error(found)
 	}
 }
 
-// Workers that die besides make some millions of states: those are for -model.failover 2.
-func TestNoFailoverWithFailuresLosesARequest(t *testing.T) {
+// Worker crashes too would make millions of states: use -model.failover 2.
+func TestModel_NoFailoverWithFailuresLoses(t *testing.T) {
 	deep := *failoverDepth > 1
 	if found := searched(t, model{most: max(1, *failoverDepth-1), forgets: uint8(*forgotten), calm: !deep}); found != nil {
 		t.Error(found)
@@ -70,8 +70,8 @@ const (
 	olderWon = "an older answer replaced a newer one"
 )
 
-// brokenRule shows that a rule is needed: without it there is a loss, and the
-// shortest has so many steps.
+// brokenRule checks that without a rule there is a loss, and that the shortest has that many
+// steps.
 func brokenRule(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	m := model{rules: r, most: 2}
@@ -81,7 +81,7 @@ func brokenRule(t *testing.T, r rules, want string, steps int) {
 	brokenModel(t, m, want, steps)
 }
 
-// brokenByFailover is brokenRule where what is lost takes a failover.
+// brokenByFailover is brokenRule for losses that need a failover.
 func brokenByFailover(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	r.noRows = true
@@ -92,7 +92,7 @@ func brokenModel(t *testing.T, m model, want string, steps int) {
 	t.Helper()
 	switch found := searched(t, m); {
 	case found == nil:
-		t.Error("nothing is lost: the rule is not needed, or the model no longer sees what for")
+		t.Error("got no loss: the rule is not needed, or the model misses its reason")
 	case found.what != want || len(found.steps) != steps:
 		t.Errorf("want %d steps to: %s; found %v", steps, want, found)
 	default:
@@ -102,8 +102,8 @@ func brokenModel(t *testing.T, m model, want string, steps int) {
 	}
 }
 
-// follow goes by our rules and on the scripts where a broken rule led to a loss, as
-// far as that way goes on: there the scripts are most likely to differ.
+// follow runs the steps to a broken rule's loss with our rules on the scripts, as far as
+// possible. There the scripts are most likely to differ from the model.
 func follow(t *testing.T, m model, way []step) {
 	t.Helper()
 	eachRedis(t, func(e entity) {
@@ -114,101 +114,101 @@ func follow(t *testing.T, m model, way []step) {
 	})
 }
 
-func TestADRLosesAnAcceptedRequest(t *testing.T) { brokenRule(t, adr, lost, 3) }
+func TestADRModel_LosesAnAcceptedRequest(t *testing.T) { brokenRule(t, adr, lost, 3) }
 
-func TestADRLosesAnAcceptedRequestAlsoWherePendingIsNoPromise(t *testing.T) {
+func TestADRModel_LosesEvenIfPendingIsNoPromise(t *testing.T) {
 	r := adr
 	r.noPending = false
 	brokenRule(t, r, lost, 7)
 }
 
-func TestWithoutPENDINGARequestIsLost(t *testing.T) {
+func TestBrokenRule_NoPendingLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, noPending: true}, lost, 3)
 }
 
-func TestIfOnlyUpgradesArePendingARequestIsLost(t *testing.T) {
+func TestBrokenRule_OnlyUpgradesPendingLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, upgradesOnlyPending: true}, lost, 8)
 }
 
-func TestIfARollbackRestoresARequestIsLost(t *testing.T) {
+func TestBrokenRule_RollbackRestoresLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, restores: true}, lost, 11)
 }
 
-func TestIfSATISFIEDDoesNotSettleARequestIsLost(t *testing.T) {
+func TestBrokenRule_SatisfiedDoesNotSettleLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, skipsUnsettled: true}, lost, 10)
 }
 
-func TestIfTheNumberIsGivenBeforeTheWaitAnOlderAnswerWins(t *testing.T) {
+func TestBrokenRule_NumberBeforeTheWaitAges(t *testing.T) {
 	brokenRule(t, rules{noRows: true, numberAtWait: true}, olderWon, 9)
 }
 
-func TestWithoutTheGuardAnOlderAnswerWins(t *testing.T) {
+func TestBrokenRule_UnguardedWriteAges(t *testing.T) {
 	brokenRule(t, rules{noRows: true, noGuard: true}, olderWon, 9)
 }
 
-func TestWithoutStrictReasonsARequestIsLost(t *testing.T) {
+func TestBrokenRule_NoStrictReasonsLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, noStrict: true}, lost, 9)
 }
 
-func TestIfNumbersAreCountedAnOlderAnswerWins(t *testing.T) {
+func TestBrokenRule_CountedNumbersAge(t *testing.T) {
 	brokenRule(t, rules{noRows: true, counts: true}, olderWon, 10)
 }
 
-func TestIfWhatIsOlderThanTheNewestIssuedIsSkippedARequestIsLost(t *testing.T) {
+func TestBrokenRule_SkipBelowNewestIssuedLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, skipsOlder: true}, lost, 7)
 }
 
-func TestIfTheSnapshotHasTheEventsNumberARequestIsLost(t *testing.T) {
+func TestBrokenRule_SnapshotHasEventNumberLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, eventNumber: true}, lost, 9)
 }
 
-func TestIfItIsSettledBeforeItIsWrittenARequestIsLost(t *testing.T) {
+func TestBrokenRule_SettleBeforeWriteLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, settlesFirst: true}, lost, 8)
 }
 
-func TestIfItIsCommittedBeforeItIsWrittenARequestIsLost(t *testing.T) {
+func TestBrokenRule_CommitBeforeWriteLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, commitsFirst: true}, lost, 6)
 }
 
-func TestIfARowGoesWhenItsRetryIsQueuedARequestIsLost(t *testing.T) {
+func TestBrokenRule_RowDeletedAtRetryLoses(t *testing.T) {
 	brokenRule(t, rules{rowGoesWhenQueued: true}, lost, 16)
 }
 
-func TestIfAFailureAlsoLeavesItsLockARequestIsLost(t *testing.T) {
+func TestBrokenRule_FailureKeepsLockLoses(t *testing.T) {
 	brokenRule(t, rules{rowGoesWhenQueued: true, rowKeepsLock: true}, lost, 16)
 }
 
-func TestIfAnySnapshotEndsARowARequestIsLost(t *testing.T) {
+func TestBrokenRule_AnySnapshotDeletesRowLoses(t *testing.T) {
 	brokenRule(t, rules{rowGoesUnguarded: true}, lost, 21)
 }
 
-func TestIfALaterRequestIsRefusedForARowOneThatItCoversIsLost(t *testing.T) {
+func TestBrokenRule_RowRefusesLaterRequestLoses(t *testing.T) {
 	brokenRule(t, rules{refusesHeld: true}, lost, 19)
 }
 
-func TestIfAnyLockIsConfirmedARequestIsLost(t *testing.T) {
+func TestBrokenRule_LockConfirmedAtOnceLoses(t *testing.T) {
 	brokenRule(t, rules{noRows: true, confirmsAny: true}, lost, 7)
 }
 
-func TestIfNumbersNeedNotBeAboveTheClockAnOlderAnswerWinsByAFailover(t *testing.T) {
+func TestBrokenRule_NumbersBelowClockAge(t *testing.T) {
 	brokenByFailover(t, rules{noClock: true}, olderWon, 10)
 }
 
-func TestIfALaterRecordIsSupersededItIsLostByAFailover(t *testing.T) {
+func TestBrokenRule_LaterRecordSupersededLoses(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true, supersedesLater: true}, most: 1}); found != nil {
-		t.Error("this takes no failover: ", found)
+		t.Error("the loss needs no failover: ", found)
 	}
 	brokenByFailover(t, rules{supersedesLater: true}, lost, 14)
 }
 
-// The lock comes back whose request was settled: what it covers gets no fetch.
-func TestIfALockOfAnotherServerCoversARequestIsLostByAFailover(t *testing.T) {
+// A lock reappears whose request was settled: a request that it covers gets no fetch.
+func TestBrokenRule_ForeignLockCoversLoses(t *testing.T) {
 	brokenByFailover(t, rules{noServer: true}, lost, 10)
 }
 
-// Who has read the snapshot is not covered by a lock at or below it. But a lock may
-// stand, and that a fetch has begun behind it be forgotten: a strict request that
-// it covers gets that fetch.
-func TestIfALockOfAnotherServerCoversAStrictRequestIsLostByAFailover(t *testing.T) {
+// A caller that has read the snapshot is not covered by a lock at or below it. But a lock can
+// remain while the start of a fetch is lost. A strict request that it covers then gets that
+// earlier fetch.
+func TestBrokenRule_ForeignLockCoversStrictLoses(t *testing.T) {
 	brokenModel(t, model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 2, keeps: true, reads: true}, lost, 10)
 }

@@ -1,16 +1,16 @@
--- request_begin: with the permit in hand and directly before sending, asks once
--- more whether the fetch is needed, and gives it its own number. Two fetches of
--- an entity never share a number, and numbers rise in the order in which the
--- calls start: so the higher number is the later look at the upstream.
+-- request_begin: checks once more, directly before the call is sent, whether a request needs
+-- its fetch. If so it issues the fetch's own number. Two fetches of an entity never have the
+-- same number. Numbers rise in the order in which calls start, so the fetch with the higher
+-- number has the newer content.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
--- ARGV[1]  version of the request; 0 if unknown: then it needs its fetch
+-- ARGV[1]  version of the request; 0: unknown, then the fetch is needed
 -- ARGV[2]  lane of the request
--- ARGV[3]  version of the stored snapshot, 0 for none
--- ARGV[4]  how long the hash outlives its last use, in ms
+-- ARGV[3]  version of the stored snapshot; 0: none
+-- ARGV[4]  TTL of the hash after its last use, in ms
 --
--- Returns {verdict, number}: PROCEED with the fetch's number, SATISFIED or
--- SUPERSEDED with 0 (see request_peek).
+-- Returns {verdict, number}: PROCEED with the fetch's number, or SATISFIED or SUPERSEDED with 0
+-- (see request_peek).
 --
 -- Atomic.
 
@@ -18,7 +18,7 @@ local version = tonumber(ARGV[1])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local f = redis.pcall('HMGET', KEYS[1], 'lock', 'ver', 'done', 'hold', 'cooldown')
-if f.err then -- something else lies where the hash belongs
+if f.err then -- the key has another type
   redis.call('DEL', KEYS[1])
   f = {}
 end
@@ -36,8 +36,7 @@ if version > 0 then
   end
 end
 
--- A version far ahead of the clock is a garbled record's; it must not push the
--- entity's numbers towards the end of what can be counted.
+-- A version far ahead of the clock is malformed. It must not raise the entity's numbers.
 version = math.min(version, now + 86400000)
 local own = math.max(math.max(tonumber(f[2] or 0) or 0, done, version) + 1, now)
 local hold, cooldown = string.match(f[4] or '', '^%S+ (%d+) '), string.match(f[5] or '', '^%d+')

@@ -1,22 +1,24 @@
--- request_peek: says, before a worker queues for a permit, whether a request
--- still needs its fetch.
+-- request_peek: checks, before a worker waits for a permit, whether a request still needs its
+-- fetch.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
--- ARGV[1]  version of the request; 0 if unknown: then it needs its fetch
+-- ARGV[1]  version of the request; 0: unknown, then the fetch is needed
 -- ARGV[2]  lane of the request
--- ARGV[3]  version of the stored snapshot, 0 for none: it stands in for done,
---          which may have expired or been lost
+-- ARGV[3]  version of the stored snapshot; 0: none. It replaces `done` if that has
+--          expired or was lost
 --
--- Returns PROCEED, SATISFIED (a fetch begun later is stored) or SUPERSEDED (a
--- HIGH twin with a higher number is certainly in its topic).
+-- Returns one of:
+--   PROCEED     the fetch is needed
+--   SATISFIED   the result of a later fetch is stored
+--   SUPERSEDED  a HIGH record with a higher number is in its topic
 --
--- Atomic. SATISFIED also settles: the worker that stored the snapshot may have
--- died before it did.
+-- Atomic. SATISFIED also settles the request, because the worker that stored the snapshot may
+-- have crashed before settling it.
 
 local version = tonumber(ARGV[1])
 if version == 0 then return 'PROCEED' end
 local f = redis.pcall('HMGET', KEYS[1], 'lock', 'done')
-if f.err then return 'PROCEED' end -- not our hash: request_begin clears it away
+if f.err then return 'PROCEED' end -- another type; request_begin deletes the key
 local lane, number, till, state = string.match(f[1] or '', '^(%S+) (%d+) (%d+) (%S+)$')
 number = tonumber(number)
 local done = math.max(tonumber(f[2] or 0) or 0, tonumber(ARGV[3]))

@@ -1,27 +1,27 @@
--- request_settle: the request has reached its end, and that end is durable: a
--- stored snapshot or absence (satisfied), or a dead letter (not satisfied).
--- Runs after the write and before the offset is committed. Whatever the end is,
--- also a repeated or an overtaken one, it is told: who waits looks again.
+-- request_settle: records the durable end of a request: a stored snapshot or absence
+-- (satisfied), or a dead letter (not satisfied). It runs after the write and before the offset
+-- is committed. It always publishes a message, also for repeated and outdated ends, so that
+-- waiting clients read the entity again.
 --
 -- KEYS[1]  the entity's hash, upd:{source/facet/key}
 -- ARGV[1]  number of the fetch, or the request's version if nothing was fetched
 -- ARGV[2]  1 if the fetch satisfies the requests issued before it began; else 0
--- ARGV[3]  reason of the hold that this end puts on the entity; empty for none
+-- ARGV[3]  reason of the hold that this end puts on the entity; empty: none
 -- ARGV[4]  length of that hold in ms
--- ARGV[5]  how long the hash outlives its last use, in ms
--- ARGV[6]  channel on which the end is told, and
--- ARGV[7]  the message: whoever hears it finds the state as it is written here.
---          In a cluster it reaches the subscribers of every node
+-- ARGV[5]  TTL of the hash after its last use, in ms
+-- ARGV[6]  Pub/Sub channel
+-- ARGV[7]  message. A subscriber that receives it finds the state written here.
+--          In a cluster the subscribers of all nodes receive it
 --
 -- Returns 1 if it released the lock, 0 if there was none or a later one.
 --
--- Atomic, and harmless to repeat.
+-- Atomic. Repeating it has no effect.
 
 local number = tonumber(ARGV[1])
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local f = redis.pcall('HMGET', KEYS[1], 'lock', 'done', 'hold', 'cooldown')
-if f.err then -- something else lies where the hash belongs
+if f.err then -- the key has another type
   redis.call('DEL', KEYS[1])
   f = {}
 end
@@ -41,7 +41,7 @@ local till, by = string.match(f[3] or '', '^%S+ (%d+) (%d+)$')
 local heldUntil, heldBy = tonumber(till) or 0, tonumber(by) or -1
 if heldBy <= number then
   heldUntil = 0
-  -- What a later fetch has found stands: an end that it overtook holds nobody.
+  -- The result of a later fetch takes precedence: an outdated end sets no hold.
   if ARGV[3] ~= '' and (tonumber(f[2] or 0) or 0) <= number then
     heldUntil = now + ARGV[4]
     redis.call('HSET', KEYS[1], 'hold', ARGV[3] .. ' ' .. string.format('%.0f', heldUntil) .. ' ' .. string.format('%.0f', number))

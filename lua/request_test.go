@@ -2,29 +2,29 @@ package lua_test
 
 import "testing"
 
-func TestARequestBelowTheLastSatisfiedNumberIsSkippedAndSettled(t *testing.T) {
+func TestPeek_SatisfiedIsSkippedAndSettled(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		own := e.mustBegin(n, "HIGH")
-		// The worker writes and dies; a snapshot of its number is stored.
+		// The worker crashes after its write; a snapshot with its number is stored.
 		if got := e.peek(n, "HIGH", own); got != "SATISFIED" {
 			e.t.Fatalf("peek: %s", got)
 		}
 		if e.field("lock") != "" {
-			e.t.Error("the dead worker's lock still covers requests")
+			e.t.Error("the crashed worker's lock still covers requests")
 		}
 		if got := e.peek(n, "HIGH", 0); got != "SATISFIED" {
-			e.t.Errorf("done was not written down: %s", got)
+			e.t.Errorf("done was not stored: %s", got)
 		}
 	})
 }
 
-func TestALowRequestGivesWayToItsConfirmedHighTwinOnly(t *testing.T) {
+func TestPeek_OnlyConfirmedHighSupersedesLow(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		lowly := e.published(low)
 		twin := e.mustAcquire(high, "UPGRADED")
 		if got := e.peek(lowly, "LOW", 0); got != "PROCEED" {
-			e.t.Errorf("a pending twin, which may never arrive, gave %s", got)
+			e.t.Errorf("with a pending HIGH request: got %s", got)
 		}
 		e.confirm(twin, minute)
 		if got := e.peek(lowly, "LOW", 0); got != "SUPERSEDED" {
@@ -34,21 +34,21 @@ func TestALowRequestGivesWayToItsConfirmedHighTwinOnly(t *testing.T) {
 			e.t.Errorf("begin: %+v", v)
 		}
 		if got := e.peek(twin, "HIGH", 0); got != "PROCEED" {
-			e.t.Errorf("the twin itself: %s", got)
+			e.t.Errorf("the HIGH request itself: got %s", got)
 		}
 		e.confirm(twin, dead)
 		if got := e.peek(lowly, "LOW", 0); got != "PROCEED" {
-			e.t.Errorf("a twin whose lock is over gave %s", got)
+			e.t.Errorf("with an expired HIGH lock: got %s", got)
 		}
 	})
 }
 
-func TestTwoFetchesNeverShareANumber(t *testing.T) {
+func TestBegin_FetchesNeverShareANumber(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		last := n
 		for range 20 {
-			own := e.mustBegin(n, "HIGH") // the same record, delivered again and again
+			own := e.mustBegin(n, "HIGH") // the same record, delivered repeatedly
 			if own <= last {
 				e.t.Fatalf("number %d after %d", own, last)
 			}
@@ -57,7 +57,7 @@ func TestTwoFetchesNeverShareANumber(t *testing.T) {
 	})
 }
 
-func TestAFetchIsNumberedAboveAStoredSnapshotFromAFasterClock(t *testing.T) {
+func TestBegin_NumberIsAboveTheSnapshot(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		stored := n + 1_000_000
@@ -70,7 +70,7 @@ func TestAFetchIsNumberedAboveAStoredSnapshotFromAFasterClock(t *testing.T) {
 	})
 }
 
-func TestARequestOfUnknownVersionIsNeverSkipped(t *testing.T) {
+func TestPeek_UnknownVersionIsNeverSkipped(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		own := e.mustBegin(e.published(high), "HIGH")
 		e.settle(own, true, "", 0)
@@ -84,7 +84,7 @@ func TestARequestOfUnknownVersionIsNeverSkipped(t *testing.T) {
 	})
 }
 
-func TestSettlingReleasesTheLockOfWhatItSatisfies(t *testing.T) {
+func TestSettle_ReleasesSatisfiedLocks(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		own := e.mustBegin(e.published(high), "HIGH")
 		if !e.settle(own, true, "", 0) || e.settle(own, true, "", 0) {
@@ -93,12 +93,12 @@ func TestSettlingReleasesTheLockOfWhatItSatisfies(t *testing.T) {
 		e.mustAcquire(high, "PUBLISHED")
 		e.settle(own-1, true, "", 0)
 		if got := e.peek(own, "HIGH", 0); got != "SATISFIED" {
-			e.t.Errorf("an older fetch's settle took done back: %s", got)
+			e.t.Errorf("the settle of an older fetch lowered done: %s", got)
 		}
 	})
 }
 
-func TestADeadLetterReleasesTheLockAndSatisfiesNobody(t *testing.T) {
+func TestSettle_DeadLetterSatisfiesNothing(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		own := e.mustBegin(n, "HIGH")
@@ -110,7 +110,7 @@ func TestADeadLetterReleasesTheLockAndSatisfiesNobody(t *testing.T) {
 	})
 }
 
-func TestAVersionFarAheadOfTheClockPushesNoNumbers(t *testing.T) {
+func TestBegin_IgnoresVersionsFarInTheFuture(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		garbled := int64(1) << 52
 		if got := e.peek(garbled, "HIGH", 0); got != "PROCEED" {
@@ -123,9 +123,9 @@ func TestAVersionFarAheadOfTheClockPushesNoNumbers(t *testing.T) {
 	})
 }
 
-func TestACoolDownOutlivesTheSettleHoweverLongItIs(t *testing.T) {
+func TestSettle_KeepsTheCoolDown(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		n := e.published(wish{lane: "HIGH", strict: true, cooldown: 6 * hour})
+		n := e.published(acquireArgs{lane: "HIGH", strict: true, cooldown: 6 * hour})
 		e.settle(e.begin(n, "HIGH", 0).number, true, "", 0)
 		if got := e.lifetime(); got < 6*hour-minute {
 			e.t.Errorf("the hash lives for %d ms", got)
@@ -137,7 +137,7 @@ func TestACoolDownOutlivesTheSettleHoweverLongItIs(t *testing.T) {
 	})
 }
 
-func TestWhatIsGarbledCountsAsAbsentAndBlocksNobody(t *testing.T) {
+func TestHash_MalformedFieldsCountAsMissing(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		ctx := e.t.Context()
 		everything := func() {

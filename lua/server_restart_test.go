@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A restart gives a server another id, also where it keeps its data.
-func TestARestartThatKeepsTheLocksAsksOnceMoreAtMost(t *testing.T) {
+// A restart gives a server another ID, even if it keeps its data.
+func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		options []string
 		keep    func(e entity)
@@ -41,7 +41,7 @@ func TestARestartThatKeepsTheLocksAsksOnceMoreAtMost(t *testing.T) {
 					t.Errorf("after the restart and a request: %+v, want what %d covers", v, again)
 				}
 			}
-			// The first record's fetch does for both.
+			// The first record's fetch satisfies both.
 			own := e.mustBegin(first, "HIGH")
 			if !e.settle(own, true, "", 0) || e.peek(again, "HIGH", 0) != "SATISFIED" {
 				t.Errorf("a fetch %d leaves the request %d unsatisfied", own, again)
@@ -50,8 +50,8 @@ func TestARestartThatKeepsTheLocksAsksOnceMoreAtMost(t *testing.T) {
 	}
 }
 
-// A server that does not tell its id is taken for the one there always was.
-func TestAServerThatDoesNotTellItsIDCoalesces(t *testing.T) {
+// A server without ID is assumed to be the same one.
+func TestServerID_MissingStillCoalesces(t *testing.T) {
 	s := servicetest.PrivateRedis(t)
 	e := newEntity(t, s.Client)
 	if err := s.Client.Do(t.Context(), "ACL", "SETUSER", "default", "-info").Err(); err != nil {
@@ -59,7 +59,7 @@ func TestAServerThatDoesNotTellItsIDCoalesces(t *testing.T) {
 	}
 	n := e.published(high)
 	if server := e.field("server"); server != "" {
-		t.Fatalf("it has told an id, %q", server)
+		t.Fatalf("got the server ID %q, want none", server)
 	}
 	if v := e.acquire(high); v.outcome != "ALREADY_PROCESSING" || v.number != n {
 		t.Errorf("%+v", v)

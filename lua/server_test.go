@@ -2,13 +2,13 @@ package lua_test
 
 import "testing"
 
-func TestALockOfAnotherServerCountsAsAbsent(t *testing.T) {
+func TestServerID_ForeignLockCountsAsMissing(t *testing.T) {
 	eachRedis(t, func(e entity) {
-		for _, w := range []wish{low, high, {lane: "LOW", strict: true}, {lane: "HIGH", strict: true}} {
+		for _, w := range []acquireArgs{low, high, {lane: "LOW", strict: true}, {lane: "HIGH", strict: true}} {
 			n := e.published(w)
 			own := e.field("server")
 			e.set(map[string]string{"server": elsewhere})
-			again := e.mustAcquire(high, "PUBLISHED") // and not UPGRADED: what it would supersede may have ended
+			again := e.mustAcquire(high, "PUBLISHED") // not UPGRADED: the superseded request may have ended
 			if again <= n {
 				e.t.Errorf("number %d after %d", again, n)
 			}
@@ -21,9 +21,9 @@ func TestALockOfAnotherServerCountsAsAbsent(t *testing.T) {
 	})
 }
 
-// Its confirm and its rollback are its own, and what it supersedes is as satisfied
-// by its record as before.
-func TestALockOfAnotherServerIsStillItsNumbers(t *testing.T) {
+// Its confirm and rollback still work, and superseded records are still satisfied by its
+// record.
+func TestServerID_ForeignLockKeepsItsNumber(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		lowly := e.published(low)
 		twin := e.mustAcquire(high, "UPGRADED")
@@ -32,7 +32,7 @@ func TestALockOfAnotherServerIsStillItsNumbers(t *testing.T) {
 			e.t.Error("it was not confirmed")
 		}
 		if got := e.peek(lowly, "LOW", 0); got != "SUPERSEDED" {
-			e.t.Errorf("beside a twin that Kafka has acknowledged, peek says %s", got)
+			e.t.Errorf("beside an acknowledged HIGH record: got %s", got)
 		}
 		n := e.mustAcquire(high, "PUBLISHED")
 		e.set(map[string]string{"server": elsewhere})
@@ -42,8 +42,8 @@ func TestALockOfAnotherServerIsStillItsNumbers(t *testing.T) {
 	})
 }
 
-// A rolling upgrade asks for nothing twice.
-func TestALockOfAnOlderReleaseCovers(t *testing.T) {
+// A rolling upgrade repeats no request.
+func TestServerID_LockWithoutIDCovers(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		e.published(low)
 		if err := e.rdb.HDel(e.t.Context(), e.key, "server").Err(); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nodes returns a client of every node by itself.
+// nodes returns one client per node.
 func (e entity) nodes() []*redis.Client {
 	e.t.Helper()
 	cluster, ok := e.rdb.(*redis.ClusterClient)
@@ -31,7 +31,7 @@ func (e entity) nodes() []*redis.Client {
 	return all
 }
 
-// listens returns a subscription that is in force.
+// listens returns an active subscription.
 func (e entity) listens(node *redis.Client, channel string) *redis.PubSub {
 	e.t.Helper()
 	ps := node.Subscribe(e.t.Context(), channel)
@@ -47,14 +47,14 @@ func (e entity) hears(ps *redis.PubSub, channel, want string) {
 	e.t.Helper()
 	m, err := ps.ReceiveTimeout(e.t.Context(), 10*time.Second)
 	if got, ok := m.(*redis.Message); err != nil || !ok || got.Channel != channel || got.Payload != want {
-		e.t.Fatalf("heard %v, %v; want %q", m, err, want)
+		e.t.Fatalf("received %v, %v; want %q", m, err, want)
 	}
 }
 
-func TestAnEndIsToldOnEveryNode(t *testing.T) {
+func TestSettle_PublishesOnEveryNode(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		channel := "settled:" + e.key
-		var all []*redis.PubSub // before anything is told: it may reach a node late
+		var all []*redis.PubSub // before the first publish, because a message can reach a node late
 		for _, node := range e.nodes() {
 			all = append(all, e.listens(node, channel))
 		}
@@ -68,7 +68,7 @@ func TestAnEndIsToldOnEveryNode(t *testing.T) {
 	})
 }
 
-func TestEveryEndIsToldOnceItIsWritten(t *testing.T) {
+func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		channel := "settled:" + e.key
 		ps := e.listens(e.nodes()[0], channel)
@@ -82,10 +82,10 @@ func TestEveryEndIsToldOnceItIsWritten(t *testing.T) {
 		}{
 			{own, true, "", "done", fmt.Sprint(own)},
 			{own, true, "", "done", fmt.Sprint(own)},         // repeated
-			{own - 1, false, "FAILED", "hold", ""},           // overtaken
-			{own - 1, true, "", "done", fmt.Sprint(own)},     // also
+			{own - 1, false, "FAILED", "hold", ""},           // outdated
+			{own - 1, true, "", "done", fmt.Sprint(own)},     // outdated too
 			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure
-			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // nobody asked
+			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // not requested
 		} {
 			message := fmt.Sprintf("%d character/%d", end.number, i)
 			e.settleTelling(channel, message, end.number, end.satisfied, end.hold, minute)
@@ -97,7 +97,7 @@ func TestEveryEndIsToldOnceItIsWritten(t *testing.T) {
 		e.settleTelling(channel, "held", own+3, false, "FAILED", minute)
 		e.hears(ps, channel, "held")
 		if v := e.acquire(high); v.outcome != "HELD" {
-			e.t.Errorf("after it is told that the entity is held, it is %+v", v)
+			e.t.Errorf("after the message of a hold: got %+v", v)
 		}
 	})
 }

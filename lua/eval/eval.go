@@ -1,7 +1,6 @@
-// Package eval runs the scripts of package lua. It earns its place by one rule
-// that the client library does not keep by itself: a script whose outcome is
-// unknown is never run again. Run twice, coalesce_acquire would find its own
-// pending lock and report somebody else's publish that never comes.
+// Package eval runs the scripts of package lua. It never repeats a script whose outcome is
+// unknown, which the Redis client does by default. A repeated coalesce_acquire would find its
+// own pending lock and report it as another request's.
 package eval
 
 import (
@@ -12,16 +11,15 @@ import (
 	"github.com/freshet/freshet/lua"
 )
 
-// Call is one run of a script on a key, and on further ones of the same slot.
+// Call is one run of a script with one key, and further keys of the same hash slot.
 type Call struct {
 	Key  string
 	More []string
 	Args []any
 }
 
-// once is a command that no client, single or cluster, sends a second time
-// after a network error. Redirections are still followed: they say that the
-// script did not run.
+// once is a command that is not sent again after a network error. Redirections in a cluster are
+// followed, because they mean that the script did not run.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
@@ -48,8 +46,7 @@ func eval(ctx context.Context, s lua.Script, c Call) once {
 	return once{redis.NewCmd(ctx, c.line("eval", s.Source)...)}
 }
 
-// Once runs s on one key in one round trip, or two where Redis does not know the
-// script yet.
+// Once runs s in one round trip, or in two if Redis does not know the script yet.
 func Once(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) *redis.Cmd {
 	cmd := evalsha(ctx, s, c)
 	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -59,7 +56,7 @@ func Once(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) 
 	return cmd.Cmd
 }
 
-// Ints is Once for a script that returns integers and nothing else.
+// Ints is Once for a script that returns only integers.
 func Ints(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) ([]int64, error) {
 	cmd := onceInts{redis.NewIntSliceCmd(ctx, c.line("evalsha", s.SHA1)...)}
 	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -69,8 +66,8 @@ func Ints(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) 
 	return cmd.Result()
 }
 
-// Each runs s for every call in pipelines, one a cluster node, and returns the
-// results in the order of the calls. Each result carries its own error.
+// Each runs s for every call in pipelines, one per cluster node. It returns the results in the
+// order of the calls; each result has its own error.
 func Each(ctx context.Context, rdb redis.UniversalClient, s lua.Script, calls []Call) []*redis.Cmd {
 	results := make([]*redis.Cmd, len(calls))
 	all := make([]int, len(calls))
@@ -97,7 +94,7 @@ func pipelined(ctx context.Context, rdb redis.UniversalClient, s lua.Script, cal
 	for _, i := range which {
 		cmd := command(ctx, s, calls[i])
 		results[i] = cmd.Cmd
-		_ = pipe.Process(ctx, cmd) // only queues
+		_ = pipe.Process(ctx, cmd) // only adds it to the pipeline
 	}
 	_, _ = pipe.Exec(ctx) // each command carries its own error
 }

@@ -12,20 +12,18 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// forceSecondHalf is a word that means nothing in ARGV[7], but sends a call to the
-// script's second half.
+// forceSecondHalf is an unknown event, which disables the fast path.
 const forceSecondHalf = "-"
 
-// calm reports whether the first half decides a call made now.
+// calm reports whether the fast path decides a call made now.
 func (b bucket) calm(now int64) bool {
 	b.t.Helper()
 	return now < b.numbers(b.state()[atCalm:atName])[0]
 }
 
-// bothHalves makes a call twice from the same state, by either half. No field of
-// the two states may differ: also those that only the second half writes (until
-// when the first may decide, the epoch) come out as they were while it may.
-func (b bucket) bothHalves(nHigh, nLow int) {
+// bothPaths makes a call twice from the same state: on the fast path and on the full path.
+// Replies and states must be equal, including the fields that only the full path writes.
+func (b bucket) bothPaths(nHigh, nLow int) {
 	b.t.Helper()
 	before := b.state()
 	first, err := b.run(nHigh, nLow, "")
@@ -39,19 +37,19 @@ func (b bucket) bothHalves(nHigh, nLow int) {
 		b.t.Fatal(err)
 	}
 	if !slices.Equal(first, second) {
-		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe first half returns %v,\nthe second        %v", nHigh, nLow, before, first, second)
+		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe fast path returns %v,\nthe full path %v", nHigh, nLow, before, first, second)
 	}
 	if other := b.state(); state != other {
-		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe first half leaves\n%q,\nthe second\n%q", nHigh, nLow, before, state, other)
+		b.t.Fatalf("HIGH %d, LOW %d from the state\n%q:\nthe fast path leaves\n%q,\nthe full path\n%q", nHigh, nLow, before, state, other)
 	}
 }
 
-// anyQuota gives the bucket lanes high and shared, often a day, and a moment in
-// it: much or little is left, for much or little time.
+// anyQuota sets the partitions high and shared, often a day, and a time with much or little of
+// the day left.
 func (b *bucket) anyQuota(rng *rand.Rand, c *clock) {
 	b.lanes = slices.Clone(nexonLanes)
 	if rng.IntN(4) == 0 {
-		b.lanes = []int64{0, 0, 2_223, 25, 0, 0} // nothing is kept for HIGH
+		b.lanes = []int64{0, 0, 2_223, 25, 0, 0} // no reserve for HIGH
 	}
 	if rng.IntN(4) == 0 {
 		return
@@ -63,7 +61,7 @@ func (b *bucket) anyQuota(rng *rand.Rand, c *clock) {
 	c.set(time.Date(2027, 1, 16, 0, 0, 0, 0, time.UTC).Add(-left))
 }
 
-func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
+func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 	t.Parallel()
 	calls, byFirst := 0, 0
 	for seed := range uint64(60) {
@@ -78,7 +76,7 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 					c.advance(rng.Int64N(2 * epoch))
 				case 1:
 				case 2, 3, 4, 5, 6:
-					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // to the very moment of a slot, or a little before
+					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // exactly to a slot, or slightly before
 				default:
 					c.advance(rng.Int64N(60_000))
 				}
@@ -87,7 +85,7 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 					c.advance(12 * second)
 				}
 				if rng.IntN(50) == 0 {
-					other := b // a caller in whose zone LOW has a rate cap now
+					other := b // a caller with a rate cap
 					other.rateCap = digits(20_000, 20_000, c.us())
 					other.acquire(0, 2)
 				}
@@ -97,11 +95,11 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 				}
 				switch rng.IntN(4) {
 				case 0:
-					b.bothHalves(1+rng.IntN(12), 0)
+					b.bothPaths(1+rng.IntN(12), 0)
 				case 1:
-					b.bothHalves(0, 1+rng.IntN(18))
+					b.bothPaths(0, 1+rng.IntN(18))
 				default:
-					b.bothHalves(rng.IntN(1+rng.IntN(201)), rng.IntN(1+rng.IntN(201)))
+					b.bothPaths(rng.IntN(1+rng.IntN(201)), rng.IntN(1+rng.IntN(201)))
 				}
 			}
 			if t.Failed() {
@@ -109,41 +107,41 @@ func TestTheFirstHalfDecidesAsTheSecondDoes(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("the first half decided %d of %d calls", byFirst, calls)
+	t.Logf("the fast path decided %d of %d calls", byFirst, calls)
 	if byFirst < calls*2/3 {
-		t.Errorf("the first half decided only %d of %d calls: nothing was compared in the others", byFirst, calls)
+		t.Errorf("the fast path decided only %d of %d calls; the others were not compared", byFirst, calls)
 	}
 }
 
-func TestTheFirstHalfLeavesToLowWhatHighCouldNotTake(t *testing.T) {
+func TestFastPath_LeavesTheRestToLow(t *testing.T) {
 	t.Parallel()
-	// HIGH wants all that the day has left, but its lanes give it less for now.
+	// HIGH wants everything that the day has left, but its partitions allow less for now.
 	simulated(t, func(b bucket, c *clock) {
 		b.zone, b.more = time.UTC, day(100, 0)
 		b.awake()
 		b.acquire(0, 0)
 		c.advance(second)
 		if !b.calm(c.us()) {
-			t.Fatal("the second half decides this call")
+			t.Fatal("the full path decides this call")
 		}
-		b.bothHalves(200, 50)
+		b.bothPaths(200, 50)
 	})
 }
 
-func TestTheFirstHalfTakesNoCallThatIsTheSeconds(t *testing.T) {
+func TestFastPath_LeavesOtherCallsAlone(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.zone, b.more = time.UTC, day(10_000, 0)
 		b.awake()
 		b.acquire(0, 0)
 		if !b.calm(c.us()) {
-			t.Fatal("the second half decides all calls")
+			t.Fatal("the full path decides all calls")
 		}
 		for name, change := range map[string]func(b *bucket){
 			"another revision": func(b *bucket) { b.revision = 1 },
 			"stopped":          func(b *bucket) { b.revision, b.stopped = 1, 1 },
 			"another limit":    func(b *bucket) { b.more = day(5000, 0) },
-			"a ring":           func(b *bucket) { b.more = ring(second, 5, 3) + b.more },
+			"a log":            func(b *bucket) { b.more = windowLog(second, 5, 3) + b.more },
 			"a lane for low":   func(b *bucket) { b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} },
 			"a rate cap":       func(b *bucket) { b.rateCap = digits(never, never, c.us()) },
 			"a failover":       func(b *bucket) { b.failOver() },
@@ -153,35 +151,35 @@ func TestTheFirstHalfTakesNoCallThatIsTheSeconds(t *testing.T) {
 			"near midnight": func(b *bucket) {
 				c.set(time.Date(2027, 1, 15, 23, 59, 49, 0, time.UTC))
 				b.acquire(0, 0)
-				c.advance(950_000) // some slots lie in the margin around it
+				c.advance(950_000) // some slots are in the margin around midnight
 			},
 			"an epoch over": func(*bucket) { c.advance(epoch) },
 		} {
 			t.Log(name)
 			state, now, other := b.state(), c.now, b
 			change(&other)
-			other.bothHalves(20, 20)
+			other.bothPaths(20, 20)
 			b.setState(state)
 			c.set(now)
 		}
 	})
 }
 
-func TestBothHalvesDecideAlikeOnEveryRedis(t *testing.T) {
+func TestFastPath_AgreesOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		b := newBucket(t, rdb)
 		b.zone, b.more = time.UTC, day(1_000_000, 1)
 		b.awake()
 		b.acquire(0, 0)
-		// The clock runs on between the two, so the replies can't be compared, but
-		// for what does not depend on it.
+		// The clock runs on between the two calls, so only values that are independent of it
+		// are compared.
 		before := b.state()
 		first := b.acquire(3, 3)
 		b.setState(before)
 		second := b.acquireAfter(3, 3, forceSecondHalf)
 		for _, g := range []grant{first, second} {
 			if len(g.high) != 3 || len(g.low) != 3 || g.backHigh != 0 || g.backLow != 0 || g.used != 6 {
-				t.Errorf("granted %+v", g)
+				t.Errorf("got grant %+v", g)
 			}
 		}
 	})
