@@ -192,7 +192,7 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 		"reason=UPSTREAM_6XX": "there are UNDECODABLE", "since=yesterday": "2026-01-27T12:00:00Z", "until=1": "2026-01-27T12:00:00Z",
 		"attempts=-1": "whole number", "attempts=4294967296": "whole number", "attempts=x": "whole number",
 		"offset=3": "partition:offset", "offset=3:x": "partition:offset", "offset=-1:3": "partition:offset", "offset=3:99999999999999999999": "partition:offset",
-		"offset=4294967296:1": "partition:offset", "handled=gone": "open, handled", "colour=red": "there are reason", "key=a&key=b": "twice",
+		"offset=4294967296:1": "partition:offset", "handled=gone": "open, handled", "colour=red": "valid filters are", "key=a&key=b": "twice",
 		"key=%00": "UTF-8", "facet=%ff": "UTF-8",
 	} {
 		for _, path := range []string{"", "/groups"} {
@@ -213,10 +213,10 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 	for body, says := range map[string]string{
 		"": "an object, as in", "null": "REPLAY or PURGE", "[]": "an object, as in", `{"kind":"REPLAY"}`: "HIGH or LOW", `{"kind":"SHRED"}`: "REPLAY or PURGE",
 		`{"kind":"PURGE"}{}`: "an object, as in", `{"kind":"PURGE","colour":"red"}`: "colour", `{"kind":"REPLAY","lane":"low"}`: "HIGH or LOW",
-		`{"kind":"PURGE","rate":-1}`: "1 a minute", `{"kind":"PURGE","rate":0.001}`: "1 a minute", `{"kind":"PURGE","rate":10001}`: "10000", `{"kind":"PURGE","rate":1e999}`: "an object, as in",
+		`{"kind":"PURGE","rate":-1}`: "1 per minute", `{"kind":"PURGE","rate":0.001}`: "1 per minute", `{"kind":"PURGE","rate":10001}`: "10000", `{"kind":"PURGE","rate":1e999}`: "an object, as in",
 		`{"kind":"PURGE","max":-1}`: "0 for all", `{"kind":"PURGE","max":1.5}`: "an object, as in", `{"kind":"PURGE","note":"a\nb"}`: "one line",
-		`{"kind":"PURGE","note":"` + strings.Repeat("x", 1001) + `"}`: "1000", `{"kind":"PURGE","filter":{"limit":"1"}}`: "there are reason",
-		`{"kind":"PURGE","filter":{"handled":"purged"}}`: "open ones", `{"kind":"PURGE","filter":{"attempts":4}}`: "an object, as in",
+		`{"kind":"PURGE","note":"` + strings.Repeat("x", 1001) + `"}`: "1000", `{"kind":"PURGE","filter":{"limit":"1"}}`: "valid filters are",
+		`{"kind":"PURGE","filter":{"handled":"purged"}}`: "only open", `{"kind":"PURGE","filter":{"attempts":4}}`: "an object, as in",
 		`{"kind":"PURGE","filter":{"key":"a\u0000"}}`: "UTF-8", `{"kind":"PURGE","filter":{"since":"now"}}`: "a time",
 	} {
 		for _, path := range []string{"/plan", "/jobs"} {
