@@ -255,20 +255,20 @@ func copied(b *testing.B, s *Store, rs []store.RegisteredEntity) error {
 
 // BenchmarkWalk looks at snapshots, none of which is expired.
 func BenchmarkWalk(b *testing.B) {
-	const most = 5000
+	const limit = 5000
 	s := open(b)
 	fillEntities(b, s, 200_000)
-	looked := 0
+	examined := 0
 	start := time.Now()
 	for b.Loop() {
-		n, done, err := s.DeleteExpired(b.Context(), "s", "f", time.UnixMicro(1), time.UnixMicro(1), most)
+		n, done, err := s.DeleteExpired(b.Context(), "s", "f", time.UnixMicro(1), time.UnixMicro(1), limit)
 		if n != 0 || err != nil {
 			b.Fatal(n, err)
 		}
 		if !done {
-			looked += most
+			examined += limit
 		}
 	}
-	b.ReportMetric(float64(looked)/time.Since(start).Seconds(), "rows/s")
+	b.ReportMetric(float64(examined)/time.Since(start).Seconds(), "rows/s")
 	b.ReportMetric(0, "ns/op")
 }

@@ -96,15 +96,15 @@ func TestAMillionDeadLetters(t *testing.T) {
 	const n = 1_000_000
 	fillLetters(t, s, n, 1)
 	f := store.DeadLetterFilter{Source: "s0", Handled: store.OpenDeadLetters}
-	took := func(what string, most time.Duration, do func() error) {
+	took := func(what string, limit time.Duration, do func() error) {
 		t.Helper()
 		began := time.Now()
 		if err := do(); err != nil {
 			t.Fatal(what, err)
 		}
 		d := time.Since(began)
-		if t.Logf("%s: %v", what, d.Round(time.Millisecond)); d > most {
-			t.Errorf("%s took %v, no more than %v is bearable", what, d, most)
+		if t.Logf("%s: %v", what, d.Round(time.Millisecond)); d > limit {
+			t.Errorf("%s took %v, no more than %v is bearable", what, d, limit)
 		}
 	}
 	took("newest page", time.Second, func() error { _, err := s.DeadLetters(t.Context(), f, store.DeadLetter{}, 1000); return err })
@@ -121,20 +121,20 @@ func TestAMillionDeadLetters(t *testing.T) {
 		runtime.GC()
 		var before, now runtime.MemStats
 		runtime.ReadMemStats(&before)
-		seen, most := 0, uint64(0)
+		seen, limit := 0, uint64(0)
 		for at := (store.DeadLetterID{Partition: -1}); ; {
 			page, err := s.DeadLettersByOffset(t.Context(), f, at, 500)
 			if err != nil || len(page) == 0 {
-				t.Logf("%d letters, %d MiB of heap besides", seen, (max(most, before.HeapAlloc)-before.HeapAlloc)>>20)
-				if seen != n*3/4 || most > before.HeapAlloc+64<<20 {
-					t.Errorf("%d letters with %d bytes", seen, most)
+				t.Logf("%d letters, %d MiB of heap besides", seen, (max(limit, before.HeapAlloc)-before.HeapAlloc)>>20)
+				if seen != n*3/4 || limit > before.HeapAlloc+64<<20 {
+					t.Errorf("%d letters with %d bytes", seen, limit)
 				}
 				return err
 			}
 			seen, at = seen+len(page), page[len(page)-1].DeadLetterID
 			if seen%50_000 < 500 {
 				runtime.ReadMemStats(&now)
-				most = max(most, now.HeapAlloc)
+				limit = max(limit, now.HeapAlloc)
 			}
 		}
 	})

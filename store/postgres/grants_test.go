@@ -85,8 +85,8 @@ func (r byRole) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	return r.worker.Write(ctx, writes)
 }
 
-func (r byRole) WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error {
-	return r.worker.WriteFailure(ctx, status, letter)
+func (r byRole) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
+	return r.worker.WriteFailure(ctx, status, deadLetter)
 }
 
 func (r byRole) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
@@ -97,8 +97,8 @@ func (r byRole) NextRetryTime(ctx context.Context, source string) (time.Time, er
 	return r.worker.NextRetryTime(ctx, source)
 }
 
-func (r byRole) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error) {
-	return r.worker.ClaimOutboxEvents(ctx, source, now, lease, most)
+func (r byRole) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {
+	return r.worker.ClaimOutboxEvents(ctx, source, now, lease, limit)
 }
 
 func (r byRole) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
@@ -121,14 +121,14 @@ func (r byRole) SetUsed(ctx context.Context, source, policy string, u store.Usag
 	return r.worker.SetUsed(ctx, source, policy, u)
 }
 
-func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
+func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
-	return r.scheduler.ClaimEntities(ctx, source, now, most, lease, content, decide)
+	return r.scheduler.ClaimEntities(ctx, source, now, limit, lease, content, decide)
 }
 
-func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error) {
-	return r.scheduler.EntitiesDueAfter(ctx, source, after, most, content)
+func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error) {
+	return r.scheduler.EntitiesDueAfter(ctx, source, after, limit, content)
 }
 
 func (r byRole) BringForward(ctx context.Context, all []store.DueTime) error {
@@ -154,8 +154,8 @@ func (r byRole) NextEntityTime(ctx context.Context, source string) (time.Time, e
 	return r.scheduler.NextEntityTime(ctx, source)
 }
 
-func (r byRole) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (bool, error) {
-	return r.scheduler.SetPrice(ctx, source, price, at, every)
+func (r byRole) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (bool, error) {
+	return r.scheduler.SetPrice(ctx, source, price, at, minInterval)
 }
 
 func (r byRole) Price(ctx context.Context, source string) (float64, time.Time, error) {

@@ -130,7 +130,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"end failures", "byIndex", deleteStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys, c.versions}},
 		{"lock states", "byIndex", lockStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
 		{"hashes", "byIndex", selectHashes, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
-		{"keep effects", "byIndex", insertOutboxEvents, "Insert on effects", []any{
+		{"keep effects", "byIndex", insertOutboxEvents, "Insert on outbox", []any{
 			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers, c.checked, quiets, c.checked,
 		}},
 		{"effects", "byIndex", claimOutboxEvents, "outbox_due", []any{"s", 20_000, 1000, 30_000}},

@@ -186,7 +186,7 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
-	if was, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); was || err == nil || !strings.Contains(err.Error(), "delete all of s/f/") {
+	if was, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); was || err == nil || !strings.Contains(err.Error(), "delete everything of s/f/") {
 		t.Errorf("%v, %v", was, err)
 	}
 	if got, err := s.Get(t.Context(), w[0].Entity); err != nil || len(got.Payload) == 0 {
