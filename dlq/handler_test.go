@@ -189,7 +189,7 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	for query, says := range map[string]string{
-		"reason=UPSTREAM_6XX": "there are UNDECODABLE", "since=yesterday": "2026-01-27T12:00:00Z", "until=1": "2026-01-27T12:00:00Z",
+		"reason=UPSTREAM_6XX": "must be one of UNDECODABLE", "since=yesterday": "2026-01-27T12:00:00Z", "until=1": "2026-01-27T12:00:00Z",
 		"attempts=-1": "whole number", "attempts=4294967296": "whole number", "attempts=x": "whole number",
 		"offset=3": "partition:offset", "offset=3:x": "partition:offset", "offset=-1:3": "partition:offset", "offset=3:99999999999999999999": "partition:offset",
 		"offset=4294967296:1": "partition:offset", "handled=gone": "open, handled", "colour=red": "valid filters are", "key=a&key=b": "twice",
