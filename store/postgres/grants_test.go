@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// grants returns the statements of docs/deploying.md that make the roles.
+// grants returns the statements of docs/deploying.md that create the roles.
 func grants(t testing.TB) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/deploying.md")
@@ -32,15 +32,15 @@ func grants(t testing.TB) string {
 	return string(found[1])
 }
 
-// byRole is a store of which each method runs as the database role of the process that
-// calls it: the embedded one is the query service's.
+// byRole is a store that calls each method with the database role of the process that uses it. The
+// embedded store has the role of the query service.
 type byRole struct {
 	*Store
 	worker, scheduler *Store
 }
 
-// openByRole returns a new database with the documented roles. Roles belong to the whole
-// server, so that these have names of their own.
+// openByRole returns a new database with the documented roles. Roles are global to a server, so the
+// test gives them unique names.
 func openByRole(t testing.TB) byRole {
 	t.Helper()
 	admin := servicetest.Postgres(t)
@@ -170,7 +170,7 @@ func (r byRole) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	return r.scheduler.DeleteOldStatuses(ctx, source, facet, before, limit)
 }
 
-// What several roles read.
+// Tables that several roles read.
 func TestGrants_AllowCommonReads(t *testing.T) {
 	all := openByRole(t)
 	e := []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}
@@ -211,7 +211,7 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 	}
 }
 
-// A table without a grant would make the next release fail where roles are separate.
+// A missing grant would break installations with separate roles at the next upgrade.
 func TestGrants_NameEveryTable(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {

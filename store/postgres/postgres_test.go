@@ -31,8 +31,7 @@ func open(t testing.TB) *Store {
 	return s
 }
 
-// Each method is called as the database role of the process that calls it, with the grants
-// of docs/deploying.md alone.
+// Each method runs with the role of its process and the grants of docs/deploying.md.
 func TestGrants_PassTheSuite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return openByRole(t) })
 }
@@ -56,7 +55,7 @@ func TestMigrate_AppliesOnceConcurrently(t *testing.T) {
 	wg.Wait()
 	all, err := Migrations(t.Context(), url)
 	if err != nil || len(all) == 0 || applied != len(all) {
-		t.Fatalf("%d of %d migrations were applied, %v", applied, len(all), err)
+		t.Fatalf("applied migrations: got %d, want %d, %v", applied, len(all), err)
 	}
 	for _, m := range all {
 		if !m.Applied {
@@ -65,10 +64,10 @@ func TestMigrate_AppliesOnceConcurrently(t *testing.T) {
 	}
 }
 
-// counts returns figures of PostgreSQL's own, summed over the partitions of a table.
+// counts returns PostgreSQL's statistics, summed over the partitions of a table.
 func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int64) {
 	t.Helper()
-	// Statistics are flushed when a session is idle; the pool has one.
+	// A session flushes its statistics when it is idle; the pool has one session.
 	if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +79,8 @@ func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int
 	return updated, hot, payloadRows
 }
 
-// alone returns a store with one connection, whose statistics are its own.
+// alone returns a store with one connection, and with a database whose statistics no other test
+// changes.
 func alone(t *testing.T) *Store {
 	t.Helper()
 	url := servicetest.Postgres(t)
@@ -137,12 +137,12 @@ func TestTouch_WritesNoPayloadAndIsHOT(t *testing.T) {
 		t.Error("unchanged checks wrote payloads")
 	}
 	if updated, _, inserted := counts(t, s, "snapshot_payload"); updated != 0 || inserted != 200 {
-		t.Errorf("payloads: %d updated, %d inserted", updated, inserted)
+		t.Errorf("payloads: got %d updates, %d inserts", updated, inserted)
 	}
-	// A page is 70 % full at first; the room that remains takes the second version
-	// of some rows, and vacuum's pruning frees it for the next.
+	// A new page is filled to 70 %. The free space holds new versions of some rows, and pruning
+	// frees it again.
 	if updated, hot, _ := counts(t, s, "snapshot_state"); updated != 600 || hot < 500 {
-		t.Errorf("states: %d updated, %d of them on their page", updated, hot)
+		t.Errorf("states: got %d updates, %d of them HOT", updated, hot)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestPayload_IsStoredUncompressedOutOfLine(t *testing.T) {
 	err := s.pool.QueryRow(t.Context(), `SELECT string_agg(DISTINCT attstorage::text, '') FROM pg_attribute
 WHERE attname = 'payload' AND attrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'snapshot_payload'::regclass)`).Scan(&storage)
 	if err != nil || storage != "e" {
-		t.Errorf("storage of the partitions' payload is %q, %v; want e for external", storage, err)
+		t.Errorf("storage of the payload: got %q, %v, want e (external)", storage, err)
 	}
 }
 
@@ -193,12 +193,12 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 		t.Errorf("%+v, %v", got.State, err)
 	}
 	if err := s.WriteAudit(t.Context(), entry); err == nil {
-		t.Error("what is not JSON was noted")
+		t.Error("an audit entry with invalid JSON was stored")
 	}
 }
 
-// TestDelete_KeepsConcurrentWritesWhole has a first snapshot be committed between
-// the statements of a deletion, which found no state to delete.
+// TestDelete_KeepsConcurrentWritesWhole commits a first snapshot between the statements of a
+// deletion that found no state.
 func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 	for name, remove := range map[string]func(s *Store, w store.Write) error{
 		"by a person": func(s *Store, w store.Write) error {
@@ -212,7 +212,7 @@ func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 		deleting, log := traced(t, s)
 		statements := 0
 		log.before = func(statement string) {
-			if statements++; statements == 3 { // begin and the state are behind it
+			if statements++; statements == 3 { // after BEGIN and the deletion of the state
 				if _, err := s.Write(t.Context(), w); err != nil {
 					t.Error(statement, err)
 				}

@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// TestDeleteExpired_KeepsConcurrentWrites has a fetch of an expired entity commit
-// between the look that found it expired and the delete.
+// TestDeleteExpired_KeepsConcurrentWrites commits a fetch of an expired entity after the walk has
+// selected it and before it deletes it.
 func TestDeleteExpired_KeepsConcurrentWrites(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 5, 1)
@@ -42,7 +42,7 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 			t.Fatal(err)
 		}
 	}
-	// Another one that walks meanwhile does nothing, and does not wait.
+	// A concurrent walk of the same facet does nothing and does not wait.
 	if n, done, err := s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), time.UnixMicro(50), 10); n != 0 || done || err != nil {
 		t.Error(n, done, err)
 	}
