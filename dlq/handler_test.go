@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// client is the admin API of letters, whose answers are compared with the OpenAPI document.
+// client is a client of the admin API that checks each response against the OpenAPI document.
 type client struct {
 	*rig
 	of      *process
@@ -26,14 +26,14 @@ type client struct {
 
 func newClient(t *testing.T) *client {
 	t.Helper()
-	c := &client{rig: newWorld(t)}
+	c := &client{rig: newRig(t)}
 	c.of = c.process()
 	c.handler = c.of.Handler()
 	return c
 }
 
-// do sends a request, and checks the answer against the OpenAPI document, and what was taken
-// too; into may be nil.
+// do sends a request, compares the status, and checks response and accepted request against the
+// OpenAPI document. The response is decoded into into, unless it is nil.
 func (c *client) do(method, target, body string, want int, into any) (text string) {
 	c.Helper()
 	req := httptest.NewRequestWithContext(c.Context(), method, target, strings.NewReader(body))
@@ -42,7 +42,7 @@ func (c *client) do(method, target, body string, want int, into any) (text strin
 	c.handler.ServeHTTP(rec, req)
 	text = rec.Body.String()
 	if rec.Code != want {
-		c.Errorf("%s %s %s: %d, want %d: %s", method, target, body, rec.Code, want, text)
+		c.Errorf("%s %s %s: got status %d, want %d: %s", method, target, body, rec.Code, want, text)
 	}
 	if into != nil {
 		if err := json.Unmarshal([]byte(text), into); err != nil {
@@ -57,7 +57,8 @@ func (c *client) do(method, target, body string, want int, into any) (text strin
 
 const dlqPath = "/admin/v1/dlq/" + theSource
 
-// fill buries four letters: one is handled, one has come back too often, one can't be read.
+// fill writes four dead letters: one is handled, one is at the replay limit, and one can't be
+// parsed.
 func (c *client) fill() {
 	c.deadLetter(idOf(0, 1), func(l *store.DeadLetter, r *ReadResult) {
 		l.Status, l.Attempts, l.CorrelationID = 500, 4, "c"
@@ -99,7 +100,7 @@ func TestHandler_MatchesOpenAPI(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(seen); got != "[2:5 1:4 1:3 0:2 0:1]" {
-		t.Errorf("pages have %s", got)
+		t.Errorf("offsets of the pages: got %s", got)
 	}
 	for query, want := range map[string]string{
 		"handled=open": "[2:5 1:4 1:3 0:1]", "handled=purged": "[0:2]", "handled=replayed": "[]", "handled=all&reason=UNDECODABLE": "[1:4]", "offset=1:3": "[1:3]",
@@ -113,7 +114,7 @@ func TestHandler_MatchesOpenAPI(t *testing.T) {
 			ids = append(ids, e.ID)
 		}
 		if got := fmt.Sprint(ids); got != want {
-			t.Errorf("%s: %s, want %s", query, got, want)
+			t.Errorf("%s: got %s, want %s", query, got, want)
 		}
 	}
 	var groups Groups
@@ -140,12 +141,12 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 		t.Errorf("%+v", plan)
 	}
 	if since := time.Since(plan.Until); since < 0 || since > time.Minute {
-		t.Errorf("it was counted until %v", plan.Until)
+		t.Errorf("until: got %v", plan.Until)
 	}
 	before := plan.Until.Format(time.RFC3339Nano)
 	c.deadLetter(idOf(3, 6))
 	if c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"PURGE","filter":{"until":"`+before+`"}}`, 200, &plan); plan.Total != 4 || plan.Until.Format(time.RFC3339Nano) != before {
-		t.Errorf("what died since is chosen too: %+v", plan)
+		t.Errorf("plan includes later dead letters: %+v", plan)
 	}
 	var alone Plan
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"REPLAY","lane":"LOW","filter":{"reason":"UNDECODABLE"}}`, 200, &alone)
@@ -184,7 +185,7 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 	}
 }
 
-// TestHandler_ExplainsBadInput: each is the caller's mistake, and no trouble here.
+// TestHandler_ExplainsBadInput: each input is the caller's error, so the status is 4xx.
 func TestHandler_ExplainsBadInput(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -231,11 +232,11 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 	}
 	c.do(http.MethodPost, "/admin/v1/dlq/nobody/jobs", `{"kind":"PURGE"}`, 404, nil)
 	if jobs, err := c.db.Jobs(t.Context(), 9); err != nil || len(jobs) != 0 {
-		t.Errorf("%+v were ordered, %v", jobs, err)
+		t.Errorf("jobs: got %+v, %v, want none", jobs, err)
 	}
 }
 
-// slowCount is a store that takes for ever to count letters.
+// slowCount is a store whose counts never return.
 type slowCount struct{ Store }
 
 func (slowCount) DeadLetterGroups(ctx context.Context, _ store.DeadLetterFilter, _ int) ([]store.DeadLetterGroup, error) {

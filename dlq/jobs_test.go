@@ -11,22 +11,22 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// faultOnce has something befall a process the nth time that it does something.
-func faultOnce(what string, n int, befalls fault) func(string) fault {
+// faultOnce returns a faultOf that injects the fault at the nth call of an operation.
+func faultOnce(what string, n int, injected fault) func(string) fault {
 	return func(does string) fault {
 		if does == what {
 			if n--; n == 0 {
-				return befalls
+				return injected
 			}
 		}
 		return none
 	}
 }
 
-// TestReplay_EnqueuesOnceAcrossKills kills one wherever it does something, and has
-// another go on.
+// TestReplay_EnqueuesOnceAcrossKills kills a process at each of its operations, and lets another
+// one continue.
 func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
-	for _, what := range []string{"hold", "walk", "read", "advance", "ask"} {
+	for _, what := range []string{"lease", "list", "read", "save", "enqueue"} {
 		for n := range 2 {
 			for _, f := range []fault{killed, killedAfter} {
 				inBubble(t, func(w *rig) {
@@ -40,7 +40,7 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 					w.wantCounts(j, 520, map[string]int64{})
 					w.wantEachEnqueuedOnce(520)
 					if took := j.EndedAt.Sub(j.CreatedAt); took > leaseDuration+10*time.Second {
-						t.Errorf("killed before %s %d it took %v", what, n, took)
+						t.Errorf("killed at %s %d: replay took %v", what, n, took)
 					}
 				})
 			}
@@ -48,8 +48,8 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	}
 }
 
-// TestReconcile_FindsLateEntries: who buried letters among those of a
-// chunk may write their entries while nobody knows what its process asked for.
+// TestReconcile_FindsLateEntries: workers may write index entries within a chunk's range before the
+// chunk is reconciled.
 func TestReconcile_FindsLateEntries(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		died := time.Now()
@@ -58,7 +58,7 @@ func TestReconcile_FindsLateEntries(t *testing.T) {
 		}
 		<-time.After(time.Minute)
 		p := w.process()
-		p.faultOf = faultOnce("ask", maxChunk/enqueueBatch, killedAfter)
+		p.faultOf = faultOnce("enqueue", maxChunk/enqueueBatch, killedAfter)
 		id := p.run().start(JobSpec{}).ID
 		<-p.ended
 		for n := range int64(30) {
@@ -70,19 +70,18 @@ func TestReconcile_FindsLateEntries(t *testing.T) {
 	})
 }
 
-// TestReplay_CountsOnceIfACommitIsUnknown: what was written is not known to who
-// wrote it.
+// TestReplay_CountsOnceIfACommitIsUnknown loses the response to a commit.
 func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 	for _, kind := range []store.JobKind{store.ReplayJob, store.PurgeJob} {
 		for n := range 6 {
 			inBubble(t, func(w *rig) {
-				w.deadLetter(idOf(0, 3000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
+				w.deadLetter(idOf(0, 3000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 				w.deadLetterMany(1300)
 				p := w.process()
-				p.faultOf = faultOnce("advance", n+1, lost)
+				p.faultOf = faultOnce("save", n+1, lost)
 				j := w.waitUntilDone(p.run().start(JobSpec{Kind: kind, Max: 1200}).ID)
 				if j.Done != 1200 {
-					t.Errorf("%s: without answer %d, %d are done, want 1200", kind, n, j.Done)
+					t.Errorf("%s: response %d lost: got %d done, want 1200", kind, n, j.Done)
 				}
 				if kind == store.ReplayJob {
 					w.wantEachEnqueuedOnce(1200)
@@ -92,8 +91,8 @@ func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 	}
 }
 
-// TestRun_ProcessLeasesItsOwnJobAgain keeps the database away until the lease is over,
-// so that the process takes on the job that it is at.
+// TestRun_ProcessLeasesItsOwnJobAgain keeps the database unreachable until the lease expires, so
+// that the process leases a job that it is still running.
 func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 	for away := 40 * time.Second; away < 2*time.Minute; away += 14 * time.Second {
 		inBubble(t, func(w *rig) {
@@ -101,7 +100,7 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 			p := w.process()
 			begins := time.Now().Add(3 * time.Second)
 			p.faultOf = func(what string) fault {
-				if since := time.Since(begins); what != "ask" && what != "read" && since > 0 && since < away {
+				if since := time.Since(begins); what != "enqueue" && what != "read" && since > 0 && since < away {
 					return refused
 				}
 				return none
@@ -110,7 +109,7 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 				for _, a := range all {
 					w.put(a, time.Now())
 				}
-				select { // it is slow enough for two to meet
+				select { // slow enough for two goroutines to overlap
 				case <-time.After(700 * time.Millisecond):
 				case <-ctx.Done():
 				}
@@ -122,17 +121,16 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 	}
 }
 
-// TestReplay_FrozenHolderEnqueuesNothing freezes a process in the middle of a chunk
-// for longer than its lease.
+// TestReplay_FrozenHolderEnqueuesNothing suspends a process in a chunk for longer than its lease.
 func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(400)
 		p := w.process()
-		var calls atomic.Int64 // it may go on with the job itself, beside what is frozen
+		var calls atomic.Int64 // the process may lease the job again beside its suspended goroutine
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			if calls.Add(1) == 3 {
 				<-time.After(2 * leaseDuration)
-				return make([]error, len(all)) // as far as it knows
+				return make([]error, len(all)) // the suspended goroutine sees success
 			}
 			for _, a := range all {
 				w.put(a, time.Now())
@@ -149,8 +147,8 @@ func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 	})
 }
 
-// TestRelease_WaitsForDeliveryAfterAFailure stops a process whose requests have
-// not arrived yet: they do when another could have asked for them once more.
+// TestRelease_WaitsForDeliveryAfterAFailure stops a process whose unacknowledged requests are
+// delivered late.
 func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		inBubble(t, func(w *rig) {
@@ -187,13 +185,13 @@ func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestStop_InAChunkBlocksOtherReplays kills a process in the middle of a
-// chunk, and stops its job before another goes on with it.
+// TestStop_InAChunkBlocksOtherReplays kills a process in a chunk, and stops its job before another
+// process leases it.
 func TestStop_InAChunkBlocksOtherReplays(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(400)
 		p := w.process()
-		p.faultOf = faultOnce("ask", 3, killed)
+		p.faultOf = faultOnce("enqueue", 3, killed)
 		id := p.run().start(JobSpec{}).ID
 		<-time.After(time.Second)
 		other := w.process().run()
@@ -201,11 +199,11 @@ func TestStop_InAChunkBlocksOtherReplays(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := other.StartJob(w.Context(), JobSpec{Kind: store.ReplayJob, Lane: schemas.Low, Filter: store.DeadLetterFilter{Source: theSource}}, "me"); !errors.Is(err, store.ErrReplayRunning) {
-			t.Errorf("another was ordered: %v", err)
+			t.Errorf("StartJob of another replay: got %v, want ErrReplayRunning", err)
 		}
 		<-time.After(leaseDuration)
 		if j := w.job(id); j.State != store.JobStopped || !j.ChunkStartedAt.IsZero() || j.Done != 100 {
-			t.Errorf("what it asked for is not known: %+v", j)
+			t.Errorf("chunk in flight was not reconciled: %+v", j)
 		}
 		w.wantCounts(w.waitUntilDone(other.start(JobSpec{}).ID), 300, map[string]int64{})
 		w.wantEachEnqueuedOnce(400)
@@ -218,7 +216,7 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 		p := w.process().run()
 		id := p.start(JobSpec{Rate: 10}).ID
 		<-time.After(20 * time.Second)
-		for range 2 { // who says it twice is told the same
+		for range 2 { // repeating the call is no error
 			if j, err := p.SetJobState(w.Context(), id, store.JobStopped, "me"); err != nil || j.State != store.JobStopped {
 				t.Fatal(j, err)
 			}
@@ -227,16 +225,16 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 		stopped := len(w.enqueued())
 		<-time.After(20 * time.Second)
 		if n := len(w.enqueued()); n != stopped || n < 150 || n > 250 {
-			t.Fatalf("%d were asked for until it stopped, then %d", stopped, n-stopped)
+			t.Fatalf("enqueued %d until the stop, then %d", stopped, n-stopped)
 		}
 		if j, err := p.SetJobState(w.Context(), id, store.JobRunning, "me"); err != nil || j.State != store.JobRunning {
 			t.Fatal(j, err)
 		}
 		<-time.After(5 * time.Second)
 		if n := len(w.enqueued()); n < stopped+30 {
-			t.Errorf("%d are asked for 5 s after it was resumed", n-stopped)
+			t.Errorf("enqueued %d within 5 s after the resumption", n-stopped)
 		}
-		// Who stops and resumes it at once, too: its holder may not have seen that it was.
+		// The same if the job is resumed before its holder has seen the stop.
 		for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
 			if _, err := p.SetJobState(w.Context(), id, to, "me"); err != nil {
 				t.Fatal(err)
@@ -246,14 +244,14 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 		w.wantEachEnqueuedOnce(1000)
 		for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
 			if _, err := p.SetJobState(w.Context(), id, to, "me"); !errors.Is(err, store.ErrJobNotFound) {
-				t.Errorf("a job that has ended was %s: %v", to, err)
+				t.Errorf("state of a done job set to %s: %v", to, err)
 			}
 		}
 	})
 }
 
-// TestResume_DuringLeaseRelease resumes one after its holder has seen that
-// it was stopped, and before that says so.
+// TestResume_DuringLeaseRelease resumes a job after its holder has read the stop and before it
+// releases the lease.
 func TestResume_DuringLeaseRelease(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(100)
@@ -261,7 +259,7 @@ func TestResume_DuringLeaseRelease(t *testing.T) {
 		other := w.process()
 		stopped := false
 		p.faultOf = func(what string) fault {
-			if what != "advance" || len(w.enqueued()) == 0 {
+			if what != "save" || len(w.enqueued()) == 0 {
 				return none
 			}
 			to := store.JobRunning
@@ -284,7 +282,7 @@ func TestResume_DuringLeaseRelease(t *testing.T) {
 	})
 }
 
-// TestRun_LeavesJobsOfUnknownSources: another would refuse all of its letters.
+// TestRun_LeavesJobsOfUnknownSources: this process would refuse all dead letters of such a job.
 func TestRun_LeavesJobsOfUnknownSources(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(10)
@@ -306,7 +304,7 @@ func TestRun_BlockedJobDelaysNoOther(t *testing.T) {
 		began := time.Now()
 		w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it waited %v", took)
+			t.Errorf("the other job took %v", took)
 		}
 		if j := w.waitUntilDone(slow.ID); j.Done != 1 {
 			t.Errorf("%+v", j)
@@ -314,7 +312,7 @@ func TestRun_BlockedJobDelaysNoOther(t *testing.T) {
 	})
 }
 
-// TestStartJob_WritesTheAudit with what they ordered, and how it ended.
+// TestStartJob_WritesTheAudit checks the entries of the start and the end of a job.
 func TestStartJob_WritesTheAudit(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(3)

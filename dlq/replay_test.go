@@ -33,7 +33,7 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 			r.DeadLetter.Headers = append(r.DeadLetter.Headers, schemas.Header{Key: schemas.TraceParent, Value: []byte(strings.Repeat("x", 99))})
 		})
 		w.deadLetter(idOf(0, 3), replayed(schemas.MaxReplays))
-		w.deadLetter(idOf(0, 4), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
+		w.deadLetter(idOf(0, 4), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 		w.deadLetter(idOf(0, 5), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = []byte("{") })
 		w.deadLetter(idOf(1, 6), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 }) // cut
 		w.deadLetter(idOf(1, 7), record(bad, nil))
@@ -41,7 +41,7 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 		w.deadLetter(idOf(1, 9), record(unknown, nil))
 		w.deadLetter(idOf(2, 10))
 		delete(w.records, idOf(2, 10))
-		w.deadLetter(idOf(2, 11), func(_ *store.DeadLetter, r *ReadResult) { // larger than any worker takes
+		w.deadLetter(idOf(2, 11), func(_ *store.DeadLetter, r *ReadResult) { // larger than workers accept
 			text := string(w.value(entity, map[string]string{"a": strings.Repeat("x", schemas.MaxRequestBytes/2)}))
 			r.DeadLetter.Value = []byte(strings.Replace(text, `"a":"`, `"a":"`+strings.Repeat("y", schemas.MaxRequestBytes), 1))
 		})
@@ -59,8 +59,8 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 				t.Errorf("%+v", r)
 			}
 		}
-		if j.Total != 11 { // all that were chosen, also those of which it is known that they stay open
-			t.Errorf("%d letters were chosen, want 11", j.Total)
+		if j.Total != 11 { // including those at the replay limit
+			t.Errorf("total: got %d, want 11", j.Total)
 		}
 		again := w.waitUntilDone(p.start(JobSpec{}).ID)
 		w.wantCounts(again, 0, j.Refused)
@@ -70,38 +70,38 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 
 func TestReplay_HonoursMax(t *testing.T) {
 	inBubble(t, func(w *rig) {
-		w.deadLetter(idOf(0, 5000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
+		w.deadLetter(idOf(0, 5000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 		w.deadLetterMany(1200)
 		p := w.process().run()
 		j := w.waitUntilDone(p.start(JobSpec{Max: 700}).ID)
 		w.wantCounts(j, 700, map[string]int64{})
 		w.wantEachEnqueuedOnce(700)
 		if j.Total != 700 {
-			t.Errorf("%d letters were chosen, want 700", j.Total)
+			t.Errorf("total: got %d, want 700", j.Total)
 		}
 		if j = w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob, Max: 100}).ID); j.Done != 100 || j.Total != 100 {
-			t.Errorf("%d of %d were purged, want 100", j.Done, j.Total)
+			t.Errorf("purged %d of %d, want 100", j.Done, j.Total)
 		}
 	})
 }
 
 func TestReplay_HonoursRate(t *testing.T) {
 	for name, test := range map[string]struct {
-		rate    float64
-		letters int64
-		most    int // in any stretch of almost a second, or of the time between two
+		rate  float64
+		count int64
+		max   int // requests in almost a second, or in one interval
 	}{
 		"fifty a second": {50, 400, 50}, "one in two seconds": {0.5, 20, 1}, "a part of one": {1.5, 20, 2}, "thousands": {700, 1100, 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *rig) {
-				w.deadLetterMany(test.letters)
+				w.deadLetterMany(test.count)
 				began := time.Now()
 				j := w.waitUntilDone(w.process().run().start(JobSpec{Rate: test.rate}).ID)
-				w.wantEachEnqueuedOnce(int(test.letters))
-				took, want := j.EndedAt.Sub(began), time.Duration(float64(test.letters)/test.rate*float64(time.Second))
+				w.wantEachEnqueuedOnce(int(test.count))
+				took, want := j.EndedAt.Sub(began), time.Duration(float64(test.count)/test.rate*float64(time.Second))
 				if took < want-2*time.Second || took > want+want/4+2*time.Second {
-					t.Errorf("%d letters took %v, want %v", test.letters, took, want)
+					t.Errorf("replay of %d took %v, want %v", test.count, took, want)
 				}
 				stretch := max(time.Second, time.Duration(float64(time.Second)/test.rate)) - time.Millisecond
 				for i := range w.requests {
@@ -111,7 +111,7 @@ func TestReplay_HonoursRate(t *testing.T) {
 							n++
 						}
 					}
-					if n > test.most {
+					if n > test.max {
 						w.Fatalf("%d requests within %v", n, stretch)
 					}
 				}
@@ -120,8 +120,8 @@ func TestReplay_HonoursRate(t *testing.T) {
 	}
 }
 
-// TestReplay_SkipsItsOwnDeadLetters: what it has asked for fails once more, at once; also
-// at a worker whose clock is behind.
+// TestReplay_SkipsItsOwnDeadLetters: requests of the replay are dead-lettered at once, also by a
+// worker whose clock is behind.
 func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(3)
@@ -145,14 +145,14 @@ func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 	})
 }
 
-// TestReplay_SkipsNothingAfterAFailedChunk has the door refuse some once, between
-// letters that stay open.
+// TestReplay_SkipsNothingAfterAFailedChunk lets Enqueue fail for some requests once, between dead
+// letters that are refused.
 func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		for offset := range int64(120) {
 			w.deadLetter(idOf(0, offset), func(_ *store.DeadLetter, r *ReadResult) {
 				if offset%10 == 3 {
-					r.Err = errors.New("no letter")
+					r.Err = errors.New("no dead letter")
 				}
 			})
 		}
@@ -166,7 +166,7 @@ func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 				if calls%2 == 1 && i%4 == 2 {
 					errs[i] = errUnavailable // refused
 				} else if w.put(a, time.Now()); calls%2 == 1 && i%4 == 3 {
-					errs[i] = errUnavailable // it has arrived all the same
+					errs[i] = errUnavailable // published, although Enqueue returns an error
 				}
 			}
 			return errs
@@ -177,7 +177,7 @@ func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 	})
 }
 
-// TestReplay_SplitsSlowChunks: as those that lie far apart.
+// TestReplay_SplitsSlowChunks: reading takes long, as for distant offsets.
 func TestReplay_SplitsSlowChunks(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(500)
@@ -192,7 +192,7 @@ func TestReplay_SplitsSlowChunks(t *testing.T) {
 	})
 }
 
-// TestJob_ErrorIsSetWhileBlocked keeps letters from being read for a minute.
+// TestJob_ErrorIsSetWhileBlocked lets reads fail for a minute.
 func TestJob_ErrorIsSetWhileBlocked(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(10)
@@ -207,10 +207,10 @@ func TestJob_ErrorIsSetWhileBlocked(t *testing.T) {
 		id := p.run().start(JobSpec{}).ID
 		<-time.After(10 * time.Second)
 		if j := w.job(id); !strings.Contains(j.Error, errUnavailable.Error()) {
-			t.Errorf("it waits because of %q", j.Error)
+			t.Errorf("error of the blocked job: got %q", j.Error)
 		}
 		if j := w.waitUntilDone(id); j.Error != "" || time.Now().Before(over) {
-			t.Errorf("it has ended, and waits because of %q", j.Error)
+			t.Errorf("error of the done job: got %q, want none", j.Error)
 		}
 		w.wantEachEnqueuedOnce(10)
 	})

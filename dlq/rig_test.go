@@ -26,8 +26,8 @@ import (
 
 const theSource = "nexon"
 
-// rig is what outlives processes: the database, the letters and the request topic. Tests
-// that let it run do so in a bubble of testing/synctest: hours cost nothing.
+// rig is what survives a process: the database, the dead-letter topic and the request topic. Tests
+// with processes run in a synctest bubble, where waiting takes no time.
 type rig struct {
 	*testing.T
 	db *sqlite.Store
@@ -36,7 +36,7 @@ type rig struct {
 	records   map[store.DeadLetterID]ReadResult
 	starts    map[int32]int64
 	requests  []request
-	readDelay time.Duration // of reading a letter
+	readDelay time.Duration // of reading a dead letter
 	processes []*process
 	started   int
 }
@@ -47,7 +47,7 @@ type request struct {
 	at time.Time
 }
 
-func newWorld(t *testing.T) *rig {
+func newRig(t *testing.T) *rig {
 	t.Helper()
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
@@ -57,11 +57,11 @@ func newWorld(t *testing.T) *rig {
 	return &rig{T: t, db: db, records: map[store.DeadLetterID]ReadResult{}, starts: map[int32]int64{}}
 }
 
-// inBubble plays a test in a world where time passes at once.
+// inBubble runs a test with a new rig in a synctest bubble.
 func inBubble(t *testing.T, test func(w *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newRig(t)
 		defer func() {
 			w.mu.Lock()
 			all := slices.Clone(w.processes)
@@ -78,7 +78,7 @@ func idOf(partition int32, offset int64) store.DeadLetterID {
 	return store.DeadLetterID{Topic: schemas.DeadLetterTopic(theSource), Partition: partition, Offset: offset}
 }
 
-// value is the record of a request for the key.
+// value returns the encoded request of an entity.
 func (w *rig) value(of schemas.Entity, params map[string]string) []byte {
 	w.Helper()
 	text, err := schemas.UpdateRequest{
@@ -90,8 +90,8 @@ func (w *rig) value(of schemas.Entity, params map[string]string) []byte {
 	return text
 }
 
-// deadLetter puts a letter on its topic and into the index, as it died just now; change makes it
-// what it is to be.
+// deadLetter adds a dead letter to the topic and the index, with the current time; change modifies
+// both first.
 func (w *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter, *ReadResult)) {
 	w.Helper()
 	of := schemas.Entity{Source: theSource, Facet: "character", Key: fmt.Sprintf("%d-%d", id.Partition, id.Offset)}
@@ -109,7 +109,7 @@ func (w *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter
 	w.records[id] = read
 }
 
-// deadLetterMany buries n letters in partition 0 and returns when none of them is young.
+// deadLetterMany adds n dead letters to partition 0, and waits until none of them is recent.
 func (w *rig) deadLetterMany(n int64) {
 	w.Helper()
 	for offset := range n {
@@ -118,7 +118,7 @@ func (w *rig) deadLetterMany(n int64) {
 	<-time.After(time.Minute)
 }
 
-// enqueued returns how often each letter was asked for.
+// enqueued returns how often each dead letter was enqueued.
 func (w *rig) enqueued() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,17 +129,18 @@ func (w *rig) enqueued() map[string]int {
 	return n
 }
 
-// wantEachEnqueuedOnce fails unless each of n letters of partition 0 was asked for, and that once.
+// wantEachEnqueuedOnce fails the test unless each of n dead letters of partition 0 was enqueued
+// exactly once.
 func (w *rig) wantEachEnqueuedOnce(n int) {
 	w.Helper()
-	asked := w.enqueued()
-	for of, times := range asked {
+	enqueued := w.enqueued()
+	for of, times := range enqueued {
 		if times != 1 {
-			w.Errorf("letter %s was asked for %d times", of, times)
+			w.Errorf("dead letter %s was enqueued %d times, want once", of, times)
 		}
 	}
-	if len(asked) != n {
-		w.Errorf("%d letters were asked for, want %d", len(asked), n)
+	if len(enqueued) != n {
+		w.Errorf("enqueued dead letters: got %d, want %d", len(enqueued), n)
 	}
 }
 
@@ -152,7 +153,7 @@ func (w *rig) job(id string) store.DLQJob {
 	return j
 }
 
-// waitUntilDone waits until a job has.
+// waitUntilDone waits until a job is done.
 func (w *rig) waitUntilDone(id string) store.DLQJob {
 	w.Helper()
 	for since := time.Now(); time.Since(since) < 24*time.Hour; <-time.After(time.Second) {
@@ -160,15 +161,16 @@ func (w *rig) waitUntilDone(id string) store.DLQJob {
 			return j
 		}
 	}
-	w.Fatalf("the job does not end: %+v", w.job(id))
+	w.Fatalf("job is not done after 24 h: %+v", w.job(id))
 	return store.DLQJob{}
 }
 
-// wantCounts fails unless the job ended with these counts, and the database says so too.
+// wantCounts fails the test unless the job has these counts, and the index has as many entries of
+// the job.
 func (w *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 	w.Helper()
 	if j.Done != done || !maps.Equal(j.Refused, refused) {
-		w.Errorf("%d are done and refused %v; want %d and %v", j.Done, j.Refused, done, refused)
+		w.Errorf("job: got %d done, refused %v, want %d and %v", j.Done, j.Refused, done, refused)
 	}
 	all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource, Handled: store.HandledDeadLetters}, store.DeadLetter{}, 100_000)
 	if err != nil {
@@ -181,45 +183,45 @@ func (w *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 		}
 	}
 	if n != done {
-		w.Errorf("%d letters are marked as handled by the job, want %d", n, done)
+		w.Errorf("index entries of the job: got %d, want %d", n, done)
 	}
 }
 
-// fault is what befalls a process as it does something.
+// fault is an injected fault of one operation.
 type fault int
 
 const (
-	none    fault = iota
-	refused       // nothing is done, and it is told so
-	lost          // it is done, but told that it was not
-	slow          // it takes longer than a chunk may
-	killed        // the process ends before
-	killedAfter
+	none        fault = iota
+	refused           // not executed; returns an error
+	lost              // executed; returns an error
+	slow              // executed after chunkTimeout
+	killed            // the process is killed before
+	killedAfter       // the process is killed after
 )
 
-var errUnavailable = errors.New("it is away")
+var errUnavailable = errors.New("unavailable")
 
-// process is one that works on jobs.
+// process is a process that runs jobs.
 type process struct {
 	*Queue
-	world *rig
+	rig   *rig
 	ctx   context.Context
 	stop  context.CancelFunc
 	ended chan struct{}
 	woken chan struct{}
-	// faultOf says what befalls it; nil: nothing does.
+	// faultOf returns the fault of an operation; nil: no faults.
 	faultOf func(what string) fault
-	// enqueueFunc does what Ask does instead, unless it is nil.
+	// enqueueFunc replaces Enqueue, unless it is nil.
 	enqueueFunc func(ctx context.Context, all []ReplayRequest) []error
 
 	mu   sync.Mutex
 	dead bool
 }
 
-// process returns one that does not run yet.
+// process returns a new process that is not running.
 func (w *rig) process() *process {
 	w.Helper()
-	p := &process{world: w, ended: make(chan struct{}), woken: make(chan struct{}, 1)}
+	p := &process{rig: w, ended: make(chan struct{}), woken: make(chan struct{}, 1)}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -233,7 +235,7 @@ func (w *rig) process() *process {
 	return p
 }
 
-// run has it work until it is stopped or killed, or the test ends.
+// run starts the process. It ends when it is stopped or killed, or when the test ends.
 func (p *process) run() *process {
 	go func() {
 		defer close(p.ended)
@@ -242,13 +244,13 @@ func (p *process) run() *process {
 	return p
 }
 
-// shutdown stops it in order.
+// shutdown stops the process and waits for it.
 func (p *process) shutdown() {
 	p.stop()
 	<-p.ended
 }
 
-// kill ends it at once: it does nothing any more.
+// kill ends the process at once: none of its operations has an effect any more.
 func (p *process) kill() {
 	p.mu.Lock()
 	p.dead = true
@@ -262,37 +264,37 @@ func (p *process) isDead() bool {
 	return p.dead
 }
 
-// withFault does something as the process, or what befalls it.
+// withFault runs an operation of the process with its fault.
 func withFault[T any](ctx context.Context, p *process, what string, f func() (T, error)) (T, error) {
 	var nothing T
 	if p.isDead() {
 		runtime.Goexit()
 	}
-	befalls := none
+	injected := none
 	if p.faultOf != nil {
-		befalls = p.faultOf(what)
+		injected = p.faultOf(what)
 	}
-	if befalls == refused {
+	if injected == refused {
 		return nothing, errUnavailable
 	}
-	if befalls == slow {
+	if injected == slow {
 		select {
 		case <-ctx.Done():
 			return nothing, ctx.Err()
 		case <-time.After(chunkTimeout + 10*time.Second):
 		}
 	}
-	if befalls == killed {
+	if injected == killed {
 		p.kill()
 	}
 	if p.isDead() {
 		runtime.Goexit()
 	}
 	is, err := f()
-	if befalls == lost {
+	if injected == lost {
 		return nothing, errUnavailable
 	}
-	if befalls == killedAfter {
+	if injected == killedAfter {
 		p.kill()
 	}
 	if p.isDead() {
@@ -301,15 +303,15 @@ func withFault[T any](ctx context.Context, p *process, what string, f func() (T,
 	return is, err
 }
 
-// fakeStore is the real one, as far as the process reaches it. What is interrupted there
-// would take the database in memory along.
+// fakeStore is the real store with faults. It does not cancel calls, because that would close the
+// connection of the database in memory.
 type fakeStore struct {
 	*sqlite.Store
 	p *process
 }
 
 func (s fakeStore) DeadLettersByOffset(ctx context.Context, f store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error) {
-	return withFault(ctx, s.p, "walk", func() ([]store.DeadLetter, error) { return s.Store.DeadLettersByOffset(ctx, f, behind, limit) })
+	return withFault(ctx, s.p, "list", func() ([]store.DeadLetter, error) { return s.Store.DeadLettersByOffset(ctx, f, behind, limit) })
 }
 
 func (s fakeStore) Job(ctx context.Context, id string) (store.DLQJob, error) {
@@ -317,7 +319,7 @@ func (s fakeStore) Job(ctx context.Context, id string) (store.DLQJob, error) {
 }
 
 func (s fakeStore) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (j store.DLQJob, ok bool, err error) {
-	j, err = withFault(ctx, s.p, "hold", func() (store.DLQJob, error) {
+	j, err = withFault(ctx, s.p, "lease", func() (store.DLQJob, error) {
 		var err error
 		j, ok, err = s.Store.LeaseJob(context.WithoutCancel(ctx), holder, sources, now, until)
 		return j, err
@@ -330,17 +332,17 @@ func (s fakeStore) NextLeaseEnd(ctx context.Context, sources []string) (time.Tim
 }
 
 func (s fakeStore) SaveJobProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID, h store.Disposition, e *store.AuditEntry) (store.JobState, error) {
-	return withFault(ctx, s.p, "advance", func() (store.JobState, error) { return s.Store.SaveJobProgress(ctx, j, handled, h, e) })
+	return withFault(ctx, s.p, "save", func() (store.JobState, error) { return s.Store.SaveJobProgress(ctx, j, handled, h, e) })
 }
 
-// fakeSource has the facet character, and takes all keys but one.
+// fakeSource has one facet, character, and accepts all keys without the prefix bad.
 type fakeSource struct{}
 
 func (fakeSource) HasFacet(name string) bool { return name == "character" }
 
 func (fakeSource) CheckKey(_, key string) error {
 	if strings.HasPrefix(key, "bad") {
-		return errors.New("there is no such key")
+		return errors.New("invalid key")
 	}
 	return nil
 }
@@ -349,7 +351,7 @@ type fakeTopics struct{ p *process }
 
 func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(store.DeadLetterID, ReadResult)) error {
 	_, err := withFault(ctx, m.p, "read", func() (any, error) {
-		w := m.p.world
+		w := m.p.rig
 		for _, id := range ids {
 			if !poll.Pause(ctx, w.readDelay) {
 				return nil, ctx.Err()
@@ -368,23 +370,23 @@ func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterI
 }
 
 func (m fakeTopics) EnqueuedByJob(ctx context.Context, _, job string, from, to time.Time) (map[string]bool, error) {
-	return withFault(ctx, m.p, "asked", func() (map[string]bool, error) {
-		w := m.p.world
+	return withFault(ctx, m.p, "enqueued", func() (map[string]bool, error) {
+		w := m.p.rig
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		asked := map[string]bool{}
+		enqueued := map[string]bool{}
 		for _, r := range w.requests {
 			if r.Mark.ID == job && !r.at.Before(from.Truncate(time.Millisecond)) && !r.at.After(to) {
-				asked[r.Mark.Of] = true
+				enqueued[r.Mark.Of] = true
 			}
 		}
-		return asked, nil
+		return enqueued, nil
 	})
 }
 
 func (m fakeTopics) Bounds(ctx context.Context, _ string) (map[int32]PartitionBounds, error) {
 	return withFault(ctx, m.p, "bounds", func() (map[int32]PartitionBounds, error) {
-		w := m.p.world
+		w := m.p.rig
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		bounds := map[int32]PartitionBounds{}
@@ -397,13 +399,13 @@ func (m fakeTopics) Bounds(ctx context.Context, _ string) (map[int32]PartitionBo
 }
 
 func (m fakeTopics) DeleteBefore(ctx context.Context, _ string, before map[int32]int64) (map[int32]int64, error) {
-	return withFault(ctx, m.p, "cut", func() (map[int32]int64, error) {
-		w := m.p.world
+	return withFault(ctx, m.p, "delete", func() (map[int32]int64, error) {
+		w := m.p.rig
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for id, r := range w.records {
 			if id.Offset < before[id.Partition] && time.Since(r.DeadLetter.Time) < minDeleteAge {
-				w.Errorf("%+v is deleted, and may have neighbours that have no entry yet", id)
+				w.Errorf("%+v was deleted before minDeleteAge; records before it may lack their entries", id)
 			}
 		}
 		for partition, offset := range before {
@@ -413,14 +415,14 @@ func (m fakeTopics) DeleteBefore(ctx context.Context, _ string, before map[int32
 	})
 }
 
-// put has a record on the request topic that was sent then.
+// put appends a record to the request topic with the given timestamp.
 func (w *rig) put(a ReplayRequest, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.requests = append(w.requests, request{a, at})
 }
 
-// Enqueue is the door of the process.
+// Enqueue implements Enqueuer.
 func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
 	if p.enqueueFunc != nil {
 		if p.isDead() {
@@ -428,9 +430,9 @@ func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
 		}
 		return p.enqueueFunc(ctx, all)
 	}
-	errs, err := withFault(ctx, p, "ask", func() ([]error, error) {
+	errs, err := withFault(ctx, p, "enqueue", func() ([]error, error) {
 		for _, a := range all {
-			p.world.put(a, time.Now())
+			p.rig.put(a, time.Now())
 		}
 		return make([]error, len(all)), nil
 	})
@@ -440,7 +442,7 @@ func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
 	return errs
 }
 
-// fakeNotifier rings at once.
+// fakeNotifier notifies at once.
 type fakeNotifier struct{ p *process }
 
 func (b fakeNotifier) Run(ctx context.Context, latest time.Duration, work func(context.Context, time.Time) (time.Time, error)) error {
@@ -463,9 +465,9 @@ func (b fakeNotifier) Run(ctx context.Context, latest time.Duration, work func(c
 
 func (b fakeNotifier) WakeAt(_ context.Context, at time.Time) {
 	time.AfterFunc(time.Until(at), func() {
-		b.p.world.mu.Lock()
-		all := slices.Clone(b.p.world.processes)
-		b.p.world.mu.Unlock()
+		b.p.rig.mu.Lock()
+		all := slices.Clone(b.p.rig.processes)
+		b.p.rig.mu.Unlock()
 		for _, p := range all {
 			fakeNotifier{p}.WakeLocal(at)
 		}
@@ -479,17 +481,17 @@ func (b fakeNotifier) WakeLocal(time.Time) {
 	}
 }
 
-// start orders a job in the test's name.
+// start creates a job.
 func (p *process) start(o JobSpec) store.DLQJob {
-	p.world.Helper()
+	p.rig.Helper()
 	o.Filter.Source = theSource
 	o.Kind = cmp.Or(o.Kind, store.ReplayJob)
 	if o.Kind == store.ReplayJob {
 		o.Lane = cmp.Or(o.Lane, schemas.Low)
 	}
-	j, err := p.StartJob(p.world.Context(), o, "me")
+	j, err := p.StartJob(p.rig.Context(), o, "me")
 	if err != nil {
-		p.world.Fatal(err)
+		p.rig.Fatal(err)
 	}
 	return j
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestRun_StopsDuringAReplay when that ends: it stops between two groups of
-// requests, nothing of it is in doubt, and another process goes on at once.
+// TestRun_StopsDuringAReplay: Run returns between two batches, no chunk is in flight, and another
+// process continues at once.
 func TestRun_StopsDuringAReplay(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(maxChunk)
@@ -29,7 +29,7 @@ func TestRun_StopsDuringAReplay(t *testing.T) {
 		began := time.Now()
 		<-p.run().ended
 		if took := time.Since(began); took > 7*time.Second {
-			t.Errorf("the process ended after %v", took)
+			t.Errorf("Run returned after %v", took)
 		}
 		if is := w.job(j.ID); is.Done != 2*enqueueBatch || !is.ChunkStartedAt.IsZero() || is.LeaseUntil.After(time.Now()) {
 			t.Errorf("%+v", is)
@@ -39,13 +39,13 @@ func TestRun_StopsDuringAReplay(t *testing.T) {
 		w.wantCounts(w.waitUntilDone(j.ID), maxChunk, nil)
 		w.wantEachEnqueuedOnce(maxChunk)
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("the other went on after %v", took)
+			t.Errorf("the other process continued after %v", took)
 		}
 	})
 }
 
-// TestRun_StopsWhileEnqueueHangs for longer than is documented, and what was being
-// asked for is looked for by whoever goes on.
+// TestRun_StopsWhileEnqueueHangs: Run returns within the documented time, and the next process
+// reconciles the chunk.
 func TestRun_StopsWhileEnqueueHangs(t *testing.T) {
 	inBubble(t, func(w *rig) {
 		w.deadLetterMany(maxChunk)
@@ -62,7 +62,7 @@ func TestRun_StopsWhileEnqueueHangs(t *testing.T) {
 		began := time.Now()
 		<-p.run().ended
 		if took := time.Since(began); took > shutdownGrace+time.Second {
-			t.Errorf("the process ended after %v", took)
+			t.Errorf("Run returned after %v", took)
 		}
 		w.process().run()
 		w.wantCounts(w.waitUntilDone(j.ID), maxChunk, nil)
