@@ -21,17 +21,18 @@
 // # Results of a write
 //
 // A Write carries the version of its fetch. A write with a lower version than the stored one
-// changes nothing:
+// changes nothing. The first matching row applies:
 //
 //	fetch result | stored state                              | Result
 //	-------------|-------------------------------------------|---------------
-//	any          | has a higher version                      | Superseded
+//	Content      | a higher version                          | Superseded
 //	Content      | same hash and extract version             | Touched
 //	Content      | content of another extract version        | Rewritten
-//	Content      | none, or another hash                     | Changed
-//	NotModified  | same hash and extract version             | Touched
-//	NotModified  | none, other hash, or other visibility     | BaseMissing
-//	Absence      | none, or a version that is not higher     | AbsenceStored
+//	Content      | no content, or another hash               | Changed
+//	NotModified  | same hash and extract version, visible    | Touched
+//	NotModified  | any other, or a higher version            | BaseMissing
+//	Absence      | a higher version                          | Superseded
+//	Absence      | any other                                 | AbsenceStored
 //
 // Example: a fetch with version 7 stores content with hash A (Changed). Version 8 fetches the same
 // bytes: only times and version are written (Touched). The result of version 6 arrives late
