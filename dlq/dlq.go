@@ -53,12 +53,13 @@ type JobSpec struct {
 
 // Plan is the expected result of a job, as a dry run.
 type Plan struct {
-	// Total counts the dead letters that match the filter. Count counts those that the job would
-	// handle. IfReadable counts further ones that a replay handles if this release can decode them.
+	// Total counts the dead letters that match the filter. Count is the number of dead letters that
+	// the job would handle. IfReadable is the number of further dead letters that a replay handles
+	// if this release can decode them.
 	Total      int64 `json:"total"`
 	Count      int64 `json:"count"`
 	IfReadable int64 `json:"ifReadable,omitempty"`
-	// Routes says per kind of dead letter what the job would do with it.
+	// Routes lists the expected treatment of each kind of dead letter.
 	Routes []Route `json:"routes"`
 	// More is set if Routes does not list every kind. The counts above include all kinds.
 	More bool `json:"more,omitempty"`
@@ -69,7 +70,7 @@ type Plan struct {
 	Groups []store.DeadLetterGroup `json:"-"`
 }
 
-// Route says what a job would do with the dead letters of one kind.
+// Route is the expected treatment of the dead letters of one kind.
 type Route struct {
 	Reason schemas.DeadLetterReason `json:"reason"`
 	Facet  string                   `json:"facet"`
@@ -77,7 +78,7 @@ type Route struct {
 	// Topic receives their requests; empty for a purge and for dead letters that stay open.
 	Topic string `json:"topic,omitempty"`
 	// IfReadable is set if the index does not show whether this release can decode the requests.
-	// Those that it can't decode stay open.
+	// Undecodable ones stay open.
 	IfReadable bool `json:"ifReadable,omitempty"`
 	// Refused is the reason for which they stay open; empty if they are handled.
 	Refused string `json:"refused,omitempty"`
@@ -89,8 +90,8 @@ const MaxGroups = 1000
 // maxJobs is how many jobs Jobs returns at most.
 const maxJobs = 100
 
-// Plan returns what a job would do. It reads only the index, which does not show whether Kafka
-// still has the records.
+// Plan returns the expected result of a job. It reads only the index; records may be missing from
+// Kafka.
 func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 	filter := spec.filterAt(time.Now())
 	groups, err := q.Groups(ctx, filter)

@@ -25,17 +25,17 @@
 //
 // # Invariants
 //
-//   - One process at a time processes a job: the holder of its lease. The position of the job and
-//     the outcomes of its dead letters are saved in one transaction (Store.SaveJobProgress). The
-//     clocks of the hosts must agree within half of maxDeliveryTime.
+//   - Only the holder of its lease runs a job. The position of the job and the outcomes of its dead
+//     letters are saved in one transaction (Store.SaveJobProgress). The clocks of the hosts must
+//     agree within half of maxDeliveryTime.
 //   - One replay per source runs at a time, because two could select the same dead letters. A
 //     stopped replay with a chunk in flight counts as running until the chunk is reconciled.
-//   - A job handles only dead letters from before its creation, and skips those that its own
-//     requests caused.
-//   - A replay enqueues each dead letter once. If ChunkStartedAt is set, the next lease holder
-//     first looks on the request topic which requests of the chunk were enqueued: each carries the
-//     job's ID and the position of its dead letter (schemas.ReplayMark). A holder enqueues nothing
-//     after chunkTimeout, so no request can follow that look-up.
+//   - A job handles only dead letters from before its creation. It skips dead letters of its own
+//     requests.
+//   - A replay enqueues each dead letter once. If ChunkStartedAt is set, the next lease holder first
+//     reconciles the chunk: it searches the request topic for the chunk's requests. Each request
+//     carries the job's ID and the position of its dead letter (schemas.ReplayMark). A holder
+//     enqueues nothing after chunkTimeout, so no request can appear after the search.
 //   - A purge may select a dead letter that a replay is enqueuing. Both count it as done; the
 //     index keeps the outcome that was saved first.
 //   - A dead letter that can't be enqueued stays open and is counted by its reason once. The job's
@@ -49,9 +49,9 @@
 //
 // A replay of 1,200 dead letters at 100 per second enqueues chunks of 100 and holds its lease for
 // 51 s from the start of each chunk (leaseDuration plus the chunk's interval of 1 s). Its process
-// is killed in the 8th chunk, after 50 requests. When the lease has expired, another process
-// leases the job. ChunkStartedAt is set, so it looks on the request topic, finds 50 requests of
+// is killed in the 8th chunk, after 50 requests. When the lease has expired, another process leases
+// the job. ChunkStartedAt is set, so the process searches the request topic, finds 50 requests of
 // the chunk, and saves their dead letters as replayed: 750 are done. The next chunk begins at the
-// unchanged position and holds the 50 that were not enqueued and the 50 after them. At the end
-// 1,200 are done and each was enqueued once.
+// unchanged position: the 50 remaining dead letters of the former chunk and the following 50. At
+// the end 1,200 are done and each was enqueued once.
 package dlq

@@ -126,7 +126,7 @@ func needsNoWorker(j store.DLQJob) bool {
 }
 
 // chunkSize returns how many dead letters the job's next chunk has at most: one second's share of
-// its rate, bounded by maxChunk and by what is left of its Max.
+// its rate, bounded by maxChunk and by the rest of its Max.
 func chunkSize(j store.DLQJob) int {
 	n := int64(maxChunk)
 	if j.Rate > 0 {

@@ -196,7 +196,7 @@ func heap() uint64 {
 }
 
 // TestEnqueuedByJob_FindsItsRecords, also after records of a producer whose clock is ahead, and
-// after its own clock was set back. Older records and those of other jobs are not returned.
+// after its own clock was set back. Older records and records of other jobs are not returned.
 func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {

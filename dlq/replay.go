@@ -34,8 +34,8 @@ type replayItem struct {
 	enqueued      bool
 }
 
-// replay enqueues the requests of the job's next chunk, or reconciles a chunk in flight. The steps
-// are those of the package documentation.
+// replay enqueues the requests of the job's next chunk, or reconciles a chunk in flight. The
+// package documentation lists the steps.
 func (q *Queue) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	if !j.ChunkStartedAt.IsZero() {
 		return q.reconcile(ctx, j)

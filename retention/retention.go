@@ -30,7 +30,7 @@ type Store interface {
 	// fetched before content, and absences that were checked before absence. done is set at the end
 	// of the facet; the next call starts again.
 	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
-	// DeleteOldStatuses examines the next limit statuses likewise. It deletes those of entities
+	// DeleteOldStatuses examines the next limit statuses likewise. It deletes statuses of entities
 	// without a snapshot that failed last before the given time.
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }

@@ -67,8 +67,8 @@ type DeadLetterFilter struct {
 	Offset      *int64                   `json:"offset,omitempty"`
 	// Handled is open, handled, replayed or purged.
 	Handled string `json:"handled,omitempty"`
-	// Visibilities limits the dead letters to those of every reader and of these visibilities; nil:
-	// no limit. It is a property of the client that lists them, so a job does not store it.
+	// Visibilities limits the result to dead letters of every reader and of these visibilities;
+	// nil: no limit. The limit belongs to the client that lists them; jobs do not store it.
 	Visibilities []string `json:"-"`
 }
 
@@ -168,15 +168,15 @@ type DeadLetterGroup struct {
 	Count int64     `json:"count"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// AtReplayLimit counts those that were replayed schemas.MaxReplays times and can't be replayed
-	// again.
+	// AtReplayLimit is the number of dead letters that were replayed schemas.MaxReplays times and
+	// can't be replayed again.
 	AtReplayLimit int64 `json:"atReplayLimit"`
 	// Totals counts the dead letters of all groups, including groups beyond the query's limit.
 	Totals DeadLetterCount `json:"-"`
 }
 
-// DeadLetterCount is a number of dead letters. AtReplayLimit counts those of them at the replay
-// limit, and Undecoded those below the limit whose record could not be decoded.
+// DeadLetterCount is a number of dead letters. AtReplayLimit of them are at the replay limit.
+// Undecoded of them are below it and have a record that could not be decoded.
 type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
 
 // SelectGroups returns the statement, and its arguments, that counts matching dead letters by

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// JobKind is what a job does with dead letters.
+// JobKind is the operation of a job: replay or purge.
 type JobKind string
 
 // Kinds of jobs.
@@ -44,8 +44,8 @@ type DLQJob struct {
 	Max   int64    `json:"max,omitempty"`
 	Note  string   `json:"note,omitempty"`
 	State JobState `json:"state"`
-	// Total is the number of dead letters that matched when the job was created. Done counts those
-	// that were handled, and Refused those that stay open, by reason.
+	// Total is the number of dead letters that matched when the job was created. Done is the number
+	// of handled dead letters. Refused counts dead letters that stay open, by reason.
 	Total   int64            `json:"total"`
 	Done    int64            `json:"done"`
 	Refused map[string]int64 `json:"refused"`

@@ -29,11 +29,11 @@ type RegisteredEntity struct {
 	Enabled bool
 	// Due is when the scheduler enqueues it next.
 	Due time.Time
-	// History is what the scheduler has observed.
+	// History is the scheduler's observations.
 	History History
 }
 
-// History is what the scheduler has observed of an entity. The scheduler's policy gives older
+// History is the scheduler's observations of an entity. The scheduler's policy gives older
 // observations less weight; the store only keeps the numbers.
 type History struct {
 	// ClaimedAt is the last due time. UpdatedAt is the snapshot's UpdatedAt at that time; a later
@@ -56,7 +56,7 @@ type Candidate struct {
 	Payload []byte
 }
 
-// Decision is what the scheduler decides for a Candidate.
+// Decision is the scheduler's decision for a Candidate.
 type Decision struct {
 	Due     time.Time // next due time; if it is not after now, the entity may be claimed again at once
 	Tier    Tier

@@ -270,7 +270,7 @@ func (f EntityFilter) FromWhere() (string, []any) {
 }
 
 // SetEnabled enables or disables matching entities in batches, and returns how many it changed.
-// With keys it changes those of the filter's source and facet only. list lists entities; flag
+// With keys it changes only these keys of the filter's source and facet. list lists entities; flag
 // writes the flags and returns how many rows it changed.
 func (f EntityFilter) SetEnabled(keys []string, enabled bool, batch int,
 	list func(f EntityFilter, after schemas.Entity, limit int) ([]RegisteredEntity, error),

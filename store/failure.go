@@ -39,8 +39,8 @@ type Status struct {
 	// Until is when the retry is due or its claim ends (Retrying), or when the hold ends (Failed).
 	// It is stored in microseconds, as are all times.
 	Until time.Time
-	// Lane, Params, CorrelationID, TraceParent and Replay are those of the failed request. The
-	// retry's request gets the same.
+	// Lane, Params, CorrelationID, TraceParent and Replay are copied from the failed request to the
+	// retry's request.
 	Lane                       schemas.Lane
 	Params                     map[string]string
 	CorrelationID, TraceParent string

@@ -74,8 +74,8 @@ const (
 	// DueOutboxEvents is the end of a query of the outbox as e. Arguments: source, time, limit.
 	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
-	// DeleteQuietTriggers deletes the waiting Quiet triggers that an entity caused, and those that
-	// would refresh it. Arguments: source, facet, key.
+	// DeleteQuietTriggers deletes the waiting Quiet triggers that an entity caused, and the
+	// triggers that would refresh it. Arguments: source, facet, key.
 	DeleteQuietTriggers = `DELETE FROM outbox WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
 
 	// SelectNextOutboxTime returns the earliest due time in microseconds, or no row. Argument:

@@ -11,7 +11,7 @@ import (
 // Hash is the SHA-256 of an entity's canonical content.
 type Hash [sha256.Size]byte
 
-// State is what is stored about an entity except its content.
+// State is the stored data of an entity except its content.
 type State struct {
 	Entity schemas.Entity
 	// Version is the version of the fetch that wrote the state last.

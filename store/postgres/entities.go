@@ -141,7 +141,7 @@ func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 }
 
 // EnableEntities enables or disables entities and returns how many it changed: all that match the
-// filter or, if keys is not nil, those keys of the filter's source and facet. Each entityBatch rows
+// filter or, if keys is not nil, these keys of the filter's source and facet. Each entityBatch rows
 // are one transaction.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {

@@ -21,9 +21,8 @@ type Migration struct {
 	Applied bool
 }
 
-// Migrate applies all migrations of this release and returns those that it applied. url must be a
-// direct connection, not PgBouncer in transaction mode: a session lock prevents concurrent
-// migrations.
+// Migrate applies all migrations of this release and returns them. url must be a direct connection,
+// not PgBouncer in transaction mode: a session lock prevents concurrent migrations.
 func Migrate(ctx context.Context, url string) ([]Migration, error) {
 	var applied []Migration
 	err := withProvider(url, func(p *goose.Provider) error {

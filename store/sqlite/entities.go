@@ -97,7 +97,7 @@ func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registere
 }
 
 // EnableEntities enables or disables entities and returns how many it changed: all that match the
-// filter or, if keys is not nil, those keys of the filter's source and facet.
+// filter or, if keys is not nil, these keys of the filter's source and facet.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)

@@ -20,7 +20,7 @@ type Entities interface {
 	// ObserveReads adds reads, and registers unknown entities.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
 	// EnableEntities returns how many entities it changed: all that match or, if keys is not nil,
-	// those keys of the filter's source and facet.
+	// these keys of the filter's source and facet.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
 	// PinEntities and UnpinEntities return how many entities they changed.
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
