@@ -194,11 +194,11 @@ func SortEntities(all []schemas.Entity) []schemas.Entity {
 	return slices.Compact(slices.SortedFunc(slices.Values(all), compareEntities))
 }
 
-func sorted[T any](all []T, of func(T) schemas.Entity, merge func(a, b T) T) []T {
-	all = slices.SortedStableFunc(slices.Values(all), func(a, b T) int { return compareEntities(of(a), of(b)) })
+func sorted[T any](all []T, entityOf func(T) schemas.Entity, merge func(a, b T) T) []T {
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b T) int { return compareEntities(entityOf(a), entityOf(b)) })
 	kept := all[:0]
 	for _, x := range all {
-		if n := len(kept); n > 0 && of(kept[n-1]) == of(x) {
+		if n := len(kept); n > 0 && entityOf(kept[n-1]) == entityOf(x) {
 			kept[n-1] = merge(kept[n-1], x)
 			continue
 		}
@@ -274,17 +274,17 @@ func (f EntityFilter) FromWhere() (string, []any) {
 // writes the flags and returns how many rows it changed.
 func (f EntityFilter) SetEnabled(keys []string, enabled bool, batch int,
 	list func(f EntityFilter, after schemas.Entity, limit int) ([]RegisteredEntity, error),
-	flag func(of []schemas.Entity) (int, error),
+	flag func(targets []schemas.Entity) (int, error),
 ) (int, error) {
 	if keys != nil {
 		if f.Source == "" || f.Facet == "" {
 			return 0, errors.New("keys need a source and a facet in the filter")
 		}
-		of := make([]schemas.Entity, len(keys))
+		targets := make([]schemas.Entity, len(keys))
 		for i, key := range keys {
-			of[i] = schemas.Entity{Source: f.Source, Facet: f.Facet, Key: key}
+			targets[i] = schemas.Entity{Source: f.Source, Facet: f.Facet, Key: key}
 		}
-		return flag(of)
+		return flag(targets)
 	}
 	other := !enabled
 	if f.Enabled != nil && *f.Enabled == enabled {
@@ -297,15 +297,15 @@ func (f EntityFilter) SetEnabled(keys []string, enabled bool, batch int,
 		if err != nil || len(page) == 0 {
 			return changed, err
 		}
-		of := make([]schemas.Entity, len(page))
+		targets := make([]schemas.Entity, len(page))
 		for i, r := range page {
-			of[i] = r.Entity
+			targets[i] = r.Entity
 		}
-		n, err := flag(of)
+		n, err := flag(targets)
 		changed += n
 		if err != nil {
 			return changed, err
 		}
-		after = of[len(of)-1]
+		after = targets[len(targets)-1]
 	}
 }

@@ -100,21 +100,21 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	of := make([]schemas.Entity, len(found))
+	keys := make([]schemas.Entity, len(found))
 	for i := range found {
 		c := &found[i]
-		of[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
+		keys[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
 	}
-	err = forEachEntity(ctx, tx, selectStates, of, func(one *store.State, scan func(...any) error) error {
+	err = forEachEntity(ctx, tx, selectStates, keys, func(one *store.State, scan func(...any) error) error {
 		return one.ScanState(scan)
 	}, func(i int, one store.State) {
-		one.Entity = of[i]
+		one.Entity = keys[i]
 		found[i].State = one
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = forEachEntity(ctx, tx, selectStatuses, of, func(one *store.Status, scan func(...any) error) error {
+	err = forEachEntity(ctx, tx, selectStatuses, keys, func(one *store.Status, scan func(...any) error) error {
 		return one.ScanStatus(scan)
 	}, func(i int, one store.Status) { found[i].Status = one })
 	if err != nil || content == nil {
@@ -125,17 +125,17 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 
 // addPayloads reads the payloads of candidates whose facet is wanted.
 func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
-	var of []schemas.Entity
+	var keys []schemas.Entity
 	var at []int
 	for i, c := range candidates {
 		if c.State.HasContent() && wanted(c.Entity.Facet) {
-			of, at = append(of, c.Entity), append(at, i)
+			keys, at = append(keys, c.Entity), append(at, i)
 		}
 	}
-	if len(of) == 0 {
+	if len(keys) == 0 {
 		return nil
 	}
-	return forEachEntity(ctx, tx, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
+	return forEachEntity(ctx, tx, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) { candidates[at[i]].Payload = found.Payload })
 }

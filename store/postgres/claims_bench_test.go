@@ -83,14 +83,14 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 		if err := rows.Err(); err != nil {
 			return err
 		}
-		var of entities
+		var cols entities
 		for _, c := range due {
-			of.add(c.Entity)
+			cols.add(c.Entity)
 		}
-		if err := explain("states", selectStates, of.sources, of.facets, of.keys); err != nil {
+		if err := explain("states", selectStates, cols.sources, cols.facets, cols.keys); err != nil {
 			return err
 		}
-		if err := explain("statuses", selectStatuses, of.sources, of.facets, of.keys); err != nil {
+		if err := explain("statuses", selectStatuses, cols.sources, cols.facets, cols.keys); err != nil {
 			return err
 		}
 		var c store.Claim

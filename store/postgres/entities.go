@@ -146,7 +146,7 @@ func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(of []schemas.Entity) (int, error) { return s.eachEntity(ctx, of, store.SetEntityEnabled, enabled) })
+	}, func(keys []schemas.Entity) (int, error) { return s.eachEntity(ctx, keys, store.SetEntityEnabled, enabled) })
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
@@ -155,28 +155,28 @@ func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, k
 
 // PinEntities pins entities to a tier and returns how many it changed. Each entityBatch rows are
 // one transaction.
-func (s *Store) PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error) {
-	n, err := s.eachEntity(ctx, of, store.PinEntity, int16(tier)) //nolint:gosec // there are three
+func (s *Store) PinEntities(ctx context.Context, keys []schemas.Entity, tier store.Tier) (int, error) {
+	n, err := s.eachEntity(ctx, keys, store.PinEntity, int16(tier)) //nolint:gosec // there are three
 	if err != nil {
-		return n, fmt.Errorf("pin %d entities: %w", len(of), err)
+		return n, fmt.Errorf("pin %d entities: %w", len(keys), err)
 	}
 	return n, nil
 }
 
 // UnpinEntities unpins entities, so that reads change their tier again, and returns how many were
 // pinned.
-func (s *Store) UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error) {
-	n, err := s.eachEntity(ctx, of, store.UnpinEntity)
+func (s *Store) UnpinEntities(ctx context.Context, keys []schemas.Entity) (int, error) {
+	n, err := s.eachEntity(ctx, keys, store.UnpinEntity)
 	if err != nil {
-		return n, fmt.Errorf("unpin %d entities: %w", len(of), err)
+		return n, fmt.Errorf("unpin %d entities: %w", len(keys), err)
 	}
 	return n, nil
 }
 
 // eachEntity runs a statement for each entity, entityBatch per round trip, and returns the number
 // of written rows.
-func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement string, args ...any) (written int, err error) {
-	for batch := range slices.Chunk(store.SortEntities(of), entityBatch) {
+func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement string, args ...any) (written int, err error) {
+	for batch := range slices.Chunk(store.SortEntities(keys), entityBatch) {
 		var b pgx.Batch // one transaction
 		n := 0
 		for _, e := range batch {
@@ -212,9 +212,9 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 
 // EntityParams returns the params that the entities are registered with, in the given order; nil
 // without any.
-func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
-	all := make([]map[string]string, len(of))
-	err := forEachEntity(ctx, s.pool, selectParams, of, func(found *map[string]string, scan func(...any) error) error {
+func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
+	all := make([]map[string]string, len(keys))
+	err := forEachEntity(ctx, s.pool, selectParams, keys, func(found *map[string]string, scan func(...any) error) error {
 		var text []byte
 		if err := scan(&text); err != nil {
 			return err
@@ -224,7 +224,7 @@ func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[st
 		return err
 	}, func(i int, found map[string]string) { all[i] = found })
 	if err != nil {
-		return nil, fmt.Errorf("read the params of %d entities: %w", len(of), err)
+		return nil, fmt.Errorf("read the params of %d entities: %w", len(keys), err)
 	}
 	return all, nil
 }
@@ -260,7 +260,7 @@ func (s *Store) count(ctx context.Context, filter store.EntityFilter, maxCost fl
 }
 
 // DeleteEntity unregisters an entity and reports whether it was registered. Its snapshot is kept.
-func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error) {
+func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)
 	if err != nil {
 		return false, fmt.Errorf("delete the entity %s: %w", e, err)

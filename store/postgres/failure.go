@@ -42,16 +42,16 @@ SELECT ` + store.StatusColumns + ` FROM due u ORDER BY u.next_retry_at`
 
 // Statuses returns the statuses of the entities in the given order. State is empty without one. It
 // needs one round trip.
-func (s *Store) Statuses(ctx context.Context, of []schemas.Entity) ([]store.Status, error) {
-	statuses := make([]store.Status, len(of))
-	for i, e := range of {
+func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.Status, error) {
+	statuses := make([]store.Status, len(keys))
+	for i, e := range keys {
 		statuses[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectStatuses, of, func(found *store.Status, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectStatuses, keys, func(found *store.Status, scan func(...any) error) error {
 		return found.ScanStatus(scan)
 	}, func(i int, found store.Status) { statuses[i] = found })
 	if err != nil {
-		return nil, fmt.Errorf("read %d statuses: %w", len(of), err)
+		return nil, fmt.Errorf("read %d statuses: %w", len(keys), err)
 	}
 	return statuses, nil
 }

@@ -113,8 +113,8 @@ func (r byRole) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	return r.worker.DeleteOutboxEvents(ctx, ids)
 }
 
-func (r byRole) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
-	return r.worker.EntityParams(ctx, of)
+func (r byRole) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
+	return r.worker.EntityParams(ctx, keys)
 }
 
 func (r byRole) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {

@@ -59,7 +59,7 @@ func plan(t testing.TB, s *Store, options, sql string, args ...any) string {
 }
 
 // keysOf returns the arguments for some hundred entities.
-func keysOf(t testing.TB, s *Store, n int) (of entities, moves *store.Decisions) {
+func keysOf(t testing.TB, s *Store, n int) (cols entities, moves *store.Decisions) {
 	t.Helper()
 	page, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)
 	if err != nil {
@@ -68,10 +68,10 @@ func keysOf(t testing.TB, s *Store, n int) (of entities, moves *store.Decisions)
 	var c store.Claim
 	var candidates []store.Candidate
 	for _, r := range page {
-		of.add(r.Entity)
+		cols.add(r.Entity)
 		candidates = append(candidates, store.Candidate{RegisteredEntity: r})
 	}
-	return of, c.Decide(candidates, func(c store.Candidate) store.Decision { return store.Decision{Due: c.Due, History: c.History} })
+	return cols, c.Decide(candidates, func(c store.Candidate) store.Decision { return store.Decision{Due: c.Due, History: c.History} })
 }
 
 // TestPlans_RegularStatementsUseIndexes checks the query plan of each statement of the scheduler,
@@ -91,7 +91,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	of, moves := keysOf(t, s, 1000)
+	cols, moves := keysOf(t, s, 1000)
 	all, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 1000)
 	if err != nil {
 		t.Fatal(err)
@@ -120,18 +120,18 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 		{"none due", "indexOnly", claimDueEntities, "entities_due", []any{"s", -1, 1000}},
 		{"due later", "indexOnly", store.SelectEntitiesDueAfter, "entities_due", []any{"s", 3_000_000, 1000}},
 		{"bring forward", "COSTS", store.BringForward, "entities_pkey", []any{"s", "f", "key-000000007", 5}},
-		{"states", "COSTS", selectStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
-		{"params", "indexOnly", selectParams, "entities_pkey", []any{of.sources, of.facets, of.keys}},
-		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys}},
+		{"states", "COSTS", selectStates, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
+		{"params", "indexOnly", selectParams, "entities_pkey", []any{cols.sources, cols.facets, cols.keys}},
+		{"statuses", "COSTS", selectStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys}},
 		{"touch", "indexOnly", touch, "snapshot_state_", []any{
-			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
+			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals,
 		}},
-		{"absent", "indexOnly", absent, "snapshot_payload_", []any{of.sources, of.facets, of.keys, c.versions, c.checked, c.visibilities, c.manuals}},
-		{"end failures", "indexOnly", deleteStatuses, "update_status_pkey", []any{of.sources, of.facets, of.keys, c.versions}},
-		{"lock states", "indexOnly", lockStates, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
-		{"hashes", "indexOnly", selectHashes, "snapshot_state_", []any{of.sources, of.facets, of.keys}},
+		{"absent", "indexOnly", absent, "snapshot_payload_", []any{cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.visibilities, c.manuals}},
+		{"end failures", "indexOnly", deleteStatuses, "update_status_pkey", []any{cols.sources, cols.facets, cols.keys, c.versions}},
+		{"lock states", "indexOnly", lockStates, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
+		{"hashes", "indexOnly", selectHashes, "snapshot_state_", []any{cols.sources, cols.facets, cols.keys}},
 		{"insert outbox events", "indexOnly", insertOutboxEvents, "Insert on outbox", []any{
-			of.sources, of.facets, of.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers, c.checked, quiets, c.checked,
+			cols.sources, cols.facets, cols.keys, c.versions, c.checked, c.hashes, c.hashes, tells, triggers, c.checked, quiets, c.checked,
 		}},
 		{"claim outbox events", "indexOnly", claimOutboxEvents, "outbox_due", []any{"s", 20_000, 1000, 30_000}},
 		{"claim without outbox events", "indexOnly", claimOutboxEvents, "outbox_due", []any{"s", -1, 1000, 30_000}},
@@ -261,11 +261,11 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 	if err != nil {
 		t.Fatal(err)
 	}
-	var of []schemas.Entity
+	var keys []schemas.Entity
 	var reads []store.EntityReads
 	var writes []store.Write
 	for _, r := range all {
-		of = append(of, r.Entity)
+		keys = append(keys, r.Entity)
 		reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: r.Due})
 		writes = append(writes, store.Write{
 			Entity: r.Entity, Version: 5, CheckedAt: time.UnixMicro(5),
@@ -277,7 +277,7 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 		"register": func() error { _, err := s.RegisterEntities(t.Context(), all); return err },
 		"reads":    func() error { return s.ObserveReads(t.Context(), reads, nil) },
 		"enable": func() error {
-			_, err := s.eachEntity(t.Context(), of, store.SetEntityEnabled, true)
+			_, err := s.eachEntity(t.Context(), keys, store.SetEntityEnabled, true)
 			return err
 		},
 		"write": func() error { _, err := s.Write(t.Context(), writes); return err },
@@ -293,8 +293,8 @@ WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' O
 			return s.DeleteOutboxEvents(t.Context(), ids)
 		},
 		"next outbox time": func() error { _, err := s.NextOutboxTime(t.Context(), "s"); return err },
-		"states":           func() error { _, err := s.States(t.Context(), of); return err },
-		"statuses":         func() error { _, err := s.Statuses(t.Context(), of); return err },
+		"states":           func() error { _, err := s.States(t.Context(), keys); return err },
+		"statuses":         func() error { _, err := s.Statuses(t.Context(), keys); return err },
 		"next":             func() error { _, err := s.NextEntityTime(t.Context(), "s"); return err },
 		"expired": func() error {
 			_, _, err := s.DeleteExpired(t.Context(), "s", "f", time.UnixMicro(0), time.UnixMicro(0), 1000)

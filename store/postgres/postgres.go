@@ -77,38 +77,38 @@ LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
 
 // GetAll returns the snapshots of the entities in the given order. Version is 0 if nothing is
 // stored. It needs one round trip.
-func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
-	snapshots := make([]store.Snapshot, len(of))
-	for i, e := range of {
+func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snapshot, error) {
+	snapshots := make([]store.Snapshot, len(keys))
+	for i, e := range keys {
 		snapshots[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) {
-		found.Entity = of[i]
+		found.Entity = keys[i]
 		snapshots[i] = found
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read %d snapshots: %w", len(of), err)
+		return nil, fmt.Errorf("read %d snapshots: %w", len(keys), err)
 	}
 	return snapshots, nil
 }
 
 // States returns the states of the entities in the given order. Version is 0 if nothing is stored.
 // It needs one round trip.
-func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State, error) {
-	states := make([]store.State, len(of))
-	for i, e := range of {
+func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.State, error) {
+	states := make([]store.State, len(keys))
+	for i, e := range keys {
 		states[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectStates, of, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectStates, keys, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
-		found.Entity = of[i]
+		found.Entity = keys[i]
 		states[i] = found
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read %d states: %w", len(of), err)
+		return nil, fmt.Errorf("read %d states: %w", len(keys), err)
 	}
 	return states, nil
 }
@@ -128,11 +128,11 @@ type querier interface {
 // forEachEntity runs a query with the entities as arguments. The first column of its rows is the
 // entity's position, counted from 1; scan reads the other columns, and place receives the result
 // for the position.
-func forEachEntity[T any](ctx context.Context, db querier, query string, of []schemas.Entity,
+func forEachEntity[T any](ctx context.Context, db querier, query string, keys []schemas.Entity,
 	scan func(found *T, scan func(...any) error) error, place func(i int, found T),
 ) error {
 	var a entities
-	for _, e := range of {
+	for _, e := range keys {
 		a.add(e)
 	}
 	rows, err := db.Query(ctx, query, a.sources, a.facets, a.keys)
@@ -170,19 +170,19 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 }
 
 // DeleteSnapshot deletes the snapshot, the status, the registration and the waiting Quiet triggers
-// of an entity, and writes the audit entry, in one transaction. was is false if nothing was stored;
+// of an entity, and writes the audit entry, in one transaction. existed is false if nothing was stored;
 // then no entry is written. Dead letters and other outbox events are kept. A fetch in flight may
 // store the entity again.
-func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error) {
+func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		for _, statement := range store.DeleteSnapshot {
 			tag, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key)
 			if err != nil {
 				return err
 			}
-			was = was || tag.RowsAffected() > 0
+			existed = existed || tag.RowsAffected() > 0
 		}
-		if !was {
+		if !existed {
 			return nil
 		}
 		_, err := tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
@@ -191,7 +191,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 	if err != nil {
 		return false, fmt.Errorf("delete everything of %s: %w", e, classifyError(err))
 	}
-	return was, nil
+	return existed, nil
 }
 
 // entities are the key columns of entities, as arguments of unnest.

@@ -186,8 +186,8 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
-	if was, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); was || err == nil || !strings.Contains(err.Error(), "delete everything of s/f/") {
-		t.Errorf("%v, %v", was, err)
+	if existed, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); existed || err == nil || !strings.Contains(err.Error(), "delete everything of s/f/") {
+		t.Errorf("%v, %v", existed, err)
 	}
 	if got, err := s.Get(t.Context(), w[0].Entity); err != nil || len(got.Payload) == 0 {
 		t.Errorf("%+v, %v", got.State, err)
@@ -258,12 +258,12 @@ func TestPlans_ManyEntitiesUseTheKey(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), "ANALYSE"); err != nil {
 		t.Fatal(err)
 	}
-	var of entities
+	var cols entities
 	for _, w := range benchWrites(500, 5, 1) {
-		of.add(w.Entity)
+		cols.add(w.Entity)
 	}
 	for _, sql := range []string{selectStates, selectSnapshots} {
-		rows, err := s.pool.Query(t.Context(), "EXPLAIN "+sql, of.sources, of.facets, of.keys)
+		rows, err := s.pool.Query(t.Context(), "EXPLAIN "+sql, cols.sources, cols.facets, cols.keys)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -101,7 +101,7 @@ func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registere
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(of []schemas.Entity) (int, error) { return s.eachEntity(ctx, of, store.SetEntityEnabled, enabled) })
+	}, func(keys []schemas.Entity) (int, error) { return s.eachEntity(ctx, keys, store.SetEntityEnabled, enabled) })
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
@@ -109,29 +109,29 @@ func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, k
 }
 
 // PinEntities pins entities to a tier and returns how many it changed.
-func (s *Store) PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error) {
-	n, err := s.eachEntity(ctx, of, store.PinEntity, int64(tier))
+func (s *Store) PinEntities(ctx context.Context, keys []schemas.Entity, tier store.Tier) (int, error) {
+	n, err := s.eachEntity(ctx, keys, store.PinEntity, int64(tier))
 	if err != nil {
-		return 0, fmt.Errorf("pin %d entities: %w", len(of), err)
+		return 0, fmt.Errorf("pin %d entities: %w", len(keys), err)
 	}
 	return n, nil
 }
 
 // UnpinEntities unpins entities, so that reads change their tier again, and returns how many were
 // pinned.
-func (s *Store) UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error) {
-	n, err := s.eachEntity(ctx, of, store.UnpinEntity)
+func (s *Store) UnpinEntities(ctx context.Context, keys []schemas.Entity) (int, error) {
+	n, err := s.eachEntity(ctx, keys, store.UnpinEntity)
 	if err != nil {
-		return 0, fmt.Errorf("unpin %d entities: %w", len(of), err)
+		return 0, fmt.Errorf("unpin %d entities: %w", len(keys), err)
 	}
 	return n, nil
 }
 
 // eachEntity runs a statement for each entity in one transaction, and returns the number of written
 // rows.
-func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement string, args ...any) (written int, err error) {
+func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement string, args ...any) (written int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, e := range store.SortEntities(of) {
+		for _, e := range store.SortEntities(keys) {
 			did, err := wroteRow(tx.ExecContext(ctx, statement, append([]any{e.Source, e.Facet, e.Key}, args...)...))
 			if err != nil {
 				return err
@@ -181,9 +181,9 @@ func selectEntities(ctx context.Context, db interface {
 
 // EntityParams returns the params that the entities are registered with, in the given order; nil
 // without any.
-func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
-	all := make([]map[string]string, len(of))
-	for i, e := range of {
+func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
+	all := make([]map[string]string, len(keys))
+	for i, e := range keys {
 		var text []byte
 		err := s.db.QueryRowContext(ctx, `SELECT params FROM entities WHERE source = $1 AND facet = $2 AND key = $3`, e.Source, e.Facet, e.Key).Scan(&text)
 		if err == nil {
@@ -206,11 +206,11 @@ func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n
 }
 
 // DeleteEntity unregisters an entity and reports whether it was registered. Its snapshot is kept.
-func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error) {
-	if was, err = wroteRow(s.db.ExecContext(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)); err != nil {
+func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error) {
+	if existed, err = wroteRow(s.db.ExecContext(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)); err != nil {
 		return false, fmt.Errorf("delete the entity %s: %w", e, err)
 	}
-	return was, nil
+	return existed, nil
 }
 
 // DeleteExpired deletes snapshots of a facet that were fetched before content, and absences that

@@ -117,9 +117,9 @@ func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.
 
 // GetAll returns the snapshots of the entities in the given order. Version is 0 if nothing is
 // stored.
-func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
-	snapshots := make([]store.Snapshot, len(of))
-	for i, e := range of {
+func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snapshot, error) {
+	snapshots := make([]store.Snapshot, len(keys))
+	for i, e := range keys {
 		var err error
 		if snapshots[i], err = s.Get(ctx, e); errors.Is(err, store.ErrNotFound) {
 			snapshots[i].Entity = e
@@ -143,19 +143,19 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 }
 
 // DeleteSnapshot deletes the snapshot, the status, the registration and the waiting Quiet triggers
-// of an entity, and writes the audit entry, in one transaction. was is false if nothing was stored;
+// of an entity, and writes the audit entry, in one transaction. existed is false if nothing was stored;
 // then no entry is written. Dead letters and other outbox events are kept. A fetch in flight may
 // store the entity again.
-func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error) {
+func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, statement := range store.DeleteSnapshot {
 			deleted, err := wroteRow(tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key))
 			if err != nil {
 				return err
 			}
-			was = was || deleted
+			existed = existed || deleted
 		}
-		if !was {
+		if !existed {
 			return nil
 		}
 		_, err := tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
@@ -164,7 +164,7 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 	if err != nil {
 		return false, fmt.Errorf("delete everything of %s: %w", e, err)
 	}
-	return was, nil
+	return existed, nil
 }
 
 func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {

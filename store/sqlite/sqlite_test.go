@@ -103,8 +103,8 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 	if _, err := s.db.ExecContext(t.Context(), "DROP TABLE audit"); err != nil {
 		t.Fatal(err)
 	}
-	if was, err := s.DeleteSnapshot(t.Context(), w.Entity, store.AuditEntry{}); was || err == nil {
-		t.Error(was, err)
+	if existed, err := s.DeleteSnapshot(t.Context(), w.Entity, store.AuditEntry{}); existed || err == nil {
+		t.Error(existed, err)
 	}
 	if got, err := s.Get(t.Context(), w.Entity); err != nil || len(got.Payload) == 0 {
 		t.Errorf("%+v, %v", got.State, err)

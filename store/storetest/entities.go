@@ -30,7 +30,7 @@ type Entities interface {
 	// CountEntities may return an estimate; exact is then false.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
 	// DeleteEntity reports whether the entity was registered. Its snapshot is kept.
-	DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error)
+	DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error)
 	// ClaimEntities stores due times and the claim in one transaction.
 	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
 	// FinishClaim deletes the claim, if it exists.

@@ -31,8 +31,8 @@ type Store interface {
 	// Delete deletes the snapshot and the status of an entity, if they exist.
 	Delete(ctx context.Context, e schemas.Entity) error
 	// DeleteSnapshot deletes everything of an entity except dead letters and outbox events, and
-	// writes the audit entry, in one transaction. was reports whether anything was stored.
-	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error)
+	// writes the audit entry, in one transaction. existed reports whether anything was stored.
+	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error)
 	Ping(ctx context.Context) error
 	// Setting returns the override of a source; Revision is 0 if it never had one.
 	Setting(ctx context.Context, source string) (store.Setting, error)
