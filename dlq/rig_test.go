@@ -58,19 +58,19 @@ func newRig(t *testing.T) *rig {
 }
 
 // inBubble runs a test with a new rig in a synctest bubble.
-func inBubble(t *testing.T, test func(w *rig)) {
+func inBubble(t *testing.T, test func(g *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newRig(t)
+		g := newRig(t)
 		defer func() {
-			w.mu.Lock()
-			all := slices.Clone(w.processes)
-			w.mu.Unlock()
+			g.mu.Lock()
+			all := slices.Clone(g.processes)
+			g.mu.Unlock()
 			for _, p := range all {
 				p.stop()
 			}
 		}()
-		test(w)
+		test(g)
 	})
 }
 
@@ -79,51 +79,51 @@ func idOf(partition int32, offset int64) store.DeadLetterID {
 }
 
 // value returns the encoded request of an entity.
-func (w *rig) value(of schemas.Entity, params map[string]string) []byte {
-	w.Helper()
+func (g *rig) value(of schemas.Entity, params map[string]string) []byte {
+	g.Helper()
 	text, err := schemas.UpdateRequest{
 		EventID: "e", Entity: of, Params: params, Lane: schemas.High, Reason: schemas.UserRequest, RequestedAt: time.Now(), CorrelationID: "c-" + of.Key,
 	}.Encode()
 	if err != nil {
-		w.Fatal(err)
+		g.Fatal(err)
 	}
 	return text
 }
 
 // deadLetter adds a dead letter to the topic and the index, with the current time; change modifies
 // both first.
-func (w *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter, *ReadResult)) {
-	w.Helper()
+func (g *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter, *ReadResult)) {
+	g.Helper()
 	of := schemas.Entity{Source: theSource, Facet: "character", Key: fmt.Sprintf("%d-%d", id.Partition, id.Offset)}
-	read := ReadResult{DeadLetter: schemas.DeadLetter{Value: w.value(of, nil), Reason: schemas.Upstream5xx, Time: time.Now()}}
+	read := ReadResult{DeadLetter: schemas.DeadLetter{Value: g.value(of, nil), Reason: schemas.Upstream5xx, Time: time.Now()}}
 	l := store.DeadLetter{DeadLetterID: id, Entity: of, Reason: schemas.Upstream5xx, Error: "it failed", Fingerprint: "f", At: time.Now()}
 	for _, c := range change {
 		c(&l, &read)
 	}
 	l.Replays = read.DeadLetter.Replay().Count
-	if err := w.db.WriteFailure(w.Context(), store.Status{}, &l); err != nil {
-		w.Fatal(err)
+	if err := g.db.WriteFailure(g.Context(), store.Status{}, &l); err != nil {
+		g.Fatal(err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.records[id] = read
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.records[id] = read
 }
 
 // deadLetterMany adds n dead letters to partition 0, and waits until none of them is recent.
-func (w *rig) deadLetterMany(n int64) {
-	w.Helper()
+func (g *rig) deadLetterMany(n int64) {
+	g.Helper()
 	for offset := range n {
-		w.deadLetter(idOf(0, offset))
+		g.deadLetter(idOf(0, offset))
 	}
 	<-time.After(time.Minute)
 }
 
 // enqueued returns how often each dead letter was enqueued.
-func (w *rig) enqueued() map[string]int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+func (g *rig) enqueued() map[string]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	n := map[string]int{}
-	for _, r := range w.requests {
+	for _, r := range g.requests {
 		n[r.Mark.Of]++
 	}
 	return n
@@ -131,50 +131,50 @@ func (w *rig) enqueued() map[string]int {
 
 // wantEachEnqueuedOnce fails the test unless each of n dead letters of partition 0 was enqueued
 // exactly once.
-func (w *rig) wantEachEnqueuedOnce(n int) {
-	w.Helper()
-	enqueued := w.enqueued()
+func (g *rig) wantEachEnqueuedOnce(n int) {
+	g.Helper()
+	enqueued := g.enqueued()
 	for of, times := range enqueued {
 		if times != 1 {
-			w.Errorf("dead letter %s was enqueued %d times, want once", of, times)
+			g.Errorf("dead letter %s was enqueued %d times, want once", of, times)
 		}
 	}
 	if len(enqueued) != n {
-		w.Errorf("enqueued dead letters: got %d, want %d", len(enqueued), n)
+		g.Errorf("enqueued dead letters: got %d, want %d", len(enqueued), n)
 	}
 }
 
-func (w *rig) job(id string) store.DLQJob {
-	w.Helper()
-	j, err := w.db.Job(w.Context(), id)
+func (g *rig) job(id string) store.DLQJob {
+	g.Helper()
+	j, err := g.db.Job(g.Context(), id)
 	if err != nil {
-		w.Fatal(err)
+		g.Fatal(err)
 	}
 	return j
 }
 
 // waitUntilDone waits until a job is done.
-func (w *rig) waitUntilDone(id string) store.DLQJob {
-	w.Helper()
+func (g *rig) waitUntilDone(id string) store.DLQJob {
+	g.Helper()
 	for since := time.Now(); time.Since(since) < 24*time.Hour; <-time.After(time.Second) {
-		if j := w.job(id); j.State == store.JobDone {
+		if j := g.job(id); j.State == store.JobDone {
 			return j
 		}
 	}
-	w.Fatalf("job is not done after 24 h: %+v", w.job(id))
+	g.Fatalf("job is not done after 24 h: %+v", g.job(id))
 	return store.DLQJob{}
 }
 
 // wantCounts fails the test unless the job has these counts, and the index has as many entries of
 // the job.
-func (w *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
-	w.Helper()
+func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
+	g.Helper()
 	if j.Done != done || !maps.Equal(j.Refused, refused) {
-		w.Errorf("job: got %d done, refused %v, want %d and %v", j.Done, j.Refused, done, refused)
+		g.Errorf("job: got %d done, refused %v, want %d and %v", j.Done, j.Refused, done, refused)
 	}
-	all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource, Handled: store.HandledDeadLetters}, store.DeadLetter{}, 100_000)
+	all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource, Handled: store.HandledDeadLetters}, store.DeadLetter{}, 100_000)
 	if err != nil {
-		w.Fatal(err)
+		g.Fatal(err)
 	}
 	n := int64(0)
 	for _, l := range all {
@@ -183,7 +183,7 @@ func (w *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 		}
 	}
 	if n != done {
-		w.Errorf("index entries of the job: got %d, want %d", n, done)
+		g.Errorf("index entries of the job: got %d, want %d", n, done)
 	}
 }
 
@@ -219,17 +219,17 @@ type process struct {
 }
 
 // process returns a new process that is not running.
-func (w *rig) process() *process {
-	w.Helper()
-	p := &process{rig: w, ended: make(chan struct{}), woken: make(chan struct{}, 1)}
+func (g *rig) process() *process {
+	g.Helper()
+	p := &process{rig: g, ended: make(chan struct{}), woken: make(chan struct{}, 1)}
 	p.ctx, p.stop = context.WithCancel(context.Background())
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.started++
-	w.processes = append(w.processes, p)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.started++
+	g.processes = append(g.processes, p)
 	p.Queue = New(Deps{
-		Store: fakeStore{w.db, p}, Topics: fakeTopics{p}, Enqueuer: p, Notifier: fakeNotifier{p}, Sources: map[string]Source{theSource: fakeSource{}},
-		Process: fmt.Sprint("process-", w.started), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
+		Store: fakeStore{g.db, p}, Topics: fakeTopics{p}, Enqueuer: p, Notifier: fakeNotifier{p}, Sources: map[string]Source{theSource: fakeSource{}},
+		Process: fmt.Sprint("process-", g.started), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(),
 	})
 	return p
@@ -290,7 +290,7 @@ func withFault[T any](ctx context.Context, p *process, what string, f func() (T,
 	if p.isDead() {
 		runtime.Goexit()
 	}
-	is, err := f()
+	stored, err := f()
 	if injected == lost {
 		return nothing, errUnavailable
 	}
@@ -300,7 +300,7 @@ func withFault[T any](ctx context.Context, p *process, what string, f func() (T,
 	if p.isDead() {
 		runtime.Goexit()
 	}
-	return is, err
+	return stored, err
 }
 
 // fakeStore is the real store with faults. It does not cancel calls, because that would close the
@@ -351,15 +351,15 @@ type fakeTopics struct{ p *process }
 
 func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(store.DeadLetterID, ReadResult)) error {
 	_, err := withFault(ctx, m.p, "read", func() (any, error) {
-		w := m.p.rig
+		g := m.p.rig
 		for _, id := range ids {
-			if !poll.Pause(ctx, w.readDelay) {
+			if !poll.Pause(ctx, g.readDelay) {
 				return nil, ctx.Err()
 			}
-			w.mu.Lock()
-			r, there := w.records[id]
-			there = there && id.Offset >= w.starts[id.Partition]
-			w.mu.Unlock()
+			g.mu.Lock()
+			r, there := g.records[id]
+			there = there && id.Offset >= g.starts[id.Partition]
+			g.mu.Unlock()
 			if there {
 				found(id, r)
 			}
@@ -371,11 +371,11 @@ func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterI
 
 func (m fakeTopics) EnqueuedByJob(ctx context.Context, _, job string, from, to time.Time) (map[string]bool, error) {
 	return withFault(ctx, m.p, "enqueued", func() (map[string]bool, error) {
-		w := m.p.rig
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		g := m.p.rig
+		g.mu.Lock()
+		defer g.mu.Unlock()
 		enqueued := map[string]bool{}
-		for _, r := range w.requests {
+		for _, r := range g.requests {
 			if r.Mark.ID == job && !r.at.Before(from.Truncate(time.Millisecond)) && !r.at.After(to) {
 				enqueued[r.Mark.Of] = true
 			}
@@ -386,13 +386,13 @@ func (m fakeTopics) EnqueuedByJob(ctx context.Context, _, job string, from, to t
 
 func (m fakeTopics) Bounds(ctx context.Context, _ string) (map[int32]PartitionBounds, error) {
 	return withFault(ctx, m.p, "bounds", func() (map[int32]PartitionBounds, error) {
-		w := m.p.rig
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		g := m.p.rig
+		g.mu.Lock()
+		defer g.mu.Unlock()
 		bounds := map[int32]PartitionBounds{}
-		for id := range w.records {
+		for id := range g.records {
 			b := bounds[id.Partition]
-			bounds[id.Partition] = PartitionBounds{w.starts[id.Partition], max(b.End, id.Offset+1)}
+			bounds[id.Partition] = PartitionBounds{g.starts[id.Partition], max(b.End, id.Offset+1)}
 		}
 		return bounds, nil
 	})
@@ -400,26 +400,26 @@ func (m fakeTopics) Bounds(ctx context.Context, _ string) (map[int32]PartitionBo
 
 func (m fakeTopics) DeleteBefore(ctx context.Context, _ string, before map[int32]int64) (map[int32]int64, error) {
 	return withFault(ctx, m.p, "delete", func() (map[int32]int64, error) {
-		w := m.p.rig
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for id, r := range w.records {
+		g := m.p.rig
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for id, r := range g.records {
 			if id.Offset < before[id.Partition] && time.Since(r.DeadLetter.Time) < minDeleteAge {
-				w.Errorf("%+v was deleted before minDeleteAge; records before it may lack their entries", id)
+				g.Errorf("%+v was deleted before minDeleteAge; records before it may lack their entries", id)
 			}
 		}
 		for partition, offset := range before {
-			w.starts[partition] = max(w.starts[partition], offset)
+			g.starts[partition] = max(g.starts[partition], offset)
 		}
-		return maps.Clone(w.starts), nil
+		return maps.Clone(g.starts), nil
 	})
 }
 
 // put appends a record to the request topic with the given timestamp.
-func (w *rig) put(a ReplayRequest, at time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.requests = append(w.requests, request{a, at})
+func (g *rig) put(a ReplayRequest, at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.requests = append(g.requests, request{a, at})
 }
 
 // Enqueue implements Enqueuer.

@@ -114,10 +114,10 @@ func (o *torture) keepTwoProcesses(id string) {
 }
 
 // switchJob changes the state of a job through another process.
-func (w *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
-	other := w.process()
+func (g *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
+	other := g.process()
 	defer other.kill()
-	return other.SetJobState(w.Context(), id, to, "me")
+	return other.SetJobState(g.Context(), id, to, "me")
 }
 
 // TestReplay_EnqueuesOnceUnderRandomFaults runs the same jobs in two processes that are killed,
@@ -126,13 +126,13 @@ func (w *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
 func TestReplay_EnqueuesOnceUnderRandomFaults(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			inBubble(t, func(w *rig) { w.runTorture(seed) })
+			inBubble(t, func(g *rig) { g.runTorture(seed) })
 		})
 	}
 }
 
-func (w *rig) runTorture(seed uint64) {
-	o := &torture{rig: w, rand: rand.New(rand.NewPCG(seed, 7)), covered: map[string]bool{}, faults: map[fault]int{}}
+func (g *rig) runTorture(seed uint64) {
+	o := &torture{rig: g, rand: rand.New(rand.NewPCG(seed, 7)), covered: map[string]bool{}, faults: map[fault]int{}}
 	want := map[string]int64{}
 	good := map[string]bool{} // dead letters that must be enqueued
 	for n := range int64(150 + o.rand.IntN(500)) {
@@ -140,45 +140,45 @@ func (w *rig) runTorture(seed uint64) {
 		switch o.rand.IntN(10) {
 		case 0:
 			want[RefusedUndecodable]++
-			w.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
+			g.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 		case 1:
 			want[RefusedLimit]++
-			w.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) {
+			g.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) {
 				r.DeadLetter.Headers = schemas.ReplayMark{ID: "x", Count: schemas.MaxReplays}.Headers()
 			})
 		case 2:
 			want[RefusedGone]++
-			w.deadLetter(id)
-			delete(w.records, id)
+			g.deadLetter(id)
+			delete(g.records, id)
 		default:
 			good[formatID(id)] = true
-			w.deadLetter(id)
+			g.deadLetter(id)
 		}
 	}
 	<-time.After(time.Minute)
 	o.ends = time.Now().Add(15 * time.Minute)
-	first := w.process()
+	first := g.process()
 	rate := []float64{0, 1, 10, 100}[o.rand.IntN(4)]
 	job := first.start(JobSpec{Rate: rate})
 	first.kill()
 	o.keepTwoProcesses(job.ID)
-	if w.job(job.ID).State == store.JobStopped {
-		if _, err := w.switchJob(job.ID, store.JobRunning); err != nil {
-			w.Fatal(err)
+	if g.job(job.ID).State == store.JobStopped {
+		if _, err := g.switchJob(job.ID, store.JobRunning); err != nil {
+			g.Fatal(err)
 		}
 	}
-	w.process().run()
-	j := w.waitUntilDone(job.ID)
+	g.process().run()
+	j := g.waitUntilDone(job.ID)
 	<-time.After(time.Minute) // records in flight
 
-	w.wantCounts(j, int64(len(good)), want)
-	enqueued := w.enqueued()
+	g.wantCounts(j, int64(len(good)), want)
+	enqueued := g.enqueued()
 	for of := range good {
 		if n := enqueued[of]; n > 1 || n == 0 && !o.covered[of] {
-			w.Errorf("dead letter %s was enqueued %d times", of, n)
+			g.Errorf("dead letter %s was enqueued %d times", of, n)
 		}
 	}
 	if testing.Verbose() {
-		w.Logf("%d dead letters at %v/s by %d processes, faults: %v", len(good), rate, w.started, maps.Clone(o.faults))
+		g.Logf("%d dead letters at %v/s by %d processes, faults: %v", len(good), rate, g.started, maps.Clone(o.faults))
 	}
 }

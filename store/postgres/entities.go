@@ -146,7 +146,9 @@ func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(keys []schemas.Entity) (int, error) { return s.eachEntity(ctx, keys, store.SetEntityEnabled, enabled) })
+	}, func(keys []schemas.Entity) (int, error) {
+		return s.eachEntity(ctx, keys, store.SetEntityEnabled, enabled)
+	})
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
