@@ -120,7 +120,7 @@ func TestHandler_MatchesOpenAPI(t *testing.T) {
 	var groups Groups
 	c.do(http.MethodGet, dlqPath+"/groups?handled=open", "", 200, &groups)
 	if groups.Total != 4 || len(groups.Groups) != 2 || groups.Groups[0].AtReplayLimit != 1 {
-		t.Errorf("%+v", groups)
+		t.Errorf("groups: got %+v", groups)
 	}
 	for _, id := range []string{"/0/1", "/1/3", "/1/4"} {
 		c.do(http.MethodGet, dlqPath+id, "", 200, nil)
@@ -138,7 +138,7 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 	var plan Plan
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"REPLAY","lane":"LOW"}`, 200, &plan)
 	if plan.Total != 4 || plan.Count != 2 || plan.IfReadable != 1 || len(plan.Routes) != 3 {
-		t.Errorf("%+v", plan)
+		t.Errorf("plan: got %+v", plan)
 	}
 	if since := time.Since(plan.Until); since < 0 || since > time.Minute {
 		t.Errorf("until: got %v", plan.Until)
@@ -151,32 +151,32 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 	var alone Plan
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"REPLAY","lane":"LOW","filter":{"reason":"UNDECODABLE"}}`, 200, &alone)
 	if alone.Count != 0 || alone.IfReadable != 1 || len(alone.Routes) != 1 || !alone.Routes[0].IfReadable || alone.Routes[0].Topic == "" {
-		t.Errorf("%+v", alone)
+		t.Errorf("filtered plan: got %+v", alone)
 	}
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"PURGE","filter":{"handled":"open"},"max":3}`, 200, &plan)
 	if plan.Count != 3 {
-		t.Errorf("%+v", plan)
+		t.Errorf("purge plan: got %+v", plan)
 	}
 	var j store.DLQJob
 	c.do(http.MethodPost, dlqPath+"/jobs", `{"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX","offset":"0:1","attempts":"4"},"lane":"HIGH","rate":0.5,"max":7,"note":"well again"}`, 201, &j)
 	if j.Lane != schemas.High || j.Rate != 0.5 || j.Max != 7 || j.Note != "well again" || j.CreatedBy != "me" || j.Filter.Handled != store.OpenDeadLetters || j.Filter.Until.IsZero() {
-		t.Errorf("%+v", j)
+		t.Errorf("created job: got %+v", j)
 	}
 	path := "/admin/v1/dlq-jobs/" + j.ID
 	c.do(http.MethodPost, path+"/stop", "{}", 200, &j)
 	c.do(http.MethodPost, path+"/stop", "", 200, &j)
 	if j.State != store.JobStopped {
-		t.Errorf("%+v", j)
+		t.Errorf("stopped job: got %+v", j)
 	}
 	c.do(http.MethodPost, path+"/resume", "{}", 200, &j)
 	c.do(http.MethodGet, path, "", 200, &j)
 	if j.State != store.JobRunning {
-		t.Errorf("%+v", j)
+		t.Errorf("resumed job: got %+v", j)
 	}
 	var all struct{ Jobs []store.DLQJob }
 	c.do(http.MethodGet, "/admin/v1/dlq-jobs", "", 200, &all)
 	if len(all.Jobs) != 2 || all.Jobs[0].ID != j.ID {
-		t.Errorf("%+v", all)
+		t.Errorf("jobs: got %+v", all)
 	}
 	for _, id := range []string{"none", "%00", "%ff", "0199c8a0-6f3e-7c41-9d05-3a8f6c1b2e47"} {
 		c.do(http.MethodGet, "/admin/v1/dlq-jobs/"+id, "", 404, nil)

@@ -307,7 +307,7 @@ func TestRun_BlockedJobDelaysNoOther(t *testing.T) {
 			t.Errorf("the other job took %v", took)
 		}
 		if j := g.waitUntilDone(slow.ID); j.Done != 1 {
-			t.Errorf("%+v", j)
+			t.Errorf("job: got %+v", j)
 		}
 	})
 }
@@ -321,7 +321,7 @@ func TestStartJob_WritesTheAudit(t *testing.T) {
 		all, err := g.db.Audit(g.Context(), 10)
 		if err != nil || len(all) != 2 || all[1].Action != "replay-started" || all[0].Action != "replay-ended" ||
 			all[1].Actor != "me" || all[1].Note != "mended" {
-			t.Errorf("%+v, %v", all, err)
+			t.Errorf("audit: got %+v, %v", all, err)
 		}
 	})
 }

@@ -31,11 +31,11 @@ func TestPlan_CountsGroupsBeyondTheLimit(t *testing.T) {
 	var plan Plan
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"REPLAY","lane":"LOW"}`, 200, &plan)
 	if plan.Total != kinds || plan.Count != kinds-12 || plan.IfReadable != 7 || !plan.More {
-		t.Errorf("%+v", plan)
+		t.Errorf("replay plan: got %+v", plan)
 	}
 	plan = Plan{}
 	if c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"PURGE"}`, 200, &plan); plan.Total != kinds || plan.Count != kinds || plan.IfReadable != 0 {
-		t.Errorf("%+v", plan)
+		t.Errorf("purge plan: got %+v", plan)
 	}
 	if j := c.of.start(JobSpec{Kind: store.PurgeJob}); j.Total != kinds {
 		t.Errorf("total of the purge: got %d", j.Total)

@@ -56,7 +56,7 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 				want.Count = schemas.MaxReplays
 			}
 			if r.Mark != want || r.Lane != schemas.High || r.TraceParent != map[string]string{"0:1": trace}[r.Mark.Of] || !strings.HasPrefix(r.Request.CorrelationID, "c-") {
-				t.Errorf("%+v", r)
+				t.Errorf("request: got %+v", r)
 			}
 		}
 		if j.Total != 11 { // including those at the replay limit

@@ -32,7 +32,7 @@ func TestRun_StopsDuringAReplay(t *testing.T) {
 			t.Errorf("Run returned after %v", took)
 		}
 		if stored := g.job(j.ID); stored.Done != 2*enqueueBatch || !stored.ChunkStartedAt.IsZero() || stored.LeaseUntil.After(time.Now()) {
-			t.Errorf("%+v", stored)
+			t.Errorf("job: got %+v", stored)
 		}
 		began = time.Now()
 		g.process().run()

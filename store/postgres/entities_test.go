@@ -57,7 +57,7 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 		}
 	}
 	if _, found, err := s.TakeOverClaim(t.Context(), "s", time.UnixMicro(1<<60), time.Minute); found || err != nil {
-		t.Error(found, err)
+		t.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 	asked := 0
 	for range 1000 { // the locks of the ended session are released with a delay

@@ -146,7 +146,7 @@ func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 		t.Fatal("a key with a NUL was written")
 	}
 	if at, err := s.NextOutboxTime(t.Context(), "s"); !at.IsZero() || err != nil {
-		t.Error(at, err)
+		t.Errorf("next outbox time: got %v, %v", at, err)
 	}
 	if _, err := s.Write(t.Context(), writes); err != nil {
 		t.Fatal(err)

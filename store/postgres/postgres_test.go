@@ -59,7 +59,7 @@ func TestMigrate_AppliesOnceConcurrently(t *testing.T) {
 	}
 	for _, m := range all {
 		if !m.Applied {
-			t.Errorf("%+v", m)
+			t.Errorf("migration not applied: %+v", m)
 		}
 	}
 }
@@ -172,10 +172,10 @@ func TestChangeSetting_RollsBackWithoutAudit(t *testing.T) {
 	setting := store.Setting{Source: "nexon", Value: []byte("{}"), Revision: 1}
 	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
 	if err := s.ChangeSetting(t.Context(), setting, entry); err == nil || !strings.Contains(err.Error(), "settings of nexon") {
-		t.Errorf("%v", err)
+		t.Errorf("ChangeSetting: got error %v", err)
 	}
 	if got, err := s.Setting(t.Context(), "nexon"); err != nil || got.Revision != 0 {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("setting: got %+v, %v", got, err)
 	}
 }
 
@@ -187,10 +187,10 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 	}
 	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
 	if existed, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); existed || err == nil || !strings.Contains(err.Error(), "delete everything of s/f/") {
-		t.Errorf("%v, %v", existed, err)
+		t.Errorf("DeleteSnapshot: got %v, %v", existed, err)
 	}
 	if got, err := s.Get(t.Context(), w[0].Entity); err != nil || len(got.Payload) == 0 {
-		t.Errorf("%+v, %v", got.State, err)
+		t.Errorf("snapshot: got %+v, %v", got.State, err)
 	}
 	if err := s.WriteAudit(t.Context(), entry); err == nil {
 		t.Error("an audit entry with invalid JSON was stored")
@@ -214,7 +214,7 @@ func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 		log.before = func(statement string) {
 			if statements++; statements == 3 { // after BEGIN and the deletion of the state
 				if _, err := s.Write(t.Context(), w); err != nil {
-					t.Error(statement, err)
+					t.Errorf("hook before a statement: %v, %v", statement, err)
 				}
 			}
 		}

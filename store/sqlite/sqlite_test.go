@@ -107,7 +107,7 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 		t.Error(existed, err)
 	}
 	if got, err := s.Get(t.Context(), w.Entity); err != nil || len(got.Payload) == 0 {
-		t.Errorf("%+v, %v", got.State, err)
+		t.Errorf("snapshot: got %+v, %v", got.State, err)
 	}
 }
 

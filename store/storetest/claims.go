@@ -109,10 +109,10 @@ func testDecide(b suite) {
 func testClaimWithoutRequests(b suite) {
 	b.register(1, registered(entity, 10))
 	if c := b.claim(50, 10, func(store.Candidate) store.Decision { return store.Decision{Due: at(60)} }); c.ID != "" || len(c.Requests) != 0 {
-		b.Errorf("%+v", c)
+		b.Errorf("claim: got %+v", c)
 	}
 	if _, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
-		b.Error(found, err)
+		b.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 	b.wantNextEntityTime(at(60))
 }
@@ -138,7 +138,7 @@ func testClaimRolledBack(b suite) {
 	}()
 	b.wantEntities(store.EntityFilter{}, x, y)
 	if _, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
-		b.Error(found, err)
+		b.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 	b.wantClaim(50, 10, x, y)
 }
@@ -182,7 +182,7 @@ func testTakeOverClaim(b suite) {
 	}
 	again, found := takeOver(190)
 	if !found || !reflect.DeepEqual(again.Requests, second.Requests) || !renewed(again.ID, 300) {
-		b.Fatalf("%+v", again)
+		b.Fatalf("second takeover: got %+v", again)
 	}
 	for range 2 {
 		if err := b.store.FinishClaim(b.Context(), again.ID); err != nil {
@@ -190,13 +190,13 @@ func testTakeOverClaim(b suite) {
 		}
 	}
 	if c, found := takeOver(250); !found || !reflect.DeepEqual(c.Requests, first.Requests) {
-		b.Fatalf("%+v", c)
+		b.Fatalf("claim: got %+v", c)
 	}
 	if _, found := takeOver(251); found || renewed(again.ID, 300) {
 		b.Error("TakeOverClaim returned a finished claim")
 	}
 	if _, found, err := b.store.TakeOverClaim(b.Context(), "nexo", at(1000), time.Hour); found || err != nil {
-		b.Error(found, err)
+		b.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 }
 

@@ -255,10 +255,10 @@ func testDeadLetterGroups(b suite) {
 	}
 	f := store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}
 	if got, err := b.store.DeadLetterGroups(b.Context(), f, 9); err != nil || !reflect.DeepEqual(got, want) {
-		b.Errorf("%+v, %v", got, err)
+		b.Errorf("groups: got %+v, %v, want %+v", got, err, want)
 	}
 	if got, err := b.store.DeadLetterGroups(b.Context(), f, 1); err != nil || !reflect.DeepEqual(got, want[:1]) {
-		b.Errorf("%+v, %v", got, err)
+		b.Errorf("limited groups: got %+v, %v, want %+v", got, err, want[:1])
 	}
 }
 
@@ -297,6 +297,6 @@ func testHandledPrefixes(b suite) {
 	forget(1, 7, 3, 2)
 	forget(0, 4, 9, 3)
 	if got := b.deadLetters("nexon", false, 9); len(got) != 3 || got[0].Offset != 6 || got[2].Offset != 4 {
-		b.Errorf("%+v", got)
+		b.Errorf("dead letters left: got %+v", got)
 	}
 }

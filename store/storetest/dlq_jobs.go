@@ -62,7 +62,7 @@ func testJobs(b suite) {
 		b.Errorf("%+v, %v; want %+v", got, err, job(1))
 	}
 	if all, err := b.store.Jobs(b.Context(), 9); err != nil || len(all) != 2 || all[0].ID != "job-2" {
-		b.Errorf("%+v, %v", all, err)
+		b.Errorf("jobs: got %+v, %v", all, err)
 	}
 	hold := func(holder string, now, until int64) (store.DLQJob, bool) {
 		b.Helper()
@@ -95,7 +95,7 @@ func testJobs(b suite) {
 		b.Errorf("%+v, %v; want %+v", got, err, first)
 	}
 	if open := b.deadLetters("nexon", true, 9); len(open) != 1 || open[0].Offset != 2 {
-		b.Errorf("%+v", open)
+		b.Errorf("open dead letters: got %+v", open)
 	}
 
 	taken, ok := hold("c", 25, 50)
@@ -134,7 +134,7 @@ func testJobs(b suite) {
 	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // one active replay per source
 	rival.Holder, rival.State = "r", store.JobDone
 	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
-		b.Errorf("%+v", held)
+		b.Errorf("LeaseJob: got %+v", held)
 	}
 	advance(rival, store.JobDone)
 	stop(store.JobStopped, store.JobRunning, nil)
@@ -146,17 +146,17 @@ func testJobs(b suite) {
 	entry := auditEntry("ended")
 	stop(store.JobRunning, store.JobStopped, nil)
 	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobStopped || err != nil {
-		b.Error(state, err) // not done, so without an audit entry
+		b.Errorf("SaveJobProgress: got %v, %v", state, err) // not done, so without an audit entry
 	}
 	stop(store.JobStopped, store.JobRunning, nil)
 	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobDone || err != nil {
-		b.Error(state, err)
+		b.Errorf("SaveJobProgress: got %v, %v", state, err)
 	}
 	advance(taken, "")
 	stop(store.JobRunning, store.JobStopped, store.ErrJobNotFound)
 	all, err := b.store.Audit(b.Context(), 20)
 	if err != nil || len(all) != 9 || all[0].Action != "ended" || all[1].Action == "ended" || all[8].Action != "order 1" {
-		b.Errorf("%+v, %v", all, err)
+		b.Errorf("audit: got %+v, %v", all, err)
 	}
 }
 
@@ -200,11 +200,11 @@ func testReplayStoppedInChunk(b suite) {
 	create("job-2", store.ErrReplayRunning)
 	turn("job-0", store.JobStopped, store.JobRunning, store.ErrJobNotFound)
 	if next, err := b.store.NextLeaseEnd(b.Context(), jobSources); err != nil || !next.Equal(at(20)) {
-		b.Errorf("%v, %v", next, err)
+		b.Errorf("next lease end: got %v, %v", next, err)
 	}
 	hold(19, false)
 	if j = hold(20, true); j.ID != "job-1" || j.State != store.JobStopped || !j.ChunkStartedAt.Equal(at(11)) {
-		b.Errorf("%+v", j)
+		b.Errorf("leased job: got %+v", j)
 	}
 	j.ChunkStartedAt = time.Time{} // reconciled
 	advance(j, store.JobStopped)
@@ -216,7 +216,7 @@ func testReplayStoppedInChunk(b suite) {
 	j.ChunkStartedAt = at(12) // a holder that has not seen the stop starts no chunk
 	advance(j, store.JobStopped)
 	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkStartedAt.IsZero() {
-		b.Errorf("%+v, %v", is, err)
+		b.Errorf("job: got %+v, %v", is, err)
 	}
 }
 

@@ -138,7 +138,7 @@ func testRegister(b suite) {
 
 	for _, want := range []bool{true, false} {
 		if was, err := b.store.DeleteEntity(b.Context(), x.Entity); was != want || err != nil {
-			b.Error(was, err)
+			b.Errorf("DeleteEntity: got %v, %v", was, err)
 		}
 	}
 	b.wantEntities(store.EntityFilter{}, w, y, z)
@@ -179,7 +179,7 @@ func testRegisterMany(b suite) {
 	b.register(n, all...)
 	b.register(1, append(all, registered(key("new"), 1))...)
 	if n, _, err := b.store.CountEntities(b.Context(), store.EntityFilter{Source: entity.Source}); n != 12_001 || err != nil {
-		b.Error(n, err)
+		b.Errorf("EnableEntities: got %v, %v", n, err)
 	}
 	b.switched(12_001, store.EntityFilter{Source: entity.Source}, nil, false)
 	b.wantEntities(store.EntityFilter{Enabled: new(true)})

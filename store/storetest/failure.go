@@ -150,7 +150,7 @@ func testFailureSurvivesOtherWrites(b suite) {
 	b.write([]store.Result{store.Changed, store.Superseded}, content(entity, 10, "x"), content(entity, 9, "y"))
 	b.hasNoStatus(entity)
 	if s := b.get(entity); s.Version != 10 {
-		b.Errorf("%+v", s.State)
+		b.Errorf("state: got %+v", s.State)
 	}
 }
 
@@ -218,10 +218,10 @@ func testHostileFailure(b suite) {
 		b.Errorf("error text: got %d bytes, %.30q", len(got.Error), got.Error)
 	}
 	if got.Reason != "\uFFFD" || got.CorrelationID != "\uFFFD(\uFFFD" || len(got.TraceParent) != store.MaxTextBytes || !maps.Equal(got.Params, s.Params) {
-		b.Errorf("%+v", got)
+		b.Errorf("status: got %+v", got)
 	}
 	if all := b.deadLetters(entity.Source, true, 9); len(all) != 1 || all[0].CorrelationID != "\uFFFD\uFFFD" || all[0].Entity != s.Entity {
-		b.Errorf("%+v", all)
+		b.Errorf("dead letters: got %+v", all)
 	}
 	b.handle(store.Disposition{Outcome: store.Replayed, By: "me\x00", At: at(1)}, l.DeadLetterID)
 	b.write(one(store.Changed), content(s.Entity, 1, "x"))

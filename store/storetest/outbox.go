@@ -123,7 +123,7 @@ func testOutbox(b suite) {
 	b.write(one(store.Changed), withOutbox(published, content(key("gone"), 14, "x")))
 	b.finish(outboxEvent(key("gone"), 14, "y", "x", published))
 	if s := b.get(key("gone")); s.Version != 14 || s.Absent {
-		b.Errorf("%+v", s.State)
+		b.Errorf("state: got %+v", s.State)
 	}
 }
 

@@ -190,6 +190,6 @@ func testUsageRace(b suite) {
 	}
 	wg.Wait()
 	if got, err := b.store.Used(b.Context(), "nexon", "day"); err != nil || got != used(1, writers*counts-1, counts-1) {
-		b.Errorf("%+v, %v", got, err)
+		b.Errorf("usage: got %+v, %v", got, err)
 	}
 }

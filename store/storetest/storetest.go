@@ -248,7 +248,7 @@ func testFirstWrite(b suite) {
 	b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	s := b.get(entity)
 	if s.ExtractVersion != 7 || s.Encoding != store.Zstd || s.ETag != `"x"` || s.LastModified != "then" || !s.HasContent() {
-		b.Errorf("%+v", s.State)
+		b.Errorf("state: got %+v", s.State)
 	}
 }
 
@@ -312,13 +312,13 @@ func testAbsence(b suite) {
 	b.write(one(store.AbsenceStored), absence(entity, 4))
 	s := b.get(entity)
 	if !s.Absent || s.HasContent() || s.Payload != nil || !s.CheckedAt.Equal(at(4)) || !s.FetchedAt.IsZero() || !s.UpdatedAt.IsZero() {
-		b.Errorf("%+v", s)
+		b.Errorf("snapshot after an absence: got %+v", s)
 	}
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	b.write(one(store.AbsenceStored), absence(entity, 6))
 	if s := b.get(entity); !s.Absent || !s.HasContent() || s.Version != 6 || !s.CheckedAt.Equal(at(6)) || !s.FetchedAt.Equal(at(5)) {
-		b.Errorf("%+v", s)
+		b.Errorf("snapshot after an absence: got %+v", s)
 	}
 	b.write(one(store.Touched), b.withoutPayload(content(entity, 7, "x")))
 	b.wantSnapshot(entity, "x", 7, 7, 7, 5)
@@ -402,7 +402,7 @@ func testCancelled(b suite) {
 	}
 	b.hasStatus(failing(entity, 5))
 	if all := b.deadLetters("nexon", true, 9); len(all) != 1 {
-		b.Errorf("%+v", all)
+		b.Errorf("dead letters: got %+v", all)
 	}
 	testUnknown(b)
 }
