@@ -12,104 +12,112 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Deps are what letters are worked on with.
+// Deps are the dependencies of a Queue.
 type Deps struct {
 	Store    Store
 	Topics   Topics
 	Enqueuer Enqueuer
 	Notifier Notifier
-	// Sources are those whose letters there are, by name.
+	// Sources are the configured sources, by name. Jobs of other sources are left to processes
+	// that have them.
 	Sources map[string]Source
-	// Process names this one among those that work on jobs.
+	// Process is a unique name of this process, for the leases of jobs.
 	Process string
-	// Actor names who asks, for the audit.
+	// Actor returns the name of the caller, for the audit log.
 	Actor   func(*http.Request) string
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Store keeps the index of letters, and the jobs.
+// Store is the database: the index of dead letters, and the jobs.
 type Store interface {
-	// DeadLetters returns the chosen ones, the newest first, behind one of them unless its time
-	// is zero; DeadLettersByOffset in the order in which they lie on their topic.
-	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
-	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error)
-	// DeadLetterGroups counts them by what went wrong, the most frequent first.
+	// DeadLetters returns at most limit matching dead letters, newest first, behind after unless
+	// its time is zero.
+	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
+	// DeadLettersByOffset returns at most limit matching dead letters behind a position, by
+	// partition and offset.
+	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetterID, limit int) ([]store.DeadLetter, error)
+	// DeadLetterGroups counts matching dead letters by reason, fingerprint and facet, largest group
+	// first.
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
-	// HandledPrefixes returns how far the letters of each partition are handled. Those of young
-	// and later are young; an entry that is missing before one of missing or later may yet be
-	// written.
-	HandledPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.HandledPrefix, error)
-	// DeleteDeadLettersBefore deletes entries of letters that their topic has no longer.
+	// HandledPrefixes returns for each partition how far its dead letters are handled. Entries of
+	// recent and later do not count as handled. A gap before an entry of missing or later may still
+	// get its index entry.
+	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
+	// DeleteDeadLettersBefore deletes at most limit index entries before an offset and returns how
+	// many it deleted.
 	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
+	// CreateJob writes a job and its audit entry in one transaction.
 	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error
 	Job(ctx context.Context, id string) (store.DLQJob, error)
 	Jobs(ctx context.Context, limit int) ([]store.DLQJob, error)
-	// LeaseJob gives a job of one of the sources, on which nobody works, to the holder until
-	// then.
+	// LeaseJob leases to holder a job of one of the sources that needs a worker and has no valid
+	// lease; ok is false if there is none. The lease ends at until.
 	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error)
-	// NextLeaseEnd returns when one of theirs may be taken on next; zero if there is none.
+	// NextLeaseEnd returns the earliest time at which a job of one of the sources may be leased;
+	// zero if there is none.
 	NextLeaseEnd(ctx context.Context, sources []string) (time.Time, error)
-	// SaveJobProgress writes how far a job is and which letters were handled, together or not at
-	// all, and returns the state in which somebody may have put it meanwhile.
-	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, h store.Disposition, entry *store.AuditEntry) (store.JobState, error)
-	// SetJobState stops or resumes a job.
+	// SaveJobProgress writes the job's progress and the outcomes of its dead letters in one
+	// transaction. It returns the stored state, which an operator may have changed.
+	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, d store.Disposition, entry *store.AuditEntry) (store.JobState, error)
+	// SetJobState changes a job's state from before to after, and writes the audit entry.
 	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
 }
 
-// Topics is the topics on which the letters lie, and those on which they are asked for again.
+// Topics reads and deletes records of dead-letter topics, and reads request topics.
 type Topics interface {
-	// ReadDeadLetters calls found for each of the letters that its topic has, in their order.
-	// They are of one topic, and sorted.
-	ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(id store.DeadLetterID, letter ReadResult)) error
-	// EnqueuedByJob returns which letters were asked for by a job, by ReplayMark.Of, in records of
-	// the topic that were written from the one time to the other.
+	// ReadDeadLetters calls found for each of the dead letters that the topic still has, in the
+	// order of ids. The ids must be sorted and of one topic.
+	ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(id store.DeadLetterID, r ReadResult)) error
+	// EnqueuedByJob returns the dead letters (ReplayMark.Of) whose requests a job wrote to the
+	// request topic between two times.
 	EnqueuedByJob(ctx context.Context, topic, job string, from, to time.Time) (map[string]bool, error)
-	// Bounds returns where the partitions of a topic start and end.
+	// Bounds returns the start and end offsets of a topic's partitions.
 	Bounds(ctx context.Context, topic string) (map[int32]PartitionBounds, error)
-	// DeleteBefore deletes the records of a topic before an offset of each partition, and returns
-	// where the partitions then start.
+	// DeleteBefore deletes the records of each partition before an offset, and returns the new
+	// start offsets of all partitions.
 	DeleteBefore(ctx context.Context, topic string, before map[int32]int64) (starts map[int32]int64, err error)
 }
 
-// PartitionBounds is where a partition starts, and where its next record will lie: offsets.
+// PartitionBounds are a partition's start offset and the offset of its next record.
 type PartitionBounds struct{ Start, End int64 }
 
-// ReadResult is a letter as its topic has it; Err says why it can't be read.
+// ReadResult is a record of a dead-letter topic. Err is set if it can't be parsed.
 type ReadResult struct {
 	DeadLetter schemas.DeadLetter
 	Err        error
 }
 
-// ReplayRequest is one request that is asked for again.
+// ReplayRequest is the request of a dead letter, to be enqueued again.
 type ReplayRequest struct {
-	Request     schemas.UpdateRequest // the letter's
+	Request     schemas.UpdateRequest // as it was dead-lettered
 	Lane        schemas.Lane
 	TraceParent string
 	Mark        schemas.ReplayMark
 }
 
-// Enqueuer is where requests are asked for.
+// Enqueuer publishes requests to the request topics of their sources.
 type Enqueuer interface {
-	// Enqueue asks for each, and returns, in their order, nil for those that Kafka has, or which
-	// a request of somebody else covers, and otherwise why not.
+	// Enqueue publishes each request and waits for the broker's ack. It returns one error per
+	// request, in their order: nil if the request was acknowledged or is covered by another one.
 	Enqueue(ctx context.Context, all []ReplayRequest) []error
 }
 
-// Notifier wakes who works on jobs.
+// Notifier calls the job loop when there is work.
 type Notifier interface {
-	// Run calls work until ctx ends: at once, when somebody told, when the time has come
-	// that it returned, and no later than latest after its last call.
-	Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
-	// WakeAt wakes all processes then, and Wake this one.
+	// Run calls work until ctx ends: at once, after a wake-up, at the time that work returned, and
+	// at the latest maxDelay after the last call.
+	Run(ctx context.Context, maxDelay time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
+	// WakeAt wakes the loops of all processes at the given time.
 	WakeAt(ctx context.Context, at time.Time)
+	// WakeLocal wakes the loop of this process only.
 	WakeLocal(at time.Time)
 }
 
-// Source is what is known of one source.
+// Source is the configuration of one source.
 type Source interface {
-	// CheckKey returns why there can be no such entity.
+	// CheckKey returns an error if the source can't have the entity.
 	CheckKey(facet, key string) error
-	// HasFacet reports whether the configuration has the facet.
+	// HasFacet reports whether the source has the facet.
 	HasFacet(name string) bool
 }

@@ -1,25 +1,3 @@
-// Package dlq is what operators do with dead letters: they list and count them by the
-// index in the database, read single ones from Kafka, and have all that a filter chooses
-// replayed or purged, by jobs that run in the query services.
-//
-// Invariants of a job:
-//   - It is worked on by the process that holds its lease, and by no other. Which letters it
-//     handled and how far it is are written in one transaction (Store.SaveJobProgress). Leases are
-//     by the clocks of hosts, which must agree within half of onTheWay.
-//   - One replay of a source runs at a time: two could choose the same letters. One that was
-//     stopped counts until it is known which it asked for: it is held for that too.
-//   - It chooses letters of before it was ordered, and passes over those that died by it.
-//   - A letter is asked for once. Before the first of a chunk is, the job says when
-//     (DLQJob.ChunkAt). Who goes on with it looks on the topic which of them were: each
-//     request carries the job and the letter (schemas.ReplayMark). Its holder asks for none
-//     when its chunk's time is over, so that nothing comes behind that look.
-//   - A purge may choose what a replay is asking for: both count it as done, and the index
-//     names the one that said so first.
-//   - A letter that could not be asked for stays open and is counted by why, once: the job's
-//     position never passes one of which nothing is known yet.
-//   - What is purged is deleted from Kafka only where everything before it is handled too,
-//     and has an entry or will get none: offsets that the index passes over hold it up for a
-//     day, and a topic that was made anew until its new letters lie behind the old entries.
 package dlq
 
 import (
@@ -36,89 +14,91 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Queue is what can be done with dead letters.
+// Queue lists, counts, replays and purges the dead letters of all sources. Its methods may be
+// called concurrently.
 type Queue struct {
 	Deps
 	metrics *metrics
-	slots   chan struct{} // for the jobs that are worked on here
-	// stopping is closed when Run is to end.
+	slots   chan struct{} // one element per job that this process is running
+	// stopping is closed when the context of Run ends.
 	stopping <-chan struct{}
 }
 
-// maxConcurrentJobs are worked on by one process: a slow one must not keep others waiting.
+// maxConcurrentJobs is how many jobs one process runs at a time. A slow job delays no other until
+// all slots are used.
 const maxConcurrentJobs = 8
 
-// New returns what can be done with letters. Run works on jobs.
+// New returns a Queue. Jobs are processed only while Run runs.
 func New(deps Deps) *Queue {
 	return &Queue{Deps: deps, metrics: newMetrics(deps.Sources, deps.Metrics), slots: make(chan struct{}, maxConcurrentJobs)}
 }
 
-// Why a letter stays open.
+// Reasons for which a replay leaves a dead letter open.
 const (
-	RefusedLimit       = "LIMIT"       // it was replayed as often as may be
-	RefusedUndecodable = "UNDECODABLE" // this release can't read its request
-	RefusedGone        = "GONE"        // its topic has it no longer
-	RefusedInvalid     = "INVALID"     // the configuration has no such facet, or it takes no such key
+	RefusedLimit       = "LIMIT"       // it was replayed schemas.MaxReplays times
+	RefusedUndecodable = "UNDECODABLE" // this release can't decode its request
+	RefusedGone        = "GONE"        // its record was deleted from the topic
+	RefusedInvalid     = "INVALID"     // the configuration has no such facet, or rejects the key
 )
 
-// JobSpec is what somebody wants to be done with all letters that a filter chooses.
+// JobSpec is the request to replay or purge all open dead letters that match a filter.
 type JobSpec struct {
 	Kind   store.JobKind
 	Filter store.DeadLetterFilter
-	Lane   schemas.Lane
-	Rate   float64 // letters a second; 0: as many as go
-	Max    int64   // letters; 0: all
-	Note   string
+	Lane   schemas.Lane // of a replay's requests
+	Rate   float64      // dead letters per second; 0: unlimited
+	Max    int64        // dead letters to handle at most; 0: all
+	Note   string       // reason, for the audit log
 }
 
-// Plan is what an order would do.
+// Plan is the expected result of a job, as a dry run.
 type Plan struct {
-	// Total are the letters that it chooses, and Count those of them that it would handle.
-	// IfReadable are those besides that it would handle if this release can read them.
+	// Total counts the dead letters that match the filter. Count is the number of dead letters that
+	// the job would handle. IfReadable is the number of further dead letters that a replay handles
+	// if this release can decode them.
 	Total      int64 `json:"total"`
 	Count      int64 `json:"count"`
 	IfReadable int64 `json:"ifReadable,omitempty"`
-	// Routes are what would become of which of them.
+	// Routes lists the expected treatment of each kind of dead letter.
 	Routes []Route `json:"routes"`
-	// More: there are more kinds of them than Routes have; the counts are of all.
+	// More is set if Routes does not list every kind. The counts above include all kinds.
 	More bool `json:"more,omitempty"`
-	// Until is that of the order, or now: an order until then chooses these letters, and
-	// none that died while somebody thought about it.
+	// Until is the filter's upper bound, or the time of the plan. A job with this bound selects the
+	// same dead letters and none that are added later.
 	Until time.Time `json:"until"`
-	// Groups are those that it chooses, by what went wrong.
+	// Groups are the matching dead letters, grouped by error.
 	Groups []store.DeadLetterGroup `json:"-"`
 }
 
-// Route is where letters of one kind would go.
+// Route is the expected treatment of the dead letters of one kind.
 type Route struct {
 	Reason schemas.DeadLetterReason `json:"reason"`
 	Facet  string                   `json:"facet"`
 	Count  int64                    `json:"count"`
-	// Topic is where they are asked for; empty for a purge and for those that stay open.
+	// Topic receives their requests; empty for a purge and for dead letters that stay open.
 	Topic string `json:"topic,omitempty"`
-	// IfReadable: they go there if this release can read them, which only the letters
-	// themselves tell; else they stay open.
+	// IfReadable is set if the index does not show whether this release can decode the requests.
+	// Undecodable ones stay open.
 	IfReadable bool `json:"ifReadable,omitempty"`
-	// Refused says why they stay open.
+	// Refused is the reason for which they stay open; empty if they are handled.
 	Refused string `json:"refused,omitempty"`
 }
 
-// MaxGroups bounds how many kinds of letters are told apart: there may be more than so many
-// groups.
+// MaxGroups is how many groups Groups and Plan return at most.
 const MaxGroups = 1000
 
-// maxJobs is how many jobs are shown.
+// maxJobs is how many jobs Jobs returns at most.
 const maxJobs = 100
 
-// Plan returns what an order would do, by the index alone. It is not known there which
-// letters their topic still has.
-func (l *Queue) Plan(ctx context.Context, o JobSpec) (Plan, error) {
-	chosen := o.filterAt(time.Now())
-	groups, err := l.Groups(ctx, chosen)
+// Plan returns the expected result of a job. It reads only the index; records may be missing from
+// Kafka.
+func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
+	filter := spec.filterAt(time.Now())
+	groups, err := q.Groups(ctx, filter)
 	if err != nil {
 		return Plan{}, err
 	}
-	p := Plan{Routes: []Route{}, Until: chosen.Until, Groups: groups}
+	p := Plan{Routes: []Route{}, Until: filter.Until, Groups: groups}
 	add := func(r Route) {
 		if r.Count == 0 {
 			return
@@ -132,37 +112,37 @@ func (l *Queue) Plan(ctx context.Context, o JobSpec) (Plan, error) {
 			p.Routes = append(p.Routes, r)
 		}
 	}
-	shown := int64(0)
+	listed := int64(0)
 	for _, g := range groups {
-		shown, p.Total = shown+g.Count, g.Totals.All
-		if p.Count = p.Total; o.Kind == store.ReplayJob {
+		listed, p.Total = listed+g.Count, g.Totals.All
+		if p.Count = p.Total; spec.Kind == store.ReplayJob {
 			p.IfReadable = g.Totals.Undecoded
 			p.Count -= g.Totals.Undecoded + g.Totals.AtReplayLimit
 		}
 		r := Route{Reason: g.Reason, Facet: g.Facet, Count: g.Count}
-		if o.Kind == store.PurgeJob {
+		if spec.Kind == store.PurgeJob {
 			add(r)
 			continue
 		}
-		spent := r
-		spent.Refused, spent.Count = RefusedLimit, g.AtReplayLimit
-		add(spent)
+		refused := r
+		refused.Refused, refused.Count = RefusedLimit, g.AtReplayLimit
+		add(refused)
 		r.Count -= g.AtReplayLimit
-		r.Topic = schemas.RequestTopic(o.Filter.Source, o.Lane)
-		r.IfReadable = g.Facet == "" // whoever buried them could not
+		r.Topic = schemas.RequestTopic(spec.Filter.Source, spec.Lane)
+		r.IfReadable = g.Facet == "" // the worker could not decode them; this release may
 		add(r)
 	}
-	p.More = shown < p.Total
-	if o.Max > 0 {
-		p.Count = min(p.Count, o.Max)
-		p.IfReadable = min(p.IfReadable, o.Max-p.Count)
+	p.More = listed < p.Total
+	if spec.Max > 0 {
+		p.Count = min(p.Count, spec.Max)
+		p.IfReadable = min(p.IfReadable, spec.Max-p.Count)
 	}
 	return p, nil
 }
 
-// filterAt is the filter of an order that is given now.
-func (o JobSpec) filterAt(now time.Time) store.DeadLetterFilter {
-	f := o.Filter
+// filterAt returns the filter of a job that is created now: open dead letters from before now.
+func (spec JobSpec) filterAt(now time.Time) store.DeadLetterFilter {
+	f := spec.Filter
 	f.Handled = store.OpenDeadLetters
 	if now = now.UTC().Truncate(time.Microsecond); f.Until.IsZero() || f.Until.After(now) {
 		f.Until = now
@@ -170,50 +150,54 @@ func (o JobSpec) filterAt(now time.Time) store.DeadLetterFilter {
 	return f
 }
 
-// StartJob orders a job in the name of an actor. It is worked on by a process that runs jobs.
-func (l *Queue) StartJob(ctx context.Context, o JobSpec, actor string) (store.DLQJob, error) {
-	p, err := l.Plan(ctx, o)
+// StartJob creates a job and its audit entry, and wakes the processes that run jobs. It returns
+// store.ErrReplayRunning if another replay of the source is running.
+func (q *Queue) StartJob(ctx context.Context, spec JobSpec, actor string) (store.DLQJob, error) {
+	p, err := q.Plan(ctx, spec)
 	if err != nil {
 		return store.DLQJob{}, err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return store.DLQJob{}, fmt.Errorf("make an id: %w", err)
+		return store.DLQJob{}, fmt.Errorf("create a job id: %w", err)
 	}
 	total := p.Total
-	if o.Max > 0 {
-		total = min(total, o.Max)
+	if spec.Max > 0 {
+		total = min(total, spec.Max)
 	}
 	now := time.Now().UTC()
 	j := store.DLQJob{
-		ID: id.String(), Source: o.Filter.Source, Kind: o.Kind, Filter: o.filterAt(p.Until), Lane: o.Lane, Rate: o.Rate, Max: o.Max, Note: o.Note,
+		ID: id.String(), Source: spec.Filter.Source, Kind: spec.Kind, Filter: spec.filterAt(p.Until),
+		Lane: spec.Lane, Rate: spec.Rate, Max: spec.Max, Note: spec.Note,
 		State: store.JobRunning, Total: total, Refused: map[string]int64{},
 		Position: store.DeadLetterID{Partition: -1}, CreatedAt: now, CreatedBy: actor, UpdatedAt: now,
 	}
-	if o.Kind == store.PurgeJob {
+	if spec.Kind == store.PurgeJob {
 		j.Lane = ""
 	}
-	if err := l.Store.CreateJob(ctx, j, auditEntry(j, "started", actor, now)); err != nil {
+	if err := q.Store.CreateJob(ctx, j, auditEntry(j, "started", actor, now)); err != nil {
 		return store.DLQJob{}, err
 	}
-	l.Notifier.WakeAt(ctx, now)
+	q.Notifier.WakeAt(ctx, now)
 	return j, nil
 }
 
-// SetJobState stops or resumes a job, and returns it as it then is.
-func (l *Queue) SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
-	j, err := l.Job(ctx, id)
+// SetJobState stops or resumes a job and returns its new state. A job that is already in the state
+// is returned unchanged. It returns store.ErrJobNotFound for a job that does not exist or is done,
+// and store.ErrReplayRunning if another replay of the source is running.
+func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
+	j, err := q.Job(ctx, id)
 	if err != nil {
 		return j, err
 	}
-	from, did := store.JobRunning, "stopped"
+	from, action := store.JobRunning, "stopped"
 	if to == store.JobRunning {
-		from, did = store.JobStopped, "resumed"
+		from, action = store.JobStopped, "resumed"
 	}
 	now := time.Now().UTC()
-	err = l.Store.SetJobState(ctx, id, from, to, now, auditEntry(j, did, actor, now))
+	err = q.Store.SetJobState(ctx, id, from, to, now, auditEntry(j, action, actor, now))
 	if j.State == to && errors.Is(err, store.ErrJobNotFound) {
-		err = nil // it is so already
+		err = nil // the job is in the state already
 	}
 	if errors.Is(err, store.ErrJobNotFound) && to == store.JobRunning && j.State == from {
 		err = store.ErrReplayRunning
@@ -221,77 +205,80 @@ func (l *Queue) SetJobState(ctx context.Context, id string, to store.JobState, a
 	if err != nil {
 		return j, err
 	}
-	l.Notifier.WakeAt(ctx, now)
-	return l.Store.Job(ctx, id)
+	q.Notifier.WakeAt(ctx, now)
+	return q.Store.Job(ctx, id)
 }
 
-// auditEntry is what the audit says of a job, by its kind: replay-started, purge-ended.
-func auditEntry(j store.DLQJob, did, actor string, at time.Time) store.AuditEntry {
+// auditEntry returns the audit entry of a change of a job. Its action is the job's kind and the
+// action, as in replay-started or purge-ended.
+func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditEntry {
 	kind := map[store.JobKind]string{store.ReplayJob: "replay-", store.PurgeJob: "purge-"}[j.Kind]
 	after, err := json.Marshal(struct {
 		Job     string                 `json:"job"`
 		Filter  store.DeadLetterFilter `json:"filter"`
 		Lane    schemas.Lane           `json:"lane,omitempty"`
 		Rate    float64                `json:"rate,omitempty"`
-		Most    int64                  `json:"max,omitempty"`
+		Max     int64                  `json:"max,omitempty"`
 		Total   int64                  `json:"total"`
 		Done    int64                  `json:"done"`
 		Refused map[string]int64       `json:"refused,omitempty"`
 	}{j.ID, j.Filter, j.Lane, j.Rate, j.Max, j.Total, j.Done, j.Refused})
 	if err != nil {
-		panic(err) // it is of our own types
+		panic(err) // every field can be marshalled
 	}
-	return store.AuditEntry{At: at, Actor: actor, Action: kind + did, Source: j.Source, Before: json.RawMessage("{}"), After: after, Note: j.Note}
+	return store.AuditEntry{At: at, Actor: actor, Action: kind + action, Source: j.Source, Before: json.RawMessage("{}"), After: after, Note: j.Note}
 }
 
-// List returns the chosen letters, the newest first, behind one of them unless its time is
-// zero.
-func (l *Queue) List(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error) {
-	return l.Store.DeadLetters(ctx, filter, behind, limit)
+// List returns at most limit dead letters that match the filter, newest first. If after has a
+// time, the list starts behind it.
+func (q *Queue) List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
+	return q.Store.DeadLetters(ctx, filter, after, limit)
 }
 
-// Groups counts the chosen letters by what went wrong, the most frequent first.
-func (l *Queue) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
-	groups, err := l.Store.DeadLetterGroups(ctx, filter, MaxGroups)
+// Groups counts the dead letters that match the filter by reason, fingerprint and facet, largest
+// group first. It returns at most MaxGroups groups.
+func (q *Queue) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
+	groups, err := q.Store.DeadLetterGroups(ctx, filter, MaxGroups)
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", errCountTimeout, err)
 	}
 	return groups, err
 }
 
-// Jobs returns the newest jobs, the newest first.
-func (l *Queue) Jobs(ctx context.Context) ([]store.DLQJob, error) {
-	return l.Store.Jobs(ctx, maxJobs)
+// Jobs returns the latest jobs, newest first.
+func (q *Queue) Jobs(ctx context.Context) ([]store.DLQJob, error) {
+	return q.Store.Jobs(ctx, maxJobs)
 }
 
-// Job returns a job, or store.ErrJobNotFound.
-func (l *Queue) Job(ctx context.Context, id string) (store.DLQJob, error) {
+// Job returns the job with the ID, or store.ErrJobNotFound.
+func (q *Queue) Job(ctx context.Context, id string) (store.DLQJob, error) {
 	if uuid.Validate(id) != nil {
 		return store.DLQJob{}, store.ErrJobNotFound
 	}
-	return l.Store.Job(ctx, id)
+	return q.Store.Job(ctx, id)
 }
 
-// Show reads one letter. Its errors are ErrGone, ErrUnreadable, or that Kafka does not answer.
-func (l *Queue) Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error) {
-	var read ReadResult
-	there := false
-	err := l.Topics.ReadDeadLetters(ctx, []store.DeadLetterID{id}, func(_ store.DeadLetterID, r ReadResult) { read, there = r, true })
+// Show reads one dead letter from Kafka. It returns ErrGone, ErrUnreadable, or an error of the
+// Kafka client.
+func (q *Queue) Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error) {
+	var result ReadResult
+	found := false
+	err := q.Topics.ReadDeadLetters(ctx, []store.DeadLetterID{id}, func(_ store.DeadLetterID, r ReadResult) { result, found = r, true })
 	switch {
 	case err != nil:
 		return schemas.DeadLetter{}, err
-	case !there:
+	case !found:
 		return schemas.DeadLetter{}, ErrGone
-	case read.Err != nil:
-		return schemas.DeadLetter{}, fmt.Errorf("%w: %w", ErrUnreadable, read.Err)
+	case result.Err != nil:
+		return schemas.DeadLetter{}, fmt.Errorf("%w: %w", ErrUnreadable, result.Err)
 	}
-	return read.DeadLetter, nil
+	return result.DeadLetter, nil
 }
 
-// Why a letter can't be shown.
+// Errors of Show.
 var (
-	ErrGone       = errors.New("the topic does not have the letter any more")
-	ErrUnreadable = errors.New("the record can't be read as a dead letter")
+	ErrGone       = errors.New("the topic has no record at this offset; it was deleted or never existed")
+	ErrUnreadable = errors.New("the record is not a valid dead letter")
 )
 
-var errCountTimeout = errors.New("the letters could not be counted in time")
+var errCountTimeout = errors.New("counting the dead letters timed out")

@@ -22,14 +22,13 @@ import (
 
 const (
 	defaultListLimit, maxListLimit = 100, 1000
-	maxNoteLength                  = 1000 // characters
-	// maxRate and rateLeast are in letters a second.
-	maxRate, minRate = 10_000, 1.0 / 60
+	maxNoteLength                  = 1000             // characters
+	maxRate, minRate               = 10_000, 1.0 / 60 // dead letters per second
 )
 
-// Entry is a letter as lists show it.
+// Entry is a dead letter in a response.
 type Entry struct {
-	// ID is partition:offset on the source's topic.
+	// ID is partition:offset on the source's dead-letter topic.
 	ID            string                   `json:"id"`
 	Source        string                   `json:"source"`
 	Facet         string                   `json:"facet,omitempty"`
@@ -48,89 +47,90 @@ type Entry struct {
 	Job           string                   `json:"job,omitempty"`
 }
 
-func newEntry(l store.DeadLetter) Entry {
+func newEntry(d store.DeadLetter) Entry {
 	return Entry{
-		ID: formatID(l.DeadLetterID), Source: l.Entity.Source, Facet: l.Entity.Facet, Key: l.Entity.Key, Reason: l.Reason, Error: l.Error,
-		Fingerprint: l.Fingerprint, Status: l.Status, Attempts: l.Attempts, Replays: l.Replays, At: l.At, CorrelationID: l.CorrelationID,
-		Handled: l.Handled, HandledAt: l.HandledAt, HandledBy: l.HandledBy, Job: l.Job,
+		ID: formatID(d.DeadLetterID), Source: d.Entity.Source, Facet: d.Entity.Facet, Key: d.Entity.Key, Reason: d.Reason, Error: d.Error,
+		Fingerprint: d.Fingerprint, Status: d.Status, Attempts: d.Attempts, Replays: d.Replays, At: d.At, CorrelationID: d.CorrelationID,
+		Handled: d.Handled, HandledAt: d.HandledAt, HandledBy: d.HandledBy, Job: d.Job,
 	}
 }
 
-// DeadLetterList is a page of letters, the newest first.
+// DeadLetterList is a page of dead letters, newest first.
 type DeadLetterList struct {
 	DeadLetters []Entry `json:"deadLetters"`
-	// Next is to be given as after, for the next page; empty: this is the last.
+	// Next is the value of the parameter after for the next page; empty on the last page.
 	Next string `json:"next,omitempty"`
 }
 
-// Groups are letters counted by what went wrong, the most frequent first.
+// Groups are dead letters counted by reason, fingerprint and facet, largest group first.
 type Groups struct {
 	Groups []store.DeadLetterGroup `json:"groups"`
 	Total  int64                   `json:"total"`
-	// More: there are more groups than are shown; Total is of all.
+	// More is set if there are more than MaxGroups groups. Total counts all groups.
 	More bool `json:"more,omitempty"`
 }
 
-// Handler returns the admin API of letters, below /admin/v1/dlq.
-func (l *Queue) Handler() http.Handler {
+// Handler returns the admin API below /admin/v1/dlq and /admin/v1/dlq-jobs.
+func (q *Queue) Handler() http.Handler {
 	const root = "/admin/v1/dlq"
 	get := func(h admin.Handle) map[string]admin.Handle { return map[string]admin.Handle{http.MethodGet: h} }
 	post := func(h admin.Handle) map[string]admin.Handle { return map[string]admin.Handle{http.MethodPost: h} }
 	return admin.API{
 		Paths: map[string]map[string]admin.Handle{
-			root + "/{source}":                      get(l.list),
-			root + "/{source}/groups":               get(l.groups),
-			root + "/{source}/{partition}/{offset}": get(l.show),
-			root + "/{source}/plan":                 post(l.plan),
-			root + "/{source}/jobs":                 post(l.startJob),
-			"/admin/v1/dlq-jobs":                    get(l.jobs),
-			"/admin/v1/dlq-jobs/{id}":               get(l.job),
-			"/admin/v1/dlq-jobs/{id}/stop":          post(l.setJobState(store.JobStopped)),
-			"/admin/v1/dlq-jobs/{id}/resume":        post(l.setJobState(store.JobRunning)),
+			root + "/{source}":                      get(q.list),
+			root + "/{source}/groups":               get(q.groups),
+			root + "/{source}/{partition}/{offset}": get(q.show),
+			root + "/{source}/plan":                 post(q.plan),
+			root + "/{source}/jobs":                 post(q.startJob),
+			"/admin/v1/dlq-jobs":                    get(q.jobs),
+			"/admin/v1/dlq-jobs/{id}":               get(q.job),
+			"/admin/v1/dlq-jobs/{id}/stop":          post(q.setJobState(store.JobStopped)),
+			"/admin/v1/dlq-jobs/{id}/resume":        post(q.setJobState(store.JobRunning)),
 		},
 		Explain:     toProblem,
-		Unavailable: "Dead letters can't be looked at or handled at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
-		CrossSite:   "A page of another site may not handle dead letters.",
-		Log:         l.Log,
+		Unavailable: "Dead letters are temporarily unavailable; see the log of the query service. After an upgrade, run `freshet migrate up`.",
+		CrossSite:   "Requests from pages of another site may not replay or purge dead letters.",
+		Log:         q.Log,
 	}.Handler()
 }
 
+// toProblem returns the response for an error of a job or a list; nil for other errors.
 func toProblem(err error) *problem.HTTPError {
 	switch {
 	case errors.Is(err, store.ErrReplayRunning):
-		return problem.New(http.StatusConflict, "replay-running", "Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it. What one that was stopped has asked for may be looked up for a minute more.")
+		return problem.New(http.StatusConflict, "replay-running", "Another replay of this source is running and could enqueue the same dead letters. Wait until it is done, or stop it. A stopped replay may need another minute to reconcile its last chunk.")
 	case errors.Is(err, store.ErrJobNotFound):
-		return problem.New(http.StatusNotFound, "no-such-job", "There is no such job, or it has ended and can't be stopped or resumed.")
+		return problem.New(http.StatusNotFound, "no-such-job", "The job does not exist, or it is done and can't be stopped or resumed.")
 	case errors.Is(err, errCountTimeout):
-		return problem.New(http.StatusServiceUnavailable, "dlq-count-timeout", "To count the letters takes longer than it may. Choose fewer, as by since and until, one part after the other; if that takes as long, the database does not keep up.")
+		return problem.New(http.StatusServiceUnavailable, "dlq-count-timeout", "Counting the dead letters timed out. Narrow the filter with since and until and repeat; if that times out too, the database is overloaded.")
 	case errors.Is(err, ErrUnreadable):
 		return problem.New(http.StatusUnprocessableEntity, "unreadable-dead-letter", err.Error())
 	case errors.Is(err, ErrGone):
-		return problem.New(http.StatusNotFound, "no-such-dead-letter", "The dead-letter topic does not have the record: there never was one, or Kafka has deleted it for its age.")
+		return problem.New(http.StatusNotFound, "no-such-dead-letter", "The dead-letter topic has no record at this offset: it never existed, was purged, or exceeded the topic's retention time.")
 	}
 	return nil
 }
 
-func (l *Queue) list(r *http.Request) (admin.Answer, error) {
-	filter, err := l.parseFilter(r, r.URL.Query(), "limit", "after")
+func (q *Queue) list(r *http.Request) (admin.Answer, error) {
+	filter, err := q.parseFilter(r, r.URL.Query(), "limit", "after")
 	if err != nil {
 		return admin.Answer{}, err
 	}
 	limit := defaultListLimit
 	if text := r.URL.Query().Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxListLimit {
-			return admin.Answer{}, badRequest("limit is %.20q; it must lie between 1 and %d.", text, maxListLimit)
+			return admin.Answer{}, badRequest("limit is %.20q; it must be between 1 and %d.", text, maxListLimit)
 		}
 	}
 	text := r.URL.Query().Get("after")
 	after, err := ParseCursor(filter.Source, text)
 	if err != nil {
-		return admin.Answer{}, badRequest("after is %.60q; take it from the page before.", text)
+		return admin.Answer{}, badRequest("after is %.60q; use the value of next from the previous page.", text)
 	}
-	all, err := l.List(r.Context(), filter, after, limit)
+	all, err := q.List(r.Context(), filter, after, limit)
 	page := DeadLetterList{DeadLetters: make([]Entry, len(all))}
-	for i, letter := range all {
-		page.DeadLetters[i] = newEntry(letter)
+	for i, d := range all {
+		page.DeadLetters[i] = newEntry(d)
 	}
 	if len(all) == limit {
 		last := all[limit-1]
@@ -139,21 +139,21 @@ func (l *Queue) list(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: page}, err
 }
 
-// FormatCursor names a letter behind which the next page of a list begins.
-func FormatCursor(l store.DeadLetter) string {
-	return fmt.Sprintf("%d:%s", l.At.UnixMicro(), formatID(l.DeadLetterID))
+// FormatCursor returns the cursor of the page behind a dead letter: microseconds:partition:offset.
+func FormatCursor(d store.DeadLetter) string {
+	return fmt.Sprintf("%d:%s", d.At.UnixMicro(), formatID(d.DeadLetterID))
 }
 
-// ParseCursor reads what After names; of nothing the list begins with the newest.
-func ParseCursor(source, text string) (behind store.DeadLetter, err error) {
+// ParseCursor parses the result of FormatCursor. An empty text is the cursor of the first page.
+func ParseCursor(source, text string) (after store.DeadLetter, err error) {
 	if text == "" {
-		return behind, nil
+		return after, nil
 	}
 	at, id, _ := strings.Cut(text, ":")
 	us, err := strconv.ParseInt(at, 10, 64)
-	behind.Topic = schemas.DeadLetterTopic(source)
+	after.Topic = schemas.DeadLetterTopic(source)
 	if err == nil {
-		behind.Partition, behind.Offset, err = ParseID(id)
+		after.Partition, after.Offset, err = ParseID(id)
 	}
 	if err == nil && us <= 0 {
 		err = strconv.ErrRange
@@ -161,70 +161,70 @@ func ParseCursor(source, text string) (behind store.DeadLetter, err error) {
 	if err != nil {
 		return store.DeadLetter{}, err
 	}
-	behind.At = time.UnixMicro(us).UTC()
-	return behind, nil
+	after.At = time.UnixMicro(us).UTC()
+	return after, nil
 }
 
-func (l *Queue) groups(r *http.Request) (admin.Answer, error) {
-	filter, err := l.parseFilter(r, r.URL.Query())
+func (q *Queue) groups(r *http.Request) (admin.Answer, error) {
+	filter, err := q.parseFilter(r, r.URL.Query())
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	groups, err := l.Groups(r.Context(), filter)
+	groups, err := q.Groups(r.Context(), filter)
 	all := Groups{Groups: append([]store.DeadLetterGroup{}, groups...)}
-	shown := int64(0)
+	listed := int64(0)
 	for _, g := range groups {
-		shown, all.Total = shown+g.Count, g.Totals.All
+		listed, all.Total = listed+g.Count, g.Totals.All
 	}
-	all.More = shown < all.Total
+	all.More = listed < all.Total
 	return admin.Answer{Body: all}, err
 }
 
-func (l *Queue) show(r *http.Request) (admin.Answer, error) {
+func (q *Queue) show(r *http.Request) (admin.Answer, error) {
 	source := r.PathValue("source")
-	if err := l.checkSource(source); err != nil {
+	if err := q.checkSource(source); err != nil {
 		return admin.Answer{}, err
 	}
 	partition, offset, err := ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
 	if err != nil {
-		return admin.Answer{}, badRequest("A letter is named by partition and offset, both whole numbers, as in /3/120.")
+		return admin.Answer{}, badRequest("A dead letter is addressed by partition and offset, both whole numbers, as in /3/120.")
 	}
 	id := store.DeadLetterID{Topic: schemas.DeadLetterTopic(source), Partition: partition, Offset: offset}
-	letter, err := l.Show(r.Context(), id)
-	return admin.Answer{Body: letter}, err
+	deadLetter, err := q.Show(r.Context(), id)
+	return admin.Answer{Body: deadLetter}, err
 }
 
-func (l *Queue) plan(r *http.Request) (admin.Answer, error) {
-	o, err := l.parseJobSpec(r)
+func (q *Queue) plan(r *http.Request) (admin.Answer, error) {
+	spec, err := q.parseJobSpec(r)
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	p, err := l.Plan(r.Context(), o)
+	p, err := q.Plan(r.Context(), spec)
 	return admin.Answer{Body: p}, err
 }
 
-func (l *Queue) startJob(r *http.Request) (admin.Answer, error) {
-	o, err := l.parseJobSpec(r)
+func (q *Queue) startJob(r *http.Request) (admin.Answer, error) {
+	spec, err := q.parseJobSpec(r)
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	j, err := l.StartJob(r.Context(), o, l.Actor(r))
+	j, err := q.StartJob(r.Context(), spec, q.Actor(r))
 	return admin.Answer{Status: http.StatusCreated, Body: j}, err
 }
 
-func (l *Queue) jobs(r *http.Request) (admin.Answer, error) {
-	all, err := l.Jobs(r.Context())
+func (q *Queue) jobs(r *http.Request) (admin.Answer, error) {
+	all, err := q.Jobs(r.Context())
 	return admin.Answer{Body: map[string]any{"jobs": append([]store.DLQJob{}, all...)}}, err
 }
 
-func (l *Queue) job(r *http.Request) (admin.Answer, error) {
-	j, err := l.Job(r.Context(), r.PathValue("id"))
+func (q *Queue) job(r *http.Request) (admin.Answer, error) {
+	j, err := q.Job(r.Context(), r.PathValue("id"))
 	return admin.Answer{Body: j}, err
 }
 
-func (l *Queue) setJobState(to store.JobState) admin.Handle {
+func (q *Queue) setJobState(to store.JobState) admin.Handle {
 	return func(r *http.Request) (admin.Answer, error) {
-		j, err := l.SetJobState(r.Context(), r.PathValue("id"), to, l.Actor(r))
+		j, err := q.SetJobState(r.Context(), r.PathValue("id"), to, q.Actor(r))
 		return admin.Answer{Body: j}, err
 	}
 }
@@ -233,14 +233,15 @@ func badRequest(format string, args ...any) error {
 	return problem.New(http.StatusBadRequest, "bad-request", fmt.Sprintf(format, args...))
 }
 
-func (l *Queue) checkSource(source string) error {
-	if _, known := l.Sources[source]; known {
+func (q *Queue) checkSource(source string) error {
+	if _, known := q.Sources[source]; known {
 		return nil
 	}
 	return problem.New(http.StatusNotFound, "no-such-source", fmt.Sprintf("There is no source %.100q.", source))
 }
 
-// jobRequest is the body of an order; the filter has the names that lists take.
+// jobRequest is the body of a request for a plan or a job. Filter has the names of the list's query
+// parameters.
 type jobRequest struct {
 	Kind   string            `json:"kind"`
 	Filter map[string]string `json:"filter"`
@@ -250,54 +251,55 @@ type jobRequest struct {
 	Note   string            `json:"note"`
 }
 
-func (l *Queue) parseJobSpec(r *http.Request) (o JobSpec, err error) {
+func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 	text, err := io.ReadAll(r.Body)
 	if err != nil {
-		return o, problem.Body(err)
+		return spec, problem.Body(err)
 	}
 	var body jobRequest
 	d := json.NewDecoder(strings.NewReader(string(text)))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil || d.More() {
-		return o, problem.Body(errors.Join(err, errors.New(`the body must be an object, as in {"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX"},"lane":"LOW","rate":50}`)))
+		return spec, problem.Body(errors.Join(err, errors.New(`the body must be an object, as in {"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX"},"lane":"LOW","rate":50}`)))
 	}
 	values := url.Values{}
 	for name, value := range body.Filter {
 		values.Set(name, value)
 	}
-	if o.Filter, err = l.parseFilter(r, values); err != nil {
-		return o, err
+	if spec.Filter, err = q.parseFilter(r, values); err != nil {
+		return spec, err
 	}
-	o.Kind, o.Lane, o.Rate, o.Max, o.Note = store.JobKind(body.Kind), schemas.Lane(body.Lane), body.Rate, body.Max, body.Note
+	spec.Kind, spec.Lane, spec.Rate, spec.Max, spec.Note = store.JobKind(body.Kind), schemas.Lane(body.Lane), body.Rate, body.Max, body.Note
 	switch {
-	case o.Filter.Handled != "" && o.Filter.Handled != store.OpenDeadLetters:
-		return o, badRequest("handled is %q; what is done about letters is done about open ones.", o.Filter.Handled)
-	case o.Kind != store.ReplayJob && o.Kind != store.PurgeJob:
-		return o, badRequest("kind is %.20q; it must be REPLAY or PURGE.", body.Kind)
-	case o.Kind == store.ReplayJob && o.Lane != schemas.High && o.Lane != schemas.Low:
-		return o, badRequest("lane is %.20q; it must be HIGH or LOW.", body.Lane)
-	case o.Rate != 0 && (o.Rate < minRate || o.Rate > maxRate):
-		return o, badRequest("rate is %v letters a second; it must lie between 1 a minute and %d a second, or be 0 for as many as go.", o.Rate, maxRate)
-	case o.Max < 0:
-		return o, badRequest("max is %d; it must be a number of letters, or 0 for all.", o.Max)
-	case utf8.RuneCountInString(o.Note) > maxNoteLength || strings.ContainsFunc(o.Note, unicode.IsControl):
-		return o, badRequest("The note must be one line of at most %d characters.", maxNoteLength)
+	case spec.Filter.Handled != "" && spec.Filter.Handled != store.OpenDeadLetters:
+		return spec, badRequest("handled is %q; only open dead letters can be replayed or purged.", spec.Filter.Handled)
+	case spec.Kind != store.ReplayJob && spec.Kind != store.PurgeJob:
+		return spec, badRequest("kind is %.20q; it must be REPLAY or PURGE.", body.Kind)
+	case spec.Kind == store.ReplayJob && spec.Lane != schemas.High && spec.Lane != schemas.Low:
+		return spec, badRequest("lane is %.20q; it must be HIGH or LOW.", body.Lane)
+	case spec.Rate != 0 && (spec.Rate < minRate || spec.Rate > maxRate):
+		return spec, badRequest("rate is %v dead letters per second; it must be between 1 per minute and %d per second, or 0 for unlimited.", spec.Rate, maxRate)
+	case spec.Max < 0:
+		return spec, badRequest("max is %d; it must be a number of dead letters, or 0 for all.", spec.Max)
+	case utf8.RuneCountInString(spec.Note) > maxNoteLength || strings.ContainsFunc(spec.Note, unicode.IsControl):
+		return spec, badRequest("The note must be one line of at most %d characters.", maxNoteLength)
 	}
-	return o, nil
+	return spec, nil
 }
 
-// parseFilter reads a filter of the source in the path; more are names that mean something else.
-func (l *Queue) parseFilter(r *http.Request, values url.Values, more ...string) (f store.DeadLetterFilter, err error) {
+// parseFilter parses the filter parameters of a request. The source is in the path; ignored are
+// names of other parameters.
+func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...string) (f store.DeadLetterFilter, err error) {
 	f.Source = r.PathValue("source")
-	if err := l.checkSource(f.Source); err != nil {
+	if err := q.checkSource(f.Source); err != nil {
 		return f, err
 	}
 	for name := range values {
 		text := values.Get(name)
 		if len(values[name]) > 1 {
-			return f, badRequest("%.40q stands there twice.", name)
+			return f, badRequest("%.40q is given twice.", name)
 		}
-		if text == "" || slices.Contains(more, name) {
+		if text == "" || slices.Contains(ignored, name) {
 			continue
 		}
 		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
@@ -307,23 +309,23 @@ func (l *Queue) parseFilter(r *http.Request, values url.Values, more ...string) 
 			return f, err
 		}
 	}
-	f.Facet, f.Key = SplitFacetKey(f.Facet, f.Key, l.Sources[f.Source].HasFacet)
+	f.Facet, f.Key = SplitFacetKey(f.Facet, f.Key, q.Sources[f.Source].HasFacet)
 	return f, nil
 }
 
-// SplitFacetKey returns the facet and the key that a filter's key names: lists show FACET/KEY,
-// which may be used as the key. The part before the first slash is a facet if it is the
-// filter's, or if the filter has none and hasFacet says so; otherwise all of the text is the
-// key. A key that itself begins so is named as FACET/KEY.
-func SplitFacetKey(facet, text string, hasFacet func(string) bool) (of, key string) {
-	before, after, both := strings.Cut(text, "/")
-	if both && before != "" && after != "" && (before == facet || (facet == "" && hasFacet(before))) {
+// SplitFacetKey returns the facet and the key of a filter whose key may have the listed form
+// FACET/KEY. The part before the first slash is the facet if it equals the filter's facet, or if
+// the filter has none and hasFacet returns true. Otherwise the whole text is the key. A key that
+// itself begins with a facet's name and a slash must be given as FACET/KEY.
+func SplitFacetKey(facet, text string, hasFacet func(string) bool) (f, key string) {
+	before, after, found := strings.Cut(text, "/")
+	if found && before != "" && after != "" && (before == facet || (facet == "" && hasFacet(before))) {
 		return before, after
 	}
 	return facet, text
 }
 
-// setFilterField sets one part of a filter.
+// setFilterField parses the parameter name into its field.
 func setFilterField(f *store.DeadLetterFilter, name, text string) (err error) {
 	switch name {
 	case "reason":
@@ -333,7 +335,7 @@ func setFilterField(f *store.DeadLetterFilter, name, text string) (err error) {
 			for _, reason := range schemas.DeadLetterReasons {
 				all = append(all, string(reason))
 			}
-			return badRequest("reason is %.40q; there are %s.", text, strings.Join(all, ", "))
+			return badRequest("reason is %.40q; it must be one of %s.", text, strings.Join(all, ", "))
 		}
 	case "fingerprint":
 		f.Fingerprint = text
@@ -363,7 +365,7 @@ func setFilterField(f *store.DeadLetterFilter, name, text string) (err error) {
 			return badRequest("handled is %.40q; it must be open, handled, replayed, purged or all.", text)
 		}
 	default:
-		return badRequest("There is no filter %.40q; there are reason, fingerprint, facet, key, since, until, attempts, offset and handled.", name)
+		return badRequest("There is no filter %.40q; valid filters are reason, fingerprint, facet, key, since, until, attempts, offset and handled.", name)
 	}
 	if err != nil {
 		return badRequest("%s is %.60q; it must be %s.", name, text, map[string]string{
@@ -373,7 +375,7 @@ func setFilterField(f *store.DeadLetterFilter, name, text string) (err error) {
 	return nil
 }
 
-// ParseID reads partition:offset.
+// ParseID parses partition:offset, the ID of a dead letter within its source.
 func ParseID(text string) (partition int32, offset int64, err error) {
 	before, after, _ := strings.Cut(text, ":")
 	p, err := strconv.ParseInt(before, 10, 32)

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// client is the admin API of letters, whose answers are compared with the OpenAPI document.
+// client is a client of the admin API that checks each response against the OpenAPI document.
 type client struct {
 	*rig
 	of      *process
@@ -26,14 +26,14 @@ type client struct {
 
 func newClient(t *testing.T) *client {
 	t.Helper()
-	c := &client{rig: newWorld(t)}
+	c := &client{rig: newRig(t)}
 	c.of = c.process()
 	c.handler = c.of.Handler()
 	return c
 }
 
-// do sends a request, and checks the answer against the OpenAPI document, and what was taken
-// too; into may be nil.
+// do sends a request, compares the status, and checks response and accepted request against the
+// OpenAPI document. The response is decoded into into, unless it is nil.
 func (c *client) do(method, target, body string, want int, into any) (text string) {
 	c.Helper()
 	req := httptest.NewRequestWithContext(c.Context(), method, target, strings.NewReader(body))
@@ -42,7 +42,7 @@ func (c *client) do(method, target, body string, want int, into any) (text strin
 	c.handler.ServeHTTP(rec, req)
 	text = rec.Body.String()
 	if rec.Code != want {
-		c.Errorf("%s %s %s: %d, want %d: %s", method, target, body, rec.Code, want, text)
+		c.Errorf("%s %s %s: got status %d, want %d: %s", method, target, body, rec.Code, want, text)
 	}
 	if into != nil {
 		if err := json.Unmarshal([]byte(text), into); err != nil {
@@ -57,7 +57,8 @@ func (c *client) do(method, target, body string, want int, into any) (text strin
 
 const dlqPath = "/admin/v1/dlq/" + theSource
 
-// fill buries four letters: one is handled, one has come back too often, one can't be read.
+// fill writes four dead letters: one is handled, one is at the replay limit, and one can't be
+// parsed.
 func (c *client) fill() {
 	c.deadLetter(idOf(0, 1), func(l *store.DeadLetter, r *ReadResult) {
 		l.Status, l.Attempts, l.CorrelationID = 500, 4, "c"
@@ -99,7 +100,7 @@ func TestHandler_MatchesOpenAPI(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(seen); got != "[2:5 1:4 1:3 0:2 0:1]" {
-		t.Errorf("pages have %s", got)
+		t.Errorf("offsets of the pages: got %s", got)
 	}
 	for query, want := range map[string]string{
 		"handled=open": "[2:5 1:4 1:3 0:1]", "handled=purged": "[0:2]", "handled=replayed": "[]", "handled=all&reason=UNDECODABLE": "[1:4]", "offset=1:3": "[1:3]",
@@ -113,13 +114,13 @@ func TestHandler_MatchesOpenAPI(t *testing.T) {
 			ids = append(ids, e.ID)
 		}
 		if got := fmt.Sprint(ids); got != want {
-			t.Errorf("%s: %s, want %s", query, got, want)
+			t.Errorf("%s: got %s, want %s", query, got, want)
 		}
 	}
 	var groups Groups
 	c.do(http.MethodGet, dlqPath+"/groups?handled=open", "", 200, &groups)
 	if groups.Total != 4 || len(groups.Groups) != 2 || groups.Groups[0].AtReplayLimit != 1 {
-		t.Errorf("%+v", groups)
+		t.Errorf("groups: got %+v", groups)
 	}
 	for _, id := range []string{"/0/1", "/1/3", "/1/4"} {
 		c.do(http.MethodGet, dlqPath+id, "", 200, nil)
@@ -137,45 +138,45 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 	var plan Plan
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"REPLAY","lane":"LOW"}`, 200, &plan)
 	if plan.Total != 4 || plan.Count != 2 || plan.IfReadable != 1 || len(plan.Routes) != 3 {
-		t.Errorf("%+v", plan)
+		t.Errorf("plan: got %+v", plan)
 	}
 	if since := time.Since(plan.Until); since < 0 || since > time.Minute {
-		t.Errorf("it was counted until %v", plan.Until)
+		t.Errorf("until: got %v", plan.Until)
 	}
 	before := plan.Until.Format(time.RFC3339Nano)
 	c.deadLetter(idOf(3, 6))
 	if c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"PURGE","filter":{"until":"`+before+`"}}`, 200, &plan); plan.Total != 4 || plan.Until.Format(time.RFC3339Nano) != before {
-		t.Errorf("what died since is chosen too: %+v", plan)
+		t.Errorf("plan includes later dead letters: %+v", plan)
 	}
 	var alone Plan
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"REPLAY","lane":"LOW","filter":{"reason":"UNDECODABLE"}}`, 200, &alone)
 	if alone.Count != 0 || alone.IfReadable != 1 || len(alone.Routes) != 1 || !alone.Routes[0].IfReadable || alone.Routes[0].Topic == "" {
-		t.Errorf("%+v", alone)
+		t.Errorf("filtered plan: got %+v", alone)
 	}
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"PURGE","filter":{"handled":"open"},"max":3}`, 200, &plan)
 	if plan.Count != 3 {
-		t.Errorf("%+v", plan)
+		t.Errorf("purge plan: got %+v", plan)
 	}
 	var j store.DLQJob
 	c.do(http.MethodPost, dlqPath+"/jobs", `{"kind":"REPLAY","filter":{"reason":"UPSTREAM_5XX","offset":"0:1","attempts":"4"},"lane":"HIGH","rate":0.5,"max":7,"note":"well again"}`, 201, &j)
 	if j.Lane != schemas.High || j.Rate != 0.5 || j.Max != 7 || j.Note != "well again" || j.CreatedBy != "me" || j.Filter.Handled != store.OpenDeadLetters || j.Filter.Until.IsZero() {
-		t.Errorf("%+v", j)
+		t.Errorf("created job: got %+v", j)
 	}
 	path := "/admin/v1/dlq-jobs/" + j.ID
 	c.do(http.MethodPost, path+"/stop", "{}", 200, &j)
 	c.do(http.MethodPost, path+"/stop", "", 200, &j)
 	if j.State != store.JobStopped {
-		t.Errorf("%+v", j)
+		t.Errorf("stopped job: got %+v", j)
 	}
 	c.do(http.MethodPost, path+"/resume", "{}", 200, &j)
 	c.do(http.MethodGet, path, "", 200, &j)
 	if j.State != store.JobRunning {
-		t.Errorf("%+v", j)
+		t.Errorf("resumed job: got %+v", j)
 	}
 	var all struct{ Jobs []store.DLQJob }
 	c.do(http.MethodGet, "/admin/v1/dlq-jobs", "", 200, &all)
 	if len(all.Jobs) != 2 || all.Jobs[0].ID != j.ID {
-		t.Errorf("%+v", all)
+		t.Errorf("jobs: got %+v", all)
 	}
 	for _, id := range []string{"none", "%00", "%ff", "0199c8a0-6f3e-7c41-9d05-3a8f6c1b2e47"} {
 		c.do(http.MethodGet, "/admin/v1/dlq-jobs/"+id, "", 404, nil)
@@ -184,15 +185,15 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 	}
 }
 
-// TestHandler_ExplainsBadInput: each is the caller's mistake, and no trouble here.
+// TestHandler_ExplainsBadInput: each input is the caller's error, so the status is 4xx.
 func TestHandler_ExplainsBadInput(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
 	for query, says := range map[string]string{
-		"reason=UPSTREAM_6XX": "there are UNDECODABLE", "since=yesterday": "2026-01-27T12:00:00Z", "until=1": "2026-01-27T12:00:00Z",
+		"reason=UPSTREAM_6XX": "must be one of UNDECODABLE", "since=yesterday": "2026-01-27T12:00:00Z", "until=1": "2026-01-27T12:00:00Z",
 		"attempts=-1": "whole number", "attempts=4294967296": "whole number", "attempts=x": "whole number",
 		"offset=3": "partition:offset", "offset=3:x": "partition:offset", "offset=-1:3": "partition:offset", "offset=3:99999999999999999999": "partition:offset",
-		"offset=4294967296:1": "partition:offset", "handled=gone": "open, handled", "colour=red": "there are reason", "key=a&key=b": "twice",
+		"offset=4294967296:1": "partition:offset", "handled=gone": "open, handled", "colour=red": "valid filters are", "key=a&key=b": "twice",
 		"key=%00": "UTF-8", "facet=%ff": "UTF-8",
 	} {
 		for _, path := range []string{"", "/groups"} {
@@ -213,10 +214,10 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 	for body, says := range map[string]string{
 		"": "an object, as in", "null": "REPLAY or PURGE", "[]": "an object, as in", `{"kind":"REPLAY"}`: "HIGH or LOW", `{"kind":"SHRED"}`: "REPLAY or PURGE",
 		`{"kind":"PURGE"}{}`: "an object, as in", `{"kind":"PURGE","colour":"red"}`: "colour", `{"kind":"REPLAY","lane":"low"}`: "HIGH or LOW",
-		`{"kind":"PURGE","rate":-1}`: "1 a minute", `{"kind":"PURGE","rate":0.001}`: "1 a minute", `{"kind":"PURGE","rate":10001}`: "10000", `{"kind":"PURGE","rate":1e999}`: "an object, as in",
+		`{"kind":"PURGE","rate":-1}`: "1 per minute", `{"kind":"PURGE","rate":0.001}`: "1 per minute", `{"kind":"PURGE","rate":10001}`: "10000", `{"kind":"PURGE","rate":1e999}`: "an object, as in",
 		`{"kind":"PURGE","max":-1}`: "0 for all", `{"kind":"PURGE","max":1.5}`: "an object, as in", `{"kind":"PURGE","note":"a\nb"}`: "one line",
-		`{"kind":"PURGE","note":"` + strings.Repeat("x", 1001) + `"}`: "1000", `{"kind":"PURGE","filter":{"limit":"1"}}`: "there are reason",
-		`{"kind":"PURGE","filter":{"handled":"purged"}}`: "open ones", `{"kind":"PURGE","filter":{"attempts":4}}`: "an object, as in",
+		`{"kind":"PURGE","note":"` + strings.Repeat("x", 1001) + `"}`: "1000", `{"kind":"PURGE","filter":{"limit":"1"}}`: "valid filters are",
+		`{"kind":"PURGE","filter":{"handled":"purged"}}`: "only open", `{"kind":"PURGE","filter":{"attempts":4}}`: "an object, as in",
 		`{"kind":"PURGE","filter":{"key":"a\u0000"}}`: "UTF-8", `{"kind":"PURGE","filter":{"since":"now"}}`: "a time",
 	} {
 		for _, path := range []string{"/plan", "/jobs"} {
@@ -231,11 +232,11 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 	}
 	c.do(http.MethodPost, "/admin/v1/dlq/nobody/jobs", `{"kind":"PURGE"}`, 404, nil)
 	if jobs, err := c.db.Jobs(t.Context(), 9); err != nil || len(jobs) != 0 {
-		t.Errorf("%+v were ordered, %v", jobs, err)
+		t.Errorf("jobs: got %+v, %v, want none", jobs, err)
 	}
 }
 
-// slowCount is a store that takes for ever to count letters.
+// slowCount is a store whose counts never return.
 type slowCount struct{ Store }
 
 func (slowCount) DeadLetterGroups(ctx context.Context, _ store.DeadLetterFilter, _ int) ([]store.DeadLetterGroup, error) {

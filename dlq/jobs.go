@@ -16,117 +16,117 @@ import (
 )
 
 const (
-	// maxChunk is how many letters a job handles between two looks at its state, and
-	// chunkTime how long that may take.
+	// A chunk is at most maxChunk dead letters and takes at most chunkTimeout. Between two chunks
+	// the job's state is read again.
 	maxChunk     = 500
 	chunkTimeout = 30 * time.Second
-	// maxDeliveryTime is how long a request may be on its way to its topic: for the producer's
-	// delivery timeout, and as long again if it was sent at the end of that.
+	// maxDeliveryTime is how long a record may take to appear on its topic: the producer's delivery
+	// timeout, and as long again if the record was sent at the end of it.
 	maxDeliveryTime = 20 * time.Second
-	// leaseDuration is how long a job belongs to its holder from a chunk's start, besides the pause
-	// that its rate wants. Who comes next sees the last request of the chunk on the topic.
+	// leaseDuration is the length of a lease from the start of a chunk, in addition to the
+	// chunkInterval. When it expires, every request of the chunk is visible on its topic.
 	leaseDuration = chunkTimeout + maxDeliveryTime
-	// pollInterval is how long a job waits, whose process has died, if nobody is told of it.
+	// pollInterval is how long a job of a crashed process waits at most if no wake-up arrives.
 	pollInterval = leaseDuration
-	// retryInterval is how long a job waits for what keeps it from going on: until then a
-	// request that Kafka did not acknowledge in time has arrived, or never will.
+	// retryInterval is the delay after a failed chunk. After it, a request that Kafka did not
+	// acknowledge in time is either visible or lost.
 	retryInterval = maxDeliveryTime
-	// shutdownGrace is how long a chunk goes on when its process ends: for the requests that are
-	// being asked for, so that nobody has to look whether they were.
+	// shutdownGrace is how long a chunk may continue after ctx has ended. Requests in flight are
+	// acknowledged in that time, which saves the next holder the reconciliation.
 	shutdownGrace = 5 * time.Second
-	// saveTimeout bounds a write of how far a job is.
+	// saveTimeout is the timeout of one write of a job's progress.
 	saveTimeout = 5 * time.Second
 )
 
-// Run works on jobs until ctx ends, several at once, as do other processes. Of a chunk that
-// has begun no more is done then than endsWithin allows; another process goes on with the
-// rest.
-func (l *Queue) Run(ctx context.Context) error {
-	l.stopping = ctx.Done()
-	var working sync.WaitGroup
-	defer working.Wait()
-	// What this process knows nothing of is for one that does, as while the configuration is
-	// being changed: here no letter of it could be replayed.
-	sources := slices.Sorted(maps.Keys(l.Sources))
-	return l.Notifier.Run(ctx, pollInterval, func(ctx context.Context, now time.Time) (time.Time, error) {
+// Run runs jobs until ctx ends, up to maxConcurrentJobs at a time. Other processes may do the
+// same. It returns when its jobs have stopped, at most shutdownGrace later; another process
+// continues them.
+func (q *Queue) Run(ctx context.Context) error {
+	q.stopping = ctx.Done()
+	var running sync.WaitGroup
+	defer running.Wait()
+	// Processes may have different configurations during a deployment. This one would refuse every
+	// dead letter of a source that it does not have.
+	sources := slices.Sorted(maps.Keys(q.Sources))
+	return q.Notifier.Run(ctx, pollInterval, func(ctx context.Context, now time.Time) (time.Time, error) {
 		for {
 			select {
-			case l.slots <- struct{}{}:
+			case q.slots <- struct{}{}:
 			default:
-				return time.Time{}, nil // who ends here wakes
+				return time.Time{}, nil // a job that ends here calls WakeLocal
 			}
-			j, held, err := l.Store.LeaseJob(ctx, l.newHolder(), sources, now, now.Add(leaseDuration))
-			if err != nil || !held {
-				<-l.slots
+			j, leased, err := q.Store.LeaseJob(ctx, q.newHolder(), sources, now, now.Add(leaseDuration))
+			if err != nil || !leased {
+				<-q.slots
 				if err != nil {
 					return time.Time{}, err
 				}
-				return l.Store.NextLeaseEnd(ctx, sources)
+				return q.Store.NextLeaseEnd(ctx, sources)
 			}
-			working.Go(func() {
-				l.runJob(ctx, j)
-				<-l.slots
-				l.Notifier.WakeLocal(time.Now())
+			running.Go(func() {
+				q.runJob(ctx, j)
+				<-q.slots
+				q.Notifier.WakeLocal(time.Now())
 			})
 		}
 	})
 }
 
-// newHolder is a new name for who takes on a job. A process that has lost one, as while the
-// database was away, may get it again: then it must not have it twice.
-func (l *Queue) newHolder() string { return fmt.Sprintf("%s/%s", l.Process, rand.Text()) }
+// newHolder returns a unique holder name for one lease. A process may lease a job again that it
+// lost while the database was unreachable; its former goroutine must then see a conflict.
+func (q *Queue) newHolder() string { return fmt.Sprintf("%s/%s", q.Process, rand.Text()) }
 
-// runJob goes on with a job that this process holds, until it has ended, is stopped, is
-// somebody else's, or ctx ends.
-func (l *Queue) runJob(ctx context.Context, j store.DLQJob) {
-	log := l.Log.With("job", j.ID, "kind", string(j.Kind), "source", j.Source)
-	log.Info("a job on dead letters is worked on here", "done", j.Done, "of", j.Total)
-	var trouble error
+// runJob runs chunks of a leased job until the job is done or stopped, the lease is lost, or ctx
+// ends.
+func (q *Queue) runJob(ctx context.Context, j store.DLQJob) {
+	log := q.Log.With("job", j.ID, "kind", string(j.Kind), "source", j.Source)
+	log.Info("dlq job leased", "done", j.Done, "total", j.Total)
+	var lastErr error
 	defer func() {
-		if trouble != nil {
-			l.metrics.waiting.Dec()
+		if lastErr != nil {
+			q.metrics.waiting.Dec()
 		}
 	}()
 	for {
-		began := time.Now()
-		next, err := l.runChunk(ctx, j, trouble != nil)
+		start := time.Now()
+		next, err := q.runChunk(ctx, j, lastErr != nil)
 		if errors.Is(err, store.ErrConflict) {
-			log.Warn("another process works on the job now")
+			log.Warn("dlq job lease lost to another process")
 			return
 		}
 		switch {
-		case err != nil && trouble == nil:
-			log.Warn("a job on dead letters waits", "err", err)
-			l.metrics.waiting.Inc()
-		case err == nil && trouble != nil:
-			log.Info("a job on dead letters goes on")
-			l.metrics.waiting.Dec()
+		case err != nil && lastErr == nil:
+			log.Warn("dlq job blocked; will retry", "err", err)
+			q.metrics.waiting.Inc()
+		case err == nil && lastErr != nil:
+			log.Info("dlq job continued")
+			q.metrics.waiting.Dec()
 		}
-		trouble, j = err, next
+		lastErr, j = err, next
 		if needsNoWorker(j) {
-			log.Info("a job on dead letters has ended or was stopped", "state", string(j.State), "done", j.Done, "refused", j.Refused)
+			log.Info("dlq job ended or stopped", "state", string(j.State), "done", j.Done, "refused", j.Refused)
 		}
 		if j.State == store.JobDone {
 			return
 		}
-		wait := chunkInterval(j) - time.Since(began)
+		delay := chunkInterval(j) - time.Since(start)
 		if err != nil {
-			wait = retryInterval
+			delay = retryInterval
 		}
-		if needsNoWorker(j) || ctx.Err() != nil || !poll.Pause(ctx, wait) {
-			l.releaseLease(ctx, j, trouble != nil)
+		if needsNoWorker(j) || ctx.Err() != nil || !poll.Pause(ctx, delay) {
+			q.releaseLease(ctx, j, lastErr != nil)
 			return
 		}
 	}
 }
 
-// needsNoWorker reports whether there is nothing to do for a job: it has ended, or was stopped and it
-// is known which letters it asked for.
+// needsNoWorker reports whether a job is done, or is stopped without a chunk in flight.
 func needsNoWorker(j store.DLQJob) bool {
 	return j.State != store.JobRunning && j.ChunkStartedAt.IsZero()
 }
 
-// chunkSize is how many letters a job handles at once, and pauseOf how long that is to take.
+// chunkSize returns how many dead letters the job's next chunk has at most: one second's share of
+// its rate, bounded by maxChunk and by the rest of its Max.
 func chunkSize(j store.DLQJob) int {
 	n := int64(maxChunk)
 	if j.Rate > 0 {
@@ -138,6 +138,8 @@ func chunkSize(j store.DLQJob) int {
 	return int(n)
 }
 
+// chunkInterval returns the time between the starts of two chunks that keeps the job's rate; 0 for
+// an unlimited rate. Example: at 0.5 per second a chunk has one dead letter and the interval is 2 s.
 func chunkInterval(j store.DLQJob) time.Duration {
 	if j.Rate <= 0 {
 		return 0
@@ -146,51 +148,51 @@ func chunkInterval(j store.DLQJob) time.Duration {
 	return time.Duration(n / j.Rate * float64(time.Second))
 }
 
-// releaseLease lets another process go on: at once, or behind trouble when what may still be on
-// its way has arrived.
-func (l *Queue) releaseLease(ctx context.Context, j store.DLQJob, troubled bool) {
+// releaseLease ends the lease: at once, or after a failed chunk when its requests in flight have
+// been delivered or lost.
+func (q *Queue) releaseLease(ctx context.Context, j store.DLQJob, failed bool) {
 	var err error
 	at := time.Now()
-	if troubled {
+	if failed {
 		at = at.Add(retryInterval)
-		j, err = l.reloadJob(ctx, j)
+		j, err = q.reloadJob(ctx, j)
 	}
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 		defer cancel()
 		j.LeaseUntil = at
-		_, err = l.Store.SaveJobProgress(ctx, j, nil, store.Disposition{}, nil)
+		_, err = q.Store.SaveJobProgress(ctx, j, nil, store.Disposition{}, nil)
 	}
 	if err != nil {
-		l.Log.Warn("a job on dead letters waits until its lease ends", "job", j.ID, "err", err)
+		q.Log.Warn("dlq job lease not released; job waits until the lease expires", "job", j.ID, "err", err)
 		return
 	}
-	l.Notifier.WakeAt(ctx, at)
+	q.Notifier.WakeAt(ctx, at)
 }
 
-// reloadJob reads a job anew. After trouble the database alone knows how far it is: what was
-// written may not have been answered.
-func (l *Queue) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+// reloadJob reads the job from the database. After a failed write its stored progress is unknown:
+// the write may have been committed. It returns store.ErrConflict if the lease was lost.
+func (q *Queue) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
-	is, err := l.Store.Job(ctx, j.ID)
-	if err == nil && is.Holder != j.Holder {
+	stored, err := q.Store.Job(ctx, j.ID)
+	if err == nil && stored.Holder != j.Holder {
 		err = store.ErrConflict
 	}
 	if err != nil {
 		return j, err
 	}
-	return is, nil
+	return stored, nil
 }
 
-// saveProgress writes how far the job is now, and which letters were handled, and returns it as
-// it then is. With an error nothing is written.
-func (l *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID) (store.DLQJob, error) {
+// saveProgress writes the job and the outcomes of its handled dead letters in one transaction,
+// renews the lease, and returns the job with its stored state.
+func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID) (store.DLQJob, error) {
 	now := time.Now().UTC()
 	j.UpdatedAt, j.LeaseUntil = now, now.Add(leaseDuration+chunkInterval(j))
-	how := store.Replayed
+	outcome := store.Replayed
 	if j.Kind == store.PurgeJob {
-		how = store.Purged
+		outcome = store.Purged
 	}
 	var ended *store.AuditEntry
 	if j.State == store.JobDone {
@@ -198,20 +200,20 @@ func (l *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []stor
 		e := auditEntry(j, "ended", j.CreatedBy, now)
 		ended = &e
 	}
-	// What was asked for is to be known, also when the chunk's time is over.
+	// Enqueued requests must be recorded even if the chunk has timed out.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
-	state, err := l.Store.SaveJobProgress(ctx, j, handled, store.Disposition{Outcome: how, By: j.CreatedBy, Job: j.ID, At: now}, ended)
+	state, err := q.Store.SaveJobProgress(ctx, j, handled, store.Disposition{Outcome: outcome, By: j.CreatedBy, Job: j.ID, At: now}, ended)
 	j.State = state
 	if err == nil {
-		l.metrics.handled.WithLabelValues(j.Source, how).Add(float64(len(handled)))
+		q.metrics.handled.WithLabelValues(j.Source, outcome).Add(float64(len(handled)))
 	}
 	return j, err
 }
 
-// runChunk handles the next letters of a job, and returns it as it is then known to be; err says
-// why less was done than could be.
-func (l *Queue) runChunk(ctx context.Context, j store.DLQJob, troubled bool) (store.DLQJob, error) {
+// runChunk handles the job's next chunk and returns the job's last known progress. On an error
+// part of the chunk may have been handled. reload is set after a failed chunk.
+func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (store.DLQJob, error) {
 	process := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTimeout)
 	defer cancel()
@@ -219,34 +221,34 @@ func (l *Queue) runChunk(ctx context.Context, j store.DLQJob, troubled bool) (st
 		poll.Pause(ctx, shutdownGrace)
 		cancel()
 	})()
-	if troubled {
+	if reload {
 		var err error
-		if j, err = l.reloadJob(ctx, j); err != nil || needsNoWorker(j) {
+		if j, err = q.reloadJob(ctx, j); err != nil || needsNoWorker(j) {
 			return j, err
 		}
 	}
-	work := l.replay
+	handle := q.replay
 	if j.Kind == store.PurgeJob {
-		work = l.purge
+		handle = q.purge
 	}
-	after, err := work(ctx, j)
+	after, err := handle(ctx, j)
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return after, err
 	}
-	if process.Err() != nil { // whoever goes on with it tells why it waits
+	if process.Err() != nil { // the error may come from the shutdown; the next holder records its own
 		return j, err
 	}
-	is, failed := l.reloadJob(ctx, j)
-	if failed == nil && !needsNoWorker(is) {
-		// Whoever looks is told why it waits. If that can't be written either, the lease ends.
-		is.Error = err.Error()
-		is, failed = l.saveProgress(ctx, is, nil)
+	stored, saveErr := q.reloadJob(ctx, j)
+	if saveErr == nil && !needsNoWorker(stored) {
+		// Operators see the error in the job. If it can't be saved either, the lease expires.
+		stored.Error = err.Error()
+		stored, saveErr = q.saveProgress(ctx, stored, nil)
 	}
 	switch {
-	case errors.Is(failed, store.ErrConflict):
-		return j, failed
-	case failed != nil:
+	case errors.Is(saveErr, store.ErrConflict):
+		return j, saveErr
+	case saveErr != nil:
 		return j, err
 	}
-	return is, err
+	return stored, err
 }

@@ -11,36 +11,36 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// faultOnce has something befall a process the nth time that it does something.
-func faultOnce(what string, n int, befalls fault) func(string) fault {
+// faultOnce returns a faultOf that injects the fault at the nth call of an operation.
+func faultOnce(what string, n int, injected fault) func(string) fault {
 	return func(does string) fault {
 		if does == what {
 			if n--; n == 0 {
-				return befalls
+				return injected
 			}
 		}
 		return none
 	}
 }
 
-// TestReplay_EnqueuesOnceAcrossKills kills one wherever it does something, and has
-// another go on.
+// TestReplay_EnqueuesOnceAcrossKills kills a process at each of its operations, and lets another
+// one continue.
 func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
-	for _, what := range []string{"hold", "walk", "read", "advance", "ask"} {
+	for _, what := range []string{"lease", "list", "read", "save", "enqueue"} {
 		for n := range 2 {
 			for _, f := range []fault{killed, killedAfter} {
-				inBubble(t, func(w *rig) {
-					w.deadLetterMany(520)
-					p := w.process()
+				inBubble(t, func(g *rig) {
+					g.deadLetterMany(520)
+					p := g.process()
 					p.faultOf = faultOnce(what, n+1, f)
 					id := p.run().start(JobSpec{}).ID
 					<-time.After(5 * time.Second)
-					w.process().run()
-					j := w.waitUntilDone(id)
-					w.wantCounts(j, 520, map[string]int64{})
-					w.wantEachEnqueuedOnce(520)
+					g.process().run()
+					j := g.waitUntilDone(id)
+					g.wantCounts(j, 520, map[string]int64{})
+					g.wantEachEnqueuedOnce(520)
 					if took := j.EndedAt.Sub(j.CreatedAt); took > leaseDuration+10*time.Second {
-						t.Errorf("killed before %s %d it took %v", what, n, took)
+						t.Errorf("killed at %s %d: replay took %v", what, n, took)
 					}
 				})
 			}
@@ -48,220 +48,218 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	}
 }
 
-// TestReconcile_FindsLateEntries: who buried letters among those of a
-// chunk may write their entries while nobody knows what its process asked for.
+// TestReconcile_FindsLateEntries: workers may write index entries within a chunk's range before the
+// chunk is reconciled.
 func TestReconcile_FindsLateEntries(t *testing.T) {
-	inBubble(t, func(w *rig) {
+	inBubble(t, func(g *rig) {
 		died := time.Now()
 		for n := range int64(520) {
-			w.deadLetter(idOf(0, 2*n))
+			g.deadLetter(idOf(0, 2*n))
 		}
 		<-time.After(time.Minute)
-		p := w.process()
-		p.faultOf = faultOnce("ask", maxChunk/enqueueBatch, killedAfter)
+		p := g.process()
+		p.faultOf = faultOnce("enqueue", maxChunk/enqueueBatch, killedAfter)
 		id := p.run().start(JobSpec{}).ID
 		<-p.ended
 		for n := range int64(30) {
-			w.deadLetter(idOf(0, 2*n+1), func(l *store.DeadLetter, _ *ReadResult) { l.At = died })
+			g.deadLetter(idOf(0, 2*n+1), func(l *store.DeadLetter, _ *ReadResult) { l.At = died })
 		}
-		w.process().run()
-		w.wantCounts(w.waitUntilDone(id), 550, map[string]int64{})
-		w.wantEachEnqueuedOnce(550)
+		g.process().run()
+		g.wantCounts(g.waitUntilDone(id), 550, map[string]int64{})
+		g.wantEachEnqueuedOnce(550)
 	})
 }
 
-// TestReplay_CountsOnceIfACommitIsUnknown: what was written is not known to who
-// wrote it.
+// TestReplay_CountsOnceIfACommitIsUnknown loses the response to a commit.
 func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 	for _, kind := range []store.JobKind{store.ReplayJob, store.PurgeJob} {
 		for n := range 6 {
-			inBubble(t, func(w *rig) {
-				w.deadLetter(idOf(0, 3000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
-				w.deadLetterMany(1300)
-				p := w.process()
-				p.faultOf = faultOnce("advance", n+1, lost)
-				j := w.waitUntilDone(p.run().start(JobSpec{Kind: kind, Max: 1200}).ID)
+			inBubble(t, func(g *rig) {
+				g.deadLetter(idOf(0, 3000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
+				g.deadLetterMany(1300)
+				p := g.process()
+				p.faultOf = faultOnce("save", n+1, lost)
+				j := g.waitUntilDone(p.run().start(JobSpec{Kind: kind, Max: 1200}).ID)
 				if j.Done != 1200 {
-					t.Errorf("%s: without answer %d, %d are done, want 1200", kind, n, j.Done)
+					t.Errorf("%s: response %d lost: got %d done, want 1200", kind, n, j.Done)
 				}
 				if kind == store.ReplayJob {
-					w.wantEachEnqueuedOnce(1200)
+					g.wantEachEnqueuedOnce(1200)
 				}
 			})
 		}
 	}
 }
 
-// TestRun_ProcessLeasesItsOwnJobAgain keeps the database away until the lease is over,
-// so that the process takes on the job that it is at.
+// TestRun_ProcessLeasesItsOwnJobAgain keeps the database unreachable until the lease expires, so
+// that the process leases a job that it is still running.
 func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 	for away := 40 * time.Second; away < 2*time.Minute; away += 14 * time.Second {
-		inBubble(t, func(w *rig) {
-			w.deadLetterMany(1600)
-			p := w.process()
+		inBubble(t, func(g *rig) {
+			g.deadLetterMany(1600)
+			p := g.process()
 			begins := time.Now().Add(3 * time.Second)
 			p.faultOf = func(what string) fault {
-				if since := time.Since(begins); what != "ask" && what != "read" && since > 0 && since < away {
+				if since := time.Since(begins); what != "enqueue" && what != "read" && since > 0 && since < away {
 					return refused
 				}
 				return none
 			}
 			p.enqueueFunc = func(ctx context.Context, all []ReplayRequest) []error {
 				for _, a := range all {
-					w.put(a, time.Now())
+					g.put(a, time.Now())
 				}
-				select { // it is slow enough for two to meet
+				select { // slow enough for two goroutines to overlap
 				case <-time.After(700 * time.Millisecond):
 				case <-ctx.Done():
 				}
 				return make([]error, len(all))
 			}
-			w.wantCounts(w.waitUntilDone(p.run().start(JobSpec{}).ID), 1600, map[string]int64{})
-			w.wantEachEnqueuedOnce(1600)
+			g.wantCounts(g.waitUntilDone(p.run().start(JobSpec{}).ID), 1600, map[string]int64{})
+			g.wantEachEnqueuedOnce(1600)
 		})
 	}
 }
 
-// TestReplay_FrozenHolderEnqueuesNothing freezes a process in the middle of a chunk
-// for longer than its lease.
+// TestReplay_FrozenHolderEnqueuesNothing suspends a process in a chunk for longer than its lease.
 func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(400)
-		p := w.process()
-		var calls atomic.Int64 // it may go on with the job itself, beside what is frozen
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(400)
+		p := g.process()
+		var calls atomic.Int64 // the process may lease the job again beside its suspended goroutine
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			if calls.Add(1) == 3 {
 				<-time.After(2 * leaseDuration)
-				return make([]error, len(all)) // as far as it knows
+				return make([]error, len(all)) // the suspended goroutine sees success
 			}
 			for _, a := range all {
-				w.put(a, time.Now())
+				g.put(a, time.Now())
 			}
 			return make([]error, len(all))
 		}
 		id := p.run().start(JobSpec{}).ID
 		<-time.After(time.Second)
-		w.process().run()
-		w.wantCounts(w.waitUntilDone(id), 400, map[string]int64{})
+		g.process().run()
+		g.wantCounts(g.waitUntilDone(id), 400, map[string]int64{})
 		<-time.After(5 * time.Minute)
-		w.wantCounts(w.job(id), 400, map[string]int64{})
-		w.wantEachEnqueuedOnce(400)
+		g.wantCounts(g.job(id), 400, map[string]int64{})
+		g.wantEachEnqueuedOnce(400)
 	})
 }
 
-// TestRelease_WaitsForDeliveryAfterAFailure stops a process whose requests have
-// not arrived yet: they do when another could have asked for them once more.
+// TestRelease_WaitsForDeliveryAfterAFailure stops a process whose unacknowledged requests are
+// delivered late.
 func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
-		inBubble(t, func(w *rig) {
-			w.deadLetterMany(10)
-			p := w.process()
+		inBubble(t, func(g *rig) {
+			g.deadLetterMany(10)
+			p := g.process()
 			p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 				errs := make([]error, len(all))
 				at := time.Now()
 				for i, a := range all {
 					errs[i] = errUnavailable
-					time.AfterFunc(maxDeliveryTime-time.Second, func() { w.put(a, at) })
+					time.AfterFunc(maxDeliveryTime-time.Second, func() { g.put(a, at) })
 				}
 				return errs
 			}
 			id := p.run().start(JobSpec{}).ID
 			<-time.After(100 * time.Millisecond)
 			if stopped {
-				if _, err := p.SetJobState(w.Context(), id, store.JobStopped, "me"); err != nil {
+				if _, err := p.SetJobState(g.Context(), id, store.JobStopped, "me"); err != nil {
 					t.Fatal(err)
 				}
 				<-time.After(100 * time.Millisecond)
 			}
 			p.shutdown()
-			other := w.process().run()
+			other := g.process().run()
 			if stopped {
-				if _, err := other.SetJobState(w.Context(), id, store.JobRunning, "me"); err != nil {
+				if _, err := other.SetJobState(g.Context(), id, store.JobRunning, "me"); err != nil {
 					t.Fatal(err)
 				}
 			}
-			w.wantCounts(w.waitUntilDone(id), 10, map[string]int64{})
+			g.wantCounts(g.waitUntilDone(id), 10, map[string]int64{})
 			<-time.After(time.Minute)
-			w.wantEachEnqueuedOnce(10)
+			g.wantEachEnqueuedOnce(10)
 		})
 	}
 }
 
-// TestStop_InAChunkBlocksOtherReplays kills a process in the middle of a
-// chunk, and stops its job before another goes on with it.
+// TestStop_InAChunkBlocksOtherReplays kills a process in a chunk, and stops its job before another
+// process leases it.
 func TestStop_InAChunkBlocksOtherReplays(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(400)
-		p := w.process()
-		p.faultOf = faultOnce("ask", 3, killed)
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(400)
+		p := g.process()
+		p.faultOf = faultOnce("enqueue", 3, killed)
 		id := p.run().start(JobSpec{}).ID
 		<-time.After(time.Second)
-		other := w.process().run()
-		if _, err := other.SetJobState(w.Context(), id, store.JobStopped, "me"); err != nil {
+		other := g.process().run()
+		if _, err := other.SetJobState(g.Context(), id, store.JobStopped, "me"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := other.StartJob(w.Context(), JobSpec{Kind: store.ReplayJob, Lane: schemas.Low, Filter: store.DeadLetterFilter{Source: theSource}}, "me"); !errors.Is(err, store.ErrReplayRunning) {
-			t.Errorf("another was ordered: %v", err)
+		if _, err := other.StartJob(g.Context(), JobSpec{Kind: store.ReplayJob, Lane: schemas.Low, Filter: store.DeadLetterFilter{Source: theSource}}, "me"); !errors.Is(err, store.ErrReplayRunning) {
+			t.Errorf("StartJob of another replay: got %v, want ErrReplayRunning", err)
 		}
 		<-time.After(leaseDuration)
-		if j := w.job(id); j.State != store.JobStopped || !j.ChunkStartedAt.IsZero() || j.Done != 100 {
-			t.Errorf("what it asked for is not known: %+v", j)
+		if j := g.job(id); j.State != store.JobStopped || !j.ChunkStartedAt.IsZero() || j.Done != 100 {
+			t.Errorf("chunk in flight was not reconciled: %+v", j)
 		}
-		w.wantCounts(w.waitUntilDone(other.start(JobSpec{}).ID), 300, map[string]int64{})
-		w.wantEachEnqueuedOnce(400)
+		g.wantCounts(g.waitUntilDone(other.start(JobSpec{}).ID), 300, map[string]int64{})
+		g.wantEachEnqueuedOnce(400)
 	})
 }
 
 func TestResume_ContinuesAtOnce(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(1000)
-		p := w.process().run()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(1000)
+		p := g.process().run()
 		id := p.start(JobSpec{Rate: 10}).ID
 		<-time.After(20 * time.Second)
-		for range 2 { // who says it twice is told the same
-			if j, err := p.SetJobState(w.Context(), id, store.JobStopped, "me"); err != nil || j.State != store.JobStopped {
+		for range 2 { // repeating the call is no error
+			if j, err := p.SetJobState(g.Context(), id, store.JobStopped, "me"); err != nil || j.State != store.JobStopped {
 				t.Fatal(j, err)
 			}
 		}
 		<-time.After(5 * time.Second)
-		stopped := len(w.enqueued())
+		stopped := len(g.enqueued())
 		<-time.After(20 * time.Second)
-		if n := len(w.enqueued()); n != stopped || n < 150 || n > 250 {
-			t.Fatalf("%d were asked for until it stopped, then %d", stopped, n-stopped)
+		if n := len(g.enqueued()); n != stopped || n < 150 || n > 250 {
+			t.Fatalf("enqueued %d until the stop, then %d", stopped, n-stopped)
 		}
-		if j, err := p.SetJobState(w.Context(), id, store.JobRunning, "me"); err != nil || j.State != store.JobRunning {
+		if j, err := p.SetJobState(g.Context(), id, store.JobRunning, "me"); err != nil || j.State != store.JobRunning {
 			t.Fatal(j, err)
 		}
 		<-time.After(5 * time.Second)
-		if n := len(w.enqueued()); n < stopped+30 {
-			t.Errorf("%d are asked for 5 s after it was resumed", n-stopped)
+		if n := len(g.enqueued()); n < stopped+30 {
+			t.Errorf("enqueued %d within 5 s after the resumption", n-stopped)
 		}
-		// Who stops and resumes it at once, too: its holder may not have seen that it was.
+		// The same if the job is resumed before its holder has seen the stop.
 		for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
-			if _, err := p.SetJobState(w.Context(), id, to, "me"); err != nil {
+			if _, err := p.SetJobState(g.Context(), id, to, "me"); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w.wantCounts(w.waitUntilDone(id), 1000, map[string]int64{})
-		w.wantEachEnqueuedOnce(1000)
+		g.wantCounts(g.waitUntilDone(id), 1000, map[string]int64{})
+		g.wantEachEnqueuedOnce(1000)
 		for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
-			if _, err := p.SetJobState(w.Context(), id, to, "me"); !errors.Is(err, store.ErrJobNotFound) {
-				t.Errorf("a job that has ended was %s: %v", to, err)
+			if _, err := p.SetJobState(g.Context(), id, to, "me"); !errors.Is(err, store.ErrJobNotFound) {
+				t.Errorf("state of a done job set to %s: %v", to, err)
 			}
 		}
 	})
 }
 
-// TestResume_DuringLeaseRelease resumes one after its holder has seen that
-// it was stopped, and before that says so.
+// TestResume_DuringLeaseRelease resumes a job after its holder has read the stop and before it
+// releases the lease.
 func TestResume_DuringLeaseRelease(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(100)
-		p := w.process()
-		other := w.process()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(100)
+		p := g.process()
+		other := g.process()
 		stopped := false
 		p.faultOf = func(what string) fault {
-			if what != "advance" || len(w.enqueued()) == 0 {
+			if what != "save" || len(g.enqueued()) == 0 {
 				return none
 			}
 			to := store.JobRunning
@@ -270,60 +268,60 @@ func TestResume_DuringLeaseRelease(t *testing.T) {
 			} else {
 				p.faultOf = nil
 			}
-			all, err := w.db.Jobs(w.Context(), 1)
+			all, err := g.db.Jobs(g.Context(), 1)
 			if err == nil {
-				_, err = other.SetJobState(w.Context(), all[0].ID, to, "me")
+				_, err = other.SetJobState(g.Context(), all[0].ID, to, "me")
 			}
 			if err != nil {
 				t.Error(err)
 			}
 			return none
 		}
-		w.wantCounts(w.waitUntilDone(p.run().start(JobSpec{Rate: 10}).ID), 100, map[string]int64{})
-		w.wantEachEnqueuedOnce(100)
+		g.wantCounts(g.waitUntilDone(p.run().start(JobSpec{Rate: 10}).ID), 100, map[string]int64{})
+		g.wantEachEnqueuedOnce(100)
 	})
 }
 
-// TestRun_LeavesJobsOfUnknownSources: another would refuse all of its letters.
+// TestRun_LeavesJobsOfUnknownSources: this process would refuse all dead letters of such a job.
 func TestRun_LeavesJobsOfUnknownSources(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(10)
-		old := w.process()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(10)
+		old := g.process()
 		old.Sources = map[string]Source{"other": fakeSource{}}
 		id := old.run().start(JobSpec{}).ID
 		<-time.After(time.Minute)
-		w.process().run()
-		w.wantCounts(w.waitUntilDone(id), 10, map[string]int64{})
+		g.process().run()
+		g.wantCounts(g.waitUntilDone(id), 10, map[string]int64{})
 	})
 }
 
 func TestRun_BlockedJobDelaysNoOther(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(100)
-		p := w.process().run()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(100)
+		p := g.process().run()
 		slow := p.start(JobSpec{Rate: 1. / 60, Filter: store.DeadLetterFilter{Since: time.Now().Add(-time.Hour)}})
 		<-time.After(time.Second)
 		began := time.Now()
-		w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
+		g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it waited %v", took)
+			t.Errorf("the other job took %v", took)
 		}
-		if j := w.waitUntilDone(slow.ID); j.Done != 1 {
-			t.Errorf("%+v", j)
+		if j := g.waitUntilDone(slow.ID); j.Done != 1 {
+			t.Errorf("job: got %+v", j)
 		}
 	})
 }
 
-// TestStartJob_WritesTheAudit with what they ordered, and how it ended.
+// TestStartJob_WritesTheAudit checks the entries of the start and the end of a job.
 func TestStartJob_WritesTheAudit(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(3)
-		p := w.process().run()
-		w.waitUntilDone(p.start(JobSpec{Note: "mended", Filter: store.DeadLetterFilter{Reason: schemas.Upstream5xx}}).ID)
-		all, err := w.db.Audit(w.Context(), 10)
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(3)
+		p := g.process().run()
+		g.waitUntilDone(p.start(JobSpec{Note: "mended", Filter: store.DeadLetterFilter{Reason: schemas.Upstream5xx}}).ID)
+		all, err := g.db.Audit(g.Context(), 10)
 		if err != nil || len(all) != 2 || all[1].Action != "replay-started" || all[0].Action != "replay-ended" ||
 			all[1].Actor != "me" || all[1].Note != "mended" {
-			t.Errorf("%+v, %v", all, err)
+			t.Errorf("audit: got %+v, %v", all, err)
 		}
 	})
 }

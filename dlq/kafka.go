@@ -15,53 +15,54 @@ import (
 )
 
 const (
-	// maxOffsetGap is how many records that nobody wants are read rather than passed over.
+	// maxOffsetGap is the longest run of unwanted records that is read instead of skipped by a
+	// seek.
 	maxOffsetGap = 2000
-	// maxClockStepBack is how much earlier than it was a job may say that its record was written: the
-	// clock of its host may have been set back since the job noted the time.
+	// maxClockStepBack is how much earlier than the job's time a record's timestamp may be. The
+	// host's clock may have been set back after the job saved ChunkStartedAt.
 	maxClockStepBack = time.Minute
-	// maxClockSkew is how much later than it was, another producer may say that its record was
-	// written: those of a job may lie behind it. lateMost in a row are later than that because
-	// it is later: clocks that are further ahead are those of a few hosts.
+	// maxClockSkew is how far the clock of another producer may be ahead. Records of the job may
+	// follow a record with such a timestamp. After maxLateRecords later records in a row the
+	// search ends: only few hosts have clocks that are further ahead.
 	maxClockSkew   = 5 * time.Minute
 	maxLateRecords = 5000
-	// maxFetchBytes bounds what one look at Kafka brings, in bytes: a letter may have a MiB.
+	// maxFetchBytes limits one fetch. A dead letter may have a MiB.
 	maxFetchBytes = 4 << 20
 )
 
-// Kafka is the letters' topics in Kafka.
+// Kafka implements Topics with a Kafka client.
 type Kafka struct {
-	options []kgo.Opt // of a client
+	options []kgo.Opt
 }
 
-// NewKafka returns the topics as a client with the options sees them.
+// NewKafka returns a Kafka that makes a client with these options for each call.
 func NewKafka(options []kgo.Opt) *Kafka { return &Kafka{options} }
 
-// client returns a client that reads no partition yet.
+// client returns a client without assigned partitions.
 func (k *Kafka) client() (*kgo.Client, error) {
 	c, err := kgo.NewClient(append(append([]kgo.Opt{}, k.options...),
 		kgo.FetchMaxBytes(maxFetchBytes), kgo.FetchMaxPartitionBytes(maxFetchBytes), kgo.FetchMaxWait(500*time.Millisecond))...)
 	if err != nil {
-		return nil, fmt.Errorf("make a Kafka client: %w", err)
+		return nil, fmt.Errorf("create a kafka client: %w", err)
 	}
 	return c, nil
 }
 
-// span is a stretch of one partition: records from first to last, both of them wanted.
+// span is a range of offsets of one partition, from first to last inclusive.
 type span struct {
 	partition   int32
 	first, last int64
 }
 
-// spans returns the stretches in which the wanted letters lie, without long gaps. They are
-// sorted, and so are these.
+// spans returns the ranges that contain the given dead letters, which must be sorted. Offsets that
+// the topic does not have are left out. A gap of more than maxOffsetGap starts a new range.
 func spans(ids []store.DeadLetterID, starts, ends kadm.ListedOffsets) []span {
 	var all []span
 	for _, id := range ids {
 		start, known := starts.Lookup(id.Topic, id.Partition)
 		end, _ := ends.Lookup(id.Topic, id.Partition)
 		if !known || id.Offset < start.Offset || id.Offset >= end.Offset {
-			continue // it is gone
+			continue // deleted, or never existed
 		}
 		if n := len(all) - 1; n >= 0 && all[n].partition == id.Partition && id.Offset-all[n].last <= maxOffsetGap {
 			all[n].last = id.Offset
@@ -72,7 +73,7 @@ func spans(ids []store.DeadLetterID, starts, ends kadm.ListedOffsets) []span {
 	return all
 }
 
-// ReadDeadLetters implements Mail.
+// ReadDeadLetters implements Topics.
 func (k *Kafka) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(store.DeadLetterID, ReadResult)) error {
 	if len(ids) == 0 {
 		return nil
@@ -108,8 +109,8 @@ func (k *Kafka) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, f
 }
 
 func parseRecord(r *kgo.Record) ReadResult {
-	letter, err := schemas.ParseDeadLetter(r.Key, r.Value, headersOf(r))
-	return ReadResult{letter, err}
+	deadLetter, err := schemas.ParseDeadLetter(r.Key, r.Value, headersOf(r))
+	return ReadResult{deadLetter, err}
 }
 
 func headersOf(r *kgo.Record) []schemas.Header {
@@ -120,8 +121,8 @@ func headersOf(r *kgo.Record) []schemas.Header {
 	return headers
 }
 
-// consumeRecords tells of each record until one is the last of its partition's, which must be the only
-// one that is read.
+// consumeRecords calls each for every record until each returns false for the last wanted one. The
+// client must have one assigned partition only.
 func consumeRecords(ctx context.Context, c *kgo.Client, each func(*kgo.Record) (more bool)) error {
 	for {
 		fetches := c.PollFetches(ctx)
@@ -143,7 +144,7 @@ func consumeRecords(ctx context.Context, c *kgo.Client, each func(*kgo.Record) (
 	}
 }
 
-// EnqueuedByJob implements Mail.
+// EnqueuedByJob implements Topics.
 func (k *Kafka) EnqueuedByJob(ctx context.Context, topic, job string, from, to time.Time) (map[string]bool, error) {
 	c, err := k.client()
 	if err != nil {
@@ -160,9 +161,9 @@ func (k *Kafka) EnqueuedByJob(ctx context.Context, topic, job string, from, to t
 		err = since.Error()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look at topic %s: %w", topic, err)
+		return nil, fmt.Errorf("list offsets of topic %s: %w", topic, err)
 	}
-	asked := map[string]bool{}
+	enqueued := map[string]bool{}
 	for _, first := range since.Offsets()[topic] {
 		end, _ := ends.Lookup(topic, first.Partition)
 		if first.At >= end.Offset {
@@ -172,7 +173,7 @@ func (k *Kafka) EnqueuedByJob(ctx context.Context, topic, job string, from, to t
 		late := 0
 		err := consumeRecords(ctx, c, func(r *kgo.Record) (more bool) {
 			if m := schemas.ReplayOf(headersOf(r)); m.ID == job && m.Of != "" {
-				asked[m.Of] = true
+				enqueued[m.Of] = true
 			}
 			if late++; !r.Timestamp.After(to.Add(maxClockSkew)) {
 				late = 0
@@ -184,10 +185,10 @@ func (k *Kafka) EnqueuedByJob(ctx context.Context, topic, job string, from, to t
 		}
 		c.RemoveConsumePartitions(map[string][]int32{topic: {first.Partition}})
 	}
-	return asked, nil
+	return enqueued, nil
 }
 
-// Bounds implements Mail.
+// Bounds implements Topics.
 func (k *Kafka) Bounds(ctx context.Context, topic string) (map[int32]PartitionBounds, error) {
 	c, err := k.client()
 	if err != nil {
@@ -206,7 +207,7 @@ func (k *Kafka) Bounds(ctx context.Context, topic string) (map[int32]PartitionBo
 	return bounds, nil
 }
 
-// DeleteBefore implements Mail.
+// DeleteBefore implements Topics.
 func (k *Kafka) DeleteBefore(ctx context.Context, topic string, before map[int32]int64) (map[int32]int64, error) {
 	c, err := k.client()
 	if err != nil {
@@ -218,25 +219,25 @@ func (k *Kafka) DeleteBefore(ctx context.Context, topic string, before map[int32
 	if err != nil {
 		return nil, err
 	}
-	cut := kadm.Offsets{}
+	offsets := kadm.Offsets{}
 	after := map[int32]int64{}
 	starts.Each(func(start kadm.ListedOffset) {
 		end, _ := ends.Lookup(topic, start.Partition)
 		after[start.Partition] = start.Offset
 		if at := min(before[start.Partition], end.Offset); at > start.Offset {
-			cut.AddOffset(topic, start.Partition, at, -1)
+			offsets.AddOffset(topic, start.Partition, at, -1)
 			after[start.Partition] = at
 		}
 	})
-	if len(cut) == 0 {
+	if len(offsets) == 0 {
 		return after, nil
 	}
-	answers, err := admin.DeleteRecords(ctx, cut)
+	responses, err := admin.DeleteRecords(ctx, offsets)
 	if err == nil {
-		err = answers.Error()
+		err = responses.Error()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("delete handled letters of %s: %w", topic, err)
+		return nil, fmt.Errorf("delete handled records of topic %s: %w", topic, err)
 	}
 	return after, nil
 }

@@ -21,16 +21,16 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// broker is a Kafka with a topic of its own that has three partitions.
+// broker is a Kafka with a topic of three partitions.
 type broker struct {
 	*testing.T
-	mail   *Kafka
+	kafka  *Kafka
 	client *kgo.Client
 	admin  *kadm.Client
 	topic  string
 }
 
-// eachKafka plays a test on the one in this process, and on a real one.
+// eachKafka runs a test on an in-process broker and on a real one.
 func eachKafka(t *testing.T, test func(b *broker)) {
 	t.Helper()
 	for name, addresses := range map[string]func(t *testing.T) []string{
@@ -53,7 +53,7 @@ func eachKafka(t *testing.T, test func(b *broker)) {
 				t.Fatal(err)
 			}
 			t.Cleanup(client.Close)
-			b := &broker{T: t, mail: NewKafka(options), client: client, admin: kadm.NewClient(client), topic: servicetest.Name("letters")}
+			b := &broker{T: t, kafka: NewKafka(options), client: client, admin: kadm.NewClient(client), topic: servicetest.Name("dlq")}
 			size := "3000000"
 			if _, err := b.admin.CreateTopic(t.Context(), 3, 1, map[string]*string{"max.message.bytes": &size}, b.topic); err != nil {
 				t.Fatal(err)
@@ -89,7 +89,7 @@ func (b *broker) put(records ...*kgo.Record) {
 	}
 }
 
-// deadLetterRecord is a record with a value.
+// deadLetterRecord returns a record with the value.
 func (b *broker) deadLetterRecord(partition int32, value []byte) *kgo.Record {
 	r := &kgo.Record{Partition: partition, Value: value}
 	for _, h := range (schemas.DeadLetter{Reason: schemas.Upstream5xx, Time: time.Now()}).RecordHeaders() {
@@ -107,16 +107,16 @@ func (b *broker) fill(partition int32, n int) {
 	b.put(all...)
 }
 
-// read returns what is found of the letters, by partition:offset.
+// read returns the values that were read, by partition:offset.
 func (b *broker) read(ids ...store.DeadLetterID) map[string]string {
 	b.Helper()
 	found := map[string]string{}
 	for i := range ids {
 		ids[i].Topic = b.topic
 	}
-	if err := b.mail.ReadDeadLetters(b.Context(), ids, func(id store.DeadLetterID, r ReadResult) {
+	if err := b.kafka.ReadDeadLetters(b.Context(), ids, func(id store.DeadLetterID, r ReadResult) {
 		if _, twice := found[formatID(id)]; twice || r.Err != nil {
-			b.Errorf("%s is read twice, or wrong: %v", formatID(id), r.Err)
+			b.Errorf("%s was read twice or with an error: %v", formatID(id), r.Err)
 		}
 		found[formatID(id)] = string(r.DeadLetter.Value)
 	}); err != nil {
@@ -129,11 +129,11 @@ func TestReadDeadLetters_FindsEachByOffset(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
 		if got := b.read(idOf(0, 0), idOf(2, 7), idOf(9, 1)); len(got) != 0 {
-			b.Errorf("an empty topic has %v", got)
+			b.Errorf("empty topic: got %v", got)
 		}
 		b.fill(0, 5000)
 		b.fill(2, 30)
-		if _, err := b.mail.DeleteBefore(b.Context(), b.topic, map[int32]int64{0: 10}); err != nil {
+		if _, err := b.kafka.DeleteBefore(b.Context(), b.topic, map[int32]int64{0: 10}); err != nil {
 			b.Fatal(err)
 		}
 		var want []string
@@ -143,17 +143,17 @@ func TestReadDeadLetters_FindsEachByOffset(t *testing.T) {
 		got := b.read(idOf(0, 3), idOf(0, 9), idOf(0, 10), idOf(0, 11), idOf(0, 500), idOf(0, 2499), idOf(0, 4999), idOf(0, 5000), idOf(1, 0), idOf(2, 0), idOf(2, 29), idOf(2, 30), idOf(3, 0))
 		slices.Sort(want)
 		if keys := slices.Sorted(maps.Keys(got)); !slices.Equal(keys, want) {
-			b.Errorf("%v were found, want %v", keys, want)
+			b.Errorf("found: got %v, want %v", keys, want)
 		}
 		for id, value := range got {
 			if value != id {
-				b.Errorf("%s has %q", id, value)
+				b.Errorf("%s: got value %q", id, value)
 			}
 		}
 	})
 }
 
-func TestReadDeadLetters_BoundsMemory(t *testing.T) { // alone: it looks at the heap
+func TestReadDeadLetters_BoundsMemory(t *testing.T) { // not parallel: it measures the heap
 	var alone sync.Mutex
 	eachKafka(t, func(b *broker) {
 		alone.Lock()
@@ -164,26 +164,26 @@ func TestReadDeadLetters_BoundsMemory(t *testing.T) { // alone: it looks at the 
 			ids = append(ids, idOf(0, offset))
 		}
 		if got := b.read(ids...); len(got) != 10_000 {
-			b.Errorf("%d of 10,000 were found", len(got))
+			b.Errorf("found %d of 10,000", len(got))
 		}
-		large := make([]byte, 1<<20) // that nobody can compress
+		large := make([]byte, 1<<20) // random, so not compressible
 		ids = nil
 		for offset := range int64(60) {
 			_, _ = rand.Read(large)
 			b.put(b.deadLetterRecord(1, slices.Clone(large)))
 			ids = append(ids, store.DeadLetterID{Topic: b.topic, Partition: 1, Offset: offset})
 		}
-		before, most, n := heap(), uint64(0), 0
-		if err := b.mail.ReadDeadLetters(b.Context(), ids, func(store.DeadLetterID, ReadResult) {
+		before, peak, n := heap(), uint64(0), 0
+		if err := b.kafka.ReadDeadLetters(b.Context(), ids, func(store.DeadLetterID, ReadResult) {
 			if n++; n%10 == 0 {
-				most = max(most, heap())
+				peak = max(peak, heap())
 			}
 		}); err != nil || n != 60 {
-			b.Fatalf("%d were found, %v", n, err)
+			b.Fatalf("found %d, %v", n, err)
 		}
-		b.Logf("%d MiB besides", (max(most, before)-before)>>20)
-		if most > before+45<<20 {
-			b.Errorf("60 letters of a MiB took %d MiB at once", (most-before)>>20)
+		b.Logf("%d MiB of heap", (max(peak, before)-before)>>20)
+		if peak > before+45<<20 {
+			b.Errorf("60 dead letters of a MiB took %d MiB of heap", (peak-before)>>20)
 		}
 	})
 }
@@ -195,13 +195,13 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestEnqueuedByJob_FindsItsRecords, also behind some whose producer's clock is
-// ahead, and when its own was set back; nothing of before or of another job is.
+// TestEnqueuedByJob_FindsItsRecords, also after records of a producer whose clock is ahead, and
+// after its own clock was set back. Older records and records of other jobs are not returned.
 func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
 		from := time.Now().Truncate(time.Millisecond)
-		asked := func(partition int32, job, of string, at time.Duration) *kgo.Record {
+		enqueued := func(partition int32, job, of string, at time.Duration) *kgo.Record {
 			r := &kgo.Record{Partition: partition, Timestamp: from.Add(at)}
 			for _, h := range (schemas.ReplayMark{ID: job, Count: 1, Of: of}).Headers() {
 				r.Headers = append(r.Headers, kgo.RecordHeader(h))
@@ -210,30 +210,30 @@ func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 		}
 		find := func(want ...string) {
 			b.Helper()
-			got, err := b.mail.EnqueuedByJob(b.Context(), b.topic, "j", from, from.Add(leaseDuration))
+			got, err := b.kafka.EnqueuedByJob(b.Context(), b.topic, "j", from, from.Add(leaseDuration))
 			if keys := slices.Sorted(maps.Keys(got)); err != nil || !slices.Equal(keys, want) {
 				b.Errorf("%v, %v; want %v", keys, err, want)
 			}
 		}
 		find()
-		b.put(asked(0, "j", "early", -time.Hour))
+		b.put(enqueued(0, "j", "early", -time.Hour))
 		find()
-		large := make([]byte, 1<<20) // what one look brings has an end
+		large := make([]byte, 1<<20) // exceeds the size of one fetch
 		_, _ = rand.Read(large)
 		big := func() *kgo.Record { return &kgo.Record{Value: large, Timestamp: from.Add(time.Second)} }
 		for _, r := range []*kgo.Record{
-			asked(0, "j", "0:1", 0), asked(0, "", "", time.Second), asked(0, "other", "0:2", time.Second), asked(0, "", "", 2*time.Minute), big(), big(), big(), big(), big(), big(),
-			asked(0, "j", "0:3", 2*time.Second), asked(1, "j", "0:4", 30*time.Second), asked(0, "", "", time.Hour),
-			asked(2, "j", "0:6", -maxClockStepBack/2),
+			enqueued(0, "j", "0:1", 0), enqueued(0, "", "", time.Second), enqueued(0, "other", "0:2", time.Second), enqueued(0, "", "", 2*time.Minute), big(), big(), big(), big(), big(), big(),
+			enqueued(0, "j", "0:3", 2*time.Second), enqueued(1, "j", "0:4", 30*time.Second), enqueued(0, "", "", time.Hour),
+			enqueued(2, "j", "0:6", -maxClockStepBack/2),
 			{Partition: 2, Timestamp: from.Add(time.Second)},
 		} {
 			b.put(r)
 		}
 		find("0:1", "0:3", "0:4", "0:6")
-		for range 6 { // more than one look brings
+		for range 6 { // more than one fetch
 			b.put(&kgo.Record{Partition: 1, Value: large, Timestamp: from.Add(time.Hour)})
 		}
-		b.put(asked(1, "j", "0:5", time.Second))
+		b.put(enqueued(1, "j", "0:5", time.Second))
 		find("0:1", "0:3", "0:4", "0:5", "0:6")
 	})
 }
@@ -241,23 +241,23 @@ func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 func TestDeleteBefore_ReturnsStartOffsets(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
-		cut := func(before, want map[int32]int64) {
+		deleted := func(before, want map[int32]int64) {
 			b.Helper()
-			if got, err := b.mail.DeleteBefore(b.Context(), b.topic, before); err != nil || !maps.Equal(got, want) {
+			if got, err := b.kafka.DeleteBefore(b.Context(), b.topic, before); err != nil || !maps.Equal(got, want) {
 				b.Errorf("%v, %v; want %v", got, err, want)
 			}
 		}
-		cut(map[int32]int64{0: 5}, map[int32]int64{0: 0, 1: 0, 2: 0})
+		deleted(map[int32]int64{0: 5}, map[int32]int64{0: 0, 1: 0, 2: 0})
 		b.fill(0, 10)
 		b.fill(1, 10)
-		cut(map[int32]int64{0: 4, 1: 99, 7: 3}, map[int32]int64{0: 4, 1: 10, 2: 0})
-		cut(map[int32]int64{0: 2}, map[int32]int64{0: 4, 1: 10, 2: 0})
+		deleted(map[int32]int64{0: 4, 1: 99, 7: 3}, map[int32]int64{0: 4, 1: 10, 2: 0})
+		deleted(map[int32]int64{0: 2}, map[int32]int64{0: 4, 1: 10, 2: 0})
 		want := map[int32]PartitionBounds{0: {4, 10}, 1: {10, 10}, 2: {0, 0}}
-		if got, err := b.mail.Bounds(b.Context(), b.topic); err != nil || !maps.Equal(got, want) {
+		if got, err := b.kafka.Bounds(b.Context(), b.topic); err != nil || !maps.Equal(got, want) {
 			b.Errorf("%v, %v; want %v", got, err, want)
 		}
 		if got := b.read(idOf(0, 3), idOf(0, 4), idOf(1, 9)); len(got) != 1 || got["0:4"] == "" {
-			b.Errorf("%v lie there", got)
+			b.Errorf("records left: %v", got)
 		}
 	})
 }
@@ -265,11 +265,11 @@ func TestDeleteBefore_ReturnsStartOffsets(t *testing.T) {
 func TestKafka_ReportsAMissingTopic(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
-		_, asked := b.mail.EnqueuedByJob(b.Context(), b.topic+"-none", "j", time.Now(), time.Now())
-		_, cut := b.mail.DeleteBefore(b.Context(), b.topic+"-none", nil)
-		_, bounds := b.mail.Bounds(b.Context(), b.topic+"-none")
-		read := b.mail.ReadDeadLetters(b.Context(), []store.DeadLetterID{{Topic: b.topic + "-none"}}, nil)
-		for _, err := range []error{asked, cut, bounds, read} {
+		_, enqueued := b.kafka.EnqueuedByJob(b.Context(), b.topic+"-none", "j", time.Now(), time.Now())
+		_, deleted := b.kafka.DeleteBefore(b.Context(), b.topic+"-none", nil)
+		_, bounds := b.kafka.Bounds(b.Context(), b.topic+"-none")
+		read := b.kafka.ReadDeadLetters(b.Context(), []store.DeadLetterID{{Topic: b.topic + "-none"}}, nil)
+		for _, err := range []error{enqueued, deleted, bounds, read} {
 			if err == nil || !strings.Contains(err.Error(), "freshet topics ensure") {
 				b.Error(err)
 			}

@@ -14,10 +14,10 @@ type metrics struct {
 func newMetrics(sources map[string]Source, reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		handled: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dlq_handled_total", Help: "Dead letters that jobs worked on here have handled.",
+			Name: "dlq_handled_total", Help: "Dead letters replayed or purged by jobs of this process.",
 		}, []string{"source", "outcome"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "dlq_jobs_waiting", Help: "Jobs on dead letters that are worked on here and can't go on.",
+			Name: "dlq_jobs_waiting", Help: "DLQ jobs leased by this process that are blocked by an error and retried.",
 		}),
 	}
 	for name := range sources {

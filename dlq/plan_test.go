@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TestPlan_CountsGroupsBeyondTheLimit: who confirms a number means all of them.
+// TestPlan_CountsGroupsBeyondTheLimit: an operator who confirms a number confirms all dead letters.
 func TestPlan_CountsGroupsBeyondTheLimit(t *testing.T) {
 	c := newClient(t)
 	const kinds = MaxGroups + 20
@@ -26,18 +26,18 @@ func TestPlan_CountsGroupsBeyondTheLimit(t *testing.T) {
 	}
 	var groups Groups
 	if c.do(http.MethodGet, dlqPath+"/groups", "", 200, &groups); groups.Total != kinds || !groups.More || len(groups.Groups) != MaxGroups {
-		t.Errorf("%d in all, more: %v, %d groups", groups.Total, groups.More, len(groups.Groups))
+		t.Errorf("groups: got total %d, more %v, %d groups", groups.Total, groups.More, len(groups.Groups))
 	}
 	var plan Plan
 	c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"REPLAY","lane":"LOW"}`, 200, &plan)
 	if plan.Total != kinds || plan.Count != kinds-12 || plan.IfReadable != 7 || !plan.More {
-		t.Errorf("%+v", plan)
+		t.Errorf("replay plan: got %+v", plan)
 	}
 	plan = Plan{}
 	if c.do(http.MethodPost, dlqPath+"/plan", `{"kind":"PURGE"}`, 200, &plan); plan.Total != kinds || plan.Count != kinds || plan.IfReadable != 0 {
-		t.Errorf("%+v", plan)
+		t.Errorf("purge plan: got %+v", plan)
 	}
 	if j := c.of.start(JobSpec{Kind: store.PurgeJob}); j.Total != kinds {
-		t.Errorf("%d are to be purged", j.Total)
+		t.Errorf("total of the purge: got %d", j.Total)
 	}
 }

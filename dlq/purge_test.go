@@ -10,22 +10,22 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TestPurge_DeletesExactlyTheHandledPrefix purges at random among letters that are open,
-// handled or young.
+// TestPurge_DeletesExactlyTheHandledPrefix purges random subsets of open, handled and recent dead
+// letters.
 func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			inBubble(t, func(w *rig) { w.purgeSome(rand.New(rand.NewPCG(seed, 9))) })
+			inBubble(t, func(g *rig) { g.purgeSome(rand.New(rand.NewPCG(seed, 9))) })
 		})
 	}
 }
 
-func (w *rig) purgeSome(r *rand.Rand) {
-	kept := 2 + r.IntN(40) // one in so many is not purged
-	bury := func(from, to int64) {
+func (g *rig) purgeSome(r *rand.Rand) {
+	kept := 2 + r.IntN(40) // every kept-th dead letter is not purged
+	add := func(from, to int64) {
 		for offset := from; offset < to; offset++ {
 			for partition := range int32(4) {
-				w.deadLetter(idOf(partition, offset), func(l *store.DeadLetter, _ *ReadResult) {
+				g.deadLetter(idOf(partition, offset), func(l *store.DeadLetter, _ *ReadResult) {
 					if r.IntN(kept) == 0 {
 						l.Fingerprint = "kept"
 					}
@@ -34,15 +34,15 @@ func (w *rig) purgeSome(r *rand.Rand) {
 		}
 	}
 	for partition := range int32(4) {
-		w.starts[partition] = 1
+		g.starts[partition] = 1
 	}
-	bury(1, 300)
+	add(1, 300)
 	<-time.After(time.Minute)
-	bury(300, 310+r.Int64N(20)) // they are young
+	add(300, 310+r.Int64N(20)) // recent
 	<-time.After(2 * time.Second)
-	p := w.process()
+	p := g.process()
 	p.faultOf = func(what string) fault {
-		if what == "cut" && r.IntN(3) == 0 {
+		if what == "delete" && r.IntN(3) == 0 {
 			return []fault{refused, lost, killed, killedAfter}[r.IntN(4)]
 		}
 		return none
@@ -51,34 +51,34 @@ func (w *rig) purgeSome(r *rand.Rand) {
 	j := p.start(JobSpec{Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Fingerprint: "f"}})
 	p.run()
 	<-time.After(3 * time.Second)
-	w.process().run()
-	w.waitUntilDone(replayed.ID)
-	w.waitUntilDone(j.ID)
+	g.process().run()
+	g.waitUntilDone(replayed.ID)
+	g.waitUntilDone(j.ID)
 
-	all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 100_000)
+	all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 100_000)
 	if err != nil {
-		w.Fatal(err)
+		g.Fatal(err)
 	}
-	first := map[int32]int64{} // that had to stay, for it is open or was young
+	first := map[int32]int64{} // first offset that must be kept: open, or recent
 	for _, l := range all {
-		if l.Offset < w.starts[l.Partition] {
-			w.Errorf("%+v has an entry, and was deleted", l)
+		if l.Offset < g.starts[l.Partition] {
+			g.Errorf("%+v has an index entry, but its record was deleted", l)
 		}
 		if first[l.Partition] == 0 || l.Offset < first[l.Partition] {
 			first[l.Partition] = l.Offset
 		}
 		if l.Handled == "" && l.Fingerprint == "f" {
-			w.Errorf("%+v was not purged", l)
+			g.Errorf("%+v was not purged", l)
 		}
 	}
-	for id := range w.records {
-		if id.Offset < first[id.Partition] && id.Offset >= w.starts[id.Partition] {
-			w.Errorf("%+v lies there without an entry", id)
+	for id := range g.records {
+		if id.Offset < first[id.Partition] && id.Offset >= g.starts[id.Partition] {
+			g.Errorf("record %+v has no index entry", id)
 		}
 	}
 	for _, l := range all {
 		if l.Offset == first[l.Partition] && l.Handled != "" && l.At.Before(j.CreatedAt.Add(-minDeleteAge)) {
-			w.Errorf("%+v is handled and old, the first of its partition, and was not deleted", l)
+			g.Errorf("%+v is in the handled prefix, but was not deleted", l)
 		}
 	}
 	n := 0
@@ -87,90 +87,92 @@ func (w *rig) purgeSome(r *rand.Rand) {
 			n++
 		}
 	}
-	if asked := w.enqueued(); len(w.requests) != len(asked) {
-		w.Errorf("%d requests for %d letters", len(w.requests), len(asked))
+	if enqueued := g.enqueued(); len(g.requests) != len(enqueued) {
+		g.Errorf("got %d requests for %d dead letters", len(g.requests), len(enqueued))
 	}
 	if len(all) == 0 || n == 0 {
-		w.Error("all letters were deleted")
+		g.Error("every record was deleted")
 	}
 }
 
-// TestPurge_DeletesEntriesOfExpiredRecords, open or not: nobody can do anything about it.
+// TestPurge_DeletesEntriesOfExpiredRecords: open entries too, because their records no longer
+// exist.
 func TestPurge_DeletesEntriesOfExpiredRecords(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(2500)
-		w.starts[0] = 2400
-		p := w.process().run()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(2500)
+		g.starts[0] = 2400
+		p := g.process().run()
 		one := int64(2450)
-		w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Offset: &one}}).ID)
-		all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 10_000)
-		if err != nil || len(all) != 100 || w.starts[0] != 2400 {
-			t.Errorf("%d entries are left, %v; the topic begins at %d", len(all), err, w.starts[0])
+		g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Offset: &one}}).ID)
+		all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 10_000)
+		if err != nil || len(all) != 100 || g.starts[0] != 2400 {
+			t.Errorf("got %d entries, %v, start offset %d", len(all), err, g.starts[0])
 		}
 	})
 }
 
-// purgeOf purges all letters of partition 0 at once, and returns where it then begins.
-func (w *rig) purgeOf() int64 {
-	w.Helper()
-	p := w.process().run()
-	w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
+// purgeOf purges all dead letters of partition 0 and returns its new start offset.
+func (g *rig) purgeOf() int64 {
+	g.Helper()
+	p := g.process().run()
+	g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
 	p.shutdown()
-	return w.starts[0]
+	return g.starts[0]
 }
 
-// TestPurge_KeepsRecordsWithoutIndexEntry: the process that buried it can't reach the
-// database, and those that came later have theirs.
+// TestPurge_KeepsRecordsWithoutIndexEntry: the worker of one record can't reach the database, while
+// later records have their entries.
 func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	for _, waits := range []int64{0, 7} {
-		inBubble(t, func(w *rig) {
+		inBubble(t, func(g *rig) {
 			for offset := range int64(20) {
 				if offset != waits {
-					w.deadLetter(idOf(0, offset))
+					g.deadLetter(idOf(0, offset))
 				}
 			}
-			w.records[idOf(0, waits)] = ReadResult{DeadLetter: schemas.DeadLetter{Time: time.Now()}}
+			g.records[idOf(0, waits)] = ReadResult{DeadLetter: schemas.DeadLetter{Time: time.Now()}}
 			<-time.After(missingEntryTimeout - time.Minute)
-			if start := w.purgeOf(); start != waits {
-				t.Errorf("the topic begins at %d, and a letter without an entry lies at %d", start, waits)
+			if start := g.purgeOf(); start != waits {
+				t.Errorf("start offset %d is after the record without an entry at %d", start, waits)
 			}
-			w.deadLetter(idOf(0, 20))
-			<-time.After(2 * time.Minute) // it gets none
-			if start := w.purgeOf(); start != 21 {
-				t.Errorf("the topic begins at %d, and nothing of it is open", start)
+			g.deadLetter(idOf(0, 20))
+			<-time.After(2 * time.Minute) // its entry is never written
+			if start := g.purgeOf(); start != 21 {
+				t.Errorf("start offset: got %d, want the end", start)
 			}
 		})
 	}
 }
 
-// TestPurge_KeepsRecordsOfRecreatedTopics, which name letters that have none.
+// TestPurge_KeepsRecordsOfRecreatedTopics: old index entries refer to offsets of the former topic.
 func TestPurge_KeepsRecordsOfRecreatedTopics(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(20)
-		p := w.process().run()
-		w.waitUntilDone(p.start(JobSpec{}).ID)
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(20)
+		p := g.process().run()
+		g.waitUntilDone(p.start(JobSpec{}).ID)
 		p.shutdown()
 		<-time.After(2 * missingEntryTimeout)
-		clear(w.records)
+		clear(g.records)
 		for offset := range int64(20) {
-			if start := w.purgeOf(); start != 0 {
-				t.Fatalf("with %d letters the topic begins at %d", offset, start)
+			if start := g.purgeOf(); start != 0 {
+				t.Fatalf("with %d records the start offset is %d", offset, start)
 			}
-			w.records[idOf(0, offset)] = ReadResult{DeadLetter: schemas.DeadLetter{Time: time.Now()}}
+			g.records[idOf(0, offset)] = ReadResult{DeadLetter: schemas.DeadLetter{Time: time.Now()}}
 		}
 	})
 }
 
-// TestPurge_OfNothingDeletesHandledRecords: after a replay of all, nothing else does.
+// TestPurge_OfNothingDeletesHandledRecords: a replay marks dead letters as handled but deletes no
+// records.
 func TestPurge_OfNothingDeletesHandledRecords(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(30)
-		p := w.process().run()
-		w.waitUntilDone(p.start(JobSpec{}).ID)
-		j := w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
-		all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 100)
-		if err != nil || len(all) != 0 || w.starts[0] != 30 || j.Total != 0 {
-			t.Errorf("%d entries are left, %v; the topic begins at %d, and %d were chosen", len(all), err, w.starts[0], j.Total)
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(30)
+		p := g.process().run()
+		g.waitUntilDone(p.start(JobSpec{}).ID)
+		j := g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob}).ID)
+		all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource}, store.DeadLetter{}, 100)
+		if err != nil || len(all) != 0 || g.starts[0] != 30 || j.Total != 0 {
+			t.Errorf("%d entries are left, %v; the topic begins at %d, and %d were chosen", len(all), err, g.starts[0], j.Total)
 		}
 	})
 }

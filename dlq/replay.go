@@ -14,145 +14,148 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// enqueueBatch are asked for together; between two such groups a process finds out that it
-// has been frozen for longer than its chunk may take.
+// enqueueBatch is how many requests are enqueued together. Before each batch the process checks
+// that it has not been suspended for longer than chunkTimeout.
 const enqueueBatch = 50
 
-// readTimeout is how long the letters of a chunk are read. What was not read until then is in
-// the next chunk: those that lie far apart are read one by one.
+// readTimeout limits the reading of a chunk's dead letters. Distant offsets need one read each;
+// dead letters that were not read in time go into the next chunk.
 const readTimeout = chunkTimeout / 2
 
-// errChunkTimeout ends a chunk that took too long; what was not asked for is in the next.
-var errChunkTimeout = errors.New("the requests of a chunk could not all be asked for in time")
+// errChunkTimeout ends a chunk at chunkTimeout. The next chunk enqueues the rest.
+var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk enqueues the rest")
 
-// replayItem is what is to become of one letter of a chunk.
+// replayItem is one dead letter of a chunk and its outcome.
 type replayItem struct {
 	id            store.DeadLetterID
-	diedByThisJob bool   // it died by this very job, which passes it over
-	refused       string // why it stays open; empty: it is to be asked for
+	diedByThisJob bool   // this job's own request was dead-lettered; the job skips it
+	refused       string // why it stays open; empty: it is to be enqueued
 	request       ReplayRequest
 	enqueued      bool
 }
 
-// replay asks for the requests of the next letters.
-func (l *Queue) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+// replay enqueues the requests of the job's next chunk, or reconciles a chunk in flight. The
+// package documentation lists the steps.
+func (q *Queue) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	if !j.ChunkStartedAt.IsZero() {
-		return l.reconcile(ctx, j)
+		return q.reconcile(ctx, j)
 	}
-	var letters []store.DeadLetter
+	var deadLetters []store.DeadLetter
 	if j.Max == 0 || j.Done < j.Max {
 		var err error
-		if letters, err = l.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j)); err != nil {
+		if deadLetters, err = q.Store.DeadLettersByOffset(ctx, j.Filter, j.Position, chunkSize(j)); err != nil {
 			return j, err
 		}
 	}
-	if len(letters) == 0 {
-		return l.finishJob(ctx, j)
+	if len(deadLetters) == 0 {
+		return q.finishJob(ctx, j)
 	}
-	fates, err := l.prepareItems(ctx, j, letters)
+	items, err := q.prepareItems(ctx, j, deadLetters)
 	if err != nil {
 		return j, err
 	}
-	// From here on, whoever goes on with the job must look which were asked for.
-	begun := j
-	begun.ChunkStartedAt, begun.Error = time.Now().UTC(), ""
-	if begun, err = l.saveProgress(ctx, begun, nil); err != nil {
+	// After this write the next holder of the lease has to reconcile the chunk.
+	started := j
+	started.ChunkStartedAt, started.Error = time.Now().UTC(), ""
+	if started, err = q.saveProgress(ctx, started, nil); err != nil {
 		return j, err
 	}
-	if begun.State != store.JobRunning { // somebody has stopped it, and nothing was asked for
-		begun.ChunkStartedAt = time.Time{}
-		return begun, nil
+	if started.State != store.JobRunning { // an operator has stopped the job; nothing was enqueued
+		started.ChunkStartedAt = time.Time{}
+		return started, nil
 	}
-	trouble := l.enqueue(ctx, begun.ChunkStartedAt.Add(chunkTimeout), fates)
-	after, handled := afterChunk(begun, fates)
-	if trouble == nil {
+	enqueueErr := q.enqueue(ctx, started.ChunkStartedAt.Add(chunkTimeout), items)
+	after, handled := afterChunk(started, items)
+	if enqueueErr == nil {
 		after.ChunkStartedAt = time.Time{}
 	}
-	if after, err = l.saveProgress(ctx, after, handled); err != nil {
-		return begun, err
+	if after, err = q.saveProgress(ctx, after, handled); err != nil {
+		return started, err
 	}
-	return after, trouble
+	return after, enqueueErr
 }
 
-// finishJob says that a job is done.
-func (l *Queue) finishJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
-	ended := j
-	ended.State, ended.Error = store.JobDone, ""
-	ended, err := l.saveProgress(ctx, ended, nil)
+// finishJob sets the job's state to DONE.
+func (q *Queue) finishJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+	done := j
+	done.State, done.Error = store.JobDone, ""
+	done, err := q.saveProgress(ctx, done, nil)
 	if err != nil {
 		return j, err
 	}
-	return ended, nil
+	return done, nil
 }
 
-// afterChunk is the job after a chunk, and the letters that were asked for. It stands behind
-// the last letter of which everything before it is known too.
-func afterChunk(j store.DLQJob, fates []*replayItem) (after store.DLQJob, handled []store.DeadLetterID) {
+// afterChunk returns the job with the chunk's results, and the enqueued dead letters. The position
+// advances to the last item before the first one whose outcome is unknown.
+func afterChunk(j store.DLQJob, items []*replayItem) (after store.DLQJob, handled []store.DeadLetterID) {
 	j.Refused = maps.Clone(j.Refused)
 	if j.Refused == nil {
 		j.Refused = map[string]int64{}
 	}
 	known := true
-	for _, f := range fates {
-		if f.enqueued {
-			handled = append(handled, f.id)
+	for _, item := range items {
+		if item.enqueued {
+			handled = append(handled, item.id)
 		}
-		known = known && (f.enqueued || f.diedByThisJob || f.refused != "")
+		known = known && (item.enqueued || item.diedByThisJob || item.refused != "")
 		if !known {
 			continue
 		}
-		j.Position = f.id
-		if f.refused != "" && !f.diedByThisJob {
-			j.Refused[f.refused]++
+		j.Position = item.id
+		if item.refused != "" && !item.diedByThisJob {
+			j.Refused[item.refused]++
 		}
 	}
 	j.Done += int64(len(handled))
 	return j, handled
 }
 
-// prepareItems says what is to become of each of the letters, or of the first of them if there is
-// no time to read all.
-func (l *Queue) prepareItems(ctx context.Context, j store.DLQJob, letters []store.DeadLetter) ([]*replayItem, error) {
+// prepareItems reads the dead letters from Kafka and decides which of them can be enqueued. After
+// readTimeout it returns the items that were read until then.
+func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []store.DeadLetter) ([]*replayItem, error) {
 	var ids []store.DeadLetterID
-	for _, letter := range letters {
-		ids = append(ids, letter.DeadLetterID)
+	for _, d := range deadLetters {
+		ids = append(ids, d.DeadLetterID)
 	}
-	fates := make([]*replayItem, len(ids))
-	of := make(map[store.DeadLetterID]int, len(ids))
+	items := make([]*replayItem, len(ids))
+	index := make(map[store.DeadLetterID]int, len(ids))
 	for i, id := range ids {
-		fates[i] = &replayItem{id: id, refused: RefusedGone}
-		of[id] = i
+		items[i] = &replayItem{id: id, refused: RefusedGone}
+		index[id] = i
 	}
-	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	readCtx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	known := 0
-	err := l.Topics.ReadDeadLetters(reading, ids, func(id store.DeadLetterID, r ReadResult) {
-		i := of[id]
-		// It was chosen if its worker's clock is behind that of who ordered the job.
-		fates[i].diedByThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
-		// Of each no more is kept than is asked for: a letter may have megabytes.
-		fates[i].request, fates[i].refused = l.buildRequest(j, id, r)
-		known = i + 1 // they are found in their order: those before it that were not are gone
+	err := q.Topics.ReadDeadLetters(readCtx, ids, func(id store.DeadLetterID, r ReadResult) {
+		i := index[id]
+		// The filter's Until does not exclude it if the worker's clock is behind the clock of the
+		// process that created the job.
+		items[i].diedByThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
+		// Only the request is kept: a dead letter may have a MiB.
+		items[i].request, items[i].refused = q.buildRequest(j, id, r)
+		known = i + 1 // records arrive in order, so the ones before it that did not arrive are deleted
 	})
-	if err != nil && reading.Err() != nil && known > 0 {
-		return fates[:known], nil
+	if err != nil && readCtx.Err() != nil && known > 0 {
+		return items[:known], nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read letters: %w", err)
+		return nil, fmt.Errorf("read dead letters: %w", err)
 	}
-	return fates, nil
+	return items, nil
 }
 
-// buildRequest returns how a letter's request is asked for, or why it can't be.
-func (l *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult) (a ReplayRequest, refused string) {
+// buildRequest returns the request of a dead letter with the job's replay mark, or the reason for
+// which it can't be enqueued.
+func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult) (a ReplayRequest, refused string) {
 	if r.Err != nil {
 		return a, RefusedUndecodable
 	}
 	request, err := schemas.DecodeUpdateRequest(r.DeadLetter.Value)
-	if err != nil || r.DeadLetter.ValueBytes != 0 {
+	if err != nil || r.DeadLetter.ValueBytes != 0 { // ValueBytes: the value was cut
 		return a, RefusedUndecodable
 	}
-	source, known := l.Sources[request.Source]
+	source, known := q.Sources[request.Source]
 	if !known || request.Source != j.Source || source.CheckKey(request.Facet, request.Key) != nil {
 		return a, RefusedInvalid
 	}
@@ -165,7 +168,7 @@ func (l *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 		return a, RefusedUndecodable
 	}
 	for _, h := range r.DeadLetter.Headers {
-		// A longer one is none, and could make the request too large for its topic for good.
+		// A value of another length is not a trace parent, and could exceed the topic's record size.
 		if h.Key == schemas.TraceParent && len(h.Value) == observe.TraceParentSize {
 			a.TraceParent = string(h.Value)
 		}
@@ -173,8 +176,8 @@ func (l *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 	return a, ""
 }
 
-// encodable reports whether a request can be asked for at all, whatever number and time it gets:
-// one that is too large would keep its job waiting for good, and no worker takes it.
+// encodable reports whether the request can be encoded with any version and time. A request that
+// is too large would block its job forever, and no worker accepts it.
 func encodable(a ReplayRequest) bool {
 	_, err := schemas.UpdateRequest{
 		EventID: uuid.Nil.String(), Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
@@ -183,79 +186,81 @@ func encodable(a ReplayRequest) bool {
 	return err == nil
 }
 
+// formatID returns partition:offset, which ParseID reads.
 func formatID(id store.DeadLetterID) string { return fmt.Sprintf("%d:%d", id.Partition, id.Offset) }
 
-// enqueue asks for what is to be asked for, until then, or until the process is to end: with no
-// error, what was not asked for surely was not.
-func (l *Queue) enqueue(ctx context.Context, until time.Time, fates []*replayItem) (trouble error) {
-	var left []*replayItem
-	for _, f := range fates {
-		if f.refused == "" && !f.diedByThisJob {
-			left = append(left, f)
+// enqueue enqueues the items' requests until the deadline or the shutdown of the process. If it
+// returns nil, every item that is not marked as enqueued was not published.
+func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replayItem) (failure error) {
+	var pending []*replayItem
+	for _, item := range items {
+		if item.refused == "" && !item.diedByThisJob {
+			pending = append(pending, item)
 		}
 	}
-	for len(left) > 0 {
-		// Before each group: somebody else may hold the job when a process has been frozen.
-		if !time.Now().Before(until) || ctx.Err() != nil {
-			return errors.Join(trouble, errChunkTimeout)
+	for len(pending) > 0 {
+		// Another process may hold the lease if this one was suspended since the last batch.
+		if !time.Now().Before(deadline) || ctx.Err() != nil {
+			return errors.Join(failure, errChunkTimeout)
 		}
 		select {
-		case <-l.stopping:
+		case <-q.stopping:
 			return nil
 		default:
 		}
-		some := left[:min(enqueueBatch, len(left))]
-		left = left[len(some):]
-		asks := make([]ReplayRequest, len(some))
-		for i, f := range some {
-			asks[i] = f.request
+		batch := pending[:min(enqueueBatch, len(pending))]
+		pending = pending[len(batch):]
+		requests := make([]ReplayRequest, len(batch))
+		for i, item := range batch {
+			requests[i] = item.request
 		}
-		for i, err := range l.Enqueuer.Enqueue(ctx, asks) {
-			if some[i].enqueued = err == nil; err != nil {
-				trouble = err
+		for i, err := range q.Enqueuer.Enqueue(ctx, requests) {
+			if batch[i].enqueued = err == nil; err != nil {
+				failure = err
 			}
 		}
-		if trouble != nil {
-			return fmt.Errorf("ask for requests: %w", trouble)
+		if failure != nil {
+			return fmt.Errorf("enqueue requests: %w", failure)
 		}
 	}
 	return nil
 }
 
-// reconcile marks those letters of a chunk that were asked for by a process that could not
-// say so, and only then lets the job go on.
-func (l *Queue) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
-	asked, err := l.Topics.EnqueuedByJob(ctx, schemas.RequestTopic(j.Source, j.Lane), j.ID, j.ChunkStartedAt, j.ChunkStartedAt.Add(leaseDuration))
+// reconcile saves which dead letters of a chunk in flight were enqueued, by reading the request
+// topic. The former holder of the lease could not save it.
+func (q *Queue) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
+	enqueued, err := q.Topics.EnqueuedByJob(ctx, schemas.RequestTopic(j.Source, j.Lane), j.ID, j.ChunkStartedAt, j.ChunkStartedAt.Add(leaseDuration))
 	if err != nil {
-		return j, fmt.Errorf("look which requests were asked for: %w", err)
+		return j, fmt.Errorf("find the enqueued requests of job %s: %w", j.ID, err)
 	}
 	var handled []store.DeadLetterID
-	// More may lie among a chunk's letters by now than were in it: entries come late.
-	for at, more := j.Position, len(asked) > 0; more; {
-		letters, err := l.Store.DeadLettersByOffset(ctx, j.Filter, at, maxChunk)
+	// Index entries are written after their records, so the range of the chunk may contain more
+	// entries now than when the chunk started.
+	for position, more := j.Position, len(enqueued) > 0; more; {
+		deadLetters, err := q.Store.DeadLettersByOffset(ctx, j.Filter, position, maxChunk)
 		if err != nil {
 			return j, err
 		}
-		for _, letter := range letters {
-			if at = letter.DeadLetterID; asked[formatID(at)] {
-				handled = append(handled, at)
+		for _, d := range deadLetters {
+			if position = d.DeadLetterID; enqueued[formatID(position)] {
+				handled = append(handled, position)
 			}
 		}
-		more = len(letters) == maxChunk && anyAfter(asked, at)
+		more = len(deadLetters) == maxChunk && anyAfter(enqueued, position)
 	}
 	after := j
 	after.Done += int64(len(handled))
 	after.ChunkStartedAt, after.Error = time.Time{}, ""
-	if after, err = l.saveProgress(ctx, after, handled); err != nil {
+	if after, err = q.saveProgress(ctx, after, handled); err != nil {
 		return j, err
 	}
 	return after, nil
 }
 
-// anyAfter reports whether a letter behind that one is among the marks.
-func anyAfter(marks map[string]bool, id store.DeadLetterID) bool {
-	for m := range marks {
-		if p, offset, err := ParseID(m); err == nil && (p > id.Partition || p == id.Partition && offset > id.Offset) {
+// anyAfter reports whether one of the formatted IDs is a position after id.
+func anyAfter(ids map[string]bool, id store.DeadLetterID) bool {
+	for text := range ids {
+		if p, offset, err := ParseID(text); err == nil && (p > id.Partition || p == id.Partition && offset > id.Offset) {
 			return true
 		}
 	}

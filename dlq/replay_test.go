@@ -12,107 +12,107 @@ import (
 )
 
 func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
-	inBubble(t, func(w *rig) {
+	inBubble(t, func(g *rig) {
 		replayed := func(n int) func(*store.DeadLetter, *ReadResult) {
 			return func(_ *store.DeadLetter, r *ReadResult) {
 				r.DeadLetter.Headers = schemas.ReplayMark{ID: "another", Count: n, Of: "7:7"}.Headers()
 			}
 		}
 		record := func(of schemas.Entity, params map[string]string) func(*store.DeadLetter, *ReadResult) {
-			return func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = w.value(of, params) }
+			return func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = g.value(of, params) }
 		}
 		const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 		entity := schemas.Entity{Source: theSource, Facet: "character", Key: "k"}
 		bad, foreign, unknown := entity, entity, entity
 		bad.Key, foreign.Source, unknown.Source = "bad", "other", "nobody"
-		w.deadLetter(idOf(0, 1), func(_ *store.DeadLetter, r *ReadResult) {
+		g.deadLetter(idOf(0, 1), func(_ *store.DeadLetter, r *ReadResult) {
 			r.DeadLetter.Headers = []schemas.Header{{Key: schemas.TraceParent, Value: []byte(trace)}}
 		})
-		w.deadLetter(idOf(0, 2), func(l *store.DeadLetter, r *ReadResult) {
+		g.deadLetter(idOf(0, 2), func(l *store.DeadLetter, r *ReadResult) {
 			replayed(schemas.MaxReplays-1)(l, r)
 			r.DeadLetter.Headers = append(r.DeadLetter.Headers, schemas.Header{Key: schemas.TraceParent, Value: []byte(strings.Repeat("x", 99))})
 		})
-		w.deadLetter(idOf(0, 3), replayed(schemas.MaxReplays))
-		w.deadLetter(idOf(0, 4), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
-		w.deadLetter(idOf(0, 5), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = []byte("{") })
-		w.deadLetter(idOf(1, 6), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 }) // cut
-		w.deadLetter(idOf(1, 7), record(bad, nil))
-		w.deadLetter(idOf(1, 8), record(foreign, nil))
-		w.deadLetter(idOf(1, 9), record(unknown, nil))
-		w.deadLetter(idOf(2, 10))
-		delete(w.records, idOf(2, 10))
-		w.deadLetter(idOf(2, 11), func(_ *store.DeadLetter, r *ReadResult) { // larger than any worker takes
-			text := string(w.value(entity, map[string]string{"a": strings.Repeat("x", schemas.MaxRequestBytes/2)}))
+		g.deadLetter(idOf(0, 3), replayed(schemas.MaxReplays))
+		g.deadLetter(idOf(0, 4), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
+		g.deadLetter(idOf(0, 5), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = []byte("{") })
+		g.deadLetter(idOf(1, 6), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 }) // cut
+		g.deadLetter(idOf(1, 7), record(bad, nil))
+		g.deadLetter(idOf(1, 8), record(foreign, nil))
+		g.deadLetter(idOf(1, 9), record(unknown, nil))
+		g.deadLetter(idOf(2, 10))
+		delete(g.records, idOf(2, 10))
+		g.deadLetter(idOf(2, 11), func(_ *store.DeadLetter, r *ReadResult) { // larger than workers accept
+			text := string(g.value(entity, map[string]string{"a": strings.Repeat("x", schemas.MaxRequestBytes/2)}))
 			r.DeadLetter.Value = []byte(strings.Replace(text, `"a":"`, `"a":"`+strings.Repeat("y", schemas.MaxRequestBytes), 1))
 		})
 		<-time.After(time.Minute)
-		p := w.process().run()
-		j := w.waitUntilDone(p.start(JobSpec{Lane: schemas.High}).ID)
-		w.wantCounts(j, 2, map[string]int64{RefusedLimit: 1, RefusedUndecodable: 4, RefusedInvalid: 3, RefusedGone: 1})
-		w.wantEachEnqueuedOnce(2)
-		for _, r := range w.requests {
+		p := g.process().run()
+		j := g.waitUntilDone(p.start(JobSpec{Lane: schemas.High}).ID)
+		g.wantCounts(j, 2, map[string]int64{RefusedLimit: 1, RefusedUndecodable: 4, RefusedInvalid: 3, RefusedGone: 1})
+		g.wantEachEnqueuedOnce(2)
+		for _, r := range g.requests {
 			want := schemas.ReplayMark{ID: j.ID, Count: 1, Of: r.Mark.Of}
 			if r.Mark.Of == "0:2" {
 				want.Count = schemas.MaxReplays
 			}
 			if r.Mark != want || r.Lane != schemas.High || r.TraceParent != map[string]string{"0:1": trace}[r.Mark.Of] || !strings.HasPrefix(r.Request.CorrelationID, "c-") {
-				t.Errorf("%+v", r)
+				t.Errorf("request: got %+v", r)
 			}
 		}
-		if j.Total != 11 { // all that were chosen, also those of which it is known that they stay open
-			t.Errorf("%d letters were chosen, want 11", j.Total)
+		if j.Total != 11 { // including those at the replay limit
+			t.Errorf("total: got %d, want 11", j.Total)
 		}
-		again := w.waitUntilDone(p.start(JobSpec{}).ID)
-		w.wantCounts(again, 0, j.Refused)
-		w.wantEachEnqueuedOnce(2)
+		again := g.waitUntilDone(p.start(JobSpec{}).ID)
+		g.wantCounts(again, 0, j.Refused)
+		g.wantEachEnqueuedOnce(2)
 	})
 }
 
 func TestReplay_HonoursMax(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetter(idOf(0, 5000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
-		w.deadLetterMany(1200)
-		p := w.process().run()
-		j := w.waitUntilDone(p.start(JobSpec{Max: 700}).ID)
-		w.wantCounts(j, 700, map[string]int64{})
-		w.wantEachEnqueuedOnce(700)
+	inBubble(t, func(g *rig) {
+		g.deadLetter(idOf(0, 5000), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
+		g.deadLetterMany(1200)
+		p := g.process().run()
+		j := g.waitUntilDone(p.start(JobSpec{Max: 700}).ID)
+		g.wantCounts(j, 700, map[string]int64{})
+		g.wantEachEnqueuedOnce(700)
 		if j.Total != 700 {
-			t.Errorf("%d letters were chosen, want 700", j.Total)
+			t.Errorf("total: got %d, want 700", j.Total)
 		}
-		if j = w.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob, Max: 100}).ID); j.Done != 100 || j.Total != 100 {
-			t.Errorf("%d of %d were purged, want 100", j.Done, j.Total)
+		if j = g.waitUntilDone(p.start(JobSpec{Kind: store.PurgeJob, Max: 100}).ID); j.Done != 100 || j.Total != 100 {
+			t.Errorf("purged %d of %d, want 100", j.Done, j.Total)
 		}
 	})
 }
 
 func TestReplay_HonoursRate(t *testing.T) {
 	for name, test := range map[string]struct {
-		rate    float64
-		letters int64
-		most    int // in any stretch of almost a second, or of the time between two
+		rate  float64
+		count int64
+		max   int // requests in almost a second, or in one interval
 	}{
 		"fifty a second": {50, 400, 50}, "one in two seconds": {0.5, 20, 1}, "a part of one": {1.5, 20, 2}, "thousands": {700, 1100, 1000},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(w *rig) {
-				w.deadLetterMany(test.letters)
+			inBubble(t, func(g *rig) {
+				g.deadLetterMany(test.count)
 				began := time.Now()
-				j := w.waitUntilDone(w.process().run().start(JobSpec{Rate: test.rate}).ID)
-				w.wantEachEnqueuedOnce(int(test.letters))
-				took, want := j.EndedAt.Sub(began), time.Duration(float64(test.letters)/test.rate*float64(time.Second))
+				j := g.waitUntilDone(g.process().run().start(JobSpec{Rate: test.rate}).ID)
+				g.wantEachEnqueuedOnce(int(test.count))
+				took, want := j.EndedAt.Sub(began), time.Duration(float64(test.count)/test.rate*float64(time.Second))
 				if took < want-2*time.Second || took > want+want/4+2*time.Second {
-					t.Errorf("%d letters took %v, want %v", test.letters, took, want)
+					t.Errorf("replay of %d took %v, want %v", test.count, took, want)
 				}
 				stretch := max(time.Second, time.Duration(float64(time.Second)/test.rate)) - time.Millisecond
-				for i := range w.requests {
+				for i := range g.requests {
 					n := 0
-					for _, r := range w.requests[i:] {
-						if r.at.Sub(w.requests[i].at) < stretch {
+					for _, r := range g.requests[i:] {
+						if r.at.Sub(g.requests[i].at) < stretch {
 							n++
 						}
 					}
-					if n > test.most {
-						w.Fatalf("%d requests within %v", n, stretch)
+					if n > test.max {
+						g.Fatalf("%d requests within %v", n, stretch)
 					}
 				}
 			})
@@ -120,17 +120,17 @@ func TestReplay_HonoursRate(t *testing.T) {
 	}
 }
 
-// TestReplay_SkipsItsOwnDeadLetters: what it has asked for fails once more, at once; also
-// at a worker whose clock is behind.
+// TestReplay_SkipsItsOwnDeadLetters: requests of the replay are dead-lettered at once, also by a
+// worker whose clock is behind.
 func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(3)
-		p := w.process()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(3)
+		p := g.process()
 		next := int64(100)
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			for _, a := range all {
-				w.put(a, time.Now())
-				w.deadLetter(idOf(0, next), func(l *store.DeadLetter, r *ReadResult) {
+				g.put(a, time.Now())
+				g.deadLetter(idOf(0, next), func(l *store.DeadLetter, r *ReadResult) {
 					if r.DeadLetter.Headers = a.Mark.Headers(); next%2 == 0 {
 						l.At = time.Now().Add(-time.Minute)
 					}
@@ -140,24 +140,24 @@ func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 			return make([]error, len(all))
 		}
 		j := p.run().start(JobSpec{Rate: 1})
-		w.wantCounts(w.waitUntilDone(j.ID), 3, map[string]int64{})
-		w.wantEachEnqueuedOnce(3)
+		g.wantCounts(g.waitUntilDone(j.ID), 3, map[string]int64{})
+		g.wantEachEnqueuedOnce(3)
 	})
 }
 
-// TestReplay_SkipsNothingAfterAFailedChunk has the door refuse some once, between
-// letters that stay open.
+// TestReplay_SkipsNothingAfterAFailedChunk lets Enqueue fail for some requests once, between dead
+// letters that are refused.
 func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
-	inBubble(t, func(w *rig) {
+	inBubble(t, func(g *rig) {
 		for offset := range int64(120) {
-			w.deadLetter(idOf(0, offset), func(_ *store.DeadLetter, r *ReadResult) {
+			g.deadLetter(idOf(0, offset), func(_ *store.DeadLetter, r *ReadResult) {
 				if offset%10 == 3 {
-					r.Err = errors.New("no letter")
+					r.Err = errors.New("no dead letter")
 				}
 			})
 		}
 		<-time.After(time.Minute)
-		p := w.process()
+		p := g.process()
 		calls := 0
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			calls++
@@ -165,38 +165,38 @@ func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 			for i, a := range all {
 				if calls%2 == 1 && i%4 == 2 {
 					errs[i] = errUnavailable // refused
-				} else if w.put(a, time.Now()); calls%2 == 1 && i%4 == 3 {
-					errs[i] = errUnavailable // it has arrived all the same
+				} else if g.put(a, time.Now()); calls%2 == 1 && i%4 == 3 {
+					errs[i] = errUnavailable // published, although Enqueue returns an error
 				}
 			}
 			return errs
 		}
 		j := p.run().start(JobSpec{})
-		w.wantCounts(w.waitUntilDone(j.ID), 108, map[string]int64{RefusedUndecodable: 12})
-		w.wantEachEnqueuedOnce(108)
+		g.wantCounts(g.waitUntilDone(j.ID), 108, map[string]int64{RefusedUndecodable: 12})
+		g.wantEachEnqueuedOnce(108)
 	})
 }
 
-// TestReplay_SplitsSlowChunks: as those that lie far apart.
+// TestReplay_SplitsSlowChunks: reading takes long, as for distant offsets.
 func TestReplay_SplitsSlowChunks(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(500)
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(500)
 		for offset := range int64(500) {
 			if offset%7 == 0 || offset > 490 {
-				delete(w.records, idOf(0, offset))
+				delete(g.records, idOf(0, offset))
 			}
 		}
-		w.readDelay = 500 * time.Millisecond
-		w.wantCounts(w.waitUntilDone(w.process().run().start(JobSpec{}).ID), 420, map[string]int64{RefusedGone: 80})
-		w.wantEachEnqueuedOnce(420)
+		g.readDelay = 500 * time.Millisecond
+		g.wantCounts(g.waitUntilDone(g.process().run().start(JobSpec{}).ID), 420, map[string]int64{RefusedGone: 80})
+		g.wantEachEnqueuedOnce(420)
 	})
 }
 
-// TestJob_ErrorIsSetWhileBlocked keeps letters from being read for a minute.
+// TestJob_ErrorIsSetWhileBlocked lets reads fail for a minute.
 func TestJob_ErrorIsSetWhileBlocked(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(10)
-		p := w.process()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(10)
+		p := g.process()
 		over := time.Now().Add(time.Minute)
 		p.faultOf = func(what string) fault {
 			if what == "read" && time.Now().Before(over) {
@@ -206,12 +206,12 @@ func TestJob_ErrorIsSetWhileBlocked(t *testing.T) {
 		}
 		id := p.run().start(JobSpec{}).ID
 		<-time.After(10 * time.Second)
-		if j := w.job(id); !strings.Contains(j.Error, errUnavailable.Error()) {
-			t.Errorf("it waits because of %q", j.Error)
+		if j := g.job(id); !strings.Contains(j.Error, errUnavailable.Error()) {
+			t.Errorf("error of the blocked job: got %q", j.Error)
 		}
-		if j := w.waitUntilDone(id); j.Error != "" || time.Now().Before(over) {
-			t.Errorf("it has ended, and waits because of %q", j.Error)
+		if j := g.waitUntilDone(id); j.Error != "" || time.Now().Before(over) {
+			t.Errorf("error of the done job: got %q, want none", j.Error)
 		}
-		w.wantEachEnqueuedOnce(10)
+		g.wantEachEnqueuedOnce(10)
 	})
 }

@@ -26,8 +26,8 @@ import (
 
 const theSource = "nexon"
 
-// rig is what outlives processes: the database, the letters and the request topic. Tests
-// that let it run do so in a bubble of testing/synctest: hours cost nothing.
+// rig is what survives a process: the database, the dead-letter topic and the request topic. Tests
+// with processes run in a synctest bubble, where waiting takes no time.
 type rig struct {
 	*testing.T
 	db *sqlite.Store
@@ -36,7 +36,7 @@ type rig struct {
 	records   map[store.DeadLetterID]ReadResult
 	starts    map[int32]int64
 	requests  []request
-	readDelay time.Duration // of reading a letter
+	readDelay time.Duration // of reading a dead letter
 	processes []*process
 	started   int
 }
@@ -47,7 +47,7 @@ type request struct {
 	at time.Time
 }
 
-func newWorld(t *testing.T) *rig {
+func newRig(t *testing.T) *rig {
 	t.Helper()
 	db, err := sqlite.Open(t.Context(), "")
 	if err != nil {
@@ -57,20 +57,20 @@ func newWorld(t *testing.T) *rig {
 	return &rig{T: t, db: db, records: map[store.DeadLetterID]ReadResult{}, starts: map[int32]int64{}}
 }
 
-// inBubble plays a test in a world where time passes at once.
-func inBubble(t *testing.T, test func(w *rig)) {
+// inBubble runs a test with a new rig in a synctest bubble.
+func inBubble(t *testing.T, test func(g *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		g := newRig(t)
 		defer func() {
-			w.mu.Lock()
-			all := slices.Clone(w.processes)
-			w.mu.Unlock()
+			g.mu.Lock()
+			all := slices.Clone(g.processes)
+			g.mu.Unlock()
 			for _, p := range all {
 				p.stop()
 			}
 		}()
-		test(w)
+		test(g)
 	})
 }
 
@@ -78,101 +78,103 @@ func idOf(partition int32, offset int64) store.DeadLetterID {
 	return store.DeadLetterID{Topic: schemas.DeadLetterTopic(theSource), Partition: partition, Offset: offset}
 }
 
-// value is the record of a request for the key.
-func (w *rig) value(of schemas.Entity, params map[string]string) []byte {
-	w.Helper()
+// value returns the encoded request of an entity.
+func (g *rig) value(of schemas.Entity, params map[string]string) []byte {
+	g.Helper()
 	text, err := schemas.UpdateRequest{
 		EventID: "e", Entity: of, Params: params, Lane: schemas.High, Reason: schemas.UserRequest, RequestedAt: time.Now(), CorrelationID: "c-" + of.Key,
 	}.Encode()
 	if err != nil {
-		w.Fatal(err)
+		g.Fatal(err)
 	}
 	return text
 }
 
-// deadLetter puts a letter on its topic and into the index, as it died just now; change makes it
-// what it is to be.
-func (w *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter, *ReadResult)) {
-	w.Helper()
+// deadLetter adds a dead letter to the topic and the index, with the current time; change modifies
+// both first.
+func (g *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter, *ReadResult)) {
+	g.Helper()
 	of := schemas.Entity{Source: theSource, Facet: "character", Key: fmt.Sprintf("%d-%d", id.Partition, id.Offset)}
-	read := ReadResult{DeadLetter: schemas.DeadLetter{Value: w.value(of, nil), Reason: schemas.Upstream5xx, Time: time.Now()}}
+	read := ReadResult{DeadLetter: schemas.DeadLetter{Value: g.value(of, nil), Reason: schemas.Upstream5xx, Time: time.Now()}}
 	l := store.DeadLetter{DeadLetterID: id, Entity: of, Reason: schemas.Upstream5xx, Error: "it failed", Fingerprint: "f", At: time.Now()}
 	for _, c := range change {
 		c(&l, &read)
 	}
 	l.Replays = read.DeadLetter.Replay().Count
-	if err := w.db.WriteFailure(w.Context(), store.Status{}, &l); err != nil {
-		w.Fatal(err)
+	if err := g.db.WriteFailure(g.Context(), store.Status{}, &l); err != nil {
+		g.Fatal(err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.records[id] = read
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.records[id] = read
 }
 
-// deadLetterMany buries n letters in partition 0 and returns when none of them is young.
-func (w *rig) deadLetterMany(n int64) {
-	w.Helper()
+// deadLetterMany adds n dead letters to partition 0, and waits until none of them is recent.
+func (g *rig) deadLetterMany(n int64) {
+	g.Helper()
 	for offset := range n {
-		w.deadLetter(idOf(0, offset))
+		g.deadLetter(idOf(0, offset))
 	}
 	<-time.After(time.Minute)
 }
 
-// enqueued returns how often each letter was asked for.
-func (w *rig) enqueued() map[string]int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// enqueued returns how often each dead letter was enqueued.
+func (g *rig) enqueued() map[string]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	n := map[string]int{}
-	for _, r := range w.requests {
+	for _, r := range g.requests {
 		n[r.Mark.Of]++
 	}
 	return n
 }
 
-// wantEachEnqueuedOnce fails unless each of n letters of partition 0 was asked for, and that once.
-func (w *rig) wantEachEnqueuedOnce(n int) {
-	w.Helper()
-	asked := w.enqueued()
-	for of, times := range asked {
+// wantEachEnqueuedOnce fails the test unless each of n dead letters of partition 0 was enqueued
+// exactly once.
+func (g *rig) wantEachEnqueuedOnce(n int) {
+	g.Helper()
+	enqueued := g.enqueued()
+	for of, times := range enqueued {
 		if times != 1 {
-			w.Errorf("letter %s was asked for %d times", of, times)
+			g.Errorf("dead letter %s was enqueued %d times, want once", of, times)
 		}
 	}
-	if len(asked) != n {
-		w.Errorf("%d letters were asked for, want %d", len(asked), n)
+	if len(enqueued) != n {
+		g.Errorf("enqueued dead letters: got %d, want %d", len(enqueued), n)
 	}
 }
 
-func (w *rig) job(id string) store.DLQJob {
-	w.Helper()
-	j, err := w.db.Job(w.Context(), id)
+func (g *rig) job(id string) store.DLQJob {
+	g.Helper()
+	j, err := g.db.Job(g.Context(), id)
 	if err != nil {
-		w.Fatal(err)
+		g.Fatal(err)
 	}
 	return j
 }
 
-// waitUntilDone waits until a job has.
-func (w *rig) waitUntilDone(id string) store.DLQJob {
-	w.Helper()
+// waitUntilDone waits until a job is done.
+func (g *rig) waitUntilDone(id string) store.DLQJob {
+	g.Helper()
 	for since := time.Now(); time.Since(since) < 24*time.Hour; <-time.After(time.Second) {
-		if j := w.job(id); j.State == store.JobDone {
+		if j := g.job(id); j.State == store.JobDone {
 			return j
 		}
 	}
-	w.Fatalf("the job does not end: %+v", w.job(id))
+	g.Fatalf("job is not done after 24 h: %+v", g.job(id))
 	return store.DLQJob{}
 }
 
-// wantCounts fails unless the job ended with these counts, and the database says so too.
-func (w *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
-	w.Helper()
+// wantCounts fails the test unless the job has these counts, and the index has as many entries of
+// the job.
+func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
+	g.Helper()
 	if j.Done != done || !maps.Equal(j.Refused, refused) {
-		w.Errorf("%d are done and refused %v; want %d and %v", j.Done, j.Refused, done, refused)
+		g.Errorf("job: got %d done, refused %v, want %d and %v", j.Done, j.Refused, done, refused)
 	}
-	all, err := w.db.DeadLetters(w.Context(), store.DeadLetterFilter{Source: theSource, Handled: store.HandledDeadLetters}, store.DeadLetter{}, 100_000)
+	all, err := g.db.DeadLetters(g.Context(), store.DeadLetterFilter{Source: theSource, Handled: store.HandledDeadLetters}, store.DeadLetter{}, 100_000)
 	if err != nil {
-		w.Fatal(err)
+		g.Fatal(err)
 	}
 	n := int64(0)
 	for _, l := range all {
@@ -181,59 +183,59 @@ func (w *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 		}
 	}
 	if n != done {
-		w.Errorf("%d letters are marked as handled by the job, want %d", n, done)
+		g.Errorf("index entries of the job: got %d, want %d", n, done)
 	}
 }
 
-// fault is what befalls a process as it does something.
+// fault is an injected fault of one operation.
 type fault int
 
 const (
-	none    fault = iota
-	refused       // nothing is done, and it is told so
-	lost          // it is done, but told that it was not
-	slow          // it takes longer than a chunk may
-	killed        // the process ends before
-	killedAfter
+	none        fault = iota
+	refused           // not executed; returns an error
+	lost              // executed; returns an error
+	slow              // executed after chunkTimeout
+	killed            // the process is killed before
+	killedAfter       // the process is killed after
 )
 
-var errUnavailable = errors.New("it is away")
+var errUnavailable = errors.New("unavailable")
 
-// process is one that works on jobs.
+// process is a process that runs jobs.
 type process struct {
 	*Queue
-	world *rig
+	rig   *rig
 	ctx   context.Context
 	stop  context.CancelFunc
 	ended chan struct{}
 	woken chan struct{}
-	// faultOf says what befalls it; nil: nothing does.
+	// faultOf returns the fault of an operation; nil: no faults.
 	faultOf func(what string) fault
-	// enqueueFunc does what Ask does instead, unless it is nil.
+	// enqueueFunc replaces Enqueue, unless it is nil.
 	enqueueFunc func(ctx context.Context, all []ReplayRequest) []error
 
 	mu   sync.Mutex
 	dead bool
 }
 
-// process returns one that does not run yet.
-func (w *rig) process() *process {
-	w.Helper()
-	p := &process{world: w, ended: make(chan struct{}), woken: make(chan struct{}, 1)}
+// process returns a new process that is not running.
+func (g *rig) process() *process {
+	g.Helper()
+	p := &process{rig: g, ended: make(chan struct{}), woken: make(chan struct{}, 1)}
 	p.ctx, p.stop = context.WithCancel(context.Background())
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.started++
-	w.processes = append(w.processes, p)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.started++
+	g.processes = append(g.processes, p)
 	p.Queue = New(Deps{
-		Store: fakeStore{w.db, p}, Topics: fakeTopics{p}, Enqueuer: p, Notifier: fakeNotifier{p}, Sources: map[string]Source{theSource: fakeSource{}},
-		Process: fmt.Sprint("process-", w.started), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
+		Store: fakeStore{g.db, p}, Topics: fakeTopics{p}, Enqueuer: p, Notifier: fakeNotifier{p}, Sources: map[string]Source{theSource: fakeSource{}},
+		Process: fmt.Sprint("process-", g.started), Actor: func(*http.Request) string { return "me" }, Log: slog.New(slog.DiscardHandler),
 		Metrics: prometheus.NewRegistry(),
 	})
 	return p
 }
 
-// run has it work until it is stopped or killed, or the test ends.
+// run starts the process. It ends when it is stopped or killed, or when the test ends.
 func (p *process) run() *process {
 	go func() {
 		defer close(p.ended)
@@ -242,13 +244,13 @@ func (p *process) run() *process {
 	return p
 }
 
-// shutdown stops it in order.
+// shutdown stops the process and waits for it.
 func (p *process) shutdown() {
 	p.stop()
 	<-p.ended
 }
 
-// kill ends it at once: it does nothing any more.
+// kill ends the process at once: none of its operations has an effect any more.
 func (p *process) kill() {
 	p.mu.Lock()
 	p.dead = true
@@ -262,54 +264,54 @@ func (p *process) isDead() bool {
 	return p.dead
 }
 
-// withFault does something as the process, or what befalls it.
+// withFault runs an operation of the process with its fault.
 func withFault[T any](ctx context.Context, p *process, what string, f func() (T, error)) (T, error) {
 	var nothing T
 	if p.isDead() {
 		runtime.Goexit()
 	}
-	befalls := none
+	injected := none
 	if p.faultOf != nil {
-		befalls = p.faultOf(what)
+		injected = p.faultOf(what)
 	}
-	if befalls == refused {
+	if injected == refused {
 		return nothing, errUnavailable
 	}
-	if befalls == slow {
+	if injected == slow {
 		select {
 		case <-ctx.Done():
 			return nothing, ctx.Err()
 		case <-time.After(chunkTimeout + 10*time.Second):
 		}
 	}
-	if befalls == killed {
+	if injected == killed {
 		p.kill()
 	}
 	if p.isDead() {
 		runtime.Goexit()
 	}
-	is, err := f()
-	if befalls == lost {
+	stored, err := f()
+	if injected == lost {
 		return nothing, errUnavailable
 	}
-	if befalls == killedAfter {
+	if injected == killedAfter {
 		p.kill()
 	}
 	if p.isDead() {
 		runtime.Goexit()
 	}
-	return is, err
+	return stored, err
 }
 
-// fakeStore is the real one, as far as the process reaches it. What is interrupted there
-// would take the database in memory along.
+// fakeStore is the real store with faults. It does not cancel calls, because that would close the
+// connection of the database in memory.
 type fakeStore struct {
 	*sqlite.Store
 	p *process
 }
 
 func (s fakeStore) DeadLettersByOffset(ctx context.Context, f store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error) {
-	return withFault(ctx, s.p, "walk", func() ([]store.DeadLetter, error) { return s.Store.DeadLettersByOffset(ctx, f, behind, limit) })
+	return withFault(ctx, s.p, "list", func() ([]store.DeadLetter, error) { return s.Store.DeadLettersByOffset(ctx, f, behind, limit) })
 }
 
 func (s fakeStore) Job(ctx context.Context, id string) (store.DLQJob, error) {
@@ -317,7 +319,7 @@ func (s fakeStore) Job(ctx context.Context, id string) (store.DLQJob, error) {
 }
 
 func (s fakeStore) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (j store.DLQJob, ok bool, err error) {
-	j, err = withFault(ctx, s.p, "hold", func() (store.DLQJob, error) {
+	j, err = withFault(ctx, s.p, "lease", func() (store.DLQJob, error) {
 		var err error
 		j, ok, err = s.Store.LeaseJob(context.WithoutCancel(ctx), holder, sources, now, until)
 		return j, err
@@ -330,17 +332,17 @@ func (s fakeStore) NextLeaseEnd(ctx context.Context, sources []string) (time.Tim
 }
 
 func (s fakeStore) SaveJobProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID, h store.Disposition, e *store.AuditEntry) (store.JobState, error) {
-	return withFault(ctx, s.p, "advance", func() (store.JobState, error) { return s.Store.SaveJobProgress(ctx, j, handled, h, e) })
+	return withFault(ctx, s.p, "save", func() (store.JobState, error) { return s.Store.SaveJobProgress(ctx, j, handled, h, e) })
 }
 
-// fakeSource has the facet character, and takes all keys but one.
+// fakeSource has one facet, character, and accepts all keys without the prefix bad.
 type fakeSource struct{}
 
 func (fakeSource) HasFacet(name string) bool { return name == "character" }
 
 func (fakeSource) CheckKey(_, key string) error {
 	if strings.HasPrefix(key, "bad") {
-		return errors.New("there is no such key")
+		return errors.New("invalid key")
 	}
 	return nil
 }
@@ -349,15 +351,15 @@ type fakeTopics struct{ p *process }
 
 func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(store.DeadLetterID, ReadResult)) error {
 	_, err := withFault(ctx, m.p, "read", func() (any, error) {
-		w := m.p.world
+		g := m.p.rig
 		for _, id := range ids {
-			if !poll.Pause(ctx, w.readDelay) {
+			if !poll.Pause(ctx, g.readDelay) {
 				return nil, ctx.Err()
 			}
-			w.mu.Lock()
-			r, there := w.records[id]
-			there = there && id.Offset >= w.starts[id.Partition]
-			w.mu.Unlock()
+			g.mu.Lock()
+			r, there := g.records[id]
+			there = there && id.Offset >= g.starts[id.Partition]
+			g.mu.Unlock()
 			if there {
 				found(id, r)
 			}
@@ -368,59 +370,59 @@ func (m fakeTopics) ReadDeadLetters(ctx context.Context, ids []store.DeadLetterI
 }
 
 func (m fakeTopics) EnqueuedByJob(ctx context.Context, _, job string, from, to time.Time) (map[string]bool, error) {
-	return withFault(ctx, m.p, "asked", func() (map[string]bool, error) {
-		w := m.p.world
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		asked := map[string]bool{}
-		for _, r := range w.requests {
+	return withFault(ctx, m.p, "enqueued", func() (map[string]bool, error) {
+		g := m.p.rig
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		enqueued := map[string]bool{}
+		for _, r := range g.requests {
 			if r.Mark.ID == job && !r.at.Before(from.Truncate(time.Millisecond)) && !r.at.After(to) {
-				asked[r.Mark.Of] = true
+				enqueued[r.Mark.Of] = true
 			}
 		}
-		return asked, nil
+		return enqueued, nil
 	})
 }
 
 func (m fakeTopics) Bounds(ctx context.Context, _ string) (map[int32]PartitionBounds, error) {
 	return withFault(ctx, m.p, "bounds", func() (map[int32]PartitionBounds, error) {
-		w := m.p.world
-		w.mu.Lock()
-		defer w.mu.Unlock()
+		g := m.p.rig
+		g.mu.Lock()
+		defer g.mu.Unlock()
 		bounds := map[int32]PartitionBounds{}
-		for id := range w.records {
+		for id := range g.records {
 			b := bounds[id.Partition]
-			bounds[id.Partition] = PartitionBounds{w.starts[id.Partition], max(b.End, id.Offset+1)}
+			bounds[id.Partition] = PartitionBounds{g.starts[id.Partition], max(b.End, id.Offset+1)}
 		}
 		return bounds, nil
 	})
 }
 
 func (m fakeTopics) DeleteBefore(ctx context.Context, _ string, before map[int32]int64) (map[int32]int64, error) {
-	return withFault(ctx, m.p, "cut", func() (map[int32]int64, error) {
-		w := m.p.world
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for id, r := range w.records {
+	return withFault(ctx, m.p, "delete", func() (map[int32]int64, error) {
+		g := m.p.rig
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		for id, r := range g.records {
 			if id.Offset < before[id.Partition] && time.Since(r.DeadLetter.Time) < minDeleteAge {
-				w.Errorf("%+v is deleted, and may have neighbours that have no entry yet", id)
+				g.Errorf("%+v was deleted before minDeleteAge; records before it may lack their entries", id)
 			}
 		}
 		for partition, offset := range before {
-			w.starts[partition] = max(w.starts[partition], offset)
+			g.starts[partition] = max(g.starts[partition], offset)
 		}
-		return maps.Clone(w.starts), nil
+		return maps.Clone(g.starts), nil
 	})
 }
 
-// put has a record on the request topic that was sent then.
-func (w *rig) put(a ReplayRequest, at time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.requests = append(w.requests, request{a, at})
+// put appends a record to the request topic with the given timestamp.
+func (g *rig) put(a ReplayRequest, at time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.requests = append(g.requests, request{a, at})
 }
 
-// Enqueue is the door of the process.
+// Enqueue implements Enqueuer.
 func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
 	if p.enqueueFunc != nil {
 		if p.isDead() {
@@ -428,9 +430,9 @@ func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
 		}
 		return p.enqueueFunc(ctx, all)
 	}
-	errs, err := withFault(ctx, p, "ask", func() ([]error, error) {
+	errs, err := withFault(ctx, p, "enqueue", func() ([]error, error) {
 		for _, a := range all {
-			p.world.put(a, time.Now())
+			p.rig.put(a, time.Now())
 		}
 		return make([]error, len(all)), nil
 	})
@@ -440,7 +442,7 @@ func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
 	return errs
 }
 
-// fakeNotifier rings at once.
+// fakeNotifier notifies at once.
 type fakeNotifier struct{ p *process }
 
 func (b fakeNotifier) Run(ctx context.Context, latest time.Duration, work func(context.Context, time.Time) (time.Time, error)) error {
@@ -463,9 +465,9 @@ func (b fakeNotifier) Run(ctx context.Context, latest time.Duration, work func(c
 
 func (b fakeNotifier) WakeAt(_ context.Context, at time.Time) {
 	time.AfterFunc(time.Until(at), func() {
-		b.p.world.mu.Lock()
-		all := slices.Clone(b.p.world.processes)
-		b.p.world.mu.Unlock()
+		b.p.rig.mu.Lock()
+		all := slices.Clone(b.p.rig.processes)
+		b.p.rig.mu.Unlock()
 		for _, p := range all {
 			fakeNotifier{p}.WakeLocal(at)
 		}
@@ -479,17 +481,17 @@ func (b fakeNotifier) WakeLocal(time.Time) {
 	}
 }
 
-// start orders a job in the test's name.
+// start creates a job.
 func (p *process) start(o JobSpec) store.DLQJob {
-	p.world.Helper()
+	p.rig.Helper()
 	o.Filter.Source = theSource
 	o.Kind = cmp.Or(o.Kind, store.ReplayJob)
 	if o.Kind == store.ReplayJob {
 		o.Lane = cmp.Or(o.Lane, schemas.Low)
 	}
-	j, err := p.StartJob(p.world.Context(), o, "me")
+	j, err := p.StartJob(p.rig.Context(), o, "me")
 	if err != nil {
-		p.world.Fatal(err)
+		p.rig.Fatal(err)
 	}
 	return j
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// torture is what befalls processes at random, until its end.
+// torture injects random faults into processes until ends.
 type torture struct {
 	*rig
 	mu      sync.Mutex
 	rand    *rand.Rand
 	ends    time.Time
-	covered map[string]bool // by the request of somebody else
-	happens map[fault]int
+	covered map[string]bool // by another request
+	faults  map[fault]int
 }
 
 func (o *torture) chance(n int) bool {
@@ -41,16 +41,16 @@ func (o *torture) over() bool { return time.Now().After(o.ends) }
 func (o *torture) faultOf(what string) fault {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.over() || what == "ask" || o.rand.IntN(6) > 0 {
+	if o.over() || what == "enqueue" || o.rand.IntN(6) > 0 {
 		return none
 	}
 	f := fault(o.rand.IntN(int(killedAfter) + 1))
-	o.happens[f]++
+	o.faults[f]++
 	return f
 }
 
-// enqueueFunc takes requests, or refuses them, or says that it has none of what arrives now or
-// later; or the process ends in the middle.
+// enqueueFunc accepts requests, or refuses them, or returns an error although they arrive now or
+// later, or kills the process in between.
 func (o *torture) enqueueFunc(p *process) func(context.Context, []ReplayRequest) []error {
 	return func(ctx context.Context, all []ReplayRequest) []error {
 		errs := make([]error, len(all))
@@ -87,7 +87,7 @@ func (o *torture) enqueueFunc(p *process) func(context.Context, []ReplayRequest)
 	}
 }
 
-// keepTwoProcesses has two processes at work: who dies or stops is followed by another.
+// keepTwoProcesses keeps two processes running: a process that was killed or stopped is replaced.
 func (o *torture) keepTwoProcesses(id string) {
 	var running [2]*process
 	for !o.over() {
@@ -101,10 +101,10 @@ func (o *torture) keepTwoProcesses(id string) {
 				p.kill()
 			}
 		}
-		if o.chance(5) { // the job is stopped, and resumed
+		if o.chance(5) { // stop and resume the job
 			for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
-				if _, err := running[0].world.switchJob(id, to); err != nil {
-					return // it has ended
+				if _, err := running[0].rig.switchJob(id, to); err != nil {
+					return // done
 				}
 				<-time.After(o.within(time.Minute))
 			}
@@ -113,72 +113,72 @@ func (o *torture) keepTwoProcesses(id string) {
 	}
 }
 
-// switchJob does what somebody does by another process.
-func (w *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
-	other := w.process()
+// switchJob changes the state of a job through another process.
+func (g *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
+	other := g.process()
 	defer other.kill()
-	return other.SetJobState(w.Context(), id, to, "me")
+	return other.SetJobState(g.Context(), id, to, "me")
 }
 
-// TestReplay_EnqueuesOnceUnderRandomFaults plays two processes that work on
-// the same jobs while they are killed, stopped and frozen, and while what they need fails,
-// or does what it says that it did not.
+// TestReplay_EnqueuesOnceUnderRandomFaults runs the same jobs in two processes that are killed,
+// stopped and suspended, while their dependencies fail or return errors for operations that
+// succeeded.
 func TestReplay_EnqueuesOnceUnderRandomFaults(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			inBubble(t, func(w *rig) { w.runTorture(seed) })
+			inBubble(t, func(g *rig) { g.runTorture(seed) })
 		})
 	}
 }
 
-func (w *rig) runTorture(seed uint64) {
-	o := &torture{rig: w, rand: rand.New(rand.NewPCG(seed, 7)), covered: map[string]bool{}, happens: map[fault]int{}}
+func (g *rig) runTorture(seed uint64) {
+	o := &torture{rig: g, rand: rand.New(rand.NewPCG(seed, 7)), covered: map[string]bool{}, faults: map[fault]int{}}
 	want := map[string]int64{}
-	good := map[string]bool{} // those that are to be asked for
+	good := map[string]bool{} // dead letters that must be enqueued
 	for n := range int64(150 + o.rand.IntN(500)) {
 		id := idOf(int32(n%3), n)
 		switch o.rand.IntN(10) {
 		case 0:
 			want[RefusedUndecodable]++
-			w.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no letter") })
+			g.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 		case 1:
 			want[RefusedLimit]++
-			w.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) {
+			g.deadLetter(id, func(_ *store.DeadLetter, r *ReadResult) {
 				r.DeadLetter.Headers = schemas.ReplayMark{ID: "x", Count: schemas.MaxReplays}.Headers()
 			})
 		case 2:
 			want[RefusedGone]++
-			w.deadLetter(id)
-			delete(w.records, id)
+			g.deadLetter(id)
+			delete(g.records, id)
 		default:
 			good[formatID(id)] = true
-			w.deadLetter(id)
+			g.deadLetter(id)
 		}
 	}
 	<-time.After(time.Minute)
 	o.ends = time.Now().Add(15 * time.Minute)
-	first := w.process()
+	first := g.process()
 	rate := []float64{0, 1, 10, 100}[o.rand.IntN(4)]
 	job := first.start(JobSpec{Rate: rate})
 	first.kill()
 	o.keepTwoProcesses(job.ID)
-	if w.job(job.ID).State == store.JobStopped {
-		if _, err := w.switchJob(job.ID, store.JobRunning); err != nil {
-			w.Fatal(err)
+	if g.job(job.ID).State == store.JobStopped {
+		if _, err := g.switchJob(job.ID, store.JobRunning); err != nil {
+			g.Fatal(err)
 		}
 	}
-	w.process().run()
-	j := w.waitUntilDone(job.ID)
-	<-time.After(time.Minute) // what is on its way
+	g.process().run()
+	j := g.waitUntilDone(job.ID)
+	<-time.After(time.Minute) // records in flight
 
-	w.wantCounts(j, int64(len(good)), want)
-	asked := w.enqueued()
+	g.wantCounts(j, int64(len(good)), want)
+	enqueued := g.enqueued()
 	for of := range good {
-		if n := asked[of]; n > 1 || n == 0 && !o.covered[of] {
-			w.Errorf("letter %s was asked for %d times", of, n)
+		if n := enqueued[of]; n > 1 || n == 0 && !o.covered[of] {
+			g.Errorf("dead letter %s was enqueued %d times", of, n)
 		}
 	}
 	if testing.Verbose() {
-		w.Logf("%d letters at %v/s by %d processes, befallen by %v", len(good), rate, w.started, maps.Clone(o.happens))
+		g.Logf("%d dead letters at %v/s by %d processes, faults: %v", len(good), rate, g.started, maps.Clone(o.faults))
 	}
 }

@@ -1,5 +1,16 @@
-// Package retention ends what was kept for longer than its facet allows: a walk along
-// the keys, at an even pace, that any number of processes may share.
+// Package retention deletes snapshots, absences and statuses after their retention period. Each
+// facet has two walks, one along its snapshots and one along its statuses. A walk examines the rows
+// in the order of their keys, in steps, and any number of processes may share it: each step
+// continues where the last step of any process stopped.
+//
+//	after             | the next step follows in
+//	------------------|-------------------------
+//	a step            | stepInterval (1 s)
+//	the last step     | walkInterval (1 h)
+//	a failed step     | retryInterval (30 s)
+//
+// Example: ten million snapshots are 10,000 steps of 1,000 rows. One process walks along them in
+// 2 h 47 min, so a row is deleted at most about four hours after its period.
 package retention
 
 import (
@@ -13,41 +24,38 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Store deletes what is kept too long.
+// Store deletes expired rows.
 type Store interface {
-	// DeleteExpired looks at the next most snapshots of a facet, and deletes content that
-	// was fetched, and absences that were checked, before their times. done: it came to the
-	// end, and the next call begins anew.
-	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error)
-	// DeleteOldStatuses does the same with the statuses of entities of which nothing is
-	// stored, by when they failed last.
-	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error)
+	// DeleteExpired examines the next limit snapshots of a facet. It deletes content that was
+	// fetched before content, and absences that were checked before absence. done is set at the end
+	// of the facet; the next call starts again.
+	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
+	// DeleteOldStatuses examines the next limit statuses likewise. It deletes statuses of entities
+	// without a snapshot that failed last before the given time.
+	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 
-// MinPeriodWithoutContent is for how long an absence, or a status of an entity of which nothing is
-// stored, is kept where the facet has no keepFor: as long as the topic keeps a dead letter.
-// Any visitor who makes keys up makes such rows. After it the entity is unknown again, and a
-// reader that asks for it causes a call.
+// MinPeriodWithoutContent is the minimum retention period of absences, and of statuses of entities
+// without a snapshot, in facets without keepFor. It is the retention time of dead-letter topics.
+// Such rows need a period because readers create them by requesting invented keys. After it the
+// entity is unknown, and the next read causes an upstream call.
 const MinPeriodWithoutContent = 7 * 24 * time.Hour
 
 const (
-	// stepRows are looked at in one transaction, and pace lies between two: ten million
-	// snapshots are walked along in less than three hours.
-	stepRows     = 1000
-	stepInterval = time.Second
-	// walkInterval lies between two walks, and trouble behind one that failed.
-	walkInterval  = time.Hour
+	stepRows      = 1000 // rows examined per transaction
+	stepInterval  = time.Second
+	walkInterval  = time.Hour // between the end of a walk and the next one
 	retryInterval = 30 * time.Second
 )
 
-// Periods are for how long a facet's rows are kept.
+// Periods are the retention periods of a facet's rows.
 type Periods struct {
-	Content  time.Duration // 0: without end
-	Absences time.Duration
-	Statuses time.Duration // of entities of which nothing is stored
+	Content  time.Duration // since the fetch; 0: unlimited
+	Absences time.Duration // since the check
+	Statuses time.Duration // since the last failure, for entities without a snapshot
 }
 
-// PeriodsOf returns the times of a facet.
+// PeriodsOf returns the retention periods of a facet.
 func PeriodsOf(f source.Facet) Periods {
 	if f.KeepFor > 0 {
 		return Periods{f.KeepFor, f.KeepFor, max(f.KeepFor, f.FailedFor)}
@@ -55,67 +63,68 @@ func PeriodsOf(f source.Facet) Periods {
 	return Periods{0, max(MinPeriodWithoutContent, f.NotFoundFor), max(MinPeriodWithoutContent, f.FailedFor)}
 }
 
-// Walk ends what was kept too long of one facet.
+// Walk deletes expired rows of one facet and kind.
 type Walk struct {
 	log     *slog.Logger
-	rows    string
+	rows    string // kind of rows, for the log
 	step    func(ctx context.Context, now time.Time) (deleted int, done bool, err error)
 	deleted prometheus.Counter
 }
 
-// New returns the walks of a facet: along its snapshots, and along its statuses.
-func New(source, facet string, keep Periods, st Store, log *slog.Logger, reg prometheus.Registerer) []*Walk {
+// New returns the two walks of a facet: along its snapshots, and along its statuses.
+func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg prometheus.Registerer) []*Walk {
 	labels := prometheus.Labels{"source": source, "facet": facet}
 	log = log.With("source", source, "facet", facet)
 	snapshots := &Walk{
 		log: log, rows: "snapshots and absences",
 		step: func(ctx context.Context, now time.Time) (int, bool, error) {
-			var content time.Time // before which nothing was fetched
-			if keep.Content > 0 {
-				content = now.Add(-keep.Content)
+			var content time.Time // the zero time: content never expires
+			if periods.Content > 0 {
+				content = now.Add(-periods.Content)
 			}
-			return st.DeleteExpired(ctx, source, facet, content, now.Add(-keep.Absences), stepRows)
+			return st.DeleteExpired(ctx, source, facet, content, now.Add(-periods.Absences), stepRows)
 		},
 		deleted: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "retention_deleted_total", Help: "Snapshots and absences that were deleted since they were kept for long enough.", ConstLabels: labels,
+			Name: "retention_deleted_total", Help: "Snapshots and absences deleted after their retention period.", ConstLabels: labels,
 		}),
 	}
 	statuses := &Walk{
 		log: log, rows: "statuses of entities without a snapshot",
 		step: func(ctx context.Context, now time.Time) (int, bool, error) {
-			return st.DeleteOldStatuses(ctx, source, facet, now.Add(-keep.Statuses), stepRows)
+			return st.DeleteOldStatuses(ctx, source, facet, now.Add(-periods.Statuses), stepRows)
 		},
 		deleted: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "retention_statuses_deleted_total", Help: "Statuses of entities without a snapshot that were deleted since they were kept for long enough.", ConstLabels: labels,
+			Name: "retention_statuses_deleted_total", Help: "Statuses of entities without a snapshot deleted after their retention period.", ConstLabels: labels,
 		}),
 	}
 	reg.MustRegister(snapshots.deleted, statuses.deleted)
 	return []*Walk{snapshots, statuses}
 }
 
-// Run walks until ctx ends.
+// Run walks until ctx ends. It logs the first of several failures and the recovery, and each walk
+// that deleted rows.
 func (w *Walk) Run(ctx context.Context) error {
-	failed, sum := false, 0
-	for wait := stepInterval; poll.Pause(ctx, wait); {
+	failed, total := false, 0
+	for delay := stepInterval; poll.Pause(ctx, delay); {
 		n, done, err := w.step(ctx, time.Now())
 		switch {
 		case err != nil:
 			if !failed && ctx.Err() == nil {
-				w.log.Warn("what was kept too long stays until this succeeds", "err", err)
+				w.log.Warn("deletion of expired rows failed; will retry", "rows", w.rows, "err", err)
 			}
-			failed, wait = true, retryInterval
+			failed, delay = true, retryInterval
 			continue
 		case failed:
 			failed = false
-			w.log.Info("what was kept too long is deleted again")
+			w.log.Info("deletion of expired rows recovered", "rows", w.rows)
 		}
 		w.deleted.Add(float64(n))
-		sum += n
-		if wait = stepInterval; done {
-			if wait = walkInterval; sum > 0 {
-				w.log.Info("what was kept too long was deleted", "rows", sum, "of", w.rows)
+		total += n
+		if delay = stepInterval; done {
+			if delay = walkInterval; total > 0 {
+				w.log.Info("expired rows deleted", "rows", w.rows, "deleted", total)
 			}
-			sum = 0
+			total = 0
 		}
 	}
 	return nil

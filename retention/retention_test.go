@@ -19,15 +19,15 @@ import (
 // storeCall is one call of the store.
 type storeCall struct {
 	after  time.Duration // since the start
-	before time.Duration // the bound, since the start
+	before time.Duration // bound of the time, since the start
 }
 
-// fakeStore answers calls in turn, the last answer for ever.
+// fakeStore returns the answers in turn, and the last one repeatedly.
 type fakeStore struct {
 	*testing.T
 	start   time.Time
 	answers []answer
-	looks   []storeCall
+	calls   []storeCall
 }
 
 type answer struct {
@@ -36,26 +36,26 @@ type answer struct {
 	err     error
 }
 
-func (s *fakeStore) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (int, bool, error) {
-	return s.DeleteExpired(ctx, source, facet, before, before, most)
+func (s *fakeStore) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (int, bool, error) {
+	return s.DeleteExpired(ctx, source, facet, before, before, limit)
 }
 
-func (s *fakeStore) DeleteExpired(_ context.Context, source, facet string, before, absence time.Time, most int) (int, bool, error) {
+func (s *fakeStore) DeleteExpired(_ context.Context, source, facet string, before, absence time.Time, limit int) (int, bool, error) {
 	if before != absence {
 		s.Errorf("content before %v, absences before %v", before, absence)
 	}
-	if source != "court" || facet != "progress" || most != stepRows {
-		s.Errorf("%s/%s, %d at once", source, facet, most)
+	if source != "court" || facet != "progress" || limit != stepRows {
+		s.Errorf("unexpected call: %s/%s, limit %d", source, facet, limit)
 	}
-	a := s.answers[min(len(s.looks), len(s.answers)-1)]
-	s.looks = append(s.looks, storeCall{time.Since(s.start), before.Sub(s.start)})
+	a := s.answers[min(len(s.calls), len(s.answers)-1)]
+	s.calls = append(s.calls, storeCall{time.Since(s.start), before.Sub(s.start)})
 	return a.deleted, a.done, a.err
 }
 
 const keepFor = 720 * time.Hour
 
-// runWalk runs a walk for a time and returns its looks, what it said, and its count.
-func runWalk(t *testing.T, during time.Duration, answers ...answer) (looks []storeCall, said string, deleted float64) {
+// runWalk runs a walk for a time and returns its calls, its log and its counter.
+func runWalk(t *testing.T, during time.Duration, answers ...answer) (calls []storeCall, logged string, deleted float64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -64,58 +64,58 @@ func runWalk(t *testing.T, during time.Duration, answers ...answer) (looks []sto
 		ctx, stop := context.WithTimeout(t.Context(), during)
 		defer stop()
 		if err := w.Run(ctx); err != nil || time.Since(s.start) != during {
-			t.Errorf("it ended after %v: %v", time.Since(s.start), err)
+			t.Errorf("Run ended after %v: %v", time.Since(s.start), err)
 		}
-		looks, said, deleted = s.looks, log.String(), testutil.ToFloat64(w.deleted)
+		calls, logged, deleted = s.calls, log.String(), testutil.ToFloat64(w.deleted)
 	})
-	return looks, said, deleted
+	return calls, logged, deleted
 }
 
-// at fails the test unless the looks came then, each with the bound of its time.
-func at(t *testing.T, looks []storeCall, want ...time.Duration) {
+// at fails the test unless the calls were made at these times, each with the bound of its time.
+func at(t *testing.T, calls []storeCall, want ...time.Duration) {
 	t.Helper()
-	if len(looks) != len(want) {
-		t.Fatalf("looks %v, want them at %v", looks, want)
+	if len(calls) != len(want) {
+		t.Fatalf("calls: got %v, want at %v", calls, want)
 	}
-	for i, l := range looks {
+	for i, l := range calls {
 		if l.after != want[i] || l.before != l.after-keepFor {
-			t.Errorf("look %d after %v with the bound %v, want after %v with %v", i, l.after, l.before, want[i], want[i]-keepFor)
+			t.Errorf("call %d: got after %v with bound %v, want after %v with %v", i, l.after, l.before, want[i], want[i]-keepFor)
 		}
 	}
 }
 
 func TestWalk_KeepsItsIntervals(t *testing.T) {
-	looks, said, deleted := runWalk(t, walkInterval+5*stepInterval,
+	calls, logged, deleted := runWalk(t, walkInterval+5*stepInterval,
 		answer{deleted: 3}, answer{}, answer{deleted: 4, done: true}, answer{}, answer{done: true})
-	at(t, looks, stepInterval, 2*stepInterval, 3*stepInterval, 3*stepInterval+walkInterval, 4*stepInterval+walkInterval)
-	if strings.Count(said, "\n") != 1 || !strings.Contains(said, `rows=7 of="snapshots and absences"`) {
-		t.Errorf("it said %s", said) // nothing of the second walk, which deleted nothing
+	at(t, calls, stepInterval, 2*stepInterval, 3*stepInterval, 3*stepInterval+walkInterval, 4*stepInterval+walkInterval)
+	if strings.Count(logged, "\n") != 1 || !strings.Contains(logged, `rows="snapshots and absences" deleted=7`) {
+		t.Errorf("it logged %s", logged) // the second walk deleted nothing and logs nothing
 	}
 	if deleted != 7 {
-		t.Errorf("%v are counted", deleted)
+		t.Errorf("retention_deleted_total: got %v", deleted)
 	}
 }
 
 func TestWalk_LogsFailureAndRecoveryOnce(t *testing.T) {
 	bad := answer{err: errors.New("no database")}
-	looks, said, deleted := runWalk(t, 5*retryInterval, answer{deleted: 2}, bad, bad, bad, answer{deleted: 1}, answer{done: true})
+	calls, logged, deleted := runWalk(t, 5*retryInterval, answer{deleted: 2}, bad, bad, bad, answer{deleted: 1}, answer{done: true})
 	first := 2 * stepInterval
-	at(t, looks, stepInterval, first, first+retryInterval, first+2*retryInterval, first+3*retryInterval, first+3*retryInterval+stepInterval)
-	lines := strings.Split(strings.TrimSpace(said), "\n")
+	at(t, calls, stepInterval, first, first+retryInterval, first+2*retryInterval, first+3*retryInterval, first+3*retryInterval+stepInterval)
+	lines := strings.Split(strings.TrimSpace(logged), "\n")
 	if len(lines) != 3 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "no database") ||
-		!strings.Contains(lines[1], "deleted again") || !strings.Contains(lines[2], "rows=3") {
-		t.Errorf("it said %s", said)
+		!strings.Contains(lines[1], "recovered") || !strings.Contains(lines[2], "deleted=3") {
+		t.Errorf("it logged %s", logged)
 	}
 	if deleted != 3 {
-		t.Errorf("%v are counted", deleted)
+		t.Errorf("retention_deleted_total: got %v", deleted)
 	}
 }
 
 func TestWalk_LogsARepeatedFailure(t *testing.T) {
 	bad := answer{err: errors.New("no database")}
-	_, said, _ := runWalk(t, 3*retryInterval, bad, answer{}, bad, answer{done: true})
-	if strings.Count(said, "level=WARN") != 2 || strings.Count(said, "deleted again") != 2 {
-		t.Errorf("it said %s", said)
+	_, logged, _ := runWalk(t, 3*retryInterval, bad, answer{}, bad, answer{done: true})
+	if strings.Count(logged, "level=WARN") != 2 || strings.Count(logged, "recovered") != 2 {
+		t.Errorf("it logged %s", logged)
 	}
 }
 
@@ -123,10 +123,10 @@ func TestWalk_DoesNotLogItsStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		ctx, stop := context.WithCancel(t.Context())
-		hung := blockingStore(func(ctx context.Context) error { stop(); <-ctx.Done(); return ctx.Err() })
-		w := New("court", "progress", Periods{keepFor, keepFor, keepFor}, hung, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())[0]
+		store := blockingStore(func(ctx context.Context) error { stop(); <-ctx.Done(); return ctx.Err() })
+		w := New("court", "progress", Periods{keepFor, keepFor, keepFor}, store, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry())[0]
 		if err := w.Run(ctx); err != nil || log.Len() > 0 {
-			t.Errorf("%v, it said %s", err, &log)
+			t.Errorf("%v, it logged %s", err, &log)
 		}
 	})
 }
@@ -150,7 +150,7 @@ func TestWalk_DeletesStatuses(t *testing.T) {
 		if err := w.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		at(t, s.looks, stepInterval)
+		at(t, s.calls, stepInterval)
 		if got := testutil.ToFloat64(w.deleted); got != 5 {
 			t.Errorf("retention_statuses_deleted_total: got %v, want 5", got)
 		}

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// The queries about what is due, for people who look at it. Each goes through an index,
-// and looks at so many rows at most as its last argument says, whatever there are.
+// Statements that count due rows, for the console. Each reads an index, and at most as many rows
+// as its limit. Arguments: source, time, limit.
 const (
-	// SelectTierBacklogs takes the source, the time and the greatest number of rows. It returns
-	// facet, tier, how many are due, and microseconds of the first and of the last.
+	// SelectTierBacklogs returns facet, tier, number of due entities, and the first and the last due
+	// time in microseconds.
 	SelectTierBacklogs = `SELECT facet, tier, count(*), min(due_at), max(due_at) FROM (
 	SELECT facet, tier, due_at FROM entities WHERE source = $1 AND enabled AND due_at <= $2 ORDER BY due_at LIMIT $3
 ) d GROUP BY facet, tier ORDER BY facet, tier`
 
-	// SelectRetryBacklog and SelectEffectBacklog take the same, and return how many, and
-	// microseconds of the first, or 0.
+	// SelectRetryBacklog and SelectOutboxBacklog return the number of due rows and the first due time
+	// in microseconds, or 0.
 	SelectRetryBacklog = `SELECT count(*), coalesce(min(next_retry_at), 0) FROM (
 	SELECT next_retry_at FROM update_status WHERE source = $1 AND state = 'RETRYING' AND next_retry_at <= $2 ORDER BY next_retry_at LIMIT $3
 ) d`
@@ -24,25 +24,25 @@ const (
 ) d`
 )
 
-// Backlog is how many are due, as far as they were counted, and since when the first is;
-// zero if none is.
+// Backlog is the number of due rows, up to the limit of the query, and the due time of the oldest
+// one; zero without due rows.
 type Backlog struct {
 	Count  int64
 	Oldest time.Time
 }
 
-// ScanBacklog fills it by scan, which is a row's Scan.
+// ScanBacklog reads the backlog from a row.
 func (b *Backlog) ScanBacklog(scan func(...any) error) error {
 	var first int64
 	if err := scan(&b.Count, &first); err != nil {
-		return fmt.Errorf("count what is due: %w", err)
+		return fmt.Errorf("count due rows: %w", err)
 	}
 	b.Oldest = fromMicros(first)
 	return nil
 }
 
-// TierBacklog is what is due of one tier of a facet. Of the entities that are due first so
-// many were counted; Last is when the last of those is due that are of this tier.
+// TierBacklog is the number of due entities of one facet and tier, among the first entities of the
+// source up to the limit of the query. Last is the last due time among them.
 type TierBacklog struct {
 	Facet string
 	Tier  Tier
@@ -50,11 +50,11 @@ type TierBacklog struct {
 	Last time.Time
 }
 
-// ScanTierBacklog fills it by scan, which is a row's Scan.
+// ScanTierBacklog reads the backlog from a row.
 func (d *TierBacklog) ScanTierBacklog(scan func(...any) error) error {
 	var tier, first, last int64
 	if err := scan(&d.Facet, &tier, &d.Count, &first, &last); err != nil {
-		return fmt.Errorf("count the tiers that are due: %w", err)
+		return fmt.Errorf("count due entities by tier: %w", err)
 	}
 	d.Tier, d.Oldest, d.Last = Tier(tier), fromMicros(first), fromMicros(last)
 	return nil

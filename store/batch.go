@@ -9,18 +9,18 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Batch is a set of writes in the order in which a database takes them: sorted
-// by entity, so that two batches never wait for each other in a circle, with one
-// write an entity, since one statement can't change a row twice.
+// Batch is a set of writes sorted by entity. Concurrent batches lock their rows in this order, which
+// prevents deadlocks. A batch has one write per entity, because one statement can't update a row
+// twice.
 type Batch struct {
 	Writes     []Write
 	Results    []Result
-	order      []int // position in the caller's list
-	superseded []int // positions in that list of those that lost to a later fetch of their entity
+	order      []int // position of each write in the caller's list
+	superseded []int // positions in the caller's list of writes with a lower version for the same entity
 }
 
-// NewBatch sorts the writes. Of two for one entity the one of the higher version
-// is taken and the other refused.
+// NewBatch sorts the writes. Of two writes for one entity it keeps the one with the higher version;
+// the result of the other is Superseded.
 func NewBatch(writes []Write) *Batch {
 	b := &Batch{order: make([]int, len(writes))}
 	for i := range writes {
@@ -43,13 +43,13 @@ func NewBatch(writes []Write) *Batch {
 	return b
 }
 
-// InOrder returns the results in the order of the list that NewBatch was given.
-// It fails if a write has no result, which would be the database's mistake.
+// InOrder returns the results in the order of the caller's list. It fails if a write has no result,
+// which would be an error in the database package.
 func (b *Batch) InOrder() ([]Result, error) {
 	results := make([]Result, len(b.order)+len(b.superseded))
 	for n, i := range b.order {
 		if b.Results[n] == 0 {
-			return nil, fmt.Errorf("the write of %s had no result", b.Writes[n].Entity)
+			return nil, fmt.Errorf("write of %s has no result", b.Writes[n].Entity)
 		}
 		results[i] = b.Results[n]
 	}
@@ -59,7 +59,7 @@ func (b *Batch) InOrder() ([]Result, error) {
 	return results, nil
 }
 
-// Find returns the index of the entity's write.
+// Find returns the index in Writes of the entity's write.
 func (b *Batch) Find(e schemas.Entity) (int, bool) {
 	return slices.BinarySearchFunc(b.Writes, e, func(w Write, e schemas.Entity) int { return compareEntities(w.Entity, e) })
 }

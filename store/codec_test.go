@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// Tests share the encoder and the decoder, in and outside of synctest bubbles.
+// Tests inside and outside of synctest bubbles share the encoder and the decoder.
 func TestEncode_WorksInsideAndOutsideSynctest(t *testing.T) {
 	check := func(t *testing.T, want string) {
 		t.Helper()

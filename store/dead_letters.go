@@ -10,51 +10,50 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// DeadLetterID names a dead letter by where it lies on its topic, so that it can be
-// read and replayed without a scan. A record that is buried twice has two.
+// DeadLetterID is the position of a dead letter on its topic. By it the record can be read and
+// replayed without a scan. A request that was dead-lettered twice has two.
 type DeadLetterID struct {
 	Topic     string
 	Partition int32
 	Offset    int64
 }
 
-// DeadLetter is the index's entry of a record that lies on a dead-letter topic.
+// DeadLetter is the index entry of a record on a dead-letter topic.
 type DeadLetter struct {
 	DeadLetterID
-	// Entity has no facet and no key where the record could not be decoded.
+	// Entity has no facet and no key if the record could not be decoded.
 	Entity schemas.Entity
 	Reason schemas.DeadLetterReason
-	// Error is the beginning of the letter's summary, at most MaxIndexedError bytes of it;
-	// Fingerprint is that of schemas.DeadLetter. Both are empty in letters of before they
-	// were kept.
+	// Error is the first MaxIndexedErrorBytes of the dead letter's error. Fingerprint is that of
+	// schemas.DeadLetter: equal for errors that differ only in keys and numbers.
 	Error, Fingerprint string
 	Status             int // of the upstream's last answer; 0 if there was none
 	Attempts           int // calls of the upstream
-	// Replays is how often what failed had been replayed.
+	// Replays is how often the request had been replayed before it was dead-lettered.
 	Replays int
-	// Visibility names the clients that may see the letter; empty: every reader.
+	// Visibility is the group of clients that may see the dead letter; empty: every reader.
 	Visibility    string
 	At            time.Time
 	CorrelationID string
-	// Handled is what was done about it; empty while it is open. Job is the job that did
-	// it, if one did.
+	// Handled is its outcome (Replayed, Purged); empty while it is open. Job is the ID of the job
+	// that handled it.
 	Handled   string
 	HandledAt time.Time
 	HandledBy string
 	Job       string
 }
 
-// What may have been done about a letter.
+// Outcomes of a dead letter.
 const (
 	Replayed = "replayed"
 	Purged   = "purged"
 )
 
-// MaxIndexedErrorBytes is how many bytes of an error the index keeps: a million letters of one
-// outage must not cost gigabytes. The letter itself has more.
+// MaxIndexedErrorBytes is how many bytes of an error the index keeps, which bounds the index at a
+// million dead letters to hundreds of megabytes. The record in Kafka has the whole error.
 const MaxIndexedErrorBytes = 400
 
-// DeadLetterFilter chooses letters of one source. What is empty chooses all.
+// DeadLetterFilter selects dead letters of one source. An empty field matches all.
 type DeadLetterFilter struct {
 	Source      string                   `json:"source"`
 	Reason      schemas.DeadLetterReason `json:"reason,omitempty"`
@@ -68,18 +67,18 @@ type DeadLetterFilter struct {
 	Offset      *int64                   `json:"offset,omitempty"`
 	// Handled is open, handled, replayed or purged.
 	Handled string `json:"handled,omitempty"`
-	// Visibilities limits the letters to these visibilities and those of every reader; nil:
-	// no limit. It belongs to the client that lists, so that a job does not keep it.
+	// Visibilities limits the result to dead letters of every reader and of these visibilities;
+	// nil: no limit. The limit belongs to the client that lists them; jobs do not store it.
 	Visibilities []string `json:"-"`
 }
 
-// What DeadLetterFilter.Handled may be besides Replayed and Purged.
+// Values of DeadLetterFilter.Handled, besides Replayed and Purged.
 const (
 	OpenDeadLetters    = "open"
 	HandledDeadLetters = "handled"
 )
 
-// where returns the condition, and its arguments behind those that there are.
+// where returns the filter as an SQL condition, and args with its arguments appended.
 func (f DeadLetterFilter) where(args []any) (string, []any) {
 	conditions := []string{}
 	add := func(condition string, value any) {
@@ -135,54 +134,53 @@ func (f DeadLetterFilter) where(args []any) (string, []any) {
 const deadLetterColumns = `topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
 	at, correlation_id, handled, handled_at, handled_by, job, visibility`
 
-// SelectNewest returns the statement that lists the chosen letters, the newest first,
-// behind one of them unless its time is zero; and what it takes. It returns what
-// ScanDeadLetter takes.
-func (f DeadLetterFilter) SelectNewest(behind DeadLetter, limit int) (string, []any) {
+// SelectNewest returns the statement, and its arguments, that lists matching dead letters, newest
+// first, with the columns of ScanDeadLetter. If after has a time, the list starts behind it.
+func (f DeadLetterFilter) SelectNewest(after DeadLetter, limit int) (string, []any) {
 	where, args := f.where(nil)
-	if !behind.At.IsZero() {
+	if !after.At.IsZero() {
 		n := len(args)
 		where += fmt.Sprintf(" AND (at, topic, kafka_partition, kafka_offset) < ($%d, $%d, $%d, $%d)", n+1, n+2, n+3, n+4)
-		args = append(args, toMicros(behind.At), behind.Topic, behind.Partition, behind.Offset)
+		args = append(args, toMicros(after.At), after.Topic, after.Partition, after.Offset)
 	}
 	args = append(args, limit)
 	return fmt.Sprintf(`SELECT %s FROM dead_letters WHERE %s
 ORDER BY at DESC, topic DESC, kafka_partition DESC, kafka_offset DESC LIMIT $%d`, deadLetterColumns, where, len(args)), args
 }
 
-// SelectByOffset returns the statement that lists the chosen letters in the order in which
-// they lie on their topic, behind one of them; and what it takes. It returns what
-// ScanDeadLetter takes.
-func (f DeadLetterFilter) SelectByOffset(behind DeadLetterID, limit int) (string, []any) {
-	where, args := f.where([]any{schemas.DeadLetterTopic(f.Source), behind.Partition, behind.Offset, limit})
+// SelectByOffset returns the statement, and its arguments, that lists matching dead letters behind
+// a position by partition and offset, with the columns of ScanDeadLetter.
+func (f DeadLetterFilter) SelectByOffset(after DeadLetterID, limit int) (string, []any) {
+	where, args := f.where([]any{schemas.DeadLetterTopic(f.Source), after.Partition, after.Offset, limit})
 	return `SELECT ` + deadLetterColumns + ` FROM dead_letters
 WHERE topic = $1 AND (kafka_partition, kafka_offset) > ($2, $3) AND ` + where + `
 ORDER BY kafka_partition, kafka_offset LIMIT $4`, args
 }
 
-// DeadLetterGroup is how many letters there are of one kind.
+// DeadLetterGroup is the number of dead letters with the same reason, fingerprint and facet.
 type DeadLetterGroup struct {
 	Reason      schemas.DeadLetterReason `json:"reason"`
 	Fingerprint string                   `json:"fingerprint"`
 	Facet       string                   `json:"facet"`
 	Status      int                      `json:"status,omitempty"`
-	// Error is that of one of them.
+	// Error is the error of one of them.
 	Error string    `json:"error"`
 	Count int64     `json:"count"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last"`
-	// AtReplayLimit are those that were replayed as often as may be.
+	// AtReplayLimit is the number of dead letters that were replayed schemas.MaxReplays times and
+	// can't be replayed again.
 	AtReplayLimit int64 `json:"atReplayLimit"`
-	// Totals counts the letters of all groups, also of those beyond the limit.
+	// Totals counts the dead letters of all groups, including groups beyond the query's limit.
 	Totals DeadLetterCount `json:"-"`
 }
 
-// DeadLetterCount is how many letters there are. Spent are those of them that were replayed as
-// often as may be, and Undecoded those besides whose record could not be decoded.
+// DeadLetterCount is a number of dead letters. AtReplayLimit of them are at the replay limit.
+// Undecoded of them are below it and have a record that could not be decoded.
 type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
 
-// SelectGroups returns the statement that counts the chosen letters by what went wrong, the
-// most frequent first; and what it takes. It returns what ScanGroup takes.
+// SelectGroups returns the statement, and its arguments, that counts matching dead letters by
+// reason, fingerprint and facet, largest group first, with the columns of ScanGroup.
 func (f DeadLetterFilter) SelectGroups(limit int) (string, []any) {
 	where, args := f.where([]any{schemas.MaxReplays, limit})
 	return `SELECT reason, fingerprint, facet, max(status), max(error), count(*), min(at), max(at),
@@ -192,7 +190,7 @@ FROM dead_letters WHERE ` + where + `
 GROUP BY reason, fingerprint, facet ORDER BY count(*) DESC, max(at) DESC, fingerprint, facet LIMIT $2`, args
 }
 
-// ScanGroup fills the group by scan, which is a row's Scan.
+// ScanGroup reads the group from a row.
 func (g *DeadLetterGroup) ScanGroup(scan func(...any) error) error {
 	var first, last int64
 	err := scan(&g.Reason, &g.Fingerprint, &g.Facet, &g.Status, &g.Error, &g.Count, &first, &last, &g.AtReplayLimit, &g.Totals.All, &g.Totals.AtReplayLimit, &g.Totals.Undecoded)
@@ -201,8 +199,8 @@ func (g *DeadLetterGroup) ScanGroup(scan func(...any) error) error {
 }
 
 const (
-	// InsertDeadLetter takes InsertArgs. A letter that is written again is the same; one of
-	// another time lies on a topic that was made anew, and the one before it is gone.
+	// InsertDeadLetter writes an entry once. An entry with the same position and another time
+	// belongs to a recreated topic and replaces the old one. Arguments: DeadLetter.InsertArgs.
 	InsertDeadLetter = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
 	at, correlation_id, visibility)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
@@ -212,13 +210,13 @@ SET source = excluded.source, facet = excluded.facet, key = excluded.key, reason
 	at = excluded.at, correlation_id = excluded.correlation_id, visibility = excluded.visibility, handled = '', handled_at = 0, handled_by = '', job = ''
 WHERE dead_letters.at <> excluded.at`
 
-	// UpdateDisposition takes DispositionArgs.
+	// UpdateDisposition writes the outcome of an open dead letter. Arguments: DispositionArgs.
 	UpdateDisposition = `UPDATE dead_letters SET handled = $4, handled_at = $5, handled_by = $6, job = $7
 WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset = $3 AND handled = ''`
 
-	// SelectHandledPrefixes takes a topic, a time from which on letters are young, and one from which
-	// on an entry that is missing may yet be written. It returns a row for each partition,
-	// which ScanPrefix takes.
+	// SelectHandledPrefixes returns the columns of ScanPrefix for each partition. Arguments: topic,
+	// the time from which entries are too recent to be deleted, and the time from which a missing
+	// entry may still be written.
 	SelectHandledPrefixes = `SELECT kafka_partition, min(kafka_offset), max(kafka_offset),
 	max(CASE WHEN previous IS NULL AND at >= $3 THEN 1 ELSE 0 END),
 	COALESCE(min(CASE WHEN kafka_offset > previous + 1 AND at >= $3 THEN previous + 1
@@ -228,26 +226,26 @@ FROM (SELECT kafka_partition, kafka_offset, at, handled,
 	FROM dead_letters WHERE topic = $1) AS entries
 GROUP BY kafka_partition ORDER BY kafka_partition`
 
-	// DeleteDeadLettersBefore takes a topic, a partition, an offset before which the topic has no
-	// records, and the greatest number of rows.
+	// DeleteDeadLettersBefore deletes index entries before an offset. Arguments: topic, partition,
+	// offset, limit.
 	DeleteDeadLettersBefore = `DELETE FROM dead_letters WHERE (topic, kafka_partition, kafka_offset) IN (
 	SELECT topic, kafka_partition, kafka_offset FROM dead_letters
 	WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset < $3 ORDER BY kafka_offset LIMIT $4)`
 )
 
-// HandledPrefix says how far the letters of one partition are handled.
+// HandledPrefix says how far the dead letters of one partition are handled.
 type HandledPrefix struct {
 	Partition int32
-	// HandledBefore is an offset, before which all entries are of letters that are handled and not
-	// young, and none is missing behind the first that may yet be written.
+	// HandledBefore is the offset before which every entry is handled, not recent, and without a
+	// gap that may still be filled.
 	HandledBefore int64
-	// First and Last are the offsets of the first and the last entry. Fresh says that the
-	// first is of a time from which entries before it may yet be written.
+	// First and Last are the lowest and the highest offset with an entry. FirstIsRecent is set if
+	// entries before First may still be written.
 	First, Last   int64
 	FirstIsRecent bool
 }
 
-// ScanPrefix fills the prefix by scan, which is a row's Scan.
+// ScanPrefix reads the prefix from a row.
 func (p *HandledPrefix) ScanPrefix(scan func(...any) error) error {
 	var fresh int
 	err := scan(&p.Partition, &p.First, &p.Last, &fresh, &p.HandledBefore)
@@ -255,39 +253,39 @@ func (p *HandledPrefix) ScanPrefix(scan func(...any) error) error {
 	return err
 }
 
-// InsertArgs are what InsertLetter takes.
-func (l DeadLetter) InsertArgs() []any {
+// InsertArgs returns the arguments of InsertDeadLetter.
+func (d DeadLetter) InsertArgs() []any {
 	return []any{
-		l.Topic, l.Partition, l.Offset, l.Entity.Source, l.Entity.Facet, l.Entity.Key,
-		string(l.Reason), toValidTextOf(l.Error, MaxIndexedErrorBytes), l.Fingerprint, l.Status, l.Attempts, l.Replays, toMicros(l.At), toValidText(l.CorrelationID),
-		l.Visibility,
+		d.Topic, d.Partition, d.Offset, d.Entity.Source, d.Entity.Facet, d.Entity.Key,
+		string(d.Reason), toValidTextOf(d.Error, MaxIndexedErrorBytes), d.Fingerprint, d.Status, d.Attempts, d.Replays, toMicros(d.At), toValidText(d.CorrelationID),
+		d.Visibility,
 	}
 }
 
-// ScanDeadLetter fills the letter by scan, which is a row's Scan.
-func (l *DeadLetter) ScanDeadLetter(scan func(...any) error) error {
+// ScanDeadLetter reads the entry from a row.
+func (d *DeadLetter) ScanDeadLetter(scan func(...any) error) error {
 	var at, handled int64
-	err := scan(&l.Topic, &l.Partition, &l.Offset, &l.Entity.Source, &l.Entity.Facet, &l.Entity.Key,
-		&l.Reason, &l.Error, &l.Fingerprint, &l.Status, &l.Attempts, &l.Replays, &at, &l.CorrelationID, &l.Handled, &handled, &l.HandledBy, &l.Job, &l.Visibility)
-	l.At, l.HandledAt = fromMicros(at), fromMicros(handled)
+	err := scan(&d.Topic, &d.Partition, &d.Offset, &d.Entity.Source, &d.Entity.Facet, &d.Entity.Key,
+		&d.Reason, &d.Error, &d.Fingerprint, &d.Status, &d.Attempts, &d.Replays, &at, &d.CorrelationID, &d.Handled, &handled, &d.HandledBy, &d.Job, &d.Visibility)
+	d.At, d.HandledAt = fromMicros(at), fromMicros(handled)
 	return err
 }
 
-// SortDeadLetterIDs returns the letters in the order in which a database takes them, so
-// that two who mark the same ones never wait for each other in a circle.
+// SortDeadLetterIDs returns the IDs in the order in which the databases lock their rows, which
+// prevents deadlocks between concurrent jobs.
 func SortDeadLetterIDs(ids []DeadLetterID) []DeadLetterID {
 	return slices.SortedFunc(slices.Values(ids), func(a, b DeadLetterID) int {
 		return cmp.Or(strings.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
 	})
 }
 
-// Disposition is what was done about letters.
+// Disposition says how, when and by whom dead letters were handled.
 type Disposition struct {
 	Outcome, By, Job string
 	At               time.Time
 }
 
-// DispositionArgs are what HandleLetter takes.
+// DispositionArgs returns the arguments of UpdateDisposition.
 func (id DeadLetterID) DispositionArgs(h Disposition) []any {
 	return []any{id.Topic, id.Partition, id.Offset, toValidText(h.Outcome), toMicros(h.At), toValidText(h.By), h.Job}
 }

@@ -6,108 +6,106 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Tier says how often an entity is prefetched. Readers move it.
+// Tier is how often an entity is prefetched. Reads and changes move an entity between tiers.
 type Tier int
 
-// The tiers, from the one that is fetched most often.
+// Tiers, from the most to the least frequently fetched one.
 const (
 	Hot Tier = iota
 	Warm
 	Cold
 )
 
-// RegisteredEntity is an entity that is prefetched: one that has been read, or that somebody
-// has registered. Times have the resolution of a microsecond.
+// RegisteredEntity is a prefetched entity. It was registered by a read or by an operator. Times
+// have a resolution of one microsecond.
 type RegisteredEntity struct {
 	Entity schemas.Entity
-	// Params are those of its requests where they differ from the facet's; nil: none.
+	// Params are request parameters that differ from the facet's; nil: none.
 	Params map[string]string
 	Tier   Tier
-	// Pinned: a person chose the tier, and reads don't change it.
+	// Pinned is set if an operator chose the tier; reads do not change it.
 	Pinned bool
-	// Enabled: a person may take an entity out of the schedule, and put it back.
+	// Enabled is false if an operator took the entity out of the schedule.
 	Enabled bool
-	// Due is when it is asked for next, by itself.
+	// Due is when the scheduler enqueues it next.
 	Due time.Time
-	// History is what has been seen of it.
+	// History is the scheduler's observations.
 	History History
 }
 
-// History is what has been seen of an entity by who schedules it. Past times count
-// less and less, as the scheduler's policy has it: the store only keeps it.
+// History is the scheduler's observations of an entity. The scheduler's policy gives older
+// observations less weight; the store only keeps the numbers.
 type History struct {
-	// ClaimedAt is when it was due last, and UpdatedAt its snapshot's then: a later
-	// one has changed since.
+	// ClaimedAt is the last due time. UpdatedAt is the snapshot's UpdatedAt at that time; a later
+	// one means that the content has changed since.
 	ClaimedAt, UpdatedAt time.Time
-	// Changes were seen within the time Watched, that has passed between checks.
+	// Changes is the weighted number of changes within Watched, the time covered by checks.
 	Changes float64
 	Watched time.Duration
-	// Reads were made until ReadAt.
+	// Reads is the weighted number of reads until ReadAt.
 	Reads  float64
 	ReadAt time.Time
 }
 
-// Candidate is an entity that is due, and what is known of it. State is that of its
-// snapshot, and Status that of its failures; each may be empty.
+// Candidate is a due entity with its snapshot's State and its Status. Both may be empty.
 type Candidate struct {
 	RegisteredEntity
 	State  State
 	Status Status
-	// Payload is what is stored, encoded as State.Encoding says, where it was asked for.
+	// Payload is the stored content, encoded as State.Encoding says, if the caller asked for it.
 	Payload []byte
 }
 
-// Decision is what becomes of a Candidate.
+// Decision is the scheduler's decision for a Candidate.
 type Decision struct {
-	Due     time.Time // when it is due again; not later than now: it may be claimed again at once
+	Due     time.Time // next due time; if it is not after now, the entity may be claimed again at once
 	Tier    Tier
 	History History
-	Enqueue bool // for a refresh, now
+	Enqueue bool // enqueue a refresh now
 }
 
-// Claim is a batch of entities that one scheduler has claimed to ask for. It is kept
-// until all have been asked for (FinishClaim): if the scheduler dies, another takes it
-// over after its lease (TakeOverClaim), and nothing is forgotten.
+// Claim is a batch of entities that one scheduler has claimed and will enqueue. It is stored until
+// all requests are enqueued (FinishClaim). If the scheduler crashes, another one takes the claim
+// over after its lease (TakeOverClaim), and no request is lost.
 type Claim struct {
-	// ID is the holder's: who takes it over gets another. Empty where nothing is asked
-	// for, and so nothing is kept.
+	// ID identifies the holder; a takeover assigns a new one. It is empty if no request is to be
+	// enqueued and nothing is stored.
 	ID       string
 	Source   string
-	At       time.Time // when they were claimed
+	At       time.Time // time of the claim
 	Requests []ClaimedRequest
 }
 
-// ClaimedRequest is one entity of a Claim.
+// ClaimedRequest is one request of a Claim.
 type ClaimedRequest struct {
 	Entity schemas.Entity
 	Params map[string]string
-	// Version is that of its snapshot, 0 for none: the floor of its request.
+	// Version is the version of the entity's snapshot, 0 without one. The request's version must be
+	// higher.
 	Version int64
 }
 
-// EntityReads are how often an entity was read, until a time.
+// EntityReads is the number of reads of an entity until At.
 type EntityReads struct {
 	Entity schemas.Entity
 	Count  int
 	At     time.Time
-	// Due is when it is due if it is not registered yet, and Tier in which tier it
-	// then is.
+	// Due and Tier are used if the entity is not registered yet.
 	Due  time.Time
 	Tier Tier
 }
 
-// DueTime is when an entity is due.
+// DueTime is the due time of an entity.
 type DueTime struct {
 	Entity schemas.Entity
 	At     time.Time
 }
 
-// RefreshNowFunc reports whether the reads of a registered entity are a reason to look at it at once,
-// and not when it is due: before so many, and so many now. Of r the entity, its tier and
-// Pinned are set.
+// RefreshNowFunc reports whether an entity becomes due at once because of its reads. before and
+// after are the weighted numbers of reads. Of r the entity, its tier and Pinned are set.
 type RefreshNowFunc func(r RegisteredEntity, before, after float64) bool
 
-// EntityFilter chooses registered entities. Empty fields choose all.
+// EntityFilter selects registered entities. An empty field matches all.
 type EntityFilter struct {
 	Source, Facet string
 	Tier          *Tier

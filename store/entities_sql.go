@@ -12,72 +12,74 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// The queries about entities that are prefetched, the same in every database.
+// Statements for prefetched entities, shared by both databases.
 const (
-	// EntityColumns are those that ScanEntity takes.
+	// EntityColumns are the columns of ScanEntity.
 	EntityColumns = `e.source, e.facet, e.key, e.params, e.tier, e.enabled, e.due_at,
 	e.claimed_at, e.updated_at, e.changes, e.watched, e.reads, e.read_at, e.pinned`
 
-	// InsertEntity begins a statement that goes on with rows of InsertArgs.
+	// InsertEntity is the start of a statement that continues with rows of
+	// RegisteredEntity.InsertArgs.
 	InsertEntity = `INSERT INTO entities AS e (source, facet, key, params, tier, enabled, due_at,
 	claimed_at, updated_at, changes, watched, reads, read_at, pinned)`
 
-	// OnConflictReplace ends a statement that registers: of an entity that is registered already its
-	// history remains, and its tier too unless a pinned one replaces it. A row that says the
-	// same is not written. It returns a row for each that was written.
+	// OnConflictReplace is the end of a statement that registers entities. A registered entity
+	// keeps its history, and its tier unless the new row is pinned. Unchanged rows are not written.
+	// The statement returns one row per written row.
 	OnConflictReplace = ` ON CONFLICT (source, facet, key) DO UPDATE
 SET params = excluded.params, tier = CASE WHEN excluded.pinned THEN excluded.tier ELSE e.tier END, pinned = excluded.pinned, enabled = excluded.enabled
 WHERE (CAST(e.params AS text), e.pinned, e.enabled) <> (CAST(excluded.params AS text), excluded.pinned, excluded.enabled)
 	OR (excluded.pinned AND e.tier <> excluded.tier)`
 
-	// OnConflictCountReads ends a statement that counts reads. It writes no column of an index, and
-	// returns what ScanCounted takes.
+	// OnConflictCountReads is the end of a statement that counts reads. It writes no indexed
+	// column, and returns the columns of ScanCounted.
 	OnConflictCountReads = ` ON CONFLICT (source, facet, key) DO UPDATE
 SET reads = e.reads + excluded.reads, read_at = CASE WHEN excluded.read_at > e.read_at THEN excluded.read_at ELSE e.read_at END
 RETURNING source, facet, key, tier, pinned, reads`
 
-	// BringForward takes source, facet, key and the time.
+	// BringForward takes source, facet, key and due time.
 	BringForward = `UPDATE entities SET due_at = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND due_at > $4`
 
-	// SelectDueEntities takes the source, the time and the greatest number of rows.
+	// SelectDueEntities takes source, time and limit.
 	SelectDueEntities = `SELECT ` + EntityColumns + ` FROM entities e
 WHERE e.source = $1 AND e.enabled AND e.due_at <= $2
 ORDER BY e.due_at LIMIT $3`
 
-	// SelectEntitiesDueAfter takes the source, a time and the greatest number of rows.
+	// SelectEntitiesDueAfter takes source, time and limit.
 	SelectEntitiesDueAfter = `SELECT ` + EntityColumns + ` FROM entities e
 WHERE e.source = $1 AND e.enabled AND e.due_at > $2
 ORDER BY e.due_at LIMIT $3`
 
-	// SelectNextDueEntity takes the source and returns microseconds, or no row.
+	// SelectNextDueEntity returns the earliest due time in microseconds, or no row. Argument:
+	// source.
 	SelectNextDueEntity = `SELECT due_at FROM entities
 WHERE source = $1 AND enabled ORDER BY due_at LIMIT 1`
 
-	// SetEntityEnabled takes source, facet, key and the flag, and writes a row or none.
+	// SetEntityEnabled writes one row or none. Arguments: source, facet, key, flag.
 	SetEntityEnabled = `UPDATE entities SET enabled = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND enabled <> $4`
 
-	// PinEntity takes source, facet, key and the tier, UnpinEntity source, facet and key. Each
-	// writes a row or none.
+	// PinEntity and UnpinEntity write one row or none. Arguments: source, facet, key; PinEntity
+	// also the tier.
 	PinEntity   = `UPDATE entities SET tier = $4, pinned = true WHERE source = $1 AND facet = $2 AND key = $3 AND (tier <> $4 OR NOT pinned)`
 	UnpinEntity = `UPDATE entities SET pinned = false WHERE source = $1 AND facet = $2 AND key = $3 AND pinned`
 
 	// DeleteEntity takes source, facet and key.
 	DeleteEntity = `DELETE FROM entities WHERE source = $1 AND facet = $2 AND key = $3`
 
-	// SelectPrice takes the source and returns the price and microseconds, or no row.
+	// SelectPrice returns the price and its time in microseconds, or no row. Argument: source.
 	SelectPrice = `SELECT price, updated_at FROM schedule_state WHERE source = $1`
 
-	// SetPrice takes source, price, the time, and before which time the stored one must
-	// have been written. It writes a row or none.
+	// SetPrice writes one row or none. Arguments: source, price, time, and the time before which
+	// the stored price must have been written.
 	SetPrice = `INSERT INTO schedule_state AS s (source, price, updated_at) VALUES ($1, $2, $3)
 ON CONFLICT (source) DO UPDATE SET price = excluded.price, updated_at = excluded.updated_at
 WHERE s.updated_at <= $4`
 )
 
-// ScanParams reads params from text as they are kept.
+// ScanParams decodes the column params.
 func ScanParams(text []byte) (map[string]string, error) { return decodeParams(text) }
 
-// InsertArgs are the values of InsertEntity's columns.
+// InsertArgs returns the values of InsertEntity's columns.
 func (r RegisteredEntity) InsertArgs() ([]any, error) {
 	params, err := encodeParams(r.Params)
 	if err != nil {
@@ -90,7 +92,7 @@ func (r RegisteredEntity) InsertArgs() ([]any, error) {
 	}, nil
 }
 
-// RegisteredEntity is what an entity becomes that was read and is not registered.
+// RegisteredEntity returns the entity that the reads register if it is unknown.
 func (r EntityReads) RegisteredEntity() RegisteredEntity {
 	return RegisteredEntity{
 		Entity: r.Entity, Tier: r.Tier, Enabled: true, Due: r.Due,
@@ -98,39 +100,39 @@ func (r EntityReads) RegisteredEntity() RegisteredEntity {
 	}
 }
 
-// CountedReads are entities whose reads are a reason to look at them at once: they become due when
-// they were read.
+// CountedReads collects the entities that become due at once because of their reads.
 type CountedReads struct {
 	reads      map[schemas.Entity]EntityReads
 	refreshNow RefreshNowFunc
-	RefreshNow []DueTime
+	DueNow     []DueTime
 }
 
-// NewCountedReads returns none of what is about to be counted; risen may be nil.
-func NewCountedReads(reads []EntityReads, risen RefreshNowFunc) *CountedReads {
-	r := &CountedReads{reads: make(map[schemas.Entity]EntityReads, len(reads)), refreshNow: risen}
+// NewCountedReads returns a collector for the given reads; refreshNow may be nil.
+func NewCountedReads(reads []EntityReads, refreshNow RefreshNowFunc) *CountedReads {
+	r := &CountedReads{reads: make(map[schemas.Entity]EntityReads, len(reads)), refreshNow: refreshNow}
 	for _, one := range reads {
 		r.reads[one.Entity] = one
 	}
 	return r
 }
 
-// ScanCounted adds the entity of a row of OnConflictCountReads, which is read by scan, if it has risen.
+// ScanCounted reads a row of OnConflictCountReads, and adds the entity to DueNow if it becomes
+// due.
 func (r *CountedReads) ScanCounted(scan func(...any) error) error {
-	var of RegisteredEntity
+	var e RegisteredEntity
 	var tier int64
 	var after float64
-	if err := scan(&of.Entity.Source, &of.Entity.Facet, &of.Entity.Key, &tier, &of.Pinned, &after); err != nil {
+	if err := scan(&e.Entity.Source, &e.Entity.Facet, &e.Entity.Key, &tier, &e.Pinned, &after); err != nil {
 		return err
 	}
-	of.Tier = Tier(tier)
-	if one := r.reads[of.Entity]; r.refreshNow != nil && r.refreshNow(of, after-float64(one.Count), after) {
-		r.RefreshNow = append(r.RefreshNow, DueTime{one.Entity, one.At})
+	e.Tier = Tier(tier)
+	if read := r.reads[e.Entity]; r.refreshNow != nil && r.refreshNow(e, after-float64(read.Count), after) {
+		r.DueNow = append(r.DueNow, DueTime{read.Entity, read.At})
 	}
 	return nil
 }
 
-// ScanEntity fills the entity by scan, which is a row's Scan.
+// ScanEntity reads the entity from a row.
 func (r *RegisteredEntity) ScanEntity(scan func(...any) error) error {
 	var params []byte
 	var tier, due, claimed, updated, watched, read int64
@@ -145,7 +147,7 @@ func (r *RegisteredEntity) ScanEntity(scan func(...any) error) error {
 	h.ClaimedAt, h.UpdatedAt, h.ReadAt = fromMicros(claimed), fromMicros(updated), fromMicros(read)
 	h.Watched = time.Duration(watched) * time.Microsecond
 	if r.Params, err = decodeParams(params); err != nil {
-		return fmt.Errorf("params of %s: %w", r.Entity, err)
+		return fmt.Errorf("decode params of %s: %w", r.Entity, err)
 	}
 	return nil
 }
@@ -165,14 +167,13 @@ func decodeParams(text []byte) (params map[string]string, err error) {
 	return params, err
 }
 
-// SortRegisteredEntities returns the entities in the order in which a database takes them, so
-// that two who write the same ones never wait for each other in a circle. Of several
-// for one entity the last is taken.
+// SortRegisteredEntities returns the entities in the order in which the databases lock their rows,
+// which prevents deadlocks. Of several entries for one entity it keeps the last.
 func SortRegisteredEntities(all []RegisteredEntity) []RegisteredEntity {
 	return sorted(all, func(r RegisteredEntity) schemas.Entity { return r.Entity }, func(_, later RegisteredEntity) RegisteredEntity { return later })
 }
 
-// SortReads does the same for reads; those of one entity are added up.
+// SortReads sorts likewise; it adds up the reads of one entity.
 func SortReads(all []EntityReads) []EntityReads {
 	return sorted(all, func(r EntityReads) schemas.Entity { return r.Entity }, func(a, b EntityReads) EntityReads {
 		a.Count += b.Count
@@ -183,22 +184,21 @@ func SortReads(all []EntityReads) []EntityReads {
 	})
 }
 
-// SortDueTimes returns the due times in the order in which a database takes their entities.
+// SortDueTimes sorts the due times by entity.
 func SortDueTimes(all []DueTime) []DueTime {
 	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return compareEntities(a.Entity, b.Entity) })
 }
 
-// SortEntities returns the entities in the order in which a database takes them, each
-// once.
+// SortEntities sorts the entities and removes duplicates.
 func SortEntities(all []schemas.Entity) []schemas.Entity {
 	return slices.Compact(slices.SortedFunc(slices.Values(all), compareEntities))
 }
 
-func sorted[T any](all []T, of func(T) schemas.Entity, merge func(a, b T) T) []T {
-	all = slices.SortedStableFunc(slices.Values(all), func(a, b T) int { return compareEntities(of(a), of(b)) })
+func sorted[T any](all []T, entityOf func(T) schemas.Entity, merge func(a, b T) T) []T {
+	all = slices.SortedStableFunc(slices.Values(all), func(a, b T) int { return compareEntities(entityOf(a), entityOf(b)) })
 	kept := all[:0]
 	for _, x := range all {
-		if n := len(kept); n > 0 && of(kept[n-1]) == of(x) {
+		if n := len(kept); n > 0 && entityOf(kept[n-1]) == entityOf(x) {
 			kept[n-1] = merge(kept[n-1], x)
 			continue
 		}
@@ -207,7 +207,7 @@ func sorted[T any](all []T, of func(T) schemas.Entity, merge func(a, b T) T) []T
 	return kept
 }
 
-// where returns the filter as a condition, and its arguments.
+// where returns the filter as an SQL condition, and its arguments.
 func (f EntityFilter) where() (string, []any) {
 	conditions, args := []string{"true"}, []any{}
 	add := func(condition string, arg any) {
@@ -235,8 +235,8 @@ func (f EntityFilter) where() (string, []any) {
 	return strings.Join(conditions, " AND "), args
 }
 
-// afterPrefix returns the first text behind all that begin with the prefix, in the
-// order of their bytes, which is that of their runes; empty if there is none.
+// afterPrefix returns the smallest text after all texts with the prefix, in byte order; empty if
+// there is none.
 func afterPrefix(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)
@@ -244,7 +244,7 @@ func afterPrefix(prefix string) string {
 		switch last {
 		case utf8.MaxRune:
 			continue
-		case 0xD7FF: // halves of surrogate pairs follow, which no text holds
+		case 0xD7FF: // surrogates follow, which are not valid in text
 			last = 0xDFFF
 		}
 		return prefix + string(last+1)
@@ -252,9 +252,8 @@ func afterPrefix(prefix string) string {
 	return ""
 }
 
-// SelectEntities returns the statement that lists what the filter chooses behind an
-// entity, in the order of entities, and its arguments. It returns what ScanEntity
-// takes.
+// SelectEntities returns the statement, and its arguments, that lists matching entities behind an
+// entity, with the columns of ScanEntity.
 func (f EntityFilter) SelectEntities(after schemas.Entity, limit int) (string, []any) {
 	where, args := f.where()
 	n := len(args)
@@ -264,50 +263,49 @@ ORDER BY e.source, e.facet, e.key LIMIT $%d`, n+1, n+2, n+3, n+4),
 		append(args, after.Source, after.Facet, after.Key, limit)
 }
 
-// FromWhere returns the rows that the filter chooses as the end of a statement, and its
-// arguments.
+// FromWhere returns the FROM and WHERE clauses of the filter, and their arguments.
 func (f EntityFilter) FromWhere() (string, []any) {
 	where, args := f.where()
 	return ` FROM entities e WHERE ` + where, args
 }
 
-// SetEnabled enables or disables what the filter chooses, a batch at a time, and returns how
-// many were not so already: with keys those of its source and facet alone. list lists
-// entities, and flag writes the flags and returns how many it wrote.
+// SetEnabled enables or disables matching entities in batches, and returns how many it changed.
+// With keys it changes only these keys of the filter's source and facet. list lists entities; flag
+// writes the flags and returns how many rows it changed.
 func (f EntityFilter) SetEnabled(keys []string, enabled bool, batch int,
 	list func(f EntityFilter, after schemas.Entity, limit int) ([]RegisteredEntity, error),
-	flag func(of []schemas.Entity) (int, error),
+	flag func(targets []schemas.Entity) (int, error),
 ) (int, error) {
 	if keys != nil {
 		if f.Source == "" || f.Facet == "" {
-			return 0, errors.New("keys are those of a source and a facet, which must be named")
+			return 0, errors.New("keys need a source and a facet in the filter")
 		}
-		of := make([]schemas.Entity, len(keys))
+		targets := make([]schemas.Entity, len(keys))
 		for i, key := range keys {
-			of[i] = schemas.Entity{Source: f.Source, Facet: f.Facet, Key: key}
+			targets[i] = schemas.Entity{Source: f.Source, Facet: f.Facet, Key: key}
 		}
-		return flag(of)
+		return flag(targets)
 	}
 	other := !enabled
 	if f.Enabled != nil && *f.Enabled == enabled {
 		return 0, nil
 	}
 	f.Enabled = &other
-	switched, after := 0, schemas.Entity{}
+	changed, after := 0, schemas.Entity{}
 	for {
 		page, err := list(f, after, batch)
 		if err != nil || len(page) == 0 {
-			return switched, err
+			return changed, err
 		}
-		of := make([]schemas.Entity, len(page))
+		targets := make([]schemas.Entity, len(page))
 		for i, r := range page {
-			of[i] = r.Entity
+			targets[i] = r.Entity
 		}
-		n, err := flag(of)
-		switched += n
+		n, err := flag(targets)
+		changed += n
 		if err != nil {
-			return switched, err
+			return changed, err
 		}
-		after = of[len(of)-1]
+		after = targets[len(targets)-1]
 	}
 }

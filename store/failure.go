@@ -10,58 +10,57 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// StatusState says how it goes on with an entity whose refresh failed.
+// StatusState is the state of an entity whose refresh failed. The package documentation has the
+// transitions.
 type StatusState string
 
-// The states. An entity that is well has no status.
+// States of a failed entity. A healthy entity has no Status.
 const (
-	Retrying  StatusState = "RETRYING"  // it is fetched again at Status.Until
-	Failed    StatusState = "FAILED"    // it was given up, and is held until Status.Until
-	Suspended StatusState = "SUSPENDED" // it is held until a person lifts it
+	Retrying  StatusState = "RETRYING"  // a retry is due at Status.Until
+	Failed    StatusState = "FAILED"    // retries ended; held until Status.Until
+	Suspended StatusState = "SUSPENDED" // held until an operator ends it
 )
 
-// Status is what is known of an entity's failures since the last success. It
-// ends only with a snapshot or an absence of at least its Number, which the same
-// transaction stores.
+// Status describes an entity's failures since its last success. It is deleted only in the
+// transaction that stores a snapshot or an absence of at least its Version.
 type Status struct {
 	Entity schemas.Entity
-	State  StatusState // empty where there is no status
-	// Reason and Error say why, for people. What the database can't hold is
-	// replaced in them, and they are cut to MaxTextBytes.
+	State  StatusState // empty without failures
+	// Reason and Error explain the failure to operators. Characters that the database can't store
+	// are replaced, and the texts are cut to MaxTextBytes.
 	Reason, Error string
-	// Rounds counts the rounds of tries that failed in a row; a wait that counts
-	// no failure, as for an upstream's quota, does not raise it.
+	// Rounds counts failed retry rounds in a row. A delay that is no failure, such as one for the
+	// upstream's quota, is not counted.
 	Rounds int
-	// Failures counts how often it became FAILED.
+	// Failures counts how often the state became FAILED.
 	Failures int
-	// Version is that of the failed fetch.
+	// Version is the version of the failed fetch.
 	Version int64
-	// Until is when a retry is due, or when the claim on it ends (Retrying), or
-	// the end of a hold (Failed). It is kept in microseconds, as all times are.
+	// Until is when the retry is due or its claim ends (Retrying), or when the hold ends (Failed).
+	// It is stored in microseconds, as are all times.
 	Until time.Time
-	// Lane, Params, CorrelationID, TraceParent and Replay are those of the request that
-	// failed, and of the one that tries again.
+	// Lane, Params, CorrelationID, TraceParent and Replay are copied from the failed request to the
+	// retry's request.
 	Lane                       schemas.Lane
 	Params                     map[string]string
 	CorrelationID, TraceParent string
 	Replay                     schemas.ReplayMark
-	// Since is when the first of these failures was written; a later one does not
-	// change it. UpdatedAt is when the last one was.
+	// Since is the time of the first of these failures, UpdatedAt of the last.
 	Since, UpdatedAt time.Time
 }
 
-// MaxTextBytes is the length of the longest text of a failure that is kept.
+// MaxTextBytes is the maximum length of a stored text.
 const MaxTextBytes = 4 << 10
 
-// The queries about failures.
+// Statements for statuses, shared by both databases.
 const (
-	// StatusColumns are those that ScanStatus takes.
+	// StatusColumns are the columns of ScanStatus.
 	StatusColumns = `u.source, u.facet, u.key, u.state, u.reason, u.error, u.rounds, u.failures, u.version,
 	u.next_retry_at, u.lane, u.params, u.correlation_id, u.trace_parent, u.replay, u.replays, u.since, u.updated_at`
 
-	// UpsertStatus takes StatusArgs. A later success or a later failure wins, in
-	// whatever order they are written; of one number the last writer does, since
-	// it is one fetch whose failure is written again.
+	// UpsertStatus writes the status unless a success or failure of a later fetch is stored, in
+	// whatever order they arrive. A status with the stored version is written again: it describes
+	// the same fetch. Arguments: StatusArgs.
 	UpsertStatus = `INSERT INTO update_status AS u (source, facet, key, state, reason, error, rounds, failures, version,
 	next_retry_at, lane, params, correlation_id, trace_parent, replay, replays, since, updated_at)
 SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18
@@ -76,18 +75,18 @@ WHERE excluded.version >= u.version`
 	// DeleteStatus takes source, facet and key.
 	DeleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3`
 
-	// SelectDueRetries takes the source, the time and the greatest number of rows, and
-	// returns what ScanStatus takes.
+	// SelectDueRetries returns the columns of ScanStatus. Arguments: source, time, limit.
 	SelectDueRetries = `SELECT ` + StatusColumns + ` FROM update_status u
 WHERE u.source = $1 AND u.state = 'RETRYING' AND u.next_retry_at <= $2
 ORDER BY u.next_retry_at LIMIT $3`
 
-	// SelectNextRetryTime takes the source and returns microseconds, or no row.
+	// SelectNextRetryTime returns the earliest due time in microseconds, or no row. Argument:
+	// source.
 	SelectNextRetryTime = `SELECT next_retry_at FROM update_status
 WHERE source = $1 AND state = 'RETRYING' ORDER BY next_retry_at LIMIT 1`
 )
 
-// StatusArgs are what UpsertStatus takes.
+// StatusArgs returns the arguments of UpsertStatus.
 func (s Status) StatusArgs() ([]any, error) {
 	params := []byte("{}")
 	if len(s.Params) > 0 {
@@ -103,7 +102,7 @@ func (s Status) StatusArgs() ([]any, error) {
 	}, nil
 }
 
-// ScanStatus fills the status by scan, which is a row's Scan.
+// ScanStatus reads the status from a row.
 func (s *Status) ScanStatus(scan func(...any) error) error {
 	var params []byte
 	var until, since, updated int64
@@ -117,24 +116,24 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 	s.Params = nil
 	if string(params) != "{}" {
 		if err := json.Unmarshal(params, &s.Params); err != nil {
-			return fmt.Errorf("params of %s: %w", s.Entity, err)
+			return fmt.Errorf("decode params of %s: %w", s.Entity, err)
 		}
 	}
 	return nil
 }
 
-// toValidText makes a text of any origin one that every database holds: PostgreSQL
-// refuses the whole row for a NUL or for what is not UTF-8, and the failure
-// would have no end.
+// toValidText returns a text that both databases can store. PostgreSQL rejects the whole row for a
+// NUL byte or invalid UTF-8, and the failure could never be written.
 func toValidText(s string) string { return toValidTextOf(s, MaxTextBytes) }
 
-func toValidTextOf(s string, most int) string {
+// toValidTextOf does the same with another maximum length in bytes.
+func toValidTextOf(s string, maxBytes int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-	if len(s) <= most {
+	if len(s) <= maxBytes {
 		return s
 	}
-	for !utf8.RuneStart(s[most]) {
-		most--
+	for !utf8.RuneStart(s[maxBytes]) {
+		maxBytes--
 	}
-	return s[:most]
+	return s[:maxBytes]
 }

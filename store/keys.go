@@ -6,57 +6,56 @@ import (
 	"time"
 )
 
-// APIKey is what is kept of a key: never its secret.
+// APIKey is a stored API key, without its secret.
 type APIKey struct {
 	ID string
-	// Hash is the SHA-256 of the secret. The secret is random, so that a hash that
-	// is slow on purpose would protect nothing more. Zero: what is stored is no
-	// hash, and the key holds for nobody.
+	// Hash is the SHA-256 of the secret. A slow hash would add no protection, because the secret is
+	// random. Zero: the stored value is not a hash, and the key is not accepted.
 	Hash      [32]byte
 	Name      string
 	Scopes    []string
 	CreatedAt time.Time
 	CreatedBy string
 	ExpiresAt time.Time // zero: never
-	RevokedAt time.Time // zero: it is not
+	RevokedAt time.Time // zero: not revoked
 	RevokedBy string
 }
 
-// ErrKeyNotFound is returned for a key that there is none of, or none that holds.
-var ErrKeyNotFound = errors.New("there is no such key")
+// ErrKeyNotFound is returned for a key that does not exist or is revoked already.
+var ErrKeyNotFound = errors.New("the API key does not exist or is revoked")
 
-// The queries about keys, the same in every database.
+// Statements for API keys, shared by both databases.
 const (
-	// selectKeys and selectLiveKeys return what ScanKey takes, the oldest first:
-	// of all keys, and of those that are not revoked.
+	// selectKeys returns all keys and selectActiveKeys the unrevoked ones, oldest first, with the
+	// columns of ScanKey.
 	selectKeys       = `SELECT ` + keyColumns + ` FROM api_keys` + keyOrder
 	selectActiveKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE revoked_at = 0` + keyOrder
 
 	// InsertKey takes KeyArgs.
 	InsertKey = `INSERT INTO api_keys (id, hash, name, scopes, created_at, created_by, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-	// RevokeKey takes id, microseconds and by whom, and writes a row or none.
+	// RevokeKey writes one row or none. Arguments: id, time in microseconds, name of the actor.
 	RevokeKey = `UPDATE api_keys SET revoked_at = $2, revoked_by = $3 WHERE id = $1 AND revoked_at = 0`
 
 	keyColumns = `id, hash, name, scopes, created_at, created_by, expires_at, revoked_at, revoked_by`
 	keyOrder   = ` ORDER BY created_at, id`
 )
 
-// KeysQuery returns the statement that lists all keys, or those not revoked.
-func KeysQuery(live bool) string {
-	if live {
+// KeysQuery returns the statement that lists all keys, or only the unrevoked ones.
+func KeysQuery(active bool) string {
+	if active {
 		return selectActiveKeys
 	}
 	return selectKeys
 }
 
-// KeyArgs are what InsertKey takes.
+// KeyArgs returns the arguments of InsertKey.
 func (k APIKey) KeyArgs() []any {
 	return []any{k.ID, k.Hash[:], k.Name, strings.Join(k.Scopes, " "), k.CreatedAt.UnixMicro(), k.CreatedBy, toMicros(k.ExpiresAt)}
 }
 
-// ScanKey fills the key by scan, which is a row's Scan. A hash that is none does not
-// fail it: one bad row must not keep a revocation of the others from being heard.
+// ScanKey reads the key from a row. A hash of the wrong length is no error: one invalid row must not
+// prevent the other keys, and their revocations, from being read.
 func (k *APIKey) ScanKey(scan func(...any) error) error {
 	var hash []byte
 	var scopes string

@@ -9,50 +9,53 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// OutboxEvents are what is to follow from a change. They are written down in the transaction
-// that stores it: nothing is lost, and nothing follows from what was not stored.
+// OutboxEvents are the messages and triggers that a change causes. They are inserted in the
+// transaction that stores the change (transactional outbox): none is lost, and none is delivered
+// for a change that was rolled back.
 type OutboxEvents struct {
-	// PublishChange: the change is told on its source's change topic.
+	// PublishChange is set if the change is published to the source's change topic.
 	PublishChange bool
-	// Triggers are other facets of the same key that are refreshed because of it.
+	// Triggers refresh other facets of the same key.
 	Triggers []Trigger
 }
 
-// Trigger is a facet that is refreshed because another one of its key has changed.
+// Trigger is the rule that a change of one facet refreshes another facet of the same key.
 type Trigger struct {
-	Facet string
-	// Backoff is kept in microseconds: a facet that was refreshed within it is left alone.
+	Facet string // the facet to refresh
+	// Backoff is the minimum time between the facet's last check and a triggered refresh. It is
+	// stored in microseconds.
 	Backoff time.Duration
-	// Quiet delays the refresh until no change was seen for that long, but by MaxDelay from the
-	// first change at most. 0: the refresh follows at once.
+	// Quiet delays the refresh until no change has occurred for this long, but at most until
+	// MaxDelay after the first change. 0: no delay.
 	Quiet, MaxDelay time.Duration
-	// Params are those of its request; nil: none.
+	// Params are the parameters of the refresh's request.
 	Params map[string]string
 }
 
-// Fires reports whether the facet is to be refreshed now. State is its own.
+// Fires reports whether the trigger's facet, whose state is given, is refreshed now: it has never
+// been checked, or not within Backoff.
 func (t Trigger) Fires(state State, now time.Time) bool {
 	return state.CheckedAt.IsZero() || now.Sub(state.CheckedAt) >= t.Backoff
 }
 
-// Empty reports whether nothing follows.
+// Empty reports whether there is neither a message nor a trigger.
 func (e OutboxEvents) Empty() bool { return !e.PublishChange && len(e.Triggers) == 0 }
 
-// OutboxEvent is one change from which something follows.
+// OutboxEvent is a change whose message and triggers are not delivered yet.
 type OutboxEvent struct {
-	ID      int64 // rises with an entity's versions, with gaps; given by the database
+	ID      int64 // assigned by the database; increases with an entity's versions, with gaps
 	Entity  schemas.Entity
 	Version int64
-	At      time.Time // when the fetch began that brought the change: the write's CheckedAt
-	// Before and After are the hashes of the content that the write replaced and of its
-	// own. Before is zero if there was no content.
+	At      time.Time // start of the fetch that returned the change: the write's CheckedAt
+	// Before and After are the hashes of the replaced and of the new content. Before is zero if
+	// there was no content.
 	Before, After Hash
-	// Of several changes that wait for a Quiet trigger there is one Effect: that of the last
-	// one, with the first one's Before and a new ID. The trigger is its only one.
+	// A trigger with a Quiet period has an event of its own. Further changes in the period replace
+	// the event: it gets the last change's version and a new ID, and keeps the first one's Before.
 	OutboxEvents
 }
 
-// ReadyAt returns when the effect was to follow: at its change, or when the changes had paused.
+// ReadyAt returns the earliest time of delivery: the change, or the end of the Quiet period after it.
 func (e OutboxEvent) ReadyAt() time.Time {
 	if len(e.Triggers) == 1 {
 		return e.At.Add(e.Triggers[0].Quiet)
@@ -60,48 +63,49 @@ func (e OutboxEvent) ReadyAt() time.Time {
 	return e.At
 }
 
-// The queries about effects, the same in every database.
+// Statements for the outbox, shared by both databases.
 const (
-	// OutboxColumns are those that ScanOutboxEvent takes.
+	// OutboxColumns are the columns of ScanOutboxEvent.
 	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers`
 
 	// InsertOutboxEvent begins a statement that goes on with OutboxRows.
 	InsertOutboxEvent = `INSERT INTO outbox AS e (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at)`
 
-	// DueOutboxEvents ends a query of effects e. It takes the source, the time and the greatest
-	// number of rows.
+	// DueOutboxEvents is the end of a query of the outbox as e. Arguments: source, time, limit.
 	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
-	// DeleteQuietTriggers deletes the triggers of an entity, and those that would refresh it, that wait
-	// for quiet. It takes source, facet and key.
+	// DeleteQuietTriggers deletes the waiting Quiet triggers that an entity caused, and the
+	// triggers that would refresh it. Arguments: source, facet, key.
 	DeleteQuietTriggers = `DELETE FROM outbox WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
 
-	// SelectNextOutboxTime takes the source and returns microseconds, or no row.
+	// SelectNextOutboxTime returns the earliest due time in microseconds, or no row. Argument:
+	// source.
 	SelectNextOutboxTime = `SELECT due_at FROM outbox WHERE source = $1 ORDER BY due_at, id LIMIT 1`
 )
 
-// storedTrigger is a Trigger as it is kept.
+// storedTrigger is the JSON form of a Trigger in the column triggers.
 type storedTrigger struct {
 	Facet    string            `json:"facet"`
-	Backoff  int64             `json:"backoff"` // microseconds, like the others
+	Backoff  int64             `json:"backoff"` // microseconds, as are Quiet and MaxDelay
 	Quiet    int64             `json:"quiet,omitempty"`
 	MaxDelay int64             `json:"maxDelay,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
 }
 
-// OutboxRow is a row of InsertEffect for one write.
+// OutboxRow is a row of InsertOutboxEvent for one write.
 type OutboxRow struct {
 	Before, After []byte
 	PublishChange bool
 	Triggers      string // JSON
-	// Due is microseconds, and so is Latest: by when the effect is due however many changes
-	// follow. QuietFacet is the facet of its trigger that waits for quiet; empty: none does.
+	// Due and Latest are in microseconds. Further changes move Due up to Latest. QuietFacet is the
+	// facet of a trigger with a Quiet period; empty otherwise.
 	Due, Latest int64
 	QuietFacet  string
 }
 
-// OutboxRows are the rows of a write that brought a change: one for its message and the
-// triggers that follow at once, and one for each trigger that waits for quiet.
+// OutboxRows returns the outbox rows of a write that changed content: one for its message and its
+// immediate triggers, and one for each trigger with a Quiet period. before is the hash of the
+// replaced content.
 func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	at := w.CheckedAt.UnixMicro()
 	base := OutboxRow{Before: []byte{}, After: w.Hash[:], Due: at}
@@ -109,24 +113,24 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 		base.Before = before[:]
 	}
 	add := func(row OutboxRow, triggers []Trigger) {
-		kept := make([]storedTrigger, len(triggers))
+		stored := make([]storedTrigger, len(triggers))
 		for i, t := range triggers {
-			kept[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params}
+			stored[i] = storedTrigger{t.Facet, t.Backoff.Microseconds(), t.Quiet.Microseconds(), t.MaxDelay.Microseconds(), t.Params}
 		}
-		text, wrong := json.Marshal(kept)
-		row.Triggers, err = string(text), errors.Join(err, wrong)
+		text, marshalErr := json.Marshal(stored)
+		row.Triggers, err = string(text), errors.Join(err, marshalErr)
 		rows = append(rows, row)
 	}
-	var soon []Trigger
+	var immediate []Trigger
 	for _, t := range w.Outbox.Triggers {
 		if t.Quiet <= 0 {
-			soon = append(soon, t)
+			immediate = append(immediate, t)
 		}
 	}
-	if w.Outbox.PublishChange || len(soon) > 0 {
+	if w.Outbox.PublishChange || len(immediate) > 0 {
 		first := base
 		first.PublishChange = w.Outbox.PublishChange
-		add(first, soon)
+		add(first, immediate)
 	}
 	for _, t := range w.Outbox.Triggers {
 		if t.Quiet > 0 {
@@ -138,7 +142,7 @@ func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	return rows, err
 }
 
-// ScanOutboxEvent fills the effect by scan, which is a row's Scan.
+// ScanOutboxEvent reads the event from a row.
 func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	var at int64
 	var before, after, text []byte
@@ -148,7 +152,7 @@ func (e *OutboxEvent) ScanOutboxEvent(scan func(...any) error) error {
 	}
 	var triggers []storedTrigger
 	if err := json.Unmarshal(text, &triggers); err != nil {
-		return fmt.Errorf("the triggers of effect %d of %s: %w", e.ID, e.Entity, err)
+		return fmt.Errorf("decode the triggers of outbox event %d of %s: %w", e.ID, e.Entity, err)
 	}
 	e.At, e.Before, e.After, e.Triggers = fromMicros(at), Hash{}, Hash{}, nil
 	copy(e.Before[:], before)

@@ -10,10 +10,10 @@ func TestTrigger_SkipsRecentlyRefreshed(t *testing.T) {
 	trigger := Trigger{Backoff: 24 * time.Hour}
 	for age, want := range map[time.Duration]bool{time.Hour: false, 24*time.Hour - 1: false, 24 * time.Hour: true} {
 		if got := trigger.Fires(State{CheckedAt: now.Add(-age)}, now); got != want {
-			t.Errorf("refreshed %v ago: it fires: %v", age, got)
+			t.Errorf("checked %v ago: Fires returned %v", age, got)
 		}
 	}
 	if !trigger.Fires(State{}, now) {
-		t.Error("what was never refreshed is not triggered")
+		t.Error("a trigger of a facet that was never checked does not fire")
 	}
 }

@@ -6,22 +6,21 @@ import (
 	"time"
 )
 
-// Setting is what was changed of a source while it runs.
+// Setting is the runtime override of a source's configuration.
 type Setting struct {
 	Source string
-	// Value is the whole change as JSON, {} for one that was taken back; nil if
-	// nothing was ever changed.
+	// Value is the override as JSON; {} if it was removed; nil if the source never had one.
 	Value json.RawMessage
-	// Revision rises by one with each change; 0: nothing was ever changed.
+	// Revision increases by one with each change; 0: the source never had an override.
 	Revision  int64
 	ChangedAt time.Time
 	ChangedBy string
 }
 
-// AuditEntry says who changed what. Source is empty for what is of no source, as
-// an API key.
+// AuditEntry is one entry of the audit log. Source is empty for a change that belongs to no source,
+// such as one of an API key.
 type AuditEntry struct {
-	ID            int64 // rises; given by the database
+	ID            int64 // assigned by the database; increases
 	At            time.Time
 	Actor, Action string
 	Source        string
@@ -29,24 +28,25 @@ type AuditEntry struct {
 	Note          string
 }
 
-// Usage is how many calls of a calendar day were given out.
+// Usage is how many calls of a calendar-day quota were used.
 type Usage struct {
-	DayEnd time.Time // the midnight at which the day ends
+	DayEnd time.Time // the midnight that ends the day
 	Calls  int64
-	At     time.Time // when that was so
+	At     time.Time // time of the count
 }
 
-// ErrConflict is returned for a change of a setting of which another revision is
-// stored than the one before it. Nothing was written: read it again.
-var ErrConflict = errors.New("the setting was changed by somebody else meanwhile")
+// ErrConflict is returned for a write that is based on an outdated version of the row: a setting
+// with another revision, or a DLQ job with another lease holder. Nothing was written; read the row
+// again.
+var ErrConflict = errors.New("the row was changed concurrently")
 
-// The queries about settings, the same in every database.
+// Statements for settings, audit log and quota usage, shared by both databases.
 const (
-	// SelectSetting takes the source and returns what ScanSetting takes.
+	// SelectSetting returns the columns of ScanSetting. Argument: source.
 	SelectSetting = `SELECT value, revision, changed_at, changed_by FROM settings WHERE source = $1`
 
-	// InsertSetting and UpdateSetting take SettingArgs, and write a row or none:
-	// the first writes revision 1 only, the second the one above the stored one.
+	// InsertSetting writes revision 1, UpdateSetting the revision after the stored one. Each writes
+	// one row or none. Arguments: SettingArgs.
 	InsertSetting = `INSERT INTO settings (source, value, revision, changed_at, changed_by) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (source) DO NOTHING`
 	UpdateSetting = `UPDATE settings SET value = $2, revision = $3, changed_at = $4, changed_by = $5
@@ -55,22 +55,22 @@ WHERE source = $1 AND revision + 1 = $3`
 	// InsertAudit takes AuditArgs.
 	InsertAudit = `INSERT INTO audit (at, actor, action, source, before, after, note) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-	// SelectAudit takes the greatest number of rows, and returns what ScanAudit
-	// takes.
+	// SelectAudit returns the columns of ScanAudit, newest first. Argument: limit.
 	SelectAudit = `SELECT id, at, actor, action, source, before, after, note FROM audit ORDER BY id DESC LIMIT $1`
 
-	// SelectUsage takes source and policy, and returns what ScanUsage takes.
+	// SelectUsage returns the columns of ScanUsage. Arguments: source, policy.
 	SelectUsage = `SELECT day_end, calls, counted_at FROM quota_usage WHERE source = $1 AND policy = $2`
 
-	// UpsertUsage takes source, policy, the end of the day, calls and when they
-	// were counted. Counts only ever rise within a day.
+	// UpsertUsage writes a count unless a later day or a higher count of the day is stored.
+	// Arguments: source, policy, day end, calls, time of the count.
 	UpsertUsage = `INSERT INTO quota_usage AS u (source, policy, day_end, calls, counted_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (source, policy) DO UPDATE
 SET day_end = excluded.day_end, calls = excluded.calls, counted_at = excluded.counted_at
 WHERE (excluded.day_end, excluded.calls, excluded.counted_at) > (u.day_end, u.calls, u.counted_at)`
 )
 
-// WriteSetting returns the statement that writes the setting's revision.
+// WriteSetting returns the statement that writes the setting: InsertSetting for revision 1,
+// otherwise UpdateSetting.
 func (s Setting) WriteSetting() string {
 	if s.Revision == 1 {
 		return InsertSetting
@@ -78,12 +78,12 @@ func (s Setting) WriteSetting() string {
 	return UpdateSetting
 }
 
-// SettingArgs are what InsertSetting and UpdateSetting take.
+// SettingArgs returns the arguments of InsertSetting and UpdateSetting.
 func (s Setting) SettingArgs() []any {
 	return []any{s.Source, string(s.Value), s.Revision, s.ChangedAt.UnixMicro(), s.ChangedBy}
 }
 
-// ScanSetting fills the setting by scan, which is a row's Scan.
+// ScanSetting reads the setting from a row.
 func (s *Setting) ScanSetting(scan func(...any) error) error {
 	var changed int64
 	err := scan((*[]byte)(&s.Value), &s.Revision, &changed, &s.ChangedBy)
@@ -91,12 +91,12 @@ func (s *Setting) ScanSetting(scan func(...any) error) error {
 	return err
 }
 
-// AuditArgs are what InsertAudit takes.
+// AuditArgs returns the arguments of InsertAudit.
 func (e AuditEntry) AuditArgs() []any {
 	return []any{e.At.UnixMicro(), e.Actor, e.Action, e.Source, string(e.Before), string(e.After), e.Note}
 }
 
-// ScanAudit fills the entry by scan, which is a row's Scan.
+// ScanAudit reads the entry from a row.
 func (e *AuditEntry) ScanAudit(scan func(...any) error) error {
 	var at int64
 	err := scan(&e.ID, &at, &e.Actor, &e.Action, &e.Source, (*[]byte)(&e.Before), (*[]byte)(&e.After), &e.Note)
@@ -104,7 +104,7 @@ func (e *AuditEntry) ScanAudit(scan func(...any) error) error {
 	return err
 }
 
-// ScanUsage fills the usage by scan, which is a row's Scan.
+// ScanUsage reads the usage from a row.
 func (u *Usage) ScanUsage(scan func(...any) error) error {
 	var end, at int64
 	err := scan(&end, &u.Calls, &at)

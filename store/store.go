@@ -1,6 +1,3 @@
-// Package store defines what is kept of an entity: its snapshot, and the rules
-// by which the result of a fetch is written over it. The rules are the same for
-// every database; storetest is the suite that each one passes.
 package store
 
 import (
@@ -14,31 +11,31 @@ import (
 // Hash is the SHA-256 of an entity's canonical content.
 type Hash [sha256.Size]byte
 
-// State is what is known of an entity besides its content.
+// State is the stored data of an entity except its content.
 type State struct {
 	Entity schemas.Entity
-	// Version is the number of the fetch that wrote the state last.
+	// Version is the version of the fetch that wrote the state last.
 	Version int64
-	// Hash, ExtractVersion, Encoding and Size describe the payload; zero if only
-	// an absence is known.
+	// Hash, ExtractVersion, Encoding and Size describe the payload. They are zero if no content is
+	// stored.
 	Hash           Hash
 	ExtractVersion int64
 	Encoding       string
 	Size           int // bytes of JSON
-	// FetchedAt, CheckedAt and UpdatedAt say when the last fetch began that
-	// brought content, that had any result, and that brought a change. The first
-	// and the last are zero until there is content.
+	// FetchedAt is the start of the last fetch that returned content, CheckedAt of the last fetch
+	// with any result, and UpdatedAt of the last fetch that returned a change. FetchedAt and
+	// UpdatedAt are zero without content.
 	FetchedAt, CheckedAt, UpdatedAt time.Time
-	// Absent: the upstream said, the last time, that there is no such entity.
-	// Content from before, of the same visibility, is kept.
+	// Absent is set if the last fetch found that the entity does not exist. Older content of the
+	// same visibility is kept.
 	Absent bool
-	// ETag and LastModified are the upstream's own validators.
+	// ETag and LastModified are validators of the upstream's response (RFC 9110 §8.8).
 	ETag, LastModified string
-	// Visibility names who may see what is known, content and absence alike: it is that
-	// of the fetch that wrote the state last. Empty: every reader.
+	// Visibility is the group of clients that may read the content or the absence: the visibility
+	// of the last fetch. Empty: every reader.
 	Visibility string
-	// Manual: the last check was made for a reader or a person. The schedule's own checks,
-	// triggers, retries and replays are not.
+	// Manual is set if the last check was made for a reader or an operator. It is not set for
+	// scheduled checks, triggers, retries and replays.
 	Manual bool
 }
 
@@ -51,11 +48,11 @@ type Snapshot struct {
 	Payload []byte // encoded as State.Encoding says
 }
 
-// Kind is what a fetch found.
+// Kind is the kind of a fetch result.
 type Kind int
 
-// The kinds of result that are written. NotModified is an answer without a body
-// to a validator that came with the state whose Hash the Write carries.
+// Kinds of fetch results that are written. NotModified is a response without a body (HTTP 304);
+// the Write then carries the Hash of the state whose validators were sent.
 const (
 	Content Kind = iota
 	NotModified
@@ -66,27 +63,26 @@ const (
 type Write struct {
 	Entity schemas.Entity
 	Kind   Kind
-	// Version is the fetch's own number. A state of a higher version is never
-	// overwritten; one of the same version is the same write repeated.
+	// Version is the version of the fetch. A write never replaces a state with a higher version. A
+	// write with the stored version is a repetition.
 	Version int64
-	// CheckedAt is when the fetch began, not when it is written: what waited for
-	// an hour in front of a stopped database is not fresh.
+	// CheckedAt is the start of the fetch, not the time of the write: a result that waited an hour
+	// for the database is an hour old.
 	CheckedAt          time.Time
 	Hash               Hash
 	ExtractVersion     int64
 	ETag, LastModified string
-	// Visibility names who may see what was fetched; empty: every reader. A row has one:
-	// content that is as it was before is seen by those whom the later fetch is for, and
-	// an absence ends content of another visibility. A NotModified that refers to limited
-	// content of another visibility is Lost: whoever asked has not been given that.
+	// Visibility is the group of clients that may read the result; empty: every reader. A row has
+	// one visibility, that of its last fetch. An absence deletes content of another visibility. A
+	// NotModified that refers to limited content of another visibility results in BaseMissing,
+	// because its client has never received that content.
 	Visibility string
-	// Manual: the fetch was made for a reader or a person (State.Manual).
+	// Manual is set if the fetch was made for a reader or an operator (State.Manual).
 	Manual bool
-	// Payload encodes the content. It is called for content that differs from
-	// what is stored, and for no other.
+	// Payload encodes the content. It is called only if the content differs from the stored one.
 	Payload func() (Payload, error)
-	// Outbox are what is to follow if the write's result is Changed, and only then. They
-	// are written down with it (Effect).
+	// Outbox is written in the same transaction if the result of the write is Changed, and ignored
+	// otherwise.
 	Outbox OutboxEvents
 }
 
@@ -97,37 +93,34 @@ type Payload struct {
 	Size     int // before encoding
 }
 
-// Result says what became of a Write.
+// Result is the result of a Write.
 type Result int
 
-// The results. Whatever it is, the request that led to the fetch can be settled,
-// except after Lost: there the state that the NotModified referred to is gone, or is
-// for others to see, and the entity has to be fetched in full.
+// Results of a Write. After each of them the request of the fetch can be settled, except after
+// BaseMissing: the entity must be fetched again without validators.
 const (
-	Touched       Result = iota + 1 // unchanged: times and version were written, and nothing else
+	Touched       Result = iota + 1 // content unchanged; only times, version and validators were written
 	Changed                         // new content was stored
-	Rewritten                       // the same entity, extracted by other settings, was stored
-	AbsenceStored                   // the absence was recorded
-	Superseded                      // the result of a later fetch is stored
-	BaseMissing
+	Rewritten                       // content of another extract version was stored
+	AbsenceStored                   // the absence was stored
+	Superseded                      // nothing was written; the result of a later fetch is stored
+	BaseMissing                     // nothing was written; the state of the NotModified's validators is gone or not visible
 )
 
 var resultNames = [...]string{"", "touched", "changed", "rewritten", "not_found", "superseded", "base_missing"}
 
-// Stored reports whether the write is what is stored now. It is also what ends the
-// entity's failures.
+// Stored reports whether the write was stored. Such a write also deletes the entity's Status.
 func (r Result) Stored() bool { return r != Superseded && r != BaseMissing }
 
 func (r Result) String() string { return resultNames[r] }
 
-// ErrRejected is wrapped by the error of a Write that the database refuses for
-// what a row holds, and will refuse again; other rows of the batch may be fine.
-var ErrRejected = errors.New("the database refuses what the row holds")
+// ErrRejected is wrapped by an error that the data of a row causes (SQLSTATE classes 22 and 23).
+// The same write fails again. Other rows of the batch may be valid.
+var ErrRejected = errors.New("the database rejects the data of a row")
 
-// ErrContention is wrapped by the error of a transaction that met another one
-// (serialisation failure, deadlock): the same again is likely to succeed, and the
-// database is well.
-var ErrContention = errors.New("two transactions met")
+// ErrContention is wrapped by the error of a transaction that was rolled back because of another
+// one (serialization failure, deadlock). The database is healthy; retry at once.
+var ErrContention = errors.New("the transaction was rolled back because of a concurrent one")
 
-// ErrNotFound is returned for an entity of which nothing is stored.
+// ErrNotFound is returned if no state of the entity is stored.
 var ErrNotFound = errors.New("nothing is stored for this entity")

@@ -32,8 +32,8 @@ func benchWrites(n int, version int64, content int) []store.Write {
 	return writes
 }
 
-// versus times the store in turn with bare statements that do the same to the
-// same tables, and reports both in rows a second.
+// versus measures the store and bare statements with the same result on the same tables in turn,
+// and reports both in rows per second.
 func versus(b *testing.B, s *Store, ours func(version int64) error, bare func(ctx context.Context, version int64) error) {
 	b.Helper()
 	var inStore, inBare time.Duration

@@ -22,38 +22,36 @@ FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7
 	AS i (facet, key, tier, due_at, claimed_at, updated_at, changes, watched, reads, read_at)
 WHERE e.source = $1 AND e.facet = i.facet AND e.key = i.key`
 
-	// takeOverClaim gives the claim another id, so that its holder, should it still live,
-	// finds that it holds it no more.
-	takeOverClaim = `WITH abandoned AS (
+	// takeOverClaim changes the claim's ID, so that a former holder that is still alive loses it.
+	takeOverClaim = `WITH expired AS (
 ` + store.SelectExpiredClaim + `
 FOR UPDATE SKIP LOCKED
 )
-UPDATE schedule_claims c SET id = $3, until = $4 FROM abandoned WHERE c.id = abandoned.id
+UPDATE schedule_claims c SET id = $3, until = $4 FROM expired WHERE c.id = expired.id
 RETURNING c.claimed_at, c.entries`
 )
 
-// claiming ends the transaction of a claimant that is frozen: its rows would be locked for
-// as long as its connection stands, and nobody could take them over.
+// claiming ends the transaction of a suspended claimant, which would otherwise lock its rows until
+// its connection breaks.
 var claiming = pgx.TxOptions{BeginQuery: indexOnly.BeginQuery + `; SET LOCAL idle_in_transaction_session_timeout = '10s'`}
 
-// ClaimEntities claims entities of a source that are due, earliest first, most of them at
-// most. decide is called once for each, says when it is due again and whether it is
-// asked for, and must do nothing else: the claim may yet fail. What is asked for is kept
-// as a claim until FinishClaim, or until the lease is over and another takes it; there
-// is none, and no ID, if nothing is. Payloads are read of the facets that content reports;
-// nil: of none.
+// ClaimEntities claims at most limit due entities of a source, earliest first. It calls decide once
+// per entity; decide must have no side effects, because the transaction may fail. The requests to
+// enqueue are stored as a claim until FinishClaim, or until the lease ends and another scheduler
+// takes the claim over. Without requests no claim is stored and its ID is empty. content selects
+// the facets whose payloads are read; nil: none.
 //
-// All of it is committed together, so that a scheduler that dies at any point loses
-// nothing; what was in the air as it died may be asked for twice, and is fetched once. If only the answer to its commit is lost, the claim
-// stands, and is taken over after its lease. It is one transaction and not one statement: what
-// decides is the policy's Go code. Any number may claim at once; each passes over what
-// another is claiming, and none waits.
-func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
+// Everything is committed in one transaction, so a scheduler that crashes at any point loses
+// nothing. Requests that it had enqueued may be enqueued again; they are coalesced. If only the
+// response to the commit is lost, the claim is stored and is taken over after its lease. A single
+// SQL statement is not possible, because decide is Go code. Concurrent calls claim different
+// entities and do not wait for each other.
+func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
 	err := pgx.BeginTxFunc(ctx, s.pool, claiming, func(tx pgx.Tx) error {
-		candidates, err := candidates(ctx, tx, claimDueEntities, content, source, now.UnixMicro(), most)
+		candidates, err := candidates(ctx, tx, claimDueEntities, content, source, now.UnixMicro(), limit)
 		if err != nil || len(candidates) == 0 {
 			return err
 		}
@@ -77,21 +75,20 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 	return claim, nil
 }
 
-// EntitiesDueAfter returns entities of a source that are due later than a time, the earliest
-// first, most of them at most, and locks nothing. Payloads are read of the facets that content
-// reports; nil: of none.
-func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) (all []store.Candidate, err error) {
+// EntitiesDueAfter returns at most limit entities of a source that are due after a time, earliest
+// first, without locking them. content selects the facets whose payloads are read; nil: none.
+func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
-		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), most)
+		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the entities of %s that are due after %v: %w", source, after, classifyError(err))
+		return nil, fmt.Errorf("read entities of %s due after %v: %w", source, after, classifyError(err))
 	}
 	return all, nil
 }
 
-// candidates runs a query of registered entities, and then reads state and status of each.
+// candidates runs a query of registered entities and adds the state and the status of each.
 func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
 	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {
@@ -103,21 +100,21 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	of := make([]schemas.Entity, len(found))
+	keys := make([]schemas.Entity, len(found))
 	for i := range found {
 		c := &found[i]
-		of[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
+		keys[i], c.State.Entity, c.Status.Entity = c.Entity, c.Entity, c.Entity
 	}
-	err = forEachEntity(ctx, tx, selectStates, of, func(one *store.State, scan func(...any) error) error {
+	err = forEachEntity(ctx, tx, selectStates, keys, func(one *store.State, scan func(...any) error) error {
 		return one.ScanState(scan)
 	}, func(i int, one store.State) {
-		one.Entity = of[i]
+		one.Entity = keys[i]
 		found[i].State = one
 	})
 	if err != nil {
 		return nil, err
 	}
-	err = forEachEntity(ctx, tx, selectStatuses, of, func(one *store.Status, scan func(...any) error) error {
+	err = forEachEntity(ctx, tx, selectStatuses, keys, func(one *store.Status, scan func(...any) error) error {
 		return one.ScanStatus(scan)
 	}, func(i int, one store.Status) { found[i].Status = one })
 	if err != nil || content == nil {
@@ -126,44 +123,43 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	return found, addPayloads(ctx, tx, found, content)
 }
 
-// addPayloads reads what is stored of those candidates whose content is wanted.
+// addPayloads reads the payloads of candidates whose facet is wanted.
 func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
-	var of []schemas.Entity
+	var keys []schemas.Entity
 	var at []int
 	for i, c := range candidates {
 		if c.State.HasContent() && wanted(c.Entity.Facet) {
-			of, at = append(of, c.Entity), append(at, i)
+			keys, at = append(keys, c.Entity), append(at, i)
 		}
 	}
-	if len(of) == 0 {
+	if len(keys) == 0 {
 		return nil
 	}
-	return forEachEntity(ctx, tx, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
+	return forEachEntity(ctx, tx, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) { candidates[at[i]].Payload = found.Payload })
 }
 
-// FinishClaim ends a claim: all of it has been asked for. Of one that another has taken
-// over, or that has ended, nothing is changed.
+// FinishClaim deletes a claim after all its requests have been enqueued. It has no effect on a
+// claim that was taken over or deleted.
 func (s *Store) FinishClaim(ctx context.Context, id string) error {
 	if _, err := s.pool.Exec(ctx, store.DeleteClaim, id); err != nil {
-		return fmt.Errorf("finish the claim %s: %w", id, err)
+		return fmt.Errorf("finish claim %s: %w", id, err)
 	}
 	return nil
 }
 
-// RenewClaim keeps a claim for longer; false if it is not held any more, and what is
-// left of it is another's.
+// RenewClaim extends a claim; held is false if it was taken over or deleted.
 func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.RenewClaim, id, until.UnixMicro())
 	if err != nil {
-		return false, fmt.Errorf("renew the claim %s: %w", id, err)
+		return false, fmt.Errorf("renew claim %s: %w", id, err)
 	}
 	return tag.RowsAffected() == 1, nil
 }
 
-// TakeOverClaim takes over the claim of a source whose lease has been over for longest,
-// for another lease and under another ID; false if there is none. One caller gets it.
+// TakeOverClaim takes over the claim of a source that expired first, for another lease and with a
+// new ID; the second result is false if no claim has expired. Of concurrent calls one gets the claim.
 func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
 	claim := store.Claim{ID: store.ClaimID(), Source: source}
 	err := claim.ScanClaim(s.pool.QueryRow(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
@@ -176,7 +172,7 @@ func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time,
 	return claim, true, nil
 }
 
-// NextEntityTime returns when the source's next entity is due; zero if there is none.
+// NextEntityTime returns when the next entity of the source is due; zero if there is none.
 func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextDueEntity, source).Scan(&us)
@@ -184,12 +180,13 @@ func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, e
 		return time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next entity of %s that is due: %w", source, err)
+		return time.Time{}, fmt.Errorf("read the next due time of entities of %s: %w", source, err)
 	}
 	return time.UnixMicro(us).UTC(), nil
 }
 
-// Price returns the price of a source's calls and when it was set; zero if it never was.
+// Price returns the current price of a source's calls and the time when it was set; zero if it was
+// never set.
 func (s *Store) Price(ctx context.Context, source string) (price float64, at time.Time, err error) {
 	var us int64
 	err = s.pool.QueryRow(ctx, store.SelectPrice, source).Scan(&price, &us)
@@ -202,10 +199,10 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 	return price, time.UnixMicro(us).UTC(), nil
 }
 
-// SetPrice writes the price unless one was set less than every before at; of those who
-// set it at once one does.
-func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error) {
-	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-every).UnixMicro())
+// SetPrice writes the price unless one was set less than minInterval before at. Of concurrent calls
+// one writes it.
+func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
+	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro())
 	if err != nil {
 		return false, fmt.Errorf("write the price of %s: %w", source, err)
 	}

@@ -13,11 +13,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// tickBatch is how many entities a tick claims: what a source of 250 calls a second asks
-// for in one.
+// tickBatch is how many entities one tick claims: one second of a source with 250 calls per second.
 const tickBatch = 250
 
-// ticks plays a schedule of n entities, each due once in a round, with a clock of its own.
+// ticks simulates the schedule of n entities with its own clock. Each entity is due once per round.
 type ticks struct {
 	s   *Store
 	n   int
@@ -28,7 +27,7 @@ func (k *ticks) move(c store.Candidate) store.Decision {
 	return store.Decision{Due: c.Due.Add(time.Duration(k.n) * time.Millisecond), Tier: c.Tier, History: c.History, Enqueue: true}
 }
 
-// tick claims the next tickBatch and finishes the claim.
+// tick claims the next tickBatch entities and finishes the claim.
 func (k *ticks) tick(t testing.TB) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -43,7 +42,7 @@ func (k *ticks) tick(t testing.TB) time.Duration {
 	return took
 }
 
-// buffers makes a tick statement by statement, and returns how many pages each touched.
+// buffers runs the statements of a tick and returns the number of pages that each touched.
 func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 	t.Helper()
 	pages = map[string]int{}
@@ -84,14 +83,14 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 		if err := rows.Err(); err != nil {
 			return err
 		}
-		var of entities
+		var cols entities
 		for _, c := range due {
-			of.add(c.Entity)
+			cols.add(c.Entity)
 		}
-		if err := explain("states", selectStates, of.sources, of.facets, of.keys); err != nil {
+		if err := explain("states", selectStates, cols.sources, cols.facets, cols.keys); err != nil {
 			return err
 		}
-		if err := explain("statuses", selectStatuses, of.sources, of.facets, of.keys); err != nil {
+		if err := explain("statuses", selectStatuses, cols.sources, cols.facets, cols.keys); err != nil {
 			return err
 		}
 		var c store.Claim
@@ -103,9 +102,9 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 	return pages
 }
 
-// TestTick_CostIsIndependentOfTableSize compares the pages that a tick touches,
-// also after many ticks, whose dead rows lie where the next one begins: how many of them
-// are left by then depends on what else the server does.
+// TestTick_CostIsIndependentOfTableSize compares the pages that a tick touches in tables of several
+// sizes, also after many ticks. Their dead rows are where the next tick begins; how many of them
+// are left depends on other activity of the server.
 func TestTick_CostIsIndependentOfTableSize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills large tables")
@@ -125,17 +124,17 @@ func TestTick_CostIsIndependentOfTableSize(t *testing.T) {
 	t.Logf("pages of a tick of %d: of 10,000 entities %d, after 40 ticks %d; of 100,000 %d, after 40 ticks %d",
 		tickBatch, few, fewLater, many, manyLater)
 	if many > 2*few || manyLater > 2*fewLater {
-		t.Error("a tick costs more where there are more entities")
+		t.Error("a tick touches more pages in the larger table")
 	}
 }
 
 var maxEntities = flag.Int("entities", 1_000_000, "number of entities in the larger table of the schedule's benchmarks")
 
-// entityCounts returns the sizes of the tables that are compared.
+// entityCounts returns the table sizes to compare.
 func entityCounts() []int { return []int{10_000, *maxEntities} }
 
-// BenchmarkTick times ticks of tickBatch, and counts the pages of one, at first and when
-// vacuum is due.
+// BenchmarkTick measures ticks of tickBatch entities, and counts the pages of one tick at the start
+// and just before vacuum.
 func BenchmarkTick(b *testing.B) {
 	for _, n := range entityCounts() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -160,8 +159,8 @@ func BenchmarkTick(b *testing.B) {
 	}
 }
 
-// BenchmarkTickBesideALongTransaction is BenchmarkTick while somebody keeps a snapshot of
-// the database, so that nothing dead can be removed or marked.
+// BenchmarkTickBesideALongTransaction is BenchmarkTick while another transaction holds a snapshot,
+// so that no dead row can be removed or marked.
 func BenchmarkTickBesideALongTransaction(b *testing.B) {
 	s := open(b)
 	fillEntities(b, s, 200_000)
@@ -185,8 +184,8 @@ func BenchmarkTickBesideALongTransaction(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkImport registers entities that are unknown, in the store and by COPY into a
-// temporary table, which is what was not chosen, and then registers them again.
+// BenchmarkImport registers unknown entities with the store and, for comparison, by COPY into a
+// temporary table. Then it registers them again.
 func BenchmarkImport(b *testing.B) {
 	const batch = 5000
 	all := func(round int) []store.RegisteredEntity {
@@ -231,7 +230,7 @@ func BenchmarkImport(b *testing.B) {
 	run("copy", 1, func(s *Store, rs []store.RegisteredEntity) error { return copied(b, s, rs) })
 }
 
-// copied registers by COPY into a temporary table of the transaction.
+// copied registers entities by COPY into a temporary table of the transaction.
 func copied(b *testing.B, s *Store, rs []store.RegisteredEntity) error {
 	columns := []string{
 		"source", "facet", "key", "params", "tier", "enabled", "due_at",
@@ -253,22 +252,22 @@ func copied(b *testing.B, s *Store, rs []store.RegisteredEntity) error {
 	})
 }
 
-// BenchmarkWalk looks at snapshots, none of which is expired.
+// BenchmarkWalk examines snapshots of which none is expired.
 func BenchmarkWalk(b *testing.B) {
-	const most = 5000
+	const limit = 5000
 	s := open(b)
 	fillEntities(b, s, 200_000)
-	looked := 0
+	examined := 0
 	start := time.Now()
 	for b.Loop() {
-		n, done, err := s.DeleteExpired(b.Context(), "s", "f", time.UnixMicro(1), time.UnixMicro(1), most)
+		n, done, err := s.DeleteExpired(b.Context(), "s", "f", time.UnixMicro(1), time.UnixMicro(1), limit)
 		if n != 0 || err != nil {
 			b.Fatal(n, err)
 		}
 		if !done {
-			looked += most
+			examined += limit
 		}
 	}
-	b.ReportMetric(float64(looked)/time.Since(start).Seconds(), "rows/s")
+	b.ReportMetric(float64(examined)/time.Since(start).Seconds(), "rows/s")
 	b.ReportMetric(0, "ns/op")
 }

@@ -12,30 +12,30 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// DeadLetters returns the chosen dead letters, the newest first, limit of them at most; behind
-// one of them unless its time is zero.
-func (s *Store) DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error) {
-	query, args := filter.SelectNewest(behind, limit)
+// DeadLetters returns at most limit dead letters that match the filter, newest first. If after has
+// a time, the list starts behind it.
+func (s *Store) DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
+	query, args := filter.SelectNewest(after, limit)
 	return s.collectDeadLetters(ctx, filter, query, args)
 }
 
-// DeadLettersByOffset returns the chosen dead letters in the order in which they lie on their topic,
-// behind one of them, limit of them at most.
-func (s *Store) DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error) {
-	query, args := filter.SelectByOffset(behind, limit)
+// DeadLettersByOffset returns at most limit dead letters that match the filter and have a position
+// behind after, by partition and offset.
+func (s *Store) DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetterID, limit int) ([]store.DeadLetter, error) {
+	query, args := filter.SelectByOffset(after, limit)
 	return s.collectDeadLetters(ctx, filter, query, args)
 }
 
 func (s *Store) collectDeadLetters(ctx context.Context, filter store.DeadLetterFilter, query string, args []any) ([]store.DeadLetter, error) {
-	letters, err := collect(ctx, s.pool, func(l *store.DeadLetter, scan func(...any) error) error { return l.ScanDeadLetter(scan) }, query, args...)
+	deadLetters, err := collect(ctx, s.pool, func(d *store.DeadLetter, scan func(...any) error) error { return d.ScanDeadLetter(scan) }, query, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read the dead letters of %s: %w", filter.Source, err)
 	}
-	return letters, nil
+	return deadLetters, nil
 }
 
-// DeadLetterGroups counts the chosen dead letters by what went wrong, the most frequent first,
-// limit of the groups at most. It looks at each of the letters.
+// DeadLetterGroups counts the dead letters that match the filter by reason, fingerprint and facet,
+// largest group first, and returns at most limit groups. It reads every matching entry.
 func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error) {
 	query, args := filter.SelectGroups(limit)
 	groups, err := collect(ctx, s.pool, func(g *store.DeadLetterGroup, scan func(...any) error) error { return g.ScanGroup(scan) }, query, args...)
@@ -45,65 +45,64 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 	return groups, nil
 }
 
-// HandledPrefixes returns how far the letters of each partition of a topic are handled. Those
-// of young and later are young; an entry that is missing before one of missing or later may
-// yet be written.
-func (s *Store) HandledPrefixes(ctx context.Context, topic string, young, missing time.Time) ([]store.HandledPrefix, error) {
+// HandledPrefixes returns for each partition of a topic how far its dead letters are handled.
+// Entries of recent and later do not count as handled. A gap before an entry of missing or later may
+// still be filled.
+func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error) {
 	all, err := collect(ctx, s.pool, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
-		store.SelectHandledPrefixes, topic, young.UnixMicro(), missing.UnixMicro())
+		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
 	if err != nil {
-		return nil, fmt.Errorf("look for what is handled on %s: %w", topic, err)
+		return nil, fmt.Errorf("read the handled prefixes of %s: %w", topic, err)
 	}
 	return all, nil
 }
 
-// DeleteDeadLettersBefore deletes entries of letters before an offset, which their topic has no longer,
-// limit of them at most, and returns how many there were.
+// DeleteDeadLettersBefore deletes at most limit index entries before an offset, whose records the
+// topic no longer has, and returns how many it deleted.
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
 	if err != nil {
-		return 0, fmt.Errorf("forget letters of %s: %w", before.Topic, classifyError(err))
+		return 0, fmt.Errorf("delete index entries of %s: %w", before.Topic, classifyError(err))
 	}
 	return int(tag.RowsAffected()), nil
 }
 
-// CreateJob writes a job and the entry that says who ordered it, both or, as with
-// store.ErrReplayRunning, neither.
+// CreateJob writes a job and its audit entry in one transaction. It returns store.ErrReplayRunning
+// if another replay of the source is active.
 func (s *Store) CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error {
 	args, err := job.InsertArgs()
 	if err == nil {
 		err = s.execAudited(ctx, entry, store.ErrReplayRunning, store.InsertJob, args...)
 	}
 	if err != nil {
-		return fmt.Errorf("write the job: %w", err)
+		return fmt.Errorf("create the dlq job: %w", err)
 	}
 	return nil
 }
 
-// Job returns a job, or store.ErrJobNotFound.
+// Job returns the job with the ID, or store.ErrJobNotFound.
 func (s *Store) Job(ctx context.Context, id string) (job store.DLQJob, err error) {
 	err = job.ScanJob(s.pool.QueryRow(ctx, store.SelectJob, id).Scan)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return job, store.ErrJobNotFound
 	}
 	if err != nil {
-		return job, fmt.Errorf("read job %s: %w", id, err)
+		return job, fmt.Errorf("read dlq job %s: %w", id, err)
 	}
 	return job, nil
 }
 
-// Jobs returns the newest jobs, the newest first, limit of them at most.
+// Jobs returns at most limit jobs, newest first.
 func (s *Store) Jobs(ctx context.Context, limit int) ([]store.DLQJob, error) {
 	jobs, err := collect(ctx, s.pool, func(j *store.DLQJob, scan func(...any) error) error { return j.ScanJob(scan) }, store.SelectJobs, limit)
 	if err != nil {
-		return nil, fmt.Errorf("read the jobs: %w", err)
+		return nil, fmt.Errorf("read dlq jobs: %w", err)
 	}
 	return jobs, nil
 }
 
-// LeaseJob gives a job of one of the sources that is to be worked on, and is not, to a holder
-// until then; ok is false if there is none. It runs, or was stopped and has a chunk that its last holder began. Of
-// those who ask at once one gets it.
+// LeaseJob leases to holder, until the given time, a job of one of the sources that needs a worker
+// and whose lease has expired. ok is false if there is none. Of concurrent calls one gets the job.
 func (s *Store) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error) {
 	query, args := store.SelectUnleasedJob(sources, now)
 	err = job.ScanJob(s.pool.QueryRow(ctx, query, args...).Scan)
@@ -116,13 +115,14 @@ func (s *Store) LeaseJob(ctx context.Context, holder string, sources []string, n
 		ok = tag.RowsAffected() == 1
 	}
 	if err != nil {
-		return job, false, fmt.Errorf("take on a job: %w", classifyError(err))
+		return job, false, fmt.Errorf("lease a dlq job: %w", classifyError(err))
 	}
 	job.Holder, job.LeaseUntil = holder, until
 	return job, ok, nil
 }
 
-// NextLeaseEnd returns when a job of one of the sources may be taken on next; zero if there is none.
+// NextLeaseEnd returns the earliest time at which a job of one of the sources can be leased; zero
+// if no job needs a worker.
 func (s *Store) NextLeaseEnd(ctx context.Context, sources []string) (time.Time, error) {
 	query, args := store.SelectNextLeaseEnd(sources)
 	var us int64
@@ -131,15 +131,15 @@ func (s *Store) NextLeaseEnd(ctx context.Context, sources []string) (time.Time, 
 		return time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("look for jobs: %w", err)
+		return time.Time{}, fmt.Errorf("read the next dlq job lease: %w", err)
 	}
 	return time.UnixMicro(us).UTC(), nil
 }
 
-// SaveJobProgress writes how far a job is, marks the letters that were handled, and writes the
-// entry, if there is one and the job has ended: all of it, or nothing with store.ErrConflict
-// if another holds it. It returns the job's state: somebody may have stopped it.
-func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, h store.Disposition, entry *store.AuditEntry) (state store.JobState, err error) {
+// SaveJobProgress writes the job's progress, the outcomes of the handled dead letters and, if the
+// job is done, the audit entry, in one transaction. It returns store.ErrConflict if another process
+// holds the lease, and otherwise the stored state, which an operator may have changed.
+func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, d store.Disposition, entry *store.AuditEntry) (state store.JobState, err error) {
 	args, err := job.ProgressArgs()
 	if err != nil {
 		return "", err
@@ -154,7 +154,7 @@ func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled [
 		}
 		var b pgx.Batch
 		for _, id := range store.SortDeadLetterIDs(handled) {
-			b.Queue(store.UpdateDisposition, id.DispositionArgs(h)...)
+			b.Queue(store.UpdateDisposition, id.DispositionArgs(d)...)
 		}
 		if entry != nil && state == store.JobDone {
 			b.Queue(store.InsertAudit, entry.AuditArgs()...)
@@ -162,20 +162,21 @@ func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled [
 		return tx.SendBatch(ctx, &b).Close()
 	}))
 	if err != nil {
-		return "", fmt.Errorf("go on with job %s: %w", job.ID, err)
+		return "", fmt.Errorf("save the progress of dlq job %s: %w", job.ID, err)
 	}
 	return state, nil
 }
 
-// SetJobState stops or resumes a job and writes the entry, both or neither; store.ErrJobNotFound if
-// it is not in the state before, or is to go on beside another replay of its source.
+// SetJobState changes the state of a job and writes the audit entry in one transaction. It returns
+// store.ErrJobNotFound if the job is not in the state before, or if another replay of its source is
+// active.
 func (s *Store) SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrJobNotFound, store.UpdateJobState, id, string(before), string(after), at.UnixMicro())
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23505" { // of two that go on at once, it was the second
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23505" { // unique index: another replay was resumed concurrently
 		err = store.ErrJobNotFound
 	}
 	if err != nil {
-		return fmt.Errorf("switch job %s: %w", id, err)
+		return fmt.Errorf("set the state of dlq job %s: %w", id, err)
 	}
 	return nil
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fillLetters fills the index with n letters of so many sources, on 12 partitions each, one
-// in four of them handled.
-func fillLetters(t testing.TB, s *Store, n, sources int) {
+// fillDeadLetters writes n index entries of several sources in 12 partitions each. Every fourth is
+// handled.
+func fillDeadLetters(t testing.TB, s *Store, n, sources int) {
 	t.Helper()
 	for _, sql := range []string{
 		fmt.Sprintf(`INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, at, correlation_id, handled)
@@ -30,11 +30,11 @@ func fillLetters(t testing.TB, s *Store, n, sources int) {
 	}
 }
 
-// TestPlans_DeadLettersUseIndexes looks at how each statement is carried out that
-// is asked for pages, or regularly.
+// TestPlans_DeadLettersUseIndexes checks the query plan of each statement that runs regularly or
+// for a page.
 func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 	s := open(t)
-	fillLetters(t, s, 40_000, 40)
+	fillDeadLetters(t, s, 40_000, 40)
 	f := store.DeadLetterFilter{Source: "s7", Handled: store.OpenDeadLetters}
 	ofKey, all, alike := f, f, f
 	ofKey.Key, all.Handled, alike.Fingerprint = "key-7", "", "f7"
@@ -54,22 +54,22 @@ func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 		statement
 		index string
 	}{
-		"list":          {made(f.SelectNewest(store.DeadLetter{}, 100)), "dead_letters_"},
-		"next page":     {made(f.SelectNewest(behind, 100)), "dead_letters_"},
-		"list all":      {made(all.SelectNewest(behind, 100)), "dead_letters_"},
-		"list of a key": {made(ofKey.SelectNewest(store.DeadLetter{}, 100)), "dead_letters_"},
-		"walk":          {made(f.SelectByOffset(id, 500)), "dead_letters_"},
-		"walk alike":    {made(alike.SelectByOffset(id, 500)), "dead_letters_fingerprint"},
-		"group":         {made(f.SelectGroups(1000)), "dead_letters_"},
-		"prefixes":      {statement{store.SelectHandledPrefixes, []any{id.Topic, 5, 5}}, "dead_letters_pkey"},
-		"forget":        {statement{store.DeleteDeadLettersBefore, []any{id.Topic, 3, 40, 1000}}, "dead_letters_pkey"},
-		"handle":        {statement{store.UpdateDisposition, id.DispositionArgs(store.Disposition{})}, "dead_letters_pkey"},
-		"free job":      {made(store.SelectUnleasedJob([]string{"s0", "s7"}, time.UnixMicro(1<<50))), "dlq_jobs_lease"},
-		"next job":      {made(store.SelectNextLeaseEnd([]string{"s0", "s7"})), "dlq_jobs_lease"},
-		"newest jobs":   {statement{store.SelectJobs, []any{100}}, "dlq_jobs_newest"},
-		"job":           {statement{store.SelectJob, []any{"7"}}, "dlq_jobs_pkey"},
-		"hold":          {statement{store.LeaseJob, j.LeaseArgs("x", time.UnixMicro(9))}, "dlq_jobs_"},
-		"advance":       {statement{store.UpdateJobProgress, advance}, "dlq_jobs_pkey"},
+		"list":                      {made(f.SelectNewest(store.DeadLetter{}, 100)), "dead_letters_"},
+		"next page":                 {made(f.SelectNewest(behind, 100)), "dead_letters_"},
+		"list all":                  {made(all.SelectNewest(behind, 100)), "dead_letters_"},
+		"list of a key":             {made(ofKey.SelectNewest(store.DeadLetter{}, 100)), "dead_letters_"},
+		"by offset":                 {made(f.SelectByOffset(id, 500)), "dead_letters_"},
+		"by offset and fingerprint": {made(alike.SelectByOffset(id, 500)), "dead_letters_fingerprint"},
+		"group":                     {made(f.SelectGroups(1000)), "dead_letters_"},
+		"prefixes":                  {statement{store.SelectHandledPrefixes, []any{id.Topic, 5, 5}}, "dead_letters_pkey"},
+		"forget":                    {statement{store.DeleteDeadLettersBefore, []any{id.Topic, 3, 40, 1000}}, "dead_letters_pkey"},
+		"handle":                    {statement{store.UpdateDisposition, id.DispositionArgs(store.Disposition{})}, "dead_letters_pkey"},
+		"free job":                  {made(store.SelectUnleasedJob([]string{"s0", "s7"}, time.UnixMicro(1<<50))), "dlq_jobs_lease"},
+		"next job":                  {made(store.SelectNextLeaseEnd([]string{"s0", "s7"})), "dlq_jobs_lease"},
+		"newest jobs":               {statement{store.SelectJobs, []any{100}}, "dlq_jobs_newest"},
+		"job":                       {statement{store.SelectJob, []any{"7"}}, "dlq_jobs_pkey"},
+		"lease":                     {statement{store.LeaseJob, j.LeaseArgs("x", time.UnixMicro(9))}, "dlq_jobs_"},
+		"advance":                   {statement{store.UpdateJobProgress, advance}, "dlq_jobs_pkey"},
 	} {
 		if p := plan(t, s, "COSTS", test.sql, test.args...); strings.Contains(p, "Seq Scan") || !strings.Contains(p, test.index) {
 			t.Errorf("%s:\n%s", name, p)
@@ -94,17 +94,17 @@ func TestAMillionDeadLetters(t *testing.T) {
 	}
 	defer s.Close()
 	const n = 1_000_000
-	fillLetters(t, s, n, 1)
+	fillDeadLetters(t, s, n, 1)
 	f := store.DeadLetterFilter{Source: "s0", Handled: store.OpenDeadLetters}
-	took := func(what string, most time.Duration, do func() error) {
+	took := func(what string, limit time.Duration, do func() error) {
 		t.Helper()
 		began := time.Now()
 		if err := do(); err != nil {
 			t.Fatal(what, err)
 		}
 		d := time.Since(began)
-		if t.Logf("%s: %v", what, d.Round(time.Millisecond)); d > most {
-			t.Errorf("%s took %v, no more than %v is bearable", what, d, most)
+		if t.Logf("%s: %v", what, d.Round(time.Millisecond)); d > limit {
+			t.Errorf("%s took %v, want at most %v", what, d, limit)
 		}
 	}
 	took("newest page", time.Second, func() error { _, err := s.DeadLetters(t.Context(), f, store.DeadLetter{}, 1000); return err })
@@ -121,20 +121,20 @@ func TestAMillionDeadLetters(t *testing.T) {
 		runtime.GC()
 		var before, now runtime.MemStats
 		runtime.ReadMemStats(&before)
-		seen, most := 0, uint64(0)
+		seen, peak := 0, uint64(0)
 		for at := (store.DeadLetterID{Partition: -1}); ; {
 			page, err := s.DeadLettersByOffset(t.Context(), f, at, 500)
 			if err != nil || len(page) == 0 {
-				t.Logf("%d letters, %d MiB of heap besides", seen, (max(most, before.HeapAlloc)-before.HeapAlloc)>>20)
-				if seen != n*3/4 || most > before.HeapAlloc+64<<20 {
-					t.Errorf("%d letters with %d bytes", seen, most)
+				t.Logf("%d dead letters, %d MiB of heap", seen, (max(peak, before.HeapAlloc)-before.HeapAlloc)>>20)
+				if seen != n*3/4 || peak > before.HeapAlloc+64<<20 {
+					t.Errorf("dead letters: got %d, want %d; peak heap %d bytes", seen, n*3/4, peak)
 				}
 				return err
 			}
 			seen, at = seen+len(page), page[len(page)-1].DeadLetterID
 			if seen%50_000 < 500 {
 				runtime.ReadMemStats(&now)
-				most = max(most, now.HeapAlloc)
+				peak = max(peak, now.HeapAlloc)
 			}
 		}
 	})

@@ -28,18 +28,19 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT params FROM entities e WHERE e.source = i.source AND e.facet = i.facet AND e.key = i.key LIMIT 1) e`
 
-	// entityBatch bounds what one transaction writes, and for how long others wait for it.
+	// entityBatch is the maximum number of rows of one transaction. It bounds how long others wait
+	// for its locks.
 	entityBatch = 5000
 
-	// exactCost is the planner's cost up to which rows are counted one by one: some tenths
-	// of a second.
+	// exactCost is the planner's cost up to which rows are counted exactly, in some tenths of a
+	// second.
 	exactCost = 50_000
 )
 
-// RegisterEntities registers entities, and returns how many were unknown. Of those that
-// are there params, pinned and enabled are replaced, and the tier if it is pinned; their
-// history and due time remain. Each few thousand are a transaction of their own; after an error the
-// same may be registered again.
+// RegisterEntities registers entities and returns how many were new. For a registered entity it
+// replaces params, pinned and enabled, and the tier if the new row is pinned; history and due time
+// are kept. Each entityBatch rows are one transaction. After an error the same entities can be
+// registered again.
 func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error) {
 	for batch := range slices.Chunk(store.SortRegisteredEntities(all), entityBatch) {
 		args, err := registeredColumns(batch)
@@ -65,22 +66,22 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEnti
 	return added, nil
 }
 
-// ObserveReads adds reads to entities, and registers those that are unknown. When an
-// entity is due does not change, so no index is written, unless risen (which may be nil)
-// says so of it: then it is due when it was read. After an error some may have been counted.
-func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error {
+// ObserveReads adds reads to entities and registers unknown ones. An entity's due time does not
+// change, and no index is written, unless refreshNow (which may be nil) returns true: then the
+// entity is due at the time of the read. After an error some reads may have been counted.
+func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, refreshNow store.RefreshNowFunc) error {
 	for batch := range slices.Chunk(store.SortReads(reads), entityBatch) {
 		all := make([]store.RegisteredEntity, len(batch))
 		for i, r := range batch {
 			all[i] = r.RegisteredEntity()
 		}
-		rising := store.NewCountedReads(batch, risen)
+		counted := store.NewCountedReads(batch, refreshNow)
 		args, err := registeredColumns(all)
 		if err == nil {
-			err = s.countReads(ctx, args, rising)
+			err = s.countReads(ctx, args, counted)
 		}
-		if err == nil && len(rising.RefreshNow) > 0 {
-			err = s.BringForward(ctx, rising.RefreshNow)
+		if err == nil && len(counted.DueNow) > 0 {
+			err = s.BringForward(ctx, counted.DueNow)
 		}
 		if err != nil {
 			return fmt.Errorf("count reads of %d entities: %w", len(reads), classifyError(err))
@@ -89,22 +90,22 @@ func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, ris
 	return nil
 }
 
-func (s *Store) countReads(ctx context.Context, args []any, rising *store.CountedReads) error {
+func (s *Store) countReads(ctx context.Context, args []any, counted *store.CountedReads) error {
 	rows, err := s.pool.Query(ctx, countReads, args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		if err := rising.ScanCounted(rows.Scan); err != nil {
+		if err := counted.ScanCounted(rows.Scan); err != nil {
 			return err
 		}
 	}
 	return rows.Err()
 }
 
-// BringForward makes entities due earlier. An entity that is due earlier than that already,
-// or that is not registered, is left as it is.
+// BringForward makes entities due earlier. An entity that is due earlier already, or is not
+// registered, is not changed.
 func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 	var b pgx.Batch // one transaction
 	for _, d := range store.SortDueTimes(all) {
@@ -116,7 +117,7 @@ func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 	return nil
 }
 
-// registeredColumns are entities as the arrays that unnest takes.
+// registeredColumns returns entities as arguments of unnest.
 func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 	var e entities
 	var params []string
@@ -139,42 +140,45 @@ func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 	return []any{e.sources, e.facets, e.keys, params, tiers, enabled, due, claimed, updated, changes, watched, reads, read, pinned}, nil
 }
 
-// EnableEntities puts entities back into the schedule or takes them out, and returns how
-// many were not so already: all that the filter chooses or, if keys is not nil, those
-// of its source and facet. Each few thousand are a transaction of their own.
+// EnableEntities enables or disables entities and returns how many it changed: all that match the
+// filter or, if keys is not nil, these keys of the filter's source and facet. Each entityBatch rows
+// are one transaction.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(of []schemas.Entity) (int, error) { return s.eachEntity(ctx, of, store.SetEntityEnabled, enabled) })
+	}, func(keys []schemas.Entity) (int, error) {
+		return s.eachEntity(ctx, keys, store.SetEntityEnabled, enabled)
+	})
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
 	return n, nil
 }
 
-// PinEntities pins entities to a tier, and returns how many were not so already. Each few
-// thousand are a transaction of their own.
-func (s *Store) PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error) {
-	n, err := s.eachEntity(ctx, of, store.PinEntity, int16(tier)) //nolint:gosec // there are three
+// PinEntities pins entities to a tier and returns how many it changed. Each entityBatch rows are
+// one transaction.
+func (s *Store) PinEntities(ctx context.Context, keys []schemas.Entity, tier store.Tier) (int, error) {
+	n, err := s.eachEntity(ctx, keys, store.PinEntity, int16(tier)) //nolint:gosec // there are three
 	if err != nil {
-		return n, fmt.Errorf("pin %d entities: %w", len(of), err)
+		return n, fmt.Errorf("pin %d entities: %w", len(keys), err)
 	}
 	return n, nil
 }
 
-// UnpinEntities lets reads move entities between tiers again, and returns how many were pinned.
-func (s *Store) UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error) {
-	n, err := s.eachEntity(ctx, of, store.UnpinEntity)
+// UnpinEntities unpins entities, so that reads change their tier again, and returns how many were
+// pinned.
+func (s *Store) UnpinEntities(ctx context.Context, keys []schemas.Entity) (int, error) {
+	n, err := s.eachEntity(ctx, keys, store.UnpinEntity)
 	if err != nil {
-		return n, fmt.Errorf("unpin %d entities: %w", len(of), err)
+		return n, fmt.Errorf("unpin %d entities: %w", len(keys), err)
 	}
 	return n, nil
 }
 
-// eachEntity runs a statement for each entity in one round trip for some thousands, and
-// returns how many rows they wrote.
-func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement string, args ...any) (written int, err error) {
-	for batch := range slices.Chunk(store.SortEntities(of), entityBatch) {
+// eachEntity runs a statement for each entity, entityBatch per round trip, and returns the number
+// of written rows.
+func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement string, args ...any) (written int, err error) {
+	for batch := range slices.Chunk(store.SortEntities(keys), entityBatch) {
 		var b pgx.Batch // one transaction
 		n := 0
 		for _, e := range batch {
@@ -191,8 +195,8 @@ func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement s
 	return written, nil
 }
 
-// Entities returns registered entities that the filter chooses, in their order, those
-// behind an entity, limit of them at most.
+// Entities returns at most limit registered entities that match the filter, in their order, behind
+// the given one.
 func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 	query, args := filter.SelectEntities(after, limit)
 	rows, err := s.pool.Query(ctx, query, args...)
@@ -208,11 +212,11 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 	return all, nil
 }
 
-// EntityParams returns the params that the entities are registered with, in their
-// order; nil where there are none.
-func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
-	all := make([]map[string]string, len(of))
-	err := forEachEntity(ctx, s.pool, selectParams, of, func(found *map[string]string, scan func(...any) error) error {
+// EntityParams returns the params that the entities are registered with, in the given order; nil
+// without any.
+func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
+	all := make([]map[string]string, len(keys))
+	err := forEachEntity(ctx, s.pool, selectParams, keys, func(found *map[string]string, scan func(...any) error) error {
 		var text []byte
 		if err := scan(&text); err != nil {
 			return err
@@ -222,18 +226,18 @@ func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[st
 		return err
 	}, func(i int, found map[string]string) { all[i] = found })
 	if err != nil {
-		return nil, fmt.Errorf("read the params of %d entities: %w", len(of), err)
+		return nil, fmt.Errorf("read the params of %d entities: %w", len(keys), err)
 	}
 	return all, nil
 }
 
-// CountEntities returns how many the filter chooses; exact is false if that is an
-// estimate, since counting would take long.
+// CountEntities returns how many entities match the filter. exact is false if the number is the
+// planner's estimate, because counting would take too long.
 func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error) {
 	return s.count(ctx, filter, exactCost)
 }
 
-func (s *Store) count(ctx context.Context, filter store.EntityFilter, most float64) (n int64, exact bool, err error) {
+func (s *Store) count(ctx context.Context, filter store.EntityFilter, maxCost float64) (n int64, exact bool, err error) {
 	from, args := filter.FromWhere()
 	var text []byte
 	if err := s.pool.QueryRow(ctx, "EXPLAIN (FORMAT JSON) SELECT 1"+from, args...).Scan(&text); err != nil {
@@ -246,9 +250,9 @@ func (s *Store) count(ctx context.Context, filter store.EntityFilter, most float
 		}
 	}
 	if err := json.Unmarshal(text, &plans); err != nil {
-		return 0, false, fmt.Errorf("count entities: the database's estimate: %w", err)
+		return 0, false, fmt.Errorf("count entities: parse the query plan: %w", err)
 	}
-	if len(plans) == 1 && plans[0].Plan.Cost > most {
+	if len(plans) == 1 && plans[0].Plan.Cost > maxCost {
 		return int64(plans[0].Plan.Rows), false, nil
 	}
 	if err := s.pool.QueryRow(ctx, "SELECT count(*)"+from, args...).Scan(&n); err != nil {
@@ -257,9 +261,8 @@ func (s *Store) count(ctx context.Context, filter store.EntityFilter, most float
 	return n, true, nil
 }
 
-// DeleteEntity takes an entity off the schedule for good, and reports whether it was on
-// it. What is stored of it remains.
-func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error) {
+// DeleteEntity unregisters an entity and reports whether it was registered. Its snapshot is kept.
+func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)
 	if err != nil {
 		return false, fmt.Errorf("delete the entity %s: %w", e, err)

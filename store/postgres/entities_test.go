@@ -14,17 +14,16 @@ func TestCountEntities_EstimatesLargeCounts(t *testing.T) {
 	for filter, want := range map[store.EntityFilter]int64{{}: 20_000, {Source: "s", Facet: "f"}: 20_000, {Source: "other"}: 0} {
 		exactly, exact, err := s.CountEntities(t.Context(), filter)
 		if exactly != want || !exact || err != nil {
-			t.Errorf("%+v: %d (exact: %v), %v; want %d", filter, exactly, exact, err, want)
+			t.Errorf("exact count of %+v: got %d (exact: %v), %v, want %d", filter, exactly, exact, err, want)
 		}
 		about, exact, err := s.count(t.Context(), filter, 0)
 		if about < want*9/10 || about > want*11/10+1 || exact || err != nil {
-			t.Errorf("%+v: about %d (exact: %v), %v; want %d", filter, about, exact, err, want)
+			t.Errorf("estimate of %+v: got %d (exact: %v), %v, want about %d", filter, about, exact, err, want)
 		}
 	}
 }
 
-// TestClaimEntities_SurvivesALostSession ends the database session of a claim in the
-// middle of it.
+// TestClaimEntities_SurvivesALostSession ends the database session in the middle of a claim.
 func TestClaimEntities_SurvivesALostSession(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 100)
@@ -46,7 +45,7 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 		return move(c)
 	})
 	if err == nil || calls != 10 {
-		t.Fatalf("claimed, after %d decisions", calls)
+		t.Fatalf("ClaimEntities succeeded after %d decisions, want an error", calls)
 	}
 	after, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, 200)
 	if err != nil || len(after) != len(before) {
@@ -54,14 +53,14 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 	}
 	for i := range after {
 		if !after[i].Due.Equal(before[i].Due) {
-			t.Errorf("%s moved from %v to %v", after[i].Entity, before[i].Due, after[i].Due)
+			t.Errorf("due time of %s changed from %v to %v", after[i].Entity, before[i].Due, after[i].Due)
 		}
 	}
 	if _, found, err := s.TakeOverClaim(t.Context(), "s", time.UnixMicro(1<<60), time.Minute); found || err != nil {
-		t.Error(found, err)
+		t.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 	asked := 0
-	for range 1000 { // what the ended session had locked is free a moment later only
+	for range 1000 { // the locks of the ended session are released with a delay
 		c, err := s.ClaimEntities(t.Context(), "s", time.UnixMicro(1<<40), 200, time.Minute, nil, move)
 		if err != nil {
 			t.Fatal(err)
@@ -71,6 +70,6 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 		}
 	}
 	if asked != 98 { // the others are disabled
-		t.Errorf("%d were asked for", asked)
+		t.Errorf("requests of the claim: got %d, want 98", asked)
 	}
 }

@@ -13,11 +13,10 @@ import (
 )
 
 const (
-	// lockState keeps a success of the entity from being stored until the failure
-	// is: a Write meanwhile waits here, and the delete at its end then sees the
-	// row. A state that is there is locked and not written; one that is not can
-	// only be locked as a row, which unlockState takes away again in the same
-	// transaction, so that nobody ever sees it.
+	// lockState blocks a concurrent Write of the entity until the failure is committed, so that the
+	// Write's last statement sees the new status. An existing state is locked without a change. A
+	// missing one can only be locked by inserting it; unlockState deletes it in the same
+	// transaction, so no other transaction sees it.
 	lockState = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
 VALUES ($1, $2, $3, -1, '', 0, '', 0, 0, 0, 0, false, '', '')
@@ -29,8 +28,8 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM update_status u WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key LIMIT 1) u`
 
-	// claimDueRetries returns the rows as they were. Those that another instance is
-	// claiming at the moment are passed over.
+	// claimDueRetries returns the rows as they were before the claim. It skips rows that another
+	// instance is claiming.
 	claimDueRetries = `WITH due AS (
 ` + store.SelectDueRetries + `
 FOR UPDATE SKIP LOCKED
@@ -41,26 +40,26 @@ FOR UPDATE SKIP LOCKED
 SELECT ` + store.StatusColumns + ` FROM due u ORDER BY u.next_retry_at`
 )
 
-// Statuses returns the statuses of the entities in their order, in one round
-// trip; State is empty where there is none.
-func (s *Store) Statuses(ctx context.Context, of []schemas.Entity) ([]store.Status, error) {
-	statuses := make([]store.Status, len(of))
-	for i, e := range of {
+// Statuses returns the statuses of the entities in the given order. State is empty without one. It
+// needs one round trip.
+func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.Status, error) {
+	statuses := make([]store.Status, len(keys))
+	for i, e := range keys {
 		statuses[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectStatuses, of, func(found *store.Status, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectStatuses, keys, func(found *store.Status, scan func(...any) error) error {
 		return found.ScanStatus(scan)
 	}, func(i int, found store.Status) { statuses[i] = found })
 	if err != nil {
-		return nil, fmt.Errorf("read %d statuses: %w", len(of), err)
+		return nil, fmt.Errorf("read %d statuses: %w", len(keys), err)
 	}
 	return statuses, nil
 }
 
-// WriteFailure writes a status and, unless it is nil, a letter, both or neither and in
-// one round trip. It may be repeated. A status is passed over if a later fetch
-// has stored its success or its failure; an empty State writes the letter alone.
-func (s *Store) WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error {
+// WriteFailure writes a status and, if deadLetter is not nil, the index entry of a dead letter, in
+// one transaction. It may be repeated. The status is ignored if a success or failure of a later
+// fetch is stored. With an empty State only the dead letter is written.
+func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	e := status.Entity
 	var b pgx.Batch // its statements are one transaction, and each sees what was committed before it
 	if status.State != "" {
@@ -72,8 +71,8 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, letter *s
 		b.Queue(store.UpsertStatus, args...)
 		b.Queue(unlockState, e.Source, e.Facet, e.Key)
 	}
-	if letter != nil {
-		b.Queue(store.InsertDeadLetter, letter.InsertArgs()...)
+	if deadLetter != nil {
+		b.Queue(store.InsertDeadLetter, deadLetter.InsertArgs()...)
 	}
 	if err := s.pool.SendBatch(ctx, &b).Close(); err != nil {
 		return fmt.Errorf("write the failure of %s: %w", e, classifyError(err))
@@ -81,9 +80,9 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, letter *s
 	return nil
 }
 
-// ClaimRetries claims retries that are due, earliest first, limit of them at most, until
-// now and the lease: a claimed one that is neither stored nor fails again by
-// then is due again. Any number of instances may claim at once.
+// ClaimRetries claims at most limit due retries, earliest first, for the length of the lease. A
+// claimed retry that neither succeeds nor fails by then is due again. Concurrent calls claim
+// different retries.
 func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
 	until := now.Add(lease).UnixMicro()
 	rows, err := s.pool.Query(ctx, claimDueRetries, source, now.UnixMicro(), limit, until)
@@ -101,7 +100,7 @@ func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, 
 	return due, nil
 }
 
-// NextRetryTime returns when the source's next retry is due; zero if there is none.
+// NextRetryTime returns when the next retry of the source is due; zero if there is none.
 func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextRetryTime, source).Scan(&us)
@@ -109,7 +108,7 @@ func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, er
 		return time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next retry of %s: %w", source, err)
+		return time.Time{}, fmt.Errorf("read the next retry time of %s: %w", source, err)
 	}
 	return time.UnixMicro(us).UTC(), nil
 }

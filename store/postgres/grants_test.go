@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// grants returns the statements of docs/deploying.md that make the roles.
+// grants returns the statements of docs/deploying.md that create the roles.
 func grants(t testing.TB) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/deploying.md")
@@ -32,15 +32,15 @@ func grants(t testing.TB) string {
 	return string(found[1])
 }
 
-// byRole is a store of which each method runs as the database role of the process that
-// calls it: the embedded one is the query service's.
+// byRole is a store that calls each method with the database role of the process that uses it. The
+// embedded store has the role of the query service.
 type byRole struct {
 	*Store
 	worker, scheduler *Store
 }
 
-// openByRole returns a new database with the documented roles. Roles belong to the whole
-// server, so that these have names of their own.
+// openByRole returns a new database with the documented roles. Roles are global to a server, so the
+// test gives them unique names.
 func openByRole(t testing.TB) byRole {
 	t.Helper()
 	admin := servicetest.Postgres(t)
@@ -85,8 +85,8 @@ func (r byRole) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	return r.worker.Write(ctx, writes)
 }
 
-func (r byRole) WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error {
-	return r.worker.WriteFailure(ctx, status, letter)
+func (r byRole) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
+	return r.worker.WriteFailure(ctx, status, deadLetter)
 }
 
 func (r byRole) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
@@ -97,8 +97,8 @@ func (r byRole) NextRetryTime(ctx context.Context, source string) (time.Time, er
 	return r.worker.NextRetryTime(ctx, source)
 }
 
-func (r byRole) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error) {
-	return r.worker.ClaimOutboxEvents(ctx, source, now, lease, most)
+func (r byRole) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {
+	return r.worker.ClaimOutboxEvents(ctx, source, now, lease, limit)
 }
 
 func (r byRole) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
@@ -113,22 +113,22 @@ func (r byRole) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	return r.worker.DeleteOutboxEvents(ctx, ids)
 }
 
-func (r byRole) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
-	return r.worker.EntityParams(ctx, of)
+func (r byRole) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
+	return r.worker.EntityParams(ctx, keys)
 }
 
 func (r byRole) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {
 	return r.worker.SetUsed(ctx, source, policy, u)
 }
 
-func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
+func (r byRole) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
-	return r.scheduler.ClaimEntities(ctx, source, now, most, lease, content, decide)
+	return r.scheduler.ClaimEntities(ctx, source, now, limit, lease, content, decide)
 }
 
-func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error) {
-	return r.scheduler.EntitiesDueAfter(ctx, source, after, most, content)
+func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error) {
+	return r.scheduler.EntitiesDueAfter(ctx, source, after, limit, content)
 }
 
 func (r byRole) BringForward(ctx context.Context, all []store.DueTime) error {
@@ -154,8 +154,8 @@ func (r byRole) NextEntityTime(ctx context.Context, source string) (time.Time, e
 	return r.scheduler.NextEntityTime(ctx, source)
 }
 
-func (r byRole) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (bool, error) {
-	return r.scheduler.SetPrice(ctx, source, price, at, every)
+func (r byRole) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (bool, error) {
+	return r.scheduler.SetPrice(ctx, source, price, at, minInterval)
 }
 
 func (r byRole) Price(ctx context.Context, source string) (float64, time.Time, error) {
@@ -170,7 +170,7 @@ func (r byRole) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	return r.scheduler.DeleteOldStatuses(ctx, source, facet, before, limit)
 }
 
-// What several roles read.
+// Tables that several roles read.
 func TestGrants_AllowCommonReads(t *testing.T) {
 	all := openByRole(t)
 	e := []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}
@@ -211,7 +211,7 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 	}
 }
 
-// A table without a grant would make the next release fail where roles are separate.
+// A missing grant would break installations with separate roles at the next upgrade.
 func TestGrants_NameEveryTable(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {

@@ -14,16 +14,15 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Migration is one migration and whether the database has it.
+// Migration is a migration and whether it is applied.
 type Migration struct {
 	Version int64
 	Name    string
 	Applied bool
 }
 
-// Migrate brings the database up to this release and returns the migrations it
-// applied. url must lead to the database itself and not through PgBouncer in
-// transaction mode: a session lock keeps two from migrating at once.
+// Migrate applies all migrations of this release and returns them. url must be a direct connection,
+// not PgBouncer in transaction mode: a session lock prevents concurrent migrations.
 func Migrate(ctx context.Context, url string) ([]Migration, error) {
 	var applied []Migration
 	err := withProvider(url, func(p *goose.Provider) error {
@@ -36,7 +35,7 @@ func Migrate(ctx context.Context, url string) ([]Migration, error) {
 	return applied, err
 }
 
-// Migrations returns all migrations of this release and whether they are applied.
+// Migrations returns all migrations of this release and whether each is applied.
 func Migrations(ctx context.Context, url string) ([]Migration, error) {
 	var all []Migration
 	err := withProvider(url, func(p *goose.Provider) error {

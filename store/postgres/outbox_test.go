@@ -13,10 +13,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// sent notes what is sent to the database; a batch by its statements, behind "batch".
+// sent records the statements that are sent to the database. The statements of a batch follow
+// "batch".
 type sent struct {
 	statements []string
-	before     func(statement string) // nil: nothing is done
+	before     func(statement string) // called before each statement, unless nil
 }
 
 func (s *sent) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
@@ -38,7 +39,7 @@ func (s *sent) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBat
 }
 func (s *sent) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// traced returns another store of the same database, which notes what it sends.
+// traced returns another store of the same database that records its statements.
 func traced(t *testing.T, s *Store) (*Store, *sent) {
 	t.Helper()
 	config := s.pool.Config()
@@ -68,9 +69,9 @@ func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 	}{
 		{"the first", benchWrites(3, 1, 1), plain},
 		{"a change", benchWrites(3, 2, 2), plain},
-		{"unchanged, with effects", told(benchWrites(3, 3, 2)), []string{indexOnly.BeginQuery, touch, deleteStatuses, "commit"}},
-		{"refused, with effects", told(benchWrites(3, 1, 3)), []string{indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, "commit"}},
-		{"a change, with effects", told(benchWrites(3, 4, 3)), []string{
+		{"unchanged, with events", told(benchWrites(3, 3, 2)), []string{indexOnly.BeginQuery, touch, deleteStatuses, "commit"}},
+		{"refused, with events", told(benchWrites(3, 1, 3)), []string{indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, "commit"}},
+		{"a change, with events", told(benchWrites(3, 4, 3)), []string{
 			indexOnly.BeginQuery, touch, "batch", lockStates, selectHashes, upsert, insertOutboxEvents, deleteStatuses, "commit",
 		}},
 	} {
@@ -84,8 +85,8 @@ func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 	}
 }
 
-// TestOutbox_BeforeIsTheCommittedHash has another transaction store
-// content while the write waits for it, of an entity that was there and of one that was not.
+// TestOutbox_BeforeIsTheCommittedHash stores content in another transaction while the write waits
+// for it, for an existing and for a new entity.
 func TestOutbox_BeforeIsTheCommittedHash(t *testing.T) {
 	for name, known := range map[string]bool{"known": true, "new": false} {
 		t.Run(name, func(t *testing.T) {
@@ -124,16 +125,16 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 			if err := <-written; err != nil {
 				t.Fatal(err)
 			}
-			effects, err := s.ClaimOutboxEvents(t.Context(), "s", time.UnixMicro(9), time.Minute, 9)
-			if err != nil || len(effects) != 1 || effects[0].Before != other.Hash || effects[0].After != mine.Hash {
-				t.Errorf("%+v, %v; want %x replaced by %x", effects, err, other.Hash[:3], mine.Hash[:3])
+			events, err := s.ClaimOutboxEvents(t.Context(), "s", time.UnixMicro(9), time.Minute, 9)
+			if err != nil || len(events) != 1 || events[0].Before != other.Hash || events[0].After != mine.Hash {
+				t.Errorf("outbox event: got %+v, %v, want Before %x and After %x", events, err, other.Hash[:3], mine.Hash[:3])
 			}
 		})
 	}
 }
 
-// TestOutbox_RollsBackWithItsTransaction has a write fail at the end, on a key that PostgreSQL
-// can't hold, when effects are written already.
+// TestOutbox_RollsBackWithItsTransaction makes the last statement of a write fail, on a key that
+// PostgreSQL can't store, after the outbox events were inserted.
 func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 1, 1)
@@ -145,7 +146,7 @@ func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 		t.Fatal("a key with a NUL was written")
 	}
 	if at, err := s.NextOutboxTime(t.Context(), "s"); !at.IsZero() || err != nil {
-		t.Error(at, err)
+		t.Errorf("next outbox time: got %v, %v", at, err)
 	}
 	if _, err := s.Write(t.Context(), writes); err != nil {
 		t.Fatal(err)
@@ -153,6 +154,6 @@ func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 	var n, placeholders int
 	if err := s.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM snapshot_state WHERE version < 0)`).
 		Scan(&n, &placeholders); err != nil || n != 3 || placeholders != 0 {
-		t.Errorf("%d effects and %d placeholders, %v", n, placeholders, err)
+		t.Errorf("after the rollback: %d outbox events and %d locked states, %v", n, placeholders, err)
 	}
 }

@@ -1,5 +1,6 @@
-// Package postgres keeps snapshots in PostgreSQL. It works through a PgBouncer
-// in transaction mode: no session state, no advisory locks, no LISTEN.
+// Package postgres implements the store in PostgreSQL. It works behind PgBouncer in transaction
+// mode: it uses no session state, no advisory locks and no LISTEN. Only Migrate needs a direct
+// connection.
 package postgres
 
 import (
@@ -14,19 +15,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store keeps snapshots in one PostgreSQL database.
+// Store is a store in one PostgreSQL database. Its methods may be called concurrently.
 type Store struct {
 	pool *pgxpool.Pool
 }
 
-// Open connects to the database at url, which must have been migrated.
+// Open connects to the database at url. The database must have been migrated.
 func Open(ctx context.Context, url string) (*Store, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, fmt.Errorf("database.url: %w", err)
 	}
-	// Prepared statements belong to a session, which PgBouncer in transaction
-	// mode hands around: there pgx's default failed most queries.
+	// Prepared statements belong to a session. PgBouncer in transaction mode assigns sessions per
+	// transaction, so most queries would fail with pgx's default mode.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -39,16 +40,16 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	return &Store{pool}, nil
 }
 
-// Close closes the connections.
+// Close closes all connections.
 func (s *Store) Close() { s.pool.Close() }
 
-// Stat tells of the connections.
+// Stat returns statistics of the connection pool.
 func (s *Store) Stat() *pgxpool.Stat { return s.pool.Stat() }
 
-// Ping returns nil if the database answers.
+// Ping returns nil if the database responds.
 func (s *Store) Ping(ctx context.Context) error { return s.pool.Ping(ctx) }
 
-// Get returns an entity's snapshot, or store.ErrNotFound.
+// Get returns the snapshot of an entity, or store.ErrNotFound.
 func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	snapshot := store.Snapshot{State: store.State{Entity: e}}
 	row := s.pool.QueryRow(ctx, store.SelectSnapshot, e.Source, e.Facet, e.Key)
@@ -63,8 +64,8 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 }
 
 const (
-	// joinEntities looks each up by its key, whatever the planner thinks: it counts all
-	// partitions for each, and would rather read the whole table for some hundreds.
+	// joinEntities forces one index lookup per entity. Without LIMIT 1 the planner overestimates
+	// the cost of the partitions, and reads the whole table for some hundreds of entities.
 	joinEntities = `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1) s`
@@ -74,63 +75,64 @@ LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
 	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1) p ON true`
 )
 
-// GetAll returns the snapshots of the entities in their order, in one round trip;
-// Version is 0 where nothing is stored.
-func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
-	snapshots := make([]store.Snapshot, len(of))
-	for i, e := range of {
+// GetAll returns the snapshots of the entities in the given order. Version is 0 if nothing is
+// stored. It needs one round trip.
+func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snapshot, error) {
+	snapshots := make([]store.Snapshot, len(keys))
+	for i, e := range keys {
 		snapshots[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectSnapshots, of, func(found *store.Snapshot, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectSnapshots, keys, func(found *store.Snapshot, scan func(...any) error) error {
 		return found.ScanState(scan, &found.Payload)
 	}, func(i int, found store.Snapshot) {
-		found.Entity = of[i]
+		found.Entity = keys[i]
 		snapshots[i] = found
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read %d snapshots: %w", len(of), err)
+		return nil, fmt.Errorf("read %d snapshots: %w", len(keys), err)
 	}
 	return snapshots, nil
 }
 
-// States returns the states of the entities in their order, in one round trip;
-// Version is 0 where nothing is stored.
-func (s *Store) States(ctx context.Context, of []schemas.Entity) ([]store.State, error) {
-	states := make([]store.State, len(of))
-	for i, e := range of {
+// States returns the states of the entities in the given order. Version is 0 if nothing is stored.
+// It needs one round trip.
+func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.State, error) {
+	states := make([]store.State, len(keys))
+	for i, e := range keys {
 		states[i].Entity = e
 	}
-	err := forEachEntity(ctx, s.pool, selectStates, of, func(found *store.State, scan func(...any) error) error {
+	err := forEachEntity(ctx, s.pool, selectStates, keys, func(found *store.State, scan func(...any) error) error {
 		return found.ScanState(scan)
 	}, func(i int, found store.State) {
-		found.Entity = of[i]
+		found.Entity = keys[i]
 		states[i] = found
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read %d states: %w", len(of), err)
+		return nil, fmt.Errorf("read %d states: %w", len(keys), err)
 	}
 	return states, nil
 }
 
-// indexOnly begins a transaction in which the planner has no choice but an index, in the
-// same round trip. What it knows of due times is always old; it counts each partition for
-// each key; and so it would rather read a table of a million rows whole than look up some
-// hundreds of them, and lock and sort more than is wanted.
+// indexOnly begins a transaction in which the planner may only use index scans. The planner's
+// statistics about due times are always outdated, and it adds the cost of every partition to each
+// lookup. It would therefore read a table of a million rows for some hundreds of them, and lock and
+// sort more rows than needed.
 var indexOnly = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`}
 
-// querier is the pool, or a transaction.
+// querier is a pool or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// forEachEntity runs a query whose first column is an entity's place among those asked for,
-// counted from 1, and hands on what was scanned from the others for that place.
-func forEachEntity[T any](ctx context.Context, db querier, query string, of []schemas.Entity,
+// forEachEntity runs a query with the entities as arguments. The first column of its rows is the
+// entity's position, counted from 1; scan reads the other columns, and place receives the result
+// for the position.
+func forEachEntity[T any](ctx context.Context, db querier, query string, keys []schemas.Entity,
 	scan func(found *T, scan func(...any) error) error, place func(i int, found T),
 ) error {
 	var a entities
-	for _, e := range of {
+	for _, e := range keys {
 		a.add(e)
 	}
 	rows, err := db.Query(ctx, query, a.sources, a.facets, a.keys)
@@ -149,11 +151,11 @@ func forEachEntity[T any](ctx context.Context, db querier, query string, of []sc
 	return rows.Err()
 }
 
-// Delete removes what is stored of an entity, if anything.
+// Delete deletes the snapshot and the status of an entity, if they exist.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		// The state first, as a Write does: two in the other order wait in a circle. The payload
-		// of one that was stored meanwhile stays.
+		// The state first, as in Write, which prevents deadlocks. A payload that was written in
+		// between is kept.
 		for _, statement := range []string{store.DeleteState, store.DeleteOrphan, store.DeleteStatus} {
 			if _, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return err
@@ -167,40 +169,39 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	return nil
 }
 
-// DeleteSnapshot deletes what is stored of an entity, its failures and its registration, and
-// writes the entry that says who had it deleted, all of it or, with an error, nothing. was
-// reports whether there was anything; if not, nothing is written. Refreshes that wait for quiet
-// are deleted too. Dead letters and other effects of its changes remain. A fetch that is under
-// way may bring it back.
-func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error) {
+// DeleteSnapshot deletes the snapshot, the status, the registration and the waiting Quiet triggers
+// of an entity, and writes the audit entry, in one transaction. existed is false if nothing was stored;
+// then no entry is written. Dead letters and other outbox events are kept. A fetch in flight may
+// store the entity again.
+func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		for _, statement := range store.DeleteSnapshot {
 			tag, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key)
 			if err != nil {
 				return err
 			}
-			was = was || tag.RowsAffected() > 0
+			existed = existed || tag.RowsAffected() > 0
 		}
-		if !was {
+		if !existed {
 			return nil
 		}
 		_, err := tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("delete all of %s: %w", e, classifyError(err))
+		return false, fmt.Errorf("delete everything of %s: %w", e, classifyError(err))
 	}
-	return was, nil
+	return existed, nil
 }
 
-// entities are the arrays that unnest takes.
+// entities are the key columns of entities, as arguments of unnest.
 type entities struct{ sources, facets, keys []string }
 
 func (a *entities) add(e schemas.Entity) {
 	a.sources, a.facets, a.keys = append(a.sources, e.Source), append(a.facets, e.Facet), append(a.keys, e.Key)
 }
 
-// collect returns the rows of a query.
+// collect returns all rows of a query.
 func collect[T any](ctx context.Context, pool *pgxpool.Pool, fill func(*T, func(...any) error) error, query string, args ...any) ([]T, error) {
 	rows, err := pool.Query(ctx, query, args...)
 	if err != nil {

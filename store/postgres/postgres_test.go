@@ -31,8 +31,7 @@ func open(t testing.TB) *Store {
 	return s
 }
 
-// Each method is called as the database role of the process that calls it, with the grants
-// of docs/deploying.md alone.
+// Each method runs with the role of its process and the grants of docs/deploying.md.
 func TestGrants_PassTheSuite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return openByRole(t) })
 }
@@ -56,19 +55,19 @@ func TestMigrate_AppliesOnceConcurrently(t *testing.T) {
 	wg.Wait()
 	all, err := Migrations(t.Context(), url)
 	if err != nil || len(all) == 0 || applied != len(all) {
-		t.Fatalf("%d of %d migrations were applied, %v", applied, len(all), err)
+		t.Fatalf("applied migrations: got %d, want %d, %v", applied, len(all), err)
 	}
 	for _, m := range all {
 		if !m.Applied {
-			t.Errorf("%+v", m)
+			t.Errorf("migration not applied: %+v", m)
 		}
 	}
 }
 
-// counts returns figures of PostgreSQL's own, summed over the partitions of a table.
+// counts returns PostgreSQL's statistics, summed over the partitions of a table.
 func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int64) {
 	t.Helper()
-	// Statistics are flushed when a session is idle; the pool has one.
+	// A session flushes its statistics when it is idle; the pool has one session.
 	if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +79,8 @@ func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int
 	return updated, hot, payloadRows
 }
 
-// alone returns a store with one connection, whose statistics are its own.
+// alone returns a store with one connection, and with a database whose statistics no other test
+// changes.
 func alone(t *testing.T) *Store {
 	t.Helper()
 	url := servicetest.Postgres(t)
@@ -137,12 +137,12 @@ func TestTouch_WritesNoPayloadAndIsHOT(t *testing.T) {
 		t.Error("unchanged checks wrote payloads")
 	}
 	if updated, _, inserted := counts(t, s, "snapshot_payload"); updated != 0 || inserted != 200 {
-		t.Errorf("payloads: %d updated, %d inserted", updated, inserted)
+		t.Errorf("payloads: got %d updates, %d inserts", updated, inserted)
 	}
-	// A page is 70 % full at first; the room that remains takes the second version
-	// of some rows, and vacuum's pruning frees it for the next.
+	// A new page is filled to 70 %. The free space holds new versions of some rows, and pruning
+	// frees it again.
 	if updated, hot, _ := counts(t, s, "snapshot_state"); updated != 600 || hot < 500 {
-		t.Errorf("states: %d updated, %d of them on their page", updated, hot)
+		t.Errorf("states: got %d updates, %d of them HOT", updated, hot)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestPayload_IsStoredUncompressedOutOfLine(t *testing.T) {
 	err := s.pool.QueryRow(t.Context(), `SELECT string_agg(DISTINCT attstorage::text, '') FROM pg_attribute
 WHERE attname = 'payload' AND attrelid IN (SELECT inhrelid FROM pg_inherits WHERE inhparent = 'snapshot_payload'::regclass)`).Scan(&storage)
 	if err != nil || storage != "e" {
-		t.Errorf("storage of the partitions' payload is %q, %v; want e for external", storage, err)
+		t.Errorf("storage of the payload: got %q, %v, want e (external)", storage, err)
 	}
 }
 
@@ -172,10 +172,10 @@ func TestChangeSetting_RollsBackWithoutAudit(t *testing.T) {
 	setting := store.Setting{Source: "nexon", Value: []byte("{}"), Revision: 1}
 	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
 	if err := s.ChangeSetting(t.Context(), setting, entry); err == nil || !strings.Contains(err.Error(), "settings of nexon") {
-		t.Errorf("%v", err)
+		t.Errorf("ChangeSetting: got error %v", err)
 	}
 	if got, err := s.Setting(t.Context(), "nexon"); err != nil || got.Revision != 0 {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("setting: got %+v, %v", got, err)
 	}
 }
 
@@ -186,19 +186,19 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 		t.Fatal(err)
 	}
 	entry := store.AuditEntry{Before: []byte("not JSON"), After: []byte("{}")}
-	if was, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); was || err == nil || !strings.Contains(err.Error(), "delete all of s/f/") {
-		t.Errorf("%v, %v", was, err)
+	if existed, err := s.DeleteSnapshot(t.Context(), w[0].Entity, entry); existed || err == nil || !strings.Contains(err.Error(), "delete everything of s/f/") {
+		t.Errorf("DeleteSnapshot: got %v, %v", existed, err)
 	}
 	if got, err := s.Get(t.Context(), w[0].Entity); err != nil || len(got.Payload) == 0 {
-		t.Errorf("%+v, %v", got.State, err)
+		t.Errorf("snapshot: got %+v, %v", got.State, err)
 	}
 	if err := s.WriteAudit(t.Context(), entry); err == nil {
-		t.Error("what is not JSON was noted")
+		t.Error("an audit entry with invalid JSON was stored")
 	}
 }
 
-// TestDelete_KeepsConcurrentWritesWhole has a first snapshot be committed between
-// the statements of a deletion, which found no state to delete.
+// TestDelete_KeepsConcurrentWritesWhole commits a first snapshot between the statements of a
+// deletion that found no state.
 func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 	for name, remove := range map[string]func(s *Store, w store.Write) error{
 		"by a person": func(s *Store, w store.Write) error {
@@ -212,9 +212,9 @@ func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 		deleting, log := traced(t, s)
 		statements := 0
 		log.before = func(statement string) {
-			if statements++; statements == 3 { // begin and the state are behind it
+			if statements++; statements == 3 { // after BEGIN and the deletion of the state
 				if _, err := s.Write(t.Context(), w); err != nil {
-					t.Error(statement, err)
+					t.Errorf("hook before a statement: %v, %v", statement, err)
 				}
 			}
 		}
@@ -258,12 +258,12 @@ func TestPlans_ManyEntitiesUseTheKey(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), "ANALYSE"); err != nil {
 		t.Fatal(err)
 	}
-	var of entities
+	var cols entities
 	for _, w := range benchWrites(500, 5, 1) {
-		of.add(w.Entity)
+		cols.add(w.Entity)
 	}
 	for _, sql := range []string{selectStates, selectSnapshots} {
-		rows, err := s.pool.Query(t.Context(), "EXPLAIN "+sql, of.sources, of.facets, of.keys)
+		rows, err := s.pool.Query(t.Context(), "EXPLAIN "+sql, cols.sources, cols.facets, cols.keys)
 		if err != nil {
 			t.Fatal(err)
 		}

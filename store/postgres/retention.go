@@ -14,62 +14,60 @@ import (
 
 const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 
-// DeleteExpired deletes snapshots of a facet that were fetched before a time, and
-// absences looked at before another. When a snapshot was fetched can't be indexed, since each
-// check writes it; so each call looks at the next most snapshots in the order of their
-// keys, wherever the last call of any process stopped, and done says that it came to the
-// end: the next begins anew. A whole walk costs one look at each snapshot, about what one
-// check of each costs, spread as the caller likes. While another walks there, nothing is
-// done.
+// DeleteExpired deletes snapshots of a facet that were fetched before content, and absences that
+// were checked before absence. The times can't be indexed, because every check writes them. Each
+// call therefore examines the next limit snapshots in the order of their keys, from where the last
+// call of any process stopped. done is set at the end of the facet; the next call starts again. A
+// whole walk costs about as much as one check of every snapshot. If another process is walking, the
+// call does nothing.
 //
-// A status remains, for DeleteOldStatuses. Dead letters are the topic's, which has its own
-// retention.
-func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error) {
-	return s.walk(ctx, source, facet, facet, most, func(tx pgx.Tx, after string) (int, string, []string, error) {
-		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), most)
+// Statuses are kept; see DeleteOldStatuses. Dead letters are kept for the retention time of their
+// topic.
+func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error) {
+	return s.walk(ctx, source, facet, facet, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
+		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), limit)
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
-		// The state first, as a Write does: two in the other order wait in a circle.
+		// The state first, as in Write, which prevents deadlocks.
 		b.Queue(store.DeleteExpiredState, source, facet, key, content.UnixMicro(), absence.UnixMicro()).Exec(count)
 		b.Queue(store.DeleteOrphan, source, facet, key)
 	})
 }
 
-// DeleteOldStatuses deletes the statuses of a facet's entities of which nothing is stored and
-// that failed last before a time, in the same way: most are looked at in one call.
-func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error) {
-	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, most, func(tx pgx.Tx, after string) (int, string, []string, error) {
-		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), most)
+// DeleteOldStatuses deletes statuses of entities without a snapshot that failed last before a time.
+// It walks like DeleteExpired, limit rows per call.
+func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error) {
+	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
+		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), limit)
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
 		b.Queue(store.DeleteOldStatus, source, facet, key, before.UnixMicro()).Exec(count)
 	})
 }
 
-// walk takes one step along the keys of a facet, from where the last one of this name
-// stopped.
-func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
-	look func(tx pgx.Tx, after string) (looked int, last string, keys []string, err error),
-	end func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error),
+// walk runs one step of the named walk along the keys of a facet.
+func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
+	selectKeys func(tx pgx.Tx, after string) (examined int, last string, keys []string, err error),
+	deleteRow func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error),
 ) (deleted int, done bool, err error) {
-	// A transaction of its own: a row that another has inserted and not committed can't be
-	// passed over.
+	// A separate transaction, because SKIP LOCKED does not skip a row that another transaction has
+	// inserted and not committed.
 	if _, err := s.pool.Exec(ctx, store.InsertRetentionWalk, source, name); err != nil {
-		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, classifyError(err))
+		return 0, false, fmt.Errorf("delete expired rows of %s/%s: %w", source, facet, classifyError(err))
 	}
 	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		var after string
 		if err := tx.QueryRow(ctx, lockRetentionWalk, source, name).Scan(&after); err != nil {
 			return err
 		}
-		looked, last, keys, err := look(tx, after)
+		examined, last, keys, err := selectKeys(tx, after)
 		if err != nil {
 			return err
 		}
-		if done = looked < most; done {
+		if done = examined < limit; done {
 			last = ""
 		}
 		var b pgx.Batch
 		for _, key := range keys {
-			end(&b, key, func(tag pgconn.CommandTag) error {
+			deleteRow(&b, key, func(tag pgconn.CommandTag) error {
 				deleted += int(tag.RowsAffected())
 				return nil
 			})
@@ -81,24 +79,24 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
 		return 0, false, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, classifyError(err))
+		return 0, false, fmt.Errorf("delete expired rows of %s/%s: %w", source, facet, classifyError(err))
 	}
 	return deleted, done, nil
 }
 
-// selectExpiredKeys looks at the next rows behind a key, and returns how many it looked at, the last
-// one's key, and the keys of the rows that are kept too long.
-func selectExpiredKeys(ctx context.Context, tx pgx.Tx, query string, args ...any) (looked int, last string, keys []string, err error) {
+// selectExpiredKeys examines the next rows behind a key. It returns the number of examined rows,
+// the last key, and the keys of expired rows.
+func selectExpiredKeys(ctx context.Context, tx pgx.Tx, query string, args ...any) (examined int, last string, keys []string, err error) {
 	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {
 		return 0, "", nil, err
 	}
 	var key string
-	_, err = pgx.ForEachRow(rows, []any{&looked, &last, &key}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&examined, &last, &key}, func() error {
 		if key != "" {
 			keys = append(keys, key)
 		}
 		return nil
 	})
-	return looked, last, keys, err
+	return examined, last, keys, err
 }

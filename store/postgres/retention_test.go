@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// TestDeleteExpired_KeepsConcurrentWrites has a fetch of an expired entity commit
-// between the look that found it expired and the delete.
+// TestDeleteExpired_KeepsConcurrentWrites commits a fetch of an expired entity after the walk has
+// selected it and before it deletes it.
 func TestDeleteExpired_KeepsConcurrentWrites(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 5, 1)
@@ -42,15 +42,15 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 			t.Fatal(err)
 		}
 	}
-	// Another one that walks meanwhile does nothing, and does not wait.
+	// A concurrent walk of the same facet does nothing and does not wait.
 	if n, done, err := s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), time.UnixMicro(50), 10); n != 0 || done || err != nil {
-		t.Error(n, done, err)
+		t.Errorf("concurrent DeleteExpired: got %v, %v, %v", n, done, err)
 	}
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-results; r.deleted != 2 || !r.done || r.err != nil {
-		t.Errorf("%+v", r)
+		t.Errorf("walk: got %+v", r)
 	}
 	all, err := s.GetAll(t.Context(), []schemas.Entity{writes[0].Entity, e, writes[2].Entity})
 	if err != nil || all[0].Version != 0 || all[1].Version != 5 || len(all[1].Payload) == 0 || all[2].Version != 0 {

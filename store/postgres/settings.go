@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Setting returns what was changed of a source, in one round trip; Revision is 0
-// if nothing ever was.
+// Setting returns the override of a source. Revision is 0 if the source never had one. It needs one
+// round trip.
 func (s *Store) Setting(ctx context.Context, source string) (store.Setting, error) {
 	setting := store.Setting{Source: source}
 	err := setting.ScanSetting(s.pool.QueryRow(ctx, store.SelectSetting, source).Scan)
@@ -21,9 +21,8 @@ func (s *Store) Setting(ctx context.Context, source string) (store.Setting, erro
 	return setting, nil
 }
 
-// ChangeSetting writes a setting and the entry that says who changed it, both or
-// neither. Its revision must be the one above the stored one, or it is refused
-// with store.ErrConflict.
+// ChangeSetting writes a setting and its audit entry in one transaction. It returns
+// store.ErrConflict unless the setting's revision is the one after the stored revision.
 func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrConflict, setting.WriteSetting(), setting.SettingArgs()...)
 	if err != nil {
@@ -32,24 +31,24 @@ func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry 
 	return nil
 }
 
-// execAudited runs a statement that writes one row, and writes the entry that says who
-// had it run, both or neither; refused is the error if it writes none.
-func (s *Store) execAudited(ctx context.Context, entry store.AuditEntry, refused error, statement string, args ...any) error {
+// execAudited runs a statement that writes one row, and writes the audit entry, in one transaction.
+// If the statement writes no row, it returns notWritten and writes nothing.
+func (s *Store) execAudited(ctx context.Context, entry store.AuditEntry, notWritten error, statement string, args ...any) error {
 	return classifyError(pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, statement, args...)
 		if err != nil {
 			return err
 		}
 		if tag.RowsAffected() == 0 {
-			return refused
+			return notWritten
 		}
 		_, err = tx.Exec(ctx, store.InsertAudit, entry.AuditArgs()...)
 		return err
 	}))
 }
 
-// WriteAudit writes an audit entry by itself, for an act on many rows that has no transaction of
-// its own.
+// WriteAudit writes an audit entry on its own, for an operation on many rows that is not one
+// transaction.
 func (s *Store) WriteAudit(ctx context.Context, entry store.AuditEntry) error {
 	if _, err := s.pool.Exec(ctx, store.InsertAudit, entry.AuditArgs()...); err != nil {
 		return fmt.Errorf("write %s by %s into the audit: %w", entry.Action, entry.Actor, classifyError(err))
@@ -57,7 +56,7 @@ func (s *Store) WriteAudit(ctx context.Context, entry store.AuditEntry) error {
 	return nil
 }
 
-// Audit returns the newest entries, the newest first, limit of them at most.
+// Audit returns at most limit audit entries, newest first.
 func (s *Store) Audit(ctx context.Context, limit int) ([]store.AuditEntry, error) {
 	rows, err := s.pool.Query(ctx, store.SelectAudit, limit)
 	if err != nil {
@@ -72,8 +71,7 @@ func (s *Store) Audit(ctx context.Context, limit int) ([]store.AuditEntry, error
 	return all, nil
 }
 
-// Used returns the newest count of a policy's calls, in one round trip; zero if
-// there is none.
+// Used returns the latest count of a quota's calls; zero without one. It needs one round trip.
 func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, error) {
 	var u store.Usage
 	err := u.ScanUsage(s.pool.QueryRow(ctx, store.SelectUsage, source, policy).Scan)
@@ -83,8 +81,8 @@ func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, e
 	return u, nil
 }
 
-// SetUsed writes a count, in one round trip. One of an earlier day, or a lower
-// one of the same day, changes nothing.
+// SetUsed writes a count of a quota's calls. A count of an earlier day, or a lower one of the same
+// day, is ignored. It needs one round trip.
 func (s *Store) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {
 	if _, err := s.pool.Exec(ctx, store.UpsertUsage, source, policy, u.DayEnd.UnixMicro(), u.Calls, u.At.UnixMicro()); err != nil {
 		return fmt.Errorf("write the usage of %s, %s: %w", source, policy, err)

@@ -13,11 +13,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Four constant statements, whatever the size of the batch; where something may have
-// changed that has effects, three more (outbox.go). The touch comes
-// first and is a plain UPDATE of the narrow table: one INSERT … ON CONFLICT over
-// everything rewrote the payload of unchanged entities too, with results that
-// looked right.
+// Four constant statements for a batch of any size; three more for writes with outbox events
+// (outbox.go). The first, touch, is a plain UPDATE of the narrow table: a single INSERT … ON
+// CONFLICT for everything would also rewrite the payloads of unchanged entities.
 const (
 	touch = `UPDATE snapshot_state s
 SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
@@ -54,9 +52,9 @@ RETURNING s.source, s.facet, s.key`
 )
 SELECT source, facet, key, changed FROM state`
 
-	// absent deletes the payload of content that it ends (store.ResetOtherVisibility). One that was
-	// committed while this waited for its state is not seen, and remains without anything
-	// that points to it until the entity's next content or its end.
+	// absent also deletes the payload of content that it ends (store.ResetOtherVisibility). A
+	// payload that was committed while the statement waited for the state is not visible to it; it
+	// stays, unreferenced, until the entity's next content or its deletion.
 	absent = `WITH state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
@@ -72,16 +70,15 @@ SELECT source, facet, key, changed FROM state`
 )
 SELECT source, facet, key FROM state`
 
-	// deleteStatuses comes last, as a statement of its own: what it sees was committed
-	// before it begins, so also by a Fail that one of the others waited for. The
-	// table is nearly empty, and so is what this costs.
+	// deleteStatuses is the last and a separate statement, so that it sees statuses that were
+	// committed while the others waited. The table is nearly empty, so the statement is cheap.
 	deleteStatuses = `DELETE FROM update_status u
 USING unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, facet, key, version)
 WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.version <= i.version`
 )
 
-// Write writes the results of fetches in one transaction, and returns what
-// became of each, in their order. An error means that nothing was written.
+// Write writes the results of fetches in one transaction and returns the result of each in the
+// given order. On an error nothing was written.
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	b := store.NewBatch(writes)
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
@@ -110,9 +107,9 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 	return b.InOrder()
 }
 
-// classifyError marks the errors that tell what to do by their SQLSTATE: those that lie in
-// the data (22, data exception; 23, integrity violation), and those of a
-// transaction that met another (40001, serialisation failure; 40P01, deadlock).
+// classifyError wraps an error by its SQLSTATE: ErrRejected for errors in the data (22, data
+// exception; 23, integrity violation) and ErrContention for conflicts of transactions (40001,
+// serialization failure; 40P01, deadlock).
 func classifyError(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
@@ -126,7 +123,7 @@ func classifyError(err error) error {
 	return err
 }
 
-// columns are writes as the arrays that unnest takes.
+// columns are writes as arguments of unnest.
 type columns struct {
 	entities
 	versions, checked []int64
@@ -147,7 +144,8 @@ func (c *columns) add(w store.Write) {
 	c.visibilities, c.manuals = append(c.visibilities, w.Visibility), append(c.manuals, w.Manual)
 }
 
-// execReturning runs a statement that returns entities, and a flag if flag is set.
+// execReturning runs a statement that returns the keys of written entities and, if withFlag is set,
+// a flag. It sets their results in the batch.
 func execReturning(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
@@ -182,8 +180,8 @@ func touchUnchanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals)
 }
 
-// upsertChanged stores what the touch did not find unchanged. Only here is a
-// payload encoded, sent and written.
+// upsertChanged stores the content that touchUnchanged did not match. Only here payloads are
+// encoded and written.
 func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
 	var encodings []string
@@ -231,7 +229,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.visibilities, c.manuals)
 }
 
-// deleteEndedStatuses deletes the status of every entity of which something was stored.
+// deleteEndedStatuses deletes the statuses of all entities whose writes were stored.
 func deleteEndedStatuses(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
 	for i, w := range b.Writes {

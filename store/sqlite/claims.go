@@ -22,18 +22,17 @@ WHERE id = (` + store.SelectExpiredClaim + `)
 RETURNING claimed_at, entries`
 )
 
-// ClaimEntities claims entities of a source that are due, earliest first, most of them at
-// most. decide is called once for each, says when it is due again and whether it is
-// asked for, and must do nothing else: the claim may yet fail. What is asked for is kept
-// as a claim until FinishClaim, or until the lease is over and another takes it; there
-// is none, and no ID, if nothing is. Payloads are read of the facets that content reports;
-// nil: of none. All of it is committed together.
-func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration,
+// ClaimEntities claims at most limit due entities of a source, earliest first. It calls decide once
+// per entity; decide must have no side effects, because the transaction may fail. The requests to
+// enqueue are stored as a claim until FinishClaim, or until the lease ends and another scheduler
+// takes the claim over. Without requests no claim is stored and its ID is empty. content selects
+// the facets whose payloads are read; nil: none. Everything is committed in one transaction.
+func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
 	claim := store.NewClaim(source, now)
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
-		candidates, err := candidates(ctx, tx, store.SelectDueEntities, content, source, now.UnixMicro(), most)
+		candidates, err := candidates(ctx, tx, store.SelectDueEntities, content, source, now.UnixMicro(), limit)
 		if err != nil {
 			return err
 		}
@@ -62,21 +61,20 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 	return claim, nil
 }
 
-// EntitiesDueAfter returns entities of a source that are due later than a time, the earliest
-// first, most of them at most. Payloads are read of the facets that content reports; nil: of
-// none.
-func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) (all []store.Candidate, err error) {
+// EntitiesDueAfter returns at most limit entities of a source that are due after a time, earliest
+// first, without locking them. content selects the facets whose payloads are read; nil: none.
+func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), most)
+		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read the entities of %s that are due after %v: %w", source, after, err)
+		return nil, fmt.Errorf("read entities of %s due after %v: %w", source, after, err)
 	}
 	return all, nil
 }
 
-// candidates runs a query of registered entities, and reads state and status of each.
+// candidates runs a query of registered entities and adds the state and the status of each.
 func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
 	due, err := selectEntities(ctx, tx, query, args...)
 	if err != nil {
@@ -105,26 +103,25 @@ func candidates(ctx context.Context, tx *sql.Tx, query string, content func(face
 	return found, nil
 }
 
-// FinishClaim ends a claim: all of it has been asked for. Of one that another has taken
-// over, or that has ended, nothing is changed.
+// FinishClaim deletes a claim after all its requests have been enqueued. It has no effect on a
+// claim that was taken over or deleted.
 func (s *Store) FinishClaim(ctx context.Context, id string) error {
 	if _, err := s.db.ExecContext(ctx, store.DeleteClaim, id); err != nil {
-		return fmt.Errorf("finish the claim %s: %w", id, err)
+		return fmt.Errorf("finish claim %s: %w", id, err)
 	}
 	return nil
 }
 
-// RenewClaim keeps a claim for longer; false if it is not held any more, and what is
-// left of it is another's.
+// RenewClaim extends a claim; held is false if it was taken over or deleted.
 func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
 	if held, err = wroteRow(s.db.ExecContext(ctx, store.RenewClaim, id, until.UnixMicro())); err != nil {
-		return false, fmt.Errorf("renew the claim %s: %w", id, err)
+		return false, fmt.Errorf("renew claim %s: %w", id, err)
 	}
 	return held, nil
 }
 
-// TakeOverClaim takes over the claim of a source whose lease has been over for longest,
-// for another lease and under another ID; false if there is none. One caller gets it.
+// TakeOverClaim takes over the claim of a source that expired first, for another lease and with a
+// new ID; the second result is false if no claim has expired. Of concurrent calls one gets the claim.
 func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
 	claim := store.Claim{ID: store.ClaimID(), Source: source}
 	err := claim.ScanClaim(s.db.QueryRowContext(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
@@ -137,7 +134,7 @@ func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time,
 	return claim, true, nil
 }
 
-// NextEntityTime returns when the source's next entity is due; zero if there is none.
+// NextEntityTime returns when the next entity of the source is due; zero if there is none.
 func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextDueEntity, source).Scan(&us)
@@ -145,12 +142,13 @@ func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, e
 		return time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next entity of %s that is due: %w", source, err)
+		return time.Time{}, fmt.Errorf("read the next due time of entities of %s: %w", source, err)
 	}
 	return time.UnixMicro(us).UTC(), nil
 }
 
-// Price returns the price of a source's calls and when it was set; zero if it never was.
+// Price returns the current price of a source's calls and the time when it was set; zero if it was
+// never set.
 func (s *Store) Price(ctx context.Context, source string) (price float64, at time.Time, err error) {
 	var us int64
 	err = s.db.QueryRowContext(ctx, store.SelectPrice, source).Scan(&price, &us)
@@ -163,10 +161,10 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 	return price, time.UnixMicro(us).UTC(), nil
 }
 
-// SetPrice writes the price unless one was set less than every before at; of those who
-// set it at once one does.
-func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error) {
-	set, err = wroteRow(s.db.ExecContext(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-every).UnixMicro()))
+// SetPrice writes the price unless one was set less than minInterval before at. Of concurrent calls
+// one writes it.
+func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
+	set, err = wroteRow(s.db.ExecContext(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro()))
 	if err != nil {
 		return false, fmt.Errorf("write the price of %s: %w", source, err)
 	}

@@ -19,9 +19,9 @@ const (
 	entityBatch        = 5000
 )
 
-// RegisterEntities registers entities, and returns how many were unknown. Of those that
-// are there params, pinned and enabled are replaced, and the tier if it is pinned; their
-// history and due time remain. All are registered or none.
+// RegisterEntities registers entities in one transaction and returns how many were new. For a
+// registered entity it replaces params, pinned and enabled, and the tier if the new row is pinned;
+// history and due time are kept.
 func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, r := range store.SortRegisteredEntities(all) {
@@ -44,22 +44,23 @@ func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEnti
 	return added, nil
 }
 
-// ObserveReads adds reads to entities, and registers those that are unknown. When an
-// entity is due does not change.
-func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error {
+// ObserveReads adds reads to entities and registers unknown ones. An entity's due time does not
+// change, and no index is written, unless refreshNow (which may be nil) returns true: then the
+// entity is due at the time of the read. After an error some reads may have been counted.
+func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, refreshNow store.RefreshNowFunc) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		sorted := store.SortReads(reads)
-		rising := store.NewCountedReads(sorted, risen)
+		counted := store.NewCountedReads(sorted, refreshNow)
 		for _, r := range sorted {
 			args, err := r.RegisteredEntity().InsertArgs()
 			if err != nil {
 				return err
 			}
-			if err := rising.ScanCounted(tx.QueryRowContext(ctx, countReads, args...).Scan); err != nil {
+			if err := counted.ScanCounted(tx.QueryRowContext(ctx, countReads, args...).Scan); err != nil {
 				return err
 			}
 		}
-		return bringForward(ctx, tx, rising.RefreshNow)
+		return bringForward(ctx, tx, counted.DueNow)
 	})
 	if err != nil {
 		return fmt.Errorf("count reads of %d entities: %w", len(reads), err)
@@ -67,8 +68,8 @@ func (s *Store) ObserveReads(ctx context.Context, reads []store.EntityReads, ris
 	return nil
 }
 
-// BringForward makes entities due earlier. An entity that is due earlier than that already,
-// or that is not registered, is left as it is.
+// BringForward makes entities due earlier. An entity that is due earlier already, or is not
+// registered, is not changed.
 func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 	if err := s.inTx(ctx, func(tx *sql.Tx) error { return bringForward(ctx, tx, all) }); err != nil {
 		return fmt.Errorf("bring %d entities forward: %w", len(all), err)
@@ -95,41 +96,44 @@ func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registere
 	return err
 }
 
-// EnableEntities puts entities back into the schedule or takes them out, and returns how
-// many were not so already: all that the filter chooses or, if keys is not nil, those
-// of its source and facet. Each few thousand are a transaction of their own.
+// EnableEntities enables or disables entities and returns how many it changed: all that match the
+// filter or, if keys is not nil, these keys of the filter's source and facet.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
-	}, func(of []schemas.Entity) (int, error) { return s.eachEntity(ctx, of, store.SetEntityEnabled, enabled) })
+	}, func(keys []schemas.Entity) (int, error) {
+		return s.eachEntity(ctx, keys, store.SetEntityEnabled, enabled)
+	})
 	if err != nil {
 		return n, fmt.Errorf("set entities enabled (%v): %w", enabled, err)
 	}
 	return n, nil
 }
 
-// PinEntities pins entities to a tier, and returns how many were not so already.
-func (s *Store) PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error) {
-	n, err := s.eachEntity(ctx, of, store.PinEntity, int64(tier))
+// PinEntities pins entities to a tier and returns how many it changed.
+func (s *Store) PinEntities(ctx context.Context, keys []schemas.Entity, tier store.Tier) (int, error) {
+	n, err := s.eachEntity(ctx, keys, store.PinEntity, int64(tier))
 	if err != nil {
-		return 0, fmt.Errorf("pin %d entities: %w", len(of), err)
+		return 0, fmt.Errorf("pin %d entities: %w", len(keys), err)
 	}
 	return n, nil
 }
 
-// UnpinEntities lets reads move entities between tiers again, and returns how many were pinned.
-func (s *Store) UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error) {
-	n, err := s.eachEntity(ctx, of, store.UnpinEntity)
+// UnpinEntities unpins entities, so that reads change their tier again, and returns how many were
+// pinned.
+func (s *Store) UnpinEntities(ctx context.Context, keys []schemas.Entity) (int, error) {
+	n, err := s.eachEntity(ctx, keys, store.UnpinEntity)
 	if err != nil {
-		return 0, fmt.Errorf("unpin %d entities: %w", len(of), err)
+		return 0, fmt.Errorf("unpin %d entities: %w", len(keys), err)
 	}
 	return n, nil
 }
 
-// eachEntity runs a statement for each entity, and returns how many rows they wrote.
-func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement string, args ...any) (written int, err error) {
+// eachEntity runs a statement for each entity in one transaction, and returns the number of written
+// rows.
+func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement string, args ...any) (written int, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
-		for _, e := range store.SortEntities(of) {
+		for _, e := range store.SortEntities(keys) {
 			did, err := wroteRow(tx.ExecContext(ctx, statement, append([]any{e.Source, e.Facet, e.Key}, args...)...))
 			if err != nil {
 				return err
@@ -146,8 +150,8 @@ func (s *Store) eachEntity(ctx context.Context, of []schemas.Entity, statement s
 	return written, nil
 }
 
-// Entities returns registered entities that the filter chooses, in their order, those
-// behind an entity, limit of them at most.
+// Entities returns at most limit registered entities that match the filter, in their order, behind
+// the given one.
 func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 	query, args := filter.SelectEntities(after, limit)
 	all, err := selectEntities(ctx, s.db, query, args...)
@@ -157,7 +161,7 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 	return all, nil
 }
 
-// selectEntities runs a query that returns registered entities.
+// selectEntities runs a query of registered entities.
 func selectEntities(ctx context.Context, db interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }, query string, args ...any,
@@ -177,11 +181,11 @@ func selectEntities(ctx context.Context, db interface {
 	return all, rows.Err()
 }
 
-// EntityParams returns the params that the entities are registered with, in their
-// order; nil where there are none.
-func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[string]string, error) {
-	all := make([]map[string]string, len(of))
-	for i, e := range of {
+// EntityParams returns the params that the entities are registered with, in the given order; nil
+// without any.
+func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
+	all := make([]map[string]string, len(keys))
+	for i, e := range keys {
 		var text []byte
 		err := s.db.QueryRowContext(ctx, `SELECT params FROM entities WHERE source = $1 AND facet = $2 AND key = $3`, e.Source, e.Facet, e.Key).Scan(&text)
 		if err == nil {
@@ -194,7 +198,7 @@ func (s *Store) EntityParams(ctx context.Context, of []schemas.Entity) ([]map[st
 	return all, nil
 }
 
-// CountEntities returns how many the filter chooses, always exactly.
+// CountEntities returns how many entities match the filter. The number is always exact.
 func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error) {
 	from, args := filter.FromWhere()
 	if err := s.db.QueryRowContext(ctx, "SELECT count(*)"+from, args...).Scan(&n); err != nil {
@@ -203,37 +207,36 @@ func (s *Store) CountEntities(ctx context.Context, filter store.EntityFilter) (n
 	return n, true, nil
 }
 
-// DeleteEntity takes an entity off the schedule for good, and reports whether it was on
-// it. What is stored of it remains.
-func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error) {
-	if was, err = wroteRow(s.db.ExecContext(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)); err != nil {
+// DeleteEntity unregisters an entity and reports whether it was registered. Its snapshot is kept.
+func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error) {
+	if existed, err = wroteRow(s.db.ExecContext(ctx, store.DeleteEntity, e.Source, e.Facet, e.Key)); err != nil {
 		return false, fmt.Errorf("delete the entity %s: %w", e, err)
 	}
-	return was, nil
+	return existed, nil
 }
 
-// DeleteExpired deletes snapshots of a facet that were fetched before a time, and
-// absences looked at before another. Each call looks at the next most snapshots in the order
-// of their keys, from where the last one stopped, and done says that it came to the end:
-// the next begins anew. Statuses and dead letters remain.
-func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error) {
-	return s.walk(ctx, source, facet, facet, most, func(tx *sql.Tx, after string) (int, string, []string, error) {
-		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), most)
+// DeleteExpired deletes snapshots of a facet that were fetched before content, and absences that
+// were checked before absence. Each call examines the next limit snapshots in the order of their
+// keys, from where the last call stopped. done is set at the end of the facet; the next call starts
+// again. Statuses and dead letters are kept.
+func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error) {
+	return s.walk(ctx, source, facet, facet, limit, func(tx *sql.Tx, after string) (int, string, []string, error) {
+		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), limit)
 	}, store.DeleteState, store.DeletePayload)
 }
 
-// DeleteOldStatuses deletes the statuses of a facet's entities of which nothing is stored and
-// that failed last before a time, in the same way: most are looked at in one call.
-func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error) {
-	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, most, func(tx *sql.Tx, after string) (int, string, []string, error) {
-		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), most)
+// DeleteOldStatuses deletes statuses of entities without a snapshot that failed last before a time.
+// It walks like DeleteExpired, limit rows per call.
+func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error) {
+	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, limit, func(tx *sql.Tx, after string) (int, string, []string, error) {
+		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), limit)
 	}, store.DeleteStatus)
 }
 
-// walk takes one step along the keys of a facet, from where the last one of this name
-// stopped. ends are the statements that delete what belongs to a key.
-func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
-	look func(tx *sql.Tx, after string) (looked int, last string, keys []string, err error), ends ...string,
+// walk runs one step of the named walk along the keys of a facet. deletes are the statements that
+// delete the rows of a key.
+func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
+	selectKeys func(tx *sql.Tx, after string) (examined int, last string, keys []string, err error), deletes ...string,
 ) (deleted int, done bool, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, store.InsertRetentionWalk, source, name); err != nil {
@@ -243,15 +246,15 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
 		if err := tx.QueryRowContext(ctx, store.SelectRetentionWalk, source, name).Scan(&after); err != nil {
 			return err
 		}
-		looked, last, keys, err := look(tx, after)
+		examined, last, keys, err := selectKeys(tx, after)
 		if err != nil {
 			return err
 		}
-		if done = looked < most; done {
+		if done = examined < limit; done {
 			last = ""
 		}
 		for _, key := range keys {
-			for _, statement := range ends {
+			for _, statement := range deletes {
 				if _, err := tx.ExecContext(ctx, statement, source, facet, key); err != nil {
 					return err
 				}
@@ -262,14 +265,14 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, most int,
 		return err
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("delete what is kept too long of %s/%s: %w", source, facet, err)
+		return 0, false, fmt.Errorf("delete expired rows of %s/%s: %w", source, facet, err)
 	}
 	return deleted, done, nil
 }
 
-// selectExpiredKeys looks at the next rows behind a key, and returns how many it looked at, the last
-// one's key, and the keys of the rows that are kept too long.
-func selectExpiredKeys(ctx context.Context, tx *sql.Tx, query string, args ...any) (looked int, last string, keys []string, err error) {
+// selectExpiredKeys examines the next rows behind a key. It returns the number of examined rows,
+// the last key, and the keys of expired rows.
+func selectExpiredKeys(ctx context.Context, tx *sql.Tx, query string, args ...any) (examined int, last string, keys []string, err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
 		return 0, "", nil, err
@@ -277,12 +280,12 @@ func selectExpiredKeys(ctx context.Context, tx *sql.Tx, query string, args ...an
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
 		var key string
-		if err := rows.Scan(&looked, &last, &key); err != nil {
+		if err := rows.Scan(&examined, &last, &key); err != nil {
 			return 0, "", nil, err
 		}
 		if key != "" {
 			keys = append(keys, key)
 		}
 	}
-	return looked, last, keys, rows.Err()
+	return examined, last, keys, rows.Err()
 }

@@ -16,8 +16,7 @@ const (
 	claimRetry   = `UPDATE update_status SET next_retry_at = $4 WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
-// Statuses returns the statuses of the entities in their order; State is empty
-// where there is none.
+// Statuses returns the statuses of the entities in the given order. State is empty without one.
 func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error) {
 	statuses := make([]store.Status, len(entities))
 	for i, e := range entities {
@@ -30,10 +29,10 @@ func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]stor
 	return statuses, nil
 }
 
-// WriteFailure writes a status and, unless it is nil, a letter, both or neither. It may
-// be repeated. A status is passed over if a later fetch has stored its success
-// or its failure; an empty State writes the letter alone.
-func (s *Store) WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error {
+// WriteFailure writes a status and, if deadLetter is not nil, the index entry of a dead letter, in
+// one transaction. It may be repeated. The status is ignored if a success or failure of a later
+// fetch is stored. With an empty State only the dead letter is written.
+func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		if status.State != "" {
 			args, err := status.StatusArgs()
@@ -44,10 +43,10 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, letter *s
 				return err
 			}
 		}
-		if letter == nil {
+		if deadLetter == nil {
 			return nil
 		}
-		_, err := tx.ExecContext(ctx, store.InsertDeadLetter, letter.InsertArgs()...)
+		_, err := tx.ExecContext(ctx, store.InsertDeadLetter, deadLetter.InsertArgs()...)
 		return err
 	})
 	if err != nil {
@@ -56,9 +55,9 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, letter *s
 	return nil
 }
 
-// ClaimRetries claims retries that are due, earliest first, limit of them at most, until
-// now and the lease: a claimed one that is neither stored nor fails again by
-// then is due again.
+// ClaimRetries claims at most limit due retries, earliest first, for the length of the lease. A
+// claimed retry that neither succeeds nor fails by then is due again. Concurrent calls claim
+// different retries.
 func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
 	until := time.UnixMicro(now.Add(lease).UnixMicro()).UTC()
 	var due []store.Status
@@ -97,7 +96,7 @@ func dueRetries(ctx context.Context, tx *sql.Tx, source string, now time.Time, l
 	return due, rows.Err()
 }
 
-// NextRetryTime returns when the source's next retry is due; zero if there is none.
+// NextRetryTime returns when the next retry of the source is due; zero if there is none.
 func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextRetryTime, source).Scan(&us)
@@ -105,7 +104,7 @@ func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, er
 		return time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next retry of %s: %w", source, err)
+		return time.Time{}, fmt.Errorf("read the next retry time of %s: %w", source, err)
 	}
 	return time.UnixMicro(us).UTC(), nil
 }

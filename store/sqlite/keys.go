@@ -9,9 +9,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Keys returns all API keys, or those that are not revoked, the oldest first.
-func (s *Store) Keys(ctx context.Context, live bool) (all []store.APIKey, err error) {
-	rows, err := s.db.QueryContext(ctx, store.KeysQuery(live))
+// Keys returns all API keys, or only the unrevoked ones, oldest first.
+func (s *Store) Keys(ctx context.Context, active bool) (all []store.APIKey, err error) {
+	rows, err := s.db.QueryContext(ctx, store.KeysQuery(active))
 	if err != nil {
 		return nil, fmt.Errorf("read the API keys: %w", err)
 	}
@@ -26,7 +26,7 @@ func (s *Store) Keys(ctx context.Context, live bool) (all []store.APIKey, err er
 	return all, rows.Err()
 }
 
-// AddKey writes a key and the entry that says who made it, both or neither.
+// AddKey writes a key and its audit entry in one transaction.
 func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrKeyNotFound, store.InsertKey, key.KeyArgs()...)
 	if err != nil {
@@ -35,8 +35,8 @@ func (s *Store) AddKey(ctx context.Context, key store.APIKey, entry store.AuditE
 	return nil
 }
 
-// RevokeKey revokes a key and writes the entry that says who did, both or
-// neither; store.ErrKeyNotFound if there is none, or it is revoked.
+// RevokeKey revokes a key and writes the audit entry in one transaction. It returns
+// store.ErrKeyNotFound if the key does not exist or is revoked already.
 func (s *Store) RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrKeyNotFound, store.RevokeKey, id, at.UnixMicro(), by)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 const (
 	selectHash        = `SELECT hash FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 	insertOutboxEvent = store.InsertOutboxEvent + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
-	// deleteQuietTrigger takes away the effect that waits for quiet: a later change replaces it.
+	// deleteQuietTrigger deletes a waiting Quiet trigger, which a later change replaces.
 	deleteQuietTrigger = `DELETE FROM outbox WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = $4 AND quiet_facet <> ''
 RETURNING before, latest_at`
 	selectDueOutboxEvents = `SELECT ` + store.OutboxColumns + store.DueOutboxEvents
@@ -22,7 +22,7 @@ RETURNING before, latest_at`
 	markPublished         = `UPDATE outbox SET publish_change = false WHERE id = $1`
 )
 
-// readReplaced returns the hash of the content that the write is about to replace.
+// readReplaced returns the hash of the content that the write replaces.
 func readReplaced(ctx context.Context, tx *sql.Tx, w store.Write) (before store.Hash, err error) {
 	var hash []byte
 	err = tx.QueryRowContext(ctx, selectHash, w.Entity.Source, w.Entity.Facet, w.Entity.Key).Scan(&hash)
@@ -33,7 +33,7 @@ func readReplaced(ctx context.Context, tx *sql.Tx, w store.Write) (before store.
 	return before, nil
 }
 
-// writeOutboxEvents writes down what follows from a write that brought a change.
+// writeOutboxEvents inserts the outbox events of a write that changed content.
 func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before store.Hash) error {
 	rows, err := w.OutboxRows(before)
 	if err != nil {
@@ -58,12 +58,13 @@ func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before st
 	return nil
 }
 
-// ClaimOutboxEvents claims effects of a source, the earliest first, most of them at most, until
-// now and the lease: what is not finished by then is claimed again.
-func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error) {
+// ClaimOutboxEvents claims at most limit due outbox events of a source, earliest first, for the
+// length of the lease. An event that is not deleted by then can be claimed again. Concurrent calls
+// claim different events.
+func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {
 	var claimed []store.OutboxEvent
 	err := s.inTx(ctx, func(tx *sql.Tx) (err error) {
-		if claimed, err = dueOutboxEvents(ctx, tx, source, now, most); err != nil {
+		if claimed, err = dueOutboxEvents(ctx, tx, source, now, limit); err != nil {
 			return err
 		}
 		for _, e := range claimed {
@@ -74,13 +75,13 @@ func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.T
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("claim effects of %s: %w", source, err)
+		return nil, fmt.Errorf("claim outbox events of %s: %w", source, err)
 	}
 	return claimed, nil
 }
 
-func dueOutboxEvents(ctx context.Context, tx *sql.Tx, source string, now time.Time, most int) (due []store.OutboxEvent, err error) {
-	rows, err := tx.QueryContext(ctx, selectDueOutboxEvents, source, now.UnixMicro(), most)
+func dueOutboxEvents(ctx context.Context, tx *sql.Tx, source string, now time.Time, limit int) (due []store.OutboxEvent, err error) {
+	rows, err := tx.QueryContext(ctx, selectDueOutboxEvents, source, now.UnixMicro(), limit)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +96,8 @@ func dueOutboxEvents(ctx context.Context, tx *sql.Tx, source string, now time.Ti
 	return due, rows.Err()
 }
 
-// NextOutboxTime returns when the source's next effect may be claimed; zero if there is none.
+// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if there is
+// none.
 func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextOutboxTime, source).Scan(&us)
@@ -103,24 +105,24 @@ func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, e
 		return time.Time{}, nil
 	}
 	if err != nil {
-		return time.Time{}, fmt.Errorf("read the next effect of %s: %w", source, err)
+		return time.Time{}, fmt.Errorf("read the next due time of the outbox of %s: %w", source, err)
 	}
 	return time.UnixMicro(us).UTC(), nil
 }
 
-// MarkChangesPublished notes of effects that their changes were told, and need not be again.
+// MarkChangesPublished records that the change messages of outbox events were published and must
+// not be published again.
 func (s *Store) MarkChangesPublished(ctx context.Context, ids []int64) error {
 	if err := s.forEachOutboxEvent(ctx, markPublished, ids); err != nil {
-		return fmt.Errorf("note that %d changes were told: %w", len(ids), err)
+		return fmt.Errorf("mark %d changes as published: %w", len(ids), err)
 	}
 	return nil
 }
 
-// DeleteOutboxEvents deletes effects: all of each has been done. Those that are gone already
-// are passed over.
+// DeleteOutboxEvents deletes delivered outbox events. IDs without a row are ignored.
 func (s *Store) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	if err := s.forEachOutboxEvent(ctx, deleteOutboxEvent, ids); err != nil {
-		return fmt.Errorf("finish %d effects: %w", len(ids), err)
+		return fmt.Errorf("delete %d outbox events: %w", len(ids), err)
 	}
 	return nil
 }

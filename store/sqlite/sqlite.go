@@ -1,5 +1,5 @@
-// Package sqlite keeps snapshots in SQLite, for the mode in which everything
-// runs in one process. It passes the same suite as the production store.
+// Package sqlite implements the store in SQLite, for installations that run in one process. It
+// passes the same conformance suite as the PostgreSQL store.
 package sqlite
 
 import (
@@ -18,24 +18,24 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store keeps snapshots in one SQLite database.
+// Store is a store in one SQLite database. Its methods may be called concurrently.
 type Store struct {
 	db     *sql.DB
 	keeper *sql.DB // has one idle connection to a database in memory; nil for a file
-	// get reads a snapshot. It is prepared: parsing it takes four times as long as
-	// running it, and a burst of reads of new keys waits for that on one connection.
+	// get is the prepared SelectSnapshot. Parsing it takes four times as long as running it, and
+	// bursts of reads of new keys share one connection.
 	get *sql.Stmt
 }
 
-// Open opens the database in the file at path, or one in memory that is lost on
-// Close if path is empty, and brings it up to this release.
+// Open opens the database file at path and applies all migrations. If path is empty, the database
+// is in memory and is lost on Close.
 func Open(ctx context.Context, path string) (*Store, error) {
-	// A database in memory lives as long as a connection to it, and database/sql gives one up
-	// when a call is cancelled at the wrong moment: another one keeps it.
+	// A database in memory exists as long as a connection to it. database/sql may close its
+	// connection when a call is cancelled, so a second connection keeps the database.
 	dsn := "file:" + rand.Text() + "?mode=memory&cache=shared&_txlock=immediate"
 	if path != "" {
-		// A transaction that reads before it writes must not find at its write that
-		// another process does so too: it begins with the right to write.
+		// Transactions begin with the write lock (_txlock=immediate): a transaction that reads
+		// before it writes would otherwise fail if another process writes in between.
 		dsn = "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=journal_mode(wal)&_pragma=synchronous(normal)&_pragma=busy_timeout(5000)&_txlock=immediate"
 	}
 	db, err := sql.Open("sqlite", dsn)
@@ -74,7 +74,7 @@ func migrate(ctx context.Context, db *sql.DB) error {
 	return err
 }
 
-// Close closes the database.
+// Close closes all connections.
 func (s *Store) Close() error {
 	err := s.db.Close()
 	if s.keeper != nil {
@@ -83,10 +83,10 @@ func (s *Store) Close() error {
 	return err
 }
 
-// Ping returns nil if the database answers.
+// Ping returns nil if the database responds.
 func (s *Store) Ping(ctx context.Context) error { return s.db.PingContext(ctx) }
 
-// Get returns an entity's snapshot, or store.ErrNotFound.
+// Get returns the snapshot of an entity, or store.ErrNotFound.
 func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	snapshot := store.Snapshot{State: store.State{Entity: e}}
 	row := s.get.QueryRowContext(ctx, e.Source, e.Facet, e.Key)
@@ -102,8 +102,7 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 
 const selectState = `SELECT ` + store.StateColumns + ` FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 
-// States returns the states of the entities in their order; Version is 0 where
-// nothing is stored.
+// States returns the states of the entities in the given order. Version is 0 if nothing is stored.
 func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.State, error) {
 	states := make([]store.State, len(entities))
 	for i, e := range entities {
@@ -116,11 +115,11 @@ func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.
 	return states, nil
 }
 
-// GetAll returns the snapshots of the entities in their order; Version is 0 where
-// nothing is stored.
-func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
-	snapshots := make([]store.Snapshot, len(of))
-	for i, e := range of {
+// GetAll returns the snapshots of the entities in the given order. Version is 0 if nothing is
+// stored.
+func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snapshot, error) {
+	snapshots := make([]store.Snapshot, len(keys))
+	for i, e := range keys {
 		var err error
 		if snapshots[i], err = s.Get(ctx, e); errors.Is(err, store.ErrNotFound) {
 			snapshots[i].Entity = e
@@ -131,7 +130,7 @@ func (s *Store) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapsh
 	return snapshots, nil
 }
 
-// Delete removes what is stored of an entity, if anything.
+// Delete deletes the snapshot and the status of an entity, if they exist.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, statement := range []string{store.DeleteState, store.DeletePayload, store.DeleteStatus} {
@@ -143,30 +142,29 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	})
 }
 
-// DeleteSnapshot deletes what is stored of an entity, its failures and its registration, and
-// writes the entry that says who had it deleted, all of it or, with an error, nothing. was
-// reports whether there was anything; if not, nothing is written. Refreshes that wait for quiet
-// are deleted too. Dead letters and other effects of its changes remain. A fetch that is under
-// way may bring it back.
-func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error) {
+// DeleteSnapshot deletes the snapshot, the status, the registration and the waiting Quiet triggers
+// of an entity, and writes the audit entry, in one transaction. existed is false if nothing was stored;
+// then no entry is written. Dead letters and other outbox events are kept. A fetch in flight may
+// store the entity again.
+func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, statement := range store.DeleteSnapshot {
 			deleted, err := wroteRow(tx.ExecContext(ctx, statement, e.Source, e.Facet, e.Key))
 			if err != nil {
 				return err
 			}
-			was = was || deleted
+			existed = existed || deleted
 		}
-		if !was {
+		if !existed {
 			return nil
 		}
 		_, err := tx.ExecContext(ctx, store.InsertAudit, entry.AuditArgs()...)
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("delete all of %s: %w", e, err)
+		return false, fmt.Errorf("delete everything of %s: %w", e, err)
 	}
-	return was, nil
+	return existed, nil
 }
 
 func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
@@ -188,7 +186,7 @@ func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// collect returns the rows of a query.
+// collect returns all rows of a query.
 func collect[T any](ctx context.Context, db *sql.DB, fill func(*T, func(...any) error) error, query string, args ...any) (all []T, err error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {

@@ -103,15 +103,15 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 	if _, err := s.db.ExecContext(t.Context(), "DROP TABLE audit"); err != nil {
 		t.Fatal(err)
 	}
-	if was, err := s.DeleteSnapshot(t.Context(), w.Entity, store.AuditEntry{}); was || err == nil {
-		t.Error(was, err)
+	if existed, err := s.DeleteSnapshot(t.Context(), w.Entity, store.AuditEntry{}); existed || err == nil {
+		t.Error(existed, err)
 	}
 	if got, err := s.Get(t.Context(), w.Entity); err != nil || len(got.Payload) == 0 {
-		t.Errorf("%+v, %v", got.State, err)
+		t.Errorf("snapshot: got %+v, %v", got.State, err)
 	}
 }
 
-// Two processes may have a file open, as `freshet dev` and a look at what it keeps.
+// Two processes may open one file, for example `freshet dev` and a tool that inspects its data.
 func TestFile_SerializesTwoWriters(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f.db")
 	var wg sync.WaitGroup
@@ -134,7 +134,7 @@ func TestFile_SerializesTwoWriters(t *testing.T) {
 	wg.Wait()
 }
 
-// database/sql gives up a connection on which a call was cancelled just as it ended.
+// database/sql closes a connection whose call was cancelled just when it ended.
 func TestMemoryDatabase_OutlivesItsConnection(t *testing.T) {
 	s, err := Open(t.Context(), "")
 	if err != nil {
@@ -150,6 +150,6 @@ func TestMemoryDatabase_OutlivesItsConnection(t *testing.T) {
 	}
 	_ = conn.Close()
 	if _, err := s.States(t.Context(), []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}); err != nil {
-		t.Errorf("all is lost: %v", err)
+		t.Errorf("the database in memory was lost: %v", err)
 	}
 }

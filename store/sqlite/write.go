@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The statements of the PostgreSQL store, for one row.
+// The statements of the PostgreSQL store, for one row each.
 const (
 	touch = `UPDATE snapshot_state
 SET version = $4, last_checked_at = $5, absent = false, etag = $8, last_modified = $9, visibility = $10, manual = $11,
@@ -45,8 +45,8 @@ RETURNING encoding = ''`
 	deleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3 AND version <= $4`
 )
 
-// Write writes the results of fetches in one transaction, and returns what
-// became of each, in their order. An error means that nothing was written.
+// Write writes the results of fetches in one transaction and returns the result of each in the
+// given order. On an error nothing was written.
 func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	b := store.NewBatch(writes)
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
@@ -117,8 +117,7 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 	return store.Changed, err
 }
 
-// queryReturning runs a statement and reports whether it returned a row, and the
-// flag in it.
+// queryReturning runs a statement and returns whether it returned a row, and the flag in the row.
 func queryReturning(ctx context.Context, tx *sql.Tx, statement string, args ...any) (returned, flag bool, err error) {
 	err = tx.QueryRowContext(ctx, statement, args...).Scan(&flag)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -10,14 +10,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Backlogs is what a store must be able to tell of what is due.
+// Backlogs counts due rows.
 type Backlogs interface {
-	// TierBacklogs tells of those that are due first, most of them at most, how many are of
-	// which facet and tier.
-	TierBacklogs(ctx context.Context, source string, now time.Time, most int) ([]store.TierBacklog, error)
-	// RetryBacklog and DueEffects count what is due by then, most of it at most.
-	RetryBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
-	OutboxBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	// TierBacklogs counts due entities by facet and tier, among the first limit due ones.
+	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
+	// RetryBacklog and OutboxBacklog count rows that are due at the given time, up to limit.
+	RetryBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
+	OutboxBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 }
 
 func testBacklogs(b suite) {
@@ -27,10 +26,10 @@ func testBacklogs(b suite) {
 
 func (b suite) dueTiers() {
 	b.Helper()
-	are := func(now int64, most int, want ...store.TierBacklog) {
+	are := func(now int64, limit int, want ...store.TierBacklog) {
 		b.Helper()
-		if got, err := b.store.TierBacklogs(b.Context(), entity.Source, at(now), most); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
-			b.Errorf("%d of those that are due at %d: %+v, %v; want %+v", most, now, got, err, want)
+		if got, err := b.store.TierBacklogs(b.Context(), entity.Source, at(now), limit); err != nil || len(got) != len(want) || len(want) > 0 && !reflect.DeepEqual(got, want) {
+			b.Errorf("TierBacklogs(limit %d) at %d: got %+v, %v, want %+v", limit, now, got, err, want)
 		}
 	}
 	are(100, 10)
@@ -53,13 +52,13 @@ func (b suite) dueTiers() {
 	are(9, 10)
 	are(45, 10, warm, hot, store.TierBacklog{Facet: entity.Facet, Tier: store.Cold, Backlog: store.Backlog{Count: 2, Oldest: at(30)}, Last: at(40)})
 	hot.Count, hot.Last = 2, at(11)
-	are(45, 3, warm, hot) // the rest was not looked at
+	are(45, 3, warm, hot) // rows beyond the limit are not counted
 }
 
-func (b suite) wantBacklog(count func(context.Context, string, time.Time, int) (store.Backlog, error), by int64, most int, want store.Backlog) {
+func (b suite) wantBacklog(count func(context.Context, string, time.Time, int) (store.Backlog, error), by int64, limit int, want store.Backlog) {
 	b.Helper()
-	if got, err := count(b.Context(), entity.Source, at(by), most); err != nil || got != want {
-		b.Errorf("%d of what is due at %d: %+v, %v; want %+v", most, by, got, err, want)
+	if got, err := count(b.Context(), entity.Source, at(by), limit); err != nil || got != want {
+		b.Errorf("backlog (limit %d) at %d: got %+v, %v, want %+v", limit, by, got, err, want)
 	}
 }
 
@@ -84,7 +83,7 @@ func (b suite) dueRetriesAndEffects() {
 	b.wantBacklog(b.store.RetryBacklog, 40, 10, store.Backlog{Count: 2, Oldest: at(30)})
 
 	b.write([]store.Result{store.Changed, store.Changed, store.Changed},
-		withOutbox(both, content(key("a"), 50, "x")), withOutbox(told, content(key("b"), 60, "y")), content(key("c"), 55, "z"))
+		withOutbox(both, content(key("a"), 50, "x")), withOutbox(published, content(key("b"), 60, "y")), content(key("c"), 55, "z"))
 	b.wantBacklog(b.store.OutboxBacklog, 55, 10, store.Backlog{Count: 1, Oldest: at(50)})
 	b.wantBacklog(b.store.OutboxBacklog, 70, 10, store.Backlog{Count: 2, Oldest: at(50)})
 	b.wantBacklog(b.store.OutboxBacklog, 70, 1, store.Backlog{Count: 1, Oldest: at(50)})

@@ -11,17 +11,17 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// claim claims with decide, most of them, for a lease of 60 s.
-func (b suite) claim(now int64, most int, decide func(store.Candidate) store.Decision) store.Claim {
+// claim claims at most limit entities with decide, for a lease of 60 s.
+func (b suite) claim(now int64, limit int, decide func(store.Candidate) store.Decision) store.Claim {
 	b.Helper()
-	c, err := b.store.ClaimEntities(b.Context(), entity.Source, at(now), most, time.Minute, nil, decide)
+	c, err := b.store.ClaimEntities(b.Context(), entity.Source, at(now), limit, time.Minute, nil, decide)
 	if err != nil {
 		b.Fatal(err)
 	}
 	return c
 }
 
-// dueLater asks for whatever is due, and puts it far off.
+// dueLater enqueues every candidate and sets a distant due time.
 func dueLater(c store.Candidate) store.Decision {
 	return store.Decision{Due: at(1_000_000), Tier: c.Tier, History: c.History, Enqueue: true}
 }
@@ -30,22 +30,22 @@ func requestOf(r store.RegisteredEntity, version int64) store.ClaimedRequest {
 	return store.ClaimedRequest{Entity: r.Entity, Params: r.Params, Version: version}
 }
 
-// wantClaim claims, and fails the test unless these were due, in their order.
-func (b suite) wantClaim(now int64, most int, want ...store.RegisteredEntity) {
+// wantClaim claims, and fails the test unless these entities were due, in this order.
+func (b suite) wantClaim(now int64, limit int, want ...store.RegisteredEntity) {
 	b.Helper()
-	var asks []store.ClaimedRequest
+	var requests []store.ClaimedRequest
 	for _, r := range want {
-		asks = append(asks, requestOf(r, 0))
+		requests = append(requests, requestOf(r, 0))
 	}
-	if c := b.claim(now, most, dueLater); !reflect.DeepEqual(c.Requests, asks) || (c.ID == "") != (len(want) == 0) {
-		b.Fatalf("claimed\n%+v, want\n%+v", c, asks)
+	if c := b.claim(now, limit, dueLater); !reflect.DeepEqual(c.Requests, requests) || (c.ID == "") != (len(want) == 0) {
+		b.Fatalf("claim: got\n%+v, want\n%+v", c, requests)
 	}
 }
 
 func (b suite) wantNextEntityTime(want time.Time) {
 	b.Helper()
 	if got, err := b.store.NextEntityTime(b.Context(), entity.Source); err != nil || !got.Equal(want) {
-		b.Fatalf("the next is due at %v, %v; want %v", got, err, want)
+		b.Fatalf("NextEntityTime: got %v, %v, want %v", got, err, want)
 	}
 }
 
@@ -65,21 +65,21 @@ func testClaim(b suite) {
 	b.wantClaim(999_999, 10)
 }
 
-// testDecide shows what the one who decides is told, and that what it says is kept.
+// testDecide checks what decide receives, and that its decisions are stored.
 func testDecide(b suite) {
 	x, y, z := registered(key("x"), 10), registered(key("y"), 20), registered(key("z"), 30)
 	b.register(3, x, y, z)
 	b.write([]store.Result{store.Changed, store.AbsenceStored}, content(x.Entity, 5, "x"), absence(z.Entity, 6))
 	failed := failing(x.Entity, 9)
 	b.fail(failed, failing(schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "y"}, 9))
-	var told []store.Candidate
+	var seen []store.Candidate
 	moved := map[schemas.Entity]store.Decision{
 		x.Entity: {Due: at(200), Tier: store.Hot, Enqueue: true, History: store.History{ClaimedAt: at(10), UpdatedAt: at(5), Changes: 0.1, Watched: time.Second, Reads: 1e-9, ReadAt: at(99)}},
 		y.Entity: {Due: at(300), Tier: store.Cold},
 		z.Entity: {Due: at(100), Tier: store.Warm, History: z.History, Enqueue: true},
 	}
 	c := b.claim(50, 10, func(c store.Candidate) store.Decision {
-		told = append(told, c)
+		seen = append(seen, c)
 		return moved[c.Entity]
 	})
 	states, err := b.store.States(b.Context(), []schemas.Entity{x.Entity, y.Entity, z.Entity})
@@ -91,11 +91,11 @@ func testDecide(b suite) {
 		{RegisteredEntity: y, State: store.State{Entity: y.Entity}, Status: store.Status{Entity: y.Entity}},
 		{RegisteredEntity: z, State: states[2], Status: store.Status{Entity: z.Entity}},
 	}
-	if !reflect.DeepEqual(told, want) {
-		b.Fatalf("told\n%+v, want\n%+v", told, want)
+	if !reflect.DeepEqual(seen, want) {
+		b.Fatalf("candidates: got\n%+v, want\n%+v", seen, want)
 	}
-	if asks := []store.ClaimedRequest{requestOf(x, 5), requestOf(z, 6)}; c.ID == "" || c.Source != entity.Source || !c.At.Equal(at(50)) || !reflect.DeepEqual(c.Requests, asks) {
-		b.Fatalf("%+v, want %+v", c, asks)
+	if requests := []store.ClaimedRequest{requestOf(x, 5), requestOf(z, 6)}; c.ID == "" || c.Source != entity.Source || !c.At.Equal(at(50)) || !reflect.DeepEqual(c.Requests, requests) {
+		b.Fatalf("%+v, want %+v", c, requests)
 	}
 	for _, r := range []*store.RegisteredEntity{&x, &y, &z} {
 		m := moved[r.Entity]
@@ -105,20 +105,19 @@ func testDecide(b suite) {
 	b.wantNextEntityTime(at(100))
 }
 
-// testClaimWithoutRequests: where nothing is asked for there is no claim, and the due times have
-// moved.
+// testClaimWithoutRequests: without requests no claim is stored, but due times are.
 func testClaimWithoutRequests(b suite) {
 	b.register(1, registered(entity, 10))
 	if c := b.claim(50, 10, func(store.Candidate) store.Decision { return store.Decision{Due: at(60)} }); c.ID != "" || len(c.Requests) != 0 {
-		b.Errorf("%+v", c)
+		b.Errorf("claim: got %+v", c)
 	}
 	if _, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
-		b.Error(found, err)
+		b.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 	b.wantNextEntityTime(at(60))
 }
 
-// testClaimRolledBack: a claimant that dies before it has committed has claimed nothing.
+// testClaimRolledBack: a claimant that crashes before the commit has claimed nothing.
 func testClaimRolledBack(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	b.register(2, x, y)
@@ -139,7 +138,7 @@ func testClaimRolledBack(b suite) {
 	}()
 	b.wantEntities(store.EntityFilter{}, x, y)
 	if _, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(1_000_000), time.Hour); found || err != nil {
-		b.Error(found, err)
+		b.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 	b.wantClaim(50, 10, x, y)
 }
@@ -147,7 +146,7 @@ func testClaimRolledBack(b suite) {
 func testTakeOverClaim(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	b.register(2, x, y)
-	abandoned := func(now int64) (store.Claim, bool) {
+	takeOver := func(now int64) (store.Claim, bool) {
 		b.Helper()
 		c, found, err := b.store.TakeOverClaim(b.Context(), entity.Source, at(now), 100*time.Second)
 		if err != nil {
@@ -165,43 +164,43 @@ func testTakeOverClaim(b suite) {
 	}
 	first := b.claim(10, 1, dueLater)  // until 70
 	second := b.claim(20, 1, dueLater) // until 80
-	if _, found := abandoned(69); found {
+	if _, found := takeOver(69); found {
 		b.Fatal("a claim that is held was taken over")
 	}
 	if !renewed(first.ID, 200) {
 		b.Fatal("a claim that is held could not be renewed")
 	}
-	taken, found := abandoned(90) // until 190
+	taken, found := takeOver(90) // until 190
 	if !found || taken.ID == second.ID || !taken.At.Equal(at(20)) || taken.Source != entity.Source || !reflect.DeepEqual(taken.Requests, second.Requests) {
-		b.Fatalf("took over %+v, want %+v", taken, second)
+		b.Fatalf("TakeOverClaim: got %+v, want %+v", taken, second)
 	}
-	if _, found := abandoned(91); found || renewed(second.ID, 500) {
+	if _, found := takeOver(91); found || renewed(second.ID, 500) {
 		b.Fatal("a claim has two holders")
 	}
-	if err := b.store.FinishClaim(b.Context(), second.ID); err != nil { // by the one who held it before
+	if err := b.store.FinishClaim(b.Context(), second.ID); err != nil { // by the former holder
 		b.Fatal(err)
 	}
-	again, found := abandoned(190)
+	again, found := takeOver(190)
 	if !found || !reflect.DeepEqual(again.Requests, second.Requests) || !renewed(again.ID, 300) {
-		b.Fatalf("%+v", again)
+		b.Fatalf("second takeover: got %+v", again)
 	}
 	for range 2 {
 		if err := b.store.FinishClaim(b.Context(), again.ID); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if c, found := abandoned(250); !found || !reflect.DeepEqual(c.Requests, first.Requests) {
-		b.Fatalf("%+v", c)
+	if c, found := takeOver(250); !found || !reflect.DeepEqual(c.Requests, first.Requests) {
+		b.Fatalf("claim: got %+v", c)
 	}
-	if _, found := abandoned(251); found || renewed(again.ID, 300) {
-		b.Error("a finished claim is there")
+	if _, found := takeOver(251); found || renewed(again.ID, 300) {
+		b.Error("TakeOverClaim returned a finished claim")
 	}
 	if _, found, err := b.store.TakeOverClaim(b.Context(), "nexo", at(1000), time.Hour); found || err != nil {
-		b.Error(found, err)
+		b.Errorf("TakeOverClaim: got %v, %v", found, err)
 	}
 }
 
-// testTakeOverRace has many take over what has been abandoned: each claim goes to one.
+// testTakeOverRace takes expired claims over concurrently: each claim goes to one caller.
 func testTakeOverRace(b suite) {
 	const claims = 12
 	for n := range int64(claims) {
@@ -230,19 +229,19 @@ func testTakeOverRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for take() { // passed over while another was at it
+	for take() { // rows that were locked by another call
 	}
 	for e, n := range taken {
 		if n != 1 {
-			b.Errorf("%s was taken over %d times", e, n)
+			b.Errorf("%s: taken over %d times, want once", e, n)
 		}
 	}
 	if len(taken) != claims {
-		b.Errorf("%d of %d were taken over", len(taken), claims)
+		b.Errorf("claims taken over: got %d, want %d", len(taken), claims)
 	}
 }
 
-// testClaimRace has schedulers claim at once: each due time goes to one of them.
+// testClaimRace claims concurrently: each due time goes to one scheduler.
 func testClaimRace(b suite) {
 	const schedulers, entities = 8, 400
 	all := make([]store.RegisteredEntity, entities)
@@ -269,15 +268,15 @@ func testClaimRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for claim() { // passed over while another was at it
+	for claim() { // rows that were locked by another call
 	}
 	for e, n := range claims {
 		if n != 1 {
-			b.Errorf("%s was claimed %d times", e, n)
+			b.Errorf("%s: claimed %d times, want once", e, n)
 		}
 	}
 	if len(claims) != entities {
-		b.Errorf("%d of %d were claimed", len(claims), entities)
+		b.Errorf("entities claimed: got %d, want %d", len(claims), entities)
 	}
 	b.wantNextEntityTime(at(1_000_000))
 }
@@ -289,9 +288,9 @@ func testBringForward(b suite) {
 	b.register(5, z, off, x, y, registered(schemas.Entity{Source: "nexo", Facet: "f", Key: "a"}, 25))
 	b.write([]store.Result{store.Changed}, content(z.Entity, 5, "z"))
 	b.fail(failing(y.Entity, 9))
-	after := func(us int64, most int, want ...store.RegisteredEntity) []store.Candidate {
+	after := func(us int64, limit int, want ...store.RegisteredEntity) []store.Candidate {
 		b.Helper()
-		all, err := b.store.EntitiesDueAfter(b.Context(), entity.Source, at(us), most, func(string) bool { return true })
+		all, err := b.store.EntitiesDueAfter(b.Context(), entity.Source, at(us), limit, func(string) bool { return true })
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -306,7 +305,7 @@ func testBringForward(b suite) {
 	}
 	all := after(10, 10, y, z)
 	if all[0].Status.State != store.Retrying || all[1].State.Version != 5 || len(all[1].Payload) == 0 {
-		b.Errorf("what is stored of them: got %+v", all)
+		b.Errorf("candidates: got %+v", all)
 	}
 	after(9, 2, x, y)
 	after(30, 10)
@@ -319,7 +318,7 @@ func testBringForward(b suite) {
 	after(0, 10, z, x, y)
 	b.wantEntities(store.EntityFilter{Source: unknown.Source, Facet: "f", KeyPrefix: "unknown"})
 	if err := b.store.BringForward(b.Context(), nil); err != nil {
-		b.Errorf("nothing to bring forward: got %v, want no error", err)
+		b.Errorf("BringForward of nothing: got %v, want no error", err)
 	}
 }
 
@@ -327,7 +326,7 @@ func testPrice(b suite) {
 	is := func(source string, want float64, when time.Time) {
 		b.Helper()
 		if p, t, err := b.store.Price(b.Context(), source); p != want || !t.Equal(when) || err != nil {
-			b.Fatalf("the price is %v at %v, %v; want %v at %v", p, t, err, want, when)
+			b.Fatalf("price: got %v at %v, %v, want %v at %v", p, t, err, want, when)
 		}
 	}
 	set := func(want bool, price float64, when int64) {
@@ -362,7 +361,7 @@ func testPrice(b suite) {
 	}
 	wg.Wait()
 	if writers != 1 {
-		b.Errorf("%d wrote the price of one interval", writers)
+		b.Errorf("writers of one interval's price: got %d, want 1", writers)
 	}
 }
 
@@ -389,7 +388,7 @@ func testClaimedContent(b suite) {
 			want["x"] = `{"doc":"<x>"}`
 		}
 		if err != nil || !reflect.DeepEqual(seen, want) {
-			b.Errorf("wanted: %v: %v, %v; want %v", wanted, seen, err, want)
+			b.Errorf("payloads of %v: got %v, %v, want %v", wanted, seen, err, want)
 		}
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// DeadLetters is what is asked of a store about dead letters.
+// DeadLetters is the index of dead letters, and the jobs.
 type DeadLetters interface {
-	// DeadLetters returns the chosen ones, the newest first, behind one of them unless its time
-	// is zero; DeadLettersByOffset in the order in which they lie on their topic.
+	// DeadLetters returns matching dead letters newest first, DeadLettersByOffset by partition and
+	// offset. Both start behind the given one.
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error)
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
@@ -31,7 +31,7 @@ type DeadLetters interface {
 
 var letterTopic = schemas.DeadLetterTopic("nexon")
 
-// newDeadLetter is that of the record at an offset, written at that time.
+// newDeadLetter is an entry with the given offset and time.
 func newDeadLetter(e schemas.Entity, offset int64) store.DeadLetter {
 	return store.DeadLetter{
 		DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(e.Source), Partition: 3, Offset: offset}, Entity: e,
@@ -40,9 +40,9 @@ func newDeadLetter(e schemas.Entity, offset int64) store.DeadLetter {
 	}
 }
 
-func (b suite) deadLetter(letters ...store.DeadLetter) {
+func (b suite) deadLetter(all ...store.DeadLetter) {
 	b.Helper()
-	for _, l := range letters {
+	for _, l := range all {
 		if err := b.store.WriteFailure(b.Context(), store.Status{}, &l); err != nil {
 			b.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func auditEntry(action string) store.AuditEntry {
 	return store.AuditEntry{At: at(7), Actor: "me", Action: action, Source: "nexon", Before: []byte("null"), After: []byte("{}")}
 }
 
-// handle marks letters by a job made for that.
+// handle marks dead letters by a job that it creates.
 func (b suite) handle(h store.Disposition, ids ...store.DeadLetterID) {
 	b.Helper()
 	j := job(time.Now().UnixNano())
@@ -97,7 +97,7 @@ func testDeadLetterVisibility(b suite) {
 		filter := store.DeadLetterFilter{Source: entity.Source, Visibilities: c.visibilities}
 		got, err := b.store.DeadLetters(b.Context(), filter, store.DeadLetter{}, 9)
 		if err != nil || !reflect.DeepEqual(got, c.want) {
-			b.Errorf("letters within %q: got %+v, %v, want %+v", c.visibilities, got, err, c.want)
+			b.Errorf("dead letters within %q: got %+v, %v, want %+v", c.visibilities, got, err, c.want)
 		}
 		groups, err := b.store.DeadLetterGroups(b.Context(), filter, 9)
 		if err != nil || len(groups) != 1 || groups[0].Count != int64(len(c.want)) || groups[0].Totals.All != int64(len(c.want)) {
@@ -110,7 +110,7 @@ func testDeadLetters(b suite) {
 	is := func(open bool, limit int, want ...store.DeadLetter) {
 		b.Helper()
 		if got := b.deadLetters("nexon", open, limit); len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
-			b.Fatalf("letters\n%+v, want\n%+v", got, want)
+			b.Fatalf("dead letters: got\n%+v, want\n%+v", got, want)
 		}
 	}
 	is(true, 9)
@@ -141,14 +141,14 @@ func testDeadLetters(b suite) {
 	undecoded.Handled, undecoded.HandledAt, undecoded.HandledBy = store.Purged, at(51), "you"
 	is(true, 9)
 	is(false, 9, three, undecoded, one)
-	anew := newDeadLetter(key("other"), 3) // the topic was made anew
+	anew := newDeadLetter(key("other"), 3) // the topic was recreated
 	anew.At = at(60)
 	b.deadLetter(anew)
 	is(true, 9, anew)
 	is(false, 9, anew, undecoded, one)
 }
 
-// selectedOffsets returns the offsets of the chosen letters, by both ways of listing them.
+// selectedOffsets returns the offsets of matching dead letters, and checks that both lists agree.
 func (b suite) selectedOffsets(f store.DeadLetterFilter) []int64 {
 	b.Helper()
 	f.Source = "nexon"
@@ -178,7 +178,7 @@ func (b suite) selectedOffsets(f store.DeadLetterFilter) []int64 {
 		}
 		for _, l := range page {
 			if !found[l.Offset] || l.Partition < last.Partition || l.Partition == last.Partition && l.Offset <= last.Offset {
-				b.Errorf("%+v is walked past behind %+v", l.DeadLetterID, last)
+				b.Errorf("%+v is listed after %+v", l.DeadLetterID, last)
 			}
 			last = l.DeadLetterID
 			walked++
@@ -188,7 +188,7 @@ func (b suite) selectedOffsets(f store.DeadLetterFilter) []int64 {
 		}
 	}
 	if walked != len(newest) {
-		b.Errorf("%d letters are walked along, %d listed", walked, len(newest))
+		b.Errorf("DeadLettersByOffset returned %d, DeadLetters %d", walked, len(newest))
 	}
 	return newest
 }
@@ -198,7 +198,7 @@ func testDeadLetterFilter(b suite) {
 		l := newDeadLetter(entity, n+1)
 		l.Partition = int32(n % 2)
 		if n == 4 {
-			l.At = at(4) // as the one before: the place tells them apart
+			l.At = at(4) // same time as the one before, so the position decides the order
 		}
 		if n == 5 {
 			l.Entity.Facet, l.Entity.Key, l.Reason, l.Fingerprint, l.Attempts = "guild", "x", schemas.ParseError, "f2", 5
@@ -255,10 +255,10 @@ func testDeadLetterGroups(b suite) {
 	}
 	f := store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}
 	if got, err := b.store.DeadLetterGroups(b.Context(), f, 9); err != nil || !reflect.DeepEqual(got, want) {
-		b.Errorf("%+v, %v", got, err)
+		b.Errorf("groups: got %+v, %v, want %+v", got, err, want)
 	}
 	if got, err := b.store.DeadLetterGroups(b.Context(), f, 1); err != nil || !reflect.DeepEqual(got, want[:1]) {
-		b.Errorf("%+v, %v", got, err)
+		b.Errorf("limited groups: got %+v, %v, want %+v", got, err, want[:1])
 	}
 }
 
@@ -268,7 +268,7 @@ func testHandledPrefixes(b suite) {
 		l := newDeadLetter(entity, n/2+1)
 		l.Partition = int32(n % 2)
 		ids = append(ids, l.DeadLetterID)
-		if n/2 != 4 || n%2 == 0 { // of partition 1, offset 5 is missing
+		if n/2 != 4 || n%2 == 0 { // offset 5 of partition 1 has no entry
 			b.deadLetter(l)
 		}
 	}
@@ -283,20 +283,20 @@ func testHandledPrefixes(b suite) {
 	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, ids[0], ids[2], ids[4], ids[1], ids[3], ids[5], ids[7], ids[11])
 	is(99, 99, 4, 7)
 	is(99, 7, 4, 7)
-	is(99, 6, 4, 5) // the entry of 5 may yet be written
+	is(99, 6, 4, 5) // the entry of 5 may still be written
 	is(99, 1, 4, 5)
-	is(3, 99, 3, 3) // what is young is not passed over
+	is(3, 99, 3, 3) // recent entries do not count as handled
 	is(6, 99, 4, 6)
 	forget := func(partition int32, before int64, limit, want int) {
 		b.Helper()
 		if n, err := b.store.DeleteDeadLettersBefore(b.Context(), store.DeadLetterID{Topic: letterTopic, Partition: partition, Offset: before}, limit); n != want || err != nil {
-			b.Errorf("%d were forgotten, %v; want %d", n, err, want)
+			b.Errorf("deleted entries: got %d, %v, want %d", n, err, want)
 		}
 	}
 	forget(1, 7, 3, 3)
 	forget(1, 7, 3, 2)
 	forget(0, 4, 9, 3)
 	if got := b.deadLetters("nexon", false, 9); len(got) != 3 || got[0].Offset != 6 || got[2].Offset != 4 {
-		b.Errorf("%+v", got)
+		b.Errorf("dead letters left: got %+v", got)
 	}
 }

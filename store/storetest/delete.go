@@ -22,7 +22,7 @@ func testDelete(b suite) {
 	b.wantSnapshot(entity, "x", 1, 1, 1, 1)
 }
 
-// deletion is what the audit says of a deletion.
+// deletion returns the audit entry of a deletion.
 func deletion(e schemas.Entity, n int64) store.AuditEntry {
 	return store.AuditEntry{
 		At: at(n), Actor: "somebody", Action: "delete", Source: e.Source,
@@ -33,11 +33,11 @@ func deletion(e schemas.Entity, n int64) store.AuditEntry {
 func (b suite) deleteAll(want bool, e schemas.Entity, n int64) {
 	b.Helper()
 	if was, err := b.store.DeleteSnapshot(b.Context(), e, deletion(e, n)); was != want || err != nil {
-		b.Fatalf("there was something of %s: %v, %v; want %v", e, was, err, want)
+		b.Fatalf("DeleteSnapshot of %s: got %v, %v, want %v", e, was, err, want)
 	}
 }
 
-// wantAudit fails the test unless these entries are the audit, the newest first.
+// wantAudit fails the test unless the audit log has these entries, newest first.
 func (b suite) wantAudit(want ...store.AuditEntry) {
 	b.Helper()
 	all := b.audit(100)
@@ -45,7 +45,7 @@ func (b suite) wantAudit(want ...store.AuditEntry) {
 		all[i].ID = 0
 	}
 	if len(all) != len(want) || (len(want) > 0 && !reflect.DeepEqual(all, want)) {
-		b.Fatalf("the audit is\n%+v, want\n%+v", all, want)
+		b.Fatalf("audit: got\n%+v, want\n%+v", all, want)
 	}
 }
 
@@ -53,7 +53,7 @@ func testDeleteSnapshot(b suite) {
 	b.deleteAll(false, entity, 1)
 	others := []schemas.Entity{key("b"), {Source: entity.Source, Facet: "other", Key: entity.Key}, {Source: "nexo", Facet: entity.Facet, Key: entity.Key}}
 	for _, e := range append(others, entity) {
-		b.write(one(store.Changed), withOutbox(told, content(e, 5, "x")))
+		b.write(one(store.Changed), withOutbox(published, content(e, 5, "x")))
 		b.fail(failing(e, 6))
 		b.register(1, registered(e, 7))
 	}
@@ -69,15 +69,15 @@ func testDeleteSnapshot(b suite) {
 		b.hasStatus(failing(e, 6))
 	}
 	if len(b.deadLetters(entity.Source, true, 9)) != 1 {
-		b.Error("the letter is gone")
+		b.Error("the dead letter was deleted")
 	}
 	b.wantAudit(deletion(entity, 10))
 	b.deleteAll(false, entity, 11)
 	b.wantAudit(deletion(entity, 10))
-	b.finish(outboxEvent(others[0], 5, "", "x", told), outboxEvent(others[1], 5, "", "x", told), outboxEvent(entity, 5, "", "x", told))
+	b.finish(outboxEvent(others[0], 5, "", "x", published), outboxEvent(others[1], 5, "", "x", published), outboxEvent(entity, 5, "", "x", published))
 
-	b.write(one(store.Changed), withOutbox(told, content(entity, 4, "x")))
-	b.finish(outboxEvent(entity, 4, "", "x", told)) // anew
+	b.write(one(store.Changed), withOutbox(published, content(entity, 4, "x")))
+	b.finish(outboxEvent(entity, 4, "", "x", published)) // written after the deletion
 	b.deleteAll(true, entity, 20)
 	b.write(one(store.AbsenceStored), absence(entity, 4))
 	b.deleteAll(true, entity, 21)
@@ -89,12 +89,12 @@ func testDeleteSnapshot(b suite) {
 	b.wantAudit(deletion(entity, 23), deletion(entity, 22), deletion(entity, 21), deletion(entity, 20), deletion(entity, 10))
 }
 
-// testDeleteRace has everybody work on one entity while others delete it. Nobody fails, and
-// what is there at any time is whole.
+// testDeleteRace runs every operation on one entity while others delete it. No call may fail, and
+// the stored state is always complete or absent.
 func testDeleteRace(b suite) {
 	const rounds = 25
 	var wg sync.WaitGroup
-	again := func(do func(n int64) error) {
+	repeat := func(do func(n int64) error) {
 		wg.Go(func() {
 			for n := range int64(rounds) {
 				if err := do(n + 1); err != nil {
@@ -105,39 +105,39 @@ func testDeleteRace(b suite) {
 	}
 	var deleted atomic.Int64
 	for range 2 {
-		again(func(n int64) error {
+		repeat(func(n int64) error {
 			was, err := b.store.DeleteSnapshot(b.Context(), entity, deletion(entity, n))
 			if was {
 				deleted.Add(1)
 			}
 			return err
 		})
-		again(func(n int64) error {
-			_, err := b.store.Write(b.Context(), []store.Write{withOutbox(told, content(entity, n, "x"))})
+		repeat(func(n int64) error {
+			_, err := b.store.Write(b.Context(), []store.Write{withOutbox(published, content(entity, n, "x"))})
 			return err
 		})
-		again(func(n int64) error {
+		repeat(func(n int64) error {
 			_, err := b.store.RegisterEntities(b.Context(), []store.RegisteredEntity{registered(entity, n)})
 			return err
 		})
 	}
-	again(func(n int64) error { return b.store.WriteFailure(b.Context(), failing(entity, n+1), nil) })
-	again(func(int64) error {
+	repeat(func(n int64) error { return b.store.WriteFailure(b.Context(), failing(entity, n+1), nil) })
+	repeat(func(int64) error {
 		_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), 9, time.Minute, nil, func(c store.Candidate) store.Decision {
 			return store.Decision{Due: c.Due, Enqueue: true}
 		})
 		return err
 	})
-	again(func(int64) error {
+	repeat(func(int64) error {
 		all, err := b.store.GetAll(b.Context(), []schemas.Entity{entity})
 		if err == nil && all[0].HasContent() != (len(all[0].Payload) > 0) {
-			b.Errorf("%+v has %d bytes of payload", all[0].State, len(all[0].Payload))
+			b.Errorf("state %+v has %d bytes of payload", all[0].State, len(all[0].Payload))
 		}
 		return err
 	})
 	wg.Wait()
 	if entries := b.audit(10 * rounds); int64(len(entries)) != deleted.Load() {
-		b.Errorf("%d deletions and %d entries in the audit", deleted.Load(), len(entries))
+		b.Errorf("%d deletions, but %d audit entries", deleted.Load(), len(entries))
 	}
 }
 

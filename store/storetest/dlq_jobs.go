@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// job is a running replay of that number; the first is of nexon, the others of sources of
-// their own.
+// job returns running replay n. Job 1 belongs to the source nexon, each other job to a source of
+// its own.
 func job(n int64) store.DLQJob {
 	attempts, partition, offset := 2, int32(3), int64(9)
 	source := "nexon"
@@ -31,14 +31,14 @@ func job(n int64) store.DLQJob {
 	}
 }
 
-// jobSources are those of the first eight jobs.
+// jobSources are the sources of the first eight jobs.
 var jobSources = []string{"nexon", "source-2", "source-3", "source-4", "source-5", "source-6", "source-7", "source-8"}
 
 func testJobs(b suite) {
 	next := func(want time.Time) {
 		b.Helper()
 		if got, err := b.store.NextLeaseEnd(b.Context(), jobSources); err != nil || !got.Equal(want) {
-			b.Errorf("the next job is due at %v, %v; want %v", got, err, want)
+			b.Errorf("NextLeaseEnd: got %v, %v, want %v", got, err, want)
 		}
 	}
 	if _, err := b.store.Job(b.Context(), "job-1"); !errors.Is(err, store.ErrJobNotFound) {
@@ -51,18 +51,18 @@ func testJobs(b suite) {
 			b.Fatal(err)
 		}
 	}
-	for _, sources := range [][]string{nil, {"source-9", "nexo"}} { // it is for who knows its source
+	for _, sources := range [][]string{nil, {"source-9", "nexo"}} { // jobs of other sources are not leased
 		_, ok, err := b.store.LeaseJob(b.Context(), "a", sources, at(10), at(20))
 		next, none := b.store.NextLeaseEnd(b.Context(), sources)
 		if ok || err != nil || none != nil || !next.IsZero() {
-			b.Errorf("who knows of %v holds a job: %v, %v; the next at %v, %v", sources, ok, err, next, none)
+			b.Errorf("sources %v: leased %v, %v; next lease end %v, %v", sources, ok, err, next, none)
 		}
 	}
 	if got, err := b.store.Job(b.Context(), "job-1"); err != nil || !reflect.DeepEqual(got, job(1)) {
 		b.Errorf("%+v, %v; want %+v", got, err, job(1))
 	}
 	if all, err := b.store.Jobs(b.Context(), 9); err != nil || len(all) != 2 || all[0].ID != "job-2" {
-		b.Errorf("%+v, %v", all, err)
+		b.Errorf("jobs: got %+v, %v", all, err)
 	}
 	hold := func(holder string, now, until int64) (store.DLQJob, bool) {
 		b.Helper()
@@ -74,10 +74,10 @@ func testJobs(b suite) {
 	}
 	first, ok := hold("a", 10, 20)
 	if second, also := hold("b", 10, 30); !ok || !also || first.ID != "job-1" || second.ID != "job-2" || second.Holder != "b" {
-		b.Errorf("%+v and %+v are held", first, second)
+		b.Errorf("leased %+v and %+v", first, second)
 	}
 	if _, ok := hold("c", 19, 40); ok {
-		b.Error("a job that is held was taken on")
+		b.Error("a leased job was leased again")
 	}
 	next(at(20))
 
@@ -95,16 +95,16 @@ func testJobs(b suite) {
 		b.Errorf("%+v, %v; want %+v", got, err, first)
 	}
 	if open := b.deadLetters("nexon", true, 9); len(open) != 1 || open[0].Offset != 2 {
-		b.Errorf("%+v", open)
+		b.Errorf("open dead letters: got %+v", open)
 	}
 
 	taken, ok := hold("c", 25, 50)
 	if taken.LeaseUntil, taken.Holder = at(25), "a"; !ok || !reflect.DeepEqual(taken, first) {
 		b.Errorf("%v %+v; want %+v", ok, taken, first)
 	}
-	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // its lease is over
+	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // its lease has expired
 	if open := b.deadLetters("nexon", true, 9); len(open) != 1 {
-		b.Error("who has lost a job marked a letter")
+		b.Error("a former lease holder marked a dead letter")
 	}
 
 	stop := func(from, to store.JobState, want error) {
@@ -117,9 +117,9 @@ func testJobs(b suite) {
 	stop(store.JobRunning, store.JobStopped, nil)
 	taken.Holder, taken.LeaseUntil, taken.Done = "c", at(50), 2
 	taken.ChunkStartedAt = time.Time{}
-	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // what was done is done
+	advance(taken, store.JobStopped, newDeadLetter(entity, 2).DeadLetterID) // results of a stopped job are saved
 	if open := b.deadLetters("nexon", true, 9); len(open) != 0 {
-		b.Error("what was done of a job that was stopped is not marked")
+		b.Error("the outcome of a stopped job was not saved")
 	}
 	next(at(30))
 	rival := job(1)
@@ -131,36 +131,36 @@ func testJobs(b suite) {
 		}
 	}
 	create(nil)
-	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // one of a source at a time
+	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // one active replay per source
 	rival.Holder, rival.State = "r", store.JobDone
 	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
-		b.Errorf("%+v", held)
+		b.Errorf("LeaseJob: got %+v", held)
 	}
 	advance(rival, store.JobDone)
 	stop(store.JobStopped, store.JobRunning, nil)
 	rival.ID, rival.State = "another", store.JobRunning
 	create(store.ErrReplayRunning)
-	rival.Kind, rival.LeaseUntil = store.PurgeJob, at(9999) // beside a replay
+	rival.Kind, rival.LeaseUntil = store.PurgeJob, at(9999) // a purge may run beside a replay
 	create(nil)
 	taken.State, taken.EndedAt = store.JobDone, at(14)
 	entry := auditEntry("ended")
 	stop(store.JobRunning, store.JobStopped, nil)
 	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobStopped || err != nil {
-		b.Error(state, err) // it has not ended, and nobody says so
+		b.Errorf("SaveJobProgress: got %v, %v", state, err) // not done, so without an audit entry
 	}
 	stop(store.JobStopped, store.JobRunning, nil)
 	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobDone || err != nil {
-		b.Error(state, err)
+		b.Errorf("SaveJobProgress: got %v, %v", state, err)
 	}
 	advance(taken, "")
 	stop(store.JobRunning, store.JobStopped, store.ErrJobNotFound)
 	all, err := b.store.Audit(b.Context(), 20)
 	if err != nil || len(all) != 9 || all[0].Action != "ended" || all[1].Action == "ended" || all[8].Action != "order 1" {
-		b.Errorf("%+v, %v", all, err)
+		b.Errorf("audit: got %+v, %v", all, err)
 	}
 }
 
-// testReplayStoppedInChunk stops a replay of which nobody knows yet what it asked for.
+// testReplayStoppedInChunk stops a replay with a chunk in flight.
 func testReplayStoppedInChunk(b suite) {
 	create := func(id string, want error) {
 		b.Helper()
@@ -174,7 +174,7 @@ func testReplayStoppedInChunk(b suite) {
 		b.Helper()
 		j, ok, err := b.store.LeaseJob(b.Context(), "a", jobSources, at(now), at(now+10))
 		if err != nil || ok != want {
-			b.Errorf("at %d one is held: %v, %v", now, ok, err)
+			b.Errorf("leased at %d: %v, %v", now, ok, err)
 		}
 		return j
 	}
@@ -200,27 +200,27 @@ func testReplayStoppedInChunk(b suite) {
 	create("job-2", store.ErrReplayRunning)
 	turn("job-0", store.JobStopped, store.JobRunning, store.ErrJobNotFound)
 	if next, err := b.store.NextLeaseEnd(b.Context(), jobSources); err != nil || !next.Equal(at(20)) {
-		b.Errorf("%v, %v", next, err)
+		b.Errorf("next lease end: got %v, %v", next, err)
 	}
 	hold(19, false)
 	if j = hold(20, true); j.ID != "job-1" || j.State != store.JobStopped || !j.ChunkStartedAt.Equal(at(11)) {
-		b.Errorf("%+v", j)
+		b.Errorf("leased job: got %+v", j)
 	}
-	j.ChunkStartedAt = time.Time{} // it is known now
+	j.ChunkStartedAt = time.Time{} // reconciled
 	advance(j, store.JobStopped)
-	turn("job-1", store.JobStopped, store.JobRunning, nil) // its holder does not know
+	turn("job-1", store.JobStopped, store.JobRunning, nil) // unknown to its holder
 	advance(j, store.JobRunning)
 	turn("job-1", store.JobRunning, store.JobStopped, nil)
 	hold(90, false)
 	create("job-2", nil)
-	j.ChunkStartedAt = at(12) // who has not seen that it was stopped begins nothing
+	j.ChunkStartedAt = at(12) // a holder that has not seen the stop starts no chunk
 	advance(j, store.JobStopped)
 	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkStartedAt.IsZero() {
-		b.Errorf("%+v, %v", is, err)
+		b.Errorf("job: got %+v, %v", is, err)
 	}
 }
 
-// testResumeRace resumes several replays of one source at once.
+// testResumeRace resumes several replays of one source concurrently.
 func testResumeRace(b suite) {
 	const n = 6
 	for i := range n {
@@ -252,7 +252,7 @@ func testResumeRace(b suite) {
 			}
 		}
 		if running != 1 {
-			b.Errorf("%d of them run", running)
+			b.Errorf("running replays: got %d, want 1", running)
 		}
 	}
 }
@@ -279,6 +279,6 @@ func testJobRace(b suite) {
 		})
 	}
 	if wg.Wait(); held.Load() != 8 {
-		b.Errorf("8 jobs were held %d times", held.Load())
+		b.Errorf("leases of 8 jobs: got %d, want 8", held.Load())
 	}
 }

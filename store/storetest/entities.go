@@ -12,53 +12,53 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Entities is what a store must be able to do with entities that are prefetched.
+// Entities is the registry of prefetched entities, and the claims.
 type Entities interface {
-	// RegisterEntities returns how many were unknown. Of known entities params, pinned and
-	// enabled are replaced, and the tier if it is pinned.
+	// RegisterEntities returns how many were new. For registered entities params, pinned and
+	// enabled are replaced, and the tier if the new row is pinned.
 	RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error)
-	// ObserveReads adds reads to what is known, and registers what is not.
+	// ObserveReads adds reads, and registers unknown entities.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
-	// EnableEntities returns how many it switched, of the filter's choice or, if keys is
-	// not nil, of those of its source and facet.
+	// EnableEntities returns how many entities it changed: all that match or, if keys is not nil,
+	// these keys of the filter's source and facet.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
-	// PinEntities and UnpinEntities return how many they changed.
+	// PinEntities and UnpinEntities return how many entities they changed.
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
-	// Entities returns those behind an entity, in their order, limit of them at most.
+	// Entities returns at most limit entities behind the given one, in their order.
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
-	// CountEntities may estimate, and then says so.
+	// CountEntities may return an estimate; exact is then false.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
-	// DeleteEntity reports whether there was one; what is stored of it remains.
-	DeleteEntity(ctx context.Context, e schemas.Entity) (was bool, err error)
-	// ClaimEntities moves what is due and keeps what is asked for as a claim, all
-	// together or, with an error, nothing.
-	ClaimEntities(ctx context.Context, source string, now time.Time, most int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
-	// FinishClaim ends a claim, if there is one of that id.
+	// DeleteEntity reports whether the entity was registered. Its snapshot is kept.
+	DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error)
+	// ClaimEntities stores due times and the claim in one transaction.
+	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
+	// FinishClaim deletes the claim, if it exists.
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim reports whether the claim is still held.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
-	// TakeOverClaim takes over a claim whose time is up; one caller gets it.
+	// TakeOverClaim takes over an expired claim; of concurrent calls one gets it.
 	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
-	// NextEntityTime returns when the next one is due; zero if there is none.
+	// NextEntityTime returns the next due time; zero if there is none.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
-	// EntitiesDueAfter returns entities that are due later than a time, the earliest first.
-	EntitiesDueAfter(ctx context.Context, source string, after time.Time, most int, content func(facet string) bool) ([]store.Candidate, error)
-	// BringForward makes entities due earlier, and none later.
+	// EntitiesDueAfter returns entities that are due after a time, earliest first.
+	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
+	// BringForward makes entities due earlier, never later.
 	BringForward(ctx context.Context, all []store.DueTime) error
-	// EntityParams returns the params of entities in their order.
+	// EntityParams returns the params of entities in the given order.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
-	// Price returns the price set last; zero if there is none.
+	// Price returns the last price; zero without one.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
-	// SetPrice writes it unless one was set less than every before.
+	// SetPrice writes the price unless one was set less than minInterval before.
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
-	// DeleteExpired looks at the next most snapshots, and deletes content fetched and absences
-	// checked before. DeleteOldStatuses does so with statuses of entities without a snapshot.
-	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, most int) (deleted int, done bool, err error)
-	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, most int) (deleted int, done bool, err error)
+	// DeleteExpired examines the next limit snapshots, and deletes content and absences that are
+	// older than their times. DeleteOldStatuses does so for statuses of entities without a
+	// snapshot.
+	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
+	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 
-// registered is an entity with something in every field, due at that time.
+// registered returns an entity with a value in every field and the given due time.
 func registered(e schemas.Entity, due int64) store.RegisteredEntity {
 	return store.RegisteredEntity{
 		Entity: e, Params: map[string]string{"due": fmt.Sprint(due), "<가>": "\u2028'\"&"}, Tier: store.Warm,
@@ -73,7 +73,7 @@ func registered(e schemas.Entity, due int64) store.RegisteredEntity {
 func (b suite) register(want int, all ...store.RegisteredEntity) {
 	b.Helper()
 	if added, err := b.store.RegisterEntities(b.Context(), all); added != want || err != nil {
-		b.Fatalf("%d were added, %v; want %d", added, err, want)
+		b.Fatalf("RegisterEntities: got %d, %v, want %d", added, err, want)
 	}
 }
 
@@ -84,7 +84,8 @@ func (b suite) observe(reads ...store.EntityReads) {
 	}
 }
 
-// wantEntities fails the test unless the filter chooses these, in their order and page by page.
+// wantEntities fails the test unless the filter matches these entities, in order, for several page
+// sizes.
 func (b suite) wantEntities(f store.EntityFilter, want ...store.RegisteredEntity) {
 	b.Helper()
 	for _, limit := range []int{1, 2, 100} {
@@ -99,11 +100,11 @@ func (b suite) wantEntities(f store.EntityFilter, want ...store.RegisteredEntity
 			}
 		}
 		if len(all) != len(want) || (len(want) > 0 && !reflect.DeepEqual(all, want)) {
-			b.Fatalf("%+v chooses, by %d,\n%+v, want\n%+v", f, limit, all, want)
+			b.Fatalf("Entities(%+v) with limit %d: got\n%+v, want\n%+v", f, limit, all, want)
 		}
 	}
 	if n, exact, err := b.store.CountEntities(b.Context(), f); int(n) != len(want) || !exact || err != nil {
-		b.Errorf("%+v counts %d (exact: %v), %v; want %d", f, n, exact, err, len(want))
+		b.Errorf("CountEntities(%+v): got %d (exact: %v), %v, want %d", f, n, exact, err, len(want))
 	}
 }
 
@@ -122,11 +123,11 @@ func testRegister(b suite) {
 	w := registered(key("w"), 40)
 	first := w
 	first.Tier = store.Cold
-	b.register(1, again, first, yy, w) // of two for one the last
+	b.register(1, again, first, yy, w) // of two rows for one entity the last counts
 	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, store.Hot, true
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
 
-	yy.Tier = store.Warm // pinned to another tier, and nothing else is new
+	yy.Tier = store.Warm // only the pinned tier differs
 	b.register(0, yy)
 	y.Tier = store.Warm
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
@@ -137,7 +138,7 @@ func testRegister(b suite) {
 
 	for _, want := range []bool{true, false} {
 		if was, err := b.store.DeleteEntity(b.Context(), x.Entity); was != want || err != nil {
-			b.Error(was, err)
+			b.Errorf("DeleteEntity: got %v, %v", was, err)
 		}
 	}
 	b.wantEntities(store.EntityFilter{}, w, y, z)
@@ -168,7 +169,7 @@ func testPin(b suite) {
 	b.wantEntities(store.EntityFilter{}, other, x, y)
 }
 
-// testRegisterMany registers more than one transaction takes.
+// testRegisterMany registers more entities than one transaction takes.
 func testRegisterMany(b suite) {
 	const n = 12_000
 	all := make([]store.RegisteredEntity, n)
@@ -178,7 +179,7 @@ func testRegisterMany(b suite) {
 	b.register(n, all...)
 	b.register(1, append(all, registered(key("new"), 1))...)
 	if n, _, err := b.store.CountEntities(b.Context(), store.EntityFilter{Source: entity.Source}); n != 12_001 || err != nil {
-		b.Error(n, err)
+		b.Errorf("EnableEntities: got %v, %v", n, err)
 	}
 	b.switched(12_001, store.EntityFilter{Source: entity.Source}, nil, false)
 	b.wantEntities(store.EntityFilter{Enabled: new(true)})
@@ -187,7 +188,7 @@ func testRegisterMany(b suite) {
 func (b suite) switched(want int, f store.EntityFilter, keys []string, enabled bool) {
 	b.Helper()
 	if n, err := b.store.EnableEntities(b.Context(), f, keys, enabled); n != want || err != nil {
-		b.Fatalf("%d were switched, %v; want %d", n, err, want)
+		b.Fatalf("EnableEntities: got %d, %v, want %d", n, err, want)
 	}
 }
 
@@ -242,7 +243,7 @@ func testEnable(b suite) {
 	x.Enabled = true
 	b.wantEntities(store.EntityFilter{}, other, x, y, z)
 	if _, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source}, []string{"x"}, true); err == nil {
-		b.Error("keys of no facet were switched")
+		b.Error("EnableEntities accepted keys without a facet")
 	}
 }
 
@@ -267,8 +268,8 @@ func testReads(b suite) {
 	b.wantEntities(store.EntityFilter{KeyPrefix: "x"}, x)
 }
 
-// testEntityWritesNoDeadlock has everybody write the same entities at once, each in an order of its
-// own: nobody may fail, and every read is counted.
+// testEntityWritesNoDeadlock writes the same entities concurrently in different orders. No call may
+// fail, and every read is counted.
 func testEntityWritesNoDeadlock(b suite) {
 	const rounds, keys = 25, 60
 	all := make([]store.RegisteredEntity, keys)
@@ -278,7 +279,7 @@ func testEntityWritesNoDeadlock(b suite) {
 	b.register(keys, all...)
 	turned := func(by int) []store.RegisteredEntity { return slices.Concat(all[by%keys:], all[:by%keys]) }
 	var wg sync.WaitGroup
-	again := func(do func(round int) error) {
+	repeat := func(do func(round int) error) {
 		wg.Go(func() {
 			for round := range rounds {
 				if err := do(round); err != nil {
@@ -288,11 +289,11 @@ func testEntityWritesNoDeadlock(b suite) {
 		})
 	}
 	for n := range 2 {
-		again(func(round int) error {
+		repeat(func(round int) error {
 			_, err := b.store.RegisterEntities(b.Context(), turned(round*7+n))
 			return err
 		})
-		again(func(round int) error {
+		repeat(func(round int) error {
 			var reads []store.EntityReads
 			for _, r := range turned(round*13 + n) {
 				reads = append(reads, store.EntityReads{Entity: r.Entity, Count: 1, At: at(int64(round)), Due: r.Due})
@@ -300,13 +301,13 @@ func testEntityWritesNoDeadlock(b suite) {
 			slices.Reverse(reads)
 			return b.store.ObserveReads(b.Context(), reads, nil)
 		})
-		again(func(round int) error {
+		repeat(func(round int) error {
 			_, err := b.store.ClaimEntities(b.Context(), entity.Source, at(1000), keys/2, time.Minute, nil, func(c store.Candidate) store.Decision {
 				return store.Decision{Due: at(int64(round)), Tier: c.Tier, History: c.History, Enqueue: true}
 			})
 			return err
 		})
-		again(func(round int) error {
+		repeat(func(round int) error {
 			var keys []string
 			for _, r := range turned(round * 17) {
 				keys = append(keys, r.Entity.Key)
@@ -315,7 +316,7 @@ func testEntityWritesNoDeadlock(b suite) {
 			_, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source, Facet: entity.Facet}, keys, round%2 == n)
 			return err
 		})
-		again(func(round int) error {
+		repeat(func(round int) error {
 			_, err := b.store.EnableEntities(b.Context(), store.EntityFilter{Source: entity.Source}, nil, round%2 == n)
 			return err
 		})
@@ -327,7 +328,7 @@ func testEntityWritesNoDeadlock(b suite) {
 	}
 	for _, r := range page {
 		if r.History.Reads != 2*rounds || !r.History.ReadAt.Equal(at(rounds-1)) {
-			b.Errorf("%s has %v reads until %v", r.Entity, r.History.Reads, r.History.ReadAt)
+			b.Errorf("%s: got %v reads until %v", r.Entity, r.History.Reads, r.History.ReadAt)
 		}
 	}
 }
@@ -357,7 +358,7 @@ func testRefreshNow(b suite) {
 		err := b.store.ObserveReads(b.Context(), reads, func(r store.RegisteredEntity, before, after float64) bool {
 			seen++
 			if r.Entity == x.Entity && (r.Tier != x.Tier || r.Pinned != x.Pinned || before != had || after != had+3) {
-				b.Errorf("tier %v, pinned %v, %v reads before and %v after", r.Tier, r.Pinned, before, after)
+				b.Errorf("refreshNow: got tier %v, pinned %v, %v reads before, %v after", r.Tier, r.Pinned, before, after)
 			}
 			return want
 		})
@@ -375,7 +376,7 @@ func testRefreshNow(b suite) {
 	}{{x.Entity, 20}, {y.Entity, 5}, {key("new"), 20}} {
 		all, err := b.store.Entities(b.Context(), store.EntityFilter{Source: entity.Source, KeyPrefix: want.of.Key}, schemas.Entity{}, 1)
 		if err != nil || len(all) != 1 || !all[0].Due.Equal(at(want.due)) {
-			b.Errorf("%s: %v, %v; it must be due at %v", want.of, all, err, at(want.due))
+			b.Errorf("%s: got %v, %v, want due at %v", want.of, all, err, at(want.due))
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// failing is a failure of fetch n, due at that time.
+// failing returns a status of version n whose retry is due at that time.
 func failing(e schemas.Entity, n int64) store.Status {
 	return store.Status{
 		Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: fmt.Sprint("error ", n), Rounds: int(n), Failures: 2,
@@ -39,7 +39,7 @@ func (b suite) status(e schemas.Entity) store.Status {
 	return all[0]
 }
 
-// hasStatus fails the test unless the statuses are these, in their entities' order.
+// hasStatus fails the test unless the statuses are these, in the order of the entities.
 func (b suite) hasStatus(want ...store.Status) {
 	b.Helper()
 	var of []schemas.Entity
@@ -48,7 +48,7 @@ func (b suite) hasStatus(want ...store.Status) {
 	}
 	got, err := b.store.Statuses(b.Context(), of)
 	if err != nil || !reflect.DeepEqual(got, want) {
-		b.Fatalf("statuses\n%+v, %v; want\n%+v", got, err, want)
+		b.Fatalf("statuses: got\n%+v, %v, want\n%+v", got, err, want)
 	}
 }
 
@@ -87,7 +87,7 @@ func testStatus(b suite) {
 
 	b.fail(failing(entity, 5))
 	b.hasStatus(later)
-	again := failing(entity, 6) // the same fetch, written again
+	again := failing(entity, 6) // the same fetch, written a second time
 	again.State = store.Failed
 	b.fail(again)
 	again.Since = first.Since
@@ -133,7 +133,7 @@ func testSuccessEndsFailure(b suite) {
 func testFailureSurvivesOtherWrites(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.fail(failing(entity, 9))
-	// An earlier fetch that is stored late is not what the failure waits for.
+	// The late result of an earlier fetch does not delete the status.
 	b.write(one(store.Changed), content(entity, 7, "y"))
 	b.write(one(store.Touched), content(entity, 8, "y"))
 	b.write(one(store.Superseded), content(entity, 6, "z"))
@@ -150,12 +150,12 @@ func testFailureSurvivesOtherWrites(b suite) {
 	b.write([]store.Result{store.Changed, store.Superseded}, content(entity, 10, "x"), content(entity, 9, "y"))
 	b.hasNoStatus(entity)
 	if s := b.get(entity); s.Version != 10 {
-		b.Errorf("%+v", s.State)
+		b.Errorf("state: got %+v", s.State)
 	}
 }
 
-// testFailureRace writes a failure and a success of one entity at once, of an
-// entity with a state and of one without: the later fetch wins.
+// testFailureRace writes a failure and a success of one entity concurrently, with and without a
+// stored state: the later fetch wins.
 func testFailureRace(b suite) {
 	const rounds = 60
 	for n := range rounds {
@@ -175,15 +175,15 @@ func testFailureRace(b suite) {
 		})
 		wg.Wait()
 		if s := b.status(e); (s.State != "") != (failed > stored) {
-			b.Errorf("failed at %d, stored at %d: %+v", failed, stored, s)
+			b.Errorf("failure %d, success %d: got status %+v", failed, stored, s)
 		}
 		if v := b.get(e).Version; v != stored {
-			b.Errorf("version %d, want %d", v, stored)
+			b.Errorf("version: got %d, want %d", v, stored)
 		}
 	}
 }
 
-// testFailureAlone: a failure leaves nothing but its own row.
+// testFailureAlone: a failure writes no row but its own.
 func testFailureAlone(b suite) {
 	b.fail(failing(entity, 5))
 	testUnknown(b)
@@ -215,13 +215,13 @@ func testHostileFailure(b suite) {
 	got := b.status(s.Entity)
 	const prefix = "a\uFFFDb\uFFFDc"
 	if fill := (store.MaxTextBytes - len(prefix)) / 3; got.Error != prefix+strings.Repeat("가", fill) {
-		b.Errorf("%d bytes of error: %.30q", len(got.Error), got.Error)
+		b.Errorf("error text: got %d bytes, %.30q", len(got.Error), got.Error)
 	}
 	if got.Reason != "\uFFFD" || got.CorrelationID != "\uFFFD(\uFFFD" || len(got.TraceParent) != store.MaxTextBytes || !maps.Equal(got.Params, s.Params) {
-		b.Errorf("%+v", got)
+		b.Errorf("status: got %+v", got)
 	}
 	if all := b.deadLetters(entity.Source, true, 9); len(all) != 1 || all[0].CorrelationID != "\uFFFD\uFFFD" || all[0].Entity != s.Entity {
-		b.Errorf("%+v", all)
+		b.Errorf("dead letters: got %+v", all)
 	}
 	b.handle(store.Disposition{Outcome: store.Replayed, By: "me\x00", At: at(1)}, l.DeadLetterID)
 	b.write(one(store.Changed), content(s.Entity, 1, "x"))
@@ -232,14 +232,14 @@ func testClaimRetries(b suite) {
 	next := func(want time.Time) {
 		b.Helper()
 		if got, err := b.store.NextRetryTime(b.Context(), entity.Source); err != nil || !got.Equal(want) {
-			b.Fatalf("the next is due at %v, %v; want %v", got, err, want)
+			b.Fatalf("NextRetryTime: got %v, %v, want %v", got, err, want)
 		}
 	}
 	claimed := func(s store.Status, until int64) store.Status { s.Until = at(until); return s }
 	is := func(got []store.Status, want ...store.Status) {
 		b.Helper()
 		if len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
-			b.Fatalf("due are\n%+v, want\n%+v", got, want)
+			b.Fatalf("due retries: got\n%+v, want\n%+v", got, want)
 		}
 	}
 	next(time.Time{})
@@ -258,17 +258,17 @@ func testClaimRetries(b suite) {
 	is(b.claimRetries(entity.Source, 1000, 100, 1), claimed(z, 1100))
 	next(at(120))
 	b.write(one(store.Changed), content(y.Entity, 20, "x"))
-	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // again: the claimant died
+	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // claimed again after the lease
 	next(at(220))
 	again := failing(x.Entity, 11)
-	again.Until = at(50) // of one that failed again
+	again.Until = at(50) // it failed again
 	b.fail(again)
 	next(at(50))
 	again.Since = x.Since
 	is(b.claimRetries(entity.Source, 50, 1, 10), claimed(again, 51))
 }
 
-// testClaimRetriesRace has instances claim at once: each row goes to one of them.
+// testClaimRetriesRace claims concurrently: each row goes to one instance.
 func testClaimRetriesRace(b suite) {
 	const claimants, rows = 6, 120
 	for n := range int64(rows) {
@@ -296,15 +296,15 @@ func testClaimRetriesRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) { // passed over while another was at it
+	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) { // rows that were locked by another call
 		claims[s.Entity]++
 	}
 	for e, n := range claims {
 		if n != 1 {
-			b.Errorf("%s was claimed %d times", e, n)
+			b.Errorf("%s: claimed %d times, want once", e, n)
 		}
 	}
 	if len(claims) != rows {
-		b.Errorf("%d of %d were claimed", len(claims), rows)
+		b.Errorf("retries claimed: got %d, want %d", len(claims), rows)
 	}
 }

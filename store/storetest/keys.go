@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// apiKey is the key of number n and what the audit says of it.
+// apiKey returns key n and the audit entry of its creation.
 func apiKey(n int64) (store.APIKey, store.AuditEntry) {
 	id := fmt.Sprintf("key-%d", n)
 	k := store.APIKey{ID: id, Hash: sha256.Sum256([]byte(id)), Name: "é'" + id, Scopes: []string{"read", "refresh"}, CreatedAt: at(n), CreatedBy: "somebody"}
@@ -39,11 +39,11 @@ func (b suite) revokeKey(id string, when int64) error {
 	return b.store.RevokeKey(b.Context(), id, "other", at(when), keyEntry(id, "key-revoke", when))
 }
 
-func (b suite) wantKeys(live bool, want ...store.APIKey) {
+func (b suite) wantKeys(active bool, want ...store.APIKey) {
 	b.Helper()
-	got, err := b.store.Keys(b.Context(), live)
+	got, err := b.store.Keys(b.Context(), active)
 	if err != nil || len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
-		b.Fatalf("the keys (live %v) are %+v, %v; want %+v", live, got, err, want)
+		b.Fatalf("Keys(%v): got %+v, %v, want %+v", active, got, err, want)
 	}
 }
 
@@ -63,20 +63,20 @@ func testKeysOfClients(b suite) {
 
 	for _, id := range []string{two.ID, "key-9", ""} {
 		if err := b.revokeKey(id, 60); !errors.Is(err, store.ErrKeyNotFound) {
-			b.Errorf("revoking %q: %v", id, err)
+			b.Errorf("RevokeKey(%q): %v", id, err)
 		}
 	}
 	b.wantKeys(false, one, two, three)
 	if k, entry := apiKey(1); b.store.AddKey(b.Context(), k, entry) == nil {
-		b.Error("a second key has the id of the first")
+		b.Error("AddKey accepted a duplicate ID")
 	}
 	all := b.audit(10)
 	if len(all) != 4 || all[0].Action != "key-revoke" || all[0].Source != "" || string(all[0].After) != `{"id":"key-2"}` || all[3].Action != "key-create" {
-		b.Errorf("the audit is %+v", all)
+		b.Errorf("audit: got %+v", all)
 	}
 }
 
-// testKeyRevokedOnce has several revoke one key: one of them did it.
+// testKeyRevokedOnce revokes one key concurrently: one call succeeds.
 func testKeyRevokedOnce(b suite) {
 	k := b.addKey(1)
 	var done atomic.Int64
@@ -94,6 +94,6 @@ func testKeyRevokedOnce(b suite) {
 	wg.Wait()
 	all, err := b.store.Keys(b.Context(), false)
 	if err != nil || done.Load() != 1 || len(b.audit(10)) != 2 || len(all) != 1 || all[0].RevokedAt.After(at(5)) || all[0].RevokedAt.Equal(time.Time{}) {
-		b.Errorf("%d revoked it; %+v, %v", done.Load(), all, err)
+		b.Errorf("successful revocations: got %d, want 1; %+v, %v", done.Load(), all, err)
 	}
 }

@@ -16,7 +16,7 @@ func testDuplicates(b suite) {
 	b.wantSnapshot(entity, "z", 7, 7, 7, 7)
 }
 
-// model is what a store must hold, the simple way.
+// model is a simple in-memory store with the expected contents.
 type model map[schemas.Entity]*row
 
 type row struct {
@@ -26,10 +26,10 @@ type row struct {
 	absent                             bool
 	visibility                         string
 	manual                             bool
-	failed                             int64 // number of the failure that has not ended; 0 for none
+	failed                             int64 // version of the stored status; 0 for none
 }
 
-// fail notes the failure of fetch n.
+// fail records the failure of version n.
 func (m model) fail(e schemas.Entity, n int64) {
 	r := m[e]
 	if r == nil {
@@ -41,7 +41,7 @@ func (m model) fail(e schemas.Entity, n int64) {
 	}
 }
 
-// write applies one write and returns its result.
+// write applies one write and returns its expected result.
 func (m model) write(w store.Write, text string) store.Result {
 	result := m.writeState(w, text)
 	if r := m[w.Entity]; result.Stored() && r.failed <= w.Version {
@@ -93,12 +93,12 @@ func (m model) check(b suite, what string) {
 	b.Helper()
 	for e, r := range m {
 		if failed := b.status(e); failed.Version != r.failed || (failed.State == "") != (r.failed == 0) {
-			b.Fatalf("%s: %s has the status %+v; the model says %+v", what, e, failed, *r)
+			b.Fatalf("%s: %s: got status %+v, model %+v", what, e, failed, *r)
 		}
 		s, err := b.store.Get(b.Context(), e)
 		if r.version == 0 {
 			if !errors.Is(err, store.ErrNotFound) {
-				b.Fatalf("%s: %s should be unknown: %+v, %v", what, e, s, err)
+				b.Fatalf("%s: %s: got %+v, %v, want not found", what, e, s, err)
 			}
 			continue
 		}
@@ -126,13 +126,13 @@ func (m model) check(b suite, what string) {
 		micros := func(s store.State) [3]int64 {
 			var out [3]int64
 			for i, t := range []int64{s.FetchedAt.UnixMicro(), s.CheckedAt.UnixMicro(), s.UpdatedAt.UnixMicro()} {
-				out[i] = max(t, 0) // the zero time lies before 1970
+				out[i] = max(t, 0) // the zero time is before 1970
 			}
 			return out
 		}
 		if text != want || s.Version != r.version || s.Absent != r.absent || s.ExtractVersion != r.extract || s.Visibility != r.visibility || s.Manual != r.manual ||
 			micros(s.State) != [3]int64{seconds(r.fetched), seconds(r.checked), seconds(r.updated)} {
-			b.Fatalf("%s: %s is %+v with %s; the model says %+v", what, e, s.State, text, *r)
+			b.Fatalf("%s: %s: got %+v with %s, model %+v", what, e, s.State, text, *r)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func testModel(b suite) {
 					continue
 				}
 				if m[e] != nil && m[e].version == n {
-					n++ // one number never belongs to two fetches
+					n++ // two fetches never have the same version
 				}
 				w, text := randomWrite(rng, e, n)
 				w.Visibility, w.Manual = []string{"", "", "partner", "staff"}[rng.IntN(4)], rng.IntN(2) == 0
@@ -184,15 +184,15 @@ func testModel(b suite) {
 			})
 			got, err := b.store.Write(b.Context(), writes)
 			if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-				b.Fatalf("seed %d, round %d: %v, %v; the model says %v", seed, round, got, err, want)
+				b.Fatalf("seed %d, round %d: got %v, %v, model %v", seed, round, got, err, want)
 			}
 		}
 		m.check(b, fmt.Sprint("seed ", seed))
 	}
 }
 
-// testConcurrent writes overlapping batches, each in another order: whoever
-// comes when, the highest version of each entity is what remains.
+// testConcurrent writes overlapping batches in different orders. In any interleaving the highest
+// version of each entity must remain.
 func testConcurrent(b suite) {
 	const writers, rounds, keys = 8, 10, 40
 	var wg sync.WaitGroup
@@ -210,7 +210,7 @@ func testConcurrent(b suite) {
 					b.Error(err)
 				}
 			}
-			// At the end each writes everything, the last one with the highest number.
+			// At the end each writer writes every entity, the last one with the highest version.
 			var writes []store.Write
 			for _, key := range rng.Perm(keys) {
 				e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(key)}

@@ -17,33 +17,33 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Outbox is what a store must be able to do with what follows from changes.
+// Outbox is the transactional outbox.
 type Outbox interface {
-	// ClaimOutboxEvents claims effects until now and the lease, the earliest first, most of
-	// them at most; no two calls claim the same one before that.
-	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error)
-	// NextOutboxTime returns when the next one may be claimed; zero if there is none.
+	// ClaimOutboxEvents claims at most limit due events for the length of the lease, earliest
+	// first. No two calls claim the same event within it.
+	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error)
+	// NextOutboxTime returns when the next event can be claimed; zero if there is none.
 	NextOutboxTime(ctx context.Context, source string) (time.Time, error)
-	// MarkChangesPublished has them tell no more.
+	// MarkChangesPublished prevents the messages of events from being published again.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
-	// DeleteOutboxEvents deletes them; those that are gone are passed over.
+	// DeleteOutboxEvents deletes events; unknown IDs are ignored.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
 	Backlogs
 }
 
 var (
-	told    = store.OutboxEvents{PublishChange: true}
-	follows = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "<가>'\"", Backoff: 90*time.Minute + time.Microsecond, Params: map[string]string{"encCsNo": "가\""}}, {Facet: "b"}}}
-	both    = store.OutboxEvents{PublishChange: true, Triggers: []store.Trigger{{Facet: "c", Backoff: time.Second}}}
+	published = store.OutboxEvents{PublishChange: true}
+	follows   = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "<가>'\"", Backoff: 90*time.Minute + time.Microsecond, Params: map[string]string{"encCsNo": "가\""}}, {Facet: "b"}}}
+	both      = store.OutboxEvents{PublishChange: true, Triggers: []store.Trigger{{Facet: "c", Backoff: time.Second}}}
 )
 
-// withOutbox returns the write with effects.
-func withOutbox(effects store.OutboxEvents, w store.Write) store.Write {
-	w.Outbox = effects
+// withOutbox returns the write with outbox events.
+func withOutbox(events store.OutboxEvents, w store.Write) store.Write {
+	w.Outbox = events
 	return w
 }
 
-// hash is that of the content with a text; zero for none.
+// hash returns the hash of the content with the text; zero for an empty text.
 func hash(text string) (h store.Hash) {
 	if text != "" {
 		h = sha256.Sum256([]byte(`{"doc":"` + text + `"}`))
@@ -51,36 +51,36 @@ func hash(text string) (h store.Hash) {
 	return h
 }
 
-// outboxEvent is what follows from version n, which replaced one text by another. It has no ID.
-func outboxEvent(e schemas.Entity, n int64, before, after string, effects store.OutboxEvents) store.OutboxEvent {
-	return store.OutboxEvent{Entity: e, Version: n, At: at(n), Before: hash(before), After: hash(after), OutboxEvents: effects}
+// outboxEvent returns the event of version n, which replaced one text by another. It has no ID.
+func outboxEvent(e schemas.Entity, n int64, before, after string, events store.OutboxEvents) store.OutboxEvent {
+	return store.OutboxEvent{Entity: e, Version: n, At: at(n), Before: hash(before), After: hash(after), OutboxEvents: events}
 }
 
-func (b suite) claimOutboxEvents(now, lease int64, most int) []store.OutboxEvent {
+func (b suite) claimOutboxEvents(now, lease int64, limit int) []store.OutboxEvent {
 	b.Helper()
-	claimed, err := b.store.ClaimOutboxEvents(b.Context(), entity.Source, at(now), time.Duration(lease)*time.Second, most)
-	if err != nil || len(claimed) > most {
+	claimed, err := b.store.ClaimOutboxEvents(b.Context(), entity.Source, at(now), time.Duration(lease)*time.Second, limit)
+	if err != nil || len(claimed) > limit {
 		b.Fatal(len(claimed), err)
 	}
 	return claimed
 }
 
-// wantOutboxEvents fails the test unless the effects are these, in their order. It returns the IDs.
+// wantOutboxEvents fails the test unless the events are these, in order, and returns their IDs.
 func (b suite) wantOutboxEvents(got []store.OutboxEvent, want ...store.OutboxEvent) (ids []int64) {
 	b.Helper()
 	for i := range got {
 		if got[i].ID == 0 || slices.Contains(ids, got[i].ID) {
-			b.Fatalf("the IDs of %+v", got)
+			b.Fatalf("IDs do not increase: %+v", got)
 		}
 		ids, got[i].ID = append(ids, got[i].ID), 0
 	}
 	if len(got) != len(want) || (len(want) > 0 && !reflect.DeepEqual(got, want)) {
-		b.Fatalf("effects\n%+v, want\n%+v", got, want)
+		b.Fatalf("outbox events: got\n%+v, want\n%+v", got, want)
 	}
 	return ids
 }
 
-// finish deletes all effects, and fails the test unless they are these.
+// finish claims and deletes all events, and fails the test unless they are these.
 func (b suite) finish(want ...store.OutboxEvent) {
 	b.Helper()
 	if err := b.store.DeleteOutboxEvents(b.Context(), b.wantOutboxEvents(b.claimOutboxEvents(1_000_000, 60, 1000), want...)); err != nil {
@@ -92,67 +92,67 @@ func (b suite) finish(want ...store.OutboxEvent) {
 func (b suite) wantNextOutboxTime(want time.Time) {
 	b.Helper()
 	if got, err := b.store.NextOutboxTime(b.Context(), entity.Source); err != nil || !got.Equal(want) {
-		b.Fatalf("the next effect is due at %v, %v; want %v", got, err, want)
+		b.Fatalf("NextOutboxTime: got %v, %v, want %v", got, err, want)
 	}
 }
 
 func testOutbox(b suite) {
 	b.finish()
-	b.write(one(store.Changed), withOutbox(told, content(entity, 5, "x")))
-	b.finish(outboxEvent(entity, 5, "", "x", told))
-	b.write(one(store.Touched), withOutbox(told, content(entity, 5, "x"))) // a repeat
-	b.write(one(store.Touched), withOutbox(told, content(entity, 6, "x")))
-	b.write(one(store.Touched), withOutbox(told, notModified(entity, 7, "x")))
-	b.write(one(store.BaseMissing), withOutbox(told, notModified(entity, 8, "y")))
-	b.write(one(store.Superseded), withOutbox(told, content(entity, 4, "y")))
-	b.write(one(store.AbsenceStored), withOutbox(told, absence(entity, 8)))
-	b.write(one(store.AbsenceStored), withOutbox(told, absence(key("gone"), 8)))
+	b.write(one(store.Changed), withOutbox(published, content(entity, 5, "x")))
+	b.finish(outboxEvent(entity, 5, "", "x", published))
+	b.write(one(store.Touched), withOutbox(published, content(entity, 5, "x"))) // repeated
+	b.write(one(store.Touched), withOutbox(published, content(entity, 6, "x")))
+	b.write(one(store.Touched), withOutbox(published, notModified(entity, 7, "x")))
+	b.write(one(store.BaseMissing), withOutbox(published, notModified(entity, 8, "y")))
+	b.write(one(store.Superseded), withOutbox(published, content(entity, 4, "y")))
+	b.write(one(store.AbsenceStored), withOutbox(published, absence(entity, 8)))
+	b.write(one(store.AbsenceStored), withOutbox(published, absence(key("gone"), 8)))
 	rewritten := content(entity, 9, "y")
 	rewritten.ExtractVersion = 8
-	b.write(one(store.Rewritten), withOutbox(told, rewritten))
+	b.write(one(store.Rewritten), withOutbox(published, rewritten))
 	b.finish()
 
 	again := content(entity, 10, "z")
 	again.ExtractVersion = 8
 	b.write([]store.Result{store.Changed, store.Changed, store.Changed, store.Superseded, store.Superseded, store.Changed},
 		withOutbox(follows, again), withOutbox(both, content(key("gone"), 11, "x")), content(key("quiet"), 12, "x"),
-		withOutbox(told, content(entity, 9, "w")), withOutbox(told, content(key("gone"), 10, "y")), withOutbox(told, content(key("new"), 9, "x")))
-	b.finish(outboxEvent(key("new"), 9, "", "x", told), outboxEvent(entity, 10, "y", "z", follows), outboxEvent(key("gone"), 11, "", "x", both))
+		withOutbox(published, content(entity, 9, "w")), withOutbox(published, content(key("gone"), 10, "y")), withOutbox(published, content(key("new"), 9, "x")))
+	b.finish(outboxEvent(key("new"), 9, "", "x", published), outboxEvent(entity, 10, "y", "z", follows), outboxEvent(key("gone"), 11, "", "x", both))
 	b.write(one(store.Changed), content(key("gone"), 12, "y"))
 	b.write(one(store.AbsenceStored), absence(key("gone"), 13))
-	b.write(one(store.Changed), withOutbox(told, content(key("gone"), 14, "x")))
-	b.finish(outboxEvent(key("gone"), 14, "y", "x", told))
+	b.write(one(store.Changed), withOutbox(published, content(key("gone"), 14, "x")))
+	b.finish(outboxEvent(key("gone"), 14, "y", "x", published))
 	if s := b.get(key("gone")); s.Version != 14 || s.Absent {
-		b.Errorf("%+v", s.State)
+		b.Errorf("state: got %+v", s.State)
 	}
 }
 
-// testOutboxOfFailedWrite has a write fail behind others of its batch.
+// testOutboxOfFailedWrite: events of a batch whose later write fails are rolled back.
 func testOutboxOfFailedWrite(b suite) {
 	b.write(one(store.Changed), content(key("a"), 1, "x"))
-	failing := withOutbox(told, content(key("c"), 5, "x"))
+	failing := withOutbox(published, content(key("c"), 5, "x"))
 	failing.Payload = func() (store.Payload, error) { return store.Payload{}, errors.New("no memory") }
 	for range 2 {
 		if _, err := b.store.Write(b.Context(), []store.Write{
-			withOutbox(told, content(key("a"), 5, "y")), withOutbox(told, content(key("b"), 5, "x")), failing,
+			withOutbox(published, content(key("a"), 5, "y")), withOutbox(published, content(key("b"), 5, "x")), failing,
 		}); err == nil {
 			b.Fatal("the batch was written")
 		}
 	}
 	b.finish()
 	if kept := b.storedKeys(key("a"), key("b"), key("c")); !slices.Equal(kept, []string{"a"}) {
-		b.Errorf("%q are stored", kept)
+		b.Errorf("stored keys: got %q", kept)
 	}
-	b.write([]store.Result{store.Changed, store.Changed}, withOutbox(told, content(key("a"), 6, "y")), withOutbox(told, content(key("b"), 6, "x")))
-	b.finish(outboxEvent(key("a"), 6, "x", "y", told), outboxEvent(key("b"), 6, "", "x", told))
+	b.write([]store.Result{store.Changed, store.Changed}, withOutbox(published, content(key("a"), 6, "y")), withOutbox(published, content(key("b"), 6, "x")))
+	b.finish(outboxEvent(key("a"), 6, "x", "y", published), outboxEvent(key("b"), 6, "", "x", published))
 }
 
 func testOutboxClaim(b suite) {
 	b.wantNextOutboxTime(time.Time{})
 	b.wantOutboxEvents(b.claimOutboxEvents(100, 10, 10))
-	x, y, z := outboxEvent(key("z"), 10, "", "x", told), outboxEvent(key("y"), 20, "", "x", follows), outboxEvent(key("x"), 30, "", "x", both)
+	x, y, z := outboxEvent(key("z"), 10, "", "x", published), outboxEvent(key("y"), 20, "", "x", follows), outboxEvent(key("x"), 30, "", "x", both)
 	other := schemas.Entity{Source: "nexo", Facet: entity.Facet, Key: "a"}
-	for _, e := range []store.OutboxEvent{y, z, outboxEvent(other, 5, "", "x", told), x} {
+	for _, e := range []store.OutboxEvent{y, z, outboxEvent(other, 5, "", "x", published), x} {
 		b.write(one(store.Changed), withOutbox(e.OutboxEvents, content(e.Entity, e.Version, "x")))
 	}
 	b.wantNextOutboxTime(at(10))
@@ -172,23 +172,23 @@ func testOutboxClaim(b suite) {
 	finish(first[0])
 	finish(first[0], 1<<40, first[0])
 	b.wantNextOutboxTime(at(80))
-	// Who claimed the others died: they come round, in the order in which their claims end.
+	// The other claims expire: their events can be claimed again, in the order of expiry.
 	last := b.wantOutboxEvents(b.claimOutboxEvents(130, 10, 10), z, y)
 	if last[1] != first[1] {
-		b.Errorf("an effect of ID %d came back as %d", first[1], last[1])
+		b.Errorf("ID of an event claimed again: got %[2]d, want %[1]d", first[1], last[1])
 	}
 	b.wantNextOutboxTime(at(140))
 	finish(last...)
 	b.finish()
 }
 
-// testOutboxClaimRace has instances claim and finish at once, each some that others have
-// finished too: each effect goes to one of them.
+// testOutboxClaimRace claims and deletes concurrently, including events that other instances delete
+// too: each event is claimed once.
 func testOutboxClaimRace(b suite) {
 	const claimants, rows = 6, 120
 	var writes []store.Write
 	for n := range int64(rows) {
-		writes = append(writes, withOutbox(told, content(key(fmt.Sprint(n)), n+1, "x")))
+		writes = append(writes, withOutbox(published, content(key(fmt.Sprint(n)), n+1, "x")))
 	}
 	if _, err := b.store.Write(b.Context(), writes); err != nil {
 		b.Fatal(err)
@@ -224,21 +224,20 @@ func testOutboxClaimRace(b suite) {
 		})
 	}
 	wg.Wait()
-	count(b.claimOutboxEvents(rows, 3600, rows)) // passed over while another was at it
+	count(b.claimOutboxEvents(rows, 3600, rows)) // rows that were locked by another call
 	for e, n := range claims {
 		if n != 1 {
-			b.Errorf("%s was claimed %d times", e, n)
+			b.Errorf("%s: claimed %d times, want once", e, n)
 		}
 	}
 	if len(claims) != rows {
-		b.Errorf("%d of %d were claimed", len(claims), rows)
+		b.Errorf("events claimed: got %d, want %d", len(claims), rows)
 	}
 }
 
-// testOutboxHashChain has writers bring the same few entities into being and change them at
-// once. What each change replaced is what the change before it stored. A batch is one write
-// of any kind, or several that all bring a change: others lock in several passes, and a
-// second is lost with each two that meet.
+// testOutboxHashChain creates and changes few entities concurrently. The Before of each change must
+// be the After of the change before it. A batch is one write of any kind, or several changes: other
+// batches lock in several passes, and a deadlock ends one of them.
 func testOutboxHashChain(b suite) {
 	const seeds, writers, rounds, keys = 6, 6, 8, 5
 	for seed := range uint64(seeds) {
@@ -254,11 +253,11 @@ func testOutboxHashChain(b suite) {
 					for _, k := range rng.Perm(keys)[:1+rng.IntN(keys)] {
 						e := schemas.Entity{Source: entity.Source, Facet: fmt.Sprint("f", seed), Key: fmt.Sprint(k)}
 						n := number.Add(1)
-						writes = append(writes, withOutbox(told, content(e, n, fmt.Sprint(n))))
+						writes = append(writes, withOutbox(published, content(e, n, fmt.Sprint(n))))
 					}
 					if len(writes) == 1 {
 						writes[0], _ = randomWrite(rng, writes[0].Entity, writes[0].Version)
-						writes[0].ExtractVersion, writes[0].Outbox = 7, told // a rewrite replaces content, too, and has no effect
+						writes[0].ExtractVersion, writes[0].Outbox = 7, published // a rewrite replaces content, but is no change
 					}
 					results, err := b.store.Write(b.Context(), writes)
 					if err != nil {
@@ -288,8 +287,8 @@ func testOutboxHashChain(b suite) {
 	}
 }
 
-// wantHashChain fails the test unless the effects are one for each version that changed something,
-// and each replaced what the one before it stored.
+// wantHashChain fails the test unless there is one event for each changed version, and the Before
+// of each is the After of the one before it.
 func (b suite) wantHashChain(seed uint64, all []store.OutboxEvent, changed map[schemas.Entity][]int64) {
 	b.Helper()
 	of := map[schemas.Entity][]store.OutboxEvent{}
@@ -298,28 +297,28 @@ func (b suite) wantHashChain(seed uint64, all []store.OutboxEvent, changed map[s
 	}
 	for e, versions := range changed {
 		slices.Sort(versions)
-		effects := of[e]
-		slices.SortFunc(effects, func(x, y store.OutboxEvent) int { return cmp.Compare(x.Version, y.Version) })
+		events := of[e]
+		slices.SortFunc(events, func(x, y store.OutboxEvent) int { return cmp.Compare(x.Version, y.Version) })
 		var before store.Hash
 		var id int64
 		var got []int64
-		for _, f := range effects {
+		for _, f := range events {
 			got = append(got, f.Version)
 			if f.Before != before || f.After == before || f.ID <= id || !f.At.Equal(at(f.Version)) {
-				b.Errorf("seed %d, %s: version %d replaced %x by %x after %x (ID %d after %d)", seed, e, f.Version, f.Before[:3], f.After[:3], before[:3], f.ID, id)
+				b.Errorf("seed %d, %s: event of version %d has Before %x and After %x, the one before has After %x (ID %d, before %d)", seed, e, f.Version, f.Before[:3], f.After[:3], before[:3], f.ID, id)
 			}
 			before, id = f.After, f.ID
 		}
 		if !slices.Equal(got, versions) {
-			b.Errorf("seed %d, %s: versions %d have effects, and %d brought a change", seed, e, got, versions)
+			b.Errorf("seed %d, %s: versions with events: got %d, want %d", seed, e, got, versions)
 		}
 		if s := b.get(e); s.Hash != before {
-			b.Errorf("seed %d, %s: %x is stored; the last effect tells of %x", seed, e, s.Hash[:3], before[:3])
+			b.Errorf("seed %d, %s: stored hash %x, After of the last event %x", seed, e, s.Hash[:3], before[:3])
 		}
 		delete(of, e)
 	}
-	for e, effects := range of {
-		b.Errorf("seed %d, %s: %d effects and no change", seed, e, len(effects))
+	for e, events := range of {
+		b.Errorf("seed %d, %s: %d events without a change", seed, e, len(events))
 	}
 }
 

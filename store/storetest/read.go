@@ -38,7 +38,7 @@ func testGetAll(b suite) {
 		return schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprint(n)}
 	}
 	const stored = 100
-	want := make([]store.Snapshot, 2*stored) // of the second half nothing is
+	want := make([]store.Snapshot, 2*stored) // the second half is not stored
 	var writes []store.Write
 	for n := range stored {
 		writes = append(writes, content(e(n), int64(n+1), fmt.Sprint(n)))
@@ -55,7 +55,7 @@ func testGetAll(b suite) {
 		}
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, many := range []int{1, 2, 50, 1000} { // the last with repetitions
+	for _, many := range []int{1, 2, 50, 1000} { // 1000 contains repetitions
 		var asked []schemas.Entity
 		var which []int
 		for range many {
@@ -65,11 +65,11 @@ func testGetAll(b suite) {
 		}
 		all, err := b.store.GetAll(b.Context(), asked)
 		if err != nil || len(all) != many {
-			b.Fatalf("%d snapshots for %d, %v", len(all), many, err)
+			b.Fatalf("GetAll: got %d snapshots for %d entities, %v", len(all), many, err)
 		}
 		for i, n := range which {
 			if !reflect.DeepEqual(all[i], want[n]) {
-				b.Fatalf("snapshot %d of %d is %+v, want %+v", i, many, all[i], want[n])
+				b.Fatalf("snapshot %d of %d: got %+v, want %+v", i, many, all[i], want[n])
 			}
 		}
 	}

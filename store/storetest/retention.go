@@ -11,12 +11,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// expire walks once along the whole facet, and returns how many were deleted.
-func (b suite) expire(before int64, most int) (deleted int) {
+// expire walks along the whole facet once and returns the number of deleted rows.
+func (b suite) expire(before int64, limit int) (deleted int) {
 	b.Helper()
 	for {
-		n, done, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(before), at(before), most)
-		if err != nil || n > most {
+		n, done, err := b.store.DeleteExpired(b.Context(), entity.Source, entity.Facet, at(before), at(before), limit)
+		if err != nil || n > limit {
 			b.Fatal(n, err)
 		}
 		if deleted += n; done {
@@ -25,7 +25,7 @@ func (b suite) expire(before int64, most int) (deleted int) {
 	}
 }
 
-// storedKeys returns the keys of the entities of which something is stored.
+// storedKeys returns the keys of the entities with a stored state.
 func (b suite) storedKeys(of ...schemas.Entity) (keys []string) {
 	b.Helper()
 	for _, e := range of {
@@ -40,7 +40,7 @@ func (b suite) storedKeys(of ...schemas.Entity) (keys []string) {
 
 func testExpired(b suite) {
 	if n := b.expire(1000, 5); n != 0 {
-		b.Errorf("%d of nothing expired", n)
+		b.Errorf("rows deleted from an empty store: %d", n)
 	}
 	old, young, looked, confirmed, touched, gone, seen := key("old"), key("young"), key("looked"), key("confirmed"), key("touched"), key("gone"), key("seen")
 	all := []schemas.Entity{confirmed, gone, looked, old, seen, touched, young}
@@ -56,27 +56,27 @@ func testExpired(b suite) {
 	b.register(1, registered(old, 5))
 
 	if n := b.expire(10, 2); n != 0 || len(b.storedKeys(all...)) != len(all) {
-		b.Errorf("%d expired at their own time", n)
+		b.Errorf("rows deleted at their own time: %d", n)
 	}
-	// Content that a later look confirmed without bringing it is as old as before.
+	// A later check without content does not extend the content's time.
 	if n, kept := b.expire(11, 2), b.storedKeys(all...); n != 4 || !slices.Equal(kept, []string{"seen", "touched", "young"}) {
-		b.Errorf("%d expired, and %q are kept", n, kept)
+		b.Errorf("deleted %d, kept %q", n, kept)
 	}
 	if kept := b.storedKeys(other...); len(kept) != 2 {
-		b.Errorf("of another facet or source %q are kept", kept)
+		b.Errorf("kept of other facets and sources: %q", kept)
 	}
 	b.hasStatus(s)
 	if len(b.deadLetters(entity.Source, true, 9)) != 1 {
-		b.Error("the letter is gone")
+		b.Error("the dead letter was deleted")
 	}
 	b.wantEntities(store.EntityFilter{}, registered(old, 5))
 	b.write([]store.Result{store.BaseMissing, store.Changed}, notModified(confirmed, 200, "x"), content(old, 200, "y"))
 	if n := b.expire(1000, 100); n != 4 || len(b.storedKeys(all...)) != 0 {
-		b.Errorf("%d expired", n)
+		b.Errorf("deleted %d", n)
 	}
 }
 
-// testExpiredWithoutContent has content kept without end, and the rest until a time.
+// testExpiredWithoutContent keeps content forever, and absences and statuses until a time.
 func testExpiredWithoutContent(b suite) {
 	content1, gone, seen := key("content"), key("gone"), key("seen")
 	b.write([]store.Result{store.Changed}, content(content1, 10, "x"))
@@ -88,7 +88,7 @@ func testExpiredWithoutContent(b suite) {
 		}
 	}
 	if got := b.storedKeys(content1, gone, seen); !slices.Equal(got, []string{"content", "seen"}) {
-		b.Errorf("kept: got %q, want content and the absence that was seen lately", got)
+		b.Errorf("kept: got %q, want the content and the recent absence", got)
 	}
 
 	state := func(e schemas.Entity, n int64, s store.StatusState) store.Status {
@@ -99,7 +99,7 @@ func testExpiredWithoutContent(b suite) {
 		}
 		return f
 	}
-	due := state(key("waits"), 10, store.Retrying) // and will for long
+	due := state(key("waits"), 10, store.Retrying) // its retry is due much later
 	due.Until = at(1000)
 	other := state(schemas.Entity{Source: entity.Source, Facet: "other", Key: "failed"}, 10, store.Failed)
 	kept := []store.Status{state(content1, 20, store.Failed), due, state(key("young"), 60, store.Failed), other}
@@ -124,8 +124,8 @@ func testExpiredWithoutContent(b suite) {
 	}
 }
 
-// testExpiredRace has several walk while writers bring what is expired back to life:
-// whatever was written last is there, whole.
+// testExpiredRace deletes expired rows while writers store them again: the last write of each
+// entity must be stored completely.
 func testExpiredRace(b suite) {
 	const entities, rounds = 40, 12
 	write := func(round int64) {

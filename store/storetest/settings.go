@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// change is revision n of a source's setting and what the audit says of it.
+// change returns revision n of a source's setting and its audit entry.
 func change(source string, n int64) (store.Setting, store.AuditEntry) {
 	value := func(n int64) json.RawMessage { return json.RawMessage(fmt.Sprintf(`{"n":%d,"a": "é"}`, n)) }
 	return store.Setting{Source: source, Value: value(n), Revision: n, ChangedAt: at(n), ChangedBy: fmt.Sprint("by ", n)},
@@ -37,7 +37,7 @@ func (b suite) wantSetting(source string, n int64) {
 		want, _ = change(source, n)
 	}
 	if got, err := b.store.Setting(b.Context(), source); err != nil || !reflect.DeepEqual(got, want) {
-		b.Fatalf("the setting of %s is %+v, %v; want %+v", source, got, err, want)
+		b.Fatalf("setting of %s: got %+v, %v, want %+v", source, got, err, want)
 	}
 }
 
@@ -64,7 +64,7 @@ func testSetting(b suite) {
 
 func testAudit(b suite) {
 	if all := b.audit(10); len(all) != 0 {
-		b.Fatalf("the audit of nothing is %+v", all)
+		b.Fatalf("audit of an empty store: got %+v", all)
 	}
 	for n := int64(1); n <= 3; n++ {
 		b.change("nexon", n)
@@ -72,13 +72,13 @@ func testAudit(b suite) {
 	for limit, want := range []int64{0, 1, 2, 3, 3} {
 		all := b.audit(limit)
 		if int64(len(all)) != want {
-			b.Fatalf("%d of the audit are %+v", limit, all)
+			b.Fatalf("Audit(%d): got %+v", limit, all)
 		}
 		for i, got := range all {
 			_, e := change("nexon", 3-int64(i))
 			e.ID = got.ID
 			if !reflect.DeepEqual(got, e) || (i > 0 && got.ID >= all[i-1].ID) {
-				b.Errorf("entry %d of %d is %+v, want %+v", i, limit, got, e)
+				b.Errorf("entry %d of %d: got %+v, want %+v", i, limit, got, e)
 			}
 		}
 	}
@@ -98,12 +98,11 @@ func testSettingGuard(b suite) {
 	b.wantSetting("nexon", 2)
 	b.wantSetting("other", 0)
 	if n := len(b.audit(10)); n != 2 {
-		b.Errorf("two changes and five refusals left %d entries in the audit", n)
+		b.Errorf("audit entries after two changes and five conflicts: %d", n)
 	}
 }
 
-// testSettingRace has writers read and change one setting: each revision is
-// written by one of them, the first as well as any other.
+// testSettingRace changes one setting concurrently: each revision is written by one writer.
 func testSettingRace(b suite) {
 	const writers, changes = 6, 8
 	var wg sync.WaitGroup
@@ -135,7 +134,7 @@ func testSettingRace(b suite) {
 		seen[string(e.After)] = true
 	}
 	if len(all) != writers*changes || len(seen) != len(all) {
-		b.Errorf("%d entries of %d revisions for %d changes; %d were refused", len(all), len(seen), writers*changes, refused.Load())
+		b.Errorf("got %d audit entries of %d revisions, want %d; %d conflicts", len(all), len(seen), writers*changes, refused.Load())
 	}
 }
 
@@ -147,7 +146,7 @@ func testUsage(b suite) {
 	is := func(what string, want store.Usage) {
 		b.Helper()
 		if got, err := b.store.Used(b.Context(), "nexon", "day"); err != nil || got != want {
-			b.Fatalf("%s: %+v, %v; want %+v", what, got, err, want)
+			b.Fatalf("%s: got %+v, %v, want %+v", what, got, err, want)
 		}
 	}
 	is("at first", store.Usage{})
@@ -191,6 +190,6 @@ func testUsageRace(b suite) {
 	}
 	wg.Wait()
 	if got, err := b.store.Used(b.Context(), "nexon", "day"); err != nil || got != used(1, writers*counts-1, counts-1) {
-		b.Errorf("%+v, %v", got, err)
+		b.Errorf("usage: got %+v, %v", got, err)
 	}
 }

@@ -1,4 +1,6 @@
-// Package storetest is the suite that every store passes.
+// Package storetest is the conformance suite of the store. Every database package must pass it:
+//
+//	func TestPasses(t *testing.T) { storetest.Run(t, open) }
 package storetest
 
 import (
@@ -15,55 +17,51 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store is what a store must be able to do. A caller that needs less declares
-// less.
+// Store is everything a store must be able to do. Callers declare the part that they need.
 type Store interface {
-	// Get returns an entity's snapshot, or store.ErrNotFound.
+	// Get returns the snapshot of an entity, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
-	// GetAll returns the snapshots in the order of the entities, which may repeat;
-	// Version is 0 where nothing is stored.
-	GetAll(ctx context.Context, entities []schemas.Entity) ([]store.Snapshot, error)
-	// States returns the states in the order of the entities; Version is 0 where
+	// GetAll returns the snapshots in the order of the entities, which may repeat. Version is 0 if
 	// nothing is stored.
+	GetAll(ctx context.Context, entities []schemas.Entity) ([]store.Snapshot, error)
+	// States returns the states in the order of the entities. Version is 0 if nothing is stored.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
-	// Write writes all of the writes or, with an error, none.
+	// Write stores all writes in one transaction.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
-	// Delete removes what is stored of an entity, if anything.
+	// Delete deletes the snapshot and the status of an entity, if they exist.
 	Delete(ctx context.Context, e schemas.Entity) error
-	// DeleteSnapshot deletes all that is stored of an entity but dead letters and effects,
-	// and its registration, and writes the entry, or neither; was says if there was any.
-	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error)
+	// DeleteSnapshot deletes everything of an entity except dead letters and outbox events, and
+	// writes the audit entry, in one transaction. existed reports whether anything was stored.
+	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error)
 	Ping(ctx context.Context) error
-	// Setting returns what was changed of a source; Revision is 0 if nothing was.
+	// Setting returns the override of a source; Revision is 0 if it never had one.
 	Setting(ctx context.Context, source string) (store.Setting, error)
-	// ChangeSetting writes both or, with store.ErrConflict for a revision that is
-	// not the one above the stored one, or another error, neither.
+	// ChangeSetting writes the setting and the entry in one transaction, or returns
+	// store.ErrConflict if the revision is not the one after the stored revision.
 	ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error
-	// Audit returns the newest entries, the newest first, limit of them at most.
+	// Audit returns at most limit entries, newest first.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
-	// WriteAudit writes one entry into the audit.
+	// WriteAudit writes one audit entry.
 	WriteAudit(ctx context.Context, entry store.AuditEntry) error
-	// Keys returns all API keys, or those that are not revoked, the oldest first.
-	Keys(ctx context.Context, live bool) ([]store.APIKey, error)
-	// AddKey writes both or, with an error, neither.
+	// Keys returns all API keys, or only the unrevoked ones, oldest first.
+	Keys(ctx context.Context, active bool) ([]store.APIKey, error)
+	// AddKey writes the key and the entry in one transaction.
 	AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error
-	// RevokeKey writes both or, with store.ErrKeyNotFound for a key that there is none of
-	// or that is revoked, or another error, neither.
+	// RevokeKey revokes the key and writes the entry in one transaction, or returns
+	// store.ErrKeyNotFound if the key does not exist or is revoked.
 	RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error
-	// Used returns the newest count of a policy; zero if there is none.
+	// Used returns the latest count of a quota policy; zero without one.
 	Used(ctx context.Context, source, policy string) (store.Usage, error)
-	// SetUsed writes a count, unless it is of an earlier day, or a lower one of
-	// the same day.
+	// SetUsed writes a count, unless it is of an earlier day, or lower on the same day.
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
-	// Statuses returns the statuses in the order of the entities; State is empty
-	// where there is none.
+	// Statuses returns the statuses in the order of the entities. State is empty without one.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// WriteFailure writes both or, with an error, neither; the status is passed over if a
-	// later fetch has stored its success or its failure. Without a State only the
-	// letter is written, without a letter only the status.
-	WriteFailure(ctx context.Context, status store.Status, letter *store.DeadLetter) error
-	// ClaimRetries claims retries until now and the lease, earliest first, limit of them at
-	// most; no two calls claim the same one before that.
+	// WriteFailure writes the status and the dead letter in one transaction. The status is ignored
+	// if a success or failure of a later fetch is stored. An empty State, or a nil dead letter, is
+	// not written.
+	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
+	// ClaimRetries claims at most limit due retries for the length of the lease, earliest first. No
+	// two calls claim the same retry within it.
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
 	// NextRetryTime returns when the next retry is due; zero if there is none.
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
@@ -72,100 +70,100 @@ type Store interface {
 	Outbox
 }
 
-// Run runs the suite; each test gets an empty store from open.
+// Run runs the suite. open returns an empty store for each test.
 func Run(t *testing.T, open func(t *testing.T) Store) {
 	for _, test := range []struct {
 		name string
 		run  func(b suite)
 	}{
-		{"nothing is known of an entity that was never written", testUnknown},
-		{"many are read at once, in the order in which they are asked for", testGetAll},
-		{"a first write is read back whole", testFirstWrite},
-		{"an unchanged check writes times and version and no payload", testTouch},
-		{"a change replaces content and hash", testChange},
-		{"a later fetch is never overwritten by an earlier one", testGuard},
-		{"a write repeated changes nothing", testRepeat},
-		{"an answer not modified needs the state it refers to", testNotModified},
-		{"an absence is recorded and keeps the content", testAbsence},
-		{"other settings of the same entity are no change", testRewrite},
-		{"a row is seen by those whom its last fetch was for", testVisibility},
-		{"an absence for some leaves nothing of what others saw", testVisibilityOfAbsence},
-		{"what is stored at once for several is never mixed", testVisibilityRace},
-		{"a batch is written whole or not at all", testAtomic},
-		{"of two results for one entity in a batch the later wins", testDuplicates},
-		{"keys of every kind are kept apart", testKeys},
-		{"a deleted entity is unknown again", testDelete},
-		{"what is deleted by a person goes whole, and the audit says so", testDeleteSnapshot},
-		{"what is stored while it is deleted is whole or gone", testDeleteRace},
-		{"an act is noted by itself", testWriteAudit},
-		{"a cancelled call fails", testCancelled},
-		{"random writes end as the model says", testModel},
-		{"concurrent batches neither block nor lose", testConcurrent},
-		{"a setting is as it was changed last", testSetting},
-		{"every change is in the audit, the newest first", testAudit},
-		{"a change of another revision leaves no trace", testSettingGuard},
-		{"of concurrent changes each revision is written by one", testSettingRace},
-		{"API keys are listed until they are revoked, and then with who did", testKeysOfClients},
-		{"of concurrent revocations one is made", testKeyRevokedOnce},
-		{"a day's count never goes back", testUsage},
-		{"concurrent counts end at the greatest", testUsageRace},
-		{"a status is that of the latest failed fetch", testStatus},
-		{"what is stored ends an earlier failure, however late that is written", testSuccessEndsFailure},
-		{"nothing else ends a failure", testFailureSurvivesOtherWrites},
-		{"of a failure and a success at once the later fetch wins", testFailureRace},
-		{"a failure writes no state, and is deleted with its entity", testFailureAlone},
-		{"texts of every kind are kept as far as can be", testHostileFailure},
-		{"a retry is claimed when it is due, and again when the claim ends", testClaimRetries},
-		{"of concurrent claims each retry goes to one", testClaimRetriesRace},
-		{"letters are listed until they are handled", testDeadLetters},
-		{"dead letters are listed and counted within visibilities", testDeadLetterVisibility},
-		{"letters are chosen by every filter, and page by page", testDeadLetterFilter},
-		{"letters are counted by what went wrong", testDeadLetterGroups},
-		{"what is handled from the beginning is known, and forgotten when it is gone", testHandledPrefixes},
-		{"a job is worked on by one at a time, and goes on where it was", testJobs},
-		{"a replay that was stopped in a chunk lives until it is known what it asked for", testReplayStoppedInChunk},
-		{"of replays of a source that are resumed at once one goes on", testResumeRace},
-		{"of those who take on a job at once one gets it", testJobRace},
-		{"an entity that is registered again keeps what was seen of it", testRegister},
-		{"thousands are registered and switched at once", testRegisterMany},
-		{"entities are chosen by every filter, page by page", testEntityFilter},
-		{"a person takes entities out of the schedule and puts them back", testEnable},
-		{"entities are pinned to a tier, and keep it when they are unpinned", testPin},
-		{"reads are counted, and register what is unknown", testReads},
-		{"whoever writes entities at once waits for nobody in a circle", testEntityWritesNoDeadlock},
-		{"what is due is claimed, the earliest first", testClaim},
-		{"what is read more and more is due at once", testRefreshNow},
-		{"the params that entities are registered with are found", testEntityParams},
-		{"what is stored of what is due is read where it is wanted", testClaimedContent},
-		{"who decides is told all that is known, and what it says is kept", testDecide},
-		{"a claim that asks for nothing is none", testClaimWithoutRequests},
-		{"a claimant that dies has claimed nothing", testClaimRolledBack},
-		{"a claim that is abandoned is taken over, and its holder knows", testTakeOverClaim},
-		{"an abandoned claim is taken over by one", testTakeOverRace},
-		{"of concurrent schedulers one claims each due time", testClaimRace},
-		{"what is due later is read, the earliest first, and brought forward", testBringForward},
-		{"a price is set once in an interval", testPrice},
-		{"what follows from a change is written down with it, and from nothing else", testOutbox},
-		{"what was to follow from a write that failed is forgotten with it", testOutboxOfFailedWrite},
-		{"of an effect that was told its triggers remain", testMarkChangesPublished},
-		{"an effect is claimed, and again when the claim ends, until it is finished", testOutboxClaim},
-		{"of concurrent claims each effect goes to one", testOutboxClaimRace},
-		{"of concurrent writers each change has one effect, and these are an unbroken chain", testOutboxHashChain},
-		{"changes that follow each other have one effect, when they pause", testQuietTrigger},
-		{"a message and other triggers do not wait for quiet", testQuietBesideOthers},
-		{"a change stored while its effect is carried out has one of its own", testQuietWhileClaimed},
-		{"a deleted entity waits for no quiet", testQuietDeleted},
-		{"of concurrent changes and claims none is forgotten", testQuietRace},
-		{"what is due is counted, up to a bound", testBacklogs},
-		{"what was kept too long is deleted, and nothing else", testExpired},
-		{"absences and statuses of nothing stored have times of their own", testExpiredWithoutContent},
-		{"what is fetched while others delete is kept whole", testExpiredRace},
+		{"unknown entity", testUnknown},
+		{"GetAll keeps the order", testGetAll},
+		{"first write", testFirstWrite},
+		{"unchanged content writes no payload", testTouch},
+		{"changed content", testChange},
+		{"lower version changes nothing", testGuard},
+		{"repeated write", testRepeat},
+		{"not modified needs its base", testNotModified},
+		{"absence keeps content", testAbsence},
+		{"other extract version is no change", testRewrite},
+		{"visibility of the last fetch", testVisibility},
+		{"absence deletes other visibility", testVisibilityOfAbsence},
+		{"visibility: concurrent writes", testVisibilityRace},
+		{"batch is atomic", testAtomic},
+		{"batch keeps the higher version", testDuplicates},
+		{"keys of every kind", testKeys},
+		{"Delete", testDelete},
+		{"DeleteSnapshot with audit", testDeleteSnapshot},
+		{"Delete: concurrent writes", testDeleteRace},
+		{"WriteAudit", testWriteAudit},
+		{"cancelled context", testCancelled},
+		{"random writes match the model", testModel},
+		{"concurrent batches", testConcurrent},
+		{"setting", testSetting},
+		{"audit log, newest first", testAudit},
+		{"setting: wrong revision", testSettingGuard},
+		{"setting: concurrent changes", testSettingRace},
+		{"API keys", testKeysOfClients},
+		{"API key: concurrent revocations", testKeyRevokedOnce},
+		{"quota usage never decreases", testUsage},
+		{"quota usage: concurrent writes", testUsageRace},
+		{"status of the latest failure", testStatus},
+		{"success deletes an earlier failure", testSuccessEndsFailure},
+		{"other writes keep the failure", testFailureSurvivesOtherWrites},
+		{"failure: concurrent success", testFailureRace},
+		{"failure writes no state", testFailureAlone},
+		{"failure with invalid text", testHostileFailure},
+		{"ClaimRetries", testClaimRetries},
+		{"ClaimRetries: concurrent calls", testClaimRetriesRace},
+		{"dead letters are open until handled", testDeadLetters},
+		{"dead letters by visibility", testDeadLetterVisibility},
+		{"dead letter filters and pages", testDeadLetterFilter},
+		{"dead letter groups", testDeadLetterGroups},
+		{"handled prefixes", testHandledPrefixes},
+		{"job lease and progress", testJobs},
+		{"replay stopped with a chunk in flight", testReplayStoppedInChunk},
+		{"SetJobState: concurrent resumptions", testResumeRace},
+		{"LeaseJob: concurrent calls", testJobRace},
+		{"registering again keeps history", testRegister},
+		{"thousands of entities", testRegisterMany},
+		{"entity filters and pages", testEntityFilter},
+		{"EnableEntities", testEnable},
+		{"PinEntities and UnpinEntities", testPin},
+		{"ObserveReads", testReads},
+		{"entities: concurrent writes", testEntityWritesNoDeadlock},
+		{"ClaimEntities, earliest first", testClaim},
+		{"ObserveReads makes entities due", testRefreshNow},
+		{"EntityParams", testEntityParams},
+		{"ClaimEntities reads wanted payloads", testClaimedContent},
+		{"ClaimEntities calls decide", testDecide},
+		{"claim without requests", testClaimWithoutRequests},
+		{"claim rolled back", testClaimRolledBack},
+		{"TakeOverClaim", testTakeOverClaim},
+		{"TakeOverClaim: concurrent calls", testTakeOverRace},
+		{"ClaimEntities: concurrent calls", testClaimRace},
+		{"EntitiesDueAfter and BringForward", testBringForward},
+		{"SetPrice once per interval", testPrice},
+		{"change inserts an outbox event", testOutbox},
+		{"failed write rolls back events", testOutboxOfFailedWrite},
+		{"MarkChangesPublished keeps triggers", testMarkChangesPublished},
+		{"ClaimOutboxEvents", testOutboxClaim},
+		{"ClaimOutboxEvents: concurrent calls", testOutboxClaimRace},
+		{"outbox: unbroken hash chain", testOutboxHashChain},
+		{"quiet trigger", testQuietTrigger},
+		{"message does not wait for quiet", testQuietBesideOthers},
+		{"change during delivery", testQuietWhileClaimed},
+		{"Delete ends quiet triggers", testQuietDeleted},
+		{"quiet trigger: concurrent changes", testQuietRace},
+		{"backlogs up to a limit", testBacklogs},
+		{"DeleteExpired", testExpired},
+		{"expiry of absences and statuses", testExpiredWithoutContent},
+		{"DeleteExpired: concurrent writes", testExpiredRace},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(suite{t, open(t)}) })
 	}
 }
 
-// suite is one store under test.
+// suite is one test with its store.
 type suite struct {
 	*testing.T
 	store Store
@@ -173,10 +171,10 @@ type suite struct {
 
 var entity = schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 
-// at returns the time a number of seconds after a fixed one.
+// at returns a fixed time plus seconds.
 func at(seconds int64) time.Time { return time.Unix(1_800_000_000+seconds, 123_000).UTC() }
 
-// content is a fetch of number and time n that found text.
+// content returns the write of version and time n with the content text.
 func content(e schemas.Entity, n int64, text string) store.Write {
 	json := []byte(`{"doc":"` + text + `"}`)
 	return store.Write{
@@ -196,21 +194,21 @@ func notModified(e schemas.Entity, n int64, text string) store.Write {
 	return w
 }
 
-// withoutPayload fails the test if the payload is asked for.
+// withoutPayload fails the test if the payload is encoded.
 func (b suite) withoutPayload(w store.Write) store.Write {
 	w.Payload = func() (store.Payload, error) {
-		b.Errorf("the payload of version %d was asked for", w.Version)
-		return store.Payload{}, errors.New("not to be asked for")
+		b.Errorf("Payload of version %d was called", w.Version)
+		return store.Payload{}, errors.New("unexpected call of Payload")
 	}
 	return w
 }
 
-// write writes and expects the results.
+// write writes, and fails the test unless these are the results.
 func (b suite) write(want []store.Result, writes ...store.Write) {
 	b.Helper()
 	got, err := b.store.Write(b.Context(), writes)
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-		b.Fatalf("write gave %v, %v; want %v", got, err, want)
+		b.Fatalf("Write: got %v, %v, want %v", got, err, want)
 	}
 }
 
@@ -225,23 +223,23 @@ func (b suite) get(e schemas.Entity) store.Snapshot {
 	return s
 }
 
-// wantSnapshot fails the test unless the snapshot has the content and these times, given as
-// numbers for at.
+// wantSnapshot fails the test unless the snapshot has the content, the version and these times,
+// given as arguments of at.
 func (b suite) wantSnapshot(e schemas.Entity, text string, version, fetched, checked, updated int64) {
 	b.Helper()
 	s := b.get(e)
 	json := `{"doc":"` + text + `"}`
 	got, err := s.Decode(nil)
 	if err != nil || string(got) != json || s.Hash != sha256.Sum256([]byte(json)) || s.Size != len(json) {
-		b.Fatalf("content %s, %v, size %d; want %s", got, err, s.Size, json)
+		b.Fatalf("content: got %s, %v, size %d, want %s", got, err, s.Size, json)
 	}
 	if s.Entity != e || s.Version != version || s.Absent ||
 		!s.FetchedAt.Equal(at(fetched)) || !s.CheckedAt.Equal(at(checked)) || !s.UpdatedAt.Equal(at(updated)) {
-		b.Fatalf("%+v; want version %d, fetched %d, checked %d, updated %d", s.State, version, fetched, checked, updated)
+		b.Fatalf("state: got %+v, want version %d, fetched %d, checked %d, updated %d", s.State, version, fetched, checked, updated)
 	}
 	states, err := b.store.States(b.Context(), []schemas.Entity{e})
 	if err != nil || states[0] != s.State {
-		b.Fatalf("the state alone is %+v, %v; with its payload %+v", states, err, s.State)
+		b.Fatalf("States: got %+v, %v; Get has %+v", states, err, s.State)
 	}
 }
 
@@ -250,7 +248,7 @@ func testFirstWrite(b suite) {
 	b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	s := b.get(entity)
 	if s.ExtractVersion != 7 || s.Encoding != store.Zstd || s.ETag != `"x"` || s.LastModified != "then" || !s.HasContent() {
-		b.Errorf("%+v", s.State)
+		b.Errorf("state: got %+v", s.State)
 	}
 }
 
@@ -263,7 +261,7 @@ func testTouch(b suite) {
 		b.write(one(store.Touched), w)
 		b.wantSnapshot(entity, "x", n, n, n, 5)
 		if got := b.get(entity); got.ETag != fmt.Sprint(n) || !bytes.Equal(got.Payload, before) {
-			b.Errorf("after check %d: %+v", n, got)
+			b.Errorf("after check %d: got %+v", n, got)
 		}
 	}
 }
@@ -285,7 +283,7 @@ func testGuard(b suite) {
 	b.write(one(store.AbsenceStored), absence(entity, 6))
 	b.write(one(store.Superseded), content(entity, 5, "x"))
 	if !b.get(entity).Absent {
-		b.Error("an older answer brought the entity back")
+		b.Error("a write with a lower version replaced the absence")
 	}
 }
 
@@ -314,13 +312,13 @@ func testAbsence(b suite) {
 	b.write(one(store.AbsenceStored), absence(entity, 4))
 	s := b.get(entity)
 	if !s.Absent || s.HasContent() || s.Payload != nil || !s.CheckedAt.Equal(at(4)) || !s.FetchedAt.IsZero() || !s.UpdatedAt.IsZero() {
-		b.Errorf("%+v", s)
+		b.Errorf("snapshot after an absence: got %+v", s)
 	}
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.wantSnapshot(entity, "x", 5, 5, 5, 5)
 	b.write(one(store.AbsenceStored), absence(entity, 6))
 	if s := b.get(entity); !s.Absent || !s.HasContent() || s.Version != 6 || !s.CheckedAt.Equal(at(6)) || !s.FetchedAt.Equal(at(5)) {
-		b.Errorf("%+v", s)
+		b.Errorf("snapshot after an absence: got %+v", s)
 	}
 	b.write(one(store.Touched), b.withoutPayload(content(entity, 7, "x")))
 	b.wantSnapshot(entity, "x", 7, 7, 7, 5)
@@ -332,7 +330,7 @@ func testRewrite(b suite) {
 	other.ExtractVersion = 8
 	b.write(one(store.Rewritten), other)
 	b.wantSnapshot(entity, "y", 6, 6, 6, 5)
-	same := content(entity, 7, "y") // by the old settings again, with the same outcome
+	same := content(entity, 7, "y") // the former extract version, with the same content
 	b.write(one(store.Rewritten), same)
 	b.wantSnapshot(entity, "y", 7, 7, 7, 5)
 }
@@ -355,7 +353,7 @@ func testAtomic(b suite) {
 	}
 	b.wantSnapshot(e("old"), "x", 1, 1, 1, 1)
 	if v := b.get(e("gone")).Version; v != 1 {
-		b.Errorf("the absence has version %d", v)
+		b.Errorf("absence: got version %d, want 1", v)
 	}
 }
 
@@ -382,29 +380,29 @@ func testCancelled(b suite) {
 	}
 	l := newDeadLetter(entity, 1)
 	if b.store.WriteFailure(ctx, failing(entity, 5), &l) == nil {
-		b.Error("Fail succeeded")
+		b.Error("WriteFailure succeeded")
 	}
 	if _, err := b.store.Statuses(ctx, []schemas.Entity{entity}); err == nil {
 		b.Error("Statuses succeeded")
 	}
 	if _, err := b.store.NextRetryTime(ctx, "nexon"); err == nil {
-		b.Error("NextDue succeeded")
+		b.Error("NextRetryTime succeeded")
 	}
 	if _, err := b.store.DeadLetters(ctx, store.DeadLetterFilter{Source: "nexon"}, store.DeadLetter{}, 1); err == nil {
-		b.Error("Letters succeeded")
+		b.Error("DeadLetters succeeded")
 	}
 	b.hasNoStatus(entity)
 	b.fail(failing(entity, 5))
 	b.deadLetter(l)
 	if _, err := b.store.ClaimRetries(ctx, "nexon", at(9), time.Second, 1); err == nil {
-		b.Error("Due succeeded")
+		b.Error("ClaimRetries succeeded")
 	}
 	if err := b.store.CreateJob(ctx, job(1), auditEntry("a")); err == nil {
 		b.Error("CreateJob succeeded")
 	}
 	b.hasStatus(failing(entity, 5))
 	if all := b.deadLetters("nexon", true, 9); len(all) != 1 {
-		b.Errorf("%+v", all)
+		b.Errorf("dead letters: got %+v", all)
 	}
 	testUnknown(b)
 }

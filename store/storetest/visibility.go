@@ -8,13 +8,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// within returns the write as that of a fetch within a visibility.
+// within returns the write with a visibility.
 func within(visibility string, w store.Write) store.Write {
 	w.Visibility = visibility
 	return w
 }
 
-// seenBy fails the test unless the entity's row has the visibility, however it is read.
+// seenBy fails the test unless the entity has the visibility, whichever method reads it.
 func (b suite) seenBy(visibility string) {
 	b.Helper()
 	all, err := b.store.GetAll(b.Context(), []schemas.Entity{entity})
@@ -26,7 +26,7 @@ func (b suite) seenBy(visibility string) {
 		b.Fatal(err)
 	}
 	if one := b.get(entity).Visibility; one != visibility || all[0].Visibility != visibility || states[0].Visibility != visibility {
-		b.Fatalf("visibility %q, among many %q, of the state %q; want %q", one, all[0].Visibility, states[0].Visibility, visibility)
+		b.Fatalf("visibility: Get %q, GetAll %q, States %q, want %q", one, all[0].Visibility, states[0].Visibility, visibility)
 	}
 }
 
@@ -35,17 +35,17 @@ func testVisibility(b suite) {
 	b.seenBy("")
 	b.write(one(store.Changed), within("partner", content(entity, 6, "y")))
 	b.seenBy("partner")
-	// What does not count tells nothing either.
+	// A superseded write does not change the visibility.
 	b.write(one(store.Superseded), content(entity, 5, "y"))
 	b.write(one(store.Superseded), absence(entity, 5))
 	b.write(one(store.BaseMissing), notModified(entity, 7, "z"))
 	b.seenBy("partner")
-	// The same, seen by others: theirs from now on, also if that is everybody.
+	// The same content with another visibility gets that visibility, also the one of every reader.
 	b.write(one(store.Touched), b.withoutPayload(within("staff", content(entity, 8, "y"))))
 	b.seenBy("staff")
 	b.write(one(store.Touched), content(entity, 9, "y"))
 	b.seenBy("")
-	// "Not modified" gives nobody anything: it can limit, and no more.
+	// A NotModified may limit the visibility, but never extend it.
 	b.write(one(store.Touched), within("partner", notModified(entity, 10, "y")))
 	b.seenBy("partner")
 	b.write(one(store.Touched), within("partner", notModified(entity, 11, "y")))
@@ -67,7 +67,7 @@ func testVisibilityOfAbsence(b suite) {
 	b.write(one(store.Changed), within("partner", content(entity, 6, "x")))
 	b.write(one(store.AbsenceStored), within("partner", absence(entity, 7)))
 	if s := b.get(entity); !s.HasContent() || s.Payload == nil {
-		b.Fatalf("an absence of the same visibility ended the content: %+v", s.State)
+		b.Fatalf("an absence of the same visibility deleted the content: %+v", s.State)
 	}
 	for n, visibility := range []string{"", "staff", "", "partner"} {
 		at := int64(10 * (n + 1))
@@ -75,7 +75,7 @@ func testVisibilityOfAbsence(b suite) {
 		b.seenBy(visibility)
 		want := store.State{Entity: entity, Version: at, CheckedAt: b.get(entity).CheckedAt, Absent: true, Visibility: visibility}
 		if s := b.get(entity); s.State != want || s.Payload != nil {
-			b.Fatalf("of content of another visibility this is left: %+v, %d bytes", s.State, len(s.Payload))
+			b.Fatalf("content of another visibility was kept: %+v, %d bytes", s.State, len(s.Payload))
 		}
 		b.write(one(store.BaseMissing), within(visibility, notModified(entity, at+1, "x")))
 		b.write(one(store.Changed), within("partner", content(entity, at+2, "x")))
@@ -85,8 +85,8 @@ func testVisibilityOfAbsence(b suite) {
 	}
 }
 
-// testVisibilityRace has fetches of several visibilities stored at once: content never
-// stands under the visibility of another.
+// testVisibilityRace stores fetches of several visibilities concurrently: content must never be
+// stored with the visibility of another fetch.
 func testVisibilityRace(b suite) {
 	const writers, rounds = 6, 25
 	var wg sync.WaitGroup
@@ -111,7 +111,7 @@ func testVisibilityRace(b suite) {
 					continue
 				}
 				if json, err := s.Decode(nil); err != nil || string(json) != fmt.Sprintf(`{"doc":"of %s"}`, s.Visibility) {
-					b.Errorf("%s, %v under the visibility %q", json, err, s.Visibility)
+					b.Errorf("content %s, %v has visibility %q", json, err, s.Visibility)
 				}
 			}
 		})

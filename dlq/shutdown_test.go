@@ -8,16 +8,16 @@ import (
 	"time"
 )
 
-// TestRun_StopsDuringAReplay when that ends: it stops between two groups of
-// requests, nothing of it is in doubt, and another process goes on at once.
+// TestRun_StopsDuringAReplay: Run returns between two batches, no chunk is in flight, and another
+// process continues at once.
 func TestRun_StopsDuringAReplay(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(maxChunk)
-		p := w.process()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(maxChunk)
+		p := g.process()
 		groups := 0
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			for _, a := range all {
-				w.put(a, time.Now())
+				g.put(a, time.Now())
 			}
 			if groups++; groups == 2 {
 				p.stop()
@@ -29,30 +29,30 @@ func TestRun_StopsDuringAReplay(t *testing.T) {
 		began := time.Now()
 		<-p.run().ended
 		if took := time.Since(began); took > 7*time.Second {
-			t.Errorf("the process ended after %v", took)
+			t.Errorf("Run returned after %v", took)
 		}
-		if is := w.job(j.ID); is.Done != 2*enqueueBatch || !is.ChunkStartedAt.IsZero() || is.LeaseUntil.After(time.Now()) {
-			t.Errorf("%+v", is)
+		if stored := g.job(j.ID); stored.Done != 2*enqueueBatch || !stored.ChunkStartedAt.IsZero() || stored.LeaseUntil.After(time.Now()) {
+			t.Errorf("job: got %+v", stored)
 		}
 		began = time.Now()
-		w.process().run()
-		w.wantCounts(w.waitUntilDone(j.ID), maxChunk, nil)
-		w.wantEachEnqueuedOnce(maxChunk)
+		g.process().run()
+		g.wantCounts(g.waitUntilDone(j.ID), maxChunk, nil)
+		g.wantEachEnqueuedOnce(maxChunk)
 		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("the other went on after %v", took)
+			t.Errorf("the other process continued after %v", took)
 		}
 	})
 }
 
-// TestRun_StopsWhileEnqueueHangs for longer than is documented, and what was being
-// asked for is looked for by whoever goes on.
+// TestRun_StopsWhileEnqueueHangs: Run returns within the documented time, and the next process
+// reconciles the chunk.
 func TestRun_StopsWhileEnqueueHangs(t *testing.T) {
-	inBubble(t, func(w *rig) {
-		w.deadLetterMany(maxChunk)
-		p := w.process()
+	inBubble(t, func(g *rig) {
+		g.deadLetterMany(maxChunk)
+		p := g.process()
 		p.enqueueFunc = func(ctx context.Context, all []ReplayRequest) []error {
 			for _, a := range all[:len(all)/2] {
-				w.put(a, time.Now())
+				g.put(a, time.Now())
 			}
 			p.stop()
 			<-ctx.Done()
@@ -62,10 +62,10 @@ func TestRun_StopsWhileEnqueueHangs(t *testing.T) {
 		began := time.Now()
 		<-p.run().ended
 		if took := time.Since(began); took > shutdownGrace+time.Second {
-			t.Errorf("the process ended after %v", took)
+			t.Errorf("Run returned after %v", took)
 		}
-		w.process().run()
-		w.wantCounts(w.waitUntilDone(j.ID), maxChunk, nil)
-		w.wantEachEnqueuedOnce(maxChunk)
+		g.process().run()
+		g.wantCounts(g.waitUntilDone(j.ID), maxChunk, nil)
+		g.wantEachEnqueuedOnce(maxChunk)
 	})
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// pausing has a change refresh the facet once changes pause for 10 s, after 25 s at most.
+// pausing returns events with a trigger of 10 s Quiet and 25 s MaxDelay.
 var pausing = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "quiet", Quiet: 10 * time.Second, MaxDelay: 25 * time.Second, Backoff: time.Minute}}}
 
-// testQuietTrigger: each change moves the due time of the effect, and replaces its content.
+// testQuietTrigger: each change moves the due time of the waiting event and replaces its content.
 func testQuietTrigger(b suite) {
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
 	b.wantNextOutboxTime(at(110))
@@ -23,13 +23,13 @@ func testQuietTrigger(b suite) {
 	b.wantNextOutboxTime(at(125)) // 25 s after the first change, not 10 s after the last
 	b.write(one(store.Touched), withOutbox(pausing, content(entity, 118, "z")))
 	b.wantOutboxEvents(b.claimOutboxEvents(124, 10, 10))
-	// Its hashes are those before the first change and after the last one.
+	// The event has the hash before the first change and the hash after the last one.
 	b.finish(outboxEvent(entity, 117, "", "z", pausing))
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 130, "w")))
-	b.wantNextOutboxTime(at(140)) // the next change begins anew
+	b.wantNextOutboxTime(at(140)) // the next change starts a new quiet period
 }
 
-// testQuietBesideOthers: a message and other triggers of the change do not wait.
+// testQuietBesideOthers: the message and other triggers of the change are due at once.
 func testQuietBesideOthers(b suite) {
 	mixed := both
 	mixed.Triggers = append([]store.Trigger{{Facet: "other", Quiet: 5 * time.Second}}, append(pausing.Triggers, both.Triggers...)...)
@@ -44,8 +44,8 @@ func testQuietBesideOthers(b suite) {
 	}
 }
 
-// testQuietWhileClaimed: a change that is stored while the effect is carried out is not
-// finished with it.
+// testQuietWhileClaimed: a change that is stored while the event is delivered gets an event of its
+// own.
 func testQuietWhileClaimed(b suite) {
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
 	first := b.wantOutboxEvents(b.claimOutboxEvents(110, 60, 10), outboxEvent(entity, 100, "", "x", pausing))
@@ -57,7 +57,7 @@ func testQuietWhileClaimed(b suite) {
 	b.finish(outboxEvent(entity, 112, "", "y", pausing))
 }
 
-// testQuietDeleted: a person who deletes an entity does not find it refreshed days later.
+// testQuietDeleted: deleting an entity deletes its waiting triggers.
 func testQuietDeleted(b suite) {
 	target := schemas.Entity{Source: entity.Source, Facet: "quiet", Key: entity.Key}
 	for n, deleted := range []schemas.Entity{entity, target} {
@@ -69,8 +69,8 @@ func testQuietDeleted(b suite) {
 	}
 }
 
-// testQuietRace has writers change few entities while others claim and finish. Each entity's
-// last change must be claimed after it was stored.
+// testQuietRace stores changes of few entities while others claim and delete events. The last
+// change of each entity must be claimed after it was stored.
 func testQuietRace(b suite) {
 	const writers, entities, rounds = 4, 6, 40
 	seed := time.Now().UnixNano()
@@ -140,7 +140,7 @@ func testQuietRace(b suite) {
 	}
 	for e, version := range stored {
 		if claimed[e] != version {
-			b.Errorf("last change of %s whose effect was claimed: got %d, want %d", e, claimed[e], version)
+			b.Errorf("last claimed version of %s: got %d, want %d", e, claimed[e], version)
 		}
 	}
 	b.wantNextOutboxTime(time.Time{})

@@ -1,0 +1,36 @@
+package dlq_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/freshet/freshet/dlq"
+	"github.com/freshet/freshet/store"
+)
+
+// The key of a filter may have the listed form FACET/KEY.
+func ExampleSplitFacetKey() {
+	hasFacet := func(name string) bool { return name == "character" }
+	fmt.Println(dlq.SplitFacetKey("", "character/anna", hasFacet))
+	fmt.Println(dlq.SplitFacetKey("", "anna", hasFacet))
+	fmt.Println(dlq.SplitFacetKey("", "guild/anna", hasFacet)) // guild is not a facet, so this is a key
+	// Output:
+	// character anna
+	//  anna
+	//  guild/anna
+}
+
+// A cursor holds the time and the position of the last dead letter of a page.
+func ExampleFormatCursor() {
+	last := store.DeadLetter{
+		DeadLetterID: store.DeadLetterID{Topic: "nexon.update-dlq", Partition: 3, Offset: 120},
+		At:           time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC),
+	}
+	cursor := dlq.FormatCursor(last)
+	fmt.Println(cursor)
+	after, err := dlq.ParseCursor("nexon", cursor)
+	fmt.Println(after.Topic, after.Partition, after.Offset, err)
+	// Output:
+	// 1769515200000000:3:120
+	// nexon.update-dlq 3 120 <nil>
+}
