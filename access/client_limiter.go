@@ -12,39 +12,40 @@ import (
 )
 
 const (
-	// maxClients bounds the clients that are remembered; the oldest is forgotten first,
-	// so that addresses made up can't fill the memory.
+	// maxClients is the maximum number of clients in memory. The least recently used one is
+	// removed first, so that many forged addresses can't exhaust the memory.
 	maxClients = 100_000
 )
 
-// ClientLimiter bound what each client may ask of this process. A nil one bounds nobody.
+// ClientLimiter limits the requests of each client of this process. A nil one has no limits. Its
+// methods may be called concurrently.
 type ClientLimiter struct {
 	requests rate
-	misses   rate // of keys that are looked for in the database; see missesOf
+	misses   rate // of lookups of keys that are not stored; see missesOf
 	waiting  int
 	refused  *prometheus.CounterVec
 	now      func() time.Time
 
 	mu      sync.Mutex
-	clients map[string]*list.Element // of recent
-	recent  *list.List               // *meter; that of the last request is in front
-	waits   map[string]int           // by client
+	clients map[string]*list.Element // elements of recent
+	recent  *list.List               // of *meter, most recently used first
+	waits   map[string]int           // waiting requests by client
 }
 
-// rate is so many calls in a window; 0 calls: any number.
+// rate is a number of calls per window; 0 calls: no limit.
 type rate struct {
 	calls  int
 	window time.Duration
 }
 
-// meter is what one client has left.
+// meter has the token buckets of one client.
 type meter struct {
 	client   string
 	requests bucket
 	misses   bucket
 }
 
-// NewClientLimiter returns the meters of limits that have been checked.
+// NewClientLimiter returns a limiter. The limits must be valid (Config.Check).
 func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
 	m := &ClientLimiter{
 		waiting: l.Waiting, now: time.Now, clients: map[string]*list.Element{}, recent: list.New(), waits: map[string]int{},
@@ -61,8 +62,8 @@ func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
 	return m
 }
 
-// AllowRequests counts n requests of a client; an error, a *problem.HTTPError, says
-// that none of them may be served.
+// AllowRequests counts n requests of a client. If they exceed the limit, it counts none and
+// returns a *problem.HTTPError with status 429.
 func (m *ClientLimiter) AllowRequests(client string, n int) error {
 	if m == nil || m.requests.calls == 0 {
 		return nil
@@ -80,8 +81,8 @@ func (r rate) String() string {
 	return fmt.Sprintf("%d in %v", r.calls, r.window)
 }
 
-// limitKey returns the name under which a client is bounded. Whoever has one address
-// of IPv6 has 2^64 of them, so that those of a /64 who are not asked share a bound.
+// limitKey returns the name under which a client is limited. Unauthenticated addresses of one
+// IPv6 /64 network share a limit, because one host usually has the whole network.
 func limitKey(client string) string {
 	text, nameless := strings.CutPrefix(client, unauthenticatedPrefix)
 	if !nameless {
@@ -94,7 +95,7 @@ func limitKey(client string) string {
 	return unauthenticatedPrefix + netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
 }
 
-// meter returns the client's meter, a new one if it was forgotten.
+// meter returns the client's meter. It creates one if there is none.
 func (m *ClientLimiter) meter(client string) *meter {
 	client = limitKey(client)
 	if e, known := m.clients[client]; known {
@@ -109,14 +110,14 @@ func (m *ClientLimiter) meter(client string) *meter {
 	return c
 }
 
-// bucket holds what is left of a rate. It is full at first, and a call that asks
-// for more than it can ever hold takes it all and leaves a debt.
+// bucket is a token bucket. It starts full. A call that needs more tokens than the bucket's
+// capacity is allowed when the bucket is full, and makes the balance negative.
 type bucket struct {
 	left float64
 	at   time.Time
 }
 
-// take takes n, or says after how long there will be so many.
+// take takes n tokens and returns 0, or returns how long until n tokens are available.
 func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
 	full := float64(r.calls)
 	if b.at.IsZero() {
@@ -133,8 +134,8 @@ func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// AcquireWaitSlot counts a request of a client that waits or streams, until leave is called,
-// which may be done again. The error is as that of Request.
+// AcquireWaitSlot counts a waiting or streaming request of a client until release is called.
+// release is idempotent. The error is a *problem.HTTPError with status 429.
 func (m *ClientLimiter) AcquireWaitSlot(client string) (leave func(), err error) {
 	if m == nil || m.waiting == 0 {
 		return func() {}, nil

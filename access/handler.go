@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	maxKeyNameSize = 64 // bytes
-	// minKeyTTL and lifeMost bound how long a key that expires holds.
+	maxKeyNameSize = 64 // in bytes
+	// minKeyTTL and maxKeyTTL limit the lifetime of a key that expires.
 	minKeyTTL = time.Minute
 	maxKeyTTL = 10 * 365 * 24 * time.Hour
 
@@ -30,8 +30,7 @@ const (
 	actionRevoke = "key-revoke"
 )
 
-// Key is an API key as it is told: its secret never is again. The json tags are
-// its form in the admin API and in the audit.
+// Key is an API key without its secret, as in the admin API and in the audit.
 type Key struct {
 	ID        string     `json:"id"`
 	Name      string     `json:"name"`
@@ -39,7 +38,7 @@ type Key struct {
 	CreatedAt time.Time  `json:"createdAt"`
 	CreatedBy string     `json:"createdBy"`
 	ExpiresAt *time.Time `json:"expiresAt"` // nil: never
-	RevokedAt *time.Time `json:"revokedAt"` // nil: it is not
+	RevokedAt *time.Time `json:"revokedAt"` // nil: not revoked
 	RevokedBy *string    `json:"revokedBy"`
 }
 
@@ -57,23 +56,23 @@ func keyOf(k store.APIKey) Key {
 	return shown
 }
 
-// CreatedKey is the answer to a key's making, the only one that has the key itself.
+// CreatedKey is the response to the creation of a key. No other response contains the secret.
 type CreatedKey struct {
 	Key    Key    `json:"key"`
 	Secret string `json:"secret"`
-	// Required says whether this service asks for keys at present.
+	// Required reports whether the service requires authentication now.
 	Required bool `json:"required"`
 }
 
-// keysAPI is the admin API of keys.
+// keysAPI is the admin API of API keys.
 type keysAPI struct {
 	guard *Guard
 	actor func(*http.Request) string
 }
 
-// Handler returns the admin API of keys, /admin/v1/keys and below, for those who
-// may administer; actor names who asks, for the audit. Browsers can't be made to
-// call it from another site.
+// Handler returns the admin API of API keys, /admin/v1/keys and below. It requires the scope
+// admin and rejects requests from pages of other sites. actor returns the name of the client for
+// the audit.
 func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
 	a := &keysAPI{g, actor}
 	return g.Admin(admin.API{
@@ -97,11 +96,11 @@ func (a *keysAPI) list(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: map[string]any{"keys": shown}}, err
 }
 
-// NewKey is what a new key is to be. The json tags are its form in the admin API.
+// NewKey is the request body that creates a key.
 type NewKey struct {
 	Name   string  `json:"name"`
 	Scopes []Scope `json:"scopes"`
-	// ExpiresIn is how long it holds, as in 90d or 12h; empty: until it is revoked.
+	// ExpiresIn is the lifetime, as in 90d or 12h; empty: until it is revoked.
 	ExpiresIn string `json:"expiresIn,omitempty"`
 }
 
@@ -126,7 +125,8 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if life > 0 {
 		key.ExpiresAt = now.Add(life)
 	}
-	// A key that outlived what its maker showed would make that hold for ever.
+	// A key must not outlive the credential that created it, or that credential would never
+	// expire.
 	if end := maker.Expires; !end.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(end)) {
 		key.ExpiresAt = end.UTC().Truncate(time.Microsecond)
 	}
@@ -135,7 +135,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if err := a.guard.store.AddKey(r.Context(), key, auditEntry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
 		return admin.Answer{}, err
 	}
-	// Looked up rather than added: it may have been revoked since.
+	// Read again instead of added to the cache, because the key may already be revoked.
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
 		a.guard.log.Warn("a new API key holds from the next look on", "key", key.ID, "err", err)
 	}
@@ -152,7 +152,7 @@ func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 		before := key
 		key.RevokedAt, key.RevokedBy = a.guard.now().UTC().Truncate(time.Microsecond), a.actor(r)
 		err := a.guard.store.RevokeKey(r.Context(), id, key.RevokedBy, key.RevokedAt, auditEntry(actionRevoke, key.RevokedBy, key.RevokedAt, &before, &key))
-		if errors.Is(err, store.ErrKeyNotFound) { // somebody else's revocation came between
+		if errors.Is(err, store.ErrKeyNotFound) { // another request revoked it first
 			key, err = a.find(r.Context(), id)
 		}
 		if err != nil {
@@ -175,7 +175,7 @@ func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
 	return all[i], nil
 }
 
-// auditEntry is what the audit says of a key.
+// auditEntry returns the audit entry of a change to a key.
 func auditEntry(action, actor string, at time.Time, before, after *store.APIKey) store.AuditEntry {
 	text := func(k *store.APIKey) json.RawMessage {
 		if k == nil {
@@ -183,7 +183,7 @@ func auditEntry(action, actor string, at time.Time, before, after *store.APIKey)
 		}
 		text, err := json.Marshal(keyOf(*k))
 		if err != nil {
-			panic(err) // it is of our own type
+			panic(err) // a type of this package can't fail
 		}
 		return text
 	}
@@ -231,7 +231,7 @@ func (o *NewKey) check(life *time.Duration) (err error) {
 	return err
 }
 
-// parseTTL reads how long a key holds: days, or what time.ParseDuration takes.
+// parseTTL parses a lifetime: days as in 90d, or the format of time.ParseDuration.
 func parseTTL(text string) (time.Duration, error) {
 	var life time.Duration
 	number, inDays := strings.CutSuffix(text, "d")

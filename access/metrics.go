@@ -6,7 +6,7 @@ type metrics struct {
 	refused           *prometheus.CounterVec
 	keys              prometheus.Gauge
 	keysReadAt        prometheus.Gauge
-	signingKeysReadAt prometheus.Gauge // when the signing keys were fetched last
+	signingKeysReadAt prometheus.Gauge // last fetch of the signing keys
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
