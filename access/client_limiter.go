@@ -50,7 +50,7 @@ func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
 	m := &ClientLimiter{
 		waiting: l.Waiting, now: time.Now, clients: map[string]*list.Element{}, recent: list.New(), waits: map[string]int{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "access_limited_total", Help: "Requests that were refused since their client asked for too much, by limit.",
+			Name: "access_limited_total", Help: "Requests refused because their client exceeded a limit, by limit.",
 		}, []string{"limit"}),
 	}
 	m.requests.calls, m.requests.window, _ = l.Requests.parse()
@@ -72,13 +72,13 @@ func (m *ClientLimiter) AllowRequests(client string, n int) error {
 	defer m.mu.Unlock()
 	if wait := m.meter(client).requests.take(m.requests, n, m.now()); wait > 0 {
 		m.refused.WithLabelValues("requests").Inc()
-		return limitExceeded("too-many-requests", "requests", fmt.Sprintf("This is more than %s. Wait, and ask for less.", m.requests), m.requests.calls, m.requests.window, wait)
+		return limitExceeded("too-many-requests", "requests", fmt.Sprintf("You exceeded the limit of requests, %s. Send fewer requests.", m.requests), m.requests.calls, m.requests.window, wait)
 	}
 	return nil
 }
 
 func (r rate) String() string {
-	return fmt.Sprintf("%d in %v", r.calls, r.window)
+	return fmt.Sprintf("%d per %v", r.calls, r.window)
 }
 
 // limitKey returns the name under which a client is limited. Unauthenticated addresses of one
@@ -145,7 +145,7 @@ func (m *ClientLimiter) AcquireWaitSlot(client string) (leave func(), err error)
 	defer m.mu.Unlock()
 	if m.waits[client] >= m.waiting {
 		m.refused.WithLabelValues("waiting").Inc()
-		return func() {}, limitExceeded("too-many-waiting", "waiting", fmt.Sprintf("%d requests of yours wait or stream. Wait until some have ended, or read without waiting.", m.waiting), m.waiting, 0, time.Second)
+		return func() {}, limitExceeded("too-many-waiting", "waiting", fmt.Sprintf("You have %d waiting or streaming requests, the maximum. Wait until one ends, or read without wait.", m.waiting), m.waiting, 0, time.Second)
 	}
 	m.waits[client]++
 	return sync.OnceFunc(func() {

@@ -133,7 +133,7 @@ func (r Rate) parse() (calls int, window time.Duration, err error) {
 	calls, err = strconv.Atoi(number)
 	window = rateUnits[unit]
 	if err != nil || calls < 1 || calls > math.MaxInt32 || window == 0 {
-		return 0, 0, fmt.Errorf("%q must be a whole number in a second, minute or hour, as in 100/s or 2000/m, or 0 for any number", string(r))
+		return 0, 0, fmt.Errorf("%q must be a whole number per second, minute or hour, as in 100/s or 2000/m, or 0 for no limit", string(r))
 	}
 	return calls, window, nil
 }
@@ -161,16 +161,16 @@ func (c Config) Check() error {
 	}
 	switch {
 	case c.JWKSURL == "" && (c.Issuer != "" || c.Audience != ""):
-		fail("jwksURL: issuer and audience are of tokens, and nobody could check one; say where the keys are that sign them")
+		fail("jwksURL: issuer and audience need the URL of the keys that sign tokens")
 	case c.JWKSURL != "":
 		if !fetchable(c.JWKSURL) { // the value is left out because it may contain a password
-			fail("jwksURL: write it as https://host/path without user and password; http is for loopback alone, since whoever can change the keys can make tokens")
+			fail("jwksURL: must be https://host/path without user and password; http is allowed only for loopback, because an attacker who can change the keys can forge tokens")
 		}
 		if c.Issuer == "" {
-			fail("issuer: a token must name who made it; write its iss")
+			fail("issuer: required with jwksURL; set it to the iss of the tokens")
 		}
 		if c.Audience == "" {
-			fail("audience: a token must be meant for this service; write its aud")
+			fail("audience: required with jwksURL; set it to the aud of the tokens for this service")
 		}
 		if len(c.Types) == 0 {
 			fail("types: name at least one, as in %s (RFC 9068) or %s", accessJWT, plainJWT)
@@ -183,9 +183,9 @@ func (c Config) Check() error {
 		switch {
 		case slices.Contains(asymmetric, a):
 		case strings.HasPrefix(a, "HS"):
-			fail("algorithms[%d]: %s is symmetric: whoever can check such a token can make one, and a public key must never be taken for its secret; use %s", i, a, strings.Join(asymmetric, ", "))
+			fail("algorithms[%d]: %s is symmetric: a public key could be used as its secret to forge tokens; use %s", i, a, strings.Join(asymmetric, ", "))
 		case strings.EqualFold(a, "none"):
-			fail("algorithms[%d]: none signs nothing, so that anybody could make a token; use %s", i, strings.Join(asymmetric, ", "))
+			fail("algorithms[%d]: none means unsigned tokens, which anyone can forge; use %s", i, strings.Join(asymmetric, ", "))
 		default:
 			fail("algorithms[%d]: %q must be one of %s", i, a, strings.Join(asymmetric, ", "))
 		}
@@ -205,7 +205,7 @@ func (c Config) Check() error {
 	}
 	for i, origin := range c.AllowedOrigins {
 		if origin == "*" {
-			fail("allowedOrigins[%d]: * would let the pages of any site read what a browser here can reach, by its address alone where nobody is asked; name the origins, as in https://app.example", i)
+			fail("allowedOrigins[%d]: * would allow pages of any site to read snapshots through a visitor's browser; list the origins, as in https://app.example", i)
 		} else if !isOrigin(origin) {
 			fail("allowedOrigins[%d]: %q must be scheme://host or scheme://host:port in lower case, as in https://app.example", i, origin)
 		}
@@ -228,10 +228,10 @@ func (c Config) Check() error {
 		fail("limits.newKeys: %w, or auto for a quarter of the source's narrowest window", err)
 	}
 	if d := c.Limits.Outstanding; d < 0 || d > maxOutstanding {
-		fail("limits.outstanding: %v must be from 0, which is any number, to %v: it is the time that the requests of one client may take the source", d, maxOutstanding)
+		fail("limits.outstanding: %v must be from 0 (no limit) to %v: it is how long the outstanding requests of one client may occupy the source", d, maxOutstanding)
 	}
 	if n := c.Limits.Waiting; n < 0 {
-		fail("limits.waiting: %d must not be negative; 0 is any number", n)
+		fail("limits.waiting: %d must not be negative; 0 means no limit", n)
 	}
 	return errors.Join(errs...)
 }
@@ -302,9 +302,9 @@ func (c Config) requiresAuth(listen string, made bool) (bool, error) {
 	case shown:
 		return true, nil
 	}
-	const means = "set access.adminTokenFile or access.jwksURL, or make a key first with `freshet keys create` while the service listens on loopback"
+	const means = "set access.adminTokenFile or access.jwksURL, or create a key first with `freshet keys create` while the service listens on loopback"
 	if local {
-		return false, fmt.Errorf("access.require: it is always, and nobody could ever call: %s", means)
+		return false, fmt.Errorf("access.require: always, but there are no credentials, so every request would be rejected: %s", means)
 	}
-	return false, fmt.Errorf("access: the service would listen on %s, beyond loopback, and there is nothing to tell callers apart by: %s; if anybody who reaches it may read and administer, say access.require: never", listen, means)
+	return false, fmt.Errorf("access: the service would listen on %s, which is not loopback, without any credentials: %s; to allow everyone to read and administer, set access.require: never", listen, means)
 }

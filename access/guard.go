@@ -76,7 +76,7 @@ func readAdminToken(file string) (sum [sha256.Size]byte, err error) {
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < minAdminTokenSize || strings.ContainsAny(token, " \t\r\n") {
-		return sum, fmt.Errorf("%s must hold one word of at least %d characters; make one with `openssl rand -hex 32`", file, minAdminTokenSize)
+		return sum, fmt.Errorf("%s must contain one word of at least %d characters; create one with `openssl rand -hex 32`", file, minAdminTokenSize)
 	}
 	return sha256.Sum256([]byte(token)), nil
 }
@@ -86,7 +86,7 @@ func readAdminToken(file string) (sum [sha256.Size]byte, err error) {
 func (g *Guard) Load(ctx context.Context) error {
 	all, err := g.readKeys(ctx, false)
 	if err != nil {
-		return fmt.Errorf("%w; if the release is new, run `freshet migrate up`", err)
+		return fmt.Errorf("%w; after an upgrade, run `freshet migrate up`", err)
 	}
 	g.keyCreated = len(all) > 0
 	if g.verifier != nil {
@@ -119,7 +119,7 @@ func (g *Guard) readKeys(ctx context.Context, live bool) ([]store.APIKey, error)
 			next[k.ID] = newCachedKey(k)
 		case !g.invalidKeys[k.ID]:
 			g.invalidKeys[k.ID] = true
-			g.log.Error("an API key is stored without a hash of SHA-256 and holds for nobody; revoke it", "key", k.ID)
+			g.log.Error("api key ignored: it has no SHA-256 hash; revoke it", "key", k.ID)
 		}
 	}
 	g.setKeys(cachedKeys{next, began})
@@ -144,14 +144,14 @@ func (g *Guard) SetListenAddress(address string) error {
 	g.required.Store(asks)
 	switch {
 	case asks && g.config.JWKSURL == "" && g.config.AdminTokenFile == "" && g.countUsableKeys() == 0:
-		g.log.Warn("nobody can call: every API key has expired or was revoked; set access.adminTokenFile to make another")
+		g.log.Warn("no valid credential: all api keys are expired or revoked; set access.adminTokenFile to create another")
 	case asks:
 	case !Loopback(address):
-		g.log.Warn("access.require is never: whoever reaches the service may read, refresh and administer", "listen", address)
+		g.log.Warn("authentication disabled: every client that reaches the service may read, refresh and administer", "listen", address)
 	case g.config.Require == Never:
-		g.log.Info("nobody is asked who they are", "listen", address, "why", "access.require is never")
+		g.log.Info("authentication disabled", "listen", address, "reason", "access.require is never")
 	default:
-		g.log.Info("nobody is asked who they are", "listen", address, "why", "only this machine reaches the service, and no API key, admin token or issuer was set up")
+		g.log.Info("authentication disabled", "listen", address, "reason", "the service listens on loopback, and no api key, admin token or issuer is configured")
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (g *Guard) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if err := g.readLiveKeys(ctx); looks.isSecond(err) {
-			g.log.Warn("the API keys can't be read; those known stay in force", "err", err)
+			g.log.Warn("api keys can't be read; cached keys stay valid until access.maxAge", "err", err)
 		}
 		tooOld = g.reportAge(tooOld)
 		if g.config.AdminTokenFile != "" {
@@ -196,9 +196,9 @@ func (g *Guard) reportAge(before bool) bool {
 	tooOld := age > g.config.MaxAge.AdminKeys
 	switch {
 	case tooOld && !before:
-		g.log.Error("API keys are too old: keys with the scope admin are answered 503 until the database answers, all others from access.maxAge.apiKeys on", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
+		g.log.Error("api keys too old: requests with admin keys get 503 until the database answers, other keys from access.maxAge.apiKeys on", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
 	case before && !tooOld:
-		g.log.Info("API keys are read again", "age", age.Round(time.Second))
+		g.log.Info("api keys restored", "age", age.Round(time.Second))
 	}
 	return tooOld
 }
@@ -209,19 +209,19 @@ func (g *Guard) followAdminToken(gone, reads *failures) {
 	sum, err := readAdminToken(g.config.AdminTokenFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		if gone.isSecond(err) && g.admin.Swap(nil) != nil {
-			g.log.Warn("the admin token's file is gone; there is no admin token any more", "err", err)
+			g.log.Warn("admin token file removed; admin token revoked", "err", err)
 		}
 		return
 	}
 	*gone = 0
 	if reads.isSecond(err) {
-		g.log.Warn("the admin token's file can't be used; the token stays as it was", "err", err)
+		g.log.Warn("admin token file invalid; keeping the previous token", "err", err)
 	}
 	if err != nil {
 		return
 	}
 	if before := g.admin.Swap(&sum); before == nil || sum != *before {
-		g.log.Info("the admin token was changed")
+		g.log.Info("admin token changed")
 	}
 }
 
@@ -295,7 +295,7 @@ func (g *Guard) Admin(next http.Handler) http.Handler {
 		}
 		if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 			if err := p.Write(w, r); err != nil {
-				g.log.Debug("the client left before its answer", "err", err)
+				g.log.Debug("client disconnected before the response", "err", err)
 			}
 			return
 		}

@@ -378,7 +378,7 @@ func TestGuard_LogsWhenKeysBecomeTooOldAndAreReadAgain(t *testing.T) {
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if r.reportAge(true) || !strings.Contains(r.log.String(), "read again") {
-		t.Errorf("after a read: got %q, want that they are read again", r.log.String())
+	if r.reportAge(true) || !strings.Contains(r.log.String(), "restored") {
+		t.Errorf(`after a read: got %q, want "api keys restored"`, r.log.String())
 	}
 }

@@ -81,8 +81,8 @@ func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
 			"/admin/v1/keys/{id}": {http.MethodDelete: a.revoke},
 		},
 		Explain:     func(error) *problem.HTTPError { return nil },
-		Unavailable: "The API keys can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
-		CrossSite:   "A page of another site may not make or revoke keys.",
+		Unavailable: "API keys can't be read or written now. The query service's log has the reason. After an upgrade, run `freshet migrate up`.",
+		CrossSite:   "A page of another site may not create or revoke keys.",
 		Log:         g.log,
 	}.Handler())
 }
@@ -137,7 +137,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	}
 	// Read again instead of added to the cache, because the key may already be revoked.
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
-		a.guard.log.Warn("a new API key holds from the next look on", "key", key.ID, "err", err)
+		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
 	}
 	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{keyOf(key), shown, a.guard.AuthRequired()}}, nil
 }
@@ -170,7 +170,7 @@ func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
 	}
 	i := slices.IndexFunc(all, func(k store.APIKey) bool { return k.ID == id })
 	if i < 0 {
-		return store.APIKey{}, problem.New(http.StatusNotFound, "no-such-key", fmt.Sprintf("There is no key %.40q. GET /admin/v1/keys lists them.", id))
+		return store.APIKey{}, problem.New(http.StatusNotFound, "no-such-key", fmt.Sprintf("There is no key %.40q. GET /admin/v1/keys lists the keys.", id))
 	}
 	return all[i], nil
 }
@@ -195,31 +195,31 @@ func readNewKey(body io.Reader) (o NewKey, life time.Duration, err error) {
 	if err != nil {
 		return o, 0, err
 	}
-	const form = `; the body is {"name":"a-dashboard","scopes":["read"],"expiresIn":"90d"}, where expiresIn may be left out`
+	const form = `; the body must be {"name":"a-dashboard","scopes":["read"],"expiresIn":"90d"}, where expiresIn is optional`
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&o); err != nil {
 		return o, 0, fmt.Errorf("%w%s", err, form)
 	}
 	if d.More() {
-		return o, 0, errors.New("something follows the object" + form)
+		return o, 0, errors.New("data after the JSON object" + form)
 	}
 	return o, life, o.check(&life)
 }
 
 func (o *NewKey) check(life *time.Duration) (err error) {
 	if o.Name == "" || len(o.Name) > maxKeyNameSize || !utf8.ValidString(o.Name) || strings.ContainsFunc(o.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fmt.Errorf("the name must be 1 to %d printable bytes; it says, in lists and audits, whose key it is", maxKeyNameSize)
+		return fmt.Errorf("the name must be 1 to %d printable bytes; it identifies the key in lists and audit entries", maxKeyNameSize)
 	}
 	if len(o.Scopes) == 0 {
-		return errors.New("name the scopes: read, refresh, inspect, delegate for a key that names its own clients, see:NAME for what is fetched within that visibility, or admin, which includes all others")
+		return errors.New("scopes are required: read, refresh, inspect, delegate (calls on behalf of its own clients), see:NAME (entities of that visibility), or admin (includes all others)")
 	}
 	for i, s := range o.Scopes {
 		if !s.known() {
-			return fmt.Errorf("the scope %.50q must be read, refresh, inspect, delegate or admin, or see: and the name of a visibility: 1 to 40 letters, digits, - and _", string(s))
+			return fmt.Errorf("the scope %.50q must be read, refresh, inspect, delegate or admin, or see:NAME, where NAME has 1 to 40 letters, digits, - and _", string(s))
 		}
 		if slices.Contains(o.Scopes[:i], s) {
-			return fmt.Errorf("the scope %s is named twice", s)
+			return fmt.Errorf("the scope %s is listed twice", s)
 		}
 	}
 	if err := checkDelegate(o.Scopes); err != nil {

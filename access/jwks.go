@@ -48,8 +48,8 @@ type keySet struct {
 }
 
 var (
-	errKeysUnavailable = errors.New("the key may be new, and the keys can't be fetched")
-	errAmbiguousKey    = errors.New("the token names no key, and there is not just one")
+	errKeysUnavailable = errors.New("the key is unknown, and the keys can't be fetched")
+	errAmbiguousKey    = errors.New("the token has no kid, and there is more than one key")
 )
 
 // ready reports whether the last successful fetch is at most maxAge old.
@@ -137,9 +137,9 @@ func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil && !s.failed {
-			s.log.Warn("the keys that sign tokens can't be fetched; the known ones stay valid until access.maxAge.signingKeys", "url", s.url, "err", err)
+			s.log.Warn("signing keys can't be fetched; cached keys stay valid until access.maxAge.signingKeys", "url", s.url, "err", err)
 		} else if err == nil && s.failed {
-			s.log.Info("the keys that sign tokens are fetched again", "url", s.url)
+			s.log.Info("signing keys restored", "url", s.url)
 		}
 		s.failed, s.inFlight = err != nil, nil
 		if err == nil {
@@ -162,14 +162,14 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the answer is %s", resp.Status)
+		return nil, fmt.Errorf("the response status is %s", resp.Status)
 	}
 	var set jwkset.JWKSMarshal
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxKeySetSize)).Decode(&set); err != nil {
-		return nil, fmt.Errorf("the answer is no key set: %w", err)
+		return nil, fmt.Errorf("the response is not a key set: %w", err)
 	}
 	if set.Keys == nil {
-		return nil, errors.New("the answer is no key set: it has no keys")
+		return nil, errors.New("the response is not a key set: it has no member keys")
 	}
 	var keys []jwkset.JWK
 	for _, k := range set.Keys {
@@ -188,7 +188,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		keys = append(keys, key)
 	}
 	if len(keys) == 0 && len(set.Keys) > 0 { // an empty set revokes all keys
-		return nil, errors.New("the key set has no public key that signs")
+		return nil, errors.New("the key set has no valid public key for signatures")
 	}
 	return keys, nil
 }

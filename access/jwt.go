@@ -61,7 +61,7 @@ func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 		case string:
 			key, err = i.KeyRead(ctx, kid)
 		default:
-			err = errors.New("the kid is no text")
+			err = errors.New("the kid is not a string")
 		}
 		if err != nil {
 			return nil, err
@@ -148,7 +148,7 @@ func isNotAccessToken(claims map[string]json.RawMessage) bool {
 func members(text []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return nil, errors.Join(err, errors.New("the claims are no object"))
+		return nil, errors.Join(err, errors.New("the claims are not a JSON object"))
 	}
 	all := map[string]json.RawMessage{}
 	for d.More() {
@@ -158,7 +158,7 @@ func members(text []byte) (map[string]json.RawMessage, error) {
 		}
 		name, _ := token.(string)
 		if _, twice := all[name]; twice {
-			return nil, fmt.Errorf("%.40q is there twice", name)
+			return nil, fmt.Errorf("the claim %.40q occurs twice", name)
 		}
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {

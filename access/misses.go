@@ -39,7 +39,7 @@ func (m *ClientLimiter) AllowLookup(client string) error {
 		return nil
 	}
 	m.refused.WithLabelValues("misses").Inc()
-	return limitExceeded("too-many-new-keys", "misses", fmt.Sprintf("These are more keys of which nothing is stored than %s. Wait, and ask for less.", m.misses), m.misses.calls, m.misses.window, wait)
+	return limitExceeded("too-many-new-keys", "misses", fmt.Sprintf("You exceeded the limit of lookups of missing keys, %s. Send fewer requests.", m.misses), m.misses.calls, m.misses.window, wait)
 }
 
 // RecordMisses counts n lookups of a client that found nothing.

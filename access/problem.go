@@ -32,7 +32,7 @@ func missingToken() *problem.HTTPError {
 }
 
 func invalidToken() *problem.HTTPError {
-	return challenge(problem.New(http.StatusUnauthorized, codeInvalid, "The API key or token does not hold. Get another one."), `, error="invalid_token"`)
+	return challenge(problem.New(http.StatusUnauthorized, codeInvalid, "The API key or token is invalid. Use another one."), `, error="invalid_token"`)
 }
 
 func expiredToken() *problem.HTTPError {
@@ -44,26 +44,26 @@ func expiredToken() *problem.HTTPError {
 // authentication.
 func unknownHost() *problem.HTTPError {
 	return problem.New(http.StatusMisdirectedRequest, codeHost,
-		"This service asks nobody who they are, and so answers to localhost and 127.0.0.1 alone: set access.hosts to the names it is called by, or set up access control.")
+		"Authentication is disabled, so the service accepts only the hosts localhost and 127.0.0.1. Add the host to access.hosts, or configure authentication.")
 }
 
 // crossSite is the problem of a request that a page of another site sends to a service without
 // authentication.
 func crossSite() *problem.HTTPError {
 	return problem.New(http.StatusForbidden, codeSite,
-		"This service asks nobody who they are, and so does not answer pages of other sites: add theirs to access.allowedOrigins, or set up access control.")
+		"Authentication is disabled, so the service rejects pages of other sites. Add the origin to access.allowedOrigins, or configure authentication.")
 }
 
 // forwarded is the problem of a forwarded request to a service that has no authentication
 // because it listens on loopback.
 func forwarded() *problem.HTTPError {
 	return problem.New(http.StatusForbidden, codeForwarded,
-		"A proxy forwarded this request, and this service has no access control. Set access.adminTokenFile or access.jwksURL, or create an API key with `freshet keys create`. If every client of the proxy may read and administer, set access.require: never.")
+		"A proxy forwarded this request, and authentication is disabled. Set access.adminTokenFile or access.jwksURL, or create an API key with `freshet keys create`. To allow every client of the proxy to read and administer, set access.require: never.")
 }
 
 // signingKeysUnavailable is the problem of a token that can't be verified now.
 func signingKeysUnavailable() *problem.HTTPError {
-	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be checked at the moment: the key that signs this one could not be read.")
+	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be verified now: the signing key could not be fetched. Retry later.")
 	p.After = fetchRetryDelay
 	return p
 }
@@ -71,14 +71,14 @@ func signingKeysUnavailable() *problem.HTTPError {
 // apiKeysTooOld is the problem of an API key that may have been revoked, because the keys were
 // last read more than access.maxAge ago.
 func apiKeysTooOld() *problem.HTTPError {
-	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "API keys can't be checked at the moment: the database has not answered for longer than access.maxAge allows.")
+	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "API keys can't be verified now: the database has been unavailable for longer than access.maxAge. Retry later.")
 	p.After = keyReadInterval
 	return p
 }
 
 // Forbid returns the problem of a client without the scope.
 func Forbid(s Scope) *problem.HTTPError {
-	return challenge(problem.New(http.StatusForbidden, codeScope, fmt.Sprintf("This needs the scope %s, which the API key or token does not have.", s)),
+	return challenge(problem.New(http.StatusForbidden, codeScope, fmt.Sprintf("This request needs the scope %s. Your API key or token does not have it.", s)),
 		fmt.Sprintf(`, error="insufficient_scope", scope="%s"`, s))
 }
 

@@ -18,9 +18,9 @@ type Refusal struct {
 // Detail returns the sentence for the client.
 func (r Refusal) Detail() string {
 	if r.NewKeys {
-		return fmt.Sprintf("You ask for more new entities than %d at once, and as many in %v. Wait, and ask for less.", r.Max, r.Window.Round(time.Second))
+		return fmt.Sprintf("You exceeded the limit of new entities: %d at once and per %v. Retry later, or request fewer.", r.Max, r.Window.Round(time.Second))
 	}
-	return fmt.Sprintf("As many of your requests are outstanding as your share allows now: %d. Wait until some have ended.", r.Max)
+	return fmt.Sprintf("Your outstanding requests have reached your current share, %d. Wait until one ends.", r.Max)
 }
 
 // RecordRefusal counts a refusal and returns its *problem.HTTPError.

@@ -102,7 +102,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(max(answer.Status, http.StatusOK))
 	if _, err := w.Write(append(text, '\n')); err != nil {
-		a.Log.Debug("the client left before its answer", "err", err)
+		a.Log.Debug("client disconnected before the response", "err", err)
 	}
 }
 
@@ -113,13 +113,13 @@ func (a API) fail(w http.ResponseWriter, r *http.Request, err error) {
 		p = a.Explain(err)
 	}
 	if p == nil {
-		a.Log.Error("the admin API failed", "path", r.URL.Path, "correlation_id", w.Header().Get("X-Correlation-Id"), "err", err)
+		a.Log.Error("admin request failed", "path", r.URL.Path, "correlation_id", w.Header().Get("X-Correlation-Id"), "err", err)
 		p = problem.New(http.StatusServiceUnavailable, "store-unavailable", a.Unavailable)
 	}
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusConflict {
 		p.After = time.Second
 	}
 	if err := p.Write(w, r); err != nil {
-		a.Log.Debug("the client left before its answer", "err", err)
+		a.Log.Debug("client disconnected before the response", "err", err)
 	}
 }

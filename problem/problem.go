@@ -46,18 +46,18 @@ func (p *HTTPError) Error() string { return p.Code + ": " + p.Detail }
 
 // NoPath returns the problem of an unknown path.
 func NoPath() *HTTPError {
-	return New(http.StatusNotFound, "no-such-path", "There is nothing at this path. See /openapi.yaml.")
+	return New(http.StatusNotFound, "no-such-path", "Unknown path. /openapi.yaml lists the paths.")
 }
 
 // NoMethod returns the problem of a method that the path does not support.
 func NoMethod() *HTTPError {
-	return New(http.StatusMethodNotAllowed, "method-not-allowed", "This path does not take the method. See /openapi.yaml.")
+	return New(http.StatusMethodNotAllowed, "method-not-allowed", "This path does not support the method. /openapi.yaml lists the methods.")
 }
 
 // Body returns the problem of a request body that can't be read, with the reason err.
 func Body(err error) *HTTPError {
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return New(http.StatusRequestEntityTooLarge, "body-too-large", fmt.Sprintf("The body may have %d bytes.", large.Limit))
+		return New(http.StatusRequestEntityTooLarge, "body-too-large", fmt.Sprintf("The body must not be longer than %d bytes.", large.Limit))
 	}
 	return New(http.StatusBadRequest, "bad-body", err.Error())
 }

@@ -187,7 +187,7 @@ func TestEnqueuer_IsBounded(t *testing.T) {
 			r.Errorf("%d requests more were refused, or one beyond them was not", left)
 		}
 		a := r.get("new")
-		if a.StatusCode != 503 || *a.body.NotQueuedReason != ReasonBusy || !strings.Contains(a.text, "more slowly than they come") {
+		if a.StatusCode != 503 || *a.body.NotQueuedReason != ReasonBusy || !strings.Contains(a.text, "Kafka or Redis is too slow") {
 			r.Errorf("got %d %s, want 503 %s", a.StatusCode, a.text, ReasonBusy)
 		}
 		time.Sleep(maxEnqueued / maxBatchSize * time.Second)

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// maxLookups is how many reads of the store for single keys are in flight in a process.
+	// maxLookups is the maximum number of concurrent single-key reads of the store per process.
 	maxLookups = 8
-	// maxLookupBatch is how many keys the reads that come meanwhile take together.
+	// maxLookupBatch is the maximum number of waiting keys in one read.
 	maxLookupBatch = 64
 )
 
-// lookups reads single snapshots from the store. While maxLookups reads are in flight,
-// further keys wait and are read together: a burst of a thousand readers of new keys is some
-// twenty round trips, and not a thousand that wait for each other.
-// The circuit breaker judges the reads of the store, not the time that keys wait for them.
+// lookups reads single snapshots from the store. While maxLookups reads are in flight, further
+// keys wait and are then read together. A burst of 1,000 reads of uncached keys takes about 20
+// round trips. The circuit breaker measures only the reads of the store, not the time that keys
+// wait.
 type lookups struct {
 	store Store
 	guard *breaker
@@ -28,11 +28,11 @@ type lookups struct {
 	waiting  []lookup
 }
 
-// lookup is one key that waits.
+// lookup is one waiting key.
 type lookup struct {
 	ctx    context.Context //nolint:containedctx // of the reader, which may leave
 	entity schemas.Entity
-	found  chan<- lookupResult // has room for it
+	found  chan<- lookupResult // buffered
 }
 
 type lookupResult struct {
@@ -44,7 +44,7 @@ type lookupResult struct {
 func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	found := make(chan lookupResult, 1)
 	if l.enter(lookup{ctx, e, found}) {
-		defer l.leave() // also after a panic
+		defer l.leave() // a panic must free the slot too
 		return withBreaker(l.guard, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
 	}
 	select {
@@ -55,7 +55,7 @@ func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, er
 	}
 }
 
-// enter reports whether the caller reads by itself; otherwise its key waits.
+// enter reserves a slot and returns true, or appends the key to the waiting ones.
 func (l *lookups) enter(k lookup) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,14 +67,14 @@ func (l *lookups) enter(k lookup) bool {
 	return false
 }
 
-// leave ends a read. If keys wait, its place goes to them.
+// leave frees a slot, or uses it to read the waiting keys.
 func (l *lookups) leave() {
 	if batch := l.next(); len(batch) > 0 {
 		go l.run(batch)
 	}
 }
 
-// next returns the keys that are read next; none: nothing waits, and the place is free.
+// next returns the next batch of waiting keys. If there are none, it frees the slot.
 func (l *lookups) next() []lookup {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *lookups) next() []lookup {
 			l.waiting = append([]lookup(nil), l.waiting[n:]...)
 			return batch
 		}
-		if k.ctx.Err() == nil { // otherwise its reader has left
+		if k.ctx.Err() == nil { // else the reader has gone
 			batch = append(batch, k)
 		}
 	}
@@ -94,7 +94,7 @@ func (l *lookups) next() []lookup {
 	return batch
 }
 
-// run reads batches until nothing waits.
+// run reads batches until no keys wait.
 func (l *lookups) run(batch []lookup) {
 	for ; len(batch) > 0; batch = l.next() {
 		of := make([]schemas.Entity, len(batch))

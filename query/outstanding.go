@@ -5,18 +5,17 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// of returns the wish as one of this client. A wish for an entity without a snapshot is
-// for a new key.
+// forClient returns the request with this client. A cache miss counts as a new key.
 func (w UpdateRequest) forClient(who access.Client) UpdateRequest {
 	w.Client, w.New = who.ID(), w.Reason == schemas.CacheMiss
 	return w
 }
 
-// flight names the wishes that are one while the first is under way: those of one client
-// for one entity. What is refused to a client must not be refused to another.
+// flightKey is the singleflight key: concurrent requests of one client for one entity share one
+// result. Clients do not share it, because only one of them may be refused.
 func (w UpdateRequest) flightKey() string { return w.Entity.String() + " " + w.Client }
 
-// recordRefusals makes a problem of each answer that is beyond its client's bound.
+// recordRefusals sets the problem of each refused result.
 func (s *Server) recordRefusals(answers []EnqueueResult) []EnqueueResult {
 	for i, a := range answers {
 		answers[i] = s.recordRefusal(a)
