@@ -14,7 +14,7 @@ import (
 // Scope is a permission of a client.
 type Scope string
 
-// The scopes, in addition to Delegate and those of See. Read: read snapshots. Refresh: enqueue
+// The scopes, in addition to Delegate and See. Read: read snapshots. Refresh: enqueue
 // refreshes. Inspect: read everything that operators can see. Admin: everything; it includes all
 // other scopes.
 const (

@@ -2,7 +2,7 @@ package access
 
 import "testing"
 
-func TestAClientSeesWhatIsForEverybodyAndWhatItsScopesName(t *testing.T) {
+func TestSees_AllowsPublicAndNamedVisibilities(t *testing.T) {
 	for _, c := range []struct {
 		scopes []Scope
 		sees   map[string]bool
@@ -25,7 +25,7 @@ func TestAClientSeesWhatIsForEverybodyAndWhatItsScopesName(t *testing.T) {
 	}
 }
 
-func TestWhoMayInspectMayNothingElse(t *testing.T) {
+func TestMay_InspectAllowsNothingElse(t *testing.T) {
 	inspector := Client{Scopes: []Scope{Inspect}}
 	if !Inspect.known() || !inspector.May(Inspect) {
 		t.Error("the scope is none")

@@ -84,8 +84,8 @@ func (r rate) String() string {
 // limitKey returns the name under which a client is limited. Unauthenticated addresses of one
 // IPv6 /64 network share a limit, because one host usually has the whole network.
 func limitKey(client string) string {
-	text, nameless := strings.CutPrefix(client, unauthenticatedPrefix)
-	if !nameless {
+	text, unauthenticated := strings.CutPrefix(client, unauthenticatedPrefix)
+	if !unauthenticated {
 		return client
 	}
 	ip, err := netip.ParseAddr(text)
@@ -119,16 +119,16 @@ type bucket struct {
 
 // take takes n tokens and returns 0, or returns how long until n tokens are available.
 func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
-	full := float64(r.calls)
+	capacity := float64(r.calls)
 	if b.at.IsZero() {
-		b.left = full
-	} else if passed := now.Sub(b.at); passed > 0 {
-		b.left = min(full, b.left+full*float64(passed)/float64(r.window))
+		b.left = capacity
+	} else if elapsed := now.Sub(b.at); elapsed > 0 {
+		b.left = min(capacity, b.left+capacity*float64(elapsed)/float64(r.window))
 	}
 	b.at = now
-	need := min(float64(n), full)
+	need := min(float64(n), capacity)
 	if b.left < need {
-		return max(1, time.Duration((need-b.left)/full*float64(r.window)))
+		return max(1, time.Duration((need-b.left)/capacity*float64(r.window)))
 	}
 	b.left -= float64(n)
 	return 0

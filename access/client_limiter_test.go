@@ -32,7 +32,7 @@ func checkProblem(t *testing.T, what string, err error, code string, after time.
 	}
 }
 
-func TestABurstIsTakenAndThenTheRate(t *testing.T) {
+func TestAllowRequests_AllowsABurstThenTheRate(t *testing.T) {
 	m, pass := newTestLimiter(Limits{Requests: "120/m"})
 	for range 120 {
 		checkProblem(t, "the burst", m.AllowRequests("a", 1), "", 0)
@@ -48,7 +48,7 @@ func TestABurstIsTakenAndThenTheRate(t *testing.T) {
 	checkProblem(t, "it held no more than a minute's", m.AllowRequests("a", 1), "too-many-requests", time.Second)
 }
 
-func TestMoreThanABucketEverHoldsIsTakenFromAFullOneAndLeavesADebt(t *testing.T) {
+func TestAllowRequests_LargeCallLeavesADebt(t *testing.T) {
 	m, pass := newTestLimiter(Limits{Requests: "60/m"})
 	checkProblem(t, "five minutes' worth", m.AllowRequests("a", 300), "", 0)
 	checkProblem(t, "one more", m.AllowRequests("a", 1), "too-many-requests", 241*time.Second)
@@ -56,7 +56,7 @@ func TestMoreThanABucketEverHoldsIsTakenFromAFullOneAndLeavesADebt(t *testing.T)
 	checkProblem(t, "when the debt is paid", m.AllowRequests("a", 1), "", 0)
 }
 
-func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
+func TestAllowRequests_SetsRateLimitHeaders(t *testing.T) {
 	m, _ := newTestLimiter(Limits{Requests: "100/s"})
 	checkProblem(t, "all", m.AllowRequests("a", 100), "", 0)
 	p, _ := errors.AsType[*problem.HTTPError](m.AllowRequests("a", 100))
@@ -65,7 +65,7 @@ func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+func TestClientLimiter_IsBounded(t *testing.T) {
 	m, _ := newTestLimiter(Limits{Requests: "1/h"})
 	name := func(i int) string { return fmt.Sprint("ip:", i) }
 	for i := range maxClients + 10 {
@@ -78,7 +78,7 @@ func TestWhatIsRememberedIsBounded(t *testing.T) {
 	checkProblem(t, "the oldest is forgotten", m.AllowRequests(name(0), 1), "", 0)
 }
 
-func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
+func TestClientLimiter_NilHasNoLimits(t *testing.T) {
 	none, _ := newTestLimiter(Limits{})
 	for _, m := range []*ClientLimiter{nil, none} {
 		for range 3000 {
@@ -88,7 +88,7 @@ func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
 	}
 }
 
-func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
+func TestAcquireWaitSlot_LimitsEachClient(t *testing.T) {
 	m, _ := newTestLimiter(Limits{Waiting: 2})
 	wait := func(client string) (func(), error) {
 		leave, err := m.AcquireWaitSlot(client)
@@ -123,7 +123,7 @@ func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
 	}
 }
 
-func TestAddressesOfOneNetworkShareABoundAndClientsWithANameDoNot(t *testing.T) {
+func TestLimitKey_IsSharedByAnIPv6Network(t *testing.T) {
 	m, _ := newTestLimiter(Limits{Requests: "1/h", Waiting: 1})
 	for _, c := range []struct {
 		client string

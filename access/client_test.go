@@ -63,7 +63,7 @@ func TestDelegated_IgnoresTheHeaderOfOtherKeys(t *testing.T) {
 	}
 }
 
-func TestDelegated_RefusesAnUnclearHeader(t *testing.T) {
+func TestDelegated_RejectsAnInvalidHeader(t *testing.T) {
 	site := Client{Name: "key:site", Scopes: []Scope{Delegate}}
 	for name, r := range map[string]*http.Request{
 		"twice": delegatedRequest(t, "a", "b"), "too long": delegatedRequest(t, strings.Repeat("x", maxClientHeaderSize+1)),
@@ -78,7 +78,7 @@ func TestDelegated_RefusesAnUnclearHeader(t *testing.T) {
 	}
 }
 
-func TestID_IsSharedWhereTheBoundIs(t *testing.T) {
+func TestID_IsSharedWithTheLimit(t *testing.T) {
 	id := func(name string) string { return Client{Name: name}.ID() }
 	if a, b := id("unauthenticated@2001:db8::1"), id("unauthenticated@2001:db8::2"); a != b {
 		t.Errorf("two addresses of a /64 have the IDs %s and %s", a, b)
@@ -88,7 +88,7 @@ func TestID_IsSharedWhereTheBoundIs(t *testing.T) {
 	}
 }
 
-func TestRefuse_TellsItsLimit(t *testing.T) {
+func TestRecordRefusal_NamesItsLimit(t *testing.T) {
 	m, _ := newTestLimiter(Limits{})
 	p, _ := errors.AsType[*problem.HTTPError](m.RecordRefusal(Refusal{Max: 45, After: 1500 * time.Millisecond}))
 	if p.Status != 429 || p.Code != "too-many-outstanding" || p.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {

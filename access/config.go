@@ -98,8 +98,8 @@ type Limits struct {
 	// document must be unpacked, each 64 KiB count as 1; if it must be compressed, each 16 KiB.
 	Requests Rate `yaml:"requests"`
 	Waiting  int  `yaml:"waiting"` // waiting or streaming requests; 0: no limit
-	// Outstanding limits the outstanding requests of one client, while no other client is
-	// active, to what the source's HIGH rate serves in this time; 0: no limit.
+	// Outstanding is the time that the outstanding requests of one client may occupy the
+	// source's HIGH rate while no other client is active; 0: no limit.
 	Outstanding time.Duration `yaml:"outstanding"`
 	// NewKeys limits requests for entities without a snapshot. auto: a quarter of the smallest
 	// window of the source's quota.
@@ -163,7 +163,7 @@ func (c Config) Check() error {
 	case c.JWKSURL == "" && (c.Issuer != "" || c.Audience != ""):
 		fail("jwksURL: issuer and audience need the URL of the keys that sign tokens")
 	case c.JWKSURL != "":
-		if !fetchable(c.JWKSURL) { // the value is left out because it may contain a password
+		if !isJWKSURL(c.JWKSURL) { // the value is left out because it may contain a password
 			fail("jwksURL: must be https://host/path without user and password; http is allowed only for loopback, because an attacker who can change the keys can forge tokens")
 		}
 		if c.Issuer == "" {
@@ -236,7 +236,7 @@ func (c Config) Check() error {
 	return errors.Join(errs...)
 }
 
-func fetchable(text string) bool {
+func isJWKSURL(text string) bool {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
 		return false
@@ -293,18 +293,18 @@ func Loopback(address string) bool {
 // created: an API key was created at some time; it may be expired or revoked, since an expired
 // last key must not open the service to everyone. It returns an error if the service would be
 // open by mistake or usable by no one.
-func (c Config) requiresAuth(listen string, made bool) (bool, error) {
-	shown := c.JWKSURL != "" || c.AdminTokenFile != "" || made
-	local := Loopback(listen)
+func (c Config) requiresAuth(listen string, created bool) (bool, error) {
+	hasCredentials := c.JWKSURL != "" || c.AdminTokenFile != "" || created
+	loopback := Loopback(listen)
 	switch {
-	case c.Require == Never || c.Require == Auto && local && !shown:
+	case c.Require == Never || c.Require == Auto && loopback && !hasCredentials:
 		return false, nil
-	case shown:
+	case hasCredentials:
 		return true, nil
 	}
-	const means = "set access.adminTokenFile or access.jwksURL, or create a key first with `freshet keys create` while the service listens on loopback"
-	if local {
-		return false, fmt.Errorf("access.require: always, but there are no credentials, so every request would be rejected: %s", means)
+	const hint = "set access.adminTokenFile or access.jwksURL, or create a key first with `freshet keys create` while the service listens on loopback"
+	if loopback {
+		return false, fmt.Errorf("access.require: always, but there are no credentials, so every request would be rejected: %s", hint)
 	}
-	return false, fmt.Errorf("access: the service would listen on %s, which is not loopback, without any credentials: %s; to allow everyone to read and administer, set access.require: never", listen, means)
+	return false, fmt.Errorf("access: the service would listen on %s, which is not loopback, without any credentials: %s; to allow everyone to read and administer, set access.require: never", listen, hint)
 }

@@ -84,11 +84,11 @@ func readAdminToken(file string) (sum [sha256.Size]byte, err error) {
 // Load reads the API keys and fetches the signing keys for the first time. It does not fail if
 // the signing keys can't be fetched.
 func (g *Guard) Load(ctx context.Context) error {
-	all, err := g.readKeys(ctx, false)
+	keys, err := g.readKeys(ctx, false)
 	if err != nil {
 		return fmt.Errorf("%w; after an upgrade, run `freshet migrate up`", err)
 	}
-	g.keyCreated = len(all) > 0
+	g.keyCreated = len(keys) > 0
 	if g.verifier != nil {
 		g.verifier.fetch(ctx)
 	}
@@ -100,19 +100,20 @@ func (g *Guard) readLiveKeys(ctx context.Context) error {
 	return err
 }
 
-// readKeys reads all API keys, or only those that are not revoked (live), and caches the latter.
+// readKeys reads all API keys, or with live only the keys that are not revoked, and
+// caches the keys that are not revoked.
 func (g *Guard) readKeys(ctx context.Context, live bool) ([]store.APIKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyReadTimeout)
 	defer cancel()
 	g.readMu.Lock()
 	defer g.readMu.Unlock()
 	began := g.now()
-	all, err := g.store.Keys(ctx, live)
+	keys, err := g.store.Keys(ctx, live)
 	if err != nil {
 		return nil, err
 	}
-	next := make(map[string]cachedKey, len(all))
-	for _, k := range all {
+	next := make(map[string]cachedKey, len(keys))
+	for _, k := range keys {
 		switch {
 		case !k.RevokedAt.IsZero():
 		case k.Hash != [32]byte{}:
@@ -124,7 +125,7 @@ func (g *Guard) readKeys(ctx context.Context, live bool) ([]store.APIKey, error)
 	}
 	g.setKeys(cachedKeys{next, began})
 	g.metrics.keysReadAt.SetToCurrentTime()
-	return all, nil
+	return keys, nil
 }
 
 // setKeys replaces the cached keys.
@@ -171,7 +172,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(keyReadInterval)
 	defer tick.Stop()
-	var looks, gone, reads failures
+	var keyFailures, removedFailures, fileFailures failures
 	var tooOld bool
 	for {
 		select {
@@ -179,12 +180,12 @@ func (g *Guard) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := g.readLiveKeys(ctx); looks.isSecond(err) {
+		if err := g.readLiveKeys(ctx); keyFailures.isSecond(err) {
 			g.log.Warn("api keys can't be read; cached keys stay valid until access.maxAge", "err", err)
 		}
 		tooOld = g.reportAge(tooOld)
 		if g.config.AdminTokenFile != "" {
-			g.followAdminToken(&gone, &reads)
+			g.followAdminToken(&removedFailures, &fileFailures)
 		}
 	}
 }
@@ -205,16 +206,16 @@ func (g *Guard) reportAge(before bool) bool {
 
 // followAdminToken reads the admin token file once. If the file was removed, the token is
 // revoked. If it can't be read, the token stays valid: the file may be in the middle of a write.
-func (g *Guard) followAdminToken(gone, reads *failures) {
+func (g *Guard) followAdminToken(removedFailures, fileFailures *failures) {
 	sum, err := readAdminToken(g.config.AdminTokenFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		if gone.isSecond(err) && g.admin.Swap(nil) != nil {
+		if removedFailures.isSecond(err) && g.admin.Swap(nil) != nil {
 			g.log.Warn("admin token file removed; admin token revoked", "err", err)
 		}
 		return
 	}
-	*gone = 0
-	if reads.isSecond(err) {
+	*removedFailures = 0
+	if fileFailures.isSecond(err) {
 		g.log.Warn("admin token file invalid; keeping the previous token", "err", err)
 	}
 	if err != nil {

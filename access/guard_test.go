@@ -29,7 +29,7 @@ func (r *rig) createKey(name string, expires time.Time, scopes ...string) (id, s
 	return id, shown
 }
 
-func TestAKeyTellsWhoAsksUntilItIsRevokedOrExpires(t *testing.T) {
+func TestAuthenticate_AcceptsAKeyUntilItsEnd(t *testing.T) {
 	r := newRig(t, nil)
 	id, key := r.createKey("a dashboard", time.Time{}, "read", "refresh")
 	short, brief := r.createKey("for a day", now.Add(24*time.Hour), "admin")
@@ -53,7 +53,7 @@ func TestAKeyTellsWhoAsksUntilItIsRevokedOrExpires(t *testing.T) {
 	r.refused("revoked", 401, codeInvalid, "Bearer "+key)
 }
 
-func TestAKeyThatIsNotOneIsRefused(t *testing.T) {
+func TestAuthenticate_RejectsInvalidKeys(t *testing.T) {
 	r := newRig(t, nil)
 	_, expired := r.createKey("expired", now.Add(-time.Hour), "admin")
 	id, key := r.createKey("a dashboard", time.Time{}, "read")
@@ -88,7 +88,7 @@ func TestAKeyThatIsNotOneIsRefused(t *testing.T) {
 	}
 }
 
-func TestForbidNamesTheScope(t *testing.T) {
+func TestForbid_NamesTheScope(t *testing.T) {
 	p := Forbid(Refresh)
 	if p.Status != 403 || p.Code != codeScope || !strings.Contains(p.Detail, "refresh") ||
 		p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="insufficient_scope", scope="refresh"` {
@@ -96,7 +96,7 @@ func TestForbidNamesTheScope(t *testing.T) {
 	}
 }
 
-func TestTheAdminTokenFollowsItsFile(t *testing.T) {
+func TestAdminToken_FollowsItsFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
 		file := write(t, " "+one+"\n")
@@ -119,7 +119,7 @@ func TestTheAdminTokenFollowsItsFile(t *testing.T) {
 	})
 }
 
-func TestTheAdminTokenIsGoneWithItsFile(t *testing.T) {
+func TestAdminToken_IsRevokedWithItsFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
 		file := write(t, one)
@@ -214,7 +214,7 @@ func fakeGuard(t *testing.T, change func(*Config)) (*Guard, *fakeKeys) {
 	return g, keys
 }
 
-func TestKeysHoldAlsoWhileTheDatabaseIsAway(t *testing.T) {
+func TestKeys_StayValidWithoutDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, keys := fakeGuard(t, func(*Config) {})
 		r := &rig{TB: t, Guard: g}
@@ -235,7 +235,7 @@ func TestKeysHoldAlsoWhileTheDatabaseIsAway(t *testing.T) {
 	})
 }
 
-func TestAKeyThatIsStoredWrongTakesNoOtherAlong(t *testing.T) {
+func TestKeys_InvalidOneIsIgnored(t *testing.T) {
 	r := newRig(t, nil)
 	id, key := r.createKey("a dashboard", time.Time{}, "read")
 	broken := store.APIKey{ID: "aaaaaaaaaaaa", Name: "broken", Scopes: []string{"admin"}, CreatedAt: now}
@@ -253,7 +253,7 @@ func TestAKeyThatIsStoredWrongTakesNoOtherAlong(t *testing.T) {
 	}
 }
 
-func TestAGuardWithoutItsFirstLookFailsWithWhatToDo(t *testing.T) {
+func TestLoad_FailsWithAHint(t *testing.T) {
 	g, err := New(DefaultConfig(), &fakeKeys{err: errors.New("no table")}, slog.New(slog.DiscardHandler), prometheus.NewPedanticRegistry())
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +271,7 @@ func TestAGuardWithoutItsFirstLookFailsWithWhatToDo(t *testing.T) {
 	}
 }
 
-func TestWhoMayAdministerIsAskedOnce(t *testing.T) {
+func TestAdmin_AuthenticatesOnce(t *testing.T) {
 	r := newRig(t, nil)
 	_, reader := r.createKey("reader", time.Time{}, "read", "refresh")
 	id, admin := r.createKey("on call", time.Time{}, "admin")
@@ -310,7 +310,7 @@ func TestWhoMayAdministerIsAskedOnce(t *testing.T) {
 	}
 }
 
-func FuzzIdentify(f *testing.F) {
+func FuzzAuthenticate(f *testing.F) {
 	r := newRig(f, nil)
 	id, key := r.createKey("a", time.Time{}, "read")
 	if err := r.readLiveKeys(f.Context()); err != nil {
@@ -361,7 +361,7 @@ func TestGuard_RejectsKeysOlderThanMaxAge(t *testing.T) {
 	})
 }
 
-func TestGuard_LogsWhenKeysBecomeTooOldAndAreReadAgain(t *testing.T) {
+func TestGuard_LogsWhenKeysBecomeTooOld(t *testing.T) {
 	r := newRig(t, nil)
 	r.at = r.at.Add(5 * time.Minute)
 	if r.reportAge(false) || r.log.Len() > 0 {

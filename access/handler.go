@@ -43,17 +43,17 @@ type Key struct {
 }
 
 func keyOf(k store.APIKey) Key {
-	shown := Key{ID: k.ID, Name: k.Name, Scopes: []Scope{}, CreatedAt: k.CreatedAt, CreatedBy: k.CreatedBy}
+	key := Key{ID: k.ID, Name: k.Name, Scopes: []Scope{}, CreatedAt: k.CreatedAt, CreatedBy: k.CreatedBy}
 	for _, s := range k.Scopes {
-		shown.Scopes = append(shown.Scopes, Scope(s))
+		key.Scopes = append(key.Scopes, Scope(s))
 	}
 	if !k.ExpiresAt.IsZero() {
-		shown.ExpiresAt = &k.ExpiresAt
+		key.ExpiresAt = &k.ExpiresAt
 	}
 	if !k.RevokedAt.IsZero() {
-		shown.RevokedAt, shown.RevokedBy = &k.RevokedAt, &k.RevokedBy
+		key.RevokedAt, key.RevokedBy = &k.RevokedAt, &k.RevokedBy
 	}
-	return shown
+	return key
 }
 
 // CreatedKey is the response to the creation of a key. No other response contains the secret.
@@ -89,11 +89,11 @@ func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
 
 func (a *keysAPI) list(r *http.Request) (admin.Answer, error) {
 	all, err := a.guard.store.Keys(r.Context(), false)
-	shown := make([]Key, len(all))
+	keys := make([]Key, len(all))
 	for i, k := range all {
-		shown[i] = keyOf(k)
+		keys[i] = keyOf(k)
 	}
-	return admin.Answer{Body: map[string]any{"keys": shown}}, err
+	return admin.Answer{Body: map[string]any{"keys": keys}}, err
 }
 
 // NewKey is the request body that creates a key.
@@ -105,33 +105,33 @@ type NewKey struct {
 }
 
 func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
-	order, life, err := readNewKey(r.Body)
+	newKey, ttl, err := readNewKey(r.Body)
 	if err != nil {
 		return admin.Answer{}, problem.Body(err)
 	}
-	maker, known := ClientFromContext(r.Context())
+	creator, known := ClientFromContext(r.Context())
 	if known {
-		for _, s := range order.Scopes {
-			if !maker.May(s) {
+		for _, s := range newKey.Scopes {
+			if !creator.May(s) {
 				return admin.Answer{}, Forbid(s)
 			}
 		}
 	}
 	now := a.guard.now().UTC().Truncate(time.Microsecond)
-	key := store.APIKey{Name: order.Name, CreatedAt: now, CreatedBy: a.actor(r)}
-	for _, s := range order.Scopes {
+	key := store.APIKey{Name: newKey.Name, CreatedAt: now, CreatedBy: a.actor(r)}
+	for _, s := range newKey.Scopes {
 		key.Scopes = append(key.Scopes, string(s))
 	}
-	if life > 0 {
-		key.ExpiresAt = now.Add(life)
+	if ttl > 0 {
+		key.ExpiresAt = now.Add(ttl)
 	}
 	// A key must not outlive the credential that created it, or that credential would never
 	// expire.
-	if end := maker.Expires; !end.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(end)) {
+	if end := creator.Expires; !end.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(end)) {
 		key.ExpiresAt = end.UTC().Truncate(time.Microsecond)
 	}
-	var shown string
-	key.ID, key.Hash, shown = makeKey()
+	var secret string
+	key.ID, key.Hash, secret = makeKey()
 	if err := a.guard.store.AddKey(r.Context(), key, auditEntry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
 		return admin.Answer{}, err
 	}
@@ -139,7 +139,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
 		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
 	}
-	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{keyOf(key), shown, a.guard.AuthRequired()}}, nil
+	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{keyOf(key), secret, a.guard.AuthRequired()}}, nil
 }
 
 func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
@@ -190,7 +190,7 @@ func auditEntry(action, actor string, at time.Time, before, after *store.APIKey)
 	return store.AuditEntry{At: at, Actor: actor, Action: action, Before: text(before), After: text(after)}
 }
 
-func readNewKey(body io.Reader) (o NewKey, life time.Duration, err error) {
+func readNewKey(body io.Reader) (o NewKey, ttl time.Duration, err error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
 		return o, 0, err
@@ -204,10 +204,10 @@ func readNewKey(body io.Reader) (o NewKey, life time.Duration, err error) {
 	if d.More() {
 		return o, 0, errors.New("data after the JSON object" + form)
 	}
-	return o, life, o.check(&life)
+	return o, ttl, o.check(&ttl)
 }
 
-func (o *NewKey) check(life *time.Duration) (err error) {
+func (o *NewKey) check(ttl *time.Duration) (err error) {
 	if o.Name == "" || len(o.Name) > maxKeyNameSize || !utf8.ValidString(o.Name) || strings.ContainsFunc(o.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return fmt.Errorf("the name must be 1 to %d printable bytes; it identifies the key in lists and audit entries", maxKeyNameSize)
 	}
@@ -226,22 +226,22 @@ func (o *NewKey) check(life *time.Duration) (err error) {
 		return err
 	}
 	if o.ExpiresIn != "" {
-		*life, err = parseTTL(o.ExpiresIn)
+		*ttl, err = parseTTL(o.ExpiresIn)
 	}
 	return err
 }
 
 // parseTTL parses a lifetime: days as in 90d, or the format of time.ParseDuration.
 func parseTTL(text string) (time.Duration, error) {
-	var life time.Duration
+	var ttl time.Duration
 	number, inDays := strings.CutSuffix(text, "d")
 	if days, err := strconv.Atoi(number); inDays && err == nil && days >= 0 && days <= int(maxKeyTTL/(24*time.Hour)) {
-		life = time.Duration(days) * 24 * time.Hour
-	} else if life, err = time.ParseDuration(text); err != nil {
-		life = 0
+		ttl = time.Duration(days) * 24 * time.Hour
+	} else if ttl, err = time.ParseDuration(text); err != nil {
+		ttl = 0
 	}
-	if life < minKeyTTL || life > maxKeyTTL {
+	if ttl < minKeyTTL || ttl > maxKeyTTL {
 		return 0, fmt.Errorf("expiresIn is %.20q; it must be from a minute to ten years, as in 90d or 12h", text)
 	}
-	return life, nil
+	return ttl, nil
 }

@@ -72,7 +72,7 @@ func newAdminRig(t *testing.T) (r *rig, id, admin string) {
 	return r, id, admin
 }
 
-func TestAKeyIsMadeShownOnceListedAndRevoked(t *testing.T) {
+func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 	r, id, admin := newAdminRig(t)
 	a := r.do(admin, "POST", keysPath, `{"name":"a dashboard","scopes":["read","refresh"],"expiresIn":"90d"}`)
 	made := a.Made.Key
@@ -112,7 +112,7 @@ func TestAKeyIsMadeShownOnceListedAndRevoked(t *testing.T) {
 	}
 }
 
-func TestAnOrderThatIsNotUnderstoodMakesNoKey(t *testing.T) {
+func TestHandler_RejectsInvalidBodies(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	for body, words := range map[string]string{
 		``:   `{"name":"a-dashboard"`,
@@ -149,7 +149,7 @@ func TestAnOrderThatIsNotUnderstoodMakesNoKey(t *testing.T) {
 	}
 }
 
-func TestOnlyWhoMayAdministerMakesKeysAndNoneOfMoreThanTheyMay(t *testing.T) {
+func TestHandler_LimitsScopesToTheCreators(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	reader := r.do(admin, "POST", keysPath, `{"name":"reader","scopes":["read","refresh"]}`).Made.Secret
 	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
@@ -169,7 +169,7 @@ func TestOnlyWhoMayAdministerMakesKeysAndNoneOfMoreThanTheyMay(t *testing.T) {
 	}
 }
 
-func TestAKeyNeverOutlivesItsMaker(t *testing.T) {
+func TestHandler_KeyExpiresWithItsCreator(t *testing.T) {
 	r, _, _ := newAdminRig(t)
 	end := now.Add(time.Hour)
 	_, brief := r.createKey("for an hour", end, "admin")
@@ -202,7 +202,7 @@ func (s revokingStore) AddKey(ctx context.Context, k store.APIKey, e store.Audit
 	return s.RevokeKey(ctx, k.ID, "another", now, auditEntry(actionRevoke, "another", now, nil, &k))
 }
 
-func TestAKeyThatIsRevokedWhileItIsMadeDoesNotHold(t *testing.T) {
+func TestHandler_KeyRevokedAtOnceIsInvalid(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	r.store = revokingStore{r.db}
 	a := r.do(admin, "POST", keysPath, `{"name":"a","scopes":["admin"]}`)
@@ -212,7 +212,7 @@ func TestAKeyThatIsRevokedWhileItIsMadeDoesNotHold(t *testing.T) {
 	r.refused("revoked meanwhile", 401, codeInvalid, "Bearer "+a.Made.Secret)
 }
 
-func TestWithoutItsDatabaseTheAPISaysSoAndNoMore(t *testing.T) {
+func TestHandler_HidesDatabaseErrors(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	if err := r.db.Close(); err != nil {
 		t.Fatal(err)

@@ -93,18 +93,18 @@ func (s *keySet) readOrFetch(ctx context.Context, kid string) (jwkset.JWK, error
 		return key, err
 	}
 	s.mu.Lock()
-	under := s.inFlight
-	if under == nil {
+	inFlight := s.inFlight
+	if inFlight == nil {
 		if s.now().Sub(s.unknownFetched) < unknownKeyInterval {
 			s.mu.Unlock()
 			return key, err
 		}
 		s.unknownFetched = s.now()
-		under = s.startFetch(context.WithoutCancel(ctx)) // other requests wait for it too
+		inFlight = s.startFetch(context.WithoutCancel(ctx)) // other requests wait for it too
 	}
 	s.mu.Unlock()
 	select {
-	case <-under:
+	case <-inFlight:
 		return s.MemoryJWKSet.KeyRead(ctx, kid)
 	case <-ctx.Done():
 		return key, ctx.Err()
@@ -114,12 +114,12 @@ func (s *keySet) readOrFetch(ctx context.Context, kid string) (jwkset.JWK, error
 // fetch fetches the keys, or waits for the current fetch.
 func (s *keySet) fetch(ctx context.Context) {
 	s.mu.Lock()
-	under := s.inFlight
-	if under == nil {
-		under = s.startFetch(ctx)
+	inFlight := s.inFlight
+	if inFlight == nil {
+		inFlight = s.startFetch(ctx)
 	}
 	s.mu.Unlock()
-	<-under
+	<-inFlight
 }
 
 // startFetch starts a fetch. The caller must hold the lock.
@@ -213,9 +213,9 @@ func (s *keySet) run(ctx context.Context) {
 // waitForFetch waits for the current fetch, if there is one.
 func (s *keySet) waitForFetch() {
 	s.mu.Lock()
-	under := s.inFlight
+	inFlight := s.inFlight
 	s.mu.Unlock()
-	if under != nil {
-		<-under
+	if inFlight != nil {
+		<-inFlight
 	}
 }

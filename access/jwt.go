@@ -33,7 +33,7 @@ func newVerifier(config Config, log *slog.Logger, readAt prometheus.Gauge) *veri
 		client: &http.Client{
 			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 			CheckRedirect: func(r *http.Request, via []*http.Request) error {
-				if len(via) > 3 || via[0].URL.Scheme != "https" || r.URL.Scheme != "https" || !fetchable(r.URL.String()) {
+				if len(via) > 3 || via[0].URL.Scheme != "https" || r.URL.Scheme != "https" || !isJWKSURL(r.URL.String()) {
 					return http.ErrUseLastResponse
 				}
 				return nil
@@ -77,7 +77,7 @@ func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 // "application/" may be omitted (RFC 7515 §4.1.9). A missing typ counts as JWT (RFC 7519 §5.1).
 func ofType(header map[string]any, types ...string) bool {
 	typ, is := header["typ"].(string)
-	if _, there := header["typ"]; !there {
+	if _, ok := header["typ"]; !ok {
 		typ, is = plainJWT, true
 	}
 	const prefix = "application/"
@@ -100,7 +100,7 @@ type claims struct {
 	jwt.RegisteredClaims
 	scope string
 	scp   scopesList
-	// notAccessToken: the claims are those of an ID, refresh or logout token.
+	// notAccessToken: the claims identify an ID, refresh or logout token.
 	notAccessToken bool
 }
 
@@ -115,7 +115,7 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 		"iss": &c.Issuer, "sub": &c.Subject, "aud": &c.Audience, "exp": &c.ExpiresAt, "nbf": &c.NotBefore, "iat": &c.IssuedAt,
 		"scope": &c.scope, "scp": &c.scp,
 	} {
-		if value, there := all[name]; there {
+		if value, ok := all[name]; ok {
 			if err := json.Unmarshal(value, into); err != nil {
 				return err
 			}
@@ -129,14 +129,14 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 // Connect Core §2, §3.1.3.6, §3.3.2.11), security events such as logout tokens (RFC 8417 §2.2),
 // and the kinds that Keycloak (typ) and Amazon Cognito (token_use) name in a claim.
 func isNotAccessToken(claims map[string]json.RawMessage) bool {
-	for _, mark := range []string{"nonce", "at_hash", "c_hash", "events"} {
-		if _, there := claims[mark]; there {
+	for _, claim := range []string{"nonce", "at_hash", "c_hash", "events"} {
+		if _, ok := claims[claim]; ok {
 			return true
 		}
 	}
 	for name, access := range map[string]string{"typ": "Bearer", "token_use": "access"} {
 		var kind string
-		if value, there := claims[name]; there && (json.Unmarshal(value, &kind) != nil || kind != access) {
+		if value, ok := claims[name]; ok && (json.Unmarshal(value, &kind) != nil || kind != access) {
 			return true
 		}
 	}
@@ -157,7 +157,7 @@ func members(text []byte) (map[string]json.RawMessage, error) {
 			return nil, err
 		}
 		name, _ := token.(string)
-		if _, twice := all[name]; twice {
+		if _, duplicate := all[name]; duplicate {
 			return nil, fmt.Errorf("the claim %.40q occurs twice", name)
 		}
 		var value json.RawMessage
@@ -173,9 +173,9 @@ func members(text []byte) (map[string]json.RawMessage, error) {
 type scopesList []string
 
 func (l *scopesList) UnmarshalJSON(text []byte) error {
-	var one string
-	if err := json.Unmarshal(text, &one); err == nil {
-		*l = strings.Fields(one)
+	var single string
+	if err := json.Unmarshal(text, &single); err == nil {
+		*l = strings.Fields(single)
 		return nil
 	}
 	return json.Unmarshal(text, (*[]string)(l))
@@ -208,8 +208,8 @@ func (i *verifier) client(ctx context.Context, token string, now time.Time) (Cli
 	}
 	client := Client{Name: "jwt:" + cleanName(c.Subject), Expires: c.ExpiresAt.Time}
 	for _, s := range append(strings.Fields(c.scope), c.scp...) {
-		scope, ours := strings.CutPrefix(s, i.config.ScopePrefix)
-		if ours && Scope(scope).known() && !slices.Contains(client.Scopes, Scope(scope)) {
+		scope, hasPrefix := strings.CutPrefix(s, i.config.ScopePrefix)
+		if hasPrefix && Scope(scope).known() && !slices.Contains(client.Scopes, Scope(scope)) {
 			client.Scopes = append(client.Scopes, Scope(scope))
 		}
 	}

@@ -23,7 +23,7 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-func TestATokenOfTheIssuerTellsWhoAsksAndWhatFor(t *testing.T) {
+func TestVerifier_AcceptsTokensOfTheIssuer(t *testing.T) {
 	r, _ := withIssuer(t, "one", "curve", "edwards")
 	c := r.taken("RS256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
 	if !c.Expires.Equal(now.Add(time.Hour)) || !c.May(Read) || c.May(Admin) {
@@ -46,7 +46,7 @@ func TestATokenOfTheIssuerTellsWhoAsksAndWhatFor(t *testing.T) {
 	}
 }
 
-func TestATokenThatDoesNotHoldIsRefusedAndNothingIsSaidOfIt(t *testing.T) {
+func TestVerifier_RejectsInvalidTokensWithoutDetails(t *testing.T) {
 	r, _ := withIssuer(t, "one", "curve")
 	der, err := x509.MarshalPKIXPublicKey(signers()["one"].Public())
 	if err != nil {
@@ -116,7 +116,7 @@ func TestATokenThatDoesNotHoldIsRefusedAndNothingIsSaidOfIt(t *testing.T) {
 	}
 }
 
-func TestClaimsAreReadByTheirExactNames(t *testing.T) {
+func TestClaims_HaveExactNames(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	rs := func(c jwt.MapClaims) string { return "Bearer " + sign(t, jwt.SigningMethodRS256, "one", c) }
 	for _, name := range []string{"SCOPE", "scopE", "\u017fcope", "SCP", "\u017fcp"} {
@@ -144,7 +144,7 @@ func raw(t *testing.T, name, text string) string {
 	return body + "." + base64.RawURLEncoding.EncodeToString(sig)
 }
 
-func TestAClaimThatIsThereTwiceIsRefused(t *testing.T) {
+func TestClaims_DuplicateIsRejected(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	all := fmt.Sprintf(`"iss":"https://issuer.example","aud":"freshet","sub":"somebody","exp":%d`, now.Add(time.Hour).Unix())
 	r.taken("once", "jwt:somebody", "Bearer "+raw(t, "one", `{`+all+`,"scope":"read"}`), Read)
@@ -156,7 +156,7 @@ func TestAClaimThatIsThereTwiceIsRefused(t *testing.T) {
 	}
 }
 
-func TestATokenThatNamesNoKeyIsJudgedByTheOnlyOneOrByNone(t *testing.T) {
+func TestVerifier_TokenWithoutKidNeedsASingleKey(t *testing.T) {
 	token := "Bearer " + signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["two"])
 	r, i := withIssuer(t, "two")
 	r.taken("the only key", "jwt:somebody", token, Read, Refresh)
@@ -168,7 +168,7 @@ func TestATokenThatNamesNoKeyIsJudgedByTheOnlyOneOrByNone(t *testing.T) {
 	r.refused("another key", 401, codeInvalid, token)
 }
 
-func TestAKeyIsForItsOwnAlgorithmAlone(t *testing.T) {
+func TestVerifier_KeyHasOneAlgorithm(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	i.mu.Lock()
 	i.alg = "PS256"
@@ -179,7 +179,7 @@ func TestAKeyIsForItsOwnAlgorithmAlone(t *testing.T) {
 	r.refused("another, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
 }
 
-func TestATokenOfAKeyThatMayBeNewWaitsWhileTheIssuerIsAway(t *testing.T) {
+func TestVerifier_UnknownKeyIsUnavailableInAnOutage(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	i.serves()
 	two := "Bearer " + sign(t, jwt.SigningMethodRS256, "two", validClaims())
@@ -195,7 +195,7 @@ func TestATokenOfAKeyThatMayBeNewWaitsWhileTheIssuerIsAway(t *testing.T) {
 	r.taken("when it is back", "jwt:somebody", two, Read, Refresh)
 }
 
-func TestAnIssuerMayWithdrawAllItsKeys(t *testing.T) {
+func TestVerifier_EmptyKeySetRevokesAll(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims())
 	for _, text := range []string{`{}`, `{"keys":null}`, `[]`, `{"keys":[{"kty":"strange"}]}`, `no JSON`} {
@@ -209,7 +209,7 @@ func TestAnIssuerMayWithdrawAllItsKeys(t *testing.T) {
 	r.refused("withdrawn, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
 }
 
-func TestKeysAreFetchedOverHTTPSAlsoWhereARedirectLeads(t *testing.T) {
+func TestVerifier_FollowsOnlyHTTPSRedirects(t *testing.T) {
 	check := newVerifier(Config{}, nil, nil).keySet.client.CheckRedirect
 	for _, c := range []struct {
 		from, to string
@@ -230,7 +230,7 @@ func TestKeysAreFetchedOverHTTPSAlsoWhereARedirectLeads(t *testing.T) {
 	}
 }
 
-func TestAKidThatIsNewIsFetchedOnceInAWhile(t *testing.T) {
+func TestVerifier_LimitsFetchesForUnknownKids(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	if i.asked.Load() != 1 {
 		t.Fatalf("%d fetches at the start", i.asked.Load())
@@ -251,7 +251,7 @@ func TestAKidThatIsNewIsFetchedOnceInAWhile(t *testing.T) {
 	}
 }
 
-func TestWithoutTheIssuersKeysTokensWaitAndKeysOfOursDoNot(t *testing.T) {
+func TestVerifier_OutageDoesNotAffectAPIKeys(t *testing.T) {
 	r, i := withIssuer(t)
 	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims())
 	r.refused("before there are keys", 503, codeNoKeys, token)
@@ -270,7 +270,7 @@ func TestWithoutTheIssuersKeysTokensWaitAndKeysOfOursDoNot(t *testing.T) {
 	r.taken("in an outage", "jwt:somebody", token, Read, Refresh)
 }
 
-func TestTheIssuersKeysAreFetchedAgainUntilTheGuardEnds(t *testing.T) {
+func TestVerifier_FetchesKeysPeriodically(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		s := &keySet{MemoryJWKSet: jwkset.NewMemoryStorage(), url: "https://issuer.example", log: slog.New(slog.DiscardHandler), now: time.Now, client: &http.Client{Transport: transport(func(*http.Request) (*http.Response, error) {
@@ -305,14 +305,14 @@ func signWithHeader(t *testing.T, c jwt.MapClaims, parameters map[string]any) st
 	return "Bearer " + signed(t, token, signers()["one"])
 }
 
-func TestIssuer_RefusesCriticalHeaders(t *testing.T) {
+func TestVerifier_RejectsCriticalHeaders(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	for _, crit := range []any{[]string{"urn:x"}, []string{"exp"}, []string{"b64"}, []string{}, "x", 7, false} {
 		r.refused(fmt.Sprintf("crit %v", crit), 401, codeInvalid, signWithHeader(t, validClaims(), map[string]any{"crit": crit, "urn:x": 1}))
 	}
 }
 
-func TestIssuer_AcceptsOnlyListedTypes(t *testing.T) {
+func TestVerifier_AcceptsOnlyListedTypes(t *testing.T) {
 	defaults, i := withIssuer(t, "one")
 	strict := newRig(t, func(c *Config) {
 		c.JWKSURL, c.Issuer, c.Audience, c.Types = i.server.URL, "https://issuer.example", "freshet", []string{"at+jwt"}
@@ -348,7 +348,7 @@ func TestIssuer_AcceptsOnlyListedTypes(t *testing.T) {
 	}
 }
 
-func TestIssuer_RefusesIDAndLogoutTokens(t *testing.T) {
+func TestVerifier_RejectsIDAndLogoutTokens(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	for name, claim := range map[string][]any{
 		"nonce":             {"nonce", "n-0S6_WzA2Mj"},
@@ -370,7 +370,7 @@ func TestIssuer_RefusesIDAndLogoutTokens(t *testing.T) {
 	r.taken("RFC 9068 with the claims of a login", "jwt:somebody", signWithHeader(t, validClaims("nonce", "x", "auth_time", 1), map[string]any{"typ": "at+jwt"}), Read, Refresh)
 }
 
-func TestIssuer_CountsOnlyScopesWithThePrefix(t *testing.T) {
+func TestVerifier_CountsOnlyScopesWithThePrefix(t *testing.T) {
 	_, i := withIssuer(t, "one")
 	r := newRig(t, func(c *Config) {
 		c.JWKSURL, c.Issuer, c.Audience, c.ScopePrefix = i.server.URL, "https://issuer.example", "freshet", "freshet:"
@@ -380,7 +380,7 @@ func TestIssuer_CountsOnlyScopesWithThePrefix(t *testing.T) {
 	r.taken("prefixed, in scp", "jwt:somebody", signWithHeader(t, validClaims("scope", nil, "scp", []string{"freshet:admin"}), nil), Admin)
 }
 
-func TestIssuer_RejectsSigningKeysOlderThanMaxAge(t *testing.T) {
+func TestVerifier_RejectsSigningKeysOlderThanMaxAge(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims("exp", now.Add(72*time.Hour).Unix()))
 	i.serves()

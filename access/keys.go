@@ -46,8 +46,8 @@ func (g *Guard) clientOfKey(text string) (Client, error) {
 	keys := g.keys.Load()
 	key, known := keys.byID[id]
 	sum := sha256.Sum256([]byte(secret))
-	same := subtle.ConstantTimeCompare(sum[:], key.Hash[:]) == 1
-	if !ok || !known || !same {
+	matches := subtle.ConstantTimeCompare(sum[:], key.Hash[:]) == 1
+	if !ok || !known || !matches {
 		return Client{}, invalidToken()
 	}
 	if !key.ExpiresAt.IsZero() && !g.now().Before(key.ExpiresAt) {

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-func TestLookup_IsRefusedAfterTenTimesTheNewKeys(t *testing.T) {
+func TestAllowLookup_RefusesAfterTenTimesTheNewKeys(t *testing.T) {
 	m := NewClientLimiter(Limits{NewKeys: "6/m"}, prometheus.NewRegistry())
 	now := time.Now()
 	m.now = func() time.Time { return now }
@@ -42,7 +42,7 @@ func TestLookup_IsRefusedAfterTenTimesTheNewKeys(t *testing.T) {
 	}
 }
 
-func TestLookup_IsLimitedWhereNewKeysFollowTheQuota(t *testing.T) {
+func TestAllowLookup_IsLimitedWithAutoRate(t *testing.T) {
 	m := NewClientLimiter(DefaultConfig().Limits, prometheus.NewRegistry())
 	m.RecordMisses("a", autoMisses.calls-1)
 	if err := m.AllowLookup("a"); err != nil {
@@ -54,7 +54,7 @@ func TestLookup_IsLimitedWhereNewKeysFollowTheQuota(t *testing.T) {
 	}
 }
 
-func TestLookup_IsNotBoundedWithoutALimit(t *testing.T) {
+func TestAllowLookup_HasNoLimitWithoutNewKeys(t *testing.T) {
 	for _, m := range []*ClientLimiter{nil, NewClientLimiter(Limits{}, prometheus.NewRegistry())} {
 		m.RecordMisses("a", 1_000_000)
 		if err := m.AllowLookup("a"); err != nil {

@@ -13,8 +13,8 @@ import (
 const unauthenticatedPrefix = "unauthenticated@"
 
 // checkOpenRequest checks a request to a service without authentication. Every client that
-// reaches the service may do everything, and a browser on this machine sends whatever a web page
-// tells it to. Two attacks must fail:
+// reaches the service may do everything, and a browser on this machine
+// sends any request that a web page asks for. Two attacks must fail:
 //   - DNS rebinding: a page whose host name resolves to this service is of the same origin. It
 //     is rejected by its Host header.
 //   - A page of another site can't read the response, but an image or a no-cors fetch would

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhereNobodyIsAskedEverybodyMayDoAll(t *testing.T) {
+func TestOpen_EveryClientIsAdmin(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Never })
 	for _, headers := range [][]string{nil, {"Bearer x"}, {"Basic x"}} {
 		if c, p := r.authenticate(headers...); p != nil || c.Name != "unauthenticated@192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
@@ -41,7 +41,7 @@ func (r *rig) calls(host string, headers ...string) (status int, code string) {
 	return 200, ""
 }
 
-func TestAServiceThatAsksNobodyAnswersToItsOwnNamesAlone(t *testing.T) {
+func TestOpen_RejectsOtherHosts(t *testing.T) {
 	hosts := map[string][]string{"127.0.0.1:8080": nil, "[::]:8080": {"query", "192.0.2.7", "2001:db8::7"}, "0.0.0.0:8080": {anyHost}}
 	for _, require := range []Require{Auto, Never} {
 		for listen, names := range hosts {
@@ -67,7 +67,7 @@ func TestAServiceThatAsksNobodyAnswersToItsOwnNamesAlone(t *testing.T) {
 	}
 }
 
-func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
+func TestOpen_RejectsPagesOfOtherSites(t *testing.T) {
 	for _, require := range []Require{Auto, Never} {
 		r := newRig(t, func(c *Config) { c.Require, c.AllowedOrigins = require, []string{"https://app.example"} })
 		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil {
@@ -111,7 +111,7 @@ func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
 	}
 }
 
-func TestARequestThatShowsWhoItIsMayComeByAnyNameAndFromAnyPage(t *testing.T) {
+func TestAuthenticated_AllowsAnyHostAndOrigin(t *testing.T) {
 	r := newRig(t, nil)
 	_, key := r.createKey("a page", time.Time{}, "read")
 	if err := r.readLiveKeys(t.Context()); err != nil {
@@ -122,7 +122,7 @@ func TestARequestThatShowsWhoItIsMayComeByAnyNameAndFromAnyPage(t *testing.T) {
 	}
 }
 
-func TestTheAdminAPIOfAServiceThatAsksNobodyTakesNoOtherNameEither(t *testing.T) {
+func TestOpen_AdminRejectsOtherHosts(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Never })
 	if err := r.SetListenAddress("[::]:8080"); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestTheAdminAPIOfAServiceThatAsksNobodyTakesNoOtherNameEither(t *testing.T)
 	}
 }
 
-func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
+func TestRequiresAuth_ExpiredKeysDoNotOpenTheService(t *testing.T) {
 	gone := map[string]func(*rig, string){
 		"expired": func(r *rig, _ string) { r.at = now.Add(2 * time.Hour) },
 		"revoked": func(r *rig, id string) {
@@ -163,7 +163,7 @@ func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
 	}
 }
 
-func TestGuard_RefusesForwardedRequestsWithoutAccessControl(t *testing.T) {
+func TestOpen_RejectsForwardedRequests(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Auto })
 	if err := r.SetListenAddress("127.0.0.1:8080"); err != nil {
 		t.Fatal(err)

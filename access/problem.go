@@ -87,12 +87,12 @@ func Forbid(s Scope) *problem.HTTPError {
 func limitExceeded(code, policy, detail string, quota int, window, after time.Duration) *problem.HTTPError {
 	p := problem.New(http.StatusTooManyRequests, code, detail)
 	p.After = max(after, time.Second)
-	declared := fmt.Sprintf(`"%s";q=%d;qu="concurrent-requests"`, policy, quota)
+	policyHeader := fmt.Sprintf(`"%s";q=%d;qu="concurrent-requests"`, policy, quota)
 	if window > 0 {
-		declared = fmt.Sprintf(`"%s";q=%d;w=%d`, policy, quota, problem.Seconds(window))
+		policyHeader = fmt.Sprintf(`"%s";q=%d;w=%d`, policy, quota, problem.Seconds(window))
 	}
 	p.Header = http.Header{
-		"Ratelimit-Policy": {declared},
+		"Ratelimit-Policy": {policyHeader},
 		"Ratelimit":        {fmt.Sprintf(`"%s";r=0;t=%d`, policy, problem.Seconds(p.After))},
 	}
 	return p

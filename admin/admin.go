@@ -54,18 +54,18 @@ type API struct {
 func (a API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, methods := range a.Paths {
-		most := max(a.Bodies[path], maxBodyBytes)
+		maxBytes := max(a.Bodies[path], maxBodyBytes)
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			r.Body = http.MaxBytesReader(w, r.Body, most)
+			r.Body = http.MaxBytesReader(w, r.Body, maxBytes)
 			a.serve(w, r, methods)
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, problem.NoPath()) })
-	foreign := http.NewCrossOriginProtection()
-	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	crossOrigin := http.NewCrossOriginProtection()
+	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, r, problem.New(http.StatusForbidden, "cross-site", a.CrossSite))
 	}))
-	return foreign.Handler(mux)
+	return crossOrigin.Handler(mux)
 }
 
 func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Handle) {
@@ -91,7 +91,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 		a.fail(w, r, err)
 		return
 	}
-	text, err := json.Marshal(answer.Body)
+	body, err := json.Marshal(answer.Body)
 	if err != nil {
 		panic(err) // the types of this project can't fail
 	}
@@ -101,7 +101,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(max(answer.Status, http.StatusOK))
-	if _, err := w.Write(append(text, '\n')); err != nil {
+	if _, err := w.Write(append(body, '\n')); err != nil {
 		a.Log.Debug("client disconnected before the response", "err", err)
 	}
 }

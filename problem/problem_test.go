@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestAProblemIsWrittenForProgramsAndPeople(t *testing.T) {
+func TestWrite_HasHeadersAndBody(t *testing.T) {
 	p := New(http.StatusTooManyRequests, "cooldown", "A moment ago.")
 	p.After = 1200 * time.Millisecond
 	p.Header = http.Header{"Ratelimit": {"x"}}
@@ -39,7 +39,7 @@ func TestAProblemIsWrittenForProgramsAndPeople(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsTooLargeIsToldFromOneThatIsWrong(t *testing.T) {
+func TestBody_TooLargeIs413(t *testing.T) {
 	if p := Body(&http.MaxBytesError{Limit: 5}); p.Status != 413 || p.Code != "body-too-large" {
 		t.Errorf("%v", p)
 	}

@@ -37,10 +37,10 @@ func benchmarkSettle(b *testing.B, addresses []string) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(ends)), "us/settle")
 }
 
-// BenchmarkRequest measures a request that publishes, without a client and with one, and
+// BenchmarkEnqueue measures a request that publishes, without a client and with one, and
 // one that is covered: the first is what each cost before clients were bounded. Kafka
 // is embedded; nothing waits for it.
-func BenchmarkRequest(b *testing.B) {
+func BenchmarkEnqueue(b *testing.B) {
 	b.Run("redis", func(b *testing.B) { benchmarkRequest(b, []string{servicetest.RedisAddress(b)}) })
 	b.Run("cluster", func(b *testing.B) { benchmarkRequest(b, servicetest.RedisClusterAddresses(b)) })
 }

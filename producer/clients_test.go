@@ -48,7 +48,7 @@ func (r *rig) outstanding(client string) int {
 	return int(n)
 }
 
-func TestRequestAll_RefusesBeyondAClientsBound(t *testing.T) {
+func TestEnqueueAll_RefusesBeyondAClientsBound(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		results := r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		if got, refused := count(results, Published), count(results, TooManyOutstanding); got != 20 || refused != 10 {
@@ -69,7 +69,7 @@ func TestRequestAll_RefusesBeyondAClientsBound(t *testing.T) {
 	})
 }
 
-func TestRequestAll_CoversARefusedClientToo(t *testing.T) {
+func TestEnqueueAll_CoversARefusedClientToo(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		r.mustEnqueue(Published, r.clientRequest("b", "b"))
@@ -85,7 +85,7 @@ func TestRequestAll_CoversARefusedClientToo(t *testing.T) {
 	})
 }
 
-func TestRequest_CountsACoalescedRequestOnce(t *testing.T) {
+func TestEnqueue_CountsACoalescedRequestOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.mustEnqueue(Published, r.clientRequest("a", "x"))
 		for range 5 {
@@ -102,7 +102,7 @@ func TestRequest_CountsACoalescedRequestOnce(t *testing.T) {
 
 // A batch of the query service has wishes of several clients. A refused wish covers the other
 // wishes of its entity until its lock is rolled back.
-func TestRequestAll_LeavesNoOneBehindARefusedClient(t *testing.T) {
+func TestEnqueueAll_DecidesAgainBehindARefusedClient(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, client := range []string{"a", "b"} {
 			r.EnqueueAll(r.Context(), r.clientRequests(client, 20))
@@ -125,7 +125,7 @@ func TestRequestAll_LeavesNoOneBehindARefusedClient(t *testing.T) {
 	})
 }
 
-func TestDischarge_EndsCounts(t *testing.T) {
+func TestReleaseOutstanding_EndsCounts(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		var ended []schemas.Outstanding
 		results := r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
@@ -144,7 +144,7 @@ func TestDischarge_EndsCounts(t *testing.T) {
 	})
 }
 
-func TestRequest_DoesNotCountAFailedPublish(t *testing.T) {
+func TestEnqueue_DoesNotCountAFailedPublish(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 5))
@@ -155,7 +155,7 @@ func TestRequest_DoesNotCountAFailedPublish(t *testing.T) {
 	})
 }
 
-func TestInsist_AnswersARefusedClientAtOnce(t *testing.T) {
+func TestEnqueueAndWait_RefusesAClientAtOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
 		w := r.clientRequest("a", "mine")
@@ -170,7 +170,7 @@ func TestInsist_AnswersARefusedClientAtOnce(t *testing.T) {
 	})
 }
 
-func TestRequest_BoundsOnlyClients(t *testing.T) {
+func TestEnqueue_BoundsOnlyClients(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
 		internal := r.clientRequest("a", "internal")
@@ -185,7 +185,7 @@ func TestRequest_BoundsOnlyClients(t *testing.T) {
 	})
 }
 
-func TestRequestAll_BoundsNewKeysInAllProcesses(t *testing.T) {
+func TestEnqueueAll_BoundsNewKeysInAllProcesses(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		one, other := newRig(t, rdb, 1000), newRig(t, rdb, 1000)
 		other.name = one.name
@@ -229,7 +229,7 @@ func TestRecords_CarryTheClient(t *testing.T) {
 }
 
 // An attacker that is refused costs one call a request and takes no lock.
-func TestRequest_OfARefusedClientWritesNothing(t *testing.T) {
+func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	at := time.Now()
@@ -261,7 +261,7 @@ func TestRequest_OfARefusedClientWritesNothing(t *testing.T) {
 	r.mustEnqueue(Published, w)
 }
 
-func TestRefusals_ForgetsOldOnesWhenFull(t *testing.T) {
+func TestRefusalCache_RemovesExpiredWhenFull(t *testing.T) {
 	at := time.Now()
 	r := newRefusalCache()
 	r.now = func() time.Time { return at }
@@ -278,7 +278,7 @@ func TestRefusals_ForgetsOldOnesWhenFull(t *testing.T) {
 	}
 }
 
-func TestRequest_CostsOneMoreRoundTripThatPublishes(t *testing.T) {
+func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	r.mustEnqueue(Published, r.clientRequest("a", "warm")) // loads the scripts

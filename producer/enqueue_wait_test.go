@@ -28,7 +28,7 @@ func (r *rig) blockProduce() (held <-chan struct{}, release func()) {
 	return in, func() { close(out) }
 }
 
-func TestWhatIsInsistedOnIsInKafkaWhenItIsAnswered(t *testing.T) {
+func TestEnqueueAndWait_ReturnsAfterTheAck(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		held, release := r.blockProduce()
 		w := r.request("a", schemas.High, schemas.UserRequest)
@@ -63,7 +63,7 @@ func TestWhatIsInsistedOnIsInKafkaWhenItIsAnswered(t *testing.T) {
 	})
 }
 
-func TestManyAreInsistedOnTogetherEachOnce(t *testing.T) {
+func TestEnqueueAllAndWait_PublishesEachOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		wishes := make([]Request, 700) // of 600 entities, in more than one pipeline
 		for i := range wishes {
@@ -82,7 +82,7 @@ func TestManyAreInsistedOnTogetherEachOnce(t *testing.T) {
 	})
 }
 
-func TestWhoLeavesBeforeTheirRecordIsThereMayAskAgain(t *testing.T) {
+func TestEnqueueAndWait_CanceledIsPending(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		held, release := r.blockProduce()
 		w := r.request("a", schemas.High, schemas.UserRequest)
@@ -102,7 +102,7 @@ func TestWhoLeavesBeforeTheirRecordIsThereMayAskAgain(t *testing.T) {
 	})
 }
 
-func TestWhatKafkaRefusesIsNotPromised(t *testing.T) {
+func TestEnqueueAndWait_ReportsFailedPublish(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		w := r.request("a", schemas.High, schemas.UserRequest)

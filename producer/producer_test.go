@@ -121,7 +121,7 @@ func (r *rig) waitUntilConfirmed() {
 	}
 }
 
-func TestAWishIsPublishedOnItsLaneAndItsLockConfirmed(t *testing.T) {
+func TestEnqueue_PublishesAndConfirmsTheLock(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 			w := r.request("가/a "+string(lane), lane, schemas.Stale)
@@ -148,7 +148,7 @@ func TestAWishIsPublishedOnItsLaneAndItsLockConfirmed(t *testing.T) {
 	})
 }
 
-func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
+func TestEnqueue_ThousandRequestsAreOneRecord(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		var wg sync.WaitGroup
 		for range 10 {
@@ -176,7 +176,7 @@ func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
 	})
 }
 
-func TestABatchGoesThroughTogether(t *testing.T) {
+func TestEnqueueAll_PublishesABatch(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		wishes := make([]Request, 500)
 		for i := range wishes {
@@ -216,7 +216,7 @@ func (r *rig) failProduce(code int16) {
 	})
 }
 
-func TestAPublishThatFailsIsRolledBackAndTheNextWishPublishes(t *testing.T) {
+func TestEnqueue_FailedPublishIsRolledBack(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		w := r.request("a", schemas.High, schemas.UserRequest)
@@ -234,7 +234,7 @@ func TestAPublishThatFailsIsRolledBackAndTheNextWishPublishes(t *testing.T) {
 	})
 }
 
-func TestAnExplicitRefreshHasACoolDownAndPassesAHoldOnce(t *testing.T) {
+func TestEnqueue_UserRequestHasACooldown(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
@@ -260,7 +260,7 @@ func TestAnExplicitRefreshHasACoolDownAndPassesAHoldOnce(t *testing.T) {
 	})
 }
 
-func TestAFullBufferRefusesAtOnceAndLeavesNoLock(t *testing.T) {
+func TestEnqueue_FullBufferLeavesNoLock(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 5)
 	release := make(chan struct{})
@@ -283,7 +283,7 @@ func TestAFullBufferRefusesAtOnceAndLeavesNoLock(t *testing.T) {
 	r.mustEnqueue(Published, w)
 }
 
-func TestAStopFlushesWhatWasPromisedAndRefusesTheRest(t *testing.T) {
+func TestRun_FlushesAtShutdown(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	for i := range 100 {
@@ -305,7 +305,7 @@ func TestAStopFlushesWhatWasPromisedAndRefusesTheRest(t *testing.T) {
 	}
 }
 
-func TestWithoutRedisNothingIsPublished(t *testing.T) {
+func TestEnqueue_PublishesNothingWithoutRedis(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	m.SetError("LOADING Redis is loading")
@@ -324,7 +324,7 @@ func TestWithoutRedisNothingIsPublished(t *testing.T) {
 	}
 }
 
-func TestAWishThatMakesNoRecordIsRefusedAndRolledBack(t *testing.T) {
+func TestEnqueue_InvalidRecordIsRolledBack(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	w := r.request("a\nb", schemas.High, schemas.CacheMiss)
@@ -337,7 +337,7 @@ func TestAWishThatMakesNoRecordIsRefusedAndRolledBack(t *testing.T) {
 	}
 }
 
-func TestWhatRedisRepliesIsNotTrusted(t *testing.T) {
+func TestDecodeAcquire_RejectsInvalidReplies(t *testing.T) {
 	for _, reply := range [][]any{nil, {"PUBLISHED"}, {"MAYBE", int64(1), "", int64(0)}, {int64(1), "x", "", int64(0)}} {
 		if got, err := decodeAcquire(reply); err == nil {
 			t.Errorf("%v was taken as %+v", reply, got)
@@ -345,7 +345,7 @@ func TestWhatRedisRepliesIsNotTrusted(t *testing.T) {
 	}
 }
 
-func TestAWishOutlivesItsCaller(t *testing.T) {
+func TestEnqueue_CompletesAfterCancellation(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx, cancel := context.WithCancel(r.Context())
 		cancel() // the reader has left before Redis answers
@@ -360,7 +360,7 @@ func TestAWishOutlivesItsCaller(t *testing.T) {
 	})
 }
 
-func TestMoreWishesThanTheBufferHoldsGoThroughInTurns(t *testing.T) {
+func TestEnqueueAll_SplitsByBufferSize(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 10)
 	wishes := make([]Request, 95)
@@ -380,7 +380,7 @@ func TestMoreWishesThanTheBufferHoldsGoThroughInTurns(t *testing.T) {
 	}
 }
 
-func TestARequestTooLargeForAnyWorkerIsRefusedAndRolledBack(t *testing.T) {
+func TestEnqueue_OversizedRecordIsRolledBack(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 10)
 	w := r.request("a", schemas.High, schemas.CacheMiss)

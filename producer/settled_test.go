@@ -88,7 +88,7 @@ func (f *subscriber) expectOpen() {
 	f.expect(s)
 }
 
-func TestWhatIsSettledIsHeardInItsOrderAndUnderItsName(t *testing.T) {
+func TestSubscribeSettled_DeliversInOrder(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		other := servicetest.Name("nexon")
 		f := subscribe(t, rdb, other, servicetest.Name("nexon"), other)
@@ -112,7 +112,7 @@ func TestWhatIsSettledIsHeardInItsOrderAndUnderItsName(t *testing.T) {
 	})
 }
 
-func TestAMessageThatCanNotBeReadIsPassedOver(t *testing.T) {
+func TestSubscribeSettled_SkipsInvalidMessages(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	f := subscribe(t, rdb)
 	f.expect(true)
@@ -124,7 +124,7 @@ func TestAMessageThatCanNotBeReadIsPassedOver(t *testing.T) {
 	f.expectOpen()
 }
 
-func TestARedisThatIsAwayIsFollowedWhenItIsBack(t *testing.T) {
+func TestSubscribeSettled_ConnectsWhenRedisReturns(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	kept := goleak.IgnoreCurrent()
 	f := subscribe(t, rdb)
@@ -147,7 +147,7 @@ func TestARedisThatIsAwayIsFollowedWhenItIsBack(t *testing.T) {
 	}
 }
 
-func TestALineThatIsCutIsSaidToBe(t *testing.T) {
+func TestSubscribeSettled_ReportsALostConnection(t *testing.T) {
 	server := servicetest.PrivateRedis(t)
 	f := subscribe(t, server.Client)
 	f.expect(true)
@@ -167,7 +167,7 @@ func TestALineThatIsCutIsSaidToBe(t *testing.T) {
 	f.expectOpen()
 }
 
-func TestARedisThatHangsIsNoticed(t *testing.T) {
+func TestSubscribeSettled_DetectsAHangingRedis(t *testing.T) {
 	server := servicetest.PrivateRedis(t)
 	f := subscribe(t, server.Client)
 	f.expect(true)
@@ -187,7 +187,7 @@ func TestARedisThatHangsIsNoticed(t *testing.T) {
 	server.Continue()
 }
 
-func TestAQuietLineStands(t *testing.T) {
+func TestSubscribeSettled_KeepsAnIdleConnection(t *testing.T) {
 	stands := func(t *testing.T, rdb redis.UniversalClient, commands func() int) {
 		f := subscribe(t, rdb)
 		f.expect(true)
@@ -227,7 +227,7 @@ func TestAQuietLineStands(t *testing.T) {
 	})
 }
 
-func TestFollowingEndsBeforeItHasBegun(t *testing.T) {
+func TestSubscribeSettled_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	rdb, _ := servicetest.MiniRedis(t)

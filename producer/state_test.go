@@ -35,7 +35,7 @@ func isWithin(at time.Time, most time.Duration) bool {
 	return left > 0 && left <= most+time.Second // the clocks of two hosts
 }
 
-func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
+func TestReadState_FollowsARequest(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		held, release := r.blockProduce()
 		w := r.request("가/a {b}", schemas.High, schemas.UserRequest)
@@ -89,7 +89,7 @@ func TestALookFollowsARequestFromItsPublishToItsEnd(t *testing.T) {
 	})
 }
 
-func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
+func TestReadState_IgnoresExpiredAndInvalidFields(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		w := r.request("a", schemas.Low, schemas.Prefetch)
 		n := r.mustEnqueue(Published, w).Number
@@ -129,7 +129,7 @@ func TestALookPassesOverWhatIsOverOrGarbledOrAnotherServers(t *testing.T) {
 }
 
 // As an older release wrote it, without a server.
-func TestALockOfAnOlderReleaseIsSeen(t *testing.T) {
+func TestReadState_ReadsALockWithoutServer(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		w := r.request("a", schemas.Low, schemas.Prefetch)
 		n := r.mustEnqueue(Published, w).Number
@@ -143,7 +143,7 @@ func TestALockOfAnOlderReleaseIsSeen(t *testing.T) {
 	})
 }
 
-func TestALookWithoutRedisSaysSo(t *testing.T) {
+func TestReadState_FailsWithoutRedis(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	m.Close()
 	if _, err := NewCoalescer(rdb).ReadState(t.Context(), schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}); err == nil {

@@ -21,7 +21,7 @@ var doors = map[access.Scope][]string{
 	"":             {"GET /livez", "GET /readyz", "GET /healthz", "GET /openapi.yaml", "GET /docs", "GET /nothing"},
 }
 
-func TestEachDoorOpensToItsScopeAlone(t *testing.T) {
+func TestRoutes_RequireTheirScope(t *testing.T) {
 	for _, has := range []access.Scope{"", access.Read, access.Refresh, access.Admin} {
 		r := newRig(t)
 		r.client = access.Client{Name: "key:1", Scopes: []access.Scope{has}}
@@ -41,7 +41,7 @@ func TestEachDoorOpensToItsScopeAlone(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotKnownPassesNoDoorButTheOpenOnes(t *testing.T) {
+func TestRoutes_RejectUnknownClients(t *testing.T) {
 	r := newRig(t)
 	p := problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "It has expired.")
 	p.Header = http.Header{"Www-Authenticate": {`Bearer error="invalid_token"`}}
@@ -63,7 +63,7 @@ func TestWhoIsNotKnownPassesNoDoorButTheOpenOnes(t *testing.T) {
 	}
 }
 
-func TestTooManyNewKeys_RefusesOnlyWhatIsNotStored(t *testing.T) {
+func TestTooManyNewKeys_RefusesOnlyMissingKeys(t *testing.T) {
 	r := newRig(t)
 	r.answer = func(_ context.Context, w UpdateRequest) EnqueueResult {
 		if !w.New {
@@ -109,7 +109,7 @@ func TestWait_IsCountedUntilItEnds(t *testing.T) {
 	}
 }
 
-func TestAClientThatWaitsTooOftenIsToldSo(t *testing.T) {
+func TestWait_LimitsWaitingRequestsPerClient(t *testing.T) {
 	r := newRig(t)
 	r.over["wait"] = true
 	for _, path := range []string{"a?wait=5s", "a/events"} {
@@ -120,7 +120,7 @@ func TestAClientThatWaitsTooOftenIsToldSo(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-func TestWhatIsNoTraceContextTravelsNoFurther(t *testing.T) {
+func TestTrace_DropsInvalidContext(t *testing.T) {
 	r := newRig(t)
 	r.get("a", "traceparent", strings.Repeat("x", 60_000))
 	if w := r.enqueued()[0]; w.TraceParent != "" {
@@ -128,7 +128,7 @@ func TestWhatIsNoTraceContextTravelsNoFurther(t *testing.T) {
 	}
 }
 
-func TestPagesOfListedOriginsMayReadAndNoOthers(t *testing.T) {
+func TestCORS_AllowsOnlyListedOrigins(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Origins = []string{"https://site.example"} })
 	r.putSnapshot("a", time.Minute)
 	for origin, allowed := range map[string]string{"https://site.example": "https://site.example", "https://evil.example": "", "https://site.example.evil.example": "", "": ""} {
@@ -152,7 +152,7 @@ func TestPagesOfListedOriginsMayReadAndNoOthers(t *testing.T) {
 	}
 }
 
-func TestNoAddressIsBelievedButThatOfAKnownProxy(t *testing.T) {
+func TestAddress_TrustsOnlyKnownProxies(t *testing.T) {
 	for _, c := range []struct {
 		proxies    []string
 		from, xff  string
@@ -183,7 +183,7 @@ func TestNoAddressIsBelievedButThatOfAKnownProxy(t *testing.T) {
 	}
 }
 
-func TestAPathThatIsTooLongIsRefused(t *testing.T) {
+func TestPath_TooLongIsRejected(t *testing.T) {
 	r := newRig(t)
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key="+strings.Repeat("k", maxPathBytes)); a.StatusCode != 414 || a.body.Code != "path-too-long" {
 		t.Errorf("%d %s", a.StatusCode, a.text)

@@ -12,7 +12,7 @@ func echoed(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, r.Method+" "+r.URL.EscapedPath())
 }
 
-func TestWhatLiesBelowAdminIsLeftToTheAdminAPIAsItWasSent(t *testing.T) {
+func TestAdmin_GetsTheRequestUnchanged(t *testing.T) {
 	r := newRig(t)
 	for _, call := range []string{"GET /admin/v1/x", "PATCH /admin/v1/x/a%2Fb", "POST /admin/v1/x/stop", "DELETE /admin/v1/x"} {
 		method, path, _ := strings.Cut(call, " ")

@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAnAnswerIsTheSameInEachEncodingAndTheStoredFrameUntouched(t *testing.T) {
+func TestResponse_IsEqualInEachEncoding(t *testing.T) {
 	r := newRig(t)
 	r.wait = time.Second
 	for name, age := range map[string]time.Duration{"fresh": time.Minute, "stale": 2 * time.Hour} {
@@ -45,7 +45,7 @@ func TestAnAnswerIsTheSameInEachEncodingAndTheStoredFrameUntouched(t *testing.T)
 	}
 }
 
-func TestAPayloadOfAnotherReleaseIsAProblemAndNotGarbage(t *testing.T) {
+func TestResponse_RejectsUnknownPayloadEncoding(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
 	for _, as := range []string{"zstd", "gzip", ""} {
@@ -55,7 +55,7 @@ func TestAPayloadOfAnotherReleaseIsAProblemAndNotGarbage(t *testing.T) {
 	}
 }
 
-func TestOnlyAFacetThatIsPublicMayBeKeptBySharedCaches(t *testing.T) {
+func TestCacheControl_IsPublicOnlyForPublicFacets(t *testing.T) {
 	r := newRig(t)
 	for facet, want := range map[string]string{"character": "private, max-age=3600,", "shared": "public, max-age=3600,"} {
 		r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Entity.Facet = facet })
@@ -66,7 +66,7 @@ func TestOnlyAFacetThatIsPublicMayBeKeptBySharedCaches(t *testing.T) {
 	}
 }
 
-func TestTheAgeFollowsTheClock(t *testing.T) {
+func TestAge_FollowsTheClock(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", time.Minute)
 	e := newEntry(s, r.facet(), 1, nil, func(*entry) {})
@@ -86,7 +86,7 @@ func TestTheAgeFollowsTheClock(t *testing.T) {
 	}
 }
 
-func TestSeveralKeysAreAnsweredEachAsIfAlone(t *testing.T) {
+func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", time.Minute)
 	r.putSnapshot("stale", 2*time.Hour)
@@ -151,7 +151,7 @@ func hotHit(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig
 	return serve
 }
 
-func BenchmarkAHotHit(b *testing.B) {
+func BenchmarkHotRead(b *testing.B) {
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		b.Run(as, func(b *testing.B) {
 			serve := hotHit(b, as, observe.Tracer{})
@@ -163,9 +163,9 @@ func BenchmarkAHotHit(b *testing.B) {
 	}
 }
 
-// BenchmarkAHotHitCounted is what counting reads costs a hot hit: by turns without and
+// BenchmarkHotReadCounted is what counting reads costs a hot hit: by turns without and
 // with it, in one run.
-func BenchmarkAHotHitCounted(b *testing.B) {
+func BenchmarkHotReadCounted(b *testing.B) {
 	const turn = 1000
 	serve := []func(){
 		hotHit(b, "zstd", observe.Tracer{}),
@@ -192,8 +192,8 @@ func BenchmarkAHotHitCounted(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkAHotHitTraced is what spans cost the path on which they cost most.
-func BenchmarkAHotHitTraced(b *testing.B) {
+// BenchmarkHotReadTraced is what spans cost the path on which they cost most.
+func BenchmarkHotReadTraced(b *testing.B) {
 	for name, tracer := range map[string]observe.Tracer{
 		"off":      {},
 		"not-kept": observe.NewTracer(sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample()))),

@@ -63,8 +63,8 @@ func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	}
 }
 
-// BenchmarkABatch serves 100 documents of 1 MB, and of 18 kB.
-func BenchmarkABatch(b *testing.B) {
+// BenchmarkBatch serves 100 documents of 1 MB, and of 18 kB.
+func BenchmarkBatch(b *testing.B) {
 	medium := store.Encode([]byte(`{"d":[` + strings.TrimSuffix(large[:18_000], ",") + `]}`))
 	for name, p := range map[string]store.Payload{"1MB": largeStored, "18kB": medium} {
 		for _, as := range []string{"zstd", "gzip", "identity"} {
@@ -82,7 +82,7 @@ func BenchmarkABatch(b *testing.B) {
 
 // A document that must be compressed or unpacked counts as several requests, unless
 // memory has it in the encoding.
-func TestRequests_CountWhatAResponseCosts(t *testing.T) {
+func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, holding(largeStored)) // 1 MB
 	one, batch := "/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"

@@ -94,7 +94,7 @@ func TestStaleRead_DoesNotWaitForASlowRedis(t *testing.T) {
 	})
 }
 
-func TestColdRead_503SaysWhatWasTried(t *testing.T) {
+func TestColdRead_503ExplainsTheFailure(t *testing.T) {
 	withSlowRedis(t, time.Minute, func(r *rig, _ *slowRedis) {
 		for query, want := range map[string]time.Duration{"": acceptTimeout, "?wait=9s": 9 * time.Second, "?wait=10ms": acceptTimeout} {
 			began := time.Now()
@@ -145,7 +145,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 }
 
 // Reads of stale snapshots leave their requests behind while Redis hangs.
-func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
+func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
 		for i := range 20 * maxBatchSize {
 			go r.server.batcher.enqueue(UpdateRequest{Entity: entity("stale" + strconv.Itoa(i))}, false)
@@ -163,7 +163,7 @@ func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
 	})
 }
 
-func TestEnqueuer_IsBounded(t *testing.T) {
+func TestBatcher_IsBounded(t *testing.T) {
 	withSlowRedis(t, time.Second, func(r *rig, _ *slowRedis) {
 		q := r.server.batcher
 		answered := make(chan EnqueueResult, 2*maxEnqueued)

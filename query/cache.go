@@ -170,7 +170,8 @@ func (m *snapshotCache) load(ctx context.Context, e schemas.Entity, f source.Fac
 }
 
 // newEntry returns the cache entry of a snapshot. If only some clients may see the entity,
-// shared HTTP caches must not keep it, whatever the facet says.
+// shared HTTP caches must not keep it, even
+// if the facet is public.
 func (m *snapshotCache) newEntry(s store.Snapshot, f source.Facet, began int64) *entry {
 	f.Public = f.Public && s.Visibility == "" && !m.isLimited(s.Entity)
 	return newEntry(s, f, began, m.readCounts.newCount(s.Entity), m.reweigh)

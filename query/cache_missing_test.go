@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestMissing_IsNotLookedForAgain(t *testing.T) {
+func TestMissing_IsNotReadAgain(t *testing.T) {
 	r := newRig(t)
 	for range 5 {
 		if a := r.get("new"); a.StatusCode != 202 {
@@ -40,7 +40,7 @@ func TestMissing_IsNotLookedForAgain(t *testing.T) {
 	}
 }
 
-func TestMissing_IsBelievedForItsTTL(t *testing.T) {
+func TestMissing_IsCachedForItsTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		looks := func(want int, when string) {
@@ -66,7 +66,7 @@ func TestMissing_IsBelievedForItsTTL(t *testing.T) {
 	})
 }
 
-func TestMissing_IsNotRememberedOfALookThatASettleOvertook(t *testing.T) {
+func TestMissing_DropsALoadOvertakenByASettle(t *testing.T) {
 	r := newRig(t)
 	pass := r.slow()
 	early := make(chan answer, 1)
@@ -125,7 +125,7 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 
 // A read must find the snapshot of an entity that was settled before the read and was
 // not deleted since, in any order of events.
-func TestMissing_IsNeverBelievedAfterASettle(t *testing.T) {
+func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 400
 	var stored [keys]atomic.Int64 // the version that was settled, 0 from before its deletion

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAReadThatIsRememberedDoesNotAskTheStore(t *testing.T) {
+func TestCache_HitDoesNotReadTheStore(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	for range 5 {
@@ -28,7 +28,7 @@ func TestAReadThatIsRememberedDoesNotAskTheStore(t *testing.T) {
 	}
 }
 
-func TestASettleOfAnyProcessIsSeenByTheNextRead(t *testing.T) {
+func TestCache_SettleInvalidatesAnEntry(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	if a := r.get("a"); a.body.Freshness != Stale {
@@ -40,7 +40,7 @@ func TestASettleOfAnyProcessIsSeenByTheNextRead(t *testing.T) {
 	}
 }
 
-func TestReadersOfOneEntityShareOneLook(t *testing.T) {
+func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	hold := make(chan struct{})
@@ -62,7 +62,7 @@ func TestReadersOfOneEntityShareOneLook(t *testing.T) {
 }
 
 // A look that began before a settle may bring what was stored before it.
-func TestALookThatASettleOvertakesIsNotRememberedAndNotShared(t *testing.T) {
+func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	hold := make(chan struct{})
@@ -88,7 +88,7 @@ func TestALookThatASettleOvertakesIsNotRememberedAndNotShared(t *testing.T) {
 	}
 }
 
-func TestWithoutTheDatabaseWhatIsRememberedIsServedWithItsAge(t *testing.T) {
+func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 10*time.Minute)
 	r.get("a")
@@ -126,7 +126,7 @@ func TestWithoutTheDatabaseWhatIsRememberedIsServedWithItsAge(t *testing.T) {
 	waitFor(t, "the breaker's next try", func() bool { return r.get("b").StatusCode == 202 })
 }
 
-func TestWhileSettlesAreNotHeardTheStoreIsAskedAgainEverySecond(t *testing.T) {
+func TestCache_ExpiresInOneSecondWhileDisconnected(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	r.get("a")
@@ -148,7 +148,7 @@ func TestWhileSettlesAreNotHeardTheStoreIsAskedAgainEverySecond(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatHangsCostsAReaderLittleWhereSomethingIsRemembered(t *testing.T) {
+func TestCache_FallsBackFromAHangingDatabase(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	r.get("a")
@@ -163,7 +163,7 @@ func TestADatabaseThatHangsCostsAReaderLittleWhereSomethingIsRemembered(t *testi
 	}
 }
 
-func TestMemoryIsBounded(t *testing.T) {
+func TestCache_IsBounded(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 10 })
 	for i := range 500 {
 		key := fmt.Sprint(i)
@@ -184,7 +184,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 // Whatever happens in whichever order, no read may be answered with what was stored
 // before a settle that was heard before the read.
-func TestNoReadIsOlderThanTheLastSettle(t *testing.T) {
+func TestCache_NoReadIsOlderThanTheLastSettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 300
 	var floors [keys]atomic.Int64

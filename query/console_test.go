@@ -22,7 +22,7 @@ func pages(serve http.HandlerFunc) func(*rig) {
 	return func(r *rig) { r.console = serve }
 }
 
-func TestTheConsoleGetsWhatLiesBelowItAsItWasSentAndAsksWhoItIsItself(t *testing.T) {
+func TestConsole_GetsTheRequestWithoutAuthentication(t *testing.T) {
 	r := newRig(t, pages(echoed))
 	r.client = access.Client{}
 	r.refused = problem.New(http.StatusUnauthorized, "no-token", "Nobody may.")
@@ -41,7 +41,7 @@ func TestTheConsoleGetsWhatLiesBelowItAsItWasSentAndAsksWhoItIsItself(t *testing
 	}
 }
 
-func TestWithoutAConsoleThereIsNone(t *testing.T) {
+func TestConsole_IsOptional(t *testing.T) {
 	r := newRig(t)
 	for _, path := range []string{"/console", "/console/", "/console/x"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 404 || a.body.Code != "no-such-path" {
@@ -50,7 +50,7 @@ func TestWithoutAConsoleThereIsNone(t *testing.T) {
 	}
 }
 
-func TestTheConsoleIsToldTheAddressBehindProxiesThatAreKnown(t *testing.T) {
+func TestConsole_GetsTheAddressBehindKnownProxies(t *testing.T) {
 	told := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }
 	for proxies, want := range map[string]string{"": "192.0.2.1:1234", "192.0.2.0/24": "198.51.100.7:1234"} {
 		r := newRig(t, pages(told), func(r *rig) { r.config.Proxies = strings.Fields(proxies) })
@@ -60,14 +60,14 @@ func TestTheConsoleIsToldTheAddressBehindProxiesThatAreKnown(t *testing.T) {
 	}
 }
 
-func TestAPanicOfAPageEndsItsRequestAlone(t *testing.T) {
+func TestConsole_PanicEndsOnlyItsRequest(t *testing.T) {
 	r := newRig(t, pages(func(http.ResponseWriter, *http.Request) { panic("a bug") }))
 	if a := r.do(http.MethodGet, "/console/x"); a.StatusCode != 500 || a.body.Code != "internal" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 }
 
-func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
+func TestConsole_ShutdownEndsStreamsOnly(t *testing.T) {
 	begun, finish := make(chan string, 2), make(chan struct{})
 	r := newRig(t, pages(func(w http.ResponseWriter, req *http.Request) {
 		begun <- req.URL.Path
@@ -107,7 +107,7 @@ func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
 	}
 }
 
-func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) {
+func TestRefresh_OfTheConsoleHasFloorAndCooldown(t *testing.T) {
 	var server *Server
 	var got EnqueueResult
 	f := source.Facet{Cooldown: 17 * time.Second}

@@ -11,7 +11,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-func TestTheBestEncodingThatAClientTakesIsChosen(t *testing.T) {
+func TestAccepted_ChoosesTheBestEncoding(t *testing.T) {
 	for header, want := range map[string]encoding{
 		"":                          identity,
 		"zstd":                      zstandard,
@@ -54,7 +54,7 @@ func texts(r *rand.Rand) []string {
 	return all
 }
 
-func TestFramesOfTextAroundAStoredOneAreOneZstdContent(t *testing.T) {
+func TestAppendFrame_JoinsAStoredFrame(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
@@ -77,7 +77,7 @@ func TestFramesOfTextAroundAStoredOneAreOneZstdContent(t *testing.T) {
 	}
 }
 
-func TestAMemberThatWasBegunIsClosedByAnyText(t *testing.T) {
+func TestGzipOpen_ClosesWithAnyText(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, body := range texts(r) {
 		begun, open := appendGzip(nil, []byte("{"), []byte(body))

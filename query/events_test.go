@@ -93,7 +93,7 @@ func (f *follower) expect(name string, freshness Freshness) event {
 	return event{}
 }
 
-func TestAStreamTellsWhatHappensAndWhatWasMissed(t *testing.T) {
+func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	r := newRig(t)
 	hash := func(version int64, b byte) func(*store.Snapshot) {
 		return func(s *store.Snapshot) { s.Version, s.Hash[0] = version, b }
@@ -135,7 +135,7 @@ func TestAStreamTellsWhatHappensAndWhatWasMissed(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-func TestAStreamOfNothingIsAProblemAndNoStream(t *testing.T) {
+func TestEvents_OfAnInvalidEntityAreAProblem(t *testing.T) {
 	r := newRig(t)
 	for path, status := range map[string]int{"/v1/nexon/character/x/events": 400, "/v1/nexon/union/a/events": 404} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != status || a.Header.Get("Content-Type") != "application/problem+json" {
@@ -164,21 +164,21 @@ func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text stri
 	return text, wishes, took
 }
 
-func TestAQuietStreamBeats(t *testing.T) {
+func TestEvents_SendHeartbeats(t *testing.T) {
 	text, wishes, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
 	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || wishes != 0 {
 		t.Errorf("%d wishes, %s", wishes, text)
 	}
 }
 
-func TestWhoFollowsHasWhatGrowsStaleRefreshed(t *testing.T) {
+func TestEvents_EnqueueARefreshWhenStale(t *testing.T) {
 	text, wishes, _ := streamed(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
 	if wishes < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
 		t.Errorf("%d wishes, %s", wishes, text)
 	}
 }
 
-func TestAStreamEndsWithItsToken(t *testing.T) {
+func TestEvents_EndWhenTheTokenExpires(t *testing.T) {
 	_, _, took := streamed(t, time.Hour, func(r *rig) {
 		r.putSnapshot("a", 0)
 		r.client = access.Client{Name: "jwt:x", Scopes: everything.Scopes, Expires: time.Now().Add(90 * time.Second)}
@@ -188,7 +188,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsWhenItsKeyIsRevoked(t *testing.T) {
+func TestEvents_EndWhenTheKeyIsRevoked(t *testing.T) {
 	text, _, took := streamed(t, time.Hour, func(r *rig) {
 		r.putSnapshot("a", 0)
 		time.AfterFunc(50*time.Second, func() {

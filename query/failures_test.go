@@ -47,7 +47,7 @@ func (r *rig) overwrite(key string, change func(*store.Snapshot)) {
 	})
 }
 
-func TestAStreamTellsAChangeThatCouldNotBeReadAtOnce(t *testing.T) {
+func TestEvents_ReportAChangeAfterAFailedRead(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 0, version(7, 1))
 	f := r.follow("a", "")
@@ -67,7 +67,7 @@ func TestAStreamTellsAChangeThatCouldNotBeReadAtOnce(t *testing.T) {
 	f.expect("changed", Fresh)
 }
 
-func TestWhoWaitsIsNotAnsweredWithWhatASettleOvertook(t *testing.T) {
+func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
 	for method, path := range map[string]string{http.MethodGet: "", http.MethodPost: "/refresh"} {
 		r := newRig(t)
 		r.putSnapshot("a", 2*time.Hour, version(7, 1))
@@ -88,7 +88,7 @@ func TestWhoWaitsIsNotAnsweredWithWhatASettleOvertook(t *testing.T) {
 	}
 }
 
-func TestAWaitInVainEndsWithALastLook(t *testing.T) {
+func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour, version(7, 1))
 	answered := make(chan answer, 1)
@@ -101,7 +101,7 @@ func TestAWaitInVainEndsWithALastLook(t *testing.T) {
 	}
 }
 
-func TestADeafProcessLooksForThoseWhoWait(t *testing.T) {
+func TestWait_PollsWhileDisconnected(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour, version(7, 1))
 	answered := make(chan answer, 1)
@@ -114,7 +114,7 @@ func TestADeafProcessLooksForThoseWhoWait(t *testing.T) {
 	}
 }
 
-func TestWhileReadsFailSettlesMakeNoFurtherRequests(t *testing.T) {
+func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour, version(7, 1))
 	r.get("a")
@@ -130,7 +130,7 @@ func TestWhileReadsFailSettlesMakeNoFurtherRequests(t *testing.T) {
 	}
 }
 
-func TestALookFromBeforeTheLineStoodIsNotSharedAfterwards(t *testing.T) {
+func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour, version(7, 1))
 	r.server.onConnection(false)
@@ -151,7 +151,7 @@ func TestALookFromBeforeTheLineStoodIsNotSharedAfterwards(t *testing.T) {
 	}
 }
 
-func TestALookThatBeganEarlierDoesNotReplaceALaterOne(t *testing.T) {
+func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, version(7, 1))
 	pass := r.slow()
@@ -168,7 +168,7 @@ func TestALookThatBeganEarlierDoesNotReplaceALaterOne(t *testing.T) {
 	}
 }
 
-func TestABatchIsAsGoodAsItsItems(t *testing.T) {
+func TestBatch_FailsOnlyForAllItems(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("good", time.Minute)
 	r.putSnapshot("bad", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
@@ -189,7 +189,7 @@ func TestABatchIsAsGoodAsItsItems(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatBreaksOffLeavesATraceAndNoDoubt(t *testing.T) {
+func TestResponse_AbortedByAPanicIsLogged(t *testing.T) {
 	r := newRig(t)
 	var log strings.Builder
 	r.server.log = slog.New(slog.NewTextHandler(&log, nil))
@@ -206,7 +206,7 @@ type panickingWriter struct{ *httptest.ResponseRecorder }
 
 func (p *panickingWriter) Write([]byte) (int, error) { panic("boom") }
 
-func TestAStopCutsOffWhoDoesNotRead(t *testing.T) {
+func TestShutdown_ClosesUnreadResponses(t *testing.T) {
 	r := newRig(t)
 	p := store.Encode([]byte(`{"d":"` + strings.Repeat("0123456789abcdef", 1<<21) + `"}`))
 	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size })
@@ -232,7 +232,7 @@ func TestAStopCutsOffWhoDoesNotRead(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesIsNotWaitedForThoughItSentABody(t *testing.T) {
+func TestRefresh_NoticesADisconnectAfterABody(t *testing.T) {
 	r := newRig(t)
 	server := httptest.NewServer(r.server)
 	defer server.Close()
@@ -254,7 +254,7 @@ func TestAClientThatLeavesIsNotWaitedForThoughItSentABody(t *testing.T) {
 	waitFor(t, "it has left", func() bool { return r.server.waiterCount.Load() == 0 })
 }
 
-func TestAStreamTellsOfADeletionAndOfWhatIsKeptTooLong(t *testing.T) {
+func TestEvents_ReportDeletionAndKeepForEnd(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 0, version(7, 1))
 	f := r.follow("a", "")

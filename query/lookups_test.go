@@ -121,7 +121,7 @@ func TestLookups_ReadABurstInFewRoundTrips(t *testing.T) {
 	})
 }
 
-func TestLookups_TellMissingKeysApart(t *testing.T) {
+func TestLookups_ReturnNotFoundPerKey(t *testing.T) {
 	withLookups(t, &slowStore{takes: time.Millisecond}, func(t *testing.T, l *lookups) {
 		for i, err := range l.readers(t, 100, func(i int) string {
 			if i%3 == 0 {
@@ -155,7 +155,7 @@ func TestLookups_EndWithAFailingStore(t *testing.T) {
 	}
 }
 
-func TestLookups_DoNotReadForReadersThatHaveLeft(t *testing.T) {
+func TestLookups_SkipCanceledReaders(t *testing.T) {
 	s := &slowStore{takes: time.Second}
 	withLookups(t, s, func(t *testing.T, l *lookups) {
 		var all sync.WaitGroup

@@ -70,7 +70,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// routeLabels are the labels of a response, readLabels those of a read.
+// routeLabels are the labels of a response, readLabels the labels of a read.
 type (
 	routeLabels struct {
 		path, method string

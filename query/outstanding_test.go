@@ -52,7 +52,7 @@ func TestTooManyOutstanding_Refuses429ToARefresh(t *testing.T) {
 	}
 }
 
-func TestTooManyOutstanding_IsToldPerItemOfABatch(t *testing.T) {
+func TestTooManyOutstanding_IsReportedPerItem(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", 0)
 	r.putSnapshot("stale", 2*time.Hour)
@@ -75,7 +75,7 @@ func TestTooManyOutstanding_IsToldPerItemOfABatch(t *testing.T) {
 
 // What is refused to a client must not be refused to another that reads the same entity at
 // the same moment, also where one batch carries both requests.
-func TestAsk_JoinsNoTwoClients(t *testing.T) {
+func TestEnqueueRead_SharesNothingBetweenClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		busy := make(chan struct{}) // until then the first batches are in flight
@@ -113,7 +113,7 @@ func TestAsk_JoinsNoTwoClients(t *testing.T) {
 	})
 }
 
-func TestWishes_SayWhetherTheKeyIsNew(t *testing.T) {
+func TestUpdateRequests_AreNewForMissingKeys(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)
 	r.get("stale")

@@ -72,7 +72,7 @@ func (l *fakeRecorder) recorded() map[string]int {
 
 func withRecorder(l *fakeRecorder) func(*rig) { return func(r *rig) { r.reads = l } }
 
-func TestWhatCountsAsARead(t *testing.T) {
+func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 	fresh := func(r *rig) { r.putSnapshot("a", time.Minute) }
 	absent := func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Absent = true }) }
 	answering := func(a EnqueueResult) func(*rig) {
@@ -188,7 +188,7 @@ func TestWhatCountsAsARead(t *testing.T) {
 	}
 }
 
-func TestWithoutAnybodyToTellNothingIsCounted(t *testing.T) {
+func TestReadCounter_IsOptional(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	r.get("a")
@@ -201,7 +201,7 @@ func TestWithoutAnybodyToTellNothingIsCounted(t *testing.T) {
 	}
 }
 
-func TestAFacetThatDoesNotCountCostsNothing(t *testing.T) {
+func TestReadCounter_SkipsUnrecordedFacets(t *testing.T) {
 	l := &fakeRecorder{}
 	r := newRig(t, withRecorder(l))
 	for _, facet := range []string{"shared", "character"} {
@@ -228,7 +228,7 @@ func TestAFacetThatDoesNotCountCostsNothing(t *testing.T) {
 }
 
 // Whatever readers, settles and tellings do at the same time, each read is told once.
-func TestEveryReadIsToldOnce(t *testing.T) {
+func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 	const readers, keys, reads = 4, 5, 500
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -294,7 +294,7 @@ func newTestReadCounter(l *fakeRecorder, log *slog.Logger) *readCounter {
 
 // The same without HTTP between, which leaves readers and who takes the list little time
 // to meet.
-func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
+func TestReadCounter_LosesNoReadBetweenFlushes(t *testing.T) {
 	const readers, reads = 4, 100_000
 	ts := newTestReadCounter(&fakeRecorder{}, slog.New(slog.DiscardHandler))
 	var of [64]*readCount
@@ -327,7 +327,7 @@ func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsToBeToldIsBoundedAndToldInPieces(t *testing.T) {
+func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	l := &fakeRecorder{}
 	ts := newTestReadCounter(l, slog.New(slog.DiscardHandler))
 	var dropped *readCount
@@ -350,7 +350,7 @@ func TestWhatWaitsToBeToldIsBoundedAndToldInPieces(t *testing.T) {
 	}
 }
 
-func TestATellingThatFailsIsLostAndLoggedOnce(t *testing.T) {
+func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 	var log bytes.Buffer
 	down := errors.New("down")
 	var fails error
@@ -380,7 +380,7 @@ func (r *rig) waitUntilCached(key string) {
 	}
 }
 
-func TestItIsToldEveryTenSecondsAndOnceMoreAtTheEnd(t *testing.T) {
+func TestReadCounter_FlushesEveryTenSecondsAndAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &fakeRecorder{}
 		r := newRig(t, withRecorder(l))
@@ -411,7 +411,7 @@ func TestItIsToldEveryTenSecondsAndOnceMoreAtTheEnd(t *testing.T) {
 
 // One who is told and never answers is given up after a while, and holds back neither
 // reads nor, for long, a stop.
-func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
+func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var took []time.Duration
 		l := &fakeRecorder{observe: func(ctx context.Context, _ []ReadCount) error {
@@ -451,7 +451,7 @@ func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
 }
 
 // A line that fails ends the telling too: nothing of Run is left behind.
-func TestAnEndOfTheLineEndsTheTelling(t *testing.T) {
+func TestRun_EndsWhenTheSubscriptionFails(t *testing.T) {
 	l := &fakeRecorder{}
 	r := newRig(t, withRecorder(l))
 	r.putSnapshot("a", time.Minute)

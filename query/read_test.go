@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
+func TestRead_FreshEnqueuesNothing(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", 10*time.Minute)
 	a := r.get("a")
@@ -35,7 +35,7 @@ func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
 	}
 }
 
-func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
+func TestRead_StaleEnqueuesARefresh(t *testing.T) {
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
@@ -56,7 +56,7 @@ func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
 	}
 }
 
-func TestTheFirstReadIsUpdatingAndToldWhenToComeBack(t *testing.T) {
+func TestRead_FirstIsUpdatingWithRetryAfter(t *testing.T) {
 	r := newRig(t)
 	a := r.get("a")
 	if a.StatusCode != 202 || a.body.Freshness != Updating || string(a.body.Snapshot) != "null" || !a.body.UpdateQueued ||
@@ -72,7 +72,7 @@ func TestTheFirstReadIsUpdatingAndToldWhenToComeBack(t *testing.T) {
 	}
 }
 
-func TestWhatIsPendingIsNotPromised(t *testing.T) {
+func TestRead_PendingIsNotQueued(t *testing.T) {
 	r := newRig(t)
 	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	a := r.get("a")
@@ -81,7 +81,7 @@ func TestWhatIsPendingIsNotPromised(t *testing.T) {
 	}
 }
 
-func TestAnAbsenceIsNotFoundAndBelievedForAWhile(t *testing.T) {
+func TestRead_AbsentIsNotFoundUntilAbsentFor(t *testing.T) {
 	r := newRig(t)
 	absent := func(s *store.Snapshot) { s.Absent = true }
 	r.putSnapshot("a", 10*time.Minute, absent)
@@ -96,7 +96,7 @@ func TestAnAbsenceIsNotFoundAndBelievedForAWhile(t *testing.T) {
 	}
 }
 
-func TestASnapshotThatMayNotBeKeptIsNotServed(t *testing.T) {
+func TestRead_DoesNotServeBeyondKeepFor(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-101 * time.Hour) })
 	if a := r.get("a"); a.StatusCode != 202 || strings.Contains(a.text, "유") {
@@ -104,7 +104,7 @@ func TestASnapshotThatMayNotBeKeptIsNotServed(t *testing.T) {
 	}
 }
 
-func TestAReaderThatHasTheSnapshotGetsNoBody(t *testing.T) {
+func TestRead_NotModifiedHasNoBody(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	etag := r.get("a").Header.Get("ETag")
@@ -129,7 +129,7 @@ func TestAReaderThatHasTheSnapshotGetsNoBody(t *testing.T) {
 	}
 }
 
-func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
+func TestRead_WorksWithoutRedisOrKafka(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	until := time.Now().Add(time.Hour)
@@ -153,7 +153,7 @@ func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestARequestThatHangsCostsAReadLittleAndIsNotCutOff(t *testing.T) {
+func TestRead_DoesNotWaitForAHangingEnqueue(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	release := make(chan struct{})
@@ -173,7 +173,7 @@ func TestARequestThatHangsCostsAReadLittleAndIsNotCutOff(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatCannotBeReadIsAProblemWithATime(t *testing.T) {
+func TestRead_DatabaseFailureHasRetryAfter(t *testing.T) {
 	r := newRig(t)
 	r.storeErr = errors.New("connection refused to postgres://secret@db")
 	a := r.get("a")

@@ -22,7 +22,7 @@ import (
 // keys of 256 bytes in which every byte is escaped.
 const maxRefreshBody = 256 << 10
 
-// Reasons why a key is not refreshed, in addition to those of an EnqueueResult.
+// Reasons why a key is not refreshed, in addition to the reasons of an EnqueueResult.
 const (
 	reasonBadKey   = "BAD_KEY"
 	reasonNotFound = "NOT_FOUND" // there is no such entity, or the client may not see it

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
+func TestRefresh_ReportsWhyItIsNotQueued(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	r.wait = time.Second
@@ -40,7 +40,7 @@ func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
 	}
 }
 
-func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
+func TestRefresh_WaitsForKafkaUnlikeARead(t *testing.T) {
 	r := newRig(t)
 	insisted := 0
 	r.insist = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
@@ -63,7 +63,7 @@ func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
 }
 
 // Refreshes wait in a room of their own: while Kafka answers none of them, reads ask.
-func TestRefreshesThatWaitForKafkaKeepNoReadFromAsking(t *testing.T) {
+func TestRefresh_WaitingForKafkaDoesNotBlockReads(t *testing.T) {
 	r := newRig(t)
 	in, out := make(chan struct{}, maxAckWaits), make(chan struct{})
 	r.insist = func(context.Context, UpdateRequest) EnqueueResult {

@@ -217,7 +217,7 @@ func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	}
 }
 
-func TestResponseBudget_AdmitsWhatIsLargerThanItAlone(t *testing.T) {
+func TestResponseBudget_AllowsALargerResponseAlone(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 1<<10, 64<<20 })
 	r.putSnapshot("a", time.Minute, holding(denseStored))
 	for _, as := range []string{"zstd", "gzip", "identity"} {
@@ -257,7 +257,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	}
 }
 
-func TestResponse_UnreadIsBrokenOff(t *testing.T) {
+func TestResponse_UnreadIsAborted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 		p := r.listen(t)

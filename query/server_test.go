@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAKeyIsTakenApartOnceAndChecked(t *testing.T) {
+func TestKey_IsUnescapedOnceAndChecked(t *testing.T) {
 	r := newRig(t)
 	for path, c := range map[string]struct {
 		status int
@@ -57,7 +57,7 @@ func TestAKeyIsTakenApartOnceAndChecked(t *testing.T) {
 	}
 }
 
-func TestEveryErrorIsAProblem(t *testing.T) {
+func TestErrors_AreProblems(t *testing.T) {
 	r := newRig(t)
 	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("a bug") }
 	for _, c := range []struct {
@@ -80,7 +80,7 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 	}
 }
 
-func TestAPanicIsOneProblemAndNoEnd(t *testing.T) {
+func TestPanic_IsOneProblem(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // makes the handler panic
 	for range 2 {                                                            // what was begun when it panicked is not taken for made
@@ -101,7 +101,7 @@ func TestAPanicIsOneProblemAndNoEnd(t *testing.T) {
 	}
 }
 
-func TestACorrelationIdIsKeptIfItCanBeWrittenDown(t *testing.T) {
+func TestCorrelationID_IsKeptIfPrintable(t *testing.T) {
 	r := newRig(t)
 	for id, kept := range map[string]bool{"abc-123": true, "": false, "a b": false, "a\tb": false, strings.Repeat("x", 129): false, "é": false} {
 		if got := r.get("a", "X-Correlation-Id", id).Header.Get("X-Correlation-Id"); (got == id) != kept || got == "" {
@@ -110,7 +110,7 @@ func TestACorrelationIdIsKeptIfItCanBeWrittenDown(t *testing.T) {
 	}
 }
 
-func TestTheContractAndTheOperationsAreServed(t *testing.T) {
+func TestRoutes_ServeDocsAndOps(t *testing.T) {
 	r := newRig(t)
 	if a := r.do(http.MethodGet, "/openapi.yaml"); a.StatusCode != 200 || a.text != string(schemas.OpenAPI) {
 		t.Errorf("/openapi.yaml: %d", a.StatusCode)
@@ -122,7 +122,7 @@ func TestTheContractAndTheOperationsAreServed(t *testing.T) {
 	}
 }
 
-func FuzzNoPathMakesAWishForAnotherEntity(f *testing.F) {
+func FuzzPath_RequestsOnlyItsEntity(f *testing.F) {
 	for _, p := range []string{"/v1/nexon/character/a", "/v1/nexon/character/..%2f..", "/v1/nexon/character/a/refresh", "/v1//character/a", "/v1/nexon/character/%", "//x/v1/nexon/character/a"} {
 		f.Add(p)
 	}
@@ -153,7 +153,7 @@ func FuzzNoPathMakesAWishForAnotherEntity(f *testing.F) {
 }
 
 // Whatever is asked, there is an answer, and it is one that the document knows.
-func FuzzEveryAnswerIsInTheDocument(f *testing.F) {
+func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 	f.Add("GET", "/v1/nexon/character/fresh", "W/\"x\"", "gzip, zstd;q=0.5", "wait=0", "7.abc-0")
 	f.Add("GET", "/v1/nexon/character/stale?wait=1ns", "*", "*;q=0", "wait=\"0\";x", "")
 	f.Add("HEAD", "/v1/nexon/character/absent/events", "", "", "respond-async", "-1.")

@@ -27,7 +27,7 @@ func (r *rig) raw(method, target string) {
 	r.server.ServeHTTP(httptest.NewRecorder(), req)
 }
 
-func TestNothingThatAClientMakesUpIsALabelOrTheNameOfASpan(t *testing.T) {
+func TestMetrics_HaveNoClientValues(t *testing.T) {
 	r := newRig(t)
 	spans := tracetest.NewInMemoryExporter()
 	r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
@@ -64,7 +64,7 @@ func TestNothingThatAClientMakesUpIsALabelOrTheNameOfASpan(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotAskDecidesNothingOfWhatIsKept(t *testing.T) {
+func TestTrace_IgnoresUnauthorizedClients(t *testing.T) {
 	r := newRig(t)
 	spans := tracetest.NewInMemoryExporter()
 	r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))

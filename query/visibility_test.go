@@ -153,7 +153,7 @@ func (r *rig) attempt(i int, key string) string {
 	return strings.ReplaceAll(fmt.Sprintln(got.StatusCode, got.Header, got.text), key, "KEY")
 }
 
-func TestWhatIsLimitedIsServedToThoseAloneWhoMaySeeIt(t *testing.T) {
+func TestVisibility_LimitsReads(t *testing.T) {
 	shared := func(key string) schemas.Entity { return schemas.Entity{Source: "nexon", Facet: "shared", Key: key} }
 	clients := map[string]access.Client{
 		"nobody": client(), "partner": client("see:partner"), "staff": client("see:staff"), "both": client("see:partner", "see:staff"),
@@ -228,7 +228,7 @@ func TestWhatIsLimitedIsServedToThoseAloneWhoMaySeeIt(t *testing.T) {
 	}
 }
 
-func TestOfSeveralKeysEachIsServedToThoseWhoMaySeeIt(t *testing.T) {
+func TestVisibility_LimitsBatches(t *testing.T) {
 	for name, open := range realStores {
 		t.Run(name, func(t *testing.T) {
 			st := open(t)
@@ -269,7 +269,7 @@ func TestOfSeveralKeysEachIsServedToThoseWhoMaySeeIt(t *testing.T) {
 	}
 }
 
-func TestAConfigurationLimitsAtOnceAndOpensNothingThatIsStored(t *testing.T) {
+func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 	for name, open := range realStores {
 		t.Run(name, func(t *testing.T) {
 			st := open(t)
@@ -303,7 +303,7 @@ func TestAConfigurationLimitsAtOnceAndOpensNothingThatIsStored(t *testing.T) {
 	}
 }
 
-func TestWhoFollowsOrWaitsLearnsNothingOfWhatIsLimitedMeanwhile(t *testing.T) {
+func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 	partner := func(s *store.Snapshot) { s.Visibility, s.Version = "partner", 9 }
 	r := newRig(t)
 	r.client = client()
@@ -336,7 +336,7 @@ func TestWhoFollowsOrWaitsLearnsNothingOfWhatIsLimitedMeanwhile(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-func TestWhatIsRememberedForSomeIsNotServedToOthersWhileTheStoreIsAway(t *testing.T) {
+func TestVisibility_LimitsFallbacks(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", 2*time.Hour, func(s *store.Snapshot) { s.Entity.Facet, s.Visibility = "shared", "partner" })
 	r.client = client("see:partner")

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAReaderThatWaitsIsReleasedByTheSettleOfAnyProcess(t *testing.T) {
+func TestWait_EndsWithASettle(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)
 	for _, key := range []string{"new", "stale"} {
@@ -55,7 +55,7 @@ func (r *rig) waitUntilNoWaiters() {
 	}
 }
 
-func TestWhatIsSettledBetweenListeningAndLookingIsNotMissed(t *testing.T) {
+func TestWait_MissesNoSettleBeforeTheFirstRead(t *testing.T) {
 	r := newRig(t)
 	first := true
 	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
@@ -70,7 +70,7 @@ func TestWhatIsSettledBetweenListeningAndLookingIsNotMissed(t *testing.T) {
 	}
 }
 
-func TestNobodyWaitsForWhatDoesNotCome(t *testing.T) {
+func TestWait_EndsIfNothingIsExpected(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", time.Minute)
 	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
@@ -85,7 +85,7 @@ func TestNobodyWaitsForWhatDoesNotCome(t *testing.T) {
 	}
 }
 
-func TestAFailureThatIsSettledReleasesItsReadersToo(t *testing.T) {
+func TestWait_EndsWithAFailure(t *testing.T) {
 	r := newRig(t)
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=30s") }()
@@ -99,7 +99,7 @@ func TestAFailureThatIsSettledReleasesItsReadersToo(t *testing.T) {
 	}
 }
 
-func TestWaitingEndsWithItsTimeAndIsCut(t *testing.T) {
+func TestWait_EndsAtItsTimeout(t *testing.T) {
 	r := newRig(t)
 	for how, want := range map[string]time.Duration{"?wait=0": 0, "?wait=250ms": 250 * time.Millisecond, "?wait=4s": 4 * time.Second, "?wait=1h": maxWait, "?wait=99999": maxWait, "?wait=18446744074": maxWait} {
 		synctest.Test(t, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestWaitingEndsWithItsTimeAndIsCut(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-func TestARefreshThatIsWaitedForAnswersWithWhatItBrought(t *testing.T) {
+func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	refresh := func() chan answer {
@@ -171,7 +171,7 @@ func TestARefreshThatIsWaitedForAnswersWithWhatItBrought(t *testing.T) {
 	}
 }
 
-func TestTensOfThousandsWaitInOneProcessAndAStopAnswersThem(t *testing.T) {
+func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 	r := newRig(t)
 	const many = 20_000
 	var wg sync.WaitGroup
@@ -198,7 +198,7 @@ func TestTensOfThousandsWaitInOneProcessAndAStopAnswersThem(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-func TestMoreWaitersThanThereArePlacesAreToldSo(t *testing.T) {
+func TestWait_LimitsWaitersOfTheProcess(t *testing.T) {
 	r := newRig(t)
 	r.server.waiterCount.Store(maxWaiters)
 	for _, path := range []string{"a?wait=5s", "a/events"} {
