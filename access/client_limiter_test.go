@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// newTestLimiter is meters with a clock of the test's own.
+// newTestLimiter returns a limiter with its own clock, and a function that advances the clock.
 func newTestLimiter(l Limits) (m *ClientLimiter, pass func(time.Duration)) {
 	at := now
 	m = NewClientLimiter(l, prometheus.NewPedanticRegistry())
@@ -20,7 +20,8 @@ func newTestLimiter(l Limits) (m *ClientLimiter, pass func(time.Duration)) {
 	return m, func(d time.Duration) { at = at.Add(d) }
 }
 
-// checkProblem expects nil, or a problem of this code after this wait.
+// checkProblem fails unless err is nil (code is empty) or a problem with this code and
+// Retry-After.
 func checkProblem(t *testing.T, what string, err error, code string, after time.Duration) {
 	t.Helper()
 	p, refused := errors.AsType[*problem.HTTPError](err)
@@ -110,7 +111,7 @@ func TestAcquireWaitSlot_LimitsEachClient(t *testing.T) {
 	checkProblem(t, "of another client", err, "", 0)
 	none()
 	one()
-	one() // leaves no other's place
+	one() // a repeated release must not free another slot
 	three, err := wait("a")
 	checkProblem(t, "after one has left", err, "", 0)
 	_, err = wait("a")

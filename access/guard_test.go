@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// createKey makes a key of the store's own, past the guard.
+// createKey inserts a key into the store directly.
 func (r *rig) createKey(name string, expires time.Time, scopes ...string) (id, shown string) {
 	r.Helper()
 	id, hash, shown := makeKey()
@@ -157,7 +157,7 @@ func TestAdminToken_IsRevokedWithItsFile(t *testing.T) {
 	})
 }
 
-// fakeKeys is a database of keys that may be away.
+// fakeKeys is a KeyStore that can fail.
 type fakeKeys struct {
 	mu   sync.Mutex
 	keys []store.APIKey
@@ -190,7 +190,7 @@ func (f *fakeKeys) RevokeKey(context.Context, string, string, time.Time, store.A
 	return f.err
 }
 
-// fakeGuard runs a guard in a bubble of time.
+// fakeGuard returns a guard that runs in a synctest bubble.
 func fakeGuard(t *testing.T, change func(*Config)) (*Guard, *fakeKeys) {
 	t.Helper()
 	c, keys := DefaultConfig(), &fakeKeys{}

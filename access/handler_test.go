@@ -26,8 +26,8 @@ type answer struct {
 	Code, Detail string
 }
 
-// do calls the admin API as the holder of a key, and checks the answer against
-// the OpenAPI document.
+// do sends a request to the admin API with a key, and checks the response against the OpenAPI
+// document.
 func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), method, path, strings.NewReader(body))
@@ -61,7 +61,7 @@ func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 
 const keysPath = "/admin/v1/keys"
 
-// newAdminRig is a guard with an admin's key.
+// newAdminRig returns a guard with an API key that has the scope admin.
 func newAdminRig(t *testing.T) (r *rig, id, admin string) {
 	t.Helper()
 	r = newRig(t, nil)
@@ -86,7 +86,7 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 	if len(list.Keys) != 2 || strings.Contains(list.Body.String(), a.Made.Secret[20:]) || strings.Contains(list.Body.String(), "hash") {
 		t.Errorf("%s", list.Body)
 	}
-	for range 2 { // one that is revoked stays as it is
+	for range 2 { // revoking it again changes nothing
 		gone := r.do(admin, "DELETE", keysPath+"/"+made.ID, "")
 		if gone.ResponseRecorder.Code != 200 || gone.ID != made.ID || !gone.RevokedAt.Equal(now) || *gone.RevokedBy != "key:"+id+" on call" {
 			t.Errorf("%d %s", gone.ResponseRecorder.Code, gone.Body)
@@ -192,7 +192,7 @@ func TestHandler_KeyExpiresWithItsCreator(t *testing.T) {
 	}
 }
 
-// revokingStore has every key revoked by another process the moment that it is written.
+// revokingStore lets another process revoke every key right after it is inserted.
 type revokingStore struct{ KeyStore }
 
 func (s revokingStore) AddKey(ctx context.Context, k store.APIKey, e store.AuditEntry) error {

@@ -29,7 +29,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// signers are made once: an RSA key takes a while.
+// signers are created once, because creating an RSA key is slow.
 var signers = sync.OnceValue(func() map[string]crypto.Signer {
 	one, err1 := rsa.GenerateKey(rand.Reader, 2048)
 	two, err2 := rsa.GenerateKey(rand.Reader, 2048)
@@ -47,9 +47,9 @@ type fakeIssuer struct {
 	server *httptest.Server
 	asked  atomic.Int64
 	mu     sync.Mutex
-	serve  []string // names of signers; nil: it is away
-	alg    string   // of every key; empty: none is said
-	raw    string   // served instead, if there is any
+	serve  []string // names of signers; nil: the issuer is unavailable
+	alg    string   // alg of every key; empty: left out
+	raw    string   // response body to send instead, if not empty
 }
 
 func newFakeIssuer(t *testing.T, serve ...string) *fakeIssuer {
@@ -98,10 +98,10 @@ func (i *fakeIssuer) servesText(text string) {
 	i.raw = text
 }
 
-// now is what time it is in the tests.
+// now is the current time of the tests.
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// validClaims are the claims of a token that holds.
+// validClaims returns the claims of a valid token.
 func validClaims(change ...any) jwt.MapClaims {
 	c := jwt.MapClaims{
 		"iss": "https://issuer.example", "aud": "freshet", "sub": "somebody", "scope": "read refresh unheard-of",
@@ -117,7 +117,7 @@ func validClaims(change ...any) jwt.MapClaims {
 	return c
 }
 
-// sign returns a token signed by a signer under its own kid.
+// sign returns a token signed by a signer, with the signer's kid.
 func sign(t testing.TB, method jwt.SigningMethod, name string, c jwt.MapClaims) string {
 	t.Helper()
 	token := jwt.NewWithClaims(method, c)
@@ -134,7 +134,7 @@ func signed(t testing.TB, token *jwt.Token, key any) string {
 	return text
 }
 
-// rig is a guard on a database in memory.
+// rig has a guard with a database in memory.
 type rig struct {
 	testing.TB
 	*Guard
@@ -172,7 +172,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	return r
 }
 
-// withIssuer is a guard that takes the tokens of an issuer.
+// withIssuer returns a guard that accepts the tokens of an issuer.
 func withIssuer(t *testing.T, serve ...string) (*rig, *fakeIssuer) {
 	t.Helper()
 	i := newFakeIssuer(t, serve...)
@@ -190,7 +190,7 @@ func write(t testing.TB, text string) string {
 	return name
 }
 
-// authenticate identifies a request with these Authorization headers.
+// authenticate authenticates a request with these Authorization headers.
 func (r *rig) authenticate(headers ...string) (Client, *problem.HTTPError) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "http://127.0.0.1:8080/", http.NoBody)
@@ -208,7 +208,7 @@ func (r *rig) authenticate(headers ...string) (Client, *problem.HTTPError) {
 	return c, p
 }
 
-// refused expects a refusal.
+// refused fails unless the request is rejected with this status and code.
 func (r *rig) refused(what string, status int, code string, headers ...string) {
 	r.Helper()
 	c, p := r.authenticate(headers...)

@@ -37,9 +37,9 @@ func benchmarkSettle(b *testing.B, addresses []string) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(ends)), "us/settle")
 }
 
-// BenchmarkEnqueue measures a request that publishes, without a client and with one, and
-// one that is covered: the first is what each cost before clients were bounded. Kafka
-// is embedded; nothing waits for it.
+// BenchmarkEnqueue measures a request that is published, without a client and with one, and a
+// request that is covered. The difference between the first two is the cost of the limits per
+// client. Kafka is in memory, and nothing waits for it.
 func BenchmarkEnqueue(b *testing.B) {
 	b.Run("redis", func(b *testing.B) { benchmarkRequest(b, []string{servicetest.RedisAddress(b)}) })
 	b.Run("cluster", func(b *testing.B) { benchmarkRequest(b, servicetest.RedisClusterAddresses(b)) })

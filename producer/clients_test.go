@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// clientRequest is a wish of a client, which is bounded to 20 outstanding requests.
+// clientRequest returns a request of a client that is limited to 20 outstanding requests.
 func (r *rig) clientRequest(client, key string) Request {
 	w := r.request(key, schemas.High, schemas.CacheMiss)
 	w.Client = schemas.ClientID(client)
@@ -64,7 +64,7 @@ func TestEnqueueAll_RefusesBeyondAClientsBound(t *testing.T) {
 		if got := r.field(r.request("a29", schemas.High, "").Entity, "lock"); got != "" {
 			r.Errorf("a refused request left the lock %q", got)
 		}
-		r.mustEnqueue(Published, r.clientRequest("b", "b")) // another client is not concerned
+		r.mustEnqueue(Published, r.clientRequest("b", "b")) // other clients are not affected
 		r.mustEnqueue(Published, r.clientRequest("b", "a29"))
 	})
 }
@@ -74,7 +74,7 @@ func TestEnqueueAll_CoversARefusedClientToo(t *testing.T) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		r.mustEnqueue(Published, r.clientRequest("b", "b"))
 		r.waitUntilConfirmed()
-		for range 2 { // also while this process remembers the refusal
+		for range 2 { // the second time the refusal is cached
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "b"))
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "a1"))
 			r.mustEnqueue(TooManyOutstanding, r.clientRequest("a", "a29"))
@@ -100,8 +100,8 @@ func TestEnqueue_CountsACoalescedRequestOnce(t *testing.T) {
 	})
 }
 
-// A batch of the query service has wishes of several clients. A refused wish covers the other
-// wishes of its entity until its lock is rolled back.
+// A batch of the query service has requests of several clients. A refused request covers the
+// other requests for its entity until its lock is rolled back.
 func TestEnqueueAll_DecidesAgainBehindARefusedClient(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, client := range []string{"a", "b"} {
@@ -132,7 +132,7 @@ func TestReleaseOutstanding_EndsCounts(t *testing.T) {
 		for i, got := range results[:15] {
 			ended = append(ended, schemas.Outstanding{Client: schemas.ClientID("a"), Entity: r.clientRequest("a", fmt.Sprint("a", i)).Entity, Number: got.Number})
 		}
-		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal one
+		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal request without a client
 		for range 2 {
 			if err := r.ReleaseOutstanding(r.Context(), ended); err != nil {
 				r.Fatal(err)
@@ -228,14 +228,14 @@ func TestRecords_CarryTheClient(t *testing.T) {
 	})
 }
 
-// An attacker that is refused costs one call a request and takes no lock.
+// An attacker that is refused costs one call per request and takes no lock.
 func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	at := time.Now()
 	r.refusals.now = func() time.Time { return at }
 	r.EnqueueAll(t.Context(), r.clientRequests("a", 21))
-	r.waitUntilConfirmed() // no confirmation comes between
+	r.waitUntilConfirmed() // so that no confirmation changes the counts later
 	trips := countRoundTrips(rdb)
 	w := r.clientRequest("a", "z")
 	r.mustEnqueue(TooManyOutstanding, w)
@@ -292,7 +292,7 @@ func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 		"covered":             {r.clientRequest("a", "warm"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, release := r.blockProduce() // no confirmation comes between
+			_, release := r.blockProduce() // so that no confirmation changes the counts
 			trips := countRoundTrips(rdb)
 			r.Enqueue(t.Context(), test.w)
 			got := trips.Load()
@@ -305,7 +305,7 @@ func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 	}
 }
 
-// countRoundTrips counts the round trips from now on.
+// countRoundTrips counts the round trips of rdb from now on.
 func countRoundTrips(rdb redis.UniversalClient) *atomic.Int64 {
 	var n atomic.Int64
 	rdb.AddHook(tripHook{&n})

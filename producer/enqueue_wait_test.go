@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// blockProduce keeps Kafka from answering what is produced, until it is released, and tells of
-// the first that it holds.
+// blockProduce blocks the broker's responses to produce requests until release is called. held
+// receives a value at the first blocked request.
 func (r *rig) blockProduce() (held <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1), make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -36,7 +36,7 @@ func TestEnqueueAndWait_ReturnsAfterTheAck(t *testing.T) {
 		own, other := make(chan Result, 1), make(chan Result, 1)
 		go func() { own <- r.EnqueueAndWait(r.Context(), w) }()
 		<-held
-		go func() { other <- r.EnqueueAndWait(r.Context(), w) }() // covered by that of the first
+		go func() { other <- r.EnqueueAndWait(r.Context(), w) }() // covered by the first request
 
 		gone, leave := context.WithCancel(r.Context())
 		leave()
@@ -65,7 +65,7 @@ func TestEnqueueAndWait_ReturnsAfterTheAck(t *testing.T) {
 
 func TestEnqueueAllAndWait_PublishesEachOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		wishes := make([]Request, 700) // of 600 entities, in more than one pipeline
+		wishes := make([]Request, 700) // for 600 entities, in more than one pipeline
 		for i := range wishes {
 			wishes[i] = r.request(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
 		}
@@ -95,7 +95,7 @@ func TestEnqueueAndWait_CanceledIsPending(t *testing.T) {
 		if got := <-answered; got.Outcome != Pending || got.Queued() {
 			r.Errorf("%+v", got)
 		}
-		release() // it arrives all the same
+		release() // the record is written although the caller has gone
 		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != AlreadyProcessing {
 			r.Errorf("asked again: %+v", got)
 		}
@@ -107,7 +107,7 @@ func TestEnqueueAndWait_ReportsFailedPublish(t *testing.T) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
-		for range 2 { // the failed one started no cool-down
+		for range 2 { // the failed request started no cool-down
 			if got := r.EnqueueAndWait(r.Context(), w); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
 				r.Errorf("%+v", got)
 			}

@@ -28,8 +28,8 @@ type rig struct {
 	*Producer
 	kafka *kfake.Cluster
 	rdb   redis.UniversalClient
-	stop  func() error // ends Run
-	name  string       // of the source, new for each test
+	stop  func() error // stops Run
+	name  string       // name of the source, different in each test
 }
 
 func newRig(t *testing.T, rdb redis.UniversalClient, maxBuffered int) *rig {
@@ -68,7 +68,7 @@ func (r *rig) request(key string, lane schemas.Lane, reason schemas.Reason) Requ
 	return Request{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
 }
 
-// mustEnqueue requests and expects the outcome.
+// mustEnqueue enqueues a request and fails if the outcome differs.
 func (r *rig) mustEnqueue(want Outcome, w Request) Result {
 	r.Helper()
 	got := r.Enqueue(r.Context(), w)
@@ -106,7 +106,7 @@ func (r *rig) field(e schemas.Entity, name string) string {
 	return s
 }
 
-// waitUntilConfirmed waits until no publish is in the air.
+// waitUntilConfirmed waits until no publish is in flight.
 func (r *rig) waitUntilConfirmed() {
 	r.Helper()
 	look := time.NewTicker(time.Millisecond)
@@ -195,8 +195,7 @@ func TestEnqueueAll_PublishesABatch(t *testing.T) {
 	})
 }
 
-// rejectAll makes the broker refuse every record, or, with hold, answer none until
-// the returned function is called.
+// failProduce lets the broker reject every record with this error code.
 func (r *rig) failProduce(code int16) {
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
@@ -221,7 +220,7 @@ func TestEnqueue_FailedPublishIsRolledBack(t *testing.T) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		w := r.request("a", schemas.High, schemas.UserRequest)
 		w.Cooldown = time.Hour
-		for range 2 { // the failed one started no cool-down
+		for range 2 { // the failed request started no cool-down
 			r.mustEnqueue(Published, w)
 			r.waitUntilConfirmed()
 			if lock := r.field(w.Entity, "lock"); lock != "" {
@@ -268,7 +267,7 @@ func TestEnqueue_FullBufferLeavesNoLock(t *testing.T) {
 		r.kafka.SleepControl(func() { <-release })
 		return nil, nil, false
 	})
-	for i := range 5 { // none of them waits for Kafka
+	for i := range 5 { // Enqueue does not wait for Kafka
 		r.mustEnqueue(Published, r.request(fmt.Sprint(i), schemas.High, schemas.CacheMiss))
 	}
 	w := r.request("one more", schemas.High, schemas.CacheMiss)
@@ -348,7 +347,7 @@ func TestDecodeAcquire_RejectsInvalidReplies(t *testing.T) {
 func TestEnqueue_CompletesAfterCancellation(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx, cancel := context.WithCancel(r.Context())
-		cancel() // the reader has left before Redis answers
+		cancel() // the caller cancels before Redis replies
 		w := r.request("a", schemas.High, schemas.CacheMiss)
 		if got := r.Enqueue(ctx, w); got.Outcome != Published {
 			r.Fatalf("%+v", got)

@@ -15,17 +15,17 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// subscriber writes down what FollowSettled calls, in order: a bool for the line, a
-// schemas.Settled for what was heard.
+// subscriber records the calls of SubscribeSettled in order: a bool for onConnected, a
+// schemas.Settled for onSettled.
 type subscriber struct {
 	*testing.T
-	rdb    redis.UniversalClient // settles
+	rdb    redis.UniversalClient // publishes the settle messages
 	source string
 	calls  chan any
 	stop   func()
 }
 
-// subscribe follows a new source, and others, until the test ends.
+// subscribe subscribes to a new source, and to others, until the test ends.
 func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subscriber {
 	t.Helper()
 	f := &subscriber{T: t, rdb: rdb, source: servicetest.Name("nexon"), calls: make(chan any, 10_000)}
@@ -51,7 +51,7 @@ func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subsc
 	return f
 }
 
-// expect expects the next calls.
+// expect fails unless the next calls are these.
 func (f *subscriber) expect(want ...any) {
 	f.Helper()
 	for i, w := range want {
@@ -141,7 +141,7 @@ func TestSubscribeSettled_ConnectsWhenRedisReturns(t *testing.T) {
 	}
 	m.Close()
 	f.expect(false)
-	f.stop() // while Redis is away
+	f.stop() // while Redis is unavailable
 	if err := goleak.Find(kept); err != nil {
 		t.Error(err)
 	}
@@ -175,14 +175,14 @@ func TestSubscribeSettled_DetectsAHangingRedis(t *testing.T) {
 	hung := time.Now()
 	server.Freeze()
 	f.expect(false)
-	if took := time.Since(hung); took > 4*time.Second { // 2 s, on a machine with time
+	if took := time.Since(hung); took > 4*time.Second { // 2 s on an idle machine
 		t.Errorf("it took %v", took)
 	}
 	server.Continue()
 	f.expect(true)
 	f.expectOpen()
 	server.Freeze()
-	f.stop() // without waiting for it
+	f.stop() // before the connection is established
 	f.expect(false)
 	server.Continue()
 }

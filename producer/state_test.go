@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// mustReadState is what a look finds, while the hash stays as it is.
+// mustReadState returns the state and fails if reading changed the hash.
 func (r *rig) mustReadState(e schemas.Entity) CoalesceState {
 	r.Helper()
 	before, err := r.rdb.HGetAll(r.Context(), key(e)).Result()
@@ -29,10 +29,10 @@ func (r *rig) mustReadState(e schemas.Entity) CoalesceState {
 	return w
 }
 
-// isWithin reports whether a time lies ahead, and not more than so far.
+// isWithin reports whether a time is in the future, by at most max.
 func isWithin(at time.Time, most time.Duration) bool {
 	left := time.Until(at)
-	return left > 0 && left <= most+time.Second // the clocks of two hosts
+	return left > 0 && left <= most+time.Second // allows for the difference between the clocks of two hosts
 }
 
 func TestReadState_FollowsARequest(t *testing.T) {
@@ -128,7 +128,7 @@ func TestReadState_IgnoresExpiredAndInvalidFields(t *testing.T) {
 	})
 }
 
-// As an older release wrote it, without a server.
+// An older release wrote locks without a server id.
 func TestReadState_ReadsALockWithoutServer(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		w := r.request("a", schemas.Low, schemas.Prefetch)

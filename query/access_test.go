@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// doors are all paths, by who may pass.
-var doors = map[access.Scope][]string{
+// routes has one path per required scope.
+var routes = map[access.Scope][]string{
 	access.Read:    {"GET /v1/nexon/character/a", "GET /v1/nexon/character?key=a", "GET /v1/nexon/character/a?wait=1ms", "HEAD /v1/nexon/character/a/events"},
 	access.Refresh: {"POST /v1/nexon/character/a/refresh"},
 	access.Admin:   {"GET /admin/v1/x", "POST /admin/v1/x", "GET /metrics", "GET /healthz?verbose"},
@@ -25,7 +25,7 @@ func TestRoutes_RequireTheirScope(t *testing.T) {
 	for _, has := range []access.Scope{"", access.Read, access.Refresh, access.Admin} {
 		r := newRig(t)
 		r.client = access.Client{Name: "key:1", Scopes: []access.Scope{has}}
-		for needs, paths := range doors {
+		for needs, paths := range routes {
 			for _, door := range paths {
 				method, path, _ := strings.Cut(door, " ")
 				a := r.do(method, path)
@@ -46,7 +46,7 @@ func TestRoutes_RejectUnknownClients(t *testing.T) {
 	p := problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "It has expired.")
 	p.Header = http.Header{"Www-Authenticate": {`Bearer error="invalid_token"`}}
 	r.refused = p
-	for needs, paths := range doors {
+	for needs, paths := range routes {
 		for _, door := range paths {
 			method, path, _ := strings.Cut(door, " ")
 			a := r.do(method, path)
@@ -160,7 +160,7 @@ func TestAddress_TrustsOnlyKnownProxies(t *testing.T) {
 	}{
 		{nil, "10.0.0.1:1", "203.0.113.9", "10.0.0.1"},
 		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "203.0.113.9", "203.0.113.9"},
-		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "198.51.100.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"}, // what the client wrote itself is not believed
+		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "198.51.100.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"}, // an X-Forwarded-For that the client wrote itself is ignored
 		{[]string{"10.0.0.0/8"}, "192.0.2.7:1", "203.0.113.9", "192.0.2.7"},
 		{[]string{"10.0.0.0/8"}, "127.0.0.1:1", "203.0.113.9", "127.0.0.1"},
 		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "", "10.0.0.1"},

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// echoed stands for the admin API and answers what it was asked.
+// echoed is an admin API that responds with the request it received.
 func echoed(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, r.Method+" "+r.URL.EscapedPath())
 }

@@ -77,7 +77,7 @@ func TestAge_FollowsTheClock(t *testing.T) {
 		{59*time.Second + 999*time.Millisecond, "59", "freshet; hit; ttl=3540"},
 		{60 * time.Second, "60", "freshet; hit; ttl=3540"},
 		{61 * time.Second, "61", "freshet; hit; ttl=3539"},
-		{-time.Second, "0", "freshet; hit; ttl=3601"}, // clocks differ
+		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the clocks of two hosts differ
 	} {
 		st := e.timeHeaders(Fresh, s.CheckedAt.Add(c.after))
 		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {
@@ -113,7 +113,7 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 			t.Errorf("key %q", a.body.Items[5].Key)
 		}
 	}
-	if n := r.storeReads() - before; n != 1 { // that nothing is stored of some is remembered too
+	if n := r.storeReads() - before; n != 1 { // missing keys are cached too
 		t.Errorf("%d looks for three batches", n)
 	}
 	for query, code := range map[string]string{
@@ -126,7 +126,7 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 	}
 }
 
-// discardWriter is a connection that forgets what it is sent.
+// discardWriter is an http.ResponseWriter that discards the response.
 type discardWriter struct{ h http.Header }
 
 func (s *discardWriter) Header() http.Header         { return s.h }
@@ -163,8 +163,8 @@ func BenchmarkHotRead(b *testing.B) {
 	}
 }
 
-// BenchmarkHotReadCounted is what counting reads costs a hot hit: by turns without and
-// with it, in one run.
+// BenchmarkHotReadCounted measures the cost of read counts on a cache hit: it alternates between
+// off and on in one run.
 func BenchmarkHotReadCounted(b *testing.B) {
 	const turn = 1000
 	serve := []func(){
@@ -175,7 +175,7 @@ func BenchmarkHotReadCounted(b *testing.B) {
 	turns := 0
 	for b.Loop() {
 		for i := range serve {
-			which := (i + turns) % 2 // neither is always the first
+			which := (i + turns) % 2 // the order alternates
 			began := time.Now()
 			for range turn {
 				serve[which]()
@@ -192,7 +192,7 @@ func BenchmarkHotReadCounted(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkHotReadTraced is what spans cost the path on which they cost most.
+// BenchmarkHotReadTraced measures the cost of spans on a cache hit, where they cost most.
 func BenchmarkHotReadTraced(b *testing.B) {
 	for name, tracer := range map[string]observe.Tracer{
 		"off":      {},

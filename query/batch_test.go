@@ -32,7 +32,7 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	r.putSnapshot("small", time.Minute)
 	r.putSnapshot("broken", time.Minute, func(s *store.Snapshot) { s.Payload, s.Size = []byte("?"), 1<<20 })
 	const path = "/v1/nexon/character?key=large&key=dense&key=broken&key=new&key=small&key=large"
-	for range 2 { // at first nothing is made
+	for range 2 { // in the first round nothing is encoded yet
 		for as, broken := range map[string]int{"identity": 500, "gzip": 500} {
 			a := r.do(http.MethodGet, path, "Accept-Encoding", as)
 			if a.StatusCode != 200 || len(a.body.Items) != 6 {
@@ -50,7 +50,7 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	}
 }
 
-// serveBatch returns a function that serves a batch of one key, n times.
+// serveBatch returns a function that serves a batch of one key, repeated n times.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, holding(p))
@@ -80,8 +80,8 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// A document that must be compressed or unpacked counts as several requests, unless
-// memory has it in the encoding.
+// A document that must be compressed or unpacked counts as several requests, unless the cache
+// has it in this encoding.
 func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, holding(largeStored)) // 1 MB
@@ -91,7 +91,7 @@ func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 		{one, "gzip", "1 61"},
 		{one, "gzip", "1"},
 		{batch, "gzip", "1 1"},
-		{batch, "identity", "1 1 30"}, // is not kept
+		{batch, "identity", "1 1 30"}, // a batch does not cache it
 		{batch, "identity", "1 1 30"},
 		{one, "identity", "1 15"},
 		{one, "identity", "1"},

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// slowRedis is a Requester of which each batch takes so long.
+// slowRedis is an Enqueuer that takes a fixed time per batch.
 type slowRedis struct {
 	took time.Duration
 
 	mu              sync.Mutex
 	inFlight, most  int
-	batches, larger int // larger: than maxBatchSize
+	batches, larger int // larger: batches larger than maxBatchSize
 	order           []string
 }
 
@@ -34,7 +34,7 @@ func (s *slowRedis) Enqueue(_ context.Context, wishes []UpdateRequest) []Enqueue
 		s.order = append(s.order, w.Entity.Key)
 	}
 	s.mu.Unlock()
-	time.Sleep(s.took) // of the bubble
+	time.Sleep(s.took) // virtual time of the bubble
 	s.mu.Lock()
 	s.inFlight--
 	s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *slowRedis) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) 
 	return s.Enqueue(ctx, wishes)
 }
 
-// withSlowRedis runs a test in a bubble, in which time passes when all wait.
+// withSlowRedis runs a test in a synctest bubble.
 func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *slowRedis)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,7 +59,7 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 		r.server.batcher.enqueuer = redis
 		test(r, redis)
 		synctest.Wait()
-		time.Sleep(2 * took) // what goes on behind a reader ends within the bubble
+		time.Sleep(2 * took) // enqueueing in the background must end within the bubble
 	})
 }
 
@@ -111,7 +111,7 @@ func TestColdRead_503ExplainsTheFailure(t *testing.T) {
 	})
 }
 
-// 256 clients read 5,000 new keys from a process whose Redis takes 100 ms for anything.
+// 256 clients read 5,000 new keys from a process whose Redis takes 100 ms per pipeline.
 func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 	withSlowRedis(t, 100*time.Millisecond, func(r *rig, redis *slowRedis) {
 		const keys, clients = 5_000, 256
@@ -126,7 +126,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 		for range clients {
 			all.Go(func() {
 				for key := range next {
-					recorder := httptest.NewRecorder() // r.get also validates the response, which takes longer than the read
+					recorder := httptest.NewRecorder() // r.get also validates the response, which takes longer than the read itself
 					r.server.ServeHTTP(recorder, httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/"+key, nil))
 					mu.Lock()
 					statuses[recorder.Code]++
@@ -144,7 +144,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 	})
 }
 
-// Reads of stale snapshots leave their requests behind while Redis hangs.
+// Reads of stale snapshots do not wait, so their requests fill the queue while Redis hangs.
 func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
 		for i := range 20 * maxBatchSize {

@@ -93,13 +93,13 @@ func TestMissing_IsBounded(t *testing.T) {
 	}
 }
 
-// A client that makes keys up is refused before the store is asked; what memory has is
-// served to it all the same.
+// A client that invents keys is refused before the store is read. Cached snapshots are still
+// served to it.
 func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)
 	r.get("stale")
-	r.settle("stale", 8) // memory has it, and the store must be asked whether there is a newer one
+	r.settle("stale", 8) // the cached entry is outdated, so the store must be read
 	r.get("known-missing")
 	r.set(func() { r.over["lookups"] = true })
 	before := r.storeReads()
@@ -123,12 +123,12 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	}
 }
 
-// A read must find the snapshot of an entity that was settled before the read and was
-// not deleted since, in any order of events.
+// A read must find each snapshot that was settled before the read and not deleted since, in any
+// order of events.
 func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 400
-	var stored [keys]atomic.Int64 // the version that was settled, 0 from before its deletion
+	var stored [keys]atomic.Int64 // version that was settled; 0 since before its deletion
 	var done atomic.Bool
 	var all sync.WaitGroup
 	for i := range keys {
@@ -150,7 +150,7 @@ func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	}
 	for reader := range uint64(4) {
 		all.Go(func() {
-			dice := rand.New(rand.NewPCG(2, reader)) // seeds 2 and 0 to 3
+			dice := rand.New(rand.NewPCG(2, reader)) // seeds: 2, and 0 to 3
 			for !done.Load() {
 				i := dice.IntN(keys)
 				before := stored[i].Load()

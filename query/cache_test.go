@@ -56,12 +56,12 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	waitFor(t, "the look", func() bool { return r.storeReads() == 1 })
 	close(hold)
 	wg.Wait()
-	if n := r.storeReads(); n > 3 { // some may have come when the first look was over
+	if n := r.storeReads(); n > 3 { // some reads may have come after the first load ended
 		t.Errorf("%d looks", n)
 	}
 }
 
-// A look that began before a settle may bring what was stored before it.
+// A load that began before a settle message may return the snapshot from before it.
 func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
@@ -80,7 +80,7 @@ func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 		t.Errorf("after the settle: %s", a.text)
 	}
 	close(hold)
-	if a := <-early; a.body.Freshness != Stale { // it came before
+	if a := <-early; a.body.Freshness != Stale { // this read began before the settle message
 		t.Errorf("before the settle: %s", a.text)
 	}
 	if a := r.get("a"); a.body.Freshness != Fresh {
@@ -95,7 +95,7 @@ func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	r.mu.Lock()
 	r.storeErr = errors.New("down")
 	r.mu.Unlock()
-	r.settle("a", 8) // it may be overtaken, but there is nothing better
+	r.settle("a", 8) // it may be outdated, but there is no other
 	for range 20 {
 		a := r.get("a")
 		if a.StatusCode != 200 || a.Header.Get("Age") != "600" || string(a.body.Snapshot) != content {
@@ -114,7 +114,7 @@ func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	if a := r.get("b"); a.StatusCode != 503 || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("never seen: %d", a.StatusCode)
 	}
-	if n := r.storeReads(); n > 30 { // the breaker is open, nobody waits
+	if n := r.storeReads(); n > 30 { // the breaker is open: reads fail at once
 		t.Errorf("%d looks", n)
 	}
 	if got := testutil.ToFloat64(r.server.metrics.breaker); got == 0 {
@@ -158,7 +158,7 @@ func TestCache_FallsBackFromAHangingDatabase(t *testing.T) {
 	r.hold = hold
 	r.mu.Unlock()
 	r.settle("a", 8)
-	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // would hang for ever
+	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // a deadlock would block here
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 }
@@ -168,7 +168,7 @@ func TestCache_IsBounded(t *testing.T) {
 	for i := range 500 {
 		key := fmt.Sprint(i)
 		r.putSnapshot(key, time.Minute)
-		r.get(key, "Accept-Encoding", "gzip") // and the answers that are made of it
+		r.get(key, "Accept-Encoding", "gzip") // and its encoded bodies
 	}
 	r.server.cache.entries.CleanUp()
 	if n := r.server.cache.entries.WeightedSize(); n > 64<<10 || n == 0 {
@@ -182,8 +182,8 @@ func TestCache_IsBounded(t *testing.T) {
 	}
 }
 
-// Whatever happens in whichever order, no read may be answered with what was stored
-// before a settle that was heard before the read.
+// In any order of events, no read may return a snapshot that a settle message received before
+// the read made outdated.
 func TestCache_NoReadIsOlderThanTheLastSettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 300

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// pages has the rig serve a console.
+// pages adds a console to the rig.
 func pages(serve http.HandlerFunc) func(*rig) {
 	return func(r *rig) { r.console = serve }
 }

@@ -41,7 +41,8 @@ func TestAccepted_ChoosesTheBestEncoding(t *testing.T) {
 	}
 }
 
-// texts are of the lengths at which a format changes its shape, and of others.
+// texts returns texts of the lengths at which the formats change their structure, and of random
+// lengths.
 func texts(r *rand.Rand) []string {
 	var all []string
 	for _, n := range []int{0, 1, 255, 256, 65_535, 65_536, 128 << 10, 128<<10 + 1, r.IntN(300_000)} {
@@ -87,7 +88,7 @@ func TestGzipOpen_ClosesWithAnyText(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			z.Multistream(false) // some clients read no second member
+			z.Multistream(false) // some clients read only the first member
 			got, err := io.ReadAll(z)
 			if err != nil || string(got) != "{"+body+text {
 				t.Errorf("%d and %d bytes: %v", len(body), len(text), err)

@@ -24,7 +24,7 @@ type event struct {
 	}
 }
 
-// follower reads a stream over a real connection.
+// follower reads an event stream over a real connection.
 type follower struct {
 	*rig
 	events chan event
@@ -107,7 +107,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	if a := r.get("a"); *first.data.ETag != a.Header.Get("ETag") {
 		t.Errorf("tag %s, and %s of a read", *first.data.ETag, a.Header.Get("ETag"))
 	}
-	r.settle("a", 8) // nothing came of it: no event
+	r.settle("a", 8) // nothing was stored, so there is no event
 	r.putSnapshot("a", 0, hash(9, 1))
 	checked := f.expect("checked", Fresh)
 	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.Absent = 10, 1, true })
@@ -126,7 +126,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 		}
 		f.leave()
 	}
-	// Whoever has it all hears the next event first.
+	// A client that missed nothing gets the next event first.
 	f = r.follow("a", streamState{version: 13, etag: r.get("a").Header.Get("ETag")}.id())
 	waitFor(t, "the stream", func() bool { return r.server.waiterCount.Load() == 1 })
 	r.putSnapshot("a", 0, hash(14, 2))
@@ -148,7 +148,7 @@ func TestEvents_OfAnInvalidEntityAreAProblem(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-// streamed runs a stream in a bubble for so long and returns what it sent.
+// streamed runs a stream in a synctest bubble for this time and returns the text that it sent.
 func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text string, wishes int, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,8 +19,8 @@ func version(n int64, hash byte) func(*store.Snapshot) {
 	return func(s *store.Snapshot) { s.Version, s.Hash[0] = n, hash }
 }
 
-// slow has each look that begins from now on take until the returned function is
-// called, which lets those after it pass.
+// slow blocks each store read that begins from now on, until the returned function is called.
+// Reads after that are not blocked.
 func (r *rig) slow() (pass func()) {
 	hold := make(chan struct{})
 	r.set(func() { r.hold = hold })
@@ -30,14 +30,14 @@ func (r *rig) slow() (pass func()) {
 	}
 }
 
-// set changes the rig while requests are under way.
+// set changes the rig while requests are in flight.
 func (r *rig) set(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change()
 }
 
-// overwrite puts a snapshot into the store of which nobody is told.
+// overwrite stores a snapshot without publishing a settle message.
 func (r *rig) overwrite(key string, change func(*store.Snapshot)) {
 	r.set(func() {
 		s := r.snapshots[entity(key)]
@@ -94,8 +94,8 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=1s") }()
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker died before it settled
-	r.server.cache.invalidate(entity("a"))                        // as when it is not believed any more
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker crashed before it settled
+	r.server.cache.invalidate(entity("a"))                        // as if its TTL had expired
 	if a := <-answered; a.body.Freshness != Fresh {
 		t.Errorf("%s", a.text)
 	}
@@ -108,7 +108,7 @@ func TestWait_PollsWhileDisconnected(t *testing.T) {
 	r.server.onConnection(false)
 	go func() { answered <- r.get("a?wait=20s") }()
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, and not heard
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, but the message was lost
 	if a := <-answered; a.body.Freshness != Fresh {
 		t.Errorf("%s", a.text)
 	}
@@ -119,7 +119,7 @@ func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour, version(7, 1))
 	r.get("a")
 	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
-	for i := range int64(20) { // each refresh would be fetched, stored and settled
+	for i := range int64(20) { // each further refresh would be fetched, stored and settled
 		r.settle("a", 200+i)
 		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
 			t.Errorf("%d %s", a.StatusCode, a.text)
@@ -139,7 +139,7 @@ func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	go func() { early <- r.get("a") }()
 	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while nobody heard
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while disconnected
 	r.server.onConnection(true)
 	if a := r.get("a"); a.body.Freshness != Fresh {
 		t.Errorf("after the line stood: %s", a.text)
@@ -159,7 +159,7 @@ func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	go func() { early <- r.get("a") }()
 	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // written, not settled yet
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // stored, but not settled yet
 	r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
 	pass()
 	<-early
@@ -184,7 +184,7 @@ func TestBatch_FailsOnlyForAllItems(t *testing.T) {
 	pass := r.slow()
 	defer pass()
 	r.settle("good", 9)
-	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // would hang
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // must not block
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// slowStore answers each read after a time, and counts reads and keys.
+// slowStore takes a fixed time per read, and counts reads and keys.
 type slowStore struct {
 	takes   time.Duration
 	err     error
@@ -30,7 +30,7 @@ func (s *slowStore) read() error {
 	defer s.inReads.Add(-1)
 	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
 	}
-	time.Sleep(s.takes) // of the bubble
+	time.Sleep(s.takes) // virtual time of the bubble
 	if s.panics {
 		panic("a bug")
 	}
@@ -57,7 +57,7 @@ func (s *slowStore) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snap
 	return all, err
 }
 
-// readers reads keys at once, and returns the errors by reader.
+// readers reads keys concurrently, and returns the error of each reader.
 func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	t.Helper()
 	errs := make([]error, n)
@@ -77,7 +77,7 @@ func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	return errs
 }
 
-// isIdle checks that all slots are free when everything in the bubble has ended.
+// isIdle checks that all slots are free when all goroutines of the bubble have ended.
 func (l *lookups) isIdle(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
@@ -136,7 +136,7 @@ func TestLookups_ReturnNotFoundPerKey(t *testing.T) {
 	})
 }
 
-// Every reader gets an answer, and the slots are free again, also if the store fails.
+// Each reader gets a result and all slots are free again, even if the store fails.
 func TestLookups_EndWithAFailingStore(t *testing.T) {
 	down := errors.New("the database is away")
 	for name, s := range map[string]*slowStore{

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// full is the answer to a client whose share is used up.
+// full is the result for a client that has used its share.
 func full(context.Context, UpdateRequest) EnqueueResult {
 	return EnqueueResult{
 		Reason: ReasonOutstanding, Until: time.Now().Add(3 * time.Second), Refused: &access.Refusal{Max: 45, After: 3 * time.Second},
@@ -73,12 +73,12 @@ func TestTooManyOutstanding_IsReportedPerItem(t *testing.T) {
 	}
 }
 
-// What is refused to a client must not be refused to another that reads the same entity at
-// the same moment, also where one batch carries both requests.
+// A refusal of one client must not affect another client that reads the same entity at the same
+// moment, even if one batch has both requests.
 func TestEnqueueRead_SharesNothingBetweenClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		busy := make(chan struct{}) // until then the first batches are in flight
+		busy := make(chan struct{}) // until it is closed, the first batches are in flight
 		r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 			<-busy
 			if w.Client == (access.Client{Name: "flood"}).ID() {

@@ -27,13 +27,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fakeRecorder is told who is read; reads of facet character count.
+// fakeRecorder is a ReadRecorder for the facet character.
 type fakeRecorder struct {
-	observe func(context.Context, []ReadCount) error // nil: nothing fails
+	observe func(context.Context, []ReadCount) error // nil: succeeds
 
 	mu    sync.Mutex
 	reads map[string]int // by key
-	calls []int          // how many entities each told of
+	calls []int          // number of entities of each call
 	until time.Time
 	asked atomic.Int64
 }
@@ -94,7 +94,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 			}
 		}
 	}
-	// fetched has what is asked for be there at once.
+	// fetched stores a snapshot for each update request at once.
 	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
 		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
 		return func(r *rig) {
@@ -195,7 +195,7 @@ func TestReadCounter_IsOptional(t *testing.T) {
 	r.get("b")
 	r.do(http.MethodGet, "/v1/nexon/character?key=a&key=b")
 	r.refresh("a")
-	r.server.readCounter.run(t.Context()) // has nothing to do, and ends
+	r.server.readCounter.run(t.Context()) // there is no counter: returns at once
 	if known, _ := r.server.cache.entries.GetIfPresent(entity("a")); known == nil || known.count != nil {
 		t.Errorf("remembered: %+v", known)
 	}
@@ -227,7 +227,7 @@ func TestReadCounter_SkipsUnrecordedFacets(t *testing.T) {
 	}
 }
 
-// Whatever readers, settles and tellings do at the same time, each read is told once.
+// With concurrent reads, settles and flushes, each read is recorded once.
 func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 	const readers, keys, reads = 4, 5, 500
 	seed := rand.Uint64()
@@ -292,8 +292,7 @@ func newTestReadCounter(l *fakeRecorder, log *slog.Logger) *readCounter {
 	return newReadCounter(l, newMetrics(prometheus.NewRegistry()), log)
 }
 
-// The same without HTTP between, which leaves readers and who takes the list little time
-// to meet.
+// The same without HTTP, so that reads and flushes collide more often.
 func TestReadCounter_LosesNoReadBetweenFlushes(t *testing.T) {
 	const readers, reads = 4, 100_000
 	ts := newTestReadCounter(&fakeRecorder{}, slog.New(slog.DiscardHandler))
@@ -335,7 +334,7 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 		dropped = ts.newCount(entity(strconv.Itoa(i)))
 		ts.read(dropped)
 	}
-	ts.read(dropped) // of the last, whose first read found no room either
+	ts.read(dropped) // including its first read, when the list was also full
 	if n := testutil.ToFloat64(ts.metrics.unrecordedFull); n != 2 {
 		t.Errorf("%v reads found no room", n)
 	}
@@ -343,7 +342,7 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
 		t.Errorf("told %v, of %d entities", l.calls, len(l.recorded()))
 	}
-	ts.read(dropped) // there is room again, also for whom there was none
+	ts.read(dropped) // the list has room again, also for entities that were dropped
 	ts.flush(t.Context(), time.Now(), false)
 	if n := l.recorded()[dropped.entity.Key]; n != 1 {
 		t.Errorf("told %d", n)
@@ -362,7 +361,7 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 		ts.read(of)
 		ts.read(of)
 		failing = ts.flush(t.Context(), time.Now(), failing)
-		failing = ts.flush(t.Context(), time.Now(), failing) // with nothing to tell nothing is known
+		failing = ts.flush(t.Context(), time.Now(), failing) // a flush without reads keeps the state
 	}
 	if told, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); told != 6 || lost != 6 {
 		t.Errorf("%d told, %v lost", told, lost)
@@ -372,7 +371,8 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 	}
 }
 
-// waitUntilCached reads what its reader has already: nothing is decoded, as in a bubble nothing may be.
+// waitUntilCached reads the key without decoding the response, because a decoder must not be
+// created in a synctest bubble.
 func (r *rig) waitUntilCached(key string) {
 	r.Helper()
 	if a := r.get(key, "If-None-Match", "*"); a.StatusCode != http.StatusNotModified {
@@ -409,8 +409,8 @@ func TestReadCounter_FlushesEveryTenSecondsAndAtTheEnd(t *testing.T) {
 	})
 }
 
-// One who is told and never answers is given up after a while, and holds back neither
-// reads nor, for long, a stop.
+// A recorder that hangs is canceled after flushTimeout. It blocks no read, and delays a shutdown
+// only for finalFlushTimeout.
 func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var took []time.Duration
@@ -434,7 +434,7 @@ func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 			t.Errorf("told for %v", took)
 		}
 		r.waitUntilCached("a")
-		<-time.After(flushInterval - flushTimeout) // it is being told again
+		<-time.After(flushInterval - flushTimeout) // the next flush is running
 		r.waitUntilCached("a")
 		stop()
 		began := time.Now()
@@ -450,7 +450,7 @@ func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 	})
 }
 
-// A line that fails ends the telling too: nothing of Run is left behind.
+// If the subscription fails, the read counter ends too: Run leaves no goroutine.
 func TestRun_EndsWhenTheSubscriptionFails(t *testing.T) {
 	l := &fakeRecorder{}
 	r := newRig(t, withRecorder(l))

@@ -120,7 +120,7 @@ func TestRead_NotModifiedHasNoBody(t *testing.T) {
 			t.Errorf("If-None-Match: %s gave %d", header, a.StatusCode)
 		}
 	}
-	r.putSnapshot("a", 2*time.Hour) // stale: the reader has it all the same, and a refresh is queued
+	r.putSnapshot("a", 2*time.Hour) // stale: the client has the same content, and a refresh is queued
 	if a := r.get("a", "If-None-Match", etag); a.StatusCode != 304 || len(r.wishes) != 1 {
 		t.Errorf("stale: %d, %d wishes", a.StatusCode, len(r.wishes))
 	}
@@ -163,7 +163,7 @@ func TestRead_DoesNotWaitForAHangingEnqueue(t *testing.T) {
 		ended <- ctx.Err()
 		return EnqueueResult{Queued: true}
 	}
-	a := r.get("a") // returns although the request hangs
+	a := r.get("a") // returns although the enqueuer hangs
 	if a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != "SLOW" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}

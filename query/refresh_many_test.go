@@ -66,7 +66,7 @@ func TestRefreshMany_QueuesEachKeyAsAPersonsRequest(t *testing.T) {
 	}
 }
 
-// Each key has its own outcome. One that is refused does not keep the others back.
+// Each key has its own result. A refused key does not affect the others.
 func TestRefreshMany_AnswersForEachKey(t *testing.T) {
 	r := newRig(t, func(r *rig) {
 		r.limits = func(key string) string {
@@ -146,7 +146,7 @@ func TestRefreshMany_RejectsABodyItCannotUse(t *testing.T) {
 	}
 }
 
-// The key refresh is a key as any other.
+// A key may be named refresh.
 func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("refresh", 0)
@@ -158,7 +158,7 @@ func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	}
 }
 
-// Without the database the numbers rise all the same.
+// Without the database the floor is 0, but the numbers still rise.
 func TestRefreshMany_QueuesWithoutTheDatabase(t *testing.T) {
 	r := newRig(t)
 	r.set(func() { r.storeErr = fmt.Errorf("the database is away") })

@@ -34,7 +34,7 @@ func TestRefresh_ReportsWhyItIsNotQueued(t *testing.T) {
 	if a := r.refresh("a"); a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
-	r.storeErr, r.answer = errors.New("down"), nil // the floor is unknown, the wish is not lost
+	r.storeErr, r.answer = errors.New("down"), nil // the floor is unknown, and the request is enqueued anyway
 	if a := r.refresh("b"); a.StatusCode != 202 || r.wishes[len(r.wishes)-1].Floor != 0 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
@@ -62,7 +62,8 @@ func TestRefresh_WaitsForKafkaUnlikeARead(t *testing.T) {
 	}
 }
 
-// Refreshes wait in a room of their own: while Kafka answers none of them, reads ask.
+// Refreshes that wait for Kafka have their own slots: while Kafka acknowledges none of them,
+// reads still enqueue.
 func TestRefresh_WaitingForKafkaDoesNotBlockReads(t *testing.T) {
 	r := newRig(t)
 	in, out := make(chan struct{}, maxAckWaits), make(chan struct{})

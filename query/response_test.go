@@ -23,8 +23,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// pipeListener is a listener whose connections buffer nothing: bytes that a client does not
-// read stay with the server.
+// pipeListener is a listener with unbuffered connections: bytes that the client does not read
+// remain in the server.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -47,7 +47,7 @@ func (p *pipeListener) Accept() (net.Conn, error) {
 func (p *pipeListener) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
 
-// open sends a request and reads nothing.
+// open sends a request and does not read the response.
 func (p *pipeListener) open(t *testing.T, path, encoding string) net.Conn {
 	t.Helper()
 	mine, theirs := net.Pipe()
@@ -74,8 +74,8 @@ func (r *rig) listen(t *testing.T) *pipeListener {
 	return p
 }
 
-// large is 1 MB of JSON in kilobytes of zstd, and dense the same in no less than it
-// is. They are made early, as encoded is.
+// large is 1 MB of JSON that zstd compresses to some kilobytes; dense is 1 MB that it can't
+// compress. They are created outside of any bubble, like encoded.
 var (
 	large = strings.Repeat(`{"name":"a","level":200},`, 40_000)
 	dense = func() string {
@@ -130,7 +130,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			for range 8 {
 				defer func(c net.Conn) { _ = c.Close() }(p.open(t, path, as))
 			}
-			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // times differ in their digits
+			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // the length of the timestamps varies
 			if as != "zstd" {
 				each += int64(largeStored.Size)
 			}
@@ -155,7 +155,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 	}
 }
 
-// entryOf returns what memory has of a key, which must be there soon.
+// entryOf returns the cache entry of a key, and waits for it if necessary.
 func (s *Server) entryOf(key string) *entry {
 	for {
 		if e, ok := s.cache.entries.GetIfPresent(entity(key)); ok && e != nil {
@@ -201,7 +201,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	}
 }
 
-// A host with an IPv6 network has as many addresses as it likes.
+// A host with an IPv6 network can use many addresses.
 func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 2*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
@@ -232,7 +232,7 @@ func TestResponseBudget_AllowsALargerResponseAlone(t *testing.T) {
 	}
 }
 
-// A response returns its memory to the budget however it ends.
+// A response returns its memory to the budget, even after an error.
 func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 	p := r.listen(t)
@@ -270,7 +270,7 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 			if r.server.responses.now() == 0 {
 				t.Fatalf("%s: nothing is held of the budget", path)
 			}
-			time.Sleep(writeTimeout) // of the bubble
+			time.Sleep(writeTimeout) // virtual time of the bubble
 			synctest.Wait()
 			if got := r.server.responses.now(); got != 0 {
 				t.Errorf("%s: %d bytes are held after %v, want 0", path, got, time.Since(began))
@@ -283,7 +283,7 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 	})
 }
 
-// A reader of 8 KiB/s needs minutes for a megabyte, longer than any one deadline.
+// A client that reads 8 KiB/s needs minutes for a megabyte, longer than any single deadline.
 func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
@@ -307,7 +307,7 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %d of %d bytes, after %v: %v", path, read, resp.ContentLength, time.Since(began), err)
 				}
-				time.Sleep(time.Second) // of the bubble
+				time.Sleep(time.Second) // virtual time of the bubble
 			}
 			if read != resp.ContentLength || time.Since(began) < time.Minute {
 				t.Errorf("%s: %d of %d bytes in %v", path, read, resp.ContentLength, time.Since(began))

@@ -28,34 +28,34 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// testTimeout bounds every wait for something that must happen.
+// testTimeout is the timeout of every wait for an expected event.
 const testTimeout = 20 * time.Second
 
-// rig is the service with everything behind it under the test's hand.
+// rig is a query service; the rig itself is the fake of all its dependencies.
 type rig struct {
 	testing.TB
 	config  Config
 	reads   ReadRecorder
-	limits  func(key string) string // what would be fetched now; nil: for every reader
+	limits  func(key string) string // visibility of a fetch by key; nil: visible to all
 	store   Store                   // nil: the rig
-	console http.Handler            // nil: there is none
+	console http.Handler            // nil: no console
 	server  *Server
 	reg     *prometheus.Registry
 
-	mu        sync.Mutex // guards what follows while requests are under way
+	mu        sync.Mutex // guards the fields below
 	snapshots map[schemas.Entity]store.Snapshot
 	storeErr  error
-	looks     int           // into the store
-	hold      chan struct{} // if there, looks wait until it is closed
+	looks     int           // number of reads of the store
+	hold      chan struct{} // if not nil, store reads block until it is closed
 	wishes    []UpdateRequest
 	answer    func(ctx context.Context, w UpdateRequest) EnqueueResult
-	insist    func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: as answer
+	insist    func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: same as answer
 	wait      time.Duration
 	client    access.Client
-	refused   error           // by the guard
-	counted   []string        // by the meters
-	over      map[string]bool // what the meters refuse
-	missed    int             // keys of which the store had nothing
+	refused   error           // error of Authenticate
+	counted   []string        // calls of the limiter
+	over      map[string]bool // limits that are exceeded
+	missed    int             // number of keys not found in the store
 }
 
 var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -157,7 +157,7 @@ func (r *rig) count(what string) error {
 	return nil
 }
 
-// fakeLimiter are the rig's meters.
+// fakeLimiter is the ClientLimiter of a rig.
 type fakeLimiter struct{ *rig }
 
 func (r fakeLimiter) AllowRequests(client string, n int) error {
@@ -190,7 +190,7 @@ func (r fakeLimiter) AcquireWaitSlot(client string) (func(), error) {
 	return func() { _ = r.count("left " + client) }, r.count("wait " + client)
 }
 
-// settle tells the service of a settle.
+// settle delivers a settle message to the service.
 func (r *rig) settle(key string, number int64) {
 	r.server.onSettled(schemas.Settled{Entity: entity(key), Number: number})
 }
@@ -240,7 +240,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	return r
 }
 
-// limitedSource is a source of which some is not for every reader.
+// limitedSource is a source with limited visibilities.
 type limitedSource struct {
 	*source.Source
 	visibility func(key string) string
@@ -259,11 +259,11 @@ func entity(key string) schemas.Entity {
 
 const content = `{"d":{"name":"유"}}`
 
-// encoded is made once and early: what a codec keeps for its next use must not come from
-// within a bubble of synctest.
+// encoded is created once, outside of any synctest bubble, because the codec keeps state for
+// later calls.
 var encoded = store.Encode([]byte(content))
 
-// putSnapshot puts a snapshot that was checked so long ago, and tells of it.
+// putSnapshot stores a snapshot checked this long ago, and publishes its settle message.
 func (r *rig) putSnapshot(key string, age time.Duration, change ...func(*store.Snapshot)) store.Snapshot {
 	p := encoded
 	at := time.Now().Add(-age).UTC().Truncate(time.Microsecond)
@@ -303,7 +303,7 @@ type answerBody struct {
 	Items           []answerBody    `json:"items"`
 }
 
-// do sends a request and checks the answer against the OpenAPI document.
+// do sends a request and checks the response against the OpenAPI document.
 func (r *rig) do(method, target string, headers ...string) answer {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), method, target, nil)
@@ -315,7 +315,7 @@ func (r *rig) do(method, target string, headers ...string) answer {
 	return r.checked(req, rec)
 }
 
-// checked reads an answer, and checks it against the OpenAPI document.
+// checked returns a recorded response after checking it against the OpenAPI document.
 func (r *rig) checked(req *http.Request, rec *httptest.ResponseRecorder) answer {
 	r.Helper()
 	a := answer{Response: rec.Result()}
@@ -344,8 +344,8 @@ func (r *rig) refresh(key string) answer {
 
 var everything = access.Client{Name: "ip:192.0.2.1", Scopes: []access.Scope{access.Read, access.Refresh, access.Admin}}
 
-// unpacked undoes a content encoding, as a client does that reads one frame after
-// another, but one gzip member only.
+// unpacked decodes a content encoding, like a client that reads all zstd frames but only one
+// gzip member.
 func unpacked(t testing.TB, as string, body []byte) []byte {
 	t.Helper()
 	if len(body) == 0 {
@@ -384,7 +384,7 @@ func (r *rig) facet() source.Facet {
 	return f
 }
 
-// waitFor waits until something holds.
+// waitFor waits until the condition is true.
 func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(testTimeout)

@@ -82,13 +82,13 @@ func TestErrors_AreProblems(t *testing.T) {
 
 func TestPanic_IsOneProblem(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // makes the handler panic
-	for range 2 {                                                            // what was begun when it panicked is not taken for made
+	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // lets the handler panic
+	for range 2 {                                                            // the second round must not use the partial result of the first
 		if a := r.get("a"); a.StatusCode != 500 || a.body.Code != "internal" || strings.Contains(a.text, "panic") {
 			t.Errorf("%d %s", a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in a goroutine of its own
+	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in another goroutine
 	if a := r.get("b"); a.StatusCode != 503 {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
@@ -152,7 +152,7 @@ func FuzzPath_RequestsOnlyItsEntity(f *testing.F) {
 	})
 }
 
-// Whatever is asked, there is an answer, and it is one that the document knows.
+// Every request gets a response that the OpenAPI document describes.
 func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 	f.Add("GET", "/v1/nexon/character/fresh", "W/\"x\"", "gzip, zstd;q=0.5", "wait=0", "7.abc-0")
 	f.Add("GET", "/v1/nexon/character/stale?wait=1ns", "*", "*;q=0", "wait=\"0\";x", "")
@@ -168,10 +168,10 @@ func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, target, none, accept, prefer, last string) {
 		u, err := url.Parse("http://host" + target)
 		if err != nil || !strings.HasPrefix(u.Path, "/") || waits.MatchString(u.Query().Get("wait")) || waits.MatchString(prefer) {
-			return // what waits for long is tested elsewhere
+			return // other tests cover waiting
 		}
 		if strings.HasSuffix(u.Path, "/events") && method != http.MethodHead {
-			return // so is what has no end
+			return // other tests cover streams
 		}
 		req, err := http.NewRequestWithContext(t.Context(), method, u.String(), nil)
 		if err != nil {

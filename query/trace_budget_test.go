@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// tracedRequests sends n requests of clients that have them traced, within a second.
+// tracedRequests sends n requests with the sampled flag within a second.
 func (r *rig) tracedRequests(n int, parent string) {
 	r.Helper()
 	at := time.Now()
@@ -51,7 +51,7 @@ func TestTraces_OfClientsAreLimited(t *testing.T) {
 	}
 }
 
-// A query service that traces nothing passes trace parents on to workers, which may trace.
+// Without tracing, the service passes the trace parent to workers, which may trace.
 func TestTraces_OfClientsAreLimitedInUpdateRequests(t *testing.T) {
 	r := newRig(t)
 	r.client.Scopes = []access.Scope{access.Read}

@@ -17,7 +17,7 @@ import (
 
 const aParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// raw sends a request as a client writes it that keeps to nothing.
+// raw sends a request that does not follow the API.
 func (r *rig) raw(method, target string) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/", nil)
@@ -36,7 +36,7 @@ func TestMetrics_HaveNoClientValues(t *testing.T) {
 	long := "/v1/nexon/character/" + strings.Repeat("k", maxPathBytes)
 	for _, method := range []string{"MADEUP1", "MADEUP2", "MADEUP3", "get"} {
 		r.raw(method, "/v1/nexon/character/a") // 405
-		r.raw(method, long)                    // 414, before the router's answer counts
+		r.raw(method, long)                    // 414, although the router would respond 404
 		r.raw(method, "/nowhere")
 	}
 	if n := testutil.CollectAndCount(r.server.metrics.requests) - before; n > 3 {

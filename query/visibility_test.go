@@ -20,13 +20,13 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// realStore is a database that is written to as workers do.
+// realStore is a database with the methods that workers use.
 type realStore interface {
 	Store
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 }
 
-// realStores are all databases.
+// realStores are all supported databases.
 var realStores = map[string]func(t *testing.T) realStore{
 	"embedded": func(t *testing.T) realStore {
 		s, err := sqlite.Open(t.Context(), "")
@@ -50,18 +50,18 @@ var realStores = map[string]func(t *testing.T) realStore{
 	},
 }
 
-// blockingStore counts looks into a store on the rig's account.
-type blockingStore struct {
+// countingStore counts the reads of a store in the rig.
+type countingStore struct {
 	Store
 	*rig
 }
 
-func (l blockingStore) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
+func (l countingStore) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	l.readStore()
 	return l.Store.Get(ctx, e)
 }
 
-func (l blockingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
+func (l countingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
 	l.readStore()
 	return l.Store.GetAll(ctx, of)
 }
@@ -72,7 +72,7 @@ func (r *rig) readStore() {
 	r.looks++
 }
 
-// byPrefix limits keys by what they begin with.
+// byPrefix derives the visibility of a key from its prefix.
 func byPrefix(key string) string {
 	visibility, _, limited := strings.Cut(key, ".")
 	if !limited {
@@ -81,18 +81,19 @@ func byPrefix(key string) string {
 	return visibility
 }
 
-// limitedRig is a service in front of a store, with the visibilities of a configuration.
+// limitedRig returns a service with a real store and the configured visibilities.
 func limitedRig(t *testing.T, st realStore, limits func(string) string) *rig {
-	return newRig(t, func(r *rig) { r.store, r.limits, r.reads = blockingStore{st, r}, limits, recordEveryRead{} })
+	return newRig(t, func(r *rig) { r.store, r.limits, r.reads = countingStore{st, r}, limits, recordEveryRead{} })
 }
 
-// recordEveryRead counts the reads of all facets.
+// recordEveryRead is a ReadRecorder for all facets.
 type recordEveryRead struct{}
 
 func (recordEveryRead) Counts(string, string) bool                                { return true }
 func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
-// write stores what a fetch so long ago found, within a visibility; absent: that it is not there.
+// write stores the result of a fetch this long ago, under a visibility; absent: the upstream has
+// no such entity.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, absent bool) {
 	t.Helper()
 	w := store.Write{
@@ -111,7 +112,7 @@ func client(scopes ...access.Scope) access.Client {
 	return access.Client{Name: "key:1", Scopes: append([]access.Scope{access.Read, access.Refresh}, scopes...)}
 }
 
-// attempts are all ways to learn something of an entity.
+// attempts are all requests that could reveal something about an entity.
 var attempts = []struct {
 	method, path string
 	headers      []string
@@ -135,11 +136,11 @@ var attempts = []struct {
 	{"HEAD", "/v1/nexon/shared?key=%s", nil},
 }
 
-// attempt returns all of an answer that could tell something of the key.
+// attempt returns all parts of the response that could reveal something about the key.
 func (r *rig) attempt(i int, key string) string {
 	r.Helper()
 	a := attempts[i]
-	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // a stream that is served has no other end
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // ends a stream that is served
 	defer cancel()
 	req := httptest.NewRequestWithContext(ctx, a.method, fmt.Sprintf(a.path, key), nil)
 	req.Header.Set("X-Correlation-Id", "one")
@@ -149,7 +150,7 @@ func (r *rig) attempt(i int, key string) string {
 	rec := httptest.NewRecorder()
 	r.server.ServeHTTP(rec, req)
 	got := r.checked(req, rec)
-	got.Header.Del("Content-Length") // of a batch: the key is in it
+	got.Header.Del("Content-Length") // of a batch, whose length depends on the key
 	return strings.ReplaceAll(fmt.Sprintln(got.StatusCode, got.Header, got.text), key, "KEY")
 }
 
@@ -159,7 +160,7 @@ func TestVisibility_LimitsReads(t *testing.T) {
 		"nobody": client(), "partner": client("see:partner"), "staff": client("see:staff"), "both": client("see:partner", "see:staff"),
 		"admin": {Name: "admin", Scopes: []access.Scope{access.Admin}},
 	}
-	// By key, so that the visibility of now is its prefix: what was stored, within which one.
+	// The key's prefix is its visibility now; the value is the stored one.
 	rows := map[string]struct {
 		within string
 		age    time.Duration
@@ -196,7 +197,7 @@ func TestVisibility_LimitsReads(t *testing.T) {
 					if byPrefix(key) != "" && !c.Sees(byPrefix(key)) && r.storeReads() > 0 {
 						t.Errorf("%s and %s: %d looks at what would not be served whatever is there", who, key, r.storeReads())
 					}
-					r.client = clients["admin"] // it is remembered now, and must not be served for that
+					r.client = clients["admin"] // it is now cached, which must not make it visible
 					r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 					r.mu.Lock()
 					r.wishes, r.counted = nil, nil
