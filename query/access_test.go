@@ -26,15 +26,15 @@ func TestRoutes_RequireTheirScope(t *testing.T) {
 		r := newRig(t)
 		r.client = access.Client{Name: "key:1", Scopes: []access.Scope{has}}
 		for needs, paths := range routes {
-			for _, door := range paths {
-				method, path, _ := strings.Cut(door, " ")
+			for _, path := range paths {
+				method, path, _ := strings.Cut(path, " ")
 				a := r.do(method, path)
 				passes := needs == "" || needs == has || has == access.Admin
 				if passes == (a.StatusCode == 403) {
-					t.Errorf("%s with %q: %d %s", door, has, a.StatusCode, a.text)
+					t.Errorf("%s with %q: %d %s", path, has, a.StatusCode, a.text)
 				}
 				if !passes && method != http.MethodHead && (a.body.Code != "insufficient-scope" || a.Header.Get("WWW-Authenticate") == "") {
-					t.Errorf("%s: %s %v", door, a.text, a.Header)
+					t.Errorf("%s: %s %v", path, a.text, a.Header)
 				}
 			}
 		}
@@ -47,19 +47,19 @@ func TestRoutes_RejectUnknownClients(t *testing.T) {
 	p.Header = http.Header{"Www-Authenticate": {`Bearer error="invalid_token"`}}
 	r.refused = p
 	for needs, paths := range routes {
-		for _, door := range paths {
-			method, path, _ := strings.Cut(door, " ")
+		for _, path := range paths {
+			method, path, _ := strings.Cut(path, " ")
 			a := r.do(method, path)
 			if (a.StatusCode == 401) != (needs != "") {
-				t.Errorf("%s: %d %s", door, a.StatusCode, a.text)
+				t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
 			}
 			if a.StatusCode == 401 && (a.Header.Get("WWW-Authenticate") == "" || (method != http.MethodHead && a.body.Code != "TOKEN_EXPIRED")) {
-				t.Errorf("%s: %s %v", door, a.text, a.Header)
+				t.Errorf("%s: %s %v", path, a.text, a.Header)
 			}
 		}
 	}
 	if n := len(r.enqueued()); n > 0 || r.storeReads() > 0 {
-		t.Errorf("%d wishes and %d looks for strangers", n, r.storeReads())
+		t.Errorf("got %d update requests and %d store reads for unauthenticated clients, want none", n, r.storeReads())
 	}
 }
 
@@ -74,7 +74,7 @@ func TestTooManyNewKeys_RefusesOnlyMissingKeys(t *testing.T) {
 	a := r.get("new")
 	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
 		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
-		t.Errorf("new: got %d %s %v", a.StatusCode, a.text, a.Header)
+		t.Errorf("new: got %d %s %v, want 429 UPDATING too-many-new-keys", a.StatusCode, a.text, a.Header)
 	}
 	r.putSnapshot("stale", 2*time.Hour)
 	if a = r.get("stale"); a.StatusCode != 200 || !a.body.UpdateQueued {
@@ -90,7 +90,7 @@ func TestTooManyNewKeys_RefusesOnlyMissingKeys(t *testing.T) {
 
 func TestTooManyRequests_RefusesReadsAndNoStop(t *testing.T) {
 	r := newRig(t)
-	r.over["requests"] = true
+	r.exceeded["requests"] = true
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 429 || a.body.Code != "too-many-requests" || a.Header.Get("RateLimit") == "" {
 			t.Errorf("%s: got %d %s, want 429", path, a.StatusCode, a.text)
@@ -104,17 +104,17 @@ func TestTooManyRequests_RefusesReadsAndNoStop(t *testing.T) {
 func TestWait_IsCountedUntilItEnds(t *testing.T) {
 	r := newRig(t)
 	r.get("a?wait=1ms")
-	if want := []string{"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", "left ip:192.0.2.1"}; !slices.Equal(r.counted, want) {
-		t.Errorf("counted: got %q, want %q", r.counted, want)
+	if want := []string{"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", "left ip:192.0.2.1"}; !slices.Equal(r.limiterCalls, want) {
+		t.Errorf("counted: got %q, want %q", r.limiterCalls, want)
 	}
 }
 
 func TestWait_LimitsWaitingRequestsPerClient(t *testing.T) {
 	r := newRig(t)
-	r.over["wait"] = true
+	r.exceeded["wait"] = true
 	for _, path := range []string{"a?wait=5s", "a/events"} {
 		if a := r.get(path); a.StatusCode != 429 || a.body.Code != "too-many-wait" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 429 too-many-wait", path, a.StatusCode, a.text)
 		}
 	}
 	r.waitUntilNoWaiters()
@@ -136,7 +136,7 @@ func TestCORS_AllowsOnlyListedOrigins(t *testing.T) {
 		vary := strings.Join(a.Header.Values("Vary"), ", ")
 		if a.StatusCode != 200 || a.Header.Get("Access-Control-Allow-Origin") != allowed || a.Header.Get("Access-Control-Allow-Credentials") != "" ||
 			!strings.Contains(vary, "Accept-Encoding") || !strings.Contains(vary, "Origin") {
-			t.Errorf("%q: %d %v", origin, a.StatusCode, a.Header)
+			t.Errorf("%q: got %d %v, want 200", origin, a.StatusCode, a.Header)
 		}
 	}
 	if a := r.do(http.MethodGet, "/admin/v1/x", "Origin", "https://site.example"); a.Header.Get("Access-Control-Allow-Origin") != "" {
@@ -145,10 +145,10 @@ func TestCORS_AllowsOnlyListedOrigins(t *testing.T) {
 	r.refused = problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Send one.")
 	a := r.do(http.MethodOptions, "/v1/nexon/character/a", "Origin", "https://site.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization")
 	if a.StatusCode != 204 || !strings.Contains(a.Header.Get("Access-Control-Allow-Headers"), "Authorization") {
-		t.Errorf("a preflight, which never has a token: %d %v", a.StatusCode, a.Header)
+		t.Errorf("a preflight, which never has a token: got %d %v, want 204", a.StatusCode, a.Header)
 	}
 	if a := r.get("a", "Origin", "https://site.example"); a.StatusCode != 401 || a.Header.Get("Access-Control-Allow-Origin") == "" {
-		t.Errorf("a page must be able to read why it is refused: %d %v", a.StatusCode, a.Header)
+		t.Errorf("a page must be able to read why it is refused: got %d %v, want 401", a.StatusCode, a.Header)
 	}
 }
 
@@ -186,6 +186,6 @@ func TestAddress_TrustsOnlyKnownProxies(t *testing.T) {
 func TestPath_TooLongIsRejected(t *testing.T) {
 	r := newRig(t)
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key="+strings.Repeat("k", maxPathBytes)); a.StatusCode != 414 || a.body.Code != "path-too-long" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 414 path-too-long", a.StatusCode, a.text)
 	}
 }

@@ -22,7 +22,7 @@ func TestAdmin_GetsTheRequestUnchanged(t *testing.T) {
 	}
 	for _, path := range []string{"/admin", "/admin/v2/x"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 404 || a.body.Code != "no-such-path" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 404 no-such-path", path, a.StatusCode, a.text)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestResponse_RejectsUnknownPayloadEncoding(t *testing.T) {
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
 	for _, as := range []string{"zstd", "gzip", ""} {
 		if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 500 || a.body.Code != "internal" {
-			t.Errorf("%q: %d %s", as, a.StatusCode, a.text)
+			t.Errorf("%q: got %d %s, want 500 internal", as, a.StatusCode, a.text)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func TestCacheControl_IsPublicOnlyForPublicFacets(t *testing.T) {
 		r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Entity.Facet = facet })
 		a := r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
 		if got := a.Header.Get("Cache-Control"); a.StatusCode != 200 || !strings.HasPrefix(got, want) {
-			t.Errorf("%s: %d %s", facet, a.StatusCode, got)
+			t.Errorf("%s: got %d %s, want 200", facet, a.StatusCode, got)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 			queued    bool
 		}{{200, Fresh, false}, {202, Updating, true}, {404, NotFound, false}, {200, Stale, true}, {200, Fresh, false}, {202, Updating, true}}
 		if a.StatusCode != 200 || a.Header.Get("Content-Encoding") != as || len(a.body.Items) != len(want) {
-			t.Fatalf("%q: %d %s", as, a.StatusCode, a.text)
+			t.Fatalf("%q: got %d %s, want 200", as, a.StatusCode, a.text)
 		}
 		for i, w := range want {
 			it := a.body.Items[i]
@@ -114,14 +114,14 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 		}
 	}
 	if n := r.storeReads() - before; n != 1 { // missing keys are cached too
-		t.Errorf("%d looks for three batches", n)
+		t.Errorf("got %d store reads for three batches, want 1", n)
 	}
 	for query, code := range map[string]string{
 		"": "bad-keys", "?kay=a": "bad-keys", "?key=x": "bad-key", "?key=": "bad-key", "?key=a&key=..": "bad-key",
 		"?" + strings.Repeat("key=a&", 101): "bad-keys",
 	} {
 		if a := r.do(http.MethodGet, "/v1/nexon/character"+query); a.StatusCode != 400 || a.body.Code != code {
-			t.Errorf("%.30s: %d %s", query, a.StatusCode, a.text)
+			t.Errorf("%.30s: got %d %s, want 400", query, a.StatusCode, a.text)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 		for as, broken := range map[string]int{"identity": 500, "gzip": 500} {
 			a := r.do(http.MethodGet, path, "Accept-Encoding", as)
 			if a.StatusCode != 200 || len(a.body.Items) != 6 {
-				t.Fatalf("%s: %d with %d items", as, a.StatusCode, len(a.body.Items))
+				t.Fatalf("%s: got %d with %d items, want 200", as, a.StatusCode, len(a.body.Items))
 			}
 			for i, want := range []struct{ status, size int }{{200, largeStored.Size}, {200, denseStored.Size}, {broken, 4}, {202, 4}, {200, len(content)}, {200, largeStored.Size}} {
 				if got := a.body.Items[i]; got.Status != want.status || len(got.Snapshot) != want.size {
@@ -97,13 +97,13 @@ func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 		{one, "identity", "1"},
 		{batch, "zstd", "1 1"},
 	} {
-		r.set(func() { r.counted = nil })
+		r.set(func() { r.limiterCalls = nil })
 		if a := r.do(http.MethodGet, c.path, "Accept-Encoding", c.as); a.StatusCode != 200 {
-			t.Fatalf("%d: %s as %s: %d", i, c.path, c.as, a.StatusCode)
+			t.Fatalf("%d: %s as %s: got %d, want 200", i, c.path, c.as, a.StatusCode)
 		}
 		var got []string
-		for _, counted := range r.counted {
-			if n, ok := strings.CutPrefix(counted, "requests "+everything.Name+" "); ok {
+		for _, limiterCalls := range r.limiterCalls {
+			if n, ok := strings.CutPrefix(limiterCalls, "requests "+everything.Name+" "); ok {
 				got = append(got, n)
 			}
 		}

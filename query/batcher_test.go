@@ -16,21 +16,21 @@ import (
 type slowRedis struct {
 	took time.Duration
 
-	mu              sync.Mutex
-	inFlight, most  int
-	batches, larger int // larger: batches larger than maxBatchSize
-	order           []string
+	mu                    sync.Mutex
+	inFlight, maxInFlight int
+	batches, larger       int // larger: batches larger than maxBatchSize
+	order                 []string
 }
 
-func (s *slowRedis) Enqueue(_ context.Context, wishes []UpdateRequest) []EnqueueResult {
+func (s *slowRedis) Enqueue(_ context.Context, requests []UpdateRequest) []EnqueueResult {
 	s.mu.Lock()
 	s.batches++
 	s.inFlight++
-	s.most = max(s.most, s.inFlight)
-	if len(wishes) > maxBatchSize {
+	s.maxInFlight = max(s.maxInFlight, s.inFlight)
+	if len(requests) > maxBatchSize {
 		s.larger++
 	}
-	for _, w := range wishes {
+	for _, w := range requests {
 		s.order = append(s.order, w.Entity.Key)
 	}
 	s.mu.Unlock()
@@ -38,15 +38,15 @@ func (s *slowRedis) Enqueue(_ context.Context, wishes []UpdateRequest) []Enqueue
 	s.mu.Lock()
 	s.inFlight--
 	s.mu.Unlock()
-	answers := make([]EnqueueResult, len(wishes))
+	answers := make([]EnqueueResult, len(requests))
 	for i := range answers {
 		answers[i] = EnqueueResult{Queued: true, Number: 1}
 	}
 	return answers
 }
 
-func (s *slowRedis) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
-	return s.Enqueue(ctx, wishes)
+func (s *slowRedis) EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
+	return s.Enqueue(ctx, requests)
 }
 
 // withSlowRedis runs a test in a synctest bubble.
@@ -88,7 +88,7 @@ func TestStaleRead_DoesNotWaitForASlowRedis(t *testing.T) {
 				body = body.Items[0]
 			}
 			if a.StatusCode != 200 || body.NotQueuedReason == nil || *body.NotQueuedReason != reasonSlow || time.Since(began) != staleTimeout {
-				r.Errorf("%s: got %d after %v: %s", path, a.StatusCode, time.Since(began), a.text)
+				r.Errorf("%s: got %d after %v: %s, want 200", path, a.StatusCode, time.Since(began), a.text)
 			}
 		}
 	})
@@ -138,8 +138,8 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 		if statuses[202] != keys {
 			r.Errorf("got %v, want 202 for all", statuses)
 		}
-		if redis.most > maxBatches || redis.larger > 0 || redis.batches > keys/8 {
-			r.Errorf("%d batches, at most %d in flight, %d too large; want at most %d, %d, 0", redis.batches, redis.most, redis.larger, keys/8, maxBatches)
+		if redis.maxInFlight > maxBatches || redis.larger > 0 || redis.batches > keys/8 {
+			r.Errorf("%d batches, at most %d in flight, %d too large; want at most %d, %d, 0", redis.batches, redis.maxInFlight, redis.larger, keys/8, maxBatches)
 		}
 	})
 }
@@ -158,7 +158,7 @@ func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 		time.Sleep(30 * redis.took)
 		synctest.Wait() // the last batch has ended
 		if got, want := len(redis.order), 20*maxBatchSize+1; got != want {
-			r.Errorf("%d requests were passed on, want %d", got, want)
+			r.Errorf("sent requests: got %d, want %d", got, want)
 		}
 	})
 }
@@ -184,7 +184,7 @@ func TestBatcher_IsBounded(t *testing.T) {
 			return len(q.background)
 		}
 		if left := maxEnqueued - enqueued(); !fill(left) || fill(1) {
-			r.Errorf("%d requests more were refused, or one beyond them was not", left)
+			r.Errorf("limit of the queue: want %d more requests accepted, and then none", left)
 		}
 		a := r.get("new")
 		if a.StatusCode != 503 || *a.body.NotQueuedReason != ReasonBusy || !strings.Contains(a.text, "Kafka or Redis is too slow") {

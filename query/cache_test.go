@@ -20,11 +20,11 @@ func TestCache_HitDoesNotReadTheStore(t *testing.T) {
 	r.putSnapshot("a", time.Minute)
 	for range 5 {
 		if a := r.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
-			t.Errorf("%d %s", a.StatusCode, a.text)
+			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 		}
 	}
 	if r.storeReads() != 1 {
-		t.Errorf("%d looks", r.storeReads())
+		t.Errorf("got %d store reads", r.storeReads())
 	}
 }
 
@@ -49,7 +49,7 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	for range 50 {
 		wg.Go(func() {
 			if a := r.get("a"); a.StatusCode != 200 {
-				t.Errorf("%d", a.StatusCode)
+				t.Errorf("got %d, want 200", a.StatusCode)
 			}
 		})
 	}
@@ -57,7 +57,7 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	close(hold)
 	wg.Wait()
 	if n := r.storeReads(); n > 3 { // some reads may have come after the first load ended
-		t.Errorf("%d looks", n)
+		t.Errorf("got %d store reads", n)
 	}
 }
 
@@ -71,7 +71,7 @@ func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r.mu.Unlock()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.mu.Lock()
 	r.hold = nil
 	r.mu.Unlock()
@@ -84,7 +84,7 @@ func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 		t.Errorf("before the settle: %s", a.text)
 	}
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("the early look was remembered: %s", a.text)
+		t.Errorf("the overtaken load was cached: %s", a.text)
 	}
 }
 
@@ -99,23 +99,23 @@ func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	for range 20 {
 		a := r.get("a")
 		if a.StatusCode != 200 || a.Header.Get("Age") != "600" || string(a.body.Snapshot) != content {
-			t.Errorf("%d %s", a.StatusCode, a.text)
+			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 		}
 	}
 	if a := r.do("GET", "/v1/nexon/character?key=a&key=a"); a.StatusCode != 200 || len(a.body.Items) != 2 || a.body.Items[1].Freshness != Fresh {
-		t.Errorf("several: %d %s", a.StatusCode, a.text)
+		t.Errorf("several: got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 	if a := r.do("GET", "/v1/nexon/character?key=a&key=b"); a.StatusCode != 200 || a.body.Items[0].Status != 200 || a.body.Items[1].Status != 503 {
-		t.Errorf("several, one unknown: %d %s", a.StatusCode, a.text)
+		t.Errorf("several, one unknown: got %d %s, want 200", a.StatusCode, a.text)
 	}
 	if a := r.do("GET", "/v1/nexon/character?key=c&key=b"); a.StatusCode != 503 {
-		t.Errorf("several, all unknown: %d %s", a.StatusCode, a.text)
+		t.Errorf("several, all unknown: got %d %s, want 503", a.StatusCode, a.text)
 	}
 	if a := r.get("b"); a.StatusCode != 503 || a.Header.Get("Retry-After") != "1" {
-		t.Errorf("never seen: %d", a.StatusCode)
+		t.Errorf("never seen: got %d, want 503", a.StatusCode)
 	}
 	if n := r.storeReads(); n > 30 { // the breaker is open: reads fail at once
-		t.Errorf("%d looks", n)
+		t.Errorf("got %d store reads", n)
 	}
 	if got := testutil.ToFloat64(r.server.metrics.breaker); got == 0 {
 		t.Error("the breaker is not open")
@@ -135,16 +135,16 @@ func TestCache_ExpiresInOneSecondWhileDisconnected(t *testing.T) {
 	known, _ := m.entries.GetIfPresent(entity("a"))
 	now := m.now()
 	if !m.isValid(known, now) || m.isValid(known, now+int64(disconnectedTTL)) {
-		t.Error("without a line an entry must be believed for a second")
+		t.Error("while disconnected an entry must be valid for one second")
 	}
 	r.server.onConnection(true)
 	if m.isValid(known, now) {
-		t.Error("what was read before the line was whole may be overtaken")
+		t.Error("an entry from before the connection must be invalid")
 	}
 	r.get("a")
 	known, _ = m.entries.GetIfPresent(entity("a"))
 	if now = m.now(); !m.isValid(known, now) || m.isValid(known, now+int64(cacheTTL)) {
-		t.Error("with a line an entry must be believed for half a minute")
+		t.Error("while connected an entry must be valid for 30 s")
 	}
 }
 
@@ -159,7 +159,7 @@ func TestCache_FallsBackFromAHangingDatabase(t *testing.T) {
 	r.mu.Unlock()
 	r.settle("a", 8)
 	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // a deadlock would block here
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestCache_IsBounded(t *testing.T) {
 	}
 	r.server.cache.entries.CleanUp()
 	if n := r.server.cache.entries.WeightedSize(); n > 64<<10 || n == 0 {
-		t.Errorf("%d bytes are remembered", n)
+		t.Errorf("cache weight: got %d bytes, want less", n)
 	}
 	big := r.server.cache
 	entry := newEntry(r.snapshots[entity("1")], r.facet(), big.now(), nil, big.reweigh)
@@ -213,8 +213,8 @@ func TestCache_NoReadIsOlderThanTheLastSettle(t *testing.T) {
 				if floor == 0 {
 					continue
 				}
-				e, older, err := r.server.cache.get(t.Context(), everything.Name, entity(fmt.Sprint(i)), r.facet())
-				if err != nil || (e.Version < floor && !older) {
+				e, fallback, err := r.server.cache.get(t.Context(), everything.Name, entity(fmt.Sprint(i)), r.facet())
+				if err != nil || (e.Version < floor && !fallback) {
 					t.Errorf("version %d after the settle of %d, %v", e.Version, floor, err)
 					return
 				}

@@ -47,7 +47,7 @@ func (r *rig) follow(key, lastID string) *follower {
 		r.Fatal(err)
 	}
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" || resp.Header.Get("Cache-Control") != "no-store" {
-		r.Fatalf("%d %v", resp.StatusCode, resp.Header)
+		r.Fatalf("got %d %v, want 200", resp.StatusCode, resp.Header)
 	}
 	f := &follower{rig: r, events: make(chan event, 100)}
 	done := make(chan struct{})
@@ -143,13 +143,13 @@ func TestEvents_OfAnInvalidEntityAreAProblem(t *testing.T) {
 		}
 	}
 	if a := r.do(http.MethodHead, "/v1/nexon/character/a/events"); a.StatusCode != 200 || a.Header.Get("Content-Type") != "text/event-stream" {
-		t.Errorf("HEAD: %d %v", a.StatusCode, a.Header)
+		t.Errorf("HEAD: got %d %v, want 200", a.StatusCode, a.Header)
 	}
 	r.waitUntilNoWaiters()
 }
 
 // streamed runs a stream in a synctest bubble for this time and returns the text that it sent.
-func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text string, wishes int, took time.Duration) {
+func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text string, requests int, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -159,22 +159,22 @@ func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text stri
 		began := time.Now()
 		rec := httptest.NewRecorder()
 		r.server.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/nexon/character/a/events", nil))
-		text, wishes, took = rec.Body.String(), len(r.enqueued()), time.Since(began)
+		text, requests, took = rec.Body.String(), len(r.enqueued()), time.Since(began)
 	})
-	return text, wishes, took
+	return text, requests, took
 }
 
 func TestEvents_SendHeartbeats(t *testing.T) {
-	text, wishes, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
-	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || wishes != 0 {
-		t.Errorf("%d wishes, %s", wishes, text)
+	text, requests, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
+	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || requests != 0 {
+		t.Errorf("%d update requests, %s", requests, text)
 	}
 }
 
 func TestEvents_EnqueueARefreshWhenStale(t *testing.T) {
-	text, wishes, _ := streamed(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
-	if wishes < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
-		t.Errorf("%d wishes, %s", wishes, text)
+	text, requests, _ := streamed(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
+	if requests < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
+		t.Errorf("%d update requests, %s", requests, text)
 	}
 }
 

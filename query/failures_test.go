@@ -80,10 +80,10 @@ func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
 		s := r.putSnapshot("a", 0, version(101, 2))
 		time.AfterFunc(3*fallbackTimeout, pass)
 		if a := <-answered; a.StatusCode != 200 || a.body.Freshness != Fresh || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
-			t.Errorf("%s: %d %s", method, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 200 FRESH", method, a.StatusCode, a.text)
 		}
 		if got := len(r.enqueued()); got != n+1 {
-			t.Errorf("%s: %d wishes for one refresh", method, got-n)
+			t.Errorf("%s: got %d update requests, want 1", method, got-n)
 		}
 	}
 }
@@ -122,11 +122,11 @@ func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	for i := range int64(20) { // each further refresh would be fetched, stored and settled
 		r.settle("a", 200+i)
 		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
-			t.Errorf("%d %s", a.StatusCode, a.text)
+			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 		}
 	}
 	if n := len(r.enqueued()); n != 1 {
-		t.Errorf("%d wishes", n)
+		t.Errorf("%d update requests", n)
 	}
 }
 
@@ -137,17 +137,17 @@ func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while disconnected
 	r.server.onConnection(true)
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("after the line stood: %s", a.text)
+		t.Errorf("after the reconnect: %s", a.text)
 	}
 	pass()
 	<-early
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("the early look was remembered: %s", a.text)
+		t.Errorf("the overtaken load was cached: %s", a.text)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // stored, but not settled yet
 	r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
@@ -175,17 +175,17 @@ func TestBatch_FailsOnlyForAllItems(t *testing.T) {
 	for _, as := range []string{"", "gzip", "zstd"} {
 		a := r.do(http.MethodGet, "/v1/nexon/character?key=good&key=bad&key=good", "Accept-Encoding", as)
 		if a.StatusCode != 200 || len(a.body.Items) != 3 || a.body.Items[1].Status != 500 || string(a.body.Items[2].Snapshot) != content {
-			t.Errorf("%q: %d %s", as, a.StatusCode, a.text)
+			t.Errorf("%q: got %d %s, want 200", as, a.StatusCode, a.text)
 		}
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good&key=%zz&key=c"); a.StatusCode != 400 {
-		t.Errorf("a key that is not well encoded: %d %s", a.StatusCode, a.text)
+		t.Errorf("a key with an invalid percent-encoding: got %d %s, want 400", a.StatusCode, a.text)
 	}
 	pass := r.slow()
 	defer pass()
 	r.settle("good", 9)
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // must not block
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestShutdown_ClosesUnreadResponses(t *testing.T) {
 	waitFor(t, "the look", func() bool { return r.storeReads() == 1 })
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("a client that never reads fails the stop: %v", err)
+		t.Errorf("a client that never reads fails the shutdown: %v", err)
 	}
 }
 
@@ -264,6 +264,6 @@ func TestEvents_ReportDeletionAndKeepForEnd(t *testing.T) {
 	f.expect("state", Updating)
 	r.putSnapshot("k", 0, version(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
 	if e := r.follow("k", "").expect("state", Updating); e.data.ETag != nil {
-		t.Errorf("a tag that no read answers: %s", *e.data.ETag)
+		t.Errorf("an ETag that no read returns: %s", *e.data.ETag)
 	}
 }

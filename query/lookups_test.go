@@ -16,19 +16,19 @@ import (
 
 // slowStore takes a fixed time per read, and counts reads and keys.
 type slowStore struct {
-	takes   time.Duration
-	err     error
-	panics  bool
-	reads   atomic.Int64
-	inReads atomic.Int64
-	most    atomic.Int64
+	takes       time.Duration
+	err         error
+	panics      bool
+	reads       atomic.Int64
+	inReads     atomic.Int64
+	maxInFlight atomic.Int64
 }
 
 func (s *slowStore) read() error {
 	s.reads.Add(1)
 	n := s.inReads.Add(1)
 	defer s.inReads.Add(-1)
-	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
+	for maxInFlight := s.maxInFlight.Load(); n > maxInFlight && !s.maxInFlight.CompareAndSwap(maxInFlight, n); maxInFlight = s.maxInFlight.Load() {
 	}
 	time.Sleep(s.takes) // virtual time of the bubble
 	if s.panics {
@@ -108,10 +108,10 @@ func TestLookups_ReadABurstInFewRoundTrips(t *testing.T) {
 				t.Fatalf("reader %d: %v", i, err)
 			}
 		}
-		if got, most := s.reads.Load(), int64(maxLookups+1000/maxLookupBatch+maxLookups); got > most {
-			t.Errorf("reads of the store: got %d, want at most %d", got, most)
+		if got, limit := s.reads.Load(), int64(maxLookups+1000/maxLookupBatch+maxLookups); got > limit {
+			t.Errorf("reads of the store: got %d, want at most %d", got, limit)
 		}
-		if got := s.most.Load(); got > maxLookups {
+		if got := s.maxInFlight.Load(); got > maxLookups {
 			t.Errorf("reads in flight: got %d, want at most %d", got, maxLookups)
 		}
 		if took := time.Since(began); took > 100*time.Millisecond {
@@ -138,7 +138,7 @@ func TestLookups_ReturnNotFoundPerKey(t *testing.T) {
 
 // Each reader gets a result and all slots are free again, even if the store fails.
 func TestLookups_EndWithAFailingStore(t *testing.T) {
-	down := errors.New("the database is away")
+	down := errors.New("the database is unavailable")
 	for name, s := range map[string]*slowStore{
 		"error": {takes: time.Millisecond, err: down}, "panic": {takes: time.Millisecond, panics: true},
 	} {
@@ -168,7 +168,7 @@ func TestLookups_SkipCanceledReaders(t *testing.T) {
 		for i := range 10 {
 			all.Go(func() {
 				if _, err := l.get(ctx, entity(fmt.Sprint("left", i))); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("a reader that leaves: got %v, want its deadline", err)
+					t.Errorf("a canceled reader: got %v, want its deadline", err)
 				}
 			})
 		}

@@ -27,7 +27,7 @@ func TestTooManyOutstanding_Is429WithoutASnapshot(t *testing.T) {
 	a := r.get("new")
 	if a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || *a.body.NotQueuedReason != ReasonOutstanding ||
 		a.body.Freshness != Updating || a.Header.Get("Retry-After") != "3" || a.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
-		t.Errorf("got %d %s %v", a.StatusCode, a.text, a.Header)
+		t.Errorf("got %d %s %v, want 429 UPDATING too-many-outstanding", a.StatusCode, a.text, a.Header)
 	}
 }
 
@@ -37,7 +37,7 @@ func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour)
 	a := r.get("a")
 	if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonOutstanding || a.body.NotQueuedUntil == nil {
-		t.Errorf("got %d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200 STALE", a.StatusCode, a.text)
 	}
 }
 
@@ -47,7 +47,7 @@ func TestTooManyOutstanding_Refuses429ToARefresh(t *testing.T) {
 	r.putSnapshot("a", 0)
 	for _, path := range []string{"a", "new"} {
 		if a := r.refresh(path); a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || a.Header.Get("Retry-After") != "3" {
-			t.Errorf("%s: got %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 429 too-many-outstanding", path, a.StatusCode, a.text)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestTooManyOutstanding_IsReportedPerItem(t *testing.T) {
 	}
 	a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=first&key=second&key=stale")
 	if a.StatusCode != 200 || len(a.body.Items) != 4 {
-		t.Fatalf("got %d %s", a.StatusCode, a.text)
+		t.Fatalf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	for i, want := range []int{200, 202, 429, 200} {
 		if got := a.body.Items[i]; got.Status != want || (i > 1) != (got.NotQueuedReason != nil && *got.NotQueuedReason == ReasonOutstanding) {
@@ -124,7 +124,7 @@ func TestUpdateRequests_AreNewForMissingKeys(t *testing.T) {
 	want := map[string]bool{"stale": false, "new": true, "other": true, "third": true}
 	for i, w := range r.enqueued() {
 		if w.New != want[w.Entity.Key] || w.Client != r.client.ID() {
-			t.Errorf("wish %s: got %+v", strconv.Itoa(i), w)
+			t.Errorf("update request %s: got %+v", strconv.Itoa(i), w)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestUpdateRequests_AreNewForMissingKeys(t *testing.T) {
 func TestOpenAPI_NamesTheBoundsOfAClient(t *testing.T) {
 	for _, want := range []string{"too-many-outstanding", "too-many-new-keys", ReasonOutstanding, ReasonTooMany} {
 		if !strings.Contains(string(schemas.OpenAPI), want) {
-			t.Errorf("the document does not name %s", want)
+			t.Errorf("openapi.yaml does not contain %s", want)
 		}
 	}
 }

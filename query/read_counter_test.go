@@ -31,15 +31,15 @@ import (
 type fakeRecorder struct {
 	observe func(context.Context, []ReadCount) error // nil: succeeds
 
-	mu    sync.Mutex
-	reads map[string]int // by key
-	calls []int          // number of entities of each call
-	until time.Time
-	asked atomic.Int64
+	mu          sync.Mutex
+	reads       map[string]int // by key
+	calls       []int          // number of entities of each call
+	until       time.Time
+	countsCalls atomic.Int64
 }
 
 func (l *fakeRecorder) Counts(source, facet string) bool {
-	l.asked.Add(1)
+	l.countsCalls.Add(1)
 	return source == "nexon" && facet == "character"
 }
 
@@ -129,7 +129,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 			get(200, "character?key=a&key=new&key=gone&key=broken&key=a"), with("HEAD", 200, "character?key=a"),
 		}, map[string]int{"a": 3}},
 		"deleted": {[]func(*rig){fresh, get(200, "character/a"), func(r *rig) { r.settle("a", 0) }}, nil},
-		"deleted, and there again": {[]func(*rig){
+		"deleted and fetched again": {[]func(*rig){
 			fresh, get(200, "character/a"), get(200, "character/a"), func(r *rig) { r.settle("a", 0) }, get(200, "character/a"),
 		}, map[string]int{"a": 1}},
 		"waited for":           {[]func(*rig){fetched(), get(200, "character/a?wait=20s")}, map[string]int{"a": 1}},
@@ -154,10 +154,10 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		"a bad wait":             {[]func(*rig){fresh, get(400, "character/a?wait=soon")}, nil},
 		"no such facet":          {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
 		"another method":         {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
-		"too many requests":      {[]func(*rig){fresh, func(r *rig) { r.over["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
+		"too many requests":      {[]func(*rig){fresh, func(r *rig) { r.exceeded["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
 		"too many outstanding":   {[]func(*rig){answering(EnqueueResult{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
-		"too many who wait":      {[]func(*rig){fresh, func(r *rig) { r.over["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
-		"nobody who may":         {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
+		"too many who wait":      {[]func(*rig){fresh, func(r *rig) { r.exceeded["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
+		"unauthorized client":    {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
 		"what can't be read":     {[]func(*rig){func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
 		"followed":               {[]func(*rig){fresh, with("HEAD", 200, "character/a/events"), func(r *rig) { f := r.follow("a", ""); <-f.events; f.leave() }}, nil},
 		"a facet of no interest": {[]func(*rig){get(202, "shared/a"), get(200, "shared?key=a"), with("POST", 202, "shared/a/refresh")}, nil},
@@ -178,11 +178,11 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 				sum += n
 			}
 			if got := testutil.ToFloat64(r.server.metrics.recorded.WithLabelValues("nexon")); got != float64(sum) || (sum > 0 && !l.until.Equal(now)) {
-				t.Errorf("%v were told until %v", got, l.until)
+				t.Errorf("got %v recorded until %v", got, l.until)
 			}
 			n := len(l.calls)
 			if r.server.readCounter.flush(t.Context(), now, false); len(l.calls) != n {
-				t.Errorf("told again: %v", l.recorded())
+				t.Errorf("recorded again: %v", l.recorded())
 			}
 		})
 	}
@@ -207,23 +207,23 @@ func TestReadCounter_SkipsUnrecordedFacets(t *testing.T) {
 	for _, facet := range []string{"shared", "character"} {
 		r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Entity.Facet = facet })
 		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
-		asked := l.asked.Load()
+		countsCalls := l.countsCalls.Load()
 		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
-		if n := l.asked.Load(); n != asked {
-			t.Errorf("%s: a read from memory asked %d times", facet, n-asked)
+		if n := l.countsCalls.Load(); n != countsCalls {
+			t.Errorf("%s: a cached read called Counts %d times, want 0", facet, n-countsCalls)
 		}
 		known, _ := r.server.cache.entries.GetIfPresent(schemas.Entity{Source: "nexon", Facet: facet, Key: "a"})
 		if (known.count != nil) != (facet == "character") {
-			t.Errorf("%s: tally %v", facet, known.count)
+			t.Errorf("%s: count %v", facet, known.count)
 		}
 	}
 	s := r.snapshots[entity("a")]
 	without, with := newEntry(s, r.facet(), 1, nil, nil), newEntry(s, r.facet(), 1, r.server.readCounter.newCount(s.Entity), nil)
 	if with.weight() != without.weight()+readCountWeight {
-		t.Errorf("weight %d with a tally, %d without", with.weight(), without.weight())
+		t.Errorf("weight with a count %d, without %d", with.weight(), without.weight())
 	}
 	if n := len(r.server.readCounter.list); n != 1 {
-		t.Errorf("%d are to be told", n)
+		t.Errorf("%d counts are pending, want 0", n)
 	}
 }
 
@@ -277,14 +277,14 @@ func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 	close(stop)
 	beside.Wait()
 	r.server.readCounter.flush(t.Context(), time.Now(), false)
-	told := l.recorded()
+	recorded := l.recorded()
 	for i := range keys {
-		if got := told[fmt.Sprint(i)]; int64(got) != want[i].Load() {
-			t.Errorf("key %d: %d reads were told of %d", i, got, want[i].Load())
+		if got := recorded[fmt.Sprint(i)]; int64(got) != want[i].Load() {
+			t.Errorf("key %d: got %d reads recorded, want %d", i, got, want[i].Load())
 		}
 	}
 	if len(l.calls) < 3 {
-		t.Errorf("told %d times", len(l.calls))
+		t.Errorf("got %d RecordReads calls", len(l.calls))
 	}
 }
 
@@ -311,10 +311,10 @@ func TestReadCounter_LosesNoReadBetweenFlushes(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { all.Wait(); close(ended) }()
 	sum := 0
-	for over := false; !over; {
+	for exceeded := false; !exceeded; {
 		select {
 		case <-ended:
-			over = true
+			exceeded = true
 		default:
 		}
 		for _, r := range ts.take() {
@@ -322,7 +322,7 @@ func TestReadCounter_LosesNoReadBetweenFlushes(t *testing.T) {
 		}
 	}
 	if sum != readers*reads {
-		t.Errorf("%d reads were taken of %d", sum, readers*reads)
+		t.Errorf("got %d reads, want %d", sum, readers*reads)
 	}
 }
 
@@ -336,16 +336,16 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	}
 	ts.read(dropped) // including its first read, when the list was also full
 	if n := testutil.ToFloat64(ts.metrics.unrecordedFull); n != 2 {
-		t.Errorf("%v reads found no room", n)
+		t.Errorf("unrecorded reads: got %v", n)
 	}
 	ts.flush(t.Context(), time.Now(), false)
 	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
-		t.Errorf("told %v, of %d entities", l.calls, len(l.recorded()))
+		t.Errorf("RecordReads calls %v, with %d entities", l.calls, len(l.recorded()))
 	}
 	ts.read(dropped) // the list has room again, also for entities that were dropped
 	ts.flush(t.Context(), time.Now(), false)
 	if n := l.recorded()[dropped.entity.Key]; n != 1 {
-		t.Errorf("told %d", n)
+		t.Errorf("got %d recorded", n)
 	}
 }
 
@@ -363,10 +363,10 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 		failing = ts.flush(t.Context(), time.Now(), failing)
 		failing = ts.flush(t.Context(), time.Now(), failing) // a flush without reads keeps the state
 	}
-	if told, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); told != 6 || lost != 6 {
-		t.Errorf("%d told, %v lost", told, lost)
+	if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
+		t.Errorf("got %d recorded and %v unrecorded", recorded, lost)
 	}
-	if warned, over := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || over != 1 {
+	if warned, exceeded := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || exceeded != 1 {
 		t.Errorf("%s", &log)
 	}
 }
@@ -376,7 +376,7 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 func (r *rig) waitUntilCached(key string) {
 	r.Helper()
 	if a := r.get(key, "If-None-Match", "*"); a.StatusCode != http.StatusNotModified {
-		r.Errorf("%d %s", a.StatusCode, a.text)
+		r.Errorf("got %d %s, want 304", a.StatusCode, a.text)
 	}
 }
 
@@ -393,18 +393,18 @@ func TestReadCounter_FlushesEveryTenSecondsAndAtTheEnd(t *testing.T) {
 			r.waitUntilCached("a")
 			<-time.After(flushInterval - time.Second)
 			if got := l.recorded()["a"]; got != 2*n {
-				t.Errorf("told of %d reads before it was time, want %d", got, 2*n)
+				t.Errorf("before the interval ended: got %d recorded reads, want %d", got, 2*n)
 			}
 			<-time.After(time.Second)
 			synctest.Wait()
 			if got := l.recorded()["a"]; got != 2*n+2 {
-				t.Errorf("told of %d reads, want %d", got, 2*n+2)
+				t.Errorf("got %d recorded reads, want %d", got, 2*n+2)
 			}
 		}
 		r.waitUntilCached("a")
 		stop()
 		if err := <-ended; err != nil || l.recorded()["a"] != 7 {
-			t.Errorf("%v, told of %d reads", err, l.recorded()["a"])
+			t.Errorf("%v, got %d recorded reads", err, l.recorded()["a"])
 		}
 	})
 }
@@ -431,7 +431,7 @@ func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 		<-time.After(flushInterval + flushTimeout + time.Second)
 		synctest.Wait()
 		if len(took) != 1 || took[0] != flushTimeout {
-			t.Errorf("told for %v", took)
+			t.Errorf("RecordReads took %v", took)
 		}
 		r.waitUntilCached("a")
 		<-time.After(flushInterval - flushTimeout) // the next flush is running
@@ -439,13 +439,13 @@ func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 		stop()
 		began := time.Now()
 		if err := <-ended; err != nil || time.Since(began) > finalFlushTimeout {
-			t.Errorf("the end came after %v: %v", time.Since(began), err)
+			t.Errorf("Run ended after %v: %v", time.Since(began), err)
 		}
 		if lost := testutil.ToFloat64(r.server.metrics.unrecordedFailed); lost != 3 {
-			t.Errorf("%v reads are lost, of 3", lost)
+			t.Errorf("unrecorded reads: got %v, want 3", lost)
 		}
 		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-			t.Errorf("warned %d times: %s", n, &log)
+			t.Errorf("got %d warnings: %s", n, &log)
 		}
 	})
 }
@@ -459,7 +459,7 @@ func TestRun_EndsWhenTheSubscriptionFails(t *testing.T) {
 	r.server.subscriber = failingSubscriber{broken}
 	r.get("a")
 	if err := r.server.Run(t.Context()); !errors.Is(err, broken) || l.recorded()["a"] != 1 {
-		t.Errorf("%v, told %v", err, l.recorded())
+		t.Errorf("%v, recorded %v", err, l.recorded())
 	}
 }
 

@@ -16,7 +16,7 @@ func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) an
 	r.Helper()
 	r.client = access.Client{Name: "key:1", Scopes: scopes}
 	r.mu.Lock()
-	r.wishes = nil
+	r.requests = nil
 	r.mu.Unlock()
 	answered := make(chan answer, 1)
 	go func() {

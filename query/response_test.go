@@ -136,7 +136,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			}
 			waitFor(t, "eight responses under way", func() bool { return r.server.responses.now() > 7*each })
 			if got := r.server.responses.now(); got > 8*each {
-				t.Errorf("%d bytes are held of the budget, want at most %d", got, 8*each)
+				t.Errorf("budget: got %d bytes, want at most %d", got, 8*each)
 			}
 			if grown := heap() - before; grown > 64<<20 {
 				t.Errorf("the heap has grown by %d MB, want at most 64", grown>>20)
@@ -145,7 +145,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			defer func() { _ = ninth.Close() }()
 			resp, err := http.ReadResponse(bufio.NewReader(ninth), nil)
 			if err != nil || resp.StatusCode != http.StatusOK {
-				t.Fatalf("the ninth client: %v, %v", resp, err)
+				t.Fatalf("ninth client: %v, %v", resp, err)
 			}
 			defer func() { _ = resp.Body.Close() }()
 			if n, err := io.Copy(io.Discard, resp.Body); err != nil || n == 0 {
@@ -180,7 +180,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	}
 	refused := r.get("a", "Accept-Encoding", "zstd")
 	if refused.StatusCode != 503 || refused.body.Code != "response-memory" || refused.Header.Get("Retry-After") != "1" || !strings.Contains(refused.text, "this client") {
-		t.Errorf("beyond a client's share: %d %.300s", refused.StatusCode, refused.text)
+		t.Errorf("beyond a client's share: got %d %.300s, want 503 response-memory", refused.StatusCode, refused.text)
 	}
 	for i := range int64(3) {
 		defer func(c net.Conn) { _ = c.Close() }(open("ip:b", i+4))
@@ -188,15 +188,15 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	r.set(func() { r.client.Name = "ip:c" })
 	refused = r.get("a", "Accept-Encoding", "zstd")
 	if refused.StatusCode != 503 || !strings.Contains(refused.text, "query.maxResponseMemory") {
-		t.Errorf("beyond the budget of all: %d %.300s", refused.StatusCode, refused.text)
+		t.Errorf("beyond the budget of all: got %d %.300s, want 503", refused.StatusCode, refused.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=a&key=a", "Accept-Encoding", "gzip"); a.StatusCode != 503 || a.body.Code != "response-memory" {
-		t.Errorf("a batch: %d %.300s", a.StatusCode, a.text)
+		t.Errorf("a batch: got %d %.300s, want 503 response-memory", a.StatusCode, a.text)
 	}
 	r.putSnapshot("small", time.Minute)
 	for _, key := range []string{"small", "small?wait=1s"} {
 		if a := r.get(key); a.StatusCode != 200 {
-			t.Errorf("%s, which is not counted: %d", key, a.StatusCode)
+			t.Errorf("%s, which is not counted: got %d, want 200", key, a.StatusCode)
 		}
 	}
 }
@@ -223,12 +223,12 @@ func TestResponseBudget_AllowsALargerResponseAlone(t *testing.T) {
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		for range 2 {
 			if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 200 || len(a.body.Snapshot) != denseStored.Size {
-				t.Errorf("%s: %d with %d bytes", as, a.StatusCode, len(a.body.Snapshot))
+				t.Errorf("%s: got %d with %d bytes, want 200", as, a.StatusCode, len(a.body.Snapshot))
 			}
 		}
 	}
 	if got := r.server.responses; got.now() != 0 || len(got.clients) != 0 {
-		t.Errorf("%d bytes are held by %d clients when nothing is under way, want none", got.now(), len(got.clients))
+		t.Errorf("budget of an idle server: got %d bytes of %d clients, want none", got.now(), len(got.clients))
 	}
 }
 
@@ -253,7 +253,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 		r.server.ServeHTTP(&panickingWriter{httptest.NewRecorder()}, req)
 	}()
 	if got := r.server.responses.now(); got != 0 {
-		t.Errorf("%d bytes are held after a panic, want 0", got)
+		t.Errorf("budget after a panic: got %d bytes, want 0", got)
 	}
 }
 
@@ -268,15 +268,15 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 			c := p.open(t, path, "zstd")
 			synctest.Wait()
 			if r.server.responses.now() == 0 {
-				t.Fatalf("%s: nothing is held of the budget", path)
+				t.Fatalf("%s: the budget is unused", path)
 			}
 			time.Sleep(writeTimeout) // virtual time of the bubble
 			synctest.Wait()
 			if got := r.server.responses.now(); got != 0 {
-				t.Errorf("%s: %d bytes are held after %v, want 0", path, got, time.Since(began))
+				t.Errorf("%s: budget: got %d bytes after %v, want 0", path, got, time.Since(began))
 			}
 			if got := testutil.ToFloat64(r.server.metrics.timedOut) - before; got != 1 {
-				t.Errorf("%s: %v responses counted, want 1", path, got)
+				t.Errorf("%s: %v timed-out responses, want 1", path, got)
 			}
 			_ = c.Close()
 		}

@@ -42,20 +42,20 @@ type rig struct {
 	server  *Server
 	reg     *prometheus.Registry
 
-	mu        sync.Mutex // guards the fields below
-	snapshots map[schemas.Entity]store.Snapshot
-	storeErr  error
-	looks     int           // number of reads of the store
-	hold      chan struct{} // if not nil, store reads block until it is closed
-	wishes    []UpdateRequest
-	answer    func(ctx context.Context, w UpdateRequest) EnqueueResult
-	insist    func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: same as answer
-	wait      time.Duration
-	client    access.Client
-	refused   error           // error of Authenticate
-	counted   []string        // calls of the limiter
-	over      map[string]bool // limits that are exceeded
-	missed    int             // number of keys not found in the store
+	mu             sync.Mutex // guards the fields below
+	snapshots      map[schemas.Entity]store.Snapshot
+	storeErr       error
+	storeReadCount int           // number of reads of the store
+	hold           chan struct{} // if not nil, store reads block until it is closed
+	requests       []UpdateRequest
+	answer         func(ctx context.Context, w UpdateRequest) EnqueueResult
+	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: same as answer
+	wait           time.Duration
+	client         access.Client
+	refused        error           // error of Authenticate
+	limiterCalls   []string        // calls of the limiter
+	exceeded       map[string]bool // limits that are exceeded
+	missCount      int             // number of keys not found in the store
 }
 
 var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -74,7 +74,7 @@ func (r *rig) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
 func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looks++
+	r.storeReadCount++
 	found := make([]store.Snapshot, len(of))
 	for i, e := range of {
 		found[i] = r.snapshots[e]
@@ -89,11 +89,11 @@ func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, 
 	return found, err
 }
 
-func (r *rig) Enqueue(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
-	answers := make([]EnqueueResult, len(wishes))
-	for i, w := range wishes {
+func (r *rig) Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
+	answers := make([]EnqueueResult, len(requests))
+	for i, w := range requests {
 		r.mu.Lock()
-		r.wishes = append(r.wishes, w)
+		r.requests = append(r.requests, w)
 		answer := r.answer
 		r.mu.Unlock()
 		if answers[i] = (EnqueueResult{Queued: true, Number: 100}); answer != nil {
@@ -103,16 +103,16 @@ func (r *rig) Enqueue(ctx context.Context, wishes []UpdateRequest) []EnqueueResu
 	return answers
 }
 
-func (r *rig) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
+func (r *rig) EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
 	r.mu.Lock()
-	insist := r.insist
+	enqueueAndWait := r.enqueueAndWait
 	r.mu.Unlock()
-	if insist == nil {
-		return r.Enqueue(ctx, wishes)
+	if enqueueAndWait == nil {
+		return r.Enqueue(ctx, requests)
 	}
-	answers := make([]EnqueueResult, len(wishes))
-	for i, w := range wishes {
-		answers[i] = insist(ctx, w)
+	answers := make([]EnqueueResult, len(requests))
+	for i, w := range requests {
+		answers[i] = enqueueAndWait(ctx, w)
 	}
 	return answers
 }
@@ -120,13 +120,13 @@ func (r *rig) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []Enqu
 func (r *rig) enqueued() []UpdateRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.wishes)
+	return slices.Clone(r.requests)
 }
 
 func (r *rig) storeReads() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.looks
+	return r.storeReadCount
 }
 
 func (r *rig) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
@@ -148,8 +148,8 @@ func (r *rig) Authenticate(*http.Request, string) (access.Client, error) {
 func (r *rig) count(what string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.counted = append(r.counted, what)
-	if kind, _, _ := strings.Cut(what, " "); r.over[kind] {
+	r.limiterCalls = append(r.limiterCalls, what)
+	if kind, _, _ := strings.Cut(what, " "); r.exceeded[kind] {
 		p := problem.New(http.StatusTooManyRequests, "too-many-"+kind, "Too many.")
 		p.After, p.Header = 7*time.Second, http.Header{"Ratelimit": {`"x";r=0;t=7`}}
 		return p
@@ -172,7 +172,7 @@ func (r fakeLimiter) RecordRefusal(why access.Refusal) error {
 func (r fakeLimiter) AllowLookup(string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.over["lookups"] {
+	if !r.exceeded["lookups"] {
 		return nil
 	}
 	p := problem.New(http.StatusTooManyRequests, "too-many-new-keys", "Too many.")
@@ -183,7 +183,7 @@ func (r fakeLimiter) AllowLookup(string) error {
 func (r fakeLimiter) RecordMisses(_ string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.missed += n
+	r.missCount += n
 }
 
 func (r fakeLimiter) AcquireWaitSlot(client string) (func(), error) {
@@ -198,7 +198,7 @@ func (r *rig) settle(key string, number int64) {
 func newRig(t testing.TB, change ...func(*rig)) *rig {
 	t.Helper()
 	r := &rig{
-		TB: t, snapshots: map[schemas.Entity]store.Snapshot{}, over: map[string]bool{},
+		TB: t, snapshots: map[schemas.Entity]store.Snapshot{}, exceeded: map[string]bool{},
 		config: Config{Memory: 1 << 20}, client: everything, reg: prometheus.NewRegistry(),
 	}
 	for _, c := range change {
@@ -370,7 +370,7 @@ func unpacked(t testing.TB, as string, body []byte) []byte {
 		z.Multistream(false)
 		r = z
 	default:
-		t.Fatalf("an answer is encoded as %q", as)
+		t.Fatalf("unknown Content-Encoding %q", as)
 	}
 	plain, err := io.ReadAll(r)
 	if err != nil {
@@ -394,7 +394,7 @@ func waitFor(t testing.TB, what string, holds func() bool) {
 		select {
 		case <-look.C:
 		case <-deadline:
-			t.Fatalf("%s did not happen within %v", what, testTimeout)
+			t.Fatalf("timeout: %s did not happen within %v", what, testTimeout)
 		}
 	}
 }

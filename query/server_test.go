@@ -43,16 +43,16 @@ func TestKey_IsUnescapedOnceAndChecked(t *testing.T) {
 		"a/b":                     {404, ""},
 		"a/":                      {404, ""},
 	} {
-		r.wishes = nil
+		r.requests = nil
 		a := r.get(path)
 		if a.StatusCode != c.status || (c.status >= 400) != (a.Header.Get("Content-Type") == "application/problem+json") {
 			t.Errorf("%.40q: %d %s", path, a.StatusCode, a.text)
 		}
-		if c.key != "" && (len(r.wishes) != 1 || r.wishes[0].Entity.Key != c.key) {
-			t.Errorf("%q was taken for %+v", path, r.wishes)
+		if c.key != "" && (len(r.requests) != 1 || r.requests[0].Entity.Key != c.key) {
+			t.Errorf("%q was taken for %+v", path, r.requests)
 		}
-		if c.key == "" && len(r.wishes) != 0 {
-			t.Errorf("%.40q made a wish: %+v", path, r.wishes)
+		if c.key == "" && len(r.requests) != 0 {
+			t.Errorf("%.40q enqueued %+v, want nothing", path, r.requests)
 		}
 	}
 }
@@ -85,19 +85,19 @@ func TestPanic_IsOneProblem(t *testing.T) {
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // lets the handler panic
 	for range 2 {                                                            // the second round must not use the partial result of the first
 		if a := r.get("a"); a.StatusCode != 500 || a.body.Code != "internal" || strings.Contains(a.text, "panic") {
-			t.Errorf("%d %s", a.StatusCode, a.text)
+			t.Errorf("got %d %s, want 500 internal", a.StatusCode, a.text)
 		}
 	}
 	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in another goroutine
 	if a := r.get("b"); a.StatusCode != 503 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=b"); a.StatusCode != 200 || a.body.Items[0].Status != 503 {
-		t.Errorf("several: %d %s", a.StatusCode, a.text)
+		t.Errorf("several: got %d %s, want 200", a.StatusCode, a.text)
 	}
 	r.answer = nil
 	if a := r.get("c"); a.StatusCode != 202 {
-		t.Errorf("afterwards: %d", a.StatusCode)
+		t.Errorf("afterwards: got %d, want 202", a.StatusCode)
 	}
 }
 
@@ -113,11 +113,11 @@ func TestCorrelationID_IsKeptIfPrintable(t *testing.T) {
 func TestRoutes_ServeDocsAndOps(t *testing.T) {
 	r := newRig(t)
 	if a := r.do(http.MethodGet, "/openapi.yaml"); a.StatusCode != 200 || a.text != string(schemas.OpenAPI) {
-		t.Errorf("/openapi.yaml: %d", a.StatusCode)
+		t.Errorf("/openapi.yaml: got %d, want 200", a.StatusCode)
 	}
 	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 200 || a.text != "ok" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 200", path, a.StatusCode, a.text)
 		}
 	}
 }
@@ -140,13 +140,13 @@ func FuzzPath_RequestsOnlyItsEntity(f *testing.F) {
 		if rec.Code >= 500 {
 			t.Fatalf("%q: %d %s", path, rec.Code, rec.Body)
 		}
-		for _, w := range r.wishes {
+		for _, w := range r.requests {
 			if err := w.Entity.Check(); err != nil || w.Entity.Source != "nexon" || w.Entity.Facet != "character" {
-				t.Fatalf("%q made the wish %+v", path, w)
+				t.Fatalf("%q enqueued %+v", path, w)
 			}
 			escaped := strings.Split(req.URL.EscapedPath(), "/")
 			if len(escaped) != 5 {
-				t.Fatalf("%q has %d segments and made a wish", path, len(escaped))
+				t.Fatalf("%q has %d segments and enqueued a request", path, len(escaped))
 			}
 		}
 	})

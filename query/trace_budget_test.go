@@ -57,14 +57,14 @@ func TestTraces_OfClientsAreLimitedInUpdateRequests(t *testing.T) {
 	r.client.Scopes = []access.Scope{access.Read}
 	r.tracedRequests(3*maxClientTraces, aParent)
 	sampled := 0
-	for _, w := range r.wishes {
+	for _, w := range r.requests {
 		if strings.HasSuffix(w.TraceParent, "-01") {
 			sampled++
 		} else if w.TraceParent != strings.TrimSuffix(aParent, "01")+"00" {
 			t.Errorf("got the trace parent %q, want the client's without its sampled flag", w.TraceParent)
 		}
 	}
-	if len(r.wishes) != 3*maxClientTraces || sampled != maxClientTraces {
-		t.Errorf("got %d of %d update requests to trace, want %d of %d", sampled, len(r.wishes), maxClientTraces, 3*maxClientTraces)
+	if len(r.requests) != 3*maxClientTraces || sampled != maxClientTraces {
+		t.Errorf("got %d of %d update requests to trace, want %d of %d", sampled, len(r.requests), maxClientTraces, 3*maxClientTraces)
 	}
 }

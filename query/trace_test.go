@@ -40,7 +40,7 @@ func TestMetrics_HaveNoClientValues(t *testing.T) {
 		r.raw(method, "/nowhere")
 	}
 	if n := testutil.CollectAndCount(r.server.metrics.requests) - before; n > 3 {
-		t.Errorf("%d kinds of answers to clients that made up their methods", n)
+		t.Errorf("got %d label values for invented methods", n)
 	}
 	for _, target := range []string{"/v1/nexon/character/\xff", "/v1/\xff/character/a", "/v1/nexon/\xff/a", "/v1/nexon/character/%ff", "/v1/nexon/character/a"} {
 		r.raw(http.MethodGet, target)
@@ -60,7 +60,7 @@ func TestMetrics_HaveNoClientValues(t *testing.T) {
 		}
 	}
 	if entities != 1 {
-		t.Errorf("%d spans name an entity, of one that there is", entities)
+		t.Errorf("spans with an entity: got %d", entities)
 	}
 }
 
@@ -74,6 +74,6 @@ func TestTrace_IgnoresUnauthorizedClients(t *testing.T) {
 	r.raw(http.MethodGet, "/nowhere")
 	r.raw(http.MethodGet, "/livez")
 	if n := len(spans.GetSpans()); n != 0 {
-		t.Errorf("%d spans of requests by nobody", n)
+		t.Errorf("spans of unauthorized requests: got %d, want 0", n)
 	}
 }

@@ -69,7 +69,7 @@ func (l countingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store
 func (r *rig) readStore() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looks++
+	r.storeReadCount++
 }
 
 // byPrefix derives the visibility of a key from its prefix.
@@ -195,31 +195,31 @@ func TestVisibility_LimitsReads(t *testing.T) {
 						answers = append(answers, r.attempt(i, key))
 					}
 					if byPrefix(key) != "" && !c.Sees(byPrefix(key)) && r.storeReads() > 0 {
-						t.Errorf("%s and %s: %d looks at what would not be served whatever is there", who, key, r.storeReads())
+						t.Errorf("%s and %s: got %d store reads, want none for an invisible key", who, key, r.storeReads())
 					}
 					r.client = clients["admin"] // it is now cached, which must not make it visible
 					r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 					r.mu.Lock()
-					r.wishes, r.counted = nil, nil
+					r.requests, r.limiterCalls = nil, nil
 					r.mu.Unlock()
 					r.server.readCounter.take()
 					r.client = c
 					began := time.Now()
 					for i := range attempts {
 						none := r.attempt(i, "third.none")
-						if again := r.attempt(i, key); answers[i] != none || again != none || (!strings.Contains(none, "404") && attempts[i].method != http.MethodHead) {
-							t.Errorf("%s and %s, %v:\n%safter another's read\n%sand of what is not there\n%s", who, key, attempts[i], answers[i], again, none)
+						if second := r.attempt(i, key); answers[i] != none || second != none || (!strings.Contains(none, "404") && attempts[i].method != http.MethodHead) {
+							t.Errorf("%s and %s, %v:\n%safter another client's read\n%sand of a missing key\n%s", who, key, attempts[i], answers[i], second, none)
 						}
 					}
 					if took := time.Since(began); took > 15*time.Second {
 						t.Errorf("%s waited for %s for %v", who, key, took)
 					}
-					if told := r.server.readCounter.take(); len(r.enqueued()) > 0 || len(told) > 0 {
-						t.Errorf("%s had %s asked for %v, and read %v", who, key, r.enqueued(), told)
+					if recorded := r.server.readCounter.take(); len(r.enqueued()) > 0 || len(recorded) > 0 {
+						t.Errorf("%s, %s: enqueued %v, recorded %v", who, key, r.enqueued(), recorded)
 					}
-					for _, what := range r.counted {
+					for _, what := range r.limiterCalls {
 						if kind, _, _ := strings.Cut(what, " "); kind == "begin" || kind == "keys" {
-							t.Errorf("%s and %s counted %q", who, key, r.counted)
+							t.Errorf("%s and %s counted %q", who, key, r.limiterCalls)
 						}
 					}
 					r.waitUntilNoWaiters()
@@ -249,21 +249,21 @@ func TestVisibility_LimitsBatches(t *testing.T) {
 				}
 				a := r.do(http.MethodGet, path)
 				var got []int
-				wishes := 0
+				requests := 0
 				for _, item := range a.body.Items {
 					got = append(got, item.Status)
 					if item.UpdateQueued {
-						wishes++
+						requests++
 					}
 					if (string(item.Snapshot) == content) != (item.Status == 200) || (item.Status == 404) != (item.Freshness == NotFound) || (item.Status != 200) != (item.LastCheckedAt == nil) {
 						t.Errorf("%q: %+v", who, item)
 					}
 				}
 				if n := testutil.ToFloat64(r.server.metrics.reads.WithLabelValues("nexon", "character", string(NotFound))); n != 0 {
-					t.Errorf("%q: %v reads of what is not there", who, n)
+					t.Errorf("%q: %v reads of missing keys", who, n)
 				}
-				if fmt.Sprint(got) != want || len(r.enqueued()) != wishes || strings.Contains(a.Header.Get("Cache-Control"), "public") {
-					t.Errorf("%q: %v, %d wishes; want %s", who, got, len(r.enqueued()), want)
+				if fmt.Sprint(got) != want || len(r.enqueued()) != requests || strings.Contains(a.Header.Get("Cache-Control"), "public") {
+					t.Errorf("%q: %v, %d update requests; want %s", who, got, len(r.enqueued()), want)
 				}
 			}
 		})
@@ -278,7 +278,7 @@ func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 			nowLimited := limitedRig(t, st, func(string) string { return "partner" })
 			nowLimited.client = client()
 			if a := nowLimited.get("a"); a.StatusCode != 404 {
-				t.Errorf("limited by now: %d %s", a.StatusCode, a.text)
+				t.Errorf("limited by now: got %d %s, want 404", a.StatusCode, a.text)
 			}
 			if nowLimited.client = client("see:partner"); nowLimited.get("a").StatusCode != 200 {
 				t.Error("a partner can't see what everybody could")
@@ -288,7 +288,7 @@ func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 			for range 2 {
 				nowOpen.client = client()
 				if a := nowOpen.get("a"); a.StatusCode != 404 {
-					t.Errorf("fetched for partners: %d %s", a.StatusCode, a.text)
+					t.Errorf("fetched for partners: got %d %s, want 404", a.StatusCode, a.text)
 				}
 				if nowOpen.client = client("see:partner"); nowOpen.get("a").StatusCode != 200 {
 					t.Error("a partner can't see what was fetched for partners")
@@ -298,7 +298,7 @@ func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 			nowOpen.settle("a", 7)
 			nowOpen.client = client()
 			if a := nowOpen.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
-				t.Errorf("fetched anew: %d %s", a.StatusCode, a.text)
+				t.Errorf("fetched anew: got %d %s, want 200", a.StatusCode, a.text)
 			}
 		})
 	}
@@ -317,21 +317,21 @@ func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 	select {
 	case e, more := <-f.events:
 		if more {
-			t.Errorf("told of what is limited: %+v", e)
+			t.Errorf("got an event about an invisible entity: %+v", e)
 		}
 	case <-time.After(testTimeout):
 		t.Error("the stream goes on")
 	}
-	for _, door := range []string{"GET /v1/nexon/character/waited?wait=20s", "POST /v1/nexon/character/waited/refresh?wait=20s"} {
+	for _, path := range []string{"GET /v1/nexon/character/waited?wait=20s", "POST /v1/nexon/character/waited/refresh?wait=20s"} {
 		r.putSnapshot("waited", 2*time.Hour)
 		before := len(r.enqueued())
-		method, path, _ := strings.Cut(door, " ")
+		method, path, _ := strings.Cut(path, " ")
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, path) }()
 		waitFor(t, "a wish", func() bool { return len(r.enqueued()) > before })
 		r.putSnapshot("waited", 0, partner)
 		if a := <-answered; a.StatusCode != 404 || a.body.LastCheckedAt != nil {
-			t.Errorf("%s: %d %s", door, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 404", path, a.StatusCode, a.text)
 		}
 	}
 	r.waitUntilNoWaiters()
@@ -345,10 +345,10 @@ func TestVisibility_LimitsFallbacks(t *testing.T) {
 	r.server.onSettled(schemas.Settled{Entity: s.Entity, Number: 8})
 	r.mu.Lock()
 	r.storeErr = context.DeadlineExceeded
-	r.wishes = nil
+	r.requests = nil
 	r.mu.Unlock()
 	if a := r.do(http.MethodGet, "/v1/nexon/shared/a"); a.StatusCode != 200 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	r.client = client()
 	for i, a := range attempts {
@@ -357,6 +357,6 @@ func TestVisibility_LimitsFallbacks(t *testing.T) {
 		}
 	}
 	if len(r.enqueued()) > 0 {
-		t.Errorf("asked for %v", r.enqueued())
+		t.Errorf("enqueued %v, want nothing", r.enqueued())
 	}
 }

@@ -18,7 +18,7 @@ func TestWait_EndsWithASettle(t *testing.T) {
 	for _, key := range []string{"new", "stale"} {
 		for _, how := range [][]string{{"?wait=20s"}, {"?wait=20"}, {"", "Prefer", "respond-async, wait=20"}} {
 			r.mu.Lock()
-			r.wishes = nil
+			r.requests = nil
 			r.mu.Unlock()
 			answered := make(chan answer, 1)
 			go func() { answered <- r.get(key+how[0], how[1:]...) }()
@@ -31,7 +31,7 @@ func TestWait_EndsWithASettle(t *testing.T) {
 			r.putSnapshot(key, 0)
 			a := <-answered
 			if a.StatusCode != 200 || a.body.Freshness != Fresh {
-				t.Errorf("%s %v: %d %s", key, how, a.StatusCode, a.text)
+				t.Errorf("%s %v: got %d %s, want 200 FRESH", key, how, a.StatusCode, a.text)
 			}
 			if applied := a.Header.Get("Preference-Applied"); (applied == "wait=20") != (how[0] == "") {
 				t.Errorf("%v: Preference-Applied %q", how, applied)
@@ -66,7 +66,7 @@ func TestWait_MissesNoSettleBeforeTheFirstRead(t *testing.T) {
 		return EnqueueResult{Queued: true}
 	}
 	if a := r.get("a?wait=20s"); a.StatusCode != 200 || a.body.Freshness != Fresh {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestWait_EndsWithAFailure(t *testing.T) {
 	r.mu.Unlock()
 	r.settle("a", 101)
 	if a := <-answered; a.StatusCode != 503 || *a.body.NotQueuedReason != "HELD_RETRYING" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 }
 
@@ -107,27 +107,27 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 			began := time.Now()
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a"+how, nil)
 			c := r.server.echo.NewContext(req, httptest.NewRecorder())
-			patience, err := r.server.parseWait(c)
-			if err != nil || patience != want {
-				t.Errorf("%s: %v, %v", how, patience, err)
+			timeout, err := r.server.parseWait(c)
+			if err != nil || timeout != want {
+				t.Errorf("%s: %v, %v", how, timeout, err)
 			}
-			if patience == 0 {
+			if timeout == 0 {
 				return
 			}
-			v, inVain, err := r.server.waitUntil(c, everything, patience, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: Updating}, true, nil })
-			if took := time.Since(began); err != nil || !inVain || v.freshness != Updating || took != want {
+			v, timedOut, err := r.server.waitUntil(c, everything, timeout, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: Updating}, true, nil })
+			if took := time.Since(began); err != nil || !timedOut || v.freshness != Updating || took != want {
 				t.Errorf("%s: waited %v, %v", how, took, err)
 			}
 		})
 	}
 	for _, how := range []string{"?wait=soon", "?wait=-1", "?wait=-5s", "?wait=NaN", "?wait="} {
 		if a := r.get("a" + how); a.StatusCode != 400 || a.body.Code != "bad-wait" {
-			t.Errorf("%s: %d %s", how, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 400 bad-wait", how, a.StatusCode, a.text)
 		}
 	}
 	for _, prefer := range []string{"wait=soon", "wait=-1", "return=minimal", "wait", ""} { // ignored (RFC 7240)
 		if a := r.get("a", "Prefer", prefer); a.StatusCode != 202 || a.Header.Get("Preference-Applied") != "" {
-			t.Errorf("%s: %d", prefer, a.StatusCode)
+			t.Errorf("%s: got %d, want 202", prefer, a.StatusCode)
 		}
 	}
 	r.waitUntilNoWaiters()
@@ -138,7 +138,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	r.putSnapshot("a", time.Minute)
 	refresh := func() chan answer {
 		r.mu.Lock()
-		r.wishes = nil
+		r.requests = nil
 		r.mu.Unlock()
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s") }()
@@ -155,19 +155,19 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	}
 	s := r.putSnapshot("a", 0, version(101))
 	if a := <-answered; a.StatusCode != 200 || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	answered = refresh()
 	r.settle("a", 102) // it failed: nothing new is stored
 	r.putSnapshot("a", 2*time.Hour, version(98))
 	if a := <-answered; a.StatusCode != 200 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: ReasonCooldown, Until: time.Now().Add(time.Minute)}
 	}
 	if a := r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s"); a.StatusCode != 429 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 429", a.StatusCode, a.text)
 	}
 }
 
@@ -186,7 +186,7 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 	}
 	waitFor(t, "all wait", func() bool { return r.server.waiterCount.Load() == many })
 	if n := len(r.enqueued()); n > many/10 { // concurrent requests share one call
-		t.Logf("%d wishes", n)
+		t.Logf("%d update requests", n)
 	}
 	close(r.server.stopping)
 	wg.Wait()
@@ -203,10 +203,10 @@ func TestWait_LimitsWaitersOfTheProcess(t *testing.T) {
 	r.server.waiterCount.Store(maxWaiters)
 	for _, path := range []string{"a?wait=5s", "a/events"} {
 		if a := r.get(path); a.StatusCode != 503 || a.body.Code != "too-many-waiters" || a.Header.Get("Retry-After") != "1" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 503 too-many-waiters", path, a.StatusCode, a.text)
 		}
 	}
 	if a := r.get("a"); a.StatusCode != 202 {
-		t.Errorf("without waiting: %d", a.StatusCode)
+		t.Errorf("without waiting: got %d, want 202", a.StatusCode)
 	}
 }
