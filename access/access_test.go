@@ -20,7 +20,7 @@ func TestSees_AllowsPublicAndNamedVisibilities(t *testing.T) {
 			}
 		}
 		if client.May(Admin) != (len(c.scopes) == 1 && c.scopes[0] == Admin) {
-			t.Errorf("%v may administer", c.scopes)
+			t.Errorf("%v: got admin, want not", c.scopes)
 		}
 	}
 }
@@ -28,14 +28,14 @@ func TestSees_AllowsPublicAndNamedVisibilities(t *testing.T) {
 func TestMay_InspectAllowsNothingElse(t *testing.T) {
 	inspector := Client{Scopes: []Scope{Inspect}}
 	if !Inspect.known() || !inspector.May(Inspect) {
-		t.Error("the scope is none")
+		t.Error("got an unknown scope")
 	}
 	for _, s := range []Scope{Read, Refresh, Admin, See("a")} {
 		if inspector.May(s) {
-			t.Errorf("who may inspect may %s", s)
+			t.Errorf("inspect: got the scope %s, want not", s)
 		}
 	}
 	if (Client{Scopes: []Scope{Read, Refresh}}).May(Inspect) || !(Client{Scopes: []Scope{Admin}}).May(Inspect) {
-		t.Error("who reads may inspect, or who administers may not")
+		t.Error("read includes inspect, or admin does not")
 	}
 }

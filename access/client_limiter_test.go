@@ -29,7 +29,7 @@ func checkProblem(t *testing.T, what string, err error, code string, after time.
 	case code == "" && err != nil, code != "" && !refused:
 		t.Errorf("%s: %v", what, err)
 	case refused && (p.Status != 429 || p.Code != code || p.After.Round(time.Millisecond) != after):
-		t.Errorf("%s: %d %s after %v", what, p.Status, p.Code, p.After)
+		t.Errorf("%s: got %d %s after %v", what, p.Status, p.Code, p.After)
 	}
 }
 
@@ -62,7 +62,7 @@ func TestAllowRequests_SetsRateLimitHeaders(t *testing.T) {
 	checkProblem(t, "all", m.AllowRequests("a", 100), "", 0)
 	p, _ := errors.AsType[*problem.HTTPError](m.AllowRequests("a", 100))
 	if p.Header.Get("RateLimit-Policy") != `"requests";q=100;w=1` || p.Header.Get("RateLimit") != `"requests";r=0;t=1` {
-		t.Errorf("%v", p.Header)
+		t.Errorf("got the headers %v", p.Header)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestClientLimiter_IsBounded(t *testing.T) {
 		checkProblem(t, "a new client", m.AllowRequests(name(i), 1), "", 0)
 	}
 	if len(m.clients) != maxClients || m.recent.Len() != maxClients {
-		t.Errorf("%d clients", len(m.clients))
+		t.Errorf("got %d clients in memory", len(m.clients))
 	}
 	checkProblem(t, "the newest is known", m.AllowRequests(name(maxClients+9), 1), "too-many-requests", time.Hour)
 	checkProblem(t, "the oldest is forgotten", m.AllowRequests(name(0), 1), "", 0)
@@ -94,7 +94,7 @@ func TestAcquireWaitSlot_LimitsEachClient(t *testing.T) {
 	wait := func(client string) (func(), error) {
 		leave, err := m.AcquireWaitSlot(client)
 		if leave == nil {
-			t.Fatal("no leave")
+			t.Fatal("got no release function")
 		}
 		return leave, err
 	}
@@ -105,7 +105,7 @@ func TestAcquireWaitSlot_LimitsEachClient(t *testing.T) {
 	checkProblem(t, "a third", err, "too-many-waiting", time.Second)
 	p, _ := errors.AsType[*problem.HTTPError](err)
 	if p.Header.Get("RateLimit-Policy") != `"waiting";q=2;qu="concurrent-requests"` || testutil.ToFloat64(m.refused.WithLabelValues("waiting")) != 1 {
-		t.Errorf("%v", p.Header)
+		t.Errorf("got the headers %v", p.Header)
 	}
 	other, err := wait("b")
 	checkProblem(t, "of another client", err, "", 0)
@@ -120,7 +120,7 @@ func TestAcquireWaitSlot_LimitsEachClient(t *testing.T) {
 		leave()
 	}
 	if len(m.waits) != 0 {
-		t.Errorf("%v", m.waits)
+		t.Errorf("got the slots %v, want none", m.waits)
 	}
 }
 

@@ -74,17 +74,17 @@ func TestDelegated_RejectsAnInvalidHeader(t *testing.T) {
 		}
 	}
 	if _, err := site.delegated("X-Client-Id", delegatedRequest(t, strings.Repeat("x", maxClientHeaderSize))); err != nil {
-		t.Errorf("as long as allowed: %v", err)
+		t.Errorf("maximum length: got %v", err)
 	}
 }
 
 func TestID_IsSharedWithTheLimit(t *testing.T) {
 	id := func(name string) string { return Client{Name: name}.ID() }
 	if a, b := id("unauthenticated@2001:db8::1"), id("unauthenticated@2001:db8::2"); a != b {
-		t.Errorf("two addresses of a /64 have the IDs %s and %s", a, b)
+		t.Errorf("two addresses of a /64: got the IDs %s and %s, want equal ones", a, b)
 	}
 	if a, b := id("unauthenticated@192.0.2.7"), id("unauthenticated@192.0.2.8"); a == b || len(a) != schemas.ClientIDSize {
-		t.Errorf("two addresses have the IDs %s and %s", a, b)
+		t.Errorf("two addresses: got the IDs %s and %s, want different ones", a, b)
 	}
 }
 

@@ -84,7 +84,7 @@ func TestAuthenticate_RejectsInvalidKeys(t *testing.T) {
 	r.refused("no token", 401, codeMissing, "Bearer  ")
 	r.refused("two headers", 401, codeInvalid, "Bearer "+key, "Bearer "+key)
 	if strings.Contains(r.log.String(), secret) {
-		t.Error("a secret is in the log")
+		t.Error("the log contains a secret")
 	}
 }
 
@@ -114,7 +114,7 @@ func TestAdminToken_FollowsItsFile(t *testing.T) {
 		}
 		r.refused("the one before", 401, codeInvalid, "Bearer "+two)
 		if keys.looks() != 6 {
-			t.Errorf("%d looks", keys.looks())
+			t.Errorf("got %d reads of the keys", keys.looks())
 		}
 	})
 }
@@ -249,7 +249,7 @@ func TestKeys_InvalidOneIsIgnored(t *testing.T) {
 	}
 	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read)
 	if _, known := r.keys.Load().byID[broken.ID]; known || strings.Count(r.log.String(), broken.ID) != 1 {
-		t.Errorf("in force %v; %s", known, r.log.String())
+		t.Errorf("got %v valid keys; log %s", known, r.log.String())
 	}
 }
 
@@ -305,7 +305,7 @@ func TestAdmin_AuthenticatesOnce(t *testing.T) {
 		{lesser, admin, 403, ""},
 	} {
 		if status := call(c.ctx, c.token); status != c.status || seen != c.name {
-			t.Errorf("%d: %d as %q", i, status, seen)
+			t.Errorf("%d: got status %d as client %q", i, status, seen)
 		}
 	}
 }
@@ -323,7 +323,7 @@ func FuzzAuthenticate(f *testing.F) {
 		req := &http.Request{Header: http.Header{"Authorization": {header}}}
 		c, err := r.Authenticate(req, "192.0.2.7")
 		if held := strings.Contains(header, key); err == nil && (!held || c.Name != "key:"+id+" a") {
-			t.Errorf("%q is %+v", header, c)
+			t.Errorf("%q: got the client %+v", header, c)
 		}
 	})
 }

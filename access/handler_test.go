@@ -53,7 +53,7 @@ func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 		_ = json.Unmarshal([]byte(text), &a.Key)
 	}
 	if a.Header().Get("Cache-Control") != "no-store" {
-		r.Errorf("%s %s: headers %v", method, path, a.Header())
+		r.Errorf("%s %s: got headers %v", method, path, a.Header())
 	}
 	openapitest.Check(r, openapitest.Exchange{Request: req, Body: body, Status: a.ResponseRecorder.Code, Header: a.Header(), Response: text})
 	return a
@@ -101,7 +101,7 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 	}
 	for _, e := range entries {
 		if strings.Contains(string(e.After), a.Made.Secret[20:]) {
-			t.Error("a secret is in the audit")
+			t.Error("the audit contains a secret")
 		}
 	}
 	if a := r.do(admin, "DELETE", keysPath+"/aaaaaaaaaaaa", ""); a.ResponseRecorder.Code != 404 || a.Code != "no-such-key" {
@@ -138,11 +138,11 @@ func TestHandler_RejectsInvalidBodies(t *testing.T) {
 		`{"name":"a","scopes":["read"],"expiresIn":"2562047h47m16854s"}`: "from a minute to ten years",
 	} {
 		if a := r.do(admin, "POST", keysPath, body); a.ResponseRecorder.Code != 400 || a.Code != "bad-body" || !strings.Contains(a.Detail, words) {
-			t.Errorf("%s gave %d %s", body, a.ResponseRecorder.Code, a.Body)
+			t.Errorf("%s: got %d %s", body, a.ResponseRecorder.Code, a.Body)
 		}
 	}
 	if a := r.do(admin, "POST", keysPath, `{"name":"`+strings.Repeat("a", 64<<10)+`"}`); a.ResponseRecorder.Code != 413 {
-		t.Errorf("a large body: %d", a.ResponseRecorder.Code)
+		t.Errorf("large body: got %d", a.ResponseRecorder.Code)
 	}
 	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 1 {
 		t.Errorf("%+v", all)
@@ -154,15 +154,15 @@ func TestHandler_LimitsScopesToTheCreators(t *testing.T) {
 	reader := r.do(admin, "POST", keysPath, `{"name":"reader","scopes":["read","refresh"]}`).Made.Secret
 	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
 		if a := r.do("", method, path, ""); a.ResponseRecorder.Code != 401 || a.Code != codeMissing {
-			t.Errorf("%s by nobody: %s", method, a.Body)
+			t.Errorf("%s without authentication: got %s", method, a.Body)
 		}
 		if a := r.do(reader, method, path, ""); a.ResponseRecorder.Code != 403 || a.Code != codeScope {
-			t.Errorf("%s by a reader: %s", method, a.Body)
+			t.Errorf("%s with the scope read: got %s", method, a.Body)
 		}
 	}
 	a := r.do(admin, "POST", keysPath, `{"name":"a","scopes":["read"]}`, "Sec-Fetch-Site", "cross-site")
 	if a.ResponseRecorder.Code != 403 || a.Code != "cross-site" {
-		t.Errorf("from a page of another site: %s", a.Body)
+		t.Errorf("page of another site: got %s", a.Body)
 	}
 	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 2 {
 		t.Errorf("%+v", all)

@@ -42,7 +42,7 @@ func TestVerifier_AcceptsTokensOfTheIssuer(t *testing.T) {
 	r.taken("one of several audiences", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("aud", []string{"other", "freshet"})), Read, Refresh)
 	r.taken("a clock 20 s behind", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("nbf", now.Add(20*time.Second).Unix(), "iat", now.Add(20*time.Second).Unix())), Read, Refresh)
 	if c, p := r.authenticate("Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims("sub", "a\nb"+strings.Repeat("x", 5000)))); p != nil || len(c.Name) > 200 || strings.Contains(c.Name, "\n") {
-		t.Errorf("a hostile subject: %q, %v", c.Name, p)
+		t.Errorf("hostile subject: got %q, %v", c.Name, p)
 	}
 }
 
@@ -112,7 +112,7 @@ func TestVerifier_RejectsInvalidTokensWithoutDetails(t *testing.T) {
 	r.refused("expired", 401, codeExpired, "Bearer "+rs(validClaims("exp", past)))
 	r.refused("expired this moment", 401, codeExpired, "Bearer "+rs(validClaims("exp", now.Unix())))
 	if strings.Contains(r.log.String(), parts[2]) {
-		t.Error("a token is in the log")
+		t.Error("the log contains a token")
 	}
 }
 
@@ -188,7 +188,7 @@ func TestVerifier_UnknownKeyIsUnavailableInAnOutage(t *testing.T) {
 	}
 	r.taken("a known one", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
 	if i.asked.Load() != 2 {
-		t.Errorf("%d fetches", i.asked.Load())
+		t.Errorf("got %d fetches", i.asked.Load())
 	}
 	i.serves("two")
 	r.at = r.at.Add(unknownKeyInterval)
@@ -233,7 +233,7 @@ func TestVerifier_FollowsOnlyHTTPSRedirects(t *testing.T) {
 func TestVerifier_LimitsFetchesForUnknownKids(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	if i.asked.Load() != 1 {
-		t.Fatalf("%d fetches at the start", i.asked.Load())
+		t.Fatalf("got %d fetches at the start", i.asked.Load())
 	}
 	i.serves("two")
 	r.taken("the new key", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "two", validClaims()), Read, Refresh)
@@ -242,12 +242,12 @@ func TestVerifier_LimitsFetchesForUnknownKids(t *testing.T) {
 		r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
 	}
 	if i.asked.Load() != 2 {
-		t.Errorf("%d fetches", i.asked.Load())
+		t.Errorf("got %d fetches", i.asked.Load())
 	}
 	r.at = r.at.Add(unknownKeyInterval)
 	r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
 	if i.asked.Load() != 3 {
-		t.Errorf("%d fetches after a while", i.asked.Load())
+		t.Errorf("got %d fetches after unknownKeyInterval", i.asked.Load())
 	}
 }
 
@@ -256,7 +256,7 @@ func TestVerifier_OutageDoesNotAffectAPIKeys(t *testing.T) {
 	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims())
 	r.refused("before there are keys", 503, codeNoKeys, token)
 	if _, p := r.authenticate(token); p.After != fetchRetryDelay {
-		t.Errorf("Retry-After %v", p.After)
+		t.Errorf("got Retry-After %v", p.After)
 	}
 	r.refused("what is no token", 401, codeInvalid, "Bearer x")
 	if !strings.Contains(r.log.String(), "can't be fetched") {
@@ -283,7 +283,7 @@ func TestVerifier_FetchesKeysPeriodically(t *testing.T) {
 		time.Sleep(fetchRetryDelay * 3)
 		synctest.Wait()
 		if asked != 3 {
-			t.Errorf("%d fetches", asked)
+			t.Errorf("got %d fetches", asked)
 		}
 		cancel()
 		<-done

@@ -34,7 +34,7 @@ func (r *rig) calls(host string, headers ...string) (status int, code string) {
 	c, err := r.Authenticate(req, "127.0.0.1")
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 		if c.Name != "" || len(c.Scopes) > 0 {
-			r.Errorf("%s, %q: refused, and %+v", host, headers, c)
+			r.Errorf("%s, %q: rejected, with the client %+v", host, headers, c)
 		}
 		return p.Status, p.Code
 	}
@@ -103,10 +103,10 @@ func TestOpen_RejectsPagesOfOtherSites(t *testing.T) {
 			}
 		}
 		if n := testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeSite)); n != refused {
-			t.Errorf("%v of %v are counted", n, refused)
+			t.Errorf("access_refused_total: got %v, want %v", n, refused)
 		}
 		if status, _ := r.calls("evil.example"); status != 421 || testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeHost)) != 1 {
-			t.Errorf("%d, and not counted", status)
+			t.Errorf("got %d, not counted", status)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func TestRequiresAuth_ExpiredKeysDoNotOpenTheService(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil || !r.AuthRequired() {
-			t.Errorf("%s: %v, and nobody is asked", what, err)
+			t.Errorf("%s: got %v and no authentication", what, err)
 		}
 		if _, p := r.authenticate("Bearer " + key); p == nil || !strings.Contains(r.log.String(), "set access.adminTokenFile") {
 			t.Errorf("%s: %v, %s", what, p, r.log.String())

@@ -213,11 +213,11 @@ func (r *rig) refused(what string, status int, code string, headers ...string) {
 	r.Helper()
 	c, p := r.authenticate(headers...)
 	if p == nil {
-		r.Errorf("%s: taken for %+v", what, c)
+		r.Errorf("%s: got the client %+v, want a rejection", what, c)
 		return
 	}
 	if p.Status != status || p.Code != code || (status == 401) != (p.Header.Get("WWW-Authenticate") != "") {
-		r.Errorf("%s: %d %s %v", what, p.Status, p.Code, p.Header)
+		r.Errorf("%s: got %d %s %v", what, p.Status, p.Code, p.Header)
 	}
 }
 

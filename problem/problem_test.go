@@ -20,10 +20,10 @@ func TestWrite_HasHeadersAndBody(t *testing.T) {
 		}
 		h := w.Header()
 		if w.Code != 429 || h.Get("Content-Type") != ContentType || h.Get("Cache-Control") != "no-store" || h.Get("Retry-After") != "2" || h.Get("RateLimit") != "x" {
-			t.Errorf("%s: %d %v", method, w.Code, h)
+			t.Errorf("%s: got %d %v", method, w.Code, h)
 		}
 		if (w.Body.Len() > 0) != bodied {
-			t.Errorf("%s: %d bytes", method, w.Body.Len())
+			t.Errorf("%s: got %d bytes", method, w.Body.Len())
 		}
 		if !bodied {
 			continue

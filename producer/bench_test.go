@@ -54,22 +54,22 @@ func benchmarkRequest(b *testing.B, addresses []string) {
 		return Request{Entity: schemas.Entity{Source: source, Facet: "character", Key: fmt.Sprint(n)}, Lane: schemas.High, Reason: schemas.CacheMiss, New: true}
 	}
 	bounded := func(n int) Request {
-		w := wish(n)
-		w.Client = schemas.ClientID("a")
-		w.Bound = Bound{Outstanding: 1 << 30, Window: time.Second, Lease: time.Second, NewKeys: 1 << 20, NewKeyInterval: time.Microsecond}
-		return w
+		req := wish(n)
+		req.Client = schemas.ClientID("a")
+		req.Bound = Bound{Outstanding: 1 << 30, Window: time.Second, Lease: time.Second, NewKeys: 1 << 20, NewKeyInterval: time.Microsecond}
+		return req
 	}
 	n := 0
 	request := func(b *testing.B, want Outcome, batch int, wish func(int) Request) {
 		b.ReportAllocs()
 		for b.Loop() {
-			wishes := make([]Request, batch)
-			for i := range wishes {
-				wishes[i] = wish(n)
+			requests := make([]Request, batch)
+			for i := range requests {
+				requests[i] = wish(n)
 				n++
 			}
-			results := c.acquire(b.Context(), wishes)
-			c.admit(b.Context(), wishes, results)
+			results := c.acquire(b.Context(), requests)
+			c.admit(b.Context(), requests, results)
 			if results[0].Outcome != want || results[0].Err != nil {
 				b.Fatalf("got %+v, want %s", results[0], want)
 			}

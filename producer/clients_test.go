@@ -17,10 +17,10 @@ import (
 
 // clientRequest returns a request of a client that is limited to 20 outstanding requests.
 func (r *rig) clientRequest(client, key string) Request {
-	w := r.request(key, schemas.High, schemas.CacheMiss)
-	w.Client = schemas.ClientID(client)
-	w.Bound = Bound{Outstanding: 20, Window: 2 * time.Second, Lease: time.Minute}
-	return w
+	req := r.request(key, schemas.High, schemas.CacheMiss)
+	req.Client = schemas.ClientID(client)
+	req.Bound = Bound{Outstanding: 20, Window: 2 * time.Second, Lease: time.Minute}
+	return req
 }
 
 func (r *rig) clientRequests(client string, n int) (all []Request) {
@@ -56,13 +56,13 @@ func TestEnqueueAll_RefusesBeyondAClientsBound(t *testing.T) {
 		}
 		last := results[29]
 		if last.Refusal == nil || last.Refusal.Max != 20 || last.Queued() || time.Until(last.Until) > time.Minute || last.Err != nil {
-			r.Errorf("the last one gave %+v, %+v", last, last.Refusal)
+			r.Errorf("last request: got %+v with %+v, want a refusal with Max 20", last, last.Refusal)
 		}
 		if got := len(r.records(schemas.High, 20)); got != 20 {
 			r.Errorf("got %d records, want 20", got)
 		}
 		if got := r.field(r.request("a29", schemas.High, "").Entity, "lock"); got != "" {
-			r.Errorf("a refused request left the lock %q", got)
+			r.Errorf("got lock %q of a refused request, want none", got)
 		}
 		r.mustEnqueue(Published, r.clientRequest("b", "b")) // other clients are not affected
 		r.mustEnqueue(Published, r.clientRequest("b", "a29"))
@@ -90,7 +90,7 @@ func TestEnqueue_CountsACoalescedRequestOnce(t *testing.T) {
 		r.mustEnqueue(Published, r.clientRequest("a", "x"))
 		for range 5 {
 			if got := r.Enqueue(r.Context(), r.clientRequest("a", "x")); !got.Queued() && got.Outcome != Pending {
-				r.Fatalf("got %+v", got)
+				r.Fatalf("got %+v, want it covered", got)
 			}
 			r.Enqueue(r.Context(), r.clientRequest("b", "x"))
 		}
@@ -158,13 +158,13 @@ func TestEnqueue_DoesNotCountAFailedPublish(t *testing.T) {
 func TestEnqueueAndWait_RefusesAClientAtOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
-		w := r.clientRequest("a", "mine")
-		w.Reason, w.Cooldown = schemas.UserRequest, time.Hour
-		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != TooManyOutstanding {
+		req := r.clientRequest("a", "mine")
+		req.Reason, req.Cooldown = schemas.UserRequest, time.Hour
+		if got := r.EnqueueAndWait(r.Context(), req); got.Outcome != TooManyOutstanding {
 			r.Errorf("got %+v, want %s", got, TooManyOutstanding)
 		}
-		w.Client = schemas.ClientID("b")
-		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != Published {
+		req.Client = schemas.ClientID("b")
+		if got := r.EnqueueAndWait(r.Context(), req); got.Outcome != Published {
 			r.Errorf("another client got %+v, want PUBLISHED: the refused one started no cool-down", got)
 		}
 	})
@@ -189,22 +189,22 @@ func TestEnqueueAll_BoundsNewKeysInAllProcesses(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		one, other := newRig(t, rdb, 1000), newRig(t, rdb, 1000)
 		other.name = one.name
-		wishes := func(from, to int) (all []Request) {
+		requests := func(from, to int) (all []Request) {
 			for i := from; i < to; i++ {
-				w := one.clientRequest("a", fmt.Sprint(i))
-				w.New, w.Bound = true, Bound{NewKeys: 6, NewKeyInterval: time.Hour, Lease: time.Minute}
-				all = append(all, w)
+				req := one.clientRequest("a", fmt.Sprint(i))
+				req.New, req.Bound = true, Bound{NewKeys: 6, NewKeyInterval: time.Hour, Lease: time.Minute}
+				all = append(all, req)
 			}
 			return all
 		}
-		first, second := one.EnqueueAll(t.Context(), wishes(0, 4)), other.EnqueueAll(t.Context(), wishes(4, 10))
+		first, second := one.EnqueueAll(t.Context(), requests(0, 4)), other.EnqueueAll(t.Context(), requests(4, 10))
 		if count(first, Published) != 4 || count(second, Published) != 2 || count(second, TooManyNewKeys) != 4 {
 			t.Errorf("one process got %+v, the other %+v; want 4 and 2 published", first, second)
 		}
 		if got := second[5].Refusal; got == nil || got.Max != 6 || got.After < 59*time.Minute {
 			t.Errorf("got the refusal %+v, want 6 at once and about an hour", got)
 		}
-		known := wishes(20, 21)[0]
+		known := requests(20, 21)[0]
 		known.New = false
 		other.mustEnqueue(Published, known)
 	})
@@ -223,7 +223,7 @@ func TestRecords_CarryTheClient(t *testing.T) {
 			got[string(record.Key)] = schemas.ClientOf(headers)
 		}
 		if got["character/x"] != schemas.ClientID("a") || got["character/y"] != "" {
-			r.Errorf("the records carry %v", got)
+			r.Errorf("client headers: got %v", got)
 		}
 	})
 }
@@ -237,13 +237,13 @@ func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	r.EnqueueAll(t.Context(), r.clientRequests("a", 21))
 	r.waitUntilConfirmed() // so that no confirmation changes the counts later
 	trips := countRoundTrips(rdb)
-	w := r.clientRequest("a", "z")
-	r.mustEnqueue(TooManyOutstanding, w)
+	req := r.clientRequest("a", "z")
+	r.mustEnqueue(TooManyOutstanding, req)
 	if got := trips.Load(); got != 1 {
 		t.Errorf("a refused client cost %d round trips, want 1", got)
 	}
-	if n, err := rdb.Exists(t.Context(), key(w.Entity)).Result(); n != 0 || err != nil {
-		t.Errorf("a refused request left a hash: %d, %v", n, err)
+	if n, err := rdb.Exists(t.Context(), key(req.Entity)).Result(); n != 0 || err != nil {
+		t.Errorf("hash of a refused request: got %d, %v, want none", n, err)
 	}
 	var ended []schemas.Outstanding
 	for i := range 20 {
@@ -252,13 +252,13 @@ func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ended = append(ended, schemas.Outstanding{Client: w.Client, Entity: e, Number: way.Number})
+		ended = append(ended, schemas.Outstanding{Client: req.Client, Entity: e, Number: way.Number})
 	}
 	if err := r.ReleaseOutstanding(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	at = at.Add(refusalTTL)
-	r.mustEnqueue(Published, w)
+	r.mustEnqueue(Published, req)
 }
 
 func TestRefusalCache_RemovesExpiredWhenFull(t *testing.T) {
@@ -284,7 +284,7 @@ func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 	r.mustEnqueue(Published, r.clientRequest("a", "warm")) // loads the scripts
 	r.waitUntilConfirmed()
 	for name, test := range map[string]struct {
-		w    Request
+		req  Request
 		want int64
 	}{
 		"publishes, internal": {r.request("i", schemas.High, schemas.Stale), 1},
@@ -294,7 +294,7 @@ func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, release := r.blockProduce() // so that no confirmation changes the counts
 			trips := countRoundTrips(rdb)
-			r.Enqueue(t.Context(), test.w)
+			r.Enqueue(t.Context(), test.req)
 			got := trips.Load()
 			release()
 			r.waitUntilConfirmed()

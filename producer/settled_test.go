@@ -44,7 +44,7 @@ func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subsc
 			}
 			done <- nil
 		case <-time.After(10 * time.Second):
-			t.Error("it does not end with its context")
+			t.Error("SubscribeSettled did not return after its context ended")
 		}
 	}
 	t.Cleanup(f.stop)
@@ -61,7 +61,7 @@ func (f *subscriber) expect(want ...any) {
 				f.Fatalf("call %d is %+v, want %+v", i, got, w)
 			}
 		case <-time.After(10 * time.Second):
-			f.Fatalf("there is no call %d, which should be %+v", i, w)
+			f.Fatalf("call %d: got none, want %+v", i, w)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestSubscribeSettled_DetectsAHangingRedis(t *testing.T) {
 	server.Freeze()
 	f.expect(false)
 	if took := time.Since(hung); took > 4*time.Second { // 2 s on an idle machine
-		t.Errorf("it took %v", took)
+		t.Errorf("detection took %v, want at most 4s", took)
 	}
 	server.Continue()
 	f.expect(true)
@@ -198,7 +198,7 @@ func TestSubscribeSettled_KeepsAnIdleConnection(t *testing.T) {
 			select {
 			case <-look.C:
 			case <-limit:
-				t.Fatal("nobody asks whether the line stands")
+				t.Fatal("timeout: got no PING")
 			}
 		}
 		f.expectOpen()
