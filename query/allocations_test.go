@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// The limit is five allocations, in addition to those of net/http.
+// The limit is five allocations in addition to the allocations of net/http.
 func TestFreshRead_AllocatesAtMostFiveTimes(t *testing.T) {
 	for _, encoding := range []string{"zstd", "gzip", ""} {
 		for name, change := range map[string]func(*rig){"without reads": func(*rig) {}, "with reads": func(r *rig) { r.reads = &fakeRecorder{} }} {

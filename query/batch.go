@@ -21,7 +21,7 @@ const maxKeys = 100
 
 // readMany responds with the snapshots of several keys of one facet, in the order of the keys.
 // It reads the store once and enqueues all update requests together.
-func (s *Server) readMany(c echo.Context, who access.Client) error {
+func (s *Server) readMany(c echo.Context, client access.Client) error {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {
 		return err
@@ -34,7 +34,7 @@ func (s *Server) readMany(c echo.Context, who access.Client) error {
 	if len(keys) == 0 || len(keys) > maxKeys {
 		return problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("Send 1 to %d keys, as in ?key=a&key=b. The query string has %d.", maxKeys, len(keys)))
 	}
-	if err := s.limiter.AllowRequests(who.Name, len(keys)-1); err != nil {
+	if err := s.limiter.AllowRequests(client.Name, len(keys)-1); err != nil {
 		return err
 	}
 	all := make([]schemas.Entity, len(keys))
@@ -48,29 +48,29 @@ func (s *Server) readMany(c echo.Context, who access.Client) error {
 		}
 		all[i] = e
 	}
-	views, err := s.readViews(c, who, src, all, f)
+	views, err := s.readViews(c, client, src, all, f)
 	if err != nil {
 		return err
 	}
-	return s.writeBatch(c, who, all, views)
+	return s.writeBatch(c, client, all, views)
 }
 
 // readViews is readAndEnqueue for several entities. It fails if the store can't be read for any
 // entity that the client may see.
-func (s *Server) readViews(c echo.Context, who access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
+func (s *Server) readViews(c echo.Context, client access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
 	views := make([]view, len(all))
 	visible, indexOf := make([]schemas.Entity, 0, len(all)), make([]int, 0, len(all))
 	for i, e := range all {
-		if views[i] = notVisible; who.Sees(src.Visibility(e.Key)) {
+		if views[i] = notVisible; client.Sees(src.Visibility(e.Key)) {
 			visible, indexOf = append(visible, e), append(indexOf, i)
 		}
 	}
 	var requests []UpdateRequest
 	var indexes []int
 	unreadable := 0
-	for j, found := range s.cache.getAll(c.Request().Context(), who.Name, visible, f) {
+	for j, found := range s.cache.getAll(c.Request().Context(), client.Name, visible, f) {
 		i := indexOf[j]
-		if found.entry != nil && !who.Sees(found.Visibility) {
+		if found.entry != nil && !client.Sees(found.Visibility) {
 			continue
 		}
 		v := newView(found.entry, found.fallback, f)
@@ -89,7 +89,7 @@ func (s *Server) readViews(c echo.Context, who access.Client, src Source, all []
 		case v.fallback || found.err != nil:
 			v.result = EnqueueResult{Reason: ReasonDown}
 		default:
-			requests, indexes = append(requests, s.withTrace(c, UpdateRequest{Entity: all[i], Reason: v.reason, Floor: v.version()}.forClient(who))), append(indexes, i)
+			requests, indexes = append(requests, s.withTrace(c, UpdateRequest{Entity: all[i], Reason: v.reason, Floor: v.version()}.forClient(client))), append(indexes, i)
 		}
 		views[i] = v
 	}

@@ -40,7 +40,7 @@ func (it *item) marshal() {
 
 // writeBatch writes {"items":[…]} item by item. The document of an item is unpacked just before
 // it is written, and released after that, so that a batch holds one unpacked document.
-func (s *Server) writeBatch(c echo.Context, who access.Client, all []schemas.Entity, views []view) error {
+func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.Entity, views []view) error {
 	as := accepted(c.Request().Header["Accept-Encoding"])
 	items := make([]item, len(views))
 	var stored, largest int64
@@ -62,11 +62,11 @@ func (s *Server) writeBatch(c echo.Context, who access.Client, all []schemas.Ent
 		}
 	}
 	if cost > 0 {
-		if err := s.limiter.AllowRequests(who.Name, cost); err != nil {
+		if err := s.limiter.AllowRequests(client.Name, cost); err != nil {
 			return err
 		}
 	}
-	held, err := s.responses.reserve(who.BoundName(), stored+largest)
+	held, err := s.responses.reserve(client.BoundName(), stored+largest)
 	if err != nil {
 		return err
 	}

@@ -40,26 +40,26 @@ type queuedRequest struct {
 
 // enqueue sends one update request and returns its result. urgent: a client waits, and nothing
 // is stored for it.
-func (q *batcher) enqueue(w UpdateRequest, urgent bool) EnqueueResult {
-	return q.enqueueAll([]UpdateRequest{w}, urgent)[0]
+func (q *batcher) enqueue(req UpdateRequest, urgent bool) EnqueueResult {
+	return q.enqueueAll([]UpdateRequest{req}, urgent)[0]
 }
 
 // enqueueAll is enqueue for several requests. The results are in the order of the requests.
 func (q *batcher) enqueueAll(requests []UpdateRequest, urgent bool) []EnqueueResult {
-	answered := make([]chan EnqueueResult, len(requests))
+	channels := make([]chan EnqueueResult, len(requests))
 	all := make([]queuedRequest, len(requests))
-	for i, w := range requests {
-		answered[i] = make(chan EnqueueResult, 1)
-		all[i] = queuedRequest{w, answered[i]}
+	for i, req := range requests {
+		channels[i] = make(chan EnqueueResult, 1)
+		all[i] = queuedRequest{req, channels[i]}
 	}
 	if !q.add(all, urgent) {
 		return repeatResult(requests, ReasonBusy)
 	}
-	answers := make([]EnqueueResult, len(requests))
-	for i := range answers {
-		answers[i] = <-answered[i]
+	results := make([]EnqueueResult, len(requests))
+	for i := range results {
+		results[i] = <-channels[i]
 	}
-	return answers
+	return results
 }
 
 // add queues all requests or none, and starts as many batches as they fill, up to maxBatches.
@@ -127,19 +127,19 @@ func (q *batcher) send(batch []queuedRequest) []EnqueueResult {
 		requests[i] = batch[i].request
 	}
 	v, err := withRecover(func() (any, error) { return q.enqueuer.Enqueue(context.Background(), requests), nil })()
-	answers, ok := v.([]EnqueueResult)
+	results, ok := v.([]EnqueueResult)
 	if !ok {
 		q.log.Error("enqueueing update requests panicked", "requests", len(requests), "err", err)
 		return repeatResult(requests, ReasonDown)
 	}
-	return answers
+	return results
 }
 
 // repeatResult returns the same result, with this reason, for each update request.
 func repeatResult(requests []UpdateRequest, reason string) []EnqueueResult {
-	answers := make([]EnqueueResult, len(requests))
-	for i := range answers {
-		answers[i].Reason = reason
+	results := make([]EnqueueResult, len(requests))
+	for i := range results {
+		results[i].Reason = reason
 	}
-	return answers
+	return results
 }

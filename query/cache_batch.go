@@ -17,13 +17,13 @@ type cacheResult struct {
 }
 
 // getAll is get for several entities of one facet, with at most one read of the store.
-func (m *snapshotCache) getAll(ctx context.Context, client string, of []schemas.Entity, f source.Facet) []cacheResult {
+func (m *snapshotCache) getAll(ctx context.Context, client string, entities []schemas.Entity, f source.Facet) []cacheResult {
 	limitErr := m.limiter.AllowLookup(client)
-	found := make([]cacheResult, len(of))
+	found := make([]cacheResult, len(entities))
 	var indexes []int
 	timeout := fallbackTimeout
 	now := m.now()
-	for i, e := range of {
+	for i, e := range entities {
 		found[i].entry, _ = m.entries.GetIfPresent(e)
 		if found[i].entry != nil && m.isValid(found[i].entry, now) {
 			m.metrics.fromMemory.Inc()
@@ -45,7 +45,7 @@ func (m *snapshotCache) getAll(ctx context.Context, client string, of []schemas.
 	}
 	toLoad := make([]schemas.Entity, len(indexes))
 	for j, i := range indexes {
-		toLoad[j] = clone(of[i])
+		toLoad[j] = clone(entities[i])
 	}
 	loaded := make(chan []*entry, 1)
 	var failed error
@@ -85,22 +85,22 @@ func (m *snapshotCache) getAll(ctx context.Context, client string, of []schemas.
 }
 
 // loadAll is load for several entities.
-func (m *snapshotCache) loadAll(ctx context.Context, of []schemas.Entity, f source.Facet) ([]*entry, error) {
+func (m *snapshotCache) loadAll(ctx context.Context, entities []schemas.Entity, f source.Facet) ([]*entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	began := m.now()
-	settles := make([]uint64, len(of))
-	for i, e := range of {
+	settles := make([]uint64, len(entities))
+	for i, e := range entities {
 		settles[i] = m.settleCount(e)
 	}
-	snapshots, err := withBreaker(m.guard, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, of) })
+	snapshots, err := withBreaker(m.guard, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, entities) })
 	if err != nil {
 		return nil, err
 	}
-	found := make([]*entry, len(of))
+	found := make([]*entry, len(entities))
 	for i, s := range snapshots {
 		if s.Version == 0 {
-			m.putMissing(of[i], settles[i], began)
+			m.putMissing(entities[i], settles[i], began)
 			continue
 		}
 		m.metrics.fromStore.Inc()

@@ -162,9 +162,8 @@ type ReadCount struct {
 	Count  int
 }
 
-// ReadRecorder records which entities are read, so that they can be prefetched. A read counts if
-// its response has a snapshot or a queued update request. An explicit refresh counts too; an
-// event stream does not.
+// ReadRecorder records which entities are read, so that they can be prefetched. Only a response
+// with a snapshot counts as a read. Events of a stream do not count.
 type ReadRecorder interface {
 	// Counts reports whether reads of the facet are recorded. It is called for each read and
 	// must be fast.

@@ -51,47 +51,49 @@ func (s *Server) estimateWait(source string) waitEstimate {
 }
 
 // setResult sets the fields that describe the result of the update request.
-func (b *readBody) setResult(a EnqueueResult, wait func() waitEstimate) {
-	b.UpdateQueued = a.Queued
+func (b *readBody) setResult(result EnqueueResult, wait func() waitEstimate) {
+	b.UpdateQueued = result.Queued
 	switch {
-	case a.Queued:
+	case result.Queued:
 		b.waitEstimate = wait()
 		return
-	case a.Pending:
-		a.Reason = reasonPending
+	case result.Pending:
+		result.Reason = reasonPending
 	}
-	b.NotQueuedReason, b.NotQueuedUntil = &a.Reason, optionalTime(a.Until)
+	b.NotQueuedReason, b.NotQueuedUntil = &result.Reason, optionalTime(result.Until)
 }
 
 // refreshExpected reports whether a refresh has been or may have been queued.
-func (a EnqueueResult) refreshExpected() bool { return a.Queued || a.Pending || a.Reason == reasonSlow }
+func (result EnqueueResult) refreshExpected() bool {
+	return result.Queued || result.Pending || result.Reason == reasonSlow
+}
 
 // enqueueRead enqueues the update request of a read and waits for the result: staleTimeout if a
 // stale snapshot can be served, else until the deadline. After that it returns reasonSlow, and
 // the request continues in the background. Concurrent reads of an entity by one client share one
 // request.
-func (s *Server) enqueueRead(c echo.Context, who access.Client, w UpdateRequest, deadline time.Time) EnqueueResult {
-	urgent := w.Reason == schemas.CacheMiss
-	w = s.withTrace(c, w.forClient(who))
-	answered := s.enqueues.DoChan(w.flightKey(), func() (any, error) { return s.recordRefusal(s.batcher.enqueue(w, urgent)), nil })
+func (s *Server) enqueueRead(c echo.Context, client access.Client, req UpdateRequest, deadline time.Time) EnqueueResult {
+	urgent := req.Reason == schemas.CacheMiss
+	req = s.withTrace(c, req.forClient(client))
+	done := s.enqueues.DoChan(req.flightKey(), func() (any, error) { return s.recordRefusal(s.batcher.enqueue(req, urgent)), nil })
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, deadline))
 	defer limit.Stop()
-	var stopping, left <-chan struct{}
+	var stopping, canceled <-chan struct{}
 	if urgent {
-		stopping, left = s.stopping, c.Request().Context().Done()
+		stopping, canceled = s.stopping, c.Request().Context().Done()
 	}
 	for waiting := true; waiting; {
 		select {
-		case r := <-answered:
-			a, _ := r.Val.(EnqueueResult)
-			return a
+		case r := <-done:
+			result, _ := r.Val.(EnqueueResult)
+			return result
 		case <-stopping: // a shutdown shortens the wait to acceptTimeout
 			stopping = nil
 			limit.Reset(min(acceptTimeout, time.Until(deadline)))
 		case <-limit.C:
 			waiting = false
-		case <-left:
+		case <-canceled:
 			waiting = false
 		}
 	}
@@ -118,19 +120,19 @@ func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
 
 // refusedResult returns the result of an update request that exceeds a limit of its client.
 func refusedResult(err error) EnqueueResult {
-	a := EnqueueResult{Reason: ReasonTooMany, refused: err}
+	result := EnqueueResult{Reason: ReasonTooMany, refused: err}
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
-		a.Until = time.Now().Add(p.After)
+		result.Until = time.Now().Add(p.After)
 	}
-	return a
+	return result
 }
 
 // failureDetail returns the sentence that tells a client why the update request was not
 // accepted.
-func (a EnqueueResult) failureDetail() string {
-	switch a.Reason {
+func (result EnqueueResult) failureDetail() string {
+	switch result.Reason {
 	case reasonSlow:
-		return fmt.Sprintf("Redis did not accept the update request within %v; it may still be accepted", a.waited.Round(time.Millisecond))
+		return fmt.Sprintf("Redis did not accept the update request within %v; it may still be accepted", result.waited.Round(time.Millisecond))
 	case ReasonBusy:
 		return "the update request was rejected: Kafka or Redis is too slow"
 	case ReasonDown:

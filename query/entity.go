@@ -16,7 +16,7 @@ import (
 
 // entityOf returns the entity in the request path, and its facet. It returns errNotVisible if
 // the client may not see what a fetch would return now.
-func (s *Server) entityOf(c echo.Context, who access.Client) (schemas.Entity, source.Facet, error) {
+func (s *Server) entityOf(c echo.Context, client access.Client) (schemas.Entity, source.Facet, error) {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {
 		return e, f, err
@@ -28,18 +28,18 @@ func (s *Server) entityOf(c echo.Context, who access.Client) (schemas.Entity, so
 		return e, f, err
 	}
 	s.traceEntity(c, e)
-	if !who.Sees(src.Visibility(e.Key)) {
+	if !client.Sees(src.Visibility(e.Key)) {
 		return e, f, errNotVisible
 	}
 	return e, f, nil
 }
 
 // entityAndWait returns the entity, its facet, and how long the client wants to wait.
-func (s *Server) entityAndWait(c echo.Context, who access.Client) (e schemas.Entity, f source.Facet, wait time.Duration, err error) {
+func (s *Server) entityAndWait(c echo.Context, client access.Client) (e schemas.Entity, f source.Facet, wait time.Duration, err error) {
 	// parseWait comes first because it sets a response header: the header must be the same
 	// whether or not the client may see the entity.
 	if wait, err = s.parseWait(c); err == nil {
-		e, f, err = s.entityOf(c, who)
+		e, f, err = s.entityOf(c, client)
 	}
 	return e, f, wait, err
 }

@@ -202,19 +202,19 @@ func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
 		return s
 	}
 	// A client subtracts Age from max-age itself (RFC 9111 §4.2).
-	left, life := int((e.facet.FreshFor-age)/time.Second), 0
+	remaining, maxAge := int((e.facet.FreshFor-age)/time.Second), 0
 	if f == Fresh {
-		life = int(e.facet.FreshFor / time.Second)
+		maxAge = int(e.facet.FreshFor / time.Second)
 	}
-	who := "private"
+	scope := "private"
 	if e.facet.Public {
-		who = "public"
+		scope = "public"
 	}
 	s := &timeHeaders{
 		second:       second,
 		age:          []string{strconv.Itoa(int(max(0, second)))},
-		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", who, life, int(e.facet.FreshFor/time.Second))},
-		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", left)},
+		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", scope, maxAge, int(e.facet.FreshFor/time.Second))},
+		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", remaining)},
 	}
 	slot.Store(s)
 	return s

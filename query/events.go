@@ -46,7 +46,7 @@ type streamState struct {
 type stream struct {
 	s      *Server
 	c      echo.Context
-	who    access.Client
+	client access.Client
 	entity schemas.Entity
 	facet  source.Facet
 	last   streamState
@@ -57,19 +57,19 @@ type stream struct {
 // enqueues an update request when the snapshot becomes stale. Events carry no content; the
 // client reads it with If-None-Match if it wants it. Several changes during a disconnect are
 // reported as one event.
-func (s *Server) events(c echo.Context, who access.Client) error {
-	e, f, err := s.entityOf(c, who)
+func (s *Server) events(c echo.Context, client access.Client) error {
+	e, f, err := s.entityOf(c, client)
 	if err != nil {
 		return err
 	}
-	leave, err := s.acquireWaitSlot(who)
+	leave, err := s.acquireWaitSlot(client)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	w := s.waiterSet.add(e)
 	defer s.waiterSet.remove(w)
-	v, err := s.readAndEnqueue(c, who, e, f, acceptDeadline(0))
+	v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
 	if err != nil {
 		return err // a normal error response: the stream has not begun
 	}
@@ -81,7 +81,7 @@ func (s *Server) events(c echo.Context, who access.Client) error {
 	if c.Request().Method == http.MethodHead {
 		return nil
 	}
-	st := &stream{s: s, c: c, who: who, entity: e, facet: f, last: parseEventID(c.Request().Header.Get("Last-Event-Id"))}
+	st := &stream{s: s, c: c, client: client, entity: e, facet: f, last: parseEventID(c.Request().Header.Get("Last-Event-Id"))}
 	if st.write(fmt.Sprintf("retry: %d\n\n", (minReconnectDelay + rand.N(minReconnectDelay)).Milliseconds())) { //nolint:gosec // spreads, and hides nothing
 		st.run(v, w)
 	}
@@ -95,8 +95,8 @@ func (st *stream) run(v view, w *waiter) {
 	due := time.NewTimer(0)
 	defer due.Stop()
 	var expires <-chan time.Time
-	if !st.who.Expires.IsZero() {
-		end := time.NewTimer(time.Until(st.who.Expires))
+	if !st.client.Expires.IsZero() {
+		end := time.NewTimer(time.Until(st.client.Expires))
 		defer end.Stop()
 		expires = end.C
 	}
@@ -123,7 +123,7 @@ func (st *stream) run(v view, w *waiter) {
 		case <-st.c.Request().Context().Done():
 			return
 		}
-		seen, err := st.s.readAndEnqueue(st.c, st.who, st.entity, st.facet, acceptDeadline(0))
+		seen, err := st.s.readAndEnqueue(st.c, st.client, st.entity, st.facet, acceptDeadline(0))
 		if seen.notVisible {
 			return // the entity was fetched under another visibility
 		}
@@ -138,8 +138,8 @@ func (st *stream) run(v view, w *waiter) {
 
 // stillAuthorized reports whether the client may still read; its key may have been revoked.
 func (st *stream) stillAuthorized() bool {
-	who, err := st.s.authenticator.Authenticate(st.c.Request(), st.c.RealIP())
-	return err == nil && who.May(access.Read)
+	client, err := st.s.authenticator.Authenticate(st.c.Request(), st.c.RealIP())
+	return err == nil && client.May(access.Read)
 }
 
 // nextReadDelay returns how long until the state may change without a settle message: a FRESH

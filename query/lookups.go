@@ -48,22 +48,22 @@ func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, er
 		return withBreaker(l.guard, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
 	}
 	select {
-	case f := <-found:
-		return f.snapshot, f.err
+	case result := <-found:
+		return result.snapshot, result.err
 	case <-ctx.Done():
 		return store.Snapshot{}, ctx.Err()
 	}
 }
 
 // enter reserves a slot and returns true, or appends the key to the waiting ones.
-func (l *lookups) enter(k lookup) bool {
+func (l *lookups) enter(key lookup) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.inFlight < maxLookups {
 		l.inFlight++
 		return true
 	}
-	l.waiting = append(l.waiting, k)
+	l.waiting = append(l.waiting, key)
 	return false
 }
 
@@ -79,13 +79,13 @@ func (l *lookups) next() []lookup {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var batch []lookup
-	for n, k := range l.waiting {
+	for n, key := range l.waiting {
 		if len(batch) == maxLookupBatch {
 			l.waiting = append([]lookup(nil), l.waiting[n:]...)
 			return batch
 		}
-		if k.ctx.Err() == nil { // else the reader has gone
-			batch = append(batch, k)
+		if key.ctx.Err() == nil { // else the reader has gone
+			batch = append(batch, key)
 		}
 	}
 	if l.waiting = nil; len(batch) == 0 {
@@ -97,24 +97,24 @@ func (l *lookups) next() []lookup {
 // run reads batches until no keys wait.
 func (l *lookups) run(batch []lookup) {
 	for ; len(batch) > 0; batch = l.next() {
-		of := make([]schemas.Entity, len(batch))
-		for i, k := range batch {
-			of[i] = k.entity
+		entities := make([]schemas.Entity, len(batch))
+		for i, key := range batch {
+			entities[i] = key.entity
 		}
 		v, err := withRecover(func() (any, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), storeTimeout)
 			defer cancel()
-			return withBreaker(l.guard, func() ([]store.Snapshot, error) { return l.store.GetAll(ctx, of) })
+			return withBreaker(l.guard, func() ([]store.Snapshot, error) { return l.store.GetAll(ctx, entities) })
 		})()
 		all, _ := v.([]store.Snapshot)
-		for i, k := range batch {
-			f := lookupResult{err: err}
+		for i, key := range batch {
+			result := lookupResult{err: err}
 			if err == nil {
-				if f.snapshot = all[i]; f.snapshot.Version == 0 {
-					f.err = store.ErrNotFound
+				if result.snapshot = all[i]; result.snapshot.Version == 0 {
+					result.err = store.ErrNotFound
 				}
 			}
-			k.found <- f
+			key.found <- result
 		}
 	}
 }

@@ -22,23 +22,23 @@ import (
 // limit, and then calls handle.
 func (s *Server) authorized(scope access.Scope, handle func(echo.Context, access.Client) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		who, err := s.authenticator.Authenticate(c.Request(), c.RealIP())
+		client, err := s.authenticator.Authenticate(c.Request(), c.RealIP())
 		if err != nil {
 			return err
 		}
-		if !who.May(scope) {
+		if !client.May(scope) {
 			return access.Forbid(scope)
 		}
 		if scope != access.Admin { // an operator who stops a source must not be rate-limited
-			if err := s.limiter.AllowRequests(who.Name, 1); err != nil {
+			if err := s.limiter.AllowRequests(client.Name, 1); err != nil {
 				return err
 			}
 		}
-		s.limitTrace(c.Request(), who)
+		s.limitTrace(c.Request(), client)
 		if s.tracer.Enabled() {
 			s.startSpan(c)
 		}
-		return handle(c, who)
+		return handle(c, client)
 	}
 }
 

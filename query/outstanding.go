@@ -6,26 +6,26 @@ import (
 )
 
 // forClient returns the request with this client. A cache miss counts as a new key.
-func (w UpdateRequest) forClient(who access.Client) UpdateRequest {
-	w.Client, w.New = who.ID(), w.Reason == schemas.CacheMiss
-	return w
+func (req UpdateRequest) forClient(client access.Client) UpdateRequest {
+	req.Client, req.New = client.ID(), req.Reason == schemas.CacheMiss
+	return req
 }
 
 // flightKey is the singleflight key: concurrent requests of one client for one entity share one
 // result. Clients do not share it, because only one of them may be refused.
-func (w UpdateRequest) flightKey() string { return w.Entity.String() + " " + w.Client }
+func (req UpdateRequest) flightKey() string { return req.Entity.String() + " " + req.Client }
 
 // recordRefusals sets the problem of each refused result.
-func (s *Server) recordRefusals(answers []EnqueueResult) []EnqueueResult {
-	for i, a := range answers {
-		answers[i] = s.recordRefusal(a)
+func (s *Server) recordRefusals(results []EnqueueResult) []EnqueueResult {
+	for i, result := range results {
+		results[i] = s.recordRefusal(result)
 	}
-	return answers
+	return results
 }
 
-func (s *Server) recordRefusal(a EnqueueResult) EnqueueResult {
-	if a.Refused != nil {
-		a.refused = s.limiter.RecordRefusal(*a.Refused)
+func (s *Server) recordRefusal(result EnqueueResult) EnqueueResult {
+	if result.Refused != nil {
+		result.refused = s.limiter.RecordRefusal(*result.Refused)
 	}
-	return a
+	return result
 }

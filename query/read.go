@@ -30,15 +30,15 @@ type view struct {
 
 // readVisible reads an entity from the cache or the store. It returns errNotVisible if the
 // client may not see what is stored: its visibility may differ from that of a fetch now.
-func (s *Server) readVisible(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
-	found, fallback, err := s.cache.get(c.Request().Context(), who.Name, e, f)
+func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (view, error) {
+	found, fallback, err := s.cache.get(c.Request().Context(), client.Name, e, f)
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
 		return view{}, withBody(err, &readBody{Freshness: Updating})
 	}
 	if err != nil {
 		return view{}, s.storeUnavailable(c, e, err)
 	}
-	if found != nil && !who.Sees(found.Visibility) {
+	if found != nil && !client.Sees(found.Visibility) {
 		return notVisible, errNotVisible
 	}
 	return newView(found, fallback, f), nil
@@ -53,22 +53,22 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 // readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
 // stored, it waits until the deadline for the request to be accepted. For a fallback entry it
 // enqueues nothing: while the store fails, each settle message would cause another fetch.
-func (s *Server) readAndEnqueue(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
-	v, err := s.readVisible(c, who, e, f)
+func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
+	v, err := s.readVisible(c, client, e, f)
 	switch {
 	case err != nil || v.reason == "":
 	case v.fallback:
 		v.result = EnqueueResult{Reason: ReasonDown}
 	default:
-		v.result = s.enqueueRead(c, who, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
+		v.result = s.enqueueRead(c, client, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
 	}
 	return v, err
 }
 
 // readAgain reads an entity once more after a wait that ended without a notification; the
 // notification may have been lost.
-func (s *Server) readAgain(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, waited view) view {
-	v, err := s.readVisible(c, who, e, f)
+func (s *Server) readAgain(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, waited view) view {
+	v, err := s.readVisible(c, client, e, f)
 	if err != nil {
 		return waited
 	}
@@ -108,38 +108,38 @@ func (s *Server) bodyOf(v view, source string) readBody {
 	return b
 }
 
-func (s *Server) read(c echo.Context, who access.Client) error {
-	e, f, wait, err := s.entityAndWait(c, who)
+func (s *Server) read(c echo.Context, client access.Client) error {
+	e, f, wait, err := s.entityAndWait(c, client)
 	if err != nil {
 		return err
 	}
 	if wait == 0 {
-		v, err := s.readAndEnqueue(c, who, e, f, acceptDeadline(0))
+		v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
 		if err != nil {
 			return err
 		}
-		return s.respond(c, who, e, v)
+		return s.respond(c, client, e, v)
 	}
 	deadline := acceptDeadline(wait)
-	v, timedOut, err := s.waitUntil(c, who, wait, e, func(*waiter) (view, bool, error) {
-		v, err := s.readAndEnqueue(c, who, e, f, deadline)
+	v, timedOut, err := s.waitUntil(c, client, wait, e, func(*waiter) (view, bool, error) {
+		v, err := s.readAndEnqueue(c, client, e, f, deadline)
 		return v, v.reason != "" && (v.fallback || v.result.refreshExpected()), err
 	})
 	if err != nil {
 		return err
 	}
 	if timedOut {
-		v = s.readAgain(c, who, e, f, v)
+		v = s.readAgain(c, client, e, f, v)
 	}
-	return s.respond(c, who, e, v)
+	return s.respond(c, client, e, v)
 }
 
 // respond writes the response of a read.
-func (s *Server) respond(c echo.Context, who access.Client, e schemas.Entity, v view) error {
+func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	s.metrics.observeRead(e, v)
 	switch v.freshness {
 	case Fresh, Stale:
-		err := s.respondSnapshot(c, who, e, v)
+		err := s.respondSnapshot(c, client, e, v)
 		if err == nil {
 			s.readCounter.read(v.count)
 		}
@@ -193,7 +193,7 @@ var (
 
 // respondSnapshot responds with the snapshot, or with 304 if the client already has it. It is
 // the hot path: everything that responses share is in the entry.
-func (s *Server) respondSnapshot(c echo.Context, who access.Client, e schemas.Entity, v view) error {
+func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
 	as := accepted(r.Header["Accept-Encoding"])
 	unchanged := notModified(r, v.entry)
@@ -201,11 +201,11 @@ func (s *Server) respondSnapshot(c echo.Context, who access.Client, e schemas.En
 	var length []string
 	if !unchanged {
 		if n := v.cost(as); n > 0 {
-			if err := s.limiter.AllowRequests(who.Name, n); err != nil {
+			if err := s.limiter.AllowRequests(client.Name, n); err != nil {
 				return err
 			}
 		}
-		held, err := s.responses.reserve(who.BoundName(), v.responseSize(as))
+		held, err := s.responses.reserve(client.BoundName(), v.responseSize(as))
 		if err != nil {
 			return err
 		}
@@ -226,9 +226,9 @@ func (s *Server) respondSnapshot(c echo.Context, who access.Client, e schemas.En
 		}
 		length = []string{strconv.Itoa(len(first) + len(second))}
 	}
-	stamp := v.timeHeaders(v.freshness, v.at)
+	headers := v.timeHeaders(v.freshness, v.at)
 	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
-	h["Age"], h["Cache-Control"], h["Cache-Status"] = stamp.age, stamp.cacheControl, stamp.cacheStatus
+	h["Age"], h["Cache-Control"], h["Cache-Status"] = headers.age, headers.cacheControl, headers.cacheStatus
 	if vary := h["Vary"]; len(vary) > 0 { // CORS added Vary: Origin
 		h["Vary"] = append(vary, varyByEncoding...)
 	} else {

@@ -18,13 +18,13 @@ import (
 // refresh enqueues a strict update request: its fetch begins after the HTTP request. It waits
 // for the result if the client asks for that. A client without the scope read gets 202, or 204
 // once the refresh is stored, and no snapshot.
-func (s *Server) refresh(c echo.Context, who access.Client) error {
-	e, f, wait, err := s.entityAndWait(c, who)
+func (s *Server) refresh(c echo.Context, client access.Client) error {
+	e, f, wait, err := s.entityAndWait(c, client)
 	if err != nil {
 		return err
 	}
 	if wait == 0 {
-		if _, err := s.enqueueAndWait(c, who, e, f); err != nil {
+		if _, err := s.enqueueAndWait(c, client, e, f); err != nil {
 			return err
 		}
 		return s.respondQueued(c, e)
@@ -34,15 +34,15 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 	}
 	var result EnqueueResult
 	enqueued := false
-	v, timedOut, err := s.waitUntil(c, who, wait, e, func(w *waiter) (view, bool, error) {
+	v, timedOut, err := s.waitUntil(c, client, wait, e, func(req *waiter) (view, bool, error) {
 		var err error
 		if !enqueued {
 			enqueued = true
-			result, err = s.enqueueAndWait(c, who, e, f)
+			result, err = s.enqueueAndWait(c, client, e, f)
 			return view{}, err == nil, err
 		}
-		v, err := s.readVisible(c, who, e, f)
-		if err != nil || v.version() >= result.Number || (!v.fallback && w.settled.Load() >= result.Number) {
+		v, err := s.readVisible(c, client, e, f)
+		if err != nil || v.version() >= result.Number || (!v.fallback && req.settled.Load() >= result.Number) {
 			return v, false, err
 		}
 		return v, true, nil // the settled request was an earlier one, or its snapshot is not visible yet
@@ -51,21 +51,21 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 		return err
 	}
 	if timedOut {
-		v = s.readAgain(c, who, e, f, v)
+		v = s.readAgain(c, client, e, f, v)
 	}
-	stored := v.version() >= result.Number
+	isStored := v.version() >= result.Number
 	switch {
-	case timedOut && !stored, !who.May(access.Read) && !stored:
+	case timedOut && !isStored, !client.May(access.Read) && !isStored:
 		return s.respondQueued(c, e)
-	case !who.May(access.Read):
+	case !client.May(access.Read):
 		c.Response().Header().Set("Cache-Control", "no-store")
 		return c.NoContent(http.StatusNoContent)
 	}
 	// The request is settled, by a snapshot or by a failure, which readAndEnqueue reports.
-	if v, err = s.readAndEnqueue(c, who, e, f, acceptDeadline(0)); err != nil {
+	if v, err = s.readAndEnqueue(c, client, e, f, acceptDeadline(0)); err != nil {
 		return err
 	}
-	return s.respond(c, who, e, v)
+	return s.respond(c, client, e, v)
 }
 
 // discardBody reads the request body: net/http detects a disconnected client only after that.
@@ -92,50 +92,50 @@ const ackTimeout = 5 * time.Second
 // enqueueAndWait enqueues a refresh of one entity and waits until Kafka has acknowledged it, so
 // that it is not lost if a publish fails or this process ends. The error is the problem to
 // respond with if it is not queued.
-func (s *Server) enqueueAndWait(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
-	answers, errs := s.enqueueAllAndWait(c, who, []refreshRequest{s.newRefreshRequest(c.Request().Context(), who.Name, e, f)})
-	return answers[0], errs[0]
+func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
+	results, errs := s.enqueueAllAndWait(c, client, []refreshRequest{s.newRefreshRequest(c.Request().Context(), client.Name, e, f)})
+	return results[0], errs[0]
 }
 
 // enqueueAllAndWait is enqueueAndWait for several entities. Each has its own result and its own
 // error.
-func (s *Server) enqueueAllAndWait(c echo.Context, who access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
-	answers, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
+func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
+	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
 	var requests []UpdateRequest
-	var at []int // index in all of each request
-	for i, w := range all {
-		if _, refused := errors.AsType[*problem.HTTPError](w.err); refused {
-			errs[i] = w.err
-		} else if w.known != nil && !who.Sees(w.known.Visibility) {
+	var indexes []int // index in all of each request
+	for i, req := range all {
+		if _, refused := errors.AsType[*problem.HTTPError](req.err); refused {
+			errs[i] = req.err
+		} else if req.stored != nil && !client.Sees(req.stored.Visibility) {
 			errs[i] = errNotVisible
 		} else {
-			w.request.Client = who.ID()
-			requests, at = append(requests, s.withTrace(c, w.request)), append(at, i)
+			req.request.Client = client.ID()
+			requests, indexes = append(requests, s.withTrace(c, req.request)), append(indexes, i)
 		}
 	}
 	if len(requests) == 0 {
-		return answers, errs
+		return results, errs
 	}
 	for j, a := range s.waitForAck(c.Request().Context(), requests) {
-		i := at[j]
-		answers[i], errs[i] = a, a.notQueued()
+		i := indexes[j]
+		results[i], errs[i] = a, a.notQueued()
 	}
-	return answers, errs
+	return results, errs
 }
 
 // notQueued returns the problem of a refresh that is not queued; nil if it is queued.
-func (a EnqueueResult) notQueued() error {
+func (result EnqueueResult) notQueued() error {
 	switch {
-	case a.Queued:
+	case result.Queued:
 		return nil
-	case a.refused != nil:
-		return a.refused
+	case result.refused != nil:
+		return result.refused
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh is not queued: "+a.Reason+".")
-	if a.Reason == ReasonCooldown {
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh is not queued: "+result.Reason+".")
+	if result.Reason == ReasonCooldown {
 		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed recently. Retry after the cool-down.")
 	}
-	p.After = max(time.Second, time.Until(a.Until))
+	p.After = max(time.Second, time.Until(result.Until))
 	return p
 }
 
@@ -143,32 +143,32 @@ func (a EnqueueResult) notQueued() error {
 // it. After an error the floor is 0, which is safe: numbers rise anyway.
 type refreshRequest struct {
 	request UpdateRequest
-	known   *entry
+	stored  *entry
 	err     error
 }
 
 func (s *Server) newRefreshRequest(ctx context.Context, client string, e schemas.Entity, f source.Facet) refreshRequest {
-	known, _, err := s.cache.get(ctx, client, e, f)
-	return s.refreshRequestOf(e, f, known, err)
+	stored, _, err := s.cache.get(ctx, client, e, f)
+	return s.refreshRequestOf(e, f, stored, err)
 }
 
 // newRefreshRequests is newRefreshRequest for several entities of one facet, with one read of
 // the store.
 func (s *Server) newRefreshRequests(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []refreshRequest {
-	each := make([]refreshRequest, len(all))
+	requests := make([]refreshRequest, len(all))
 	for i, found := range s.cache.getAll(ctx, client, all, f) {
-		each[i] = s.refreshRequestOf(all[i], f, found.entry, found.err)
+		requests[i] = s.refreshRequestOf(all[i], f, found.entry, found.err)
 	}
-	return each
+	return requests
 }
 
-func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, known *entry, err error) refreshRequest {
+func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entry, err error) refreshRequest {
 	if _, refused := errors.AsType[*problem.HTTPError](err); err != nil && !refused {
 		s.log.Warn("store read failed; enqueueing the refresh without its version", "entity", e.String(), "err", err)
 	}
 	return refreshRequest{
-		UpdateRequest{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil},
-		known, err,
+		UpdateRequest{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: stored}.version(), Cooldown: f.Cooldown, New: stored == nil && err == nil},
+		stored, err,
 	}
 }
 
@@ -183,11 +183,11 @@ func (s *Server) waitForAck(ctx context.Context, requests []UpdateRequest) []Enq
 	}
 	limit, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
-	answers := s.recordRefusals(s.enqueuer.EnqueueAndWait(limit, requests))
-	for i := range answers {
-		if answers[i].Pending {
-			answers[i].Reason = reasonPending
+	results := s.recordRefusals(s.enqueuer.EnqueueAndWait(limit, requests))
+	for i := range results {
+		if results[i].Pending {
+			results[i].Reason = reasonPending
 		}
 	}
-	return answers
+	return results
 }

@@ -42,7 +42,7 @@ type refreshItem struct {
 // refreshMany enqueues refreshes of several keys of a facet and waits until Kafka has
 // acknowledged them. It responds 202 if all are queued, else 207: a refused key does not affect
 // the others.
-func (s *Server) refreshMany(c echo.Context, who access.Client) error {
+func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {
 		return err
@@ -54,29 +54,29 @@ func (s *Server) refreshMany(c echo.Context, who access.Client) error {
 	if err != nil {
 		return err
 	}
-	if err := s.limiter.AllowRequests(who.Name, len(keys)-1); err != nil {
+	if err := s.limiter.AllowRequests(client.Name, len(keys)-1); err != nil {
 		return err
 	}
-	items, errs, answers := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
-	var of []schemas.Entity
-	var at []int // index in keys of each entity
+	items, errs, results := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
+	var visible []schemas.Entity
+	var indexes []int // index in keys of each entity
 	for i, key := range keys {
 		e.Key = key
 		if errs[i] = checkKey(e, src); errs[i] != nil {
-			answers[i].Reason = reasonBadKey
-		} else if !who.Sees(src.Visibility(key)) {
+			results[i].Reason = reasonBadKey
+		} else if !client.Sees(src.Visibility(key)) {
 			errs[i] = errNotVisible
 		} else {
-			of, at = append(of, e), append(at, i)
+			visible, indexes = append(visible, e), append(indexes, i)
 		}
 	}
-	insisted, failed := s.enqueueAllAndWait(c, who, s.newRefreshRequests(c.Request().Context(), who.Name, of, f))
-	for j, i := range at {
-		answers[i], errs[i] = insisted[j], failed[j]
+	enqueued, enqueueErrs := s.enqueueAllAndWait(c, client, s.newRefreshRequests(c.Request().Context(), client.Name, visible, f))
+	for j, i := range indexes {
+		results[i], errs[i] = enqueued[j], enqueueErrs[j]
 	}
 	status := http.StatusAccepted
 	for i, key := range keys {
-		if items[i] = s.newRefreshItem(c, key, answers[i], errs[i]); !items[i].UpdateQueued {
+		if items[i] = s.newRefreshItem(c, key, results[i], errs[i]); !items[i].UpdateQueued {
 			status = http.StatusMultiStatus
 		}
 	}
@@ -125,8 +125,8 @@ func (s *Server) newRefreshItem(c echo.Context, key string, a EnqueueResult, err
 		reason = ReasonTooMany
 	}
 	if until == nil && p.After > 0 {
-		at := time.Now().Add(p.After).UTC().Truncate(time.Millisecond)
-		until = &at
+		retryAt := time.Now().Add(p.After).UTC().Truncate(time.Millisecond)
+		until = &retryAt
 	}
 	return refreshItem{Key: key, Status: p.Status, NotQueuedReason: &reason, NotQueuedUntil: until, Detail: p.Detail}
 }

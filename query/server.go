@@ -110,10 +110,10 @@ func New(config Config, deps Deps) (*Server, error) {
 		return adminOnly(c)
 	})
 	e.Match(read, "/metrics", adminOnly)
-	e.Any("/admin/v1/*", s.authorized(access.Admin, func(c echo.Context, who access.Client) error {
+	e.Any("/admin/v1/*", s.authorized(access.Admin, func(c echo.Context, client access.Client) error {
 		correlationOf(c)
 		r := c.Request()
-		deps.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), who)))
+		deps.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), client)))
 		return nil
 	}))
 	if deps.Console != nil {
@@ -159,9 +159,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // for at most finalFlushTimeout.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
-	var telling sync.WaitGroup
-	telling.Go(func() { s.readCounter.run(ctx) })
-	defer telling.Wait()
+	var background sync.WaitGroup
+	background.Go(func() { s.readCounter.run(ctx) })
+	defer background.Wait()
 	defer stop() // runs before Wait: if Subscribe fails, the read counter must end too
 	return s.subscriber.Subscribe(ctx, s.onSettled, func(up bool) {
 		if ctx.Err() == nil { // a disconnect at shutdown is expected
@@ -224,7 +224,7 @@ func (s *Server) serveUntil(ctx context.Context, l net.Listener, timeout time.Du
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	if err := <-stopped; err != nil {
-		s.log.Warn("shutdown timeout expired; connections closed", "within", timeout)
+		s.log.Warn("shutdown timeout expired; connections closed", "timeout", timeout)
 		return server.Close()
 	}
 	return nil

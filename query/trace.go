@@ -47,9 +47,9 @@ func (b *traceBudget) take() bool {
 // limitTrace clears the sampled flag of the request's trace parent beyond maxClientTraces. Then
 // neither this service nor the workers record the trace. Clients with the scope inspect are not
 // limited.
-func (s *Server) limitTrace(r *http.Request, who access.Client) {
+func (s *Server) limitTrace(r *http.Request, client access.Client) {
 	parent := r.Header.Get(schemas.TraceParent)
-	if parent == "" || who.May(access.Inspect) {
+	if parent == "" || client.May(access.Inspect) {
 		return
 	}
 	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || s.traces.take() {
@@ -101,12 +101,12 @@ func (s *Server) traceEntity(c echo.Context, e schemas.Entity) {
 
 // withTrace sets the correlation id and the trace parent of an update request. If tracing is
 // off, it passes the client's own trace parent on.
-func (s *Server) withTrace(c echo.Context, w UpdateRequest) UpdateRequest {
-	w.CorrelationID = correlationOf(c)
+func (s *Server) withTrace(c echo.Context, req UpdateRequest) UpdateRequest {
+	req.CorrelationID = correlationOf(c)
 	if s.tracer.Enabled() {
-		w.TraceParent = observe.TraceParent(c.Request().Context())
+		req.TraceParent = observe.TraceParent(c.Request().Context())
 	} else if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == observe.TraceParentSize && printable(parent) {
-		w.TraceParent = parent
+		req.TraceParent = parent
 	}
-	return w
+	return req
 }

@@ -66,9 +66,9 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 // keepWaiting. It ends when the timeout expires, the client disconnects or the process shuts
 // down; then timedOut is true. The waiter is registered before the first read, so no
 // notification is missed.
-func (s *Server) waitUntil(c echo.Context, who access.Client, timeout time.Duration, e schemas.Entity, read func(*waiter) (view, bool, error)) (v view, timedOut bool, err error) {
+func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Duration, e schemas.Entity, read func(*waiter) (view, bool, error)) (v view, timedOut bool, err error) {
 	c.Set(waitsKey, true)
-	leave, err := s.acquireWaitSlot(who)
+	leave, err := s.acquireWaitSlot(client)
 	if err != nil {
 		return view{}, false, err
 	}
@@ -110,8 +110,8 @@ func (s *Server) waitUntil(c echo.Context, who access.Client, timeout time.Durat
 }
 
 // acquireWaitSlot reserves a wait slot of the process and of the client.
-func (s *Server) acquireWaitSlot(who access.Client) (leave func(), err error) {
-	release, err := s.limiter.AcquireWaitSlot(who.Name)
+func (s *Server) acquireWaitSlot(client access.Client) (leave func(), err error) {
+	release, err := s.limiter.AcquireWaitSlot(client.Name)
 	if err != nil {
 		return nil, err
 	}
