@@ -95,6 +95,7 @@ func (g *Guard) Load(ctx context.Context) error {
 	return nil
 }
 
+// readLiveKeys reads and caches the API keys that are not revoked.
 func (g *Guard) readLiveKeys(ctx context.Context) error {
 	_, err := g.readKeys(ctx, true)
 	return err
@@ -138,15 +139,15 @@ func (g *Guard) setKeys(keys cachedKeys) {
 // service listens. It is called after Load. It fails if the service would be open by mistake or
 // usable by no one.
 func (g *Guard) SetListenAddress(address string) error {
-	asks, err := g.config.requiresAuth(address, g.keyCreated)
+	required, err := g.config.requiresAuth(address, g.keyCreated)
 	if err != nil {
 		return err
 	}
-	g.required.Store(asks)
+	g.required.Store(required)
 	switch {
-	case asks && g.config.JWKSURL == "" && g.config.AdminTokenFile == "" && g.countUsableKeys() == 0:
+	case required && g.config.JWKSURL == "" && g.config.AdminTokenFile == "" && g.countUsableKeys() == 0:
 		g.log.Warn("no valid credential: all api keys are expired or revoked; set access.adminTokenFile to create another")
-	case asks:
+	case required:
 	case !Loopback(address):
 		g.log.Warn("authentication disabled: every client that reaches the service may read, refresh and administer", "listen", address)
 	case g.config.Require == Never:
@@ -197,7 +198,7 @@ func (g *Guard) reportAge(before bool) bool {
 	tooOld := age > g.config.MaxAge.AdminKeys
 	switch {
 	case tooOld && !before:
-		g.log.Error("api keys too old: requests with admin keys get 503 until the database answers, other keys from access.maxAge.apiKeys on", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
+		g.log.Error("api keys too old: requests with admin keys get 503, and from access.maxAge.apiKeys on all requests with api keys", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
 	case before && !tooOld:
 		g.log.Info("api keys restored", "age", age.Round(time.Second))
 	}

@@ -141,11 +141,11 @@ func (c *Coalescer) reacquire(ctx context.Context, requests []Request, results [
 	for _, a := range refusedAcks {
 		rolledBack[a.entity] = a.number
 	}
-	var at []int
+	var indexes []int
 	var uncovered []Request
 	for i, req := range requests {
 		if number, ok := rolledBack[req.Entity]; ok && results[i].Outcome == Pending && results[i].Number == number {
-			at, uncovered = append(at, i), append(uncovered, req)
+			indexes, uncovered = append(indexes, i), append(uncovered, req)
 		}
 	}
 	if len(uncovered) == 0 {
@@ -153,7 +153,7 @@ func (c *Coalescer) reacquire(ctx context.Context, requests []Request, results [
 	}
 	decided := c.acquire(ctx, uncovered)
 	c.admit(ctx, uncovered, decided)
-	for n, i := range at {
+	for n, i := range indexes {
 		results[i] = decided[n]
 	}
 }
@@ -196,16 +196,16 @@ func (r Refusal) result() Result {
 // idempotent. A request that is missed stops counting when its lease expires.
 func (c *Coalescer) ReleaseOutstanding(ctx context.Context, ended []schemas.Outstanding) error {
 	var calls []eval.Call
-	at := map[account]int{}
+	callIndex := map[account]int{}
 	for _, o := range ended {
 		if o.Client == "" {
 			continue
 		}
 		a := account{o.Entity.Source, o.Client}
-		n, known := at[a]
-		if !known {
+		n, ok := callIndex[a]
+		if !ok {
 			n = len(calls)
-			at[a] = n
+			callIndex[a] = n
 			calls = append(calls, eval.Call{
 				Key: clientsKey(a.source), More: []string{a.key()}, Args: []any{a.client, activeTTL.Milliseconds()},
 			})
