@@ -107,17 +107,17 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		steps []func(*rig)
 		want  map[string]int
 	}{
-		"fresh":                  {[]func(*rig){fresh, get(200, "character/a"), get(200, "character/a"), with("HEAD", 200, "character/a")}, map[string]int{"a": 3}},
-		"not modified":           {[]func(*rig){fresh, get(304, "character/a", "If-None-Match", "*")}, map[string]int{"a": 1}},
-		"stale":                  {[]func(*rig){func(r *rig) { r.putSnapshot("a", 2*time.Hour) }, get(200, "character/a")}, map[string]int{"a": 1}},
-		"on its way":             {[]func(*rig){get(202, "character/a"), get(202, "character/a"), get(202, "character/b")}, nil},
-		"may be on its way":      {[]func(*rig){answering(EnqueueResult{Pending: true}), get(202, "character/a")}, nil},
-		"on its way, then there": {[]func(*rig){get(202, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 1}},
-		"kept too long": {[]func(*rig){
+		"fresh":               {[]func(*rig){fresh, get(200, "character/a"), get(200, "character/a"), with("HEAD", 200, "character/a")}, map[string]int{"a": 3}},
+		"not modified":        {[]func(*rig){fresh, get(304, "character/a", "If-None-Match", "*")}, map[string]int{"a": 1}},
+		"stale":               {[]func(*rig){func(r *rig) { r.putSnapshot("a", 2*time.Hour) }, get(200, "character/a")}, map[string]int{"a": 1}},
+		"queued":              {[]func(*rig){get(202, "character/a"), get(202, "character/a"), get(202, "character/b")}, nil},
+		"pending":             {[]func(*rig){answering(EnqueueResult{Pending: true}), get(202, "character/a")}, nil},
+		"queued, then stored": {[]func(*rig){get(202, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 1}},
+		"beyond KeepFor": {[]func(*rig){
 			func(r *rig) { r.putSnapshot("a", 200*time.Hour) }, get(202, "character/a"),
 		}, nil},
-		"settled between": {[]func(*rig){fresh, get(200, "character/a"), fresh, get(200, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 3}},
-		"the store is away, older served": {[]func(*rig){
+		"settled between reads": {[]func(*rig){fresh, get(200, "character/a"), fresh, get(200, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 3}},
+		"store failure with fallback": {[]func(*rig){
 			fresh, get(200, "character/a"), func(r *rig) { r.storeErr = errors.New("down"); r.settle("a", 8) }, get(200, "character/a"),
 		}, map[string]int{"a": 2}},
 		"several": {[]func(*rig){
@@ -131,35 +131,35 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		"deleted and fetched again": {[]func(*rig){
 			fresh, get(200, "character/a"), get(200, "character/a"), func(r *rig) { r.settle("a", 0) }, get(200, "character/a"),
 		}, map[string]int{"a": 1}},
-		"waited for":           {[]func(*rig){fetched(), get(200, "character/a?wait=20s")}, map[string]int{"a": 1}},
-		"waited for in vain":   {[]func(*rig){get(202, "character/a?wait=10ms")}, nil},
-		"waited for, denied":   {[]func(*rig){fetched(func(s *store.Snapshot) { s.Absent = true }), get(404, "character/a?wait=20s")}, nil},
-		"refreshed":            {[]func(*rig){fresh, with("POST", 202, "character/a/refresh")}, nil},
-		"refreshed and waited": {[]func(*rig){fresh, fetched(), with("POST", 200, "character/a/refresh?wait=20s")}, map[string]int{"a": 1}},
-		"refreshed, in vain":   {[]func(*rig){fresh, with("POST", 202, "character/a/refresh?wait=10ms")}, nil},
-		"refreshed, denied": {[]func(*rig){
+		"waited":                 {[]func(*rig){fetched(), get(200, "character/a?wait=20s")}, map[string]int{"a": 1}},
+		"wait timed out":         {[]func(*rig){get(202, "character/a?wait=10ms")}, nil},
+		"waited, absent":         {[]func(*rig){fetched(func(s *store.Snapshot) { s.Absent = true }), get(404, "character/a?wait=20s")}, nil},
+		"refreshed":              {[]func(*rig){fresh, with("POST", 202, "character/a/refresh")}, nil},
+		"refreshed and waited":   {[]func(*rig){fresh, fetched(), with("POST", 200, "character/a/refresh?wait=20s")}, map[string]int{"a": 1}},
+		"refresh wait timed out": {[]func(*rig){fresh, with("POST", 202, "character/a/refresh?wait=10ms")}, nil},
+		"refreshed, absent": {[]func(*rig){
 			fetched(func(s *store.Snapshot) { s.Absent = true }), with("POST", 404, "character/a/refresh?wait=20s"),
 		}, nil},
 		"refresh not queued": {[]func(*rig){
 			fresh, answering(EnqueueResult{Reason: ReasonCooldown}), with("POST", 429, "character/a/refresh"),
 			answering(EnqueueResult{Reason: ReasonDown}), with("POST", 503, "character/a/refresh?wait=20s"),
 		}, nil},
-		"absent":                 {[]func(*rig){absent, get(404, "character/a"), get(404, "character/a")}, nil},
-		"absent and held":        {[]func(*rig){answering(EnqueueResult{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
-		"not queued":             {[]func(*rig){answering(EnqueueResult{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
-		"not queued, for ever":   {[]func(*rig){answering(EnqueueResult{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
-		"the store is away":      {[]func(*rig){func(r *rig) { r.storeErr = errors.New("down") }, get(503, "character/a"), get(503, "character?key=a")}, nil},
-		"a bad key":              {[]func(*rig){get(400, "character/x"), get(400, "character?key=a&key=x"), with("POST", 400, "character/x/refresh")}, nil},
-		"a bad wait":             {[]func(*rig){fresh, get(400, "character/a?wait=soon")}, nil},
-		"no such facet":          {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
-		"another method":         {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
-		"too many requests":      {[]func(*rig){fresh, func(r *rig) { r.exceeded["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
-		"too many outstanding":   {[]func(*rig){answering(EnqueueResult{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
-		"too many who wait":      {[]func(*rig){fresh, func(r *rig) { r.exceeded["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
-		"unauthorized client":    {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
-		"what can't be read":     {[]func(*rig){func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
-		"followed":               {[]func(*rig){fresh, with("HEAD", 200, "character/a/events"), func(r *rig) { f := r.follow("a", ""); <-f.events; f.leave() }}, nil},
-		"a facet of no interest": {[]func(*rig){get(202, "shared/a"), get(200, "shared?key=a"), with("POST", 202, "shared/a/refresh")}, nil},
+		"absent":                          {[]func(*rig){absent, get(404, "character/a"), get(404, "character/a")}, nil},
+		"absent and held":                 {[]func(*rig){answering(EnqueueResult{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued":                      {[]func(*rig){answering(EnqueueResult{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued, held after failures": {[]func(*rig){answering(EnqueueResult{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
+		"store failure":                   {[]func(*rig){func(r *rig) { r.storeErr = errors.New("down") }, get(503, "character/a"), get(503, "character?key=a")}, nil},
+		"a bad key":                       {[]func(*rig){get(400, "character/x"), get(400, "character?key=a&key=x"), with("POST", 400, "character/x/refresh")}, nil},
+		"a bad wait":                      {[]func(*rig){fresh, get(400, "character/a?wait=soon")}, nil},
+		"no such facet":                   {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
+		"another method":                  {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
+		"too many requests":               {[]func(*rig){fresh, func(r *rig) { r.exceeded["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
+		"too many outstanding":            {[]func(*rig){answering(EnqueueResult{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
+		"too many waiting requests":       {[]func(*rig){fresh, func(r *rig) { r.exceeded["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
+		"unauthorized client":             {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
+		"invalid payload":                 {[]func(*rig){func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
+		"event stream":                    {[]func(*rig){fresh, with("HEAD", 200, "character/a/events"), func(r *rig) { f := r.follow("a", ""); <-f.events; f.leave() }}, nil},
+		"facet without prefetch":          {[]func(*rig){get(202, "shared/a"), get(200, "shared?key=a"), with("POST", 202, "shared/a/refresh")}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &fakeRecorder{}
@@ -196,7 +196,7 @@ func TestReadCounter_IsOptional(t *testing.T) {
 	r.refresh("a")
 	r.server.readCounter.run(t.Context()) // there is no counter: returns at once
 	if known, _ := r.server.cache.entries.GetIfPresent(entity("a")); known == nil || known.count != nil {
-		t.Errorf("remembered: %+v", known)
+		t.Errorf("cached entry: %+v", known)
 	}
 }
 
@@ -222,7 +222,7 @@ func TestReadCounter_SkipsUnrecordedFacets(t *testing.T) {
 		t.Errorf("weight with a count %d, without %d", with.weight(), without.weight())
 	}
 	if n := len(r.server.readCounter.list); n != 1 {
-		t.Errorf("%d counts are pending, want 0", n)
+		t.Errorf("%d counts are pending, want 1", n)
 	}
 }
 
