@@ -27,9 +27,9 @@ func checkProblem(t *testing.T, what string, err error, code string, after time.
 	p, refused := errors.AsType[*problem.HTTPError](err)
 	switch {
 	case code == "" && err != nil, code != "" && !refused:
-		t.Errorf("%s: %v", what, err)
+		t.Errorf("%s: got %v, want the problem %q", what, err, code)
 	case refused && (p.Status != 429 || p.Code != code || p.After.Round(time.Millisecond) != after):
-		t.Errorf("%s: got %d %s after %v", what, p.Status, p.Code, p.After)
+		t.Errorf("%s: got %d %s with Retry-After %v, want %s with %v", what, p.Status, p.Code, p.After, code, after)
 	}
 }
 
@@ -40,7 +40,7 @@ func TestAllowRequests_AllowsABurstThenTheRate(t *testing.T) {
 	}
 	checkProblem(t, "one more", m.AllowRequests("a", 1), "too-many-requests", time.Second)
 	checkProblem(t, "ten more", m.AllowRequests("a", 10), "too-many-requests", 5*time.Second)
-	checkProblem(t, "of another client", m.AllowRequests("b", 120), "", 0)
+	checkProblem(t, "another client", m.AllowRequests("b", 120), "", 0)
 	pass(time.Second)
 	checkProblem(t, "a second later", m.AllowRequests("a", 2), "", 0)
 	checkProblem(t, "and one more", m.AllowRequests("a", 1), "too-many-requests", time.Second)
@@ -108,7 +108,7 @@ func TestAcquireWaitSlot_LimitsEachClient(t *testing.T) {
 		t.Errorf("got the headers %v", p.Header)
 	}
 	other, err := wait("b")
-	checkProblem(t, "of another client", err, "", 0)
+	checkProblem(t, "another client", err, "", 0)
 	none()
 	one()
 	one() // a repeated release must not free another slot

@@ -33,24 +33,24 @@ func TestAuthenticate_AcceptsAKeyUntilItsEnd(t *testing.T) {
 	r := newRig(t, nil)
 	id, key := r.createKey("a dashboard", time.Time{}, "read", "refresh")
 	short, brief := r.createKey("for a day", now.Add(24*time.Hour), "admin")
-	r.refused("before the next look", 401, codeInvalid, "Bearer "+key)
+	r.rejects("before the next read", 401, codeInvalid, "Bearer "+key)
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.taken("a key", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
-	if c := r.taken("one that expires", "key:"+short+" for a day", "Bearer "+brief, Admin); !c.Expires.Equal(now.Add(24*time.Hour)) || !c.May(Read) || !c.May(Refresh) {
+	r.accepts("a key", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
+	if c := r.accepts("one that expires", "key:"+short+" for a day", "Bearer "+brief, Admin); !c.Expires.Equal(now.Add(24*time.Hour)) || !c.May(Read) || !c.May(Refresh) {
 		t.Errorf("%+v", c)
 	}
 	r.at = now.Add(24 * time.Hour)
-	r.refused("expired", 401, codeExpired, "Bearer "+brief)
-	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
+	r.rejects("expired", 401, codeExpired, "Bearer "+brief)
+	r.accepts("the other", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
 	if err := r.db.RevokeKey(t.Context(), id, "a test", now, auditEntry(actionRevoke, "a test", now, nil, nil)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.refused("revoked", 401, codeInvalid, "Bearer "+key)
+	r.rejects("revoked", 401, codeInvalid, "Bearer "+key)
 }
 
 func TestAuthenticate_RejectsInvalidKeys(t *testing.T) {
@@ -76,13 +76,13 @@ func TestAuthenticate_RejectsInvalidKeys(t *testing.T) {
 		"expired, with a forged secret":   expired[:len(expired)-keySecretLen] + secret,
 		"an unknown id, and nothing else": keyPrefix + "aaaaaaaaaaaa_" + strings.Repeat("A", keySecretLen),
 	} {
-		r.refused(what, 401, codeInvalid, "Bearer "+token)
+		r.rejects(what, 401, codeInvalid, "Bearer "+token)
 	}
-	r.refused("no header", 401, codeMissing)
-	r.refused("another scheme", 401, codeMissing, "Basic "+key)
-	r.refused("no scheme", 401, codeMissing, key)
-	r.refused("no token", 401, codeMissing, "Bearer  ")
-	r.refused("two headers", 401, codeInvalid, "Bearer "+key, "Bearer "+key)
+	r.rejects("no header", 401, codeMissing)
+	r.rejects("another scheme", 401, codeMissing, "Basic "+key)
+	r.rejects("no scheme", 401, codeMissing, key)
+	r.rejects("no token", 401, codeMissing, "Bearer  ")
+	r.rejects("two headers", 401, codeInvalid, "Bearer "+key, "Bearer "+key)
 	if strings.Contains(r.log.String(), secret) {
 		t.Error("the log contains a secret")
 	}
@@ -102,19 +102,19 @@ func TestAdminToken_FollowsItsFile(t *testing.T) {
 		file := write(t, " "+one+"\n")
 		g, keys := fakeGuard(t, func(c *Config) { c.AdminTokenFile = file })
 		r := &rig{TB: t, Guard: g}
-		r.taken("the admin token", "admin-token", "Bearer "+one, Admin)
-		r.refused("another", 401, codeInvalid, "Bearer "+two)
+		r.accepts("the admin token", "admin-token", "Bearer "+one, Admin)
+		r.rejects("another", 401, codeInvalid, "Bearer "+two)
 		for _, step := range []struct{ text, token string }{{two, two}, {"short", two}, {"", two}, {two + " " + two, two}, {one, one}} {
 			if err := os.WriteFile(file, []byte(step.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(keyReadInterval)
 			synctest.Wait()
-			r.taken(step.text, "admin-token", "Bearer "+step.token, Admin)
+			r.accepts(step.text, "admin-token", "Bearer "+step.token, Admin)
 		}
-		r.refused("the one before", 401, codeInvalid, "Bearer "+two)
-		if keys.looks() != 6 {
-			t.Errorf("got %d reads of the keys", keys.looks())
+		r.rejects("the one before", 401, codeInvalid, "Bearer "+two)
+		if keys.reads() != 6 {
+			t.Errorf("got %d reads of the keys", keys.reads())
 		}
 	})
 }
@@ -138,22 +138,22 @@ func TestAdminToken_IsRevokedWithItsFile(t *testing.T) {
 		}
 		remove()
 		look()
-		r.taken("missing once: it may be being replaced", "admin-token", "Bearer "+one, Admin)
+		r.accepts("missing once: it may be being replaced", "admin-token", "Bearer "+one, Admin)
 		put(one)
 		look()
 		remove()
 		look()
-		r.taken("missing once more", "admin-token", "Bearer "+one, Admin)
+		r.accepts("missing once more", "admin-token", "Bearer "+one, Admin)
 		for range 3 {
 			look()
-			r.refused("missing twice in a row", 401, codeInvalid, "Bearer "+one)
+			r.rejects("missing twice in a row", 401, codeInvalid, "Bearer "+one)
 		}
 		put("short")
 		look()
-		r.refused("a file that holds no token", 401, codeInvalid, "Bearer "+one)
+		r.rejects("an invalid token file", 401, codeInvalid, "Bearer "+one)
 		put(two)
 		look()
-		r.taken("a new one", "admin-token", "Bearer "+two, Admin)
+		r.accepts("a new one", "admin-token", "Bearer "+two, Admin)
 	})
 }
 
@@ -178,7 +178,7 @@ func (f *fakeKeys) set(err error, keys ...store.APIKey) {
 	f.keys, f.err = keys, err
 }
 
-func (f *fakeKeys) looks() int {
+func (f *fakeKeys) reads() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.n
@@ -225,13 +225,13 @@ func TestKeys_StayValidWithoutDatabase(t *testing.T) {
 			synctest.Wait()
 		}
 		look(nil, store.APIKey{ID: id, Hash: hash, Name: "a", Scopes: []string{"read"}})
-		r.taken("a key", "key:"+id+" a", "Bearer "+shown, Read)
+		r.accepts("a key", "key:"+id+" a", "Bearer "+shown, Read)
 		for range 3 {
-			look(errors.New("away"))
-			r.taken("in an outage", "key:"+id+" a", "Bearer "+shown, Read)
+			look(errors.New("unavailable"))
+			r.accepts("in an outage", "key:"+id+" a", "Bearer "+shown, Read)
 		}
 		look(nil)
-		r.refused("revoked", 401, codeInvalid, "Bearer "+shown)
+		r.rejects("revoked", 401, codeInvalid, "Bearer "+shown)
 	})
 }
 
@@ -247,7 +247,7 @@ func TestKeys_InvalidOneIsIgnored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read)
+	r.accepts("the other", "key:"+id+" a dashboard", "Bearer "+key, Read)
 	if _, known := r.keys.Load().byID[broken.ID]; known || strings.Count(r.log.String(), broken.ID) != 1 {
 		t.Errorf("got %v valid keys; log %s", known, r.log.String())
 	}
@@ -341,23 +341,23 @@ func TestGuard_RejectsKeysOlderThanMaxAge(t *testing.T) {
 		wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 		keys.set(nil, all...)
 		wait(keyReadInterval)
-		keys.set(errors.New("away"))
+		keys.set(errors.New("unavailable"))
 		wait(4 * time.Minute)
-		r.taken("an admin key after 4 minutes", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
+		r.accepts("an admin key after 4 minutes", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
 		wait(time.Minute + time.Second)
-		r.refused("an admin key after 5 minutes", 503, codeNoKeys, "Bearer "+admin)
-		r.refused("a forged admin key after 5 minutes", 401, codeInvalid, "Bearer "+admin[:len(admin)-1]+"_")
-		r.taken("a read key after 5 minutes", "key:"+readID+" r", "Bearer "+reader, Read)
+		r.rejects("an admin key after 5 minutes", 503, codeNoKeys, "Bearer "+admin)
+		r.rejects("a forged admin key after 5 minutes", 401, codeInvalid, "Bearer "+admin[:len(admin)-1]+"_")
+		r.accepts("a read key after 5 minutes", "key:"+readID+" r", "Bearer "+reader, Read)
 		g.removeKey(adminID)
-		r.refused("an admin key revoked here", 401, codeInvalid, "Bearer "+admin)
+		r.rejects("an admin key revoked here", 401, codeInvalid, "Bearer "+admin)
 		wait(24*time.Hour - 6*time.Minute)
-		r.taken("a read key within 24 hours", "key:"+readID+" r", "Bearer "+reader, Read)
+		r.accepts("a read key within 24 hours", "key:"+readID+" r", "Bearer "+reader, Read)
 		wait(2 * time.Minute)
-		r.refused("a read key after 24 hours", 503, codeNoKeys, "Bearer "+reader)
+		r.rejects("a read key after 24 hours", 503, codeNoKeys, "Bearer "+reader)
 		keys.set(nil, all...)
 		wait(keyReadInterval)
-		r.taken("a read key read again", "key:"+readID+" r", "Bearer "+reader, Read)
-		r.taken("an admin key read again", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
+		r.accepts("a read key read again", "key:"+readID+" r", "Bearer "+reader, Read)
+		r.accepts("an admin key read again", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
 	})
 }
 

@@ -80,7 +80,7 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 		made.CreatedBy != "key:"+id+" on call" || !made.ExpiresAt.Equal(now.Add(90*24*time.Hour)) || !strings.HasPrefix(a.Made.Secret, "fsk_"+made.ID+"_") {
 		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
 	}
-	r.taken("at once", "key:"+made.ID+" a dashboard", "Bearer "+a.Made.Secret, Read, Refresh)
+	r.accepts("at once", "key:"+made.ID+" a dashboard", "Bearer "+a.Made.Secret, Read, Refresh)
 
 	list := r.do(admin, "GET", keysPath, "")
 	if len(list.Keys) != 2 || strings.Contains(list.Body.String(), a.Made.Secret[20:]) || strings.Contains(list.Body.String(), "hash") {
@@ -91,7 +91,7 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 		if gone.ResponseRecorder.Code != 200 || gone.ID != made.ID || !gone.RevokedAt.Equal(now) || *gone.RevokedBy != "key:"+id+" on call" {
 			t.Errorf("%d %s", gone.ResponseRecorder.Code, gone.Body)
 		}
-		r.refused("revoked", 401, codeInvalid, "Bearer "+a.Made.Secret)
+		r.rejects("revoked", 401, codeInvalid, "Bearer "+a.Made.Secret)
 		r.at = now.Add(time.Minute)
 	}
 	entries, err := r.db.Audit(t.Context(), 10)
@@ -209,7 +209,7 @@ func TestHandler_KeyRevokedAtOnceIsInvalid(t *testing.T) {
 	if a.ResponseRecorder.Code != 201 {
 		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
 	}
-	r.refused("revoked meanwhile", 401, codeInvalid, "Bearer "+a.Made.Secret)
+	r.rejects("revoked meanwhile", 401, codeInvalid, "Bearer "+a.Made.Secret)
 }
 
 func TestHandler_HidesDatabaseErrors(t *testing.T) {

@@ -44,19 +44,19 @@ var signers = sync.OnceValue(func() map[string]crypto.Signer {
 // fakeIssuer is an issuer of tokens with its key set.
 type fakeIssuer struct {
 	*testing.T
-	server *httptest.Server
-	asked  atomic.Int64
-	mu     sync.Mutex
-	serve  []string // names of signers; nil: the issuer is unavailable
-	alg    string   // alg of every key; empty: left out
-	raw    string   // response body to send instead, if not empty
+	server  *httptest.Server
+	fetches atomic.Int64
+	mu      sync.Mutex
+	serve   []string // names of signers; nil: the issuer is unavailable
+	alg     string   // alg of every key; empty: left out
+	raw     string   // response body to send instead, if not empty
 }
 
 func newFakeIssuer(t *testing.T, serve ...string) *fakeIssuer {
 	t.Helper()
 	i := &fakeIssuer{T: t, serve: serve}
 	i.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		i.asked.Add(1)
+		i.fetches.Add(1)
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		if i.raw != "" {
@@ -203,13 +203,13 @@ func (r *rig) authenticate(headers ...string) (Client, *problem.HTTPError) {
 	}
 	p, ok := errors.AsType[*problem.HTTPError](err)
 	if !ok || c.Name != "" || len(c.Scopes) > 0 {
-		r.Fatalf("%q gave %+v and %v", headers, c, err)
+		r.Fatalf("%q: got the client %+v with the error %v", headers, c, err)
 	}
 	return c, p
 }
 
-// refused fails unless the request is rejected with this status and code.
-func (r *rig) refused(what string, status int, code string, headers ...string) {
+// rejects fails unless the request is rejected with this status and code.
+func (r *rig) rejects(what string, status int, code string, headers ...string) {
 	r.Helper()
 	c, p := r.authenticate(headers...)
 	if p == nil {
@@ -217,24 +217,25 @@ func (r *rig) refused(what string, status int, code string, headers ...string) {
 		return
 	}
 	if p.Status != status || p.Code != code || (status == 401) != (p.Header.Get("WWW-Authenticate") != "") {
-		r.Errorf("%s: got %d %s %v", what, p.Status, p.Code, p.Header)
+		r.Errorf("%s: got %d %s %v, want %d %s", what, p.Status, p.Code, p.Header, status, code)
 	}
 }
 
-func (r *rig) taken(what, name string, header string, scopes ...Scope) Client {
+// accepts fails unless the request is accepted as the client with this name and these scopes.
+func (r *rig) accepts(what, name string, header string, scopes ...Scope) Client {
 	r.Helper()
 	c, p := r.authenticate(header)
 	if p != nil {
-		r.Errorf("%s: %v", what, p)
+		r.Errorf("%s: got %v, want the client %s", what, p, name)
 		return c
 	}
 	if c.Name != name || len(c.Scopes) != len(scopes) {
-		r.Errorf("%s: %+v", what, c)
+		r.Errorf("%s: got %+v, want %s with the scopes %v", what, c, name, scopes)
 		return c
 	}
 	for i, s := range scopes {
 		if c.Scopes[i] != s {
-			r.Errorf("%s: %+v", what, c)
+			r.Errorf("%s: got %+v, want %s with the scopes %v", what, c, name, scopes)
 		}
 	}
 	return c

@@ -53,7 +53,7 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 			}
 		})
 	}
-	waitFor(t, "the look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the read", func() bool { return r.storeReads() == 1 })
 	close(hold)
 	wg.Wait()
 	if n := r.storeReads(); n > 3 { // some reads may have come after the first load ended

@@ -55,14 +55,14 @@ func TestEvents_ReportAChangeAfterAFailedRead(t *testing.T) {
 	pass := r.slow()
 	n := r.storeReads()
 	r.putSnapshot("a", 0, version(9, 2))
-	waitFor(t, "a look that takes longer than a reader's patience", func() bool { return r.storeReads() > n })
+	waitFor(t, "a read slower than fallbackTimeout", func() bool { return r.storeReads() > n })
 	time.AfterFunc(3*fallbackTimeout, pass)
 	f.expect("changed", Fresh)
 
 	r.set(func() { r.storeErr = errors.New("a hiccup") })
 	n = r.storeReads()
 	r.putSnapshot("a", 0, version(11, 3))
-	waitFor(t, "a look that fails", func() bool { return r.storeReads() > n })
+	waitFor(t, "a failing read", func() bool { return r.storeReads() > n })
 	r.set(func() { r.storeErr = nil })
 	f.expect("changed", Fresh)
 }
@@ -225,7 +225,7 @@ func TestShutdown_ClosesUnreadResponses(t *testing.T) {
 	if _, err := c.Write([]byte("GET /v1/nexon/character/a HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the read", func() bool { return r.storeReads() == 1 })
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("a client that never reads fails the shutdown: %v", err)

@@ -281,7 +281,7 @@ func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 				t.Errorf("limited by now: got %d %s, want 404", a.StatusCode, a.text)
 			}
 			if nowLimited.client = client("see:partner"); nowLimited.get("a").StatusCode != 200 {
-				t.Error("a partner can't see what everybody could")
+				t.Error("a partner can't see a public entity")
 			}
 			write(t, st, entity("a"), "partner", 6, 0, false)
 			nowOpen := limitedRig(t, st, nil)
@@ -291,7 +291,7 @@ func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 					t.Errorf("fetched for partners: got %d %s, want 404", a.StatusCode, a.text)
 				}
 				if nowOpen.client = client("see:partner"); nowOpen.get("a").StatusCode != 200 {
-					t.Error("a partner can't see what was fetched for partners")
+					t.Error("a partner can't see an entity of visibility partner")
 				}
 			}
 			write(t, st, entity("a"), "", 7, 0, false)
