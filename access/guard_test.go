@@ -19,14 +19,14 @@ import (
 )
 
 // createKey inserts a key into the store directly.
-func (r *rig) createKey(name string, expires time.Time, scopes ...string) (id, shown string) {
+func (r *rig) createKey(name string, expires time.Time, scopes ...string) (id, fullKey string) {
 	r.Helper()
-	id, hash, shown := makeKey()
+	id, hash, fullKey := makeKey()
 	k := store.APIKey{ID: id, Hash: hash, Name: name, Scopes: scopes, CreatedAt: now, CreatedBy: "a test", ExpiresAt: expires}
 	if err := r.db.AddKey(context.Background(), k, auditEntry(actionCreate, "a test", now, nil, &k)); err != nil {
 		r.Fatal(err)
 	}
-	return id, shown
+	return id, fullKey
 }
 
 func TestAuthenticate_AcceptsAKeyUntilItsEnd(t *testing.T) {
@@ -218,20 +218,20 @@ func TestKeys_StayValidWithoutDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, keys := fakeGuard(t, func(*Config) {})
 		r := &rig{TB: t, Guard: g}
-		id, hash, shown := makeKey()
+		id, hash, fullKey := makeKey()
 		look := func(err error, k ...store.APIKey) {
 			keys.set(err, k...)
 			time.Sleep(keyReadInterval)
 			synctest.Wait()
 		}
 		look(nil, store.APIKey{ID: id, Hash: hash, Name: "a", Scopes: []string{"read"}})
-		r.accepts("a key", "key:"+id+" a", "Bearer "+shown, Read)
+		r.accepts("a key", "key:"+id+" a", "Bearer "+fullKey, Read)
 		for range 3 {
 			look(errors.New("unavailable"))
-			r.accepts("in an outage", "key:"+id+" a", "Bearer "+shown, Read)
+			r.accepts("in an outage", "key:"+id+" a", "Bearer "+fullKey, Read)
 		}
 		look(nil)
-		r.rejects("revoked", 401, codeInvalid, "Bearer "+shown)
+		r.rejects("revoked", 401, codeInvalid, "Bearer "+fullKey)
 	})
 }
 

@@ -22,7 +22,7 @@ const (
 
 // makeKey returns the id of a new key, the hash of its secret, and the complete key, which is
 // shown only once.
-func makeKey() (id string, hash [32]byte, shown string) {
+func makeKey() (id string, hash [32]byte, fullKey string) {
 	var secret [32]byte
 	_, _ = rand.Read(secret[:]) // never fails
 	text := base64.RawURLEncoding.EncodeToString(secret[:])
