@@ -5,12 +5,12 @@
 //
 // # Freshness
 //
-//	stored                                    freshness   update request   status
-//	checked less than FreshFor ago            FRESH       none             200
-//	checked earlier                           STALE       relaxed          200
-//	nothing, or fetched more than KeepFor ago UPDATING    cache miss       202 if queued, 404, 429 or 503 if not
-//	absent, checked less than AbsentFor ago   NOT_FOUND   none             404
-//	absent, checked earlier                   NOT_FOUND   relaxed          404
+//	stored                                      freshness   update request   status
+//	checked less than FreshFor ago              FRESH       none             200
+//	checked earlier                             STALE       relaxed          200
+//	nothing, or fetched more than KeepFor ago   UPDATING    cache miss       202 if queued, else 404, 429 or 503
+//	absent, checked less than AbsentFor ago     NOT_FOUND   none             404
+//	absent, checked earlier                     NOT_FOUND   relaxed          404
 //
 // Example: a facet has FreshFor 15 min and KeepFor 24 h, and its snapshot was fetched at
 // 12:00. A read at 12:10 is FRESH. A read at 12:20 is STALE: it returns the snapshot at
@@ -22,14 +22,14 @@
 // Workers publish a settle message for each request that ends. Every query service
 // subscribes to these messages.
 //
-//	state of an entry   event                                 next state
-//	not cached          load from the store                   valid
-//	valid               settle message of the entity          outdated
-//	valid               30 s since the load                   outdated
-//	valid               subscription lost, load older than 1 s outdated
-//	outdated            read: the store responds in 100 ms    valid
-//	outdated            read: the store fails or is slow      outdated, served as a fallback
-//	any                 evicted                               not cached
+//	state of an entry   event                                    next state
+//	not cached          load from the store                      valid
+//	valid               settle message of the entity             outdated
+//	valid               30 s since the load                      outdated
+//	valid               subscription lost, load older than 1 s   outdated
+//	outdated            read: the store responds within 100 ms   valid
+//	outdated            read: the store fails or is slow         outdated, served as a fallback
+//	any                 evicted                                  not cached
 //
 // # Waiting for a refresh
 //
