@@ -20,26 +20,26 @@ const (
 // ClientLimiter limits the requests of each client of this process. A nil one has no limits. Its
 // methods may be called concurrently.
 type ClientLimiter struct {
-	requests rate
-	misses   rate // of lookups of keys that are not stored; see missesOf
-	waiting  int
-	refused  *prometheus.CounterVec
-	now      func() time.Time
+	requests   callRate
+	lookupRate callRate // of lookups of keys that are not stored; see lookupLimit
+	waiting    int
+	refused    *prometheus.CounterVec
+	now        func() time.Time
 
 	mu      sync.Mutex
 	clients map[string]*list.Element // elements of recent
-	recent  *list.List               // of *meter, most recently used first
+	recent  *list.List               // of *clientBuckets, most recently used first
 	waits   map[string]int           // waiting requests by client
 }
 
-// rate is a number of calls per window; 0 calls: no limit.
-type rate struct {
+// callRate is a number of calls per window; 0 calls: no limit.
+type callRate struct {
 	calls  int
 	window time.Duration
 }
 
-// meter has the token buckets of one client.
-type meter struct {
+// clientBuckets has the token buckets of one client.
+type clientBuckets struct {
 	client   string
 	requests bucket
 	misses   bucket
@@ -54,7 +54,7 @@ func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
 		}, []string{"limit"}),
 	}
 	m.requests.calls, m.requests.window, _ = l.Requests.parse()
-	m.misses = missesOf(l.NewKeys)
+	m.lookupRate = lookupLimit(l.NewKeys)
 	for _, limit := range []string{"requests", "misses", "new-keys", "outstanding", "waiting"} {
 		m.refused.WithLabelValues(limit)
 	}
@@ -70,14 +70,14 @@ func (m *ClientLimiter) AllowRequests(client string, n int) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if wait := m.meter(client).requests.take(m.requests, n, m.now()); wait > 0 {
+	if wait := m.bucketsOf(client).requests.take(m.requests, n, m.now()); wait > 0 {
 		m.refused.WithLabelValues("requests").Inc()
 		return limitExceeded("too-many-requests", "requests", fmt.Sprintf("You exceeded the limit of requests, %s. Send fewer requests.", m.requests), m.requests.calls, m.requests.window, wait)
 	}
 	return nil
 }
 
-func (r rate) String() string {
+func (r callRate) String() string {
 	return fmt.Sprintf("%d per %v", r.calls, r.window)
 }
 
@@ -95,17 +95,17 @@ func limitKey(client string) string {
 	return unauthenticatedPrefix + netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
 }
 
-// meter returns the client's meter. It creates one if there is none.
-func (m *ClientLimiter) meter(client string) *meter {
+// bucketsOf returns the buckets of a client. It creates them if there are none.
+func (m *ClientLimiter) bucketsOf(client string) *clientBuckets {
 	client = limitKey(client)
 	if e, known := m.clients[client]; known {
 		m.recent.MoveToFront(e)
-		return e.Value.(*meter)
+		return e.Value.(*clientBuckets)
 	}
 	if m.recent.Len() >= maxClients {
-		delete(m.clients, m.recent.Remove(m.recent.Back()).(*meter).client)
+		delete(m.clients, m.recent.Remove(m.recent.Back()).(*clientBuckets).client)
 	}
-	c := &meter{client: client}
+	c := &clientBuckets{client: client}
 	m.clients[client] = m.recent.PushFront(c)
 	return c
 }
@@ -118,7 +118,7 @@ type bucket struct {
 }
 
 // take takes n tokens and returns 0, or returns how long until n tokens are available.
-func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
+func (b *bucket) take(r callRate, n int, now time.Time) (wait time.Duration) {
 	capacity := float64(r.calls)
 	if b.at.IsZero() {
 		b.left = capacity

@@ -186,7 +186,7 @@ func (g *Guard) Run(ctx context.Context) error {
 		}
 		tooOld = g.reportAge(tooOld)
 		if g.config.AdminTokenFile != "" {
-			g.followAdminToken(&removedFailures, &fileFailures)
+			g.rereadAdminToken(&removedFailures, &fileFailures)
 		}
 	}
 }
@@ -205,9 +205,9 @@ func (g *Guard) reportAge(before bool) bool {
 	return tooOld
 }
 
-// followAdminToken reads the admin token file once. If the file was removed, the token is
+// rereadAdminToken reads the admin token file once. If the file was removed, the token is
 // revoked. If it can't be read, the token stays valid: the file may be in the middle of a write.
-func (g *Guard) followAdminToken(removedFailures, fileFailures *failures) {
+func (g *Guard) rereadAdminToken(removedFailures, fileFailures *failures) {
 	sum, err := readAdminToken(g.config.AdminTokenFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		if removedFailures.isSecond(err) && g.admin.Swap(nil) != nil {

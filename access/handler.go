@@ -42,7 +42,7 @@ type Key struct {
 	RevokedBy *string    `json:"revokedBy"`
 }
 
-func keyOf(k store.APIKey) Key {
+func newKeyView(k store.APIKey) Key {
 	key := Key{ID: k.ID, Name: k.Name, Scopes: []Scope{}, CreatedAt: k.CreatedAt, CreatedBy: k.CreatedBy}
 	for _, s := range k.Scopes {
 		key.Scopes = append(key.Scopes, Scope(s))
@@ -91,7 +91,7 @@ func (a *keysAPI) list(r *http.Request) (admin.Answer, error) {
 	all, err := a.guard.store.Keys(r.Context(), false)
 	keys := make([]Key, len(all))
 	for i, k := range all {
-		keys[i] = keyOf(k)
+		keys[i] = newKeyView(k)
 	}
 	return admin.Answer{Body: map[string]any{"keys": keys}}, err
 }
@@ -139,7 +139,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
 		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
 	}
-	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{keyOf(key), secret, a.guard.AuthRequired()}}, nil
+	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{newKeyView(key), secret, a.guard.AuthRequired()}}, nil
 }
 
 func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
@@ -160,7 +160,7 @@ func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 		}
 	}
 	a.guard.removeKey(id)
-	return admin.Answer{Body: keyOf(key)}, nil
+	return admin.Answer{Body: newKeyView(key)}, nil
 }
 
 func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
@@ -181,7 +181,7 @@ func auditEntry(action, actor string, at time.Time, before, after *store.APIKey)
 		if k == nil {
 			return json.RawMessage("{}")
 		}
-		text, err := json.Marshal(keyOf(*k))
+		text, err := json.Marshal(newKeyView(*k))
 		if err != nil {
 			panic(err) // a type of this package can't fail
 		}

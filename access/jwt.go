@@ -50,7 +50,7 @@ func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 		if _, critical := token.Header["crit"]; critical { // no extension is supported (RFC 7515 §4.1.11)
 			return nil, errors.New("the token has a crit header")
 		}
-		if !ofType(token.Header, i.config.Types...) {
+		if !hasType(token.Header, i.config.Types...) {
 			return nil, errors.New("the token's typ is not one of access.types")
 		}
 		var key jwkset.JWK
@@ -73,9 +73,9 @@ func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	}
 }
 
-// ofType reports whether a token's header typ is one of the types. Case is ignored, and
+// hasType reports whether a token's header typ is one of the types. Case is ignored, and
 // "application/" may be omitted (RFC 7515 §4.1.9). A missing typ counts as JWT (RFC 7519 §5.1).
-func ofType(header map[string]any, types ...string) bool {
+func hasType(header map[string]any, types ...string) bool {
 	typ, is := header["typ"].(string)
 	if _, ok := header["typ"]; !ok {
 		typ, is = plainJWT, true
@@ -107,7 +107,7 @@ type claims struct {
 // UnmarshalJSON reads claims by their exact names. encoding/json ignores case, so that it would
 // read SCOPE as scope; an issuer may let its users choose claim names.
 func (c *claims) UnmarshalJSON(text []byte) error {
-	all, err := members(text)
+	all, err := parseMembers(text)
 	if err != nil {
 		return err
 	}
@@ -143,9 +143,9 @@ func isNotAccessToken(claims map[string]json.RawMessage) bool {
 	return false
 }
 
-// members returns the members of a JSON object. A duplicate name is an error: a proxy that
+// parseMembers returns the members of a JSON object. A duplicate name is an error: a proxy that
 // checked the token may have used the other value.
-func members(text []byte) (map[string]json.RawMessage, error) {
+func parseMembers(text []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
 		return nil, errors.Join(err, errors.New("the claims are not a JSON object"))
@@ -203,7 +203,7 @@ func (i *verifier) client(ctx context.Context, token string, now time.Time) (Cli
 		return Client{}, invalidToken()
 	case !now.Before(c.ExpiresAt.Time): // the leeway does not apply to exp
 		return Client{}, expiredToken()
-	case c.Subject == "" || c.notAccessToken && !ofType(parsed.Header, accessJWT):
+	case c.Subject == "" || c.notAccessToken && !hasType(parsed.Header, accessJWT):
 		return Client{}, invalidToken()
 	}
 	client := Client{Name: "jwt:" + cleanName(c.Subject), Expires: c.ExpiresAt.Time}

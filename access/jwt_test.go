@@ -132,8 +132,8 @@ func TestClaims_HaveExactNames(t *testing.T) {
 	r.rejects("Iss alone", 401, codeInvalid, rs(validClaims("iss", nil, "Iss", "https://issuer.example")))
 }
 
-// raw signs claims given as JSON text.
-func raw(t *testing.T, name, text string) string {
+// signRaw signs claims given as JSON text.
+func signRaw(t *testing.T, name, text string) string {
 	t.Helper()
 	head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","kid":"` + name + `"}`))
 	body := head + "." + base64.RawURLEncoding.EncodeToString([]byte(text))
@@ -147,12 +147,12 @@ func raw(t *testing.T, name, text string) string {
 func TestClaims_DuplicateIsRejected(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	all := fmt.Sprintf(`"iss":"https://issuer.example","aud":"freshet","sub":"somebody","exp":%d`, now.Add(time.Hour).Unix())
-	r.accepts("once", "jwt:somebody", "Bearer "+raw(t, "one", `{`+all+`,"scope":"read"}`), Read)
+	r.accepts("once", "jwt:somebody", "Bearer "+signRaw(t, "one", `{`+all+`,"scope":"read"}`), Read)
 	for _, claims := range []string{
 		`{` + all + `,"scope":"read","scope":"admin"}`, `{` + all + `,"scope":"read","\u0073cope":"admin"}`, `{"sub":"boss",` + all + `}`,
 		`[{` + all + `}]`, `null`, `"` + "x" + `"`, `{` + all + `} {}`, `{` + all, ``,
 	} {
-		r.rejects(claims, 401, codeInvalid, "Bearer "+raw(t, "one", claims))
+		r.rejects(claims, 401, codeInvalid, "Bearer "+signRaw(t, "one", claims))
 	}
 }
 

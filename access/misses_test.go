@@ -44,13 +44,13 @@ func TestAllowLookup_RefusesAfterTenTimesTheNewKeys(t *testing.T) {
 
 func TestAllowLookup_IsLimitedWithAutoRate(t *testing.T) {
 	m := NewClientLimiter(DefaultConfig().Limits, prometheus.NewRegistry())
-	m.RecordMisses("a", autoMisses.calls-1)
+	m.RecordMisses("a", autoLookupLimit.calls-1)
 	if err := m.AllowLookup("a"); err != nil {
 		t.Fatalf("one below the limit: got %v, want none", err)
 	}
 	m.RecordMisses("a", 1)
 	if err := m.AllowLookup("a"); err == nil {
-		t.Errorf("after %d misses: got none, want a refusal", autoMisses.calls)
+		t.Errorf("after %d misses: got none, want a refusal", autoLookupLimit.calls)
 	}
 }
 

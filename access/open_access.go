@@ -35,7 +35,7 @@ func (c Config) checkOpenRequest(r *http.Request) error {
 	for _, origin := range r.Header.Values("Origin") {
 		if slices.Contains(c.AllowedOrigins, origin) {
 			listed = true // the configuration allows this other site
-		} else if !ownOrigin(origin, r.Host) {
+		} else if !isOwnOrigin(origin, r.Host) {
 			return crossSite()
 		}
 	}
@@ -80,7 +80,7 @@ func (c Config) isOwnHost(host string) bool {
 	})
 }
 
-func ownOrigin(origin, host string) bool {
+func isOwnOrigin(origin, host string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, host)
 }

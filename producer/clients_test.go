@@ -30,7 +30,7 @@ func (r *rig) clientRequests(client string, n int) (all []Request) {
 	return all
 }
 
-func count(results []Result, o Outcome) (n int) {
+func countOutcomes(results []Result, o Outcome) (n int) {
 	for _, r := range results {
 		if r.Outcome == o {
 			n++
@@ -51,7 +51,7 @@ func (r *rig) outstanding(client string) int {
 func TestEnqueueAll_RefusesBeyondAClientsBound(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		results := r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
-		if got, refused := count(results, Published), count(results, TooManyOutstanding); got != 20 || refused != 10 {
+		if got, refused := countOutcomes(results, Published), countOutcomes(results, TooManyOutstanding); got != 20 || refused != 10 {
 			r.Fatalf("published %d and refused %d, want 20 and 10", got, refused)
 		}
 		last := results[29]
@@ -198,7 +198,7 @@ func TestEnqueueAll_BoundsNewKeysInAllProcesses(t *testing.T) {
 			return all
 		}
 		first, second := one.EnqueueAll(t.Context(), requests(0, 4)), other.EnqueueAll(t.Context(), requests(4, 10))
-		if count(first, Published) != 4 || count(second, Published) != 2 || count(second, TooManyNewKeys) != 4 {
+		if countOutcomes(first, Published) != 4 || countOutcomes(second, Published) != 2 || countOutcomes(second, TooManyNewKeys) != 4 {
 			t.Errorf("one process got %+v, the other %+v; want 4 and 2 published", first, second)
 		}
 		if got := second[5].Refusal; got == nil || got.Max != 6 || got.After < 59*time.Minute {

@@ -65,7 +65,7 @@ func TestRoutes_RejectUnknownClients(t *testing.T) {
 
 func TestTooManyNewKeys_RefusesOnlyMissingKeys(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(_ context.Context, w UpdateRequest) EnqueueResult {
+	r.respond = func(_ context.Context, w UpdateRequest) EnqueueResult {
 		if !w.New {
 			return EnqueueResult{Queued: true, Number: 100}
 		}

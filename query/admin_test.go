@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// echoed is an admin API that responds with the request it received.
-func echoed(w http.ResponseWriter, r *http.Request) {
+// echoRequest is an admin API that responds with the request it received.
+func echoRequest(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, r.Method+" "+r.URL.EscapedPath())
 }
 

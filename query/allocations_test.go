@@ -14,7 +14,7 @@ import (
 func TestFreshRead_AllocatesAtMostFiveTimes(t *testing.T) {
 	for _, encoding := range []string{"zstd", "gzip", ""} {
 		for name, change := range map[string]func(*rig){"without reads": func(*rig) {}, "with reads": func(r *rig) { r.reads = &fakeRecorder{} }} {
-			if got := testing.AllocsPerRun(1000, hotHit(t, encoding, observe.Tracer{}, change)); got > 5 {
+			if got := testing.AllocsPerRun(1000, hotRead(t, encoding, observe.Tracer{}, change)); got > 5 {
 				t.Errorf("encoding %q, %s recorded: got %v allocations, want at most 5", encoding, name, got)
 			}
 		}

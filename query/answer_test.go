@@ -133,7 +133,7 @@ func (s *discardWriter) Header() http.Header         { return s.h }
 func (s *discardWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (s *discardWriter) WriteHeader(int)             {}
 
-func hotHit(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig)) func() {
+func hotRead(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig)) func() {
 	r := newRig(tb, change...)
 	r.server.tracer = tracer
 	r.putSnapshot("a", time.Minute)
@@ -154,7 +154,7 @@ func hotHit(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig
 func BenchmarkHotRead(b *testing.B) {
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		b.Run(as, func(b *testing.B) {
-			serve := hotHit(b, as, observe.Tracer{})
+			serve := hotRead(b, as, observe.Tracer{})
 			b.ReportAllocs()
 			for b.Loop() {
 				serve()
@@ -168,8 +168,8 @@ func BenchmarkHotRead(b *testing.B) {
 func BenchmarkHotReadCounted(b *testing.B) {
 	const turn = 1000
 	serve := []func(){
-		hotHit(b, "zstd", observe.Tracer{}),
-		hotHit(b, "zstd", observe.Tracer{}, func(r *rig) { r.reads = &fakeRecorder{} }),
+		hotRead(b, "zstd", observe.Tracer{}),
+		hotRead(b, "zstd", observe.Tracer{}, func(r *rig) { r.reads = &fakeRecorder{} }),
 	}
 	var took [2]time.Duration
 	turns := 0
@@ -200,7 +200,7 @@ func BenchmarkHotReadTraced(b *testing.B) {
 		"kept":     observe.NewTracer(sdk.NewTracerProvider(sdk.WithBatcher(tracetest.NewNoopExporter()))),
 	} {
 		b.Run(name, func(b *testing.B) {
-			serve := hotHit(b, "zstd", tracer)
+			serve := hotRead(b, "zstd", tracer)
 			b.ReportAllocs()
 			for b.Loop() {
 				serve()

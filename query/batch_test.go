@@ -14,8 +14,8 @@ import (
 
 func TestCombineCRC_IsTheCRCOfBothTexts(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
-	for _, first := range texts(r) {
-		for _, second := range texts(r) {
+	for _, first := range testTexts(r) {
+		for _, second := range testTexts(r) {
 			want := crc32.ChecksumIEEE([]byte(first + second))
 			got := combineCRC(crc32.ChecksumIEEE([]byte(first)), crc32.ChecksumIEEE([]byte(second)), uint32(len(second)))
 			if got != want {
@@ -27,8 +27,8 @@ func TestCombineCRC_IsTheCRCOfBothTexts(t *testing.T) {
 
 func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("large", time.Minute, holding(largeStored))
-	r.putSnapshot("dense", 2*time.Hour, holding(denseStored))
+	r.putSnapshot("large", time.Minute, withPayload(largeStored))
+	r.putSnapshot("dense", 2*time.Hour, withPayload(denseStored))
 	r.putSnapshot("small", time.Minute)
 	r.putSnapshot("broken", time.Minute, func(s *store.Snapshot) { s.Payload, s.Size = []byte("?"), 1<<20 })
 	const path = "/v1/nexon/character?key=large&key=dense&key=broken&key=new&key=small&key=large"
@@ -53,7 +53,7 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 // serveBatch returns a function that serves a batch of one key, repeated n times.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("a", time.Minute, holding(p))
+	r.putSnapshot("a", time.Minute, withPayload(p))
 	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character?"+strings.TrimSuffix(strings.Repeat("key=a&", n), "&"), nil)
 	req.Header.Set("Accept-Encoding", as)
 	w := &discardWriter{http.Header{}}
@@ -84,7 +84,7 @@ func BenchmarkBatch(b *testing.B) {
 // has it in this encoding.
 func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("a", time.Minute, holding(largeStored)) // 1 MB
+	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // 1 MB
 	one, batch := "/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"
 	for i, c := range []struct{ path, as, want string }{
 		{one, "zstd", "1"},

@@ -41,7 +41,7 @@ func (it *item) marshal() {
 // writeBatch writes {"items":[…]} item by item. The document of an item is unpacked just before
 // it is written, and released after that, so that a batch holds one unpacked document.
 func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.Entity, views []view) error {
-	as := accepted(c.Request().Header["Accept-Encoding"])
+	as := bestEncoding(c.Request().Header["Accept-Encoding"])
 	items := make([]item, len(views))
 	var stored, largest int64
 	cost := 0
@@ -55,7 +55,7 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 		it.marshal()
 		if it.Status == http.StatusOK {
 			stored += v.responseSize(zstandard)
-			cost += v.cost(as)
+			cost += v.extraRequests(as)
 			if as != zstandard {
 				largest = max(largest, v.responseSize(as))
 			}
@@ -109,7 +109,7 @@ type batch struct {
 	as   encoding
 	out  func([]byte) error
 	text []byte // not written yet
-	gzip gzipOpen
+	gzip gzipPrefix
 	buf  []byte // reused for the document of each item
 }
 
@@ -140,7 +140,7 @@ func (b *batch) write(items []item, written func(*item)) error {
 // item writes one item. If its payload can't be decoded, only this item fails, with status 500.
 func (b *batch) item(it *item) error {
 	var part []byte
-	var open gzipOpen
+	var open gzipPrefix
 	if it.Status == http.StatusOK {
 		var err error
 		if part, open, err = b.snapshot(it.view.entry); err != nil {
@@ -165,21 +165,21 @@ func (b *batch) item(it *item) error {
 
 // snapshot returns the start of an item in the batch's encoding, up to the end of its snapshot.
 // For gzip the member header is left out.
-func (b *batch) snapshot(e *entry) ([]byte, gzipOpen, error) {
+func (b *batch) snapshot(e *entry) ([]byte, gzipPrefix, error) {
 	if b.as == identity && !e.bodies[identity].made.Load() && e.Size > maxKeptText {
 		text, err := e.appendText(append(b.buf[:0], bodyPrefix...))
 		b.buf = text
-		return text, gzipOpen{}, err
+		return text, gzipPrefix{}, err
 	}
 	made, err := e.body(b.as)
 	if err != nil {
-		return nil, gzipOpen{}, err
+		return nil, gzipPrefix{}, err
 	}
 	part := made.bytes[:made.tail]
 	if b.as == gzipped {
 		part = part[len(gzipHeader):]
 	}
-	return part, made.open, nil
+	return part, made.prefix, nil
 }
 
 // flush writes the buffered text.
@@ -194,14 +194,14 @@ func (b *batch) flush() error {
 	case identity, encodings:
 	case gzipped:
 		part = appendStored(nil, string(b.text), false)
-		b.gzip.join(gzipOpen{crc32.ChecksumIEEE(b.text), uint32(len(b.text))}) //nolint:gosec // texts are short
+		b.gzip.join(gzipPrefix{crc32.ChecksumIEEE(b.text), uint32(len(b.text))}) //nolint:gosec // texts are short
 	}
 	b.text = b.text[:0]
 	return b.out(part)
 }
 
 // join adds the checksum and the size of the data that follows.
-func (open *gzipOpen) join(other gzipOpen) {
+func (open *gzipPrefix) join(other gzipPrefix) {
 	open.crc = combineCRC(open.crc, other.crc, other.size)
 	open.size += other.size // modulo 2^32, as the gzip format requires
 }

@@ -101,16 +101,16 @@ func (q *batcher) next() []queuedRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	batch := make([]queuedRequest, 0, min(maxBatchSize, len(q.urgent)+len(q.background)))
-	batch, q.urgent = move(batch, q.urgent)
-	batch, q.background = move(batch, q.background)
+	batch, q.urgent = moveTo(batch, q.urgent)
+	batch, q.background = moveTo(batch, q.background)
 	if len(batch) == 0 {
 		q.batches--
 	}
 	return batch
 }
 
-// move moves requests from the start of a queue into a batch, up to the batch's capacity.
-func move(batch, from []queuedRequest) (filled, left []queuedRequest) {
+// moveTo moves requests from the start of a queue into a batch, up to the batch's capacity.
+func moveTo(batch, from []queuedRequest) (filled, left []queuedRequest) {
 	n := min(cap(batch)-len(batch), len(from))
 	batch = append(batch, from[:n]...)
 	clear(from[:n]) // the queue must not keep sent requests in memory

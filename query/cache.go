@@ -43,7 +43,7 @@ const (
 type snapshotCache struct {
 	store      Store
 	lookups    *lookups
-	guard      *breaker
+	breaker    *breaker
 	entries    *otter.Cache[schemas.Entity, *entry]
 	missing    missingCache
 	limiter    ClientLimiter
@@ -67,8 +67,8 @@ type stripe struct {
 }
 
 func newSnapshotCache(st Store, limited func(schemas.Entity) bool, maxBytes int64, m *metrics, meters ClientLimiter, t *readCounter, log *slog.Logger) *snapshotCache {
-	c := &snapshotCache{missing: newMissingCache(), limiter: meters, isLimited: limited, readCounts: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
-	c.lookups = &lookups{store: st, guard: c.guard}
+	c := &snapshotCache{missing: newMissingCache(), limiter: meters, isLimited: limited, readCounts: t, store: st, breaker: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
+	c.lookups = &lookups{store: st, breaker: c.breaker}
 	c.entries = otter.Must(&otter.Options[schemas.Entity, *entry]{
 		MaximumWeight: uint64(max(1, maxBytes)),
 		Weigher: func(_ schemas.Entity, e *entry) uint32 {

@@ -93,7 +93,7 @@ func (m *snapshotCache) loadAll(ctx context.Context, entities []schemas.Entity, 
 	for i, e := range entities {
 		settles[i] = m.settleCount(e)
 	}
-	snapshots, err := withBreaker(m.guard, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, entities) })
+	snapshots, err := withBreaker(m.breaker, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, entities) })
 	if err != nil {
 		return nil, err
 	}

@@ -17,13 +17,13 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// pages adds a console to the rig.
-func pages(serve http.HandlerFunc) func(*rig) {
+// withConsole adds a console to the rig.
+func withConsole(serve http.HandlerFunc) func(*rig) {
 	return func(r *rig) { r.console = serve }
 }
 
 func TestConsole_GetsTheRequestWithoutAuthentication(t *testing.T) {
-	r := newRig(t, pages(echoed))
+	r := newRig(t, withConsole(echoRequest))
 	r.client = access.Client{}
 	r.refused = problem.New(http.StatusUnauthorized, "no-token", "Nobody may.")
 	for _, call := range []string{"GET /console", "GET /console/", "POST /console/x/a%2Fb", "HEAD /console/x"} {
@@ -53,7 +53,7 @@ func TestConsole_IsOptional(t *testing.T) {
 func TestConsole_GetsTheAddressBehindKnownProxies(t *testing.T) {
 	recorded := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }
 	for proxies, want := range map[string]string{"": "192.0.2.1:1234", "192.0.2.0/24": "198.51.100.7:1234"} {
-		r := newRig(t, pages(recorded), func(r *rig) { r.config.Proxies = strings.Fields(proxies) })
+		r := newRig(t, withConsole(recorded), func(r *rig) { r.config.Proxies = strings.Fields(proxies) })
 		if a := r.do(http.MethodGet, "/console", "X-Forwarded-For", "198.51.100.7"); a.text != want {
 			t.Errorf("with the proxies %q: %s, want %s", proxies, a.text, want)
 		}
@@ -61,7 +61,7 @@ func TestConsole_GetsTheAddressBehindKnownProxies(t *testing.T) {
 }
 
 func TestConsole_PanicEndsOnlyItsRequest(t *testing.T) {
-	r := newRig(t, pages(func(http.ResponseWriter, *http.Request) { panic("a bug") }))
+	r := newRig(t, withConsole(func(http.ResponseWriter, *http.Request) { panic("a bug") }))
 	if a := r.do(http.MethodGet, "/console/x"); a.StatusCode != 500 || a.body.Code != "internal" {
 		t.Errorf("got %d %s, want 500 internal", a.StatusCode, a.text)
 	}
@@ -69,7 +69,7 @@ func TestConsole_PanicEndsOnlyItsRequest(t *testing.T) {
 
 func TestConsole_ShutdownEndsStreamsOnly(t *testing.T) {
 	begun, finish := make(chan string, 2), make(chan struct{})
-	r := newRig(t, pages(func(w http.ResponseWriter, req *http.Request) {
+	r := newRig(t, withConsole(func(w http.ResponseWriter, req *http.Request) {
 		begun <- req.URL.Path
 		select {
 		case <-req.Context().Done():
@@ -111,7 +111,7 @@ func TestRefresh_OfTheConsoleHasFloorAndCooldown(t *testing.T) {
 	var server *Server
 	var got EnqueueResult
 	f := source.Facet{Cooldown: 17 * time.Second}
-	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) {
+	r := newRig(t, withConsole(func(_ http.ResponseWriter, req *http.Request) {
 		got = server.Refresh(req.Context(), "someone", []schemas.Entity{entity("a")}, f)[0]
 	}))
 	server = r.server

@@ -23,10 +23,10 @@ const (
 // contentEncoding has the Content-Encoding header of each encoding, allocated once.
 var contentEncoding = [encodings][]string{gzipped: {"gzip"}, zstandard: {"zstd"}}
 
-// accepted returns the encoding with the highest quality in Accept-Encoding. If several are
+// bestEncoding returns the encoding with the highest quality in Accept-Encoding. If several are
 // equal, it prefers zstd (the stored form), then gzip, then identity (RFC 9110 §12.5.3). A
 // client that accepts none of the three gets identity.
-func accepted(header []string) encoding {
+func bestEncoding(header []string) encoding {
 	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed
 	star := -1.0
 	for _, list := range header {
@@ -35,7 +35,7 @@ func accepted(header []string) encoding {
 			item, list, _ = strings.Cut(list, ",")
 			name, params, _ := strings.Cut(item, ";")
 			name = strings.TrimSpace(name)
-			q := quality(params)
+			q := parseQuality(params)
 			switch {
 			case strings.EqualFold(name, "zstd"):
 				rating[zstandard] = q
@@ -64,8 +64,8 @@ func accepted(header []string) encoding {
 	return best
 }
 
-// quality parses the q value of a coding: 1 if there is none, 0 if it is invalid.
-func quality(params string) float64 {
+// parseQuality parses the q value of a coding: 1 if there is none, 0 if it is invalid.
+func parseQuality(params string) float64 {
 	name, value, found := strings.Cut(params, "=")
 	if !found || !strings.EqualFold(strings.TrimSpace(name), "q") {
 		return 1
@@ -114,20 +114,20 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// gzipOpen describes the start of a gzip member. It ends on a byte boundary, so any text can
+// gzipPrefix describes the start of a gzip member. It ends on a byte boundary, so any text can
 // follow it without compressing the start again.
-type gzipOpen struct {
+type gzipPrefix struct {
 	crc  uint32 // of the compressed data
 	size uint32
 }
 
 // appendGzip appends the start of a gzip member that contains the parts.
-func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipOpen) {
+func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipPrefix) {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)
 	out := appender{append(dst, gzipHeader...)}
 	w.Reset(&out)
-	var open gzipOpen
+	var open gzipPrefix
 	for _, p := range parts {
 		_, _ = w.Write(p) // a write to memory does not fail
 		open.crc = crc32.Update(open.crc, crc32.IEEETable, p)
@@ -139,7 +139,7 @@ func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipOpen) {
 }
 
 // close appends the text as stored blocks, and the end of the member.
-func (open gzipOpen) close(dst []byte, text string) []byte {
+func (open gzipPrefix) close(dst []byte, text string) []byte {
 	dst = appendStored(dst, text, true)
 	dst = binary.LittleEndian.AppendUint32(dst, crc32.Update(open.crc, crc32.IEEETable, []byte(text)))
 	return binary.LittleEndian.AppendUint32(dst, open.size+uint32(len(text))) //nolint:gosec // modulo 2^32

@@ -78,13 +78,13 @@ func checkKey(e schemas.Entity, src Source) error {
 		err = src.CheckKey(e.Facet, e.Key)
 	}
 	if err != nil {
-		return problem.New(http.StatusBadRequest, "bad-key", sentence(err))
+		return problem.New(http.StatusBadRequest, "bad-key", toSentence(err))
 	}
 	return nil
 }
 
-// sentence formats an error as a sentence with a capital letter and a full stop.
-func sentence(err error) string {
+// toSentence formats an error as a sentence with a capital letter and a full stop.
+func toSentence(err error) string {
 	text := err.Error()
 	return string(text[0]-'a'+'A') + text[1:] + "."
 }

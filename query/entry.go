@@ -43,7 +43,7 @@ type body struct {
 	bytes  []byte
 	err    error
 	tail   int // offset of the tail
-	open   gzipOpen
+	prefix gzipPrefix
 	length []string
 }
 
@@ -118,9 +118,9 @@ func (e *entry) encode(as encoding, b *body) error {
 		return err
 	}
 	if as == gzipped {
-		b.bytes, b.open = appendGzip(make([]byte, 0, len(text)/6+512), []byte(bodyPrefix), text)
+		b.bytes, b.prefix = appendGzip(make([]byte, 0, len(text)/6+512), []byte(bodyPrefix), text)
 		b.tail = len(b.bytes)
-		b.bytes = b.open.close(b.bytes, e.freshTail)
+		b.bytes = b.prefix.close(b.bytes, e.freshTail)
 		return nil
 	}
 	b.bytes = append(make([]byte, 0, len(bodyPrefix)+len(text)+len(e.freshTail)), bodyPrefix...)
@@ -149,7 +149,7 @@ func (e *entry) parts(as encoding, tail string) (first, second []byte, err error
 	case zstandard:
 		return first, appendFrame(nil, tail), nil
 	case gzipped:
-		return first, b.open.close(nil, tail), nil
+		return first, b.prefix.close(nil, tail), nil
 	default:
 		return first, []byte(tail), nil
 	}
@@ -171,9 +171,9 @@ const (
 	compressedPerRequest = 16 << 10
 )
 
-// cost returns how many additional requests a response counts as; 0 if nothing must be unpacked
+// extraRequests returns how many additional requests a response counts as; 0 if nothing must be unpacked
 // or compressed.
-func (e *entry) cost(as encoding) int {
+func (e *entry) extraRequests(as encoding) int {
 	switch {
 	case e.bodies[as].made.Load():
 		return 0

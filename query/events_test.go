@@ -148,8 +148,8 @@ func TestEvents_OfAnInvalidEntityAreAProblem(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-// streamed runs a stream in a synctest bubble for this time and returns the text that it sent.
-func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text string, requests int, took time.Duration) {
+// recordStream runs a stream in a synctest bubble for this time and returns the text that it sent.
+func recordStream(t *testing.T, during time.Duration, prepare func(*rig)) (text string, requests int, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -165,21 +165,21 @@ func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text stri
 }
 
 func TestEvents_SendHeartbeats(t *testing.T) {
-	text, requests, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
+	text, requests, _ := recordStream(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
 	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || requests != 0 {
 		t.Errorf("%d update requests, %s", requests, text)
 	}
 }
 
 func TestEvents_EnqueueARefreshWhenStale(t *testing.T) {
-	text, requests, _ := streamed(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
+	text, requests, _ := recordStream(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
 	if requests < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
 		t.Errorf("%d update requests, %s", requests, text)
 	}
 }
 
 func TestEvents_EndWhenTheTokenExpires(t *testing.T) {
-	_, _, took := streamed(t, time.Hour, func(r *rig) {
+	_, _, took := recordStream(t, time.Hour, func(r *rig) {
 		r.putSnapshot("a", 0)
 		r.client = access.Client{Name: "jwt:x", Scopes: everything.Scopes, Expires: time.Now().Add(90 * time.Second)}
 	})
@@ -189,7 +189,7 @@ func TestEvents_EndWhenTheTokenExpires(t *testing.T) {
 }
 
 func TestEvents_EndWhenTheKeyIsRevoked(t *testing.T) {
-	text, _, took := streamed(t, time.Hour, func(r *rig) {
+	text, _, took := recordStream(t, time.Hour, func(r *rig) {
 		r.putSnapshot("a", 0)
 		time.AfterFunc(50*time.Second, func() {
 			r.mu.Lock()

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func version(n int64, hash byte) func(*store.Snapshot) {
+func withVersion(n int64, hash byte) func(*store.Snapshot) {
 	return func(s *store.Snapshot) { s.Version, s.Hash[0] = n, hash }
 }
 
@@ -49,19 +49,19 @@ func (r *rig) overwrite(key string, change func(*store.Snapshot)) {
 
 func TestEvents_ReportAChangeAfterAFailedRead(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 0, version(7, 1))
+	r.putSnapshot("a", 0, withVersion(7, 1))
 	f := r.follow("a", "")
 	f.expect("changed", Fresh)
 	pass := r.slow()
 	n := r.storeReads()
-	r.putSnapshot("a", 0, version(9, 2))
+	r.putSnapshot("a", 0, withVersion(9, 2))
 	waitFor(t, "a read slower than fallbackTimeout", func() bool { return r.storeReads() > n })
 	time.AfterFunc(3*fallbackTimeout, pass)
 	f.expect("changed", Fresh)
 
 	r.set(func() { r.storeErr = errors.New("a hiccup") })
 	n = r.storeReads()
-	r.putSnapshot("a", 0, version(11, 3))
+	r.putSnapshot("a", 0, withVersion(11, 3))
 	waitFor(t, "a failing read", func() bool { return r.storeReads() > n })
 	r.set(func() { r.storeErr = nil })
 	f.expect("changed", Fresh)
@@ -70,14 +70,14 @@ func TestEvents_ReportAChangeAfterAFailedRead(t *testing.T) {
 func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
 	for method, path := range map[string]string{http.MethodGet: "", http.MethodPost: "/refresh"} {
 		r := newRig(t)
-		r.putSnapshot("a", 2*time.Hour, version(7, 1))
+		r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 		r.get("a")
 		n := len(r.enqueued())
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, "/v1/nexon/character/a"+path+"?wait=20s") }()
 		waitFor(t, "a wish", func() bool { return len(r.enqueued()) == n+1 })
 		pass := r.slow()
-		s := r.putSnapshot("a", 0, version(101, 2))
+		s := r.putSnapshot("a", 0, withVersion(101, 2))
 		time.AfterFunc(3*fallbackTimeout, pass)
 		if a := <-answered; a.StatusCode != 200 || a.body.Freshness != Fresh || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
 			t.Errorf("%s: got %d %s, want 200 FRESH", method, a.StatusCode, a.text)
@@ -90,7 +90,7 @@ func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
 
 func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=1s") }()
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
@@ -103,7 +103,7 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 
 func TestWait_PollsWhileDisconnected(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	answered := make(chan answer, 1)
 	r.server.onConnection(false)
 	go func() { answered <- r.get("a?wait=20s") }()
@@ -116,7 +116,7 @@ func TestWait_PollsWhileDisconnected(t *testing.T) {
 
 func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	r.get("a")
 	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
 	for i := range int64(20) { // each further refresh would be fetched, stored and settled
@@ -132,7 +132,7 @@ func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 
 func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	r.server.onConnection(false)
 	pass := r.slow()
 	early := make(chan answer, 1)
@@ -153,7 +153,7 @@ func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 
 func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", time.Minute, version(7, 1))
+	r.putSnapshot("a", time.Minute, withVersion(7, 1))
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
@@ -256,13 +256,13 @@ func TestRefresh_NoticesADisconnectAfterABody(t *testing.T) {
 
 func TestEvents_ReportDeletionAndKeepForEnd(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 0, version(7, 1))
+	r.putSnapshot("a", 0, withVersion(7, 1))
 	f := r.follow("a", "")
 	f.expect("changed", Fresh)
 	r.set(func() { delete(r.snapshots, entity("a")) })
 	r.settle("a", 8)
 	f.expect("state", Updating)
-	r.putSnapshot("k", 0, version(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
+	r.putSnapshot("k", 0, withVersion(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
 	if e := r.follow("k", "").expect("state", Updating); e.data.ETag != nil {
 		t.Errorf("an ETag that no read returns: %s", *e.data.ETag)
 	}

@@ -20,8 +20,8 @@ const (
 // round trips. The circuit breaker measures only the reads of the store, not the time that keys
 // wait.
 type lookups struct {
-	store Store
-	guard *breaker
+	store   Store
+	breaker *breaker
 
 	mu       sync.Mutex
 	inFlight int
@@ -45,7 +45,7 @@ func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, er
 	found := make(chan lookupResult, 1)
 	if l.enter(lookup{ctx, e, found}) {
 		defer l.leave() // a panic must free the slot too
-		return withBreaker(l.guard, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
+		return withBreaker(l.breaker, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
 	}
 	select {
 	case result := <-found:
@@ -104,7 +104,7 @@ func (l *lookups) run(batch []lookup) {
 		v, err := withRecover(func() (any, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), storeTimeout)
 			defer cancel()
-			return withBreaker(l.guard, func() ([]store.Snapshot, error) { return l.store.GetAll(ctx, entities) })
+			return withBreaker(l.breaker, func() ([]store.Snapshot, error) { return l.store.GetAll(ctx, entities) })
 		})()
 		all, _ := v.([]store.Snapshot)
 		for i, key := range batch {

@@ -92,7 +92,7 @@ func withLookups(t *testing.T, s *slowStore, test func(t *testing.T, l *lookups)
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		test(t, &lookups{store: s, guard: r.server.cache.guard})
+		test(t, &lookups{store: s, breaker: r.server.cache.breaker})
 		if l := s.inReads.Load(); l != 0 {
 			t.Errorf("reads that go on: got %d, want 0", l)
 		}

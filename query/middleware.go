@@ -89,7 +89,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		started := time.Now()
 		r := c.Request()
-		if id := r.Header.Get(correlationHeader); printable(id) {
+		if id := r.Header.Get(correlationHeader); isPrintable(id) {
 			setCorrelation(c, id)
 		}
 		var err error
@@ -175,7 +175,7 @@ func setCorrelation(c echo.Context, id string) {
 	c.Response().Header().Set(correlationHeader, id)
 }
 
-func printable(s string) bool {
+func isPrintable(s string) bool {
 	if s == "" || len(s) > correlationMaxSize {
 		return false
 	}

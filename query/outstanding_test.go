@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// full is the result for a client that has used its share.
-func full(context.Context, UpdateRequest) EnqueueResult {
+// fullResult is the result for a client that has used its share.
+func fullResult(context.Context, UpdateRequest) EnqueueResult {
 	return EnqueueResult{
 		Reason: ReasonOutstanding, Until: time.Now().Add(3 * time.Second), Refused: &access.Refusal{Max: 45, After: 3 * time.Second},
 	}
@@ -23,7 +23,7 @@ func full(context.Context, UpdateRequest) EnqueueResult {
 
 func TestTooManyOutstanding_Is429WithoutASnapshot(t *testing.T) {
 	r := newRig(t)
-	r.answer = full
+	r.respond = fullResult
 	a := r.get("new")
 	if a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || *a.body.NotQueuedReason != ReasonOutstanding ||
 		a.body.Freshness != Updating || a.Header.Get("Retry-After") != "3" || a.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
@@ -33,7 +33,7 @@ func TestTooManyOutstanding_Is429WithoutASnapshot(t *testing.T) {
 
 func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
 	r := newRig(t)
-	r.answer = full
+	r.respond = fullResult
 	r.putSnapshot("a", 2*time.Hour)
 	a := r.get("a")
 	if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonOutstanding || a.body.NotQueuedUntil == nil {
@@ -43,7 +43,7 @@ func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
 
 func TestTooManyOutstanding_Refuses429ToARefresh(t *testing.T) {
 	r := newRig(t)
-	r.answer = full
+	r.respond = fullResult
 	r.putSnapshot("a", 0)
 	for _, path := range []string{"a", "new"} {
 		if a := r.refresh(path); a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || a.Header.Get("Retry-After") != "3" {
@@ -56,11 +56,11 @@ func TestTooManyOutstanding_IsReportedPerItem(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", 0)
 	r.putSnapshot("stale", 2*time.Hour)
-	r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
+	r.respond = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 		if w.Entity.Key == "first" {
 			return EnqueueResult{Queued: true, Number: 100}
 		}
-		return full(ctx, w)
+		return fullResult(ctx, w)
 	}
 	a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=first&key=second&key=stale")
 	if a.StatusCode != 200 || len(a.body.Items) != 4 {
@@ -79,10 +79,10 @@ func TestEnqueueRead_SharesNothingBetweenClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		busy := make(chan struct{}) // until it is closed, the first batches are in flight
-		r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
+		r.respond = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 			<-busy
 			if w.Client == (access.Client{Name: "flood"}).ID() {
-				return full(ctx, w)
+				return fullResult(ctx, w)
 			}
 			return EnqueueResult{Queued: true, Number: 100}
 		}

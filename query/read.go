@@ -145,13 +145,13 @@ func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity,
 		}
 		return err
 	case NotFound:
-		return notFound(s.bodyOf(v, e.Source))
+		return notFoundError(s.bodyOf(v, e.Source))
 	case Updating:
 	}
 	return s.respondUpdating(c, e, v)
 }
 
-func notFound(body readBody) error {
+func notFoundError(body readBody) error {
 	body.Freshness = NotFound
 	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream has no such entity."), &body}
 }
@@ -173,7 +173,7 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 		h.Set("Cache-Status", "freshet; fwd=miss")
 		return c.Blob(http.StatusAccepted, "application/json", []byte(bodyPrefix+"null"+marshalTail(body)))
 	case a.Reason == "HELD_"+schemas.HoldAbsent:
-		return notFound(body)
+		return notFoundError(body)
 	case a.refused != nil:
 		return withBody(a.refused, &body)
 	}
@@ -195,12 +195,12 @@ var (
 // the hot path: everything that responses share is in the entry.
 func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
-	as := accepted(r.Header["Accept-Encoding"])
+	as := bestEncoding(r.Header["Accept-Encoding"])
 	unchanged := notModified(r, v.entry)
 	var first, second []byte
 	var length []string
 	if !unchanged {
-		if n := v.cost(as); n > 0 {
+		if n := v.extraRequests(as); n > 0 {
 			if err := s.limiter.AllowRequests(client.Name, n); err != nil {
 				return err
 			}

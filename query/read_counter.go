@@ -86,8 +86,8 @@ func (t *readCounter) enqueue(count *readCount) {
 	t.list = append(t.list, count)
 }
 
-// forget drops the reads of a deleted entity, so that they do not register it again.
-func (t *readCounter) forget(e schemas.Entity) {
+// remove drops the reads of a deleted entity, so that they do not register it again.
+func (t *readCounter) remove(e schemas.Entity) {
 	if t == nil {
 		return
 	}

@@ -75,7 +75,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 	fresh := func(r *rig) { r.putSnapshot("a", time.Minute) }
 	absent := func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Absent = true }) }
 	answering := func(a EnqueueResult) func(*rig) {
-		return func(r *rig) { r.answer = func(context.Context, UpdateRequest) EnqueueResult { return a } }
+		return func(r *rig) { r.respond = func(context.Context, UpdateRequest) EnqueueResult { return a } }
 	}
 	get := func(status int, path string, headers ...string) func(*rig) {
 		return func(r *rig) {
@@ -97,7 +97,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
 		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
 		return func(r *rig) {
-			r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+			r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 				r.putSnapshot("a", 0, change...)
 				return EnqueueResult{Queued: true, Number: 100}
 			}

@@ -74,7 +74,7 @@ func TestRead_FirstIsUpdatingWithRetryAfter(t *testing.T) {
 
 func TestRead_PendingIsNotQueued(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	a := r.get("a")
 	if a.StatusCode != 202 || a.body.UpdateQueued || *a.body.NotQueuedReason != "PENDING" {
 		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
@@ -134,7 +134,7 @@ func TestRead_WorksWithoutRedisOrKafka(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour)
 	until := time.Now().Add(time.Hour)
 	for reason, until := range map[string]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
-		r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
+		r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
 		a := r.get("a")
 		if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != reason ||
 			(a.body.NotQueuedUntil == nil) != until.IsZero() {
@@ -145,7 +145,7 @@ func TestRead_WorksWithoutRedisOrKafka(t *testing.T) {
 			t.Errorf("%s: got %d %s, want 503 UPDATING", reason, a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: "HELD_ABSENT", Until: until}
 	}
 	if a := r.get("never-seen"); a.StatusCode != 404 || a.body.Freshness != NotFound {
@@ -158,7 +158,7 @@ func TestRead_DoesNotWaitForAHangingEnqueue(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour)
 	release := make(chan struct{})
 	ended := make(chan error, 1)
-	r.answer = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
+	r.respond = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
 		<-release
 		ended <- ctx.Err()
 		return EnqueueResult{Queued: true}

@@ -24,17 +24,17 @@ func TestRefresh_ReportsWhyItIsNotQueued(t *testing.T) {
 		t.Errorf("update request: %+v", w)
 	}
 	until := time.Now().Add(30 * time.Second)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: ReasonCooldown, Until: until}
 	}
 	if a := r.refresh("a"); a.StatusCode != 429 || a.body.Code != "cooldown" || a.Header.Get("Retry-After") != "30" {
 		t.Errorf("got %d %s, Retry-After %s, want 429 cooldown", a.StatusCode, a.text, a.Header.Get("Retry-After"))
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: ReasonDown} }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: ReasonDown} }
 	if a := r.refresh("a"); a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("got %d %s, want 503 not-queued", a.StatusCode, a.text)
 	}
-	r.storeErr, r.answer = errors.New("down"), nil // the floor is unknown, and the request is enqueued anyway
+	r.storeErr, r.respond = errors.New("down"), nil // the floor is unknown, and the request is enqueued anyway
 	if a := r.refresh("b"); a.StatusCode != 202 || r.requests[len(r.requests)-1].Floor != 0 {
 		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}

@@ -47,8 +47,8 @@ func (p *pipeListener) Accept() (net.Conn, error) {
 func (p *pipeListener) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
 
-// open sends a request and does not read the response.
-func (p *pipeListener) open(t *testing.T, path, encoding string) net.Conn {
+// sendRequest sends a request and does not read the response.
+func (p *pipeListener) sendRequest(t *testing.T, path, encoding string) net.Conn {
 	t.Helper()
 	mine, theirs := net.Pipe()
 	p.conns <- theirs
@@ -89,7 +89,7 @@ var (
 	denseStored = store.Encode([]byte(`{"d":"` + dense + `"}`))
 )
 
-func holding(p store.Payload) func(*store.Snapshot) {
+func withPayload(p store.Payload) func(*store.Snapshot) {
 	return func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size }
 }
 
@@ -100,7 +100,7 @@ func (r *rig) storeHundred(prefix string, p store.Payload) string {
 	path.WriteString("/v1/nexon/character?")
 	for i := range 100 {
 		key := prefix + strconv.Itoa(i)
-		r.putSnapshot(key, time.Minute, holding(p))
+		r.putSnapshot(key, time.Minute, withPayload(p))
 		fmt.Fprintf(&path, "key=%s&", key)
 	}
 	return strings.TrimSuffix(path.String(), "&")
@@ -112,7 +112,7 @@ func (b *responseBudget) now() int64 {
 	return b.reserved
 }
 
-func heap() int64 {
+func heapSize() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -126,9 +126,9 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			r := newRig(t, func(r *rig) { r.config.Memory = 16 << 20 })
 			p := r.listen(t)
 			path := r.storeHundred("", largeStored)
-			before := heap()
+			before := heapSize()
 			for range 8 {
-				defer func(c net.Conn) { _ = c.Close() }(p.open(t, path, as))
+				defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, path, as))
 			}
 			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // the length of the timestamps varies
 			if as != "zstd" {
@@ -138,10 +138,10 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			if got := r.server.responses.now(); got > 8*each {
 				t.Errorf("budget: got %d bytes, want at most %d", got, 8*each)
 			}
-			if grown := heap() - before; grown > 64<<20 {
+			if grown := heapSize() - before; grown > 64<<20 {
 				t.Errorf("the heap has grown by %d MB, want at most 64", grown>>20)
 			}
-			ninth := p.open(t, "/v1/nexon/character/0", as)
+			ninth := p.sendRequest(t, "/v1/nexon/character/0", as)
 			defer func() { _ = ninth.Close() }()
 			resp, err := http.ReadResponse(bufio.NewReader(ninth), nil)
 			if err != nil || resp.StatusCode != http.StatusOK {
@@ -168,10 +168,10 @@ func (s *Server) entryOf(key string) *entry {
 func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 7*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
-	r.putSnapshot("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	open := func(client string, want int64) net.Conn {
 		r.set(func() { r.client.Name = client })
-		c := p.open(t, "/v1/nexon/character/a", "zstd")
+		c := p.sendRequest(t, "/v1/nexon/character/a", "zstd")
 		waitFor(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
 		return c
 	}
@@ -205,9 +205,9 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 2*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
-	r.putSnapshot("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::1" })
-	defer func(c net.Conn) { _ = c.Close() }(p.open(t, "/v1/nexon/character/a", "zstd"))
+	defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, "/v1/nexon/character/a", "zstd"))
 	waitFor(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::2" })
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
@@ -219,7 +219,7 @@ func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 
 func TestResponseBudget_AllowsALargerResponseAlone(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 1<<10, 64<<20 })
-	r.putSnapshot("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		for range 2 {
 			if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 200 || len(a.body.Snapshot) != denseStored.Size {
@@ -238,7 +238,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	p := r.listen(t)
 	path := r.storeHundred("", largeStored)
 	for _, target := range []string{path, "/v1/nexon/character/0"} {
-		c := p.open(t, target, "identity")
+		c := p.sendRequest(t, target, "identity")
 		waitFor(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
 		_ = c.Close()
 		waitFor(t, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
@@ -261,11 +261,11 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 		p := r.listen(t)
-		r.putSnapshot("a", time.Minute, holding(denseStored))
+		r.putSnapshot("a", time.Minute, withPayload(denseStored))
 		for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"} {
 			before := testutil.ToFloat64(r.server.metrics.timedOut)
 			began := time.Now()
-			c := p.open(t, path, "zstd")
+			c := p.sendRequest(t, path, "zstd")
 			synctest.Wait()
 			if r.server.responses.now() == 0 {
 				t.Fatalf("%s: the budget is unused", path)
@@ -288,10 +288,10 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 		p := r.listen(t)
-		r.putSnapshot("a", time.Minute, holding(denseStored))
+		r.putSnapshot("a", time.Minute, withPayload(denseStored))
 		for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"} {
 			began := time.Now()
-			c := p.open(t, path, "zstd")
+			c := p.sendRequest(t, path, "zstd")
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
 				t.Fatal(err)

@@ -48,7 +48,7 @@ type rig struct {
 	storeReadCount int           // number of reads of the store
 	hold           chan struct{} // if not nil, store reads block until it is closed
 	requests       []UpdateRequest
-	answer         func(ctx context.Context, w UpdateRequest) EnqueueResult
+	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
 	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: same as answer
 	wait           time.Duration
 	client         access.Client
@@ -94,7 +94,7 @@ func (r *rig) Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueRe
 	for i, w := range requests {
 		r.mu.Lock()
 		r.requests = append(r.requests, w)
-		answer := r.answer
+		answer := r.respond
 		r.mu.Unlock()
 		if answers[i] = (EnqueueResult{Queued: true, Number: 100}); answer != nil {
 			answers[i] = answer(ctx, w)
@@ -231,7 +231,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	}
 	r.server, err = New(r.config, Deps{
 		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
-		Ops: ops, Admin: http.HandlerFunc(echoed), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
+		Ops: ops, Admin: http.HandlerFunc(echoRequest), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +319,7 @@ func (r *rig) do(method, target string, headers ...string) answer {
 func (r *rig) checked(req *http.Request, rec *httptest.ResponseRecorder) answer {
 	r.Helper()
 	a := answer{Response: rec.Result()}
-	plain := unpacked(r.TB, a.Header.Get("Content-Encoding"), rec.Body.Bytes())
+	plain := decodeBody(r.TB, a.Header.Get("Content-Encoding"), rec.Body.Bytes())
 	a.text = string(plain)
 	if strings.Contains(a.Header.Get("Content-Type"), "json") && len(plain) > 0 && (req.URL.Path != "/healthz" || a.StatusCode != 200) {
 		if err := json.Unmarshal(plain, &a.body); err != nil {
@@ -344,9 +344,9 @@ func (r *rig) refresh(key string) answer {
 
 var everything = access.Client{Name: "ip:192.0.2.1", Scopes: []access.Scope{access.Read, access.Refresh, access.Admin}}
 
-// unpacked decodes a content encoding, like a client that reads all zstd frames but only one
+// decodeBody decodes a content encoding, like a client that reads all zstd frames but only one
 // gzip member.
-func unpacked(t testing.TB, as string, body []byte) []byte {
+func decodeBody(t testing.TB, as string, body []byte) []byte {
 	t.Helper()
 	if len(body) == 0 {
 		return body

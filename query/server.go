@@ -175,7 +175,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) onSettled(settled schemas.Settled) {
 	s.cache.invalidate(settled.Entity)
 	if settled.Number == 0 { // the entity was deleted
-		s.readCounter.forget(settled.Entity)
+		s.readCounter.remove(settled.Entity)
 	}
 	s.waiterSet.notify(settled)
 }

@@ -59,7 +59,7 @@ func TestKey_IsUnescapedOnceAndChecked(t *testing.T) {
 
 func TestErrors_AreProblems(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("a bug") }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { panic("a bug") }
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -88,14 +88,14 @@ func TestPanic_IsOneProblem(t *testing.T) {
 			t.Errorf("got %d %s, want 500 internal", a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in another goroutine
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in another goroutine
 	if a := r.get("b"); a.StatusCode != 503 {
 		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=b"); a.StatusCode != 200 || a.body.Items[0].Status != 503 {
 		t.Errorf("several: got %d %s, want 200", a.StatusCode, a.text)
 	}
-	r.answer = nil
+	r.respond = nil
 	if a := r.get("c"); a.StatusCode != 202 {
 		t.Errorf("afterwards: got %d, want 202", a.StatusCode)
 	}

@@ -33,8 +33,8 @@ type traceBudget struct {
 
 func newTraceBudget() *traceBudget { return &traceBudget{now: time.Now} }
 
-// take reports whether one more request may be traced in this second.
-func (b *traceBudget) take() bool {
+// allow reports whether one more request may be traced in this second.
+func (b *traceBudget) allow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if second := b.now().Unix(); second != b.second {
@@ -52,7 +52,7 @@ func (s *Server) limitTrace(r *http.Request, client access.Client) {
 	if parent == "" || client.May(access.Inspect) {
 		return
 	}
-	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || s.traces.take() {
+	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || s.traces.allow() {
 		return
 	}
 	r.Header.Set(schemas.TraceParent, parent[:observe.TraceParentSize-2]+"00")
@@ -105,7 +105,7 @@ func (s *Server) withTrace(c echo.Context, req UpdateRequest) UpdateRequest {
 	req.CorrelationID = correlationOf(c)
 	if s.tracer.Enabled() {
 		req.TraceParent = observe.TraceParent(c.Request().Context())
-	} else if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == observe.TraceParentSize && printable(parent) {
+	} else if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == observe.TraceParentSize && isPrintable(parent) {
 		req.TraceParent = parent
 	}
 	return req

@@ -72,8 +72,8 @@ func (r *rig) readStore() {
 	r.storeReadCount++
 }
 
-// byPrefix derives the visibility of a key from its prefix.
-func byPrefix(key string) string {
+// visibilityByPrefix derives the visibility of a key from its prefix.
+func visibilityByPrefix(key string) string {
 	visibility, _, limited := strings.Cut(key, ".")
 	if !limited {
 		return ""
@@ -108,7 +108,7 @@ func write(t *testing.T, st realStore, e schemas.Entity, visibility string, vers
 	}
 }
 
-func client(scopes ...access.Scope) access.Client {
+func clientWithScopes(scopes ...access.Scope) access.Client {
 	return access.Client{Name: "key:1", Scopes: append([]access.Scope{access.Read, access.Refresh}, scopes...)}
 }
 
@@ -157,7 +157,7 @@ func (r *rig) attempt(i int, key string) string {
 func TestVisibility_LimitsReads(t *testing.T) {
 	shared := func(key string) schemas.Entity { return schemas.Entity{Source: "nexon", Facet: "shared", Key: key} }
 	clients := map[string]access.Client{
-		"nobody": client(), "partner": client("see:partner"), "staff": client("see:staff"), "both": client("see:partner", "see:staff"),
+		"nobody": clientWithScopes(), "partner": clientWithScopes("see:partner"), "staff": clientWithScopes("see:staff"), "both": clientWithScopes("see:partner", "see:staff"),
 		"admin": {Name: "admin", Scopes: []access.Scope{access.Admin}},
 	}
 	// The key's prefix is its visibility now; the value is the stored one.
@@ -179,8 +179,8 @@ func TestVisibility_LimitsReads(t *testing.T) {
 			}
 			for who, c := range clients {
 				for key, row := range rows {
-					r := limitedRig(t, st, byPrefix)
-					if c.Sees(row.within) && c.Sees(byPrefix(key)) {
+					r := limitedRig(t, st, visibilityByPrefix)
+					if c.Sees(row.within) && c.Sees(visibilityByPrefix(key)) {
 						r.client = c
 						a := r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 						cache := a.Header.Get("Cache-Control")
@@ -194,7 +194,7 @@ func TestVisibility_LimitsReads(t *testing.T) {
 						r.client = c
 						answers = append(answers, r.attempt(i, key))
 					}
-					if byPrefix(key) != "" && !c.Sees(byPrefix(key)) && r.storeReads() > 0 {
+					if visibilityByPrefix(key) != "" && !c.Sees(visibilityByPrefix(key)) && r.storeReads() > 0 {
 						t.Errorf("%s and %s: got %d store reads, want none for an invisible key", who, key, r.storeReads())
 					}
 					r.client = clients["admin"] // it is now cached, which must not make it visible
@@ -234,7 +234,7 @@ func TestVisibility_LimitsBatches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			st := open(t)
 			for _, key := range []string{"open", "partner.a", "staff.a"} {
-				write(t, st, entity(key), byPrefix(key), 5, time.Minute, false)
+				write(t, st, entity(key), visibilityByPrefix(key), 5, time.Minute, false)
 			}
 			write(t, st, entity("was-partner"), "partner", 5, 2*time.Hour, false)
 			const path = "/v1/nexon/character?key=staff.a&key=open&key=partner.a&key=new&key=was-partner&key=partner.new&key=partner.a"
@@ -243,9 +243,9 @@ func TestVisibility_LimitsBatches(t *testing.T) {
 				"partner": "[404 200 200 202 200 202 200]",
 				"staff":   "[200 200 404 202 404 404 404]",
 			} {
-				r := limitedRig(t, st, byPrefix)
-				if r.client = client(); who != "" {
-					r.client = client(access.See(who))
+				r := limitedRig(t, st, visibilityByPrefix)
+				if r.client = clientWithScopes(); who != "" {
+					r.client = clientWithScopes(access.See(who))
 				}
 				a := r.do(http.MethodGet, path)
 				var got []int
@@ -276,27 +276,27 @@ func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 			st := open(t)
 			write(t, st, entity("a"), "", 5, 0, false)
 			nowLimited := limitedRig(t, st, func(string) string { return "partner" })
-			nowLimited.client = client()
+			nowLimited.client = clientWithScopes()
 			if a := nowLimited.get("a"); a.StatusCode != 404 {
 				t.Errorf("limited by now: got %d %s, want 404", a.StatusCode, a.text)
 			}
-			if nowLimited.client = client("see:partner"); nowLimited.get("a").StatusCode != 200 {
+			if nowLimited.client = clientWithScopes("see:partner"); nowLimited.get("a").StatusCode != 200 {
 				t.Error("a partner can't see a public entity")
 			}
 			write(t, st, entity("a"), "partner", 6, 0, false)
 			nowOpen := limitedRig(t, st, nil)
 			for range 2 {
-				nowOpen.client = client()
+				nowOpen.client = clientWithScopes()
 				if a := nowOpen.get("a"); a.StatusCode != 404 {
 					t.Errorf("fetched for partners: got %d %s, want 404", a.StatusCode, a.text)
 				}
-				if nowOpen.client = client("see:partner"); nowOpen.get("a").StatusCode != 200 {
+				if nowOpen.client = clientWithScopes("see:partner"); nowOpen.get("a").StatusCode != 200 {
 					t.Error("a partner can't see an entity of visibility partner")
 				}
 			}
 			write(t, st, entity("a"), "", 7, 0, false)
 			nowOpen.settle("a", 7)
-			nowOpen.client = client()
+			nowOpen.client = clientWithScopes()
 			if a := nowOpen.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
 				t.Errorf("fetched anew: got %d %s, want 200", a.StatusCode, a.text)
 			}
@@ -307,7 +307,7 @@ func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 	partner := func(s *store.Snapshot) { s.Visibility, s.Version = "partner", 9 }
 	r := newRig(t)
-	r.client = client()
+	r.client = clientWithScopes()
 	r.putSnapshot("followed", time.Minute)
 	f := r.follow("followed", "")
 	if e := <-f.events; e.name != eventChanged {
@@ -340,7 +340,7 @@ func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 func TestVisibility_LimitsFallbacks(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", 2*time.Hour, func(s *store.Snapshot) { s.Entity.Facet, s.Visibility = "shared", "partner" })
-	r.client = client("see:partner")
+	r.client = clientWithScopes("see:partner")
 	r.do(http.MethodGet, "/v1/nexon/shared/a")
 	r.server.onSettled(schemas.Settled{Entity: s.Entity, Number: 8})
 	r.mu.Lock()
@@ -350,7 +350,7 @@ func TestVisibility_LimitsFallbacks(t *testing.T) {
 	if a := r.do(http.MethodGet, "/v1/nexon/shared/a"); a.StatusCode != 200 {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
-	r.client = client()
+	r.client = clientWithScopes()
 	for i, a := range attempts {
 		if got := r.attempt(i, "a"); !strings.Contains(got, "404") && a.method != http.MethodHead {
 			t.Errorf("%v: %s", a, got)

@@ -58,7 +58,7 @@ func (r *rig) waitUntilNoWaiters() {
 func TestWait_MissesNoSettleBeforeTheFirstRead(t *testing.T) {
 	r := newRig(t)
 	first := true
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		if first { // the refresh is stored before the client begins to wait
 			first = false
 			r.putSnapshot("a", 0)
@@ -75,7 +75,7 @@ func TestWait_EndsIfNothingIsExpected(t *testing.T) {
 	r.putSnapshot("fresh", time.Minute)
 	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
 	until := time.Now().Add(time.Hour)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: "HELD_FAILED", Until: until}
 	}
 	for key, status := range map[string]int{"fresh": 200, "absent": 404, "held": 503} {
@@ -91,7 +91,7 @@ func TestWait_EndsWithAFailure(t *testing.T) {
 	go func() { answered <- r.get("a?wait=30s") }()
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 	r.mu.Lock()
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
 	r.mu.Unlock()
 	r.settle("a", 101)
 	if a := <-answered; a.StatusCode != 503 || *a.body.NotQueuedReason != "HELD_RETRYING" {
@@ -163,7 +163,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	if a := <-answered; a.StatusCode != 200 {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: ReasonCooldown, Until: time.Now().Add(time.Minute)}
 	}
 	if a := r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s"); a.StatusCode != 429 {
