@@ -283,7 +283,7 @@ func TestVerifier_FetchesKeysPeriodically(t *testing.T) {
 		time.Sleep(fetchRetryDelay * 3)
 		synctest.Wait()
 		if fetches != 3 {
-			t.Errorf("got %d fetches", fetches)
+			t.Errorf("got %d fetches, want 3", fetches)
 		}
 		cancel()
 		<-done

@@ -32,11 +32,11 @@ func TestCache_SettleInvalidatesAnEntry(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	if a := r.get("a"); a.body.Freshness != Stale {
-		t.Fatalf("%s", a.text)
+		t.Fatalf("got %s, want STALE", a.text)
 	}
 	r.putSnapshot("a", 0)
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("%s", a.text)
+		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
 
@@ -57,7 +57,7 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	close(hold)
 	wg.Wait()
 	if n := r.storeReads(); n > 3 { // some reads may have come after the first load ended
-		t.Errorf("got %d store reads", n)
+		t.Errorf("got %d store reads, want at most 3", n)
 	}
 }
 
@@ -77,14 +77,14 @@ func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r.mu.Unlock()
 	r.putSnapshot("a", 0)
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("after the settle: %s", a.text)
+		t.Errorf("after the settle: got %s, want FRESH", a.text)
 	}
 	close(hold)
 	if a := <-early; a.body.Freshness != Stale { // this read began before the settle message
-		t.Errorf("before the settle: %s", a.text)
+		t.Errorf("before the settle: got %s, want STALE", a.text)
 	}
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("the overtaken load was cached: %s", a.text)
+		t.Errorf("the overtaken load was cached: got %s, want FRESH", a.text)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 		t.Errorf("never seen: got %d, want 503", a.StatusCode)
 	}
 	if n := r.storeReads(); n > 30 { // the breaker is open: reads fail at once
-		t.Errorf("got %d store reads", n)
+		t.Errorf("got %d store reads, want at most 30", n)
 	}
 	if got := testutil.ToFloat64(r.server.metrics.breaker); got == 0 {
 		t.Error("the breaker is not open")

@@ -97,7 +97,7 @@ func TestConsole_ShutdownEndsStreamsOnly(t *testing.T) {
 		t.Errorf("the request in flight: %s", a.text)
 	}
 	if n := testutil.CollectAndCount(r.server.metrics.requests); n != 2 {
-		t.Errorf("%d series", n)
+		t.Errorf("got %d series, want 2", n)
 	}
 	for _, route := range []string{"/console/*?wait", "/console/*"} {
 		method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[strings.HasSuffix(route, "wait")]

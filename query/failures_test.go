@@ -97,7 +97,7 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker crashed before it settled
 	r.server.cache.invalidate(entity("a"))                        // as if its TTL had expired
 	if a := <-answered; a.body.Freshness != Fresh {
-		t.Errorf("%s", a.text)
+		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestWait_PollsWhileDisconnected(t *testing.T) {
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, but the message was lost
 	if a := <-answered; a.body.Freshness != Fresh {
-		t.Errorf("%s", a.text)
+		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 		}
 	}
 	if n := len(r.enqueued()); n != 1 {
-		t.Errorf("%d update requests", n)
+		t.Errorf("got %d update requests, want 1", n)
 	}
 }
 
@@ -142,12 +142,12 @@ func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while disconnected
 	r.server.onConnection(true)
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("after the reconnect: %s", a.text)
+		t.Errorf("after the reconnect: got %s, want FRESH", a.text)
 	}
 	pass()
 	<-early
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("the overtaken load was cached: %s", a.text)
+		t.Errorf("the overtaken load was cached: got %s, want FRESH", a.text)
 	}
 }
 

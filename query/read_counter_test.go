@@ -335,7 +335,7 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	}
 	ts.read(dropped) // including its first read, when the list was also full
 	if n := testutil.ToFloat64(ts.metrics.unrecordedFull); n != 2 {
-		t.Errorf("unrecorded reads: got %v", n)
+		t.Errorf("unrecorded reads: got %v, want 2", n)
 	}
 	ts.flush(t.Context(), time.Now(), false)
 	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
@@ -344,7 +344,7 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	ts.read(dropped) // the list has room again, also for entities that were dropped
 	ts.flush(t.Context(), time.Now(), false)
 	if n := l.recorded()[dropped.entity.Key]; n != 1 {
-		t.Errorf("got %d recorded", n)
+		t.Errorf("got %d recorded, want 1", n)
 	}
 }
 

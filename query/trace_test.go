@@ -40,7 +40,7 @@ func TestMetrics_HaveNoClientValues(t *testing.T) {
 		r.raw(method, "/nowhere")
 	}
 	if n := testutil.CollectAndCount(r.server.metrics.requests) - before; n > 3 {
-		t.Errorf("got %d label values for invented methods", n)
+		t.Errorf("got %d label values for invented methods, want at most 3", n)
 	}
 	for _, target := range []string{"/v1/nexon/character/\xff", "/v1/\xff/character/a", "/v1/nexon/\xff/a", "/v1/nexon/character/%ff", "/v1/nexon/character/a"} {
 		r.raw(http.MethodGet, target)
@@ -60,7 +60,7 @@ func TestMetrics_HaveNoClientValues(t *testing.T) {
 		}
 	}
 	if entities != 1 {
-		t.Errorf("spans with an entity: got %d", entities)
+		t.Errorf("spans with an entity: got %d, want 1", entities)
 	}
 }
 
