@@ -147,7 +147,7 @@ func TestLimitKey_IsSharedByAnIPv6Network(t *testing.T) {
 		_, waits := m.AcquireWaitSlot(c.client)
 		for _, err := range []error{m.AllowRequests(c.client, 1), waits} {
 			if (err != nil) != c.shares {
-				t.Errorf("%s: %v", c.client, err)
+				t.Errorf("%s: got %v", c.client, err)
 			}
 		}
 	}

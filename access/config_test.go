@@ -30,7 +30,7 @@ func TestCheck_NamesEachInvalidSetting(t *testing.T) {
 	} {
 		c := DefaultConfig()
 		if good(&c); c.Check() != nil {
-			t.Errorf("%+v: %v", c, c.Check())
+			t.Errorf("%+v: got %v, want no error", c, c.Check())
 		}
 	}
 	for want, wrong := range map[string]func(*Config){
@@ -90,7 +90,7 @@ func TestLoopback_IsOnlyThisMachine(t *testing.T) {
 		"[[localhost]]": false, "[[127.0.0.1]]": false, "[[::1]]:80": false, "[::1]": true, "localhost.": false,
 	} {
 		if Loopback(address) != want {
-			t.Errorf("%q: %v", address, !want)
+			t.Errorf("%q: got %v", address, !want)
 		}
 	}
 }

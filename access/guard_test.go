@@ -39,7 +39,7 @@ func TestAuthenticate_AcceptsAKeyUntilItsEnd(t *testing.T) {
 	}
 	r.accepts("a key", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
 	if c := r.accepts("one that expires", "key:"+short+" for a day", "Bearer "+brief, Admin); !c.Expires.Equal(now.Add(24*time.Hour)) || !c.May(Read) || !c.May(Refresh) {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v, want an admin for a day", c)
 	}
 	r.at = now.Add(24 * time.Hour)
 	r.rejects("expired", 401, codeExpired, "Bearer "+brief)
@@ -92,7 +92,7 @@ func TestForbid_NamesTheScope(t *testing.T) {
 	p := Forbid(Refresh)
 	if p.Status != 403 || p.Code != codeScope || !strings.Contains(p.Detail, "refresh") ||
 		p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="insufficient_scope", scope="refresh"` {
-		t.Errorf("%+v", p)
+		t.Errorf("got %+v, want the scope in WWW-Authenticate", p)
 	}
 }
 
@@ -259,14 +259,14 @@ func TestLoad_FailsWithAHint(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := g.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "freshet migrate up") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want a hint at freshet migrate up", err)
 	}
 	for text, mention := range map[string]string{"too-short": "at least 32 characters", strings.Repeat("two ", 20): "one word"} {
 		c := DefaultConfig()
 		c.AdminTokenFile = write(t, text)
 		if _, err := New(c, &fakeKeys{}, nil, prometheus.NewPedanticRegistry()); err == nil || !strings.Contains(err.Error(), "access.adminTokenFile: ") ||
 			!strings.Contains(err.Error(), mention) || strings.Contains(err.Error(), strings.TrimSpace(text)) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got %v", text, err)
 		}
 	}
 }

@@ -78,18 +78,18 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 	made := a.Made.Key
 	if a.ResponseRecorder.Code != 201 || !a.Made.Required || made.Name != "a dashboard" || !slices.Equal(made.Scopes, []Scope{Read, Refresh}) ||
 		made.CreatedBy != "key:"+id+" on call" || !made.ExpiresAt.Equal(now.Add(90*24*time.Hour)) || !strings.HasPrefix(a.Made.Secret, "fsk_"+made.ID+"_") {
-		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
+		t.Fatalf("got %d %s, want 201 with the key", a.ResponseRecorder.Code, a.Body)
 	}
 	r.accepts("at once", "key:"+made.ID+" a dashboard", "Bearer "+a.Made.Secret, Read, Refresh)
 
 	list := r.do(admin, "GET", keysPath, "")
 	if len(list.Keys) != 2 || strings.Contains(list.Body.String(), a.Made.Secret[20:]) || strings.Contains(list.Body.String(), "hash") {
-		t.Errorf("%s", list.Body)
+		t.Errorf("got %s, want 2 keys without secrets", list.Body)
 	}
 	for range 2 { // revoking it again changes nothing
 		gone := r.do(admin, "DELETE", keysPath+"/"+made.ID, "")
 		if gone.ResponseRecorder.Code != 200 || gone.ID != made.ID || !gone.RevokedAt.Equal(now) || *gone.RevokedBy != "key:"+id+" on call" {
-			t.Errorf("%d %s", gone.ResponseRecorder.Code, gone.Body)
+			t.Errorf("got %d %s, want 200 with the revoked key", gone.ResponseRecorder.Code, gone.Body)
 		}
 		r.rejects("revoked", 401, codeInvalid, "Bearer "+a.Made.Secret)
 		r.at = now.Add(time.Minute)
@@ -97,7 +97,7 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 	entries, err := r.db.Audit(t.Context(), 10)
 	if err != nil || len(entries) != 3 || entries[0].Action != "key-revoke" || entries[1].Action != "key-create" || entries[1].Actor != "key:"+id+" on call" ||
 		entries[1].Source != "" || !strings.Contains(string(entries[0].After), `"revokedBy":"key:`) || !strings.Contains(string(entries[0].Before), `"revokedBy":null`) {
-		t.Fatalf("%+v, %v", entries, err)
+		t.Fatalf("got the audit entries %+v, %v", entries, err)
 	}
 	for _, e := range entries {
 		if strings.Contains(string(e.After), a.Made.Secret[20:]) {
@@ -105,10 +105,10 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 		}
 	}
 	if a := r.do(admin, "DELETE", keysPath+"/aaaaaaaaaaaa", ""); a.ResponseRecorder.Code != 404 || a.Code != "no-such-key" {
-		t.Errorf("%s", a.Body)
+		t.Errorf("got %s, want 404 no-such-key", a.Body)
 	}
 	if a := r.do(admin, "PUT", keysPath, ""); a.ResponseRecorder.Code != 405 || a.Header().Get("Allow") != "GET, POST, HEAD" {
-		t.Errorf("%s", a.Body)
+		t.Errorf("got %s, want 405", a.Body)
 	}
 }
 
@@ -138,14 +138,14 @@ func TestHandler_RejectsInvalidBodies(t *testing.T) {
 		`{"name":"a","scopes":["read"],"expiresIn":"2562047h47m16854s"}`: "from a minute to ten years",
 	} {
 		if a := r.do(admin, "POST", keysPath, body); a.ResponseRecorder.Code != 400 || a.Code != "bad-body" || !strings.Contains(a.Detail, words) {
-			t.Errorf("%s: got %d %s", body, a.ResponseRecorder.Code, a.Body)
+			t.Errorf("%s: got %d %s, want 400 bad-body", body, a.ResponseRecorder.Code, a.Body)
 		}
 	}
 	if a := r.do(admin, "POST", keysPath, `{"name":"`+strings.Repeat("a", 64<<10)+`"}`); a.ResponseRecorder.Code != 413 {
 		t.Errorf("large body: got %d", a.ResponseRecorder.Code)
 	}
 	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 1 {
-		t.Errorf("%+v", all)
+		t.Errorf("got the keys %+v, want 1", all)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestHandler_LimitsScopesToTheCreators(t *testing.T) {
 		t.Errorf("page of another site: got %s", a.Body)
 	}
 	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 2 {
-		t.Errorf("%+v", all)
+		t.Errorf("got the keys %+v, want 2", all)
 	}
 }
 
@@ -183,7 +183,7 @@ func TestHandler_KeyExpiresWithItsCreator(t *testing.T) {
 	} {
 		a := r.do(brief, "POST", keysPath, body)
 		if made := a.Made.Key; a.ResponseRecorder.Code != 201 || made.ExpiresAt == nil || !made.ExpiresAt.Equal(want) {
-			t.Errorf("%s: %d %s", body, a.ResponseRecorder.Code, a.Body)
+			t.Errorf("%s: got %d %s, want 201 with the expiry of its creator", body, a.ResponseRecorder.Code, a.Body)
 		}
 		entries, err := r.db.Audit(t.Context(), 1)
 		if err != nil || !strings.Contains(string(entries[0].After), `"expiresAt":"`+want.Format(time.RFC3339)) {
@@ -207,7 +207,7 @@ func TestHandler_KeyRevokedAtOnceIsInvalid(t *testing.T) {
 	r.store = revokingStore{r.db}
 	a := r.do(admin, "POST", keysPath, `{"name":"a","scopes":["admin"]}`)
 	if a.ResponseRecorder.Code != 201 {
-		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
+		t.Fatalf("got %d %s, want 201", a.ResponseRecorder.Code, a.Body)
 	}
 	r.rejects("revoked meanwhile", 401, codeInvalid, "Bearer "+a.Made.Secret)
 }
@@ -220,7 +220,7 @@ func TestHandler_HidesDatabaseErrors(t *testing.T) {
 	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
 		a := r.do(admin, method, path, `{"name":"a","scopes":["read"]}`)
 		if a.ResponseRecorder.Code != 503 || a.Code != "store-unavailable" || a.Header().Get("Retry-After") != "1" || strings.Contains(a.Detail, "closed") {
-			t.Errorf("%s: %d %s", method, a.ResponseRecorder.Code, a.Body)
+			t.Errorf("%s: got %d %s, want 503 store-unavailable without details", method, a.ResponseRecorder.Code, a.Body)
 		}
 	}
 	if !strings.Contains(r.log.String(), "closed") {

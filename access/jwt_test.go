@@ -27,7 +27,7 @@ func TestVerifier_AcceptsTokensOfTheIssuer(t *testing.T) {
 	r, _ := withIssuer(t, "one", "curve", "edwards")
 	c := r.accepts("RS256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
 	if !c.Expires.Equal(now.Add(time.Hour)) || !c.May(Read) || c.May(Admin) {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v, want read and refresh for an hour", c)
 	}
 	r.accepts("PS256", "jwt:somebody", "bearer "+sign(t, jwt.SigningMethodPS256, "one", validClaims()), Read, Refresh)
 	r.accepts("ES256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()), Read, Refresh)
@@ -37,7 +37,7 @@ func TestVerifier_AcceptsTokensOfTheIssuer(t *testing.T) {
 	r.accepts("no scope", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil)))
 	sees := r.accepts("visibilities", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", "read see:partner see: SEE:staff see:a/b see:partner")), Read, See("partner"))
 	if !sees.Sees("") || !sees.Sees("partner") || sees.Sees("staff") || sees.Sees("partne") || sees.May(Refresh) {
-		t.Errorf("%+v", sees)
+		t.Errorf("got %+v, want only the visibility partner", sees)
 	}
 	r.accepts("one of several audiences", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("aud", []string{"other", "freshet"})), Read, Refresh)
 	r.accepts("a clock 20 s behind", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("nbf", now.Add(20*time.Second).Unix(), "iat", now.Add(20*time.Second).Unix())), Read, Refresh)
@@ -106,7 +106,7 @@ func TestVerifier_RejectsInvalidTokensWithoutDetails(t *testing.T) {
 	} {
 		r.rejects(what, 401, codeInvalid, "Bearer "+token)
 		if _, p := r.authenticate("Bearer " + token); p != nil && (p.Detail != invalidToken().Detail || p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="invalid_token"`) {
-			t.Errorf("%s: %s %v", what, p.Detail, p.Header)
+			t.Errorf("%s: got %s %v, want no details", what, p.Detail, p.Header)
 		}
 	}
 	r.rejects("expired", 401, codeExpired, "Bearer "+rs(validClaims("exp", past)))
@@ -225,7 +225,7 @@ func TestVerifier_FollowsOnlyHTTPSRedirects(t *testing.T) {
 		from := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.from, http.NoBody)
 		to := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.to, http.NoBody)
 		if err := check(to, []*http.Request{from}); (err == nil) != c.follows {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("%+v: got %v", c, err)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestOpen_RejectsOtherHosts(t *testing.T) {
 				ours := among == 0 || among == 1 && len(names) > 0 || len(names) == 1
 				status, code := r.calls(host)
 				if (status == 200) != ours || (!ours && (status != http.StatusMisdirectedRequest || code != codeHost)) {
-					t.Errorf("%s, %s, %q: %d %s", require, listen, host, status, code)
+					t.Errorf("%s, %s, %q: got %d %s", require, listen, host, status, code)
 				}
 			}
 		}
@@ -96,7 +96,7 @@ func TestOpen_RejectsPagesOfOtherSites(t *testing.T) {
 		} {
 			status, code := r.calls("127.0.0.1:8080", c.headers...)
 			if (status == 200) != c.passes || (!c.passes && (status != 403 || code != codeSite)) {
-				t.Errorf("%s, %q: %d %s", require, c.headers, status, code)
+				t.Errorf("%s, %q: got %d %s", require, c.headers, status, code)
 			}
 			if !c.passes {
 				refused++
@@ -118,7 +118,7 @@ func TestAuthenticated_AllowsAnyHostAndOrigin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status, code := r.calls("any.example", "Authorization", "Bearer "+key, "Origin", "https://other.example", "Sec-Fetch-Site", "cross-site"); status != 200 {
-		t.Errorf("%d %s", status, code)
+		t.Errorf("got %d %s, want 200", status, code)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestOpen_AdminRejectsOtherHosts(t *testing.T) {
 		w := httptest.NewRecorder()
 		r.Handler(func(r *http.Request) string { c, _ := ClientFromContext(r.Context()); return c.Name }).ServeHTTP(w, req)
 		if w.Code != status {
-			t.Errorf("%s: %d %s", host, w.Code, w.Body)
+			t.Errorf("%s: got %d %s", host, w.Code, w.Body)
 		}
 	}
 }

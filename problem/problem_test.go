@@ -34,16 +34,16 @@ func TestWrite_HasHeadersAndBody(t *testing.T) {
 		}
 		if len(got) != 5 || got["code"] != "cooldown" || got["status"] != 429.0 || got["title"] != "Too Many Requests" ||
 			got["type"] != "urn:freshet:problem:cooldown" || got["detail"] != "A moment ago." {
-			t.Errorf("%v", got)
+			t.Errorf("got %v", got)
 		}
 	}
 }
 
 func TestBody_TooLargeIs413(t *testing.T) {
 	if p := Body(&http.MaxBytesError{Limit: 5}); p.Status != 413 || p.Code != "body-too-large" {
-		t.Errorf("%v", p)
+		t.Errorf("got %v, want 413 body-too-large", p)
 	}
 	if p := Body(errors.New("no object")); p.Status != 400 || p.Detail != "no object" {
-		t.Errorf("%v", p)
+		t.Errorf("got %v, want 400 with the detail", p)
 	}
 }

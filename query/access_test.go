@@ -31,10 +31,10 @@ func TestRoutes_RequireTheirScope(t *testing.T) {
 				a := r.do(method, path)
 				passes := needs == "" || needs == has || has == access.Admin
 				if passes == (a.StatusCode == 403) {
-					t.Errorf("%s with %q: %d %s", path, has, a.StatusCode, a.text)
+					t.Errorf("%s with %q: got %d %s, want 403 without the scope", path, has, a.StatusCode, a.text)
 				}
 				if !passes && method != http.MethodHead && (a.body.Code != "insufficient-scope" || a.Header.Get("WWW-Authenticate") == "") {
-					t.Errorf("%s: %s %v", path, a.text, a.Header)
+					t.Errorf("%s: got %s %v, want insufficient-scope with WWW-Authenticate", path, a.text, a.Header)
 				}
 			}
 		}
@@ -51,10 +51,10 @@ func TestRoutes_RejectUnknownClients(t *testing.T) {
 			method, path, _ := strings.Cut(path, " ")
 			a := r.do(method, path)
 			if (a.StatusCode == 401) != (needs != "") {
-				t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+				t.Errorf("%s: got %d %s, want 401 if a scope is needed", path, a.StatusCode, a.text)
 			}
 			if a.StatusCode == 401 && (a.Header.Get("WWW-Authenticate") == "" || (method != http.MethodHead && a.body.Code != "TOKEN_EXPIRED")) {
-				t.Errorf("%s: %s %v", path, a.text, a.Header)
+				t.Errorf("%s: got %s %v, want TOKEN_EXPIRED with WWW-Authenticate", path, a.text, a.Header)
 			}
 		}
 	}
@@ -124,7 +124,7 @@ func TestTrace_DropsInvalidContext(t *testing.T) {
 	r := newRig(t)
 	r.get("a", "traceparent", strings.Repeat("x", 60_000))
 	if w := r.enqueued()[0]; w.TraceParent != "" {
-		t.Errorf("%d bytes", len(w.TraceParent))
+		t.Errorf("got a trace parent of %d bytes, want none", len(w.TraceParent))
 	}
 }
 
@@ -175,11 +175,11 @@ func TestAddress_TrustsOnlyKnownProxies(t *testing.T) {
 			req.Header.Set("X-Forwarded-For", c.xff)
 		}
 		if got := address(req); got != c.recognised {
-			t.Errorf("%+v: %s", c, got)
+			t.Errorf("%+v: got the address %s", c, got)
 		}
 	}
 	if _, err := ipExtractor([]string{"10.0.0.1"}); err == nil || !strings.Contains(err.Error(), "access.trustedProxies") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want an error about access.trustedProxies", err)
 	}
 }
 

@@ -23,7 +23,7 @@ func TestResponse_IsEqualInEachEncoding(t *testing.T) {
 		s := r.putSnapshot(name, age)
 		plain := r.get(name)
 		if plain.Header.Get("Content-Encoding") != "" || plain.Header.Get("Vary") != "Accept-Encoding" {
-			t.Errorf("%s: %v", name, plain.Header)
+			t.Errorf("%s: got the headers %v", name, plain.Header)
 		}
 		for _, as := range []string{"zstd", "gzip"} {
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/"+name, nil)

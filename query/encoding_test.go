@@ -103,7 +103,7 @@ func FuzzBestEncoding(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header string) {
 		if e := bestEncoding([]string{header}); e < identity || e >= encodings {
-			t.Errorf("%q: %d", header, e)
+			t.Errorf("%q: got the invalid encoding %d", header, e)
 		}
 	})
 }

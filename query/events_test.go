@@ -64,7 +64,7 @@ func (r *rig) follow(key, lastID string) *follower {
 				e.name = value
 			case "data":
 				if err := json.Unmarshal([]byte(value), &e.data); err != nil {
-					r.Errorf("%s: %v", value, err)
+					r.Errorf("%s: invalid data: %v", value, err)
 				}
 			case "":
 				if lines.Text() == "" && e.name != "" {
@@ -100,7 +100,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	}
 	f := r.follow("a", "")
 	if e := f.expect("state", Updating); e.id != "" || !e.data.UpdateQueued || e.data.ETag != nil {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v, want a queued update request without id and ETag", e)
 	}
 	r.putSnapshot("a", 0, hash(7, 1))
 	first := f.expect("changed", Fresh)
@@ -139,7 +139,7 @@ func TestEvents_OfAnInvalidEntityAreAProblem(t *testing.T) {
 	r := newRig(t)
 	for path, status := range map[string]int{"/v1/nexon/character/x/events": 400, "/v1/nexon/union/a/events": 404} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != status || a.Header.Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s: %d %v", path, a.StatusCode, a.Header)
+			t.Errorf("%s: got %d %v, want a problem", path, a.StatusCode, a.Header)
 		}
 	}
 	if a := r.do(http.MethodHead, "/v1/nexon/character/a/events"); a.StatusCode != 200 || a.Header.Get("Content-Type") != "text/event-stream" {

@@ -81,7 +81,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		return func(r *rig) {
 			r.Helper()
 			if a := r.do(http.MethodGet, "/v1/nexon/"+path, headers...); a.StatusCode != status {
-				r.Errorf("GET %s: %d %s", path, a.StatusCode, a.text)
+				r.Errorf("GET %s: got %d %s", path, a.StatusCode, a.text)
 			}
 		}
 	}
@@ -89,7 +89,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 		return func(r *rig) {
 			r.Helper()
 			if a := r.do(method, "/v1/nexon/"+path); a.StatusCode != status {
-				r.Errorf("%s %s: %d %s", method, path, a.StatusCode, a.text)
+				r.Errorf("%s %s: got %d %s", method, path, a.StatusCode, a.text)
 			}
 		}
 	}
@@ -250,7 +250,7 @@ func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 				rec := httptest.NewRecorder()
 				r.server.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
 				if rec.Code != http.StatusOK {
-					t.Errorf("%s: %d %s", target, rec.Code, rec.Body)
+					t.Errorf("%s: got %d %s, want 200", target, rec.Code, rec.Body)
 				}
 				want[i].Add(1)
 			}
@@ -365,7 +365,7 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 	if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
 		t.Errorf("got %d recorded and %v unrecorded", recorded, lost)
 	}
-	if warned, exceeded := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || exceeded != 1 {
-		t.Errorf("%s", &log)
+	if warned, restored := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || restored != 1 {
+		t.Errorf("got the log %s, want 2 warnings and 1 recovery", &log)
 	}
 }

@@ -83,7 +83,7 @@ func TestRefresh_WaitingForKafkaDoesNotBlockReads(t *testing.T) {
 		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 	if a := r.get("b"); !a.body.UpdateQueued {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want a queued update request", a.StatusCode, a.text)
 	}
 	close(out)
 	all.Wait()

@@ -46,7 +46,7 @@ func TestKey_IsUnescapedOnceAndChecked(t *testing.T) {
 		r.requests = nil
 		a := r.get(path)
 		if a.StatusCode != c.status || (c.status >= 400) != (a.Header.Get("Content-Type") == "application/problem+json") {
-			t.Errorf("%.40q: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%.40q: got %d %s", path, a.StatusCode, a.text)
 		}
 		if c.key != "" && (len(r.requests) != 1 || r.requests[0].Entity.Key != c.key) {
 			t.Errorf("%q was taken for %+v", path, r.requests)
@@ -138,7 +138,7 @@ func FuzzPath_RequestsOnlyItsEntity(f *testing.F) {
 		rec := httptest.NewRecorder()
 		r.server.ServeHTTP(rec, req)
 		if rec.Code >= 500 {
-			t.Fatalf("%q: %d %s", path, rec.Code, rec.Body)
+			t.Fatalf("%q: got %d %s, want a status below 500", path, rec.Code, rec.Body)
 		}
 		for _, w := range r.requests {
 			if err := w.Entity.Check(); err != nil || w.Entity.Source != "nexon" || w.Entity.Facet != "character" {
@@ -185,7 +185,7 @@ func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 		r.server.ServeHTTP(rec, req)
 		seen := &rig{TB: t}
 		if a := seen.checked(req, rec); a.StatusCode >= 500 {
-			t.Errorf("%s %q: %d %s", method, target, a.StatusCode, a.text)
+			t.Errorf("%s %q: got %d %s, want a status below 500", method, target, a.StatusCode, a.text)
 		}
 	})
 }

@@ -256,7 +256,7 @@ func TestVisibility_LimitsBatches(t *testing.T) {
 						requests++
 					}
 					if (string(item.Snapshot) == content) != (item.Status == 200) || (item.Status == 404) != (item.Freshness == NotFound) || (item.Status != 200) != (item.LastCheckedAt == nil) {
-						t.Errorf("%q: %+v", who, item)
+						t.Errorf("%q: got the item %+v", who, item)
 					}
 				}
 				if n := testutil.ToFloat64(r.server.metrics.reads.WithLabelValues("nexon", "character", string(NotFound))); n != 0 {
@@ -311,7 +311,7 @@ func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 	r.putSnapshot("followed", time.Minute)
 	f := r.follow("followed", "")
 	if e := <-f.events; e.name != eventChanged {
-		t.Fatalf("%+v", e)
+		t.Fatalf("got %+v, want the event changed", e)
 	}
 	r.putSnapshot("followed", 0, partner)
 	select {
@@ -353,7 +353,7 @@ func TestVisibility_LimitsFallbacks(t *testing.T) {
 	r.client = clientWithScopes()
 	for i, a := range attempts {
 		if got := r.attempt(i, "a"); !strings.Contains(got, "404") && a.method != http.MethodHead {
-			t.Errorf("%v: %s", a, got)
+			t.Errorf("%v: got %s, want 404", a, got)
 		}
 	}
 	if len(r.enqueued()) > 0 {

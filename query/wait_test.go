@@ -25,7 +25,7 @@ func TestWait_EndsWithASettle(t *testing.T) {
 			waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 			select {
 			case a := <-answered:
-				t.Fatalf("%s %v: did not wait: %d %s", key, how, a.StatusCode, a.text)
+				t.Fatalf("%s %v: did not wait: got %d %s", key, how, a.StatusCode, a.text)
 			default:
 			}
 			r.putSnapshot(key, 0)
@@ -80,7 +80,7 @@ func TestWait_EndsIfNothingIsExpected(t *testing.T) {
 	}
 	for key, status := range map[string]int{"fresh": 200, "absent": 404, "held": 503} {
 		if a := r.get(key + "?wait=30s"); a.StatusCode != status {
-			t.Errorf("%s: %d %s", key, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s", key, a.StatusCode, a.text)
 		}
 	}
 }
