@@ -13,7 +13,7 @@ import (
 
 // requestSpan is the span of one request, with the context in which its record is published.
 type requestSpan struct {
-	ctx  context.Context //nolint:containedctx // it is the span's, of a batch of them
+	ctx  context.Context //nolint:containedctx // carries the span of one request in a batch
 	span trace.Span
 }
 

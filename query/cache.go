@@ -246,8 +246,8 @@ func (m *snapshotCache) invalidate(e schemas.Entity) {
 }
 
 // setConnected records that the settle subscription was established or lost.
-func (m *snapshotCache) setConnected(up bool) {
-	if !up {
+func (m *snapshotCache) setConnected(connected bool) {
+	if !connected {
 		m.connectedSince.Store(0)
 		return
 	}

@@ -95,7 +95,7 @@ func appendFrame(dst []byte, text string) []byte {
 		if text == "" {
 			head |= 1 // last block
 		}
-		dst = append(dst, byte(head), byte(head>>8), byte(head>>16)) //nolint:gosec // its three bytes
+		dst = append(dst, byte(head), byte(head>>8), byte(head>>16)) //nolint:gosec // the three bytes of the header
 		dst = append(dst, block...)
 		if text == "" {
 			return dst
@@ -131,7 +131,7 @@ func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipPrefix) {
 	for _, p := range parts {
 		_, _ = w.Write(p) // a write to memory does not fail
 		open.crc = crc32.Update(open.crc, crc32.IEEETable, p)
-		open.size += uint32(len(p)) //nolint:gosec // modulo 2^32, as the format has it
+		open.size += uint32(len(p)) //nolint:gosec // modulo 2^32, as the format requires
 	}
 	_ = w.Flush()
 	w.Reset(nil) // the pooled writer must not keep the response in memory

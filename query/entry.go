@@ -53,7 +53,7 @@ func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, gro
 	e := &entry{State: s.State, payload: s.Payload, facet: f, count: of, onGrow: grown}
 	e.readAt.Store(readAt)
 	if s.HasContent() {
-		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // a part is enough
+		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // the low 32 bits suffice
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
 		e.freshTail = marshalTail(readBody{Freshness: Fresh, LastUpdatedAt: optionalTime(s.UpdatedAt), LastCheckedAt: optionalTime(s.CheckedAt)})
 		e.bodies[zstandard].once.Do(func() { e.spliceFrames(&e.bodies[zstandard]) })

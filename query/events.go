@@ -82,7 +82,7 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 		return nil
 	}
 	st := &stream{s: s, c: c, client: client, entity: e, facet: f, last: parseEventID(c.Request().Header.Get("Last-Event-Id"))}
-	if st.write(fmt.Sprintf("retry: %d\n\n", (minReconnectDelay + rand.N(minReconnectDelay)).Milliseconds())) { //nolint:gosec // spreads, and hides nothing
+	if st.write(fmt.Sprintf("retry: %d\n\n", (minReconnectDelay + rand.N(minReconnectDelay)).Milliseconds())) { //nolint:gosec // spreads reconnects; not a secret
 		st.run(v, w)
 	}
 	return nil

@@ -42,7 +42,7 @@ func (r *rig) follow(key, lastID string) *follower {
 	if lastID != "" {
 		req.Header.Set("Last-Event-Id", lastID)
 	}
-	resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // when the follower leaves
+	resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // leave closes it
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -195,7 +195,7 @@ func TestResponse_AbortedByAPanicIsLogged(t *testing.T) {
 	r.server.log = slog.New(slog.NewTextHandler(&log, nil))
 	r.putSnapshot("a", 0)
 	defer func() {
-		if p := recover(); p != http.ErrAbortHandler || !strings.Contains(log.String(), "boom") { //nolint:errorlint // as net/http compares it
+		if p := recover(); p != http.ErrAbortHandler || !strings.Contains(log.String(), "boom") { //nolint:errorlint // net/http compares the value
 			t.Errorf("%v, log %s", p, log.String())
 		}
 	}()

@@ -30,7 +30,7 @@ type lookups struct {
 
 // lookup is one waiting key.
 type lookup struct {
-	ctx    context.Context //nolint:containedctx // of the reader, which may leave
+	ctx    context.Context //nolint:containedctx // context of the waiting reader
 	entity schemas.Entity
 	found  chan<- lookupResult // buffered
 }

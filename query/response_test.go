@@ -246,7 +246,7 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	func() {
 		defer func() {
-			if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
+			if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // net/http compares the value
 				t.Errorf("panicked with %v", p)
 			}
 		}()

@@ -163,9 +163,9 @@ func (s *Server) Run(ctx context.Context) error {
 	background.Go(func() { s.readCounter.run(ctx) })
 	defer background.Wait()
 	defer stop() // runs before Wait: if Subscribe fails, the read counter must end too
-	return s.subscriber.Subscribe(ctx, s.onSettled, func(up bool) {
+	return s.subscriber.Subscribe(ctx, s.onSettled, func(connected bool) {
 		if ctx.Err() == nil { // a disconnect at shutdown is expected
-			s.onConnection(up)
+			s.onConnection(connected)
 		}
 	})
 }
@@ -180,9 +180,9 @@ func (s *Server) onSettled(settled schemas.Settled) {
 	s.waiterSet.notify(settled)
 }
 
-func (s *Server) onConnection(up bool) {
-	s.cache.setConnected(up)
-	if !up {
+func (s *Server) onConnection(connected bool) {
+	s.cache.setConnected(connected)
+	if !connected {
 		s.metrics.connected.Set(0)
 		s.log.Warn("redis subscription lost; cache TTL reduced to 1s, waiting clients may time out")
 		return
