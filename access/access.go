@@ -1,6 +1,3 @@
-// Package access says who may read, ask for refreshes and administer, and how
-// much one client may ask of a process. Who asks shows an API key, a JWT or the
-// admin token; none of them costs a look into the database.
 package access
 
 import (
@@ -14,11 +11,12 @@ import (
 	"unicode"
 )
 
-// Scope is something that a client may do.
+// Scope is a permission of a client.
 type Scope string
 
-// The scopes, besides those of See. Inspect is of those who may look at all that operators
-// see, and change nothing. Admin includes all others.
+// The scopes, in addition to Delegate and See. Read: read snapshots. Refresh: enqueue
+// refreshes. Inspect: read everything that operators can see. Admin: everything; it includes all
+// other scopes.
 const (
 	Read    Scope = "read"
 	Refresh Scope = "refresh"
@@ -26,48 +24,47 @@ const (
 	Admin   Scope = "admin"
 )
 
-// seePrefix stands before a visibility in the scope of those who may see what was
-// fetched within it.
+// seePrefix begins the scopes of See.
 const seePrefix = "see:"
 
-// See returns the scope of those who may see what was fetched within a visibility.
-// Whoever has it needs Read, Refresh or Inspect besides.
+// See returns the scope that allows a client to see entities of a visibility. It is useful only
+// together with Read, Refresh or Inspect.
 func See(visibility string) Scope { return Scope(seePrefix + visibility) }
 
-// visibilityName is what package source takes for a visibility.
+// visibilityName has the same rule as package source.
 var visibilityName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
 
-// known reports whether the scope is one that there is, or that can be.
+// known reports whether the scope is valid.
 func (s Scope) known() bool {
 	visibility, see := strings.CutPrefix(string(s), seePrefix)
 	return (see && visibilityName.MatchString(visibility)) || slices.Contains([]Scope{Read, Refresh, Inspect, Delegate, Admin}, s)
 }
 
-// Client is who asks.
+// Client is the identified sender of a request.
 type Client struct {
-	// Name stands in audits and bounds: "key:<id> <name>", "jwt:<sub>",
-	// "admin-token", or "unauthenticated@<address>" where nobody is asked; and " for <hash>"
-	// behind it if the request is sent on behalf of another. It is printable and of
+	// Name identifies the client in audit entries and limits: "key:<id> <name>", "jwt:<sub>",
+	// "admin-token", or "unauthenticated@<address>" if authentication is off. " for <hash>" is
+	// appended if the request is sent on behalf of another client. It is printable and has a
 	// bounded length.
 	Name   string
 	Scopes []Scope
-	// Expires is the end of the token or key; zero: never.
+	// Expires is when the token or key expires; zero: never.
 	Expires time.Time
 }
 
-// May reports whether the client may do what the scope says.
+// May reports whether the client has the scope.
 func (c Client) May(s Scope) bool {
 	return slices.Contains(c.Scopes, s) || slices.Contains(c.Scopes, Admin)
 }
 
-// Sees reports whether the client may see what was fetched within a visibility; the
-// empty one is every reader's.
+// Sees reports whether the client may see entities of a visibility. Every client sees the empty
+// one.
 func (c Client) Sees(visibility string) bool {
 	return visibility == "" || c.May(See(visibility))
 }
 
-// Visibilities returns the visibilities that the client may see besides the empty one; nil:
-// all of them.
+// Visibilities returns the visibilities that the client may see in addition to the empty one;
+// nil: all.
 func (c Client) Visibilities() []string {
 	if c.May(Admin) {
 		return nil
@@ -83,22 +80,23 @@ func (c Client) Visibilities() []string {
 
 type clientKey struct{}
 
-// WithClient returns a context that knows who asks.
+// WithClient returns a context with the client.
 func WithClient(ctx context.Context, c Client) context.Context {
 	return context.WithValue(ctx, clientKey{}, c)
 }
 
-// ClientFromContext returns who asks, if the context knows.
+// ClientFromContext returns the client of a context of WithClient.
 func ClientFromContext(ctx context.Context) (Client, bool) {
 	c, ok := ctx.Value(clientKey{}).(Client)
 	return c, ok
 }
 
-// maxNameSize is the greatest length of what a name takes from outside, in bytes.
+// maxNameSize is the maximum length in bytes of the external part of a client name.
 const maxNameSize = 128
 
-// cleanName returns the text as it may stand in a name. What is too long or can't be
-// printed is cut and told apart by its hash: two clients must not share a bound.
+// cleanName returns text for use in a client name. If the text is too long or has unprintable
+// characters, it is shortened and a hash is appended, so that two clients never get the same
+// name.
 func cleanName(text string) string {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }
 	if len(text) <= maxNameSize && !strings.ContainsFunc(text, unprintable) {

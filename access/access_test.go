@@ -2,7 +2,7 @@ package access
 
 import "testing"
 
-func TestAClientSeesWhatIsForEverybodyAndWhatItsScopesName(t *testing.T) {
+func TestSees_AllowsPublicAndNamedVisibilities(t *testing.T) {
 	for _, c := range []struct {
 		scopes []Scope
 		sees   map[string]bool
@@ -20,22 +20,22 @@ func TestAClientSeesWhatIsForEverybodyAndWhatItsScopesName(t *testing.T) {
 			}
 		}
 		if client.May(Admin) != (len(c.scopes) == 1 && c.scopes[0] == Admin) {
-			t.Errorf("%v may administer", c.scopes)
+			t.Errorf("%v: got admin, want not", c.scopes)
 		}
 	}
 }
 
-func TestWhoMayInspectMayNothingElse(t *testing.T) {
+func TestMay_InspectAllowsNothingElse(t *testing.T) {
 	inspector := Client{Scopes: []Scope{Inspect}}
 	if !Inspect.known() || !inspector.May(Inspect) {
-		t.Error("the scope is none")
+		t.Error("got an unknown scope")
 	}
 	for _, s := range []Scope{Read, Refresh, Admin, See("a")} {
 		if inspector.May(s) {
-			t.Errorf("who may inspect may %s", s)
+			t.Errorf("inspect: got the scope %s, want not", s)
 		}
 	}
 	if (Client{Scopes: []Scope{Read, Refresh}}).May(Inspect) || !(Client{Scopes: []Scope{Admin}}).May(Inspect) {
-		t.Error("who reads may inspect, or who administers may not")
+		t.Error("read includes inspect, or admin does not")
 	}
 }

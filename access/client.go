@@ -12,27 +12,27 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Delegate is the scope of a key whose holder calls on behalf of its own users and names
-// them in Config.ClientHeader: each of them is a client of its own to all bounds.
+// Delegate is the scope of a key that calls on behalf of its own users. It names the user in
+// Config.ClientHeader, and each user has separate limits.
 const Delegate Scope = "delegate"
 
-// maxClientHeaderSize is the length of the longest value of Config.ClientHeader, in bytes.
+// maxClientHeaderSize is the maximum length in bytes of the value of Config.ClientHeader.
 const maxClientHeaderSize = 256
 
-// codeClient is the code of a request whose client header can't be read.
+// codeClient is the problem code of an invalid client header.
 const codeClient = "bad-client"
 
-// ID returns the client's schemas.ClientID, which names it in Redis and on topics without
-// saying who it is. Clients that share a bound have one ID.
+// ID returns the client's schemas.ClientID. It identifies the client in Redis and in Kafka
+// records without revealing its name. Clients with the same BoundName have the same ID.
 func (c Client) ID() string { return schemas.ClientID(c.BoundName()) }
 
-// BoundName returns the name under which every limit of one process counts the client. The
-// addresses of one IPv6 network (/64) share it.
+// BoundName returns the name under which all limits count the client. Unauthenticated addresses
+// of one IPv6 /64 network share a name.
 func (c Client) BoundName() string { return limitKey(c.Name) }
 
-// delegated returns the client on whose behalf a request is sent: the one that the header
-// names, if c may name one, and else c. The value itself is neither kept nor logged: a
-// part of its hash, taken together with the name of c, stands in the name.
+// delegated returns the client on whose behalf the request is sent. If c has the scope Delegate
+// and the header is set, the name of the result contains a hash of c's name and the header
+// value; else it is c. The value itself is not stored or logged.
 func (c Client) delegated(header string, r *http.Request) (Client, error) {
 	if header == "" || !c.May(Delegate) {
 		return c, nil
@@ -51,7 +51,7 @@ func (c Client) delegated(header string, r *http.Request) (Client, error) {
 
 var headerName = regexp.MustCompile("^[0-9A-Za-z-]{1,64}$")
 
-// reservedHeaders have a meaning of their own, or are set by others than the client.
+// reservedHeaders have a defined meaning, or are set by proxies.
 var reservedHeaders = []string{
 	"Authorization", "Cookie", "Host", "Origin", "Forwarded", "X-Forwarded-For", "X-Correlation-Id", "Traceparent",
 	"Prefer", "If-None-Match", "Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Transfer-Encoding",
@@ -68,11 +68,11 @@ func checkClientHeader(name string) error {
 	return nil
 }
 
-// checkDelegate returns an error for scopes that name others' clients and do nothing else.
+// checkDelegate returns an error for scopes that grant no action: only delegate or see:….
 func checkDelegate(scopes []Scope) error {
 	does := func(s Scope) bool { return s != Delegate && !strings.HasPrefix(string(s), seePrefix) }
 	if !slices.ContainsFunc(scopes, does) {
-		return errors.New("the scopes say what the key sees, or for whom it calls, and not what it may do; add read, refresh or inspect")
+		return errors.New("the scopes allow no action: delegate and see: need read, refresh or inspect")
 	}
 	return nil
 }

@@ -12,48 +12,49 @@ import (
 )
 
 const (
-	// maxClients bounds the clients that are remembered; the oldest is forgotten first,
-	// so that addresses made up can't fill the memory.
+	// maxClients is the maximum number of clients in memory. The least recently used one is
+	// removed first, so that many forged addresses can't exhaust the memory.
 	maxClients = 100_000
 )
 
-// ClientLimiter bound what each client may ask of this process. A nil one bounds nobody.
+// ClientLimiter limits the requests of each client of this process. A nil one has no limits. Its
+// methods may be called concurrently.
 type ClientLimiter struct {
-	requests rate
-	misses   rate // of keys that are looked for in the database; see missesOf
-	waiting  int
-	refused  *prometheus.CounterVec
-	now      func() time.Time
+	requests   callRate
+	lookupRate callRate // of lookups of keys that are not stored; see lookupLimit
+	waiting    int
+	refused    *prometheus.CounterVec
+	now        func() time.Time
 
 	mu      sync.Mutex
-	clients map[string]*list.Element // of recent
-	recent  *list.List               // *meter; that of the last request is in front
-	waits   map[string]int           // by client
+	clients map[string]*list.Element // elements of recent
+	recent  *list.List               // of *clientBuckets, most recently used first
+	waits   map[string]int           // waiting requests by client
 }
 
-// rate is so many calls in a window; 0 calls: any number.
-type rate struct {
+// callRate is a number of calls per window; 0 calls: no limit.
+type callRate struct {
 	calls  int
 	window time.Duration
 }
 
-// meter is what one client has left.
-type meter struct {
+// clientBuckets has the token buckets of one client.
+type clientBuckets struct {
 	client   string
 	requests bucket
 	misses   bucket
 }
 
-// NewClientLimiter returns the meters of limits that have been checked.
+// NewClientLimiter returns a limiter. The limits must be valid (Config.Check).
 func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
 	m := &ClientLimiter{
 		waiting: l.Waiting, now: time.Now, clients: map[string]*list.Element{}, recent: list.New(), waits: map[string]int{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "access_limited_total", Help: "Requests that were refused since their client asked for too much, by limit.",
+			Name: "access_limited_total", Help: "Requests refused because their client exceeded a limit, by limit.",
 		}, []string{"limit"}),
 	}
 	m.requests.calls, m.requests.window, _ = l.Requests.parse()
-	m.misses = missesOf(l.NewKeys)
+	m.lookupRate = lookupLimit(l.NewKeys)
 	for _, limit := range []string{"requests", "misses", "new-keys", "outstanding", "waiting"} {
 		m.refused.WithLabelValues(limit)
 	}
@@ -61,30 +62,30 @@ func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
 	return m
 }
 
-// AllowRequests counts n requests of a client; an error, a *problem.HTTPError, says
-// that none of them may be served.
+// AllowRequests counts n requests of a client. If they exceed the limit, it counts none and
+// returns a *problem.HTTPError with status 429.
 func (m *ClientLimiter) AllowRequests(client string, n int) error {
 	if m == nil || m.requests.calls == 0 {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if wait := m.meter(client).requests.take(m.requests, n, m.now()); wait > 0 {
+	if wait := m.bucketsOf(client).requests.take(m.requests, n, m.now()); wait > 0 {
 		m.refused.WithLabelValues("requests").Inc()
-		return limitExceeded("too-many-requests", "requests", fmt.Sprintf("This is more than %s. Wait, and ask for less.", m.requests), m.requests.calls, m.requests.window, wait)
+		return limitExceeded("too-many-requests", "requests", fmt.Sprintf("You exceeded the limit of requests, %s. Send fewer requests.", m.requests), m.requests.calls, m.requests.window, wait)
 	}
 	return nil
 }
 
-func (r rate) String() string {
-	return fmt.Sprintf("%d in %v", r.calls, r.window)
+func (r callRate) String() string {
+	return fmt.Sprintf("%d per %v", r.calls, r.window)
 }
 
-// limitKey returns the name under which a client is bounded. Whoever has one address
-// of IPv6 has 2^64 of them, so that those of a /64 who are not asked share a bound.
+// limitKey returns the name under which a client is limited. Unauthenticated addresses of one
+// IPv6 /64 network share a limit, because one host usually has the whole network.
 func limitKey(client string) string {
-	text, nameless := strings.CutPrefix(client, unauthenticatedPrefix)
-	if !nameless {
+	text, unauthenticated := strings.CutPrefix(client, unauthenticatedPrefix)
+	if !unauthenticated {
 		return client
 	}
 	ip, err := netip.ParseAddr(text)
@@ -94,47 +95,47 @@ func limitKey(client string) string {
 	return unauthenticatedPrefix + netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
 }
 
-// meter returns the client's meter, a new one if it was forgotten.
-func (m *ClientLimiter) meter(client string) *meter {
+// bucketsOf returns the buckets of a client. It creates them if there are none.
+func (m *ClientLimiter) bucketsOf(client string) *clientBuckets {
 	client = limitKey(client)
 	if e, known := m.clients[client]; known {
 		m.recent.MoveToFront(e)
-		return e.Value.(*meter)
+		return e.Value.(*clientBuckets)
 	}
 	if m.recent.Len() >= maxClients {
-		delete(m.clients, m.recent.Remove(m.recent.Back()).(*meter).client)
+		delete(m.clients, m.recent.Remove(m.recent.Back()).(*clientBuckets).client)
 	}
-	c := &meter{client: client}
+	c := &clientBuckets{client: client}
 	m.clients[client] = m.recent.PushFront(c)
 	return c
 }
 
-// bucket holds what is left of a rate. It is full at first, and a call that asks
-// for more than it can ever hold takes it all and leaves a debt.
+// bucket is a token bucket. It starts full. A call that needs more tokens than the bucket's
+// capacity is allowed when the bucket is full, and makes the balance negative.
 type bucket struct {
 	left float64
 	at   time.Time
 }
 
-// take takes n, or says after how long there will be so many.
-func (b *bucket) take(r rate, n int, now time.Time) (wait time.Duration) {
-	full := float64(r.calls)
+// take takes n tokens and returns 0, or returns how long until n tokens are available.
+func (b *bucket) take(r callRate, n int, now time.Time) (wait time.Duration) {
+	capacity := float64(r.calls)
 	if b.at.IsZero() {
-		b.left = full
-	} else if passed := now.Sub(b.at); passed > 0 {
-		b.left = min(full, b.left+full*float64(passed)/float64(r.window))
+		b.left = capacity
+	} else if elapsed := now.Sub(b.at); elapsed > 0 {
+		b.left = min(capacity, b.left+capacity*float64(elapsed)/float64(r.window))
 	}
 	b.at = now
-	need := min(float64(n), full)
+	need := min(float64(n), capacity)
 	if b.left < need {
-		return max(1, time.Duration((need-b.left)/full*float64(r.window)))
+		return max(1, time.Duration((need-b.left)/capacity*float64(r.window)))
 	}
 	b.left -= float64(n)
 	return 0
 }
 
-// AcquireWaitSlot counts a request of a client that waits or streams, until leave is called,
-// which may be done again. The error is as that of Request.
+// AcquireWaitSlot counts a waiting or streaming request of a client until release is called.
+// release is idempotent. The error is a *problem.HTTPError with status 429.
 func (m *ClientLimiter) AcquireWaitSlot(client string) (leave func(), err error) {
 	if m == nil || m.waiting == 0 {
 		return func() {}, nil
@@ -144,7 +145,7 @@ func (m *ClientLimiter) AcquireWaitSlot(client string) (leave func(), err error)
 	defer m.mu.Unlock()
 	if m.waits[client] >= m.waiting {
 		m.refused.WithLabelValues("waiting").Inc()
-		return func() {}, limitExceeded("too-many-waiting", "waiting", fmt.Sprintf("%d requests of yours wait or stream. Wait until some have ended, or read without waiting.", m.waiting), m.waiting, 0, time.Second)
+		return func() {}, limitExceeded("too-many-waiting", "waiting", fmt.Sprintf("You have %d waiting or streaming requests, the maximum. Wait until one ends, or read without wait.", m.waiting), m.waiting, 0, time.Second)
 	}
 	m.waits[client]++
 	return sync.OnceFunc(func() {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// newTestLimiter is meters with a clock of the test's own.
+// newTestLimiter returns a limiter with its own clock, and a function that advances the clock.
 func newTestLimiter(l Limits) (m *ClientLimiter, pass func(time.Duration)) {
 	at := now
 	m = NewClientLimiter(l, prometheus.NewPedanticRegistry())
@@ -20,26 +20,27 @@ func newTestLimiter(l Limits) (m *ClientLimiter, pass func(time.Duration)) {
 	return m, func(d time.Duration) { at = at.Add(d) }
 }
 
-// checkProblem expects nil, or a problem of this code after this wait.
+// checkProblem fails unless err is nil (code is empty) or a problem with this code and
+// Retry-After.
 func checkProblem(t *testing.T, what string, err error, code string, after time.Duration) {
 	t.Helper()
 	p, refused := errors.AsType[*problem.HTTPError](err)
 	switch {
 	case code == "" && err != nil, code != "" && !refused:
-		t.Errorf("%s: %v", what, err)
+		t.Errorf("%s: got %v, want the problem %q", what, err, code)
 	case refused && (p.Status != 429 || p.Code != code || p.After.Round(time.Millisecond) != after):
-		t.Errorf("%s: %d %s after %v", what, p.Status, p.Code, p.After)
+		t.Errorf("%s: got %d %s with Retry-After %v, want %s with %v", what, p.Status, p.Code, p.After, code, after)
 	}
 }
 
-func TestABurstIsTakenAndThenTheRate(t *testing.T) {
+func TestAllowRequests_AllowsABurstThenTheRate(t *testing.T) {
 	m, pass := newTestLimiter(Limits{Requests: "120/m"})
 	for range 120 {
 		checkProblem(t, "the burst", m.AllowRequests("a", 1), "", 0)
 	}
 	checkProblem(t, "one more", m.AllowRequests("a", 1), "too-many-requests", time.Second)
 	checkProblem(t, "ten more", m.AllowRequests("a", 10), "too-many-requests", 5*time.Second)
-	checkProblem(t, "of another client", m.AllowRequests("b", 120), "", 0)
+	checkProblem(t, "another client", m.AllowRequests("b", 120), "", 0)
 	pass(time.Second)
 	checkProblem(t, "a second later", m.AllowRequests("a", 2), "", 0)
 	checkProblem(t, "and one more", m.AllowRequests("a", 1), "too-many-requests", time.Second)
@@ -48,7 +49,7 @@ func TestABurstIsTakenAndThenTheRate(t *testing.T) {
 	checkProblem(t, "it held no more than a minute's", m.AllowRequests("a", 1), "too-many-requests", time.Second)
 }
 
-func TestMoreThanABucketEverHoldsIsTakenFromAFullOneAndLeavesADebt(t *testing.T) {
+func TestAllowRequests_LargeCallLeavesADebt(t *testing.T) {
 	m, pass := newTestLimiter(Limits{Requests: "60/m"})
 	checkProblem(t, "five minutes' worth", m.AllowRequests("a", 300), "", 0)
 	checkProblem(t, "one more", m.AllowRequests("a", 1), "too-many-requests", 241*time.Second)
@@ -56,29 +57,29 @@ func TestMoreThanABucketEverHoldsIsTakenFromAFullOneAndLeavesADebt(t *testing.T)
 	checkProblem(t, "when the debt is paid", m.AllowRequests("a", 1), "", 0)
 }
 
-func TestARefusalTellsItsLimitToPrograms(t *testing.T) {
+func TestAllowRequests_SetsRateLimitHeaders(t *testing.T) {
 	m, _ := newTestLimiter(Limits{Requests: "100/s"})
 	checkProblem(t, "all", m.AllowRequests("a", 100), "", 0)
 	p, _ := errors.AsType[*problem.HTTPError](m.AllowRequests("a", 100))
 	if p.Header.Get("RateLimit-Policy") != `"requests";q=100;w=1` || p.Header.Get("RateLimit") != `"requests";r=0;t=1` {
-		t.Errorf("%v", p.Header)
+		t.Errorf("got the headers %v", p.Header)
 	}
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+func TestClientLimiter_IsBounded(t *testing.T) {
 	m, _ := newTestLimiter(Limits{Requests: "1/h"})
 	name := func(i int) string { return fmt.Sprint("ip:", i) }
 	for i := range maxClients + 10 {
 		checkProblem(t, "a new client", m.AllowRequests(name(i), 1), "", 0)
 	}
 	if len(m.clients) != maxClients || m.recent.Len() != maxClients {
-		t.Errorf("%d clients", len(m.clients))
+		t.Errorf("got %d clients in memory", len(m.clients))
 	}
 	checkProblem(t, "the newest is known", m.AllowRequests(name(maxClients+9), 1), "too-many-requests", time.Hour)
 	checkProblem(t, "the oldest is forgotten", m.AllowRequests(name(0), 1), "", 0)
 }
 
-func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
+func TestClientLimiter_NilHasNoLimits(t *testing.T) {
 	none, _ := newTestLimiter(Limits{})
 	for _, m := range []*ClientLimiter{nil, none} {
 		for range 3000 {
@@ -88,12 +89,12 @@ func TestNoMetersAndNoLimitsBoundNobody(t *testing.T) {
 	}
 }
 
-func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
+func TestAcquireWaitSlot_LimitsEachClient(t *testing.T) {
 	m, _ := newTestLimiter(Limits{Waiting: 2})
 	wait := func(client string) (func(), error) {
 		leave, err := m.AcquireWaitSlot(client)
 		if leave == nil {
-			t.Fatal("no leave")
+			t.Fatal("got no release function")
 		}
 		return leave, err
 	}
@@ -104,13 +105,13 @@ func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
 	checkProblem(t, "a third", err, "too-many-waiting", time.Second)
 	p, _ := errors.AsType[*problem.HTTPError](err)
 	if p.Header.Get("RateLimit-Policy") != `"waiting";q=2;qu="concurrent-requests"` || testutil.ToFloat64(m.refused.WithLabelValues("waiting")) != 1 {
-		t.Errorf("%v", p.Header)
+		t.Errorf("got the headers %v", p.Header)
 	}
 	other, err := wait("b")
-	checkProblem(t, "of another client", err, "", 0)
+	checkProblem(t, "another client", err, "", 0)
 	none()
 	one()
-	one() // leaves no other's place
+	one() // a repeated release must not free another slot
 	three, err := wait("a")
 	checkProblem(t, "after one has left", err, "", 0)
 	_, err = wait("a")
@@ -119,11 +120,11 @@ func TestSoManyRequestsOfOneClientWaitAtOnce(t *testing.T) {
 		leave()
 	}
 	if len(m.waits) != 0 {
-		t.Errorf("%v", m.waits)
+		t.Errorf("got the slots %v, want none", m.waits)
 	}
 }
 
-func TestAddressesOfOneNetworkShareABoundAndClientsWithANameDoNot(t *testing.T) {
+func TestLimitKey_IsSharedByAnIPv6Network(t *testing.T) {
 	m, _ := newTestLimiter(Limits{Requests: "1/h", Waiting: 1})
 	for _, c := range []struct {
 		client string
@@ -146,7 +147,7 @@ func TestAddressesOfOneNetworkShareABoundAndClientsWithANameDoNot(t *testing.T) 
 		_, waits := m.AcquireWaitSlot(c.client)
 		for _, err := range []error{m.AllowRequests(c.client, 1), waits} {
 			if (err != nil) != c.shares {
-				t.Errorf("%s: %v", c.client, err)
+				t.Errorf("%s: got %v", c.client, err)
 			}
 		}
 	}

@@ -63,7 +63,7 @@ func TestDelegated_IgnoresTheHeaderOfOtherKeys(t *testing.T) {
 	}
 }
 
-func TestDelegated_RefusesAnUnclearHeader(t *testing.T) {
+func TestDelegated_RejectsAnInvalidHeader(t *testing.T) {
 	site := Client{Name: "key:site", Scopes: []Scope{Delegate}}
 	for name, r := range map[string]*http.Request{
 		"twice": delegatedRequest(t, "a", "b"), "too long": delegatedRequest(t, strings.Repeat("x", maxClientHeaderSize+1)),
@@ -74,21 +74,21 @@ func TestDelegated_RefusesAnUnclearHeader(t *testing.T) {
 		}
 	}
 	if _, err := site.delegated("X-Client-Id", delegatedRequest(t, strings.Repeat("x", maxClientHeaderSize))); err != nil {
-		t.Errorf("as long as allowed: %v", err)
+		t.Errorf("maximum length: got %v", err)
 	}
 }
 
-func TestID_IsSharedWhereTheBoundIs(t *testing.T) {
+func TestID_IsSharedWithTheLimit(t *testing.T) {
 	id := func(name string) string { return Client{Name: name}.ID() }
 	if a, b := id("unauthenticated@2001:db8::1"), id("unauthenticated@2001:db8::2"); a != b {
-		t.Errorf("two addresses of a /64 have the IDs %s and %s", a, b)
+		t.Errorf("two addresses of a /64: got the IDs %s and %s, want equal ones", a, b)
 	}
 	if a, b := id("unauthenticated@192.0.2.7"), id("unauthenticated@192.0.2.8"); a == b || len(a) != schemas.ClientIDSize {
-		t.Errorf("two addresses have the IDs %s and %s", a, b)
+		t.Errorf("two addresses: got the IDs %s and %s, want different ones", a, b)
 	}
 }
 
-func TestRefuse_TellsItsLimit(t *testing.T) {
+func TestRecordRefusal_NamesItsLimit(t *testing.T) {
 	m, _ := newTestLimiter(Limits{})
 	p, _ := errors.AsType[*problem.HTTPError](m.RecordRefusal(Refusal{Max: 45, After: 1500 * time.Millisecond}))
 	if p.Status != 429 || p.Code != "too-many-outstanding" || p.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {

@@ -14,51 +14,54 @@ import (
 	"time"
 )
 
-// Config says who is asked who they are, and by what they show it.
+// Config has the settings of authentication and of the limits per client.
 type Config struct {
-	// Require is always, never or auto: if there is anything to show, if a key was
-	// ever made, or if the service listens beyond loopback.
+	// Require is always, never or auto. With auto, authentication is required if a credential is
+	// configured, if an API key was ever created, or if the service listens on more than
+	// loopback.
 	Require Require `yaml:"require"`
-	// AdminTokenFile holds a token with every scope, for the first key and for a
-	// lockout: at least 32 characters, read again when it changes and taken back
-	// when it is removed.
+	// AdminTokenFile contains a token with the scope admin, for creating the first key and for
+	// emergencies. It has at least 32 characters. The file is read again when it changes;
+	// removing it revokes the token.
 	AdminTokenFile string `yaml:"adminTokenFile"`
-	// JWKSURL is where the keys are that sign JWTs; Issuer and Audience must be
-	// those of a token, and Algorithms are the only ones it may be signed by.
+	// JWKSURL is the URL of the keys that sign JWTs. A token must have this Issuer and Audience,
+	// and be signed with one of the Algorithms.
 	JWKSURL    string   `yaml:"jwksURL"`
 	Issuer     string   `yaml:"issuer"`
 	Audience   string   `yaml:"audience"`
 	Algorithms []string `yaml:"algorithms"`
-	// Types are the accepted types of tokens, by the header typ. RFC 9068 calls an access
-	// token at+jwt; many issuers write JWT or nothing, which counts as JWT. Of those, ID,
-	// refresh and logout tokens are refused where their claims show what they are.
+	// Types are the accepted values of a token's header typ. RFC 9068 defines at+jwt for access
+	// tokens. Many issuers send JWT or no typ, which counts as JWT. ID, refresh and logout
+	// tokens of the type JWT are rejected if their claims identify them.
 	Types []string `yaml:"types"`
-	// ScopePrefix is the required beginning of a token's scopes, such as freshet: or
-	// https://freshet.example/. Scopes without it are ignored. An issuer that serves
-	// other services too needs one, or its scope admin is freshet's. API keys have none.
+	// ScopePrefix is the prefix of freshet's scopes in a token, such as freshet: or
+	// https://freshet.example/. Scopes without it are ignored. It is necessary if the issuer
+	// also serves other services; else their scope admin would apply to freshet. API keys have
+	// no prefix.
 	ScopePrefix string `yaml:"scopePrefix"`
-	// Hosts are the names, without port, that a service which asks nobody answers
-	// to besides those of loopback; * is any.
+	// Hosts are the accepted values of the header Host, without port, if authentication is off.
+	// Loopback names are always accepted; * accepts any.
 	Hosts []string `yaml:"hosts"`
-	// AllowedOrigins are those of pages that may call from a browser (CORS).
+	// AllowedOrigins are the web origins whose pages may call the service (CORS).
 	AllowedOrigins []string `yaml:"allowedOrigins"`
-	// TrustedProxies are the networks whose X-Forwarded-For is believed.
+	// TrustedProxies are the networks of proxies whose X-Forwarded-For is used.
 	TrustedProxies []string `yaml:"trustedProxies"`
 	// ClientHeader is the header in which a key or token with the scope delegate names the
-	// client on whose behalf it calls; empty: none. Of other clients it is ignored.
+	// client on whose behalf it calls; empty: none. From other clients the header is ignored.
 	ClientHeader string `yaml:"clientHeader"`
 	MaxAge       MaxAge `yaml:"maxAge"`
 	Limits       Limits `yaml:"limits"`
 }
 
-// MaxAge bounds for how long keys in memory stay valid while they can't be read again, and
-// so for how long a revocation may go unnoticed. Older keys are answered 503.
+// MaxAge limits how long cached keys stay valid while they can't be read again. It is the
+// longest time that a revocation may take effect late. A request with an older key gets status
+// 503.
 type MaxAge struct {
-	// APIKeys is the bound for API keys, AdminKeys the one for API keys with the scope
-	// admin, while the database does not answer.
+	// APIKeys applies to API keys, AdminKeys to API keys with the scope admin, while the
+	// database is unavailable.
 	APIKeys   time.Duration `yaml:"apiKeys"`
 	AdminKeys time.Duration `yaml:"adminKeys"`
-	// SigningKeys is the bound for the keys of JWKSURL, while it does not answer.
+	// SigningKeys applies to the keys of JWKSURL, while that URL is unavailable.
 	SigningKeys time.Duration `yaml:"signingKeys"`
 }
 
@@ -78,50 +81,50 @@ func (m MaxAge) check() error {
 	return errors.Join(errs...)
 }
 
-// Require says whether anybody is asked who they are.
+// Require says when authentication is required.
 type Require string
 
-// What Require may be.
+// The values of Require.
 const (
 	Auto   Require = "auto"
 	Always Require = "always"
 	Never  Require = "never"
 )
 
-// Limits bound what one client may ask: Outstanding and NewKeys of all processes
-// together and for each source, the others of one process.
+// Limits are the limits of one client. Outstanding and NewKeys apply per source to all processes
+// together; the others apply per process.
 type Limits struct {
-	// Requests are reads: one counts 1, each further key of a batch 1, and a document
-	// that must be unpacked or compressed for the response 1 for each 64 KiB or 16 KiB.
+	// Requests limits requests. A read counts as 1, each further key of a batch as 1. If a
+	// document must be unpacked, each 64 KiB count as 1; if it must be compressed, each 16 KiB.
 	Requests Rate `yaml:"requests"`
-	Waiting  int  `yaml:"waiting"` // requests that wait or stream; 0: any number
-	// Outstanding is the time of the source's HIGH rate that the requests of one client may
-	// take up while no other client is active; 0: any.
+	Waiting  int  `yaml:"waiting"` // waiting or streaming requests; 0: no limit
+	// Outstanding is the time that the outstanding requests of one client may occupy the
+	// source's HIGH rate while no other client is active; 0: no limit.
 	Outstanding time.Duration `yaml:"outstanding"`
-	// NewKeys are entities of which nothing is stored. auto: a quarter of what the narrowest
-	// window of the source's quota admits.
+	// NewKeys limits requests for entities without a snapshot. auto: a quarter of the smallest
+	// window of the source's quota.
 	NewKeys Rate `yaml:"newKeys"`
 }
 
-// AutoRate is a rate that follows from the quota of the source.
+// AutoRate is a rate that is derived from the quota of the source.
 const AutoRate Rate = "auto"
 
-// maxOutstanding is the longest Limits.Outstanding.
+// maxOutstanding is the maximum of Limits.Outstanding.
 const maxOutstanding = time.Minute
 
-// Rate is a number of calls in a second, minute or hour, as in 100/s; empty or 0:
-// any number. So many may also come at once.
+// Rate is a number of calls per second, minute or hour, as in 100/s; empty or 0: no limit. The
+// same number is allowed as a burst.
 type Rate string
 
 var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 
-// Parse returns how many may come in which time; 0 for any number, and for AutoRate.
+// Parse returns the calls per window; 0 for no limit and for AutoRate.
 func (r Rate) Parse() (calls int, window time.Duration) {
 	calls, window, _ = r.parse()
 	return calls, window
 }
 
-// parse returns how many may come in which time; 0 for any number.
+// parse returns the calls per window; 0 for no limit.
 func (r Rate) parse() (calls int, window time.Duration, err error) {
 	if r == "" || r == "0" {
 		return 0, 0, nil
@@ -130,12 +133,12 @@ func (r Rate) parse() (calls int, window time.Duration, err error) {
 	calls, err = strconv.Atoi(number)
 	window = rateUnits[unit]
 	if err != nil || calls < 1 || calls > math.MaxInt32 || window == 0 {
-		return 0, 0, fmt.Errorf("%q must be a whole number in a second, minute or hour, as in 100/s or 2000/m, or 0 for any number", string(r))
+		return 0, 0, fmt.Errorf("%q must be a whole number per second, minute or hour, as in 100/s or 2000/m, or 0 for no limit", string(r))
 	}
 	return calls, window, nil
 }
 
-// DefaultConfig returns the settings before any file.
+// DefaultConfig returns the default settings.
 func DefaultConfig() Config {
 	return Config{
 		Require:    Auto,
@@ -148,8 +151,8 @@ func DefaultConfig() Config {
 
 var asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 
-// Check returns all mistakes that can be seen without reading or asking anything.
-// Each begins with the setting's path below access.
+// Check returns all errors that can be found without reading files or calling other services.
+// Each begins with the path of the setting below access.
 func (c Config) Check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -158,16 +161,16 @@ func (c Config) Check() error {
 	}
 	switch {
 	case c.JWKSURL == "" && (c.Issuer != "" || c.Audience != ""):
-		fail("jwksURL: issuer and audience are of tokens, and nobody could check one; say where the keys are that sign them")
+		fail("jwksURL: issuer and audience need the URL of the keys that sign tokens")
 	case c.JWKSURL != "":
-		if !fetchable(c.JWKSURL) { // not the value: it may hold a password
-			fail("jwksURL: write it as https://host/path without user and password; http is for loopback alone, since whoever can change the keys can make tokens")
+		if !isJWKSURL(c.JWKSURL) { // the value is left out because it may contain a password
+			fail("jwksURL: must be https://host/path without user and password; http is allowed only for loopback, because an attacker who can change the keys can forge tokens")
 		}
 		if c.Issuer == "" {
-			fail("issuer: a token must name who made it; write its iss")
+			fail("issuer: required with jwksURL; set it to the iss of the tokens")
 		}
 		if c.Audience == "" {
-			fail("audience: a token must be meant for this service; write its aud")
+			fail("audience: required with jwksURL; set it to the aud of the tokens for this service")
 		}
 		if len(c.Types) == 0 {
 			fail("types: name at least one, as in %s (RFC 9068) or %s", accessJWT, plainJWT)
@@ -180,9 +183,9 @@ func (c Config) Check() error {
 		switch {
 		case slices.Contains(asymmetric, a):
 		case strings.HasPrefix(a, "HS"):
-			fail("algorithms[%d]: %s is symmetric: whoever can check such a token can make one, and a public key must never be taken for its secret; use %s", i, a, strings.Join(asymmetric, ", "))
+			fail("algorithms[%d]: %s is symmetric: a public key could be used as its secret to forge tokens; use %s", i, a, strings.Join(asymmetric, ", "))
 		case strings.EqualFold(a, "none"):
-			fail("algorithms[%d]: none signs nothing, so that anybody could make a token; use %s", i, strings.Join(asymmetric, ", "))
+			fail("algorithms[%d]: none means unsigned tokens, which anyone can forge; use %s", i, strings.Join(asymmetric, ", "))
 		default:
 			fail("algorithms[%d]: %q must be one of %s", i, a, strings.Join(asymmetric, ", "))
 		}
@@ -202,7 +205,7 @@ func (c Config) Check() error {
 	}
 	for i, origin := range c.AllowedOrigins {
 		if origin == "*" {
-			fail("allowedOrigins[%d]: * would let the pages of any site read what a browser here can reach, by its address alone where nobody is asked; name the origins, as in https://app.example", i)
+			fail("allowedOrigins[%d]: * would allow pages of any site to read snapshots through a visitor's browser; list the origins, as in https://app.example", i)
 		} else if !isOrigin(origin) {
 			fail("allowedOrigins[%d]: %q must be scheme://host or scheme://host:port in lower case, as in https://app.example", i, origin)
 		}
@@ -225,15 +228,15 @@ func (c Config) Check() error {
 		fail("limits.newKeys: %w, or auto for a quarter of the source's narrowest window", err)
 	}
 	if d := c.Limits.Outstanding; d < 0 || d > maxOutstanding {
-		fail("limits.outstanding: %v must be from 0, which is any number, to %v: it is the time that the requests of one client may take the source", d, maxOutstanding)
+		fail("limits.outstanding: %v must be from 0 (no limit) to %v: it is how long the outstanding requests of one client may occupy the source", d, maxOutstanding)
 	}
 	if n := c.Limits.Waiting; n < 0 {
-		fail("limits.waiting: %d must not be negative; 0 is any number", n)
+		fail("limits.waiting: %d must not be negative; 0 means no limit", n)
 	}
 	return errors.Join(errs...)
 }
 
-func fetchable(text string) bool {
+func isJWKSURL(text string) bool {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
 		return false
@@ -247,15 +250,16 @@ func isOrigin(text string) bool {
 }
 
 var (
-	// originHost has no sign that would be read as a pattern where it is compared.
+	// originHost allows no pattern characters, because a CORS library may treat them as a
+	// pattern.
 	originHost = regexp.MustCompile(`^([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?$`)
-	// tokenType is a subtype of a media type (RFC 6838 §4.2).
+	// tokenType is the subtype of a media type (RFC 6838 §4.2).
 	tokenType = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z!#$&^_.+-]{0,126}$`)
-	// hostName takes underscores too: names of containers have them.
+	// hostName allows underscores, which occur in container names.
 	hostName = regexp.MustCompile(`^[a-z0-9._-]+$`)
 )
 
-// anyHost among the hosts is every name.
+// anyHost in Config.Hosts accepts every name.
 const anyHost = "*"
 
 func isHost(text string) bool {
@@ -263,7 +267,7 @@ func isHost(text string) bool {
 	return err == nil || hostName.MatchString(text)
 }
 
-// hostOf returns the host of host or host:port.
+// hostOf returns the host of "host" or "host:port".
 func hostOf(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host
@@ -274,8 +278,8 @@ func hostOf(address string) string {
 	return address
 }
 
-// Loopback reports whether only this machine reaches an address, given as host or
-// host:port.
+// Loopback reports whether an address, "host" or "host:port", is reachable only from this
+// machine.
 func Loopback(address string) bool {
 	host := hostOf(address)
 	if strings.EqualFold(host, "localhost") {
@@ -285,22 +289,22 @@ func Loopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// requiresAuth says whether a service at the address asks who they are; made: keys were
-// made, though none of them may hold any more: that the last one expired must not
-// open the service to everybody. It refuses what would be open by mistake, or shut
-// to everybody.
-func (c Config) requiresAuth(listen string, made bool) (bool, error) {
-	shown := c.JWKSURL != "" || c.AdminTokenFile != "" || made
-	local := Loopback(listen)
+// requiresAuth reports whether a service that listens on the address requires authentication.
+// created: an API key was created at some time; it may be expired or revoked, since an expired
+// last key must not open the service to everyone. It returns an error if the service would be
+// open by mistake or usable by no one.
+func (c Config) requiresAuth(listen string, created bool) (bool, error) {
+	hasCredentials := c.JWKSURL != "" || c.AdminTokenFile != "" || created
+	loopback := Loopback(listen)
 	switch {
-	case c.Require == Never || c.Require == Auto && local && !shown:
+	case c.Require == Never || c.Require == Auto && loopback && !hasCredentials:
 		return false, nil
-	case shown:
+	case hasCredentials:
 		return true, nil
 	}
-	const means = "set access.adminTokenFile or access.jwksURL, or make a key first with `freshet keys create` while the service listens on loopback"
-	if local {
-		return false, fmt.Errorf("access.require: it is always, and nobody could ever call: %s", means)
+	const hint = "set access.adminTokenFile or access.jwksURL, or create a key first with `freshet keys create` while the service listens on loopback"
+	if loopback {
+		return false, fmt.Errorf("access.require: always, but there are no credentials, so every request would be rejected: %s", hint)
 	}
-	return false, fmt.Errorf("access: the service would listen on %s, beyond loopback, and there is nothing to tell callers apart by: %s; if anybody who reaches it may read and administer, say access.require: never", listen, means)
+	return false, fmt.Errorf("access: the service would listen on %s, which is not loopback, without any credentials: %s; to allow everyone to read and administer, set access.require: never", listen, hint)
 }

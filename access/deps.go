@@ -7,14 +7,14 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// KeyStore is where API keys outlive every process.
+// KeyStore stores API keys in the database.
 type KeyStore interface {
-	// Keys returns all API keys, or those that are not revoked. Every query service
-	// asks for the latter every few seconds.
+	// Keys returns all API keys, or with live only the keys that are not revoked. Every query
+	// service calls it every keyReadInterval.
 	Keys(ctx context.Context, live bool) ([]store.APIKey, error)
-	// AddKey writes a key and its entry of the audit, both or neither.
+	// AddKey inserts a key and its audit entry in one transaction.
 	AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error
-	// RevokeKey revokes a key and writes the entry, both or neither; store.ErrKeyNotFound
-	// if there is none that is not revoked.
+	// RevokeKey revokes a key and inserts the audit entry in one transaction. The error is
+	// store.ErrKeyNotFound if the key does not exist or is already revoked.
 	RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error
 }

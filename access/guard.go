@@ -22,35 +22,36 @@ import (
 )
 
 const (
-	// keyReadInterval is within how long a key that was made or revoked elsewhere holds
-	// or ceases to; lookPatience bounds one look.
+	// keyReadInterval is how often the API keys are read, and so the longest delay until a key
+	// created or revoked by another process takes effect here. keyReadTimeout is the timeout of
+	// one read.
 	keyReadInterval = 5 * time.Second
 	keyReadTimeout  = 3 * time.Second
-	// minAdminTokenSize is in characters: 32 of hex are 128 bits.
+	// minAdminTokenSize is in characters: 32 hexadecimal digits have 128 bits.
 	minAdminTokenSize = 32
-	// maxTokenSize is the length of the longest token that is looked at, in bytes.
+	// maxTokenSize is the maximum length of a token in bytes.
 	maxTokenSize = 8 << 10
 )
 
-// Guard knows who a request is from.
+// Guard authenticates requests. Its methods may be called concurrently.
 type Guard struct {
 	config   Config
 	store    KeyStore
 	log      *slog.Logger
 	metrics  *metrics
 	now      func() time.Time
-	verifier *verifier // nil: JWTs are not taken
+	verifier *verifier // nil: JWTs are rejected
 
 	required    atomic.Bool
-	admin       atomic.Pointer[[sha256.Size]byte] // of the admin token; nil: there is none
-	readMu      sync.Mutex                        // serialises what replaces the keys
+	admin       atomic.Pointer[[sha256.Size]byte] // hash of the admin token; nil: there is none
+	readMu      sync.Mutex                        // serializes updates of keys
 	keys        atomic.Pointer[cachedKeys]
-	keyCreated  bool            // Load saw a key, be it revoked or expired
-	invalidKeys map[string]bool // keys that were complained of; under looking
+	keyCreated  bool            // Load found a key, which may be revoked or expired
+	invalidKeys map[string]bool // keys already logged as invalid; guarded by readMu
 }
 
-// New returns a guard that has not looked at the keys yet. It fails if the admin
-// token can't be read.
+// New returns a guard without API keys; Load reads them. It fails if the admin token can't be
+// read.
 func New(config Config, keys KeyStore, log *slog.Logger, reg prometheus.Registerer) (*Guard, error) {
 	g := &Guard{config: config, store: keys, log: log, metrics: newMetrics(reg), now: time.Now, invalidKeys: map[string]bool{}}
 	g.required.Store(config.Require != Never)
@@ -75,93 +76,95 @@ func readAdminToken(file string) (sum [sha256.Size]byte, err error) {
 	}
 	token := strings.TrimSpace(string(text))
 	if len(token) < minAdminTokenSize || strings.ContainsAny(token, " \t\r\n") {
-		return sum, fmt.Errorf("%s must hold one word of at least %d characters; make one with `openssl rand -hex 32`", file, minAdminTokenSize)
+		return sum, fmt.Errorf("%s must contain one word of at least %d characters; create one with `openssl rand -hex 32`", file, minAdminTokenSize)
 	}
 	return sha256.Sum256([]byte(token)), nil
 }
 
-// Load has the first look at the keys, and at those that sign JWTs; without the
-// latter the service starts all the same.
+// Load reads the API keys and fetches the signing keys for the first time. It does not fail if
+// the signing keys can't be fetched.
 func (g *Guard) Load(ctx context.Context) error {
-	all, err := g.readKeys(ctx, false)
+	keys, err := g.readKeys(ctx, false)
 	if err != nil {
-		return fmt.Errorf("%w; if the release is new, run `freshet migrate up`", err)
+		return fmt.Errorf("%w; after an upgrade, run `freshet migrate up`", err)
 	}
-	g.keyCreated = len(all) > 0
+	g.keyCreated = len(keys) > 0
 	if g.verifier != nil {
 		g.verifier.fetch(ctx)
 	}
 	return nil
 }
 
+// readLiveKeys reads and caches the API keys that are not revoked.
 func (g *Guard) readLiveKeys(ctx context.Context) error {
 	_, err := g.readKeys(ctx, true)
 	return err
 }
 
-// readKeys reads all keys, or those that are not revoked, and takes the latter for
-// the ones that hold.
+// readKeys reads all API keys, or with live only the keys that are not revoked, and
+// caches the keys that are not revoked.
 func (g *Guard) readKeys(ctx context.Context, live bool) ([]store.APIKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyReadTimeout)
 	defer cancel()
 	g.readMu.Lock()
 	defer g.readMu.Unlock()
 	began := g.now()
-	all, err := g.store.Keys(ctx, live)
+	keys, err := g.store.Keys(ctx, live)
 	if err != nil {
 		return nil, err
 	}
-	next := make(map[string]cachedKey, len(all))
-	for _, k := range all {
+	next := make(map[string]cachedKey, len(keys))
+	for _, k := range keys {
 		switch {
 		case !k.RevokedAt.IsZero():
 		case k.Hash != [32]byte{}:
 			next[k.ID] = newCachedKey(k)
 		case !g.invalidKeys[k.ID]:
 			g.invalidKeys[k.ID] = true
-			g.log.Error("an API key is stored without a hash of SHA-256 and holds for nobody; revoke it", "key", k.ID)
+			g.log.Error("api key ignored: it has no SHA-256 hash; revoke it", "key", k.ID)
 		}
 	}
 	g.setKeys(cachedKeys{next, began})
 	g.metrics.keysReadAt.SetToCurrentTime()
-	return all, nil
+	return keys, nil
 }
 
-// setKeys takes these for the keys that are not revoked.
+// setKeys replaces the cached keys.
 func (g *Guard) setKeys(keys cachedKeys) {
 	g.keys.Store(&keys)
 	g.metrics.keys.Set(float64(len(keys.byID)))
 }
 
-// SetListenAddress tells the guard, after Load, at which address the service listens. It
-// fails if that would be open to everybody by mistake, or shut to everybody.
+// SetListenAddress decides whether authentication is required, from the address on which the
+// service listens. It is called after Load. It fails if the service would be open by mistake or
+// usable by no one.
 func (g *Guard) SetListenAddress(address string) error {
-	asks, err := g.config.requiresAuth(address, g.keyCreated)
+	required, err := g.config.requiresAuth(address, g.keyCreated)
 	if err != nil {
 		return err
 	}
-	g.required.Store(asks)
+	g.required.Store(required)
 	switch {
-	case asks && g.config.JWKSURL == "" && g.config.AdminTokenFile == "" && g.countUsableKeys() == 0:
-		g.log.Warn("nobody can call: every API key has expired or was revoked; set access.adminTokenFile to make another")
-	case asks:
+	case required && g.config.JWKSURL == "" && g.config.AdminTokenFile == "" && g.countUsableKeys() == 0:
+		g.log.Warn("no valid credential: all api keys are expired or revoked; set access.adminTokenFile to create another")
+	case required:
 	case !Loopback(address):
-		g.log.Warn("access.require is never: whoever reaches the service may read, refresh and administer", "listen", address)
+		g.log.Warn("authentication disabled: every client that reaches the service may read, refresh and administer", "listen", address)
 	case g.config.Require == Never:
-		g.log.Info("nobody is asked who they are", "listen", address, "why", "access.require is never")
+		g.log.Info("authentication disabled", "listen", address, "reason", "access.require is never")
 	default:
-		g.log.Info("nobody is asked who they are", "listen", address, "why", "only this machine reaches the service, and no API key, admin token or issuer was set up")
+		g.log.Info("authentication disabled", "listen", address, "reason", "the service listens on loopback, and no api key, admin token or issuer is configured")
 	}
 	return nil
 }
 
-// AuthRequired reports whether anybody is asked who they are; until Listen, unless
-// access.require is never, everybody is.
+// AuthRequired reports whether requests must authenticate. Before SetListenAddress it is true,
+// unless access.require is never.
 func (g *Guard) AuthRequired() bool { return g.required.Load() }
 
-// Run keeps up with the keys, the admin token's file and the keys that sign JWTs
-// until ctx ends. Keys that can't be read again stay valid until access.maxAge: reads go
-// on in an outage of the database.
+// Run keeps the API keys, the admin token and the signing keys up to date until ctx ends. Keys
+// that can't be read again stay valid for access.maxAge, so that reads continue while the
+// database is unavailable.
 func (g *Guard) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -170,7 +173,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(keyReadInterval)
 	defer tick.Stop()
-	var looks, gone, reads failures
+	var keyFailures, removedFailures, fileFailures failures
 	var tooOld bool
 	for {
 		select {
@@ -178,57 +181,57 @@ func (g *Guard) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := g.readLiveKeys(ctx); looks.isSecond(err) {
-			g.log.Warn("the API keys can't be read; those known stay in force", "err", err)
+		if err := g.readLiveKeys(ctx); keyFailures.isSecond(err) {
+			g.log.Warn("api keys can't be read; cached keys stay valid until access.maxAge", "err", err)
 		}
 		tooOld = g.reportAge(tooOld)
 		if g.config.AdminTokenFile != "" {
-			g.followAdminToken(&gone, &reads)
+			g.rereadAdminToken(&removedFailures, &fileFailures)
 		}
 	}
 }
 
-// reportAge logs when the API keys in memory become too old to be accepted, those with
-// the scope admin first, and when they are read again. It returns whether they are too old.
+// reportAge logs when the cached API keys become too old (admin keys do first), and when they
+// are read again. before is the previous result; the result is whether they are too old.
 func (g *Guard) reportAge(before bool) bool {
 	age := g.now().Sub(g.keys.Load().readAt)
 	tooOld := age > g.config.MaxAge.AdminKeys
 	switch {
 	case tooOld && !before:
-		g.log.Error("API keys are too old: keys with the scope admin are answered 503 until the database answers, all others from access.maxAge.apiKeys on", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
+		g.log.Error("api keys too old: requests with admin keys get 503, and from access.maxAge.apiKeys on all requests with api keys", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
 	case before && !tooOld:
-		g.log.Info("API keys are read again", "age", age.Round(time.Second))
+		g.log.Info("api keys restored", "age", age.Round(time.Second))
 	}
 	return tooOld
 }
 
-// followAdminToken looks at the file once. One that is removed takes the token with
-// it; one that can't be read may be in the middle of being written.
-func (g *Guard) followAdminToken(gone, reads *failures) {
+// rereadAdminToken reads the admin token file once. If the file was removed, the token is
+// revoked. If it can't be read, the token stays valid: the file may be in the middle of a write.
+func (g *Guard) rereadAdminToken(removedFailures, fileFailures *failures) {
 	sum, err := readAdminToken(g.config.AdminTokenFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		if gone.isSecond(err) && g.admin.Swap(nil) != nil {
-			g.log.Warn("the admin token's file is gone; there is no admin token any more", "err", err)
+		if removedFailures.isSecond(err) && g.admin.Swap(nil) != nil {
+			g.log.Warn("admin token file removed; admin token revoked", "err", err)
 		}
 		return
 	}
-	*gone = 0
-	if reads.isSecond(err) {
-		g.log.Warn("the admin token's file can't be used; the token stays as it was", "err", err)
+	*removedFailures = 0
+	if fileFailures.isSecond(err) {
+		g.log.Warn("admin token file invalid; keeping the previous token", "err", err)
 	}
 	if err != nil {
 		return
 	}
 	if before := g.admin.Swap(&sum); before == nil || sum != *before {
-		g.log.Info("the admin token was changed")
+		g.log.Info("admin token changed")
 	}
 }
 
-// failures counts those in a row.
+// failures counts consecutive failures.
 type failures int
 
-// isSecond reports whether this is the second failure in a row: the first may be of
-// a file in the middle of being written, and the third is no news.
+// isSecond reports whether this is the second consecutive failure, the only one to log: the
+// first may be caused by a file in the middle of a write.
 func (f *failures) isSecond(err error) bool {
 	if *f++; err == nil {
 		*f = 0
@@ -238,10 +241,10 @@ func (f *failures) isSecond(err error) bool {
 
 var adminScopes = []Scope{Admin}
 
-// Authenticate returns who a request is from; address is the one it came from. Its
-// errors are *problem.HTTPError. A token is taken from Authorization alone: one
-// in a URL would stand in logs, histories and referrers. A page's EventSource
-// can't send the header; one that streams by fetch can.
+// Authenticate returns the client of a request that came from this address. Its errors are
+// *problem.HTTPError. A token is accepted only in the header Authorization, because URLs are
+// stored in logs, histories and referrers. A browser's EventSource can't set that header; a page
+// must stream with fetch instead.
 func (g *Guard) Authenticate(r *http.Request, address string) (c Client, err error) {
 	if g.AuthRequired() {
 		if c, err = g.clientOfToken(r.Context(), r.Header.Values("Authorization")); err == nil {
@@ -266,7 +269,7 @@ func (g *Guard) clientOfToken(ctx context.Context, headers []string) (Client, er
 		return Client{}, missingToken()
 	}
 	if len(headers) > 1 || len(token) > maxTokenSize {
-		return Client{}, invalidToken() // of two it might be another that a proxy has looked at
+		return Client{}, invalidToken() // with two headers, a proxy may have checked the other one
 	}
 	if admin := g.admin.Load(); admin != nil {
 		sum := sha256.Sum256([]byte(token))
@@ -280,8 +283,8 @@ func (g *Guard) clientOfToken(ctx context.Context, headers []string) (Client, er
 	return g.verifier.client(ctx, token, g.now())
 }
 
-// Admin returns the handler for those alone who may administer. Where the request
-// has been identified already, that holds.
+// Admin returns a handler that requires the scope admin. It uses the client of the context if
+// there is one, and authenticates the request otherwise.
 func (g *Guard) Admin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, known := ClientFromContext(r.Context())
@@ -294,7 +297,7 @@ func (g *Guard) Admin(next http.Handler) http.Handler {
 		}
 		if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 			if err := p.Write(w, r); err != nil {
-				g.log.Debug("the client left before its answer", "err", err)
+				g.log.Debug("client disconnected before the response", "err", err)
 			}
 			return
 		}

@@ -18,42 +18,42 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// createKey makes a key of the store's own, past the guard.
-func (r *rig) createKey(name string, expires time.Time, scopes ...string) (id, shown string) {
+// createKey inserts a key into the store directly.
+func (r *rig) createKey(name string, expires time.Time, scopes ...string) (id, fullKey string) {
 	r.Helper()
-	id, hash, shown := makeKey()
+	id, hash, fullKey := makeKey()
 	k := store.APIKey{ID: id, Hash: hash, Name: name, Scopes: scopes, CreatedAt: now, CreatedBy: "a test", ExpiresAt: expires}
 	if err := r.db.AddKey(context.Background(), k, auditEntry(actionCreate, "a test", now, nil, &k)); err != nil {
 		r.Fatal(err)
 	}
-	return id, shown
+	return id, fullKey
 }
 
-func TestAKeyTellsWhoAsksUntilItIsRevokedOrExpires(t *testing.T) {
+func TestAuthenticate_AcceptsAKeyUntilItsEnd(t *testing.T) {
 	r := newRig(t, nil)
 	id, key := r.createKey("a dashboard", time.Time{}, "read", "refresh")
 	short, brief := r.createKey("for a day", now.Add(24*time.Hour), "admin")
-	r.refused("before the next look", 401, codeInvalid, "Bearer "+key)
+	r.rejects("before the next read", 401, codeInvalid, "Bearer "+key)
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.taken("a key", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
-	if c := r.taken("one that expires", "key:"+short+" for a day", "Bearer "+brief, Admin); !c.Expires.Equal(now.Add(24*time.Hour)) || !c.May(Read) || !c.May(Refresh) {
-		t.Errorf("%+v", c)
+	r.accepts("a key", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
+	if c := r.accepts("one that expires", "key:"+short+" for a day", "Bearer "+brief, Admin); !c.Expires.Equal(now.Add(24*time.Hour)) || !c.May(Read) || !c.May(Refresh) {
+		t.Errorf("got %+v, want an admin for a day", c)
 	}
 	r.at = now.Add(24 * time.Hour)
-	r.refused("expired", 401, codeExpired, "Bearer "+brief)
-	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
+	r.rejects("expired", 401, codeExpired, "Bearer "+brief)
+	r.accepts("the other", "key:"+id+" a dashboard", "Bearer "+key, Read, Refresh)
 	if err := r.db.RevokeKey(t.Context(), id, "a test", now, auditEntry(actionRevoke, "a test", now, nil, nil)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.refused("revoked", 401, codeInvalid, "Bearer "+key)
+	r.rejects("revoked", 401, codeInvalid, "Bearer "+key)
 }
 
-func TestAKeyThatIsNotOneIsRefused(t *testing.T) {
+func TestAuthenticate_RejectsInvalidKeys(t *testing.T) {
 	r := newRig(t, nil)
 	_, expired := r.createKey("expired", now.Add(-time.Hour), "admin")
 	id, key := r.createKey("a dashboard", time.Time{}, "read")
@@ -76,50 +76,50 @@ func TestAKeyThatIsNotOneIsRefused(t *testing.T) {
 		"expired, with a forged secret":   expired[:len(expired)-keySecretLen] + secret,
 		"an unknown id, and nothing else": keyPrefix + "aaaaaaaaaaaa_" + strings.Repeat("A", keySecretLen),
 	} {
-		r.refused(what, 401, codeInvalid, "Bearer "+token)
+		r.rejects(what, 401, codeInvalid, "Bearer "+token)
 	}
-	r.refused("no header", 401, codeMissing)
-	r.refused("another scheme", 401, codeMissing, "Basic "+key)
-	r.refused("no scheme", 401, codeMissing, key)
-	r.refused("no token", 401, codeMissing, "Bearer  ")
-	r.refused("two headers", 401, codeInvalid, "Bearer "+key, "Bearer "+key)
+	r.rejects("no header", 401, codeMissing)
+	r.rejects("another scheme", 401, codeMissing, "Basic "+key)
+	r.rejects("no scheme", 401, codeMissing, key)
+	r.rejects("no token", 401, codeMissing, "Bearer  ")
+	r.rejects("two headers", 401, codeInvalid, "Bearer "+key, "Bearer "+key)
 	if strings.Contains(r.log.String(), secret) {
-		t.Error("a secret is in the log")
+		t.Error("the log contains a secret")
 	}
 }
 
-func TestForbidNamesTheScope(t *testing.T) {
+func TestForbid_NamesTheScope(t *testing.T) {
 	p := Forbid(Refresh)
 	if p.Status != 403 || p.Code != codeScope || !strings.Contains(p.Detail, "refresh") ||
 		p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="insufficient_scope", scope="refresh"` {
-		t.Errorf("%+v", p)
+		t.Errorf("got %+v, want the scope in WWW-Authenticate", p)
 	}
 }
 
-func TestTheAdminTokenFollowsItsFile(t *testing.T) {
+func TestAdminToken_FollowsItsFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
 		file := write(t, " "+one+"\n")
 		g, keys := fakeGuard(t, func(c *Config) { c.AdminTokenFile = file })
 		r := &rig{TB: t, Guard: g}
-		r.taken("the admin token", "admin-token", "Bearer "+one, Admin)
-		r.refused("another", 401, codeInvalid, "Bearer "+two)
+		r.accepts("the admin token", "admin-token", "Bearer "+one, Admin)
+		r.rejects("another", 401, codeInvalid, "Bearer "+two)
 		for _, step := range []struct{ text, token string }{{two, two}, {"short", two}, {"", two}, {two + " " + two, two}, {one, one}} {
 			if err := os.WriteFile(file, []byte(step.text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(keyReadInterval)
 			synctest.Wait()
-			r.taken(step.text, "admin-token", "Bearer "+step.token, Admin)
+			r.accepts(step.text, "admin-token", "Bearer "+step.token, Admin)
 		}
-		r.refused("the one before", 401, codeInvalid, "Bearer "+two)
-		if keys.looks() != 6 {
-			t.Errorf("%d looks", keys.looks())
+		r.rejects("the one before", 401, codeInvalid, "Bearer "+two)
+		if keys.reads() != 6 {
+			t.Errorf("got %d reads of the keys", keys.reads())
 		}
 	})
 }
 
-func TestTheAdminTokenIsGoneWithItsFile(t *testing.T) {
+func TestAdminToken_IsRevokedWithItsFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, two := strings.Repeat("a1", 16), strings.Repeat("b2", 16)
 		file := write(t, one)
@@ -138,26 +138,26 @@ func TestTheAdminTokenIsGoneWithItsFile(t *testing.T) {
 		}
 		remove()
 		look()
-		r.taken("missing once: it may be being replaced", "admin-token", "Bearer "+one, Admin)
+		r.accepts("missing once: it may be being replaced", "admin-token", "Bearer "+one, Admin)
 		put(one)
 		look()
 		remove()
 		look()
-		r.taken("missing once more", "admin-token", "Bearer "+one, Admin)
+		r.accepts("missing once more", "admin-token", "Bearer "+one, Admin)
 		for range 3 {
 			look()
-			r.refused("missing twice in a row", 401, codeInvalid, "Bearer "+one)
+			r.rejects("missing twice in a row", 401, codeInvalid, "Bearer "+one)
 		}
 		put("short")
 		look()
-		r.refused("a file that holds no token", 401, codeInvalid, "Bearer "+one)
+		r.rejects("an invalid token file", 401, codeInvalid, "Bearer "+one)
 		put(two)
 		look()
-		r.taken("a new one", "admin-token", "Bearer "+two, Admin)
+		r.accepts("a new one", "admin-token", "Bearer "+two, Admin)
 	})
 }
 
-// fakeKeys is a database of keys that may be away.
+// fakeKeys is a KeyStore that can fail.
 type fakeKeys struct {
 	mu   sync.Mutex
 	keys []store.APIKey
@@ -178,7 +178,7 @@ func (f *fakeKeys) set(err error, keys ...store.APIKey) {
 	f.keys, f.err = keys, err
 }
 
-func (f *fakeKeys) looks() int {
+func (f *fakeKeys) reads() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.n
@@ -190,7 +190,7 @@ func (f *fakeKeys) RevokeKey(context.Context, string, string, time.Time, store.A
 	return f.err
 }
 
-// fakeGuard runs a guard in a bubble of time.
+// fakeGuard returns a guard that runs in a synctest bubble.
 func fakeGuard(t *testing.T, change func(*Config)) (*Guard, *fakeKeys) {
 	t.Helper()
 	c, keys := DefaultConfig(), &fakeKeys{}
@@ -214,28 +214,28 @@ func fakeGuard(t *testing.T, change func(*Config)) (*Guard, *fakeKeys) {
 	return g, keys
 }
 
-func TestKeysHoldAlsoWhileTheDatabaseIsAway(t *testing.T) {
+func TestKeys_StayValidWithoutDatabase(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, keys := fakeGuard(t, func(*Config) {})
 		r := &rig{TB: t, Guard: g}
-		id, hash, shown := makeKey()
+		id, hash, fullKey := makeKey()
 		look := func(err error, k ...store.APIKey) {
 			keys.set(err, k...)
 			time.Sleep(keyReadInterval)
 			synctest.Wait()
 		}
 		look(nil, store.APIKey{ID: id, Hash: hash, Name: "a", Scopes: []string{"read"}})
-		r.taken("a key", "key:"+id+" a", "Bearer "+shown, Read)
+		r.accepts("a key", "key:"+id+" a", "Bearer "+fullKey, Read)
 		for range 3 {
-			look(errors.New("away"))
-			r.taken("in an outage", "key:"+id+" a", "Bearer "+shown, Read)
+			look(errors.New("unavailable"))
+			r.accepts("in an outage", "key:"+id+" a", "Bearer "+fullKey, Read)
 		}
 		look(nil)
-		r.refused("revoked", 401, codeInvalid, "Bearer "+shown)
+		r.rejects("revoked", 401, codeInvalid, "Bearer "+fullKey)
 	})
 }
 
-func TestAKeyThatIsStoredWrongTakesNoOtherAlong(t *testing.T) {
+func TestKeys_InvalidOneIsIgnored(t *testing.T) {
 	r := newRig(t, nil)
 	id, key := r.createKey("a dashboard", time.Time{}, "read")
 	broken := store.APIKey{ID: "aaaaaaaaaaaa", Name: "broken", Scopes: []string{"admin"}, CreatedAt: now}
@@ -247,31 +247,31 @@ func TestAKeyThatIsStoredWrongTakesNoOtherAlong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.taken("the other", "key:"+id+" a dashboard", "Bearer "+key, Read)
+	r.accepts("the other", "key:"+id+" a dashboard", "Bearer "+key, Read)
 	if _, known := r.keys.Load().byID[broken.ID]; known || strings.Count(r.log.String(), broken.ID) != 1 {
-		t.Errorf("in force %v; %s", known, r.log.String())
+		t.Errorf("got %v valid keys; log %s", known, r.log.String())
 	}
 }
 
-func TestAGuardWithoutItsFirstLookFailsWithWhatToDo(t *testing.T) {
+func TestLoad_FailsWithAHint(t *testing.T) {
 	g, err := New(DefaultConfig(), &fakeKeys{err: errors.New("no table")}, slog.New(slog.DiscardHandler), prometheus.NewPedanticRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := g.Load(t.Context()); err == nil || !strings.Contains(err.Error(), "freshet migrate up") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want a hint at freshet migrate up", err)
 	}
 	for text, mention := range map[string]string{"too-short": "at least 32 characters", strings.Repeat("two ", 20): "one word"} {
 		c := DefaultConfig()
 		c.AdminTokenFile = write(t, text)
 		if _, err := New(c, &fakeKeys{}, nil, prometheus.NewPedanticRegistry()); err == nil || !strings.Contains(err.Error(), "access.adminTokenFile: ") ||
 			!strings.Contains(err.Error(), mention) || strings.Contains(err.Error(), strings.TrimSpace(text)) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("%q: got %v", text, err)
 		}
 	}
 }
 
-func TestWhoMayAdministerIsAskedOnce(t *testing.T) {
+func TestAdmin_AuthenticatesOnce(t *testing.T) {
 	r := newRig(t, nil)
 	_, reader := r.createKey("reader", time.Time{}, "read", "refresh")
 	id, admin := r.createKey("on call", time.Time{}, "admin")
@@ -305,12 +305,12 @@ func TestWhoMayAdministerIsAskedOnce(t *testing.T) {
 		{lesser, admin, 403, ""},
 	} {
 		if status := call(c.ctx, c.token); status != c.status || seen != c.name {
-			t.Errorf("%d: %d as %q", i, status, seen)
+			t.Errorf("%d: got status %d as client %q", i, status, seen)
 		}
 	}
 }
 
-func FuzzIdentify(f *testing.F) {
+func FuzzAuthenticate(f *testing.F) {
 	r := newRig(f, nil)
 	id, key := r.createKey("a", time.Time{}, "read")
 	if err := r.readLiveKeys(f.Context()); err != nil {
@@ -323,7 +323,7 @@ func FuzzIdentify(f *testing.F) {
 		req := &http.Request{Header: http.Header{"Authorization": {header}}}
 		c, err := r.Authenticate(req, "192.0.2.7")
 		if held := strings.Contains(header, key); err == nil && (!held || c.Name != "key:"+id+" a") {
-			t.Errorf("%q is %+v", header, c)
+			t.Errorf("%q: got the client %+v", header, c)
 		}
 	})
 }
@@ -341,27 +341,27 @@ func TestGuard_RejectsKeysOlderThanMaxAge(t *testing.T) {
 		wait := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
 		keys.set(nil, all...)
 		wait(keyReadInterval)
-		keys.set(errors.New("away"))
+		keys.set(errors.New("unavailable"))
 		wait(4 * time.Minute)
-		r.taken("an admin key after 4 minutes", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
+		r.accepts("an admin key after 4 minutes", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
 		wait(time.Minute + time.Second)
-		r.refused("an admin key after 5 minutes", 503, codeNoKeys, "Bearer "+admin)
-		r.refused("a forged admin key after 5 minutes", 401, codeInvalid, "Bearer "+admin[:len(admin)-1]+"_")
-		r.taken("a read key after 5 minutes", "key:"+readID+" r", "Bearer "+reader, Read)
+		r.rejects("an admin key after 5 minutes", 503, codeNoKeys, "Bearer "+admin)
+		r.rejects("a forged admin key after 5 minutes", 401, codeInvalid, "Bearer "+admin[:len(admin)-1]+"_")
+		r.accepts("a read key after 5 minutes", "key:"+readID+" r", "Bearer "+reader, Read)
 		g.removeKey(adminID)
-		r.refused("an admin key revoked here", 401, codeInvalid, "Bearer "+admin)
+		r.rejects("an admin key revoked here", 401, codeInvalid, "Bearer "+admin)
 		wait(24*time.Hour - 6*time.Minute)
-		r.taken("a read key within 24 hours", "key:"+readID+" r", "Bearer "+reader, Read)
+		r.accepts("a read key within 24 hours", "key:"+readID+" r", "Bearer "+reader, Read)
 		wait(2 * time.Minute)
-		r.refused("a read key after 24 hours", 503, codeNoKeys, "Bearer "+reader)
+		r.rejects("a read key after 24 hours", 503, codeNoKeys, "Bearer "+reader)
 		keys.set(nil, all...)
 		wait(keyReadInterval)
-		r.taken("a read key read again", "key:"+readID+" r", "Bearer "+reader, Read)
-		r.taken("an admin key read again", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
+		r.accepts("a read key read again", "key:"+readID+" r", "Bearer "+reader, Read)
+		r.accepts("an admin key read again", "key:"+adminID+" a", "Bearer "+admin, Read, Admin)
 	})
 }
 
-func TestGuard_LogsWhenKeysBecomeTooOldAndAreReadAgain(t *testing.T) {
+func TestGuard_LogsWhenKeysBecomeTooOld(t *testing.T) {
 	r := newRig(t, nil)
 	r.at = r.at.Add(5 * time.Minute)
 	if r.reportAge(false) || r.log.Len() > 0 {
@@ -378,7 +378,7 @@ func TestGuard_LogsWhenKeysBecomeTooOldAndAreReadAgain(t *testing.T) {
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if r.reportAge(true) || !strings.Contains(r.log.String(), "read again") {
-		t.Errorf("after a read: got %q, want that they are read again", r.log.String())
+	if r.reportAge(true) || !strings.Contains(r.log.String(), "restored") {
+		t.Errorf(`after a read: got %q, want "api keys restored"`, r.log.String())
 	}
 }

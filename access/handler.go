@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	maxKeyNameSize = 64 // bytes
-	// minKeyTTL and lifeMost bound how long a key that expires holds.
+	maxKeyNameSize = 64 // in bytes
+	// minKeyTTL and maxKeyTTL limit the lifetime of a key that expires.
 	minKeyTTL = time.Minute
 	maxKeyTTL = 10 * 365 * 24 * time.Hour
 
@@ -30,8 +30,7 @@ const (
 	actionRevoke = "key-revoke"
 )
 
-// Key is an API key as it is told: its secret never is again. The json tags are
-// its form in the admin API and in the audit.
+// Key is an API key without its secret, as in the admin API and in the audit.
 type Key struct {
 	ID        string     `json:"id"`
 	Name      string     `json:"name"`
@@ -39,41 +38,41 @@ type Key struct {
 	CreatedAt time.Time  `json:"createdAt"`
 	CreatedBy string     `json:"createdBy"`
 	ExpiresAt *time.Time `json:"expiresAt"` // nil: never
-	RevokedAt *time.Time `json:"revokedAt"` // nil: it is not
+	RevokedAt *time.Time `json:"revokedAt"` // nil: not revoked
 	RevokedBy *string    `json:"revokedBy"`
 }
 
-func keyOf(k store.APIKey) Key {
-	shown := Key{ID: k.ID, Name: k.Name, Scopes: []Scope{}, CreatedAt: k.CreatedAt, CreatedBy: k.CreatedBy}
+func newKeyView(k store.APIKey) Key {
+	key := Key{ID: k.ID, Name: k.Name, Scopes: []Scope{}, CreatedAt: k.CreatedAt, CreatedBy: k.CreatedBy}
 	for _, s := range k.Scopes {
-		shown.Scopes = append(shown.Scopes, Scope(s))
+		key.Scopes = append(key.Scopes, Scope(s))
 	}
 	if !k.ExpiresAt.IsZero() {
-		shown.ExpiresAt = &k.ExpiresAt
+		key.ExpiresAt = &k.ExpiresAt
 	}
 	if !k.RevokedAt.IsZero() {
-		shown.RevokedAt, shown.RevokedBy = &k.RevokedAt, &k.RevokedBy
+		key.RevokedAt, key.RevokedBy = &k.RevokedAt, &k.RevokedBy
 	}
-	return shown
+	return key
 }
 
-// CreatedKey is the answer to a key's making, the only one that has the key itself.
+// CreatedKey is the response to the creation of a key. No other response contains the secret.
 type CreatedKey struct {
 	Key    Key    `json:"key"`
 	Secret string `json:"secret"`
-	// Required says whether this service asks for keys at present.
+	// Required reports whether the service requires authentication now.
 	Required bool `json:"required"`
 }
 
-// keysAPI is the admin API of keys.
+// keysAPI is the admin API of API keys.
 type keysAPI struct {
 	guard *Guard
 	actor func(*http.Request) string
 }
 
-// Handler returns the admin API of keys, /admin/v1/keys and below, for those who
-// may administer; actor names who asks, for the audit. Browsers can't be made to
-// call it from another site.
+// Handler returns the admin API of API keys, /admin/v1/keys and below. It requires the scope
+// admin and rejects requests from pages of other sites. actor returns the name of the client for
+// the audit.
 func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
 	a := &keysAPI{g, actor}
 	return g.Admin(admin.API{
@@ -82,64 +81,65 @@ func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
 			"/admin/v1/keys/{id}": {http.MethodDelete: a.revoke},
 		},
 		Explain:     func(error) *problem.HTTPError { return nil },
-		Unavailable: "The API keys can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
-		CrossSite:   "A page of another site may not make or revoke keys.",
+		Unavailable: "API keys can't be read or written now. The query service's log has the reason. After an upgrade, run `freshet migrate up`.",
+		CrossSite:   "A page of another site may not create or revoke keys.",
 		Log:         g.log,
 	}.Handler())
 }
 
 func (a *keysAPI) list(r *http.Request) (admin.Answer, error) {
 	all, err := a.guard.store.Keys(r.Context(), false)
-	shown := make([]Key, len(all))
+	keys := make([]Key, len(all))
 	for i, k := range all {
-		shown[i] = keyOf(k)
+		keys[i] = newKeyView(k)
 	}
-	return admin.Answer{Body: map[string]any{"keys": shown}}, err
+	return admin.Answer{Body: map[string]any{"keys": keys}}, err
 }
 
-// NewKey is what a new key is to be. The json tags are its form in the admin API.
+// NewKey is the request body that creates a key.
 type NewKey struct {
 	Name   string  `json:"name"`
 	Scopes []Scope `json:"scopes"`
-	// ExpiresIn is how long it holds, as in 90d or 12h; empty: until it is revoked.
+	// ExpiresIn is the lifetime, as in 90d or 12h; empty: until it is revoked.
 	ExpiresIn string `json:"expiresIn,omitempty"`
 }
 
 func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
-	order, life, err := readNewKey(r.Body)
+	newKey, ttl, err := readNewKey(r.Body)
 	if err != nil {
 		return admin.Answer{}, problem.Body(err)
 	}
-	maker, known := ClientFromContext(r.Context())
+	creator, known := ClientFromContext(r.Context())
 	if known {
-		for _, s := range order.Scopes {
-			if !maker.May(s) {
+		for _, s := range newKey.Scopes {
+			if !creator.May(s) {
 				return admin.Answer{}, Forbid(s)
 			}
 		}
 	}
 	now := a.guard.now().UTC().Truncate(time.Microsecond)
-	key := store.APIKey{Name: order.Name, CreatedAt: now, CreatedBy: a.actor(r)}
-	for _, s := range order.Scopes {
+	key := store.APIKey{Name: newKey.Name, CreatedAt: now, CreatedBy: a.actor(r)}
+	for _, s := range newKey.Scopes {
 		key.Scopes = append(key.Scopes, string(s))
 	}
-	if life > 0 {
-		key.ExpiresAt = now.Add(life)
+	if ttl > 0 {
+		key.ExpiresAt = now.Add(ttl)
 	}
-	// A key that outlived what its maker showed would make that hold for ever.
-	if end := maker.Expires; !end.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(end)) {
+	// A key must not outlive the credential that created it, or that credential would never
+	// expire.
+	if end := creator.Expires; !end.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(end)) {
 		key.ExpiresAt = end.UTC().Truncate(time.Microsecond)
 	}
-	var shown string
-	key.ID, key.Hash, shown = makeKey()
+	var secret string
+	key.ID, key.Hash, secret = makeKey()
 	if err := a.guard.store.AddKey(r.Context(), key, auditEntry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
 		return admin.Answer{}, err
 	}
-	// Looked up rather than added: it may have been revoked since.
+	// Read again instead of added to the cache, because the key may already be revoked.
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
-		a.guard.log.Warn("a new API key holds from the next look on", "key", key.ID, "err", err)
+		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
 	}
-	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{keyOf(key), shown, a.guard.AuthRequired()}}, nil
+	return admin.Answer{Status: http.StatusCreated, Body: CreatedKey{newKeyView(key), secret, a.guard.AuthRequired()}}, nil
 }
 
 func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
@@ -152,7 +152,7 @@ func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 		before := key
 		key.RevokedAt, key.RevokedBy = a.guard.now().UTC().Truncate(time.Microsecond), a.actor(r)
 		err := a.guard.store.RevokeKey(r.Context(), id, key.RevokedBy, key.RevokedAt, auditEntry(actionRevoke, key.RevokedBy, key.RevokedAt, &before, &key))
-		if errors.Is(err, store.ErrKeyNotFound) { // somebody else's revocation came between
+		if errors.Is(err, store.ErrKeyNotFound) { // another request revoked it first
 			key, err = a.find(r.Context(), id)
 		}
 		if err != nil {
@@ -160,7 +160,7 @@ func (a *keysAPI) revoke(r *http.Request) (admin.Answer, error) {
 		}
 	}
 	a.guard.removeKey(id)
-	return admin.Answer{Body: keyOf(key)}, nil
+	return admin.Answer{Body: newKeyView(key)}, nil
 }
 
 func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
@@ -170,78 +170,78 @@ func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
 	}
 	i := slices.IndexFunc(all, func(k store.APIKey) bool { return k.ID == id })
 	if i < 0 {
-		return store.APIKey{}, problem.New(http.StatusNotFound, "no-such-key", fmt.Sprintf("There is no key %.40q. GET /admin/v1/keys lists them.", id))
+		return store.APIKey{}, problem.New(http.StatusNotFound, "no-such-key", fmt.Sprintf("There is no key %.40q. GET /admin/v1/keys lists the keys.", id))
 	}
 	return all[i], nil
 }
 
-// auditEntry is what the audit says of a key.
+// auditEntry returns the audit entry of a change to a key.
 func auditEntry(action, actor string, at time.Time, before, after *store.APIKey) store.AuditEntry {
 	text := func(k *store.APIKey) json.RawMessage {
 		if k == nil {
 			return json.RawMessage("{}")
 		}
-		text, err := json.Marshal(keyOf(*k))
+		text, err := json.Marshal(newKeyView(*k))
 		if err != nil {
-			panic(err) // it is of our own type
+			panic(err) // a type of this package can't fail
 		}
 		return text
 	}
 	return store.AuditEntry{At: at, Actor: actor, Action: action, Before: text(before), After: text(after)}
 }
 
-func readNewKey(body io.Reader) (o NewKey, life time.Duration, err error) {
+func readNewKey(body io.Reader) (o NewKey, ttl time.Duration, err error) {
 	text, err := io.ReadAll(body)
 	if err != nil {
 		return o, 0, err
 	}
-	const form = `; the body is {"name":"a-dashboard","scopes":["read"],"expiresIn":"90d"}, where expiresIn may be left out`
+	const form = `; the body must be {"name":"a-dashboard","scopes":["read"],"expiresIn":"90d"}, where expiresIn is optional`
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&o); err != nil {
 		return o, 0, fmt.Errorf("%w%s", err, form)
 	}
 	if d.More() {
-		return o, 0, errors.New("something follows the object" + form)
+		return o, 0, errors.New("data after the JSON object" + form)
 	}
-	return o, life, o.check(&life)
+	return o, ttl, o.check(&ttl)
 }
 
-func (o *NewKey) check(life *time.Duration) (err error) {
+func (o *NewKey) check(ttl *time.Duration) (err error) {
 	if o.Name == "" || len(o.Name) > maxKeyNameSize || !utf8.ValidString(o.Name) || strings.ContainsFunc(o.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fmt.Errorf("the name must be 1 to %d printable bytes; it says, in lists and audits, whose key it is", maxKeyNameSize)
+		return fmt.Errorf("the name must be 1 to %d printable bytes; it identifies the key in lists and audit entries", maxKeyNameSize)
 	}
 	if len(o.Scopes) == 0 {
-		return errors.New("name the scopes: read, refresh, inspect, delegate for a key that names its own clients, see:NAME for what is fetched within that visibility, or admin, which includes all others")
+		return errors.New("scopes are required: read, refresh, inspect, delegate (calls on behalf of its own clients), see:NAME (entities of that visibility), or admin (includes all others)")
 	}
 	for i, s := range o.Scopes {
 		if !s.known() {
-			return fmt.Errorf("the scope %.50q must be read, refresh, inspect, delegate or admin, or see: and the name of a visibility: 1 to 40 letters, digits, - and _", string(s))
+			return fmt.Errorf("the scope %.50q must be read, refresh, inspect, delegate or admin, or see:NAME, where NAME has 1 to 40 letters, digits, - and _", string(s))
 		}
 		if slices.Contains(o.Scopes[:i], s) {
-			return fmt.Errorf("the scope %s is named twice", s)
+			return fmt.Errorf("the scope %s is listed twice", s)
 		}
 	}
 	if err := checkDelegate(o.Scopes); err != nil {
 		return err
 	}
 	if o.ExpiresIn != "" {
-		*life, err = parseTTL(o.ExpiresIn)
+		*ttl, err = parseTTL(o.ExpiresIn)
 	}
 	return err
 }
 
-// parseTTL reads how long a key holds: days, or what time.ParseDuration takes.
+// parseTTL parses a lifetime: days as in 90d, or the format of time.ParseDuration.
 func parseTTL(text string) (time.Duration, error) {
-	var life time.Duration
+	var ttl time.Duration
 	number, inDays := strings.CutSuffix(text, "d")
 	if days, err := strconv.Atoi(number); inDays && err == nil && days >= 0 && days <= int(maxKeyTTL/(24*time.Hour)) {
-		life = time.Duration(days) * 24 * time.Hour
-	} else if life, err = time.ParseDuration(text); err != nil {
-		life = 0
+		ttl = time.Duration(days) * 24 * time.Hour
+	} else if ttl, err = time.ParseDuration(text); err != nil {
+		ttl = 0
 	}
-	if life < minKeyTTL || life > maxKeyTTL {
+	if ttl < minKeyTTL || ttl > maxKeyTTL {
 		return 0, fmt.Errorf("expiresIn is %.20q; it must be from a minute to ten years, as in 90d or 12h", text)
 	}
-	return life, nil
+	return ttl, nil
 }

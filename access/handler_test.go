@@ -26,8 +26,8 @@ type answer struct {
 	Code, Detail string
 }
 
-// do calls the admin API as the holder of a key, and checks the answer against
-// the OpenAPI document.
+// do sends a request to the admin API with a key, and checks the response against the OpenAPI
+// document.
 func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), method, path, strings.NewReader(body))
@@ -53,7 +53,7 @@ func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 		_ = json.Unmarshal([]byte(text), &a.Key)
 	}
 	if a.Header().Get("Cache-Control") != "no-store" {
-		r.Errorf("%s %s: headers %v", method, path, a.Header())
+		r.Errorf("%s %s: got headers %v", method, path, a.Header())
 	}
 	openapitest.Check(r, openapitest.Exchange{Request: req, Body: body, Status: a.ResponseRecorder.Code, Header: a.Header(), Response: text})
 	return a
@@ -61,7 +61,7 @@ func (r *rig) do(key, method, path, body string, headers ...string) (a answer) {
 
 const keysPath = "/admin/v1/keys"
 
-// newAdminRig is a guard with an admin's key.
+// newAdminRig returns a guard with an API key that has the scope admin.
 func newAdminRig(t *testing.T) (r *rig, id, admin string) {
 	t.Helper()
 	r = newRig(t, nil)
@@ -72,64 +72,64 @@ func newAdminRig(t *testing.T) (r *rig, id, admin string) {
 	return r, id, admin
 }
 
-func TestAKeyIsMadeShownOnceListedAndRevoked(t *testing.T) {
+func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 	r, id, admin := newAdminRig(t)
 	a := r.do(admin, "POST", keysPath, `{"name":"a dashboard","scopes":["read","refresh"],"expiresIn":"90d"}`)
 	made := a.Made.Key
 	if a.ResponseRecorder.Code != 201 || !a.Made.Required || made.Name != "a dashboard" || !slices.Equal(made.Scopes, []Scope{Read, Refresh}) ||
 		made.CreatedBy != "key:"+id+" on call" || !made.ExpiresAt.Equal(now.Add(90*24*time.Hour)) || !strings.HasPrefix(a.Made.Secret, "fsk_"+made.ID+"_") {
-		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
+		t.Fatalf("got %d %s, want 201 with the key", a.ResponseRecorder.Code, a.Body)
 	}
-	r.taken("at once", "key:"+made.ID+" a dashboard", "Bearer "+a.Made.Secret, Read, Refresh)
+	r.accepts("at once", "key:"+made.ID+" a dashboard", "Bearer "+a.Made.Secret, Read, Refresh)
 
 	list := r.do(admin, "GET", keysPath, "")
 	if len(list.Keys) != 2 || strings.Contains(list.Body.String(), a.Made.Secret[20:]) || strings.Contains(list.Body.String(), "hash") {
-		t.Errorf("%s", list.Body)
+		t.Errorf("got %s, want 2 keys without secrets", list.Body)
 	}
-	for range 2 { // one that is revoked stays as it is
+	for range 2 { // revoking it again changes nothing
 		gone := r.do(admin, "DELETE", keysPath+"/"+made.ID, "")
 		if gone.ResponseRecorder.Code != 200 || gone.ID != made.ID || !gone.RevokedAt.Equal(now) || *gone.RevokedBy != "key:"+id+" on call" {
-			t.Errorf("%d %s", gone.ResponseRecorder.Code, gone.Body)
+			t.Errorf("got %d %s, want 200 with the revoked key", gone.ResponseRecorder.Code, gone.Body)
 		}
-		r.refused("revoked", 401, codeInvalid, "Bearer "+a.Made.Secret)
+		r.rejects("revoked", 401, codeInvalid, "Bearer "+a.Made.Secret)
 		r.at = now.Add(time.Minute)
 	}
 	entries, err := r.db.Audit(t.Context(), 10)
 	if err != nil || len(entries) != 3 || entries[0].Action != "key-revoke" || entries[1].Action != "key-create" || entries[1].Actor != "key:"+id+" on call" ||
 		entries[1].Source != "" || !strings.Contains(string(entries[0].After), `"revokedBy":"key:`) || !strings.Contains(string(entries[0].Before), `"revokedBy":null`) {
-		t.Fatalf("%+v, %v", entries, err)
+		t.Fatalf("got the audit entries %+v, %v", entries, err)
 	}
 	for _, e := range entries {
 		if strings.Contains(string(e.After), a.Made.Secret[20:]) {
-			t.Error("a secret is in the audit")
+			t.Error("the audit contains a secret")
 		}
 	}
 	if a := r.do(admin, "DELETE", keysPath+"/aaaaaaaaaaaa", ""); a.ResponseRecorder.Code != 404 || a.Code != "no-such-key" {
-		t.Errorf("%s", a.Body)
+		t.Errorf("got %s, want 404 no-such-key", a.Body)
 	}
 	if a := r.do(admin, "PUT", keysPath, ""); a.ResponseRecorder.Code != 405 || a.Header().Get("Allow") != "GET, POST, HEAD" {
-		t.Errorf("%s", a.Body)
+		t.Errorf("got %s, want 405", a.Body)
 	}
 }
 
-func TestAnOrderThatIsNotUnderstoodMakesNoKey(t *testing.T) {
+func TestHandler_RejectsInvalidBodies(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	for body, words := range map[string]string{
 		``:   `{"name":"a-dashboard"`,
 		`[]`: `{"name":"a-dashboard"`,
 		`{"name":"a","scopes":["read"],"key":"x"}`:                     `unknown field "key"`,
-		`{"name":"a","scopes":["read"]} {}`:                            "something follows",
+		`{"name":"a","scopes":["read"]} {}`:                            "data after the JSON object",
 		`{"scopes":["read"]}`:                                          "the name must be 1 to 64",
 		`{"name":"a\nb","scopes":["read"]}`:                            "printable",
 		`{"name":"` + strings.Repeat("a", 65) + `","scopes":["read"]}`: "1 to 64",
-		`{"name":"a"}`:                                                   "name the scopes",
+		`{"name":"a"}`:                                                   "scopes are required",
 		`{"name":"a","scopes":["write"]}`:                                `"write" must be read, refresh, inspect, delegate or admin`,
-		`{"name":"a","scopes":["see:"]}`:                                 `see: and the name of a visibility`,
-		`{"name":"a","scopes":["read","see:a b"]}`:                       `see: and the name of a visibility`,
-		`{"name":"a","scopes":["read","SEE:a"]}`:                         `see: and the name of a visibility`,
-		`{"name":"a","scopes":["see:a"]}`:                                "add read, refresh or inspect",
-		`{"name":"a","scopes":["read","see:a","see:a"]}`:                 "named twice",
-		`{"name":"a","scopes":["read","read"]}`:                          "named twice",
+		`{"name":"a","scopes":["see:"]}`:                                 `or see:NAME, where NAME`,
+		`{"name":"a","scopes":["read","see:a b"]}`:                       `or see:NAME, where NAME`,
+		`{"name":"a","scopes":["read","SEE:a"]}`:                         `or see:NAME, where NAME`,
+		`{"name":"a","scopes":["see:a"]}`:                                "need read, refresh or inspect",
+		`{"name":"a","scopes":["read","see:a","see:a"]}`:                 "listed twice",
+		`{"name":"a","scopes":["read","read"]}`:                          "listed twice",
 		`{"name":"a","scopes":["read"],"expiresIn":"soon"}`:              "from a minute to ten years",
 		`{"name":"a","scopes":["read"],"expiresIn":"0d"}`:                "from a minute to ten years",
 		`{"name":"a","scopes":["read"],"expiresIn":"-5d"}`:               "from a minute to ten years",
@@ -138,38 +138,38 @@ func TestAnOrderThatIsNotUnderstoodMakesNoKey(t *testing.T) {
 		`{"name":"a","scopes":["read"],"expiresIn":"2562047h47m16854s"}`: "from a minute to ten years",
 	} {
 		if a := r.do(admin, "POST", keysPath, body); a.ResponseRecorder.Code != 400 || a.Code != "bad-body" || !strings.Contains(a.Detail, words) {
-			t.Errorf("%s gave %d %s", body, a.ResponseRecorder.Code, a.Body)
+			t.Errorf("%s: got %d %s, want 400 bad-body", body, a.ResponseRecorder.Code, a.Body)
 		}
 	}
 	if a := r.do(admin, "POST", keysPath, `{"name":"`+strings.Repeat("a", 64<<10)+`"}`); a.ResponseRecorder.Code != 413 {
-		t.Errorf("a large body: %d", a.ResponseRecorder.Code)
+		t.Errorf("large body: got %d", a.ResponseRecorder.Code)
 	}
 	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 1 {
-		t.Errorf("%+v", all)
+		t.Errorf("got the keys %+v, want 1", all)
 	}
 }
 
-func TestOnlyWhoMayAdministerMakesKeysAndNoneOfMoreThanTheyMay(t *testing.T) {
+func TestHandler_LimitsScopesToTheCreators(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	reader := r.do(admin, "POST", keysPath, `{"name":"reader","scopes":["read","refresh"]}`).Made.Secret
 	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
 		if a := r.do("", method, path, ""); a.ResponseRecorder.Code != 401 || a.Code != codeMissing {
-			t.Errorf("%s by nobody: %s", method, a.Body)
+			t.Errorf("%s without authentication: got %s", method, a.Body)
 		}
 		if a := r.do(reader, method, path, ""); a.ResponseRecorder.Code != 403 || a.Code != codeScope {
-			t.Errorf("%s by a reader: %s", method, a.Body)
+			t.Errorf("%s with the scope read: got %s", method, a.Body)
 		}
 	}
 	a := r.do(admin, "POST", keysPath, `{"name":"a","scopes":["read"]}`, "Sec-Fetch-Site", "cross-site")
 	if a.ResponseRecorder.Code != 403 || a.Code != "cross-site" {
-		t.Errorf("from a page of another site: %s", a.Body)
+		t.Errorf("page of another site: got %s", a.Body)
 	}
 	if all := r.do(admin, "GET", keysPath, "").Keys; len(all) != 2 {
-		t.Errorf("%+v", all)
+		t.Errorf("got the keys %+v, want 2", all)
 	}
 }
 
-func TestAKeyNeverOutlivesItsMaker(t *testing.T) {
+func TestHandler_KeyExpiresWithItsCreator(t *testing.T) {
 	r, _, _ := newAdminRig(t)
 	end := now.Add(time.Hour)
 	_, brief := r.createKey("for an hour", end, "admin")
@@ -183,7 +183,7 @@ func TestAKeyNeverOutlivesItsMaker(t *testing.T) {
 	} {
 		a := r.do(brief, "POST", keysPath, body)
 		if made := a.Made.Key; a.ResponseRecorder.Code != 201 || made.ExpiresAt == nil || !made.ExpiresAt.Equal(want) {
-			t.Errorf("%s: %d %s", body, a.ResponseRecorder.Code, a.Body)
+			t.Errorf("%s: got %d %s, want 201 with the expiry of its creator", body, a.ResponseRecorder.Code, a.Body)
 		}
 		entries, err := r.db.Audit(t.Context(), 1)
 		if err != nil || !strings.Contains(string(entries[0].After), `"expiresAt":"`+want.Format(time.RFC3339)) {
@@ -192,7 +192,7 @@ func TestAKeyNeverOutlivesItsMaker(t *testing.T) {
 	}
 }
 
-// revokingStore has every key revoked by another process the moment that it is written.
+// revokingStore lets another process revoke every key right after it is inserted.
 type revokingStore struct{ KeyStore }
 
 func (s revokingStore) AddKey(ctx context.Context, k store.APIKey, e store.AuditEntry) error {
@@ -202,17 +202,17 @@ func (s revokingStore) AddKey(ctx context.Context, k store.APIKey, e store.Audit
 	return s.RevokeKey(ctx, k.ID, "another", now, auditEntry(actionRevoke, "another", now, nil, &k))
 }
 
-func TestAKeyThatIsRevokedWhileItIsMadeDoesNotHold(t *testing.T) {
+func TestHandler_KeyRevokedAtOnceIsInvalid(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	r.store = revokingStore{r.db}
 	a := r.do(admin, "POST", keysPath, `{"name":"a","scopes":["admin"]}`)
 	if a.ResponseRecorder.Code != 201 {
-		t.Fatalf("%d %s", a.ResponseRecorder.Code, a.Body)
+		t.Fatalf("got %d %s, want 201", a.ResponseRecorder.Code, a.Body)
 	}
-	r.refused("revoked meanwhile", 401, codeInvalid, "Bearer "+a.Made.Secret)
+	r.rejects("revoked meanwhile", 401, codeInvalid, "Bearer "+a.Made.Secret)
 }
 
-func TestWithoutItsDatabaseTheAPISaysSoAndNoMore(t *testing.T) {
+func TestHandler_HidesDatabaseErrors(t *testing.T) {
 	r, _, admin := newAdminRig(t)
 	if err := r.db.Close(); err != nil {
 		t.Fatal(err)
@@ -220,7 +220,7 @@ func TestWithoutItsDatabaseTheAPISaysSoAndNoMore(t *testing.T) {
 	for method, path := range map[string]string{"GET": keysPath, "POST": keysPath, "DELETE": keysPath + "/x"} {
 		a := r.do(admin, method, path, `{"name":"a","scopes":["read"]}`)
 		if a.ResponseRecorder.Code != 503 || a.Code != "store-unavailable" || a.Header().Get("Retry-After") != "1" || strings.Contains(a.Detail, "closed") {
-			t.Errorf("%s: %d %s", method, a.ResponseRecorder.Code, a.Body)
+			t.Errorf("%s: got %d %s, want 503 store-unavailable without details", method, a.ResponseRecorder.Code, a.Body)
 		}
 	}
 	if !strings.Contains(r.log.String(), "closed") {

@@ -17,49 +17,49 @@ import (
 )
 
 const (
-	// fetchRetryDelay is how long after a failed fetch, before any succeeded, the next is
-	// made; keysEvery how often they are fetched when all is well.
+	// fetchInterval is how often the keys are fetched. fetchRetryDelay is the interval until the
+	// first fetch succeeds, and while the keys are too old.
 	fetchRetryDelay = 5 * time.Second
 	fetchInterval   = 10 * time.Minute
-	// unknownKeyInterval bounds the fetches that tokens with an unknown kid cause: who
-	// makes kids up must not be able to flood the issuer.
+	// unknownKeyInterval is the minimum interval between fetches for tokens with an unknown kid,
+	// so that forged kids can't flood the issuer.
 	unknownKeyInterval = 10 * time.Second
 	fetchTimeout       = 5 * time.Second
-	maxKeySetSize      = 1 << 20 // bytes
-	minRSABits         = 2048    // bits (NIST SP 800-131A)
+	maxKeySetSize      = 1 << 20 // in bytes
+	minRSABits         = 2048    // in bits (NIST SP 800-131A)
 )
 
-// keySet holds the keys that sign JWTs. The library's own client is not used: it
-// has requests wait for its rate limit, and reads an answer of any length.
+// keySet has the public keys that sign JWTs. It does not use the client of the jwkset library,
+// which blocks requests for its rate limit and reads responses of any size.
 type keySet struct {
 	*jwkset.MemoryJWKSet
 	url    string
 	client *http.Client
 	log    *slog.Logger
 	now    func() time.Time
-	maxAge time.Duration    // of the keys while they can't be fetched
-	readAt prometheus.Gauge // when they were fetched last, in Unix seconds
+	maxAge time.Duration    // of keys that can't be fetched again
+	readAt prometheus.Gauge // Unix seconds of the last fetch
 
 	mu             sync.Mutex
-	inFlight       chan struct{} // closed when the fetch under way has ended; nil: there is none
-	unknownFetched time.Time     // when an unknown kid caused a fetch last
-	fetched        time.Time     // when the last successful fetch began; zero: none was
-	failed         bool          // the last fetch was in vain
+	inFlight       chan struct{} // closed when the current fetch ends; nil: none is running
+	unknownFetched time.Time     // last fetch that an unknown kid caused
+	fetched        time.Time     // start of the last successful fetch; zero: none
+	failed         bool          // the last fetch failed
 }
 
 var (
-	errKeysUnavailable = errors.New("the key may be new, and the keys can't be fetched")
-	errAmbiguousKey    = errors.New("the token names no key, and there is not just one")
+	errKeysUnavailable = errors.New("the key is unknown, and the keys can't be fetched")
+	errAmbiguousKey    = errors.New("the token has no kid, and there is more than one key")
 )
 
-// ready reports whether the keys were fetched within maxAge.
+// ready reports whether the last successful fetch is at most maxAge old.
 func (s *keySet) ready() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.fetched.IsZero() && s.now().Sub(s.fetched) <= s.maxAge
 }
 
-// readOnlyKey returns the one key, if there is one alone.
+// readOnlyKey returns the key if there is exactly one.
 func (s *keySet) readOnlyKey(ctx context.Context) (key jwkset.JWK, err error) {
 	all, err := s.KeyReadAll(ctx)
 	if err != nil {
@@ -71,9 +71,9 @@ func (s *keySet) readOnlyKey(ctx context.Context) (key jwkset.JWK, err error) {
 	return all[0], nil
 }
 
-// KeyRead returns the key of this id. One that is unknown may be new: then the
-// keys are fetched once, if that was not done a moment ago. Whether it is new is
-// unknown, errKeysAway, while they can't be.
+// KeyRead returns the key with this id. If it is unknown, the keys are fetched again, at most
+// once per unknownKeyInterval. If that fails, the error is errKeysUnavailable, because the key
+// may be new.
 func (s *keySet) KeyRead(ctx context.Context, kid string) (jwkset.JWK, error) {
 	key, err := s.readOrFetch(ctx, kid)
 	if err == nil {
@@ -93,36 +93,36 @@ func (s *keySet) readOrFetch(ctx context.Context, kid string) (jwkset.JWK, error
 		return key, err
 	}
 	s.mu.Lock()
-	under := s.inFlight
-	if under == nil {
+	inFlight := s.inFlight
+	if inFlight == nil {
 		if s.now().Sub(s.unknownFetched) < unknownKeyInterval {
 			s.mu.Unlock()
 			return key, err
 		}
 		s.unknownFetched = s.now()
-		under = s.startFetch(context.WithoutCancel(ctx)) // for all who wait, not for one
+		inFlight = s.startFetch(context.WithoutCancel(ctx)) // other requests wait for it too
 	}
 	s.mu.Unlock()
 	select {
-	case <-under:
+	case <-inFlight:
 		return s.MemoryJWKSet.KeyRead(ctx, kid)
 	case <-ctx.Done():
 		return key, ctx.Err()
 	}
 }
 
-// fetch fetches the keys, or waits for the fetch under way.
+// fetch fetches the keys, or waits for the current fetch.
 func (s *keySet) fetch(ctx context.Context) {
 	s.mu.Lock()
-	under := s.inFlight
-	if under == nil {
-		under = s.startFetch(ctx)
+	inFlight := s.inFlight
+	if inFlight == nil {
+		inFlight = s.startFetch(ctx)
 	}
 	s.mu.Unlock()
-	<-under
+	<-inFlight
 }
 
-// startFetch starts a fetch, under the lock.
+// startFetch starts a fetch. The caller must hold the lock.
 func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 	done := make(chan struct{})
 	s.inFlight = done
@@ -132,14 +132,14 @@ func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 		began := s.now()
 		keys, err := s.get(ctx)
 		if err == nil {
-			err = s.KeyReplaceAll(ctx, keys) // a key that is gone is revoked
+			err = s.KeyReplaceAll(ctx, keys) // a key that is no longer listed is revoked
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if err != nil && !s.failed {
-			s.log.Warn("the keys that sign tokens can't be fetched; the known ones stay valid until access.maxAge.signingKeys", "url", s.url, "err", err)
+			s.log.Warn("signing keys can't be fetched; cached keys stay valid until access.maxAge.signingKeys", "url", s.url, "err", err)
 		} else if err == nil && s.failed {
-			s.log.Info("the keys that sign tokens are fetched again", "url", s.url)
+			s.log.Info("signing keys restored", "url", s.url)
 		}
 		s.failed, s.inFlight = err != nil, nil
 		if err == nil {
@@ -162,22 +162,22 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("the answer is %s", resp.Status)
+		return nil, fmt.Errorf("the response status is %s", resp.Status)
 	}
 	var set jwkset.JWKSMarshal
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxKeySetSize)).Decode(&set); err != nil {
-		return nil, fmt.Errorf("the answer is no key set: %w", err)
+		return nil, fmt.Errorf("the response is not a key set: %w", err)
 	}
 	if set.Keys == nil {
-		return nil, errors.New("the answer is no key set: it has no keys")
+		return nil, errors.New("the response is not a key set: it has no member keys")
 	}
 	var keys []jwkset.JWK
 	for _, k := range set.Keys {
 		if k.USE != "" && k.USE != jwkset.UseSig {
 			continue
 		}
-		// Without private members: a symmetric key is none of ours, and one that
-		// can't be read must not take the others along.
+		// Private members are not read, so a symmetric key is invalid here. An invalid key is
+		// skipped and does not affect the others.
 		key, err := jwkset.NewJWKFromMarshal(k, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
 		if err != nil {
 			continue
@@ -187,13 +187,13 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		}
 		keys = append(keys, key)
 	}
-	if len(keys) == 0 && len(set.Keys) > 0 { // an empty one withdraws all
-		return nil, errors.New("the key set has no public key that signs")
+	if len(keys) == 0 && len(set.Keys) > 0 { // an empty set revokes all keys
+		return nil, errors.New("the key set has no valid public key for signatures")
 	}
 	return keys, nil
 }
 
-// run fetches the keys again and again until ctx ends.
+// run fetches the keys periodically until ctx ends.
 func (s *keySet) run(ctx context.Context) {
 	for {
 		wait := fetchInterval
@@ -210,12 +210,12 @@ func (s *keySet) run(ctx context.Context) {
 	}
 }
 
-// waitForFetch waits for the fetch under way.
+// waitForFetch waits for the current fetch, if there is one.
 func (s *keySet) waitForFetch() {
 	s.mu.Lock()
-	under := s.inFlight
+	inFlight := s.inFlight
 	s.mu.Unlock()
-	if under != nil {
-		<-under
+	if inFlight != nil {
+		<-inFlight
 	}
 }

@@ -17,11 +17,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// clockLeeway is by how much the clocks of the issuer and of this machine may
-// differ where a token's beginning is judged.
+// clockLeeway is the accepted clock difference to the issuer for nbf and iat.
 const clockLeeway = 30 * time.Second
 
-// verifier checks the JWTs of one issuer.
+// verifier verifies the JWTs of one issuer.
 type verifier struct {
 	*keySet
 	config Config
@@ -34,7 +33,7 @@ func newVerifier(config Config, log *slog.Logger, readAt prometheus.Gauge) *veri
 		client: &http.Client{
 			Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 			CheckRedirect: func(r *http.Request, via []*http.Request) error {
-				if len(via) > 3 || via[0].URL.Scheme != "https" || r.URL.Scheme != "https" || !fetchable(r.URL.String()) {
+				if len(via) > 3 || via[0].URL.Scheme != "https" || r.URL.Scheme != "https" || !isJWKSURL(r.URL.String()) {
 					return http.ErrUseLastResponse
 				}
 				return nil
@@ -44,14 +43,14 @@ func newVerifier(config Config, log *slog.Logger, readAt prometheus.Gauge) *veri
 	return &verifier{keySet: set, config: config}
 }
 
-// key returns the public key that a token is to be signed by. One that names none is
-// judged by the only one there is: with several, whoever makes a token would choose.
+// key returns the function that selects the public key for a token. A token without a kid is
+// accepted only if there is exactly one key; otherwise its sender could choose the key.
 func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	return func(token *jwt.Token) (any, error) {
-		if _, critical := token.Header["crit"]; critical { // freshet knows no extension (RFC 7515 §4.1.11)
+		if _, critical := token.Header["crit"]; critical { // no extension is supported (RFC 7515 §4.1.11)
 			return nil, errors.New("the token has a crit header")
 		}
-		if !ofType(token.Header, i.config.Types...) {
+		if !hasType(token.Header, i.config.Types...) {
 			return nil, errors.New("the token's typ is not one of access.types")
 		}
 		var key jwkset.JWK
@@ -62,7 +61,7 @@ func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 		case string:
 			key, err = i.KeyRead(ctx, kid)
 		default:
-			err = errors.New("the kid is no text")
+			err = errors.New("the kid is not a string")
 		}
 		if err != nil {
 			return nil, err
@@ -74,12 +73,11 @@ func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	}
 }
 
-// ofType reports whether a token's header typ is one of the types. RFC 7515 §4.1.9: the
-// case does not count, and "application/" may be left out. A token without a typ counts
-// as JWT (RFC 7519 §5.1).
-func ofType(header map[string]any, types ...string) bool {
+// hasType reports whether a token's header typ is one of the types. Case is ignored, and
+// "application/" may be omitted (RFC 7515 §4.1.9). A missing typ counts as JWT (RFC 7519 §5.1).
+func hasType(header map[string]any, types ...string) bool {
 	typ, is := header["typ"].(string)
-	if _, there := header["typ"]; !there {
+	if _, ok := header["typ"]; !ok {
 		typ, is = plainJWT, true
 	}
 	const prefix = "application/"
@@ -89,27 +87,27 @@ func ofType(header map[string]any, types ...string) bool {
 	return is && slices.ContainsFunc(types, func(accepted string) bool { return strings.EqualFold(accepted, typ) })
 }
 
-// The types of tokens that are access tokens, by the header typ. Only the first one says
-// so by itself (RFC 9068 §2.1): ID tokens are of the type JWT too.
+// Accepted values of typ. Only at+jwt identifies an access token (RFC 9068 §2.1); ID tokens have
+// the type JWT too.
 const (
 	accessJWT = "at+jwt"
 	plainJWT  = "JWT"
 )
 
-// claims are what is read of a token. RFC 8693 and 9068 have scope as one text,
-// some issuers have scp as a list.
+// claims are the claims that freshet reads. RFC 8693 and RFC 9068 define scope as a string; some
+// issuers send scp as a list.
 type claims struct {
 	jwt.RegisteredClaims
 	scope string
 	scp   scopesList
-	// notAccessToken: the claims show an ID token, a refresh token or a logout token.
+	// notAccessToken: the claims identify an ID, refresh or logout token.
 	notAccessToken bool
 }
 
-// UnmarshalJSON reads members by their exact names. encoding/json would take SCOPE,
-// and even a long s, for the scope: an issuer may let its users name claims so.
+// UnmarshalJSON reads claims by their exact names. encoding/json ignores case, so that it would
+// read SCOPE as scope; an issuer may let its users choose claim names.
 func (c *claims) UnmarshalJSON(text []byte) error {
-	all, err := members(text)
+	all, err := parseMembers(text)
 	if err != nil {
 		return err
 	}
@@ -117,7 +115,7 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 		"iss": &c.Issuer, "sub": &c.Subject, "aud": &c.Audience, "exp": &c.ExpiresAt, "nbf": &c.NotBefore, "iat": &c.IssuedAt,
 		"scope": &c.scope, "scp": &c.scp,
 	} {
-		if value, there := all[name]; there {
+		if value, ok := all[name]; ok {
 			if err := json.Unmarshal(value, into); err != nil {
 				return err
 			}
@@ -127,31 +125,30 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// isNotAccessToken reports whether the claims show that a token is no access token. It knows
-// the claims of ID tokens (OpenID Connect Core §2, §3.1.3.6, §3.3.2.11) and of security
-// events such as logout tokens (RFC 8417 §2.2), and the claims in which Keycloak (typ) and
-// Amazon Cognito (token_use) name the kind of a token.
+// isNotAccessToken reports whether the claims identify another kind of token: ID tokens (OpenID
+// Connect Core §2, §3.1.3.6, §3.3.2.11), security events such as logout tokens (RFC 8417 §2.2),
+// and the kinds that Keycloak (typ) and Amazon Cognito (token_use) name in a claim.
 func isNotAccessToken(claims map[string]json.RawMessage) bool {
-	for _, mark := range []string{"nonce", "at_hash", "c_hash", "events"} {
-		if _, there := claims[mark]; there {
+	for _, claim := range []string{"nonce", "at_hash", "c_hash", "events"} {
+		if _, ok := claims[claim]; ok {
 			return true
 		}
 	}
 	for name, access := range map[string]string{"typ": "Bearer", "token_use": "access"} {
 		var kind string
-		if value, there := claims[name]; there && (json.Unmarshal(value, &kind) != nil || kind != access) {
+		if value, ok := claims[name]; ok && (json.Unmarshal(value, &kind) != nil || kind != access) {
 			return true
 		}
 	}
 	return false
 }
 
-// members returns an object's members, of which none may be there twice: who has
-// checked the token before may have taken the other.
-func members(text []byte) (map[string]json.RawMessage, error) {
+// parseMembers returns the members of a JSON object. A duplicate name is an error: a proxy that
+// checked the token may have used the other value.
+func parseMembers(text []byte) (map[string]json.RawMessage, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if start, err := d.Token(); err != nil || start != json.Delim('{') {
-		return nil, errors.Join(err, errors.New("the claims are no object"))
+		return nil, errors.Join(err, errors.New("the claims are not a JSON object"))
 	}
 	all := map[string]json.RawMessage{}
 	for d.More() {
@@ -160,8 +157,8 @@ func members(text []byte) (map[string]json.RawMessage, error) {
 			return nil, err
 		}
 		name, _ := token.(string)
-		if _, twice := all[name]; twice {
-			return nil, fmt.Errorf("%.40q is there twice", name)
+		if _, duplicate := all[name]; duplicate {
+			return nil, fmt.Errorf("the claim %.40q occurs twice", name)
 		}
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
@@ -172,22 +169,22 @@ func members(text []byte) (map[string]json.RawMessage, error) {
 	return all, nil
 }
 
-// scopesList reads a list, or one text.
+// scopesList unmarshals a list of strings or one string.
 type scopesList []string
 
 func (l *scopesList) UnmarshalJSON(text []byte) error {
-	var one string
-	if err := json.Unmarshal(text, &one); err == nil {
-		*l = strings.Fields(one)
+	var single string
+	if err := json.Unmarshal(text, &single); err == nil {
+		*l = strings.Fields(single)
 		return nil
 	}
 	return json.Unmarshal(text, (*[]string)(l))
 }
 
-// client returns who shows this token at this time.
+// client verifies a token and returns its client.
 func (i *verifier) client(ctx context.Context, token string, now time.Time) (Client, error) {
 	if strings.Count(token, ".") != 2 {
-		return Client{}, invalidToken() // no JWT, whatever the keys are
+		return Client{}, invalidToken() // not a JWT; no key is needed to reject it
 	}
 	if !i.ready() {
 		return Client{}, signingKeysUnavailable()
@@ -204,23 +201,23 @@ func (i *verifier) client(ctx context.Context, token string, now time.Time) (Cli
 		return Client{}, expiredToken()
 	case err != nil:
 		return Client{}, invalidToken()
-	case !now.Before(c.ExpiresAt.Time): // the leeway is for a token's beginning
+	case !now.Before(c.ExpiresAt.Time): // the leeway does not apply to exp
 		return Client{}, expiredToken()
-	case c.Subject == "" || c.notAccessToken && !ofType(parsed.Header, accessJWT):
+	case c.Subject == "" || c.notAccessToken && !hasType(parsed.Header, accessJWT):
 		return Client{}, invalidToken()
 	}
 	client := Client{Name: "jwt:" + cleanName(c.Subject), Expires: c.ExpiresAt.Time}
 	for _, s := range append(strings.Fields(c.scope), c.scp...) {
-		scope, ours := strings.CutPrefix(s, i.config.ScopePrefix)
-		if ours && Scope(scope).known() && !slices.Contains(client.Scopes, Scope(scope)) {
+		scope, hasPrefix := strings.CutPrefix(s, i.config.ScopePrefix)
+		if hasPrefix && Scope(scope).known() && !slices.Contains(client.Scopes, Scope(scope)) {
 			client.Scopes = append(client.Scopes, Scope(scope))
 		}
 	}
 	return client, nil
 }
 
-// onlyExpired reports whether nothing else is wrong with a token. The parser
-// judges claims only after the signature.
+// onlyExpired reports whether expiry is the only error of a token. The parser checks claims only
+// after the signature.
 func onlyExpired(err error) bool {
 	for _, other := range []error{
 		jwt.ErrTokenMalformed, jwt.ErrTokenUnverifiable, jwt.ErrTokenSignatureInvalid, jwt.ErrTokenRequiredClaimMissing,

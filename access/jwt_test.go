@@ -23,30 +23,30 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-func TestATokenOfTheIssuerTellsWhoAsksAndWhatFor(t *testing.T) {
+func TestVerifier_AcceptsTokensOfTheIssuer(t *testing.T) {
 	r, _ := withIssuer(t, "one", "curve", "edwards")
-	c := r.taken("RS256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
+	c := r.accepts("RS256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
 	if !c.Expires.Equal(now.Add(time.Hour)) || !c.May(Read) || c.May(Admin) {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v, want read and refresh for an hour", c)
 	}
-	r.taken("PS256", "jwt:somebody", "bearer "+sign(t, jwt.SigningMethodPS256, "one", validClaims()), Read, Refresh)
-	r.taken("ES256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()), Read, Refresh)
-	r.taken("EdDSA", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodEdDSA, "edwards", validClaims()), Read, Refresh)
-	r.taken("scp as a list", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil, "scp", []string{"admin", "x"})), Admin)
-	r.taken("scp as a text", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil, "scp", "read")), Read)
-	r.taken("no scope", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil)))
-	sees := r.taken("visibilities", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", "read see:partner see: SEE:staff see:a/b see:partner")), Read, See("partner"))
+	r.accepts("PS256", "jwt:somebody", "bearer "+sign(t, jwt.SigningMethodPS256, "one", validClaims()), Read, Refresh)
+	r.accepts("ES256", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()), Read, Refresh)
+	r.accepts("EdDSA", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodEdDSA, "edwards", validClaims()), Read, Refresh)
+	r.accepts("scp as a list", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil, "scp", []string{"admin", "x"})), Admin)
+	r.accepts("scp as a text", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil, "scp", "read")), Read)
+	r.accepts("no scope", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", nil)))
+	sees := r.accepts("visibilities", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("scope", "read see:partner see: SEE:staff see:a/b see:partner")), Read, See("partner"))
 	if !sees.Sees("") || !sees.Sees("partner") || sees.Sees("staff") || sees.Sees("partne") || sees.May(Refresh) {
-		t.Errorf("%+v", sees)
+		t.Errorf("got %+v, want only the visibility partner", sees)
 	}
-	r.taken("one of several audiences", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("aud", []string{"other", "freshet"})), Read, Refresh)
-	r.taken("a clock 20 s behind", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("nbf", now.Add(20*time.Second).Unix(), "iat", now.Add(20*time.Second).Unix())), Read, Refresh)
+	r.accepts("one of several audiences", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("aud", []string{"other", "freshet"})), Read, Refresh)
+	r.accepts("a clock 20 s behind", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims("nbf", now.Add(20*time.Second).Unix(), "iat", now.Add(20*time.Second).Unix())), Read, Refresh)
 	if c, p := r.authenticate("Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims("sub", "a\nb"+strings.Repeat("x", 5000)))); p != nil || len(c.Name) > 200 || strings.Contains(c.Name, "\n") {
-		t.Errorf("a hostile subject: %q, %v", c.Name, p)
+		t.Errorf("hostile subject: got %q, %v", c.Name, p)
 	}
 }
 
-func TestATokenThatDoesNotHoldIsRefusedAndNothingIsSaidOfIt(t *testing.T) {
+func TestVerifier_RejectsInvalidTokensWithoutDetails(t *testing.T) {
 	r, _ := withIssuer(t, "one", "curve")
 	der, err := x509.MarshalPKIXPublicKey(signers()["one"].Public())
 	if err != nil {
@@ -104,36 +104,36 @@ func TestATokenThatDoesNotHoldIsRefusedAndNothingIsSaidOfIt(t *testing.T) {
 		"nothing in it":                  "..",
 		"far too long":                   rs(validClaims("x", strings.Repeat("x", maxTokenSize))),
 	} {
-		r.refused(what, 401, codeInvalid, "Bearer "+token)
+		r.rejects(what, 401, codeInvalid, "Bearer "+token)
 		if _, p := r.authenticate("Bearer " + token); p != nil && (p.Detail != invalidToken().Detail || p.Header.Get("WWW-Authenticate") != `Bearer realm="freshet", error="invalid_token"`) {
-			t.Errorf("%s: %s %v", what, p.Detail, p.Header)
+			t.Errorf("%s: got %s %v, want no details", what, p.Detail, p.Header)
 		}
 	}
-	r.refused("expired", 401, codeExpired, "Bearer "+rs(validClaims("exp", past)))
-	r.refused("expired this moment", 401, codeExpired, "Bearer "+rs(validClaims("exp", now.Unix())))
+	r.rejects("expired", 401, codeExpired, "Bearer "+rs(validClaims("exp", past)))
+	r.rejects("expired this moment", 401, codeExpired, "Bearer "+rs(validClaims("exp", now.Unix())))
 	if strings.Contains(r.log.String(), parts[2]) {
-		t.Error("a token is in the log")
+		t.Error("the log contains a token")
 	}
 }
 
-func TestClaimsAreReadByTheirExactNames(t *testing.T) {
+func TestClaims_HaveExactNames(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	rs := func(c jwt.MapClaims) string { return "Bearer " + sign(t, jwt.SigningMethodRS256, "one", c) }
 	for _, name := range []string{"SCOPE", "scopE", "\u017fcope", "SCP", "\u017fcp"} {
-		r.taken(name, "jwt:somebody", rs(validClaims("scope", "read", name, "admin")), Read)
-		r.taken(name+" alone", "jwt:somebody", rs(validClaims("scope", nil, name, "admin")))
+		r.accepts(name, "jwt:somebody", rs(validClaims("scope", "read", name, "admin")), Read)
+		r.accepts(name+" alone", "jwt:somebody", rs(validClaims("scope", nil, name, "admin")))
 	}
 	for _, name := range []string{"\u017fub", "SUB"} {
-		r.taken(name, "jwt:somebody", rs(validClaims(name, "boss")), Read, Refresh)
-		r.refused(name+" alone", 401, codeInvalid, rs(validClaims("sub", nil, name, "boss")))
+		r.accepts(name, "jwt:somebody", rs(validClaims(name, "boss")), Read, Refresh)
+		r.rejects(name+" alone", 401, codeInvalid, rs(validClaims("sub", nil, name, "boss")))
 	}
-	r.refused("EXP alone", 401, codeInvalid, rs(validClaims("exp", nil, "EXP", now.Add(time.Hour).Unix())))
-	r.refused("AUD alone", 401, codeInvalid, rs(validClaims("aud", nil, "AUD", "freshet")))
-	r.refused("Iss alone", 401, codeInvalid, rs(validClaims("iss", nil, "Iss", "https://issuer.example")))
+	r.rejects("EXP alone", 401, codeInvalid, rs(validClaims("exp", nil, "EXP", now.Add(time.Hour).Unix())))
+	r.rejects("AUD alone", 401, codeInvalid, rs(validClaims("aud", nil, "AUD", "freshet")))
+	r.rejects("Iss alone", 401, codeInvalid, rs(validClaims("iss", nil, "Iss", "https://issuer.example")))
 }
 
-// raw signs claims as they are written.
-func raw(t *testing.T, name, text string) string {
+// signRaw signs claims given as JSON text.
+func signRaw(t *testing.T, name, text string) string {
 	t.Helper()
 	head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","kid":"` + name + `"}`))
 	body := head + "." + base64.RawURLEncoding.EncodeToString([]byte(text))
@@ -144,72 +144,72 @@ func raw(t *testing.T, name, text string) string {
 	return body + "." + base64.RawURLEncoding.EncodeToString(sig)
 }
 
-func TestAClaimThatIsThereTwiceIsRefused(t *testing.T) {
+func TestClaims_DuplicateIsRejected(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	all := fmt.Sprintf(`"iss":"https://issuer.example","aud":"freshet","sub":"somebody","exp":%d`, now.Add(time.Hour).Unix())
-	r.taken("once", "jwt:somebody", "Bearer "+raw(t, "one", `{`+all+`,"scope":"read"}`), Read)
+	r.accepts("once", "jwt:somebody", "Bearer "+signRaw(t, "one", `{`+all+`,"scope":"read"}`), Read)
 	for _, claims := range []string{
 		`{` + all + `,"scope":"read","scope":"admin"}`, `{` + all + `,"scope":"read","\u0073cope":"admin"}`, `{"sub":"boss",` + all + `}`,
 		`[{` + all + `}]`, `null`, `"` + "x" + `"`, `{` + all + `} {}`, `{` + all, ``,
 	} {
-		r.refused(claims, 401, codeInvalid, "Bearer "+raw(t, "one", claims))
+		r.rejects(claims, 401, codeInvalid, "Bearer "+signRaw(t, "one", claims))
 	}
 }
 
-func TestATokenThatNamesNoKeyIsJudgedByTheOnlyOneOrByNone(t *testing.T) {
+func TestVerifier_TokenWithoutKidNeedsASingleKey(t *testing.T) {
 	token := "Bearer " + signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["two"])
 	r, i := withIssuer(t, "two")
-	r.taken("the only key", "jwt:somebody", token, Read, Refresh)
+	r.accepts("the only key", "jwt:somebody", token, Read, Refresh)
 	i.serves("one", "two")
 	r.verifier.fetch(t.Context())
-	r.refused("one of two keys", 401, codeInvalid, token)
+	r.rejects("one of two keys", 401, codeInvalid, token)
 	i.serves("one")
 	r.verifier.fetch(t.Context())
-	r.refused("another key", 401, codeInvalid, token)
+	r.rejects("another key", 401, codeInvalid, token)
 }
 
-func TestAKeyIsForItsOwnAlgorithmAlone(t *testing.T) {
+func TestVerifier_KeyHasOneAlgorithm(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	i.mu.Lock()
 	i.alg = "PS256"
 	i.mu.Unlock()
 	r.verifier.fetch(t.Context())
-	r.taken("its own", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodPS256, "one", validClaims()), Read, Refresh)
-	r.refused("another", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
-	r.refused("another, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
+	r.accepts("its own", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodPS256, "one", validClaims()), Read, Refresh)
+	r.rejects("another", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
+	r.rejects("another, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
 }
 
-func TestATokenOfAKeyThatMayBeNewWaitsWhileTheIssuerIsAway(t *testing.T) {
+func TestVerifier_UnknownKeyIsUnavailableInAnOutage(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	i.serves()
 	two := "Bearer " + sign(t, jwt.SigningMethodRS256, "two", validClaims())
 	for range 3 {
-		r.refused("an unknown kid", 503, codeNoKeys, two)
+		r.rejects("an unknown kid", 503, codeNoKeys, two)
 	}
-	r.taken("a known one", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
-	if i.asked.Load() != 2 {
-		t.Errorf("%d fetches", i.asked.Load())
+	r.accepts("a known one", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()), Read, Refresh)
+	if i.fetches.Load() != 2 {
+		t.Errorf("got %d fetches", i.fetches.Load())
 	}
 	i.serves("two")
 	r.at = r.at.Add(unknownKeyInterval)
-	r.taken("when it is back", "jwt:somebody", two, Read, Refresh)
+	r.accepts("after the outage", "jwt:somebody", two, Read, Refresh)
 }
 
-func TestAnIssuerMayWithdrawAllItsKeys(t *testing.T) {
+func TestVerifier_EmptyKeySetRevokesAll(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims())
 	for _, text := range []string{`{}`, `{"keys":null}`, `[]`, `{"keys":[{"kty":"strange"}]}`, `no JSON`} {
 		i.servesText(text)
 		r.verifier.fetch(t.Context())
-		r.taken("what is no key set changes nothing: "+text, "jwt:somebody", token, Read, Refresh)
+		r.accepts("an invalid key set changes nothing: "+text, "jwt:somebody", token, Read, Refresh)
 	}
 	i.servesText(`{"keys":[]}`)
 	r.verifier.fetch(t.Context())
-	r.refused("withdrawn", 401, codeInvalid, token)
-	r.refused("withdrawn, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
+	r.rejects("withdrawn", 401, codeInvalid, token)
+	r.rejects("withdrawn, and no kid", 401, codeInvalid, "Bearer "+signed(t, jwt.NewWithClaims(jwt.SigningMethodRS256, validClaims()), signers()["one"]))
 }
 
-func TestKeysAreFetchedOverHTTPSAlsoWhereARedirectLeads(t *testing.T) {
+func TestVerifier_FollowsOnlyHTTPSRedirects(t *testing.T) {
 	check := newVerifier(Config{}, nil, nil).keySet.client.CheckRedirect
 	for _, c := range []struct {
 		from, to string
@@ -225,56 +225,56 @@ func TestKeysAreFetchedOverHTTPSAlsoWhereARedirectLeads(t *testing.T) {
 		from := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.from, http.NoBody)
 		to := httptest.NewRequestWithContext(t.Context(), http.MethodGet, c.to, http.NoBody)
 		if err := check(to, []*http.Request{from}); (err == nil) != c.follows {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("%+v: got %v", c, err)
 		}
 	}
 }
 
-func TestAKidThatIsNewIsFetchedOnceInAWhile(t *testing.T) {
+func TestVerifier_LimitsFetchesForUnknownKids(t *testing.T) {
 	r, i := withIssuer(t, "one")
-	if i.asked.Load() != 1 {
-		t.Fatalf("%d fetches at the start", i.asked.Load())
+	if i.fetches.Load() != 1 {
+		t.Fatalf("got %d fetches at the start", i.fetches.Load())
 	}
 	i.serves("two")
-	r.taken("the new key", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "two", validClaims()), Read, Refresh)
-	r.refused("the key that is gone", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
+	r.accepts("the new key", "jwt:somebody", "Bearer "+sign(t, jwt.SigningMethodRS256, "two", validClaims()), Read, Refresh)
+	r.rejects("the key that is gone", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodRS256, "one", validClaims()))
 	for range 50 {
-		r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
+		r.rejects("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
 	}
-	if i.asked.Load() != 2 {
-		t.Errorf("%d fetches", i.asked.Load())
+	if i.fetches.Load() != 2 {
+		t.Errorf("got %d fetches", i.fetches.Load())
 	}
 	r.at = r.at.Add(unknownKeyInterval)
-	r.refused("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
-	if i.asked.Load() != 3 {
-		t.Errorf("%d fetches after a while", i.asked.Load())
+	r.rejects("a made up kid", 401, codeInvalid, "Bearer "+sign(t, jwt.SigningMethodES256, "curve", validClaims()))
+	if i.fetches.Load() != 3 {
+		t.Errorf("got %d fetches after unknownKeyInterval", i.fetches.Load())
 	}
 }
 
-func TestWithoutTheIssuersKeysTokensWaitAndKeysOfOursDoNot(t *testing.T) {
+func TestVerifier_OutageDoesNotAffectAPIKeys(t *testing.T) {
 	r, i := withIssuer(t)
 	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims())
-	r.refused("before there are keys", 503, codeNoKeys, token)
+	r.rejects("before there are keys", 503, codeNoKeys, token)
 	if _, p := r.authenticate(token); p.After != fetchRetryDelay {
-		t.Errorf("Retry-After %v", p.After)
+		t.Errorf("got Retry-After %v", p.After)
 	}
-	r.refused("what is no token", 401, codeInvalid, "Bearer x")
+	r.rejects("not a token", 401, codeInvalid, "Bearer x")
 	if !strings.Contains(r.log.String(), "can't be fetched") {
 		t.Error(r.log.String())
 	}
 	i.serves("one")
 	r.verifier.fetch(t.Context())
-	r.taken("then", "jwt:somebody", token, Read, Refresh)
+	r.accepts("afterwards", "jwt:somebody", token, Read, Refresh)
 	i.serves()
 	r.verifier.fetch(t.Context())
-	r.taken("in an outage", "jwt:somebody", token, Read, Refresh)
+	r.accepts("in an outage", "jwt:somebody", token, Read, Refresh)
 }
 
-func TestTheIssuersKeysAreFetchedAgainUntilTheGuardEnds(t *testing.T) {
+func TestVerifier_FetchesKeysPeriodically(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked := 0
+		fetches := 0
 		s := &keySet{MemoryJWKSet: jwkset.NewMemoryStorage(), url: "https://issuer.example", log: slog.New(slog.DiscardHandler), now: time.Now, client: &http.Client{Transport: transport(func(*http.Request) (*http.Response, error) {
-			asked++
+			fetches++
 			return nil, http.ErrServerClosed
 		})}}
 		done := make(chan struct{})
@@ -282,15 +282,15 @@ func TestTheIssuersKeysAreFetchedAgainUntilTheGuardEnds(t *testing.T) {
 		go func() { s.run(ctx); close(done) }()
 		time.Sleep(fetchRetryDelay * 3)
 		synctest.Wait()
-		if asked != 3 {
-			t.Errorf("%d fetches", asked)
+		if fetches != 3 {
+			t.Errorf("got %d fetches, want 3", fetches)
 		}
 		cancel()
 		<-done
 	})
 }
 
-// signWithHeader returns a token with these header parameters besides alg and kid; nil removes one.
+// signWithHeader returns a token with additional header parameters; nil removes one.
 func signWithHeader(t *testing.T, c jwt.MapClaims, parameters map[string]any) string {
 	t.Helper()
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)
@@ -305,14 +305,14 @@ func signWithHeader(t *testing.T, c jwt.MapClaims, parameters map[string]any) st
 	return "Bearer " + signed(t, token, signers()["one"])
 }
 
-func TestIssuer_RefusesCriticalHeaders(t *testing.T) {
+func TestVerifier_RejectsCriticalHeaders(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	for _, crit := range []any{[]string{"urn:x"}, []string{"exp"}, []string{"b64"}, []string{}, "x", 7, false} {
-		r.refused(fmt.Sprintf("crit %v", crit), 401, codeInvalid, signWithHeader(t, validClaims(), map[string]any{"crit": crit, "urn:x": 1}))
+		r.rejects(fmt.Sprintf("crit %v", crit), 401, codeInvalid, signWithHeader(t, validClaims(), map[string]any{"crit": crit, "urn:x": 1}))
 	}
 }
 
-func TestIssuer_AcceptsOnlyListedTypes(t *testing.T) {
+func TestVerifier_AcceptsOnlyListedTypes(t *testing.T) {
 	defaults, i := withIssuer(t, "one")
 	strict := newRig(t, func(c *Config) {
 		c.JWKSURL, c.Issuer, c.Audience, c.Types = i.server.URL, "https://issuer.example", "freshet", []string{"at+jwt"}
@@ -348,7 +348,7 @@ func TestIssuer_AcceptsOnlyListedTypes(t *testing.T) {
 	}
 }
 
-func TestIssuer_RefusesIDAndLogoutTokens(t *testing.T) {
+func TestVerifier_RejectsIDAndLogoutTokens(t *testing.T) {
 	r, _ := withIssuer(t, "one")
 	for name, claim := range map[string][]any{
 		"nonce":             {"nonce", "n-0S6_WzA2Mj"},
@@ -362,37 +362,37 @@ func TestIssuer_RefusesIDAndLogoutTokens(t *testing.T) {
 		"Cognito, ID":       {"token_use", "id"},
 	} {
 		for _, typ := range []any{"JWT", nil} {
-			r.refused(name, 401, codeInvalid, signWithHeader(t, validClaims(claim...), map[string]any{"typ": typ}))
+			r.rejects(name, 401, codeInvalid, signWithHeader(t, validClaims(claim...), map[string]any{"typ": typ}))
 		}
 	}
-	r.taken("Keycloak, access", "jwt:somebody", signWithHeader(t, validClaims("typ", "Bearer"), nil), Read, Refresh)
-	r.taken("Cognito, access", "jwt:somebody", signWithHeader(t, validClaims("token_use", "access"), nil), Read, Refresh)
-	r.taken("RFC 9068 with the claims of a login", "jwt:somebody", signWithHeader(t, validClaims("nonce", "x", "auth_time", 1), map[string]any{"typ": "at+jwt"}), Read, Refresh)
+	r.accepts("Keycloak, access", "jwt:somebody", signWithHeader(t, validClaims("typ", "Bearer"), nil), Read, Refresh)
+	r.accepts("Cognito, access", "jwt:somebody", signWithHeader(t, validClaims("token_use", "access"), nil), Read, Refresh)
+	r.accepts("RFC 9068 with the claims of a login", "jwt:somebody", signWithHeader(t, validClaims("nonce", "x", "auth_time", 1), map[string]any{"typ": "at+jwt"}), Read, Refresh)
 }
 
-func TestIssuer_CountsOnlyScopesWithThePrefix(t *testing.T) {
+func TestVerifier_CountsOnlyScopesWithThePrefix(t *testing.T) {
 	_, i := withIssuer(t, "one")
 	r := newRig(t, func(c *Config) {
 		c.JWKSURL, c.Issuer, c.Audience, c.ScopePrefix = i.server.URL, "https://issuer.example", "freshet", "freshet:"
 	})
-	r.taken("bare", "jwt:somebody", signWithHeader(t, validClaims("scope", "admin read see:hr"), nil))
-	r.taken("prefixed", "jwt:somebody", signWithHeader(t, validClaims("scope", "admin freshet:read freshet:see:hr freshet:freshet:admin FRESHET:admin freshet:x"), nil), Read, See("hr"))
-	r.taken("prefixed, in scp", "jwt:somebody", signWithHeader(t, validClaims("scope", nil, "scp", []string{"freshet:admin"}), nil), Admin)
+	r.accepts("bare", "jwt:somebody", signWithHeader(t, validClaims("scope", "admin read see:hr"), nil))
+	r.accepts("prefixed", "jwt:somebody", signWithHeader(t, validClaims("scope", "admin freshet:read freshet:see:hr freshet:freshet:admin FRESHET:admin freshet:x"), nil), Read, See("hr"))
+	r.accepts("prefixed, in scp", "jwt:somebody", signWithHeader(t, validClaims("scope", nil, "scp", []string{"freshet:admin"}), nil), Admin)
 }
 
-func TestIssuer_RejectsSigningKeysOlderThanMaxAge(t *testing.T) {
+func TestVerifier_RejectsSigningKeysOlderThanMaxAge(t *testing.T) {
 	r, i := withIssuer(t, "one")
 	token := "Bearer " + sign(t, jwt.SigningMethodRS256, "one", validClaims("exp", now.Add(72*time.Hour).Unix()))
 	i.serves()
 	r.at = r.at.Add(24 * time.Hour)
 	r.verifier.fetch(t.Context())
-	r.taken("after 24 hours", "jwt:somebody", token, Read, Refresh)
+	r.accepts("after 24 hours", "jwt:somebody", token, Read, Refresh)
 	r.at = r.at.Add(time.Second)
-	r.refused("after 24 hours and a second", 503, codeNoKeys, token)
+	r.rejects("after 24 hours and a second", 503, codeNoKeys, token)
 	if got, want := testutil.ToFloat64(r.metrics.signingKeysReadAt), float64(now.Unix()); got != want {
 		t.Errorf("access_signing_keys_read_timestamp_seconds: got %v, want %v", got, want)
 	}
 	i.serves("one")
 	r.verifier.fetch(t.Context())
-	r.taken("fetched again", "jwt:somebody", token, Read, Refresh)
+	r.accepts("fetched again", "jwt:somebody", token, Read, Refresh)
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// An API key is fsk_<id>_<secret>: the prefix lets scanners of leaked secrets
-// find it, the id is no secret and names the key in lists and audits.
+// An API key is fsk_<id>_<secret>. Secret scanners find it by the prefix. The id is not secret
+// and identifies the key in lists and audit entries.
 const (
 	keyPrefix    = "fsk_"
 	keyIDSize    = 12
 	keySecretLen = 43 // 32 bytes in base64url
 )
 
-// makeKey returns a new key's id, its secret's hash and the key as it is shown,
-// once, to who asked for it.
-func makeKey() (id string, hash [32]byte, shown string) {
+// makeKey returns the id of a new key, the hash of its secret, and the complete key, which is
+// shown only once.
+func makeKey() (id string, hash [32]byte, fullKey string) {
 	var secret [32]byte
 	_, _ = rand.Read(secret[:]) // never fails
 	text := base64.RawURLEncoding.EncodeToString(secret[:])
@@ -30,7 +30,7 @@ func makeKey() (id string, hash [32]byte, shown string) {
 	return id, sha256.Sum256([]byte(text)), keyPrefix + id + "_" + text
 }
 
-// splitKey returns the id and the secret of what may be a key.
+// splitKey returns the id and the secret of an API key. ok reports whether the format is valid.
 func splitKey(text string) (id, secret string, ok bool) {
 	rest, ok := strings.CutPrefix(text, keyPrefix)
 	if !ok || len(rest) != keyIDSize+1+keySecretLen || rest[keyIDSize] != '_' {
@@ -39,14 +39,15 @@ func splitKey(text string) (id, secret string, ok bool) {
 	return rest[:keyIDSize], rest[keyIDSize+1:], true
 }
 
-// clientOfKey returns who shows this key. An unknown id takes the time of a known one.
+// clientOfKey returns the client of an API key. It takes the same time whether or not the id is
+// known.
 func (g *Guard) clientOfKey(text string) (Client, error) {
 	id, secret, ok := splitKey(text)
 	keys := g.keys.Load()
 	key, known := keys.byID[id]
 	sum := sha256.Sum256([]byte(secret))
-	same := subtle.ConstantTimeCompare(sum[:], key.Hash[:]) == 1
-	if !ok || !known || !same {
+	matches := subtle.ConstantTimeCompare(sum[:], key.Hash[:]) == 1
+	if !ok || !known || !matches {
 		return Client{}, invalidToken()
 	}
 	if !key.ExpiresAt.IsZero() && !g.now().Before(key.ExpiresAt) {
@@ -58,13 +59,13 @@ func (g *Guard) clientOfKey(text string) (Client, error) {
 	return key.client, nil
 }
 
-// cachedKeys are the API keys that were not revoked when they were read.
+// cachedKeys are the API keys that were not revoked at the last read.
 type cachedKeys struct {
 	byID   map[string]cachedKey
-	readAt time.Time // when the read began
+	readAt time.Time // start of the read
 }
 
-// maxAgeOf returns for how long a client's key is accepted after the last read.
+// maxAgeOf returns how old the last read may be for this client's key.
 func (c Config) maxAgeOf(client Client) time.Duration {
 	if client.May(Admin) {
 		return c.MaxAge.AdminKeys
@@ -72,7 +73,7 @@ func (c Config) maxAgeOf(client Client) time.Duration {
 	return c.MaxAge.APIKeys
 }
 
-// cachedKey is a key with the client that shows it, made once and not for each request.
+// cachedKey is a key with its client, created once per read.
 type cachedKey struct {
 	store.APIKey
 	client Client
@@ -86,7 +87,7 @@ func newCachedKey(k store.APIKey) cachedKey {
 	return cachedKey{k, c}
 }
 
-// countUsableKeys counts the keys that may be used now.
+// countUsableKeys counts the keys that are not expired.
 func (g *Guard) countUsableKeys() (n int) {
 	for _, k := range g.keys.Load().byID {
 		if k.ExpiresAt.IsZero() || g.now().Before(k.ExpiresAt) {
@@ -96,8 +97,8 @@ func (g *Guard) countUsableKeys() (n int) {
 	return n
 }
 
-// removeKey has a key hold no more in this process, at once. The lock keeps a look
-// that began before from undoing it.
+// removeKey revokes a key in this process at once. It holds the lock, so that a read that began
+// earlier can't restore the key.
 func (g *Guard) removeKey(id string) {
 	g.readMu.Lock()
 	defer g.readMu.Unlock()

@@ -6,20 +6,20 @@ type metrics struct {
 	refused           *prometheus.CounterVec
 	keys              prometheus.Gauge
 	keysReadAt        prometheus.Gauge
-	signingKeysReadAt prometheus.Gauge // when the signing keys were fetched last
+	signingKeysReadAt prometheus.Gauge // last fetch of the signing keys
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "access_refused_total", Help: "Requests that were refused for their key, token or client header, or, without access control, for their host, origin or forwarding headers, by code.",
+			Name: "access_refused_total", Help: "Requests refused because of their credential or client header or, without authentication, their host, origin or forwarding headers, by problem code.",
 		}, []string{"code"}),
-		keys: prometheus.NewGauge(prometheus.GaugeOpts{Name: "access_api_keys", Help: "API keys that are not revoked, as this process knows."}),
+		keys: prometheus.NewGauge(prometheus.GaugeOpts{Name: "access_api_keys", Help: "API keys that are not revoked, at the last read."}),
 		keysReadAt: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "access_api_keys_read_timestamp_seconds", Help: "When the API keys were read last; a revocation after that is not known yet.",
+			Name: "access_api_keys_read_timestamp_seconds", Help: "Last read of the API keys, in Unix seconds. A later revocation is not effective yet.",
 		}),
 		signingKeysReadAt: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "access_signing_keys_read_timestamp_seconds", Help: "When the keys of access.jwksURL were fetched last; 0 if they never were.",
+			Name: "access_signing_keys_read_timestamp_seconds", Help: "Last fetch of the keys of access.jwksURL, in Unix seconds; 0: never.",
 		}),
 	}
 	for _, code := range []string{codeMissing, codeInvalid, codeExpired, codeNoKeys, codeHost, codeSite, codeForwarded, codeClient} {

@@ -5,57 +5,56 @@ import (
 	"time"
 )
 
-// missesPerNewKey is how many missing keys a client may read for each new key that it
-// may have fetched. Only the database knows whether a key that is not in memory is
-// stored. A site has one API key for all its visitors, and one visitor who makes keys
-// up must not have the stored keys of the others refused. So lookups are refused later
-// than new keys, when they begin to cost the database something.
+// missesPerNewKey is how many lookups of missing keys a client may make for each new key of its
+// limit. Only the database knows whether an uncached key is stored. If a site uses one API key
+// for all its visitors, one visitor who invents keys must not block the stored keys of the
+// others. So the limit of lookups is higher than that of new keys; it only protects the
+// database.
 const missesPerNewKey = 10
 
-// autoMisses is the limit of misses where Limits.NewKeys is AutoRate. It limits what one
-// client costs the database, so it does not depend on the quota of a source: 333 lookups a
-// second are 6 % of the 5,300 that were measured on two cores (docs/operating.md).
-var autoMisses = rate{20_000, time.Minute}
+// autoLookupLimit is the limit of lookups if Limits.NewKeys is AutoRate. It protects the database and
+// does not depend on the quota of a source: 333 lookups per second are 6 % of the 5,300 measured
+// on two cores (docs/operating.md).
+var autoLookupLimit = callRate{20_000, time.Minute}
 
-// missesOf returns the limit of misses, for each process and all sources together.
-func missesOf(newKeys Rate) rate {
+// lookupLimit returns the limit of lookups of missing keys, per process, for all sources together.
+func lookupLimit(newKeys Rate) callRate {
 	if newKeys == AutoRate {
-		return autoMisses
+		return autoLookupLimit
 	}
 	calls, window := newKeys.Parse()
-	return rate{missesPerNewKey * calls, window}
+	return callRate{missesPerNewKey * calls, window}
 }
 
-// AllowLookup reports whether a client may have the database searched for a key that is not
-// in memory: not while it has read so many keys of which nothing is stored. The error
-// is as that of Request.
+// AllowLookup reports whether a client may look up a key that is not cached. It returns a
+// *problem.HTTPError with status 429 if too many of the client's lookups found nothing.
 func (m *ClientLimiter) AllowLookup(client string) error {
-	if m == nil || m.misses.calls == 0 {
+	if m == nil || m.lookupRate.calls == 0 {
 		return nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	wait := m.meter(client).misses.charge(m.misses, 0, m.now())
+	wait := m.bucketsOf(client).misses.takeAlways(m.lookupRate, 0, m.now())
 	if wait == 0 {
 		return nil
 	}
 	m.refused.WithLabelValues("misses").Inc()
-	return limitExceeded("too-many-new-keys", "misses", fmt.Sprintf("These are more keys of which nothing is stored than %s. Wait, and ask for less.", m.misses), m.misses.calls, m.misses.window, wait)
+	return limitExceeded("too-many-new-keys", "misses", fmt.Sprintf("You exceeded the limit of lookups of missing keys, %s. Send fewer requests.", m.lookupRate), m.lookupRate.calls, m.lookupRate.window, wait)
 }
 
-// RecordMisses counts n keys that a client read and of which the database has nothing.
+// RecordMisses counts n lookups of a client that found nothing.
 func (m *ClientLimiter) RecordMisses(client string, n int) {
-	if m == nil || m.misses.calls == 0 || n == 0 {
+	if m == nil || m.lookupRate.calls == 0 || n == 0 {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.meter(client).misses.charge(m.misses, n, m.now())
+	m.bucketsOf(client).misses.takeAlways(m.lookupRate, n, m.now())
 }
 
-// charge takes n whatever is left, and returns after how long a call will be left.
-func (b *bucket) charge(r rate, n int, now time.Time) (wait time.Duration) {
-	b.take(r, 0, now) // what has come back meanwhile
+// takeAlways takes n tokens even if there are fewer, and returns how long until one is available.
+func (b *bucket) takeAlways(r callRate, n int, now time.Time) (wait time.Duration) {
+	b.take(r, 0, now) // refills the bucket
 	b.left -= float64(n)
 	if b.left >= 1 {
 		return 0

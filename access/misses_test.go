@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-func TestLookup_IsRefusedAfterTenTimesTheNewKeys(t *testing.T) {
+func TestAllowLookup_RefusesAfterTenTimesTheNewKeys(t *testing.T) {
 	m := NewClientLimiter(Limits{NewKeys: "6/m"}, prometheus.NewRegistry())
 	now := time.Now()
 	m.now = func() time.Time { return now }
@@ -31,7 +31,7 @@ func TestLookup_IsRefusedAfterTenTimesTheNewKeys(t *testing.T) {
 	if err := m.AllowLookup("a"); err != nil {
 		t.Errorf("a second later: got %v, want none", err)
 	}
-	m.RecordMisses("a", 100) // a batch is counted when it has been read
+	m.RecordMisses("a", 100) // a batch is counted after it was read
 	now = now.Add(90 * time.Second)
 	if err := m.AllowLookup("a"); err == nil {
 		t.Error("90 s after a batch of 100: got none, want a refusal for 10 s more")
@@ -42,19 +42,19 @@ func TestLookup_IsRefusedAfterTenTimesTheNewKeys(t *testing.T) {
 	}
 }
 
-func TestLookup_IsLimitedWhereNewKeysFollowTheQuota(t *testing.T) {
+func TestAllowLookup_IsLimitedWithAutoRate(t *testing.T) {
 	m := NewClientLimiter(DefaultConfig().Limits, prometheus.NewRegistry())
-	m.RecordMisses("a", autoMisses.calls-1)
+	m.RecordMisses("a", autoLookupLimit.calls-1)
 	if err := m.AllowLookup("a"); err != nil {
 		t.Fatalf("one below the limit: got %v, want none", err)
 	}
 	m.RecordMisses("a", 1)
 	if err := m.AllowLookup("a"); err == nil {
-		t.Errorf("after %d misses: got none, want a refusal", autoMisses.calls)
+		t.Errorf("after %d misses: got none, want a refusal", autoLookupLimit.calls)
 	}
 }
 
-func TestLookup_IsNotBoundedWithoutALimit(t *testing.T) {
+func TestAllowLookup_HasNoLimitWithoutNewKeys(t *testing.T) {
 	for _, m := range []*ClientLimiter{nil, NewClientLimiter(Limits{}, prometheus.NewRegistry())} {
 		m.RecordMisses("a", 1_000_000)
 		if err := m.AllowLookup("a"); err != nil {

@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// unauthenticatedPrefix stands before the address of a client whom nobody asked who it is: in an
-// audit it must not look as if it had shown it.
+// unauthenticatedPrefix begins the name of a client that did not authenticate, so that audit
+// entries show it.
 const unauthenticatedPrefix = "unauthenticated@"
 
-// checkOpenRequest returns the problem of a request that a service which asks nobody does not
-// answer. Whoever reaches it may do all, and the browsers of those who do reach
-// it call what any page tells them to:
-//   - a page whose name was made to lead here (DNS rebinding) is of one origin
-//     with the service, and gives itself away by that name alone;
-//   - any other page can't read the answer, but an image or a no-cors fetch is
-//     enough to spend the upstream's budget.
+// checkOpenRequest checks a request to a service without authentication. Every client that
+// reaches the service may do everything, and a browser on this machine
+// sends any request that a web page asks for. Two attacks must fail:
+//   - DNS rebinding: a page whose host name resolves to this service is of the same origin. It
+//     is rejected by its Host header.
+//   - A page of another site can't read the response, but an image or a no-cors fetch would
+//     spend the upstream's budget. It is rejected by Origin and Sec-Fetch-Site.
 //
-// A client that is not a browser sends none of these headers and is admitted.
+// A client that is not a browser sends none of these headers and is accepted.
 //
-// Under access.require: auto the service is open only because this machine alone reaches
-// it. A forwarded request comes from elsewhere, so it is refused.
+// With access.require: auto the service is open only because it listens on loopback. A forwarded
+// request comes from another machine, so it is rejected.
 func (c Config) checkOpenRequest(r *http.Request) error {
 	if c.Require == Auto && Forwarded(r.Header) {
 		return forwarded()
@@ -34,8 +34,8 @@ func (c Config) checkOpenRequest(r *http.Request) error {
 	listed := false
 	for _, origin := range r.Header.Values("Origin") {
 		if slices.Contains(c.AllowedOrigins, origin) {
-			listed = true // its pages are of another site, and meant
-		} else if !ownOrigin(origin, r.Host) {
+			listed = true // the configuration allows this other site
+		} else if !isOwnOrigin(origin, r.Host) {
 			return crossSite()
 		}
 	}
@@ -50,13 +50,12 @@ func (c Config) checkOpenRequest(r *http.Request) error {
 	return nil
 }
 
-// clientAddressHeaders are the headers in which proxies and content delivery networks
-// pass on the client's address, besides X-Forwarded-*.
+// clientAddressHeaders are headers, in addition to X-Forwarded-*, in which proxies and content
+// delivery networks send the client's address.
 var clientAddressHeaders = []string{"Forwarded", "Via", "X-Real-Ip", "X-Client-Ip", "True-Client-Ip", "Cf-Connecting-Ip", "X-Envoy-External-Address"}
 
-// Forwarded reports whether the headers show that a proxy forwarded the request, so that
-// the connection's address says nothing about the client. It can't recognise a proxy
-// that adds no header.
+// Forwarded reports whether a proxy forwarded the request, so that the connection's address is
+// not the client's. A proxy that adds no header is not detected.
 func Forwarded(h http.Header) bool {
 	for name := range h {
 		if strings.HasPrefix(name, "X-Forwarded-") || slices.Contains(clientAddressHeaders, name) {
@@ -66,7 +65,7 @@ func Forwarded(h http.Header) bool {
 	return false
 }
 
-// isOwnHost reports whether the service is called by that name.
+// isOwnHost reports whether the host is an accepted name of the service.
 func (c Config) isOwnHost(host string) bool {
 	if host == "" || Loopback(host) {
 		return true
@@ -81,7 +80,7 @@ func (c Config) isOwnHost(host string) bool {
 	})
 }
 
-func ownOrigin(origin, host string) bool {
+func isOwnOrigin(origin, host string) bool {
 	u, err := url.Parse(origin)
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, host)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhereNobodyIsAskedEverybodyMayDoAll(t *testing.T) {
+func TestOpen_EveryClientIsAdmin(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Never })
 	for _, headers := range [][]string{nil, {"Bearer x"}, {"Basic x"}} {
 		if c, p := r.authenticate(headers...); p != nil || c.Name != "unauthenticated@192.0.2.7" || !c.May(Admin) || !c.Expires.IsZero() {
@@ -23,7 +23,7 @@ func TestWhereNobodyIsAskedEverybodyMayDoAll(t *testing.T) {
 	}
 }
 
-// calls identifies a request by this name with these headers.
+// calls sends a request with this Host and these headers.
 func (r *rig) calls(host string, headers ...string) (status int, code string) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/somebody", http.NoBody)
@@ -34,14 +34,14 @@ func (r *rig) calls(host string, headers ...string) (status int, code string) {
 	c, err := r.Authenticate(req, "127.0.0.1")
 	if p, refused := errors.AsType[*problem.HTTPError](err); refused {
 		if c.Name != "" || len(c.Scopes) > 0 {
-			r.Errorf("%s, %q: refused, and %+v", host, headers, c)
+			r.Errorf("%s, %q: rejected, with the client %+v", host, headers, c)
 		}
 		return p.Status, p.Code
 	}
 	return 200, ""
 }
 
-func TestAServiceThatAsksNobodyAnswersToItsOwnNamesAlone(t *testing.T) {
+func TestOpen_RejectsOtherHosts(t *testing.T) {
 	hosts := map[string][]string{"127.0.0.1:8080": nil, "[::]:8080": {"query", "192.0.2.7", "2001:db8::7"}, "0.0.0.0:8080": {anyHost}}
 	for _, require := range []Require{Auto, Never} {
 		for listen, names := range hosts {
@@ -60,14 +60,14 @@ func TestAServiceThatAsksNobodyAnswersToItsOwnNamesAlone(t *testing.T) {
 				ours := among == 0 || among == 1 && len(names) > 0 || len(names) == 1
 				status, code := r.calls(host)
 				if (status == 200) != ours || (!ours && (status != http.StatusMisdirectedRequest || code != codeHost)) {
-					t.Errorf("%s, %s, %q: %d %s", require, listen, host, status, code)
+					t.Errorf("%s, %s, %q: got %d %s", require, listen, host, status, code)
 				}
 			}
 		}
 	}
 }
 
-func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
+func TestOpen_RejectsPagesOfOtherSites(t *testing.T) {
 	for _, require := range []Require{Auto, Never} {
 		r := newRig(t, func(c *Config) { c.Require, c.AllowedOrigins = require, []string{"https://app.example"} })
 		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil {
@@ -78,13 +78,13 @@ func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
 			headers []string
 			passes  bool
 		}{
-			{nil, true}, // no browser
+			{nil, true}, // not a browser
 			{[]string{"Sec-Fetch-Site", "none"}, true},
 			{[]string{"Sec-Fetch-Site", "same-origin"}, true},
 			{[]string{"Sec-Fetch-Site", "same-origin", "Origin", "http://127.0.0.1:8080"}, true},
 			{[]string{"Sec-Fetch-Site", "cross-site", "Origin", "https://app.example"}, true},
 			{[]string{"Sec-Fetch-Site", "cross-site"}, false}, // an image
-			{[]string{"Sec-Fetch-Site", "same-site"}, false},  // a page of another port
+			{[]string{"Sec-Fetch-Site", "same-site"}, false},  // a page on another port
 			{[]string{"Sec-Fetch-Site", "same-site", "Origin", "https://127.0.0.1:8080"}, false},
 			{[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Site", "cross-site"}, false},
 			{[]string{"Origin", "http://127.0.0.1:3000"}, false},
@@ -96,33 +96,33 @@ func TestAServiceThatAsksNobodyAnswersNoPageOfAnotherSite(t *testing.T) {
 		} {
 			status, code := r.calls("127.0.0.1:8080", c.headers...)
 			if (status == 200) != c.passes || (!c.passes && (status != 403 || code != codeSite)) {
-				t.Errorf("%s, %q: %d %s", require, c.headers, status, code)
+				t.Errorf("%s, %q: got %d %s", require, c.headers, status, code)
 			}
 			if !c.passes {
 				refused++
 			}
 		}
 		if n := testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeSite)); n != refused {
-			t.Errorf("%v of %v are counted", n, refused)
+			t.Errorf("access_refused_total: got %v, want %v", n, refused)
 		}
 		if status, _ := r.calls("evil.example"); status != 421 || testutil.ToFloat64(r.metrics.refused.WithLabelValues(codeHost)) != 1 {
-			t.Errorf("%d, and not counted", status)
+			t.Errorf("got %d, not counted", status)
 		}
 	}
 }
 
-func TestARequestThatShowsWhoItIsMayComeByAnyNameAndFromAnyPage(t *testing.T) {
+func TestAuthenticated_AllowsAnyHostAndOrigin(t *testing.T) {
 	r := newRig(t, nil)
 	_, key := r.createKey("a page", time.Time{}, "read")
 	if err := r.readLiveKeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if status, code := r.calls("any.example", "Authorization", "Bearer "+key, "Origin", "https://other.example", "Sec-Fetch-Site", "cross-site"); status != 200 {
-		t.Errorf("%d %s", status, code)
+		t.Errorf("got %d %s, want 200", status, code)
 	}
 }
 
-func TestTheAdminAPIOfAServiceThatAsksNobodyTakesNoOtherNameEither(t *testing.T) {
+func TestOpen_AdminRejectsOtherHosts(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Never })
 	if err := r.SetListenAddress("[::]:8080"); err != nil {
 		t.Fatal(err)
@@ -133,12 +133,12 @@ func TestTheAdminAPIOfAServiceThatAsksNobodyTakesNoOtherNameEither(t *testing.T)
 		w := httptest.NewRecorder()
 		r.Handler(func(r *http.Request) string { c, _ := ClientFromContext(r.Context()); return c.Name }).ServeHTTP(w, req)
 		if w.Code != status {
-			t.Errorf("%s: %d %s", host, w.Code, w.Body)
+			t.Errorf("%s: got %d %s", host, w.Code, w.Body)
 		}
 	}
 }
 
-func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
+func TestRequiresAuth_ExpiredKeysDoNotOpenTheService(t *testing.T) {
 	gone := map[string]func(*rig, string){
 		"expired": func(r *rig, _ string) { r.at = now.Add(2 * time.Hour) },
 		"revoked": func(r *rig, id string) {
@@ -151,11 +151,11 @@ func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.Require = Auto })
 		id, key := r.createKey("on call", now.Add(time.Hour), "admin")
 		end(r, id)
-		if err := r.Load(t.Context()); err != nil { // the next start
+		if err := r.Load(t.Context()); err != nil { // a restart
 			t.Fatal(err)
 		}
 		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil || !r.AuthRequired() {
-			t.Errorf("%s: %v, and nobody is asked", what, err)
+			t.Errorf("%s: got %v and no authentication", what, err)
 		}
 		if _, p := r.authenticate("Bearer " + key); p == nil || !strings.Contains(r.log.String(), "set access.adminTokenFile") {
 			t.Errorf("%s: %v, %s", what, p, r.log.String())
@@ -163,7 +163,7 @@ func TestKeysThatHoldNoMoreDoNotOpenTheService(t *testing.T) {
 	}
 }
 
-func TestGuard_RefusesForwardedRequestsWithoutAccessControl(t *testing.T) {
+func TestOpen_RejectsForwardedRequests(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Require = Auto })
 	if err := r.SetListenAddress("127.0.0.1:8080"); err != nil {
 		t.Fatal(err)

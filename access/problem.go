@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// The codes of what a caller is told. Of a token that does not hold no more is
-// said than whether it has only expired: its holder can renew that one.
+// Problem codes. For a rejected token the response says only that it is invalid or, if it is
+// otherwise valid, expired: its holder can renew it.
 const (
 	codeMissing   = "TOKEN_MISSING"
 	codeInvalid   = "INVALID_TOKEN"
@@ -21,7 +21,7 @@ const (
 	codeForwarded = "forwarded-without-access-control"
 )
 
-// challenge is WWW-Authenticate as RFC 6750 has it.
+// challenge adds the header WWW-Authenticate (RFC 6750).
 func challenge(p *problem.HTTPError, attributes string) *problem.HTTPError {
 	p.Header = http.Header{"Www-Authenticate": {`Bearer realm="freshet"` + attributes}}
 	return p
@@ -32,7 +32,7 @@ func missingToken() *problem.HTTPError {
 }
 
 func invalidToken() *problem.HTTPError {
-	return challenge(problem.New(http.StatusUnauthorized, codeInvalid, "The API key or token does not hold. Get another one."), `, error="invalid_token"`)
+	return challenge(problem.New(http.StatusUnauthorized, codeInvalid, "The API key or token is invalid. Use another one."), `, error="invalid_token"`)
 }
 
 func expiredToken() *problem.HTTPError {
@@ -40,58 +40,59 @@ func expiredToken() *problem.HTTPError {
 		`, error="invalid_token", error_description="expired"`)
 }
 
-// unknownHost is the problem of a name by which only a mistake, a proxy or a
-// malicious page leads to a service that asks nobody who they are.
+// unknownHost is the problem of a request with an unknown Host header to a service without
+// authentication.
 func unknownHost() *problem.HTTPError {
 	return problem.New(http.StatusMisdirectedRequest, codeHost,
-		"This service asks nobody who they are, and so answers to localhost and 127.0.0.1 alone: set access.hosts to the names it is called by, or set up access control.")
+		"Authentication is disabled, so the service accepts only the hosts localhost and 127.0.0.1. Add the host to access.hosts, or configure authentication.")
 }
 
-// crossSite is the problem of a browser that calls on behalf of another site.
+// crossSite is the problem of a request that a page of another site sends to a service without
+// authentication.
 func crossSite() *problem.HTTPError {
 	return problem.New(http.StatusForbidden, codeSite,
-		"This service asks nobody who they are, and so does not answer pages of other sites: add theirs to access.allowedOrigins, or set up access control.")
+		"Authentication is disabled, so the service rejects pages of other sites. Add the origin to access.allowedOrigins, or configure authentication.")
 }
 
-// forwarded is the problem of a request that a proxy forwarded to a service which has no
-// access control because only this machine reaches it.
+// forwarded is the problem of a forwarded request to a service that has no authentication
+// because it listens on loopback.
 func forwarded() *problem.HTTPError {
 	return problem.New(http.StatusForbidden, codeForwarded,
-		"A proxy forwarded this request, and this service has no access control. Set access.adminTokenFile or access.jwksURL, or create an API key with `freshet keys create`. If every client of the proxy may read and administer, set access.require: never.")
+		"A proxy forwarded this request, and authentication is disabled. Set access.adminTokenFile or access.jwksURL, or create an API key with `freshet keys create`. To allow every client of the proxy to read and administer, set access.require: never.")
 }
 
-// signingKeysUnavailable is the problem of a token that nobody can check now.
+// signingKeysUnavailable is the problem of a token that can't be verified now.
 func signingKeysUnavailable() *problem.HTTPError {
-	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be checked at the moment: the key that signs this one could not be read.")
+	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be verified now: the signing key could not be fetched. Retry later.")
 	p.After = fetchRetryDelay
 	return p
 }
 
-// apiKeysTooOld is the problem of an API key that may have been revoked: the keys could not be
-// read for longer than access.maxAge.
+// apiKeysTooOld is the problem of an API key that may have been revoked, because the keys were
+// last read more than access.maxAge ago.
 func apiKeysTooOld() *problem.HTTPError {
-	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "API keys can't be checked at the moment: the database has not answered for longer than access.maxAge allows.")
+	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "API keys can't be verified now: the database has been unavailable for longer than access.maxAge. Retry later.")
 	p.After = keyReadInterval
 	return p
 }
 
-// Forbid returns the problem of a client that lacks the scope.
+// Forbid returns the problem of a client without the scope.
 func Forbid(s Scope) *problem.HTTPError {
-	return challenge(problem.New(http.StatusForbidden, codeScope, fmt.Sprintf("This needs the scope %s, which the API key or token does not have.", s)),
+	return challenge(problem.New(http.StatusForbidden, codeScope, fmt.Sprintf("This request needs the scope %s. Your API key or token does not have it.", s)),
 		fmt.Sprintf(`, error="insufficient_scope", scope="%s"`, s))
 }
 
-// limitExceeded is the problem of a limit that is used up: RateLimit as
-// draft-ietf-httpapi-ratelimit-headers has it. No window: it is not of time.
+// limitExceeded returns a problem with status 429 and the headers of
+// draft-ietf-httpapi-ratelimit-headers. A window of 0 means a limit of concurrent requests.
 func limitExceeded(code, policy, detail string, quota int, window, after time.Duration) *problem.HTTPError {
 	p := problem.New(http.StatusTooManyRequests, code, detail)
 	p.After = max(after, time.Second)
-	declared := fmt.Sprintf(`"%s";q=%d;qu="concurrent-requests"`, policy, quota)
+	policyHeader := fmt.Sprintf(`"%s";q=%d;qu="concurrent-requests"`, policy, quota)
 	if window > 0 {
-		declared = fmt.Sprintf(`"%s";q=%d;w=%d`, policy, quota, problem.Seconds(window))
+		policyHeader = fmt.Sprintf(`"%s";q=%d;w=%d`, policy, quota, problem.Seconds(window))
 	}
 	p.Header = http.Header{
-		"Ratelimit-Policy": {declared},
+		"Ratelimit-Policy": {policyHeader},
 		"Ratelimit":        {fmt.Sprintf(`"%s";r=0;t=%d`, policy, problem.Seconds(p.After))},
 	}
 	return p

@@ -5,26 +5,25 @@ import (
 	"time"
 )
 
-// Refusal is why a client may not have an entity fetched now, by the counts that all
-// processes share.
+// Refusal describes a limit, shared by all processes, that an update request exceeds.
 type Refusal struct {
-	// NewKeys: the client asks for too many entities of which nothing is stored. Otherwise
-	// too many of its requests are outstanding.
+	// NewKeys: the client exceeded the limit of new keys. Otherwise it exceeded its share of
+	// outstanding requests.
 	NewKeys bool
 	Max     int           // outstanding requests, or new keys at once
-	Window  time.Duration // in which Max new keys are restored
-	After   time.Duration // when to ask again
+	Window  time.Duration // time in which Max new keys become available again
+	After   time.Duration // when to retry
 }
 
-// Detail is the sentence for the client.
+// Detail returns the sentence for the client.
 func (r Refusal) Detail() string {
 	if r.NewKeys {
-		return fmt.Sprintf("You ask for more new entities than %d at once, and as many in %v. Wait, and ask for less.", r.Max, r.Window.Round(time.Second))
+		return fmt.Sprintf("You exceeded the limit of new entities: %d at once and per %v. Retry later, or request fewer.", r.Max, r.Window.Round(time.Second))
 	}
-	return fmt.Sprintf("As many of your requests are outstanding as your share allows now: %d. Wait until some have ended.", r.Max)
+	return fmt.Sprintf("Your outstanding requests have reached your current share, %d. Wait until one ends.", r.Max)
 }
 
-// RecordRefusal counts a refusal and returns its problem, a *problem.HTTPError.
+// RecordRefusal counts a refusal and returns its *problem.HTTPError.
 func (m *ClientLimiter) RecordRefusal(r Refusal) error {
 	limit, code, window := "outstanding", "too-many-outstanding", time.Duration(0)
 	if r.NewKeys {

@@ -29,7 +29,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// signers are made once: an RSA key takes a while.
+// signers are created once, because creating an RSA key is slow.
 var signers = sync.OnceValue(func() map[string]crypto.Signer {
 	one, err1 := rsa.GenerateKey(rand.Reader, 2048)
 	two, err2 := rsa.GenerateKey(rand.Reader, 2048)
@@ -44,19 +44,19 @@ var signers = sync.OnceValue(func() map[string]crypto.Signer {
 // fakeIssuer is an issuer of tokens with its key set.
 type fakeIssuer struct {
 	*testing.T
-	server *httptest.Server
-	asked  atomic.Int64
-	mu     sync.Mutex
-	serve  []string // names of signers; nil: it is away
-	alg    string   // of every key; empty: none is said
-	raw    string   // served instead, if there is any
+	server  *httptest.Server
+	fetches atomic.Int64
+	mu      sync.Mutex
+	serve   []string // names of signers; nil: the issuer is unavailable
+	alg     string   // alg of every key; empty: left out
+	raw     string   // response body to send instead, if not empty
 }
 
 func newFakeIssuer(t *testing.T, serve ...string) *fakeIssuer {
 	t.Helper()
 	i := &fakeIssuer{T: t, serve: serve}
 	i.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		i.asked.Add(1)
+		i.fetches.Add(1)
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		if i.raw != "" {
@@ -98,10 +98,10 @@ func (i *fakeIssuer) servesText(text string) {
 	i.raw = text
 }
 
-// now is what time it is in the tests.
+// now is the current time of the tests.
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// validClaims are the claims of a token that holds.
+// validClaims returns the claims of a valid token.
 func validClaims(change ...any) jwt.MapClaims {
 	c := jwt.MapClaims{
 		"iss": "https://issuer.example", "aud": "freshet", "sub": "somebody", "scope": "read refresh unheard-of",
@@ -117,7 +117,7 @@ func validClaims(change ...any) jwt.MapClaims {
 	return c
 }
 
-// sign returns a token signed by a signer under its own kid.
+// sign returns a token signed by a signer, with the signer's kid.
 func sign(t testing.TB, method jwt.SigningMethod, name string, c jwt.MapClaims) string {
 	t.Helper()
 	token := jwt.NewWithClaims(method, c)
@@ -134,7 +134,7 @@ func signed(t testing.TB, token *jwt.Token, key any) string {
 	return text
 }
 
-// rig is a guard on a database in memory.
+// rig has a guard with a database in memory.
 type rig struct {
 	testing.TB
 	*Guard
@@ -172,7 +172,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	return r
 }
 
-// withIssuer is a guard that takes the tokens of an issuer.
+// withIssuer returns a guard that accepts the tokens of an issuer.
 func withIssuer(t *testing.T, serve ...string) (*rig, *fakeIssuer) {
 	t.Helper()
 	i := newFakeIssuer(t, serve...)
@@ -190,7 +190,7 @@ func write(t testing.TB, text string) string {
 	return name
 }
 
-// authenticate identifies a request with these Authorization headers.
+// authenticate authenticates a request with these Authorization headers.
 func (r *rig) authenticate(headers ...string) (Client, *problem.HTTPError) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(context.Background(), http.MethodGet, "http://127.0.0.1:8080/", http.NoBody)
@@ -203,38 +203,39 @@ func (r *rig) authenticate(headers ...string) (Client, *problem.HTTPError) {
 	}
 	p, ok := errors.AsType[*problem.HTTPError](err)
 	if !ok || c.Name != "" || len(c.Scopes) > 0 {
-		r.Fatalf("%q gave %+v and %v", headers, c, err)
+		r.Fatalf("%q: got the client %+v with the error %v", headers, c, err)
 	}
 	return c, p
 }
 
-// refused expects a refusal.
-func (r *rig) refused(what string, status int, code string, headers ...string) {
+// rejects fails unless the request is rejected with this status and code.
+func (r *rig) rejects(what string, status int, code string, headers ...string) {
 	r.Helper()
 	c, p := r.authenticate(headers...)
 	if p == nil {
-		r.Errorf("%s: taken for %+v", what, c)
+		r.Errorf("%s: got the client %+v, want a rejection", what, c)
 		return
 	}
 	if p.Status != status || p.Code != code || (status == 401) != (p.Header.Get("WWW-Authenticate") != "") {
-		r.Errorf("%s: %d %s %v", what, p.Status, p.Code, p.Header)
+		r.Errorf("%s: got %d %s %v, want %d %s", what, p.Status, p.Code, p.Header, status, code)
 	}
 }
 
-func (r *rig) taken(what, name string, header string, scopes ...Scope) Client {
+// accepts fails unless the request is accepted as the client with this name and these scopes.
+func (r *rig) accepts(what, name string, header string, scopes ...Scope) Client {
 	r.Helper()
 	c, p := r.authenticate(header)
 	if p != nil {
-		r.Errorf("%s: %v", what, p)
+		r.Errorf("%s: got %v, want the client %s", what, p, name)
 		return c
 	}
 	if c.Name != name || len(c.Scopes) != len(scopes) {
-		r.Errorf("%s: %+v", what, c)
+		r.Errorf("%s: got %+v, want %s with the scopes %v", what, c, name, scopes)
 		return c
 	}
 	for i, s := range scopes {
 		if c.Scopes[i] != s {
-			r.Errorf("%s: %+v", what, c)
+			r.Errorf("%s: got %+v, want %s with the scopes %v", what, c, name, scopes)
 		}
 	}
 	return c

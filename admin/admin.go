@@ -1,6 +1,6 @@
-// Package admin is how every part of the admin API answers: JSON in, JSON or a
-// problem out, for a caller who may hang up and for no page of another site. What
-// the parts do is theirs; who may call is asked by whoever serves them.
+// Package admin implements what all parts of the admin API have in common: JSON requests and
+// responses, problems, timeouts, size limits and cross-origin protection. The parts implement
+// the handlers; the HTTP server authenticates the clients.
 package admin
 
 import (
@@ -18,54 +18,54 @@ import (
 )
 
 const (
-	maxBodyBytes = 64 << 10 // bytes, where a path does not say otherwise
-	// requestTimeout bounds what the store may take for one request.
+	maxBodyBytes = 64 << 10 // default, in bytes
+	// requestTimeout is the timeout of one request.
 	requestTimeout = 5 * time.Second
 )
 
-// Answer is what is answered, written as JSON.
+// Answer is a response, written as JSON.
 type Answer struct {
 	Status int    // 0: 200
 	ETag   string // empty: none
 	Body   any
 }
 
-// Handle answers one request. An error that is a problem is told as it is.
+// Handle handles one request. An error that is a *problem.HTTPError is sent unchanged.
 type Handle func(r *http.Request) (Answer, error)
 
-// API is a part of the admin API.
+// API is one part of the admin API.
 type API struct {
-	// Paths are the handlers by pattern (http.ServeMux) and method; GET takes HEAD too.
+	// Paths are the handlers by pattern (http.ServeMux) and method. GET also handles HEAD.
 	Paths map[string]map[string]Handle
-	// Bodies are how many bytes a body may have, by pattern, of the paths that take
-	// more than 64 KiB.
+	// Bodies are the maximum body sizes in bytes, by pattern, of paths that accept more than 64
+	// KiB.
 	Bodies map[string]int64
-	// Explain returns the problem that an error is to a caller; nil if it is none of
-	// the caller's doing. That is for the log, since it may name what lies behind, and
-	// the caller is told what Unavailable says.
+	// Explain returns the problem for an error that the client caused, else nil. Other errors
+	// are logged, because they may contain internal details; the client gets status 503 with
+	// Unavailable.
 	Explain     func(error) *problem.HTTPError
 	Unavailable string
-	// CrossSite is told to pages of another site.
+	// CrossSite is the detail of the problem for pages of another site.
 	CrossSite string
 	Log       *slog.Logger
 }
 
-// Handler returns the handler of the API's paths.
+// Handler returns the HTTP handler of all paths.
 func (a API) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, methods := range a.Paths {
-		most := max(a.Bodies[path], maxBodyBytes)
+		maxBytes := max(a.Bodies[path], maxBodyBytes)
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			r.Body = http.MaxBytesReader(w, r.Body, most)
+			r.Body = http.MaxBytesReader(w, r.Body, maxBytes)
 			a.serve(w, r, methods)
 		})
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, problem.NoPath()) })
-	foreign := http.NewCrossOriginProtection()
-	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	crossOrigin := http.NewCrossOriginProtection()
+	crossOrigin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, r, problem.New(http.StatusForbidden, "cross-site", a.CrossSite))
 	}))
-	return foreign.Handler(mux)
+	return crossOrigin.Handler(mux)
 }
 
 func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Handle) {
@@ -83,7 +83,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 		a.fail(w, r, problem.NoMethod())
 		return
 	}
-	// What was ordered is done, also if who ordered it has hung up since.
+	// A change is completed even if the client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 	defer cancel()
 	answer, err := h(r.WithContext(ctx))
@@ -91,9 +91,9 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 		a.fail(w, r, err)
 		return
 	}
-	text, err := json.Marshal(answer.Body)
+	body, err := json.Marshal(answer.Body)
 	if err != nil {
-		panic(err) // the answers are of our own types
+		panic(err) // the types of this project can't fail
 	}
 	if answer.ETag != "" {
 		w.Header().Set("ETag", answer.ETag)
@@ -101,25 +101,25 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(max(answer.Status, http.StatusOK))
-	if _, err := w.Write(append(text, '\n')); err != nil {
-		a.Log.Debug("the client left before its answer", "err", err)
+	if _, err := w.Write(append(body, '\n')); err != nil {
+		a.Log.Debug("client disconnected before the response", "err", err)
 	}
 }
 
-// fail answers with the problem that an error is.
+// fail responds with the problem of an error.
 func (a API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p, known := errors.AsType[*problem.HTTPError](err)
 	if !known {
 		p = a.Explain(err)
 	}
 	if p == nil {
-		a.Log.Error("the admin API failed", "path", r.URL.Path, "correlation_id", w.Header().Get("X-Correlation-Id"), "err", err)
+		a.Log.Error("admin request failed", "path", r.URL.Path, "correlation_id", w.Header().Get("X-Correlation-Id"), "err", err)
 		p = problem.New(http.StatusServiceUnavailable, "store-unavailable", a.Unavailable)
 	}
 	if p.Status == http.StatusServiceUnavailable || p.Status == http.StatusConflict {
 		p.After = time.Second
 	}
 	if err := p.Write(w, r); err != nil {
-		a.Log.Debug("the client left before its answer", "err", err)
+		a.Log.Debug("client disconnected before the response", "err", err)
 	}
 }

@@ -1,6 +1,5 @@
-// Package problem is how every HTTP surface of freshet says what went wrong:
-// problem details (RFC 9457), with a code for programs beside the sentence for
-// people.
+// Package problem has the error responses of all HTTP interfaces: problem details (RFC 9457)
+// with an additional code for programs.
 package problem
 
 import (
@@ -14,58 +13,56 @@ import (
 	"time"
 )
 
-// ContentType is that of a problem.
+// ContentType is the media type of a problem.
 const ContentType = "application/problem+json"
 
-// HTTPError is a problem: an answer that tells what is wrong, and an error for handlers
-// to return.
+// HTTPError is a problem: an error that handlers return, and the response body for it.
 type HTTPError struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
-	// Errors are what is wrong one by one, of a problem that is several.
+	// Errors lists the single errors, if there are several.
 	Errors []Error `json:"errors,omitempty"`
-	// After is when asking again may help (Retry-After, in whole seconds, rounded
-	// up: who comes too early comes in vain); 0: not said.
+	// After is the value of Retry-After, which has whole seconds and is rounded up; 0: none.
 	After time.Duration `json:"-"`
-	// Header has what else the answer's headers say, as WWW-Authenticate.
+	// Header has additional response headers, such as WWW-Authenticate.
 	Header http.Header `json:"-"`
 }
 
-// Error is one mistake in a body, and where it is (RFC 6901, after a #).
+// Error is one error in a request body; Pointer is its position (RFC 6901, after a #).
 type Error struct {
 	Detail  string `json:"detail"`
 	Pointer string `json:"pointer"`
 }
 
-// New returns a problem of a status; code tells programs what detail tells people.
+// New returns a problem. Programs evaluate code; detail is a sentence for people.
 func New(status int, code, detail string) *HTTPError {
 	return &HTTPError{Type: "urn:freshet:problem:" + code, Title: http.StatusText(status), Status: status, Detail: detail, Code: code}
 }
 
 func (p *HTTPError) Error() string { return p.Code + ": " + p.Detail }
 
-// NoPath is the problem of a path at which there is nothing.
+// NoPath returns the problem of an unknown path.
 func NoPath() *HTTPError {
-	return New(http.StatusNotFound, "no-such-path", "There is nothing at this path. See /openapi.yaml.")
+	return New(http.StatusNotFound, "no-such-path", "Unknown path. /openapi.yaml lists the paths.")
 }
 
-// NoMethod is the problem of a method that a path does not take.
+// NoMethod returns the problem of a method that the path does not support.
 func NoMethod() *HTTPError {
-	return New(http.StatusMethodNotAllowed, "method-not-allowed", "This path does not take the method. See /openapi.yaml.")
+	return New(http.StatusMethodNotAllowed, "method-not-allowed", "This path does not support the method. /openapi.yaml lists the methods.")
 }
 
-// Body is the problem of a body that can't be read for this reason.
+// Body returns the problem of a request body that can't be read, with the reason err.
 func Body(err error) *HTTPError {
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return New(http.StatusRequestEntityTooLarge, "body-too-large", fmt.Sprintf("The body may have %d bytes.", large.Limit))
+		return New(http.StatusRequestEntityTooLarge, "body-too-large", fmt.Sprintf("The body must not be longer than %d bytes.", large.Limit))
 	}
 	return New(http.StatusBadRequest, "bad-body", err.Error())
 }
 
-// Headers sets the headers of an answer that is this problem.
+// Headers sets the response headers of the problem.
 func (p *HTTPError) Headers(h http.Header) {
 	maps.Copy(h, p.Header)
 	h.Set("Content-Type", ContentType)
@@ -75,7 +72,7 @@ func (p *HTTPError) Headers(h http.Header) {
 	}
 }
 
-// Write answers with the problem. An error means that the client has left.
+// Write writes the problem as a response. An error means that the client disconnected.
 func (p *HTTPError) Write(w http.ResponseWriter, r *http.Request) error {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -90,5 +87,5 @@ func (p *HTTPError) Write(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// Seconds rounds a wait up to whole seconds.
+// Seconds returns d in seconds, rounded up.
 func Seconds(d time.Duration) int { return int(math.Ceil(d.Seconds())) }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestAProblemIsWrittenForProgramsAndPeople(t *testing.T) {
+func TestWrite_HasHeadersAndBody(t *testing.T) {
 	p := New(http.StatusTooManyRequests, "cooldown", "A moment ago.")
 	p.After = 1200 * time.Millisecond
 	p.Header = http.Header{"Ratelimit": {"x"}}
@@ -20,10 +20,10 @@ func TestAProblemIsWrittenForProgramsAndPeople(t *testing.T) {
 		}
 		h := w.Header()
 		if w.Code != 429 || h.Get("Content-Type") != ContentType || h.Get("Cache-Control") != "no-store" || h.Get("Retry-After") != "2" || h.Get("RateLimit") != "x" {
-			t.Errorf("%s: %d %v", method, w.Code, h)
+			t.Errorf("%s: got %d %v", method, w.Code, h)
 		}
 		if (w.Body.Len() > 0) != bodied {
-			t.Errorf("%s: %d bytes", method, w.Body.Len())
+			t.Errorf("%s: got %d bytes", method, w.Body.Len())
 		}
 		if !bodied {
 			continue
@@ -34,16 +34,16 @@ func TestAProblemIsWrittenForProgramsAndPeople(t *testing.T) {
 		}
 		if len(got) != 5 || got["code"] != "cooldown" || got["status"] != 429.0 || got["title"] != "Too Many Requests" ||
 			got["type"] != "urn:freshet:problem:cooldown" || got["detail"] != "A moment ago." {
-			t.Errorf("%v", got)
+			t.Errorf("got %v", got)
 		}
 	}
 }
 
-func TestABodyThatIsTooLargeIsToldFromOneThatIsWrong(t *testing.T) {
+func TestBody_TooLargeIs413(t *testing.T) {
 	if p := Body(&http.MaxBytesError{Limit: 5}); p.Status != 413 || p.Code != "body-too-large" {
-		t.Errorf("%v", p)
+		t.Errorf("got %v, want 413 body-too-large", p)
 	}
 	if p := Body(errors.New("no object")); p.Status != 400 || p.Detail != "no object" {
-		t.Errorf("%v", p)
+		t.Errorf("got %v, want 400 with the detail", p)
 	}
 }

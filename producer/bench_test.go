@@ -37,10 +37,10 @@ func benchmarkSettle(b *testing.B, addresses []string) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(ends)), "us/settle")
 }
 
-// BenchmarkRequest measures a request that publishes, without a client and with one, and
-// one that is covered: the first is what each cost before clients were bounded. Kafka
-// is embedded; nothing waits for it.
-func BenchmarkRequest(b *testing.B) {
+// BenchmarkEnqueue measures a request that is published, without a client and with one, and a
+// request that is covered. The difference between the first two is the cost of the limits per
+// client. Kafka is in memory, and nothing waits for it.
+func BenchmarkEnqueue(b *testing.B) {
 	b.Run("redis", func(b *testing.B) { benchmarkRequest(b, []string{servicetest.RedisAddress(b)}) })
 	b.Run("cluster", func(b *testing.B) { benchmarkRequest(b, servicetest.RedisClusterAddresses(b)) })
 }
@@ -54,22 +54,22 @@ func benchmarkRequest(b *testing.B, addresses []string) {
 		return Request{Entity: schemas.Entity{Source: source, Facet: "character", Key: fmt.Sprint(n)}, Lane: schemas.High, Reason: schemas.CacheMiss, New: true}
 	}
 	bounded := func(n int) Request {
-		w := wish(n)
-		w.Client = schemas.ClientID("a")
-		w.Bound = Bound{Outstanding: 1 << 30, Window: time.Second, Lease: time.Second, NewKeys: 1 << 20, NewKeyInterval: time.Microsecond}
-		return w
+		req := wish(n)
+		req.Client = schemas.ClientID("a")
+		req.Bound = Bound{Outstanding: 1 << 30, Window: time.Second, Lease: time.Second, NewKeys: 1 << 20, NewKeyInterval: time.Microsecond}
+		return req
 	}
 	n := 0
 	request := func(b *testing.B, want Outcome, batch int, wish func(int) Request) {
 		b.ReportAllocs()
 		for b.Loop() {
-			wishes := make([]Request, batch)
-			for i := range wishes {
-				wishes[i] = wish(n)
+			requests := make([]Request, batch)
+			for i := range requests {
+				requests[i] = wish(n)
 				n++
 			}
-			results := c.acquire(b.Context(), wishes)
-			c.admit(b.Context(), wishes, results)
+			results := c.acquire(b.Context(), requests)
+			c.admit(b.Context(), requests, results)
 			if results[0].Outcome != want || results[0].Err != nil {
 				b.Fatalf("got %+v, want %s", results[0], want)
 			}

@@ -9,33 +9,34 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// openTimeout is how long Redis' circuit breaker stays open. While Redis fails, one request
-// calls it each openTimeout; the other requests are rejected at once. With the client's
-// dial and read timeouts of 1 s each, requests are accepted at most 2 s after Redis answers
-// again. adr-013 §11 has 30 s, see docs/departures.md.
+// openTimeout is how long the Redis circuit breaker stays open. While Redis fails, one request
+// per openTimeout calls it, and all others are rejected at once. The Redis client has dial and
+// read timeouts of 1 s each, so requests are accepted again at most 2 s after Redis recovers.
+// The design (adr-013 §11) has 30 s; docs/departures.md explains the difference.
 const openTimeout = 500 * time.Millisecond
 
-// newBreaker returns Redis' circuit breaker. As in adr-013 §11 it opens when half of at
-// least ten calls have failed, here of the calls of the last ten seconds, since the library
-// counts by time. One answer in the state half-open closes it.
-func newBreaker(show func(float64)) *gobreaker.CircuitBreaker[[]Result] {
+// newBreaker returns the Redis circuit breaker. It opens when at least half of at least ten
+// calls in the last ten seconds failed. The ratio is that of adr-013 §11; the time window comes
+// from gobreaker, which counts by time. One successful call in the half-open state closes it.
+// setState receives each new state (0 closed, 1 half-open, 2 open).
+func newBreaker(setState func(float64)) *gobreaker.CircuitBreaker[[]Result] {
 	return gobreaker.NewCircuitBreaker[[]Result](gobreaker.Settings{
 		Name: "redis", MaxRequests: 1, Timeout: openTimeout,
 		Interval: 10 * time.Second, BucketPeriod: time.Second,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			return c.Requests >= 10 && 2*c.TotalFailures >= c.Requests
 		},
-		OnStateChange: func(_ string, _, to gobreaker.State) { show(float64(to)) },
+		OnStateChange: func(_ string, _, to gobreaker.State) { setState(float64(to)) },
 	})
 }
 
-// acquireWithBreaker is acquire by way of the breaker: while Redis is known to fail no
-// reader waits for it.
-func (p *Producer) acquireWithBreaker(ctx context.Context, wishes []Request) []Result {
+// acquireWithBreaker calls acquire and admit through the circuit breaker. While the breaker is
+// open, every result is ErrRedis and Redis is not called.
+func (p *Producer) acquireWithBreaker(ctx context.Context, requests []Request) []Result {
 	var results []Result
 	_, err := p.breaker.Execute(func() ([]Result, error) {
-		results = p.acquire(ctx, wishes)
-		p.admit(ctx, wishes, results)
+		results = p.acquire(ctx, requests)
+		p.admit(ctx, requests, results)
 		for _, r := range results {
 			if r.Err != nil {
 				return nil, r.Err
@@ -44,7 +45,7 @@ func (p *Producer) acquireWithBreaker(ctx context.Context, wishes []Request) []R
 		return results, nil
 	})
 	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
-		results = make([]Result, len(wishes))
+		results = make([]Result, len(requests))
 		for i := range results {
 			results[i].Err = fmt.Errorf("%w (%w)", ErrRedis, err)
 		}

@@ -16,11 +16,11 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// failingRedis answers each script as Redis does for a request that is covered already, or
-// fails as an unreachable Redis does. A synctest bubble has no network.
+// failingRedis replies to each script like Redis for a covered request, or fails like an
+// unreachable Redis. There is no network in a synctest bubble.
 type failingRedis struct {
 	down  bool
-	stall time.Duration // a failed call takes so long
+	stall time.Duration // how long a failed call takes
 	calls int
 }
 
@@ -46,7 +46,7 @@ func (*failingRedis) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return next
 }
 
-// withFailingRedis runs a test in a bubble with a producer whose Redis can fail.
+// withFailingRedis runs a test in a synctest bubble with a producer whose Redis can fail.
 func withFailingRedis(t *testing.T, test func(t *testing.T, f *failingRedis, p *Producer, request func() Result)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +62,7 @@ func withFailingRedis(t *testing.T, test func(t *testing.T, f *failingRedis, p *
 	})
 }
 
-// outage makes Redis fail for a time while a request comes every 10 ms.
+// outage lets Redis fail for a time while one request arrives every 10 ms.
 func (f *failingRedis) outage(length time.Duration, request func() Result) {
 	f.down = true
 	for began := time.Now(); time.Since(began) < length; time.Sleep(10 * time.Millisecond) {
@@ -98,7 +98,7 @@ func TestRedisBreaker_CallsRedisTwiceASecondInAnOutage(t *testing.T) {
 	})
 }
 
-// A stalled Redis holds the probe for the read timeout of the client.
+// A hanging Redis blocks the half-open probe for the client's read timeout.
 func TestRedisBreaker_AcceptsWithinTwoSecondsOfTheEnd(t *testing.T) {
 	for name, outage := range map[string]struct{ length, stall time.Duration }{
 		"cut for 6s":      {6 * time.Second, 0},
@@ -136,7 +136,7 @@ func TestRedisBreaker_ClosesAtTheFirstAnswer(t *testing.T) {
 	})
 }
 
-// A few failures among many answers are no outage.
+// A few failures among many successes do not open the breaker.
 func TestRedisBreaker_StaysClosedBelowHalfOfFailures(t *testing.T) {
 	withFailingRedis(t, func(t *testing.T, f *failingRedis, _ *Producer, request func() Result) {
 		for n := range 300 {

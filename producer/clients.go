@@ -13,86 +13,88 @@ import (
 )
 
 const (
-	// MinOutstanding is how many HIGH requests of a client may be outstanding, however
-	// many clients are active and however slow the source is.
+	// MinOutstanding is the smallest share of a client: it may have this many HIGH requests
+	// outstanding, regardless of the number of active clients and the speed of the source.
 	MinOutstanding = 10
 	// activeTTL is how long a client counts as active after its last request ended.
 	activeTTL = 5 * time.Second
-	// refusalTTL is how long a process remembers that Redis has refused a client. A
-	// client that goes on asking costs one Redis call a request meanwhile, and no lock.
+	// refusalTTL is how long a process caches that Redis refused a client. Until it expires, a
+	// request of that client costs one Redis call and takes no lock.
 	refusalTTL = 100 * time.Millisecond
-	// maxRefusals bounds the clients that are remembered.
+	// maxRefusals is the maximum number of cached refusals.
 	maxRefusals = 10_000
 )
 
-// Bound is how much one client may ask of one source. All processes that publish for
-// the source share the counts in Redis. The zero value is no bound.
+// Bound limits what one client may request from one source. The counts are in Redis and are
+// shared by all processes that publish for the source. The zero value sets no limit.
 type Bound struct {
-	// Outstanding is how many HIGH requests of the client may be outstanding while no
-	// other client is active; n active clients get an n-th each, and MinOutstanding at
-	// least. 0: any number.
+	// Outstanding is the maximum number of outstanding HIGH requests of the client while no
+	// other client is active. With n active clients each gets 1/n of it, but at least
+	// MinOutstanding. 0: no limit.
 	Outstanding int
-	// Window is the time in which the source answers Outstanding requests: a client that
-	// has more than its share is told to come back when they should have ended.
+	// Window is the time in which the source answers Outstanding requests. It determines the
+	// Retry-After of a client that exceeds its share.
 	Window time.Duration
-	// Lease is how long a request counts at most. A worker releases it when it ends.
+	// Lease is how long a request counts as outstanding if no worker releases it earlier.
 	Lease time.Duration
-	// NewKeys is how many entities without a snapshot the client may ask for at once, and
-	// NewKeyInterval is the time in which one more is restored. 0: any number.
+	// NewKeys is how many entities without a snapshot the client may request at once. One more
+	// is allowed after each NewKeyInterval. 0: no limit.
 	NewKeys        int
 	NewKeyInterval time.Duration
 }
 
-// isBounded reports whether the wish counts on its client's account.
-func (w Request) isBounded() bool {
-	return w.Client != "" && w.Lane == schemas.High && (w.Bound.Outstanding > 0 || (w.New && w.Bound.NewKeys > 0))
+// isBounded reports whether the request counts toward a limit of its client.
+func (req Request) isBounded() bool {
+	return req.Client != "" && req.Lane == schemas.High && (req.Bound.Outstanding > 0 || (req.New && req.Bound.NewKeys > 0))
 }
 
-// countedClient returns the client for whom Redis counts the wish, if it is published.
-func (w Request) countedClient() string {
-	if w.isBounded() && w.Bound.Outstanding > 0 {
-		return w.Client
+// countedClient returns the client whose outstanding requests include this one once it is
+// published; empty: none.
+func (req Request) countedClient() string {
+	if req.isBounded() && req.Bound.Outstanding > 0 {
+		return req.Client
 	}
 	return ""
 }
 
-// Refusal is why a client may publish nothing more now.
+// Refusal describes why a client may not publish more requests now.
 type Refusal struct {
 	Outcome Outcome       // TooManyOutstanding or TooManyNewKeys
-	Max     int           // the client's share of Outstanding, or NewKeys
-	Window  time.Duration // in which so many new keys are restored
+	Max     int           // the client's share of Bound.Outstanding, or Bound.NewKeys
+	Window  time.Duration // time in which Max new keys become available again; 0 for TooManyOutstanding
 	After   time.Duration
 }
 
-// account is one client of one source.
+// account identifies one client of one source.
 type account struct{ source, client string }
 
-func (w Request) account() account { return account{w.Entity.Source, w.Client} }
+func (req Request) account() account { return account{req.Entity.Source, req.Client} }
 
-// clientsKey is the sorted set of a source's active clients. The keys of its clients
-// have the same hash tag: one script changes both.
+// clientsKey returns the key of the sorted set of a source's active clients. The keys of all
+// clients of a source share its hash tag, because one script changes several of them.
 func clientsKey(source string) string { return "clients:{" + source + "}" }
 
 func (a account) key() string { return clientsKey(a.source) + ":" + a.client }
 
-// outstandingMember names one outstanding request of a client: each record has its own number.
+// outstandingMember returns the sorted-set member of one outstanding request. It is unique
+// because each record has its own number.
 func outstandingMember(e schemas.Entity, number int64) string {
 	return fmt.Sprintf("%d %s/%s", number, e.Facet, e.Key)
 }
 
-// admit refuses the wishes that coalescing lets publish and that are beyond their
-// client's bound: their locks are rolled back. It costs one round trip for each client
-// of the wishes that publish, one more if any is refused, and none otherwise. Wishes of other
-// clients that a refused one covered are then decided again.
-func (c *Coalescer) admit(ctx context.Context, wishes []Request, results []Result) {
+// admit applies the clients' limits to the requests that coalescing decided to publish. It rolls
+// back the locks of refused requests, and decides again about requests of other clients that
+// those locks covered. Cost: one round trip per client with a request to publish, and one more
+// if any request is refused.
+func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Result) {
 	var accounts []account
-	of := map[account][]int{}
-	for i, w := range wishes {
-		if results[i].isPublished() && w.isBounded() {
-			if of[w.account()] == nil {
-				accounts = append(accounts, w.account())
+	byAccount := map[account][]int{}
+	for i, req := range requests {
+		if results[i].isPublished() && req.isBounded() {
+			if byAccount[req.account()] == nil {
+				accounts = append(accounts, req.account())
 			}
-			of[w.account()] = append(of[w.account()], i)
+			byAccount[req.account()] = append(byAccount[req.account()], i)
 		}
 	}
 	if len(accounts) == 0 {
@@ -100,110 +102,110 @@ func (c *Coalescer) admit(ctx context.Context, wishes []Request, results []Resul
 	}
 	calls := make([]eval.Call, len(accounts))
 	for n, a := range accounts {
-		calls[n] = admitCall(a, wishes, results, of[a])
+		calls[n] = admitCall(a, requests, results, byAccount[a])
 	}
-	var refused []ack
+	var refusedAcks []ack
 	for n, cmd := range runScript(ctx, c.rdb, lua.ClientAdmit, calls) {
 		reply, err := cmd.Int64Slice()
-		if some := of[accounts[n]]; err == nil && len(reply) != 4+len(some) {
-			err = fmt.Errorf("client_admit returned %d values, not %d", len(reply), 4+len(some))
+		if indexes := byAccount[accounts[n]]; err == nil && len(reply) != 4+len(indexes) {
+			err = fmt.Errorf("client_admit returned %d values, not %d", len(reply), 4+len(indexes))
 		}
-		for k, i := range of[accounts[n]] {
+		for k, i := range byAccount[accounts[n]] {
 			number := results[i].Number
 			switch {
-			case err != nil: // whether it was counted is unknown: the lease ends that
-				results[i] = Result{Err: fmt.Errorf("count %s for its client: %w", wishes[i].Entity, err)}
+			case err != nil: // unknown whether Redis counted it; if it did, the lease expires
+				results[i] = Result{Err: fmt.Errorf("count %s toward the limit of its client: %w", requests[i].Entity, err)}
 			case reply[4+k] == 0:
 				continue
 			default:
-				r := wishes[i].Bound.newRefusal(reply[4+k], reply[0], reply[1], time.Duration(reply[3])*time.Millisecond)
+				r := requests[i].Bound.newRefusal(reply[4+k], reply[0], reply[1], time.Duration(reply[3])*time.Millisecond)
 				c.refusals.add(accounts[n], r)
 				results[i] = r.result()
 			}
-			refused = append(refused, ack{entity: wishes[i].Entity, lane: wishes[i].Lane, number: number, err: results[i].Err, refused: true})
+			refusedAcks = append(refusedAcks, ack{entity: requests[i].Entity, lane: requests[i].Lane, number: number, err: results[i].Err, refused: true})
 		}
 	}
-	if len(refused) == 0 {
+	if len(refusedAcks) == 0 {
 		return
 	}
-	if _, err := c.confirmOrRollBack(ctx, refused); err == nil { // after an error a lock may stay; it ends by itself
-		c.reacquire(ctx, wishes, results, refused)
+	if _, err := c.confirmOrRollBack(ctx, refusedAcks); err == nil { // on an error a lock may remain; it expires
+		c.reacquire(ctx, requests, results, refusedAcks)
 	}
 }
 
-// reacquire decides again about wishes that the locks of refused ones covered: nothing was
-// published for those locks. Another client may be refused in turn, so this repeats as
-// often as one batch has clients for one entity.
-func (c *Coalescer) reacquire(ctx context.Context, wishes []Request, results []Result, refused []ack) {
-	gone := map[schemas.Entity]int64{} // numbers of the locks that were rolled back
-	for _, a := range refused {
-		gone[a.entity] = a.number
+// reacquire decides again about requests that were covered by locks of refused requests, because
+// nothing was published for those locks. Another client may be refused in turn, so it recurses
+// at most once per client of an entity in the batch.
+func (c *Coalescer) reacquire(ctx context.Context, requests []Request, results []Result, refusedAcks []ack) {
+	rolledBack := map[schemas.Entity]int64{} // numbers of the locks that were rolled back
+	for _, a := range refusedAcks {
+		rolledBack[a.entity] = a.number
 	}
-	var at []int
-	var some []Request
-	for i, w := range wishes {
-		if number, rolledBack := gone[w.Entity]; rolledBack && results[i].Outcome == Pending && results[i].Number == number {
-			at, some = append(at, i), append(some, w)
+	var indexes []int
+	var uncovered []Request
+	for i, req := range requests {
+		if number, ok := rolledBack[req.Entity]; ok && results[i].Outcome == Pending && results[i].Number == number {
+			indexes, uncovered = append(indexes, i), append(uncovered, req)
 		}
 	}
-	if len(some) == 0 {
+	if len(uncovered) == 0 {
 		return
 	}
-	again := c.acquire(ctx, some)
-	c.admit(ctx, some, again)
-	for n, i := range at {
-		results[i] = again[n]
+	decided := c.acquire(ctx, uncovered)
+	c.admit(ctx, uncovered, decided)
+	for n, i := range indexes {
+		results[i] = decided[n]
 	}
 }
 
-// admitCall is the call of client_admit for some wishes of one account, which have one
-// bound each facet; that of the first holds for all.
-func admitCall(a account, wishes []Request, results []Result, some []int) eval.Call {
-	b := wishes[some[0]].Bound
+// admitCall returns the client_admit call for the requests of one account. All facets of a
+// source have the same bound, so the bound of the first request applies to all.
+func admitCall(a account, requests []Request, results []Result, indexes []int) eval.Call {
+	b := requests[indexes[0]].Bound
 	args := []any{
 		a.client, b.Outstanding, MinOutstanding, max(b.Lease, time.Second).Milliseconds(), activeTTL.Milliseconds(),
 		b.NewKeyInterval.Microseconds(), b.NewKeys,
 	}
-	for _, i := range some {
+	for _, i := range indexes {
 		kind := "K"
-		if wishes[i].New && b.NewKeys > 0 {
+		if requests[i].New && b.NewKeys > 0 {
 			kind = "N"
 		}
-		args = append(args, kind+outstandingMember(wishes[i].Entity, results[i].Number))
+		args = append(args, kind+outstandingMember(requests[i].Entity, results[i].Number))
 	}
 	return eval.Call{Key: clientsKey(a.source), More: []string{a.key(), a.key() + ":new"}, Args: args}
 }
 
-// newRefusal reads a verdict of client_admit: the client has so many outstanding of its
-// share, and one new key is admitted after wait.
+// newRefusal decodes one verdict of client_admit. share and outstanding are the client's current
+// counts; wait is the time until one more new key is allowed.
 func (b Bound) newRefusal(verdict, share, outstanding int64, wait time.Duration) Refusal {
 	if verdict == 2 {
 		return Refusal{TooManyNewKeys, b.NewKeys, time.Duration(b.NewKeys) * b.NewKeyInterval, wait}
 	}
-	// At its fair pace the client's share ends within the window.
+	// The client's share ends within Window if every client gets its fair pace.
 	excess := float64(outstanding-share+1) / math.Max(1, float64(share))
 	return Refusal{Outcome: TooManyOutstanding, Max: int(share), After: min(b.Lease, time.Duration(excess*float64(b.Window)))}
 }
 
-// result is what a wish comes to that is refused.
+// result returns the Result of a refused request.
 func (r Refusal) result() Result {
 	return Result{Outcome: r.Outcome, Until: time.Now().Add(r.After).UTC(), Refusal: &r}
 }
 
-// ReleaseOutstanding ends the counts of requests that have ended. It may be repeated; what it
-// misses ends with its lease.
+// ReleaseOutstanding removes ended requests from their clients' outstanding counts. It is
+// idempotent. A request that is missed stops counting when its lease expires.
 func (c *Coalescer) ReleaseOutstanding(ctx context.Context, ended []schemas.Outstanding) error {
 	var calls []eval.Call
-	at := map[account]int{}
+	callIndex := map[account]int{}
 	for _, o := range ended {
 		if o.Client == "" {
 			continue
 		}
 		a := account{o.Entity.Source, o.Client}
-		n, known := at[a]
-		if !known {
+		n, ok := callIndex[a]
+		if !ok {
 			n = len(calls)
-			at[a] = n
+			callIndex[a] = n
 			calls = append(calls, eval.Call{
 				Key: clientsKey(a.source), More: []string{a.key()}, Args: []any{a.client, activeTTL.Milliseconds()},
 			})
@@ -215,13 +217,13 @@ func (c *Coalescer) ReleaseOutstanding(ctx context.Context, ended []schemas.Outs
 	}
 	for _, cmd := range runScript(ctx, c.rdb, lua.ClientRelease, calls) {
 		if err := cmd.Err(); err != nil {
-			return fmt.Errorf("discharge the requests of clients: %w", err)
+			return fmt.Errorf("release the outstanding requests of clients: %w", err)
 		}
 	}
 	return nil
 }
 
-// releaseFailed ends the counts of records that Kafka has not acknowledged.
+// releaseFailed removes requests that Kafka did not acknowledge from their clients' counts.
 func (p *Producer) releaseFailed(ctx context.Context, acks []ack) {
 	var failed []schemas.Outstanding
 	for _, a := range acks {
@@ -230,16 +232,17 @@ func (p *Producer) releaseFailed(ctx context.Context, acks []ack) {
 		}
 	}
 	if err := p.ReleaseOutstanding(ctx, failed); err != nil {
-		p.log.Warn("failed publishes stay counted for their clients until the lease ends", "requests", len(failed), "err", err)
+		p.log.Warn("release of failed requests failed; they count as outstanding until their lease expires", "requests", len(failed), "err", err)
 	}
 }
 
-// refusalCache remembers for refusalTTL whom Redis has refused.
+// refusalCache caches refused clients for refusalTTL, so that each further request costs no
+// lock.
 type refusalCache struct {
 	mu    sync.Mutex
 	now   func() time.Time
 	all   map[refusalKey]cachedRefusal
-	swept time.Time // when the ended ones were last deleted because the map was full
+	swept time.Time // last time expired entries were deleted because the map was full
 }
 
 type refusalKey struct {
@@ -256,11 +259,11 @@ func newRefusalCache() *refusalCache {
 	return &refusalCache{now: time.Now, all: map[refusalKey]cachedRefusal{}}
 }
 
-func (r *refusalCache) add(a account, why Refusal) {
+func (r *refusalCache) add(a account, refusal Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if len(r.all) >= maxRefusals && now.Sub(r.swept) >= refusalTTL { // at most ten sweeps a second
+	if len(r.all) >= maxRefusals && now.Sub(r.swept) >= refusalTTL { // at most ten sweeps per second
 		r.swept = now
 		for k, v := range r.all {
 			if !now.Before(v.until) {
@@ -269,21 +272,21 @@ func (r *refusalCache) add(a account, why Refusal) {
 		}
 	}
 	if len(r.all) < maxRefusals {
-		r.all[refusalKey{a, why.Outcome}] = cachedRefusal{why, now.Add(refusalTTL)}
+		r.all[refusalKey{a, refusal.Outcome}] = cachedRefusal{refusal, now.Add(refusalTTL)}
 	}
 }
 
-// of returns why the wish's client was refused a moment ago, if that concerns the wish.
-func (r *refusalCache) of(w Request) (why Refusal, known bool) {
-	if !w.isBounded() {
+// of returns the cached refusal that applies to the request, if there is one.
+func (r *refusalCache) of(req Request) (refusal Refusal, ok bool) {
+	if !req.isBounded() {
 		return Refusal{}, false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, outcome := range []Outcome{TooManyOutstanding, TooManyNewKeys} {
-		k := refusalKey{w.account(), outcome}
-		v, noted := r.all[k]
-		if !noted || (outcome == TooManyNewKeys && !w.New) {
+		k := refusalKey{req.account(), outcome}
+		v, cached := r.all[k]
+		if !cached || (outcome == TooManyNewKeys && !req.New) {
 			continue
 		}
 		if r.now().Before(v.until) {

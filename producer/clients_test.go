@@ -15,12 +15,12 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// clientRequest is a wish of a client, which is bounded to 20 outstanding requests.
+// clientRequest returns a request of a client that is limited to 20 outstanding requests.
 func (r *rig) clientRequest(client, key string) Request {
-	w := r.request(key, schemas.High, schemas.CacheMiss)
-	w.Client = schemas.ClientID(client)
-	w.Bound = Bound{Outstanding: 20, Window: 2 * time.Second, Lease: time.Minute}
-	return w
+	req := r.request(key, schemas.High, schemas.CacheMiss)
+	req.Client = schemas.ClientID(client)
+	req.Bound = Bound{Outstanding: 20, Window: 2 * time.Second, Lease: time.Minute}
+	return req
 }
 
 func (r *rig) clientRequests(client string, n int) (all []Request) {
@@ -30,7 +30,7 @@ func (r *rig) clientRequests(client string, n int) (all []Request) {
 	return all
 }
 
-func count(results []Result, o Outcome) (n int) {
+func countOutcomes(results []Result, o Outcome) (n int) {
 	for _, r := range results {
 		if r.Outcome == o {
 			n++
@@ -48,33 +48,33 @@ func (r *rig) outstanding(client string) int {
 	return int(n)
 }
 
-func TestRequestAll_RefusesBeyondAClientsBound(t *testing.T) {
+func TestEnqueueAll_RefusesBeyondAClientsBound(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		results := r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
-		if got, refused := count(results, Published), count(results, TooManyOutstanding); got != 20 || refused != 10 {
+		if got, refused := countOutcomes(results, Published), countOutcomes(results, TooManyOutstanding); got != 20 || refused != 10 {
 			r.Fatalf("published %d and refused %d, want 20 and 10", got, refused)
 		}
 		last := results[29]
 		if last.Refusal == nil || last.Refusal.Max != 20 || last.Queued() || time.Until(last.Until) > time.Minute || last.Err != nil {
-			r.Errorf("the last one gave %+v, %+v", last, last.Refusal)
+			r.Errorf("last request: got %+v with %+v, want a refusal with Max 20", last, last.Refusal)
 		}
 		if got := len(r.records(schemas.High, 20)); got != 20 {
 			r.Errorf("got %d records, want 20", got)
 		}
 		if got := r.field(r.request("a29", schemas.High, "").Entity, "lock"); got != "" {
-			r.Errorf("a refused request left the lock %q", got)
+			r.Errorf("got lock %q of a refused request, want none", got)
 		}
-		r.mustEnqueue(Published, r.clientRequest("b", "b")) // another client is not concerned
+		r.mustEnqueue(Published, r.clientRequest("b", "b")) // other clients are not affected
 		r.mustEnqueue(Published, r.clientRequest("b", "a29"))
 	})
 }
 
-func TestRequestAll_CoversARefusedClientToo(t *testing.T) {
+func TestEnqueueAll_CoversARefusedClientToo(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		r.mustEnqueue(Published, r.clientRequest("b", "b"))
 		r.waitUntilConfirmed()
-		for range 2 { // also while this process remembers the refusal
+		for range 2 { // the second time the refusal is cached
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "b"))
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "a1"))
 			r.mustEnqueue(TooManyOutstanding, r.clientRequest("a", "a29"))
@@ -85,12 +85,12 @@ func TestRequestAll_CoversARefusedClientToo(t *testing.T) {
 	})
 }
 
-func TestRequest_CountsACoalescedRequestOnce(t *testing.T) {
+func TestEnqueue_CountsACoalescedRequestOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.mustEnqueue(Published, r.clientRequest("a", "x"))
 		for range 5 {
 			if got := r.Enqueue(r.Context(), r.clientRequest("a", "x")); !got.Queued() && got.Outcome != Pending {
-				r.Fatalf("got %+v", got)
+				r.Fatalf("got %+v, want it covered", got)
 			}
 			r.Enqueue(r.Context(), r.clientRequest("b", "x"))
 		}
@@ -100,9 +100,9 @@ func TestRequest_CountsACoalescedRequestOnce(t *testing.T) {
 	})
 }
 
-// A batch of the query service has wishes of several clients. A refused wish covers the other
-// wishes of its entity until its lock is rolled back.
-func TestRequestAll_LeavesNoOneBehindARefusedClient(t *testing.T) {
+// A batch of the query service has requests of several clients. A refused request covers the
+// other requests for its entity until its lock is rolled back.
+func TestEnqueueAll_DecidesAgainBehindARefusedClient(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, client := range []string{"a", "b"} {
 			r.EnqueueAll(r.Context(), r.clientRequests(client, 20))
@@ -125,14 +125,14 @@ func TestRequestAll_LeavesNoOneBehindARefusedClient(t *testing.T) {
 	})
 }
 
-func TestDischarge_EndsCounts(t *testing.T) {
+func TestReleaseOutstanding_EndsCounts(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		var ended []schemas.Outstanding
 		results := r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
 		for i, got := range results[:15] {
 			ended = append(ended, schemas.Outstanding{Client: schemas.ClientID("a"), Entity: r.clientRequest("a", fmt.Sprint("a", i)).Entity, Number: got.Number})
 		}
-		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal one
+		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal request without a client
 		for range 2 {
 			if err := r.ReleaseOutstanding(r.Context(), ended); err != nil {
 				r.Fatal(err)
@@ -144,7 +144,7 @@ func TestDischarge_EndsCounts(t *testing.T) {
 	})
 }
 
-func TestRequest_DoesNotCountAFailedPublish(t *testing.T) {
+func TestEnqueue_DoesNotCountAFailedPublish(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 5))
@@ -155,22 +155,22 @@ func TestRequest_DoesNotCountAFailedPublish(t *testing.T) {
 	})
 }
 
-func TestInsist_AnswersARefusedClientAtOnce(t *testing.T) {
+func TestEnqueueAndWait_RefusesAClientAtOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
-		w := r.clientRequest("a", "mine")
-		w.Reason, w.Cooldown = schemas.UserRequest, time.Hour
-		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != TooManyOutstanding {
+		req := r.clientRequest("a", "mine")
+		req.Reason, req.Cooldown = schemas.UserRequest, time.Hour
+		if got := r.EnqueueAndWait(r.Context(), req); got.Outcome != TooManyOutstanding {
 			r.Errorf("got %+v, want %s", got, TooManyOutstanding)
 		}
-		w.Client = schemas.ClientID("b")
-		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != Published {
+		req.Client = schemas.ClientID("b")
+		if got := r.EnqueueAndWait(r.Context(), req); got.Outcome != Published {
 			r.Errorf("another client got %+v, want PUBLISHED: the refused one started no cool-down", got)
 		}
 	})
 }
 
-func TestRequest_BoundsOnlyClients(t *testing.T) {
+func TestEnqueue_BoundsOnlyClients(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 20))
 		internal := r.clientRequest("a", "internal")
@@ -185,26 +185,26 @@ func TestRequest_BoundsOnlyClients(t *testing.T) {
 	})
 }
 
-func TestRequestAll_BoundsNewKeysInAllProcesses(t *testing.T) {
+func TestEnqueueAll_BoundsNewKeysInAllProcesses(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		one, other := newRig(t, rdb, 1000), newRig(t, rdb, 1000)
 		other.name = one.name
-		wishes := func(from, to int) (all []Request) {
+		requests := func(from, to int) (all []Request) {
 			for i := from; i < to; i++ {
-				w := one.clientRequest("a", fmt.Sprint(i))
-				w.New, w.Bound = true, Bound{NewKeys: 6, NewKeyInterval: time.Hour, Lease: time.Minute}
-				all = append(all, w)
+				req := one.clientRequest("a", fmt.Sprint(i))
+				req.New, req.Bound = true, Bound{NewKeys: 6, NewKeyInterval: time.Hour, Lease: time.Minute}
+				all = append(all, req)
 			}
 			return all
 		}
-		first, second := one.EnqueueAll(t.Context(), wishes(0, 4)), other.EnqueueAll(t.Context(), wishes(4, 10))
-		if count(first, Published) != 4 || count(second, Published) != 2 || count(second, TooManyNewKeys) != 4 {
+		first, second := one.EnqueueAll(t.Context(), requests(0, 4)), other.EnqueueAll(t.Context(), requests(4, 10))
+		if countOutcomes(first, Published) != 4 || countOutcomes(second, Published) != 2 || countOutcomes(second, TooManyNewKeys) != 4 {
 			t.Errorf("one process got %+v, the other %+v; want 4 and 2 published", first, second)
 		}
 		if got := second[5].Refusal; got == nil || got.Max != 6 || got.After < 59*time.Minute {
 			t.Errorf("got the refusal %+v, want 6 at once and about an hour", got)
 		}
-		known := wishes(20, 21)[0]
+		known := requests(20, 21)[0]
 		known.New = false
 		other.mustEnqueue(Published, known)
 	})
@@ -223,27 +223,27 @@ func TestRecords_CarryTheClient(t *testing.T) {
 			got[string(record.Key)] = schemas.ClientOf(headers)
 		}
 		if got["character/x"] != schemas.ClientID("a") || got["character/y"] != "" {
-			r.Errorf("the records carry %v", got)
+			r.Errorf("client headers: got %v", got)
 		}
 	})
 }
 
-// An attacker that is refused costs one call a request and takes no lock.
-func TestRequest_OfARefusedClientWritesNothing(t *testing.T) {
+// An attacker that is refused costs one call per request and takes no lock.
+func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	at := time.Now()
 	r.refusals.now = func() time.Time { return at }
 	r.EnqueueAll(t.Context(), r.clientRequests("a", 21))
-	r.waitUntilConfirmed() // no confirmation comes between
+	r.waitUntilConfirmed() // so that no confirmation changes the counts later
 	trips := countRoundTrips(rdb)
-	w := r.clientRequest("a", "z")
-	r.mustEnqueue(TooManyOutstanding, w)
+	req := r.clientRequest("a", "z")
+	r.mustEnqueue(TooManyOutstanding, req)
 	if got := trips.Load(); got != 1 {
 		t.Errorf("a refused client cost %d round trips, want 1", got)
 	}
-	if n, err := rdb.Exists(t.Context(), key(w.Entity)).Result(); n != 0 || err != nil {
-		t.Errorf("a refused request left a hash: %d, %v", n, err)
+	if n, err := rdb.Exists(t.Context(), key(req.Entity)).Result(); n != 0 || err != nil {
+		t.Errorf("hash of a refused request: got %d, %v, want none", n, err)
 	}
 	var ended []schemas.Outstanding
 	for i := range 20 {
@@ -252,16 +252,16 @@ func TestRequest_OfARefusedClientWritesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ended = append(ended, schemas.Outstanding{Client: w.Client, Entity: e, Number: way.Number})
+		ended = append(ended, schemas.Outstanding{Client: req.Client, Entity: e, Number: way.Number})
 	}
 	if err := r.ReleaseOutstanding(t.Context(), ended); err != nil {
 		t.Fatal(err)
 	}
 	at = at.Add(refusalTTL)
-	r.mustEnqueue(Published, w)
+	r.mustEnqueue(Published, req)
 }
 
-func TestRefusals_ForgetsOldOnesWhenFull(t *testing.T) {
+func TestRefusalCache_RemovesExpiredWhenFull(t *testing.T) {
 	at := time.Now()
 	r := newRefusalCache()
 	r.now = func() time.Time { return at }
@@ -278,13 +278,13 @@ func TestRefusals_ForgetsOldOnesWhenFull(t *testing.T) {
 	}
 }
 
-func TestRequest_CostsOneMoreRoundTripThatPublishes(t *testing.T) {
+func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	r.mustEnqueue(Published, r.clientRequest("a", "warm")) // loads the scripts
 	r.waitUntilConfirmed()
 	for name, test := range map[string]struct {
-		w    Request
+		req  Request
 		want int64
 	}{
 		"publishes, internal": {r.request("i", schemas.High, schemas.Stale), 1},
@@ -292,9 +292,9 @@ func TestRequest_CostsOneMoreRoundTripThatPublishes(t *testing.T) {
 		"covered":             {r.clientRequest("a", "warm"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, release := r.blockProduce() // no confirmation comes between
+			_, release := r.blockProduce() // so that no confirmation changes the counts
 			trips := countRoundTrips(rdb)
-			r.Enqueue(t.Context(), test.w)
+			r.Enqueue(t.Context(), test.req)
 			got := trips.Load()
 			release()
 			r.waitUntilConfirmed()
@@ -305,7 +305,7 @@ func TestRequest_CostsOneMoreRoundTripThatPublishes(t *testing.T) {
 	}
 }
 
-// countRoundTrips counts the round trips from now on.
+// countRoundTrips counts the round trips of rdb from now on.
 func countRoundTrips(rdb redis.UniversalClient) *atomic.Int64 {
 	var n atomic.Int64
 	rdb.AddHook(tripHook{&n})

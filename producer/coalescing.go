@@ -13,29 +13,32 @@ import (
 )
 
 const (
-	// deliveryTimeout bounds how long a record may wait for its acknowledgement.
+	// deliveryTimeout is how long a record may wait for its acknowledgement by Kafka.
 	deliveryTimeout = 10 * time.Second
-	// pendingTTL is a little above it: so long others only report the request.
+	// pendingTTL is the TTL of a lock whose record Kafka has not acknowledged. It is longer than
+	// deliveryTimeout, so the lock never expires before the publish is decided.
 	pendingTTL = deliveryTimeout + 2*time.Second
-	// Once acknowledged, a request covers others for so long (adr-013 §2).
+	// highLockTTL and lowLockTTL are the TTLs of a lock whose record Kafka has acknowledged
+	// (adr-013 §2).
 	highLockTTL = 30 * time.Second
 	lowLockTTL  = 60 * time.Second
-	// hashTTL is how long an entity's hash outlives its last use.
+	// hashTTL is how long an entity's Redis hash is kept after its last use.
 	hashTTL = time.Hour
 )
 
-// Coalescer is the state of the requests under way, one Redis hash an entity.
-// Each method is one script; what they do together is in ARCHITECTURE.md.
+// Coalescer reads and changes the coalescing state: one Redis hash per entity. Each method runs
+// one Lua script. See the package documentation for the states of a lock. Its methods may be
+// called concurrently.
 type Coalescer struct {
 	rdb      redis.UniversalClient
 	refusals *refusalCache
 }
 
-// NewCoalescer returns the coalescing state kept in rdb.
+// NewCoalescer returns a Coalescer that keeps its state in rdb.
 func NewCoalescer(rdb redis.UniversalClient) *Coalescer { return &Coalescer{rdb, newRefusalCache()} }
 
-// key puts the entity into a hash tag, so that everything about it lies in one
-// slot of a cluster.
+// key returns the Redis key of an entity. The entity is a hash tag, so that all its keys share
+// one slot of a Redis Cluster.
 func key(e schemas.Entity) string { return "upd:{" + e.String() + "}" }
 
 func boolToInt(b bool) int {
@@ -45,40 +48,41 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// acquire decides for each wish whether it needs a record of its own.
-func (c *Coalescer) acquire(ctx context.Context, wishes []Request) []Result {
-	calls := make([]eval.Call, len(wishes))
-	over := make([]Refusal, len(wishes)) // of wishes whose client Redis refused a moment ago
-	for i, w := range wishes {
+// acquire decides for each request whether it needs its own record, and takes the lock if it
+// does.
+func (c *Coalescer) acquire(ctx context.Context, requests []Request) []Result {
+	calls := make([]eval.Call, len(requests))
+	cachedRefusals := make([]Refusal, len(requests)) // of requests whose client Redis refused within refusalTTL
+	for i, req := range requests {
 		var refuse bool
-		over[i], refuse = c.refusals.of(w)
+		cachedRefusals[i], refuse = c.refusals.of(req)
 		cooldown := time.Duration(0)
-		if w.Reason == schemas.UserRequest {
-			cooldown = w.Cooldown
+		if req.Reason == schemas.UserRequest {
+			cooldown = req.Cooldown
 		}
-		calls[i] = eval.Call{Key: key(w.Entity), Args: []any{
-			string(w.Lane), boolToInt(!w.Reason.Relaxed()), w.Floor,
-			boolToInt(w.Reason.PassesHolds()),
+		calls[i] = eval.Call{Key: key(req.Entity), Args: []any{
+			string(req.Lane), boolToInt(!req.Reason.Relaxed()), req.Floor,
+			boolToInt(req.Reason.PassesHolds()),
 			cooldown.Milliseconds(), pendingTTL.Milliseconds(), hashTTL.Milliseconds(), boolToInt(refuse),
 		}}
 	}
-	results := make([]Result, len(wishes))
+	results := make([]Result, len(requests))
 	for i, cmd := range runScript(ctx, c.rdb, lua.CoalesceAcquire, calls) {
 		reply, err := cmd.Slice()
 		if err == nil {
 			results[i], err = decodeAcquire(reply)
 		}
 		if err == nil && results[i].Outcome == refusedOutcome {
-			results[i] = over[i].result()
+			results[i] = cachedRefusals[i].result()
 		}
 		if err != nil {
-			results[i].Err = fmt.Errorf("coalesce %s: %w", wishes[i].Entity, err)
+			results[i].Err = fmt.Errorf("coalesce %s: %w", requests[i].Entity, err)
 		}
 	}
 	return results
 }
 
-// runScript runs a script for one call alone or for several in pipelines.
+// runScript runs a script once, or in pipelines if there are several calls.
 func runScript(ctx context.Context, rdb redis.UniversalClient, s lua.Script, calls []eval.Call) []*redis.Cmd {
 	if len(calls) == 1 {
 		return []*redis.Cmd{eval.Once(ctx, rdb, s, calls[0])}
@@ -101,26 +105,26 @@ func decodeAcquire(reply []any) (Result, error) {
 	switch r.Outcome {
 	case Published, Upgraded, AlreadyProcessing, Pending, Held, Cooling, refusedOutcome:
 		return r, nil
-	case TooManyOutstanding, TooManyNewKeys: // admit's
+	case TooManyOutstanding, TooManyNewKeys: // only admit returns these
 	}
 	return Result{}, fmt.Errorf("coalesce_acquire returned the outcome %q", outcome)
 }
 
-// ack is the end of one publish.
+// ack is the outcome of one publish.
 type ack struct {
 	entity schemas.Entity
 	lane   schemas.Lane
 	number int64
-	client string       // whose count it is; empty: nobody's
-	acked  chan<- error // nil: nobody waits for it
+	client string       // client whose outstanding count includes the request; empty: none
+	acked  chan<- error // receives err; nil: no caller waits
 	err    error
-	// refused: it is beyond its client's bound, and was never published.
+	// refused: the request exceeded its client's limit and was never published.
 	refused bool
 }
 
-// confirmOrRollBack confirms the locks of records that Kafka has acknowledged and rolls
-// back those of the others. It returns how many were no longer their record's, and
-// the first error; an unfinished lock ends by itself within pendingLife.
+// confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the
+// locks of all others. conflicts counts the locks that a worker or a later request had already
+// replaced. err is the first error; a lock that was not reached expires within pendingTTL.
 func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call
 	for _, a := range acks {
@@ -153,9 +157,9 @@ func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflict
 	return conflicts, err
 }
 
-// Peek says of each request, in one round trip a cluster node, whether it is
-// worth queueing for a permit. stored are the versions of the entities'
-// snapshots, 0 for none. An error concerns all requests.
+// Peek returns for each request whether it is worth waiting for a permit. It takes one round
+// trip per cluster node. stored has the version of each entity's snapshot, 0 for none. An error
+// applies to all requests.
 func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
 	if len(requests) == 0 {
 		return nil, nil
@@ -175,8 +179,9 @@ func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, 
 	return verdicts, nil
 }
 
-// Begin asks once more, directly before a fetch is sent, and gives the fetch its
-// own number. Called again before anything was sent, it gives a later one.
+// Begin decides again, directly before a fetch is sent, whether the fetch is needed. If it is,
+// Begin returns the fetch's own number. A repeated call before the fetch returns a higher
+// number.
 func (c *Coalescer) Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error) {
 	reply, err := eval.Once(ctx, c.rdb, lua.RequestBegin, eval.Call{
 		Key: key(r.Entity), Args: []any{r.Version, string(r.Lane), stored, hashTTL.Milliseconds()},
@@ -192,10 +197,9 @@ func (c *Coalescer) Begin(ctx context.Context, r schemas.UpdateRequest, stored i
 	return schemas.Verdict(verdict), number, nil
 }
 
-// Settle releases the locks of requests whose ends are durable, and tells all who
-// follow (see FollowSettled). It is harmless
-// to repeat; an error means that some may not be released, and that the offsets
-// of all must not be committed yet.
+// Settle releases the locks of requests whose ends are durable, and publishes each end to the
+// subscribers of SubscribeSettled. It is idempotent. After an error some locks may not be
+// released, and the caller must not commit the offset of any of these requests.
 func (c *Coalescer) Settle(ctx context.Context, ends []schemas.End) error {
 	if len(ends) == 0 {
 		return nil
@@ -215,8 +219,8 @@ func (c *Coalescer) Settle(ctx context.Context, ends []schemas.End) error {
 	return nil
 }
 
-// ClearHold ends an entity's hold and cool-down, if there are any: nothing of it is stored
-// any more that they could follow from.
+// ClearHold deletes an entity's hold and cool-down. It is called when the entity is deleted: the
+// data that justified them no longer exists.
 func (c *Coalescer) ClearHold(ctx context.Context, e schemas.Entity) error {
 	return c.rdb.HDel(ctx, key(e), "hold", "cooldown").Err()
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// blockProduce keeps Kafka from answering what is produced, until it is released, and tells of
-// the first that it holds.
+// blockProduce blocks the broker's responses to produce requests until release is called. held
+// receives a value at the first blocked request.
 func (r *rig) blockProduce() (held <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1), make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -28,88 +28,88 @@ func (r *rig) blockProduce() (held <-chan struct{}, release func()) {
 	return in, func() { close(out) }
 }
 
-func TestWhatIsInsistedOnIsInKafkaWhenItIsAnswered(t *testing.T) {
+func TestEnqueueAndWait_ReturnsAfterTheAck(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		held, release := r.blockProduce()
-		w := r.request("a", schemas.High, schemas.UserRequest)
-		w.Cooldown = time.Hour
+		req := r.request("a", schemas.High, schemas.UserRequest)
+		req.Cooldown = time.Hour
 		own, other := make(chan Result, 1), make(chan Result, 1)
-		go func() { own <- r.EnqueueAndWait(r.Context(), w) }()
+		go func() { own <- r.EnqueueAndWait(r.Context(), req) }()
 		<-held
-		go func() { other <- r.EnqueueAndWait(r.Context(), w) }() // covered by that of the first
+		go func() { other <- r.EnqueueAndWait(r.Context(), req) }() // covered by the first request
 
 		gone, leave := context.WithCancel(r.Context())
 		leave()
-		if got := r.EnqueueAndWait(gone, w); got.Outcome != Pending || got.Queued() || got.Err != nil {
-			r.Errorf("one who did not wait was told %+v", got)
+		if got := r.EnqueueAndWait(gone, req); got.Outcome != Pending || got.Queued() || got.Err != nil {
+			r.Errorf("canceled: got %+v, want PENDING", got)
 		}
 		select {
 		case got := <-own:
-			r.Errorf("before Kafka had it: %+v", got)
+			r.Errorf("returned before the ack: %+v", got)
 		case got := <-other:
-			r.Errorf("the other, before Kafka had it: %+v", got)
+			r.Errorf("the covered request returned before the ack: %+v", got)
 		default:
 		}
 		release()
 		if got := <-own; got.Outcome != Published || got.Err != nil {
-			r.Errorf("%+v", got)
+			r.Errorf("got %+v, want PUBLISHED", got)
 		}
 		if got := <-other; got.Outcome != AlreadyProcessing || got.Err != nil {
-			r.Errorf("the other: %+v", got)
+			r.Errorf("the covered request: got %+v, want ALREADY_PROCESSING", got)
 		}
 		if n := len(r.records(schemas.High, 1)); n != 1 {
-			r.Errorf("%d records", n)
+			r.Errorf("got %d records, want 1", n)
 		}
 	})
 }
 
-func TestManyAreInsistedOnTogetherEachOnce(t *testing.T) {
+func TestEnqueueAllAndWait_PublishesEachOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		wishes := make([]Request, 700) // of 600 entities, in more than one pipeline
-		for i := range wishes {
-			wishes[i] = r.request(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
+		requests := make([]Request, 700) // for 600 entities, in more than one pipeline
+		for i := range requests {
+			requests[i] = r.request(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
 		}
 		outcomes := map[Outcome]int{}
-		for _, got := range r.EnqueueAllAndWait(r.Context(), wishes) {
+		for _, got := range r.EnqueueAllAndWait(r.Context(), requests) {
 			if got.Err != nil {
 				r.Fatal(got.Err)
 			}
 			outcomes[got.Outcome]++
 		}
 		if outcomes[Published] != 600 || outcomes[AlreadyProcessing] != 100 || len(r.records(schemas.Low, 600)) != 600 {
-			r.Errorf("%v", outcomes)
+			r.Errorf("outcomes: got %v, want 600 PUBLISHED and 100 ALREADY_PROCESSING", outcomes)
 		}
 	})
 }
 
-func TestWhoLeavesBeforeTheirRecordIsThereMayAskAgain(t *testing.T) {
+func TestEnqueueAndWait_CanceledIsPending(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		held, release := r.blockProduce()
-		w := r.request("a", schemas.High, schemas.UserRequest)
-		w.Cooldown = time.Hour
+		req := r.request("a", schemas.High, schemas.UserRequest)
+		req.Cooldown = time.Hour
 		ctx, leave := context.WithCancel(r.Context())
 		answered := make(chan Result, 1)
-		go func() { answered <- r.EnqueueAndWait(ctx, w) }()
+		go func() { answered <- r.EnqueueAndWait(ctx, req) }()
 		<-held
 		leave()
 		if got := <-answered; got.Outcome != Pending || got.Queued() {
-			r.Errorf("%+v", got)
+			r.Errorf("got %+v, want PENDING", got)
 		}
-		release() // it arrives all the same
-		if got := r.EnqueueAndWait(r.Context(), w); got.Outcome != AlreadyProcessing {
-			r.Errorf("asked again: %+v", got)
+		release() // the record is written although the caller has gone
+		if got := r.EnqueueAndWait(r.Context(), req); got.Outcome != AlreadyProcessing {
+			r.Errorf("enqueued again: got %+v, want ALREADY_PROCESSING", got)
 		}
 	})
 }
 
-func TestWhatKafkaRefusesIsNotPromised(t *testing.T) {
+func TestEnqueueAndWait_ReportsFailedPublish(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
-		w := r.request("a", schemas.High, schemas.UserRequest)
-		w.Cooldown = time.Hour
-		for range 2 { // the failed one started no cool-down
-			if got := r.EnqueueAndWait(r.Context(), w); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
-				r.Errorf("%+v", got)
+		req := r.request("a", schemas.High, schemas.UserRequest)
+		req.Cooldown = time.Hour
+		for range 2 { // the failed request started no cool-down
+			if got := r.EnqueueAndWait(r.Context(), req); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
+				r.Errorf("got %+v, want ErrNotSent", got)
 			}
 			r.waitUntilConfirmed()
 		}

@@ -1,7 +1,3 @@
-// Package producer turns a wish for a refresh into at most one record on a
-// topic. It is the only door to the request topics: whoever wants something
-// refreshed, a reader, the scheduler, a person, asks here. It also keeps the
-// state by which requests are coalesced, from the wish to the settled fetch.
 package producer
 
 import (
@@ -24,35 +20,37 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Request asks for a refresh of one entity.
+// Request is a request to refresh one entity, before coalescing. If it is not covered by another
+// one, the producer publishes a schemas.UpdateRequest for it.
 type Request struct {
 	Entity schemas.Entity
 	Params map[string]string
 	Lane   schemas.Lane
 	Reason schemas.Reason
-	// Floor is the version of the snapshot that the caller has read, 0 for none.
+	// Floor is the version of the snapshot that the caller has read, 0 for none. A lock up to
+	// this version no longer covers the request.
 	Floor int64
-	// Cooldown refuses a USER_REQUEST for so long after the last one; 0: never.
+	// Cooldown is how long after a USER_REQUEST the next one is refused; 0: never.
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string // W3C trace context; empty: none
 	Replay        schemas.ReplayMark
-	// Client is the schemas.ClientID of the client; empty: the wish is internal, and
-	// Bound does not apply. New: the entity has no snapshot.
+	// Client is the schemas.ClientID of the client; empty: the request is internal, and Bound
+	// does not apply. New: the entity has no snapshot.
 	Client string
 	Bound  Bound
 	New    bool
 
-	acked chan<- error // is told whether Kafka has the record, if there is to be one; has room for that
+	acked chan<- error // receives nil when Kafka acknowledges the record, else the error; buffered
 }
 
-// Outcome is what coalescing decided about a wish.
+// Outcome is what coalescing decided about a request.
 type Outcome string
 
-// The outcomes. Published and Upgraded have put a record into the producer's
-// buffer. AlreadyProcessing is covered by a record that Kafka has. Pending is
-// covered by one that is still in the air: nobody's promise, so whoever must not
-// lose the wish asks again. Held and Cooling are refused until a time.
+// The outcomes. Published and Upgraded: a record is in the producer's buffer. AlreadyProcessing:
+// a record that Kafka has acknowledged covers the request. Pending: a record that Kafka has not
+// acknowledged yet covers it, so a caller that must not lose the request enqueues it again. Held
+// and Cooling: refused until Result.Until.
 const (
 	Published         Outcome = "PUBLISHED"
 	Upgraded          Outcome = "UPGRADED"
@@ -62,28 +60,28 @@ const (
 	Cooling           Outcome = "COOLING"
 )
 
-// The outcomes of a wish that is beyond its client's bound; nothing is published.
+// The outcomes of a request that exceeds its client's Bound. Nothing is published.
 const (
 	TooManyOutstanding Outcome = "TOO_MANY_OUTSTANDING"
 	TooManyNewKeys     Outcome = "TOO_MANY_NEW_KEYS"
 
-	refusedOutcome Outcome = "REFUSED" // of coalesce_acquire: one of the two
+	refusedOutcome Outcome = "REFUSED" // reply of coalesce_acquire; acquire replaces it by one of the two above
 )
 
-// Result is what became of one wish.
+// Result is the outcome of one request.
 type Result struct {
 	Outcome    Outcome
-	Number     int64     // of the record that covers the wish; 0 if refused
-	HoldReason string    // why it was refused
-	Until      time.Time // until when
-	Refusal    *Refusal  // of the client, if the wish is beyond its bound
-	// Err is ErrBufferFull, ErrStopped or an error of Redis; then nothing was
-	// published and Outcome is empty.
+	Number     int64     // of the record that covers the request; 0 if refused
+	HoldReason string    // why the request was refused
+	Until      time.Time // when the refusal ends
+	Refusal    *Refusal  // set if the request exceeds its client's Bound
+	// Err is ErrBufferFull, ErrStopped, ErrNotSent or a Redis error. Then nothing was published
+	// and Outcome is empty.
 	Err error
 }
 
-// Queued reports whether a record is on its way: in the producer's buffer, with
-// which it may be lost, or acknowledged.
+// Queued reports whether a record covers the request, either in the producer's buffer (lost if
+// the process crashes) or acknowledged by Kafka.
 func (r Result) Queued() bool {
 	return r.Outcome == Published || r.Outcome == Upgraded || r.Outcome == AlreadyProcessing
 }
@@ -93,49 +91,28 @@ func (r Result) isPublished() bool {
 }
 
 var (
-	// ErrBufferFull says that Kafka is slower than the wishes come. Ask again later.
-	ErrBufferFull = errors.New("the producer's buffer is full: Kafka takes records more slowly than they come")
-	// ErrRedis says that Redis' circuit breaker is open.
-	ErrRedis = errors.New("refresh requests are rejected until Redis answers again; it is called once each " + openTimeout.String())
-	// ErrStopped says that the producer is shutting down.
-	ErrStopped = errors.New("the producer has been stopped")
-	// ErrNotSent says that Kafka did not take the record.
-	ErrNotSent = errors.New("the request was not taken by Kafka")
+	// ErrBufferFull means that Kafka accepts records more slowly than they are enqueued. Retry
+	// later.
+	ErrBufferFull = errors.New("producer buffer is full: Kafka accepts records too slowly; retry later")
+	// ErrRedis means that the Redis circuit breaker is open.
+	ErrRedis = errors.New("redis circuit breaker is open; Redis is tried again every " + openTimeout.String())
+	// ErrStopped means that the producer is shutting down.
+	ErrStopped = errors.New("producer is shutting down")
+	// ErrNotSent means that Kafka did not acknowledge the record.
+	ErrNotSent = errors.New("kafka did not acknowledge the record")
 )
 
 const (
-	// maxBatchSize bounds one pipeline of scripts.
+	// maxBatchSize is the maximum number of requests in one Redis pipeline.
 	maxBatchSize = 512
-	// acquireTimeout bounds its round trip.
+	// acquireTimeout is the timeout of one pipeline.
 	acquireTimeout = 5 * time.Second
-	// confirmInterval is how often Insist looks whether somebody else's record has arrived.
+	// confirmInterval is how often EnqueueAndWait checks whether the covering record of another
+	// producer has been acknowledged.
 	confirmInterval = 50 * time.Millisecond
 )
 
-// DefaultMaxBuffered is how many records may wait for Kafka at once.
-const DefaultMaxBuffered = 50_000
-
-// ClientOptions are the settings without which a producer's client would lose
-// records, write them twice, or wait for ever (adr-013 §4). maxBuffered is that
-// of New.
-func ClientOptions(maxBuffered int) []kgo.Opt {
-	return []kgo.Opt{
-		kgo.RequiredAcks(kgo.AllISRAcks()), // with the idempotent writes that are the default
-		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.NoCompression()),
-		// The default is to wait without end for a broker that hangs. A record that
-		// was given up may still arrive: it is then worked once more than needed.
-		kgo.RecordDeliveryTimeout(deliveryTimeout),
-		kgo.AllowIdempotentProduceCancellation(),
-		kgo.ProduceRequestTimeout(deliveryTimeout / 2),
-		kgo.RequestTimeoutOverhead(deliveryTimeout / 2),
-		kgo.ProducerLinger(2 * time.Millisecond),
-		// The bound is kept here, where it can be tested before anything is
-		// acquired; the client's own must never be what a reader runs into.
-		kgo.MaxBufferedRecords(2 * maxBuffered),
-	}
-}
-
-// Producer publishes UpdateRequests. Its methods may be called concurrently.
+// Producer publishes update requests. Its methods may be called concurrently.
 type Producer struct {
 	*Coalescer
 	kafka       *kgo.Client
@@ -143,18 +120,18 @@ type Producer struct {
 	metrics     *metrics
 	tracer      observe.Tracer
 	maxBuffered int64
-	breaker     *gobreaker.CircuitBreaker[[]Result] // Redis'
+	breaker     *gobreaker.CircuitBreaker[[]Result] // of Redis
 
-	buffered atomic.Int64 // records whose locks are not concluded
-	acks     chan ack     // has room for every buffered record: a promise never blocks
-	// closing is held for reading from an acquire to its produce, so that nothing
-	// is produced behind the last flush.
+	buffered atomic.Int64 // records whose locks are neither confirmed nor rolled back
+	acks     chan ack     // has capacity for every buffered record, so that a Kafka callback never blocks
+	// closing is read-locked from acquire to produce, so that no record is produced after the
+	// last flush.
 	closing sync.RWMutex
 	stopped bool
 }
 
-// New returns a producer. kafka must have been made with ClientOptions. Run must
-// run for locks to be confirmed.
+// New returns a producer. kafka must have been created with ClientOptions. Locks are confirmed
+// only while Run is running.
 func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slog.Logger,
 	reg prometheus.Registerer, tracer observe.Tracer,
 ) *Producer {
@@ -171,65 +148,67 @@ func New(rdb redis.UniversalClient, kafka *kgo.Client, maxBuffered int, log *slo
 	return p
 }
 
-// Enqueue coalesces one wish, in one round trip to Redis, and hands a record to
-// the client if the wish needs one; it never waits for Kafka. It runs to its end
-// whatever becomes of its caller: a lock without a record would cover others.
-func (p *Producer) Enqueue(ctx context.Context, w Request) Result {
-	return p.EnqueueAll(ctx, []Request{w})[0]
+// Enqueue coalesces one request in one round trip to Redis, and buffers a record if the request
+// needs its own. It does not wait for Kafka. It completes even if ctx ends, because a lock
+// without a record would cover other requests and nothing would be fetched.
+func (p *Producer) Enqueue(ctx context.Context, req Request) Result {
+	return p.EnqueueAll(ctx, []Request{req})[0]
 }
 
-// EnqueueAll is Request for many wishes, in one round trip a cluster node.
-func (p *Producer) EnqueueAll(ctx context.Context, wishes []Request) []Result {
-	results := make([]Result, 0, len(wishes))
-	for some := range slices.Chunk(wishes, min(maxBatchSize, int(p.maxBuffered))) {
-		results = append(results, p.enqueueBatch(ctx, some)...)
+// EnqueueAll is Enqueue for several requests, in one round trip per cluster node.
+func (p *Producer) EnqueueAll(ctx context.Context, requests []Request) []Result {
+	results := make([]Result, 0, len(requests))
+	for batch := range slices.Chunk(requests, min(maxBatchSize, int(p.maxBuffered))) {
+		results = append(results, p.enqueueBatch(ctx, batch)...)
 	}
 	return results
 }
 
-// EnqueueAndWait requests a refresh that must not be lost, and returns when a record that
-// covers it is in Kafka, or why none is. Outcome is Pending if that was not known
-// when ctx ended: the record may yet arrive, and asking again will tell.
-func (p *Producer) EnqueueAndWait(ctx context.Context, w Request) Result {
-	return p.EnqueueAllAndWait(ctx, []Request{w})[0]
+// EnqueueAndWait enqueues a request that must not be lost. It returns when Kafka has
+// acknowledged a record that covers the request, or when the request is refused. If ctx ends
+// first, Outcome is Pending: the record may still be written, so the caller should enqueue the
+// request again.
+func (p *Producer) EnqueueAndWait(ctx context.Context, req Request) Result {
+	return p.EnqueueAllAndWait(ctx, []Request{req})[0]
 }
 
-// EnqueueAllAndWait is Insist for many wishes, and returns when all are answered.
-func (p *Producer) EnqueueAllAndWait(ctx context.Context, wishes []Request) []Result {
-	results := make([]Result, len(wishes))
-	left := make([]int, len(wishes)) // of the wishes, those of which nothing is certain
-	for i := range wishes {
-		left[i] = i
+// EnqueueAllAndWait is EnqueueAndWait for several requests. It returns when all have a result.
+func (p *Producer) EnqueueAllAndWait(ctx context.Context, requests []Request) []Result {
+	results := make([]Result, len(requests))
+	pending := make([]int, len(requests)) // indexes of the requests whose outcome is still Pending
+	for i := range requests {
+		pending[i] = i
 	}
-	again := time.NewTicker(confirmInterval)
-	defer again.Stop()
+	ticker := time.NewTicker(confirmInterval)
+	defer ticker.Stop()
 	for {
-		p.enqueueOnceAndWait(ctx, wishes, left, results)
-		left = slices.DeleteFunc(left, func(i int) bool { return results[i].Outcome != Pending })
-		if len(left) == 0 {
+		p.enqueueOnceAndWait(ctx, requests, pending, results)
+		pending = slices.DeleteFunc(pending, func(i int) bool { return results[i].Outcome != Pending })
+		if len(pending) == 0 {
 			return results
 		}
 		select {
-		case <-again.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return results
 		}
 	}
 }
 
-// enqueueOnceAndWait asks for some of the wishes, and waits for Kafka to have their own records.
-func (p *Producer) enqueueOnceAndWait(ctx context.Context, wishes []Request, some []int, results []Result) {
-	asked := make([]Request, len(some))
-	sent := make([]chan error, len(some))
-	for n, i := range some {
-		sent[n] = make(chan error, 1)
-		asked[n] = wishes[i]
-		asked[n].acked = sent[n]
+// enqueueOnceAndWait enqueues the requests with the given indexes once, and waits until Kafka
+// has acknowledged their own records.
+func (p *Producer) enqueueOnceAndWait(ctx context.Context, requests []Request, indexes []int, results []Result) {
+	batch := make([]Request, len(indexes))
+	acks := make([]chan error, len(indexes))
+	for n, i := range indexes {
+		acks[n] = make(chan error, 1)
+		batch[n] = requests[i]
+		batch[n].acked = acks[n]
 	}
-	for n, r := range p.EnqueueAll(ctx, asked) {
+	for n, r := range p.EnqueueAll(ctx, batch) {
 		if r.Outcome == Published || r.Outcome == Upgraded {
 			select {
-			case err := <-sent[n]:
+			case err := <-acks[n]:
 				if err != nil {
 					r = Result{Err: fmt.Errorf("%w: %w", ErrNotSent, err)}
 				}
@@ -237,35 +216,35 @@ func (p *Producer) enqueueOnceAndWait(ctx context.Context, wishes []Request, som
 				r.Outcome = Pending
 			}
 		}
-		results[some[n]] = r
+		results[indexes[n]] = r
 	}
 }
 
-func (p *Producer) enqueueBatch(ctx context.Context, wishes []Request) []Result {
+func (p *Producer) enqueueBatch(ctx context.Context, requests []Request) []Result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), acquireTimeout)
 	defer cancel()
 	p.closing.RLock()
 	defer p.closing.RUnlock()
-	n := int64(len(wishes))
+	n := int64(len(requests))
 	if err := p.reserve(n); err != nil {
-		return p.rejectAll(wishes, err)
+		return p.rejectAll(requests, err)
 	}
-	spans := p.startSpans(wishes)
-	results := p.acquireWithBreaker(ctx, wishes)
+	spans := p.startSpans(requests)
+	results := p.acquireWithBreaker(ctx, requests)
 	for i, r := range results {
 		if r.Outcome != Published && r.Outcome != Upgraded {
 			p.buffered.Add(-1)
-		} else if err := p.publish(spans.of(i), wishes[i], r.Number); err != nil {
+		} else if err := p.publish(spans.of(i), requests[i], r.Number); err != nil {
 			results[i] = Result{Err: err}
 		}
-		p.metrics.observe(wishes[i], results[i])
+		p.metrics.observe(requests[i], results[i])
 	}
 	spans.end(results)
 	return results
 }
 
-// reserve takes n places in the buffer before anything is acquired, so that a
-// full buffer costs nothing and leaves no lock behind.
+// reserve reserves n slots of the buffer before any lock is taken, so that a full buffer costs
+// no Redis call and leaves no lock.
 func (p *Producer) reserve(n int64) error {
 	if p.stopped {
 		return ErrStopped
@@ -277,29 +256,31 @@ func (p *Producer) reserve(n int64) error {
 	return nil
 }
 
-func (p *Producer) rejectAll(wishes []Request, err error) []Result {
-	results := make([]Result, len(wishes))
+// rejectAll returns err as the result of every request.
+func (p *Producer) rejectAll(requests []Request, err error) []Result {
+	results := make([]Result, len(requests))
 	for i := range results {
 		results[i].Err = err
-		p.metrics.observe(wishes[i], results[i])
+		p.metrics.observe(requests[i], results[i])
 	}
 	return results
 }
 
-// publish hands the record to the client. Its place is freed and its lock
-// confirmed or rolled back when the promise is kept or broken.
-func (p *Producer) publish(traced context.Context, w Request, number int64) error {
-	a := ack{entity: w.Entity, lane: w.Lane, number: number, client: w.countedClient(), acked: w.acked}
-	record, err := newRecord(w, number)
+// publish gives the record to the Kafka client. Run later confirms or rolls back its lock and
+// frees its slot of the buffer.
+func (p *Producer) publish(traced context.Context, req Request, number int64) error {
+	a := ack{entity: req.Entity, lane: req.Lane, number: number, client: req.countedClient(), acked: req.acked}
+	record, err := newRecord(req, number)
 	if err != nil {
 		p.acknowledged(a, err)
 		return err
 	}
-	// The reader may leave; the record it was promised still goes out.
+	// The record is published even if the caller has gone: its lock already covers others.
 	p.kafka.TryProduce(traced, record, func(_ *kgo.Record, err error) { p.acknowledged(a, err) })
 	return nil
 }
 
+// acknowledged passes the outcome of a publish to the waiting caller and to Run.
 func (p *Producer) acknowledged(a ack, err error) {
 	a.err = err
 	if err != nil {
@@ -311,43 +292,41 @@ func (p *Producer) acknowledged(a ack, err error) {
 	p.acks <- a
 }
 
-func newRecord(w Request, number int64) (*kgo.Record, error) {
+func newRecord(req Request, number int64) (*kgo.Record, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
-		return nil, fmt.Errorf("make an event id: %w", err)
+		return nil, fmt.Errorf("generate the event id: %w", err)
 	}
 	request := schemas.UpdateRequest{
-		EventID: id.String(), Entity: w.Entity, Params: w.Params, Lane: w.Lane, Reason: w.Reason,
-		RequestedAt: time.Now().UTC(), CorrelationID: w.CorrelationID, Version: number,
+		EventID: id.String(), Entity: req.Entity, Params: req.Params, Lane: req.Lane, Reason: req.Reason,
+		RequestedAt: time.Now().UTC(), CorrelationID: req.CorrelationID, Version: number,
 	}
 	value, err := request.Encode()
 	if err != nil {
 		return nil, err
 	}
 	record := &kgo.Record{
-		Topic: schemas.RequestTopic(w.Entity.Source, w.Lane),
+		Topic: schemas.RequestTopic(req.Entity.Source, req.Lane),
 		Key:   request.RecordKey(),
 		Value: value,
 	}
-	if w.TraceParent != "" {
-		record.Headers = []kgo.RecordHeader{{Key: schemas.TraceParent, Value: []byte(w.TraceParent)}}
+	if req.TraceParent != "" {
+		record.Headers = []kgo.RecordHeader{{Key: schemas.TraceParent, Value: []byte(req.TraceParent)}}
 	}
-	if w.Client != "" {
-		record.Headers = append(record.Headers, kgo.RecordHeader{Key: schemas.ClientHeader, Value: []byte(w.Client)})
+	if req.Client != "" {
+		record.Headers = append(record.Headers, kgo.RecordHeader{Key: schemas.ClientHeader, Value: []byte(req.Client)})
 	}
-	for _, h := range w.Replay.Headers() {
+	for _, h := range req.Replay.Headers() {
 		record.Headers = append(record.Headers, kgo.RecordHeader(h))
 	}
 	return record, nil
 }
 
-// confirmTimeout bounds one batch of confirmations; a lock that is missed ends
-// by itself.
+// confirmTimeout is the timeout of one batch of confirmations. A lock that is missed expires.
 const confirmTimeout = time.Second
 
-// Run confirms and rolls back locks until ctx ends. Then it refuses further
-// wishes, waits for the records in the buffer, up to the delivery timeout, and
-// concludes them.
+// Run confirms and rolls back locks until ctx ends. Then it rejects further requests with
+// ErrStopped, flushes the buffer for at most deliveryTimeout, and handles the last locks.
 func (p *Producer) Run(ctx context.Context) error {
 	flushed := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -368,24 +347,25 @@ func (p *Producer) Run(ctx context.Context) error {
 				p.confirmBatch(ctx, <-p.acks)
 			}
 			if err != nil {
-				return fmt.Errorf("flush %d records: %w", p.buffered.Load(), err)
+				return fmt.Errorf("flush %d buffered records: %w", p.buffered.Load(), err)
 			}
 			return nil
 		}
 	}
 }
 
-// confirmBatch takes what else has been acknowledged meanwhile along.
+// confirmBatch confirms or rolls back the lock of first and of all acks that are already
+// waiting, at most 512 together.
 func (p *Producer) confirmBatch(ctx context.Context, first ack) {
 	batch := []ack{first}
 	for len(p.acks) > 0 && len(batch) < 512 {
 		batch = append(batch, <-p.acks)
 	}
-	// A place is free when its lock is concluded too.
+	// A slot is free only when its lock is confirmed or rolled back.
 	defer p.buffered.Add(-int64(len(batch)))
 	for _, a := range batch {
 		if a.err != nil {
-			p.log.Warn("publish failed, its lock is rolled back", "entity", a.entity.String(), "number", a.number, "err", a.err)
+			p.log.Warn("kafka publish failed; lock rolled back", "entity", a.entity.String(), "number", a.number, "err", a.err)
 		}
 	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), confirmTimeout)
@@ -394,6 +374,6 @@ func (p *Producer) confirmBatch(ctx context.Context, first ack) {
 	p.releaseFailed(limit, batch)
 	p.metrics.conflicts.Add(float64(conflicts))
 	if err != nil {
-		p.log.Warn("locks were not concluded; each ends by itself", "locks", len(batch), "within", pendingTTL, "err", err)
+		p.log.Warn("locks not confirmed; they expire", "locks", len(batch), "ttl", pendingTTL, "err", err)
 	}
 }

@@ -28,8 +28,8 @@ type rig struct {
 	*Producer
 	kafka *kfake.Cluster
 	rdb   redis.UniversalClient
-	stop  func() error // ends Run
-	name  string       // of the source, new for each test
+	stop  func() error // stops Run
+	name  string       // name of the source, different in each test
 }
 
 func newRig(t *testing.T, rdb redis.UniversalClient, maxBuffered int) *rig {
@@ -68,12 +68,12 @@ func (r *rig) request(key string, lane schemas.Lane, reason schemas.Reason) Requ
 	return Request{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
 }
 
-// mustEnqueue requests and expects the outcome.
-func (r *rig) mustEnqueue(want Outcome, w Request) Result {
+// mustEnqueue enqueues a request and fails if the outcome differs.
+func (r *rig) mustEnqueue(want Outcome, req Request) Result {
 	r.Helper()
-	got := r.Enqueue(r.Context(), w)
+	got := r.Enqueue(r.Context(), req)
 	if got.Outcome != want || got.Err != nil {
-		r.Fatalf("%+v gave %+v, want %s", w, got, want)
+		r.Fatalf("%+v gave %+v, want %s", req, got, want)
 	}
 	return got
 }
@@ -106,7 +106,7 @@ func (r *rig) field(e schemas.Entity, name string) string {
 	return s
 }
 
-// waitUntilConfirmed waits until no publish is in the air.
+// waitUntilConfirmed waits until no publish is in flight.
 func (r *rig) waitUntilConfirmed() {
 	r.Helper()
 	look := time.NewTicker(time.Millisecond)
@@ -116,48 +116,48 @@ func (r *rig) waitUntilConfirmed() {
 		select {
 		case <-look.C:
 		case <-limit:
-			r.Fatal("publishes stay in the air")
+			r.Fatal("timeout: publishes remain in flight")
 		}
 	}
 }
 
-func TestAWishIsPublishedOnItsLaneAndItsLockConfirmed(t *testing.T) {
+func TestEnqueue_PublishesAndConfirmsTheLock(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
-			w := r.request("가/a "+string(lane), lane, schemas.Stale)
-			w.Params = map[string]string{"ocid": "1"}
-			w.CorrelationID, w.TraceParent = "corr", "00-trace"
-			result := r.mustEnqueue(Published, w)
+			req := r.request("가/a "+string(lane), lane, schemas.Stale)
+			req.Params = map[string]string{"ocid": "1"}
+			req.CorrelationID, req.TraceParent = "corr", "00-trace"
+			result := r.mustEnqueue(Published, req)
 			record := r.records(lane, 1)[0]
 			request, err := schemas.DecodeUpdateRequest(record.Value)
 			if err != nil {
 				r.Fatal(err)
 			}
-			if request.Entity != w.Entity || request.Version != result.Number || request.Lane != lane || request.Reason != schemas.Stale ||
+			if request.Entity != req.Entity || request.Version != result.Number || request.Lane != lane || request.Reason != schemas.Stale ||
 				request.CorrelationID != "corr" || request.Params["ocid"] != "1" || len(request.EventID) != 36 || request.EventID[14] != '7' {
-				r.Errorf("published %+v", request)
+				r.Errorf("got %+v, want the request as enqueued", request)
 			}
-			if string(record.Key) != "character/"+w.Entity.Key || len(record.Headers) != 1 || string(record.Headers[0].Value) != "00-trace" {
-				r.Errorf("record key %q, headers %v", record.Key, record.Headers)
+			if string(record.Key) != "character/"+req.Entity.Key || len(record.Headers) != 1 || string(record.Headers[0].Value) != "00-trace" {
+				r.Errorf("got record key %q, headers %v, want the entity and the trace parent", record.Key, record.Headers)
 			}
 			r.waitUntilConfirmed()
-			if lock := r.field(w.Entity, "lock"); !strings.HasPrefix(lock, string(lane)+" "+fmt.Sprint(result.Number)) || !strings.HasSuffix(lock, "CONFIRMED") {
-				r.Errorf("lock %q", lock)
+			if lock := r.field(req.Entity, "lock"); !strings.HasPrefix(lock, string(lane)+" "+fmt.Sprint(result.Number)) || !strings.HasSuffix(lock, "CONFIRMED") {
+				r.Errorf("got lock %q, want CONFIRMED", lock)
 			}
 		}
 	})
 }
 
-func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
+func TestEnqueue_ThousandRequestsAreOneRecord(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				wishes := make([]Request, 100)
-				for i := range wishes {
-					wishes[i] = r.request("a", schemas.High, schemas.CacheMiss)
+				requests := make([]Request, 100)
+				for i := range requests {
+					requests[i] = r.request("a", schemas.High, schemas.CacheMiss)
 				}
-				for _, got := range r.EnqueueAll(r.Context(), wishes) {
+				for _, got := range r.EnqueueAll(r.Context(), requests) {
 					if got.Err != nil {
 						r.Error(got.Err)
 					}
@@ -168,35 +168,34 @@ func TestAThousandWishesForOneEntityAreOneRecord(t *testing.T) {
 		r.mustEnqueue(Published, r.request("the last", schemas.High, schemas.CacheMiss))
 		r.waitUntilConfirmed()
 		if n := len(r.records(schemas.High, 2)); n != 2 {
-			r.Errorf("%d records for two entities", n)
+			r.Errorf("got %d records, want 2", n)
 		}
 		if got := testutil.ToFloat64(r.metrics.hits); got != 999 {
-			r.Errorf("%v hits", got)
+			r.Errorf("got %v hits, want 999", got)
 		}
 	})
 }
 
-func TestABatchGoesThroughTogether(t *testing.T) {
+func TestEnqueueAll_PublishesABatch(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		wishes := make([]Request, 500)
-		for i := range wishes {
-			wishes[i] = r.request(fmt.Sprint(i%400), schemas.Low, schemas.Prefetch)
+		requests := make([]Request, 500)
+		for i := range requests {
+			requests[i] = r.request(fmt.Sprint(i%400), schemas.Low, schemas.Prefetch)
 		}
 		count := map[Outcome]int{}
-		for _, got := range r.EnqueueAll(r.Context(), wishes) {
+		for _, got := range r.EnqueueAll(r.Context(), requests) {
 			count[got.Outcome]++
 		}
 		if count[Published] != 400 || count[Pending] != 100 {
-			r.Errorf("outcomes %v", count)
+			r.Errorf("outcomes: got %v, want 400 PUBLISHED and 100 PENDING", count)
 		}
 		if n := len(r.records(schemas.Low, 400)); n != 400 {
-			r.Errorf("%d records", n)
+			r.Errorf("got %d records, want 400", n)
 		}
 	})
 }
 
-// rejectAll makes the broker refuse every record, or, with hold, answer none until
-// the returned function is called.
+// failProduce lets the broker reject every record with this error code.
 func (r *rig) failProduce(code int16) {
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
@@ -216,30 +215,30 @@ func (r *rig) failProduce(code int16) {
 	})
 }
 
-func TestAPublishThatFailsIsRolledBackAndTheNextWishPublishes(t *testing.T) {
+func TestEnqueue_FailedPublishIsRolledBack(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
-		w := r.request("a", schemas.High, schemas.UserRequest)
-		w.Cooldown = time.Hour
-		for range 2 { // the failed one started no cool-down
-			r.mustEnqueue(Published, w)
+		req := r.request("a", schemas.High, schemas.UserRequest)
+		req.Cooldown = time.Hour
+		for range 2 { // the failed request started no cool-down
+			r.mustEnqueue(Published, req)
 			r.waitUntilConfirmed()
-			if lock := r.field(w.Entity, "lock"); lock != "" {
-				r.Errorf("the lock %q outlived its publish", lock)
+			if lock := r.field(req.Entity, "lock"); lock != "" {
+				r.Errorf("got lock %q after a failed publish, want none", lock)
 			}
 		}
 		if got := testutil.ToFloat64(r.metrics.sendFailed); got != 2 {
-			r.Errorf("%v failed sends counted", got)
+			r.Errorf("got %v failed sends, want 2", got)
 		}
 	})
 }
 
-func TestAnExplicitRefreshHasACoolDownAndPassesAHoldOnce(t *testing.T) {
+func TestEnqueue_UserRequestHasACooldown(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		w := r.request("a", schemas.High, schemas.UserRequest)
-		w.Cooldown = time.Hour
+		req := r.request("a", schemas.High, schemas.UserRequest)
+		req.Cooldown = time.Hour
 		settle := func(number int64) {
-			if err := r.Settle(r.Context(), []schemas.End{{Entity: w.Entity, Number: number, Hold: schemas.HoldFailed, HoldFor: time.Hour}}); err != nil {
+			if err := r.Settle(r.Context(), []schemas.End{{Entity: req.Entity, Number: number, Hold: schemas.HoldFailed, HoldFor: time.Hour}}); err != nil {
 				r.Fatal(err)
 			}
 		}
@@ -247,20 +246,20 @@ func TestAnExplicitRefreshHasACoolDownAndPassesAHoldOnce(t *testing.T) {
 		r.waitUntilConfirmed()
 		settle(first.Number)
 		if got := r.mustEnqueue(Held, r.request("a", schemas.High, schemas.CacheMiss)); got.HoldReason != schemas.HoldFailed || time.Until(got.Until) < time.Minute {
-			r.Errorf("held %+v", got)
+			r.Errorf("got %+v, want HELD for at least a minute", got)
 		}
-		refresh := r.mustEnqueue(Published, w)
+		refresh := r.mustEnqueue(Published, req)
 		r.waitUntilConfirmed()
 		settle(refresh.Number)
-		if got := r.mustEnqueue(Cooling, w); time.Until(got.Until) < time.Minute || got.Queued() {
-			r.Errorf("cooling %+v", got)
+		if got := r.mustEnqueue(Cooling, req); time.Until(got.Until) < time.Minute || got.Queued() {
+			r.Errorf("got %+v, want COOLING for at least a minute", got)
 		}
-		w.Reason = schemas.Replay
-		r.mustEnqueue(Published, w)
+		req.Reason = schemas.Replay
+		r.mustEnqueue(Published, req)
 	})
 }
 
-func TestAFullBufferRefusesAtOnceAndLeavesNoLock(t *testing.T) {
+func TestEnqueue_FullBufferLeavesNoLock(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 5)
 	release := make(chan struct{})
@@ -268,22 +267,22 @@ func TestAFullBufferRefusesAtOnceAndLeavesNoLock(t *testing.T) {
 		r.kafka.SleepControl(func() { <-release })
 		return nil, nil, false
 	})
-	for i := range 5 { // none of them waits for Kafka
+	for i := range 5 { // Enqueue does not wait for Kafka
 		r.mustEnqueue(Published, r.request(fmt.Sprint(i), schemas.High, schemas.CacheMiss))
 	}
-	w := r.request("one more", schemas.High, schemas.CacheMiss)
-	if got := r.Enqueue(t.Context(), w); !errors.Is(got.Err, ErrBufferFull) || got.Queued() {
-		t.Errorf("a full buffer gave %+v", got)
+	req := r.request("one more", schemas.High, schemas.CacheMiss)
+	if got := r.Enqueue(t.Context(), req); !errors.Is(got.Err, ErrBufferFull) || got.Queued() {
+		t.Errorf("full buffer: got %+v, want ErrBufferFull", got)
 	}
-	if lock := r.field(w.Entity, "lock"); lock != "" {
-		t.Errorf("a refused wish left the lock %q", lock)
+	if lock := r.field(req.Entity, "lock"); lock != "" {
+		t.Errorf("got lock %q after a rejected request, want none", lock)
 	}
 	close(release)
 	r.waitUntilConfirmed()
-	r.mustEnqueue(Published, w)
+	r.mustEnqueue(Published, req)
 }
 
-func TestAStopFlushesWhatWasPromisedAndRefusesTheRest(t *testing.T) {
+func TestRun_FlushesAtShutdown(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	for i := range 100 {
@@ -293,103 +292,103 @@ func TestAStopFlushesWhatWasPromisedAndRefusesTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(r.records(schemas.Low, 100)); n != 100 {
-		t.Errorf("%d records", n)
+		t.Errorf("got %d records, want 100", n)
 	}
 	for i := range 100 {
 		if lock := r.field(r.request(fmt.Sprint(i), "", "").Entity, "lock"); !strings.HasSuffix(lock, "CONFIRMED") {
-			t.Errorf("lock %q", lock)
+			t.Errorf("got lock %q, want CONFIRMED", lock)
 		}
 	}
 	if got := r.Enqueue(t.Context(), r.request("late", schemas.High, schemas.CacheMiss)); !errors.Is(got.Err, ErrStopped) {
-		t.Errorf("a stopped producer gave %+v", got)
+		t.Errorf("after the shutdown: got %+v, want ErrStopped", got)
 	}
 }
 
-func TestWithoutRedisNothingIsPublished(t *testing.T) {
+func TestEnqueue_PublishesNothingWithoutRedis(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	m.SetError("LOADING Redis is loading")
 	for _, got := range r.EnqueueAll(t.Context(), []Request{r.request("a", schemas.High, schemas.CacheMiss), r.request("b", schemas.High, schemas.CacheMiss)}) {
 		if got.Err == nil || got.Queued() {
-			t.Errorf("without Redis: %+v", got)
+			t.Errorf("without Redis: got %+v, want an error", got)
 		}
 	}
 	m.SetError("")
 	r.mustEnqueue(Published, r.request("a", schemas.High, schemas.CacheMiss))
 	if n := len(r.records(schemas.High, 1)); n != 1 {
-		t.Errorf("%d records", n)
+		t.Errorf("got %d records, want 1", n)
 	}
 	if r.waitUntilConfirmed(); r.buffered.Load() != 0 {
-		t.Errorf("%d places are lost", r.buffered.Load())
+		t.Errorf("got %d reserved slots, want 0", r.buffered.Load())
 	}
 }
 
-func TestAWishThatMakesNoRecordIsRefusedAndRolledBack(t *testing.T) {
+func TestEnqueue_InvalidRecordIsRolledBack(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
-	w := r.request("a\nb", schemas.High, schemas.CacheMiss)
-	if got := r.Enqueue(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "control character") {
-		t.Errorf("%+v", got)
+	req := r.request("a\nb", schemas.High, schemas.CacheMiss)
+	if got := r.Enqueue(t.Context(), req); got.Err == nil || !strings.Contains(got.Err.Error(), "control character") {
+		t.Errorf("got %+v, want an error about the control character", got)
 	}
 	r.waitUntilConfirmed()
-	if lock := r.field(w.Entity, "lock"); lock != "" {
-		t.Errorf("it left the lock %q", lock)
+	if lock := r.field(req.Entity, "lock"); lock != "" {
+		t.Errorf("got lock %q, want none", lock)
 	}
 }
 
-func TestWhatRedisRepliesIsNotTrusted(t *testing.T) {
+func TestDecodeAcquire_RejectsInvalidReplies(t *testing.T) {
 	for _, reply := range [][]any{nil, {"PUBLISHED"}, {"MAYBE", int64(1), "", int64(0)}, {int64(1), "x", "", int64(0)}} {
 		if got, err := decodeAcquire(reply); err == nil {
-			t.Errorf("%v was taken as %+v", reply, got)
+			t.Errorf("%v: got %+v, want an error", reply, got)
 		}
 	}
 }
 
-func TestAWishOutlivesItsCaller(t *testing.T) {
+func TestEnqueue_CompletesAfterCancellation(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		ctx, cancel := context.WithCancel(r.Context())
-		cancel() // the reader has left before Redis answers
-		w := r.request("a", schemas.High, schemas.CacheMiss)
-		if got := r.Enqueue(ctx, w); got.Outcome != Published {
-			r.Fatalf("%+v", got)
+		cancel() // the caller cancels before Redis replies
+		req := r.request("a", schemas.High, schemas.CacheMiss)
+		if got := r.Enqueue(ctx, req); got.Outcome != Published {
+			r.Fatalf("got %+v, want PUBLISHED", got)
 		}
 		r.waitUntilConfirmed()
-		if n := len(r.records(schemas.High, 1)); n != 1 || !strings.HasSuffix(r.field(w.Entity, "lock"), "CONFIRMED") {
-			r.Errorf("%d records, lock %q", n, r.field(w.Entity, "lock"))
+		if n := len(r.records(schemas.High, 1)); n != 1 || !strings.HasSuffix(r.field(req.Entity, "lock"), "CONFIRMED") {
+			r.Errorf("got %d records and lock %q, want 1 and CONFIRMED", n, r.field(req.Entity, "lock"))
 		}
 	})
 }
 
-func TestMoreWishesThanTheBufferHoldsGoThroughInTurns(t *testing.T) {
+func TestEnqueueAll_SplitsByBufferSize(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 10)
-	wishes := make([]Request, 95)
-	for i := range wishes {
-		wishes[i] = r.request(fmt.Sprint(i), schemas.Low, schemas.Prefetch)
+	requests := make([]Request, 95)
+	for i := range requests {
+		requests[i] = r.request(fmt.Sprint(i), schemas.Low, schemas.Prefetch)
 	}
 	published := 0
-	for _, got := range r.EnqueueAll(t.Context(), wishes) {
+	for _, got := range r.EnqueueAll(t.Context(), requests) {
 		if got.Outcome == Published {
 			published++
 		} else if !errors.Is(got.Err, ErrBufferFull) {
-			t.Errorf("%+v", got)
+			t.Errorf("got %+v, want ErrBufferFull", got)
 		}
 	}
 	if published < 10 {
-		t.Errorf("%d of 95 were published", published)
+		t.Errorf("got %d of 95 published, want at least 10", published)
 	}
 }
 
-func TestARequestTooLargeForAnyWorkerIsRefusedAndRolledBack(t *testing.T) {
+func TestEnqueue_OversizedRecordIsRolledBack(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 10)
-	w := r.request("a", schemas.High, schemas.CacheMiss)
-	w.Params = map[string]string{"p": strings.Repeat("x", schemas.MaxRequestBytes)}
-	if got := r.Enqueue(t.Context(), w); got.Err == nil || !strings.Contains(got.Err.Error(), "no request may have more") {
-		t.Errorf("%+v", got)
+	req := r.request("a", schemas.High, schemas.CacheMiss)
+	req.Params = map[string]string{"p": strings.Repeat("x", schemas.MaxRequestBytes)}
+	if got := r.Enqueue(t.Context(), req); got.Err == nil || !strings.Contains(got.Err.Error(), "no request may have more") {
+		t.Errorf("got %+v, want an error about the size", got)
 	}
 	r.waitUntilConfirmed()
-	if lock := r.field(w.Entity, "lock"); lock != "" {
-		t.Errorf("it left the lock %q", lock)
+	if lock := r.field(req.Entity, "lock"); lock != "" {
+		t.Errorf("got lock %q, want none", lock)
 	}
 }

@@ -11,93 +11,97 @@ import (
 )
 
 const (
-	// pingInterval is how long nothing may be heard on a line before it is asked whether it
-	// still stands; after as long again without an answer it does not.
+	// pingInterval is how long a subscription may be silent before a PING is sent. After the
+	// same time without a reply the connection is closed.
 	pingInterval = time.Second
-	// minBackoff doubles up to lineBackoffMost while Redis is away.
+	// minBackoff and maxBackoff limit the exponential backoff between connection attempts.
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
 )
 
-// SubscribeSettled calls heard for each settled request of the sources, at least one,
-// from any process. It returns nil when ctx has ended.
+// SubscribeSettled calls onSettled for each settled request of the sources, whichever process
+// settled it. There must be at least one source. It reconnects with backoff, and returns nil
+// when ctx ends.
 //
-// line(true) is called when the subscription is in force, before anything is heard
-// on it, and line(false) when it is lost, at the latest 2 s after Redis fell silent,
-// or when ctx has ended. What is settled before line(true) may not be told: then the
-// caller must look again at all it remembers. All calls come from one goroutine, and
-// while one lasts nothing else is noticed. The ends of one entity are heard in their
-// order; those of two may change places where they lie on two nodes of a cluster.
-func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []string, heard func(schemas.Settled), line func(up bool)) error {
+// onConnected(true) is called when the subscription is active and before the first onSettled.
+// onConnected(false) is called when the subscription is lost, at most 2 s after Redis stopped
+// answering, and when ctx ends. Messages published while disconnected are lost, so after
+// onConnected(true) the caller must treat everything it has cached as outdated.
+//
+// All calls come from one goroutine; a call that blocks delays the next one. The order of one
+// entity's messages is kept. Messages of entities on different nodes of a cluster may arrive in
+// any order.
+func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []string, onSettled func(schemas.Settled), onConnected func(connected bool)) error {
 	channels := make([]string, len(sources))
 	for i, source := range sources {
 		channels[i] = schemas.SettledChannel(source)
 	}
 	slices.Sort(channels)
-	channels = slices.Compact(channels) // Redis counts each once
+	channels = slices.Compact(channels) // Redis confirms each channel once
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
-		if subscribeOnce(ctx, rdb, channels, heard, line) {
+		if subscribeOnce(ctx, rdb, channels, onSettled, onConnected) {
 			backoff = minBackoff
 		}
-		again := time.NewTimer(backoff)
+		retry := time.NewTimer(backoff)
 		select {
 		case <-ctx.Done():
-			again.Stop()
+			retry.Stop()
 			return nil
-		case <-again.C:
+		case <-retry.C:
 		}
 	}
 }
 
-// subscribeOnce follows until the line is lost or ctx ends, and reports whether it
-// stood at all. It takes one connection: the one that the client library would put
-// in its place unasked may have missed something.
-func subscribeOnce(ctx context.Context, rdb redis.UniversalClient, channels []string, heard func(schemas.Settled), line func(up bool)) (up bool) {
+// subscribeOnce subscribes and delivers messages until the connection is lost or ctx ends. It
+// reports whether the subscription was ever active. It uses exactly one connection: messages
+// would be lost if the client library replaced it silently.
+func subscribeOnce(ctx context.Context, rdb redis.UniversalClient, channels []string, onSettled func(schemas.Settled), onConnected func(connected bool)) (connected bool) {
 	sub := rdb.Subscribe(ctx)
 	defer func() { _ = sub.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // a read takes no notice of ctx
-	dialling, cancel := context.WithTimeout(ctx, 2*pingInterval)
+	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // Receive ignores the end of ctx
+	connectCtx, cancel := context.WithTimeout(ctx, 2*pingInterval)
 	defer cancel()
-	if sub.Subscribe(dialling, channels...) != nil {
+	if sub.Subscribe(connectCtx, channels...) != nil {
 		return false
 	}
-	// With a context that has ended the library reads and writes, but can't dial.
-	once, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	// With a canceled context the library still reads and writes, but does not dial a new
+	// connection.
+	noDialCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	cancel()
-	// The read itself has no deadline: one in the midst of a message would garble
-	// what follows.
-	ask := time.AfterFunc(pingInterval, func() { _ = sub.Ping(once) })
-	defer ask.Stop()
-	lost := time.AfterFunc(2*pingInterval, func() { _ = sub.Close() })
-	defer lost.Stop()
+	// The read has no deadline: a deadline in the middle of a message would corrupt the next
+	// read. A timer closes the connection instead.
+	ping := time.AfterFunc(pingInterval, func() { _ = sub.Ping(noDialCtx) })
+	defer ping.Stop()
+	timeout := time.AfterFunc(2*pingInterval, func() { _ = sub.Close() })
+	defer timeout.Stop()
 	defer func() {
-		if up {
-			line(false)
+		if connected {
+			onConnected(false)
 		}
 	}()
 	for {
-		ask.Reset(pingInterval)
-		lost.Reset(2 * pingInterval)
-		m, err := sub.Receive(once)
-		ask.Stop()
-		lost.Stop()
+		ping.Reset(pingInterval)
+		timeout.Reset(2 * pingInterval)
+		message, err := sub.Receive(noDialCtx)
+		ping.Stop()
+		timeout.Stop()
 		if err != nil || ctx.Err() != nil {
-			return up
+			return connected
 		}
-		switch m := m.(type) {
+		switch message := message.(type) {
 		case *redis.Subscription:
-			if up { // another connection, after all
-				return up
+			if connected { // the library has reconnected; messages may be lost
+				return connected
 			}
-			if m.Count == len(channels) {
-				up = true
-				line(true)
+			if message.Count == len(channels) {
+				connected = true
+				onConnected(true)
 			}
 		case *redis.Message:
-			// One of another release that can't be read is passed over: it could be
-			// told to nobody.
-			if s, err := schemas.DecodeSettled(m.Channel, m.Payload); err == nil && up {
-				heard(s)
+			// A message of another release that can't be decoded is skipped: it names no known
+			// entity.
+			if s, err := schemas.DecodeSettled(message.Channel, message.Payload); err == nil && connected {
+				onSettled(s)
 			}
 		}
 	}

@@ -15,17 +15,17 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// subscriber writes down what FollowSettled calls, in order: a bool for the line, a
-// schemas.Settled for what was heard.
+// subscriber records the calls of SubscribeSettled in order: a bool for onConnected, a
+// schemas.Settled for onSettled.
 type subscriber struct {
 	*testing.T
-	rdb    redis.UniversalClient // settles
+	rdb    redis.UniversalClient // publishes the settle messages
 	source string
 	calls  chan any
 	stop   func()
 }
 
-// subscribe follows a new source, and others, until the test ends.
+// subscribe subscribes to a new source, and to others, until the test ends.
 func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subscriber {
 	t.Helper()
 	f := &subscriber{T: t, rdb: rdb, source: servicetest.Name("nexon"), calls: make(chan any, 10_000)}
@@ -44,14 +44,14 @@ func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subsc
 			}
 			done <- nil
 		case <-time.After(10 * time.Second):
-			t.Error("it does not end with its context")
+			t.Error("SubscribeSettled did not return after its context ended")
 		}
 	}
 	t.Cleanup(f.stop)
 	return f
 }
 
-// expect expects the next calls.
+// expect fails unless the next calls are these.
 func (f *subscriber) expect(want ...any) {
 	f.Helper()
 	for i, w := range want {
@@ -61,7 +61,7 @@ func (f *subscriber) expect(want ...any) {
 				f.Fatalf("call %d is %+v, want %+v", i, got, w)
 			}
 		case <-time.After(10 * time.Second):
-			f.Fatalf("there is no call %d, which should be %+v", i, w)
+			f.Fatalf("call %d: got none, want %+v", i, w)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func (f *subscriber) expectOpen() {
 	f.expect(s)
 }
 
-func TestWhatIsSettledIsHeardInItsOrderAndUnderItsName(t *testing.T) {
+func TestSubscribeSettled_DeliversInOrder(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
 		other := servicetest.Name("nexon")
 		f := subscribe(t, rdb, other, servicetest.Name("nexon"), other)
@@ -112,7 +112,7 @@ func TestWhatIsSettledIsHeardInItsOrderAndUnderItsName(t *testing.T) {
 	})
 }
 
-func TestAMessageThatCanNotBeReadIsPassedOver(t *testing.T) {
+func TestSubscribeSettled_SkipsInvalidMessages(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	f := subscribe(t, rdb)
 	f.expect(true)
@@ -124,7 +124,7 @@ func TestAMessageThatCanNotBeReadIsPassedOver(t *testing.T) {
 	f.expectOpen()
 }
 
-func TestARedisThatIsAwayIsFollowedWhenItIsBack(t *testing.T) {
+func TestSubscribeSettled_ConnectsWhenRedisReturns(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	kept := goleak.IgnoreCurrent()
 	f := subscribe(t, rdb)
@@ -141,13 +141,13 @@ func TestARedisThatIsAwayIsFollowedWhenItIsBack(t *testing.T) {
 	}
 	m.Close()
 	f.expect(false)
-	f.stop() // while Redis is away
+	f.stop() // while Redis is unavailable
 	if err := goleak.Find(kept); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestALineThatIsCutIsSaidToBe(t *testing.T) {
+func TestSubscribeSettled_ReportsALostConnection(t *testing.T) {
 	server := servicetest.PrivateRedis(t)
 	f := subscribe(t, server.Client)
 	f.expect(true)
@@ -167,7 +167,7 @@ func TestALineThatIsCutIsSaidToBe(t *testing.T) {
 	f.expectOpen()
 }
 
-func TestARedisThatHangsIsNoticed(t *testing.T) {
+func TestSubscribeSettled_DetectsAHangingRedis(t *testing.T) {
 	server := servicetest.PrivateRedis(t)
 	f := subscribe(t, server.Client)
 	f.expect(true)
@@ -175,19 +175,19 @@ func TestARedisThatHangsIsNoticed(t *testing.T) {
 	hung := time.Now()
 	server.Freeze()
 	f.expect(false)
-	if took := time.Since(hung); took > 4*time.Second { // 2 s, on a machine with time
-		t.Errorf("it took %v", took)
+	if took := time.Since(hung); took > 4*time.Second { // 2 s on an idle machine
+		t.Errorf("detection took %v, want at most 4s", took)
 	}
 	server.Continue()
 	f.expect(true)
 	f.expectOpen()
 	server.Freeze()
-	f.stop() // without waiting for it
+	f.stop() // before the connection is established
 	f.expect(false)
 	server.Continue()
 }
 
-func TestAQuietLineStands(t *testing.T) {
+func TestSubscribeSettled_KeepsAnIdleConnection(t *testing.T) {
 	stands := func(t *testing.T, rdb redis.UniversalClient, commands func() int) {
 		f := subscribe(t, rdb)
 		f.expect(true)
@@ -198,7 +198,7 @@ func TestAQuietLineStands(t *testing.T) {
 			select {
 			case <-look.C:
 			case <-limit:
-				t.Fatal("nobody asks whether the line stands")
+				t.Fatal("timeout: got no PING")
 			}
 		}
 		f.expectOpen()
@@ -227,7 +227,7 @@ func TestAQuietLineStands(t *testing.T) {
 	})
 }
 
-func TestFollowingEndsBeforeItHasBegun(t *testing.T) {
+func TestSubscribeSettled_EndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	rdb, _ := servicetest.MiniRedis(t)

@@ -10,32 +10,33 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// CoalesceState is what Redis knows of an entity's requests at one moment, by its own clock. The zero
-// value: nothing is under way, and nothing keeps a request back.
+// CoalesceState is a snapshot of an entity's coalescing state, at one moment by the clock of
+// Redis. The zero value: no request is in flight, and no hold or cool-down is active.
 type CoalesceState struct {
-	// Lane, Number and Until are those of the request that covers others; no lane: there is
-	// none. Confirmed: Kafka has acknowledged it; otherwise its publish is in the air.
+	// Lane, Number and Until describe the lock: the request that covers others. An empty Lane:
+	// there is no lock. Confirmed: Kafka has acknowledged the record of the request.
 	Lane      schemas.Lane
 	Number    int64
 	Confirmed bool
 	Until     time.Time
-	// Issued is the last number that was given: above Number it is that of a fetch which
-	// has begun behind the request.
+	// Issued is the last number issued. If it is above Number, a fetch has begun after the
+	// request.
 	Issued int64
-	// Done is the last number that was satisfied: up to it nothing waits any more.
+	// Done is the last number satisfied. Requests up to it need no fetch.
 	Done int64
-	// Hold is why relaxed requests are refused until HoldUntil; empty: they are not.
+	// Hold is why requests are refused until HoldUntil; empty: there is no hold. Explicit
+	// refreshes, retries and replays are not refused.
 	Hold      string
 	HoldUntil time.Time
-	// CooledUntil is until when a USER_REQUEST is refused; zero: it is not.
+	// CooledUntil is when the cool-down ends; until then a USER_REQUEST is refused. Zero: none.
 	CooledUntil time.Time
 }
 
-// ReadState returns what is under way for an entity, and changes nothing.
+// ReadState returns the coalescing state of an entity. It changes nothing.
 func (c *Coalescer) ReadState(ctx context.Context, e schemas.Entity) (CoalesceState, error) {
 	reply, err := eval.Once(ctx, c.rdb, lua.CoalesceInspect, eval.Call{Key: key(e)}).Slice()
 	if err != nil {
-		return CoalesceState{}, fmt.Errorf("look at what is under way for %s: %w", e, err)
+		return CoalesceState{}, fmt.Errorf("read the coalescing state of %s: %w", e, err)
 	}
 	if len(reply) != 9 {
 		return CoalesceState{}, fmt.Errorf("coalesce_inspect returned %d values, not 9", len(reply))

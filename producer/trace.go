@@ -11,41 +11,40 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// requestSpan is a wish's span and the context that its record is published in.
+// requestSpan is the span of one request, with the context in which its record is published.
 type requestSpan struct {
-	ctx  context.Context //nolint:containedctx // it is the span's, of a batch of them
+	ctx  context.Context //nolint:containedctx // carries the span of one request in a batch
 	span trace.Span
 }
 
-// batchSpans are those of a batch; none, if nothing is traced.
+// batchSpans are the spans of a batch; nil if tracing is off.
 type batchSpans []requestSpan
 
-// startSpans begins the wishes' spans, each in the trace that its own trace parent is of.
-// What is asked again much later, a retry or a replay, begins a trace of its own that
-// links back: a trace of days is none that anybody can look at.
-func (p *Producer) startSpans(wishes []Request) batchSpans {
+// startSpans starts one span per request, as a child of the request's trace parent. Retries and
+// replays, which may be days later, start a new trace that links to the original one.
+func (p *Producer) startSpans(requests []Request) batchSpans {
 	if !p.tracer.Enabled() {
 		return nil
 	}
-	spans := make(batchSpans, len(wishes))
-	for i, w := range wishes {
+	spans := make(batchSpans, len(requests))
+	for i, req := range requests {
 		under := context.Background()
 		options := []trace.SpanStartOption{trace.WithAttributes(
-			attribute.String("freshet.entity", w.Entity.String()), attribute.String("freshet.lane", string(w.Lane)),
-			attribute.String("freshet.reason", string(w.Reason)), attribute.String("freshet.correlation_id", w.CorrelationID),
+			attribute.String("freshet.entity", req.Entity.String()), attribute.String("freshet.lane", string(req.Lane)),
+			attribute.String("freshet.reason", string(req.Reason)), attribute.String("freshet.correlation_id", req.CorrelationID),
 		)}
-		if w.Reason == schemas.Retry || w.Reason == schemas.Replay {
-			options = append(options, observe.LinkTo(w.TraceParent)...)
+		if req.Reason == schemas.Retry || req.Reason == schemas.Replay {
+			options = append(options, observe.LinkTo(req.TraceParent)...)
 		} else {
-			under = observe.WithTraceParent(under, w.TraceParent)
+			under = observe.WithTraceParent(under, req.TraceParent)
 		}
-		own, span := p.tracer.Start(under, "ask for a refresh", options...)
+		own, span := p.tracer.Start(under, "enqueue update request", options...)
 		spans[i] = requestSpan{own, span}
 	}
 	return spans
 }
 
-// of returns the context of a wish's record.
+// of returns the context in which the record of request i is published.
 func (f batchSpans) of(i int) context.Context {
 	if f == nil {
 		return context.Background()
@@ -53,7 +52,7 @@ func (f batchSpans) of(i int) context.Context {
 	return f[i].ctx
 }
 
-// end ends the spans with what became of their wishes.
+// end sets the outcome of each request on its span and ends the spans.
 func (f batchSpans) end(results []Result) {
 	for i, a := range f {
 		r := results[i]

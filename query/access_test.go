@@ -13,59 +13,59 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// doors are all paths, by who may pass.
-var doors = map[access.Scope][]string{
+// routes has one path per required scope.
+var routes = map[access.Scope][]string{
 	access.Read:    {"GET /v1/nexon/character/a", "GET /v1/nexon/character?key=a", "GET /v1/nexon/character/a?wait=1ms", "HEAD /v1/nexon/character/a/events"},
 	access.Refresh: {"POST /v1/nexon/character/a/refresh"},
 	access.Admin:   {"GET /admin/v1/x", "POST /admin/v1/x", "GET /metrics", "GET /healthz?verbose"},
 	"":             {"GET /livez", "GET /readyz", "GET /healthz", "GET /openapi.yaml", "GET /docs", "GET /nothing"},
 }
 
-func TestEachDoorOpensToItsScopeAlone(t *testing.T) {
+func TestRoutes_RequireTheirScope(t *testing.T) {
 	for _, has := range []access.Scope{"", access.Read, access.Refresh, access.Admin} {
 		r := newRig(t)
 		r.client = access.Client{Name: "key:1", Scopes: []access.Scope{has}}
-		for needs, paths := range doors {
-			for _, door := range paths {
-				method, path, _ := strings.Cut(door, " ")
+		for needs, paths := range routes {
+			for _, path := range paths {
+				method, path, _ := strings.Cut(path, " ")
 				a := r.do(method, path)
 				passes := needs == "" || needs == has || has == access.Admin
 				if passes == (a.StatusCode == 403) {
-					t.Errorf("%s with %q: %d %s", door, has, a.StatusCode, a.text)
+					t.Errorf("%s with %q: got %d %s, want 403 without the scope", path, has, a.StatusCode, a.text)
 				}
 				if !passes && method != http.MethodHead && (a.body.Code != "insufficient-scope" || a.Header.Get("WWW-Authenticate") == "") {
-					t.Errorf("%s: %s %v", door, a.text, a.Header)
+					t.Errorf("%s: got %s %v, want insufficient-scope with WWW-Authenticate", path, a.text, a.Header)
 				}
 			}
 		}
 	}
 }
 
-func TestWhoIsNotKnownPassesNoDoorButTheOpenOnes(t *testing.T) {
+func TestRoutes_RejectUnknownClients(t *testing.T) {
 	r := newRig(t)
 	p := problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "It has expired.")
 	p.Header = http.Header{"Www-Authenticate": {`Bearer error="invalid_token"`}}
 	r.refused = p
-	for needs, paths := range doors {
-		for _, door := range paths {
-			method, path, _ := strings.Cut(door, " ")
+	for needs, paths := range routes {
+		for _, path := range paths {
+			method, path, _ := strings.Cut(path, " ")
 			a := r.do(method, path)
 			if (a.StatusCode == 401) != (needs != "") {
-				t.Errorf("%s: %d %s", door, a.StatusCode, a.text)
+				t.Errorf("%s: got %d %s, want 401 if a scope is needed", path, a.StatusCode, a.text)
 			}
 			if a.StatusCode == 401 && (a.Header.Get("WWW-Authenticate") == "" || (method != http.MethodHead && a.body.Code != "TOKEN_EXPIRED")) {
-				t.Errorf("%s: %s %v", door, a.text, a.Header)
+				t.Errorf("%s: got %s %v, want TOKEN_EXPIRED with WWW-Authenticate", path, a.text, a.Header)
 			}
 		}
 	}
 	if n := len(r.enqueued()); n > 0 || r.storeReads() > 0 {
-		t.Errorf("%d wishes and %d looks for strangers", n, r.storeReads())
+		t.Errorf("got %d update requests and %d store reads for unauthenticated clients, want none", n, r.storeReads())
 	}
 }
 
-func TestTooManyNewKeys_RefusesOnlyWhatIsNotStored(t *testing.T) {
+func TestTooManyNewKeys_RefusesOnlyMissingKeys(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(_ context.Context, w UpdateRequest) EnqueueResult {
+	r.respond = func(_ context.Context, w UpdateRequest) EnqueueResult {
 		if !w.New {
 			return EnqueueResult{Queued: true, Number: 100}
 		}
@@ -74,7 +74,7 @@ func TestTooManyNewKeys_RefusesOnlyWhatIsNotStored(t *testing.T) {
 	a := r.get("new")
 	if a.StatusCode != 429 || a.body.Code != "too-many-new-keys" || a.body.Freshness != Updating || *a.body.NotQueuedReason != "TOO_MANY" ||
 		a.Header.Get("RateLimit") == "" || a.Header.Get("Retry-After") != "7" || a.body.NotQueuedUntil == nil {
-		t.Errorf("new: got %d %s %v", a.StatusCode, a.text, a.Header)
+		t.Errorf("new: got %d %s %v, want 429 UPDATING too-many-new-keys", a.StatusCode, a.text, a.Header)
 	}
 	r.putSnapshot("stale", 2*time.Hour)
 	if a = r.get("stale"); a.StatusCode != 200 || !a.body.UpdateQueued {
@@ -90,7 +90,7 @@ func TestTooManyNewKeys_RefusesOnlyWhatIsNotStored(t *testing.T) {
 
 func TestTooManyRequests_RefusesReadsAndNoStop(t *testing.T) {
 	r := newRig(t)
-	r.over["requests"] = true
+	r.exceeded["requests"] = true
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 429 || a.body.Code != "too-many-requests" || a.Header.Get("RateLimit") == "" {
 			t.Errorf("%s: got %d %s, want 429", path, a.StatusCode, a.text)
@@ -104,31 +104,31 @@ func TestTooManyRequests_RefusesReadsAndNoStop(t *testing.T) {
 func TestWait_IsCountedUntilItEnds(t *testing.T) {
 	r := newRig(t)
 	r.get("a?wait=1ms")
-	if want := []string{"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", "left ip:192.0.2.1"}; !slices.Equal(r.counted, want) {
-		t.Errorf("counted: got %q, want %q", r.counted, want)
+	if want := []string{"requests ip:192.0.2.1 1", "wait ip:192.0.2.1", "left ip:192.0.2.1"}; !slices.Equal(r.limiterCalls, want) {
+		t.Errorf("counted: got %q, want %q", r.limiterCalls, want)
 	}
 }
 
-func TestAClientThatWaitsTooOftenIsToldSo(t *testing.T) {
+func TestWait_LimitsWaitingRequestsPerClient(t *testing.T) {
 	r := newRig(t)
-	r.over["wait"] = true
+	r.exceeded["wait"] = true
 	for _, path := range []string{"a?wait=5s", "a/events"} {
 		if a := r.get(path); a.StatusCode != 429 || a.body.Code != "too-many-wait" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 429 too-many-wait", path, a.StatusCode, a.text)
 		}
 	}
 	r.waitUntilNoWaiters()
 }
 
-func TestWhatIsNoTraceContextTravelsNoFurther(t *testing.T) {
+func TestTrace_DropsInvalidContext(t *testing.T) {
 	r := newRig(t)
 	r.get("a", "traceparent", strings.Repeat("x", 60_000))
 	if w := r.enqueued()[0]; w.TraceParent != "" {
-		t.Errorf("%d bytes", len(w.TraceParent))
+		t.Errorf("got a trace parent of %d bytes, want none", len(w.TraceParent))
 	}
 }
 
-func TestPagesOfListedOriginsMayReadAndNoOthers(t *testing.T) {
+func TestCORS_AllowsOnlyListedOrigins(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Origins = []string{"https://site.example"} })
 	r.putSnapshot("a", time.Minute)
 	for origin, allowed := range map[string]string{"https://site.example": "https://site.example", "https://evil.example": "", "https://site.example.evil.example": "", "": ""} {
@@ -136,7 +136,7 @@ func TestPagesOfListedOriginsMayReadAndNoOthers(t *testing.T) {
 		vary := strings.Join(a.Header.Values("Vary"), ", ")
 		if a.StatusCode != 200 || a.Header.Get("Access-Control-Allow-Origin") != allowed || a.Header.Get("Access-Control-Allow-Credentials") != "" ||
 			!strings.Contains(vary, "Accept-Encoding") || !strings.Contains(vary, "Origin") {
-			t.Errorf("%q: %d %v", origin, a.StatusCode, a.Header)
+			t.Errorf("%q: got %d %v, want 200", origin, a.StatusCode, a.Header)
 		}
 	}
 	if a := r.do(http.MethodGet, "/admin/v1/x", "Origin", "https://site.example"); a.Header.Get("Access-Control-Allow-Origin") != "" {
@@ -145,14 +145,14 @@ func TestPagesOfListedOriginsMayReadAndNoOthers(t *testing.T) {
 	r.refused = problem.New(http.StatusUnauthorized, "TOKEN_MISSING", "Send one.")
 	a := r.do(http.MethodOptions, "/v1/nexon/character/a", "Origin", "https://site.example", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization")
 	if a.StatusCode != 204 || !strings.Contains(a.Header.Get("Access-Control-Allow-Headers"), "Authorization") {
-		t.Errorf("a preflight, which never has a token: %d %v", a.StatusCode, a.Header)
+		t.Errorf("a preflight, which never has a token: got %d %v, want 204", a.StatusCode, a.Header)
 	}
 	if a := r.get("a", "Origin", "https://site.example"); a.StatusCode != 401 || a.Header.Get("Access-Control-Allow-Origin") == "" {
-		t.Errorf("a page must be able to read why it is refused: %d %v", a.StatusCode, a.Header)
+		t.Errorf("a page must be able to read why it is refused: got %d %v, want 401", a.StatusCode, a.Header)
 	}
 }
 
-func TestNoAddressIsBelievedButThatOfAKnownProxy(t *testing.T) {
+func TestAddress_TrustsOnlyKnownProxies(t *testing.T) {
 	for _, c := range []struct {
 		proxies    []string
 		from, xff  string
@@ -160,7 +160,7 @@ func TestNoAddressIsBelievedButThatOfAKnownProxy(t *testing.T) {
 	}{
 		{nil, "10.0.0.1:1", "203.0.113.9", "10.0.0.1"},
 		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "203.0.113.9", "203.0.113.9"},
-		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "198.51.100.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"}, // what the client wrote itself is not believed
+		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "198.51.100.1, 203.0.113.9, 10.0.0.2", "203.0.113.9"}, // an X-Forwarded-For that the client wrote itself is ignored
 		{[]string{"10.0.0.0/8"}, "192.0.2.7:1", "203.0.113.9", "192.0.2.7"},
 		{[]string{"10.0.0.0/8"}, "127.0.0.1:1", "203.0.113.9", "127.0.0.1"},
 		{[]string{"10.0.0.0/8"}, "10.0.0.1:1", "", "10.0.0.1"},
@@ -175,17 +175,17 @@ func TestNoAddressIsBelievedButThatOfAKnownProxy(t *testing.T) {
 			req.Header.Set("X-Forwarded-For", c.xff)
 		}
 		if got := address(req); got != c.recognised {
-			t.Errorf("%+v: %s", c, got)
+			t.Errorf("%+v: got the address %s", c, got)
 		}
 	}
 	if _, err := ipExtractor([]string{"10.0.0.1"}); err == nil || !strings.Contains(err.Error(), "access.trustedProxies") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v, want an error about access.trustedProxies", err)
 	}
 }
 
-func TestAPathThatIsTooLongIsRefused(t *testing.T) {
+func TestPath_TooLongIsRejected(t *testing.T) {
 	r := newRig(t)
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key="+strings.Repeat("k", maxPathBytes)); a.StatusCode != 414 || a.body.Code != "path-too-long" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 414 path-too-long", a.StatusCode, a.text)
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// echoed stands for the admin API and answers what it was asked.
-func echoed(w http.ResponseWriter, r *http.Request) {
+// echoRequest is an admin API that responds with the request it received.
+func echoRequest(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, r.Method+" "+r.URL.EscapedPath())
 }
 
-func TestWhatLiesBelowAdminIsLeftToTheAdminAPIAsItWasSent(t *testing.T) {
+func TestAdmin_GetsTheRequestUnchanged(t *testing.T) {
 	r := newRig(t)
 	for _, call := range []string{"GET /admin/v1/x", "PATCH /admin/v1/x/a%2Fb", "POST /admin/v1/x/stop", "DELETE /admin/v1/x"} {
 		method, path, _ := strings.Cut(call, " ")
@@ -22,7 +22,7 @@ func TestWhatLiesBelowAdminIsLeftToTheAdminAPIAsItWasSent(t *testing.T) {
 	}
 	for _, path := range []string{"/admin", "/admin/v2/x"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 404 || a.body.Code != "no-such-path" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 404 no-such-path", path, a.StatusCode, a.text)
 		}
 	}
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAnAnswerIsTheSameInEachEncodingAndTheStoredFrameUntouched(t *testing.T) {
+func TestResponse_IsEqualInEachEncoding(t *testing.T) {
 	r := newRig(t)
 	r.wait = time.Second
 	for name, age := range map[string]time.Duration{"fresh": time.Minute, "stale": 2 * time.Hour} {
 		s := r.putSnapshot(name, age)
 		plain := r.get(name)
 		if plain.Header.Get("Content-Encoding") != "" || plain.Header.Get("Vary") != "Accept-Encoding" {
-			t.Errorf("%s: %v", name, plain.Header)
+			t.Errorf("%s: got the headers %v", name, plain.Header)
 		}
 		for _, as := range []string{"zstd", "gzip"} {
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/"+name, nil)
@@ -45,28 +45,28 @@ func TestAnAnswerIsTheSameInEachEncodingAndTheStoredFrameUntouched(t *testing.T)
 	}
 }
 
-func TestAPayloadOfAnotherReleaseIsAProblemAndNotGarbage(t *testing.T) {
+func TestResponse_RejectsUnknownPayloadEncoding(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
 	for _, as := range []string{"zstd", "gzip", ""} {
 		if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 500 || a.body.Code != "internal" {
-			t.Errorf("%q: %d %s", as, a.StatusCode, a.text)
+			t.Errorf("%q: got %d %s, want 500 internal", as, a.StatusCode, a.text)
 		}
 	}
 }
 
-func TestOnlyAFacetThatIsPublicMayBeKeptBySharedCaches(t *testing.T) {
+func TestCacheControl_IsPublicOnlyForPublicFacets(t *testing.T) {
 	r := newRig(t)
 	for facet, want := range map[string]string{"character": "private, max-age=3600,", "shared": "public, max-age=3600,"} {
 		r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Entity.Facet = facet })
 		a := r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
 		if got := a.Header.Get("Cache-Control"); a.StatusCode != 200 || !strings.HasPrefix(got, want) {
-			t.Errorf("%s: %d %s", facet, a.StatusCode, got)
+			t.Errorf("%s: got %d %s, want 200", facet, a.StatusCode, got)
 		}
 	}
 }
 
-func TestTheAgeFollowsTheClock(t *testing.T) {
+func TestAge_FollowsTheClock(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", time.Minute)
 	e := newEntry(s, r.facet(), 1, nil, func(*entry) {})
@@ -77,7 +77,7 @@ func TestTheAgeFollowsTheClock(t *testing.T) {
 		{59*time.Second + 999*time.Millisecond, "59", "freshet; hit; ttl=3540"},
 		{60 * time.Second, "60", "freshet; hit; ttl=3540"},
 		{61 * time.Second, "61", "freshet; hit; ttl=3539"},
-		{-time.Second, "0", "freshet; hit; ttl=3601"}, // clocks differ
+		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the clocks of two hosts differ
 	} {
 		st := e.timeHeaders(Fresh, s.CheckedAt.Add(c.after))
 		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {
@@ -86,7 +86,7 @@ func TestTheAgeFollowsTheClock(t *testing.T) {
 	}
 }
 
-func TestSeveralKeysAreAnsweredEachAsIfAlone(t *testing.T) {
+func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", time.Minute)
 	r.putSnapshot("stale", 2*time.Hour)
@@ -100,7 +100,7 @@ func TestSeveralKeysAreAnsweredEachAsIfAlone(t *testing.T) {
 			queued    bool
 		}{{200, Fresh, false}, {202, Updating, true}, {404, NotFound, false}, {200, Stale, true}, {200, Fresh, false}, {202, Updating, true}}
 		if a.StatusCode != 200 || a.Header.Get("Content-Encoding") != as || len(a.body.Items) != len(want) {
-			t.Fatalf("%q: %d %s", as, a.StatusCode, a.text)
+			t.Fatalf("%q: got %d %s, want 200", as, a.StatusCode, a.text)
 		}
 		for i, w := range want {
 			it := a.body.Items[i]
@@ -113,27 +113,27 @@ func TestSeveralKeysAreAnsweredEachAsIfAlone(t *testing.T) {
 			t.Errorf("key %q", a.body.Items[5].Key)
 		}
 	}
-	if n := r.storeReads() - before; n != 1 { // that nothing is stored of some is remembered too
-		t.Errorf("%d looks for three batches", n)
+	if n := r.storeReads() - before; n != 1 { // missing keys are cached too
+		t.Errorf("got %d store reads for three batches, want 1", n)
 	}
 	for query, code := range map[string]string{
 		"": "bad-keys", "?kay=a": "bad-keys", "?key=x": "bad-key", "?key=": "bad-key", "?key=a&key=..": "bad-key",
 		"?" + strings.Repeat("key=a&", 101): "bad-keys",
 	} {
 		if a := r.do(http.MethodGet, "/v1/nexon/character"+query); a.StatusCode != 400 || a.body.Code != code {
-			t.Errorf("%.30s: %d %s", query, a.StatusCode, a.text)
+			t.Errorf("%.30s: got %d %s, want 400", query, a.StatusCode, a.text)
 		}
 	}
 }
 
-// discardWriter is a connection that forgets what it is sent.
+// discardWriter is an http.ResponseWriter that discards the response.
 type discardWriter struct{ h http.Header }
 
 func (s *discardWriter) Header() http.Header         { return s.h }
 func (s *discardWriter) Write(p []byte) (int, error) { return len(p), nil }
 func (s *discardWriter) WriteHeader(int)             {}
 
-func hotHit(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig)) func() {
+func hotRead(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig)) func() {
 	r := newRig(tb, change...)
 	r.server.tracer = tracer
 	r.putSnapshot("a", time.Minute)
@@ -151,10 +151,10 @@ func hotHit(tb testing.TB, as string, tracer observe.Tracer, change ...func(*rig
 	return serve
 }
 
-func BenchmarkAHotHit(b *testing.B) {
+func BenchmarkHotRead(b *testing.B) {
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		b.Run(as, func(b *testing.B) {
-			serve := hotHit(b, as, observe.Tracer{})
+			serve := hotRead(b, as, observe.Tracer{})
 			b.ReportAllocs()
 			for b.Loop() {
 				serve()
@@ -163,19 +163,19 @@ func BenchmarkAHotHit(b *testing.B) {
 	}
 }
 
-// BenchmarkAHotHitCounted is what counting reads costs a hot hit: by turns without and
-// with it, in one run.
-func BenchmarkAHotHitCounted(b *testing.B) {
+// BenchmarkHotReadCounted measures the cost of read counts on a cache hit: it alternates between
+// off and on in one run.
+func BenchmarkHotReadCounted(b *testing.B) {
 	const turn = 1000
 	serve := []func(){
-		hotHit(b, "zstd", observe.Tracer{}),
-		hotHit(b, "zstd", observe.Tracer{}, func(r *rig) { r.reads = &fakeRecorder{} }),
+		hotRead(b, "zstd", observe.Tracer{}),
+		hotRead(b, "zstd", observe.Tracer{}, func(r *rig) { r.reads = &fakeRecorder{} }),
 	}
 	var took [2]time.Duration
 	turns := 0
 	for b.Loop() {
 		for i := range serve {
-			which := (i + turns) % 2 // neither is always the first
+			which := (i + turns) % 2 // the order alternates
 			began := time.Now()
 			for range turn {
 				serve[which]()
@@ -192,15 +192,15 @@ func BenchmarkAHotHitCounted(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkAHotHitTraced is what spans cost the path on which they cost most.
-func BenchmarkAHotHitTraced(b *testing.B) {
+// BenchmarkHotReadTraced measures the cost of spans on a cache hit, where they cost most.
+func BenchmarkHotReadTraced(b *testing.B) {
 	for name, tracer := range map[string]observe.Tracer{
 		"off":      {},
 		"not-kept": observe.NewTracer(sdk.NewTracerProvider(sdk.WithSampler(sdk.NeverSample()))),
 		"kept":     observe.NewTracer(sdk.NewTracerProvider(sdk.WithBatcher(tracetest.NewNoopExporter()))),
 	} {
 		b.Run(name, func(b *testing.B) {
-			serve := hotHit(b, "zstd", tracer)
+			serve := hotRead(b, "zstd", tracer)
 			b.ReportAllocs()
 			for b.Loop() {
 				serve()

@@ -16,25 +16,25 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// maxKeys is how many keys one request may read.
+// maxKeys is the maximum number of keys in one request.
 const maxKeys = 100
 
-// readMany answers for several keys of a facet, in their order: one look into the
-// store, one question to Redis, and the stored bytes spliced together.
-func (s *Server) readMany(c echo.Context, who access.Client) error {
+// readMany responds with the snapshots of several keys of one facet, in the order of the keys.
+// It reads the store once and enqueues all update requests together.
+func (s *Server) readMany(c echo.Context, client access.Client) error {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {
 		return err
 	}
 	query, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
-		return problem.New(http.StatusBadRequest, "bad-keys", "The query is not percent-encoded properly.")
+		return problem.New(http.StatusBadRequest, "bad-keys", "The query string has an invalid percent-encoding.")
 	}
 	keys := query["key"]
 	if len(keys) == 0 || len(keys) > maxKeys {
-		return problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("Name 1 to %d keys, as in ?key=a&key=b; there are %d.", maxKeys, len(keys)))
+		return problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("Send 1 to %d keys, as in ?key=a&key=b. The query string has %d.", maxKeys, len(keys)))
 	}
-	if err := s.limiter.AllowRequests(who.Name, len(keys)-1); err != nil {
+	if err := s.limiter.AllowRequests(client.Name, len(keys)-1); err != nil {
 		return err
 	}
 	all := make([]schemas.Entity, len(keys))
@@ -48,29 +48,29 @@ func (s *Server) readMany(c echo.Context, who access.Client) error {
 		}
 		all[i] = e
 	}
-	views, err := s.readViews(c, who, src, all, f)
+	views, err := s.readViews(c, client, src, all, f)
 	if err != nil {
 		return err
 	}
-	return s.writeBatch(c, who, all, views)
+	return s.writeBatch(c, client, all, views)
 }
 
-// readViews is look for many entities. It fails if none of those that are for the client
-// to see can be looked at.
-func (s *Server) readViews(c echo.Context, who access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
+// readViews is readAndEnqueue for several entities. It fails if the store can't be read for any
+// entity that the client may see.
+func (s *Server) readViews(c echo.Context, client access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
 	views := make([]view, len(all))
-	of, at := make([]schemas.Entity, 0, len(all)), make([]int, 0, len(all))
+	visible, indexOf := make([]schemas.Entity, 0, len(all)), make([]int, 0, len(all))
 	for i, e := range all {
-		if views[i] = notVisible; who.Sees(src.Visibility(e.Key)) {
-			of, at = append(of, e), append(at, i)
+		if views[i] = notVisible; client.Sees(src.Visibility(e.Key)) {
+			visible, indexOf = append(visible, e), append(indexOf, i)
 		}
 	}
-	var wishes []UpdateRequest
-	var wishing []int
-	unread := 0
-	for j, found := range s.cache.getAll(c.Request().Context(), who.Name, of, f) {
-		i := at[j]
-		if found.entry != nil && !who.Sees(found.Visibility) {
+	var requests []UpdateRequest
+	var indexes []int
+	unreadable := 0
+	for j, found := range s.cache.getAll(c.Request().Context(), client.Name, visible, f) {
+		i := indexOf[j]
+		if found.entry != nil && !client.Sees(found.Visibility) {
 			continue
 		}
 		v := newView(found.entry, found.fallback, f)
@@ -80,8 +80,8 @@ func (s *Server) readViews(c echo.Context, who access.Client, src Source, all []
 			continue
 		}
 		if found.err != nil {
-			if unread++; unread == len(of) {
-				return nil, s.storeUnavailable(c, of[0], found.err)
+			if unreadable++; unreadable == len(visible) {
+				return nil, s.storeUnavailable(c, visible[0], found.err)
 			}
 		}
 		switch {
@@ -89,42 +89,42 @@ func (s *Server) readViews(c echo.Context, who access.Client, src Source, all []
 		case v.fallback || found.err != nil:
 			v.result = EnqueueResult{Reason: ReasonDown}
 		default:
-			wishes, wishing = append(wishes, s.withTrace(c, UpdateRequest{Entity: all[i], Reason: v.reason, Floor: v.version()}.forClient(who))), append(wishing, i)
+			requests, indexes = append(requests, s.withTrace(c, UpdateRequest{Entity: all[i], Reason: v.reason, Floor: v.version()}.forClient(client))), append(indexes, i)
 		}
 		views[i] = v
 	}
-	if len(wishes) == 0 {
+	if len(requests) == 0 {
 		return views, nil
 	}
-	for j, a := range s.enqueueMany(c, wishes) {
-		views[wishing[j]].result = a
+	for j, a := range s.enqueueMany(c, requests) {
+		views[indexes[j]].result = a
 	}
 	return views, nil
 }
 
-// enqueueMany is ask for many. If nothing is stored of one of them, all wait as long as that
-// one.
-func (s *Server) enqueueMany(c echo.Context, wishes []UpdateRequest) []EnqueueResult {
-	urgent := slices.ContainsFunc(wishes, func(w UpdateRequest) bool { return w.Reason == schemas.CacheMiss })
-	answered := make(chan []EnqueueResult, 1)
-	go func() { answered <- s.recordRefusals(s.batcher.enqueueAll(wishes, urgent)) }()
+// enqueueMany is enqueueRead for several update requests. If one of them is a cache miss, all
+// wait for acceptTimeout.
+func (s *Server) enqueueMany(c echo.Context, requests []UpdateRequest) []EnqueueResult {
+	urgent := slices.ContainsFunc(requests, func(r UpdateRequest) bool { return r.Reason == schemas.CacheMiss })
+	done := make(chan []EnqueueResult, 1)
+	go func() { done <- s.recordRefusals(s.batcher.enqueueAll(requests, urgent)) }()
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, acceptDeadline(0)))
 	defer limit.Stop()
 	select {
-	case answers := <-answered:
-		return answers
+	case results := <-done:
+		return results
 	case <-limit.C:
 	case <-c.Request().Context().Done():
 	}
-	answers := repeatResult(wishes, reasonSlow)
-	for j := range answers {
-		answers[j].waited = time.Since(began)
+	results := repeatResult(requests, reasonSlow)
+	for j := range results {
+		results[j].waited = time.Since(began)
 	}
-	return answers
+	return results
 }
 
-// status is what a read of the key alone would have answered.
+// status returns the HTTP status and the freshness that a read of this key alone would return.
 func (v view) status() (int, Freshness) {
 	switch {
 	case v.freshness == Fresh || v.freshness == Stale:

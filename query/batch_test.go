@@ -14,8 +14,8 @@ import (
 
 func TestCombineCRC_IsTheCRCOfBothTexts(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
-	for _, first := range texts(r) {
-		for _, second := range texts(r) {
+	for _, first := range testTexts(r) {
+		for _, second := range testTexts(r) {
 			want := crc32.ChecksumIEEE([]byte(first + second))
 			got := combineCRC(crc32.ChecksumIEEE([]byte(first)), crc32.ChecksumIEEE([]byte(second)), uint32(len(second)))
 			if got != want {
@@ -27,16 +27,16 @@ func TestCombineCRC_IsTheCRCOfBothTexts(t *testing.T) {
 
 func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("large", time.Minute, holding(largeStored))
-	r.putSnapshot("dense", 2*time.Hour, holding(denseStored))
+	r.putSnapshot("large", time.Minute, withPayload(largeStored))
+	r.putSnapshot("dense", 2*time.Hour, withPayload(denseStored))
 	r.putSnapshot("small", time.Minute)
 	r.putSnapshot("broken", time.Minute, func(s *store.Snapshot) { s.Payload, s.Size = []byte("?"), 1<<20 })
 	const path = "/v1/nexon/character?key=large&key=dense&key=broken&key=new&key=small&key=large"
-	for range 2 { // at first nothing is made
+	for range 2 { // in the first round nothing is encoded yet
 		for as, broken := range map[string]int{"identity": 500, "gzip": 500} {
 			a := r.do(http.MethodGet, path, "Accept-Encoding", as)
 			if a.StatusCode != 200 || len(a.body.Items) != 6 {
-				t.Fatalf("%s: %d with %d items", as, a.StatusCode, len(a.body.Items))
+				t.Fatalf("%s: got %d with %d items, want 200", as, a.StatusCode, len(a.body.Items))
 			}
 			for i, want := range []struct{ status, size int }{{200, largeStored.Size}, {200, denseStored.Size}, {broken, 4}, {202, 4}, {200, len(content)}, {200, largeStored.Size}} {
 				if got := a.body.Items[i]; got.Status != want.status || len(got.Snapshot) != want.size {
@@ -50,10 +50,10 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	}
 }
 
-// serveBatch returns a function that serves a batch of one key, n times.
+// serveBatch returns a function that serves a batch of one key, repeated n times.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("a", time.Minute, holding(p))
+	r.putSnapshot("a", time.Minute, withPayload(p))
 	req := httptest.NewRequestWithContext(tb.Context(), http.MethodGet, "/v1/nexon/character?"+strings.TrimSuffix(strings.Repeat("key=a&", n), "&"), nil)
 	req.Header.Set("Accept-Encoding", as)
 	w := &discardWriter{http.Header{}}
@@ -63,8 +63,8 @@ func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	}
 }
 
-// BenchmarkABatch serves 100 documents of 1 MB, and of 18 kB.
-func BenchmarkABatch(b *testing.B) {
+// BenchmarkBatch serves 100 documents of 1 MB, and of 18 kB.
+func BenchmarkBatch(b *testing.B) {
 	medium := store.Encode([]byte(`{"d":[` + strings.TrimSuffix(large[:18_000], ",") + `]}`))
 	for name, p := range map[string]store.Payload{"1MB": largeStored, "18kB": medium} {
 		for _, as := range []string{"zstd", "gzip", "identity"} {
@@ -80,30 +80,30 @@ func BenchmarkABatch(b *testing.B) {
 	}
 }
 
-// A document that must be compressed or unpacked counts as several requests, unless
-// memory has it in the encoding.
-func TestRequests_CountWhatAResponseCosts(t *testing.T) {
+// A document that must be compressed or unpacked counts as several requests, unless the cache
+// has it in this encoding.
+func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
-	r.putSnapshot("a", time.Minute, holding(largeStored)) // 1 MB
+	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // 1 MB
 	one, batch := "/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"
 	for i, c := range []struct{ path, as, want string }{
 		{one, "zstd", "1"},
 		{one, "gzip", "1 61"},
 		{one, "gzip", "1"},
 		{batch, "gzip", "1 1"},
-		{batch, "identity", "1 1 30"}, // is not kept
+		{batch, "identity", "1 1 30"}, // a batch does not cache it
 		{batch, "identity", "1 1 30"},
 		{one, "identity", "1 15"},
 		{one, "identity", "1"},
 		{batch, "zstd", "1 1"},
 	} {
-		r.set(func() { r.counted = nil })
+		r.set(func() { r.limiterCalls = nil })
 		if a := r.do(http.MethodGet, c.path, "Accept-Encoding", c.as); a.StatusCode != 200 {
-			t.Fatalf("%d: %s as %s: %d", i, c.path, c.as, a.StatusCode)
+			t.Fatalf("%d: %s as %s: got %d, want 200", i, c.path, c.as, a.StatusCode)
 		}
 		var got []string
-		for _, counted := range r.counted {
-			if n, ok := strings.CutPrefix(counted, "requests "+everything.Name+" "); ok {
+		for _, limiterCalls := range r.limiterCalls {
+			if n, ok := strings.CutPrefix(limiterCalls, "requests "+everything.Name+" "); ok {
 				got = append(got, n)
 			}
 		}

@@ -12,36 +12,36 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// maxKeptText is the size in bytes up to which a batch leaves the unpacked document
-// in memory for the next reader. A larger one is unpacked for each batch: a few
-// batches must not evict thousands of stored snapshots.
+// maxKeptText is the maximum size in bytes of an unpacked document that a batch keeps in the
+// cache. A larger one is unpacked for each batch, so that a few batches do not evict thousands
+// of stored snapshots.
 const maxKeptText = 64 << 10
 
-// item is the answer for one key of a batch without its snapshot. Status is the
-// status of a read of the key alone.
+// item is the response for one key of a batch, without its snapshot. Status is the status that a
+// read of the key alone would have.
 type item struct {
 	Key    string `json:"key"`
 	Status int    `json:"status"`
 	readBody
 
 	view view
-	rest []byte // the members above as JSON, behind the snapshot
+	rest []byte // the fields above as JSON, written after the snapshot
 }
 
-// marshal writes the members of the item that stand behind its snapshot.
+// marshal sets rest to the JSON of the fields that follow the snapshot.
 func (it *item) marshal() {
 	text, err := json.Marshal(it)
 	if err != nil {
-		panic(err) // a struct of plain members
+		panic(err) // a struct of plain fields can't fail
 	}
 	text[0] = ','
 	it.rest = text
 }
 
-// writeBatch writes {"items":[…]}, one item after the other: the document of an item
-// is unpacked when it is that item's turn, and not kept once it is written.
-func (s *Server) writeBatch(c echo.Context, who access.Client, all []schemas.Entity, views []view) error {
-	as := accepted(c.Request().Header["Accept-Encoding"])
+// writeBatch writes {"items":[…]} item by item. The document of an item is unpacked just before
+// it is written, and released after that, so that a batch holds one unpacked document.
+func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.Entity, views []view) error {
+	as := bestEncoding(c.Request().Header["Accept-Encoding"])
 	items := make([]item, len(views))
 	var stored, largest int64
 	cost := 0
@@ -55,18 +55,18 @@ func (s *Server) writeBatch(c echo.Context, who access.Client, all []schemas.Ent
 		it.marshal()
 		if it.Status == http.StatusOK {
 			stored += v.responseSize(zstandard)
-			cost += v.cost(as)
+			cost += v.extraRequests(as)
 			if as != zstandard {
 				largest = max(largest, v.responseSize(as))
 			}
 		}
 	}
 	if cost > 0 {
-		if err := s.limiter.AllowRequests(who.Name, cost); err != nil {
+		if err := s.limiter.AllowRequests(client.Name, cost); err != nil {
 			return err
 		}
 	}
-	held, err := s.responses.reserve(who.BoundName(), stored+largest)
+	held, err := s.responses.reserve(client.BoundName(), stored+largest)
 	if err != nil {
 		return err
 	}
@@ -78,10 +78,10 @@ func (s *Server) writeBatch(c echo.Context, who access.Client, all []schemas.Ent
 	if as != identity {
 		h["Content-Encoding"] = contentEncoding[as]
 	}
-	if as == zstandard { // of the others the size is not known before they are made
+	if as == zstandard { // the size of the other encodings is unknown before they are encoded
 		size := 0
 		b := batch{as: as, out: func(part []byte) error { size += len(part); return nil }}
-		_ = b.write(items, func(*item) {}) // counting does not fail
+		_ = b.write(items, func(*item) {}) // this writer only counts bytes and does not fail
 		h.Set("Content-Length", strconv.Itoa(size))
 	}
 	c.Response().WriteHeader(http.StatusOK)
@@ -89,31 +89,31 @@ func (s *Server) writeBatch(c echo.Context, who access.Client, all []schemas.Ent
 	if c.Request().Method == http.MethodHead {
 		b.out = func([]byte) error { return nil }
 	}
-	_ = b.write(items, func(it *item) { // an error means that the client has left
+	_ = b.write(items, func(it *item) { // an error means that the client disconnected
 		if it.Status == http.StatusOK {
 			s.readCounter.read(it.view.count)
 			held.release(it.view.responseSize(zstandard))
 		}
-		it.view = view{} // a snapshot that was evicted meanwhile is freed
+		it.view = view{} // allows the garbage collector to free an evicted snapshot
 	})
 	return nil
 }
 
-// batch writes items in an encoding. Text between the snapshots is collected and
-// written before the next snapshot:
+// batch writes items in one content encoding. Text between the snapshots is buffered and written
+// before the next snapshot:
 //
 //	zstd      stored frames, between frames of text
-//	gzip      one member: deflated snapshots as memory keeps them, between stored blocks
+//	gzip      one member: the cached deflated snapshots, between stored blocks of text
 //	identity  text
 type batch struct {
 	as   encoding
 	out  func([]byte) error
 	text []byte // not written yet
-	gzip gzipOpen
-	buf  []byte // holds the document of an item while it is written
+	gzip gzipPrefix
+	buf  []byte // reused for the document of each item
 }
 
-// write writes all items; written is called when an item has been passed to out.
+// write writes all items. It calls written after each item is passed to out.
 func (b *batch) write(items []item, written func(*item)) error {
 	if b.as == gzipped {
 		if err := b.out([]byte(gzipHeader)); err != nil {
@@ -137,10 +137,10 @@ func (b *batch) write(items []item, written func(*item)) error {
 	return b.out(b.gzip.close(nil, string(b.text)))
 }
 
-// item writes one item. One whose payload can't be read fails alone, with status 500.
+// item writes one item. If its payload can't be decoded, only this item fails, with status 500.
 func (b *batch) item(it *item) error {
 	var part []byte
-	var open gzipOpen
+	var open gzipPrefix
 	if it.Status == http.StatusOK {
 		var err error
 		if part, open, err = b.snapshot(it.view.entry); err != nil {
@@ -163,26 +163,26 @@ func (b *batch) item(it *item) error {
 	return nil
 }
 
-// snapshot returns the beginning of an item in the batch's encoding, up to the end of
-// its snapshot; for gzip without a header.
-func (b *batch) snapshot(e *entry) ([]byte, gzipOpen, error) {
+// snapshot returns the start of an item in the batch's encoding, up to the end of its snapshot.
+// For gzip the member header is left out.
+func (b *batch) snapshot(e *entry) ([]byte, gzipPrefix, error) {
 	if b.as == identity && !e.bodies[identity].made.Load() && e.Size > maxKeptText {
 		text, err := e.appendText(append(b.buf[:0], bodyPrefix...))
 		b.buf = text
-		return text, gzipOpen{}, err
+		return text, gzipPrefix{}, err
 	}
 	made, err := e.body(b.as)
 	if err != nil {
-		return nil, gzipOpen{}, err
+		return nil, gzipPrefix{}, err
 	}
 	part := made.bytes[:made.tail]
 	if b.as == gzipped {
 		part = part[len(gzipHeader):]
 	}
-	return part, made.open, nil
+	return part, made.prefix, nil
 }
 
-// flush writes the text that was collected.
+// flush writes the buffered text.
 func (b *batch) flush() error {
 	if len(b.text) == 0 {
 		return nil
@@ -194,14 +194,14 @@ func (b *batch) flush() error {
 	case identity, encodings:
 	case gzipped:
 		part = appendStored(nil, string(b.text), false)
-		b.gzip.join(gzipOpen{crc32.ChecksumIEEE(b.text), uint32(len(b.text))}) //nolint:gosec // texts are short
+		b.gzip.join(gzipPrefix{crc32.ChecksumIEEE(b.text), uint32(len(b.text))}) //nolint:gosec // texts are short
 	}
 	b.text = b.text[:0]
 	return b.out(part)
 }
 
-// join appends the checksum and the size of another member.
-func (open *gzipOpen) join(other gzipOpen) {
+// join adds the checksum and the size of the data that follows.
+func (open *gzipPrefix) join(other gzipPrefix) {
 	open.crc = combineCRC(open.crc, other.crc, other.size)
-	open.size += other.size // modulo 2^32, as the format has it
+	open.size += other.size // modulo 2^32, as the gzip format requires
 }

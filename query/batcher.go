@@ -7,64 +7,62 @@ import (
 )
 
 const (
-	// maxBatchSize is how many update requests go to Redis in one pipeline. Its
-	// scripts must end within the client's read timeout of 1 s, on a busy machine too.
+	// maxBatchSize is the maximum number of update requests in one Redis pipeline. Its scripts
+	// must complete within the Redis client's read timeout of 1 s, even on a busy machine.
 	maxBatchSize = 32
-	// maxBatches is how many pipelines of a process are in flight. Fewer make larger
-	// batches, more keep one slow node of a cluster from delaying the others.
+	// maxBatches is the maximum number of pipelines in flight per process. Fewer would make
+	// larger batches; more keep one slow cluster node from delaying the others.
 	maxBatches = 8
-	// maxEnqueued bounds the update requests of a process that wait for a pipeline. It
-	// is a bound on memory, of about 20 MB: reads of stale snapshots do not wait for
-	// their requests, so that a Redis that hangs leaves them here.
+	// maxEnqueued is the maximum number of update requests that wait for a pipeline, about 20 MB
+	// of memory. The queue fills if Redis hangs, because reads of stale snapshots do not wait
+	// for their requests.
 	maxEnqueued = 20_000
 )
 
-// batcher passes update requests to the Requester. A request that comes while no
-// batch is in flight is passed on at once. Requests that come meanwhile make the next
-// batches, those with a waiting client first: under load a pipeline carries many
-// requests, and not each its own round trip.
+// batcher sends update requests to the Enqueuer. If no batch is in flight, a request is sent at
+// once. Requests that arrive while batches are in flight form the next batches, urgent ones
+// first. Under load one pipeline carries many requests, which saves round trips.
 type batcher struct {
 	enqueuer Enqueuer
 	log      *slog.Logger
 
 	mu         sync.Mutex
-	urgent     []queuedRequest // somebody waits for the answer, having nothing else
+	urgent     []queuedRequest // a client waits, and nothing is stored for it
 	background []queuedRequest
 	batches    int // in flight
 }
 
-// queuedRequest is an update request and where its answer goes.
+// queuedRequest is an update request with the channel for its result.
 type queuedRequest struct {
 	request UpdateRequest
-	result  chan<- EnqueueResult // has room for it
+	result  chan<- EnqueueResult // buffered
 }
 
-// enqueue returns the answer to one update request when there is one. urgent: a
-// client waits for it, for which nothing is stored.
-func (q *batcher) enqueue(w UpdateRequest, urgent bool) EnqueueResult {
-	return q.enqueueAll([]UpdateRequest{w}, urgent)[0]
+// enqueue sends one update request and returns its result. urgent: a client waits, and nothing
+// is stored for it.
+func (q *batcher) enqueue(req UpdateRequest, urgent bool) EnqueueResult {
+	return q.enqueueAll([]UpdateRequest{req}, urgent)[0]
 }
 
-// enqueueAll is request for several; the answers are in the order of the requests.
-func (q *batcher) enqueueAll(wishes []UpdateRequest, urgent bool) []EnqueueResult {
-	answered := make([]chan EnqueueResult, len(wishes))
-	all := make([]queuedRequest, len(wishes))
-	for i, w := range wishes {
-		answered[i] = make(chan EnqueueResult, 1)
-		all[i] = queuedRequest{w, answered[i]}
+// enqueueAll is enqueue for several requests. The results are in the order of the requests.
+func (q *batcher) enqueueAll(requests []UpdateRequest, urgent bool) []EnqueueResult {
+	channels := make([]chan EnqueueResult, len(requests))
+	all := make([]queuedRequest, len(requests))
+	for i, req := range requests {
+		channels[i] = make(chan EnqueueResult, 1)
+		all[i] = queuedRequest{req, channels[i]}
 	}
 	if !q.add(all, urgent) {
-		return repeatResult(wishes, ReasonBusy)
+		return repeatResult(requests, ReasonBusy)
 	}
-	answers := make([]EnqueueResult, len(wishes))
-	for i := range answers {
-		answers[i] = <-answered[i]
+	results := make([]EnqueueResult, len(requests))
+	for i := range results {
+		results[i] = <-channels[i]
 	}
-	return answers
+	return results
 }
 
-// add enqueues all or none, and starts as many batches as they fill and may be in
-// flight.
+// add queues all requests or none, and starts as many batches as they fill, up to maxBatches.
 func (q *batcher) add(all []queuedRequest, urgent bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,7 +83,7 @@ func (q *batcher) add(all []queuedRequest, urgent bool) bool {
 	return true
 }
 
-// run passes batches on until nothing is enqueued.
+// run sends batches until the queue is empty.
 func (q *batcher) run() {
 	for {
 		batch := q.next()
@@ -98,50 +96,50 @@ func (q *batcher) run() {
 	}
 }
 
-// next returns the next batch; none, if nothing is enqueued: then run ends.
+// next returns the next batch. If the queue is empty, it returns none and run ends.
 func (q *batcher) next() []queuedRequest {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	batch := make([]queuedRequest, 0, min(maxBatchSize, len(q.urgent)+len(q.background)))
-	batch, q.urgent = move(batch, q.urgent)
-	batch, q.background = move(batch, q.background)
+	batch, q.urgent = moveTo(batch, q.urgent)
+	batch, q.background = moveTo(batch, q.background)
 	if len(batch) == 0 {
 		q.batches--
 	}
 	return batch
 }
 
-// move moves the first requests of a queue into a batch, as many as it has room for.
-func move(batch, from []queuedRequest) (filled, left []queuedRequest) {
+// moveTo moves requests from the start of a queue into a batch, up to the batch's capacity.
+func moveTo(batch, from []queuedRequest) (filled, left []queuedRequest) {
 	n := min(cap(batch)-len(batch), len(from))
 	batch = append(batch, from[:n]...)
-	clear(from[:n]) // what was answered is not kept
+	clear(from[:n]) // the queue must not keep sent requests in memory
 	if n == len(from) {
 		return batch, nil
 	}
 	return batch, from[n:]
 }
 
-// send asks for a batch. A panic answers all of it.
+// send sends one batch. If the Enqueuer panics, all requests of the batch get ReasonDown.
 func (q *batcher) send(batch []queuedRequest) []EnqueueResult {
-	wishes := make([]UpdateRequest, len(batch))
+	requests := make([]UpdateRequest, len(batch))
 	for i := range batch {
-		wishes[i] = batch[i].request
+		requests[i] = batch[i].request
 	}
-	v, err := withRecover(func() (any, error) { return q.enqueuer.Enqueue(context.Background(), wishes), nil })()
-	answers, ok := v.([]EnqueueResult)
+	v, err := withRecover(func() (any, error) { return q.enqueuer.Enqueue(context.Background(), requests), nil })()
+	results, ok := v.([]EnqueueResult)
 	if !ok {
-		q.log.Error("update requests failed", "requests", len(wishes), "err", err)
-		return repeatResult(wishes, ReasonDown)
+		q.log.Error("enqueueing update requests panicked", "requests", len(requests), "err", err)
+		return repeatResult(requests, ReasonDown)
 	}
-	return answers
+	return results
 }
 
-// repeatResult returns one answer for each update request, all with this reason.
-func repeatResult(wishes []UpdateRequest, reason string) []EnqueueResult {
-	answers := make([]EnqueueResult, len(wishes))
-	for i := range answers {
-		answers[i].Reason = reason
+// repeatResult returns the same result, with this reason, for each update request.
+func repeatResult(requests []UpdateRequest, reason string) []EnqueueResult {
+	results := make([]EnqueueResult, len(requests))
+	for i := range results {
+		results[i].Reason = reason
 	}
-	return answers
+	return results
 }

@@ -12,44 +12,44 @@ import (
 	"time"
 )
 
-// slowRedis is a Requester of which each batch takes so long.
+// slowRedis is an Enqueuer that takes a fixed time per batch.
 type slowRedis struct {
 	took time.Duration
 
-	mu              sync.Mutex
-	inFlight, most  int
-	batches, larger int // larger: than maxBatchSize
-	order           []string
+	mu                    sync.Mutex
+	inFlight, maxInFlight int
+	batches, larger       int // larger: batches larger than maxBatchSize
+	order                 []string
 }
 
-func (s *slowRedis) Enqueue(_ context.Context, wishes []UpdateRequest) []EnqueueResult {
+func (s *slowRedis) Enqueue(_ context.Context, requests []UpdateRequest) []EnqueueResult {
 	s.mu.Lock()
 	s.batches++
 	s.inFlight++
-	s.most = max(s.most, s.inFlight)
-	if len(wishes) > maxBatchSize {
+	s.maxInFlight = max(s.maxInFlight, s.inFlight)
+	if len(requests) > maxBatchSize {
 		s.larger++
 	}
-	for _, w := range wishes {
+	for _, w := range requests {
 		s.order = append(s.order, w.Entity.Key)
 	}
 	s.mu.Unlock()
-	time.Sleep(s.took) // of the bubble
+	time.Sleep(s.took) // virtual time of the bubble
 	s.mu.Lock()
 	s.inFlight--
 	s.mu.Unlock()
-	answers := make([]EnqueueResult, len(wishes))
+	answers := make([]EnqueueResult, len(requests))
 	for i := range answers {
 		answers[i] = EnqueueResult{Queued: true, Number: 1}
 	}
 	return answers
 }
 
-func (s *slowRedis) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
-	return s.Enqueue(ctx, wishes)
+func (s *slowRedis) EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
+	return s.Enqueue(ctx, requests)
 }
 
-// withSlowRedis runs a test in a bubble, in which time passes when all wait.
+// withSlowRedis runs a test in a synctest bubble.
 func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *slowRedis)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,7 +59,7 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 		r.server.batcher.enqueuer = redis
 		test(r, redis)
 		synctest.Wait()
-		time.Sleep(2 * took) // what goes on behind a reader ends within the bubble
+		time.Sleep(2 * took) // enqueueing in the background must end within the bubble
 	})
 }
 
@@ -88,13 +88,13 @@ func TestStaleRead_DoesNotWaitForASlowRedis(t *testing.T) {
 				body = body.Items[0]
 			}
 			if a.StatusCode != 200 || body.NotQueuedReason == nil || *body.NotQueuedReason != reasonSlow || time.Since(began) != staleTimeout {
-				r.Errorf("%s: got %d after %v: %s", path, a.StatusCode, time.Since(began), a.text)
+				r.Errorf("%s: got %d after %v: %s, want 200", path, a.StatusCode, time.Since(began), a.text)
 			}
 		}
 	})
 }
 
-func TestColdRead_503SaysWhatWasTried(t *testing.T) {
+func TestColdRead_503ExplainsTheFailure(t *testing.T) {
 	withSlowRedis(t, time.Minute, func(r *rig, _ *slowRedis) {
 		for query, want := range map[string]time.Duration{"": acceptTimeout, "?wait=9s": 9 * time.Second, "?wait=10ms": acceptTimeout} {
 			began := time.Now()
@@ -111,7 +111,7 @@ func TestColdRead_503SaysWhatWasTried(t *testing.T) {
 	})
 }
 
-// 256 clients read 5,000 new keys from a process whose Redis takes 100 ms for anything.
+// 256 clients read 5,000 new keys from a process whose Redis takes 100 ms per pipeline.
 func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 	withSlowRedis(t, 100*time.Millisecond, func(r *rig, redis *slowRedis) {
 		const keys, clients = 5_000, 256
@@ -126,7 +126,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 		for range clients {
 			all.Go(func() {
 				for key := range next {
-					recorder := httptest.NewRecorder() // r.get also validates the response, which takes longer than the read
+					recorder := httptest.NewRecorder() // r.get also validates the response, which takes longer than the read itself
 					r.server.ServeHTTP(recorder, httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/"+key, nil))
 					mu.Lock()
 					statuses[recorder.Code]++
@@ -138,14 +138,14 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 		if statuses[202] != keys {
 			r.Errorf("got %v, want 202 for all", statuses)
 		}
-		if redis.most > maxBatches || redis.larger > 0 || redis.batches > keys/8 {
-			r.Errorf("%d batches, at most %d in flight, %d too large; want at most %d, %d, 0", redis.batches, redis.most, redis.larger, keys/8, maxBatches)
+		if redis.maxInFlight > maxBatches || redis.larger > 0 || redis.batches > keys/8 {
+			r.Errorf("%d batches, at most %d in flight, %d too large; want at most %d, %d, 0", redis.batches, redis.maxInFlight, redis.larger, keys/8, maxBatches)
 		}
 	})
 }
 
-// Reads of stale snapshots leave their requests behind while Redis hangs.
-func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
+// Reads of stale snapshots do not wait, so their requests fill the queue while Redis hangs.
+func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
 		for i := range 20 * maxBatchSize {
 			go r.server.batcher.enqueue(UpdateRequest{Entity: entity("stale" + strconv.Itoa(i))}, false)
@@ -158,12 +158,12 @@ func TestEnqueuer_ClientsThatWaitComeFirst(t *testing.T) {
 		time.Sleep(30 * redis.took)
 		synctest.Wait() // the last batch has ended
 		if got, want := len(redis.order), 20*maxBatchSize+1; got != want {
-			r.Errorf("%d requests were passed on, want %d", got, want)
+			r.Errorf("sent requests: got %d, want %d", got, want)
 		}
 	})
 }
 
-func TestEnqueuer_IsBounded(t *testing.T) {
+func TestBatcher_IsBounded(t *testing.T) {
 	withSlowRedis(t, time.Second, func(r *rig, _ *slowRedis) {
 		q := r.server.batcher
 		answered := make(chan EnqueueResult, 2*maxEnqueued)
@@ -184,10 +184,10 @@ func TestEnqueuer_IsBounded(t *testing.T) {
 			return len(q.background)
 		}
 		if left := maxEnqueued - enqueued(); !fill(left) || fill(1) {
-			r.Errorf("%d requests more were refused, or one beyond them was not", left)
+			r.Errorf("limit of the queue: want %d more requests accepted, and then none", left)
 		}
 		a := r.get("new")
-		if a.StatusCode != 503 || *a.body.NotQueuedReason != ReasonBusy || !strings.Contains(a.text, "more slowly than they come") {
+		if a.StatusCode != 503 || *a.body.NotQueuedReason != ReasonBusy || !strings.Contains(a.text, "Kafka or Redis is too slow") {
 			r.Errorf("got %d %s, want 503 %s", a.StatusCode, a.text, ReasonBusy)
 		}
 		time.Sleep(maxEnqueued / maxBatchSize * time.Second)

@@ -11,51 +11,51 @@ import (
 )
 
 const (
-	slowRead    = time.Second     // a look that took longer counts as failed
-	openTimeout = 2 * time.Second // how long nobody looks once the breaker is open
+	slowRead    = time.Second     // a slower read counts as a failure
+	openTimeout = 2 * time.Second // how long the open breaker rejects reads
 )
 
-// breaker keeps readers from waiting for a database that fails or hangs: what is
-// remembered is served meanwhile, and everything else is refused at once.
+// breaker is the circuit breaker for reads of the database. While it is open, reads are served
+// from the cache; a read of an entity that is not cached fails at once.
 type breaker struct {
 	circuit *gobreaker.TwoStepCircuitBreaker[any]
 }
 
-var errSlowRead = errors.New("the look took too long")
+var errSlowRead = errors.New("read took too long")
 
-func newBreaker(show func(float64), log *slog.Logger) *breaker {
+func newBreaker(setState func(float64), log *slog.Logger) *breaker {
 	return &breaker{gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
 		Name: "store", MaxRequests: 3, Timeout: openTimeout, Interval: 10 * time.Second, BucketPeriod: time.Second,
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			return c.ConsecutiveFailures >= 5 || (c.Requests >= 10 && 2*c.TotalFailures >= c.Requests)
 		},
 		OnStateChange: func(_ string, from, to gobreaker.State) {
-			show(float64(to))
+			setState(float64(to))
 			switch {
 			case to == gobreaker.StateClosed:
-				log.Info("reads go on from the database")
+				log.Info("database reads restored; circuit breaker closed")
 			case from == gobreaker.StateClosed:
-				log.Warn("reads go on from memory: the database fails or hangs, and is tried again every other second")
+				log.Warn("database reads failing; circuit breaker open, serving cached snapshots")
 			}
 		},
 	})}
 }
 
-// withBreaker looks, unless the breaker is open.
-func withBreaker[T any](b *breaker, look func() (T, error)) (found T, err error) {
+// withBreaker calls read, unless the breaker is open. store.ErrNotFound counts as success.
+func withBreaker[T any](b *breaker, read func() (T, error)) (result T, err error) {
 	done, err := b.circuit.Allow()
 	if err != nil {
-		return found, err
+		return result, err
 	}
 	began := time.Now()
-	verdict := errSlowRead // also for a look that panics
-	defer func() { done(verdict) }()
-	found, err = look()
+	outcome := errSlowRead // a read that panics counts as a failure
+	defer func() { done(outcome) }()
+	result, err = read()
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
-		verdict = err
+		outcome = err
 	case time.Since(began) < slowRead:
-		verdict = nil
+		outcome = nil
 	}
-	return found, err
+	return result, err
 }

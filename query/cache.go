@@ -21,58 +21,56 @@ import (
 )
 
 const (
-	// cacheTTL is how long an entry is believed while settles are heard, and
-	// trustDeaf while they are not. The first bounds what a line that loses
-	// something silently may cost, and a worker of an older release that tells of
-	// nothing.
+	// cacheTTL is how long an entry is valid while the settle subscription is connected, and
+	// disconnectedTTL while it is not. cacheTTL limits the damage of messages lost without an
+	// error, and of workers of an older release that publish none.
 	cacheTTL        = 30 * time.Second
 	disconnectedTTL = time.Second
-	// fallbackTimeout is how long a reader waits for a new look where an older one is
-	// remembered.
+	// fallbackTimeout is how long a read waits for the store if the cache has an outdated entry.
 	fallbackTimeout = 100 * time.Millisecond
 )
 
-// snapshotCache holds the snapshots that were read last, in front of the store.
+// snapshotCache caches the snapshots that were read last. It sits in front of the store.
 //
 // Invariants:
-//   - While settles are heard, an entry is answered with as what is stored only if
-//     the look that brought it began after the last settle of its entity that was
-//     heard, and after the line was last made whole.
-//   - What was overtaken is kept, and answered with as older when the store can't be
-//     read soon: an older answer with its age before none.
-//   - Readers of one entity share one look. A look that a settle overtakes, or that
-//     began on another line, is not shared with those who come after it.
+//   - While the settle subscription is connected, an entry is served as current only if its load
+//     began after the last settle message of its entity, and after the subscription was last
+//     established.
+//   - An outdated entry is kept. It is served as a fallback, with its age, if the store does not
+//     respond within fallbackTimeout.
+//   - Concurrent readers of an entity share one load. A load that began before a settle message,
+//     or before the subscription was last established, is not shared with later readers.
 type snapshotCache struct {
 	store      Store
 	lookups    *lookups
-	guard      *breaker
+	breaker    *breaker
 	entries    *otter.Cache[schemas.Entity, *entry]
 	missing    missingCache
 	limiter    ClientLimiter
 	loads      singleflight.Group
 	metrics    *metrics
 	readCounts *readCounter
-	isLimited  func(schemas.Entity) bool // what would be fetched of it now is not for every reader
+	isLimited  func(schemas.Entity) bool // reports whether only some clients may see what a fetch would return now
 
-	started        time.Time    // what follows counts from it, past any step of the clock
-	connectedSince atomic.Int64 // since when settles are heard; 0: they are not
-	connections    atomic.Int64 // how often the line was made whole
+	started        time.Time    // origin of all times below; monotonic, so clock steps have no effect
+	connectedSince atomic.Int64 // when the subscription was established; 0: disconnected
+	connections    atomic.Int64 // how often the subscription was established
 
 	seed    maphash.Seed
 	stripes [256]stripe
 }
 
-// stripe orders settles and the ends of looks of its entities.
+// stripe orders settle messages and completed loads of the entities that hash to it.
 type stripe struct {
 	mu      sync.Mutex
 	settles uint64
 }
 
-func newSnapshotCache(st Store, limited func(schemas.Entity) bool, most int64, m *metrics, meters ClientLimiter, t *readCounter, log *slog.Logger) *snapshotCache {
-	c := &snapshotCache{missing: newMissingCache(), limiter: meters, isLimited: limited, readCounts: t, store: st, guard: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
-	c.lookups = &lookups{store: st, guard: c.guard}
+func newSnapshotCache(st Store, limited func(schemas.Entity) bool, maxBytes int64, m *metrics, meters ClientLimiter, t *readCounter, log *slog.Logger) *snapshotCache {
+	c := &snapshotCache{missing: newMissingCache(), limiter: meters, isLimited: limited, readCounts: t, store: st, breaker: newBreaker(m.breaker.Set, log), metrics: m, started: time.Now(), seed: maphash.MakeSeed()}
+	c.lookups = &lookups{store: st, breaker: c.breaker}
 	c.entries = otter.Must(&otter.Options[schemas.Entity, *entry]{
-		MaximumWeight: uint64(max(1, most)),
+		MaximumWeight: uint64(max(1, maxBytes)),
 		Weigher: func(_ schemas.Entity, e *entry) uint32 {
 			return uint32(min(e.weight(), math.MaxUint32)) //nolint:gosec // bounded
 		},
@@ -80,21 +78,20 @@ func newSnapshotCache(st Store, limited func(schemas.Entity) bool, most int64, m
 	return c
 }
 
-// now counts from the start; it is never 0.
+// now returns nanoseconds since the start; never 0.
 func (m *snapshotCache) now() int64 { return int64(time.Since(m.started)) + 1 }
 
-// get returns the stored entry of an entity for a client, nil if nothing is stored.
-// older: the store did not answer soon, and the entry is the last one in memory. An
-// error is the store's if memory has no entry, or the problem of a client that reads
-// too many missing keys.
-func (m *snapshotCache) get(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, older bool, err error) {
-	known, _ := m.entries.GetIfPresent(e)
+// get returns the cached or stored entry of an entity, nil if nothing is stored. fallback: the
+// store did not respond in time, and the entry may be outdated. err is the error of the store if
+// nothing is cached, or the problem of a client that reads too many missing keys.
+func (m *snapshotCache) get(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, fallback bool, err error) {
+	cached, _ := m.entries.GetIfPresent(e)
 	now := m.now()
-	if known != nil && m.isValid(known, now) {
+	if cached != nil && m.isValid(cached, now) {
 		m.metrics.fromMemory.Inc()
-		return known, false, nil
+		return cached, false, nil
 	}
-	if known == nil {
+	if cached == nil {
 		if m.isMissing(e, now) {
 			return nil, false, nil
 		}
@@ -102,57 +99,57 @@ func (m *snapshotCache) get(ctx context.Context, client string, e schemas.Entity
 			return nil, false, err
 		}
 	}
-	found, older, err = m.loadOrFallback(ctx, e, f, known)
+	found, fallback, err = m.loadOrFallback(ctx, e, f, cached)
 	if found == nil && err == nil {
 		m.limiter.RecordMisses(client, 1)
 	}
-	return found, older, err
+	return found, fallback, err
 }
 
-// loadOrFallback looks into the store, and returns what was known if the store does not
-// answer soon.
-func (m *snapshotCache) loadOrFallback(ctx context.Context, e schemas.Entity, f source.Facet, known *entry) (found *entry, older bool, err error) {
-	look := withRecover(func() (any, error) { return m.load(ctx, e, f) })
-	if known == nil {
-		v, err, _ := m.loads.Do(m.flightKey(e), look)
+// loadOrFallback loads the entity from the store. If an entry is cached and the store fails or
+// is slow, it returns that entry as a fallback.
+func (m *snapshotCache) loadOrFallback(ctx context.Context, e schemas.Entity, f source.Facet, cached *entry) (found *entry, fallback bool, err error) {
+	load := withRecover(func() (any, error) { return m.load(ctx, e, f) })
+	if cached == nil {
+		v, err, _ := m.loads.Do(m.flightKey(e), load)
 		found, _ := v.(*entry)
 		return found, false, err
 	}
-	looked := m.loads.DoChan(m.flightKey(e), look)
-	patience := time.NewTimer(fallbackTimeout)
-	defer patience.Stop()
+	loaded := m.loads.DoChan(m.flightKey(e), load)
+	timeout := time.NewTimer(fallbackTimeout)
+	defer timeout.Stop()
 	select {
-	case r := <-looked:
+	case r := <-loaded:
 		if r.Err == nil {
 			found, _ := r.Val.(*entry)
 			return found, false, nil
 		}
-	case <-patience.C:
+	case <-timeout.C:
 	}
 	m.metrics.fromFallback.Inc()
-	return known, true, nil
+	return cached, true, nil
 }
 
-// flightKey names the look that readers of an entity share. A look that began before
-// the line was made whole is not theirs.
+// flightKey is the singleflight key of a load. It contains the number of the connection, so that
+// a load which began before a reconnect is not shared.
 func (m *snapshotCache) flightKey(e schemas.Entity) string {
 	return strconv.FormatInt(m.connections.Load(), 36) + " " + e.String()
 }
 
-// isValid reports whether an entry is known to be what is stored, or was read a
-// moment ago.
+// isValid reports whether an entry may be served as current.
 func (m *snapshotCache) isValid(e *entry, now int64) bool {
-	readAt, heard := e.readAt.Load(), m.connectedSince.Load()
+	readAt, connectedSince := e.readAt.Load(), m.connectedSince.Load()
 	if readAt == 0 {
 		return false
 	}
-	if heard == 0 {
+	if connectedSince == 0 {
 		return now-readAt < int64(disconnectedTTL)
 	}
-	return readAt >= heard && now-readAt < int64(cacheTTL)
+	return readAt >= connectedSince && now-readAt < int64(cacheTTL)
 }
 
-// load reads the store. It goes on for all who wait, whoever began it.
+// load reads the entity from the store. It completes even if the reader that began it has gone,
+// because other readers may share it.
 func (m *snapshotCache) load(ctx context.Context, e schemas.Entity, f source.Facet) (*entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
@@ -172,8 +169,9 @@ func (m *snapshotCache) load(ctx context.Context, e schemas.Entity, f source.Fac
 	return found, nil
 }
 
-// newEntry returns a snapshot that a look found, ready to be answered with. What is not for
-// every reader no shared cache may keep, whatever the facet says.
+// newEntry returns the cache entry of a snapshot. If only some clients may see the entity,
+// shared HTTP caches must not keep it, even
+// if the facet is public.
 func (m *snapshotCache) newEntry(s store.Snapshot, f source.Facet, began int64) *entry {
 	f.Public = f.Public && s.Visibility == "" && !m.isLimited(s.Entity)
 	return newEntry(s, f, began, m.readCounts.newCount(s.Entity), m.reweigh)
@@ -183,7 +181,7 @@ func (m *snapshotCache) stripe(e schemas.Entity) *stripe {
 	return &m.stripes[maphash.Comparable(m.seed, e)%uint64(len(m.stripes))]
 }
 
-// settleCount returns how many settles were heard of an entity's stripe.
+// settleCount returns the number of settle messages received for the entity's stripe.
 func (m *snapshotCache) settleCount(e schemas.Entity) uint64 {
 	s := m.stripe(e)
 	s.mu.Lock()
@@ -191,8 +189,8 @@ func (m *snapshotCache) settleCount(e schemas.Entity) uint64 {
 	return s.settles
 }
 
-// put remembers what a look found, unless a settle was heard since it began, or a
-// look that began later has been remembered.
+// put caches a loaded entry, unless a settle message arrived since the load began, or the cached
+// entry comes from a later load.
 func (m *snapshotCache) put(found *entry, settles uint64) {
 	s := m.stripe(found.Entity)
 	s.mu.Lock()
@@ -200,14 +198,14 @@ func (m *snapshotCache) put(found *entry, settles uint64) {
 	if s.settles != settles {
 		return
 	}
-	if known, ok := m.entries.GetEntryQuietly(found.Entity); ok && known.Value.readAt.Load() > found.readAt.Load() {
+	if cached, ok := m.entries.GetEntryQuietly(found.Entity); ok && cached.Value.readAt.Load() > found.readAt.Load() {
 		return
 	}
 	m.entries.Set(found.Entity, found)
 	m.missing.readAt.Invalidate(found.Entity)
 }
 
-// putMissing does the same for a look that began then and found nothing.
+// putMissing caches that a load, which began at that time, found nothing.
 func (m *snapshotCache) putMissing(e schemas.Entity, settles uint64, began int64) {
 	s := m.stripe(e)
 	s.mu.Lock()
@@ -218,12 +216,12 @@ func (m *snapshotCache) putMissing(e schemas.Entity, settles uint64, began int64
 	}
 }
 
-// clone lets a remembered entity keep nothing of the request that named it.
+// clone copies an entity, so that a cached one does not keep the HTTP request in memory.
 func clone(e schemas.Entity) schemas.Entity {
 	return schemas.Entity{Source: strings.Clone(e.Source), Facet: strings.Clone(e.Facet), Key: strings.Clone(e.Key)}
 }
 
-// reweigh has the cache weigh an entry again that has grown.
+// reweigh updates the weight of an entry that has grown.
 func (m *snapshotCache) reweigh(e *entry) {
 	m.entries.ComputeIfPresent(e.Entity, func(old *entry) (*entry, otter.ComputeOp) {
 		if old == e {
@@ -233,8 +231,8 @@ func (m *snapshotCache) reweigh(e *entry) {
 	})
 }
 
-// invalidate notes that an entity was settled: what is remembered of it may be
-// overtaken, and looks under way are.
+// invalidate handles a settle message: the cached entry becomes outdated, and loads in flight
+// are no longer shared.
 func (m *snapshotCache) invalidate(e schemas.Entity) {
 	s := m.stripe(e)
 	s.mu.Lock()
@@ -242,23 +240,23 @@ func (m *snapshotCache) invalidate(e schemas.Entity) {
 	s.settles++
 	m.missing.readAt.Invalidate(e)
 	m.loads.Forget(m.flightKey(e))
-	if known, ok := m.entries.GetEntryQuietly(e); ok {
-		known.Value.readAt.Store(0)
+	if cached, ok := m.entries.GetEntryQuietly(e); ok {
+		cached.Value.readAt.Store(0)
 	}
 }
 
-// setConnected notes that settles are heard from now on, or no more.
-func (m *snapshotCache) setConnected(up bool) {
-	if !up {
+// setConnected records that the settle subscription was established or lost.
+func (m *snapshotCache) setConnected(connected bool) {
+	if !connected {
 		m.connectedSince.Store(0)
 		return
 	}
-	m.connections.Add(1) // first: who finds a look of before must not take it for one of now
+	m.connections.Add(1) // before connectedSince: a reader that sees the new time must not share an older load
 	m.connectedSince.Store(m.now())
 }
 
-// disconnected reports whether settles are not heard.
+// disconnected reports whether the settle subscription is lost.
 func (m *snapshotCache) disconnected() bool { return m.connectedSince.Load() == 0 }
 
-// isEmpty reports whether nothing is remembered.
+// isEmpty reports whether the cache has no entries.
 func (m *snapshotCache) isEmpty() bool { return m.entries.EstimatedSize() == 0 }

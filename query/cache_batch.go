@@ -9,22 +9,21 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// cacheResult is what get finds of one of many.
+// cacheResult is the result of get for one of several entities.
 type cacheResult struct {
-	*entry   // nil: nothing is stored, or there was an error
+	*entry   // nil: nothing is stored, or err is set
 	fallback bool
 	err      error
 }
 
-// getAll is get for many entities, which are all of one facet: one look for those
-// that are not believed.
-func (m *snapshotCache) getAll(ctx context.Context, client string, of []schemas.Entity, f source.Facet) []cacheResult {
-	refused := m.limiter.AllowLookup(client)
-	found := make([]cacheResult, len(of))
-	var missing []int
-	patience := fallbackTimeout
+// getAll is get for several entities of one facet, with at most one read of the store.
+func (m *snapshotCache) getAll(ctx context.Context, client string, entities []schemas.Entity, f source.Facet) []cacheResult {
+	limitErr := m.limiter.AllowLookup(client)
+	found := make([]cacheResult, len(entities))
+	var indexes []int
+	timeout := fallbackTimeout
 	now := m.now()
-	for i, e := range of {
+	for i, e := range entities {
 		found[i].entry, _ = m.entries.GetIfPresent(e)
 		if found[i].entry != nil && m.isValid(found[i].entry, now) {
 			m.metrics.fromMemory.Inc()
@@ -34,48 +33,48 @@ func (m *snapshotCache) getAll(ctx context.Context, client string, of []schemas.
 			if m.isMissing(e, now) {
 				continue
 			}
-			if found[i].err = refused; refused != nil {
+			if found[i].err = limitErr; limitErr != nil {
 				continue
 			}
-			patience = storeTimeout
+			timeout = storeTimeout
 		}
-		missing = append(missing, i)
+		indexes = append(indexes, i)
 	}
-	if len(missing) == 0 {
+	if len(indexes) == 0 {
 		return found
 	}
-	asked := make([]schemas.Entity, len(missing))
-	for j, i := range missing {
-		asked[j] = clone(of[i])
+	toLoad := make([]schemas.Entity, len(indexes))
+	for j, i := range indexes {
+		toLoad[j] = clone(entities[i])
 	}
-	looked := make(chan []*entry, 1)
+	loaded := make(chan []*entry, 1)
 	var failed error
 	go func() {
-		defer close(looked)
-		all, err := withRecover(func() (any, error) { return m.loadAll(ctx, asked, f) })()
+		defer close(loaded)
+		all, err := withRecover(func() (any, error) { return m.loadAll(ctx, toLoad, f) })()
 		if failed = err; err == nil {
-			looked <- all.([]*entry) //nolint:forcetypeassert // what lookAll returns
+			loaded <- all.([]*entry) //nolint:forcetypeassert // loadAll returns this type
 		}
 	}()
-	limit := time.NewTimer(patience)
+	limit := time.NewTimer(timeout)
 	defer limit.Stop()
 	err := context.DeadlineExceeded
 	select {
-	case all, ok := <-looked:
+	case all, ok := <-loaded:
 		if ok {
-			nothing := 0
-			for j, i := range missing {
+			notFound := 0
+			for j, i := range indexes {
 				if found[i].entry = all[j]; all[j] == nil {
-					nothing++
+					notFound++
 				}
 			}
-			m.limiter.RecordMisses(client, nothing)
+			m.limiter.RecordMisses(client, notFound)
 			return found
 		}
 		err = failed
 	case <-limit.C:
 	}
-	for _, i := range missing {
+	for _, i := range indexes {
 		if found[i].fallback = found[i].entry != nil; found[i].fallback {
 			m.metrics.fromFallback.Inc()
 		} else {
@@ -85,23 +84,23 @@ func (m *snapshotCache) getAll(ctx context.Context, client string, of []schemas.
 	return found
 }
 
-// loadAll is look for many.
-func (m *snapshotCache) loadAll(ctx context.Context, of []schemas.Entity, f source.Facet) ([]*entry, error) {
+// loadAll is load for several entities.
+func (m *snapshotCache) loadAll(ctx context.Context, entities []schemas.Entity, f source.Facet) ([]*entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	began := m.now()
-	settles := make([]uint64, len(of))
-	for i, e := range of {
+	settles := make([]uint64, len(entities))
+	for i, e := range entities {
 		settles[i] = m.settleCount(e)
 	}
-	snapshots, err := withBreaker(m.guard, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, of) })
+	snapshots, err := withBreaker(m.breaker, func() ([]store.Snapshot, error) { return m.store.GetAll(ctx, entities) })
 	if err != nil {
 		return nil, err
 	}
-	found := make([]*entry, len(of))
+	found := make([]*entry, len(entities))
 	for i, s := range snapshots {
 		if s.Version == 0 {
-			m.putMissing(of[i], settles[i], began)
+			m.putMissing(entities[i], settles[i], began)
 			continue
 		}
 		m.metrics.fromStore.Inc()

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// missingTTL is how long a process takes the database's word that nothing is
-	// stored of an entity. A settle of the entity ends it at once.
+	// missingTTL is how long a process caches that nothing is stored for an entity. A settle
+	// message of the entity ends it at once.
 	missingTTL = 5 * time.Second
-	// maxMissing bounds the entities of which that is remembered: with keys of 256
-	// bytes about 20 MB.
+	// maxMissing is the maximum number of cached missing entities: about 20 MB with keys of 256
+	// bytes.
 	maxMissing = 50_000
 )
 
-// missingCache remembers of which entities nothing is stored, and when that was read. The
-// rules of memory apply: it is written under the lock of the entity's stripe.
+// missingCache caches which entities have no snapshot, and when that was read. The invariants of
+// snapshotCache apply; it is written under the lock of the entity's stripe.
 type missingCache struct {
 	readAt *otter.Cache[schemas.Entity, int64]
 }
@@ -27,8 +27,8 @@ func newMissingCache() missingCache {
 	return missingCache{otter.Must(&otter.Options[schemas.Entity, int64]{MaximumSize: maxMissing})}
 }
 
-// isMissing reports whether it is known that nothing is stored of an entity: the database
-// said so a moment ago, and no settle has been received since.
+// isMissing reports whether the cache knows that nothing is stored for an entity: the store said
+// so within missingTTL, and no settle message has arrived since.
 func (m *snapshotCache) isMissing(e schemas.Entity, now int64) bool {
 	readAt, ok := m.missing.readAt.GetIfPresent(e)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestMissing_IsNotLookedForAgain(t *testing.T) {
+func TestMissing_IsNotReadAgain(t *testing.T) {
 	r := newRig(t)
 	for range 5 {
 		if a := r.get("new"); a.StatusCode != 202 {
@@ -24,10 +24,10 @@ func TestMissing_IsNotLookedForAgain(t *testing.T) {
 		}
 	}
 	if got := r.storeReads(); got != 1 {
-		t.Errorf("the store was asked %d times, want once", got)
+		t.Errorf("store reads: got %d, want 1", got)
 	}
-	if r.missed != 1 {
-		t.Errorf("%d keys were counted as missed, want 1", r.missed)
+	if r.missCount != 1 {
+		t.Errorf("%d keys were counted as missed, want 1", r.missCount)
 	}
 	r.putSnapshot("new", 0)
 	if a := r.get("new"); a.StatusCode != 200 || a.body.Freshness != Fresh {
@@ -40,38 +40,38 @@ func TestMissing_IsNotLookedForAgain(t *testing.T) {
 	}
 }
 
-func TestMissing_IsBelievedForItsTTL(t *testing.T) {
+func TestMissing_IsCachedForItsTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		looks := func(want int, when string) {
+		storeReadCount := func(want int, when string) {
 			t.Helper()
 			before := r.storeReads()
 			r.get("new")
 			if got := r.storeReads() - before; got != want {
-				t.Errorf("%s the store was asked %d times, want %d", when, got, want)
+				t.Errorf("%s store reads: got %d, want %d", when, got, want)
 			}
 		}
-		looks(1, "at first")
+		storeReadCount(1, "at first")
 		time.Sleep(missingTTL - time.Millisecond)
-		looks(0, "within its life")
+		storeReadCount(0, "within its life")
 		time.Sleep(time.Millisecond)
-		looks(1, "after its life")
+		storeReadCount(1, "after its life")
 		r.server.onConnection(false)
-		looks(0, "while settles are not heard, at once,")
+		storeReadCount(0, "while disconnected, at once,")
 		time.Sleep(disconnectedTTL)
-		looks(1, "while settles are not heard, a second later,")
+		storeReadCount(1, "while disconnected, a second later,")
 		time.Sleep(time.Millisecond)
 		r.server.onConnection(true)
-		looks(1, "when settles are heard again")
+		storeReadCount(1, "after the reconnect")
 	})
 }
 
-func TestMissing_IsNotRememberedOfALookThatASettleOvertook(t *testing.T) {
+func TestMissing_DropsALoadOvertakenByASettle(t *testing.T) {
 	r := newRig(t)
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
 	r.putSnapshot("a", 0)
 	pass()
@@ -89,19 +89,19 @@ func TestMissing_IsBounded(t *testing.T) {
 	}
 	m.missing.readAt.CleanUp()
 	if got := m.missing.readAt.EstimatedSize(); got > maxMissing || got == 0 {
-		t.Errorf("%d entities are remembered, want at most %d", got, maxMissing)
+		t.Errorf("cached missing entities: got %d, want at most %d", got, maxMissing)
 	}
 }
 
-// A client that makes keys up is refused before the store is asked; what memory has is
-// served to it all the same.
+// A client that invents keys is refused before the store is read. Cached snapshots are still
+// served to it.
 func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)
 	r.get("stale")
-	r.settle("stale", 8) // memory has it, and the store must be asked whether there is a newer one
+	r.settle("stale", 8) // the cached entry is outdated, so the store must be read
 	r.get("known-missing")
-	r.set(func() { r.over["lookups"] = true })
+	r.set(func() { r.exceeded["lookups"] = true })
 	before := r.storeReads()
 	for method, path := range map[string]string{http.MethodGet: "made-up", http.MethodPost: "made-up/refresh"} {
 		a := r.do(method, "/v1/nexon/character/"+path)
@@ -116,19 +116,19 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 		}
 	}
 	if got := r.storeReads() - before; got != 0 {
-		t.Errorf("the store was asked %d times, want 0", got)
+		t.Errorf("store reads: got %d, want 0", got)
 	}
 	if a := r.get("stale"); a.StatusCode != 200 || r.storeReads() == before {
-		t.Errorf("what memory has: got %d after %d looks, want 200 after one", a.StatusCode, r.storeReads()-before)
+		t.Errorf("a cached entry: got %d after %d store reads, want 200 after one", a.StatusCode, r.storeReads()-before)
 	}
 }
 
-// A read must find the snapshot of an entity that was settled before the read and was
-// not deleted since, in any order of events.
-func TestMissing_IsNeverBelievedAfterASettle(t *testing.T) {
+// A read must find each snapshot that was settled before the read and not deleted since, in any
+// order of events.
+func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 400
-	var stored [keys]atomic.Int64 // the version that was settled, 0 from before its deletion
+	var stored [keys]atomic.Int64 // version that was settled; 0 since before its deletion
 	var done atomic.Bool
 	var all sync.WaitGroup
 	for i := range keys {
@@ -150,13 +150,13 @@ func TestMissing_IsNeverBelievedAfterASettle(t *testing.T) {
 	}
 	for reader := range uint64(4) {
 		all.Go(func() {
-			dice := rand.New(rand.NewPCG(2, reader)) // seeds 2 and 0 to 3
+			dice := rand.New(rand.NewPCG(2, reader)) // seeds: 2, and 0 to 3
 			for !done.Load() {
 				i := dice.IntN(keys)
 				before := stored[i].Load()
 				e, _, err := r.server.cache.get(t.Context(), everything.Name, entity(strconv.Itoa(i)), r.facet())
 				if err != nil || e == nil && before > 0 && stored[i].Load() == before {
-					t.Errorf("nothing was found of key %d, of which version %d was settled; %v", i, before, err)
+					t.Errorf("key %d: got no snapshot, want version %d or later; error %v", i, before, err)
 					return
 				}
 			}

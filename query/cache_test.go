@@ -15,32 +15,32 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAReadThatIsRememberedDoesNotAskTheStore(t *testing.T) {
+func TestCache_HitDoesNotReadTheStore(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	for range 5 {
 		if a := r.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
-			t.Errorf("%d %s", a.StatusCode, a.text)
+			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 		}
 	}
 	if r.storeReads() != 1 {
-		t.Errorf("%d looks", r.storeReads())
+		t.Errorf("got %d store reads", r.storeReads())
 	}
 }
 
-func TestASettleOfAnyProcessIsSeenByTheNextRead(t *testing.T) {
+func TestCache_SettleInvalidatesAnEntry(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	if a := r.get("a"); a.body.Freshness != Stale {
-		t.Fatalf("%s", a.text)
+		t.Fatalf("got %s, want STALE", a.text)
 	}
 	r.putSnapshot("a", 0)
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("%s", a.text)
+		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
 
-func TestReadersOfOneEntityShareOneLook(t *testing.T) {
+func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	hold := make(chan struct{})
@@ -49,20 +49,20 @@ func TestReadersOfOneEntityShareOneLook(t *testing.T) {
 	for range 50 {
 		wg.Go(func() {
 			if a := r.get("a"); a.StatusCode != 200 {
-				t.Errorf("%d", a.StatusCode)
+				t.Errorf("got %d, want 200", a.StatusCode)
 			}
 		})
 	}
-	waitFor(t, "the look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the read", func() bool { return r.storeReads() == 1 })
 	close(hold)
 	wg.Wait()
-	if n := r.storeReads(); n > 3 { // some may have come when the first look was over
-		t.Errorf("%d looks", n)
+	if n := r.storeReads(); n > 3 { // some reads may have come after the first load ended
+		t.Errorf("got %d store reads, want at most 3", n)
 	}
 }
 
-// A look that began before a settle may bring what was stored before it.
-func TestALookThatASettleOvertakesIsNotRememberedAndNotShared(t *testing.T) {
+// A load that began before a settle message may return the snapshot from before it.
+func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	hold := make(chan struct{})
@@ -71,51 +71,51 @@ func TestALookThatASettleOvertakesIsNotRememberedAndNotShared(t *testing.T) {
 	r.mu.Unlock()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.mu.Lock()
 	r.hold = nil
 	r.mu.Unlock()
 	r.putSnapshot("a", 0)
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("after the settle: %s", a.text)
+		t.Errorf("after the settle: got %s, want FRESH", a.text)
 	}
 	close(hold)
-	if a := <-early; a.body.Freshness != Stale { // it came before
-		t.Errorf("before the settle: %s", a.text)
+	if a := <-early; a.body.Freshness != Stale { // this read began before the settle message
+		t.Errorf("before the settle: got %s, want STALE", a.text)
 	}
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("the early look was remembered: %s", a.text)
+		t.Errorf("the overtaken load was cached: got %s, want FRESH", a.text)
 	}
 }
 
-func TestWithoutTheDatabaseWhatIsRememberedIsServedWithItsAge(t *testing.T) {
+func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 10*time.Minute)
 	r.get("a")
 	r.mu.Lock()
 	r.storeErr = errors.New("down")
 	r.mu.Unlock()
-	r.settle("a", 8) // it may be overtaken, but there is nothing better
+	r.settle("a", 8) // it may be outdated, but there is no other
 	for range 20 {
 		a := r.get("a")
 		if a.StatusCode != 200 || a.Header.Get("Age") != "600" || string(a.body.Snapshot) != content {
-			t.Errorf("%d %s", a.StatusCode, a.text)
+			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 		}
 	}
 	if a := r.do("GET", "/v1/nexon/character?key=a&key=a"); a.StatusCode != 200 || len(a.body.Items) != 2 || a.body.Items[1].Freshness != Fresh {
-		t.Errorf("several: %d %s", a.StatusCode, a.text)
+		t.Errorf("several: got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 	if a := r.do("GET", "/v1/nexon/character?key=a&key=b"); a.StatusCode != 200 || a.body.Items[0].Status != 200 || a.body.Items[1].Status != 503 {
-		t.Errorf("several, one unknown: %d %s", a.StatusCode, a.text)
+		t.Errorf("several, one unknown: got %d %s, want 200", a.StatusCode, a.text)
 	}
 	if a := r.do("GET", "/v1/nexon/character?key=c&key=b"); a.StatusCode != 503 {
-		t.Errorf("several, all unknown: %d %s", a.StatusCode, a.text)
+		t.Errorf("several, all unknown: got %d %s, want 503", a.StatusCode, a.text)
 	}
 	if a := r.get("b"); a.StatusCode != 503 || a.Header.Get("Retry-After") != "1" {
-		t.Errorf("never seen: %d", a.StatusCode)
+		t.Errorf("never seen: got %d, want 503", a.StatusCode)
 	}
-	if n := r.storeReads(); n > 30 { // the breaker is open, nobody waits
-		t.Errorf("%d looks", n)
+	if n := r.storeReads(); n > 30 { // the breaker is open: reads fail at once
+		t.Errorf("got %d store reads, want at most 30", n)
 	}
 	if got := testutil.ToFloat64(r.server.metrics.breaker); got == 0 {
 		t.Error("the breaker is not open")
@@ -126,7 +126,7 @@ func TestWithoutTheDatabaseWhatIsRememberedIsServedWithItsAge(t *testing.T) {
 	waitFor(t, "the breaker's next try", func() bool { return r.get("b").StatusCode == 202 })
 }
 
-func TestWhileSettlesAreNotHeardTheStoreIsAskedAgainEverySecond(t *testing.T) {
+func TestCache_ExpiresInOneSecondWhileDisconnected(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	r.get("a")
@@ -135,20 +135,20 @@ func TestWhileSettlesAreNotHeardTheStoreIsAskedAgainEverySecond(t *testing.T) {
 	known, _ := m.entries.GetIfPresent(entity("a"))
 	now := m.now()
 	if !m.isValid(known, now) || m.isValid(known, now+int64(disconnectedTTL)) {
-		t.Error("without a line an entry must be believed for a second")
+		t.Error("while disconnected an entry must be valid for one second")
 	}
 	r.server.onConnection(true)
 	if m.isValid(known, now) {
-		t.Error("what was read before the line was whole may be overtaken")
+		t.Error("an entry from before the connection must be invalid")
 	}
 	r.get("a")
 	known, _ = m.entries.GetIfPresent(entity("a"))
 	if now = m.now(); !m.isValid(known, now) || m.isValid(known, now+int64(cacheTTL)) {
-		t.Error("with a line an entry must be believed for half a minute")
+		t.Error("while connected an entry must be valid for 30 s")
 	}
 }
 
-func TestADatabaseThatHangsCostsAReaderLittleWhereSomethingIsRemembered(t *testing.T) {
+func TestCache_FallsBackFromAHangingDatabase(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	r.get("a")
@@ -158,21 +158,21 @@ func TestADatabaseThatHangsCostsAReaderLittleWhereSomethingIsRemembered(t *testi
 	r.hold = hold
 	r.mu.Unlock()
 	r.settle("a", 8)
-	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // would hang for ever
-		t.Errorf("%d %s", a.StatusCode, a.text)
+	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // a deadlock would block here
+		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }
 
-func TestMemoryIsBounded(t *testing.T) {
+func TestCache_IsBounded(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 10 })
 	for i := range 500 {
 		key := fmt.Sprint(i)
 		r.putSnapshot(key, time.Minute)
-		r.get(key, "Accept-Encoding", "gzip") // and the answers that are made of it
+		r.get(key, "Accept-Encoding", "gzip") // and its encoded bodies
 	}
 	r.server.cache.entries.CleanUp()
 	if n := r.server.cache.entries.WeightedSize(); n > 64<<10 || n == 0 {
-		t.Errorf("%d bytes are remembered", n)
+		t.Errorf("cache weight: got %d bytes, want less", n)
 	}
 	big := r.server.cache
 	entry := newEntry(r.snapshots[entity("1")], r.facet(), big.now(), nil, big.reweigh)
@@ -182,9 +182,9 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever happens in whichever order, no read may be answered with what was stored
-// before a settle that was heard before the read.
-func TestNoReadIsOlderThanTheLastSettle(t *testing.T) {
+// In any order of events, no read may return a snapshot that a settle message received before
+// the read made outdated.
+func TestCache_NoReadIsOlderThanTheLastSettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 300
 	var floors [keys]atomic.Int64
@@ -213,8 +213,8 @@ func TestNoReadIsOlderThanTheLastSettle(t *testing.T) {
 				if floor == 0 {
 					continue
 				}
-				e, older, err := r.server.cache.get(t.Context(), everything.Name, entity(fmt.Sprint(i)), r.facet())
-				if err != nil || (e.Version < floor && !older) {
+				e, fallback, err := r.server.cache.get(t.Context(), everything.Name, entity(fmt.Sprint(i)), r.facet())
+				if err != nil || (e.Version < floor && !fallback) {
 					t.Errorf("version %d after the settle of %d, %v", e.Version, floor, err)
 					return
 				}

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func BenchmarkAColdRead(b *testing.B) {
+func BenchmarkColdRead(b *testing.B) {
 	r := newRig(b)
 	one := r.putSnapshot("a", time.Minute, func(s *store.Snapshot) {
 		s.Payload = store.Encode(make([]byte, 0)).Bytes

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// notModified reports whether a reader says that it has what an entry holds, by its tag or,
-// if it knows of none, by the time of its last change (RFC 9110 §13.2.2).
+// notModified reports whether the client already has the entry's content, by If-None-Match or,
+// if that is absent, by If-Modified-Since (RFC 9110 §13.2.2).
 func notModified(r *http.Request, e *entry) bool {
 	if none := r.Header["If-None-Match"]; len(none) > 0 {
 		return matchesETag(none, e.etag[0])
@@ -20,8 +20,8 @@ func notModified(r *http.Request, e *entry) bool {
 	return err == nil && !e.UpdatedAt.Truncate(time.Second).After(at)
 }
 
-// matchesETag reports whether one of the If-None-Match values names the tag, by the
-// weak comparison (RFC 9110 §8.8.3.2), or is *.
+// matchesETag reports whether an If-None-Match value contains the tag, by weak comparison (RFC
+// 9110 §8.8.3.2), or is *.
 func matchesETag(values []string, etag string) bool {
 	opaque := strings.TrimPrefix(etag, "W/")
 	for _, list := range values {
@@ -32,7 +32,7 @@ func matchesETag(values []string, etag string) bool {
 			}
 			list = strings.TrimPrefix(list, "W/")
 			if !strings.HasPrefix(list, `"`) {
-				break // not a tag: what follows can't be told apart
+				break // not an entity tag: the rest of the list can't be parsed
 			}
 			end := strings.IndexByte(list[1:], '"')
 			if end < 0 {

@@ -12,15 +12,15 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// consoleClient is the client of whom nothing is counted when a page asks for a refresh.
+// consoleClient is the client name under which lookups of the console are counted.
 const consoleClient = "console"
 
-// consoleStreamPath is the path at and below which the console streams, whatever is accepted.
+// consoleStreamPath is the path, with all paths below it, at which the console streams events.
 const consoleStreamPath = "/console/live"
 
-// console serves the pages for operators as they are asked for. It lets everybody in: who
-// opens a page shows a cookie, which the pages know and the guard does not. RemoteAddr is the
-// address of the client, behind proxies that are known too.
+// console serves the operator pages. It does not authenticate: the pages do that themselves,
+// with a session cookie that the Authenticator does not know. It sets RemoteAddr to the address
+// of the client, also behind trusted proxies.
 func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		r := c.Request()
@@ -28,7 +28,7 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 		defer leave()
 		if r.URL.Path == consoleStreamPath || strings.HasPrefix(r.URL.Path, consoleStreamPath+"/") {
 			c.Set(waitsKey, true)
-			go func() { // a page that is left open must not hold up a stop
+			go func() { // an open page must not delay the shutdown
 				select {
 				case <-s.stopping:
 					leave()
@@ -45,19 +45,19 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 	}
 }
 
-// correlationIDKey is where the context of a page's request has its correlation id.
+// correlationIDKey is the context key of the correlation id of a console request.
 type correlationIDKey struct{}
 
-// Refresh enqueues refreshes that begin after the call, as POST …/refresh does, of entities of
-// one facet that the client may refresh. client is a schemas.ClientID, whose outstanding
-// requests they are; "" is nobody's. It waits for Kafka for 5 s at most: an answer that is not
-// certain by then is Pending.
+// Refresh enqueues strict update requests for entities of one facet, as POST …/refresh does, and
+// waits at most 5 s for Kafka. The caller must have checked that the client may refresh them.
+// client is the schemas.ClientID whose outstanding requests they count toward; empty: none. A
+// result that is unknown after 5 s is Pending.
 func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []EnqueueResult {
-	wishes := make([]UpdateRequest, len(all))
-	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // also without a read of the store
-		wishes[i] = w.request
-		wishes[i].Client = client
-		wishes[i].CorrelationID, _ = ctx.Value(correlationIDKey{}).(string)
+	requests := make([]UpdateRequest, len(all))
+	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // the store may be unreadable: then the floor is 0
+		requests[i] = w.request
+		requests[i].Client = client
+		requests[i].CorrelationID, _ = ctx.Value(correlationIDKey{}).(string)
 	}
-	return s.waitForAck(ctx, wishes)
+	return s.waitForAck(ctx, requests)
 }

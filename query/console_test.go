@@ -17,59 +17,59 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// pages has the rig serve a console.
-func pages(serve http.HandlerFunc) func(*rig) {
+// withConsole adds a console to the rig.
+func withConsole(serve http.HandlerFunc) func(*rig) {
 	return func(r *rig) { r.console = serve }
 }
 
-func TestTheConsoleGetsWhatLiesBelowItAsItWasSentAndAsksWhoItIsItself(t *testing.T) {
-	r := newRig(t, pages(echoed))
+func TestConsole_GetsTheRequestWithoutAuthentication(t *testing.T) {
+	r := newRig(t, withConsole(echoRequest))
 	r.client = access.Client{}
 	r.refused = problem.New(http.StatusUnauthorized, "no-token", "Nobody may.")
 	for _, call := range []string{"GET /console", "GET /console/", "POST /console/x/a%2Fb", "HEAD /console/x"} {
 		method, path, _ := strings.Cut(call, " ")
 		a := r.do(method, path+"?x=y")
 		if a.text != call || a.StatusCode != 200 || a.Header.Get("X-Correlation-Id") == "" {
-			t.Errorf("%s came through as %d %s", call, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 200", call, a.StatusCode, a.text)
 		}
 	}
 	if a := r.do(http.MethodGet, "/consolex"); a.StatusCode != 404 || a.body.Code != "no-such-path" {
-		t.Errorf("beside it: %d %s", a.StatusCode, a.text)
+		t.Errorf("beside it: got %d %s, want 404 no-such-path", a.StatusCode, a.text)
 	}
-	if len(r.counted) > 0 {
-		t.Errorf("counted on an account: %v", r.counted)
+	if len(r.limiterCalls) > 0 {
+		t.Errorf("counted by the limiter: %v, want none", r.limiterCalls)
 	}
 }
 
-func TestWithoutAConsoleThereIsNone(t *testing.T) {
+func TestConsole_IsOptional(t *testing.T) {
 	r := newRig(t)
 	for _, path := range []string{"/console", "/console/", "/console/x"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 404 || a.body.Code != "no-such-path" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 404 no-such-path", path, a.StatusCode, a.text)
 		}
 	}
 }
 
-func TestTheConsoleIsToldTheAddressBehindProxiesThatAreKnown(t *testing.T) {
-	told := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }
+func TestConsole_GetsTheAddressBehindKnownProxies(t *testing.T) {
+	recorded := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RemoteAddr) }
 	for proxies, want := range map[string]string{"": "192.0.2.1:1234", "192.0.2.0/24": "198.51.100.7:1234"} {
-		r := newRig(t, pages(told), func(r *rig) { r.config.Proxies = strings.Fields(proxies) })
+		r := newRig(t, withConsole(recorded), func(r *rig) { r.config.Proxies = strings.Fields(proxies) })
 		if a := r.do(http.MethodGet, "/console", "X-Forwarded-For", "198.51.100.7"); a.text != want {
 			t.Errorf("with the proxies %q: %s, want %s", proxies, a.text, want)
 		}
 	}
 }
 
-func TestAPanicOfAPageEndsItsRequestAlone(t *testing.T) {
-	r := newRig(t, pages(func(http.ResponseWriter, *http.Request) { panic("a bug") }))
+func TestConsole_PanicEndsOnlyItsRequest(t *testing.T) {
+	r := newRig(t, withConsole(func(http.ResponseWriter, *http.Request) { panic("a bug") }))
 	if a := r.do(http.MethodGet, "/console/x"); a.StatusCode != 500 || a.body.Code != "internal" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 500 internal", a.StatusCode, a.text)
 	}
 }
 
-func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
+func TestConsole_ShutdownEndsStreamsOnly(t *testing.T) {
 	begun, finish := make(chan string, 2), make(chan struct{})
-	r := newRig(t, pages(func(w http.ResponseWriter, req *http.Request) {
+	r := newRig(t, withConsole(func(w http.ResponseWriter, req *http.Request) {
 		begun <- req.URL.Path
 		select {
 		case <-req.Context().Done():
@@ -90,14 +90,14 @@ func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
 			t.Errorf("the stream: %s", a.text)
 		}
 	case <-time.After(testTimeout):
-		t.Fatal("the stream holds up the stop")
+		t.Fatal("the stream delays the shutdown")
 	}
 	close(finish)
 	if a := <-page; a.text != "finished" {
-		t.Errorf("what was under way: %s", a.text)
+		t.Errorf("the request in flight: %s", a.text)
 	}
 	if n := testutil.CollectAndCount(r.server.metrics.requests); n != 2 {
-		t.Errorf("%d series", n)
+		t.Errorf("got %d series, want 2", n)
 	}
 	for _, route := range []string{"/console/*?wait", "/console/*"} {
 		method := map[bool]string{true: http.MethodGet, false: http.MethodPost}[strings.HasSuffix(route, "wait")]
@@ -107,11 +107,11 @@ func TestAStopEndsAStreamOfTheConsoleAndFinishesItsOtherRequests(t *testing.T) {
 	}
 }
 
-func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) {
+func TestRefresh_OfTheConsoleHasFloorAndCooldown(t *testing.T) {
 	var server *Server
 	var got EnqueueResult
 	f := source.Facet{Cooldown: 17 * time.Second}
-	r := newRig(t, pages(func(_ http.ResponseWriter, req *http.Request) {
+	r := newRig(t, withConsole(func(_ http.ResponseWriter, req *http.Request) {
 		got = server.Refresh(req.Context(), "someone", []schemas.Entity{entity("a")}, f)[0]
 	}))
 	server = r.server
@@ -122,18 +122,18 @@ func TestARefreshByTheConsoleIsAPersonsWithTheFloorAndTheCooldown(t *testing.T) 
 	if all := r.enqueued(); len(all) != 1 || all[0] != want || !got.Queued {
 		t.Errorf("%+v, answered %+v; want %+v", all, got, want)
 	}
-	for _, what := range r.counted {
+	for _, what := range r.limiterCalls {
 		if strings.HasPrefix(what, "begin") {
-			t.Errorf("on an account: %s", what)
+			t.Errorf("counted by the limiter: %s", what)
 		}
 	}
 
-	r.set(func() { r.storeErr = fmt.Errorf("the database is away") })
+	r.set(func() { r.storeErr = fmt.Errorf("the database is unavailable") })
 	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Queued || r.enqueued()[1].Floor != 0 {
 		t.Errorf("without the database: %+v", a)
 	}
 	r.set(func() {
-		r.insist = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
+		r.enqueueAndWait = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	})
 	if a := server.Refresh(t.Context(), "", []schemas.Entity{entity("b")}, f)[0]; !a.Pending || a.Queued {
 		t.Errorf("not certain: %+v", a)

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Deps are what the query service works with.
+// Deps are the dependencies of the query service.
 type Deps struct {
 	Store            Store
 	Sources          map[string]Source // by name
@@ -24,152 +24,151 @@ type Deps struct {
 	WaitEstimator    WaitEstimator
 	Authenticator    Authenticator
 	ClientLimiter    ClientLimiter
-	ReadRecorder     ReadRecorder // nil: nobody is told, and nothing is counted
-	Ops              http.Handler // answers for health and metrics
-	Admin            http.Handler // answers whatever lies below /admin/v1
-	Console          http.Handler // answers /console and whatever lies below it, and asks Guard itself; nil: there is none
+	ReadRecorder     ReadRecorder // nil: reads are not recorded
+	Ops              http.Handler // serves health and metrics
+	Admin            http.Handler // serves all paths below /admin/v1
+	Console          http.Handler // serves /console and all paths below it, with its own authentication; nil: no console
 	Log              *slog.Logger
 	Metrics          prometheus.Registerer
 	Trace            observe.Tracer
 }
 
-// Config is what can be configured of the query service.
+// Config has the settings of the query service.
 type Config struct {
-	// Memory is how many bytes of snapshots are kept in front of the store.
+	// Memory is the maximum size of the snapshot cache in bytes.
 	Memory int64
-	// ResponseMemory is how many bytes the responses that are being written may hold;
-	// 0: DefaultResponseMemory. One client may hold half of it.
+	// ResponseMemory is the maximum memory in bytes of all responses being written; 0:
+	// DefaultResponseMemory. One client may use half of it.
 	ResponseMemory int64
-	// Origins are those whose pages may read answers in a browser.
+	// Origins are the web origins whose pages may read responses in a browser (CORS).
 	Origins []string
-	// Proxies are the networks (CIDR) of proxies whose X-Forwarded-For is believed.
+	// Proxies are the networks (CIDR) of trusted proxies: their X-Forwarded-For is used.
 	Proxies []string
 }
 
-// Store is where snapshots are read.
+// Store reads snapshots.
 type Store interface {
 	// Get returns an entity's snapshot, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
-	// GetAll returns the snapshots of the entities in their order, in one round
-	// trip; Version is 0 where nothing is stored.
+	// GetAll returns the snapshots of the entities in their order, in one round trip. Version is
+	// 0 where nothing is stored.
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 }
 
-// Source knows an upstream's facets, which keys they take and who may see what.
+// Source validates the facets and keys of one upstream, and knows the visibility of each key.
 type Source interface {
 	Facet(name string) (source.Facet, bool)
 	CheckKey(facet, key string) error
-	// Visibility returns who may see what would be fetched for a key now; empty: every
-	// reader. It is asked for each read and must be quick.
+	// Visibility returns the visibility that a fetch of the key would have now; empty: visible
+	// to all readers. It is called for each read and must be fast.
 	Visibility(key string) string
 }
 
-// UpdateRequest asks for a refresh of one entity.
+// UpdateRequest is a request to refresh one entity, in the HIGH lane.
 type UpdateRequest struct {
 	Entity        schemas.Entity
 	Reason        schemas.Reason
-	Floor         int64 // version of the snapshot that was read
+	Floor         int64 // version of the snapshot that the client read; 0: none
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string
-	// Client is the schemas.ClientID of the client whose request this is; empty: nobody's.
-	// New: nothing is stored of the entity, as far as is known.
+	// Client is the schemas.ClientID whose outstanding requests include this one; empty: none.
+	// New: the entity has no snapshot, as far as is known.
 	Client string
 	New    bool
 }
 
-// EnqueueResult is what became of a Wish.
+// EnqueueResult is the outcome of one UpdateRequest.
 type EnqueueResult struct {
-	// Queued: a record that covers the wish is in the producer's buffer or in
-	// Kafka; in Kafka, if it was insisted on.
+	// Queued: a record that covers the request is in the producer's buffer or acknowledged by
+	// Kafka. After EnqueueAndWait it is always acknowledged.
 	Queued bool
-	// Pending: a record that would cover the wish is in the air; ask again for
-	// certainty.
+	// Pending: Kafka has not acknowledged the covering record yet. Enqueue again to be certain.
 	Pending bool
-	// Number is that of the request which covers the wish; a fetch that begins
-	// after it has a higher one.
+	// Number is the number of the covering request. A fetch that begins after that request has a
+	// higher number.
 	Number int64
-	// Reason says why it is not queued; Until is when asking again may help, if
-	// that is known.
+	// Reason says why the request is not queued. Until is when a retry may succeed; zero:
+	// unknown.
 	Reason string
 	Until  time.Time
-	// Refused: the client has more outstanding than its share, or asks for too many new
-	// entities. Reason says which.
+	// Refused is set if the request exceeds a limit of its client. Reason says which limit.
 	Refused *access.Refusal
 
-	refused error         // the problem, if this client is beyond a bound
-	waited  time.Duration // for an answer, if the reason is reasonSlow
+	refused error         // the problem to respond with, if a limit of the client is exceeded
+	waited  time.Duration // how long the read waited, if Reason is reasonSlow
 }
 
-// The reasons for which a wish is not queued, besides those of holds (HELD_…).
+// Reasons why an update request is not queued. The reasons of holds begin with HELD_.
 const (
 	reasonPending  = "PENDING"
 	ReasonCooldown = "COOLDOWN"
-	ReasonBusy     = "BUSY"        // Kafka takes records more slowly than they come
-	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is away, or refuses
-	reasonSlow     = "SLOW"        // it could not be said in time; it may be queued yet
-	ReasonTooMany  = "TOO_MANY"    // this client has asked for as many new entities as it may
-	// ReasonOutstanding: as many of this client's requests are outstanding as its share is.
+	ReasonBusy     = "BUSY"        // Kafka accepts records more slowly than they are enqueued
+	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is unavailable or rejects the request
+	reasonSlow     = "SLOW"        // no result in time; the request may still be queued
+	ReasonTooMany  = "TOO_MANY"    // the client exceeded its limit of new keys
+	// ReasonOutstanding: the client has used its share of outstanding requests.
 	ReasonOutstanding = "TOO_MANY_OUTSTANDING"
 )
 
-// Enqueuer queues refreshes in the HIGH lane.
+// Enqueuer enqueues update requests in the HIGH lane.
 type Enqueuer interface {
-	// Enqueue answers each wish, in their order. It does not wait for Kafka, and
-	// for nothing else for long.
-	Enqueue(ctx context.Context, wishes []UpdateRequest) []EnqueueResult
-	// EnqueueAndWait answers wishes that must not be lost, in their order. Each is answered when
-	// Kafka has a record that covers it, or none is to come, or with Pending when ctx has
-	// ended.
-	EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult
+	// Enqueue returns a result for each request, in their order. It does not wait for Kafka, and
+	// returns soon.
+	Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult
+	// EnqueueAndWait returns a result for each request, in their order. It returns when each is
+	// acknowledged by Kafka or refused. If ctx ends first, the remaining results are Pending.
+	EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult
 }
 
-// SettleSubscriber tells of requests that were settled by any process.
+// SettleSubscriber receives a message for each request that any process settles.
 type SettleSubscriber interface {
-	// Subscribe calls heard for each until ctx ends, and line(true) before the first
-	// and line(false) when nothing is heard any more, in order and from one
-	// goroutine. What is settled while the line is down is not told.
-	Subscribe(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error
+	// Subscribe calls onSettled for each message until ctx ends. It calls onConnected(true)
+	// before the first message, and onConnected(false) when the connection is lost. All calls
+	// come from one goroutine. Messages sent while disconnected are lost.
+	Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnected func(connected bool)) error
 }
 
-// WaitEstimator tells how long a request will wait in a lane, when that was measured, and
-// whether it is known, without asking anybody.
+// WaitEstimator returns how long a request will probably wait in a lane, when that was measured,
+// and whether it is known. It must not block.
 type WaitEstimator interface {
 	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
 }
 
-// Authenticator knows who sends a request. Its errors are problems.
+// Authenticator identifies the client of a request. Its errors are *problem.HTTPError.
 type Authenticator interface {
 	Authenticate(r *http.Request, address string) (access.Client, error)
 }
 
-// ClientLimiter bound what one client may ask for. Their errors are problems.
+// ClientLimiter limits the requests of each client. Its errors are *problem.HTTPError.
 type ClientLimiter interface {
-	// AllowRequests counts n requests.
+	// AllowRequests counts n requests; an error means that none of them is allowed.
 	AllowRequests(client string, n int) error
-	// AllowLookup reports whether a client may have the store searched for a key that is not
-	// in memory, and Missed counts n keys of which the store then had nothing.
+	// AllowLookup reports whether the client may look up a key that is not cached. RecordMisses
+	// counts n keys for which the store had nothing.
 	AllowLookup(client string) error
 	RecordMisses(client string, n int)
-	// RecordRefusal counts what the counts of all processes refuse, and returns its problem.
+	// RecordRefusal counts a refusal by the limits that all processes share, and returns its
+	// problem.
 	RecordRefusal(r access.Refusal) error
-	// AcquireWaitSlot counts a client that waits, until it leaves.
-	AcquireWaitSlot(client string) (leave func(), err error)
+	// AcquireWaitSlot reserves a slot for a client that waits or streams. The caller must call
+	// release.
+	AcquireWaitSlot(client string) (release func(), err error)
 }
 
-// ReadCount is how often an entity was read since it was told last.
+// ReadCount is the number of reads of an entity since the last RecordReads.
 type ReadCount struct {
 	Entity schemas.Entity
 	Count  int
 }
 
-// ReadRecorder is told who is read: whoever is answered with a snapshot, or that a copy is on
-// its way. Who asks for a refresh counts as well, who follows an entity does not.
+// ReadRecorder records which entities are read, so that they can be prefetched. Only a response
+// with a snapshot counts as a read. Events of a stream do not count.
 type ReadRecorder interface {
-	// Counts reports whether reads of the facet are to be counted. It is asked on the
-	// path of reads and must be quick.
+	// Counts reports whether reads of the facet are recorded. It is called for each read and
+	// must be fast.
 	Counts(source, facet string) bool
-	// RecordReads is told of reads up to a time, each entity once; what fails is lost, and
-	// nobody waits for it.
+	// RecordReads records reads up to the time until, each entity once. Reads of a failed call
+	// are lost. No client waits for it.
 	RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error
 }

@@ -10,25 +10,24 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// encoding is how an answer's bytes travel.
+// encoding is the content encoding of a response.
 type encoding int
 
 const (
 	identity encoding = iota
 	gzipped
 	zstandard
-	encodings // how many there are
+	encodings // number of encodings
 )
 
-// The headers that say so, ready to be put into an answer.
+// contentEncoding has the Content-Encoding header of each encoding, allocated once.
 var contentEncoding = [encodings][]string{gzipped: {"gzip"}, zstandard: {"zstd"}}
 
-// accepted returns the best encoding that a client takes: the one it rates
-// highest, and of those zstd, as it is stored, before gzip before none
-// (RFC 9110 §12.5.3). A client that refuses all three gets identity: some answer
-// is better than none.
-func accepted(header []string) encoding {
-	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not named
+// bestEncoding returns the encoding with the highest quality in Accept-Encoding. If several are
+// equal, it prefers zstd (the stored form), then gzip, then identity (RFC 9110 §12.5.3). A
+// client that accepts none of the three gets identity.
+func bestEncoding(header []string) encoding {
+	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed
 	star := -1.0
 	for _, list := range header {
 		for list != "" {
@@ -36,7 +35,7 @@ func accepted(header []string) encoding {
 			item, list, _ = strings.Cut(list, ",")
 			name, params, _ := strings.Cut(item, ";")
 			name = strings.TrimSpace(name)
-			q := quality(params)
+			q := parseQuality(params)
 			switch {
 			case strings.EqualFold(name, "zstd"):
 				rating[zstandard] = q
@@ -65,9 +64,8 @@ func accepted(header []string) encoding {
 	return best
 }
 
-// quality reads the weight among a coding's parameters; 1 if there is none, 0 if
-// it can't be read.
-func quality(params string) float64 {
+// parseQuality parses the q value of a coding: 1 if there is none, 0 if it is invalid.
+func parseQuality(params string) float64 {
 	name, value, found := strings.Cut(params, "=")
 	if !found || !strings.EqualFold(strings.TrimSpace(name), "q") {
 		return 1
@@ -79,25 +77,25 @@ func quality(params string) float64 {
 	return q
 }
 
-// appendFrame appends text as a zstd frame of its own (RFC 8878 §3.1.1): one
-// segment of raw blocks, no checksum. Frames may follow each other, so stored
-// frames go out between two of these as they are.
+// appendFrame appends text as a separate zstd frame of raw blocks, with a single segment and no
+// checksum (RFC 8878 §3.1.1). Frames may be concatenated, so stored frames are sent unchanged
+// between two frames of text.
 func appendFrame(dst []byte, text string) []byte {
 	const (
 		singleSegment = 1 << 5
-		rawMost       = 128 << 10 // the largest block
+		rawMost       = 128 << 10 // largest block of the format
 	)
 	dst = append(dst, 0x28, 0xb5, 0x2f, 0xfd)
-	dst = append(dst, 2<<6|singleSegment)                          // the size in four bytes
+	dst = append(dst, 2<<6|singleSegment)                          // size field of four bytes
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(text))) //nolint:gosec // texts are short
 	for {
 		block := text[:min(len(text), rawMost)]
 		text = text[len(block):]
-		head := len(block) << 3 // raw
+		head := len(block) << 3 // block type raw
 		if text == "" {
-			head |= 1 // the last
+			head |= 1 // last block
 		}
-		dst = append(dst, byte(head), byte(head>>8), byte(head>>16)) //nolint:gosec // its three bytes
+		dst = append(dst, byte(head), byte(head>>8), byte(head>>16)) //nolint:gosec // the three bytes of the header
 		dst = append(dst, block...)
 		if text == "" {
 			return dst
@@ -105,50 +103,50 @@ func appendFrame(dst []byte, text string) []byte {
 	}
 }
 
-// gzipHeader begins a gzip member (RFC 1952): deflate, no name, no time.
+// gzipHeader is the header of a gzip member (RFC 1952): deflate, no name, no time.
 const gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 var deflaters = sync.Pool{New: func() any {
 	w, err := flate.NewWriter(nil, flate.BestSpeed+3)
 	if err != nil {
-		panic(err) // a constant level
+		panic(err) // the level is a valid constant
 	}
 	return w
 }}
 
-// gzipOpen is the beginning of a gzip member, ended on a byte so that it can be
-// closed by any text: what was compressed once is never compressed again.
-type gzipOpen struct {
-	crc  uint32 // of what was compressed
+// gzipPrefix describes the start of a gzip member. It ends on a byte boundary, so any text can
+// follow it without compressing the start again.
+type gzipPrefix struct {
+	crc  uint32 // of the compressed data
 	size uint32
 }
 
-// appendGzip appends the beginning of a member that holds the parts.
-func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipOpen) {
+// appendGzip appends the start of a gzip member that contains the parts.
+func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipPrefix) {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)
 	out := appender{append(dst, gzipHeader...)}
 	w.Reset(&out)
-	var open gzipOpen
+	var open gzipPrefix
 	for _, p := range parts {
-		_, _ = w.Write(p) // to memory
+		_, _ = w.Write(p) // a write to memory does not fail
 		open.crc = crc32.Update(open.crc, crc32.IEEETable, p)
-		open.size += uint32(len(p)) //nolint:gosec // modulo 2^32, as the format has it
+		open.size += uint32(len(p)) //nolint:gosec // modulo 2^32, as the format requires
 	}
 	_ = w.Flush()
-	w.Reset(nil) // the pool must not keep the answer
+	w.Reset(nil) // the pooled writer must not keep the response in memory
 	return out.bytes, open
 }
 
-// close appends the text as stored blocks and the member's end.
-func (open gzipOpen) close(dst []byte, text string) []byte {
+// close appends the text as stored blocks, and the end of the member.
+func (open gzipPrefix) close(dst []byte, text string) []byte {
 	dst = appendStored(dst, text, true)
 	dst = binary.LittleEndian.AppendUint32(dst, crc32.Update(open.crc, crc32.IEEETable, []byte(text)))
 	return binary.LittleEndian.AppendUint32(dst, open.size+uint32(len(text))) //nolint:gosec // modulo 2^32
 }
 
-// appendStored appends the text as stored blocks (RFC 1951 §3.2.4); last: the data
-// ends with them.
+// appendStored appends the text as stored blocks (RFC 1951 §3.2.4). last marks the final block
+// of the deflate stream.
 func appendStored(dst []byte, text string, last bool) []byte {
 	const maxStored = 1<<16 - 1
 	for {
@@ -169,7 +167,7 @@ func appendStored(dst []byte, text string, last bool) []byte {
 	}
 }
 
-// appender is a writer into a slice.
+// appender is an io.Writer that appends to a slice.
 type appender struct{ bytes []byte }
 
 func (a *appender) Write(p []byte) (int, error) {

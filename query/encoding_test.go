@@ -11,7 +11,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-func TestTheBestEncodingThatAClientTakesIsChosen(t *testing.T) {
+func TestBestEncoding_FollowsTheQuality(t *testing.T) {
 	for header, want := range map[string]encoding{
 		"":                          identity,
 		"zstd":                      zstandard,
@@ -32,17 +32,18 @@ func TestTheBestEncodingThatAClientTakesIsChosen(t *testing.T) {
 		"zstd;q=NaN":                identity,
 		";q=1,,":                    identity,
 	} {
-		if got := accepted([]string{header}); got != want {
+		if got := bestEncoding([]string{header}); got != want {
 			t.Errorf("%q: %d, want %d", header, got, want)
 		}
 	}
-	if got := accepted([]string{"gzip", "zstd"}); got != zstandard {
+	if got := bestEncoding([]string{"gzip", "zstd"}); got != zstandard {
 		t.Errorf("two headers: %d", got)
 	}
 }
 
-// texts are of the lengths at which a format changes its shape, and of others.
-func texts(r *rand.Rand) []string {
+// testTexts returns texts of the lengths at which the formats change their structure, and of random
+// lengths.
+func testTexts(r *rand.Rand) []string {
 	var all []string
 	for _, n := range []int{0, 1, 255, 256, 65_535, 65_536, 128 << 10, 128<<10 + 1, r.IntN(300_000)} {
 		b := make([]byte, n)
@@ -54,7 +55,7 @@ func texts(r *rand.Rand) []string {
 	return all
 }
 
-func TestFramesOfTextAroundAStoredOneAreOneZstdContent(t *testing.T) {
+func TestAppendFrame_JoinsAStoredFrame(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	encoder, err := zstd.NewWriter(nil)
 	if err != nil {
@@ -65,7 +66,7 @@ func TestFramesOfTextAroundAStoredOneAreOneZstdContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer decoder.Close()
-	for _, before := range texts(r) {
+	for _, before := range testTexts(r) {
 		after := strings.ToUpper(before)
 		out := appendFrame(nil, before)
 		out = encoder.EncodeAll([]byte("stored"), out)
@@ -77,17 +78,17 @@ func TestFramesOfTextAroundAStoredOneAreOneZstdContent(t *testing.T) {
 	}
 }
 
-func TestAMemberThatWasBegunIsClosedByAnyText(t *testing.T) {
+func TestGzipOpen_ClosesWithAnyText(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	for _, body := range texts(r) {
+	for _, body := range testTexts(r) {
 		begun, open := appendGzip(nil, []byte("{"), []byte(body))
-		for _, text := range texts(r) {
+		for _, text := range testTexts(r) {
 			out := open.close(bytes.Clone(begun), text)
 			z, err := gzip.NewReader(bytes.NewReader(out))
 			if err != nil {
 				t.Fatal(err)
 			}
-			z.Multistream(false) // some clients read no second member
+			z.Multistream(false) // some clients read only the first member
 			got, err := io.ReadAll(z)
 			if err != nil || string(got) != "{"+body+text {
 				t.Errorf("%d and %d bytes: %v", len(body), len(text), err)
@@ -96,13 +97,13 @@ func TestAMemberThatWasBegunIsClosedByAnyText(t *testing.T) {
 	}
 }
 
-func FuzzAccepted(f *testing.F) {
+func FuzzBestEncoding(f *testing.F) {
 	for _, h := range []string{"gzip, zstd;q=0.5", "*;q=0", ";;;,=", "zstd;q=1e400"} {
 		f.Add(h)
 	}
 	f.Fuzz(func(t *testing.T, header string) {
-		if e := accepted([]string{header}); e < identity || e >= encodings {
-			t.Errorf("%q: %d", header, e)
+		if e := bestEncoding([]string{header}); e < identity || e >= encodings {
+			t.Errorf("%q: got the invalid encoding %d", header, e)
 		}
 	})
 }

@@ -12,20 +12,22 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// readBody is a read's answer but for the snapshot, which is spliced in as it is
-// stored.
+// readBody has the fields of a read response, except the snapshot. The stored bytes of the
+// snapshot are spliced in before them.
 type readBody struct {
 	Freshness     Freshness  `json:"freshness"`
 	LastUpdatedAt *time.Time `json:"lastUpdatedAt"`
 	LastCheckedAt *time.Time `json:"lastCheckedAt"`
 	UpdateQueued  bool       `json:"updateQueued"`
 	waitEstimate
-	// Why a refresh that is due is not queued, and when asking again may help.
+	// NotQueuedReason says why a refresh that is due is not queued, NotQueuedUntil when to
+	// retry.
 	NotQueuedReason *string    `json:"notQueuedReason"`
 	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
 }
 
-// waitEstimate is how long a queued refresh will wait, and when that was measured.
+// waitEstimate is how long a queued update request will probably wait, and when that was
+// measured.
 type waitEstimate struct {
 	EstimatedWaitMs *int64     `json:"estimatedWaitMs"`
 	EstimatedAt     *time.Time `json:"estimatedAt"`
@@ -38,7 +40,7 @@ func optionalTime(t time.Time) *time.Time {
 	return &t
 }
 
-// estimateWait returns what is known of how long a request will wait.
+// estimateWait returns the estimated wait of a HIGH request; the zero value if it is unknown.
 func (s *Server) estimateWait(source string) waitEstimate {
 	wait, measured, known := s.estimator.EstimateWait(source, schemas.High)
 	if !known {
@@ -48,48 +50,50 @@ func (s *Server) estimateWait(source string) waitEstimate {
 	return waitEstimate{&ms, optionalTime(measured.UTC().Truncate(time.Millisecond))}
 }
 
-// setResult writes into the answer what became of the wish.
-func (b *readBody) setResult(a EnqueueResult, wait func() waitEstimate) {
-	b.UpdateQueued = a.Queued
+// setResult sets the fields that describe the result of the update request.
+func (b *readBody) setResult(result EnqueueResult, wait func() waitEstimate) {
+	b.UpdateQueued = result.Queued
 	switch {
-	case a.Queued:
+	case result.Queued:
 		b.waitEstimate = wait()
 		return
-	case a.Pending:
-		a.Reason = reasonPending
+	case result.Pending:
+		result.Reason = reasonPending
 	}
-	b.NotQueuedReason, b.NotQueuedUntil = &a.Reason, optionalTime(a.Until)
+	b.NotQueuedReason, b.NotQueuedUntil = &result.Reason, optionalTime(result.Until)
 }
 
-// refreshExpected reports whether a refresh is on its way, as far as is known.
-func (a EnqueueResult) refreshExpected() bool { return a.Queued || a.Pending || a.Reason == reasonSlow }
+// refreshExpected reports whether a refresh has been or may have been queued.
+func (result EnqueueResult) refreshExpected() bool {
+	return result.Queued || result.Pending || result.Reason == reasonSlow
+}
 
-// enqueueRead enqueues the update request of a read. A read of a stale snapshot waits
-// staleTimeout for the answer; a read for which nothing is stored has nothing else to
-// return, and waits until its deadline. The request goes on after that, and is only
-// not promised. All reads of the entity by one client at this moment share one request.
-func (s *Server) enqueueRead(c echo.Context, who access.Client, w UpdateRequest, deadline time.Time) EnqueueResult {
-	urgent := w.Reason == schemas.CacheMiss
-	w = s.withTrace(c, w.forClient(who))
-	answered := s.enqueues.DoChan(w.flightKey(), func() (any, error) { return s.recordRefusal(s.batcher.enqueue(w, urgent)), nil })
+// enqueueRead enqueues the update request of a read and waits for the result: staleTimeout if a
+// stale snapshot can be served, else until the deadline. After that it returns reasonSlow, and
+// the request continues in the background. Concurrent reads of an entity by one client share one
+// request.
+func (s *Server) enqueueRead(c echo.Context, client access.Client, req UpdateRequest, deadline time.Time) EnqueueResult {
+	urgent := req.Reason == schemas.CacheMiss
+	req = s.withTrace(c, req.forClient(client))
+	done := s.enqueues.DoChan(req.flightKey(), func() (any, error) { return s.recordRefusal(s.batcher.enqueue(req, urgent)), nil })
 	began := time.Now()
 	limit := time.NewTimer(enqueueTimeout(urgent, deadline))
 	defer limit.Stop()
-	var stopping, left <-chan struct{}
+	var stopping, canceled <-chan struct{}
 	if urgent {
-		stopping, left = s.stopping, c.Request().Context().Done()
+		stopping, canceled = s.stopping, c.Request().Context().Done()
 	}
 	for waiting := true; waiting; {
 		select {
-		case r := <-answered:
-			a, _ := r.Val.(EnqueueResult)
-			return a
-		case <-stopping: // no client need wait for long, and none is refused for it
+		case r := <-done:
+			result, _ := r.Val.(EnqueueResult)
+			return result
+		case <-stopping: // a shutdown shortens the wait to acceptTimeout
 			stopping = nil
 			limit.Reset(min(acceptTimeout, time.Until(deadline)))
 		case <-limit.C:
 			waiting = false
-		case <-left:
+		case <-canceled:
 			waiting = false
 		}
 	}
@@ -97,14 +101,14 @@ func (s *Server) enqueueRead(c echo.Context, who access.Client, w UpdateRequest,
 }
 
 const (
-	// staleTimeout is how long a read of a stale snapshot waits for its update request
-	// to be accepted, and acceptTimeout a read for which nothing is stored.
+	// staleTimeout is how long a read of a stale snapshot waits until its update request is
+	// accepted. acceptTimeout is the same for a read with nothing stored.
 	staleTimeout  = 50 * time.Millisecond
 	acceptTimeout = 5 * time.Second
 )
 
-// acceptDeadline returns until when a read waits for its update request to be
-// accepted if nothing is stored: for acceptTimeout, or as long as its client waits.
+// acceptDeadline returns the deadline for accepting the update request if nothing is stored:
+// after acceptTimeout, or after the client's own wait if that is longer.
 func acceptDeadline(wait time.Duration) time.Time { return time.Now().Add(max(acceptTimeout, wait)) }
 
 func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
@@ -114,24 +118,25 @@ func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
 	return staleTimeout
 }
 
-// refusedResult is the answer to a wish that its client may not make now.
+// refusedResult returns the result of an update request that exceeds a limit of its client.
 func refusedResult(err error) EnqueueResult {
-	a := EnqueueResult{Reason: ReasonTooMany, refused: err}
+	result := EnqueueResult{Reason: ReasonTooMany, refused: err}
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
-		a.Until = time.Now().Add(p.After)
+		result.Until = time.Now().Add(p.After)
 	}
-	return a
+	return result
 }
 
-// failureDetail says for a client what was tried for an update request, and why there is none.
-func (a EnqueueResult) failureDetail() string {
-	switch a.Reason {
+// failureDetail returns the sentence that tells a client why the update request was not
+// accepted.
+func (result EnqueueResult) failureDetail() string {
+	switch result.Reason {
 	case reasonSlow:
-		return fmt.Sprintf("Redis did not accept the update request within %v; it may be accepted yet", a.waited.Round(time.Millisecond))
+		return fmt.Sprintf("Redis did not accept the update request within %v; it may still be accepted", result.waited.Round(time.Millisecond))
 	case ReasonBusy:
-		return "the update request was refused: Kafka or Redis accepts requests more slowly than they come"
+		return "the update request was rejected: Kafka or Redis is too slow"
 	case ReasonDown:
-		return "the update request was refused: Redis or Kafka does not answer"
+		return "the update request was rejected: Redis or Kafka is unavailable"
 	}
 	return "the update request was refused"
 }

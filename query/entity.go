@@ -14,9 +14,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// entityOf returns the entity that the path names, and its facet, if the client may see
-// what would be fetched of it.
-func (s *Server) entityOf(c echo.Context, who access.Client) (schemas.Entity, source.Facet, error) {
+// entityOf returns the entity in the request path, and its facet. It returns errNotVisible if
+// the client may not see what a fetch would return now.
+func (s *Server) entityOf(c echo.Context, client access.Client) (schemas.Entity, source.Facet, error) {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {
 		return e, f, err
@@ -28,22 +28,23 @@ func (s *Server) entityOf(c echo.Context, who access.Client) (schemas.Entity, so
 		return e, f, err
 	}
 	s.traceEntity(c, e)
-	if !who.Sees(src.Visibility(e.Key)) {
+	if !client.Sees(src.Visibility(e.Key)) {
 		return e, f, errNotVisible
 	}
 	return e, f, nil
 }
 
-// entityAndWait returns what entityOf does, and how long the client wants to wait for it.
-func (s *Server) entityAndWait(c echo.Context, who access.Client) (e schemas.Entity, f source.Facet, patience time.Duration, err error) {
-	// First, since it writes a header: whoever may not see the entity is told no more by it.
-	if patience, err = s.parseWait(c); err == nil {
-		e, f, err = s.entityOf(c, who)
+// entityAndWait returns the entity, its facet, and how long the client wants to wait.
+func (s *Server) entityAndWait(c echo.Context, client access.Client) (e schemas.Entity, f source.Facet, wait time.Duration, err error) {
+	// parseWait comes first because it sets a response header: the header must be the same
+	// whether or not the client may see the entity.
+	if wait, err = s.parseWait(c); err == nil {
+		e, f, err = s.entityOf(c, client)
 	}
-	return e, f, patience, err
+	return e, f, wait, err
 }
 
-// facetOf returns an entity without its key, its facet and its source.
+// facetOf returns the entity without its key, its facet and its source.
 func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src Source, err error) {
 	if e.Source, err = pathParam(c, "source"); err != nil {
 		return e, f, nil, err
@@ -53,7 +54,7 @@ func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src 
 	}
 	src, known := s.sources[e.Source]
 	if !known {
-		return e, f, nil, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
+		return e, f, nil, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration lists the sources.")
 	}
 	if f, known = src.Facet(e.Facet); !known {
 		return e, f, nil, problem.New(http.StatusNotFound, "no-such-facet", fmt.Sprintf("Source %s has no such facet.", e.Source))
@@ -61,12 +62,12 @@ func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src 
 	return e, f, src, nil
 }
 
-// pathParam returns a segment of the path. The router works on the path as it was
-// sent, so this is the one place where it is unescaped.
+// pathParam returns one unescaped segment of the path. The router matches the escaped path, so
+// this is the only place that unescapes.
 func pathParam(c echo.Context, name string) (string, error) {
 	text, err := url.PathUnescape(c.Param(name))
 	if err != nil {
-		return "", problem.New(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s is not percent-encoded properly.", name))
+		return "", problem.New(http.StatusBadRequest, "bad-key", fmt.Sprintf("The %s has an invalid percent-encoding.", name))
 	}
 	return text, nil
 }
@@ -77,13 +78,13 @@ func checkKey(e schemas.Entity, src Source) error {
 		err = src.CheckKey(e.Facet, e.Key)
 	}
 	if err != nil {
-		return problem.New(http.StatusBadRequest, "bad-key", sentence(err))
+		return problem.New(http.StatusBadRequest, "bad-key", toSentence(err))
 	}
 	return nil
 }
 
-// sentence writes an error as people read it.
-func sentence(err error) string {
+// toSentence formats an error as a sentence with a capital letter and a full stop.
+func toSentence(err error) string {
 	text := err.Error()
 	return string(text[0]-'a'+'A') + text[1:] + "."
 }

@@ -14,48 +14,46 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// An answer is {"snapshot": …, …}: opening, the snapshot's bytes as they are
-// stored, and a tail with everything else.
+// A response is {"snapshot": …, …}: bodyPrefix, the stored bytes of the snapshot, and a tail
+// with all other fields.
 const bodyPrefix = `{"snapshot":`
 
-// entry is a snapshot ready to be answered with. Everything that two answers
-// share is made once: the bodies in each encoding, which end in the tail of a FRESH
-// answer, and the headers, which change once a second.
+// entry is a cached snapshot with everything that several responses can share: the FRESH body in
+// each encoding, and the headers that change once per second.
 type entry struct {
 	store.State
-	payload []byte // as it is stored; lies within the body in zstd
+	payload []byte // as stored; a part of the zstd body
 	facet   source.Facet
-	// readAt is when the look into the store began, as the memory counts; 0 once
-	// something was settled since.
+	// readAt is when the load began, in snapshotCache time; 0 after a settle message.
 	readAt atomic.Int64
 
 	etag, lastModified []string
 	freshTail          string
 	bodies             [encodings]body
-	headerCache        [2]atomic.Pointer[timeHeaders] // FRESH, STALE
-	onGrow             func(*entry)                   // told when a body was made
-	extraBytes         atomic.Int64                   // bytes of the other bodies
-	count              *readCount                     // of reads; nil: they do not count
+	headerCache        [2]atomic.Pointer[timeHeaders] // for FRESH and for STALE
+	onGrow             func(*entry)                   // called after a body was encoded
+	extraBytes         atomic.Int64                   // size of the bodies other than zstd
+	count              *readCount                     // of reads; nil: reads are not counted
 }
 
-// body is a whole FRESH answer in one encoding, made when it is first wanted.
+// body is a complete FRESH response body in one encoding. It is encoded at first use.
 type body struct {
 	once   sync.Once
-	made   atomic.Bool // once has ended, and the fields below are set
+	made   atomic.Bool // set when the fields below are valid
 	bytes  []byte
 	err    error
-	tail   int // where the tail begins
-	open   gzipOpen
+	tail   int // offset of the tail
+	prefix gzipPrefix
 	length []string
 }
 
-var errNotEncoded = errors.New("the answer could not be made")
+var errNotEncoded = errors.New("encoding the response panicked")
 
 func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, grown func(*entry)) *entry {
 	e := &entry{State: s.State, payload: s.Payload, facet: f, count: of, onGrow: grown}
 	e.readAt.Store(readAt)
 	if s.HasContent() {
-		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // a part is enough
+		e.etag = []string{fmt.Sprintf(`W/"%x-%x"`, s.Hash[:12], uint32(s.ExtractVersion))} //nolint:gosec // the low 32 bits suffice
 		e.lastModified = []string{s.UpdatedAt.UTC().Format(http.TimeFormat)}
 		e.freshTail = marshalTail(readBody{Freshness: Fresh, LastUpdatedAt: optionalTime(s.UpdatedAt), LastCheckedAt: optionalTime(s.CheckedAt)})
 		e.bodies[zstandard].once.Do(func() { e.spliceFrames(&e.bodies[zstandard]) })
@@ -64,7 +62,7 @@ func newEntry(s store.Snapshot, f source.Facet, readAt int64, of *readCount, gro
 	return e
 }
 
-// spliceFrames makes the answer in zstd: the stored frame, untouched, between two others.
+// spliceFrames builds the zstd body: the stored frame, unchanged, between two frames of text.
 func (e *entry) spliceFrames(b *body) {
 	if e.Encoding != store.Zstd {
 		b.err = fmt.Errorf("payload of %s has encoding %q; this release serves %q", e.Entity, e.Encoding, store.Zstd)
@@ -79,7 +77,7 @@ func (e *entry) spliceFrames(b *body) {
 	b.length = []string{strconv.Itoa(len(b.bytes))}
 }
 
-// weight is what the entry takes of memory, in bytes.
+// weight returns the memory that the entry uses, in bytes.
 func (e *entry) weight() int64 {
 	const fixed = 2 << 10
 	weight := fixed + int64(cap(e.bodies[zstandard].bytes)) + e.extraBytes.Load()
@@ -89,21 +87,21 @@ func (e *entry) weight() int64 {
 	return weight
 }
 
-// marshalTail is what stands behind the snapshot.
+// marshalTail returns the JSON that follows the snapshot.
 func marshalTail(b readBody) string {
 	text, err := json.Marshal(b)
 	if err != nil {
-		panic(err) // a struct of plain members
+		panic(err) // a struct of plain fields can't fail
 	}
 	text[0] = ','
 	return string(text)
 }
 
-// body returns the FRESH answer in an encoding.
+// body returns the FRESH body in an encoding, and encodes it at first use.
 func (e *entry) body(as encoding) (*body, error) {
 	b := &e.bodies[as]
 	b.once.Do(func() {
-		b.err = errNotEncoded // stands if making it panics
+		b.err = errNotEncoded // remains if encode panics
 		b.err = e.encode(as, b)
 		b.length = []string{strconv.Itoa(len(b.bytes))}
 		e.extraBytes.Add(int64(cap(b.bytes)))
@@ -113,16 +111,16 @@ func (e *entry) body(as encoding) (*body, error) {
 	return b, b.err
 }
 
-// encode makes the answer in another encoding.
+// encode builds the gzip or identity body.
 func (e *entry) encode(as encoding, b *body) error {
 	text, err := e.appendText(make([]byte, 0, e.Size))
 	if err != nil {
 		return err
 	}
 	if as == gzipped {
-		b.bytes, b.open = appendGzip(make([]byte, 0, len(text)/6+512), []byte(bodyPrefix), text)
+		b.bytes, b.prefix = appendGzip(make([]byte, 0, len(text)/6+512), []byte(bodyPrefix), text)
 		b.tail = len(b.bytes)
-		b.bytes = b.open.close(b.bytes, e.freshTail)
+		b.bytes = b.prefix.close(b.bytes, e.freshTail)
 		return nil
 	}
 	b.bytes = append(make([]byte, 0, len(bodyPrefix)+len(text)+len(e.freshTail)), bodyPrefix...)
@@ -132,12 +130,12 @@ func (e *entry) encode(as encoding, b *body) error {
 	return nil
 }
 
-// appendText appends the snapshot as JSON.
+// appendText appends the unpacked snapshot as JSON.
 func (e *entry) appendText(dst []byte) ([]byte, error) {
 	return store.Snapshot{State: e.State, Payload: e.payload}.Decode(dst)
 }
 
-// parts returns an answer with this tail, in two pieces.
+// parts returns a body with another tail, in two pieces.
 func (e *entry) parts(as encoding, tail string) (first, second []byte, err error) {
 	b, err := e.body(as)
 	if err != nil {
@@ -151,14 +149,13 @@ func (e *entry) parts(as encoding, tail string) (first, second []byte, err error
 	case zstandard:
 		return first, appendFrame(nil, tail), nil
 	case gzipped:
-		return first, b.open.close(nil, tail), nil
+		return first, b.prefix.close(nil, tail), nil
 	default:
 		return first, []byte(tail), nil
 	}
 }
 
-// responseSize returns how many bytes of memory a response in an encoding holds until its
-// client has read it.
+// responseSize returns the memory in bytes that a response holds until its client has read it.
 func (e *entry) responseSize(as encoding) int64 {
 	if b := &e.bodies[as]; b.made.Load() {
 		return int64(len(b.bytes))
@@ -167,16 +164,16 @@ func (e *entry) responseSize(as encoding) int64 {
 }
 
 const (
-	// unpackedPerRequest and compressedPerRequest are how many bytes of a document may
-	// be unpacked, and compressed, at the price of one request: each takes about
-	// 0.1 ms of processor time, twice what a read from memory takes.
+	// unpackedPerRequest and compressedPerRequest are the bytes of a document that may be
+	// unpacked, or compressed, for the price of one request. Each takes about 0.1 ms of CPU
+	// time, twice the time of a read from the cache.
 	unpackedPerRequest   = 64 << 10
 	compressedPerRequest = 16 << 10
 )
 
-// cost returns how many requests a response in an encoding counts for beyond its
-// own: 0 if nothing must be unpacked or compressed for it.
-func (e *entry) cost(as encoding) int {
+// extraRequests returns how many additional requests a response counts as; 0 if nothing must be unpacked
+// or compressed.
+func (e *entry) extraRequests(as encoding) int {
 	switch {
 	case e.bodies[as].made.Load():
 		return 0
@@ -186,38 +183,38 @@ func (e *entry) cost(as encoding) int {
 	return e.Size / unpackedPerRequest
 }
 
-// timeHeaders is the headers of an answer that depend on the time.
+// timeHeaders has the response headers that depend on the current time.
 type timeHeaders struct {
 	second                         int64
 	age, cacheControl, cacheStatus []string
 }
 
-// timeHeaders returns the headers for now.
+// timeHeaders returns the headers for this time. It caches them for one second.
 func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
 	slot := &e.headerCache[0]
 	if f == Stale {
 		slot = &e.headerCache[1]
 	}
-	// Seconds are counted from the check, so that an age and its end change together.
+	// Seconds are counted from the check, so that Age and max-age change at the same time.
 	age := now.Sub(e.CheckedAt)
 	second := int64(age / time.Second)
 	if s := slot.Load(); s != nil && s.second == second {
 		return s
 	}
-	// A cache subtracts the Age from max-age by itself (RFC 9111 §4.2).
-	left, life := int((e.facet.FreshFor-age)/time.Second), 0
+	// A client subtracts Age from max-age itself (RFC 9111 §4.2).
+	remaining, maxAge := int((e.facet.FreshFor-age)/time.Second), 0
 	if f == Fresh {
-		life = int(e.facet.FreshFor / time.Second)
+		maxAge = int(e.facet.FreshFor / time.Second)
 	}
-	who := "private"
+	scope := "private"
 	if e.facet.Public {
-		who = "public"
+		scope = "public"
 	}
 	s := &timeHeaders{
 		second:       second,
 		age:          []string{strconv.Itoa(int(max(0, second)))},
-		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", who, life, int(e.facet.FreshFor/time.Second))},
-		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", left)},
+		cacheControl: []string{fmt.Sprintf("%s, max-age=%d, stale-while-revalidate=%d", scope, maxAge, int(e.facet.FreshFor/time.Second))},
+		cacheStatus:  []string{fmt.Sprintf("freshet; hit; ttl=%d", remaining)},
 	}
 	slot.Store(s)
 	return s

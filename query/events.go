@@ -17,22 +17,23 @@ import (
 )
 
 const (
-	// heartbeatInterval keeps a quiet stream from being taken for dead on its way.
+	// heartbeatInterval is how often a comment is sent, so that proxies do not close an idle
+	// stream.
 	heartbeatInterval = 15 * time.Second
-	// minReconnectDelay is how long a client whose stream was cut waits at least, and twice
-	// that at most: after a restart not all shall come at once.
+	// minReconnectDelay is the minimum delay before a client reconnects; the maximum is twice
+	// that. The random part spreads the reconnects after a restart.
 	minReconnectDelay = time.Second
 )
 
-// The events of a stream.
+// Names of the server-sent events.
 const (
-	eventChanged = "changed" // other content than was told last
-	eventChecked = "checked" // the same content, looked at again
-	eventAbsent  = "absent"  // the upstream says that there is no such entity
-	eventState   = "state"   // nothing new is stored, but how fresh it is or what becomes of its refresh is
+	eventChanged = "changed" // the content differs from that of the last event
+	eventChecked = "checked" // the upstream was checked; the content is the same
+	eventAbsent  = "absent"  // the upstream has no such entity
+	eventState   = "state"   // nothing new is stored, but the freshness or the state of the refresh changed
 )
 
-// streamState is what a stream has told last.
+// streamState is the state that the last event of a stream reported.
 type streamState struct {
 	version   int64
 	etag      string
@@ -41,61 +42,61 @@ type streamState struct {
 	reason    string
 }
 
-// stream is one client that follows an entity.
+// stream is one connected client that follows one entity.
 type stream struct {
 	s      *Server
 	c      echo.Context
-	who    access.Client
+	client access.Client
 	entity schemas.Entity
 	facet  source.Facet
 	last   streamState
 }
 
-// events streams what happens to an entity (server-sent events), until the client
-// leaves, its permission ends or the process stops. A stream is a reader: it has a
-// refresh asked for whenever what it told last has become stale. Events carry no
-// content, so that a change costs each reader what it wants to pay: it reads with
-// If-None-Match. What changed several times while a client was away is told once.
-func (s *Server) events(c echo.Context, who access.Client) error {
-	e, f, err := s.entityOf(c, who)
+// events streams the changes of an entity as server-sent events. The stream ends when the client
+// disconnects, its permission ends, or the process shuts down. A stream counts as a reader: it
+// enqueues an update request when the snapshot becomes stale. Events carry no content; the
+// client reads it with If-None-Match if it wants it. Several changes during a disconnect are
+// reported as one event.
+func (s *Server) events(c echo.Context, client access.Client) error {
+	e, f, err := s.entityOf(c, client)
 	if err != nil {
 		return err
 	}
-	leave, err := s.acquireWaitSlot(who)
+	leave, err := s.acquireWaitSlot(client)
 	if err != nil {
 		return err
 	}
 	defer leave()
 	w := s.waiterSet.add(e)
 	defer s.waiterSet.remove(w)
-	v, err := s.readAndEnqueue(c, who, e, f, acceptDeadline(0))
+	v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
 	if err != nil {
-		return err // an answer as a read's, for there is no stream yet
+		return err // a normal error response: the stream has not begun
 	}
 	h := c.Response().Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	h.Set("X-Accel-Buffering", "no") // disables response buffering in nginx
 	c.Response().WriteHeader(http.StatusOK)
 	if c.Request().Method == http.MethodHead {
 		return nil
 	}
-	st := &stream{s: s, c: c, who: who, entity: e, facet: f, last: parseEventID(c.Request().Header.Get("Last-Event-Id"))}
-	if st.write(fmt.Sprintf("retry: %d\n\n", (minReconnectDelay + rand.N(minReconnectDelay)).Milliseconds())) { //nolint:gosec // spreads, and hides nothing
+	st := &stream{s: s, c: c, client: client, entity: e, facet: f, last: parseEventID(c.Request().Header.Get("Last-Event-Id"))}
+	if st.write(fmt.Sprintf("retry: %d\n\n", (minReconnectDelay + rand.N(minReconnectDelay)).Milliseconds())) { //nolint:gosec // spreads reconnects; not a secret
 		st.run(v, w)
 	}
 	return nil
 }
 
-// run tells what is seen, beginning with v.
+// run sends events until the stream ends, starting with v.
 func (st *stream) run(v view, w *waiter) {
 	beat := time.NewTicker(heartbeatInterval)
 	defer beat.Stop()
 	due := time.NewTimer(0)
 	defer due.Stop()
 	var expires <-chan time.Time
-	if !st.who.Expires.IsZero() {
-		end := time.NewTimer(time.Until(st.who.Expires))
+	if !st.client.Expires.IsZero() {
+		end := time.NewTimer(time.Until(st.client.Expires))
 		defer end.Stop()
 		expires = end.C
 	}
@@ -105,7 +106,7 @@ func (st *stream) run(v view, w *waiter) {
 				return
 			}
 			due.Reset(st.nextReadDelay(v))
-			v = view{} // told: a stream keeps nothing that memory has given up
+			v = view{} // the stream must not keep an evicted snapshot in memory
 		}
 		select {
 		case <-w.notified:
@@ -122,12 +123,12 @@ func (st *stream) run(v view, w *waiter) {
 		case <-st.c.Request().Context().Done():
 			return
 		}
-		seen, err := st.s.readAndEnqueue(st.c, st.who, st.entity, st.facet, acceptDeadline(0))
+		seen, err := st.s.readAndEnqueue(st.c, st.client, st.entity, st.facet, acceptDeadline(0))
 		if seen.notVisible {
-			return // it has been fetched within another visibility
+			return // the entity was fetched under another visibility
 		}
 		if err != nil || seen.fallback {
-			// What was told last stands, and who rang does not ring again.
+			// The last event is still correct, and no second notification will come: retry.
 			due.Reset(maxRetryDelay)
 			continue
 		}
@@ -135,15 +136,14 @@ func (st *stream) run(v view, w *waiter) {
 	}
 }
 
-// stillAuthorized reports whether the client may still read: a key can be revoked.
+// stillAuthorized reports whether the client may still read; its key may have been revoked.
 func (st *stream) stillAuthorized() bool {
-	who, err := st.s.authenticator.Authenticate(st.c.Request(), st.c.RealIP())
-	return err == nil && who.May(access.Read)
+	client, err := st.s.authenticator.Authenticate(st.c.Request(), st.c.RealIP())
+	return err == nil && client.May(access.Read)
 }
 
-// nextReadDelay returns when something may have become different without a settle: what
-// is FRESH grows stale, and a refresh that was refused or never came is asked for
-// again.
+// nextReadDelay returns how long until the state may change without a settle message: a FRESH
+// snapshot becomes stale, or a refused update request may be retried.
 func (st *stream) nextReadDelay(v view) time.Duration {
 	wait := heartbeatInterval
 	switch {
@@ -158,14 +158,13 @@ func (st *stream) nextReadDelay(v view) time.Duration {
 	return max(time.Second, wait)
 }
 
-// send sends an event if there is something new; it reports false if the client
-// has left.
+// send sends an event if the state changed. It returns false if the client disconnected.
 func (st *stream) send(v view) bool {
 	now := streamState{version: v.version(), reason: v.result.Reason}
 	_, now.freshness = v.status()
 	if v.entry != nil {
 		now.absent = v.Absent
-		if v.HasContent() && now.freshness != Updating { // not if it is kept too long to be served
+		if v.HasContent() && now.freshness != Updating { // a snapshot older than KeepFor is not served
 			now.etag = v.etag[0]
 		}
 	}
@@ -190,7 +189,7 @@ func (st *stream) send(v view) bool {
 		ETag *string `json:"etag"`
 	}{body, optionalString(now.etag)})
 	if err != nil {
-		panic(err) // a struct of plain members
+		panic(err) // a struct of plain fields can't fail
 	}
 	id := ""
 	if now.version > 0 {
@@ -206,7 +205,7 @@ func optionalString(s string) *string {
 	return &s
 }
 
-// write sends a piece at once; it reports false if the client has left.
+// write sends text and flushes it. It returns false if the client disconnected.
 func (st *stream) write(text string) bool {
 	st.s.extendWriteDeadline(st.c, 0)
 	if _, err := st.c.Response().Write([]byte(text)); err != nil {
@@ -215,7 +214,7 @@ func (st *stream) write(text string) bool {
 	return http.NewResponseController(st.c.Response()).Flush() == nil
 }
 
-// id names what was told, for a client that comes back.
+// id returns the event id of the state. A client that reconnects sends it as Last-Event-ID.
 func (t streamState) id() string {
 	absent := ""
 	if t.absent {
@@ -224,7 +223,7 @@ func (t streamState) id() string {
 	return strconv.FormatInt(t.version, 10) + "." + strings.Trim(t.etag, `W/"`) + absent
 }
 
-// parseEventID returns what was told before, by its id; nothing if it can't be read.
+// parseEventID returns the state of an event id; the zero value if it is invalid.
 func parseEventID(id string) streamState {
 	version, rest, _ := strings.Cut(id, ".")
 	n, err := strconv.ParseInt(version, 10, 64)

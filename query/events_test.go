@@ -24,7 +24,7 @@ type event struct {
 	}
 }
 
-// follower reads a stream over a real connection.
+// follower reads an event stream over a real connection.
 type follower struct {
 	*rig
 	events chan event
@@ -42,12 +42,12 @@ func (r *rig) follow(key, lastID string) *follower {
 	if lastID != "" {
 		req.Header.Set("Last-Event-Id", lastID)
 	}
-	resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // when the follower leaves
+	resp, err := http.DefaultClient.Do(req) //nolint:bodyclose // leave closes it
 	if err != nil {
 		r.Fatal(err)
 	}
 	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" || resp.Header.Get("Cache-Control") != "no-store" {
-		r.Fatalf("%d %v", resp.StatusCode, resp.Header)
+		r.Fatalf("got %d %v, want 200", resp.StatusCode, resp.Header)
 	}
 	f := &follower{rig: r, events: make(chan event, 100)}
 	done := make(chan struct{})
@@ -64,7 +64,7 @@ func (r *rig) follow(key, lastID string) *follower {
 				e.name = value
 			case "data":
 				if err := json.Unmarshal([]byte(value), &e.data); err != nil {
-					r.Errorf("%s: %v", value, err)
+					r.Errorf("%s: invalid data: %v", value, err)
 				}
 			case "":
 				if lines.Text() == "" && e.name != "" {
@@ -93,21 +93,21 @@ func (f *follower) expect(name string, freshness Freshness) event {
 	return event{}
 }
 
-func TestAStreamTellsWhatHappensAndWhatWasMissed(t *testing.T) {
+func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	r := newRig(t)
 	hash := func(version int64, b byte) func(*store.Snapshot) {
 		return func(s *store.Snapshot) { s.Version, s.Hash[0] = version, b }
 	}
 	f := r.follow("a", "")
 	if e := f.expect("state", Updating); e.id != "" || !e.data.UpdateQueued || e.data.ETag != nil {
-		t.Errorf("%+v", e)
+		t.Errorf("got %+v, want a queued update request without id and ETag", e)
 	}
 	r.putSnapshot("a", 0, hash(7, 1))
 	first := f.expect("changed", Fresh)
 	if a := r.get("a"); *first.data.ETag != a.Header.Get("ETag") {
 		t.Errorf("tag %s, and %s of a read", *first.data.ETag, a.Header.Get("ETag"))
 	}
-	r.settle("a", 8) // nothing came of it: no event
+	r.settle("a", 8) // nothing was stored, so there is no event
 	r.putSnapshot("a", 0, hash(9, 1))
 	checked := f.expect("checked", Fresh)
 	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.Absent = 10, 1, true })
@@ -126,7 +126,7 @@ func TestAStreamTellsWhatHappensAndWhatWasMissed(t *testing.T) {
 		}
 		f.leave()
 	}
-	// Whoever has it all hears the next event first.
+	// A client that missed nothing gets the next event first.
 	f = r.follow("a", streamState{version: 13, etag: r.get("a").Header.Get("ETag")}.id())
 	waitFor(t, "the stream", func() bool { return r.server.waiterCount.Load() == 1 })
 	r.putSnapshot("a", 0, hash(14, 2))
@@ -135,21 +135,21 @@ func TestAStreamTellsWhatHappensAndWhatWasMissed(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-func TestAStreamOfNothingIsAProblemAndNoStream(t *testing.T) {
+func TestEvents_OfAnInvalidEntityAreAProblem(t *testing.T) {
 	r := newRig(t)
 	for path, status := range map[string]int{"/v1/nexon/character/x/events": 400, "/v1/nexon/union/a/events": 404} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != status || a.Header.Get("Content-Type") != "application/problem+json" {
-			t.Errorf("%s: %d %v", path, a.StatusCode, a.Header)
+			t.Errorf("%s: got %d %v, want a problem", path, a.StatusCode, a.Header)
 		}
 	}
 	if a := r.do(http.MethodHead, "/v1/nexon/character/a/events"); a.StatusCode != 200 || a.Header.Get("Content-Type") != "text/event-stream" {
-		t.Errorf("HEAD: %d %v", a.StatusCode, a.Header)
+		t.Errorf("HEAD: got %d %v, want 200", a.StatusCode, a.Header)
 	}
 	r.waitUntilNoWaiters()
 }
 
-// streamed runs a stream in a bubble for so long and returns what it sent.
-func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text string, wishes int, took time.Duration) {
+// recordStream runs a stream in a synctest bubble for this time and returns the text that it sent.
+func recordStream(t *testing.T, during time.Duration, prepare func(*rig)) (text string, requests int, took time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
@@ -159,27 +159,27 @@ func streamed(t *testing.T, during time.Duration, prepare func(*rig)) (text stri
 		began := time.Now()
 		rec := httptest.NewRecorder()
 		r.server.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, "/v1/nexon/character/a/events", nil))
-		text, wishes, took = rec.Body.String(), len(r.enqueued()), time.Since(began)
+		text, requests, took = rec.Body.String(), len(r.enqueued()), time.Since(began)
 	})
-	return text, wishes, took
+	return text, requests, took
 }
 
-func TestAQuietStreamBeats(t *testing.T) {
-	text, wishes, _ := streamed(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
-	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || wishes != 0 {
-		t.Errorf("%d wishes, %s", wishes, text)
+func TestEvents_SendHeartbeats(t *testing.T) {
+	text, requests, _ := recordStream(t, time.Minute+time.Second, func(r *rig) { r.putSnapshot("a", 0) })
+	if strings.Count(text, ": alive\n\n") != 4 || strings.Count(text, "event:") != 1 || !strings.HasPrefix(text, "retry: 1") || requests != 0 {
+		t.Errorf("%d update requests, %s", requests, text)
 	}
 }
 
-func TestWhoFollowsHasWhatGrowsStaleRefreshed(t *testing.T) {
-	text, wishes, _ := streamed(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
-	if wishes < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
-		t.Errorf("%d wishes, %s", wishes, text)
+func TestEvents_EnqueueARefreshWhenStale(t *testing.T) {
+	text, requests, _ := recordStream(t, 10*time.Minute, func(r *rig) { r.putSnapshot("a", 55*time.Minute) })
+	if requests < 1 || strings.Count(text, "event: state") != 1 || !strings.Contains(text, "STALE") {
+		t.Errorf("%d update requests, %s", requests, text)
 	}
 }
 
-func TestAStreamEndsWithItsToken(t *testing.T) {
-	_, _, took := streamed(t, time.Hour, func(r *rig) {
+func TestEvents_EndWhenTheTokenExpires(t *testing.T) {
+	_, _, took := recordStream(t, time.Hour, func(r *rig) {
 		r.putSnapshot("a", 0)
 		r.client = access.Client{Name: "jwt:x", Scopes: everything.Scopes, Expires: time.Now().Add(90 * time.Second)}
 	})
@@ -188,8 +188,8 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsWhenItsKeyIsRevoked(t *testing.T) {
-	text, _, took := streamed(t, time.Hour, func(r *rig) {
+func TestEvents_EndWhenTheKeyIsRevoked(t *testing.T) {
+	text, _, took := recordStream(t, time.Hour, func(r *rig) {
 		r.putSnapshot("a", 0)
 		time.AfterFunc(50*time.Second, func() {
 			r.mu.Lock()

@@ -15,12 +15,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func version(n int64, hash byte) func(*store.Snapshot) {
+func withVersion(n int64, hash byte) func(*store.Snapshot) {
 	return func(s *store.Snapshot) { s.Version, s.Hash[0] = n, hash }
 }
 
-// slow has each look that begins from now on take until the returned function is
-// called, which lets those after it pass.
+// slow blocks each store read that begins from now on, until the returned function is called.
+// Reads after that are not blocked.
 func (r *rig) slow() (pass func()) {
 	hold := make(chan struct{})
 	r.set(func() { r.hold = hold })
@@ -30,14 +30,14 @@ func (r *rig) slow() (pass func()) {
 	}
 }
 
-// set changes the rig while requests are under way.
+// set changes the rig while requests are in flight.
 func (r *rig) set(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	change()
 }
 
-// overwrite puts a snapshot into the store of which nobody is told.
+// overwrite stores a snapshot without publishing a settle message.
 func (r *rig) overwrite(key string, change func(*store.Snapshot)) {
 	r.set(func() {
 		s := r.snapshots[entity(key)]
@@ -47,119 +47,119 @@ func (r *rig) overwrite(key string, change func(*store.Snapshot)) {
 	})
 }
 
-func TestAStreamTellsAChangeThatCouldNotBeReadAtOnce(t *testing.T) {
+func TestEvents_ReportAChangeAfterAFailedRead(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 0, version(7, 1))
+	r.putSnapshot("a", 0, withVersion(7, 1))
 	f := r.follow("a", "")
 	f.expect("changed", Fresh)
 	pass := r.slow()
 	n := r.storeReads()
-	r.putSnapshot("a", 0, version(9, 2))
-	waitFor(t, "a look that takes longer than a reader's patience", func() bool { return r.storeReads() > n })
+	r.putSnapshot("a", 0, withVersion(9, 2))
+	waitFor(t, "a read slower than fallbackTimeout", func() bool { return r.storeReads() > n })
 	time.AfterFunc(3*fallbackTimeout, pass)
 	f.expect("changed", Fresh)
 
 	r.set(func() { r.storeErr = errors.New("a hiccup") })
 	n = r.storeReads()
-	r.putSnapshot("a", 0, version(11, 3))
-	waitFor(t, "a look that fails", func() bool { return r.storeReads() > n })
+	r.putSnapshot("a", 0, withVersion(11, 3))
+	waitFor(t, "a failing read", func() bool { return r.storeReads() > n })
 	r.set(func() { r.storeErr = nil })
 	f.expect("changed", Fresh)
 }
 
-func TestWhoWaitsIsNotAnsweredWithWhatASettleOvertook(t *testing.T) {
+func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
 	for method, path := range map[string]string{http.MethodGet: "", http.MethodPost: "/refresh"} {
 		r := newRig(t)
-		r.putSnapshot("a", 2*time.Hour, version(7, 1))
+		r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 		r.get("a")
 		n := len(r.enqueued())
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, "/v1/nexon/character/a"+path+"?wait=20s") }()
 		waitFor(t, "a wish", func() bool { return len(r.enqueued()) == n+1 })
 		pass := r.slow()
-		s := r.putSnapshot("a", 0, version(101, 2))
+		s := r.putSnapshot("a", 0, withVersion(101, 2))
 		time.AfterFunc(3*fallbackTimeout, pass)
 		if a := <-answered; a.StatusCode != 200 || a.body.Freshness != Fresh || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
-			t.Errorf("%s: %d %s", method, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 200 FRESH", method, a.StatusCode, a.text)
 		}
 		if got := len(r.enqueued()); got != n+1 {
-			t.Errorf("%s: %d wishes for one refresh", method, got-n)
+			t.Errorf("%s: got %d update requests, want 1", method, got-n)
 		}
 	}
 }
 
-func TestAWaitInVainEndsWithALastLook(t *testing.T) {
+func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=1s") }()
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker died before it settled
-	r.server.cache.invalidate(entity("a"))                        // as when it is not believed any more
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker crashed before it settled
+	r.server.cache.invalidate(entity("a"))                        // as if its TTL had expired
 	if a := <-answered; a.body.Freshness != Fresh {
-		t.Errorf("%s", a.text)
+		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
 
-func TestADeafProcessLooksForThoseWhoWait(t *testing.T) {
+func TestWait_PollsWhileDisconnected(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	answered := make(chan answer, 1)
 	r.server.onConnection(false)
 	go func() { answered <- r.get("a?wait=20s") }()
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, and not heard
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, but the message was lost
 	if a := <-answered; a.body.Freshness != Fresh {
-		t.Errorf("%s", a.text)
+		t.Errorf("got %s, want FRESH", a.text)
 	}
 }
 
-func TestWhileReadsFailSettlesMakeNoFurtherRequests(t *testing.T) {
+func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	r.get("a")
 	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
-	for i := range int64(20) { // each refresh would be fetched, stored and settled
+	for i := range int64(20) { // each further refresh would be fetched, stored and settled
 		r.settle("a", 200+i)
 		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
-			t.Errorf("%d %s", a.StatusCode, a.text)
+			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 		}
 	}
 	if n := len(r.enqueued()); n != 1 {
-		t.Errorf("%d wishes", n)
+		t.Errorf("got %d update requests, want 1", n)
 	}
 }
 
-func TestALookFromBeforeTheLineStoodIsNotSharedAfterwards(t *testing.T) {
+func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 2*time.Hour, version(7, 1))
+	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	r.server.onConnection(false)
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while nobody heard
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while disconnected
 	r.server.onConnection(true)
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("after the line stood: %s", a.text)
+		t.Errorf("after the reconnect: got %s, want FRESH", a.text)
 	}
 	pass()
 	<-early
 	if a := r.get("a"); a.body.Freshness != Fresh {
-		t.Errorf("the early look was remembered: %s", a.text)
+		t.Errorf("the overtaken load was cached: got %s, want FRESH", a.text)
 	}
 }
 
-func TestALookThatBeganEarlierDoesNotReplaceALaterOne(t *testing.T) {
+func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", time.Minute, version(7, 1))
+	r.putSnapshot("a", time.Minute, withVersion(7, 1))
 	pass := r.slow()
 	early := make(chan answer, 1)
 	go func() { early <- r.get("a") }()
-	waitFor(t, "the early look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // written, not settled yet
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // stored, but not settled yet
 	r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
 	pass()
 	<-early
@@ -168,34 +168,34 @@ func TestALookThatBeganEarlierDoesNotReplaceALaterOne(t *testing.T) {
 	}
 }
 
-func TestABatchIsAsGoodAsItsItems(t *testing.T) {
+func TestBatch_FailsOnlyForAllItems(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("good", time.Minute)
 	r.putSnapshot("bad", time.Minute, func(s *store.Snapshot) { s.Encoding = "brotli" })
 	for _, as := range []string{"", "gzip", "zstd"} {
 		a := r.do(http.MethodGet, "/v1/nexon/character?key=good&key=bad&key=good", "Accept-Encoding", as)
 		if a.StatusCode != 200 || len(a.body.Items) != 3 || a.body.Items[1].Status != 500 || string(a.body.Items[2].Snapshot) != content {
-			t.Errorf("%q: %d %s", as, a.StatusCode, a.text)
+			t.Errorf("%q: got %d %s, want 200", as, a.StatusCode, a.text)
 		}
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good&key=%zz&key=c"); a.StatusCode != 400 {
-		t.Errorf("a key that is not well encoded: %d %s", a.StatusCode, a.text)
+		t.Errorf("a key with an invalid percent-encoding: got %d %s, want 400", a.StatusCode, a.text)
 	}
 	pass := r.slow()
 	defer pass()
 	r.settle("good", 9)
-	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // would hang
-		t.Errorf("%d %s", a.StatusCode, a.text)
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // must not block
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 }
 
-func TestAnAnswerThatBreaksOffLeavesATraceAndNoDoubt(t *testing.T) {
+func TestResponse_AbortedByAPanicIsLogged(t *testing.T) {
 	r := newRig(t)
 	var log strings.Builder
 	r.server.log = slog.New(slog.NewTextHandler(&log, nil))
 	r.putSnapshot("a", 0)
 	defer func() {
-		if p := recover(); p != http.ErrAbortHandler || !strings.Contains(log.String(), "boom") { //nolint:errorlint // as net/http compares it
+		if p := recover(); p != http.ErrAbortHandler || !strings.Contains(log.String(), "boom") { //nolint:errorlint // net/http compares the value
 			t.Errorf("%v, log %s", p, log.String())
 		}
 	}()
@@ -206,7 +206,7 @@ type panickingWriter struct{ *httptest.ResponseRecorder }
 
 func (p *panickingWriter) Write([]byte) (int, error) { panic("boom") }
 
-func TestAStopCutsOffWhoDoesNotRead(t *testing.T) {
+func TestShutdown_ClosesUnreadResponses(t *testing.T) {
 	r := newRig(t)
 	p := store.Encode([]byte(`{"d":"` + strings.Repeat("0123456789abcdef", 1<<21) + `"}`))
 	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size })
@@ -225,14 +225,14 @@ func TestAStopCutsOffWhoDoesNotRead(t *testing.T) {
 	if _, err := c.Write([]byte("GET /v1/nexon/character/a HTTP/1.1\r\nHost: x\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the look", func() bool { return r.storeReads() == 1 })
+	waitFor(t, "the read", func() bool { return r.storeReads() == 1 })
 	stop()
 	if err := <-ended; err != nil {
-		t.Errorf("a client that never reads fails the stop: %v", err)
+		t.Errorf("a client that never reads fails the shutdown: %v", err)
 	}
 }
 
-func TestAClientThatLeavesIsNotWaitedForThoughItSentABody(t *testing.T) {
+func TestRefresh_NoticesADisconnectAfterABody(t *testing.T) {
 	r := newRig(t)
 	server := httptest.NewServer(r.server)
 	defer server.Close()
@@ -254,16 +254,16 @@ func TestAClientThatLeavesIsNotWaitedForThoughItSentABody(t *testing.T) {
 	waitFor(t, "it has left", func() bool { return r.server.waiterCount.Load() == 0 })
 }
 
-func TestAStreamTellsOfADeletionAndOfWhatIsKeptTooLong(t *testing.T) {
+func TestEvents_ReportDeletionAndKeepForEnd(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", 0, version(7, 1))
+	r.putSnapshot("a", 0, withVersion(7, 1))
 	f := r.follow("a", "")
 	f.expect("changed", Fresh)
 	r.set(func() { delete(r.snapshots, entity("a")) })
 	r.settle("a", 8)
 	f.expect("state", Updating)
-	r.putSnapshot("k", 0, version(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
+	r.putSnapshot("k", 0, withVersion(9, 1), func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-200 * time.Hour) })
 	if e := r.follow("k", "").expect("state", Updating); e.data.ETag != nil {
-		t.Errorf("a tag that no read answers: %s", *e.data.ETag)
+		t.Errorf("an ETag that no read returns: %s", *e.data.ETag)
 	}
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Freshness is what a reader is told about a snapshot.
+// Freshness describes how current a snapshot is.
 type Freshness string
 
-// The four states. UPDATING: nothing is stored that may be served; the first
-// copy is on its way, or nobody can fetch it now. NOT_FOUND: the upstream said
-// that there is no such entity.
+// The values of Freshness. FRESH: checked within the facet's FreshFor. STALE: older; a refresh
+// is due. UPDATING: nothing is stored that may be served. NOT_FOUND: the upstream has no such
+// entity.
 const (
 	Fresh    Freshness = "FRESH"
 	Stale    Freshness = "STALE"
@@ -20,8 +20,8 @@ const (
 	NotFound Freshness = "NOT_FOUND"
 )
 
-// freshnessOf says how fresh what is stored is, nil for nothing, and for which reason a
-// refresh is wanted; empty: none is.
+// freshnessOf returns the freshness of an entry (nil: nothing is stored), and the reason of the
+// update request that it needs; empty: none.
 func freshnessOf(e *entry, f source.Facet, now time.Time) (Freshness, schemas.Reason) {
 	if e == nil {
 		return Updating, schemas.CacheMiss
@@ -35,7 +35,7 @@ func freshnessOf(e *entry, f source.Facet, now time.Time) (Freshness, schemas.Re
 	case !e.HasContent():
 		return Updating, schemas.CacheMiss
 	case f.KeepFor > 0 && now.Sub(e.FetchedAt) >= f.KeepFor:
-		return Updating, schemas.CacheMiss // kept too long to be served
+		return Updating, schemas.CacheMiss // older than KeepFor: must not be served
 	case age < f.FreshFor:
 		return Fresh, ""
 	}

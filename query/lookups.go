@@ -9,30 +9,30 @@ import (
 )
 
 const (
-	// maxLookups is how many reads of the store for single keys are in flight in a process.
+	// maxLookups is the maximum number of concurrent single-key reads of the store per process.
 	maxLookups = 8
-	// maxLookupBatch is how many keys the reads that come meanwhile take together.
+	// maxLookupBatch is the maximum number of waiting keys in one read.
 	maxLookupBatch = 64
 )
 
-// lookups reads single snapshots from the store. While maxLookups reads are in flight,
-// further keys wait and are read together: a burst of a thousand readers of new keys is some
-// twenty round trips, and not a thousand that wait for each other.
-// The circuit breaker judges the reads of the store, not the time that keys wait for them.
+// lookups reads single snapshots from the store. While maxLookups reads are in flight, further
+// keys wait and are then read together. A burst of 1,000 reads of uncached keys takes about 20
+// round trips. The circuit breaker measures only the reads of the store, not the time that keys
+// wait.
 type lookups struct {
-	store Store
-	guard *breaker
+	store   Store
+	breaker *breaker
 
 	mu       sync.Mutex
 	inFlight int
 	waiting  []lookup
 }
 
-// lookup is one key that waits.
+// lookup is one waiting key.
 type lookup struct {
-	ctx    context.Context //nolint:containedctx // of the reader, which may leave
+	ctx    context.Context //nolint:containedctx // context of the waiting reader
 	entity schemas.Entity
-	found  chan<- lookupResult // has room for it
+	found  chan<- lookupResult // buffered
 }
 
 type lookupResult struct {
@@ -44,48 +44,48 @@ type lookupResult struct {
 func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	found := make(chan lookupResult, 1)
 	if l.enter(lookup{ctx, e, found}) {
-		defer l.leave() // also after a panic
-		return withBreaker(l.guard, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
+		defer l.leave() // a panic must free the slot too
+		return withBreaker(l.breaker, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
 	}
 	select {
-	case f := <-found:
-		return f.snapshot, f.err
+	case result := <-found:
+		return result.snapshot, result.err
 	case <-ctx.Done():
 		return store.Snapshot{}, ctx.Err()
 	}
 }
 
-// enter reports whether the caller reads by itself; otherwise its key waits.
-func (l *lookups) enter(k lookup) bool {
+// enter reserves a slot and returns true, or appends the key to the waiting ones.
+func (l *lookups) enter(key lookup) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.inFlight < maxLookups {
 		l.inFlight++
 		return true
 	}
-	l.waiting = append(l.waiting, k)
+	l.waiting = append(l.waiting, key)
 	return false
 }
 
-// leave ends a read. If keys wait, its place goes to them.
+// leave frees a slot, or uses it to read the waiting keys.
 func (l *lookups) leave() {
 	if batch := l.next(); len(batch) > 0 {
 		go l.run(batch)
 	}
 }
 
-// next returns the keys that are read next; none: nothing waits, and the place is free.
+// next returns the next batch of waiting keys. If there are none, it frees the slot.
 func (l *lookups) next() []lookup {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var batch []lookup
-	for n, k := range l.waiting {
+	for n, key := range l.waiting {
 		if len(batch) == maxLookupBatch {
 			l.waiting = append([]lookup(nil), l.waiting[n:]...)
 			return batch
 		}
-		if k.ctx.Err() == nil { // otherwise its reader has left
-			batch = append(batch, k)
+		if key.ctx.Err() == nil { // else the reader has gone
+			batch = append(batch, key)
 		}
 	}
 	if l.waiting = nil; len(batch) == 0 {
@@ -94,27 +94,27 @@ func (l *lookups) next() []lookup {
 	return batch
 }
 
-// run reads batches until nothing waits.
+// run reads batches until no keys wait.
 func (l *lookups) run(batch []lookup) {
 	for ; len(batch) > 0; batch = l.next() {
-		of := make([]schemas.Entity, len(batch))
-		for i, k := range batch {
-			of[i] = k.entity
+		entities := make([]schemas.Entity, len(batch))
+		for i, key := range batch {
+			entities[i] = key.entity
 		}
 		v, err := withRecover(func() (any, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(batch[0].ctx), storeTimeout)
 			defer cancel()
-			return withBreaker(l.guard, func() ([]store.Snapshot, error) { return l.store.GetAll(ctx, of) })
+			return withBreaker(l.breaker, func() ([]store.Snapshot, error) { return l.store.GetAll(ctx, entities) })
 		})()
 		all, _ := v.([]store.Snapshot)
-		for i, k := range batch {
-			f := lookupResult{err: err}
+		for i, key := range batch {
+			result := lookupResult{err: err}
 			if err == nil {
-				if f.snapshot = all[i]; f.snapshot.Version == 0 {
-					f.err = store.ErrNotFound
+				if result.snapshot = all[i]; result.snapshot.Version == 0 {
+					result.err = store.ErrNotFound
 				}
 			}
-			k.found <- f
+			key.found <- result
 		}
 	}
 }

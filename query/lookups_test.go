@@ -14,23 +14,23 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// slowStore answers each read after a time, and counts reads and keys.
+// slowStore takes a fixed time per read, and counts reads and keys.
 type slowStore struct {
-	takes   time.Duration
-	err     error
-	panics  bool
-	reads   atomic.Int64
-	inReads atomic.Int64
-	most    atomic.Int64
+	takes       time.Duration
+	err         error
+	panics      bool
+	reads       atomic.Int64
+	inReads     atomic.Int64
+	maxInFlight atomic.Int64
 }
 
 func (s *slowStore) read() error {
 	s.reads.Add(1)
 	n := s.inReads.Add(1)
 	defer s.inReads.Add(-1)
-	for most := s.most.Load(); n > most && !s.most.CompareAndSwap(most, n); most = s.most.Load() {
+	for maxInFlight := s.maxInFlight.Load(); n > maxInFlight && !s.maxInFlight.CompareAndSwap(maxInFlight, n); maxInFlight = s.maxInFlight.Load() {
 	}
-	time.Sleep(s.takes) // of the bubble
+	time.Sleep(s.takes) // virtual time of the bubble
 	if s.panics {
 		panic("a bug")
 	}
@@ -57,7 +57,7 @@ func (s *slowStore) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snap
 	return all, err
 }
 
-// readers reads keys at once, and returns the errors by reader.
+// readers reads keys concurrently, and returns the error of each reader.
 func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	t.Helper()
 	errs := make([]error, n)
@@ -77,7 +77,7 @@ func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	return errs
 }
 
-// isIdle checks that all slots are free when everything in the bubble has ended.
+// isIdle checks that all slots are free when all goroutines of the bubble have ended.
 func (l *lookups) isIdle(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
@@ -92,7 +92,7 @@ func withLookups(t *testing.T, s *slowStore, test func(t *testing.T, l *lookups)
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		test(t, &lookups{store: s, guard: r.server.cache.guard})
+		test(t, &lookups{store: s, breaker: r.server.cache.breaker})
 		if l := s.inReads.Load(); l != 0 {
 			t.Errorf("reads that go on: got %d, want 0", l)
 		}
@@ -108,10 +108,10 @@ func TestLookups_ReadABurstInFewRoundTrips(t *testing.T) {
 				t.Fatalf("reader %d: %v", i, err)
 			}
 		}
-		if got, most := s.reads.Load(), int64(maxLookups+1000/maxLookupBatch+maxLookups); got > most {
-			t.Errorf("reads of the store: got %d, want at most %d", got, most)
+		if got, limit := s.reads.Load(), int64(maxLookups+1000/maxLookupBatch+maxLookups); got > limit {
+			t.Errorf("reads of the store: got %d, want at most %d", got, limit)
 		}
-		if got := s.most.Load(); got > maxLookups {
+		if got := s.maxInFlight.Load(); got > maxLookups {
 			t.Errorf("reads in flight: got %d, want at most %d", got, maxLookups)
 		}
 		if took := time.Since(began); took > 100*time.Millisecond {
@@ -121,7 +121,7 @@ func TestLookups_ReadABurstInFewRoundTrips(t *testing.T) {
 	})
 }
 
-func TestLookups_TellMissingKeysApart(t *testing.T) {
+func TestLookups_ReturnNotFoundPerKey(t *testing.T) {
 	withLookups(t, &slowStore{takes: time.Millisecond}, func(t *testing.T, l *lookups) {
 		for i, err := range l.readers(t, 100, func(i int) string {
 			if i%3 == 0 {
@@ -136,9 +136,9 @@ func TestLookups_TellMissingKeysApart(t *testing.T) {
 	})
 }
 
-// Every reader gets an answer, and the slots are free again, also if the store fails.
+// Each reader gets a result and all slots are free again, even if the store fails.
 func TestLookups_EndWithAFailingStore(t *testing.T) {
-	down := errors.New("the database is away")
+	down := errors.New("the database is unavailable")
 	for name, s := range map[string]*slowStore{
 		"error": {takes: time.Millisecond, err: down}, "panic": {takes: time.Millisecond, panics: true},
 	} {
@@ -155,7 +155,7 @@ func TestLookups_EndWithAFailingStore(t *testing.T) {
 	}
 }
 
-func TestLookups_DoNotReadForReadersThatHaveLeft(t *testing.T) {
+func TestLookups_SkipCanceledReaders(t *testing.T) {
 	s := &slowStore{takes: time.Second}
 	withLookups(t, s, func(t *testing.T, l *lookups) {
 		var all sync.WaitGroup
@@ -168,7 +168,7 @@ func TestLookups_DoNotReadForReadersThatHaveLeft(t *testing.T) {
 		for i := range 10 {
 			all.Go(func() {
 				if _, err := l.get(ctx, entity(fmt.Sprint("left", i))); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("a reader that leaves: got %v, want its deadline", err)
+					t.Errorf("a canceled reader: got %v, want its deadline", err)
 				}
 			})
 		}

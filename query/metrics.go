@@ -35,34 +35,34 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		requests: prometheus.NewHistogramVec(observe.Histogram("http_request_duration_seconds", "Answers by route and status.",
+		requests: prometheus.NewHistogramVec(observe.Histogram("http_request_duration_seconds", "Responses by route and status.",
 			.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5), []string{"route", "method", "status"}),
 		reads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "reads_total", Help: "Reads by what the reader was told.",
+			Name: "reads_total", Help: "Reads by freshness of the response.",
 		}, []string{"source", "facet", "freshness"}),
-		age: prometheus.NewHistogramVec(observe.Histogram("snapshot_age_at_read_seconds", "How long ago the snapshot that a reader got was checked.",
+		age: prometheus.NewHistogramVec(observe.Histogram("snapshot_age_at_read_seconds", "Time since the snapshot in a response was checked against the upstream.",
 			1, 60, 600, 1800, 3600, 7200, 21600, 86400, 604800), []string{"source", "facet"}),
 		snapshots: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "snapshots_read_total", Help: "Where the snapshots of answers came from: store, memory, or older memory because the store did not answer.",
+			Name: "snapshots_read_total", Help: "Snapshots read, by origin: store, memory (valid cache entry), or fallback (outdated cache entry, because the store did not respond).",
 		}, []string{"from"}),
 		breaker: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "reads_circuit_breaker_state", Help: "The breaker of reads of the database: 0 closed, 1 half open, 2 open.",
+			Name: "reads_circuit_breaker_state", Help: "Circuit breaker for database reads: 0 closed, 1 half-open, 2 open.",
 		}),
 		connected: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "settle_subscription_connected", Help: "1 while settles are heard, 0 while what is remembered is believed for a second only.",
+			Name: "settle_subscription_connected", Help: "1 while subscribed to settle messages in Redis; 0 while disconnected, when cache entries are valid for 1 s only.",
 		}),
 	}
 	m.heldReads = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "reads_held_total", Help: "Reads answered 503 because nothing is stored and the upstream fails for this very entity.",
+		Name: "reads_held_total", Help: "Reads with status 503 because nothing is stored and the entity is held after upstream failures.",
 	})
 	m.recorded = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "reads_recorded_total", Help: "Reads of facets that are prefetched, as the schedule was told of them.",
+		Name: "reads_recorded_total", Help: "Reads of prefetched facets that were recorded for the scheduler.",
 	}, []string{"source"})
 	m.unrecorded = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "reads_unrecorded_total", Help: "Reads of facets that are prefetched which the schedule was not told of: full, since too many entities were read at once, or failed.",
+		Name: "reads_unrecorded_total", Help: "Reads of prefetched facets that were not recorded, by reason: full (too many entities in one interval) or failed.",
 	}, []string{"reason"})
 	m.timedOut = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "responses_timed_out_total", Help: "Responses that were broken off since their client did not read 64 KiB within 10 s.",
+		Name: "responses_timed_out_total", Help: "Responses aborted because the client did not read 64 KiB within 10 s.",
 	})
 	m.unrecordedFull, m.unrecordedFailed = m.unrecorded.WithLabelValues("full"), m.unrecorded.WithLabelValues("failed")
 	m.fromStore, m.fromMemory, m.fromFallback = m.snapshots.WithLabelValues("store"), m.snapshots.WithLabelValues("memory"), m.snapshots.WithLabelValues("fallback")
@@ -70,7 +70,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// route names a kind of answer, and readTo a kind of read.
+// routeLabels are the labels of a response, readLabels the labels of a read.
 type (
 	routeLabels struct {
 		path, method string
@@ -87,7 +87,7 @@ type (
 )
 
 func (m *metrics) observeResponse(path, method string, status int, took time.Duration) {
-	// What a client makes up must not become a label.
+	// Clients may send any method; a label must have a bounded set of values.
 	method = knownMethod(method)
 	if path == "" {
 		path, method = "none", "none"
@@ -107,7 +107,7 @@ func (m *metrics) observeRead(e schemas.Entity, v view) {
 	}
 }
 
-// knownMethod returns a method that there is, or none.
+// knownMethod returns the method if it is a standard one, else "none".
 func knownMethod(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
@@ -116,11 +116,11 @@ func knownMethod(method string) string {
 	return "none"
 }
 
-// memo remembers the metrics of a few labels: finding them by the labels themselves
-// allocates, for each answer.
+// memo caches metrics by their labels. A lookup by label values in Prometheus' client would
+// allocate for each response.
 type memo[K comparable, V any] struct {
 	mu    sync.Mutex
-	known atomic.Pointer[map[K]V] // copied for each new one
+	known atomic.Pointer[map[K]V] // replaced by a copy when a key is added
 }
 
 func (m *memo[K, V]) get(k K, find func() V) V {

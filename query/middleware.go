@@ -18,31 +18,32 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// authorized lets a client in that may do this, and counts its requests.
+// authorized returns a handler that authenticates the client, checks its scope and its request
+// limit, and then calls handle.
 func (s *Server) authorized(scope access.Scope, handle func(echo.Context, access.Client) error) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		who, err := s.authenticator.Authenticate(c.Request(), c.RealIP())
+		client, err := s.authenticator.Authenticate(c.Request(), c.RealIP())
 		if err != nil {
 			return err
 		}
-		if !who.May(scope) {
+		if !client.May(scope) {
 			return access.Forbid(scope)
 		}
-		if scope != access.Admin { // whoever stops a source in need is not told to wait
-			if err := s.limiter.AllowRequests(who.Name, 1); err != nil {
+		if scope != access.Admin { // an operator who stops a source must not be rate-limited
+			if err := s.limiter.AllowRequests(client.Name, 1); err != nil {
 				return err
 			}
 		}
-		s.limitTrace(c.Request(), who)
+		s.limitTrace(c.Request(), client)
 		if s.tracer.Enabled() {
 			s.startSpan(c)
 		}
-		return handle(c, who)
+		return handle(c, client)
 	}
 }
 
-// ipExtractor returns how a client's address is found: no header is believed but
-// from a proxy that is known.
+// ipExtractor returns the function that determines a client's address. It uses X-Forwarded-For
+// only if the request comes from a trusted proxy.
 func ipExtractor(proxies []string) (echo.IPExtractor, error) {
 	if len(proxies) == 0 {
 		return echo.ExtractIPDirect(), nil
@@ -58,9 +59,8 @@ func ipExtractor(proxies []string) (echo.IPExtractor, error) {
 	return echo.ExtractIPFromXFFHeader(options...), nil
 }
 
-// corsConfig lets pages of these origins, and of none that only looks like one of
-// them, read snapshots. Tokens travel in a header that a page must set itself; no
-// cookie is ever asked for.
+// corsConfig allows pages of exactly these origins to call /v1/ from a browser. Credentials are
+// sent in a header that the page sets; cookies are never used.
 func corsConfig(origins []string) middleware.CORSConfig {
 	return middleware.CORSConfig{
 		Skipper:         func(c echo.Context) bool { return !strings.HasPrefix(c.Request().URL.Path, "/v1/") },
@@ -74,23 +74,22 @@ func corsConfig(origins []string) middleware.CORSConfig {
 	}
 }
 
-// keepEscapedPath has the router work on the path as it was sent: what is encoded in a key
-// must not become a separator before it is matched. The parts are unescaped once,
-// by whoever reads them.
+// keepEscapedPath makes the router match the escaped path, so that an escaped slash in a key
+// does not separate segments. pathParam unescapes each segment once.
 func keepEscapedPath(r *http.Request) {
 	if r.URL.RawPath == "" {
 		r.URL.RawPath = r.URL.EscapedPath()
 	}
 }
 
-// instrument stands around every handler; one function, since each costs an allocation
-// a request. It bounds the path, keeps the caller's id, turns an error or a panic
-// into an answer, and counts by route and status, never by key.
+// instrument is the only middleware that wraps every handler, because each one costs an
+// allocation per request. It limits the length of the path, keeps the client's correlation id,
+// turns errors and panics into responses, and records metrics by route and status.
 func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		started := time.Now()
 		r := c.Request()
-		if id := r.Header.Get(correlationHeader); printable(id) {
+		if id := r.Header.Get(correlationHeader); isPrintable(id) {
 			setCorrelation(c, id)
 		}
 		var err error
@@ -102,10 +101,10 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 		_, panicked := errors.AsType[*panicError](err)
 		begun := panicked && c.Response().Committed
 		if err != nil {
-			c.Error(err) // writes the answer, so that its status is known
+			c.Error(err) // writes the response, so that its status is known
 		}
 		path := c.Path()
-		if c.Get(waitsKey) != nil { // as long as it wanted to
+		if c.Get(waitsKey) != nil { // its duration includes the client's wait, so it gets its own label
 			path += "?wait"
 		}
 		s.metrics.observeResponse(path, r.Method, c.Response().Status, time.Since(started))
@@ -113,13 +112,14 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 			s.endSpan(c)
 		}
 		if begun {
-			panic(http.ErrAbortHandler) // the client must not take what it has for the whole
+			panic(http.ErrAbortHandler) // aborts the connection, so that the client does not take a partial response for a complete one
 		}
 		return nil
 	}
 }
 
-// recoverPanic turns a panic into an error: one bad request must not take others along.
+// recoverPanic calls next and returns a panic as an error, so that a bug in one request does not
+// end the process.
 func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -129,7 +129,7 @@ func recoverPanic(next echo.HandlerFunc, c echo.Context) (err error) {
 	return next(c)
 }
 
-// panicError is a bug that was met on the way to an answer.
+// panicError is a recovered panic.
 type panicError struct {
 	what  any
 	stack []byte
@@ -139,8 +139,8 @@ func newPanic(what any) error { return &panicError{what, debug.Stack()} }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic: %v\n%s", p.what, p.stack) }
 
-// withRecover does the same for what several requests wait for: a panic in a goroutine
-// of its own would end the process.
+// withRecover wraps a function that runs in its own goroutine, where a panic would end the
+// process. It returns a panic as an error.
 func withRecover(do func() (any, error)) func() (any, error) {
 	return func() (v any, err error) {
 		defer func() {
@@ -159,14 +159,13 @@ const (
 	waitsKey           = "waited"
 )
 
-// correlationOf returns the id that follows a request to the dead letter it may
-// cause. One is made where it is needed first: a read that asks for nothing has
-// none.
+// correlationOf returns the correlation id of the request. If the client sent none, it creates
+// one at the first call: a read that enqueues nothing needs none.
 func correlationOf(c echo.Context) string {
 	if id, ok := c.Get(correlationKey).(string); ok {
 		return id
 	}
-	id := uuid.Must(uuid.NewV7()).String() // fails without the system's randomness only
+	id := uuid.Must(uuid.NewV7()).String() // fails only if the system has no randomness
 	setCorrelation(c, id)
 	return id
 }
@@ -176,7 +175,7 @@ func setCorrelation(c echo.Context, id string) {
 	c.Response().Header().Set(correlationHeader, id)
 }
 
-func printable(s string) bool {
+func isPrintable(s string) bool {
 	if s == "" || len(s) > correlationMaxSize {
 		return false
 	}

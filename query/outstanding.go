@@ -5,28 +5,27 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// of returns the wish as one of this client. A wish for an entity without a snapshot is
-// for a new key.
-func (w UpdateRequest) forClient(who access.Client) UpdateRequest {
-	w.Client, w.New = who.ID(), w.Reason == schemas.CacheMiss
-	return w
+// forClient returns the request with this client. A cache miss counts as a new key.
+func (req UpdateRequest) forClient(client access.Client) UpdateRequest {
+	req.Client, req.New = client.ID(), req.Reason == schemas.CacheMiss
+	return req
 }
 
-// flight names the wishes that are one while the first is under way: those of one client
-// for one entity. What is refused to a client must not be refused to another.
-func (w UpdateRequest) flightKey() string { return w.Entity.String() + " " + w.Client }
+// flightKey is the singleflight key: concurrent requests of one client for one entity share one
+// result. Clients do not share it, because only one of them may be refused.
+func (req UpdateRequest) flightKey() string { return req.Entity.String() + " " + req.Client }
 
-// recordRefusals makes a problem of each answer that is beyond its client's bound.
-func (s *Server) recordRefusals(answers []EnqueueResult) []EnqueueResult {
-	for i, a := range answers {
-		answers[i] = s.recordRefusal(a)
+// recordRefusals sets the problem of each refused result.
+func (s *Server) recordRefusals(results []EnqueueResult) []EnqueueResult {
+	for i, result := range results {
+		results[i] = s.recordRefusal(result)
 	}
-	return answers
+	return results
 }
 
-func (s *Server) recordRefusal(a EnqueueResult) EnqueueResult {
-	if a.Refused != nil {
-		a.refused = s.limiter.RecordRefusal(*a.Refused)
+func (s *Server) recordRefusal(result EnqueueResult) EnqueueResult {
+	if result.Refused != nil {
+		result.refused = s.limiter.RecordRefusal(*result.Refused)
 	}
-	return a
+	return result
 }

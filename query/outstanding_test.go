@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// full is the answer to a client whose share is used up.
-func full(context.Context, UpdateRequest) EnqueueResult {
+// fullResult is the result for a client that has used its share.
+func fullResult(context.Context, UpdateRequest) EnqueueResult {
 	return EnqueueResult{
 		Reason: ReasonOutstanding, Until: time.Now().Add(3 * time.Second), Refused: &access.Refusal{Max: 45, After: 3 * time.Second},
 	}
@@ -23,48 +23,48 @@ func full(context.Context, UpdateRequest) EnqueueResult {
 
 func TestTooManyOutstanding_Is429WithoutASnapshot(t *testing.T) {
 	r := newRig(t)
-	r.answer = full
+	r.respond = fullResult
 	a := r.get("new")
 	if a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || *a.body.NotQueuedReason != ReasonOutstanding ||
 		a.body.Freshness != Updating || a.Header.Get("Retry-After") != "3" || a.Header.Get("RateLimit-Policy") != `"outstanding";q=45;qu="concurrent-requests"` {
-		t.Errorf("got %d %s %v", a.StatusCode, a.text, a.Header)
+		t.Errorf("got %d %s %v, want 429 UPDATING too-many-outstanding", a.StatusCode, a.text, a.Header)
 	}
 }
 
 func TestTooManyOutstanding_ServesTheStaleSnapshot(t *testing.T) {
 	r := newRig(t)
-	r.answer = full
+	r.respond = fullResult
 	r.putSnapshot("a", 2*time.Hour)
 	a := r.get("a")
 	if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonOutstanding || a.body.NotQueuedUntil == nil {
-		t.Errorf("got %d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200 STALE", a.StatusCode, a.text)
 	}
 }
 
 func TestTooManyOutstanding_Refuses429ToARefresh(t *testing.T) {
 	r := newRig(t)
-	r.answer = full
+	r.respond = fullResult
 	r.putSnapshot("a", 0)
 	for _, path := range []string{"a", "new"} {
 		if a := r.refresh(path); a.StatusCode != 429 || a.body.Code != "too-many-outstanding" || a.Header.Get("Retry-After") != "3" {
-			t.Errorf("%s: got %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 429 too-many-outstanding", path, a.StatusCode, a.text)
 		}
 	}
 }
 
-func TestTooManyOutstanding_IsToldPerItemOfABatch(t *testing.T) {
+func TestTooManyOutstanding_IsReportedPerItem(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", 0)
 	r.putSnapshot("stale", 2*time.Hour)
-	r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
+	r.respond = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 		if w.Entity.Key == "first" {
 			return EnqueueResult{Queued: true, Number: 100}
 		}
-		return full(ctx, w)
+		return fullResult(ctx, w)
 	}
 	a := r.do(http.MethodGet, "/v1/nexon/character?key=fresh&key=first&key=second&key=stale")
 	if a.StatusCode != 200 || len(a.body.Items) != 4 {
-		t.Fatalf("got %d %s", a.StatusCode, a.text)
+		t.Fatalf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	for i, want := range []int{200, 202, 429, 200} {
 		if got := a.body.Items[i]; got.Status != want || (i > 1) != (got.NotQueuedReason != nil && *got.NotQueuedReason == ReasonOutstanding) {
@@ -73,16 +73,16 @@ func TestTooManyOutstanding_IsToldPerItemOfABatch(t *testing.T) {
 	}
 }
 
-// What is refused to a client must not be refused to another that reads the same entity at
-// the same moment, also where one batch carries both requests.
-func TestAsk_JoinsNoTwoClients(t *testing.T) {
+// A refusal of one client must not affect another client that reads the same entity at the same
+// moment, even if one batch has both requests.
+func TestEnqueueRead_SharesNothingBetweenClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		busy := make(chan struct{}) // until then the first batches are in flight
-		r.answer = func(ctx context.Context, w UpdateRequest) EnqueueResult {
+		busy := make(chan struct{}) // until it is closed, the first batches are in flight
+		r.respond = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 			<-busy
 			if w.Client == (access.Client{Name: "flood"}).ID() {
-				return full(ctx, w)
+				return fullResult(ctx, w)
 			}
 			return EnqueueResult{Queued: true, Number: 100}
 		}
@@ -113,7 +113,7 @@ func TestAsk_JoinsNoTwoClients(t *testing.T) {
 	})
 }
 
-func TestWishes_SayWhetherTheKeyIsNew(t *testing.T) {
+func TestUpdateRequests_AreNewForMissingKeys(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)
 	r.get("stale")
@@ -124,7 +124,7 @@ func TestWishes_SayWhetherTheKeyIsNew(t *testing.T) {
 	want := map[string]bool{"stale": false, "new": true, "other": true, "third": true}
 	for i, w := range r.enqueued() {
 		if w.New != want[w.Entity.Key] || w.Client != r.client.ID() {
-			t.Errorf("wish %s: got %+v", strconv.Itoa(i), w)
+			t.Errorf("update request %s: got %+v", strconv.Itoa(i), w)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestWishes_SayWhetherTheKeyIsNew(t *testing.T) {
 func TestOpenAPI_NamesTheBoundsOfAClient(t *testing.T) {
 	for _, want := range []string{"too-many-outstanding", "too-many-new-keys", ReasonOutstanding, ReasonTooMany} {
 		if !strings.Contains(string(schemas.OpenAPI), want) {
-			t.Errorf("the document does not name %s", want)
+			t.Errorf("openapi.yaml does not contain %s", want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// readError is a problem with the members of a read's answer.
+// readError is a problem with the fields of a read response.
 type readError struct {
 	*problem.HTTPError
 	*readBody
@@ -18,7 +18,7 @@ type readError struct {
 
 func (p *readError) Unwrap() error { return p.HTTPError }
 
-// withBody adds what a read tells to a problem.
+// withBody adds the fields of a read response to a problem.
 func withBody(err error, body *readBody) error {
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		return &readError{p, body}
@@ -26,13 +26,13 @@ func withBody(err error, body *readBody) error {
 	return err
 }
 
-// handleError writes every error as a problem, the router's own included.
+// handleError responds to an error with a problem, also to errors of the router.
 func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		if _, panicked := errors.AsType[*panicError](err); panicked {
-			s.log.Error("request failed after its answer had begun", "path", c.Path(), "err", err)
+			s.log.Error("request failed after the response had begun", "path", c.Path(), "err", err)
 		}
-		return // otherwise the client has left
+		return // any other error means that the client disconnected
 	}
 	var body any
 	correlationOf(c)
@@ -44,7 +44,7 @@ func (s *Server) handleError(err error, c echo.Context) {
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
-		s.log.Error("write a problem", "err", err)
+		s.log.Error("problem not encoded", "err", err)
 		text = []byte(`{"status":500}`)
 	}
 	p.Headers(c.Response().Header())
@@ -52,12 +52,12 @@ func (s *Server) handleError(err error, c echo.Context) {
 		text = nil
 	}
 	if err := c.Blob(p.Status, problem.ContentType, text); err != nil {
-		s.log.Debug("the client left before its answer", "err", err)
+		s.log.Debug("client disconnected before the response", "err", err)
 	}
 }
 
-// problemOf returns what a client is told of an error. Whatever is not the
-// client's doing is for the log.
+// problemOf returns the problem for an error. An error that the client did not cause is logged,
+// and its details are not sent.
 func (s *Server) problemOf(err error, c echo.Context) *problem.HTTPError {
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {
 		return p
@@ -72,5 +72,5 @@ func (s *Server) problemOf(err error, c echo.Context) *problem.HTTPError {
 		return problem.New(own.Code, "refused", http.StatusText(own.Code))
 	}
 	s.log.Error("request failed", "path", c.Path(), "correlation_id", correlationOf(c), "err", err)
-	return problem.New(http.StatusInternalServerError, "internal", "Something went wrong here; the log has it under the correlation id.")
+	return problem.New(http.StatusInternalServerError, "internal", "Internal error. The log has the details under the correlation id.")
 }

@@ -16,59 +16,59 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// view is what one look at an entity found, and what became of the wish it led to.
+// view is the state of an entity at one moment, with the result of the update request that a
+// read enqueued.
 type view struct {
 	*entry          // nil: nothing is stored
-	fallback   bool // it may be overtaken: the store did not answer
-	notVisible bool // nothing of it is for this client
+	fallback   bool // the store did not respond in time; the entry may be outdated
+	notVisible bool // the client may not see the entity
 	freshness  Freshness
-	reason     schemas.Reason // why a refresh is wanted; empty: none is
+	reason     schemas.Reason // of the update request that is needed; empty: none
 	result     EnqueueResult
 	at         time.Time
 }
 
-// readVisible finds an entity and judges it, if what is stored is for the client to see: that
-// may have been fetched within another visibility than what would be fetched now.
-func (s *Server) readVisible(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (view, error) {
-	found, older, err := s.cache.get(c.Request().Context(), who.Name, e, f)
+// readVisible reads an entity from the cache or the store. It returns errNotVisible if the
+// client may not see what is stored: its visibility may differ from that of a fetch now.
+func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (view, error) {
+	found, fallback, err := s.cache.get(c.Request().Context(), client.Name, e, f)
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
 		return view{}, withBody(err, &readBody{Freshness: Updating})
 	}
 	if err != nil {
 		return view{}, s.storeUnavailable(c, e, err)
 	}
-	if found != nil && !who.Sees(found.Visibility) {
+	if found != nil && !client.Sees(found.Visibility) {
 		return notVisible, errNotVisible
 	}
-	return newView(found, older, f), nil
+	return newView(found, fallback, f), nil
 }
 
-func newView(found *entry, older bool, f source.Facet) view {
-	v := view{entry: found, fallback: older, at: time.Now()}
+func newView(found *entry, fallback bool, f source.Facet) view {
+	v := view{entry: found, fallback: fallback, at: time.Now()}
 	v.freshness, v.reason = freshnessOf(found, f, v.at)
 	return v
 }
 
-// readAndEnqueue sees an entity and asks for a refresh if one is due; if nothing is stored, it
-// waits until the deadline for that to be accepted. Nothing is asked for on
-// behalf of what may be overtaken: while the store can't be read every settle would
-// lead to another fetch.
-func (s *Server) readAndEnqueue(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
-	v, err := s.readVisible(c, who, e, f)
+// readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
+// stored, it waits until the deadline for the request to be accepted. For a fallback entry it
+// enqueues nothing: while the store fails, each settle message would cause another fetch.
+func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
+	v, err := s.readVisible(c, client, e, f)
 	switch {
 	case err != nil || v.reason == "":
 	case v.fallback:
 		v.result = EnqueueResult{Reason: ReasonDown}
 	default:
-		v.result = s.enqueueRead(c, who, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
+		v.result = s.enqueueRead(c, client, UpdateRequest{Entity: e, Reason: v.reason, Floor: v.version()}, deadline)
 	}
 	return v, err
 }
 
-// readAgain sees an entity once more for one who has waited in vain: what was
-// settled may not have been told.
-func (s *Server) readAgain(c echo.Context, who access.Client, e schemas.Entity, f source.Facet, waited view) view {
-	v, err := s.readVisible(c, who, e, f)
+// readAgain reads an entity once more after a wait that ended without a notification; the
+// notification may have been lost.
+func (s *Server) readAgain(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, waited view) view {
+	v, err := s.readVisible(c, client, e, f)
 	if err != nil {
 		return waited
 	}
@@ -76,15 +76,15 @@ func (s *Server) readAgain(c echo.Context, who access.Client, e schemas.Entity, 
 	return v
 }
 
-// storeUnavailable is the problem of a store that can't be read, where nothing is
-// remembered either.
+// storeUnavailable returns the problem of a read that fails because the store can't be read and
+// nothing is cached.
 func (s *Server) storeUnavailable(c echo.Context, e schemas.Entity, err error) error {
-	level := slog.LevelDebug // once a second is enough: in an outage every reader comes here
+	level := slog.LevelDebug // WARN at most once per second: in an outage every read comes here
 	if now, last := time.Now().UnixNano(), s.lastStoreWarning.Load(); now-last >= int64(time.Second) && s.lastStoreWarning.CompareAndSwap(last, now) {
 		level = slog.LevelWarn
 	}
-	s.log.Log(c.Request().Context(), level, "the store can't be read", "entity", e.String(), "correlation_id", correlationOf(c), "err", err)
-	p := problem.New(http.StatusServiceUnavailable, "store-unavailable", "The snapshots can't be read at the moment.")
+	s.log.Log(c.Request().Context(), level, "store read failed", "entity", e.String(), "correlation_id", correlationOf(c), "err", err)
+	p := problem.New(http.StatusServiceUnavailable, "store-unavailable", "Snapshots can't be read now. Retry later.")
 	p.After = time.Second
 	return p
 }
@@ -96,7 +96,7 @@ func (v view) version() int64 {
 	return v.Version
 }
 
-// bodyOf returns the answer's members but for the snapshot.
+// bodyOf returns the fields of the response, except the snapshot.
 func (s *Server) bodyOf(v view, source string) readBody {
 	b := readBody{Freshness: v.freshness}
 	if v.entry != nil {
@@ -108,57 +108,57 @@ func (s *Server) bodyOf(v view, source string) readBody {
 	return b
 }
 
-func (s *Server) read(c echo.Context, who access.Client) error {
-	e, f, patience, err := s.entityAndWait(c, who)
+func (s *Server) read(c echo.Context, client access.Client) error {
+	e, f, wait, err := s.entityAndWait(c, client)
 	if err != nil {
 		return err
 	}
-	if patience == 0 {
-		v, err := s.readAndEnqueue(c, who, e, f, acceptDeadline(0))
+	if wait == 0 {
+		v, err := s.readAndEnqueue(c, client, e, f, acceptDeadline(0))
 		if err != nil {
 			return err
 		}
-		return s.respond(c, who, e, v)
+		return s.respond(c, client, e, v)
 	}
-	deadline := acceptDeadline(patience)
-	v, inVain, err := s.waitUntil(c, who, patience, e, func(*waiter) (view, bool, error) {
-		v, err := s.readAndEnqueue(c, who, e, f, deadline)
+	deadline := acceptDeadline(wait)
+	v, timedOut, err := s.waitUntil(c, client, wait, e, func(*waiter) (view, bool, error) {
+		v, err := s.readAndEnqueue(c, client, e, f, deadline)
 		return v, v.reason != "" && (v.fallback || v.result.refreshExpected()), err
 	})
 	if err != nil {
 		return err
 	}
-	if inVain {
-		v = s.readAgain(c, who, e, f, v)
+	if timedOut {
+		v = s.readAgain(c, client, e, f, v)
 	}
-	return s.respond(c, who, e, v)
+	return s.respond(c, client, e, v)
 }
 
-// respond answers with what was found.
-func (s *Server) respond(c echo.Context, who access.Client, e schemas.Entity, v view) error {
+// respond writes the response of a read.
+func (s *Server) respond(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	s.metrics.observeRead(e, v)
 	switch v.freshness {
 	case Fresh, Stale:
-		err := s.respondSnapshot(c, who, e, v)
+		err := s.respondSnapshot(c, client, e, v)
 		if err == nil {
 			s.readCounter.read(v.count)
 		}
 		return err
 	case NotFound:
-		return notFound(s.bodyOf(v, e.Source))
+		return notFoundError(s.bodyOf(v, e.Source))
 	case Updating:
 	}
 	return s.respondUpdating(c, e, v)
 }
 
-func notFound(body readBody) error {
+func notFoundError(body readBody) error {
 	body.Freshness = NotFound
-	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream says that there is no such entity."), &body}
+	return &readError{problem.New(http.StatusNotFound, "not-found", "The upstream has no such entity."), &body}
 }
 
-// respondUpdating answers a read of which nothing can be served: 202 if a copy is known to
-// be on its way, 404 if the upstream denies the entity, 429 if the client asks for too much,
-// 503 if nobody can fetch it now.
+// respondUpdating responds to a read if no snapshot can be served: 202 if a refresh is queued,
+// 404 if the upstream has no such entity, 429 if a limit of the client is exceeded, 503 if no
+// refresh can be queued now.
 func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error {
 	body, a := s.bodyOf(v, e.Source), v.result
 	switch {
@@ -173,39 +173,39 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 		h.Set("Cache-Status", "freshet; fwd=miss")
 		return c.Blob(http.StatusAccepted, "application/json", []byte(bodyPrefix+"null"+marshalTail(body)))
 	case a.Reason == "HELD_"+schemas.HoldAbsent:
-		return notFound(body)
+		return notFoundError(body)
 	case a.refused != nil:
 		return withBody(a.refused, &body)
 	}
 	if strings.HasPrefix(a.Reason, "HELD_") {
-		s.metrics.heldReads.Inc() // no fault of ours, to those who watch
+		s.metrics.heldReads.Inc() // a failure of the upstream: the SLO excludes it
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored yet, and it can't be fetched now ("+a.Reason+"): "+a.failureDetail()+".")
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored, and no refresh can be queued now ("+a.Reason+"): "+a.failureDetail()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
 	return &readError{p, &body}
 }
 
-// The headers of every snapshot, ready to be put into an answer.
+// Headers of each snapshot response, allocated once.
 var (
 	jsonType       = []string{"application/json"}
 	varyByEncoding = []string{"Accept-Encoding"}
 )
 
-// respondSnapshot answers with the snapshot, or with 304 if the reader has it. It is the hot
-// path: what two answers share is made once, in the entry.
-func (s *Server) respondSnapshot(c echo.Context, who access.Client, e schemas.Entity, v view) error {
+// respondSnapshot responds with the snapshot, or with 304 if the client already has it. It is
+// the hot path: everything that responses share is in the entry.
+func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
-	as := accepted(r.Header["Accept-Encoding"])
+	as := bestEncoding(r.Header["Accept-Encoding"])
 	unchanged := notModified(r, v.entry)
 	var first, second []byte
 	var length []string
 	if !unchanged {
-		if n := v.cost(as); n > 0 {
-			if err := s.limiter.AllowRequests(who.Name, n); err != nil {
+		if n := v.extraRequests(as); n > 0 {
+			if err := s.limiter.AllowRequests(client.Name, n); err != nil {
 				return err
 			}
 		}
-		held, err := s.responses.reserve(who.BoundName(), v.responseSize(as))
+		held, err := s.responses.reserve(client.BoundName(), v.responseSize(as))
 		if err != nil {
 			return err
 		}
@@ -226,10 +226,10 @@ func (s *Server) respondSnapshot(c echo.Context, who access.Client, e schemas.En
 		}
 		length = []string{strconv.Itoa(len(first) + len(second))}
 	}
-	stamp := v.timeHeaders(v.freshness, v.at)
+	headers := v.timeHeaders(v.freshness, v.at)
 	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
-	h["Age"], h["Cache-Control"], h["Cache-Status"] = stamp.age, stamp.cacheControl, stamp.cacheStatus
-	if vary := h["Vary"]; len(vary) > 0 { // by origin, where pages of others may read
+	h["Age"], h["Cache-Control"], h["Cache-Status"] = headers.age, headers.cacheControl, headers.cacheStatus
+	if vary := h["Vary"]; len(vary) > 0 { // CORS added Vary: Origin
 		h["Vary"] = append(vary, varyByEncoding...)
 	} else {
 		h["Vary"] = varyByEncoding
@@ -254,7 +254,7 @@ func (s *Server) respondSnapshot(c echo.Context, who access.Client, e schemas.En
 			}
 		} else if len(part) > 0 {
 			if _, err := w.Write(part); err != nil {
-				s.log.Debug("the client left before its answer", "err", err)
+				s.log.Debug("client disconnected before the response", "err", err)
 				return nil
 			}
 		}

@@ -12,36 +12,39 @@ import (
 )
 
 const (
-	// flushInterval is how often it is told who was read.
+	// flushInterval is how often the counts are recorded.
 	flushInterval = 10 * time.Second
-	// maxFlushBatch are told of at once, and tellTimeout is how long that may take.
+	// maxFlushBatch is the maximum number of entities per RecordReads, and flushTimeout its
+	// timeout.
 	maxFlushBatch = 5_000
 	flushTimeout  = 5 * time.Second
-	// finalFlushTimeout is how long a stop waits until the last are told.
+	// finalFlushTimeout is the timeout of the last flush during shutdown.
 	finalFlushTimeout = 5 * time.Second
-	// maxReadCounts bounds what waits to be told: 35 MB if all keys are as long as may be,
-	// and as much again that is being told.
+	// maxReadCounts is the maximum number of entities that wait for the next flush: 35 MB if all
+	// keys have the maximum length, and the same again for a flush in progress.
 	maxReadCounts = 100_000
-	// readCountWeight is what a tally takes of memory; its entity's text is its entry's.
+	// readCountWeight is the memory of a readCount in bytes, without the strings that it shares
+	// with its entry.
 	readCountWeight = 64
 )
 
-// readCount counts reads of one entity since they were told last. It stands apart from the
-// entry that points to it: what waits to be told must not keep a snapshot in memory.
+// readCount counts the reads of one entity since the last flush. It is separate from the cache
+// entry that points to it, so that a pending count does not keep a snapshot in memory.
 type readCount struct {
 	entity schemas.Entity
 	count  atomic.Int64
 }
 
-// readCounter are what was read and is not told yet. A nil one counts nothing. A read counts
-// that is answered with a snapshot: anybody may ask for any key, and what nobody has found
-// must not be prefetched for ever.
+// readCounter has the read counts since the last flush. A nil readCounter counts nothing. Only
+// reads with a snapshot count: a client may request any key, and an entity that does not exist
+// must not be prefetched.
 //
 // Invariants:
-//   - A read of a snapshot costs one addition. The one that makes a count 1 puts the
-//     tally on the list, and nobody else does; whoever takes the list makes its counts 0.
-//     So each read is told once, or counted as lost, whatever happens meanwhile.
-//   - An entity is told of once at a time, although each look makes another tally.
+//   - A read costs one atomic addition. The read that changes a count from 0 to 1 appends the
+//     count to the list; take resets the counts of the list to 0. So each read is recorded once
+//     or counted as unrecorded.
+//   - An entity appears at most once in a flush, although each load creates a new readCount for
+//     it.
 type readCounter struct {
 	recorder ReadRecorder
 	metrics  *metrics
@@ -58,7 +61,7 @@ func newReadCounter(reads ReadRecorder, m *metrics, log *slog.Logger) *readCount
 	return &readCounter{recorder: reads, metrics: m, log: log}
 }
 
-// newCount returns a tally for an entry to point to, nil if its reads do not count.
+// newCount returns the count of a new cache entry; nil if reads of the facet are not recorded.
 func (t *readCounter) newCount(e schemas.Entity) *readCount {
 	if t == nil || !t.recorder.Counts(e.Source, e.Facet) {
 		return nil
@@ -66,47 +69,47 @@ func (t *readCounter) newCount(e schemas.Entity) *readCount {
 	return &readCount{entity: e}
 }
 
-// read counts a read of a snapshot.
-func (t *readCounter) read(of *readCount) {
-	if of != nil && of.count.Add(1) == 1 {
-		t.enqueue(of)
+// read counts one read with a snapshot.
+func (t *readCounter) read(count *readCount) {
+	if count != nil && count.count.Add(1) == 1 {
+		t.enqueue(count)
 	}
 }
 
-func (t *readCounter) enqueue(of *readCount) {
+func (t *readCounter) enqueue(count *readCount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.list) >= maxReadCounts {
-		t.metrics.unrecordedFull.Add(float64(of.count.Swap(0)))
+		t.metrics.unrecordedFull.Add(float64(count.count.Swap(0)))
 		return
 	}
-	t.list = append(t.list, of)
+	t.list = append(t.list, count)
 }
 
-// forget drops reads of an entity that was deleted: they must not register it again.
-func (t *readCounter) forget(e schemas.Entity) {
+// remove drops the reads of a deleted entity, so that they do not register it again.
+func (t *readCounter) remove(e schemas.Entity) {
 	if t == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.list = slices.DeleteFunc(t.list, func(of *readCount) bool {
-		if of.entity != e {
+	t.list = slices.DeleteFunc(t.list, func(count *readCount) bool {
+		if count.entity != e {
 			return false
 		}
-		of.count.Store(0)
+		count.count.Store(0)
 		return true
 	})
 }
 
-// take returns what was read since it was called last.
+// take returns the counts since the last call and resets them.
 func (t *readCounter) take() []ReadCount {
 	t.mu.Lock()
 	list, sums := t.list, map[schemas.Entity]int{}
-	t.list = make([]*readCount, 0, len(list)) // about as many come again
+	t.list = make([]*readCount, 0, len(list)) // the next interval will need about the same capacity
 	t.mu.Unlock()
-	for _, of := range list {
-		sums[of.entity] += int(of.count.Swap(0))
+	for _, count := range list {
+		sums[count.entity] += int(count.count.Swap(0))
 	}
 	reads := make([]ReadCount, 0, len(sums))
 	for e, n := range sums {
@@ -115,42 +118,42 @@ func (t *readCounter) take() []ReadCount {
 	return reads
 }
 
-// run tells who was read until ctx ends, and then once more: a stop waits for that, and
-// for what is being told, for tellLast.
+// run flushes every flushInterval until ctx ends, and then once more. The last flush, and one in
+// progress, may take finalFlushTimeout.
 func (t *readCounter) run(ctx context.Context) {
 	if t == nil {
 		return
 	}
-	hard, cut := context.WithCancel(context.WithoutCancel(ctx))
-	defer cut()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(finalFlushTimeout, cut) })()
+	flushCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(finalFlushTimeout, cancel) })()
 	ticker := time.NewTicker(flushInterval)
 	defer ticker.Stop()
 	for failing := false; ; {
 		select {
 		case <-ticker.C:
-			failing = t.flush(hard, time.Now(), failing)
+			failing = t.flush(flushCtx, time.Now(), failing)
 		case <-ctx.Done():
-			t.flush(hard, time.Now(), failing)
+			t.flush(flushCtx, time.Now(), failing)
 			return
 		}
 	}
 }
 
-// flush tells of what was read until now. What fails is lost, and logged when it begins
-// and when it is over; it returns whether telling fails.
+// flush records the reads up to now. Reads of a failed call are lost. It logs the first failure
+// and the recovery; failing is the state before, and the result is the state after.
 func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bool {
 	reads := t.take()
 	if len(reads) == 0 {
 		return failing
 	}
 	var failed error
-	for some := range slices.Chunk(reads, maxFlushBatch) {
+	for batch := range slices.Chunk(reads, maxFlushBatch) {
 		counts := map[string]int{} // by source
-		for _, r := range some {
+		for _, r := range batch {
 			counts[r.Entity.Source] += r.Count
 		}
-		err := t.record(ctx, some, now)
+		err := t.record(ctx, batch, now)
 		if err != nil {
 			failed = err
 		}
@@ -164,9 +167,9 @@ func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bo
 	}
 	switch {
 	case failed != nil && !failing:
-		t.log.Warn("who is read is not known to the schedule until this succeeds; reads go on", "err", failed)
+		t.log.Warn("recording reads failed; the scheduler does not see them", "err", failed)
 	case failed == nil && failing:
-		t.log.Info("the schedule is told again who is read")
+		t.log.Info("recording reads restored")
 	}
 	return failed != nil
 }

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,19 +26,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fakeRecorder is told who is read; reads of facet character count.
+// fakeRecorder is a ReadRecorder for the facet character.
 type fakeRecorder struct {
-	observe func(context.Context, []ReadCount) error // nil: nothing fails
+	observe func(context.Context, []ReadCount) error // nil: succeeds
 
-	mu    sync.Mutex
-	reads map[string]int // by key
-	calls []int          // how many entities each told of
-	until time.Time
-	asked atomic.Int64
+	mu          sync.Mutex
+	reads       map[string]int // by key
+	calls       []int          // number of entities of each call
+	until       time.Time
+	countsCalls atomic.Int64
 }
 
 func (l *fakeRecorder) Counts(source, facet string) bool {
-	l.asked.Add(1)
+	l.countsCalls.Add(1)
 	return source == "nexon" && facet == "character"
 }
 
@@ -72,17 +71,17 @@ func (l *fakeRecorder) recorded() map[string]int {
 
 func withRecorder(l *fakeRecorder) func(*rig) { return func(r *rig) { r.reads = l } }
 
-func TestWhatCountsAsARead(t *testing.T) {
+func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 	fresh := func(r *rig) { r.putSnapshot("a", time.Minute) }
 	absent := func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Absent = true }) }
 	answering := func(a EnqueueResult) func(*rig) {
-		return func(r *rig) { r.answer = func(context.Context, UpdateRequest) EnqueueResult { return a } }
+		return func(r *rig) { r.respond = func(context.Context, UpdateRequest) EnqueueResult { return a } }
 	}
 	get := func(status int, path string, headers ...string) func(*rig) {
 		return func(r *rig) {
 			r.Helper()
 			if a := r.do(http.MethodGet, "/v1/nexon/"+path, headers...); a.StatusCode != status {
-				r.Errorf("GET %s: %d %s", path, a.StatusCode, a.text)
+				r.Errorf("GET %s: got %d %s", path, a.StatusCode, a.text)
 			}
 		}
 	}
@@ -90,15 +89,15 @@ func TestWhatCountsAsARead(t *testing.T) {
 		return func(r *rig) {
 			r.Helper()
 			if a := r.do(method, "/v1/nexon/"+path); a.StatusCode != status {
-				r.Errorf("%s %s: %d %s", method, path, a.StatusCode, a.text)
+				r.Errorf("%s %s: got %d %s", method, path, a.StatusCode, a.text)
 			}
 		}
 	}
-	// fetched has what is asked for be there at once.
+	// fetched stores a snapshot for each update request at once.
 	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
 		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
 		return func(r *rig) {
-			r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+			r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 				r.putSnapshot("a", 0, change...)
 				return EnqueueResult{Queued: true, Number: 100}
 			}
@@ -108,17 +107,17 @@ func TestWhatCountsAsARead(t *testing.T) {
 		steps []func(*rig)
 		want  map[string]int
 	}{
-		"fresh":                  {[]func(*rig){fresh, get(200, "character/a"), get(200, "character/a"), with("HEAD", 200, "character/a")}, map[string]int{"a": 3}},
-		"not modified":           {[]func(*rig){fresh, get(304, "character/a", "If-None-Match", "*")}, map[string]int{"a": 1}},
-		"stale":                  {[]func(*rig){func(r *rig) { r.putSnapshot("a", 2*time.Hour) }, get(200, "character/a")}, map[string]int{"a": 1}},
-		"on its way":             {[]func(*rig){get(202, "character/a"), get(202, "character/a"), get(202, "character/b")}, nil},
-		"may be on its way":      {[]func(*rig){answering(EnqueueResult{Pending: true}), get(202, "character/a")}, nil},
-		"on its way, then there": {[]func(*rig){get(202, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 1}},
-		"kept too long": {[]func(*rig){
+		"fresh":               {[]func(*rig){fresh, get(200, "character/a"), get(200, "character/a"), with("HEAD", 200, "character/a")}, map[string]int{"a": 3}},
+		"not modified":        {[]func(*rig){fresh, get(304, "character/a", "If-None-Match", "*")}, map[string]int{"a": 1}},
+		"stale":               {[]func(*rig){func(r *rig) { r.putSnapshot("a", 2*time.Hour) }, get(200, "character/a")}, map[string]int{"a": 1}},
+		"queued":              {[]func(*rig){get(202, "character/a"), get(202, "character/a"), get(202, "character/b")}, nil},
+		"pending":             {[]func(*rig){answering(EnqueueResult{Pending: true}), get(202, "character/a")}, nil},
+		"queued, then stored": {[]func(*rig){get(202, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 1}},
+		"beyond KeepFor": {[]func(*rig){
 			func(r *rig) { r.putSnapshot("a", 200*time.Hour) }, get(202, "character/a"),
 		}, nil},
-		"settled between": {[]func(*rig){fresh, get(200, "character/a"), fresh, get(200, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 3}},
-		"the store is away, older served": {[]func(*rig){
+		"settled between reads": {[]func(*rig){fresh, get(200, "character/a"), fresh, get(200, "character/a"), fresh, get(200, "character/a")}, map[string]int{"a": 3}},
+		"store failure with fallback": {[]func(*rig){
 			fresh, get(200, "character/a"), func(r *rig) { r.storeErr = errors.New("down"); r.settle("a", 8) }, get(200, "character/a"),
 		}, map[string]int{"a": 2}},
 		"several": {[]func(*rig){
@@ -129,38 +128,38 @@ func TestWhatCountsAsARead(t *testing.T) {
 			get(200, "character?key=a&key=new&key=gone&key=broken&key=a"), with("HEAD", 200, "character?key=a"),
 		}, map[string]int{"a": 3}},
 		"deleted": {[]func(*rig){fresh, get(200, "character/a"), func(r *rig) { r.settle("a", 0) }}, nil},
-		"deleted, and there again": {[]func(*rig){
+		"deleted and fetched again": {[]func(*rig){
 			fresh, get(200, "character/a"), get(200, "character/a"), func(r *rig) { r.settle("a", 0) }, get(200, "character/a"),
 		}, map[string]int{"a": 1}},
-		"waited for":           {[]func(*rig){fetched(), get(200, "character/a?wait=20s")}, map[string]int{"a": 1}},
-		"waited for in vain":   {[]func(*rig){get(202, "character/a?wait=10ms")}, nil},
-		"waited for, denied":   {[]func(*rig){fetched(func(s *store.Snapshot) { s.Absent = true }), get(404, "character/a?wait=20s")}, nil},
-		"refreshed":            {[]func(*rig){fresh, with("POST", 202, "character/a/refresh")}, nil},
-		"refreshed and waited": {[]func(*rig){fresh, fetched(), with("POST", 200, "character/a/refresh?wait=20s")}, map[string]int{"a": 1}},
-		"refreshed, in vain":   {[]func(*rig){fresh, with("POST", 202, "character/a/refresh?wait=10ms")}, nil},
-		"refreshed, denied": {[]func(*rig){
+		"waited":                 {[]func(*rig){fetched(), get(200, "character/a?wait=20s")}, map[string]int{"a": 1}},
+		"wait timed out":         {[]func(*rig){get(202, "character/a?wait=10ms")}, nil},
+		"waited, absent":         {[]func(*rig){fetched(func(s *store.Snapshot) { s.Absent = true }), get(404, "character/a?wait=20s")}, nil},
+		"refreshed":              {[]func(*rig){fresh, with("POST", 202, "character/a/refresh")}, nil},
+		"refreshed and waited":   {[]func(*rig){fresh, fetched(), with("POST", 200, "character/a/refresh?wait=20s")}, map[string]int{"a": 1}},
+		"refresh wait timed out": {[]func(*rig){fresh, with("POST", 202, "character/a/refresh?wait=10ms")}, nil},
+		"refreshed, absent": {[]func(*rig){
 			fetched(func(s *store.Snapshot) { s.Absent = true }), with("POST", 404, "character/a/refresh?wait=20s"),
 		}, nil},
 		"refresh not queued": {[]func(*rig){
 			fresh, answering(EnqueueResult{Reason: ReasonCooldown}), with("POST", 429, "character/a/refresh"),
 			answering(EnqueueResult{Reason: ReasonDown}), with("POST", 503, "character/a/refresh?wait=20s"),
 		}, nil},
-		"absent":                 {[]func(*rig){absent, get(404, "character/a"), get(404, "character/a")}, nil},
-		"absent and held":        {[]func(*rig){answering(EnqueueResult{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
-		"not queued":             {[]func(*rig){answering(EnqueueResult{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
-		"not queued, for ever":   {[]func(*rig){answering(EnqueueResult{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
-		"the store is away":      {[]func(*rig){func(r *rig) { r.storeErr = errors.New("down") }, get(503, "character/a"), get(503, "character?key=a")}, nil},
-		"a bad key":              {[]func(*rig){get(400, "character/x"), get(400, "character?key=a&key=x"), with("POST", 400, "character/x/refresh")}, nil},
-		"a bad wait":             {[]func(*rig){fresh, get(400, "character/a?wait=soon")}, nil},
-		"no such facet":          {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
-		"another method":         {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
-		"too many requests":      {[]func(*rig){fresh, func(r *rig) { r.over["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
-		"too many outstanding":   {[]func(*rig){answering(EnqueueResult{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
-		"too many who wait":      {[]func(*rig){fresh, func(r *rig) { r.over["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
-		"nobody who may":         {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
-		"what can't be read":     {[]func(*rig){func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
-		"followed":               {[]func(*rig){fresh, with("HEAD", 200, "character/a/events"), func(r *rig) { f := r.follow("a", ""); <-f.events; f.leave() }}, nil},
-		"a facet of no interest": {[]func(*rig){get(202, "shared/a"), get(200, "shared?key=a"), with("POST", 202, "shared/a/refresh")}, nil},
+		"absent":                          {[]func(*rig){absent, get(404, "character/a"), get(404, "character/a")}, nil},
+		"absent and held":                 {[]func(*rig){answering(EnqueueResult{Reason: "HELD_ABSENT"}), get(404, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued":                      {[]func(*rig){answering(EnqueueResult{Reason: ReasonDown}), get(503, "character/a"), get(200, "character?key=a")}, nil},
+		"not queued, held after failures": {[]func(*rig){answering(EnqueueResult{Reason: "HELD_FAILED"}), get(503, "character/a")}, nil},
+		"store failure":                   {[]func(*rig){func(r *rig) { r.storeErr = errors.New("down") }, get(503, "character/a"), get(503, "character?key=a")}, nil},
+		"a bad key":                       {[]func(*rig){get(400, "character/x"), get(400, "character?key=a&key=x"), with("POST", 400, "character/x/refresh")}, nil},
+		"a bad wait":                      {[]func(*rig){fresh, get(400, "character/a?wait=soon")}, nil},
+		"no such facet":                   {[]func(*rig){get(404, "union/a"), get(404, "union?key=a")}, nil},
+		"another method":                  {[]func(*rig){fresh, with("DELETE", 405, "character/a")}, nil},
+		"too many requests":               {[]func(*rig){fresh, func(r *rig) { r.exceeded["requests"] = true }, get(429, "character/a"), get(429, "character?key=a")}, nil},
+		"too many outstanding":            {[]func(*rig){answering(EnqueueResult{Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 5}}), get(429, "character/a"), get(200, "character?key=a")}, nil},
+		"too many waiting requests":       {[]func(*rig){fresh, func(r *rig) { r.exceeded["wait"] = true }, get(429, "character/a?wait=20s")}, nil},
+		"unauthorized client":             {[]func(*rig){fresh, func(r *rig) { r.refused = problem.New(http.StatusUnauthorized, "no", "No.") }, get(401, "character/a")}, nil},
+		"invalid payload":                 {[]func(*rig){func(r *rig) { r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Payload = []byte("?") }) }, get(500, "character/a")}, nil},
+		"event stream":                    {[]func(*rig){fresh, with("HEAD", 200, "character/a/events"), func(r *rig) { f := r.follow("a", ""); <-f.events; f.leave() }}, nil},
+		"facet without prefetch":          {[]func(*rig){get(202, "shared/a"), get(200, "shared?key=a"), with("POST", 202, "shared/a/refresh")}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := &fakeRecorder{}
@@ -178,57 +177,57 @@ func TestWhatCountsAsARead(t *testing.T) {
 				sum += n
 			}
 			if got := testutil.ToFloat64(r.server.metrics.recorded.WithLabelValues("nexon")); got != float64(sum) || (sum > 0 && !l.until.Equal(now)) {
-				t.Errorf("%v were told until %v", got, l.until)
+				t.Errorf("got %v recorded until %v", got, l.until)
 			}
 			n := len(l.calls)
 			if r.server.readCounter.flush(t.Context(), now, false); len(l.calls) != n {
-				t.Errorf("told again: %v", l.recorded())
+				t.Errorf("recorded again: %v", l.recorded())
 			}
 		})
 	}
 }
 
-func TestWithoutAnybodyToTellNothingIsCounted(t *testing.T) {
+func TestReadCounter_IsOptional(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	r.get("a")
 	r.get("b")
 	r.do(http.MethodGet, "/v1/nexon/character?key=a&key=b")
 	r.refresh("a")
-	r.server.readCounter.run(t.Context()) // has nothing to do, and ends
+	r.server.readCounter.run(t.Context()) // there is no counter: returns at once
 	if known, _ := r.server.cache.entries.GetIfPresent(entity("a")); known == nil || known.count != nil {
-		t.Errorf("remembered: %+v", known)
+		t.Errorf("cached entry: %+v", known)
 	}
 }
 
-func TestAFacetThatDoesNotCountCostsNothing(t *testing.T) {
+func TestReadCounter_SkipsUnrecordedFacets(t *testing.T) {
 	l := &fakeRecorder{}
 	r := newRig(t, withRecorder(l))
 	for _, facet := range []string{"shared", "character"} {
 		r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Entity.Facet = facet })
 		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
-		asked := l.asked.Load()
+		countsCalls := l.countsCalls.Load()
 		r.do(http.MethodGet, "/v1/nexon/"+facet+"/a")
-		if n := l.asked.Load(); n != asked {
-			t.Errorf("%s: a read from memory asked %d times", facet, n-asked)
+		if n := l.countsCalls.Load(); n != countsCalls {
+			t.Errorf("%s: a cached read called Counts %d times, want 0", facet, n-countsCalls)
 		}
 		known, _ := r.server.cache.entries.GetIfPresent(schemas.Entity{Source: "nexon", Facet: facet, Key: "a"})
 		if (known.count != nil) != (facet == "character") {
-			t.Errorf("%s: tally %v", facet, known.count)
+			t.Errorf("%s: count %v", facet, known.count)
 		}
 	}
 	s := r.snapshots[entity("a")]
 	without, with := newEntry(s, r.facet(), 1, nil, nil), newEntry(s, r.facet(), 1, r.server.readCounter.newCount(s.Entity), nil)
 	if with.weight() != without.weight()+readCountWeight {
-		t.Errorf("weight %d with a tally, %d without", with.weight(), without.weight())
+		t.Errorf("weight with a count %d, without %d", with.weight(), without.weight())
 	}
 	if n := len(r.server.readCounter.list); n != 1 {
-		t.Errorf("%d are to be told", n)
+		t.Errorf("%d counts are pending, want 1", n)
 	}
 }
 
-// Whatever readers, settles and tellings do at the same time, each read is told once.
-func TestEveryReadIsToldOnce(t *testing.T) {
+// With concurrent reads, settles and flushes, each read is recorded once.
+func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 	const readers, keys, reads = 4, 5, 500
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -251,7 +250,7 @@ func TestEveryReadIsToldOnce(t *testing.T) {
 				rec := httptest.NewRecorder()
 				r.server.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, target, nil))
 				if rec.Code != http.StatusOK {
-					t.Errorf("%s: %d %s", target, rec.Code, rec.Body)
+					t.Errorf("%s: got %d %s, want 200", target, rec.Code, rec.Body)
 				}
 				want[i].Add(1)
 			}
@@ -277,14 +276,14 @@ func TestEveryReadIsToldOnce(t *testing.T) {
 	close(stop)
 	beside.Wait()
 	r.server.readCounter.flush(t.Context(), time.Now(), false)
-	told := l.recorded()
+	recorded := l.recorded()
 	for i := range keys {
-		if got := told[fmt.Sprint(i)]; int64(got) != want[i].Load() {
-			t.Errorf("key %d: %d reads were told of %d", i, got, want[i].Load())
+		if got := recorded[fmt.Sprint(i)]; int64(got) != want[i].Load() {
+			t.Errorf("key %d: got %d reads recorded, want %d", i, got, want[i].Load())
 		}
 	}
 	if len(l.calls) < 3 {
-		t.Errorf("told %d times", len(l.calls))
+		t.Errorf("got %d RecordReads calls", len(l.calls))
 	}
 }
 
@@ -292,9 +291,8 @@ func newTestReadCounter(l *fakeRecorder, log *slog.Logger) *readCounter {
 	return newReadCounter(l, newMetrics(prometheus.NewRegistry()), log)
 }
 
-// The same without HTTP between, which leaves readers and who takes the list little time
-// to meet.
-func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
+// The same without HTTP, so that reads and flushes collide more often.
+func TestReadCounter_LosesNoReadBetweenFlushes(t *testing.T) {
 	const readers, reads = 4, 100_000
 	ts := newTestReadCounter(&fakeRecorder{}, slog.New(slog.DiscardHandler))
 	var of [64]*readCount
@@ -312,10 +310,10 @@ func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { all.Wait(); close(ended) }()
 	sum := 0
-	for over := false; !over; {
+	for exceeded := false; !exceeded; {
 		select {
 		case <-ended:
-			over = true
+			exceeded = true
 		default:
 		}
 		for _, r := range ts.take() {
@@ -323,11 +321,11 @@ func TestNoReadIsLostBetweenTwoTakings(t *testing.T) {
 		}
 	}
 	if sum != readers*reads {
-		t.Errorf("%d reads were taken of %d", sum, readers*reads)
+		t.Errorf("got %d reads, want %d", sum, readers*reads)
 	}
 }
 
-func TestWhatWaitsToBeToldIsBoundedAndToldInPieces(t *testing.T) {
+func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	l := &fakeRecorder{}
 	ts := newTestReadCounter(l, slog.New(slog.DiscardHandler))
 	var dropped *readCount
@@ -335,22 +333,22 @@ func TestWhatWaitsToBeToldIsBoundedAndToldInPieces(t *testing.T) {
 		dropped = ts.newCount(entity(strconv.Itoa(i)))
 		ts.read(dropped)
 	}
-	ts.read(dropped) // of the last, whose first read found no room either
+	ts.read(dropped) // including its first read, when the list was also full
 	if n := testutil.ToFloat64(ts.metrics.unrecordedFull); n != 2 {
-		t.Errorf("%v reads found no room", n)
+		t.Errorf("unrecorded reads: got %v, want 2", n)
 	}
 	ts.flush(t.Context(), time.Now(), false)
 	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
-		t.Errorf("told %v, of %d entities", l.calls, len(l.recorded()))
+		t.Errorf("RecordReads calls %v, with %d entities", l.calls, len(l.recorded()))
 	}
-	ts.read(dropped) // there is room again, also for whom there was none
+	ts.read(dropped) // the list has room again, also for entities that were dropped
 	ts.flush(t.Context(), time.Now(), false)
 	if n := l.recorded()[dropped.entity.Key]; n != 1 {
-		t.Errorf("told %d", n)
+		t.Errorf("got %d recorded, want 1", n)
 	}
 }
 
-func TestATellingThatFailsIsLostAndLoggedOnce(t *testing.T) {
+func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 	var log bytes.Buffer
 	down := errors.New("down")
 	var fails error
@@ -362,109 +360,12 @@ func TestATellingThatFailsIsLostAndLoggedOnce(t *testing.T) {
 		ts.read(of)
 		ts.read(of)
 		failing = ts.flush(t.Context(), time.Now(), failing)
-		failing = ts.flush(t.Context(), time.Now(), failing) // with nothing to tell nothing is known
+		failing = ts.flush(t.Context(), time.Now(), failing) // a flush without reads keeps the state
 	}
-	if told, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); told != 6 || lost != 6 {
-		t.Errorf("%d told, %v lost", told, lost)
+	if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
+		t.Errorf("got %d recorded and %v unrecorded", recorded, lost)
 	}
-	if warned, over := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || over != 1 {
-		t.Errorf("%s", &log)
+	if warned, restored := strings.Count(log.String(), "level=WARN"), strings.Count(log.String(), "level=INFO"); warned != 2 || restored != 1 {
+		t.Errorf("got the log %s, want 2 warnings and 1 recovery", &log)
 	}
-}
-
-// waitUntilCached reads what its reader has already: nothing is decoded, as in a bubble nothing may be.
-func (r *rig) waitUntilCached(key string) {
-	r.Helper()
-	if a := r.get(key, "If-None-Match", "*"); a.StatusCode != http.StatusNotModified {
-		r.Errorf("%d %s", a.StatusCode, a.text)
-	}
-}
-
-func TestItIsToldEveryTenSecondsAndOnceMoreAtTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &fakeRecorder{}
-		r := newRig(t, withRecorder(l))
-		r.putSnapshot("a", time.Minute)
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- r.server.Run(ctx) }()
-		for n := range 3 {
-			r.waitUntilCached("a")
-			r.waitUntilCached("a")
-			<-time.After(flushInterval - time.Second)
-			if got := l.recorded()["a"]; got != 2*n {
-				t.Errorf("told of %d reads before it was time, want %d", got, 2*n)
-			}
-			<-time.After(time.Second)
-			synctest.Wait()
-			if got := l.recorded()["a"]; got != 2*n+2 {
-				t.Errorf("told of %d reads, want %d", got, 2*n+2)
-			}
-		}
-		r.waitUntilCached("a")
-		stop()
-		if err := <-ended; err != nil || l.recorded()["a"] != 7 {
-			t.Errorf("%v, told of %d reads", err, l.recorded()["a"])
-		}
-	})
-}
-
-// One who is told and never answers is given up after a while, and holds back neither
-// reads nor, for long, a stop.
-func TestAStopDoesNotWaitForEverForWhoIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var took []time.Duration
-		l := &fakeRecorder{observe: func(ctx context.Context, _ []ReadCount) error {
-			began := time.Now()
-			<-ctx.Done()
-			took = append(took, time.Since(began))
-			return ctx.Err()
-		}}
-		r := newRig(t, withRecorder(l))
-		r.putSnapshot("a", time.Minute)
-		var log bytes.Buffer
-		r.server.readCounter.log = slog.New(slog.NewTextHandler(&log, nil))
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- r.server.Run(ctx) }()
-		r.waitUntilCached("a")
-		<-time.After(flushInterval + flushTimeout + time.Second)
-		synctest.Wait()
-		if len(took) != 1 || took[0] != flushTimeout {
-			t.Errorf("told for %v", took)
-		}
-		r.waitUntilCached("a")
-		<-time.After(flushInterval - flushTimeout) // it is being told again
-		r.waitUntilCached("a")
-		stop()
-		began := time.Now()
-		if err := <-ended; err != nil || time.Since(began) > finalFlushTimeout {
-			t.Errorf("the end came after %v: %v", time.Since(began), err)
-		}
-		if lost := testutil.ToFloat64(r.server.metrics.unrecordedFailed); lost != 3 {
-			t.Errorf("%v reads are lost, of 3", lost)
-		}
-		if n := strings.Count(log.String(), "level=WARN"); n != 1 {
-			t.Errorf("warned %d times: %s", n, &log)
-		}
-	})
-}
-
-// A line that fails ends the telling too: nothing of Run is left behind.
-func TestAnEndOfTheLineEndsTheTelling(t *testing.T) {
-	l := &fakeRecorder{}
-	r := newRig(t, withRecorder(l))
-	r.putSnapshot("a", time.Minute)
-	broken := errors.New("broken")
-	r.server.subscriber = failingSubscriber{broken}
-	r.get("a")
-	if err := r.server.Run(t.Context()); !errors.Is(err, broken) || l.recorded()["a"] != 1 {
-		t.Errorf("%v, told %v", err, l.recorded())
-	}
-}
-
-type failingSubscriber struct{ with error }
-
-func (b failingSubscriber) Subscribe(context.Context, func(schemas.Settled), func(bool)) error {
-	return b.with
 }

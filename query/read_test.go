@@ -12,12 +12,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
+func TestRead_FreshEnqueuesNothing(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", 10*time.Minute)
 	a := r.get("a")
 	if a.StatusCode != 200 || a.body.Freshness != Fresh || string(a.body.Snapshot) != content || a.body.UpdateQueued || a.body.NotQueuedReason != nil {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 	if !a.body.LastCheckedAt.Equal(s.CheckedAt) || !a.body.LastUpdatedAt.Equal(s.UpdatedAt) {
 		t.Errorf("times %v, %v", a.body.LastCheckedAt, a.body.LastUpdatedAt)
@@ -30,81 +30,81 @@ func TestAFreshSnapshotIsServedAndNothingAskedFor(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}
 	}
-	if len(r.wishes) != 0 {
-		t.Errorf("wishes %+v", r.wishes)
+	if len(r.requests) != 0 {
+		t.Errorf("update requests: %+v", r.requests)
 	}
 }
 
-func TestAStaleSnapshotIsServedAndARefreshQueued(t *testing.T) {
+func TestRead_StaleEnqueuesARefresh(t *testing.T) {
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	r.wait = 1500 * time.Millisecond
 	a := r.get("a", "X-Correlation-Id", "corr-1", "traceparent", trace)
 	if a.StatusCode != 200 || a.body.Freshness != Stale || string(a.body.Snapshot) != content || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1500 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200 STALE", a.StatusCode, a.text)
 	}
 	if got := a.Header.Get("Cache-Control"); !strings.HasPrefix(got, "private, max-age=0,") {
 		t.Errorf("Cache-Control: %s", got)
 	}
 	want := UpdateRequest{Entity: entity("a"), Reason: schemas.Stale, Floor: 7, CorrelationID: "corr-1", TraceParent: trace, Client: r.client.ID()}
-	if len(r.wishes) != 1 || r.wishes[0] != want {
-		t.Errorf("wishes %+v", r.wishes)
+	if len(r.requests) != 1 || r.requests[0] != want {
+		t.Errorf("update requests: %+v", r.requests)
 	}
 	if a.Header.Get("X-Correlation-Id") != "corr-1" {
 		t.Errorf("correlation id %q", a.Header.Get("X-Correlation-Id"))
 	}
 }
 
-func TestTheFirstReadIsUpdatingAndToldWhenToComeBack(t *testing.T) {
+func TestRead_FirstIsUpdatingWithRetryAfter(t *testing.T) {
 	r := newRig(t)
 	a := r.get("a")
 	if a.StatusCode != 202 || a.body.Freshness != Updating || string(a.body.Snapshot) != "null" || !a.body.UpdateQueued ||
 		a.Header.Get("Retry-After") != "1" || a.body.LastCheckedAt != nil || a.body.EstimatedWaitMs != nil {
-		t.Errorf("%d %s %v", a.StatusCode, a.text, a.Header)
+		t.Errorf("got %d %s %v, want 202 UPDATING", a.StatusCode, a.text, a.Header)
 	}
 	r.wait = 4200 * time.Millisecond
 	if a := r.get("a"); a.Header.Get("Retry-After") != "5" || *a.body.EstimatedWaitMs != 4200 {
 		t.Errorf("%s, Retry-After %s", a.text, a.Header.Get("Retry-After"))
 	}
-	if r.wishes[0].Reason != schemas.CacheMiss || r.wishes[0].Floor != 0 || len(r.wishes[0].CorrelationID) != 36 {
-		t.Errorf("wish %+v", r.wishes[0])
+	if r.requests[0].Reason != schemas.CacheMiss || r.requests[0].Floor != 0 || len(r.requests[0].CorrelationID) != 36 {
+		t.Errorf("update request: %+v", r.requests[0])
 	}
 }
 
-func TestWhatIsPendingIsNotPromised(t *testing.T) {
+func TestRead_PendingIsNotQueued(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	a := r.get("a")
 	if a.StatusCode != 202 || a.body.UpdateQueued || *a.body.NotQueuedReason != "PENDING" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}
 }
 
-func TestAnAbsenceIsNotFoundAndBelievedForAWhile(t *testing.T) {
+func TestRead_AbsentIsNotFoundUntilAbsentFor(t *testing.T) {
 	r := newRig(t)
 	absent := func(s *store.Snapshot) { s.Absent = true }
 	r.putSnapshot("a", 10*time.Minute, absent)
 	a := r.get("a")
-	if a.StatusCode != 404 || a.body.Freshness != NotFound || a.body.Code != "not-found" || len(r.wishes) != 0 ||
+	if a.StatusCode != 404 || a.body.Freshness != NotFound || a.body.Code != "not-found" || len(r.requests) != 0 ||
 		a.Header.Get("Content-Type") != "application/problem+json" {
-		t.Errorf("%d %s, %d wishes", a.StatusCode, a.text, len(r.wishes))
+		t.Errorf("got %d %s, %d update requests, want 404 NOT_FOUND not-found", a.StatusCode, a.text, len(r.requests))
 	}
 	r.putSnapshot("a", 2*time.Hour, absent)
-	if a := r.get("a"); a.StatusCode != 404 || !a.body.UpdateQueued || len(r.wishes) != 1 {
-		t.Errorf("%d %s, %d wishes", a.StatusCode, a.text, len(r.wishes))
+	if a := r.get("a"); a.StatusCode != 404 || !a.body.UpdateQueued || len(r.requests) != 1 {
+		t.Errorf("got %d %s, %d update requests, want 404", a.StatusCode, a.text, len(r.requests))
 	}
 }
 
-func TestASnapshotThatMayNotBeKeptIsNotServed(t *testing.T) {
+func TestRead_DoesNotServeBeyondKeepFor(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.FetchedAt = time.Now().Add(-101 * time.Hour) })
 	if a := r.get("a"); a.StatusCode != 202 || strings.Contains(a.text, "유") {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}
 }
 
-func TestAReaderThatHasTheSnapshotGetsNoBody(t *testing.T) {
+func TestRead_NotModifiedHasNoBody(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	etag := r.get("a").Header.Get("ETag")
@@ -120,64 +120,64 @@ func TestAReaderThatHasTheSnapshotGetsNoBody(t *testing.T) {
 			t.Errorf("If-None-Match: %s gave %d", header, a.StatusCode)
 		}
 	}
-	r.putSnapshot("a", 2*time.Hour) // stale: the reader has it all the same, and a refresh is queued
-	if a := r.get("a", "If-None-Match", etag); a.StatusCode != 304 || len(r.wishes) != 1 {
-		t.Errorf("stale: %d, %d wishes", a.StatusCode, len(r.wishes))
+	r.putSnapshot("a", 2*time.Hour) // stale: the client has the same content, and a refresh is queued
+	if a := r.get("a", "If-None-Match", etag); a.StatusCode != 304 || len(r.requests) != 1 {
+		t.Errorf("stale: got %d, %d update requests, want 304", a.StatusCode, len(r.requests))
 	}
 	if a := r.do(http.MethodHead, "/v1/nexon/character/a"); a.StatusCode != 200 || a.Header.Get("ETag") != etag {
-		t.Errorf("HEAD: %d", a.StatusCode)
+		t.Errorf("HEAD: got %d, want 200", a.StatusCode)
 	}
 }
 
-func TestAReadGoesOnWithoutRedisOrKafkaAndSaysSo(t *testing.T) {
+func TestRead_WorksWithoutRedisOrKafka(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	until := time.Now().Add(time.Hour)
 	for reason, until := range map[string]time.Time{ReasonDown: {}, ReasonBusy: {}, "HELD_FAILED": until} {
-		r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
+		r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: reason, Until: until} }
 		a := r.get("a")
 		if a.StatusCode != 200 || a.body.Freshness != Stale || a.body.UpdateQueued || *a.body.NotQueuedReason != reason ||
 			(a.body.NotQueuedUntil == nil) != until.IsZero() {
-			t.Errorf("%s: %d %s", reason, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 200 STALE", reason, a.StatusCode, a.text)
 		}
 		a = r.get("never-seen")
 		if a.StatusCode != 503 || a.body.Freshness != Updating || *a.body.NotQueuedReason != reason || a.Header.Get("Retry-After") == "" {
-			t.Errorf("%s: %d %s", reason, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 503 UPDATING", reason, a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: "HELD_ABSENT", Until: until}
 	}
 	if a := r.get("never-seen"); a.StatusCode != 404 || a.body.Freshness != NotFound {
-		t.Errorf("held absent: %d %s", a.StatusCode, a.text)
+		t.Errorf("held absent: got %d %s, want 404 NOT_FOUND", a.StatusCode, a.text)
 	}
 }
 
-func TestARequestThatHangsCostsAReadLittleAndIsNotCutOff(t *testing.T) {
+func TestRead_DoesNotWaitForAHangingEnqueue(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
 	release := make(chan struct{})
 	ended := make(chan error, 1)
-	r.answer = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
+	r.respond = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
 		<-release
 		ended <- ctx.Err()
 		return EnqueueResult{Queued: true}
 	}
-	a := r.get("a") // returns although the request hangs
+	a := r.get("a") // returns although the enqueuer hangs
 	if a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != "SLOW" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	close(release)
 	if err := <-ended; err != nil {
-		t.Errorf("the request ended with its reader: %v", err)
+		t.Errorf("the enqueue was canceled with its reader: %v", err)
 	}
 }
 
-func TestADatabaseThatCannotBeReadIsAProblemWithATime(t *testing.T) {
+func TestRead_DatabaseFailureHasRetryAfter(t *testing.T) {
 	r := newRig(t)
 	r.storeErr = errors.New("connection refused to postgres://secret@db")
 	a := r.get("a")
 	if a.StatusCode != 503 || a.body.Code != "store-unavailable" || a.Header.Get("Retry-After") != "1" || strings.Contains(a.text, "secret") {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 503 store-unavailable", a.StatusCode, a.text)
 	}
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// refresh asks for a refresh that begins after the request, and waits for it if
-// the client wants to. A client without the scope read is answered 202, or 204 once the
-// refresh has landed, and nothing about the snapshot.
-func (s *Server) refresh(c echo.Context, who access.Client) error {
-	e, f, patience, err := s.entityAndWait(c, who)
+// refresh enqueues a strict update request: its fetch begins after the HTTP request. It waits
+// for the result if the client asks for that. A client without the scope read gets 202, or 204
+// once the refresh is stored, and no snapshot.
+func (s *Server) refresh(c echo.Context, client access.Client) error {
+	e, f, wait, err := s.entityAndWait(c, client)
 	if err != nil {
 		return err
 	}
-	if patience == 0 {
-		if _, err := s.enqueueAndWait(c, who, e, f); err != nil {
+	if wait == 0 {
+		if _, err := s.enqueueAndWait(c, client, e, f); err != nil {
 			return err
 		}
 		return s.respondQueued(c, e)
@@ -32,44 +32,43 @@ func (s *Server) refresh(c echo.Context, who access.Client) error {
 	if err := discardBody(c); err != nil {
 		return err
 	}
-	var asked EnqueueResult
-	begun := false
-	v, inVain, err := s.waitUntil(c, who, patience, e, func(w *waiter) (view, bool, error) {
+	var result EnqueueResult
+	enqueued := false
+	v, timedOut, err := s.waitUntil(c, client, wait, e, func(req *waiter) (view, bool, error) {
 		var err error
-		if !begun {
-			begun = true
-			asked, err = s.enqueueAndWait(c, who, e, f)
+		if !enqueued {
+			enqueued = true
+			result, err = s.enqueueAndWait(c, client, e, f)
 			return view{}, err == nil, err
 		}
-		v, err := s.readVisible(c, who, e, f)
-		if err != nil || v.version() >= asked.Number || (!v.fallback && w.settled.Load() >= asked.Number) {
+		v, err := s.readVisible(c, client, e, f)
+		if err != nil || v.version() >= result.Number || (!v.fallback && req.settled.Load() >= result.Number) {
 			return v, false, err
 		}
-		return v, true, nil // what was settled is something from before, or is not seen yet
+		return v, true, nil // the settled request was an earlier one, or its snapshot is not visible yet
 	})
 	if err != nil {
 		return err
 	}
-	if inVain {
-		v = s.readAgain(c, who, e, f, v)
+	if timedOut {
+		v = s.readAgain(c, client, e, f, v)
 	}
-	landed := v.version() >= asked.Number
+	isStored := v.version() >= result.Number
 	switch {
-	case inVain && !landed, !who.May(access.Read) && !landed:
+	case timedOut && !isStored, !client.May(access.Read) && !isStored:
 		return s.respondQueued(c, e)
-	case !who.May(access.Read):
+	case !client.May(access.Read):
 		c.Response().Header().Set("Cache-Control", "no-store")
 		return c.NoContent(http.StatusNoContent)
 	}
-	// It has ended: in a snapshot, or in a failure of which a read tells.
-	if v, err = s.readAndEnqueue(c, who, e, f, acceptDeadline(0)); err != nil {
+	// The request is settled, by a snapshot or by a failure, which readAndEnqueue reports.
+	if v, err = s.readAndEnqueue(c, client, e, f, acceptDeadline(0)); err != nil {
 		return err
 	}
-	return s.respond(c, who, e, v)
+	return s.respond(c, client, e, v)
 }
 
-// discardBody reads a body that nobody asked for: that its client has left is noticed
-// only behind it.
+// discardBody reads the request body: net/http detects a disconnected client only after that.
 func discardBody(c echo.Context) error {
 	if _, err := io.Copy(io.Discard, http.MaxBytesReader(c.Response(), c.Request().Body, maxBodyBytes)); err != nil {
 		return problem.Body(err)
@@ -77,7 +76,7 @@ func discardBody(c echo.Context) error {
 	return nil
 }
 
-// respondQueued answers that Kafka has the request.
+// respondQueued responds that Kafka has acknowledged the request.
 func (s *Server) respondQueued(c echo.Context, e schemas.Entity) error {
 	c.Response().Header().Set("Cache-Control", "no-store")
 	return c.JSON(http.StatusAccepted, struct {
@@ -86,108 +85,109 @@ func (s *Server) respondQueued(c echo.Context, e schemas.Entity) error {
 	}{true, s.estimateWait(e.Source)})
 }
 
-// ackTimeout is how long a refresh may wait for Kafka before it is answered that
-// it is not certain.
+// ackTimeout is how long a refresh waits for Kafka. After that the response is that the result
+// is unknown.
 const ackTimeout = 5 * time.Second
 
-// enqueueAndWait enqueues a refresh of one entity and waits until Kafka has the request: a refresh of
-// a person must not be lost to a failed publish, or to the end of this process. The error is
-// the problem to answer with if it is not queued.
-func (s *Server) enqueueAndWait(c echo.Context, who access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
-	answers, errs := s.enqueueAllAndWait(c, who, []refreshRequest{s.newRefreshRequest(c.Request().Context(), who.Name, e, f)})
-	return answers[0], errs[0]
+// enqueueAndWait enqueues a refresh of one entity and waits until Kafka has acknowledged it, so
+// that it is not lost if a publish fails or this process ends. The error is the problem to
+// respond with if it is not queued.
+func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
+	results, errs := s.enqueueAllAndWait(c, client, []refreshRequest{s.newRefreshRequest(c.Request().Context(), client.Name, e, f)})
+	return results[0], errs[0]
 }
 
-// enqueueAllAndWait is insist for several entities. Each has its own answer and its own error.
-func (s *Server) enqueueAllAndWait(c echo.Context, who access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
-	answers, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
-	var wishes []UpdateRequest
-	var at []int // of each wish, its place in all
-	for i, w := range all {
-		if _, refused := errors.AsType[*problem.HTTPError](w.err); refused {
-			errs[i] = w.err
-		} else if w.known != nil && !who.Sees(w.known.Visibility) {
+// enqueueAllAndWait is enqueueAndWait for several entities. Each has its own result and its own
+// error.
+func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
+	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
+	var requests []UpdateRequest
+	var indexes []int // index in all of each request
+	for i, req := range all {
+		if _, refused := errors.AsType[*problem.HTTPError](req.err); refused {
+			errs[i] = req.err
+		} else if req.stored != nil && !client.Sees(req.stored.Visibility) {
 			errs[i] = errNotVisible
 		} else {
-			w.request.Client = who.ID()
-			wishes, at = append(wishes, s.withTrace(c, w.request)), append(at, i)
+			req.request.Client = client.ID()
+			requests, indexes = append(requests, s.withTrace(c, req.request)), append(indexes, i)
 		}
 	}
-	if len(wishes) == 0 {
-		return answers, errs
+	if len(requests) == 0 {
+		return results, errs
 	}
-	for j, a := range s.waitForAck(c.Request().Context(), wishes) {
-		i := at[j]
-		answers[i], errs[i] = a, a.notQueued()
+	for j, a := range s.waitForAck(c.Request().Context(), requests) {
+		i := indexes[j]
+		results[i], errs[i] = a, a.notQueued()
 	}
-	return answers, errs
+	return results, errs
 }
 
-// notQueued returns the problem of a refresh that is not queued, nil of one that is.
-func (a EnqueueResult) notQueued() error {
+// notQueued returns the problem of a refresh that is not queued; nil if it is queued.
+func (result EnqueueResult) notQueued() error {
 	switch {
-	case a.Queued:
+	case result.Queued:
 		return nil
-	case a.refused != nil:
-		return a.refused
+	case result.refused != nil:
+		return result.refused
 	}
-	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh could not be queued: "+a.Reason+".")
-	if a.Reason == ReasonCooldown {
-		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed a moment ago.")
+	p := problem.New(http.StatusServiceUnavailable, "not-queued", "The refresh is not queued: "+result.Reason+".")
+	if result.Reason == ReasonCooldown {
+		p = problem.New(http.StatusTooManyRequests, "cooldown", "This entity was refreshed recently. Retry after the cool-down.")
 	}
-	p.After = max(time.Second, time.Until(a.Until))
+	p.After = max(time.Second, time.Until(result.Until))
 	return p
 }
 
-// refreshRequest is the wish for a refresh that begins after it, and the stored snapshot, or why
-// that can't be read: then the floor is unknown, and numbers rise all the same.
+// refreshRequest is a strict update request, with the stored snapshot or the error of reading
+// it. After an error the floor is 0, which is safe: numbers rise anyway.
 type refreshRequest struct {
 	request UpdateRequest
-	known   *entry
+	stored  *entry
 	err     error
 }
 
 func (s *Server) newRefreshRequest(ctx context.Context, client string, e schemas.Entity, f source.Facet) refreshRequest {
-	known, _, err := s.cache.get(ctx, client, e, f)
-	return s.refreshRequestOf(e, f, known, err)
+	stored, _, err := s.cache.get(ctx, client, e, f)
+	return s.refreshRequestOf(e, f, stored, err)
 }
 
-// newRefreshRequests is wanted for several entities of one facet, with one read of the store.
+// newRefreshRequests is newRefreshRequest for several entities of one facet, with one read of
+// the store.
 func (s *Server) newRefreshRequests(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []refreshRequest {
-	each := make([]refreshRequest, len(all))
+	requests := make([]refreshRequest, len(all))
 	for i, found := range s.cache.getAll(ctx, client, all, f) {
-		each[i] = s.refreshRequestOf(all[i], f, found.entry, found.err)
+		requests[i] = s.refreshRequestOf(all[i], f, found.entry, found.err)
 	}
-	return each
+	return requests
 }
 
-func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, known *entry, err error) refreshRequest {
+func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entry, err error) refreshRequest {
 	if _, refused := errors.AsType[*problem.HTTPError](err); err != nil && !refused {
-		s.log.Warn("refresh without a look at the store", "entity", e.String(), "err", err)
+		s.log.Warn("store read failed; enqueueing the refresh without its version", "entity", e.String(), "err", err)
 	}
 	return refreshRequest{
-		UpdateRequest{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: known}.version(), Cooldown: f.Cooldown, New: known == nil && err == nil},
-		known, err,
+		UpdateRequest{Entity: e, Reason: schemas.UserRequest, Floor: view{entry: stored}.version(), Cooldown: f.Cooldown, New: stored == nil && err == nil},
+		stored, err,
 	}
 }
 
-// waitForAck enqueues refreshes and waits until Kafka has them, surePatience at most.
-// Requests that wait for a slow Kafka have places of their own, so that they do not keep
-// reads from enqueueing.
-func (s *Server) waitForAck(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
+// waitForAck enqueues refreshes and waits at most ackTimeout until Kafka has acknowledged them.
+// It has its own slots, so that a slow Kafka does not block the update requests of reads.
+func (s *Server) waitForAck(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
 	select {
 	case s.enqueueSlots <- struct{}{}:
 		defer func() { <-s.enqueueSlots }()
 	default:
-		return repeatResult(wishes, ReasonBusy)
+		return repeatResult(requests, ReasonBusy)
 	}
 	limit, cancel := context.WithTimeout(ctx, ackTimeout)
 	defer cancel()
-	answers := s.recordRefusals(s.enqueuer.EnqueueAndWait(limit, wishes))
-	for i := range answers {
-		if answers[i].Pending {
-			answers[i].Reason = reasonPending
+	results := s.recordRefusals(s.enqueuer.EnqueueAndWait(limit, requests))
+	for i := range results {
+		if results[i].Pending {
+			results[i].Reason = reasonPending
 		}
 	}
-	return answers
+	return results
 }

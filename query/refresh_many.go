@@ -18,18 +18,18 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// maxRefreshBody is the size in bytes of the largest body of a refresh of several keys. It has
-// room for keysMost keys of 256 bytes of which JSON escapes each.
+// maxRefreshBody is the maximum body size in bytes of a refresh of several keys. It fits maxKeys
+// keys of 256 bytes in which every byte is escaped.
 const maxRefreshBody = 256 << 10
 
-// Reasons of keys that can't be refreshed, besides the reasons of an Answer.
+// Reasons why a key is not refreshed, in addition to the reasons of an EnqueueResult.
 const (
 	reasonBadKey   = "BAD_KEY"
 	reasonNotFound = "NOT_FOUND" // there is no such entity, or the client may not see it
 )
 
-// refreshItem is what became of the refresh of one key. Status is the status of a refresh of
-// the key alone.
+// refreshItem is the result for one key. Status is the status that a refresh of the key alone
+// would have.
 type refreshItem struct {
 	Key             string     `json:"key"`
 	Status          int        `json:"status"`
@@ -39,44 +39,44 @@ type refreshItem struct {
 	Detail          string     `json:"detail,omitempty"` // why it is not queued
 }
 
-// refreshMany enqueues refreshes of several keys of a facet, as refresh does for each, and
-// waits until Kafka has them. It answers 202 if all are queued, and 207 if any is not: a key
-// that is refused does not keep the others back.
-func (s *Server) refreshMany(c echo.Context, who access.Client) error {
+// refreshMany enqueues refreshes of several keys of a facet and waits until Kafka has
+// acknowledged them. It responds 202 if all are queued, else 207: a refused key does not affect
+// the others.
+func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {
 		return err
 	}
 	if p := c.QueryParams(); p.Has("wait") {
-		return problem.New(http.StatusBadRequest, "bad-wait", "A refresh of several keys can't be waited for. Leave out wait, and read the keys afterwards.")
+		return problem.New(http.StatusBadRequest, "bad-wait", "A refresh of several keys does not support wait. Leave it out, and read the keys later.")
 	}
 	keys, err := refreshKeys(c)
 	if err != nil {
 		return err
 	}
-	if err := s.limiter.AllowRequests(who.Name, len(keys)-1); err != nil {
+	if err := s.limiter.AllowRequests(client.Name, len(keys)-1); err != nil {
 		return err
 	}
-	items, errs, answers := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
-	var of []schemas.Entity
-	var at []int // of each entity, its place in keys
+	items, errs, results := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
+	var visible []schemas.Entity
+	var indexes []int // index in keys of each entity
 	for i, key := range keys {
 		e.Key = key
 		if errs[i] = checkKey(e, src); errs[i] != nil {
-			answers[i].Reason = reasonBadKey
-		} else if !who.Sees(src.Visibility(key)) {
+			results[i].Reason = reasonBadKey
+		} else if !client.Sees(src.Visibility(key)) {
 			errs[i] = errNotVisible
 		} else {
-			of, at = append(of, e), append(at, i)
+			visible, indexes = append(visible, e), append(indexes, i)
 		}
 	}
-	insisted, failed := s.enqueueAllAndWait(c, who, s.newRefreshRequests(c.Request().Context(), who.Name, of, f))
-	for j, i := range at {
-		answers[i], errs[i] = insisted[j], failed[j]
+	enqueued, enqueueErrs := s.enqueueAllAndWait(c, client, s.newRefreshRequests(c.Request().Context(), client.Name, visible, f))
+	for j, i := range indexes {
+		results[i], errs[i] = enqueued[j], enqueueErrs[j]
 	}
 	status := http.StatusAccepted
 	for i, key := range keys {
-		if items[i] = s.newRefreshItem(c, key, answers[i], errs[i]); !items[i].UpdateQueued {
+		if items[i] = s.newRefreshItem(c, key, results[i], errs[i]); !items[i].UpdateQueued {
 			status = http.StatusMultiStatus
 		}
 	}
@@ -87,7 +87,7 @@ func (s *Server) refreshMany(c echo.Context, who access.Client) error {
 	}{items, s.estimateWait(e.Source)})
 }
 
-// refreshKeys reads the keys of the body.
+// refreshKeys reads the keys from the request body.
 func refreshKeys(c echo.Context) ([]string, error) {
 	var body struct {
 		Keys []string `json:"keys"`
@@ -104,13 +104,13 @@ func refreshKeys(c echo.Context) ([]string, error) {
 	}
 	for i, key := range body.Keys {
 		if slices.Contains(body.Keys[:i], key) {
-			return nil, problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("The key %.80q is named twice.", key))
+			return nil, problem.New(http.StatusBadRequest, "bad-keys", fmt.Sprintf("The key %.80q is listed twice.", key))
 		}
 	}
 	return body.Keys, nil
 }
 
-// newRefreshItem returns the item of one key by its answer and its error.
+// newRefreshItem returns the item of one key.
 func (s *Server) newRefreshItem(c echo.Context, key string, a EnqueueResult, err error) refreshItem {
 	if err == nil {
 		return refreshItem{Key: key, Status: http.StatusAccepted, UpdateQueued: true}
@@ -125,8 +125,8 @@ func (s *Server) newRefreshItem(c echo.Context, key string, a EnqueueResult, err
 		reason = ReasonTooMany
 	}
 	if until == nil && p.After > 0 {
-		at := time.Now().Add(p.After).UTC().Truncate(time.Millisecond)
-		until = &at
+		retryAt := time.Now().Add(p.After).UTC().Truncate(time.Millisecond)
+		until = &retryAt
 	}
 	return refreshItem{Key: key, Status: p.Status, NotQueuedReason: &reason, NotQueuedUntil: until, Detail: p.Detail}
 }

@@ -66,7 +66,7 @@ func TestRefreshMany_QueuesEachKeyAsAPersonsRequest(t *testing.T) {
 	}
 }
 
-// Each key has its own outcome. One that is refused does not keep the others back.
+// Each key has its own result. A refused key does not affect the others.
 func TestRefreshMany_AnswersForEachKey(t *testing.T) {
 	r := newRig(t, func(r *rig) {
 		r.limits = func(key string) string {
@@ -83,7 +83,7 @@ func TestRefreshMany_AnswersForEachKey(t *testing.T) {
 		"pending": {Pending: true}, "mine": {Reason: ReasonOutstanding, Refused: &access.Refusal{Max: 7, After: time.Second}},
 		"held": {Reason: "HELD_FAILED", Until: until},
 	}
-	r.insist = func(_ context.Context, w UpdateRequest) EnqueueResult { return answers[w.Entity.Key] }
+	r.enqueueAndWait = func(_ context.Context, w UpdateRequest) EnqueueResult { return answers[w.Entity.Key] }
 	a := r.refreshMany("hidden", "cooling", "bad-x", "good", "down", "", "pending", "mine", "held")
 	want := []string{
 		"hidden 404 NOT_FOUND", "cooling 429 COOLDOWN", "bad-x 400 BAD_KEY", "good 202", "down 503 UNAVAILABLE", "400 BAD_KEY",
@@ -101,11 +101,11 @@ func TestRefreshMany_BoundsTheClientByEachKey(t *testing.T) {
 	r := newRig(t)
 	r.refreshMany("a", "b", "c")
 	for _, want := range []string{"requests ip:192.0.2.1 1", "requests ip:192.0.2.1 2"} {
-		if !slices.Contains(r.counted, want) {
-			t.Errorf("counted: got %q, want %q", r.counted, want)
+		if !slices.Contains(r.limiterCalls, want) {
+			t.Errorf("counted: got %q, want %q", r.limiterCalls, want)
 		}
 	}
-	r.over["requests"] = true
+	r.exceeded["requests"] = true
 	if a := r.refreshMany("f"); a.StatusCode != http.StatusTooManyRequests || len(r.enqueued()) != 3 {
 		t.Errorf("too many requests: got %d, %d queued, want 429 and the 3 from before", a.StatusCode, len(r.enqueued()))
 	}
@@ -146,7 +146,7 @@ func TestRefreshMany_RejectsABodyItCannotUse(t *testing.T) {
 	}
 }
 
-// The key refresh is a key as any other.
+// A key may be named refresh.
 func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("refresh", 0)
@@ -158,10 +158,10 @@ func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	}
 }
 
-// Without the database the numbers rise all the same.
+// Without the database the floor is 0, but the numbers still rise.
 func TestRefreshMany_QueuesWithoutTheDatabase(t *testing.T) {
 	r := newRig(t)
-	r.set(func() { r.storeErr = fmt.Errorf("the database is away") })
+	r.set(func() { r.storeErr = fmt.Errorf("the database is unavailable") })
 	if a := r.refreshMany("a", "b"); a.StatusCode != http.StatusAccepted || len(r.enqueued()) != 2 {
 		t.Errorf("got %d %s, %d queued, want 202 and 2", a.StatusCode, a.text, len(r.enqueued()))
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// refreshed is the answer to a refresh of the entity a, made with the scopes, that waits
-// while end happens.
+// refreshed returns the response to a waiting refresh of entity a, made with these scopes, while
+// end runs.
 func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) answer {
 	r.Helper()
 	r.client = access.Client{Name: "key:1", Scopes: scopes}
 	r.mu.Lock()
-	r.wishes = nil
+	r.requests = nil
 	r.mu.Unlock()
 	answered := make(chan answer, 1)
 	go func() {
@@ -27,7 +27,7 @@ func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) an
 	return <-answered
 }
 
-// showsNothing fails if an answer tells of what is stored.
+// showsNothing fails if the response contains anything about the snapshot.
 func (r *rig) showsNothing(what string, a answer) {
 	r.Helper()
 	for _, header := range []string{"Etag", "Last-Modified", "Age", "Content-Encoding", "Vary"} {

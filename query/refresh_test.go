@@ -12,61 +12,62 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestAnExplicitRefreshIsQueuedOrToldWhyNot(t *testing.T) {
+func TestRefresh_ReportsWhyItIsNotQueued(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	r.wait = time.Second
 	a := r.refresh("a")
 	if a.StatusCode != 202 || !a.body.UpdateQueued || *a.body.EstimatedWaitMs != 1000 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}
-	if w := r.wishes[0]; w.Reason != schemas.UserRequest || w.Floor != 7 || w.Cooldown != time.Minute {
-		t.Errorf("wish %+v", w)
+	if w := r.requests[0]; w.Reason != schemas.UserRequest || w.Floor != 7 || w.Cooldown != time.Minute {
+		t.Errorf("update request: %+v", w)
 	}
 	until := time.Now().Add(30 * time.Second)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: ReasonCooldown, Until: until}
 	}
 	if a := r.refresh("a"); a.StatusCode != 429 || a.body.Code != "cooldown" || a.Header.Get("Retry-After") != "30" {
-		t.Errorf("%d %s, Retry-After %s", a.StatusCode, a.text, a.Header.Get("Retry-After"))
+		t.Errorf("got %d %s, Retry-After %s, want 429 cooldown", a.StatusCode, a.text, a.Header.Get("Retry-After"))
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: ReasonDown} }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: ReasonDown} }
 	if a := r.refresh("a"); a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 503 not-queued", a.StatusCode, a.text)
 	}
-	r.storeErr, r.answer = errors.New("down"), nil // the floor is unknown, the wish is not lost
-	if a := r.refresh("b"); a.StatusCode != 202 || r.wishes[len(r.wishes)-1].Floor != 0 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+	r.storeErr, r.respond = errors.New("down"), nil // the floor is unknown, and the request is enqueued anyway
+	if a := r.refresh("b"); a.StatusCode != 202 || r.requests[len(r.requests)-1].Floor != 0 {
+		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}
 }
 
-func TestAnExplicitRefreshIsInsistedOnAndAReadIsNot(t *testing.T) {
+func TestRefresh_WaitsForKafkaUnlikeARead(t *testing.T) {
 	r := newRig(t)
-	insisted := 0
-	r.insist = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
-		insisted++
+	waitCalls := 0
+	r.enqueueAndWait = func(ctx context.Context, _ UpdateRequest) EnqueueResult {
+		waitCalls++
 		if limit, ok := ctx.Deadline(); !ok || time.Until(limit) > ackTimeout {
 			t.Errorf("a limit at %v", limit)
 		}
 		return EnqueueResult{Queued: true}
 	}
-	if a := r.refresh("a"); a.StatusCode != 202 || insisted != 1 {
-		t.Errorf("%d %s, insisted %d times", a.StatusCode, a.text, insisted)
+	if a := r.refresh("a"); a.StatusCode != 202 || waitCalls != 1 {
+		t.Errorf("got %d %s, EnqueueAndWait calls: %d, want 202", a.StatusCode, a.text, waitCalls)
 	}
-	if a := r.get("b"); !a.body.UpdateQueued || insisted != 1 {
-		t.Errorf("%d %s, insisted %d times", a.StatusCode, a.text, insisted)
+	if a := r.get("b"); !a.body.UpdateQueued || waitCalls != 1 {
+		t.Errorf("%d %s, EnqueueAndWait calls: %d", a.StatusCode, a.text, waitCalls)
 	}
-	r.insist = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
+	r.enqueueAndWait = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Pending: true} }
 	if a := r.refresh("a"); a.StatusCode != 503 || !strings.Contains(a.text, "PENDING") || a.Header.Get("Retry-After") != "1" {
-		t.Errorf("never certain: %d %s", a.StatusCode, a.text)
+		t.Errorf("never acknowledged: got %d %s, want 503", a.StatusCode, a.text)
 	}
 }
 
-// Refreshes wait in a room of their own: while Kafka answers none of them, reads ask.
-func TestRefreshesThatWaitForKafkaKeepNoReadFromAsking(t *testing.T) {
+// Refreshes that wait for Kafka have their own slots: while Kafka acknowledges none of them,
+// reads still enqueue.
+func TestRefresh_WaitingForKafkaDoesNotBlockReads(t *testing.T) {
 	r := newRig(t)
 	in, out := make(chan struct{}, maxAckWaits), make(chan struct{})
-	r.insist = func(context.Context, UpdateRequest) EnqueueResult {
+	r.enqueueAndWait = func(context.Context, UpdateRequest) EnqueueResult {
 		in <- struct{}{}
 		<-out
 		return EnqueueResult{Queued: true}
@@ -79,10 +80,10 @@ func TestRefreshesThatWaitForKafkaKeepNoReadFromAsking(t *testing.T) {
 		<-in
 	}
 	if a := r.refresh("one-more"); a.StatusCode != 503 || !strings.Contains(a.text, ReasonBusy) {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 	if a := r.get("b"); !a.body.UpdateQueued {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want a queued update request", a.StatusCode, a.text)
 	}
 	close(out)
 	all.Wait()

@@ -12,22 +12,21 @@ import (
 )
 
 const (
-	// maxUncounted is the size in bytes up to which a response is not counted: a
-	// connection costs about as much by itself.
+	// maxUncounted is the maximum size in bytes of a response that is not counted. The
+	// connection itself uses about as much memory.
 	maxUncounted = 16 << 10
-	// clientShare is the part of the budget that one client may hold: 1/clientShare.
+	// clientShare: one client may use 1/clientShare of the budget.
 	clientShare = 2
-	// DefaultResponseMemory is the budget in bytes where Config names none.
+	// DefaultResponseMemory is the default of Config.ResponseMemory, in bytes.
 	DefaultResponseMemory = 256 << 20
 )
 
-// responseBudget bounds the memory in bytes that responses hold while they are
-// written: of all clients, and of one client. A response holds its stored
-// snapshots and the one document that is unpacked for it, until the client has
-// read them or is disconnected.
+// responseBudget limits the memory in bytes of responses being written, of all clients together
+// and of each client. A response uses the memory of its stored snapshots and of one unpacked
+// document, until the client has read them or is disconnected.
 //
-// A response that is larger than a bound is admitted while nothing else counts
-// against that bound, so that each document can be read under any setting.
+// A response that is larger than a limit is allowed if nothing else counts toward that limit, so
+// that each document can be read with any setting.
 type responseBudget struct {
 	max, maxClient int64
 	refused        *prometheus.CounterVec
@@ -44,14 +43,14 @@ func newResponseBudget(limit int64, reg prometheus.Registerer) *responseBudget {
 	b := &responseBudget{
 		max: limit, maxClient: limit / clientShare, clients: map[string]int64{},
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "responses_refused_total", Help: "Reads answered 503 because responses that are being written hold query.maxResponseMemory, by bound: client or process.",
+			Name: "responses_refused_total", Help: "Reads with status 503 because responses being written use query.maxResponseMemory, by bound: client or process.",
 		}, []string{"bound"}),
 	}
 	for _, bound := range []string{"client", "process"} {
 		b.refused.WithLabelValues(bound)
 	}
 	reg.MustRegister(b.refused, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "response_memory_bytes", Help: "Memory of responses that are being written.",
+		Name: "response_memory_bytes", Help: "Memory of responses being written.",
 	}, func() float64 {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -60,15 +59,15 @@ func newResponseBudget(limit int64, reg prometheus.Registerer) *responseBudget {
 	return b
 }
 
-// reservation is the part of the budget that one response holds.
+// reservation is the memory reserved for one response.
 type reservation struct {
 	budget *responseBudget
 	client string
 	bytes  int64
 }
 
-// reserve reserves n bytes for a response to the client. The error is a problem: 503
-// with Retry-After.
+// reserve reserves n bytes for a response to the client. The error is a problem with status 503
+// and Retry-After.
 func (b *responseBudget) reserve(client string, n int64) (reservation, error) {
 	if n <= maxUncounted {
 		return reservation{}, nil
@@ -79,10 +78,10 @@ func (b *responseBudget) reserve(client string, n int64) (reservation, error) {
 	switch {
 	case of > 0 && of+n > b.maxClient:
 		b.refused.WithLabelValues("client").Inc()
-		return reservation{}, overBudget(fmt.Sprintf("Responses that this client has not read yet hold %d bytes of memory; one client may hold %d. Read them first, or ask for fewer keys at once.", of, b.maxClient))
+		return reservation{}, overBudget(fmt.Sprintf("Unread responses of this client use %d bytes of memory; the limit is %d. Read them first, or request fewer keys at once.", of, b.maxClient))
 	case b.reserved > 0 && b.reserved+n > b.max:
 		b.refused.WithLabelValues("process").Inc()
-		return reservation{}, overBudget(fmt.Sprintf("Responses that are being written hold %d bytes of memory; query.maxResponseMemory allows %d. Retry later, or ask for fewer keys at once.", b.reserved, b.max))
+		return reservation{}, overBudget(fmt.Sprintf("Responses being written use %d bytes of memory; query.maxResponseMemory is %d. Retry later, or request fewer keys at once.", b.reserved, b.max))
 	}
 	b.reserved += n
 	b.clients[client] = of + n
@@ -95,7 +94,7 @@ func overBudget(detail string) error {
 	return p
 }
 
-// release returns n bytes to the budget, at most the bytes still held.
+// release returns up to n bytes to the budget.
 func (h *reservation) release(n int64) {
 	n = min(n, h.bytes)
 	if n <= 0 {
@@ -111,5 +110,5 @@ func (h *reservation) release(n int64) {
 	}
 }
 
-// releaseAll returns everything that is still held.
+// releaseAll returns all remaining bytes to the budget.
 func (h *reservation) releaseAll() { h.release(h.bytes) }

@@ -23,8 +23,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// pipeListener is a listener whose connections buffer nothing: bytes that a client does not
-// read stay with the server.
+// pipeListener is a listener with unbuffered connections: bytes that the client does not read
+// remain in the server.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -47,8 +47,8 @@ func (p *pipeListener) Accept() (net.Conn, error) {
 func (p *pipeListener) Close() error   { p.once.Do(func() { close(p.closed) }); return nil }
 func (p *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "unix"} }
 
-// open sends a request and reads nothing.
-func (p *pipeListener) open(t *testing.T, path, encoding string) net.Conn {
+// sendRequest sends a request and does not read the response.
+func (p *pipeListener) sendRequest(t *testing.T, path, encoding string) net.Conn {
 	t.Helper()
 	mine, theirs := net.Pipe()
 	p.conns <- theirs
@@ -74,8 +74,8 @@ func (r *rig) listen(t *testing.T) *pipeListener {
 	return p
 }
 
-// large is 1 MB of JSON in kilobytes of zstd, and dense the same in no less than it
-// is. They are made early, as encoded is.
+// large is 1 MB of JSON that zstd compresses to some kilobytes; dense is 1 MB that it can't
+// compress. They are created outside of any bubble, like encoded.
 var (
 	large = strings.Repeat(`{"name":"a","level":200},`, 40_000)
 	dense = func() string {
@@ -89,7 +89,7 @@ var (
 	denseStored = store.Encode([]byte(`{"d":"` + dense + `"}`))
 )
 
-func holding(p store.Payload) func(*store.Snapshot) {
+func withPayload(p store.Payload) func(*store.Snapshot) {
 	return func(s *store.Snapshot) { s.Payload, s.Size = p.Bytes, p.Size }
 }
 
@@ -100,7 +100,7 @@ func (r *rig) storeHundred(prefix string, p store.Payload) string {
 	path.WriteString("/v1/nexon/character?")
 	for i := range 100 {
 		key := prefix + strconv.Itoa(i)
-		r.putSnapshot(key, time.Minute, holding(p))
+		r.putSnapshot(key, time.Minute, withPayload(p))
 		fmt.Fprintf(&path, "key=%s&", key)
 	}
 	return strings.TrimSuffix(path.String(), "&")
@@ -112,7 +112,7 @@ func (b *responseBudget) now() int64 {
 	return b.reserved
 }
 
-func heap() int64 {
+func heapSize() int64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -126,26 +126,26 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			r := newRig(t, func(r *rig) { r.config.Memory = 16 << 20 })
 			p := r.listen(t)
 			path := r.storeHundred("", largeStored)
-			before := heap()
+			before := heapSize()
 			for range 8 {
-				defer func(c net.Conn) { _ = c.Close() }(p.open(t, path, as))
+				defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, path, as))
 			}
-			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // times differ in their digits
+			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // the length of the timestamps varies
 			if as != "zstd" {
 				each += int64(largeStored.Size)
 			}
 			waitFor(t, "eight responses under way", func() bool { return r.server.responses.now() > 7*each })
 			if got := r.server.responses.now(); got > 8*each {
-				t.Errorf("%d bytes are held of the budget, want at most %d", got, 8*each)
+				t.Errorf("budget: got %d bytes, want at most %d", got, 8*each)
 			}
-			if grown := heap() - before; grown > 64<<20 {
+			if grown := heapSize() - before; grown > 64<<20 {
 				t.Errorf("the heap has grown by %d MB, want at most 64", grown>>20)
 			}
-			ninth := p.open(t, "/v1/nexon/character/0", as)
+			ninth := p.sendRequest(t, "/v1/nexon/character/0", as)
 			defer func() { _ = ninth.Close() }()
 			resp, err := http.ReadResponse(bufio.NewReader(ninth), nil)
 			if err != nil || resp.StatusCode != http.StatusOK {
-				t.Fatalf("the ninth client: %v, %v", resp, err)
+				t.Fatalf("ninth client: %v, %v", resp, err)
 			}
 			defer func() { _ = resp.Body.Close() }()
 			if n, err := io.Copy(io.Discard, resp.Body); err != nil || n == 0 {
@@ -155,7 +155,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 	}
 }
 
-// entryOf returns what memory has of a key, which must be there soon.
+// entryOf returns the cache entry of a key, and waits for it if necessary.
 func (s *Server) entryOf(key string) *entry {
 	for {
 		if e, ok := s.cache.entries.GetIfPresent(entity(key)); ok && e != nil {
@@ -168,10 +168,10 @@ func (s *Server) entryOf(key string) *entry {
 func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 7*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
-	r.putSnapshot("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	open := func(client string, want int64) net.Conn {
 		r.set(func() { r.client.Name = client })
-		c := p.open(t, "/v1/nexon/character/a", "zstd")
+		c := p.sendRequest(t, "/v1/nexon/character/a", "zstd")
 		waitFor(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
 		return c
 	}
@@ -180,7 +180,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	}
 	refused := r.get("a", "Accept-Encoding", "zstd")
 	if refused.StatusCode != 503 || refused.body.Code != "response-memory" || refused.Header.Get("Retry-After") != "1" || !strings.Contains(refused.text, "this client") {
-		t.Errorf("beyond a client's share: %d %.300s", refused.StatusCode, refused.text)
+		t.Errorf("beyond a client's share: got %d %.300s, want 503 response-memory", refused.StatusCode, refused.text)
 	}
 	for i := range int64(3) {
 		defer func(c net.Conn) { _ = c.Close() }(open("ip:b", i+4))
@@ -188,26 +188,26 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	r.set(func() { r.client.Name = "ip:c" })
 	refused = r.get("a", "Accept-Encoding", "zstd")
 	if refused.StatusCode != 503 || !strings.Contains(refused.text, "query.maxResponseMemory") {
-		t.Errorf("beyond the budget of all: %d %.300s", refused.StatusCode, refused.text)
+		t.Errorf("beyond the budget of all: got %d %.300s, want 503", refused.StatusCode, refused.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=a&key=a", "Accept-Encoding", "gzip"); a.StatusCode != 503 || a.body.Code != "response-memory" {
-		t.Errorf("a batch: %d %.300s", a.StatusCode, a.text)
+		t.Errorf("a batch: got %d %.300s, want 503 response-memory", a.StatusCode, a.text)
 	}
 	r.putSnapshot("small", time.Minute)
 	for _, key := range []string{"small", "small?wait=1s"} {
 		if a := r.get(key); a.StatusCode != 200 {
-			t.Errorf("%s, which is not counted: %d", key, a.StatusCode)
+			t.Errorf("%s, which is not counted: got %d, want 200", key, a.StatusCode)
 		}
 	}
 }
 
-// A host with an IPv6 network has as many addresses as it likes.
+// A host with an IPv6 network can use many addresses.
 func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 2*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
-	r.putSnapshot("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::1" })
-	defer func(c net.Conn) { _ = c.Close() }(p.open(t, "/v1/nexon/character/a", "zstd"))
+	defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, "/v1/nexon/character/a", "zstd"))
 	waitFor(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
 	r.set(func() { r.client.Name = "unauthenticated@2001:db8::2" })
 	for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a"} {
@@ -217,28 +217,28 @@ func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	}
 }
 
-func TestResponseBudget_AdmitsWhatIsLargerThanItAlone(t *testing.T) {
+func TestResponseBudget_AllowsALargerResponseAlone(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 1<<10, 64<<20 })
-	r.putSnapshot("a", time.Minute, holding(denseStored))
+	r.putSnapshot("a", time.Minute, withPayload(denseStored))
 	for _, as := range []string{"zstd", "gzip", "identity"} {
 		for range 2 {
 			if a := r.get("a", "Accept-Encoding", as); a.StatusCode != 200 || len(a.body.Snapshot) != denseStored.Size {
-				t.Errorf("%s: %d with %d bytes", as, a.StatusCode, len(a.body.Snapshot))
+				t.Errorf("%s: got %d with %d bytes, want 200", as, a.StatusCode, len(a.body.Snapshot))
 			}
 		}
 	}
 	if got := r.server.responses; got.now() != 0 || len(got.clients) != 0 {
-		t.Errorf("%d bytes are held by %d clients when nothing is under way, want none", got.now(), len(got.clients))
+		t.Errorf("budget of an idle server: got %d bytes of %d clients, want none", got.now(), len(got.clients))
 	}
 }
 
-// A response returns its memory to the budget however it ends.
+// A response returns its memory to the budget, even after an error.
 func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 	p := r.listen(t)
 	path := r.storeHundred("", largeStored)
 	for _, target := range []string{path, "/v1/nexon/character/0"} {
-		c := p.open(t, target, "identity")
+		c := p.sendRequest(t, target, "identity")
 		waitFor(t, "a response under way", func() bool { return r.server.responses.now() > 0 })
 		_ = c.Close()
 		waitFor(t, "the return of its memory", func() bool { return r.server.responses.now() == 0 })
@@ -246,52 +246,52 @@ func TestResponseBudget_IsReturnedByBrokenResponses(t *testing.T) {
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
 	func() {
 		defer func() {
-			if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
+			if p := recover(); p != http.ErrAbortHandler { //nolint:errorlint // net/http compares the value
 				t.Errorf("panicked with %v", p)
 			}
 		}()
 		r.server.ServeHTTP(&panickingWriter{httptest.NewRecorder()}, req)
 	}()
 	if got := r.server.responses.now(); got != 0 {
-		t.Errorf("%d bytes are held after a panic, want 0", got)
+		t.Errorf("budget after a panic: got %d bytes, want 0", got)
 	}
 }
 
-func TestResponse_UnreadIsBrokenOff(t *testing.T) {
+func TestResponse_UnreadIsAborted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 		p := r.listen(t)
-		r.putSnapshot("a", time.Minute, holding(denseStored))
+		r.putSnapshot("a", time.Minute, withPayload(denseStored))
 		for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"} {
 			before := testutil.ToFloat64(r.server.metrics.timedOut)
 			began := time.Now()
-			c := p.open(t, path, "zstd")
+			c := p.sendRequest(t, path, "zstd")
 			synctest.Wait()
 			if r.server.responses.now() == 0 {
-				t.Fatalf("%s: nothing is held of the budget", path)
+				t.Fatalf("%s: the budget is unused", path)
 			}
-			time.Sleep(writeTimeout) // of the bubble
+			time.Sleep(writeTimeout) // virtual time of the bubble
 			synctest.Wait()
 			if got := r.server.responses.now(); got != 0 {
-				t.Errorf("%s: %d bytes are held after %v, want 0", path, got, time.Since(began))
+				t.Errorf("%s: budget: got %d bytes after %v, want 0", path, got, time.Since(began))
 			}
 			if got := testutil.ToFloat64(r.server.metrics.timedOut) - before; got != 1 {
-				t.Errorf("%s: %v responses counted, want 1", path, got)
+				t.Errorf("%s: %v timed-out responses, want 1", path, got)
 			}
 			_ = c.Close()
 		}
 	})
 }
 
-// A reader of 8 KiB/s needs minutes for a megabyte, longer than any one deadline.
+// A client that reads 8 KiB/s needs minutes for a megabyte, longer than any single deadline.
 func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 		p := r.listen(t)
-		r.putSnapshot("a", time.Minute, holding(denseStored))
+		r.putSnapshot("a", time.Minute, withPayload(denseStored))
 		for _, path := range []string{"/v1/nexon/character/a", "/v1/nexon/character?key=a&key=a"} {
 			began := time.Now()
-			c := p.open(t, path, "zstd")
+			c := p.sendRequest(t, path, "zstd")
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -307,7 +307,7 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %d of %d bytes, after %v: %v", path, read, resp.ContentLength, time.Since(began), err)
 				}
-				time.Sleep(time.Second) // of the bubble
+				time.Sleep(time.Second) // virtual time of the bubble
 			}
 			if read != resp.ContentLength || time.Since(began) < time.Minute {
 				t.Errorf("%s: %d of %d bytes in %v", path, read, resp.ContentLength, time.Since(began))

@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	// writeChunk is how many bytes are written under one deadline, and writeTimeout
-	// is that deadline: a client that does not accept a chunk within it is
-	// disconnected, one that reads slowly (6.4 KiB/s) is not.
+	// writeChunk is how many bytes are written with one deadline of writeTimeout. A client that
+	// does not read a chunk in that time is disconnected, so the slowest accepted rate is 6.4
+	// KiB/s.
 	writeChunk   = 64 << 10
 	writeTimeout = 10 * time.Second
-	// sendBuffer bounds what the kernel buffers of a response, in bytes. Beyond it a
-	// client's progress would be seen late: the kernel asks for more only when a
-	// third of its buffer is free. Its memory counts towards that of a container.
+	// sendBuffer is the kernel's send buffer per connection, in bytes. With a larger one the
+	// progress of a client would be noticed late, because the kernel accepts more data only when
+	// a third of the buffer is free. The memory counts toward the container's limit.
 	sendBuffer = 256 << 10
 )
 
-// write writes a part of a response in chunks, each under a deadline of its own. An
-// error means that the client has left or has been disconnected.
+// write writes part of a response in chunks. An error means that the client disconnected or was
+// disconnected.
 func (s *Server) write(c echo.Context, part []byte) error {
 	w := c.Response()
 	deadline := http.NewResponseController(w)
 	for len(part) > 0 {
 		n := min(len(part), writeChunk)
-		_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // a test's writer has none
+		_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // the writers of tests have no deadline
 		if _, err := w.Write(part[:n]); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				s.metrics.timedOut.Inc()
 			}
-			s.log.Debug("response not read by its client", "err", err)
+			s.log.Debug("response not read by the client", "err", err)
 			return err
 		}
 		part = part[n:]
@@ -42,7 +42,7 @@ func (s *Server) write(c echo.Context, part []byte) error {
 	return nil
 }
 
-// limitSendBuffer bounds the kernel's send buffer of a connection, if it has one.
+// limitSendBuffer sets the kernel's send buffer of a TCP connection.
 func limitSendBuffer(conn net.Conn) {
 	if secured, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		conn = secured.NetConn()

@@ -28,34 +28,34 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// testTimeout bounds every wait for something that must happen.
+// testTimeout is the timeout of every wait for an expected event.
 const testTimeout = 20 * time.Second
 
-// rig is the service with everything behind it under the test's hand.
+// rig is a query service; the rig itself is the fake of all its dependencies.
 type rig struct {
 	testing.TB
 	config  Config
 	reads   ReadRecorder
-	limits  func(key string) string // what would be fetched now; nil: for every reader
+	limits  func(key string) string // visibility of a fetch by key; nil: visible to all
 	store   Store                   // nil: the rig
-	console http.Handler            // nil: there is none
+	console http.Handler            // nil: no console
 	server  *Server
 	reg     *prometheus.Registry
 
-	mu        sync.Mutex // guards what follows while requests are under way
-	snapshots map[schemas.Entity]store.Snapshot
-	storeErr  error
-	looks     int           // into the store
-	hold      chan struct{} // if there, looks wait until it is closed
-	wishes    []UpdateRequest
-	answer    func(ctx context.Context, w UpdateRequest) EnqueueResult
-	insist    func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: as answer
-	wait      time.Duration
-	client    access.Client
-	refused   error           // by the guard
-	counted   []string        // by the meters
-	over      map[string]bool // what the meters refuse
-	missed    int             // keys of which the store had nothing
+	mu             sync.Mutex // guards the fields below
+	snapshots      map[schemas.Entity]store.Snapshot
+	storeErr       error
+	storeReadCount int           // number of reads of the store
+	hold           chan struct{} // if not nil, store reads block until it is closed
+	requests       []UpdateRequest
+	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
+	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: same as answer
+	wait           time.Duration
+	client         access.Client
+	refused        error           // error of Authenticate
+	limiterCalls   []string        // calls of the limiter
+	exceeded       map[string]bool // limits that are exceeded
+	missCount      int             // number of keys not found in the store
 }
 
 var measured = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -74,7 +74,7 @@ func (r *rig) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
 func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looks++
+	r.storeReadCount++
 	found := make([]store.Snapshot, len(of))
 	for i, e := range of {
 		found[i] = r.snapshots[e]
@@ -89,12 +89,12 @@ func (r *rig) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snapshot, 
 	return found, err
 }
 
-func (r *rig) Enqueue(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
-	answers := make([]EnqueueResult, len(wishes))
-	for i, w := range wishes {
+func (r *rig) Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
+	answers := make([]EnqueueResult, len(requests))
+	for i, w := range requests {
 		r.mu.Lock()
-		r.wishes = append(r.wishes, w)
-		answer := r.answer
+		r.requests = append(r.requests, w)
+		answer := r.respond
 		r.mu.Unlock()
 		if answers[i] = (EnqueueResult{Queued: true, Number: 100}); answer != nil {
 			answers[i] = answer(ctx, w)
@@ -103,16 +103,16 @@ func (r *rig) Enqueue(ctx context.Context, wishes []UpdateRequest) []EnqueueResu
 	return answers
 }
 
-func (r *rig) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []EnqueueResult {
+func (r *rig) EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
 	r.mu.Lock()
-	insist := r.insist
+	enqueueAndWait := r.enqueueAndWait
 	r.mu.Unlock()
-	if insist == nil {
-		return r.Enqueue(ctx, wishes)
+	if enqueueAndWait == nil {
+		return r.Enqueue(ctx, requests)
 	}
-	answers := make([]EnqueueResult, len(wishes))
-	for i, w := range wishes {
-		answers[i] = insist(ctx, w)
+	answers := make([]EnqueueResult, len(requests))
+	for i, w := range requests {
+		answers[i] = enqueueAndWait(ctx, w)
 	}
 	return answers
 }
@@ -120,13 +120,13 @@ func (r *rig) EnqueueAndWait(ctx context.Context, wishes []UpdateRequest) []Enqu
 func (r *rig) enqueued() []UpdateRequest {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return slices.Clone(r.wishes)
+	return slices.Clone(r.requests)
 }
 
 func (r *rig) storeReads() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.looks
+	return r.storeReadCount
 }
 
 func (r *rig) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
@@ -148,8 +148,8 @@ func (r *rig) Authenticate(*http.Request, string) (access.Client, error) {
 func (r *rig) count(what string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.counted = append(r.counted, what)
-	if kind, _, _ := strings.Cut(what, " "); r.over[kind] {
+	r.limiterCalls = append(r.limiterCalls, what)
+	if kind, _, _ := strings.Cut(what, " "); r.exceeded[kind] {
 		p := problem.New(http.StatusTooManyRequests, "too-many-"+kind, "Too many.")
 		p.After, p.Header = 7*time.Second, http.Header{"Ratelimit": {`"x";r=0;t=7`}}
 		return p
@@ -157,7 +157,7 @@ func (r *rig) count(what string) error {
 	return nil
 }
 
-// fakeLimiter are the rig's meters.
+// fakeLimiter is the ClientLimiter of a rig.
 type fakeLimiter struct{ *rig }
 
 func (r fakeLimiter) AllowRequests(client string, n int) error {
@@ -172,7 +172,7 @@ func (r fakeLimiter) RecordRefusal(why access.Refusal) error {
 func (r fakeLimiter) AllowLookup(string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.over["lookups"] {
+	if !r.exceeded["lookups"] {
 		return nil
 	}
 	p := problem.New(http.StatusTooManyRequests, "too-many-new-keys", "Too many.")
@@ -183,14 +183,14 @@ func (r fakeLimiter) AllowLookup(string) error {
 func (r fakeLimiter) RecordMisses(_ string, n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.missed += n
+	r.missCount += n
 }
 
 func (r fakeLimiter) AcquireWaitSlot(client string) (func(), error) {
 	return func() { _ = r.count("left " + client) }, r.count("wait " + client)
 }
 
-// settle tells the service of a settle.
+// settle delivers a settle message to the service.
 func (r *rig) settle(key string, number int64) {
 	r.server.onSettled(schemas.Settled{Entity: entity(key), Number: number})
 }
@@ -198,7 +198,7 @@ func (r *rig) settle(key string, number int64) {
 func newRig(t testing.TB, change ...func(*rig)) *rig {
 	t.Helper()
 	r := &rig{
-		TB: t, snapshots: map[schemas.Entity]store.Snapshot{}, over: map[string]bool{},
+		TB: t, snapshots: map[schemas.Entity]store.Snapshot{}, exceeded: map[string]bool{},
 		config: Config{Memory: 1 << 20}, client: everything, reg: prometheus.NewRegistry(),
 	}
 	for _, c := range change {
@@ -231,7 +231,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	}
 	r.server, err = New(r.config, Deps{
 		Store: r.store, Sources: map[string]Source{"nexon": limitedSource{src, r.limits}}, Enqueuer: r, SettleSubscriber: r, WaitEstimator: r, Authenticator: r, ClientLimiter: fakeLimiter{r}, ReadRecorder: r.reads,
-		Ops: ops, Admin: http.HandlerFunc(echoed), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
+		Ops: ops, Admin: http.HandlerFunc(echoRequest), Console: r.console, Log: slog.New(slog.DiscardHandler), Metrics: r.reg,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -240,7 +240,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	return r
 }
 
-// limitedSource is a source of which some is not for every reader.
+// limitedSource is a source with limited visibilities.
 type limitedSource struct {
 	*source.Source
 	visibility func(key string) string
@@ -259,11 +259,11 @@ func entity(key string) schemas.Entity {
 
 const content = `{"d":{"name":"유"}}`
 
-// encoded is made once and early: what a codec keeps for its next use must not come from
-// within a bubble of synctest.
+// encoded is created once, outside of any synctest bubble, because the codec keeps state for
+// later calls.
 var encoded = store.Encode([]byte(content))
 
-// putSnapshot puts a snapshot that was checked so long ago, and tells of it.
+// putSnapshot stores a snapshot checked this long ago, and publishes its settle message.
 func (r *rig) putSnapshot(key string, age time.Duration, change ...func(*store.Snapshot)) store.Snapshot {
 	p := encoded
 	at := time.Now().Add(-age).UTC().Truncate(time.Microsecond)
@@ -303,7 +303,7 @@ type answerBody struct {
 	Items           []answerBody    `json:"items"`
 }
 
-// do sends a request and checks the answer against the OpenAPI document.
+// do sends a request and checks the response against the OpenAPI document.
 func (r *rig) do(method, target string, headers ...string) answer {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), method, target, nil)
@@ -315,11 +315,11 @@ func (r *rig) do(method, target string, headers ...string) answer {
 	return r.checked(req, rec)
 }
 
-// checked reads an answer, and checks it against the OpenAPI document.
+// checked returns a recorded response after checking it against the OpenAPI document.
 func (r *rig) checked(req *http.Request, rec *httptest.ResponseRecorder) answer {
 	r.Helper()
 	a := answer{Response: rec.Result()}
-	plain := unpacked(r.TB, a.Header.Get("Content-Encoding"), rec.Body.Bytes())
+	plain := decodeBody(r.TB, a.Header.Get("Content-Encoding"), rec.Body.Bytes())
 	a.text = string(plain)
 	if strings.Contains(a.Header.Get("Content-Type"), "json") && len(plain) > 0 && (req.URL.Path != "/healthz" || a.StatusCode != 200) {
 		if err := json.Unmarshal(plain, &a.body); err != nil {
@@ -344,9 +344,9 @@ func (r *rig) refresh(key string) answer {
 
 var everything = access.Client{Name: "ip:192.0.2.1", Scopes: []access.Scope{access.Read, access.Refresh, access.Admin}}
 
-// unpacked undoes a content encoding, as a client does that reads one frame after
-// another, but one gzip member only.
-func unpacked(t testing.TB, as string, body []byte) []byte {
+// decodeBody decodes a content encoding, like a client that reads all zstd frames but only one
+// gzip member.
+func decodeBody(t testing.TB, as string, body []byte) []byte {
 	t.Helper()
 	if len(body) == 0 {
 		return body
@@ -370,7 +370,7 @@ func unpacked(t testing.TB, as string, body []byte) []byte {
 		z.Multistream(false)
 		r = z
 	default:
-		t.Fatalf("an answer is encoded as %q", as)
+		t.Fatalf("unknown Content-Encoding %q", as)
 	}
 	plain, err := io.ReadAll(r)
 	if err != nil {
@@ -384,7 +384,7 @@ func (r *rig) facet() source.Facet {
 	return f
 }
 
-// waitFor waits until something holds.
+// waitFor waits until the condition is true.
 func waitFor(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.After(testTimeout)
@@ -394,7 +394,7 @@ func waitFor(t testing.TB, what string, holds func() bool) {
 		select {
 		case <-look.C:
 		case <-deadline:
-			t.Fatalf("%s did not happen within %v", what, testTimeout)
+			t.Fatalf("timeout: %s did not happen within %v", what, testTimeout)
 		}
 	}
 }

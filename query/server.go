@@ -1,7 +1,3 @@
-// Package query is the HTTP service: it answers reads from what is stored,
-// within milliseconds whatever the upstream is doing, and asks for a refresh
-// where one is due. It waits for nobody else, unless a client wants to wait. It
-// tells who is read, so that what is read can be prefetched.
 package query
 
 import (
@@ -26,20 +22,20 @@ import (
 )
 
 const (
-	// storeTimeout bounds a look into the store.
+	// storeTimeout is the timeout of one read of the store.
 	storeTimeout = 2 * time.Second
-	// maxAckWaits is how many refreshes of a process may wait for Kafka.
+	// maxAckWaits is the maximum number of refreshes per process that wait for Kafka.
 	maxAckWaits = 1000
-	// shutdownTimeout is how long a stop waits for answers under way.
+	// shutdownTimeout is how long a shutdown waits for requests in flight.
 	shutdownTimeout = 10 * time.Second
-	// maxHeaderBytes and pathMost bound a request's head, and its path and query;
-	// bodyMost a body that nobody asked for.
+	// maxHeaderBytes limits the request headers, maxPathBytes the path with its query, and
+	// maxBodyBytes a body that is read and discarded.
 	maxHeaderBytes = 64 << 10
 	maxPathBytes   = 32 << 10
 	maxBodyBytes   = 64 << 10
 )
 
-// Server is the query service.
+// Server is the query service. Its methods may be called concurrently.
 type Server struct {
 	cache            *snapshotCache
 	responses        *responseBudget
@@ -58,29 +54,29 @@ type Server struct {
 	echo             *echo.Echo
 	enqueues         singleflight.Group
 	batcher          *batcher
-	enqueueSlots     chan struct{} // a place for each refresh that waits for Kafka
+	enqueueSlots     chan struct{} // one slot per refresh that waits for Kafka
 	waiterCount      atomic.Int64
-	lastStoreWarning atomic.Int64  // when it was last logged that the store can't be read
-	stopping         chan struct{} // closed when waiters are to be answered
+	lastStoreWarning atomic.Int64  // Unix nanoseconds; limits the log of store failures
+	stopping         chan struct{} // closed at shutdown: waiting requests respond at once
 }
 
-// New returns the service.
+// New returns the service. It fails if a trusted proxy is not a network.
 func New(config Config, deps Deps) (*Server, error) {
 	m := newMetrics(deps.Metrics)
-	t := newReadCounter(deps.ReadRecorder, m, deps.Log)
+	counter := newReadCounter(deps.ReadRecorder, m, deps.Log)
 	for name := range deps.Sources {
 		m.recorded.WithLabelValues(name)
 	}
 	s := &Server{
-		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), readCounter: t, waiterSet: newWaiterSet(),
+		responses: newResponseBudget(config.ResponseMemory, deps.Metrics), readCounter: counter, waiterSet: newWaiterSet(),
 		sources: deps.Sources, enqueuer: deps.Enqueuer, subscriber: deps.SettleSubscriber, estimator: deps.WaitEstimator,
 		authenticator: deps.Authenticator, limiter: deps.ClientLimiter, log: deps.Log, metrics: m, tracer: deps.Trace, traces: newTraceBudget(),
 		echo: echo.New(), enqueueSlots: make(chan struct{}, maxAckWaits), stopping: make(chan struct{}),
 	}
 	s.batcher = &batcher{enqueuer: deps.Enqueuer, log: deps.Log}
-	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, t, deps.Log)
+	s.cache = newSnapshotCache(deps.Store, func(e schemas.Entity) bool { return s.sources[e.Source].Visibility(e.Key) != "" }, config.Memory, m, deps.ClientLimiter, counter, deps.Log)
 	deps.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "waiting_clients", Help: "Clients that wait for a refresh or follow an entity.",
+		Name: "waiting_clients", Help: "Clients that wait for a refresh or stream an entity.",
 	}, func() float64 { return float64(s.waiterCount.Load()) }))
 	address, err := ipExtractor(config.Proxies)
 	if err != nil {
@@ -105,19 +101,19 @@ func New(config Config, deps Deps) (*Server, error) {
 	ops := echo.WrapHandler(deps.Ops)
 	e.Match(read, "/livez", ops)
 	e.Match(read, "/readyz", ops)
-	// Which dependency fails for which reason, and how much is read, is not for everybody.
-	inside := s.authorized(access.Admin, func(c echo.Context, _ access.Client) error { return ops(c) })
+	// Details about dependencies and traffic are for operators only.
+	adminOnly := s.authorized(access.Admin, func(c echo.Context, _ access.Client) error { return ops(c) })
 	e.Match(read, "/healthz", func(c echo.Context) error {
 		if c.Request().URL.RawQuery == "" {
 			return ops(c)
 		}
-		return inside(c)
+		return adminOnly(c)
 	})
-	e.Match(read, "/metrics", inside)
-	e.Any("/admin/v1/*", s.authorized(access.Admin, func(c echo.Context, who access.Client) error {
+	e.Match(read, "/metrics", adminOnly)
+	e.Any("/admin/v1/*", s.authorized(access.Admin, func(c echo.Context, client access.Client) error {
 		correlationOf(c)
 		r := c.Request()
-		deps.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), who)))
+		deps.Admin.ServeHTTP(c.Response(), r.WithContext(access.WithClient(r.Context(), client)))
 		return nil
 	}))
 	if deps.Console != nil {
@@ -127,7 +123,7 @@ func New(config Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// serveDocs serves the contract, for programs and for people.
+// serveDocs serves the OpenAPI document and its HTML page.
 func (s *Server) serveDocs(methods []string) {
 	s.echo.Match(methods, "/openapi.yaml", func(c echo.Context) error {
 		return c.Blob(http.StatusOK, "application/yaml", schemas.OpenAPI)
@@ -138,8 +134,8 @@ func (s *Server) serveDocs(methods []string) {
 	})
 }
 
-// Ready returns nil while reads can be answered: from what is remembered, or else
-// from the database, if it answers the ping.
+// Ready returns nil if reads can be served: the cache has entries, or the ping of the database
+// succeeds.
 func (s *Server) Ready(ctx context.Context, ping func(context.Context) error) error {
 	if !s.cache.isEmpty() {
 		return nil
@@ -147,10 +143,10 @@ func (s *Server) Ready(ctx context.Context, ping func(context.Context) error) er
 	return ping(ctx)
 }
 
-// strictTransport has browsers call the service by https alone, for a year (RFC 6797).
+// strictTransport tells browsers to use only HTTPS for a year (RFC 6797).
 const strictTransport = "max-age=31536000"
 
-// ServeHTTP answers one request.
+// ServeHTTP handles one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.TLS != nil {
 		w.Header().Set("Strict-Transport-Security", strictTransport)
@@ -159,49 +155,50 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.echo.ServeHTTP(w, r)
 }
 
-// Run hears of settles, and tells who is read, until ctx ends; then it tells of what was
-// read last, for which it may take some seconds.
+// Run receives settle messages and records reads until ctx ends. Then it records the last reads,
+// for at most finalFlushTimeout.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
-	var telling sync.WaitGroup
-	telling.Go(func() { s.readCounter.run(ctx) })
-	defer telling.Wait()
-	defer stop() // before that: a line that fails ends the telling too
-	return s.subscriber.Subscribe(ctx, s.onSettled, func(up bool) {
-		if ctx.Err() == nil { // a line that ends with the process is no news
-			s.onConnection(up)
+	var background sync.WaitGroup
+	background.Go(func() { s.readCounter.run(ctx) })
+	defer background.Wait()
+	defer stop() // runs before Wait: if Subscribe fails, the read counter must end too
+	return s.subscriber.Subscribe(ctx, s.onSettled, func(connected bool) {
+		if ctx.Err() == nil { // a disconnect at shutdown is expected
+			s.onConnection(connected)
 		}
 	})
 }
 
-// onSettled notes a settle: first what is remembered, then who waits looks again.
+// onSettled handles a settle message: it invalidates the cache before it wakes the waiters, so
+// that they do not read the old entry.
 func (s *Server) onSettled(settled schemas.Settled) {
 	s.cache.invalidate(settled.Entity)
-	if settled.Number == 0 { // it was deleted
-		s.readCounter.forget(settled.Entity)
+	if settled.Number == 0 { // the entity was deleted
+		s.readCounter.remove(settled.Entity)
 	}
 	s.waiterSet.notify(settled)
 }
 
-func (s *Server) onConnection(up bool) {
-	s.cache.setConnected(up)
-	if !up {
+func (s *Server) onConnection(connected bool) {
+	s.cache.setConnected(connected)
+	if !connected {
 		s.metrics.connected.Set(0)
-		s.log.Warn("Redis is not heard: what is remembered is believed for a second only, and who waits may wait in vain")
+		s.log.Warn("redis subscription lost; cache TTL reduced to 1s, waiting clients may time out")
 		return
 	}
 	s.metrics.connected.Set(1)
-	s.log.Info("Redis is heard: what is remembered is believed until it is settled")
-	s.waiterSet.notifyAll() // what was missed meanwhile is seen by looking
+	s.log.Info("redis subscription connected; cache TTL is 30s")
+	s.waiterSet.notifyAll() // messages may have been lost: all waiters read again
 }
 
-// Serve answers requests on the listener until ctx ends, and then finishes those
-// under way; who waits is answered with what there is.
+// Serve handles requests on the listener until ctx ends. Then waiting requests respond at once,
+// and the others have shutdownTimeout to complete.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serveUntil(ctx, l, shutdownTimeout)
 }
 
-func (s *Server) serveUntil(ctx context.Context, l net.Listener, patience time.Duration) error {
+func (s *Server) serveUntil(ctx context.Context, l net.Listener, timeout time.Duration) error {
 	server := &http.Server{
 		Handler: s,
 		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
@@ -218,7 +215,7 @@ func (s *Server) serveUntil(ctx context.Context, l net.Listener, patience time.D
 	stopped := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
 		close(s.stopping)
-		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		stopped <- server.Shutdown(limit)
 	})
@@ -227,7 +224,7 @@ func (s *Server) serveUntil(ctx context.Context, l net.Listener, patience time.D
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	if err := <-stopped; err != nil {
-		s.log.Warn("clients that did not read their answers in time were cut off", "within", patience)
+		s.log.Warn("shutdown timeout expired; connections closed", "timeout", timeout)
 		return server.Close()
 	}
 	return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAKeyIsTakenApartOnceAndChecked(t *testing.T) {
+func TestKey_IsUnescapedOnceAndChecked(t *testing.T) {
 	r := newRig(t)
 	for path, c := range map[string]struct {
 		status int
@@ -43,23 +43,23 @@ func TestAKeyIsTakenApartOnceAndChecked(t *testing.T) {
 		"a/b":                     {404, ""},
 		"a/":                      {404, ""},
 	} {
-		r.wishes = nil
+		r.requests = nil
 		a := r.get(path)
 		if a.StatusCode != c.status || (c.status >= 400) != (a.Header.Get("Content-Type") == "application/problem+json") {
-			t.Errorf("%.40q: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%.40q: got %d %s", path, a.StatusCode, a.text)
 		}
-		if c.key != "" && (len(r.wishes) != 1 || r.wishes[0].Entity.Key != c.key) {
-			t.Errorf("%q was taken for %+v", path, r.wishes)
+		if c.key != "" && (len(r.requests) != 1 || r.requests[0].Entity.Key != c.key) {
+			t.Errorf("%q was taken for %+v", path, r.requests)
 		}
-		if c.key == "" && len(r.wishes) != 0 {
-			t.Errorf("%.40q made a wish: %+v", path, r.wishes)
+		if c.key == "" && len(r.requests) != 0 {
+			t.Errorf("%.40q enqueued %+v, want nothing", path, r.requests)
 		}
 	}
 }
 
-func TestEveryErrorIsAProblem(t *testing.T) {
+func TestErrors_AreProblems(t *testing.T) {
 	r := newRig(t)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("a bug") }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { panic("a bug") }
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -80,28 +80,28 @@ func TestEveryErrorIsAProblem(t *testing.T) {
 	}
 }
 
-func TestAPanicIsOneProblemAndNoEnd(t *testing.T) {
+func TestPanic_IsOneProblem(t *testing.T) {
 	r := newRig(t)
-	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // makes the handler panic
-	for range 2 {                                                            // what was begun when it panicked is not taken for made
+	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // lets the handler panic
+	for range 2 {                                                            // the second round must not use the partial result of the first
 		if a := r.get("a"); a.StatusCode != 500 || a.body.Code != "internal" || strings.Contains(a.text, "panic") {
-			t.Errorf("%d %s", a.StatusCode, a.text)
+			t.Errorf("got %d %s, want 500 internal", a.StatusCode, a.text)
 		}
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in a goroutine of its own
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { panic("another") } // in another goroutine
 	if a := r.get("b"); a.StatusCode != 503 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 	if a := r.do(http.MethodGet, "/v1/nexon/character?key=b"); a.StatusCode != 200 || a.body.Items[0].Status != 503 {
-		t.Errorf("several: %d %s", a.StatusCode, a.text)
+		t.Errorf("several: got %d %s, want 200", a.StatusCode, a.text)
 	}
-	r.answer = nil
+	r.respond = nil
 	if a := r.get("c"); a.StatusCode != 202 {
-		t.Errorf("afterwards: %d", a.StatusCode)
+		t.Errorf("afterwards: got %d, want 202", a.StatusCode)
 	}
 }
 
-func TestACorrelationIdIsKeptIfItCanBeWrittenDown(t *testing.T) {
+func TestCorrelationID_IsKeptIfPrintable(t *testing.T) {
 	r := newRig(t)
 	for id, kept := range map[string]bool{"abc-123": true, "": false, "a b": false, "a\tb": false, strings.Repeat("x", 129): false, "é": false} {
 		if got := r.get("a", "X-Correlation-Id", id).Header.Get("X-Correlation-Id"); (got == id) != kept || got == "" {
@@ -110,19 +110,19 @@ func TestACorrelationIdIsKeptIfItCanBeWrittenDown(t *testing.T) {
 	}
 }
 
-func TestTheContractAndTheOperationsAreServed(t *testing.T) {
+func TestRoutes_ServeDocsAndOps(t *testing.T) {
 	r := newRig(t)
 	if a := r.do(http.MethodGet, "/openapi.yaml"); a.StatusCode != 200 || a.text != string(schemas.OpenAPI) {
-		t.Errorf("/openapi.yaml: %d", a.StatusCode)
+		t.Errorf("/openapi.yaml: got %d, want 200", a.StatusCode)
 	}
 	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
 		if a := r.do(http.MethodGet, path); a.StatusCode != 200 || a.text != "ok" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 200", path, a.StatusCode, a.text)
 		}
 	}
 }
 
-func FuzzNoPathMakesAWishForAnotherEntity(f *testing.F) {
+func FuzzPath_RequestsOnlyItsEntity(f *testing.F) {
 	for _, p := range []string{"/v1/nexon/character/a", "/v1/nexon/character/..%2f..", "/v1/nexon/character/a/refresh", "/v1//character/a", "/v1/nexon/character/%", "//x/v1/nexon/character/a"} {
 		f.Add(p)
 	}
@@ -138,22 +138,22 @@ func FuzzNoPathMakesAWishForAnotherEntity(f *testing.F) {
 		rec := httptest.NewRecorder()
 		r.server.ServeHTTP(rec, req)
 		if rec.Code >= 500 {
-			t.Fatalf("%q: %d %s", path, rec.Code, rec.Body)
+			t.Fatalf("%q: got %d %s, want a status below 500", path, rec.Code, rec.Body)
 		}
-		for _, w := range r.wishes {
+		for _, w := range r.requests {
 			if err := w.Entity.Check(); err != nil || w.Entity.Source != "nexon" || w.Entity.Facet != "character" {
-				t.Fatalf("%q made the wish %+v", path, w)
+				t.Fatalf("%q enqueued %+v", path, w)
 			}
 			escaped := strings.Split(req.URL.EscapedPath(), "/")
 			if len(escaped) != 5 {
-				t.Fatalf("%q has %d segments and made a wish", path, len(escaped))
+				t.Fatalf("%q has %d segments and enqueued a request", path, len(escaped))
 			}
 		}
 	})
 }
 
-// Whatever is asked, there is an answer, and it is one that the document knows.
-func FuzzEveryAnswerIsInTheDocument(f *testing.F) {
+// Every request gets a response that the OpenAPI document describes.
+func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 	f.Add("GET", "/v1/nexon/character/fresh", "W/\"x\"", "gzip, zstd;q=0.5", "wait=0", "7.abc-0")
 	f.Add("GET", "/v1/nexon/character/stale?wait=1ns", "*", "*;q=0", "wait=\"0\";x", "")
 	f.Add("HEAD", "/v1/nexon/character/absent/events", "", "", "respond-async", "-1.")
@@ -168,10 +168,10 @@ func FuzzEveryAnswerIsInTheDocument(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, target, none, accept, prefer, last string) {
 		u, err := url.Parse("http://host" + target)
 		if err != nil || !strings.HasPrefix(u.Path, "/") || waits.MatchString(u.Query().Get("wait")) || waits.MatchString(prefer) {
-			return // what waits for long is tested elsewhere
+			return // other tests cover waiting
 		}
 		if strings.HasSuffix(u.Path, "/events") && method != http.MethodHead {
-			return // so is what has no end
+			return // other tests cover streams
 		}
 		req, err := http.NewRequestWithContext(t.Context(), method, u.String(), nil)
 		if err != nil {
@@ -185,7 +185,7 @@ func FuzzEveryAnswerIsInTheDocument(f *testing.F) {
 		r.server.ServeHTTP(rec, req)
 		seen := &rig{TB: t}
 		if a := seen.checked(req, rec); a.StatusCode >= 500 {
-			t.Errorf("%s %q: %d %s", method, target, a.StatusCode, a.text)
+			t.Errorf("%s %q: got %d %s, want a status below 500", method, target, a.StatusCode, a.text)
 		}
 	})
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// maxClientTraces is how many requests a second of one process are traced because
-// their clients ask for it. A client without the scope inspect could have every request
-// traced otherwise, at the cost of the collector.
+// maxClientTraces is how many requests per second and process are traced because their client
+// set the sampled flag. Without this limit any client could have all its requests traced, at the
+// cost of the trace collector.
 const maxClientTraces = 10
 
-// traceBudget counts the requests of a second that are traced for their clients. Its
-// methods may be called concurrently.
+// traceBudget counts the traced requests of the current second. Its methods may be called
+// concurrently.
 type traceBudget struct {
 	now    func() time.Time
 	mu     sync.Mutex
@@ -33,8 +33,8 @@ type traceBudget struct {
 
 func newTraceBudget() *traceBudget { return &traceBudget{now: time.Now} }
 
-// take reports whether one more request may be traced in this second.
-func (b *traceBudget) take() bool {
+// allow reports whether one more request may be traced in this second.
+func (b *traceBudget) allow() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if second := b.now().Unix(); second != b.second {
@@ -44,21 +44,22 @@ func (b *traceBudget) take() bool {
 	return b.used <= maxClientTraces
 }
 
-// limitTrace clears the sampled flag of a request's trace parent beyond maxClientTraces.
-// The trace is then recorded neither here nor by the workers.
-func (s *Server) limitTrace(r *http.Request, who access.Client) {
+// limitTrace clears the sampled flag of the request's trace parent beyond maxClientTraces. Then
+// neither this service nor the workers record the trace. Clients with the scope inspect are not
+// limited.
+func (s *Server) limitTrace(r *http.Request, client access.Client) {
 	parent := r.Header.Get(schemas.TraceParent)
-	if parent == "" || who.May(access.Inspect) {
+	if parent == "" || client.May(access.Inspect) {
 		return
 	}
-	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || s.traces.take() {
+	if !trace.SpanContextFromContext(observe.WithTraceParent(context.Background(), parent)).IsSampled() || s.traces.allow() {
 		return
 	}
 	r.Header.Set(schemas.TraceParent, parent[:observe.TraceParentSize-2]+"00")
 }
 
-// startSpan begins a request's span, in the trace of its client if it has one. It is
-// begun when it is known that the client may ask: nobody else decides what is kept.
+// startSpan starts the span of a request, in the trace of the client if it sent one. It is
+// called only after the client is authorized, so that other clients can't cause traces.
 func (s *Server) startSpan(c echo.Context) {
 	r := c.Request()
 	method, route := knownMethod(r.Method), c.Path()
@@ -68,10 +69,10 @@ func (s *Server) startSpan(c echo.Context) {
 	c.SetRequest(r.WithContext(ctx))
 }
 
-// spanKey is where a request's span is kept.
+// spanKey is the key of the span in the echo context.
 const spanKey = "span"
 
-// endSpan ends a request's span, if it has one, with what was answered.
+// endSpan sets the status of a request's span and ends it.
 func (s *Server) endSpan(c echo.Context) {
 	span, begun := c.Get(spanKey).(trace.Span)
 	if !begun {
@@ -91,22 +92,21 @@ func (s *Server) endSpan(c echo.Context) {
 	}
 }
 
-// traceEntity writes into a request's span which entity it is about, once that is known to
-// be one.
+// traceEntity sets the entity on the request's span, once it is known to be valid.
 func (s *Server) traceEntity(c echo.Context, e schemas.Entity) {
 	if s.tracer.Enabled() {
 		trace.SpanFromContext(c.Request().Context()).SetAttributes(attribute.String("freshet.entity", e.String()))
 	}
 }
 
-// withTrace writes into a wish what follows it to the dead letter it may become. Where
-// nothing is traced here the client's own trace parent is passed on.
-func (s *Server) withTrace(c echo.Context, w UpdateRequest) UpdateRequest {
-	w.CorrelationID = correlationOf(c)
+// withTrace sets the correlation id and the trace parent of an update request. If tracing is
+// off, it passes the client's own trace parent on.
+func (s *Server) withTrace(c echo.Context, req UpdateRequest) UpdateRequest {
+	req.CorrelationID = correlationOf(c)
 	if s.tracer.Enabled() {
-		w.TraceParent = observe.TraceParent(c.Request().Context())
-	} else if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == observe.TraceParentSize && printable(parent) {
-		w.TraceParent = parent
+		req.TraceParent = observe.TraceParent(c.Request().Context())
+	} else if parent := c.Request().Header.Get(schemas.TraceParent); len(parent) == observe.TraceParentSize && isPrintable(parent) {
+		req.TraceParent = parent
 	}
-	return w
+	return req
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// tracedRequests sends n requests of clients that have them traced, within a second.
+// tracedRequests sends n requests with the sampled flag within a second.
 func (r *rig) tracedRequests(n int, parent string) {
 	r.Helper()
 	at := time.Now()
@@ -51,20 +51,20 @@ func TestTraces_OfClientsAreLimited(t *testing.T) {
 	}
 }
 
-// A query service that traces nothing passes trace parents on to workers, which may trace.
+// Without tracing, the service passes the trace parent to workers, which may trace.
 func TestTraces_OfClientsAreLimitedInUpdateRequests(t *testing.T) {
 	r := newRig(t)
 	r.client.Scopes = []access.Scope{access.Read}
 	r.tracedRequests(3*maxClientTraces, aParent)
 	sampled := 0
-	for _, w := range r.wishes {
+	for _, w := range r.requests {
 		if strings.HasSuffix(w.TraceParent, "-01") {
 			sampled++
 		} else if w.TraceParent != strings.TrimSuffix(aParent, "01")+"00" {
 			t.Errorf("got the trace parent %q, want the client's without its sampled flag", w.TraceParent)
 		}
 	}
-	if len(r.wishes) != 3*maxClientTraces || sampled != maxClientTraces {
-		t.Errorf("got %d of %d update requests to trace, want %d of %d", sampled, len(r.wishes), maxClientTraces, 3*maxClientTraces)
+	if len(r.requests) != 3*maxClientTraces || sampled != maxClientTraces {
+		t.Errorf("got %d of %d update requests to trace, want %d of %d", sampled, len(r.requests), maxClientTraces, 3*maxClientTraces)
 	}
 }

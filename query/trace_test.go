@@ -17,7 +17,7 @@ import (
 
 const aParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// raw sends a request as a client writes it that keeps to nothing.
+// raw sends a request that does not follow the API.
 func (r *rig) raw(method, target string) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/", nil)
@@ -27,7 +27,7 @@ func (r *rig) raw(method, target string) {
 	r.server.ServeHTTP(httptest.NewRecorder(), req)
 }
 
-func TestNothingThatAClientMakesUpIsALabelOrTheNameOfASpan(t *testing.T) {
+func TestMetrics_HaveNoClientValues(t *testing.T) {
 	r := newRig(t)
 	spans := tracetest.NewInMemoryExporter()
 	r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
@@ -36,11 +36,11 @@ func TestNothingThatAClientMakesUpIsALabelOrTheNameOfASpan(t *testing.T) {
 	long := "/v1/nexon/character/" + strings.Repeat("k", maxPathBytes)
 	for _, method := range []string{"MADEUP1", "MADEUP2", "MADEUP3", "get"} {
 		r.raw(method, "/v1/nexon/character/a") // 405
-		r.raw(method, long)                    // 414, before the router's answer counts
+		r.raw(method, long)                    // 414, although the router would respond 404
 		r.raw(method, "/nowhere")
 	}
 	if n := testutil.CollectAndCount(r.server.metrics.requests) - before; n > 3 {
-		t.Errorf("%d kinds of answers to clients that made up their methods", n)
+		t.Errorf("got %d label values for invented methods, want at most 3", n)
 	}
 	for _, target := range []string{"/v1/nexon/character/\xff", "/v1/\xff/character/a", "/v1/nexon/\xff/a", "/v1/nexon/character/%ff", "/v1/nexon/character/a"} {
 		r.raw(http.MethodGet, target)
@@ -60,11 +60,11 @@ func TestNothingThatAClientMakesUpIsALabelOrTheNameOfASpan(t *testing.T) {
 		}
 	}
 	if entities != 1 {
-		t.Errorf("%d spans name an entity, of one that there is", entities)
+		t.Errorf("spans with an entity: got %d, want 1", entities)
 	}
 }
 
-func TestWhoMayNotAskDecidesNothingOfWhatIsKept(t *testing.T) {
+func TestTrace_IgnoresUnauthorizedClients(t *testing.T) {
 	r := newRig(t)
 	spans := tracetest.NewInMemoryExporter()
 	r.server.tracer = observe.NewTracer(sdk.NewTracerProvider(sdk.WithSyncer(spans)))
@@ -74,6 +74,6 @@ func TestWhoMayNotAskDecidesNothingOfWhatIsKept(t *testing.T) {
 	r.raw(http.MethodGet, "/nowhere")
 	r.raw(http.MethodGet, "/livez")
 	if n := len(spans.GetSpans()); n != 0 {
-		t.Errorf("%d spans of requests by nobody", n)
+		t.Errorf("spans of unauthorized requests: got %d, want 0", n)
 	}
 }

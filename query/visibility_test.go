@@ -20,13 +20,13 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// realStore is a database that is written to as workers do.
+// realStore is a database with the methods that workers use.
 type realStore interface {
 	Store
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
 }
 
-// realStores are all databases.
+// realStores are all supported databases.
 var realStores = map[string]func(t *testing.T) realStore{
 	"embedded": func(t *testing.T) realStore {
 		s, err := sqlite.Open(t.Context(), "")
@@ -50,18 +50,18 @@ var realStores = map[string]func(t *testing.T) realStore{
 	},
 }
 
-// blockingStore counts looks into a store on the rig's account.
-type blockingStore struct {
+// countingStore counts the reads of a store in the rig.
+type countingStore struct {
 	Store
 	*rig
 }
 
-func (l blockingStore) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
+func (l countingStore) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	l.readStore()
 	return l.Store.Get(ctx, e)
 }
 
-func (l blockingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
+func (l countingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error) {
 	l.readStore()
 	return l.Store.GetAll(ctx, of)
 }
@@ -69,11 +69,11 @@ func (l blockingStore) GetAll(ctx context.Context, of []schemas.Entity) ([]store
 func (r *rig) readStore() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.looks++
+	r.storeReadCount++
 }
 
-// byPrefix limits keys by what they begin with.
-func byPrefix(key string) string {
+// visibilityByPrefix derives the visibility of a key from its prefix.
+func visibilityByPrefix(key string) string {
 	visibility, _, limited := strings.Cut(key, ".")
 	if !limited {
 		return ""
@@ -81,18 +81,19 @@ func byPrefix(key string) string {
 	return visibility
 }
 
-// limitedRig is a service in front of a store, with the visibilities of a configuration.
+// limitedRig returns a service with a real store and the configured visibilities.
 func limitedRig(t *testing.T, st realStore, limits func(string) string) *rig {
-	return newRig(t, func(r *rig) { r.store, r.limits, r.reads = blockingStore{st, r}, limits, recordEveryRead{} })
+	return newRig(t, func(r *rig) { r.store, r.limits, r.reads = countingStore{st, r}, limits, recordEveryRead{} })
 }
 
-// recordEveryRead counts the reads of all facets.
+// recordEveryRead is a ReadRecorder for all facets.
 type recordEveryRead struct{}
 
 func (recordEveryRead) Counts(string, string) bool                                { return true }
 func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
-// write stores what a fetch so long ago found, within a visibility; absent: that it is not there.
+// write stores the result of a fetch this long ago, under a visibility; absent: the upstream has
+// no such entity.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, absent bool) {
 	t.Helper()
 	w := store.Write{
@@ -107,11 +108,11 @@ func write(t *testing.T, st realStore, e schemas.Entity, visibility string, vers
 	}
 }
 
-func client(scopes ...access.Scope) access.Client {
+func clientWithScopes(scopes ...access.Scope) access.Client {
 	return access.Client{Name: "key:1", Scopes: append([]access.Scope{access.Read, access.Refresh}, scopes...)}
 }
 
-// attempts are all ways to learn something of an entity.
+// attempts are all requests that could reveal something about an entity.
 var attempts = []struct {
 	method, path string
 	headers      []string
@@ -135,11 +136,11 @@ var attempts = []struct {
 	{"HEAD", "/v1/nexon/shared?key=%s", nil},
 }
 
-// attempt returns all of an answer that could tell something of the key.
+// attempt returns all parts of the response that could reveal something about the key.
 func (r *rig) attempt(i int, key string) string {
 	r.Helper()
 	a := attempts[i]
-	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // a stream that is served has no other end
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // ends a stream that is served
 	defer cancel()
 	req := httptest.NewRequestWithContext(ctx, a.method, fmt.Sprintf(a.path, key), nil)
 	req.Header.Set("X-Correlation-Id", "one")
@@ -149,17 +150,17 @@ func (r *rig) attempt(i int, key string) string {
 	rec := httptest.NewRecorder()
 	r.server.ServeHTTP(rec, req)
 	got := r.checked(req, rec)
-	got.Header.Del("Content-Length") // of a batch: the key is in it
+	got.Header.Del("Content-Length") // of a batch, whose length depends on the key
 	return strings.ReplaceAll(fmt.Sprintln(got.StatusCode, got.Header, got.text), key, "KEY")
 }
 
-func TestWhatIsLimitedIsServedToThoseAloneWhoMaySeeIt(t *testing.T) {
+func TestVisibility_LimitsReads(t *testing.T) {
 	shared := func(key string) schemas.Entity { return schemas.Entity{Source: "nexon", Facet: "shared", Key: key} }
 	clients := map[string]access.Client{
-		"nobody": client(), "partner": client("see:partner"), "staff": client("see:staff"), "both": client("see:partner", "see:staff"),
+		"nobody": clientWithScopes(), "partner": clientWithScopes("see:partner"), "staff": clientWithScopes("see:staff"), "both": clientWithScopes("see:partner", "see:staff"),
 		"admin": {Name: "admin", Scopes: []access.Scope{access.Admin}},
 	}
-	// By key, so that the visibility of now is its prefix: what was stored, within which one.
+	// The key's prefix is its visibility now; the value is the stored one.
 	rows := map[string]struct {
 		within string
 		age    time.Duration
@@ -178,8 +179,8 @@ func TestWhatIsLimitedIsServedToThoseAloneWhoMaySeeIt(t *testing.T) {
 			}
 			for who, c := range clients {
 				for key, row := range rows {
-					r := limitedRig(t, st, byPrefix)
-					if c.Sees(row.within) && c.Sees(byPrefix(key)) {
+					r := limitedRig(t, st, visibilityByPrefix)
+					if c.Sees(row.within) && c.Sees(visibilityByPrefix(key)) {
 						r.client = c
 						a := r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 						cache := a.Header.Get("Cache-Control")
@@ -193,32 +194,32 @@ func TestWhatIsLimitedIsServedToThoseAloneWhoMaySeeIt(t *testing.T) {
 						r.client = c
 						answers = append(answers, r.attempt(i, key))
 					}
-					if byPrefix(key) != "" && !c.Sees(byPrefix(key)) && r.storeReads() > 0 {
-						t.Errorf("%s and %s: %d looks at what would not be served whatever is there", who, key, r.storeReads())
+					if visibilityByPrefix(key) != "" && !c.Sees(visibilityByPrefix(key)) && r.storeReads() > 0 {
+						t.Errorf("%s and %s: got %d store reads, want none for an invisible key", who, key, r.storeReads())
 					}
-					r.client = clients["admin"] // it is remembered now, and must not be served for that
+					r.client = clients["admin"] // it is now cached, which must not make it visible
 					r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 					r.mu.Lock()
-					r.wishes, r.counted = nil, nil
+					r.requests, r.limiterCalls = nil, nil
 					r.mu.Unlock()
 					r.server.readCounter.take()
 					r.client = c
 					began := time.Now()
 					for i := range attempts {
 						none := r.attempt(i, "third.none")
-						if again := r.attempt(i, key); answers[i] != none || again != none || (!strings.Contains(none, "404") && attempts[i].method != http.MethodHead) {
-							t.Errorf("%s and %s, %v:\n%safter another's read\n%sand of what is not there\n%s", who, key, attempts[i], answers[i], again, none)
+						if second := r.attempt(i, key); answers[i] != none || second != none || (!strings.Contains(none, "404") && attempts[i].method != http.MethodHead) {
+							t.Errorf("%s and %s, %v:\n%safter another client's read\n%sand of a missing key\n%s", who, key, attempts[i], answers[i], second, none)
 						}
 					}
 					if took := time.Since(began); took > 15*time.Second {
 						t.Errorf("%s waited for %s for %v", who, key, took)
 					}
-					if told := r.server.readCounter.take(); len(r.enqueued()) > 0 || len(told) > 0 {
-						t.Errorf("%s had %s asked for %v, and read %v", who, key, r.enqueued(), told)
+					if recorded := r.server.readCounter.take(); len(r.enqueued()) > 0 || len(recorded) > 0 {
+						t.Errorf("%s, %s: enqueued %v, recorded %v", who, key, r.enqueued(), recorded)
 					}
-					for _, what := range r.counted {
+					for _, what := range r.limiterCalls {
 						if kind, _, _ := strings.Cut(what, " "); kind == "begin" || kind == "keys" {
-							t.Errorf("%s and %s counted %q", who, key, r.counted)
+							t.Errorf("%s and %s counted %q", who, key, r.limiterCalls)
 						}
 					}
 					r.waitUntilNoWaiters()
@@ -228,12 +229,12 @@ func TestWhatIsLimitedIsServedToThoseAloneWhoMaySeeIt(t *testing.T) {
 	}
 }
 
-func TestOfSeveralKeysEachIsServedToThoseWhoMaySeeIt(t *testing.T) {
+func TestVisibility_LimitsBatches(t *testing.T) {
 	for name, open := range realStores {
 		t.Run(name, func(t *testing.T) {
 			st := open(t)
 			for _, key := range []string{"open", "partner.a", "staff.a"} {
-				write(t, st, entity(key), byPrefix(key), 5, time.Minute, false)
+				write(t, st, entity(key), visibilityByPrefix(key), 5, time.Minute, false)
 			}
 			write(t, st, entity("was-partner"), "partner", 5, 2*time.Hour, false)
 			const path = "/v1/nexon/character?key=staff.a&key=open&key=partner.a&key=new&key=was-partner&key=partner.new&key=partner.a"
@@ -242,120 +243,120 @@ func TestOfSeveralKeysEachIsServedToThoseWhoMaySeeIt(t *testing.T) {
 				"partner": "[404 200 200 202 200 202 200]",
 				"staff":   "[200 200 404 202 404 404 404]",
 			} {
-				r := limitedRig(t, st, byPrefix)
-				if r.client = client(); who != "" {
-					r.client = client(access.See(who))
+				r := limitedRig(t, st, visibilityByPrefix)
+				if r.client = clientWithScopes(); who != "" {
+					r.client = clientWithScopes(access.See(who))
 				}
 				a := r.do(http.MethodGet, path)
 				var got []int
-				wishes := 0
+				requests := 0
 				for _, item := range a.body.Items {
 					got = append(got, item.Status)
 					if item.UpdateQueued {
-						wishes++
+						requests++
 					}
 					if (string(item.Snapshot) == content) != (item.Status == 200) || (item.Status == 404) != (item.Freshness == NotFound) || (item.Status != 200) != (item.LastCheckedAt == nil) {
-						t.Errorf("%q: %+v", who, item)
+						t.Errorf("%q: got the item %+v", who, item)
 					}
 				}
 				if n := testutil.ToFloat64(r.server.metrics.reads.WithLabelValues("nexon", "character", string(NotFound))); n != 0 {
-					t.Errorf("%q: %v reads of what is not there", who, n)
+					t.Errorf("%q: %v reads of missing keys", who, n)
 				}
-				if fmt.Sprint(got) != want || len(r.enqueued()) != wishes || strings.Contains(a.Header.Get("Cache-Control"), "public") {
-					t.Errorf("%q: %v, %d wishes; want %s", who, got, len(r.enqueued()), want)
+				if fmt.Sprint(got) != want || len(r.enqueued()) != requests || strings.Contains(a.Header.Get("Cache-Control"), "public") {
+					t.Errorf("%q: %v, %d update requests; want %s", who, got, len(r.enqueued()), want)
 				}
 			}
 		})
 	}
 }
 
-func TestAConfigurationLimitsAtOnceAndOpensNothingThatIsStored(t *testing.T) {
+func TestVisibility_ChangeNeverOpensStoredEntities(t *testing.T) {
 	for name, open := range realStores {
 		t.Run(name, func(t *testing.T) {
 			st := open(t)
 			write(t, st, entity("a"), "", 5, 0, false)
 			nowLimited := limitedRig(t, st, func(string) string { return "partner" })
-			nowLimited.client = client()
+			nowLimited.client = clientWithScopes()
 			if a := nowLimited.get("a"); a.StatusCode != 404 {
-				t.Errorf("limited by now: %d %s", a.StatusCode, a.text)
+				t.Errorf("limited by now: got %d %s, want 404", a.StatusCode, a.text)
 			}
-			if nowLimited.client = client("see:partner"); nowLimited.get("a").StatusCode != 200 {
-				t.Error("a partner can't see what everybody could")
+			if nowLimited.client = clientWithScopes("see:partner"); nowLimited.get("a").StatusCode != 200 {
+				t.Error("a partner can't see a public entity")
 			}
 			write(t, st, entity("a"), "partner", 6, 0, false)
 			nowOpen := limitedRig(t, st, nil)
 			for range 2 {
-				nowOpen.client = client()
+				nowOpen.client = clientWithScopes()
 				if a := nowOpen.get("a"); a.StatusCode != 404 {
-					t.Errorf("fetched for partners: %d %s", a.StatusCode, a.text)
+					t.Errorf("fetched for partners: got %d %s, want 404", a.StatusCode, a.text)
 				}
-				if nowOpen.client = client("see:partner"); nowOpen.get("a").StatusCode != 200 {
-					t.Error("a partner can't see what was fetched for partners")
+				if nowOpen.client = clientWithScopes("see:partner"); nowOpen.get("a").StatusCode != 200 {
+					t.Error("a partner can't see an entity of visibility partner")
 				}
 			}
 			write(t, st, entity("a"), "", 7, 0, false)
 			nowOpen.settle("a", 7)
-			nowOpen.client = client()
+			nowOpen.client = clientWithScopes()
 			if a := nowOpen.get("a"); a.StatusCode != 200 || string(a.body.Snapshot) != content {
-				t.Errorf("fetched anew: %d %s", a.StatusCode, a.text)
+				t.Errorf("fetched anew: got %d %s, want 200", a.StatusCode, a.text)
 			}
 		})
 	}
 }
 
-func TestWhoFollowsOrWaitsLearnsNothingOfWhatIsLimitedMeanwhile(t *testing.T) {
+func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 	partner := func(s *store.Snapshot) { s.Visibility, s.Version = "partner", 9 }
 	r := newRig(t)
-	r.client = client()
+	r.client = clientWithScopes()
 	r.putSnapshot("followed", time.Minute)
 	f := r.follow("followed", "")
 	if e := <-f.events; e.name != eventChanged {
-		t.Fatalf("%+v", e)
+		t.Fatalf("got %+v, want the event changed", e)
 	}
 	r.putSnapshot("followed", 0, partner)
 	select {
 	case e, more := <-f.events:
 		if more {
-			t.Errorf("told of what is limited: %+v", e)
+			t.Errorf("got an event about an invisible entity: %+v", e)
 		}
 	case <-time.After(testTimeout):
 		t.Error("the stream goes on")
 	}
-	for _, door := range []string{"GET /v1/nexon/character/waited?wait=20s", "POST /v1/nexon/character/waited/refresh?wait=20s"} {
+	for _, path := range []string{"GET /v1/nexon/character/waited?wait=20s", "POST /v1/nexon/character/waited/refresh?wait=20s"} {
 		r.putSnapshot("waited", 2*time.Hour)
 		before := len(r.enqueued())
-		method, path, _ := strings.Cut(door, " ")
+		method, path, _ := strings.Cut(path, " ")
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, path) }()
 		waitFor(t, "a wish", func() bool { return len(r.enqueued()) > before })
 		r.putSnapshot("waited", 0, partner)
 		if a := <-answered; a.StatusCode != 404 || a.body.LastCheckedAt != nil {
-			t.Errorf("%s: %d %s", door, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 404", path, a.StatusCode, a.text)
 		}
 	}
 	r.waitUntilNoWaiters()
 }
 
-func TestWhatIsRememberedForSomeIsNotServedToOthersWhileTheStoreIsAway(t *testing.T) {
+func TestVisibility_LimitsFallbacks(t *testing.T) {
 	r := newRig(t)
 	s := r.putSnapshot("a", 2*time.Hour, func(s *store.Snapshot) { s.Entity.Facet, s.Visibility = "shared", "partner" })
-	r.client = client("see:partner")
+	r.client = clientWithScopes("see:partner")
 	r.do(http.MethodGet, "/v1/nexon/shared/a")
 	r.server.onSettled(schemas.Settled{Entity: s.Entity, Number: 8})
 	r.mu.Lock()
 	r.storeErr = context.DeadlineExceeded
-	r.wishes = nil
+	r.requests = nil
 	r.mu.Unlock()
 	if a := r.do(http.MethodGet, "/v1/nexon/shared/a"); a.StatusCode != 200 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
-	r.client = client()
+	r.client = clientWithScopes()
 	for i, a := range attempts {
 		if got := r.attempt(i, "a"); !strings.Contains(got, "404") && a.method != http.MethodHead {
-			t.Errorf("%v: %s", a, got)
+			t.Errorf("%v: got %s, want 404", a, got)
 		}
 	}
 	if len(r.enqueued()) > 0 {
-		t.Errorf("asked for %v", r.enqueued())
+		t.Errorf("enqueued %v, want nothing", r.enqueued())
 	}
 }

@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// maxWait is how long an answer is held back at most; a longer wish is cut.
+	// maxWait is the maximum wait of a client; a longer one is shortened.
 	maxWait = 30 * time.Second
-	// maxWaiters bounds those who wait or follow in one process.
+	// maxWaiters is the maximum number of waiting and streaming clients per process.
 	maxWaiters = 50_000
-	// minRetryDelay doubles up to lookAgainMost while what was settled can't be read, or
-	// not be heard.
+	// minRetryDelay doubles up to maxRetryDelay. It is used while the store can't be read, or
+	// while the settle subscription is disconnected.
 	minRetryDelay = fallbackTimeout
 	maxRetryDelay = time.Second
-	// responseTimeout is how long a client may take to read what it is sent.
+	// responseTimeout is how long a client may take to read the response.
 	responseTimeout = 30 * time.Second
 )
 
-// parseWait returns how long the client wants to wait for a refresh: ?wait=5s, or
-// Prefer: wait=5 (RFC 7240), which it is told was heard; 0 if it does not.
+// parseWait returns how long the client wants to wait for a refresh, from ?wait=5s or the header
+// Prefer: wait=5 (RFC 7240); 0: not at all. For the header it sets Preference-Applied.
 func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	r := c.Request()
 	if r.URL.RawQuery != "" {
@@ -52,7 +52,7 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 			value, _, _ = strings.Cut(value, ";")
 			seconds, err := strconv.Atoi(strings.Trim(strings.TrimSpace(value), `"`))
 			if err != nil || seconds < 0 {
-				return 0, nil // a preference that can't be read is ignored
+				return 0, nil // an invalid preference is ignored
 			}
 			wait := time.Duration(min(seconds, int(maxWait/time.Second))) * time.Second
 			c.Response().Header().Set("Preference-Applied", "wait="+strconv.Itoa(int(wait/time.Second)))
@@ -62,42 +62,43 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// waitUntil looks until a look finds no reason to wait on, the time is up, or the
-// process stops; it returns what the last look found, and whether it waited in vain.
-// It listens before the first look.
-func (s *Server) waitUntil(c echo.Context, who access.Client, patience time.Duration, e schemas.Entity, look func(*waiter) (view, bool, error)) (v view, inVain bool, err error) {
+// waitUntil calls read, and again after each notification, as long as read returns
+// keepWaiting. It ends when the timeout expires, the client disconnects or the process shuts
+// down; then timedOut is true. The waiter is registered before the first read, so no
+// notification is missed.
+func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Duration, e schemas.Entity, read func(*waiter) (view, bool, error)) (v view, timedOut bool, err error) {
 	c.Set(waitsKey, true)
-	leave, err := s.acquireWaitSlot(who)
+	leave, err := s.acquireWaitSlot(client)
 	if err != nil {
 		return view{}, false, err
 	}
 	defer leave()
 	w := s.waiterSet.add(e)
 	defer s.waiterSet.remove(w)
-	s.extendWriteDeadline(c, patience)
-	limit := time.NewTimer(patience)
+	s.extendWriteDeadline(c, timeout)
+	limit := time.NewTimer(timeout)
 	defer limit.Stop()
-	again := time.NewTimer(patience)
-	defer again.Stop()
-	for retry := minRetryDelay; ; {
-		v, on, err := look(w)
-		if err != nil || !on {
+	retryTimer := time.NewTimer(timeout)
+	defer retryTimer.Stop()
+	for retryDelay := minRetryDelay; ; {
+		v, keepWaiting, err := read(w)
+		if err != nil || !keepWaiting {
 			return v, false, err
 		}
-		select { // the look may have taken all the time there was
+		select { // read may have taken the whole timeout
 		case <-limit.C:
 			return v, true, nil
 		default:
 		}
-		// What could not be read will not ring again, and a deaf process hears nothing.
+		// No notification will come for a fallback entry, or while disconnected: retry.
 		if v.fallback || s.cache.disconnected() {
-			again.Reset(retry)
-			retry = min(2*retry, maxRetryDelay)
+			retryTimer.Reset(retryDelay)
+			retryDelay = min(2*retryDelay, maxRetryDelay)
 		}
 		select {
 		case <-w.notified:
-			retry = minRetryDelay
-		case <-again.C:
+			retryDelay = minRetryDelay
+		case <-retryTimer.C:
 		case <-limit.C:
 			return v, true, nil
 		case <-s.stopping:
@@ -108,27 +109,27 @@ func (s *Server) waitUntil(c echo.Context, who access.Client, patience time.Dura
 	}
 }
 
-// acquireWaitSlot takes a place among those who wait, of the process and of the client.
-func (s *Server) acquireWaitSlot(who access.Client) (leave func(), err error) {
-	done, err := s.limiter.AcquireWaitSlot(who.Name)
+// acquireWaitSlot reserves a wait slot of the process and of the client.
+func (s *Server) acquireWaitSlot(client access.Client) (leave func(), err error) {
+	release, err := s.limiter.AcquireWaitSlot(client.Name)
 	if err != nil {
 		return nil, err
 	}
 	leave = func() {
 		s.waiterCount.Add(-1)
-		done()
+		release()
 	}
 	if s.waiterCount.Add(1) <= maxWaiters {
 		return leave, nil
 	}
 	leave()
-	p := problem.New(http.StatusServiceUnavailable, "too-many-waiters", "As many clients wait for a refresh as this process holds; read without waiting.")
+	p := problem.New(http.StatusServiceUnavailable, "too-many-waiters", "The process has the maximum number of waiting clients. Read without wait, or retry later.")
 	p.After = time.Second
 	return nil, p
 }
 
-// extendWriteDeadline lets an answer be written although it is held back for so long.
-func (s *Server) extendWriteDeadline(c echo.Context, patience time.Duration) {
-	// What has no deadline, as in a test, needs no other.
-	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(patience + responseTimeout))
+// extendWriteDeadline moves the write deadline to the end of the wait plus responseTimeout.
+func (s *Server) extendWriteDeadline(c echo.Context, timeout time.Duration) {
+	// a test's connection has no deadline; the error is expected
+	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(timeout + responseTimeout))
 }

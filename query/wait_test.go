@@ -12,26 +12,26 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAReaderThatWaitsIsReleasedByTheSettleOfAnyProcess(t *testing.T) {
+func TestWait_EndsWithASettle(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)
 	for _, key := range []string{"new", "stale"} {
 		for _, how := range [][]string{{"?wait=20s"}, {"?wait=20"}, {"", "Prefer", "respond-async, wait=20"}} {
 			r.mu.Lock()
-			r.wishes = nil
+			r.requests = nil
 			r.mu.Unlock()
 			answered := make(chan answer, 1)
 			go func() { answered <- r.get(key+how[0], how[1:]...) }()
 			waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 			select {
 			case a := <-answered:
-				t.Fatalf("%s %v: did not wait: %d %s", key, how, a.StatusCode, a.text)
+				t.Fatalf("%s %v: did not wait: got %d %s", key, how, a.StatusCode, a.text)
 			default:
 			}
 			r.putSnapshot(key, 0)
 			a := <-answered
 			if a.StatusCode != 200 || a.body.Freshness != Fresh {
-				t.Errorf("%s %v: %d %s", key, how, a.StatusCode, a.text)
+				t.Errorf("%s %v: got %d %s, want 200 FRESH", key, how, a.StatusCode, a.text)
 			}
 			if applied := a.Header.Get("Preference-Applied"); (applied == "wait=20") != (how[0] == "") {
 				t.Errorf("%v: Preference-Applied %q", how, applied)
@@ -55,90 +55,90 @@ func (r *rig) waitUntilNoWaiters() {
 	}
 }
 
-func TestWhatIsSettledBetweenListeningAndLookingIsNotMissed(t *testing.T) {
+func TestWait_MissesNoSettleBeforeTheFirstRead(t *testing.T) {
 	r := newRig(t)
 	first := true
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
-		if first { // the refresh lands before the reader begins to wait
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
+		if first { // the refresh is stored before the client begins to wait
 			first = false
 			r.putSnapshot("a", 0)
 		}
 		return EnqueueResult{Queued: true}
 	}
 	if a := r.get("a?wait=20s"); a.StatusCode != 200 || a.body.Freshness != Fresh {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }
 
-func TestNobodyWaitsForWhatDoesNotCome(t *testing.T) {
+func TestWait_EndsIfNothingIsExpected(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("fresh", time.Minute)
 	r.putSnapshot("absent", time.Minute, func(s *store.Snapshot) { s.Absent = true })
 	until := time.Now().Add(time.Hour)
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: "HELD_FAILED", Until: until}
 	}
 	for key, status := range map[string]int{"fresh": 200, "absent": 404, "held": 503} {
 		if a := r.get(key + "?wait=30s"); a.StatusCode != status {
-			t.Errorf("%s: %d %s", key, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s", key, a.StatusCode, a.text)
 		}
 	}
 }
 
-func TestAFailureThatIsSettledReleasesItsReadersToo(t *testing.T) {
+func TestWait_EndsWithAFailure(t *testing.T) {
 	r := newRig(t)
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=30s") }()
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 	r.mu.Lock()
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
 	r.mu.Unlock()
 	r.settle("a", 101)
 	if a := <-answered; a.StatusCode != 503 || *a.body.NotQueuedReason != "HELD_RETRYING" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 503", a.StatusCode, a.text)
 	}
 }
 
-func TestWaitingEndsWithItsTimeAndIsCut(t *testing.T) {
+func TestWait_EndsAtItsTimeout(t *testing.T) {
 	r := newRig(t)
 	for how, want := range map[string]time.Duration{"?wait=0": 0, "?wait=250ms": 250 * time.Millisecond, "?wait=4s": 4 * time.Second, "?wait=1h": maxWait, "?wait=99999": maxWait, "?wait=18446744074": maxWait} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t) // within the bubble, where time passes when all wait
+			r := newRig(t) // created in the bubble, so that it uses virtual time
 			began := time.Now()
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a"+how, nil)
 			c := r.server.echo.NewContext(req, httptest.NewRecorder())
-			patience, err := r.server.parseWait(c)
-			if err != nil || patience != want {
-				t.Errorf("%s: %v, %v", how, patience, err)
+			timeout, err := r.server.parseWait(c)
+			if err != nil || timeout != want {
+				t.Errorf("%s: %v, %v", how, timeout, err)
 			}
-			if patience == 0 {
+			if timeout == 0 {
 				return
 			}
-			v, inVain, err := r.server.waitUntil(c, everything, patience, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: Updating}, true, nil })
-			if took := time.Since(began); err != nil || !inVain || v.freshness != Updating || took != want {
+			v, timedOut, err := r.server.waitUntil(c, everything, timeout, entity("a"), func(*waiter) (view, bool, error) { return view{freshness: Updating}, true, nil })
+			if took := time.Since(began); err != nil || !timedOut || v.freshness != Updating || took != want {
 				t.Errorf("%s: waited %v, %v", how, took, err)
 			}
 		})
 	}
 	for _, how := range []string{"?wait=soon", "?wait=-1", "?wait=-5s", "?wait=NaN", "?wait="} {
 		if a := r.get("a" + how); a.StatusCode != 400 || a.body.Code != "bad-wait" {
-			t.Errorf("%s: %d %s", how, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 400 bad-wait", how, a.StatusCode, a.text)
 		}
 	}
-	for _, prefer := range []string{"wait=soon", "wait=-1", "return=minimal", "wait", ""} { // RFC 7240: ignored
+	for _, prefer := range []string{"wait=soon", "wait=-1", "return=minimal", "wait", ""} { // ignored (RFC 7240)
 		if a := r.get("a", "Prefer", prefer); a.StatusCode != 202 || a.Header.Get("Preference-Applied") != "" {
-			t.Errorf("%s: %d", prefer, a.StatusCode)
+			t.Errorf("%s: got %d, want 202", prefer, a.StatusCode)
 		}
 	}
 	r.waitUntilNoWaiters()
 }
 
-func TestARefreshThatIsWaitedForAnswersWithWhatItBrought(t *testing.T) {
+func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute)
 	refresh := func() chan answer {
 		r.mu.Lock()
-		r.wishes = nil
+		r.requests = nil
 		r.mu.Unlock()
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s") }()
@@ -147,31 +147,31 @@ func TestARefreshThatIsWaitedForAnswersWithWhatItBrought(t *testing.T) {
 	}
 	version := func(n int64) func(*store.Snapshot) { return func(s *store.Snapshot) { s.Version = n } }
 	answered := refresh()
-	r.putSnapshot("a", 0, version(99)) // the end of something that began before the request, whose number is 100
+	r.putSnapshot("a", 0, version(99)) // the end of an earlier request, whose number is 100
 	select {
 	case a := <-answered:
 		t.Fatalf("released by an earlier fetch: %s", a.text)
-	case <-time.After(50 * time.Millisecond): // only to give a mistake its chance
+	case <-time.After(50 * time.Millisecond): // gives an error time to show
 	}
 	s := r.putSnapshot("a", 0, version(101))
 	if a := <-answered; a.StatusCode != 200 || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	answered = refresh()
-	r.settle("a", 102) // it failed: nothing new is stored, and a read says how things are
+	r.settle("a", 102) // it failed: nothing new is stored
 	r.putSnapshot("a", 2*time.Hour, version(98))
 	if a := <-answered; a.StatusCode != 200 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
-	r.answer = func(context.Context, UpdateRequest) EnqueueResult {
+	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
 		return EnqueueResult{Reason: ReasonCooldown, Until: time.Now().Add(time.Minute)}
 	}
 	if a := r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s"); a.StatusCode != 429 {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s, want 429", a.StatusCode, a.text)
 	}
 }
 
-func TestTensOfThousandsWaitInOneProcessAndAStopAnswersThem(t *testing.T) {
+func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 	r := newRig(t)
 	const many = 20_000
 	var wg sync.WaitGroup
@@ -185,8 +185,8 @@ func TestTensOfThousandsWaitInOneProcessAndAStopAnswersThem(t *testing.T) {
 		})
 	}
 	waitFor(t, "all wait", func() bool { return r.server.waiterCount.Load() == many })
-	if n := len(r.enqueued()); n > many/10 { // they ask as one as long as an answer is under way
-		t.Logf("%d wishes", n)
+	if n := len(r.enqueued()); n > many/10 { // concurrent requests share one call
+		t.Logf("%d update requests", n)
 	}
 	close(r.server.stopping)
 	wg.Wait()
@@ -198,15 +198,15 @@ func TestTensOfThousandsWaitInOneProcessAndAStopAnswersThem(t *testing.T) {
 	r.waitUntilNoWaiters()
 }
 
-func TestMoreWaitersThanThereArePlacesAreToldSo(t *testing.T) {
+func TestWait_LimitsWaitersOfTheProcess(t *testing.T) {
 	r := newRig(t)
 	r.server.waiterCount.Store(maxWaiters)
 	for _, path := range []string{"a?wait=5s", "a/events"} {
 		if a := r.get(path); a.StatusCode != 503 || a.body.Code != "too-many-waiters" || a.Header.Get("Retry-After") != "1" {
-			t.Errorf("%s: %d %s", path, a.StatusCode, a.text)
+			t.Errorf("%s: got %d %s, want 503 too-many-waiters", path, a.StatusCode, a.text)
 		}
 	}
 	if a := r.get("a"); a.StatusCode != 202 {
-		t.Errorf("without waiting: %d", a.StatusCode)
+		t.Errorf("without waiting: got %d, want 202", a.StatusCode)
 	}
 }

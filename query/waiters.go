@@ -8,11 +8,11 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// waiterSet wakes those who wait for an entity. A waiter costs a place in a map: no
-// connection, no timer, no goroutine of its own.
+// waiterSet wakes the waiters of an entity. A waiter is an entry in a map: it needs no
+// connection, timer or goroutine.
 //
-// Whoever waits listens first and looks afterwards; what is settled between the
-// two rings, and is seen.
+// A waiter must be added before the first read of the entity. A settle message that arrives
+// between the two then wakes it.
 type waiterSet struct {
 	seed   maphash.Seed
 	shards [64]shard
@@ -23,11 +23,11 @@ type shard struct {
 	waiting map[schemas.Entity]map[*waiter]struct{}
 }
 
-// waiter is one who listens.
+// waiter is one registered waiter.
 type waiter struct {
 	entity   schemas.Entity
-	notified chan struct{} // has room for one ring
-	// settled is the highest number of a settle that was heard.
+	notified chan struct{} // has a capacity of one
+	// settled is the highest number in a settle message so far.
 	settled atomic.Int64
 }
 
@@ -43,7 +43,7 @@ func (b *waiterSet) shard(e schemas.Entity) *shard {
 	return &b.shards[maphash.Comparable(b.seed, e)%uint64(len(b.shards))]
 }
 
-// add returns a waiter that is rung from now on, until it leaves.
+// add registers a waiter for an entity. The caller must remove it.
 func (b *waiterSet) add(e schemas.Entity) *waiter {
 	w := &waiter{entity: clone(e), notified: make(chan struct{}, 1)}
 	s := b.shard(e)
@@ -69,18 +69,18 @@ func (b *waiterSet) remove(w *waiter) {
 	}
 }
 
-// notify wakes all who wait for an entity.
+// notify wakes all waiters of an entity.
 func (b *waiterSet) notify(settled schemas.Settled) {
 	s := b.shard(settled.Entity)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.waiting[settled.Entity] {
-		w.settled.Store(max(w.settled.Load(), settled.Number)) // written under the lock only
+		w.settled.Store(max(w.settled.Load(), settled.Number)) // written only under the lock
 		w.notify()
 	}
 }
 
-// notifyAll wakes everybody: something may have been missed.
+// notifyAll wakes all waiters, because messages may have been lost.
 func (b *waiterSet) notifyAll() {
 	for i := range b.shards {
 		s := &b.shards[i]
@@ -97,6 +97,6 @@ func (b *waiterSet) notifyAll() {
 func (w *waiter) notify() {
 	select {
 	case w.notified <- struct{}{}:
-	default: // it is rung already, and has not looked yet
+	default: // already notified; it has not read yet
 	}
 }

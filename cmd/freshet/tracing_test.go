@@ -171,8 +171,8 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 	topic := schemas.RequestTopic("nexon", schemas.High)
 	below := map[string]string{
 		"GET /v1/:source/:facet/:key": "",
-		"ask for a refresh":           "GET /v1/:source/:facet/:key",
-		topic + " publish":            "ask for a refresh",
+		"enqueue update request":           "GET /v1/:source/:facet/:key",
+		topic + " publish":            "enqueue update request",
 		topic + " receive":            topic + " publish",
 		"refresh":                     topic + " receive",
 		"wait for a permit":           "refresh",
@@ -254,7 +254,7 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	waitFor(t, patience, "the retry's own trace", func() bool {
 		all := tr.works.GetSpans()
 		i := slices.IndexFunc(all, func(s tracetest.SpanStub) bool {
-			return s.Name == "ask for a refresh" && attributeOf(s, "freshet.reason") == "RETRY"
+			return s.Name == "enqueue update request" && attributeOf(s, "freshet.reason") == "RETRY"
 		})
 		if i >= 0 {
 			retry = all[i]

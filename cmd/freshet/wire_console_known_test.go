@@ -336,7 +336,7 @@ func TestConsoleRefresh_ChargesNonAdminClient(t *testing.T) {
 	}
 	ask(person, "new", "A refresh is queued.")
 	answer = query.EnqueueResult{Reason: query.ReasonOutstanding, Refused: &access.Refusal{Max: 7}}
-	ask(person, "other", "No refresh is queued. As many of your requests are outstanding as your share allows now: 7.")
+	ask(person, "other", "No refresh is queued. Your outstanding requests have reached your current share, 7.")
 	answer = query.EnqueueResult{Reason: query.ReasonDown}
 	ask(person, "stored", "No refresh is queued: Redis or Kafka")
 	answer = query.EnqueueResult{Queued: true}

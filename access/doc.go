@@ -1,0 +1,42 @@
+// Package access authenticates requests and limits what one client may request. Neither
+// costs a database query per request: API keys and signing keys are cached.
+//
+// # Authentication
+//
+// Guard.Authenticate takes the token from the header Authorization. The first row that
+// matches applies:
+//
+//	token                                  client                   rejected with
+//	none, or not Bearer                                             401 TOKEN_MISSING
+//	two headers, or more than 8 KiB                                 401 INVALID_TOKEN
+//	the content of access.adminTokenFile   admin-token
+//	fsk_<id>_<secret>, or no jwksURL set   key:<id> <name>          401 INVALID_TOKEN, 401 TOKEN_EXPIRED,
+//	                                                                503 keys-unavailable
+//	anything else: a JWT                   jwt:<sub>                the same
+//
+// Authentication is required if access.require is always, or if it is auto and a
+// credential is configured, an API key was ever created, or the service listens on more
+// than loopback. If it is not required, the client is unauthenticated@<address> with the
+// scope admin, and requests from other sites and hosts are rejected (checkOpenRequest).
+//
+// # Age of keys
+//
+// API keys are read every 5 s, signing keys every 10 min. If a read fails, the cached keys
+// stay valid until access.maxAge:
+//
+//	age of the last read                    API keys   API keys with scope admin
+//	up to maxAge.adminKeys (5 min)          valid      valid
+//	up to maxAge.apiKeys (24 h)             valid      503 keys-unavailable
+//	more                                    503        503
+//
+// Example: the database fails at 12:00:00, and a key is revoked elsewhere at 12:00:01. The
+// key stays valid here until the database answers, at most until 12:05:00 if it has the
+// scope admin and until 12:00:00 of the next day otherwise.
+//
+// # Limits
+//
+// ClientLimiter has one token bucket per client for requests and one for lookups of keys
+// that are not stored. With 100/s, a client may send 100 requests at once; after 250 ms it
+// has 25 more. The limits of outstanding requests and new keys are shared by all processes
+// and enforced by package producer; access only reports them (Refusal).
+package access

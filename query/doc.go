@@ -1,0 +1,53 @@
+// Package query is the HTTP service. It serves snapshots from its cache or the store,
+// enqueues an update request when a refresh is due, and never calls the upstream. It waits
+// for a refresh only if the client asks for that. It also records which entities are
+// read, so that the scheduler can prefetch them.
+//
+// # Freshness
+//
+//	stored                                      freshness   update request   status
+//	checked less than FreshFor ago              FRESH       none             200
+//	checked earlier                             STALE       relaxed          200
+//	nothing, or fetched more than KeepFor ago   UPDATING    cache miss       202 if queued, else 404, 429 or 503
+//	absent, checked less than AbsentFor ago     NOT_FOUND   none             404
+//	absent, checked earlier                     NOT_FOUND   relaxed          404
+//
+// Example: a facet has FreshFor 15 min and KeepFor 24 h, and its snapshot was fetched at
+// 12:00. A read at 12:10 is FRESH. A read at 12:20 is STALE: it returns the snapshot at
+// once and enqueues an update request. If every refresh fails, reads return STALE until
+// 12:00 of the next day, and UPDATING after that.
+//
+// # Cache
+//
+// Workers publish a settle message for each request that ends. Every query service
+// subscribes to these messages.
+//
+//	state of an entry   event                                    next state
+//	not cached          load from the store                      valid
+//	valid               settle message of the entity             outdated
+//	valid               30 s since the load                      outdated
+//	valid               subscription lost, load older than 1 s   outdated
+//	outdated            read: the store responds within 100 ms   valid
+//	outdated            read: the store fails or is slow         outdated, served as a fallback
+//	any                 evicted                                  not cached
+//
+// # Waiting for a refresh
+//
+// A client waits with ?wait=5s or the header Prefer: wait=5, at most 30 s:
+//
+//  1. Register a waiter for the entity. A settle message from now on wakes it.
+//  2. Read the entity, and enqueue an update request if one is due.
+//  3. If no refresh is expected, respond. Else wait for a notification and repeat step 2.
+//  4. If the time is up, read once more, because a settle message may have been lost, and
+//     respond.
+//
+// GET …/events does the same without an end and sends a server-sent event for each change.
+//
+// # Failures
+//
+//	what fails         effect
+//	database           cached snapshots are served as fallback; others get 503
+//	Redis              snapshots are served; update requests are not queued (UNAVAILABLE)
+//	Redis pub/sub      cache entries are valid for 1 s; waiting clients poll once per second
+//	Kafka              update requests are buffered, then refused (BUSY)
+package query
