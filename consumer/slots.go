@@ -132,7 +132,7 @@ func maxWaitingRecords(lane schemas.Lane) int {
 
 // newTask returns a record as a task of its client.
 func (w *Worker) newTask(r *kgo.Record, l *ledger) *task {
-	t := &task{record: r, ledger: l, discharges: w.discharges}
+	t := &task{record: r, ledger: l, releases: w.releases}
 	t.client = schemas.ClientOf(t.headers())
 	return t
 }

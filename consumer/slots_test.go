@@ -124,22 +124,22 @@ func TestBudget_AdmitsClientsInTurn(t *testing.T) {
 	})
 }
 
-func TestDischarges_AreBounded(t *testing.T) {
-	d := newDischarges()
-	for i := range maxDischarges + 5 {
+func TestReleaseQueue_IsBounded(t *testing.T) {
+	d := newReleaseQueue()
+	for i := range maxReleases + 5 {
 		d.add(turnOf("a", i))
 	}
 	d.add(turnOf("", 1))
 	first := d.take()
-	if len(first) != maxDischarges {
-		t.Fatalf("kept %d, want %d", len(first), maxDischarges)
+	if len(first) != maxReleases {
+		t.Fatalf("kept %d, want %d", len(first), maxReleases)
 	}
 	d.add(turnOf("a", 1))
 	d.putBack(first)
-	if got := len(d.take()); got != maxDischarges {
-		t.Errorf("kept %d after they were given back, want %d", got, maxDischarges)
+	if got := len(d.take()); got != maxReleases {
+		t.Errorf("kept %d after they were given back, want %d", got, maxReleases)
 	}
-	(*discharges)(nil).add(turnOf("a", 1)) // of a task outside a worker
+	(*releaseQueue)(nil).add(turnOf("a", 1)) // of a task outside a worker
 }
 
 func TestTurns_PreemptsForClientsWithFewerSlots(t *testing.T) {
