@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// firstAttemptEvery is the number of probes of which one is for the oldest first attempt, while
-// known-good entities can be asked: those may have gone wrong one and all.
+// firstAttemptEvery makes every fourth probe a first attempt from the queue, even if there are
+// known-good entities: all of those may fail for reasons of their own.
 const firstAttemptEvery = 4
 
-// breakerQueue are the first attempts that wait, without a slot, for the source's breaker to
-// close or to be chosen as its probe. The oldest comes first.
+// breakerQueue holds first attempts that gave their slot up while the source's breaker is open.
+// Each waits until the breaker closes or it is chosen as the probe. The oldest comes first.
 type breakerQueue struct {
 	mu    sync.Mutex
 	list  []*breakerWaiter
-	added chan struct{} // has room for one
+	added chan struct{} // holds one signal that an attempt was added
 }
 
 type breakerWaiter struct{ chosen, done chan struct{} }
@@ -48,7 +48,7 @@ func (l *breakerQueue) len() int {
 	return len(l.list)
 }
 
-// choose takes out the oldest; nil: nobody waits.
+// choose removes and returns the oldest waiter, or nil.
 func (l *breakerQueue) choose() *breakerWaiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,9 +61,9 @@ func (l *breakerQueue) choose() *breakerWaiter {
 	return one
 }
 
-// awaitBreaker gives the task's slot back until the source's breaker closes, or the task is to
-// probe it: then it returns its waiter, whose done the caller closes after one attempt.
-// It reports false if the task is given up.
+// awaitBreaker gives the task's slot up until the source's breaker closes or the task is chosen as
+// the probe. For a probe it returns the waiter; the caller closes done after one attempt. It
+// reports false if ctx or the assignment ended.
 func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaiter, ok bool) {
 	ctx, over := t.ledger.bind(ctx, func() bool { return false })
 	defer over()
@@ -77,7 +77,7 @@ func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaite
 	w.breakerQueue.remove(one)
 	w.reacquireSlot(t)
 	if ctx.Err() != nil {
-		close(one.done) // the probe loop chooses another task
+		close(one.done) // probeLoop then chooses another task
 		return nil, false
 	}
 	select {
@@ -89,8 +89,8 @@ func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaite
 	}
 }
 
-// probeLoop probes while the source's breaker is open: with known-good entities, and with
-// the oldest first attempt.
+// probeLoop sends probes while the source's breaker is open, with known-good entities and with the
+// oldest first attempt.
 func (w *Worker) probeLoop(ctx, hard context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		select {

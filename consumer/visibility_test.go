@@ -128,7 +128,7 @@ func TestWorker_StoresNoCredential(t *testing.T) {
 			if err != nil || strings.Contains(string(text), "TopSecret") || !strings.Contains(string(text), "REDACTED") {
 				t.Errorf("got %s, %v, want REDACTED in the place of the credential", text, err)
 			}
-			want := "# HELP credentials_redacted_total Credentials of the source that were found in content, and replaced before it was stored.\n" +
+			want := "# HELP credentials_redacted_total Credentials of the source that were replaced in content before it was stored.\n" +
 				"# TYPE credentials_redacted_total counter\n" + `credentials_redacted_total{priority="HIGH",source="nexon"} 1` + "\n"
 			if err := testutil.GatherAndCompare(r.metrics, strings.NewReader(want), "credentials_redacted_total"); err != nil {
 				t.Error(err)
