@@ -65,18 +65,18 @@ func shown(t *testing.T, o source.Outcome, records, most int) {
 	}
 }
 
-func TestADRLetsAnyVisitorFillTheDeadLetters(t *testing.T) {
+func TestADR_DeadLettersEachUnknownKey(t *testing.T) {
 	shown(t, source.Outcome{Class: source.NotFound, Status: 404}, 3000, 0)
 }
 
-func TestADREmptiesTheTopicsIntoTheDeadLettersWhenACredentialExpires(t *testing.T) {
+func TestADR_DeadLettersAllWhenCredentialExpires(t *testing.T) {
 	shown(t, source.Outcome{Class: source.AuthRefused, Block: source.BlockCredential, Status: 400}, 3000, 0)
 }
 
-func TestADRFillsTheDeadLettersInAnHourOf500s(t *testing.T) {
+func TestADR_DeadLettersAllInAnHourOf500s(t *testing.T) {
 	shown(t, source.Outcome{Class: source.Transient, Status: 500}, 3000, 0)
 }
 
-func TestADRFillsTheDeadLettersInAnHourOfHTML(t *testing.T) {
+func TestADR_DeadLettersAllInAnHourOfHTML(t *testing.T) {
 	shown(t, source.Outcome{Class: source.BadContent, Status: 200}, 3000, 0)
 }

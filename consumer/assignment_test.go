@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
+func TestAssignment_RevocationStopsAllPartitionsAtOnce(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 	}
 }
 
-func TestALossLetsNothingBeSentWhileACommitIsUnderWay(t *testing.T) {
+func TestAssignment_LossStopsCallsDuringCommit(t *testing.T) {
 	a := newAssignment(slog.New(slog.DiscardHandler))
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
@@ -88,7 +88,7 @@ func TestALossLetsNothingBeSentWhileACommitIsUnderWay(t *testing.T) {
 	}
 }
 
-func TestAPartitionThatIsAssignedAnewEndsItsFormerAssignment(t *testing.T) {
+func TestAssignment_ReassignmentRevokesOldLedger(t *testing.T) {
 	a := newAssignment(slog.New(slog.DiscardHandler))
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)

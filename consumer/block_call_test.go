@@ -30,7 +30,7 @@ func (r *rig) refuseOne() *atomic.Int64 {
 
 // A refusal of one call with a time is a retry row before its offset is committed, so that its
 // partition goes on and another worker does not call before the time.
-func TestBlockCall_BecomesADurableRetry(t *testing.T) {
+func TestBlockCall_SchedulesRetry(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()
 	stop := r.work(schemas.High)
@@ -57,7 +57,7 @@ func TestBlockCall_BecomesADurableRetry(t *testing.T) {
 
 // A worker that dies between the retry row and the commit leaves a record that the next worker
 // does not call for again.
-func TestBlockCall_SurvivesAWorkerThatDiesBeforeItsCommit(t *testing.T) {
+func TestBlockCall_SurvivesWorkerKilledBeforeCommit(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()
 	result := r.wish("a", schemas.High, schemas.CacheMiss)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestEstimatesRiseAtOnceAndFallSlowly(t *testing.T) {
+func TestSizeEstimates_RiseAtOnceAndFallSlowly(t *testing.T) {
 	e := newSizeEstimates()
 	if got := e.estimate("character"); got != initialEstimate {
 		t.Errorf("of an unknown facet: %d", got)
@@ -32,7 +32,7 @@ func TestEstimatesRiseAtOnceAndFallSlowly(t *testing.T) {
 	}
 }
 
-func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
+func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		if err := b.acquire(t.Context(), "", 1000); err != nil { // alone it may
@@ -67,7 +67,7 @@ func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
 	})
 }
 
-func TestWhoLeavesTheQueueForRoomTakesNone(t *testing.T) {
+func TestMemoryBudget_CancelledWaiterReservesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		_ = b.acquire(t.Context(), "", 100)
@@ -90,7 +90,7 @@ func TestWhoLeavesTheQueueForRoomTakesNone(t *testing.T) {
 	})
 }
 
-func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
+func TestMemoryBudget_IsFreeAfterAllReleases(t *testing.T) {
 	b := newMemoryBudget(1000)
 	var wg sync.WaitGroup
 	for seed := range uint64(50) {
@@ -117,7 +117,7 @@ func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
 	}
 }
 
-func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
+func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		const entities, each = 8, 60 // of 10 that were expected
@@ -153,7 +153,7 @@ func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
 	})
 }
 
-func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
+func TestReservation_GrowEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
@@ -181,7 +181,7 @@ func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
 	})
 }
 
-func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
+func TestReservation_GrowsBeforeNewOnesAreGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
@@ -213,7 +213,7 @@ func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
 	})
 }
 
-func TestRoom_IsEnteredByClientsInTurn(t *testing.T) {
+func TestReservation_ServesClientsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, err := b.reserve(t.Context(), "flood", 100)

@@ -245,7 +245,7 @@ func (s *storm) blow(steps int) {
 	}
 }
 
-func TestMembersComeAndGoInAStorm(t *testing.T) {
+func TestChurn_MembersJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	for _, broker := range []bool{false, true} {
 		t.Run(map[bool]string{false: "classic", true: "consumer"}[broker], func(t *testing.T) {

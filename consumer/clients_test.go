@@ -143,7 +143,7 @@ func TestWorker_ServesClientsInTurn(t *testing.T) {
 
 // A client that asks for more than its bound gets everything in the end, if it asks again
 // for what was refused. That it gets the whole rate is tested on the script, in package lua.
-func TestWorker_WorksAllThatASingleClientAsksFor(t *testing.T) {
+func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 	r := newRig(t)
 	n := r.workNoted(512)
 	keys := numbered("k", 600)
@@ -165,7 +165,7 @@ func TestWorker_WorksAllThatASingleClientAsksFor(t *testing.T) {
 }
 
 // However a request ends, its count ends with it.
-func TestWorker_EndsCountsHoweverRequestsEnd(t *testing.T) {
+func TestWorker_ReleasesCountsForEachEnd(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) { f.Retry = []time.Duration{time.Hour} })
 	r.ask("a", "stored", "absent-1", "satisfied")
@@ -181,7 +181,7 @@ func TestWorker_EndsCountsHoweverRequestsEnd(t *testing.T) {
 
 // A worker that was killed before it could end counts leaves them to their leases; the
 // next one ends those of the records that it reads again.
-func TestWorker_LeavesCountsOfAKilledOneToTheLease(t *testing.T) {
+func TestWorker_KilledLeavesCountsToTheLease(t *testing.T) {
 	r := newRig(t)
 	r.requests.noDischarge.Store(true)
 	r.ask("a", numbered("k", 10)...)
@@ -198,7 +198,7 @@ func TestWorker_LeavesCountsOfAKilledOneToTheLease(t *testing.T) {
 	r.until("the counts to end once Redis takes them", func() bool { return r.outstanding("a") == 0 })
 }
 
-func TestWorker_CountsRecordsWithoutAClientForNobody(t *testing.T) {
+func TestWorker_CountsNoRecordsWithoutClient(t *testing.T) {
 	r := newRig(t)
 	r.wish("internal", schemas.High, schemas.Trigger)
 	n := r.workNoted(16)

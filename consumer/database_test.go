@@ -26,7 +26,7 @@ func withBreaker() *Worker {
 
 // A worker has one look-up and one write under way at most: their ends alone would come
 // too seldom for the breaker to open.
-func TestADatabaseThatHangsOpensTheBreakerWhileItHangs(t *testing.T) {
+func TestDBBreaker_OpensWhileDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()
 		woken, done := make(chan struct{}), make(chan error, 1)
@@ -58,7 +58,7 @@ func TestADatabaseThatHangsOpensTheBreakerWhileItHangs(t *testing.T) {
 	})
 }
 
-func TestASlowCallCountsOnce(t *testing.T) {
+func TestDBBreaker_CountsSlowCallOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()
 		for range 3 {
@@ -80,7 +80,7 @@ func TestASlowCallCountsOnce(t *testing.T) {
 	})
 }
 
-func TestAProbeThatIsSlowKeepsTheBreakerOpen(t *testing.T) {
+func TestDBBreaker_SlowProbeKeepsItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()
 		ctx, stop := context.WithCancel(t.Context())

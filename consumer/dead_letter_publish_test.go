@@ -38,7 +38,7 @@ func letterWriter(tb testing.TB, partitions int32) (w *Worker, topic string) {
 
 // Dead letters of one partition are sent at the same time, among them some that fit the topic
 // only alone. Random bytes do not compress.
-func TestPublishLetter_SendsNoBatchThatIsTooLarge(t *testing.T) {
+func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
 	w, topic := letterWriter(t, 1)
 	var all sync.WaitGroup
 	for i := range 60 {

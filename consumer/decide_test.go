@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-func TestEachClassHasItsEnd(t *testing.T) {
+func TestDecide_CoversEachClass(t *testing.T) {
 	oversized := fmt.Errorf("document: %w", source.ErrOversized)
 	told := source.Outcome{Class: source.Quota, RetryAfter: 9 * time.Second}
 	first, third := attemptHistory{calls: 1}, attemptHistory{calls: 1, failures: 2}

@@ -33,7 +33,7 @@ type task struct {
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
-	lastFailed  bool // the last call failed, whatever the cause
+	lastFailed  bool // the last call failed, for any reason
 	hasSlot     bool // it occupies a slot (Config.MaxInFlight)
 	// refusedBy lists the credentials that the upstream refused for this record.
 	refusedBy []string

@@ -29,7 +29,7 @@ func (r *rig) fault(kind simulator.Kind, keys string) {
 	r.control(c)
 }
 
-func TestATransientFailureIsTriedThreeTimesAndThenScheduled(t *testing.T) {
+func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
@@ -66,7 +66,7 @@ func TestATransientFailureIsTriedThreeTimesAndThenScheduled(t *testing.T) {
 	}
 }
 
-func TestAfterTheLastRoundTheEntityFailsAndAfterThreeOfThoseItIsSuspended(t *testing.T) {
+func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) {
 		f.Retry = []time.Duration{time.Minute, time.Minute}
@@ -116,7 +116,7 @@ func TestAfterTheLastRoundTheEntityFailsAndAfterThreeOfThoseItIsSuspended(t *tes
 	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 }
 
-func TestWhatIsNotReadyWaitsAndCountsNoFailure(t *testing.T) {
+func TestNotReady_WaitsWithoutCountingFailure(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.NotReady, "")
 	r.work(schemas.Low)
@@ -134,7 +134,7 @@ func TestWhatIsNotReadyWaitsAndCountsNoFailure(t *testing.T) {
 	}
 }
 
-func TestARequestOlderThanAWrittenFailureIsNotFetchedAgain(t *testing.T) {
+func TestFailure_SettlesOlderRequestsWithoutFetch(t *testing.T) {
 	r := newRig(t)
 	result := r.wish("a", schemas.High, schemas.CacheMiss)
 	// The worker that wrote it down died before it settled the request.
@@ -167,7 +167,7 @@ func (r *rig) failedBefore(key string, state store.StatusState) {
 	}
 }
 
-func TestAHoldThatRedisHasForgottenIsPutBack(t *testing.T) {
+func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		state store.StatusState
@@ -197,7 +197,7 @@ func TestAHoldThatRedisHasForgottenIsPutBack(t *testing.T) {
 	}
 }
 
-func TestARefreshThatReliedOnAForgottenHoldsRequestIsFetched(t *testing.T) {
+func TestHold_LaterRefreshIsFetchedWithoutHold(t *testing.T) {
 	r := newRig(t)
 	r.failedBefore("a", store.Failed)
 	r.wish("a", schemas.High, schemas.Stale)
@@ -209,7 +209,7 @@ func TestARefreshThatReliedOnAForgottenHoldsRequestIsFetched(t *testing.T) {
 	r.untilStored("a")
 }
 
-func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
+func TestOutage_WritesNoDeadLetterAndCountsNoAttempt(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []simulator.Kind{simulator.InternalError, simulator.HTML200, simulator.BadParameter, simulator.Reset, simulator.BadKey} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -246,7 +246,7 @@ func (r *rig) untilRefreshed(keys []string) {
 	}
 }
 
-func TestContentThatShrinksTooFarIsNotBelieved(t *testing.T) {
+func TestShrinkGuard_RejectsMuchSmallerContent(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) {
 		f.ShrinkGuard = .5
@@ -268,7 +268,7 @@ func TestContentThatShrinksTooFarIsNotBelieved(t *testing.T) {
 	}
 }
 
-func TestNothingIsFetchedThatCouldNotBeWritten(t *testing.T) {
+func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	keys := numbered("k", 40)
@@ -289,7 +289,7 @@ func TestNothingIsFetchedThatCouldNotBeWritten(t *testing.T) {
 	r.untilCommitted(schemas.High)
 }
 
-func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
+func TestYield_LowWaitsWhileHighIsBehind(t *testing.T) {
 	r := newRig(t)
 	rate := r.limiter.HighPerSecond() // some 5,000 calls a second
 	r.behind.records.Store(int64(10*rate) + 1)
@@ -312,7 +312,7 @@ func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
 	r.untilStored("low")
 }
 
-func TestProbe_ThatFailsIsNoFailureOfItsEntity(t *testing.T) {
+func TestProbe_FailureDoesNotCountForEntity(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []simulator.Kind{simulator.HTML200, simulator.InternalError, simulator.BadParameter} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -334,7 +334,7 @@ func TestProbe_ThatFailsIsNoFailureOfItsEntity(t *testing.T) {
 	}
 }
 
-func TestADeadEntityIsBuriedOnceHoweverOftenItIsVisited(t *testing.T) {
+func TestDeadLetter_IsWrittenOnceForHeldEntity(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.BadParameter, "")
 	r.work(schemas.High)
@@ -357,7 +357,7 @@ func TestADeadEntityIsBuriedOnceHoweverOftenItIsVisited(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsBehindAFailureIsPartOfIt(t *testing.T) {
+func TestFailure_SettlesQueuedRequestsOfEntity(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.InternalError, "")
 	// A backlog in which locks have ended: each is a record of its own.
@@ -374,7 +374,7 @@ func TestWhatWaitsBehindAFailureIsPartOfIt(t *testing.T) {
 	}
 }
 
-func TestAGarbledVersionOutranksNothing(t *testing.T) {
+func TestCorruptVersion_DoesNotOutrankOthers(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) { f.Retry = nil })
 	r.fault(simulator.InternalError, "^a$")
@@ -400,7 +400,7 @@ func TestAGarbledVersionOutranksNothing(t *testing.T) {
 	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 }
 
-func TestARetryOfAFacetThatIsGoneEnds(t *testing.T) {
+func TestRetry_OfRemovedFacetEnds(t *testing.T) {
 	r := newRig(t)
 	gone := schemas.Entity{Source: "nexon", Facet: "union", Key: "a"}
 	now := time.Now()

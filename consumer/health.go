@@ -141,7 +141,7 @@ const (
 // open reports whether a breaker is open, so that the call's end says nothing about its entity.
 func (d diagnosis) open() bool { return d == sourceOpen || d == sourceOpened || d == endpointOpen }
 
-// evidence says what an outcome is evidence about.
+// evidence names the subject that an outcome is evidence about.
 type evidence int
 
 const (
@@ -339,7 +339,7 @@ func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 	}
 }
 
-// evidenceOf returns what an outcome is evidence about.
+// evidenceOf returns the evidence in an outcome.
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
 	case source.OK, source.NotModified, source.NotFound, source.NotReady:

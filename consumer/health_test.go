@@ -41,7 +41,7 @@ func times(n int, c source.Class) []source.Class {
 	return all
 }
 
-func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *testing.T) {
+func TestHealth_OpensIfMostCallsFail(t *testing.T) {
 	for _, bad := range []source.Class{source.Transient, source.BadContent} {
 		synctest.Test(t, func(t *testing.T) {
 			h := NewHealth()
@@ -67,7 +67,7 @@ func TestTheSourceAndNotItsEntitiesIsSickWhenMoreThanHalfOfTheLastCallsFail(t *t
 	}
 }
 
-func TestFewerThanFiveEntitiesAreSickThemselves(t *testing.T) {
+func TestHealth_NeedsFiveFailingEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		if got := see(h, "a", 4, times(40, source.Transient)...); got != noDiagnosis {
@@ -109,7 +109,7 @@ func tries(h *Health, from, entities, times int, fails func(n int) bool) diagnos
 // What fails is called again: a third of the entities then makes most of the calls, and at
 // the end of a round all of them. To stop the source for them would bury none of them, and
 // stop it again.
-func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
+func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 	for _, c := range []struct{ entities, each, times int }{{15, 3, 4}, {60, 3, 3}, {300, 4, 9}, {1000, 5, 2}} {
 		synctest.Test(t, func(t *testing.T) {
 			h := NewHealth()
@@ -126,7 +126,7 @@ func TestEntitiesThatAreTriedAgainCountOnce(t *testing.T) {
 }
 
 // Those that were well before an outage hide it from nobody, however few are called in it.
-func TestAnOutageIsFoundWhereLittleIsCalled(t *testing.T) {
+func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "a", 1000, times(100, source.OK)...)
@@ -150,7 +150,7 @@ func TestAnOutageIsFoundWhereLittleIsCalled(t *testing.T) {
 }
 
 // Entities that failed long ago make nobody's failures now those of the source.
-func TestWhatFailedLongAgoTellsNothing(t *testing.T) {
+func TestHealth_IgnoresOldFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		for n := range 50 { // now and then one for which there is nothing right, among eight that are well
@@ -169,7 +169,7 @@ func TestWhatFailedLongAgoTellsNothing(t *testing.T) {
 }
 
 // An upstream that fails for three of five calls is sick, whoever is called.
-func TestAnUpstreamThatMostlyFailsIsFound(t *testing.T) {
+func TestHealth_DetectsMostlyFailingUpstream(t *testing.T) {
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
 			h, dice := NewHealth(), rand.New(rand.NewPCG(seed, 0))
@@ -189,7 +189,7 @@ func TestAnUpstreamThatMostlyFailsIsFound(t *testing.T) {
 }
 
 // An entity that was answered well and then fails is one that fails, and the other way round.
-func TestAnEntityIsWhatItsLastCallCameTo(t *testing.T) {
+func TestHealth_UsesLastCallOfEachEntity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "a", 9, times(9, source.OK)...)
@@ -205,7 +205,7 @@ func TestAnEntityIsWhatItsLastCallCameTo(t *testing.T) {
 	})
 }
 
-func TestWhatHasAWayOfItsOwnTellsNothing(t *testing.T) {
+func TestHealth_IgnoresScopeRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		for _, c := range []source.Class{source.Quota, source.Maintenance, source.AuthRefused} {
@@ -220,7 +220,7 @@ func TestWhatHasAWayOfItsOwnTellsNothing(t *testing.T) {
 	})
 }
 
-func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
+func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "well", 5, times(5, source.OK)...)
@@ -259,7 +259,7 @@ func TestASickEndpointOfASourceThatIsWellIsProbedAlone(t *testing.T) {
 	})
 }
 
-func TestAStopThatIsOverIsForgotten(t *testing.T) {
+func TestHealth_ForgetsClosedBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "a", 11, times(11, source.Transient)...)
@@ -285,7 +285,7 @@ func TestAStopThatIsOverIsForgotten(t *testing.T) {
 	})
 }
 
-func TestWithoutAnotherGoodEndpointTheSourceIsSick(t *testing.T) {
+func TestHealth_OpensSourceWithoutHealthyEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		see(h, "other", 5, times(5, source.OK)...)
@@ -301,7 +301,7 @@ func TestWithoutAnotherGoodEndpointTheSourceIsSick(t *testing.T) {
 	})
 }
 
-func TestVerdict_IsOwnAfterAnotherEntitysLaterGoodAnswer(t *testing.T) {
+func TestVerdict_IsEntityFaultAfterLaterSuccess(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		then func(h *Health)
@@ -337,7 +337,7 @@ func TestVerdict_IsOwnAfterAnotherEntitysLaterGoodAnswer(t *testing.T) {
 // Whatever a hostile reader's keys are answered with, in whatever order: no breaker opens
 // while a known-good entity can be asked that does not fail, and a run that it answers
 // well confirms the failures before it.
-func TestHealth_NoMixOfHostileAnswersOpensABreaker(t *testing.T) {
+func TestHealth_HostileAnswersOpenNoBreaker(t *testing.T) {
 	for range 100 {
 		seed := rand.Uint64()
 		synctest.Test(t, func(t *testing.T) {

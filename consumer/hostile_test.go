@@ -69,7 +69,7 @@ func (r *rig) postgres() *postgres.Store {
 	return pg
 }
 
-func TestAHeaderThatIsNoTextStopsNothing(t *testing.T) {
+func TestWorker_AcceptsBinaryHeader(t *testing.T) {
 	r := newRig(t)
 	pg := r.postgres()
 	r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) {
@@ -101,7 +101,7 @@ func (s rejecting) Write(ctx context.Context, writes []store.Write) ([]store.Res
 	return s.Store.Write(ctx, writes)
 }
 
-func TestARowThatTheDatabaseRefusesIsBuriedAndTheOthersOfItsBatchAreStored(t *testing.T) {
+func TestWriter_IsolatesRejectedRow(t *testing.T) {
 	r := newRig(t)
 	keys := append([]string{"bad"}, numbered("k", 20)...)
 	r.wishAll(keys, schemas.High, schemas.CacheMiss)
@@ -115,7 +115,7 @@ func TestARowThatTheDatabaseRefusesIsBuriedAndTheOthersOfItsBatchAreStored(t *te
 	}
 }
 
-func TestA304ThatNobodyAskedForIsBadContent(t *testing.T) {
+func TestNotModified_UnsolicitedIsBadContent(t *testing.T) {
 	r := newRig(t)
 	var calls atomic.Int64
 	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
@@ -136,7 +136,7 @@ func TestA304ThatNobodyAskedForIsBadContent(t *testing.T) {
 	}
 }
 
-func TestANotModifiedWhoseStateIsGoneIsFetchedInFull(t *testing.T) {
+func TestNotModified_WithoutSnapshotIsFetchedInFull(t *testing.T) {
 	r := newRig(t)
 	var conditional, full atomic.Int64
 	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
@@ -184,7 +184,7 @@ func (wide) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
-func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
+func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 	r := newRig(t)
 	brokers := servicetest.Kafka(t)
 	name := servicetest.Name("large")
@@ -255,7 +255,7 @@ func (r *rig) stuck(topic string) <-chan struct{} {
 	return reached
 }
 
-func TestAStopIsNotHeldUpByABrokerThatHangs(t *testing.T) {
+func TestStop_DoesNotWaitForHangingBroker(t *testing.T) {
 	r := newRig(t)
 	reached := r.stuck(schemas.DeadLetterTopic("nexon"))
 	r.produce(schemas.High, kgo.Record{Value: []byte("{")})
@@ -279,7 +279,7 @@ func TestAStopIsNotHeldUpByABrokerThatHangs(t *testing.T) {
 	}
 }
 
-func TestAPublishThatABrokerNeverAnswersIsGivenUp(t *testing.T) {
+func TestDeadLetter_PublishTimesOut(t *testing.T) {
 	r := newRig(t)
 	reached := r.stuck(schemas.RequestTopic("nexon", schemas.High))
 	if got := r.producer.Enqueue(t.Context(), wishFor("a")); !got.Queued() {
@@ -289,7 +289,7 @@ func TestAPublishThatABrokerNeverAnswersIsGivenUp(t *testing.T) {
 	r.until("the rollback", func() bool { return r.lock("a") == "" })
 }
 
-func TestMemoryIsBoundedWhenAnswersGrow(t *testing.T) {
+func TestWorker_BoundsMemoryForGrowingAnswers(t *testing.T) {
 	r := newRig(t)
 	const size, bound = 1 << 20, 4 << 20
 	body := []byte(`{"x":"` + strings.Repeat("x", size) + `"}`)
@@ -356,7 +356,7 @@ func (lapsed) ReportEnd(source.CallResult)                           {}
 func (lapsed) OpenScopeBreaker(string, time.Duration, time.Duration) {}
 func (lapsed) ReportSuccess()                                        {}
 
-func TestPermitsThatLapseAndLapseDoNotBurnTheBudget(t *testing.T) {
+func TestPermit_ExpiringRepeatedlyIsLimited(t *testing.T) {
 	r := newRig(t)
 	p := &lapsing{}
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
@@ -370,7 +370,7 @@ func TestPermitsThatLapseAndLapseDoNotBurnTheBudget(t *testing.T) {
 	}
 }
 
-func TestRequestsOfUnknownVersionMadeBeforeAFetchCostOneCall(t *testing.T) {
+func TestUnknownVersion_FetchSatisfiesEarlierRequests(t *testing.T) {
 	r := newRig(t)
 	for range 10 {
 		request := schemas.UpdateRequest{EventID: "e", Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest, RequestedAt: time.Now()}
@@ -387,7 +387,7 @@ func TestRequestsOfUnknownVersionMadeBeforeAFetchCostOneCall(t *testing.T) {
 	}
 }
 
-func TestAGarbledVersionDoesNotFreezeItsEntity(t *testing.T) {
+func TestCorruptVersion_DoesNotBlockEntity(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	request := schemas.UpdateRequest{
@@ -405,7 +405,7 @@ func TestAGarbledVersionDoesNotFreezeItsEntity(t *testing.T) {
 	r.until("a later check", func() bool { s, _ := r.snapshot("a"); return s.Version > first.Version })
 }
 
-func TestAMisroutedRecordLeavesTheOtherSourcesEntityAlone(t *testing.T) {
+func TestMisroutedRecord_LeavesOtherSourceUnchanged(t *testing.T) {
 	r := newRig(t)
 	other := schemas.Entity{Source: "github", Facet: "repo", Key: "a"}
 	if err := r.rdb.HSet(t.Context(), "upd:{"+other.String()+"}", "lock", "HIGH 5 99999999999999 CONFIRMED").Err(); err != nil {

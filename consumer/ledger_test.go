@@ -15,7 +15,7 @@ func (l *ledger) at(t *testing.T) int64 {
 	return offset
 }
 
-func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
+func TestLedger_CommitPointEndsDonePrefix(t *testing.T) {
 	l := newLedger()
 	if l.at(t) != -1 {
 		t.Error("a commit before anything was read")
@@ -39,7 +39,7 @@ func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
 	}
 }
 
-func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
+func TestLedger_RereadsTruncatedLog(t *testing.T) {
 	l := newLedger()
 	for offset := range int64(100) {
 		l.add(offset, 3, time.Time{})
@@ -68,7 +68,7 @@ func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
 	}
 }
 
-func TestARepeatedDeliveryIsDropped(t *testing.T) {
+func TestLedger_DropsRepeatedDelivery(t *testing.T) {
 	l := newLedger()
 	l.add(5, 0, time.Time{})
 	l.add(7, 0, time.Time{})
@@ -83,7 +83,7 @@ func TestARepeatedDeliveryIsDropped(t *testing.T) {
 	}
 }
 
-func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
+func TestLedger_RevokedCommitsNothing(t *testing.T) {
 	l := newLedger()
 	l.add(5, 0, time.Time{})
 	if !l.startCall() {
@@ -112,7 +112,7 @@ func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
 }
 
 // Random reads and ends, compared with a plain set.
-func TestNoCommitPassesAnUndoneRecord(t *testing.T) {
+func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		l := newLedger()

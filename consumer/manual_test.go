@@ -6,7 +6,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestWrite_SaysWhetherAReaderMadeTheRequest(t *testing.T) {
+func TestWrite_MarksRequestsOfReaders(t *testing.T) {
 	r := newRig(t)
 	r.newPages("/x?key={key}", nil)
 	stop := r.work(schemas.High)

@@ -29,7 +29,7 @@ func (r *rig) gauge(name string) float64 {
 }
 
 // The upstream used to answer small bodies, so that the worker expects small ones.
-func TestWorker_BoundsMemoryAgainstSuddenlyLargeBodies(t *testing.T) {
+func TestWorker_BoundsMemoryForSuddenLargeBodies(t *testing.T) {
 	r := newRig(t)
 	const limit, maxBody, body, entities = 8 << 20, 4 << 20, 3 << 20, 24
 	large := append(append([]byte(`{"x":"`), bytes.Repeat([]byte("x"), body)...), `"}`...)

@@ -113,7 +113,7 @@ func (r *rig) checkedFor(reason schemas.Reason, key string, params map[string]st
 	return s
 }
 
-func TestAChangeLeavesOneEffectAndNothingElseLeavesAny(t *testing.T) {
+func TestOutboxEvents_OneForEachChange(t *testing.T) {
 	r := newRig(t)
 	p := r.newPages("/x?key={key}", nil, func(f *source.Facet) { f.PublishChanges, f.Conditional, f.NotFoundFor = true, true, time.Millisecond })
 	stop := r.work(schemas.High)
@@ -163,7 +163,7 @@ func TestAChangeLeavesOneEffectAndNothingElseLeavesAny(t *testing.T) {
 	}
 }
 
-func TestAFacetWithoutChangesAndTriggersLeavesNoEffect(t *testing.T) {
+func TestOutboxEvents_NoneWithoutChangesAndTriggers(t *testing.T) {
 	r := newRig(t)
 	r.newPages("/x?key={key}", nil)
 	r.work(schemas.High)
@@ -187,7 +187,7 @@ func (r *rig) haveTriggered(params map[string]string) {
 	}
 }
 
-func TestTriggersTravelWithTheParamsThatLedToTheChange(t *testing.T) {
+func TestTrigger_CarriesParamsOfTheChange(t *testing.T) {
 	r := newRig(t)
 	p := r.newPages("/x?n={encCsNo}&p={page}", map[string]string{"encCsNo": "", "page": "1"})
 	for facet, params := range map[string]map[string]string{"general": {"encCsNo": "", "page": "1"}, "hearings": {"page": "1"}} {
@@ -208,7 +208,7 @@ func TestTriggersTravelWithTheParamsThatLedToTheChange(t *testing.T) {
 }
 
 // What another facet of the key was asked with is of use only where nothing is registered.
-func TestATriggersParamsAreOverruledByWhatIsRegistered(t *testing.T) {
+func TestTrigger_RegisteredParamsTakePrecedence(t *testing.T) {
 	r := newRig(t)
 	p := r.newPages("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
 	r.register("a", map[string]string{"encCsNo": "registered"})
@@ -228,7 +228,7 @@ func (r *rig) register(key string, params map[string]string) {
 	}
 }
 
-func TestRegisteredParamsFillWhatIsLeftOpenAndARequestsOwnWin(t *testing.T) {
+func TestParams_RegisteredFillMissingOnes(t *testing.T) {
 	r := newRig(t)
 	p := r.newPages("/x?n={encCsNo}&w={wmonid}&page={page}", map[string]string{"encCsNo": "", "wmonid": "", "page": "1"})
 	r.register("a", map[string]string{"encCsNo": "n", "wmonid": "w"})
@@ -251,7 +251,7 @@ func TestRegisteredParamsFillWhatIsLeftOpenAndARequestsOwnWin(t *testing.T) {
 }
 
 // A value in the path can't be left out, so that a request is a plan only once it has it.
-func TestRegisteredParamsFillAPathToo(t *testing.T) {
+func TestParams_RegisteredFillPath(t *testing.T) {
 	r := newRig(t)
 	p := r.newPages("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
 	r.register("a", map[string]string{"encCsNo": "n"})
@@ -262,7 +262,7 @@ func TestRegisteredParamsFillAPathToo(t *testing.T) {
 	}
 }
 
-func TestParamsThatMakeNoCallEndAsADeadLetterThatSaysWhatToDo(t *testing.T) {
+func TestParams_InvalidBecomeDeadLetterWithAdvice(t *testing.T) {
 	r := newRig(t)
 	p := r.newPages("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
 	r.register("dots", map[string]string{"encCsNo": ".."})
@@ -304,7 +304,7 @@ func TestParamsThatMakeNoCallEndAsADeadLetterThatSaysWhatToDo(t *testing.T) {
 
 // Between a failure and its retry an entity may be registered anew, which is how a
 // reference that has lapsed is mended.
-func TestARetryGoesWithWhatIsRegisteredThen(t *testing.T) {
+func TestParams_RetryUsesCurrentRegistration(t *testing.T) {
 	r := newRig(t)
 	p := r.newPages("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
 	r.config.Rules = []source.Rule{{Status: 404, Class: source.NotReady}}

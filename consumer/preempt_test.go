@@ -50,7 +50,7 @@ func (s *stopped) waits() int {
 
 // A client whose credential is stopped fills all slots, or all memory, with requests that
 // wait for permits. Another client's request must be called all the same.
-func TestWorker_PreemptsRequestsUnderAStoppedCredential(t *testing.T) {
+func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		slots, held int   // held: how many requests of the flood wait for permits then
@@ -150,7 +150,7 @@ func (o *outage) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call
 
 // A request that takes the slot of one that waits for the end of an outage waits on its own
 // account: it is not given up when the wait of the other one ends.
-func TestOutage_GivesUpNoRequestThatWaitsBehindOthers(t *testing.T) {
+func TestOutage_KeepsRequestsQueuedBehindOthers(t *testing.T) {
 	r := newRig(t)
 	const n = 60
 	r.wishAll(numbered("k", n), schemas.High, schemas.CacheMiss)

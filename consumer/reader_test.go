@@ -88,7 +88,7 @@ func kinds(n int, kinds ...string) []string {
 	return keys
 }
 
-func TestHostileReader_StopsNothing(t *testing.T) {
+func TestHostileReader_OpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string][]string{
 		"600 made-up keys":      kinds(600, "400"),
@@ -135,7 +135,7 @@ func TestHostileReader_StopsNothing(t *testing.T) {
 	}
 }
 
-func TestHostileReader_EntityIsBuriedAfterThreeFailuresOfItsOwn(t *testing.T) {
+func TestHostileReader_EntityFailsAfterThreeOwnFailures(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"400", "401", "429", "html", "page"} {
 		t.Run(kind, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestHostileReader_EntityIsBuriedAfterThreeFailuresOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestOutage_IsFoundWithin35CallsAndAllIsRefreshed(t *testing.T) {
+func TestOutage_IsDetectedWithin35Calls(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		kind  string
@@ -223,7 +223,7 @@ func inFlight(t *testing.T, reg *prometheus.Registry) float64 {
 	return 0
 }
 
-func TestOutage_OfMostCallsIsFound(t *testing.T) {
+func TestOutage_OfMostCallsIsDetected(t *testing.T) {
 	r := newRig(t)
 	a := r.answers()
 	r.work(schemas.High)
@@ -245,7 +245,7 @@ func TestOutage_OfMostCallsIsFound(t *testing.T) {
 	}
 }
 
-func TestOutage_OfOneEndpointStopsThatOneAlone(t *testing.T) {
+func TestOutage_OfOneEndpointStopsOnlyIt(t *testing.T) {
 	r := newRig(t)
 	var broken atomic.Bool
 	f := r.config.Facets["character"]
@@ -285,7 +285,7 @@ func TestOutage_OfOneEndpointStopsThatOneAlone(t *testing.T) {
 	}
 }
 
-func TestOutage_LosesNothingWhenItsWorkerIsReplaced(t *testing.T) {
+func TestOutage_ReplacedWorkerLosesNothing(t *testing.T) {
 	r := newRig(t)
 	a := r.answers()
 	stop := r.work(schemas.High)

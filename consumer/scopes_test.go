@@ -71,7 +71,7 @@ func (q part) OpenScopeBreaker(what string, first, most time.Duration) {
 	}
 }
 
-func TestRefusal_StopsItsPartOnceConfirmed(t *testing.T) {
+func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		refusals int64 // the entity's, and two known-good ones'

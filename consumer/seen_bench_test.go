@@ -17,9 +17,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// BenchmarkSeen is what it costs a worker that one event can be seen: its metrics,
+// BenchmarkObservability is what it costs a worker that one event can be seen: its metrics,
 // and its spans where they are off, made and not kept, and kept.
-func BenchmarkSeen(b *testing.B) {
+func BenchmarkObservability(b *testing.B) {
 	b.Run("metrics", func(b *testing.B) {
 		m := newMetrics("nexon", schemas.High, prometheus.NewRegistry())
 		asked := time.Now()
@@ -67,7 +67,7 @@ func spansOf(w *Worker, batch []*item) {
 	span.End()
 }
 
-func TestWhatIsNotTracedCostsNoMemory(t *testing.T) {
+func TestTracing_DisabledAllocatesNothing(t *testing.T) {
 	w := &Worker{lane: schemas.High}
 	batch := []*item{{task: &task{record: &kgo.Record{Context: context.Background()}}}}
 	if n := testing.AllocsPerRun(100, func() { spansOf(w, batch) }); n != 0 {

@@ -19,7 +19,7 @@ func nextTask(q *slotQueue) *task {
 	return one.task
 }
 
-func TestTurns_ServesTheClientWithTheFewestSlots(t *testing.T) {
+func TestSlotQueue_ServesClientWithFewestSlots(t *testing.T) {
 	q := newSlotQueue(4)
 	for i := range 10 {
 		q.add(turnOf("flood", i), nil)
@@ -50,7 +50,7 @@ func TestTurns_ServesTheClientWithTheFewestSlots(t *testing.T) {
 // Whatever comes in whatever order: no slot is lost, no record is lost or given twice, the
 // records of a client keep their order, and no client that waits has fewer slots than one
 // that is served.
-func TestTurns_LosesNothing(t *testing.T) {
+func TestSlotQueue_LosesNothing(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 23))
 		slots := 1 + rng.IntN(8)
@@ -99,7 +99,7 @@ func TestTurns_LosesNothing(t *testing.T) {
 	}
 }
 
-func TestBudget_AdmitsClientsInTurn(t *testing.T) {
+func TestMemoryBudget_ServesClientsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(10)
 		if err := b.acquire(t.Context(), "", 10); err != nil {
@@ -142,7 +142,7 @@ func TestReleaseQueue_IsBounded(t *testing.T) {
 	(*releaseQueue)(nil).add(turnOf("a", 1)) // of a task outside a worker
 }
 
-func TestTurns_PreemptsForClientsWithFewerSlots(t *testing.T) {
+func TestSlotQueue_PreemptsForClientsWithFewerSlots(t *testing.T) {
 	q := newSlotQueue(8)
 	for i := range 8 {
 		q.add(turnOf("flood", i), nil)

@@ -20,7 +20,7 @@ import (
 
 // A revocation holds up the poll, and so the end of the reading; it must not hold up
 // a stop for longer than a stop may take.
-func TestAStopIsNotHeldUpByARevocationThatWaits(t *testing.T) {
+func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	r := newRig(t)
 	c := consumer.DefaultConfig(schemas.High)
 	c.DrainTimeout = time.Second
@@ -51,7 +51,7 @@ func TestAStopIsNotHeldUpByARevocationThatWaits(t *testing.T) {
 
 // All members are told to stop at once: each that leaves changes the group of those that
 // still finish, and their commits are refused until they have joined it anew.
-func TestTheLastCommitIsTriedAgainWhileTheGroupChanges(t *testing.T) {
+func TestStop_RetriesLastCommitDuringRebalance(t *testing.T) {
 	for _, refusal := range []*kerr.Error{kerr.IllegalGeneration, kerr.RebalanceInProgress} {
 		t.Run(refusal.Message, func(t *testing.T) {
 			r := newRig(t)
@@ -86,7 +86,7 @@ func TestTheLastCommitIsTriedAgainWhileTheGroupChanges(t *testing.T) {
 
 // A group that takes no commit until others have come keeps this member from committing: it
 // leaves in order all the same, or its partitions would wait for the end of its session.
-func TestWhoCannotCommitAtItsStopLeavesTheGroupInTime(t *testing.T) {
+func TestStop_LeavesGroupIfCommitFails(t *testing.T) {
 	r := newRig(t)
 	var stopping atomic.Bool
 	r.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -145,7 +145,7 @@ func (w *waiters) Acquire(ctx context.Context, _ schemas.Lane, _ source.Call) (c
 // A member loses its session while the upstream is stopped, as when its network is away.
 // What it has read is given up: its records must leave the line for permits, where one a
 // pause is given out, and their places, to those who read them next.
-func TestWhatWaitsForAPermitIsGivenUpWithItsAssignment(t *testing.T) {
+func TestRevocation_GivesUpWaitingRecords(t *testing.T) {
 	r := newRig(t, kfake.GroupMinSessionTimeout(1500*time.Millisecond))
 	const room = 20
 	c := consumer.DefaultConfig(schemas.High)
@@ -166,7 +166,7 @@ func TestWhatWaitsForAPermitIsGivenUpWithItsAssignment(t *testing.T) {
 
 // A record that is no request is being buried while its partition is given up in order:
 // that is waited for as a call is, or the next owner buries it again.
-func TestARevocationWaitsForALetter(t *testing.T) {
+func TestRevocation_WaitsForDeadLetter(t *testing.T) {
 	r := newRig(t)
 	release, held := make(chan struct{}), make(chan struct{}, 16)
 	dlq := [16]byte(r.topicID(schemas.DeadLetterTopic("nexon")))
@@ -232,7 +232,7 @@ func (r *rig) joined(members, partitions int) bool {
 }
 
 // The client waits for a broker that hangs, whatever its contexts say: it is hung up.
-func TestAStopLeavesABrokerThatHangsWithoutAWord(t *testing.T) {
+func TestStop_AbandonsHangingBroker(t *testing.T) {
 	r := newRig(t)
 	w := r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter})
 	w.SetLeaveTimeout(time.Second)

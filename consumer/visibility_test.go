@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
+func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
 	r := newRig(t)
 	var conditional, full, gone atomic.Int64
 	answer := func(w http.ResponseWriter, req *http.Request) {

@@ -23,7 +23,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAWishBecomesASnapshotAReleasedLockAndACommittedOffset(t *testing.T) {
+func TestWorker_StoresSettlesAndCommits(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	r.wish("a", schemas.High, schemas.CacheMiss)
@@ -45,7 +45,7 @@ func TestAWishBecomesASnapshotAReleasedLockAndACommittedOffset(t *testing.T) {
 	}
 }
 
-func TestAnUnchangedEntityIsTouchedAndAChangedOneStored(t *testing.T) {
+func TestWorker_TouchesUnchangedContent(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.Low)
 	for _, key := range []string{"a", "b"} {
@@ -74,7 +74,7 @@ func TestAnUnchangedEntityIsTouchedAndAChangedOneStored(t *testing.T) {
 	r.untilCommitted(schemas.Low)
 }
 
-func TestRequestsForOneEntityAreWorkedOneAtATimeAndOthersTogether(t *testing.T) {
+func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
 	for i := range 6 { // as many records of one entity, none of which satisfies another
@@ -98,7 +98,7 @@ func TestRequestsForOneEntityAreWorkedOneAtATimeAndOthersTogether(t *testing.T) 
 	}
 }
 
-func TestAPoisonedRecordBecomesADeadLetterByteForByteAndTheRestGoesOn(t *testing.T) {
+func TestDeadLetter_CopiesPoisonMessage(t *testing.T) {
 	r := newRig(t)
 	valid, err := schemas.UpdateRequest{
 		EventID: "e", Entity: entity("a"), Lane: schemas.Low, Reason: schemas.Prefetch, RequestedAt: time.Now(), Version: 1,
@@ -154,7 +154,7 @@ func TestAPoisonedRecordBecomesADeadLetterByteForByteAndTheRestGoesOn(t *testing
 	}
 }
 
-func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testing.T) {
+func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		fault    simulator.Fault
@@ -209,7 +209,7 @@ func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testin
 	}
 }
 
-func TestAnAbsentEntityIsRecordedAndHeldAndNoDeadLetter(t *testing.T) {
+func TestNotFound_IsStoredAndHeld(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	r.wish("absent-1", schemas.High, schemas.CacheMiss)
@@ -229,7 +229,7 @@ func TestAnAbsentEntityIsRecordedAndHeldAndNoDeadLetter(t *testing.T) {
 	}
 }
 
-func TestTooManyCallsBrakeTheSourceAndLoseNothing(t *testing.T) {
+func TestBackoff_After429LosesNothing(t *testing.T) {
 	r := newRig(t)
 	one := 1
 	r.control(simulator.Control{Faults: []simulator.Fault{{Kind: simulator.TooManyRequests, Count: &one, RetryAfter: "1"}}})
@@ -242,7 +242,7 @@ func TestTooManyCallsBrakeTheSourceAndLoseNothing(t *testing.T) {
 	}
 }
 
-func TestARefusedKeyStopsTheSourceAndBuriesNothing(t *testing.T) {
+func TestRefusedCredential_OpensBreaker(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{APIKey: new("another")})
 	r.work(schemas.High)
@@ -270,7 +270,7 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-func TestADatabaseThatIsDownHoldsEverythingAndLosesNothing(t *testing.T) {
+func TestDatabaseDown_LosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	r.wish("a", schemas.High, schemas.CacheMiss)
@@ -291,7 +291,7 @@ func TestADatabaseThatIsDownHoldsEverythingAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestASettleThatFailsHoldsTheOffset(t *testing.T) {
+func TestSettleFailure_HoldsOffset(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	r.requests.noSettle.Store(true)
@@ -308,7 +308,7 @@ func TestASettleThatFailsHoldsTheOffset(t *testing.T) {
 	}
 }
 
-func TestWithoutRedisNothingIsSentAndNothingLost(t *testing.T) {
+func TestRedisDown_SendsAndLosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.requests.noPeek.Store(true)
 	r.work(schemas.High)
@@ -326,7 +326,7 @@ func TestWithoutRedisNothingIsSentAndNothingLost(t *testing.T) {
 	r.untilCommitted(schemas.High)
 }
 
-func TestAWorkerThatDiedBetweenWriteAndSettleIsRepeatedWithoutACall(t *testing.T) {
+func TestCrash_BeforeSettleRepeatsWithoutCall(t *testing.T) {
 	r := newRig(t)
 	result := r.wish("a", schemas.High, schemas.CacheMiss)
 	// The dead worker's doing: begun, fetched, written, not settled.
@@ -346,7 +346,7 @@ func TestAWorkerThatDiedBetweenWriteAndSettleIsRepeatedWithoutACall(t *testing.T
 	}
 }
 
-func TestALowRequestGivesWayToItsHighTwin(t *testing.T) {
+func TestLowRequest_IsSupersededByHigh(t *testing.T) {
 	r := newRig(t)
 	r.wish("a", schemas.Low, schemas.Prefetch)
 	if up := r.wish("a", schemas.High, schemas.CacheMiss); up.Outcome != producer.Upgraded {
@@ -365,7 +365,7 @@ func TestALowRequestGivesWayToItsHighTwin(t *testing.T) {
 	}
 }
 
-func TestAnEventOfTheFormerSchemaIsSatisfiedOnlyByALaterFetch(t *testing.T) {
+func TestSchemaV1_IsSatisfiedByLaterFetchOnly(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	event := func(requested time.Time) {
@@ -390,7 +390,7 @@ func TestAnEventOfTheFormerSchemaIsSatisfiedOnlyByALaterFetch(t *testing.T) {
 	}
 }
 
-func TestACleanStopFinishesWhatWasSentAndLosesNothing(t *testing.T) {
+func TestStop_FinishesSentCalls(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 5 * time.Millisecond, Max: 60 * time.Millisecond}})
 	keys := numbered("k", 300)
@@ -409,7 +409,7 @@ func TestACleanStopFinishesWhatWasSentAndLosesNothing(t *testing.T) {
 	}
 }
 
-func TestMembersComeAndGoWhileTheUpstreamIsSlowAndNothingIsLost(t *testing.T) {
+func TestRebalance_WithSlowUpstreamLosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 10 * time.Millisecond, Max: 150 * time.Millisecond}})
 	r.work(schemas.Low)
@@ -435,7 +435,7 @@ func TestMembersComeAndGoWhileTheUpstreamIsSlowAndNothingIsLost(t *testing.T) {
 	}
 }
 
-func TestADeadLetterThatCannotBeWrittenHoldsItsRecord(t *testing.T) {
+func TestDeadLetter_FailedWriteHoldsRecord(t *testing.T) {
 	r := newRig(t)
 	var refuse atomic.Bool
 	refuse.Store(true)
@@ -478,7 +478,7 @@ func TestADeadLetterThatCannotBeWrittenHoldsItsRecord(t *testing.T) {
 	}
 }
 
-func TestAWorkerWhoseDrainTakesTooLongSaysSo(t *testing.T) {
+func TestStop_ReportsDrainTimeout(t *testing.T) {
 	r := newRig(t)
 	r.db.down.Store(false)
 	config := consumer.DefaultConfig(schemas.High)

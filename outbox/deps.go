@@ -27,7 +27,7 @@ type Store interface {
 // Enqueuer publishes update requests.
 type Enqueuer interface {
 	// Trigger enqueues each request in the LOW lane, with a fetch that begins after it. It returns
-	// the requests that must be enqueued again: those that are neither held nor certain to be
+	// the requests that must be enqueued again, because they are neither held nor certain to be
 	// processed.
 	Trigger(ctx context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest)
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
+func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 	var w lagTracker
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	after := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }

@@ -210,8 +210,8 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 	return targets
 }
 
-// trigger requests refreshes of the events' targets, except those that were checked within their
-// triggers' back-off. It adds the events of requests that failed to left.
+// trigger requests refreshes of the events' targets. It skips targets that were checked within
+// their triggers' back-off. It adds the events of requests that failed to left.
 func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[int64]bool, now time.Time) error {
 	targets := targetsOf(all)
 	if len(targets) == 0 {

@@ -25,7 +25,7 @@ import (
 
 var tell = store.OutboxEvents{PublishChange: true}
 
-func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
+func TestRelay_PublishesChangeAndRequestsTrigger(t *testing.T) {
 	r := newRig(t)
 	params := map[string]string{"encCsNo": "가"}
 	both := to(0, params)
@@ -75,7 +75,7 @@ func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
 	}
 }
 
-func TestWhatABrokerRefusesComesRoundAfterItsLease(t *testing.T) {
+func TestRelay_RetriesRejectedChangeAfterLease(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
 	both := to(0, nil)
@@ -104,7 +104,7 @@ func TestWhatABrokerRefusesComesRoundAfterItsLease(t *testing.T) {
 
 // What can't be told comes round every minute. To ask each time for what it triggers would
 // spend the upstream's calls on nothing.
-func TestWhatIsNotToldTriggersNothingYet(t *testing.T) {
+func TestRelay_TriggersOnlyAfterPublishing(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
 	both := to(0, nil)
@@ -119,7 +119,7 @@ func TestWhatIsNotToldTriggersNothingYet(t *testing.T) {
 	accept()
 }
 
-func TestABrokerThatHangsEndsNothing(t *testing.T) {
+func TestRelay_HangingBrokerDeletesNothing(t *testing.T) {
 	r := newRig(t)
 	release := make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -146,7 +146,7 @@ func TestABrokerThatHangsEndsNothing(t *testing.T) {
 	r.left(0)
 }
 
-func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
+func TestRelay_KeepsOnlyUnrequestedTriggers(t *testing.T) {
 	r := newRig(t)
 	r.enqueuer.leaves = func(a store.ClaimedRequest) bool { return a.Entity.Key == "b" }
 	for _, key := range []string{"a", "b", "c"} {
@@ -169,7 +169,7 @@ func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
 	r.told(3)
 }
 
-func TestChangesOfOneKeyAreOneAskAndEndOrStayTogether(t *testing.T) {
+func TestRelay_CombinesTriggersOfOneKey(t *testing.T) {
 	r := newRig(t)
 	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
@@ -191,7 +191,7 @@ func TestChangesOfOneKeyAreOneAskAndEndOrStayTogether(t *testing.T) {
 }
 
 // The first change of one key must not speak for the others.
-func TestOfSeveralTriggersTheShortestBackoffDecidesAndTheLastChangesParams(t *testing.T) {
+func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 	r := newRig(t)
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
 	now := start.Add(time.Hour)
@@ -206,7 +206,7 @@ func TestOfSeveralTriggersTheShortestBackoffDecidesAndTheLastChangesParams(t *te
 	r.left(0)
 }
 
-func TestWhatWasRefreshedWithinTheBackoffIsLeftAloneAndCounted(t *testing.T) {
+func TestRelay_SkipsTriggersWithinBackoff(t *testing.T) {
 	r := newRig(t)
 	now := start.Add(24 * time.Hour)
 	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // just within
@@ -222,7 +222,7 @@ func TestWhatWasRefreshedWithinTheBackoffIsLeftAloneAndCounted(t *testing.T) {
 	}
 }
 
-func TestWithoutStatesNothingIsTriggeredAndNothingForgotten(t *testing.T) {
+func TestRelay_KeepsEventsIfStatesFail(t *testing.T) {
 	r := newRig(t)
 	st := &fallible{Store: r.db, states: errors.New("no database")}
 	one := r.relay(st, nil)
@@ -260,7 +260,7 @@ func (f *fallible) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	return f.Store.DeleteOutboxEvents(ctx, ids)
 }
 
-func TestARelayThatDiesAfterKafkaHasItTellsTwiceAndLosesNothing(t *testing.T) {
+func TestRelay_CrashPublishesAgain(t *testing.T) {
 	r := newRig(t)
 	died := errors.New("it died")
 	both := to(0, nil)
@@ -282,7 +282,7 @@ func TestARelayThatDiesAfterKafkaHasItTellsTwiceAndLosesNothing(t *testing.T) {
 	r.left(0)
 }
 
-func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
+func TestRelay_TwoInstancesDeliverOnce(t *testing.T) {
 	r := newRig(t)
 	const changes = 3 * maxClaim / 2
 	var want []string
@@ -314,7 +314,7 @@ func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
 
 // A claim is counted from when it was made. One that was counted from the beginning of a
 // long walk would be over before its effects had followed, and another relay have them too.
-func TestABacklogIsClaimedATimeAfterTheOther(t *testing.T) {
+func TestRelay_ClaimsBacklogInBatches(t *testing.T) {
 	r := newRig(t)
 	for n := range maxClaim + 1 {
 		r.write(progress(fmt.Sprint(n)), start, "x", tell)
@@ -329,7 +329,7 @@ func TestABacklogIsClaimedATimeAfterTheOther(t *testing.T) {
 	r.told(maxClaim + 1)
 }
 
-func TestWhatIsStoredIsToldWithinMoments(t *testing.T) {
+func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 	r := newRig(t)
 	rdb, _ := servicetest.MiniRedis(t)
 	looks := &looks{Store: r.db, seen: make(chan struct{}, 100)}

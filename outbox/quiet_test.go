@@ -13,7 +13,7 @@ func quietly() store.OutboxEvents {
 	return store.OutboxEvents{PublishChange: true, Triggers: []store.Trigger{{Facet: "general", Quiet: 10 * time.Second, MaxDelay: time.Minute}}}
 }
 
-func TestQuiet_ManyChangesLeadToOneRefresh(t *testing.T) {
+func TestQuiet_CombinesChangesIntoOneRefresh(t *testing.T) {
 	r := newRig(t)
 	at := start
 	for n := range 5 {
@@ -32,7 +32,7 @@ func TestQuiet_ManyChangesLeadToOneRefresh(t *testing.T) {
 	r.left(0)
 }
 
-func TestQuiet_ChangesWithoutAPauseWaitNoLongerThanMaxDelay(t *testing.T) {
+func TestQuiet_WaitsAtMostMaxDelay(t *testing.T) {
 	r := newRig(t)
 	var asked []time.Duration
 	for second := range 180 {
@@ -61,7 +61,7 @@ func TestQuiet_SurvivesTheProcess(t *testing.T) {
 	r.left(0)
 }
 
-func TestQuiet_AFailedRequestComesRound(t *testing.T) {
+func TestQuiet_RetriesFailedRequest(t *testing.T) {
 	r := newRig(t)
 	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
 	r.write(progress("a"), start, "x", quietly())
@@ -77,7 +77,7 @@ func TestQuiet_AFailedRequestComesRound(t *testing.T) {
 }
 
 // A trigger that waits for quiet is not late: it must raise no alert.
-func TestQuiet_IsNoWaitingChange(t *testing.T) {
+func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
 	r.working(start)
@@ -98,7 +98,7 @@ func TestQuiet_IsNoWaitingChange(t *testing.T) {
 	}
 }
 
-func TestQuiet_LeavesAloneWithinItsBackoff(t *testing.T) {
+func TestQuiet_SkipsWithinBackoff(t *testing.T) {
 	r := newRig(t)
 	effects := quietly()
 	effects.Triggers[0].Backoff = time.Hour

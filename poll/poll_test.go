@@ -54,7 +54,7 @@ func settled(t *testing.T, calls <-chan time.Time) {
 	called(t, calls)
 }
 
-func TestItWorksWhenItSaidAndWhenAnotherProcessSays(t *testing.T) {
+func TestPoller_WorksAtDueTimesAndWakeUps(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	next := make(chan time.Time, 10)
 	_, calls := run(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) {
@@ -75,7 +75,7 @@ func TestItWorksWhenItSaidAndWhenAnotherProcessSays(t *testing.T) {
 	}
 }
 
-func TestWhatThisProcessTellsIsHeardWithoutRedis(t *testing.T) {
+func TestPoller_LocalWakeUpNeedsNoRedis(t *testing.T) {
 	rdb, server := servicetest.MiniRedis(t)
 	l, calls := run(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) { return time.Time{}, nil })
 	settled(t, calls)
@@ -87,7 +87,7 @@ func TestWhatThisProcessTellsIsHeardWithoutRedis(t *testing.T) {
 	}
 }
 
-func TestWorkThatFailsIsDoneAgainAndSaidOnce(t *testing.T) {
+func TestPoller_RetriesFailedWorkAndLogsOnce(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	var mu sync.Mutex
 	var text strings.Builder
@@ -118,7 +118,7 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-func TestWhatIsLeftIsAskedForAgainWhileItMayBe(t *testing.T) {
+func TestEnqueueAll_RepeatsLeftElements(t *testing.T) {
 	tries := 0
 	ask := func(_ context.Context, some []int) []int { tries++; return some[:len(some)-1] }
 	if left := EnqueueAll(t.Context(), []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 0 || tries != 3 {

@@ -109,7 +109,7 @@ func (r *rig) sees(want string) {
 	}
 }
 
-func TestARetryIsAskedForWhenItIsDueAndNotBefore(t *testing.T) {
+func TestRetries_EnqueuesWhenDue(t *testing.T) {
 	r := newRig(t)
 	r.start(2)
 	due := time.Now().Add(300 * time.Millisecond)
@@ -125,7 +125,7 @@ func TestARetryIsAskedForWhenItIsDueAndNotBefore(t *testing.T) {
 	}
 }
 
-func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
+func TestRetries_InstancesShareDueRetries(t *testing.T) {
 	r := newRig(t)
 	r.start(4)
 	const n = 3 * maxClaim
@@ -147,14 +147,14 @@ func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
 	}
 }
 
-func TestWhatWasScheduledBeforeTheStartIsFound(t *testing.T) {
+func TestRetries_FindsEarlierScheduledRetries(t *testing.T) {
 	r := newRig(t)
 	r.schedule("old", time.Now().Add(-time.Hour), false)
 	r.start(1)
 	r.sees("old")
 }
 
-func TestWhatThisProcessScheduledIsHeardWithoutRedis(t *testing.T) {
+func TestRetries_WakeAtNeedsNoRedis(t *testing.T) {
 	r := newRig(t)
 	r.redis.Close()
 	r.start(1)
@@ -163,7 +163,7 @@ func TestWhatThisProcessScheduledIsHeardWithoutRedis(t *testing.T) {
 	r.sees("a")
 }
 
-func TestWhatIsRefusedIsAskedForOnceMore(t *testing.T) {
+func TestRetries_RepeatsRejectedRetries(t *testing.T) {
 	r := newRig(t)
 	r.start(1)
 	r.enqueuer.mu.Lock()
@@ -173,7 +173,7 @@ func TestWhatIsRefusedIsAskedForOnceMore(t *testing.T) {
 	r.sees("a")
 }
 
-func TestWhatWasMissedWhileTheLineWasCutIsFoundWhenItIsBack(t *testing.T) {
+func TestRetries_FindsMissedAfterReconnect(t *testing.T) {
 	r := newRig(t)
 	r.start(1)
 	r.schedule("first", time.Now(), true)

@@ -19,7 +19,7 @@ func exampleChange() Change {
 }
 
 // The golden record has a member that a later release added.
-func TestTheGoldenChangeFitsItsSchemaAndReadsAsItSays(t *testing.T) {
+func TestChange_GoldenFitsSchemaAndDecodes(t *testing.T) {
 	golden, err := os.ReadFile("golden/change/v1.json")
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestTheGoldenChangeFitsItsSchemaAndReadsAsItSays(t *testing.T) {
 	}
 }
 
-func TestEveryChangeFitsTheSchemaAndReadsBack(t *testing.T) {
+func TestChange_FitsSchemaAndDecodes(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
 	hash := func() []byte {
@@ -74,7 +74,7 @@ func TestEveryChangeFitsTheSchemaAndReadsBack(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoChangeIsRefusedWithAReason(t *testing.T) {
+func TestDecodeChange_RejectsInvalid(t *testing.T) {
 	_, valid, err := exampleChange().Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestWhatIsNoChangeIsRefusedWithAReason(t *testing.T) {
 	}
 }
 
-func FuzzADecodedChangeSurvivesEncoding(f *testing.F) {
+func FuzzDecodeChange(f *testing.F) {
 	golden, err := os.ReadFile("golden/change/v1.json")
 	if err != nil {
 		f.Fatal(err)

@@ -21,7 +21,7 @@ type Header struct {
 // is copied unchanged to the retry and the dead letter.
 const TraceParent = "traceparent"
 
-// Headers that a dead letter adds to those of its record.
+// Headers that a dead letter adds to its record's headers.
 const (
 	deadLetterPrefix = "__dlq.errors."
 
@@ -112,8 +112,8 @@ func (d DeadLetter) Cut() DeadLetter {
 	return d
 }
 
-// RecordHeaders returns the headers of the record on the dead-letter topic: the original ones in
-// their order, then those of the dead letter. The sample is cut to MaxSampleBytes, so that the
+// RecordHeaders returns the headers of the record on the dead-letter topic: the original headers
+// in their order, then the dead letter's own. The sample is cut to MaxSampleBytes, so that the
 // dead letter fits its topic if the original fitted its own.
 func (d DeadLetter) RecordHeaders() []Header {
 	headers := make([]Header, 0, len(d.Headers)+13)

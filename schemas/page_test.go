@@ -43,7 +43,7 @@ func pageOf(text []byte) ([]byte, error) {
 // update makes the golden-file tests write the files that they compare.
 var update = flag.Bool("update", false, "write the golden files")
 
-func TestThePageIsThatOfTheDocument(t *testing.T) {
+func TestPage_MatchesDocument(t *testing.T) {
 	page, err := pageOf(OpenAPI)
 	if err != nil {
 		t.Fatalf("the page can't show the document: %v", err)
@@ -89,7 +89,7 @@ func sound(t *testing.T, page []byte) {
 	}
 }
 
-func TestThePageLoadsAndRunsNothingAndItsLinksLeadSomewhere(t *testing.T) {
+func TestPage_HasNoExternalResources(t *testing.T) {
 	page, err := pageOf(OpenAPI)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestThePageLoadsAndRunsNothingAndItsLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-func TestThePageShowsWhatTheDocumentMayComeToHold(t *testing.T) {
+func TestPage_ShowsAllSupportedFields(t *testing.T) {
 	text, err := os.ReadFile("testdata/page.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestThePageShowsWhatTheDocumentMayComeToHold(t *testing.T) {
 	}
 }
 
-func TestThePageLeavesNothingOutSilently(t *testing.T) {
+func TestPage_RejectsUnsupportedFields(t *testing.T) {
 	for text, says := range map[string]string{
 		"paths: {/x: {get: {callbacks: {}}}}":                                                                   "callbacks",
 		"components: {schemas: {A: {if: {type: string}}}}":                                                      "if",

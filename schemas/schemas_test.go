@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestNamesOfSourcesAndFacetsNeedNoEscapingAnywhere(t *testing.T) {
+func TestCheckName_AllowsOnlySafeCharacters(t *testing.T) {
 	for _, good := range []string{"nexon", "a", "github-v3", "0", strings.Repeat("x", 63)} {
 		if err := CheckName("source", good); err != nil {
 			t.Errorf("%q: %v", good, err)
@@ -19,7 +19,7 @@ func TestNamesOfSourcesAndFacetsNeedNoEscapingAnywhere(t *testing.T) {
 	}
 }
 
-func TestTopicsAreThoseTheDesignPromises(t *testing.T) {
+func TestTopics_MatchTheDesign(t *testing.T) {
 	got := Topics("nexon")
 	for i, want := range []struct {
 		name       string

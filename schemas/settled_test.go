@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestASettledRequestIsToldAsItAlwaysWas(t *testing.T) {
+func TestSettled_KeepsItsEncoding(t *testing.T) {
 	const channel, message = "settled:nexon", "1800000000123 character/가 나/{다} 1"
 	want := Settled{Entity{"nexon", "character", "가 나/{다} 1"}, 1_800_000_000_123}
 	if SettledChannel("nexon") != channel || want.Encode() != message {
@@ -17,7 +17,7 @@ func TestASettledRequestIsToldAsItAlwaysWas(t *testing.T) {
 	}
 }
 
-func TestWhatTellsOfNoSettledRequestIsRefused(t *testing.T) {
+func TestDecodeSettled_RejectsOtherMessages(t *testing.T) {
 	for _, c := range []struct{ channel, message string }{
 		{"retries:nexon", "1 character/a"},
 		{"settled:", "1 character/a"},
@@ -43,7 +43,7 @@ func TestWhatTellsOfNoSettledRequestIsRefused(t *testing.T) {
 	}
 }
 
-func FuzzEverySettledRequestIsHeardAsItWasTold(f *testing.F) {
+func FuzzSettled(f *testing.F) {
 	f.Add("nexon", "character", "a", int64(0))
 	f.Add("n", "0", "가 나/다 1", int64(math.MaxInt64))
 	f.Add("github-v3", "repo-2", " /owner/name ", int64(1))

@@ -43,7 +43,7 @@ func eachKafka(t *testing.T, test func(t *testing.T, client *kgo.Client, admin *
 	t.Run("kafka", func(t *testing.T) { run(t, servicetest.Kafka(t)) })
 }
 
-func TestTopicsAreCreatedOnceAsTheDesignSays(t *testing.T) {
+func TestEnsure_CreatesTopicsOnce(t *testing.T) {
 	eachKafka(t, func(t *testing.T, _ *kgo.Client, admin *kadm.Client) {
 		source := servicetest.Name("nexon")
 		for round := range 2 {
@@ -75,7 +75,7 @@ func TestTopicsAreCreatedOnceAsTheDesignSays(t *testing.T) {
 	})
 }
 
-func TestATopicThatDiffersIsReportedAndLeftAlone(t *testing.T) {
+func TestEnsure_ReportsDriftWithoutChanging(t *testing.T) {
 	eachKafka(t, func(t *testing.T, _ *kgo.Client, admin *kadm.Client) {
 		source := servicetest.Name("nexon")
 		retention, times := "1000000", "LogAppendTime"
@@ -98,7 +98,7 @@ func TestATopicThatDiffersIsReportedAndLeftAlone(t *testing.T) {
 	})
 }
 
-func TestLagCountsWhatIsNotCommitted(t *testing.T) {
+func TestMeasure_CountsUncommittedRecords(t *testing.T) {
 	eachKafka(t, func(t *testing.T, client *kgo.Client, admin *kadm.Client) {
 		source := servicetest.Name("nexon")
 		if _, err := Measure(t.Context(), admin, servicetest.Name("nobody")); err == nil || !strings.Contains(err.Error(), "freshet topics ensure") {
@@ -157,7 +157,7 @@ func TestLagCountsWhatIsNotCommitted(t *testing.T) {
 	})
 }
 
-func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
+func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var lag []Lag
@@ -244,7 +244,7 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 	})
 }
 
-func TestHowLongNobodyHasWorkedIsToldFromTheSamples(t *testing.T) {
+func TestSampler_StalledForUsesSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		for i, c := range []struct {
@@ -279,7 +279,7 @@ func TestHowLongNobodyHasWorkedIsToldFromTheSamples(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeMeasuredIsSaidOfEachAndTakenBackWhenItIsOld(t *testing.T) {
+func TestSampler_LogsFailuresAndExpiresGauges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
 		reg := prometheus.NewRegistry()
