@@ -67,7 +67,7 @@ func TestAssignment_LossStopsCallsDuringCommit(t *testing.T) {
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
 	l := a.ledgerOf("t", 0)
-	a.committing.Lock() // a commit that the broker does not answer
+	a.committing.Lock() // a commit without an answer of the broker
 	done := make(chan struct{})
 	go func() { defer close(done); a.lost(of) }()
 	look := time.NewTicker(time.Millisecond)
@@ -94,7 +94,7 @@ func TestAssignment_ReassignmentRevokesOldLedger(t *testing.T) {
 	a.assigned(of)
 	former := a.ledgerOf("t", 0)
 	former.add(0, 0, time.Time{})
-	a.assigned(of) // as when its topic was deleted and made again
+	a.assigned(of) // as if the topic was deleted and created again
 	if former.startCall() {
 		t.Error("a record of the former assignment may still be sent")
 	}

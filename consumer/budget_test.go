@@ -35,7 +35,7 @@ func TestSizeEstimates_RiseAtOnceAndFallSlowly(t *testing.T) {
 func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		if err := b.acquire(t.Context(), "", 1000); err != nil { // alone it may
+		if err := b.acquire(t.Context(), "", 1000); err != nil { // a single one may exceed the limit
 			t.Fatal(err)
 		}
 		order := make(chan int64, 3)
@@ -54,7 +54,7 @@ func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 		if got := <-order; got != 60 || len(order) != 0 {
 			t.Errorf("%d was admitted first, %d others", got, len(order))
 		}
-		b.resize(60, 70) // the answer was larger: nobody is admitted for it
+		b.resize(60, 70) // the answer was larger, so none is admitted
 		synctest.Wait()
 		if len(order) != 0 {
 			t.Error("a small one overtook")
@@ -120,7 +120,7 @@ func TestMemoryBudget_IsFreeAfterAllReleases(t *testing.T) {
 func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		const entities, each = 8, 60 // of 10 that were expected
+		const entities, each = 8, 60 // with an estimate of 10
 		var most int64
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -139,7 +139,7 @@ func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 					mu.Unlock()
 				}
 				r.resize(each)
-				time.Sleep(time.Second) // of the bubble's time
+				time.Sleep(time.Second) // fake time of the bubble
 				r.resize(0)
 			})
 		}
@@ -158,7 +158,7 @@ func TestReservation_GrowEndsWithContext(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
 		second, _ := b.reserve(t.Context(), "", 50)
-		if err := first.grow(t.Context(), 200); err != nil { // beyond the limit
+		if err := first.grow(t.Context(), 200); err != nil { // above the limit
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -233,7 +233,7 @@ func TestReservation_ServesClientsInTurn(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if err := first.grow(t.Context(), 150); err != nil { // rooms still grow beyond the limit
+		if err := first.grow(t.Context(), 150); err != nil { // reservations still grow above the limit
 			t.Fatal(err)
 		}
 		for i, want := range []string{"flood", "quiet", "flood", "flood"} {

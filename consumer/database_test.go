@@ -24,8 +24,8 @@ func withBreaker() *Worker {
 	return w
 }
 
-// A worker has one look-up and one write under way at most: their ends alone would come
-// too seldom for the breaker to open.
+// A worker has at most one lookup and one write in flight. Their ends alone would be too rare to
+// open the breaker.
 func TestDBBreaker_OpensWhileDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()

@@ -56,8 +56,8 @@ func TestLedger_RereadsTruncatedLog(t *testing.T) {
 	if l.at(t) != 50 {
 		t.Errorf("commit point %d", l.at(t))
 	}
-	l.markDone(99, 3) // of the log that is gone
-	l.markDone(50, 3) // as is this one, whose call was under way
+	l.markDone(99, 3) // from before the truncation
+	l.markDone(50, 3) // as well as this record, whose call was in flight
 	if l.at(t) != 50 {
 		t.Errorf("commit point %d, and its record is not done", l.at(t))
 	}
@@ -100,7 +100,7 @@ func TestLedger_RevokedCommitsNothing(t *testing.T) {
 	}
 	l.markDone(5, 0)
 	if l.at(t) != 6 {
-		t.Error("what ended in time can't be committed")
+		t.Error("a record that ended in time can't be committed")
 	}
 	l.endCall()
 	<-quiet
@@ -111,7 +111,7 @@ func TestLedger_RevokedCommitsNothing(t *testing.T) {
 	}
 }
 
-// Random reads and ends, compared with a plain set.
+// Compares random reads and ends with a plain set.
 func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))

@@ -8,7 +8,7 @@ import (
 
 func TestWrite_MarksRequestsOfReaders(t *testing.T) {
 	r := newRig(t)
-	r.newPages("/x?key={key}", nil)
+	r.newUpstream("/x?key={key}", nil)
 	stop := r.work(schemas.High)
 	defer stop()
 	for _, c := range []struct {

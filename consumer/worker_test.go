@@ -26,7 +26,7 @@ import (
 func TestWorker_StoresSettlesAndCommits(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 	s, _ := r.snapshot("a")
@@ -40,7 +40,7 @@ func TestWorker_StoresSettlesAndCommits(t *testing.T) {
 	if stats := r.upstream.Stats(); stats.Arrivals != 1 {
 		t.Errorf("%d calls", stats.Arrivals)
 	}
-	if n := len(r.letters()); n != 0 {
+	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}
 }
@@ -49,7 +49,7 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.Low)
 	for _, key := range []string{"a", "b"} {
-		r.wish(key, schemas.Low, schemas.Prefetch)
+		r.enqueue(key, schemas.Low, schemas.Prefetch)
 	}
 	r.untilStored("a", "b")
 	r.untilCommitted(schemas.Low)
@@ -63,7 +63,7 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 		r.control(simulator.Control{ChangePercent: changes})
 		for _, key := range []string{"a", "b"} {
 			first, _ := r.snapshot(key)
-			r.wish(key, schemas.Low, schemas.Trigger)
+			r.enqueue(key, schemas.Low, schemas.Trigger)
 			r.until("a later check of "+key, func() bool { s, _ := r.snapshot(key); return s.Version > first.Version })
 			s, _ := r.snapshot(key)
 			if changed := fmt.Sprint(s.Hash, s.UpdatedAt) != before[key]; changed != (round == 1) || !s.CheckedAt.After(first.CheckedAt) {
@@ -77,11 +77,11 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
-	for i := range 6 { // as many records of one entity, none of which satisfies another
+	for i := range 6 { // several records of one entity, none of which satisfies another
 		for _, key := range []string{"a", "b", "c"} {
 			request := schemas.UpdateRequest{
 				EventID: "e", Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest,
-				RequestedAt: time.Now().Add(time.Hour), // of unknown version: never satisfied
+				RequestedAt: time.Now().Add(time.Hour), // unknown version and a future time, so it is never satisfied
 			}
 			value, err := request.Encode()
 			if err != nil {
@@ -133,17 +133,17 @@ func TestDeadLetter_CopiesPoisonMessage(t *testing.T) {
 		}
 	}
 	r.work(schemas.Low)
-	r.wish("b", schemas.Low, schemas.Prefetch)
+	r.enqueue("b", schemas.Low, schemas.Prefetch)
 	r.untilStored("b")
 	r.untilCommitted(schemas.Low)
-	letters := r.letters()
+	letters := r.deadLetters()
 	if len(letters) != len(want) {
-		t.Errorf("%d letters, want %d", len(letters), len(want))
+		t.Errorf("%d dead letters, want %d", len(letters), len(want))
 	}
 	for _, d := range letters {
 		if want[string(d.Value)] != d.Reason || string(d.Key) != "k" || d.Attempts != 0 || d.Error == "" ||
 			d.Topic != "nexon.update-priority-low" || d.Group != "nexon.low-worker" || d.Worker != "worker" {
-			t.Errorf("letter %+v", d)
+			t.Errorf("dead letter %+v", d)
 		}
 		if len(d.Headers) != 2 || d.Headers[0].Key != "traceparent" || string(d.Headers[1].Value) != "\x00" {
 			t.Errorf("headers became %+v", d.Headers)
@@ -163,7 +163,7 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 		sample   string
 		status   int
 	}{
-		// Asked a second time, once it is known to be its own.
+		// Called a second time to confirm that the failure is its own.
 		{simulator.Fault{Kind: simulator.HTML200}, schemas.ParseError, 2, "<", 200},
 		{simulator.Fault{Kind: simulator.BadJSON}, schemas.ParseError, 2, "{", 200},
 		{simulator.Fault{Kind: simulator.Deep, Depth: 100_000}, schemas.ParseError, 2, "", 200},
@@ -176,19 +176,19 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 			r := newRig(t)
 			r.facet(func(f *source.Facet) { f.Retry = nil })
 			r.work(schemas.High)
-			r.wish("a", schemas.High, schemas.CacheMiss)
-			r.wish("good", schemas.High, schemas.CacheMiss) // it shows whose the failure is
+			r.enqueue("a", schemas.High, schemas.CacheMiss)
+			r.enqueue("good", schemas.High, schemas.CacheMiss) // a known-good entity, to attribute the failure
 			r.untilStored("a", "good")
 			r.untilCommitted(schemas.High)
 			before, _ := r.snapshot("a")
 
 			c.fault.Key = "^a$"
 			r.control(simulator.Control{Faults: []simulator.Fault{c.fault}})
-			r.wish("a", schemas.High, schemas.UserRequest)
+			r.enqueue("a", schemas.High, schemas.UserRequest)
 			r.untilCommitted(schemas.High)
-			letters := r.letters()
+			letters := r.deadLetters()
 			if len(letters) != 1 {
-				t.Fatalf("%d letters", len(letters))
+				t.Fatalf("%d dead letters", len(letters))
 			}
 			d := letters[0]
 			if d.Reason != c.reason || d.Attempts != c.attempts || !strings.Contains(string(d.Sample), c.sample) ||
@@ -203,7 +203,7 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 			}
 			again := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale})
 			if again.Outcome != producer.Held || again.HoldReason != schemas.HoldFailed {
-				t.Errorf("a visit to the failed entity gave %+v", again)
+				t.Errorf("a read of the failed entity gave %+v", again)
 			}
 		})
 	}
@@ -212,7 +212,7 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 func TestNotFound_IsStoredAndHeld(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	r.wish("absent-1", schemas.High, schemas.CacheMiss)
+	r.enqueue("absent-1", schemas.High, schemas.CacheMiss)
 	r.untilStored("absent-1")
 	r.untilCommitted(schemas.High)
 	if s, _ := r.snapshot("absent-1"); !s.Absent || s.HasContent() {
@@ -221,11 +221,11 @@ func TestNotFound_IsStoredAndHeld(t *testing.T) {
 	for range 100 {
 		got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("absent-1"), Lane: schemas.High, Reason: schemas.Stale})
 		if got.Outcome != producer.Held || got.HoldReason != schemas.HoldAbsent {
-			t.Fatalf("a visit gave %+v", got)
+			t.Fatalf("a read gave %+v", got)
 		}
 	}
-	if n, calls := len(r.letters()), r.upstream.Stats().Arrivals; n != 0 || calls != 1 {
-		t.Errorf("%d letters, %d calls", n, calls)
+	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 1 {
+		t.Errorf("%d dead letters, %d calls", n, calls)
 	}
 }
 
@@ -234,11 +234,11 @@ func TestBackoff_After429LosesNothing(t *testing.T) {
 	one := 1
 	r.control(simulator.Control{Faults: []simulator.Fault{{Kind: simulator.TooManyRequests, Count: &one, RetryAfter: "1"}}})
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
-	if n, calls := len(r.letters()), r.upstream.Stats().Arrivals; n != 0 || calls != 2 {
-		t.Errorf("%d letters, %d calls", n, calls)
+	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 2 {
+		t.Errorf("%d dead letters, %d calls", n, calls)
 	}
 }
 
@@ -246,12 +246,12 @@ func TestRefusedCredential_OpensBreaker(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{APIKey: new("another")})
 	r.work(schemas.High)
-	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
+	r.enqueueAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
 	r.until("a stop", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 	permit, err := r.limiter.Acquire(timeout(t, 2*time.Second), schemas.High, limiter.Call{})
 	if err == nil {
 		permit.Release()
-		t.Error("the source was not braked")
+		t.Error("the breaker of the source did not open")
 	}
 	r.untilCommitted(schemas.High)
 	for _, key := range []string{"a", "b", "c"} {
@@ -259,7 +259,7 @@ func TestRefusedCredential_OpensBreaker(t *testing.T) {
 			t.Errorf("status of %s: got %+v, want a retry that counts nothing", key, s)
 		}
 	}
-	if n := len(r.letters()); n != 0 {
+	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
@@ -273,12 +273,12 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 func TestDatabaseDown_LosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 
 	r.db.down.Store(true)
-	keys := numbered("k", 20)
-	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	keys := keysOf("k", 20)
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("some tries", func() bool { return r.db.tries.Load() >= 3 })
 	if lag := r.lag(schemas.High); lag < 20 {
 		t.Errorf("%d records were committed without being written", 20-lag)
@@ -286,7 +286,7 @@ func TestDatabaseDown_LosesNothing(t *testing.T) {
 	r.db.down.Store(false)
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.High)
-	if n := len(r.letters()); n != 0 {
+	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}
 }
@@ -295,7 +295,7 @@ func TestSettleFailure_HoldsOffset(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	r.requests.noSettle.Store(true)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	r.until("some tries", func() bool { return r.requests.tries.Load() >= 3 })
 	if r.lag(schemas.High) != 1 {
@@ -312,7 +312,7 @@ func TestRedisDown_SendsAndLosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.requests.noPeek.Store(true)
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.until("some tries", func() bool { return r.requests.tries.Load() >= 3 })
 	r.requests.noBegin.Store(true)
 	r.requests.noPeek.Store(false)
@@ -328,8 +328,8 @@ func TestRedisDown_SendsAndLosesNothing(t *testing.T) {
 
 func TestCrash_BeforeSettleRepeatsWithoutCall(t *testing.T) {
 	r := newRig(t)
-	result := r.wish("a", schemas.High, schemas.CacheMiss)
-	// The dead worker's doing: begun, fetched, written, not settled.
+	result := r.enqueue("a", schemas.High, schemas.CacheMiss)
+	// The killed worker has begun, fetched and written, but not settled.
 	request := schemas.UpdateRequest{Entity: entity("a"), Version: result.Number, Lane: schemas.High}
 	_, number, err := r.requests.Begin(t.Context(), request, 0)
 	if err != nil {
@@ -348,8 +348,8 @@ func TestCrash_BeforeSettleRepeatsWithoutCall(t *testing.T) {
 
 func TestLowRequest_IsSupersededByHigh(t *testing.T) {
 	r := newRig(t)
-	r.wish("a", schemas.Low, schemas.Prefetch)
-	if up := r.wish("a", schemas.High, schemas.CacheMiss); up.Outcome != producer.Upgraded {
+	r.enqueue("a", schemas.Low, schemas.Prefetch)
+	if up := r.enqueue("a", schemas.High, schemas.CacheMiss); up.Outcome != producer.Upgraded {
 		t.Fatalf("%+v", up)
 	}
 	r.work(schemas.Low)
@@ -377,24 +377,24 @@ func TestSchemaV1_IsSatisfiedByLaterFetchOnly(t *testing.T) {
 	r.untilStored("42")
 	r.untilCommitted(schemas.High)
 	s, _ := r.snapshot("42")
-	event(s.CheckedAt.Add(-time.Millisecond)) // made before the last check: satisfied
+	event(s.CheckedAt.Add(-time.Millisecond)) // requested before the last check: satisfied
 	r.untilCommitted(schemas.High)
-	event(s.CheckedAt.Add(time.Second)) // made after it
+	event(s.CheckedAt.Add(time.Second)) // requested after the last check
 	r.untilCommitted(schemas.High)
 	stats := r.upstream.Stats()
 	if stats.Arrivals != 2 || stats.DistinctKeys != 1 {
 		t.Errorf("%d calls for %d keys, want 2 for 1", stats.Arrivals, stats.DistinctKeys)
 	}
-	if len(r.letters()) != 0 {
-		t.Errorf("letters %+v", r.letters())
+	if len(r.deadLetters()) != 0 {
+		t.Errorf("dead letters: %+v", r.deadLetters())
 	}
 }
 
 func TestStop_FinishesSentCalls(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 5 * time.Millisecond, Max: 60 * time.Millisecond}})
-	keys := numbered("k", 300)
-	r.wishAll(keys, schemas.Low, schemas.Prefetch)
+	keys := keysOf("k", 300)
+	r.enqueueAll(keys, schemas.Low, schemas.Prefetch)
 	for range 3 {
 		before := r.db.wrote.Load()
 		stop := r.work(schemas.Low, func(c *consumer.Config) { c.MaxInFlight = 8 })
@@ -421,7 +421,7 @@ func TestRebalance_WithSlowUpstreamLosesNothing(t *testing.T) {
 			some = append(some, fmt.Sprintf("k%d-%d", round, i))
 		}
 		keys = append(keys, some...)
-		r.wishAll(some, schemas.Low, schemas.Prefetch)
+		r.enqueueAll(some, schemas.Low, schemas.Prefetch)
 		stop := r.work(schemas.Low)
 		r.until("some writes", func() bool { return r.db.wrote.Load() >= before+40 })
 		if round%2 == 0 {
@@ -430,7 +430,7 @@ func TestRebalance_WithSlowUpstreamLosesNothing(t *testing.T) {
 	}
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.Low)
-	if n := len(r.letters()); n != 0 {
+	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("%d dead letters", n)
 	}
 }
@@ -469,12 +469,12 @@ func TestDeadLetter_FailedWriteHoldsRecord(t *testing.T) {
 	<-refused
 	<-refused
 	if r.lag(schemas.Low) != 1 {
-		t.Error("the poisoned record was committed without its letter")
+		t.Error("the poisoned record was committed without its dead letter")
 	}
 	refuse.Store(false)
 	r.untilCommitted(schemas.Low)
-	if n := len(r.letters()); n != 1 {
-		t.Errorf("%d letters", n)
+	if n := len(r.deadLetters()); n != 1 {
+		t.Errorf("%d dead letters", n)
 	}
 }
 
@@ -491,7 +491,7 @@ func TestStop_ReportsDrainTimeout(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
 	r.requests.noSettle.Store(true)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	stop()
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "read again") {

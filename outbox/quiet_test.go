@@ -19,17 +19,17 @@ func TestQuiet_CombinesChangesIntoOneRefresh(t *testing.T) {
 	for n := range 5 {
 		at = start.Add(time.Duration(n) * 5 * time.Second)
 		r.write(progress("a"), at, fmt.Sprint(n), quietly())
-		if next := r.working(at); !next.Equal(at.Add(10 * time.Second)) {
+		if next := r.deliverAt(at); !next.Equal(at.Add(10 * time.Second)) {
 			t.Errorf("change %d: next look at %v, want 10 s after it", n, next.Sub(at))
 		}
-		r.asked()
+		r.wantRequested()
 	}
-	r.told(5) // the messages do not wait
-	r.working(at.Add(10*time.Second - time.Microsecond))
-	r.asked()
-	r.working(at.Add(10 * time.Second))
-	r.asked("general/a")
-	r.left(0)
+	r.published(5) // the messages do not wait
+	r.deliverAt(at.Add(10*time.Second - time.Microsecond))
+	r.wantRequested()
+	r.deliverAt(at.Add(10 * time.Second))
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
 func TestQuiet_WaitsAtMostMaxDelay(t *testing.T) {
@@ -38,7 +38,7 @@ func TestQuiet_WaitsAtMostMaxDelay(t *testing.T) {
 	for second := range 180 {
 		at := start.Add(time.Duration(second) * time.Second)
 		r.write(progress("a"), at, fmt.Sprint(second), quietly())
-		r.working(at)
+		r.deliverAt(at)
 		if len(r.enqueuer.asked()) > 0 {
 			asked = append(asked, at.Sub(start))
 		}
@@ -52,35 +52,35 @@ func TestQuiet_WaitsAtMostMaxDelay(t *testing.T) {
 func TestQuiet_SurvivesTheProcess(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
-	r.working(start)
+	r.deliverAt(start)
 	other := r.relay(r.db, nil)
 	if _, err := other.deliverDue(t.Context(), start.Add(10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	r.asked("general/a")
-	r.left(0)
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
 func TestQuiet_RetriesFailedRequest(t *testing.T) {
 	r := newRig(t)
 	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
 	r.write(progress("a"), start, "x", quietly())
-	r.working(start)
+	r.deliverAt(start)
 	at := start.Add(10 * time.Second)
-	if next := r.working(at); !next.Equal(at.Add(lease)) {
+	if next := r.deliverAt(at); !next.Equal(at.Add(lease)) {
 		t.Errorf("next look after a refused request: got %v, want %v", next.Sub(at), lease)
 	}
 	r.enqueuer.leaves = nil
-	r.working(at.Add(lease))
-	r.asked("general/a")
-	r.left(0)
+	r.deliverAt(at.Add(lease))
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
 // A trigger that waits for quiet is not late: it must raise no alert.
 func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
-	r.working(start)
+	r.deliverAt(start)
 	if got := r.metrics.lag.age(start.Add(9 * time.Second)); got != 0 {
 		t.Errorf("waiting during the quiet time: got %v, want 0", got)
 	}
@@ -89,7 +89,7 @@ func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 		during = r.metrics.lag.age(start.Add(16 * time.Second))
 		return true
 	}
-	r.working(start.Add(15 * time.Second))
+	r.deliverAt(start.Add(15 * time.Second))
 	if during != 6*time.Second {
 		t.Errorf("waiting while it is carried out: got %v, want 6s", during)
 	}
@@ -104,7 +104,7 @@ func TestQuiet_SkipsWithinBackoff(t *testing.T) {
 	effects.Triggers[0].Backoff = time.Hour
 	r.write(general("a"), start.Add(5*time.Second), "g", store.OutboxEvents{})
 	r.write(progress("a"), start, "x", effects)
-	r.working(start.Add(10 * time.Second))
-	r.asked()
-	r.left(0)
+	r.deliverAt(start.Add(10 * time.Second))
+	r.wantRequested()
+	r.wantLeft(0)
 }

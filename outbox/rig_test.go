@@ -109,7 +109,7 @@ func (d *fakeEnqueuer) asked() (keys []string) {
 	return keys
 }
 
-func (r *rig) asked(want ...string) {
+func (r *rig) wantRequested(want ...string) {
 	r.Helper()
 	if got := r.enqueuer.asked(); !slices.Equal(got, want) {
 		r.Errorf("asked for %q, want %q", got, want)
@@ -124,8 +124,8 @@ func general(key string) schemas.Entity {
 	return schemas.Entity{Source: "court", Facet: "general", Key: key}
 }
 
-// to triggers the general facet.
-func to(backoff time.Duration, params map[string]string) store.OutboxEvents {
+// triggering triggers the general facet.
+func triggering(backoff time.Duration, params map[string]string) store.OutboxEvents {
 	return store.OutboxEvents{Triggers: []store.Trigger{{Facet: "general", Backoff: backoff, Params: params}}}
 }
 
@@ -143,8 +143,8 @@ func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.O
 	}
 }
 
-// working works at a time, and returns when to look again.
-func (r *rig) working(now time.Time) time.Time {
+// deliverAt works at a time, and returns when to look again.
+func (r *rig) deliverAt(now time.Time) time.Time {
 	r.Helper()
 	next, err := r.deliverDue(r.Context(), now)
 	if err != nil {
@@ -153,9 +153,9 @@ func (r *rig) working(now time.Time) time.Time {
 	return next
 }
 
-// left fails the test unless so many effects are kept, whoever has claimed them. It claims
+// wantLeft fails the test unless so many effects are kept, whoever has claimed them. It claims
 // them itself.
-func (r *rig) left(want int) {
+func (r *rig) wantLeft(want int) {
 	r.Helper()
 	all, err := r.db.ClaimOutboxEvents(r.Context(), "court", start.Add(1000*time.Hour), 0, 10_000)
 	if err != nil || len(all) != want {
@@ -163,9 +163,9 @@ func (r *rig) left(want int) {
 	}
 }
 
-// told returns all records of the change topic once there are so many, and fails the test
+// published returns all records of the change topic once there are so many, and fails the test
 // if there are more.
-func (r *rig) told(n int) []*kgo.Record {
+func (r *rig) published(n int) []*kgo.Record {
 	r.Helper()
 	if ends := r.ends(); ends > n {
 		r.Fatalf("%d changes were told, want %d", ends, n)

@@ -16,8 +16,8 @@ import (
 
 const patience = time.Minute
 
-// run runs a loop that says each call, and returns what ends it.
-func run(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Poller, <-chan time.Time) {
+// runPoller runs a loop that says each call, and returns what ends it.
+func runPoller(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Poller, <-chan time.Time) {
 	t.Helper()
 	calls := make(chan time.Time, 1000)
 	l := New("due:test", rdb, log, Messages{Failing: "it waits", Recovered: "it goes on"})
@@ -57,7 +57,7 @@ func settled(t *testing.T, calls <-chan time.Time) {
 func TestPoller_WorksAtDueTimesAndWakeUps(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	next := make(chan time.Time, 10)
-	_, calls := run(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) {
+	_, calls := runPoller(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) {
 		select {
 		case at := <-next:
 			return at, nil
@@ -77,7 +77,7 @@ func TestPoller_WorksAtDueTimesAndWakeUps(t *testing.T) {
 
 func TestPoller_LocalWakeUpNeedsNoRedis(t *testing.T) {
 	rdb, server := servicetest.MiniRedis(t)
-	l, calls := run(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) { return time.Time{}, nil })
+	l, calls := runPoller(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) { return time.Time{}, nil })
 	settled(t, calls)
 	server.Close()
 	late, early := time.Now().Add(time.Hour), time.Now().Add(50*time.Millisecond)
@@ -97,7 +97,7 @@ func TestPoller_RetriesFailedWorkAndLogsOnce(t *testing.T) {
 		return text.Write(b)
 	}), nil))
 	n := 0
-	_, calls := run(t, rdb, log, func(time.Time) (time.Time, error) {
+	_, calls := runPoller(t, rdb, log, func(time.Time) (time.Time, error) {
 		if n++; n < 4 {
 			return time.Time{}, errors.New("not now")
 		}

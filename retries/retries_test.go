@@ -97,7 +97,7 @@ func (r *rig) schedule(key string, at time.Time, tell bool) {
 	}
 }
 
-func (r *rig) sees(want string) {
+func (r *rig) wantEnqueued(want string) {
 	r.Helper()
 	select {
 	case got := <-r.enqueuer.seen:
@@ -115,7 +115,7 @@ func TestRetries_EnqueuesWhenDue(t *testing.T) {
 	due := time.Now().Add(300 * time.Millisecond)
 	r.schedule("later", time.Now().Add(time.Hour), true)
 	r.schedule("soon", due, true) // wakes those who sleep for an hour
-	r.sees("soon")
+	r.wantEnqueued("soon")
 	if time.Now().Before(due) {
 		t.Errorf("asked for %v early", time.Until(due))
 	}
@@ -134,7 +134,7 @@ func TestRetries_InstancesShareDueRetries(t *testing.T) {
 		r.schedule(fmt.Sprint(i), due, i == n-1) // the last tells of all
 	}
 	for range n {
-		r.sees("")
+		r.wantEnqueued("")
 	}
 	r.enqueuer.mu.Lock()
 	defer r.enqueuer.mu.Unlock()
@@ -151,7 +151,7 @@ func TestRetries_FindsEarlierScheduledRetries(t *testing.T) {
 	r := newRig(t)
 	r.schedule("old", time.Now().Add(-time.Hour), false)
 	r.start(1)
-	r.sees("old")
+	r.wantEnqueued("old")
 }
 
 func TestRetries_WakeAtNeedsNoRedis(t *testing.T) {
@@ -160,7 +160,7 @@ func TestRetries_WakeAtNeedsNoRedis(t *testing.T) {
 	r.start(1)
 	r.schedule("later", time.Now().Add(time.Hour), true)
 	r.schedule("a", time.Now().Add(100*time.Millisecond), true)
-	r.sees("a")
+	r.wantEnqueued("a")
 }
 
 func TestRetries_RepeatsRejectedRetries(t *testing.T) {
@@ -170,18 +170,18 @@ func TestRetries_RepeatsRejectedRetries(t *testing.T) {
 	r.enqueuer.refuse = 3
 	r.enqueuer.mu.Unlock()
 	r.schedule("a", time.Now(), true)
-	r.sees("a")
+	r.wantEnqueued("a")
 }
 
 func TestRetries_FindsMissedAfterReconnect(t *testing.T) {
 	r := newRig(t)
 	r.start(1)
 	r.schedule("first", time.Now(), true)
-	r.sees("first")
+	r.wantEnqueued("first")
 	r.redis.Close()
 	r.schedule("missed", time.Now(), true)
 	if err := r.redis.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	r.sees("missed")
+	r.wantEnqueued("missed")
 }
