@@ -250,7 +250,7 @@ func TestChurn_MembersJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	for _, broker := range []bool{false, true} {
 		t.Run(map[bool]string{false: "classic", true: "consumer"}[broker], func(t *testing.T) {
-			t.Run("in order, and LOW stands back now and then", func(t *testing.T) {
+			t.Run("in order, with LOW yielding now and then", func(t *testing.T) {
 				newChurn(t, schemas.Low, broker, false).joinAndLeave(5)
 			})
 			t.Run("answers take longer than a revocation waits", func(t *testing.T) {

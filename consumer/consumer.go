@@ -227,7 +227,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if left := w.kafka.LeaveGroupContext(last); left != nil {
 		w.log.Warn("leaving the consumer group failed; the partitions move when the session expires", "err", left)
 	}
-	// The client waits for a hanging broker whatever its contexts say, so its requests are
+	// The client waits for a hanging broker even after its contexts end, so its requests are
 	// aborted after the timeout.
 	defer w.cancelKafka()
 	defer context.AfterFunc(last, w.cancelKafka)()

@@ -300,13 +300,13 @@ func TestYield_LowWaitsWhileHighIsBehind(t *testing.T) {
 	r.untilStored("high")
 	r.untilCommitted(schemas.High)
 	if _, stored := r.snapshot("low"); stored {
-		t.Error("LOW went on")
+		t.Error("got a LOW call while HIGH is behind, want none")
 	}
 	r.behind.records.Store(int64(2*rate) + 1)
 	r.enqueue("high-2", schemas.High, schemas.CacheMiss)
 	r.untilStored("high-2")
 	if _, stored := r.snapshot("low"); stored {
-		t.Error("LOW went on between the two thresholds")
+		t.Error("got a LOW call between the two thresholds, want none")
 	}
 	r.behind.records.Store(int64(2 * rate))
 	r.untilStored("low")

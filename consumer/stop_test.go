@@ -36,7 +36,7 @@ func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("the calls", func() bool { return r.upstream.Stats().Arrivals == 40 })
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run)
-	r.untilJoined(2, 2) // the first is told to give two of its four up
+	r.untilJoined(2, 2) // two of the first member's four partitions are revoked
 	stop()
 	select {
 	case err := <-ended:
@@ -188,7 +188,7 @@ func TestRevocation_WaitsForDeadLetter(t *testing.T) {
 	}
 	<-held
 	worker()
-	r.untilJoined(2, 2) // the first is told to give two of its four up
+	r.untilJoined(2, 2) // two of the first member's four partitions are revoked
 	r.staysFalse(time.Second, "the two partitions given up", func() bool { return r.joined(2, 4) })
 	close(release)
 	r.untilJoined(2, 4)
@@ -231,7 +231,7 @@ func (r *rig) joined(members, partitions int) bool {
 	return len(g.Members) == members && has == partitions
 }
 
-// The Kafka client waits for a hanging broker whatever its contexts say, so the worker aborts its
+// The Kafka client waits for a hanging broker even after its contexts end, so the worker aborts its
 // requests.
 func TestStop_AbandonsHangingBroker(t *testing.T) {
 	r := newRig(t)

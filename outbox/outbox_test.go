@@ -35,7 +35,7 @@ func TestRelay_PublishesChangeAndRequestsTrigger(t *testing.T) {
 	r.write(progress("2024가단1"), start.Add(time.Second), "y", tell)
 	r.write(progress("quiet"), start, "x", store.OutboxEvents{})
 	if next := r.deliverAt(start.Add(time.Second)); !next.IsZero() {
-		t.Errorf("it looks again at %v", next)
+		t.Errorf("next due: got %v", next)
 	}
 	r.wantLeft(0)
 
@@ -63,15 +63,15 @@ func TestRelay_PublishesChangeAndRequestsTrigger(t *testing.T) {
 		{Entity: progress("2024가단1"), Version: later.UnixMicro(), At: later, Before: x[:], After: y[:]},
 	} {
 		if got, err := schemas.DecodeChange(records[i].Value); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("told %+v, %v\nwant %+v", got, err, want)
+			t.Errorf("published: got %+v, %v\nwant %+v", got, err, want)
 		}
 	}
 	want := []store.ClaimedRequest{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
 	if !reflect.DeepEqual(r.enqueuer.asks, want) {
-		t.Errorf("asked %+v, want %+v", r.enqueuer.asks, want)
+		t.Errorf("requested: got %+v, want %+v", r.enqueuer.asks, want)
 	}
 	if told, asked := testutil.ToFloat64(r.metrics.published), testutil.ToFloat64(r.metrics.requested); told != 2 || asked != 1 {
-		t.Errorf("%v told, %v asked", told, asked)
+		t.Errorf("got %v published and %v requested", told, asked)
 	}
 }
 
@@ -83,11 +83,11 @@ func TestRelay_RetriesRejectedChangeAfterLease(t *testing.T) {
 	r.write(progress("a"), start, "x", both)
 	r.write(progress("b"), start, "x", triggering(0, nil))
 	if next := r.deliverAt(start); !next.Equal(start.Add(lease)) {
-		t.Errorf("it comes round at %v, want %v", next, start.Add(lease))
+		t.Errorf("retry: got %v, want %v", next, start.Add(lease))
 	}
 	r.published(0)
 	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "TOPIC_AUTHORIZATION_FAILED") {
-		t.Errorf("it says %s", log)
+		t.Errorf("log: got %s", log)
 	}
 	accept()
 	r.enqueuer.asked()
@@ -95,15 +95,15 @@ func TestRelay_RetriesRejectedChangeAfterLease(t *testing.T) {
 	r.published(0)
 	r.wantRequested()
 	if next := r.deliverAt(start.Add(lease)); !next.IsZero() {
-		t.Errorf("it looks again at %v", next)
+		t.Errorf("next due: got %v", next)
 	}
 	r.published(1)
 	r.wantRequested("general/a")
 	r.wantLeft(0)
 }
 
-// What can't be told comes round every minute. To ask each time for what it triggers would
-// spend the upstream's calls on nothing.
+// A change that can't be published is retried every minute. Requesting its triggers each time
+// would waste calls.
 func TestRelay_TriggersOnlyAfterPublishing(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
@@ -130,18 +130,18 @@ func TestRelay_HangingBrokerDeletesNothing(t *testing.T) {
 	r.write(progress("b"), start, "x", triggering(0, nil))
 	began := time.Now()
 	if next := r.deliverAt(start); !next.Equal(start.Add(lease)) {
-		t.Errorf("it comes round at %v", next)
+		t.Errorf("retry: got %v", next)
 	}
 	if took := time.Since(began); took > generous {
-		t.Errorf("it hung for %v", took)
+		t.Errorf("got a delivery of %v, want a timeout", took)
 	}
 	r.wantRequested("general/b")
 	close(release)
 	if next := r.deliverAt(start.Add(lease)); !next.IsZero() {
-		t.Errorf("it looks again at %v", next)
+		t.Errorf("next due: got %v", next)
 	}
-	if n := r.ends(); n != 1 && n != 2 { // what was given up may have arrived all the same
-		t.Errorf("it was told %d times", n)
+	if n := r.ends(); n != 1 && n != 2 { // a record that timed out may have arrived nevertheless
+		t.Errorf("published %d times, want 1 or 2", n)
 	}
 	r.wantLeft(0)
 }
@@ -161,10 +161,10 @@ func TestRelay_KeepsOnlyUnrequestedTriggers(t *testing.T) {
 	r.wantRequested("general/b")
 	r.wantLeft(0)
 	if n := r.ends(); n != 3 {
-		t.Errorf("%d changes were told, of 3: one whose trigger stays is told once", n)
+		t.Errorf("published: got %d changes, want 3: a change whose trigger is left is published once", n)
 	}
 	if got := testutil.ToFloat64(r.metrics.requested); got != 3 {
-		t.Errorf("%v triggers are counted", got)
+		t.Errorf("requested triggers: got %v", got)
 	}
 	r.published(3)
 }
@@ -181,7 +181,7 @@ func TestRelay_CombinesTriggersOfOneKey(t *testing.T) {
 	now := start.Add(time.Minute)
 	r.deliverAt(now)
 	if r.enqueuer.calls != 1 {
-		t.Errorf("%d calls of the door", r.enqueuer.calls)
+		t.Errorf("calls of the enqueuer: got %d", r.enqueuer.calls)
 	}
 	r.wantRequested()
 	r.enqueuer.leaves = nil
@@ -190,7 +190,7 @@ func TestRelay_CombinesTriggersOfOneKey(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// The first change of one key must not speak for the others.
+// The first change of a key must not decide for the others.
 func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 	r := newRig(t)
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
@@ -201,7 +201,7 @@ func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 	r.write(hearings, start.Add(2*time.Second), "y", triggering(time.Minute, map[string]string{"encCsNo": "new"}))
 	r.deliverAt(now)
 	if len(r.enqueuer.asks) != 1 || r.enqueuer.asks[0].Params["encCsNo"] != "new" {
-		t.Errorf("asked %+v", r.enqueuer.asks)
+		t.Errorf("requested: got %+v", r.enqueuer.asks)
 	}
 	r.wantLeft(0)
 }
@@ -209,7 +209,7 @@ func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 func TestRelay_SkipsTriggersWithinBackoff(t *testing.T) {
 	r := newRig(t)
 	now := start.Add(24 * time.Hour)
-	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // just within
+	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // just within the back-off
 	r.write(general("b"), start, "g", store.OutboxEvents{})
 	for _, key := range []string{"a", "b", "c"} {
 		r.write(progress(key), now, "x", triggering(24*time.Hour, nil))
@@ -218,7 +218,7 @@ func TestRelay_SkipsTriggersWithinBackoff(t *testing.T) {
 	r.wantRequested("general/b", "general/c")
 	r.wantLeft(0)
 	if got := testutil.ToFloat64(r.metrics.skipped); got != 1 {
-		t.Errorf("%v triggers rested", got)
+		t.Errorf("skipped triggers: got %v", got)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestRelay_KeepsEventsIfStatesFail(t *testing.T) {
 	r.write(progress("a"), start, "x", both)
 	r.write(progress("b"), start, "x", tell)
 	if next, err := one.deliverDue(t.Context(), start); err != nil || !next.Equal(start.Add(lease)) {
-		t.Errorf("it looks again at %v, %v", next, err)
+		t.Errorf("next due: got %v, %v", next, err)
 	}
 	r.wantRequested()
 	r.published(2)
@@ -240,7 +240,7 @@ func TestRelay_KeepsEventsIfStatesFail(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// fallible is a store that fails where it is told to.
+// fallible is a store whose operations fail on demand.
 type fallible struct {
 	Store
 	states, finish error
@@ -271,12 +271,12 @@ func TestRelay_CrashPublishesAgain(t *testing.T) {
 	}
 	r.published(1)
 	r.wantRequested("general/a")
-	r.deliverAt(start.Add(lease - 1)) // its claim holds
+	r.deliverAt(start.Add(lease - 1)) // the claim is still valid
 	r.published(1)
 	r.deliverAt(start.Add(lease))
 	records := r.published(2)
 	if string(records[0].Value) != string(records[1].Value) {
-		t.Errorf("told %s and %s", records[0].Value, records[1].Value)
+		t.Errorf("published %s and %s", records[0].Value, records[1].Value)
 	}
 	r.wantRequested("general/a")
 	r.wantLeft(0)
@@ -312,19 +312,19 @@ func TestRelay_TwoInstancesDeliverOnce(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A claim is counted from when it was made. One that was counted from the beginning of a
-// long walk would be over before its effects had followed, and another relay have them too.
+// A claim counts from when it was made. If it counted from the beginning of a long backlog, it
+// would end before its events are delivered, and another relay would claim them too.
 func TestRelay_ClaimsBacklogInBatches(t *testing.T) {
 	r := newRig(t)
 	for n := range maxClaim + 1 {
 		r.write(progress(fmt.Sprint(n)), start, "x", tell)
 	}
 	if next := r.deliverAt(start); !next.Equal(start) {
-		t.Errorf("it looks again at %v, want at once", next)
+		t.Errorf("next due: got %v, want now", next)
 	}
 	r.published(maxClaim)
 	if next := r.deliverAt(start.Add(time.Hour)); !next.IsZero() {
-		t.Errorf("it looks again at %v", next)
+		t.Errorf("next due: got %v", next)
 	}
 	r.published(maxClaim + 1)
 }
@@ -342,7 +342,7 @@ func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 		}
 	})
 	t.Cleanup(func() { stop(); wg.Wait() })
-	for range 2 { // at first, and when its line stands
+	for range 2 { // at the start, and after the subscription
 		looks.await(t)
 	}
 	began := time.Now()
@@ -350,11 +350,11 @@ func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 	one.Notify()
 	r.published(1)
 	if took := time.Since(began); took > lease/2 {
-		t.Errorf("it was told after %v", took)
+		t.Errorf("published after %v", took)
 	}
 }
 
-// watchedStore says when it was looked for what is due next.
+// watchedStore announces each lookup of the next due time.
 type watchedStore struct {
 	Store
 	seen chan struct{}
@@ -371,6 +371,6 @@ func (l *watchedStore) await(t *testing.T) {
 	select {
 	case <-l.seen:
 	case <-time.After(generous):
-		t.Fatal("it did not look")
+		t.Fatal("no lookup of the next due time")
 	}
 }

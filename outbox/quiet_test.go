@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// quietly triggers the general facet once changes pause for 10 s, after 60 s at most.
+// quietly triggers the general facet when changes pause for 10 s, after 60 s at most.
 func quietly() store.OutboxEvents {
 	return store.OutboxEvents{PublishChange: true, Triggers: []store.Trigger{{Facet: "general", Quiet: 10 * time.Second, MaxDelay: time.Minute}}}
 }
@@ -20,11 +20,11 @@ func TestQuiet_CombinesChangesIntoOneRefresh(t *testing.T) {
 		at = start.Add(time.Duration(n) * 5 * time.Second)
 		r.write(progress("a"), at, fmt.Sprint(n), quietly())
 		if next := r.deliverAt(at); !next.Equal(at.Add(10 * time.Second)) {
-			t.Errorf("change %d: next look at %v, want 10 s after it", n, next.Sub(at))
+			t.Errorf("change %d: next due at %v, want 10 s after it", n, next.Sub(at))
 		}
 		r.wantRequested()
 	}
-	r.published(5) // the messages do not wait
+	r.published(5) // changes are published at once
 	r.deliverAt(at.Add(10*time.Second - time.Microsecond))
 	r.wantRequested()
 	r.deliverAt(at.Add(10 * time.Second))
@@ -48,7 +48,7 @@ func TestQuiet_WaitsAtMostMaxDelay(t *testing.T) {
 	}
 }
 
-// Each process that works on effects finds the one that waits: it is in the database.
+// Any relay finds a waiting event, because it is in the database.
 func TestQuiet_SurvivesTheProcess(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
@@ -68,7 +68,7 @@ func TestQuiet_RetriesFailedRequest(t *testing.T) {
 	r.deliverAt(start)
 	at := start.Add(10 * time.Second)
 	if next := r.deliverAt(at); !next.Equal(at.Add(lease)) {
-		t.Errorf("next look after a refused request: got %v, want %v", next.Sub(at), lease)
+		t.Errorf("next due after a rejected request: got %v, want %v", next.Sub(at), lease)
 	}
 	r.enqueuer.leaves = nil
 	r.deliverAt(at.Add(lease))
@@ -76,13 +76,13 @@ func TestQuiet_RetriesFailedRequest(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A trigger that waits for quiet is not late: it must raise no alert.
+// A trigger in its quiet time is not late and must not raise an alert.
 func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
 	r.deliverAt(start)
 	if got := r.metrics.lag.age(start.Add(9 * time.Second)); got != 0 {
-		t.Errorf("waiting during the quiet time: got %v, want 0", got)
+		t.Errorf("lag during the quiet time: got %v, want 0", got)
 	}
 	during := time.Duration(-1)
 	r.enqueuer.leaves = func(store.ClaimedRequest) bool {
@@ -91,10 +91,10 @@ func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 	}
 	r.deliverAt(start.Add(15 * time.Second))
 	if during != 6*time.Second {
-		t.Errorf("waiting while it is carried out: got %v, want 6s", during)
+		t.Errorf("lag during delivery: got %v, want 6s", during)
 	}
 	if got := r.metrics.lag.age(start.Add(40 * time.Second)); got != 30*time.Second {
-		t.Errorf("waiting after the quiet time: got %v, want 30s", got)
+		t.Errorf("lag after the quiet time: got %v, want 30s", got)
 	}
 }
 

@@ -72,14 +72,14 @@ func TestDeadLetter_CutFitsTopic(t *testing.T) {
 		size += len(h.Key) + len(h.Value) + 10
 	}
 	if size > MaxRecordBytes {
-		t.Errorf("a cut letter has %d bytes", size)
+		t.Errorf("a shortened dead letter has %d bytes", size)
 	}
 	got, err := ParseDeadLetter(cut.Key, cut.Value, cut.RecordHeaders())
 	if err != nil || got.ValueBytes != 10<<20 || got.Headers[0].Key != TraceParent || len(got.Headers) != 1 || got.Offset != d.Offset {
 		t.Errorf("%+v, %v", got.ValueBytes, err)
 	}
 	if len(d.Value) != 10<<20 || len(d.Headers) != 3 {
-		t.Error("the letter itself was cut")
+		t.Error("Cut changed the original dead letter")
 	}
 }
 

@@ -34,8 +34,8 @@ func TestFingerprint_IgnoresKeysAndNumbers(t *testing.T) {
 	}
 }
 
-// TestFingerprint_IgnoresKeysInLongErrors, wherever those lie: a long key must
-// not push what follows beyond what is looked at, nor lie across its end.
+// TestFingerprint_IgnoresKeysInLongErrors places keys at any position: a long key must neither
+// push the following text past the limit nor be cut by it.
 func TestFingerprint_IgnoresKeysInLongErrors(t *testing.T) {
 	of := func(lead int, key, number, tail string) string {
 		text := "GET https://x/" + strings.Repeat("long/", lead) + "?id=" + key + ": 500 after " + number + "ms: " + strings.Repeat("and so on, ", 30) + tail

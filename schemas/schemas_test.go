@@ -14,7 +14,7 @@ func TestCheckName_AllowsOnlySafeCharacters(t *testing.T) {
 	}
 	for _, bad := range []string{"", "-a", "a-", "Nexon", "a.b", "a/b", "a{b", "ä", strings.Repeat("x", 64)} {
 		if CheckName("source", bad) == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("%q: got no error, want one", bad)
 		}
 	}
 }

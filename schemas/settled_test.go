@@ -10,7 +10,7 @@ func TestSettled_KeepsItsEncoding(t *testing.T) {
 	const channel, message = "settled:nexon", "1800000000123 character/가 나/{다} 1"
 	want := Settled{Entity{"nexon", "character", "가 나/{다} 1"}, 1_800_000_000_123}
 	if SettledChannel("nexon") != channel || want.Encode() != message {
-		t.Errorf("it is told as %q on %q", want.Encode(), SettledChannel("nexon"))
+		t.Errorf("encoded as %q on %q", want.Encode(), SettledChannel("nexon"))
 	}
 	if got, err := DecodeSettled(channel, message); got != want || err != nil {
 		t.Errorf("%+v, %v", got, err)
@@ -38,7 +38,7 @@ func TestDecodeSettled_RejectsOtherMessages(t *testing.T) {
 		{"settled:nexon", "1 character/" + strings.Repeat("x", MaxKeyBytes+1)},
 	} {
 		if got, err := DecodeSettled(c.channel, c.message); err == nil {
-			t.Errorf("%q on %q was taken as %+v", c.message, c.channel, got)
+			t.Errorf("%q on %q was decoded as %+v", c.message, c.channel, got)
 		}
 	}
 }
@@ -52,12 +52,12 @@ func FuzzSettled(f *testing.F) {
 		got, err := DecodeSettled(SettledChannel(source), s.Encode())
 		if s.Entity.Check() != nil || number < 0 {
 			if err == nil && got.Entity.Check() != nil {
-				t.Errorf("%+v was heard as %+v", s, got)
+				t.Errorf("%+v was decoded as %+v", s, got)
 			}
 			return
 		}
 		if err != nil || got != s {
-			t.Errorf("%+v was heard as %+v, %v", s, got, err)
+			t.Errorf("%+v was decoded as %+v, %v", s, got, err)
 		}
 	})
 }
