@@ -1,7 +1,7 @@
 package consumer
 
-// These tests compare the dead letters of adr-013 §5 and §10 with those of freshet. The ADR writes
-// one for every 4xx, every unreadable answer, and every 5xx after three tries.
+// These tests compare the dead letters of adr-013 §5 and §10 with freshet's. The ADR writes one
+// for every 4xx, every unreadable answer, and every 5xx after three tries.
 
 import (
 	"testing"

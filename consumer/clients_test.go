@@ -179,8 +179,8 @@ func TestWorker_ReleasesCountsForEachEnd(t *testing.T) {
 	r.until("the counts to end", func() bool { return r.outstanding("a") == 0 })
 }
 
-// The counts of a killed worker's requests end with their leases. The next worker releases those
-// of the records that it reads again.
+// The counts of a killed worker's requests end with their leases. The next worker reads the same
+// records and releases their counts.
 func TestWorker_KilledLeavesCountsToTheLease(t *testing.T) {
 	r := newRig(t)
 	r.requests.noDischarge.Store(true)

@@ -58,15 +58,15 @@ func (dlqCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag
 }
 
 // deadLetter settles a record that failed for good with a dead letter.
-func (w *Worker) deadLetter(ctx context.Context, t *task, l failure) {
+func (w *Worker) deadLetter(ctx context.Context, t *task, f failure) {
 	var before store.Status
 	if w.owns(t) {
 		var err error
-		if before, err = w.readStatus(ctx, t.request.Entity); err != nil || w.endIfHeld(ctx, t, l, before) {
+		if before, err = w.readStatus(ctx, t.request.Entity); err != nil || w.endIfHeld(ctx, t, f, before) {
 			return
 		}
 	}
-	w.writeDeadLetter(ctx, t, l, before)
+	w.writeDeadLetter(ctx, t, f, before)
 }
 
 // publishDeadLetter writes a record to the dead-letter topic. It returns the record with its
@@ -93,13 +93,13 @@ func recordSize(r *kgo.Record) int {
 // writeDeadLetter copies the record byte for byte to the dead-letter topic, stores that its entity
 // has failed, and settles its request. It retries until Kafka accepts the dead letter. before is
 // the entity's previous status.
-func (w *Worker) writeDeadLetter(ctx context.Context, t *task, l failure, before store.Status) {
+func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before store.Status) {
 	r := t.record
 	d := deadLetter{schemas.DeadLetter{
-		Key: r.Key, Value: r.Value, Reason: l.reason, Error: l.err.Error(), Attempts: t.calls,
+		Key: r.Key, Value: r.Value, Reason: f.reason, Error: f.err.Error(), Attempts: t.calls,
 		Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Group: schemas.Group(w.source.Name(), w.lane),
 		Worker: w.config.WorkerName, Time: time.Now(),
-		Status: l.outcome.Status, Sample: l.outcome.Sample, SampleType: l.outcome.SampleType,
+		Status: f.outcome.Status, Sample: f.outcome.Sample, SampleType: f.outcome.SampleType,
 	}}
 	d.Headers = t.headers()
 	var id store.DeadLetterID
@@ -123,8 +123,8 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, l failure, before
 		if visibility != "" {
 			indexed.Sample = nil // clients without access to the content can list the index
 		}
-		err = w.fail(ctx, t, l, before, store.DeadLetter{
-			DeadLetterID: id, Reason: l.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
+		err = w.fail(ctx, t, f, before, store.DeadLetter{
+			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
 			Replays: t.replay().Count, Visibility: visibility, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}
@@ -134,9 +134,9 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, l failure, before
 	t.finish()
 	w.metrics.settled.WithLabelValues(endDeadLetter).Inc()
 	t.traceEnd(endDeadLetter)
-	w.metrics.errors.WithLabelValues(string(l.reason)).Inc()
-	w.log.ErrorContext(t.traced(ctx), "dead letter", "reason", string(l.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
-		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "correlation_id", t.request.CorrelationID, "err", l.err)
+	w.metrics.errors.WithLabelValues(string(f.reason)).Inc()
+	w.log.ErrorContext(t.traced(ctx), "dead letter written", "reason", string(f.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
+		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "correlation_id", t.request.CorrelationID, "err", f.err)
 }
 
 // deadLetter converts a schemas.DeadLetter to a record of the dead-letter topic.

@@ -34,8 +34,8 @@ type Requests interface {
 type Permits interface {
 	// Acquire waits for a permit. It fails only when ctx ends.
 	Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// AcquireRetry is Acquire for a record whose last call failed. Such records get permits
-	// after the others, and are the last ones to be chosen as a probe.
+	// AcquireRetry is Acquire for a record whose last call failed. While other records wait too,
+	// such a record waits longer, and longest to become a probe.
 	AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// Reacquire is Acquire for a caller whose permit expired unspent. It gets the next permit.
 	Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
@@ -103,10 +103,10 @@ type Store interface {
 	// Statuses returns the failure statuses of the entities, in their order. State is empty for
 	// an entity that has not failed.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// WriteFailure writes the status and, unless it is nil, the index row of the dead letter, in
+	// WriteFailure writes the status and, unless it is nil, the index row of the dead letter in
 	// one transaction. The status is skipped if its State is empty or the result of a later
 	// fetch is stored. It is idempotent.
-	WriteFailure(ctx context.Context, s store.Status, letter *store.DeadLetter) error
+	WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error
 }
 
 // Retries enqueues scheduled retries when they are due.

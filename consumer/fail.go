@@ -82,7 +82,7 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 
 // fail stores that the record's entity has failed, together with the index row of its dead letter,
 // and settles the request. before is the entity's previous status.
-func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Status, letter store.DeadLetter) error {
+func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Status, deadLetter store.DeadLetter) error {
 	now := time.Now()
 	row := w.statusRow(t, f, before)
 	row.State, row.Rounds = store.Failed, 0
@@ -98,11 +98,11 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	case t.facet.FailedFor == 0 || row.Failures >= suspendAfter || before.State == store.Suspended:
 		row.State, row.Until = store.Suspended, time.Time{} // otherwise the retry of a removed facet would be repeated forever
 	}
-	letter.Entity = schemas.Entity{Source: w.source.Name()}
+	deadLetter.Entity = schemas.Entity{Source: w.source.Name()}
 	if w.owns(t) {
-		letter.Entity = t.request.Entity
+		deadLetter.Entity = t.request.Entity
 	}
-	if err := w.retryDB(ctx, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, &letter) }); err != nil || !w.owns(t) {
+	if err := w.retryDB(ctx, opFail, func(ctx context.Context) error { return w.store.WriteFailure(ctx, row, &deadLetter) }); err != nil || !w.owns(t) {
 		return err
 	}
 	err := w.settle(ctx, []schemas.End{endWithHold(t.request.Entity, f.number, row, now)})

@@ -95,30 +95,30 @@ func (w *window) add(e callEnd) {
 
 // showsOutage reports whether the window proves that the source is unhealthy.
 func (w *window) showsOutage() bool {
-	bad, entities, since := 0, map[schemas.Entity]struct{}{}, time.Time{}
+	failed, entities, since := 0, map[schemas.Entity]struct{}{}, time.Time{}
 	for _, e := range w.calls {
 		if e.failed {
-			bad++
+			failed++
 			entities[e.entity] = struct{}{}
 			if since.IsZero() || e.first.Before(since) {
 				since = e.first
 			}
 		}
 	}
-	if 2*bad <= windowSize || len(entities) < minEntities {
+	if 2*failed <= windowSize || len(entities) < minEntities {
 		return false
 	}
-	failing, well := 0, 0
+	failing, healthy := 0, 0
 	for _, e := range w.entities {
 		switch {
 		case e.began.Before(since): // or the element is empty
 		case e.failed:
 			failing++
 		default:
-			well++
+			healthy++
 		}
 	}
-	return failing > well
+	return failing > healthy
 }
 
 // endpointBreaker is the open breaker of one facet.

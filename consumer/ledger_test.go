@@ -57,7 +57,7 @@ func TestLedger_RereadsTruncatedLog(t *testing.T) {
 		t.Errorf("commit point %d", l.at(t))
 	}
 	l.markDone(99, 3) // from before the truncation
-	l.markDone(50, 3) // as well as this record, whose call was in flight
+	l.markDone(50, 3) // likewise; its call was in flight
 	if l.at(t) != 50 {
 		t.Errorf("commit point %d, and its record is not done", l.at(t))
 	}
