@@ -65,15 +65,15 @@ func (a *attempt) markStarted() bool {
 }
 
 // Acquire waits for a permit in the worker's lane.
-func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit, error) {
+func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permit, error) {
 	// Closed while the database can't store results, and for LOW while it yields to HIGH.
 	if err := a.w.gates.wait(ctx); err != nil {
 		return nil, err
 	}
-	what.Client = a.t.client
-	what.Credentials = a.credentialsFor(what.Credentials)
+	target.Client = a.t.client
+	target.Credentials = a.credentialsFor(target.Credentials)
 	if !a.probe && !a.goesFirst {
-		a.w.health.awaitConfirm(ctx, what.Facet)
+		a.w.health.awaitConfirm(ctx, target.Facet)
 	}
 	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
 	acquire := a.w.permits.Acquire
@@ -83,12 +83,12 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	case a.t.lastFailed:
 		acquire = a.w.permits.AcquireRetry
 	}
-	p, err := a.acquire(ctx, what, acquire)
+	p, err := a.acquire(ctx, target, acquire)
 	span.End()
 	if err != nil {
 		return nil, err
 	}
-	return &call{a: a, what: what, permit: p}, nil
+	return &call{a: a, target: target, permit: p}, nil
 }
 
 // Grow waits for memory for a body that is larger than expected (source.Memory).
@@ -96,9 +96,9 @@ func (a *attempt) Grow(ctx context.Context, n int64) error { return a.memory.gro
 
 // acquire waits for a permit. Unless the attempt is a probe, the wait ends when the source's
 // breaker opens or the attempt is preempted.
-func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(context.Context, schemas.Lane, source.Call) (Permit, error)) (Permit, error) {
+func (a *attempt) acquire(ctx context.Context, target source.Call, acquire func(context.Context, schemas.Lane, source.Call) (Permit, error)) (Permit, error) {
 	if a.probe {
-		return acquire(ctx, a.w.lane, what)
+		return acquire(ctx, a.w.lane, target)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -106,7 +106,7 @@ func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(co
 	if a.preemptible() {
 		defer a.watchWait(cancel)()
 	}
-	return acquire(ctx, a.w.lane, what)
+	return acquire(ctx, a.w.lane, target)
 }
 
 // credentialsFor returns the credentials that a call may use: the attempt's fixed one, else all
@@ -168,7 +168,7 @@ func scopeKey(block string, c *call) string {
 	case block == source.BlockCredential:
 		return " credential " + c.Credential()
 	case block == source.BlockEndpoint || block == source.BlockResource:
-		return " endpoint " + c.Credential() + " " + c.what.Document
+		return " endpoint " + c.Credential() + " " + c.target.Document
 	}
 	return scopeSource
 }
@@ -183,7 +183,7 @@ func (a *attempt) recordSuccess() {
 // call is the permit of one call. It implements source.Permit.
 type call struct {
 	a      *attempt
-	what   source.Call
+	target source.Call
 	permit Permit
 	sent   time.Time
 	span   trace.Span
@@ -222,7 +222,7 @@ func (c *call) Spend(ctx context.Context) error {
 		if spent || err != nil {
 			return err
 		}
-		p, err := c.a.acquire(ctx, c.what, c.a.w.permits.Reacquire)
+		p, err := c.a.acquire(ctx, c.target, c.a.w.permits.Reacquire)
 		if err != nil {
 			return err
 		}

@@ -44,12 +44,12 @@ func (c *call) condition(block string) observe.Condition {
 	case source.BlockResource:
 		return observe.Condition{
 			Failing: "upstream refuses a resource; its calls are paused", Recovered: "upstream accepts a resource; its calls are resumed",
-			Attr: "document", Value: c.what.Facet + "/" + c.what.Document,
+			Attr: "document", Value: c.target.Facet + "/" + c.target.Document,
 		}
 	}
 	return observe.Condition{
 		Failing: "upstream refuses an endpoint; its calls are paused", Recovered: "upstream accepts an endpoint; its calls are resumed",
-		Attr: "document", Value: c.what.Facet + "/" + c.what.Document,
+		Attr: "document", Value: c.target.Facet + "/" + c.target.Document,
 	}
 }
 

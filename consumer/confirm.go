@@ -121,12 +121,12 @@ func (h *Health) hasCandidate(facet string) bool {
 	return false
 }
 
-// candidate returns a known-good entity of the facet that has not failed and is not in but, or nil.
-func (h *Health) candidate(facet string, but map[schemas.Entity]bool) *knownGood {
+// candidate returns a known-good entity of the facet that has not failed and is not in except, or nil.
+func (h *Health) candidate(facet string, except map[schemas.Entity]bool) *knownGood {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, k := range h.facet(facet).known {
-		if !k.failed && !but[k.entity] {
+		if !k.failed && !except[k.entity] {
 			return k
 		}
 	}
@@ -290,22 +290,22 @@ func (w *Worker) startConfirm(hard context.Context, q faultQuery) {
 func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 	ctx, cancel := context.WithTimeout(ctx, w.config.ConfirmTimeout)
 	defer cancel()
-	asked := map[schemas.Entity]bool{q.entity: true}
-	if w.health.candidate(q.entity.Facet, asked) != nil && w.health.failureStreak(q.entity.Facet) < minEntities {
+	tried := map[schemas.Entity]bool{q.entity: true}
+	if w.health.candidate(q.entity.Facet, tried) != nil && w.health.failureStreak(q.entity.Facet) < minEntities {
 		sleep(ctx, confirmDelay)
 	}
 	started, v := time.Now(), noKnownGood
 	for range confirmEntities {
-		k := w.health.candidate(q.entity.Facet, asked)
+		k := w.health.candidate(q.entity.Facet, tried)
 		if k == nil {
 			break
 		}
-		asked[k.entity] = true
+		tried[k.entity] = true
 		if v = w.askKnownGood(ctx, hard, k, q); v != sharedFault {
 			break
 		}
 	}
-	if v == sharedFault && q.scope == "" && len(asked) <= confirmEntities { // one failed entity is not enough
+	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // one failed entity is not enough
 		v = noKnownGood
 	}
 	w.announceOpen(w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
@@ -319,16 +319,16 @@ func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQu
 	if q.scope != "" {
 		credential = q.credential
 	}
-	o, asked := w.fetchKnownGood(ctx, hard, k, credential, false)
-	what := evidenceOf(o)
+	o, called := w.fetchKnownGood(ctx, hard, k, credential, false)
+	subject := evidenceOf(o)
 	switch {
-	case !asked:
+	case !called:
 		return faultUnknown
-	case what == goodAnswer:
+	case subject == goodAnswer:
 		return entityFault
-	case q.scope != "" && what == scopeEvidence && o.Class != source.Maintenance:
+	case q.scope != "" && subject == scopeEvidence && o.Class != source.Maintenance:
 		return sharedFault
-	case q.scope == "" && what != scopeEvidence:
+	case q.scope == "" && subject != scopeEvidence:
 		return sharedFault
 	}
 	return faultUnknown
@@ -359,12 +359,12 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 		a.began = time.Now()
 	}
 	o := f.outcome
-	what := evidenceOf(o)
-	if what != goodAnswer {
+	subject := evidenceOf(o)
+	if subject != goodAnswer {
 		w.health.recordCandidateFailure(k)
 	}
-	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
-	if what != goodAnswer {
+	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
+	if subject != goodAnswer {
 		if probe {
 			w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, sharedFault))
 		}

@@ -52,8 +52,8 @@ func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 }
 
 // retryDB is retry with the calls made through the database's circuit breaker.
-func (w *Worker) retryDB(ctx context.Context, what string, do func(context.Context) error) error {
-	return w.retry(ctx, what, func(ctx context.Context) error {
+func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context) error) error {
+	return w.retry(ctx, op, func(ctx context.Context) error {
 		_, err := w.dbBreaker.Execute(func() (struct{}, error) {
 			started, counting := time.Now(), w.countSlow()
 			err := do(ctx)

@@ -111,7 +111,7 @@ func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 // decide turns the class of an outcome into a decision. It is the only place that does so (see
 // doc.go).
 func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision {
-	asked := max(o.RetryAfter, o.Wait)
+	requested := max(o.RetryAfter, o.Wait)
 	outage := decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage}
 	counted := decision{next: stepScheduleRetry, countsFailure: true, limitRounds: true, reason: schemas.Upstream4xx}
 	switch o.Class {
@@ -119,18 +119,18 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 		return decision{next: stepStore}
 	case source.NotReady:
 		wait := notReadyDelay
-		if asked > 0 {
-			wait = asked
+		if requested > 0 {
+			wait = requested
 		}
 		return decision{next: stepScheduleRetry, wait: wait, reason: schemas.NotReady}
 	case source.Maintenance:
-		outage.wait = max(asked, outageDelay)
-		outage.action, outage.pause, outage.maxPause = actionOpenSource, max(asked, maintenancePause), max(asked, maintenanceMaxPause)
+		outage.wait = max(requested, outageDelay)
+		outage.action, outage.pause, outage.maxPause = actionOpenSource, max(requested, maintenancePause), max(requested, maintenanceMaxPause)
 		return outage
 	case source.Quota, source.AuthRefused:
 		switch {
-		case o.Block == source.BlockCall && asked > 0:
-			return decision{next: stepScheduleRetry, wait: max(asked, minCallDelay), reason: schemas.Outage}
+		case o.Block == source.BlockCall && requested > 0:
+			return decision{next: stepScheduleRetry, wait: max(requested, minCallDelay), reason: schemas.Outage}
 		case o.Class == source.Quota && v == entityFault:
 			counted.wait = outageDelay // the pause that the upstream requested may just have ended
 			return counted
@@ -139,7 +139,7 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 		case v != sharedFault && needsVerdict(o, t, d):
 			return outage
 		}
-		return decideRefusal(o, t, asked)
+		return decideRefusal(o, t, requested)
 	case source.Transient, source.Permanent, source.BadContent:
 	}
 	// It is the entity's own failure only if the source is healthy.
@@ -163,23 +163,23 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 }
 
 // decideRefusal returns the decision about a refusal that concerns more than its entity.
-func decideRefusal(o source.Outcome, t attemptHistory, asked time.Duration) decision {
-	first, most := asked, max(asked, maxBlockFor(o.Wait))
+func decideRefusal(o source.Outcome, t attemptHistory, requested time.Duration) decision {
+	pause, maxPause := requested, max(requested, maxBlockFor(o.Wait))
 	if o.Class == source.AuthRefused {
-		first, most = max(asked, refusedPause), max(asked, refusedMaxPause)
+		pause, maxPause = max(requested, refusedPause), max(requested, refusedMaxPause)
 	}
 	switch {
 	case o.Block == source.BlockEndpoint || o.Block == source.BlockResource:
-		return decision{next: stepScheduleRetry, wait: max(first, minCallDelay), reason: schemas.Outage, action: actionOpenScope, block: o.Block, pause: first, maxPause: most}
+		return decision{next: stepScheduleRetry, wait: max(pause, minCallDelay), reason: schemas.Outage, action: actionOpenScope, block: o.Block, pause: pause, maxPause: maxPause}
 	case o.Block == source.BlockCredential && (t.listedCredential || o.Class == source.Quota):
 		// The other credentials can still be used. If there is only one, the whole source pauses.
 		// But a breaker that opens for a quota stays open longer with each refusal; a backoff does
 		// not.
-		return decision{action: actionOpenScope, block: o.Block, pause: first, maxPause: most}
+		return decision{action: actionOpenScope, block: o.Block, pause: pause, maxPause: maxPause}
 	case o.Class == source.AuthRefused:
-		return decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage, action: actionOpenSource, pause: first, maxPause: most}
+		return decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage, action: actionOpenSource, pause: pause, maxPause: maxPause}
 	}
-	return decision{action: actionBackOff, pause: first}
+	return decision{action: actionBackOff, pause: pause}
 }
 
 // maxBlockFor returns the longest pause of a scope for which a rule names the minimum pause wait.

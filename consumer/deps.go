@@ -85,7 +85,7 @@ type Permit interface {
 	// OpenScopeBreaker opens the breaker of the call's scope ("endpoint", "resource" or
 	// "credential"), because the call was refused: for the duration first, and longer after each
 	// further refusal, up to most. If first is 0 the implementation chooses a duration.
-	OpenScopeBreaker(what string, first, most time.Duration)
+	OpenScopeBreaker(scope string, first, most time.Duration)
 	// ReportSuccess closes the breakers of the call's scopes. It is called after each
 	// successful call.
 	ReportSuccess()

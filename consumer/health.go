@@ -152,24 +152,24 @@ const (
 )
 
 // record adds the end of a call and returns the diagnosis. known says whether the entity is
-// known-good. probed reports whether the source's breaker, opened by any process, was open at any
+// known-good. openSince reports whether the source's breaker, opened by any process, was open at any
 // time since then.
-func (h *Health) record(end callEnd, what evidence, known bool, probed func(since time.Time) bool) diagnosis {
+func (h *Health) record(end callEnd, subject evidence, known bool, openSince func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	stopped := probed(end.began)
-	if h.unhealthy && !stopped && (probed(h.unhealthySince) || end.began.Sub(h.unhealthySince) > maxSyncDelay) {
+	stopped := openSince(end.began)
+	if h.unhealthy && !stopped && (openSince(h.unhealthySince) || end.began.Sub(h.unhealthySince) > maxSyncDelay) {
 		h.reset() // another process has closed the breaker, or Redis has lost it
 	}
 	d := h.breakerState(end.entity.Facet)
 	switch {
-	case what == goodAnswer:
+	case subject == goodAnswer:
 		return h.recordGood(end)
-	case what == sourceEvidence || (what == entityEvidence && known):
+	case subject == sourceEvidence || (subject == entityEvidence && known):
 		end.failed = true
 		d = h.recordBad(end)
 	}
-	if d == noDiagnosis && stopped && what != scopeEvidence {
+	if d == noDiagnosis && stopped && subject != scopeEvidence {
 		return sourceOpen // another process has opened it
 	}
 	return d

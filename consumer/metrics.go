@@ -136,10 +136,10 @@ func (m *metrics) batchWritten(n int, took time.Duration, results []store.Result
 }
 
 // requestStored counts a request whose fetch result was written.
-func (m *metrics) requestStored(r store.Result, asked time.Time) {
+func (m *metrics) requestStored(r store.Result, requestedAt time.Time) {
 	m.settled.WithLabelValues(r.String()).Inc()
-	if !asked.IsZero() { // a record of another producer may lack the time
-		m.latency.Observe(max(0, time.Since(asked).Seconds()))
+	if !requestedAt.IsZero() { // a record of another producer may lack the time
+		m.latency.Observe(max(0, time.Since(requestedAt).Seconds()))
 	}
 }
 

@@ -14,25 +14,25 @@ import (
 // with, and plans their calls. Readers know only the key. The request itself is not changed, so
 // that a retry uses the params that are registered then. It fails only if ctx ends.
 func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
-	var open []*task
-	var of []schemas.Entity
+	var incomplete []*task
+	var entities []schemas.Entity
 	for _, t := range tasks {
 		if t.invalid == nil && t.facet.HasMissingParams(t.ownParams()) {
-			open, of = append(open, t), append(of, t.request.Entity)
+			incomplete, entities = append(incomplete, t), append(entities, t.request.Entity)
 		}
 	}
-	if len(open) == 0 {
+	if len(incomplete) == 0 {
 		return nil
 	}
 	var registered []map[string]string
 	err := w.retryDB(ctx, opParams, func(ctx context.Context) (err error) {
-		registered, err = w.store.EntityParams(ctx, of)
+		registered, err = w.store.EntityParams(ctx, entities)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	for i, t := range open {
+	for i, t := range incomplete {
 		if len(registered[i]) > 0 {
 			t.params = maps.Clone(registered[i])
 			for name, value := range t.ownParams() {

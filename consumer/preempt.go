@@ -26,18 +26,18 @@ func (a *attempt) preemptible() bool {
 // watchWait cancels a wait for a permit with errPreempted as soon as the attempt is chosen. The
 // caller calls stop after the wait.
 func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
-	var mu sync.Mutex // guards timer and over
+	var mu sync.Mutex // guards timer and stopped
 	var timer *time.Timer
-	over := false
+	stopped := false
 	mu.Lock()
 	defer mu.Unlock()
 	timer = time.AfterFunc(preemptInterval, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case over:
+		case stopped:
 		case a.w.slots.preempt(a.t.client, a.w.memory.waitersOfOthers(a.t.client)):
-			over = true
+			stopped = true
 			a.mu.Lock()
 			a.preempted = true
 			a.mu.Unlock()
@@ -49,7 +49,7 @@ func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 	return func() {
 		mu.Lock()
 		defer mu.Unlock()
-		over = true
+		stopped = true
 		timer.Stop()
 	}
 }

@@ -54,19 +54,19 @@ func (q *slotQueue) next() (slotWaiter, bool) {
 	var client string
 	first := true
 	for c, all := range q.waiting {
-		if n, least := q.held[c], q.held[client]; first || n < least || (n == least && all[0].seq < q.waiting[client][0].seq) {
+		if n, fewest := q.held[c], q.held[client]; first || n < fewest || (n == fewest && all[0].seq < q.waiting[client][0].seq) {
 			client, first = c, false
 		}
 	}
 	all := q.waiting[client]
-	one := all[0]
+	next := all[0]
 	all[0] = slotWaiter{} // lets the task be garbage collected
 	if q.waiting[client] = all[1:]; len(all) == 1 {
 		delete(q.waiting, client)
 	}
 	q.free--
 	q.held[client]++
-	return one, true
+	return next, true
 }
 
 // release frees a slot of the client.
@@ -146,12 +146,12 @@ func (w *Worker) admit(ctx context.Context, t *task) {
 // grantSlots starts tasks while slots are free. Tasks use the worker's contexts, because the
 // caller's may end earlier. When the worker stops, waiting tasks get a slot and end at once.
 func (w *Worker) grantSlots() {
-	for one, ok := w.slots.next(); ok; one, ok = w.slots.next() {
-		t := one.task
+	for waiter, ok := w.slots.next(); ok; waiter, ok = w.slots.next() {
+		t := waiter.task
 		t.hasSlot = true
 		w.metrics.inFlight.Inc()
-		if one.granted != nil {
-			close(one.granted)
+		if waiter.granted != nil {
+			close(waiter.granted)
 			continue
 		}
 		w.tasks.Go(func() {

@@ -15,9 +15,9 @@ type metrics struct {
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
-	of := prometheus.Labels{"source": source}
+	labels := prometheus.Labels{"source": source}
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: of})
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels})
 	}
 	m := &metrics{
 		published: counter("changes_published_total", "Changes published on the source's change topic."),
@@ -26,7 +26,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	}
 	// Computed at each scrape, so that it keeps rising while no event can be claimed.
 	rising := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "outbox_lag_seconds", Help: "Age of the oldest due event that is not delivered; 0 if there is none.", ConstLabels: of,
+		Name: "outbox_lag_seconds", Help: "Age of the oldest due event that is not delivered; 0 if there is none.", ConstLabels: labels,
 	}, func() float64 { return m.lag.age(time.Now()).Seconds() })
 	reg.MustRegister(m.published, m.requested, m.skipped, rising)
 	return m

@@ -65,8 +65,8 @@ func Ensure(ctx context.Context, admin *kadm.Client, source string, replication 
 func awaitCreated(ctx context.Context, admin *kadm.Client, topics []Topic) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	look := time.NewTicker(50 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
 	for _, topic := range topics {
 		for topic.Created {
 			ends, err := admin.ListEndOffsets(ctx, topic.Name)
@@ -74,7 +74,7 @@ func awaitCreated(ctx context.Context, admin *kadm.Client, topics []Topic) error
 				break
 			}
 			select {
-			case <-look.C:
+			case <-poll.C:
 			case <-ctx.Done():
 				return fmt.Errorf("topic %s was created, but no broker serves it yet: %w", topic.Name, errors.Join(err, ends.Error()))
 			}

@@ -186,9 +186,9 @@ func (s *Sampler) sample(ctx context.Context) {
 type unmeasured bool
 
 // log logs the first of consecutive failures.
-func (l *unmeasured) log(log *slog.Logger, what string, err error) {
+func (l *unmeasured) log(log *slog.Logger, message string, err error) {
 	if err != nil && !*l {
-		log.Warn(what, "err", err) //nolint:sloglint // the callers pass constants
+		log.Warn(message, "err", err) //nolint:sloglint // the callers pass constants
 	}
 	*l = err != nil
 }
