@@ -82,9 +82,9 @@ func document(key string) string {
 	return fmt.Sprintf(`{"name":%q,"items":[%s1]}`, key, strings.Repeat(fmt.Sprintf(`{"id":%q,"value":"%08x"},`, key, sha256.Sum256([]byte(key))), 160))
 }
 
-// BenchmarkWorker compares the entities a second on the whole path of a record, from the topic to
-// the committed offset, with a bare upsert of the same number into the same database. Redis and
-// PostgreSQL are real, and the upstream answers at once.
+// BenchmarkWorker measures entities a second on the whole path of a record, from the topic to the
+// committed offset. It compares them with a bare upsert of the same number into the same database.
+// Redis and PostgreSQL are real, and the upstream answers at once.
 func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
 	var inWorker, bare time.Duration
@@ -99,9 +99,8 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWorkerTraced compares the CPU time of an event on its whole path without spans, with
-// spans that are dropped, and with recorded spans, in alternating rounds. The process includes the
-// broker and the upstream.
+// BenchmarkWorkerTraced compares the CPU time of an event without spans, with dropped spans and
+// with recorded spans, in alternating rounds. The process includes the broker and the upstream.
 func BenchmarkWorkerTraced(b *testing.B) {
 	through, _ := throughReal(b)
 	ways := []struct {

@@ -261,7 +261,7 @@ func (w *Worker) commitLoop(ctx context.Context, stop <-chan struct{}) {
 }
 
 // checkRetention logs an error when the oldest uncommitted record is older than half of its
-// topic's retention, because Kafka deletes it unread at the end of the retention.
+// topic's retention. At the end of the retention Kafka would delete it unread.
 func (w *Worker) checkRetention(now time.Time) {
 	age := time.Duration(0)
 	if oldest := w.assignment.oldest(); !oldest.IsZero() {

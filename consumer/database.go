@@ -27,8 +27,8 @@ var (
 )
 
 // newDBBreaker returns the database's circuit breaker. It opens after five failed or slow calls in
-// a row, or if at least ten calls were made within ten seconds and half of them failed or were
-// slow. Nothing is fetched unless it is closed, because nothing could be stored.
+// a row. It also opens if half of at least ten calls within ten seconds failed or were slow.
+// Nothing is fetched unless it is closed, because nothing could be stored.
 func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: "database", MaxRequests: 1, Timeout: dbBreakerTimeout,

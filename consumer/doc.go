@@ -5,13 +5,19 @@
 //
 // # States of a record
 //
-//	state              next state
-//	read             → done (no fetch needed), or waiting for a slot
-//	waiting for slot → in flight, when its client's turn comes (slotQueue)
-//	in flight        → written, retry scheduled, or dead letter; or waiting again: for the source's
-//	                   breaker (breakerQueue), or for a slot after a preemption
-//	written, retry scheduled, dead letter → settled → done
-//	done             → committed, when all earlier records of its partition are done (ledger)
+//	from                 to                   when
+//	read               → waiting for a slot   its entity needs a fetch
+//	read               → done                 it is satisfied, superseded, or covered by a stored failure
+//	waiting for a slot → in flight            its client's turn has come (slotQueue)
+//	in flight          → waiting for a slot   it was preempted while it waited for a permit
+//	in flight          → waiting for breaker  the source's breaker opened before a call was sent
+//	waiting for breaker → in flight           the breaker closed, or the record is the probe
+//	in flight          → settled              the result, a scheduled retry or a dead letter is stored
+//	settled            → done                 the request is settled in Redis
+//	done               → committed            all earlier records of its partition are done (ledger)
+//
+// A record that is in flight or waits when its partition is revoked is read again by the next owner,
+// unless its call was sent and is settled within 10 s.
 //
 // # Attribution of failures
 //
@@ -22,8 +28,8 @@
 // Invariants:
 //   - A breaker opens only if known-good entities fail too. If there is none, at least five
 //     distinct entities and more than half of the last 20 calls must fail.
-//   - A failure counts against its entity only if another entity of the facet succeeded with a
-//     call that was sent after the failure was observed. The failure is then confirmed. (A
+//   - A failure counts against its entity only if it is confirmed: another entity of the facet
+//     succeeded, with a call that was sent after the failure was observed. (A
 //     readable 4xx counts too if there is no known-good entity.)
 //   - No dead letter is written for an unconfirmed failure.
 //   - While the source's breaker is open no record occupies a slot (Config.MaxInFlight). A record
@@ -66,14 +72,14 @@
 // good answer arrives within 50 ms of the first failure. One confirming call succeeds, which
 // confirms all failures observed before it was sent. Each key is called once more and becomes a
 // dead letter: 1,200 calls, and at most one confirming call for each round trip. If the upstream
-// had failed for all entities, the first failure would have caused two confirming calls, both
-// failed, and an open breaker after 3 calls.
+// had failed for all entities, the two confirming calls would have failed too, and the breaker
+// would have opened after 3 calls.
 //
 // # Slots: no client blocks the others
 //
-// A free slot goes to the client with the fewest slots (slotQueue). A record that has waited for a
-// permit for more than 1 s, for example because the breaker of its credential is open, gives up
-// its slot and its memory if a client with fewer slots needs them (preempt). It then waits for its
-// client's next turn. So the requests of one client can wait for as long as their credential's
-// breaker is open, while the requests of other clients continue.
+// A free slot goes to the client with the fewest slots (slotQueue). A record may wait for a permit
+// for long, for example while the breaker of its credential is open. After 1 s it gives up its slot
+// and its memory if a client with fewer slots needs them (preempt), and waits for its client's next
+// turn. So the requests of one client can wait for as long as their breaker is open, while the
+// requests of other clients continue.
 package consumer

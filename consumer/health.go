@@ -10,13 +10,14 @@ import (
 )
 
 const (
-	// Without a known-good entity, the source is unhealthy if more than half of the last
-	// windowSize calls failed, on at least minEntities entities, and more than half of the
-	// entities called since the first of these failures failed too.
+	// These limits apply only without a known-good entity. The source is then unhealthy if two
+	// conditions hold. More than half of the last windowSize calls failed, on at least minEntities
+	// entities. And more than half of the entities called since the first of these failures failed
+	// too.
 	windowSize  = 20
 	minEntities = 5
 	// minRefused is how many entities in a row must be refused before the fault is attributed to
-	// their credential or scope, if there is no known-good entity.
+	// their credential or scope. It applies only without a known-good entity.
 	minRefused = 3
 	// holdAfter is the number of consecutive failed calls after which new calls of the facet wait
 	// for the end of the running confirming calls.

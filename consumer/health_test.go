@@ -106,9 +106,9 @@ func callEntities(h *Health, from, entities, times int, fails func(n int) bool) 
 	return noDiagnosis
 }
 
-// Failed entities are called again, so a third of the entities makes most of the calls, and all of
-// them at the end of a round. These calls must not open the breaker, because its probes would fail
-// too.
+// Failed entities are called again, so a third of the entities makes most of the calls. At the end
+// of a round it makes all of them. These calls must not open the breaker, because its probes would
+// fail too.
 func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 	for _, c := range []struct{ entities, each, times int }{{15, 3, 4}, {60, 3, 3}, {300, 4, 9}, {1000, 5, 2}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// A record's span is a child of the span in which the Kafka client received it, and so belongs to
+// A record's span is a child of the span in which the Kafka client received it. So it belongs to
 // the trace of the read that requested the refresh. A batch write has a trace of its own; links
 // connect it with the spans of its results, in both directions.
 

@@ -16,9 +16,9 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Histogram returns the options of a histogram with these classic buckets (upper bounds, in the
-// base unit of its name) and native buckets that differ by 10 %. A native histogram that exceeds
-// 160 buckets is reset at most once an hour instead of growing.
+// Histogram returns the options of a histogram with classic and native buckets. buckets are the
+// upper bounds of the classic ones, in the base unit of its name. Native buckets differ by 10 %. A
+// native histogram that exceeds 160 buckets is reset at most once an hour instead of growing.
 func Histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,

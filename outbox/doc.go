@@ -16,13 +16,14 @@
 //   - An event is deleted only after Kafka has acknowledged everything that it causes. So each
 //     change is published, and each trigger requested, at least once.
 //   - The triggers of a change are requested after the change is published.
-//   - A trigger with a quiet time fires when no change of its entity was stored for that time, or
-//     at its maximum delay after the first change. All these changes cause one refresh.
+//   - A trigger with a quiet time fires when no change of its entity was stored for that time. It
+//     fires at its maximum delay after the first change at the latest. All these changes cause one
+//     refresh.
 //   - A trigger is skipped if its target was checked within the trigger's back-off. A target that
 //     is held counts as requested, because its failure has a retry or an end of its own.
 //
-// Example: facet progress of case 42 changes at 12:00:00 and triggers facet general with a quiet
-// time of 30 s and a maximum delay of 5 min. Progress changes again at 12:00:20. Both changes are
+// Example: facet progress triggers facet general, with a quiet time of 30 s and a maximum delay of
+// 5 min. Progress of case 42 changes at 12:00:00 and again at 12:00:20. Both changes are
 // published at once. Facet general is requested once, at 12:00:50. If Kafka is down then, the event
 // is delivered again when its lease ends, a minute later.
 package outbox

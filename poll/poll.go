@@ -72,9 +72,9 @@ func WakeAt(ctx context.Context, rdb redis.UniversalClient, channel string, at t
 	}
 }
 
-// Run calls work until ctx ends: at once, at the due time that work returned, at the time of a
-// wake-up, after a reconnection to Redis, and at most the duration latest after the previous call.
-// A call that fails is repeated with backoff.
+// Run calls work at once and then until ctx ends: at the due time that work returned, at the time
+// of a wake-up, and after a reconnection to Redis. Two calls are at most the duration latest
+// apart. A call that fails is repeated with backoff.
 func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error {
 	subscription := p.rdb.Subscribe(ctx, p.channel)
 	defer func() { _ = subscription.Close() }()

@@ -37,9 +37,9 @@ func (d DeadLetter) Summary() string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// Fingerprint returns a hash that is equal for dead letters whose summaries differ only in the
-// entity's key, numbers and ids, so that they can be counted, listed and replayed together. e is
-// the dead letter's entity and may be empty.
+// Fingerprint returns a hash that is equal for dead letters of the same kind, so that they can be
+// counted, listed and replayed together. Their summaries differ only in the entity's key, numbers
+// and ids. e is the dead letter's entity and may be empty.
 func (d DeadLetter) Fingerprint(e Entity) string {
 	// Keys and numbers vary in length, so they are replaced before the text is cut. Otherwise a
 	// longer key could push different text past the end.

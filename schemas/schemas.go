@@ -81,9 +81,9 @@ func (e Entity) Check() error {
 // MaxKeyBytes is the length of the longest key, in bytes of UTF-8.
 const MaxKeyBytes = 256
 
-// CheckKey returns nil if key is 1 to MaxKeyBytes bytes of UTF-8 without control characters, and
-// neither "." nor "..", which would change a URL path. A facet may restrict its keys further with
-// a pattern.
+// CheckKey returns nil if key is 1 to MaxKeyBytes bytes of UTF-8 without control characters. "."
+// and ".." are invalid, because they would change a URL path. A facet may restrict its keys
+// further with a pattern.
 func CheckKey(key string) error {
 	switch {
 	case key == "":

@@ -262,9 +262,9 @@ func (s *Sampler) EstimateWait(source string, l schemas.Lane) (wait time.Duratio
 	return max(0, wait-time.Since(last.at)), last.at, true
 }
 
-// StalledFor returns for how long records of a lane have waited without a commit, as far back as
-// the samples reach (a little more than a minute). It returns 0 if no record waits, if records
-// were committed between the last two samples, or if the last sample is too old.
+// StalledFor returns for how long records of a lane have waited without a commit. The samples
+// reach back a little more than a minute. It returns 0 if no record waits, if records were
+// committed between the last two samples, or if the last sample is too old.
 func (s *Sampler) StalledFor(source string, l schemas.Lane) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
