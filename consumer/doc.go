@@ -5,16 +5,16 @@
 //
 // # States of a record
 //
-//	from                 to                   when
-//	read               → waiting for a slot   its entity needs a fetch
-//	read               → done                 it is satisfied, superseded, or covered by a stored failure
-//	waiting for a slot → in flight            its client's turn has come (slotQueue)
-//	in flight          → waiting for a slot   it was preempted while it waited for a permit
-//	in flight          → waiting for breaker  the source's breaker opened before a call was sent
-//	waiting for breaker → in flight           the breaker closed, or the record is the probe
-//	in flight          → settled              the result, a scheduled retry or a dead letter is stored
-//	settled            → done                 the request is settled in Redis
-//	done               → committed            all earlier records of its partition are done (ledger)
+//	from                  to                    when
+//	read                → waiting for a slot    its entity needs a fetch
+//	read                → done                  it is satisfied, superseded, or covered by a stored failure
+//	waiting for a slot  → in flight             its client's turn has come (slotQueue)
+//	in flight           → waiting for a slot    it was preempted while it waited for a permit
+//	in flight           → waiting for breaker   the source's breaker opened before a call was sent
+//	waiting for breaker → in flight             the breaker closed, or the record is the probe
+//	in flight           → stored                the result, a scheduled retry or a dead letter is stored
+//	stored              → done                  the request is settled in Redis
+//	done                → committed             all earlier records of its partition are done (ledger)
 //
 // A record that is in flight or waits when its partition is revoked is read again by the next owner,
 // unless its call was sent and is settled within 10 s.
@@ -29,8 +29,8 @@
 //   - A breaker opens only if known-good entities fail too. If there is none, at least five
 //     distinct entities and more than half of the last 20 calls must fail.
 //   - A failure counts against its entity only if it is confirmed: another entity of the facet
-//     succeeded, with a call that was sent after the failure was observed. (A
-//     readable 4xx counts too if there is no known-good entity.)
+//     succeeded, with a call that was sent after the failure was observed. (A readable 4xx counts
+//     too if there is no known-good entity.)
 //   - No dead letter is written for an unconfirmed failure.
 //   - While the source's breaker is open no record occupies a slot (Config.MaxInFlight). A record
 //     without a sent call waits outside the slots, uncommitted. A record whose call failed becomes
