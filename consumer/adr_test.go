@@ -56,12 +56,12 @@ func compareDeadLetters(t *testing.T, o source.Outcome, records, most int) {
 	t.Helper()
 	letters, calls := countDeadLetters(t, o, records)
 	theirs := countADRDeadLetters(o, records)
-	t.Logf("%d records: %d dead letters by the ADR, %d by ours in %d calls", records, theirs, letters, calls)
+	t.Logf("%d records: %d dead letters by the ADR, %d by freshet in %d calls", records, theirs, letters, calls)
 	if theirs != records {
-		t.Errorf("ADR: %d dead letters: the flaw is gone, and with it the reason for ours", theirs)
+		t.Errorf("dead letters of the ADR: got %d, want %d", theirs, records)
 	}
 	if letters > most {
-		t.Errorf("ours: %d dead letters", letters)
+		t.Errorf("dead letters: got %d, want at most %d", letters, most)
 	}
 }
 

@@ -29,7 +29,7 @@ func TestAssignment_RevocationStopsAllPartitionsAtOnce(t *testing.T) {
 		l := a.ledgerOf("t", p)
 		l.add(0, 0, time.Time{})
 		if !l.startCall() {
-			t.Fatal("open, but nothing may be sent")
+			t.Fatal("startCall: got false for an open ledger, want true")
 		}
 		ledgers = append(ledgers, l)
 	}
@@ -47,7 +47,7 @@ func TestAssignment_RevocationStopsAllPartitionsAtOnce(t *testing.T) {
 			select {
 			case <-look.C:
 			case <-limit:
-				t.Fatal("a partition may still send while another is waited for")
+				t.Fatal("startCall: got true during a revocation, want false")
 			}
 		}
 	}
@@ -57,7 +57,7 @@ func TestAssignment_RevocationStopsAllPartitionsAtOnce(t *testing.T) {
 	<-done
 	for _, l := range ledgers {
 		if !l.is(ledgerRevoked) || l.startCall() {
-			t.Error("a ledger outlived its assignment")
+			t.Error("ledger after the revocation: got it active, want it revoked")
 		}
 	}
 }
@@ -77,14 +77,14 @@ func TestAssignment_LossStopsCallsDuringCommit(t *testing.T) {
 		select {
 		case <-look.C:
 		case <-limit:
-			t.Error("a partition that was lost may still send while a commit is under way")
+			t.Error("startCall: got true after a loss, want false")
 			l.revoke()
 		}
 	}
 	a.committing.Unlock()
 	<-done
 	if !l.is(ledgerRevoked) {
-		t.Error("the ledger outlived its assignment")
+		t.Error("ledger after the loss: got it active, want it revoked")
 	}
 }
 
@@ -96,9 +96,9 @@ func TestAssignment_ReassignmentRevokesOldLedger(t *testing.T) {
 	former.add(0, 0, time.Time{})
 	a.assigned(of) // as if the topic was deleted and created again
 	if former.startCall() {
-		t.Error("a record of the former assignment may still be sent")
+		t.Error("startCall of the old ledger: got true, want false")
 	}
 	if _, due := former.commitPoint(); due {
-		t.Error("and committed")
+		t.Error("commit of the old ledger: got true, want false")
 	}
 }

@@ -182,7 +182,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	}
 	for _, r := range prod.EnqueueAll(ctx, wishes) {
 		if !r.Queued() {
-			b.Fatalf("%+v", r)
+			b.Fatalf("enqueue: got %+v, want queued", r)
 		}
 	}
 	if err := client.Flush(ctx); err != nil {

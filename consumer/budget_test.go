@@ -57,12 +57,12 @@ func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 		b.resize(60, 70) // the answer was larger, so none is admitted
 		synctest.Wait()
 		if len(order) != 0 {
-			t.Error("a small one overtook")
+			t.Error("a smaller reservation was granted first, want the queue order")
 		}
 		b.resize(70, 0)
 		wg.Wait()
 		if b.used != 60 {
-			t.Errorf("%d bytes are in use", b.used)
+			t.Errorf("in use: got %d bytes", b.used)
 		}
 	})
 }
@@ -85,7 +85,7 @@ func TestMemoryBudget_CancelledWaiterReservesNothing(t *testing.T) {
 		}
 		b.resize(100, 80)
 		if err := <-got; err != nil || b.used != 100 {
-			t.Errorf("%v, %d in use", err, b.used)
+			t.Errorf("got %v and %d bytes in use", err, b.used)
 		}
 	})
 }
@@ -113,7 +113,7 @@ func TestMemoryBudget_IsFreeAfterAllReleases(t *testing.T) {
 	}
 	wg.Wait()
 	if b.used != 0 || b.waiting.Len() != 0 {
-		t.Errorf("%d in use, %d waiting", b.used, b.waiting.Len())
+		t.Errorf("got %d bytes in use and %d waiting, want none", b.used, b.waiting.Len())
 	}
 }
 

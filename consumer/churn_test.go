@@ -193,7 +193,7 @@ func (s *churn) enqueueSome() {
 		case result.Queued():
 			s.numbers[key] = max(s.numbers[key], result.Number)
 		case result.Outcome != producer.Pending: // while an earlier request is being published
-			s.Fatalf("request for %s: %+v", key, result)
+			s.Fatalf("request for %s: got %+v", key, result)
 		}
 	}
 }
@@ -229,7 +229,7 @@ func (s *churn) joinAndLeave(steps int) {
 	s.until("the commit of everything", func() bool { return s.lag(s.lane) == 0 })
 	for key, number := range s.numbers {
 		if snap, ok := s.snapshot(key); !ok || snap.Version < number {
-			s.Errorf("%s: a snapshot of number %d, requested was %d", key, snap.Version, number)
+			s.Errorf("%s: got snapshot number %d, want at least %d", key, snap.Version, number)
 		}
 	}
 	calls, requests := s.n.Load(), s.produced(s.lane)
@@ -239,10 +239,10 @@ func (s *churn) joinAndLeave(steps int) {
 	s.Logf("%d calls for %d requests for %d entities; %d under way at a revocation, %d times cut off, %d sessions lost",
 		calls, requests, len(s.numbers), s.revokedCalls.Load(), s.cutOff, s.losses.Load())
 	if calls > requests+most {
-		s.Errorf("%d calls too many", calls-requests-most)
+		s.Errorf("got %d more calls than allowed", calls-requests-most)
 	}
 	if n := len(s.deadLetters()); n > 0 {
-		s.Errorf("%d dead letters", n)
+		s.Errorf("dead letters: got %d", n)
 	}
 }
 

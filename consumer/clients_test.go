@@ -114,7 +114,7 @@ func TestWorker_ServesClientsInTurn(t *testing.T) {
 				name := fmt.Sprint("reader", i)
 				readers[schemas.ClientID(name)] = true
 				if r.enqueueAs(name, name) != 1 {
-					t.Fatalf("%s was refused", name)
+					t.Fatalf("request of %s: got it rejected, want published", name)
 				}
 			}
 			n := r.workRecording(slots)
@@ -134,7 +134,7 @@ func TestWorker_ServesClientsInTurn(t *testing.T) {
 			}
 			n.mu.Unlock()
 			if len(readers) > 0 {
-				t.Errorf("%d of 20 readers are not among the first %d calls", len(readers), within)
+				t.Errorf("got %d of 20 readers after the first %d calls, want none", len(readers), within)
 			}
 			t.Logf("the last reader had call %d", last)
 		})
@@ -159,7 +159,7 @@ func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 		return len(n.clients) >= len(keys)
 	})
 	if refused == 0 {
-		t.Error("nothing was refused of 600 requests with a bound of 400")
+		t.Error("got none of 600 requests rejected with a limit of 400")
 	}
 	r.until("the counts to end", func() bool { return r.outstanding("only") == 0 })
 }

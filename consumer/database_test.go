@@ -38,22 +38,22 @@ func TestDBBreaker_OpensWhileDatabaseHangs(t *testing.T) {
 		}()
 		<-time.After(4*slowThreshold + slowThreshold/2)
 		if s := w.dbBreaker.State(); s != gobreaker.StateClosed {
-			t.Errorf("%s by four", s)
+			t.Errorf("after four counted failures: got %s, want closed", s)
 		}
 		<-time.After(slowThreshold)
 		if s := w.dbBreaker.State(); s != gobreaker.StateOpen {
-			t.Errorf("%s by five", s)
+			t.Errorf("after five counted failures: got %s, want open", s)
 		}
 		close(woken)
 		if err := <-done; err != nil {
-			t.Errorf("what is done is done: %v", err)
+			t.Errorf("a slow write: got %v, want no error", err)
 		}
 		<-time.After(2 * dbBreakerTimeout)
 		if err := w.retryDB(t.Context(), opReachDB, func(context.Context) error { return nil }); err != nil {
 			t.Error(err)
 		}
 		if s := w.dbBreaker.State(); s != gobreaker.StateClosed {
-			t.Errorf("%s after a call that was quick", s)
+			t.Errorf("after a fast call: got %s, want closed", s)
 		}
 	})
 }
@@ -71,11 +71,11 @@ func TestDBBreaker_CountsSlowCallOnce(t *testing.T) {
 			}
 		}
 		if c := w.dbBreaker.Counts(); c.TotalFailures != 3 || c.TotalSuccesses != 0 {
-			t.Errorf("%+v", c)
+			t.Errorf("counts: got %+v, want 3 failures and no success", c)
 		}
 		<-time.After(10 * slowThreshold)
 		if c := w.dbBreaker.Counts(); c.TotalFailures > 3 {
-			t.Errorf("what has ended counts on: %+v", c)
+			t.Errorf("an ended call still counts: got %+v", c)
 		}
 	})
 }
@@ -100,7 +100,7 @@ func TestDBBreaker_SlowProbeKeepsItOpen(t *testing.T) {
 		}
 		<-time.After(3*slowThreshold + time.Millisecond)
 		if s := w.dbBreaker.State(); s != gobreaker.StateOpen {
-			t.Errorf("%s after a slow probe", s)
+			t.Errorf("after a slow probe: got %s, want open", s)
 		}
 	})
 }

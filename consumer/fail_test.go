@@ -39,16 +39,16 @@ func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	r.untilCommitted(schemas.High)
 	s := r.status("a")
 	if wait := time.Until(s.Until); s.State != store.Retrying || s.Rounds != 1 || s.Failures != 0 || wait > 90*time.Second || wait < 10*time.Second {
-		t.Errorf("%+v, due in %v", s, wait)
+		t.Errorf("status: got %+v, due in %v", s, wait)
 	}
 	if s.Lane != schemas.High || s.CorrelationID != "corr-a" || s.TraceParent != "trace-a" || s.Reason != string(schemas.Upstream5xx) || s.Error == "" {
-		t.Errorf("%+v", s)
+		t.Errorf("status: got %+v, want that of the request", s)
 	}
 	if calls, letters, told := r.upstream.Stats().ByFault[simulator.InternalError], len(r.deadLetters()), r.retries.n.Load(); calls != 3 || letters != 0 || told != 1 {
-		t.Errorf("%d calls, %d dead letters, announced %d retries", calls, letters, told)
+		t.Errorf("got %d calls, %d dead letters and %d announced retries", calls, letters, told)
 	}
 	if r.lock("a") != "" {
-		t.Errorf("the lock is still %q", r.lock("a"))
+		t.Errorf("lock: got %q, want none", r.lock("a"))
 	}
 	for range 100 {
 		if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying || got.Until.Sub(s.Until).Abs() > time.Second {
@@ -81,7 +81,7 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 		for round := 1; round <= 2; round++ { // all rounds again for each failure
 			r.untilCommitted(schemas.High)
 			if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || s.Failures != failure-1 || len(r.deadLetters()) != failure-1 {
-				t.Fatalf("round %d: %+v, %d dead letters", round, s, len(r.deadLetters()))
+				t.Fatalf("round %d: got %+v and %d dead letters", round, s, len(r.deadLetters()))
 			}
 			r.enqueue("a", schemas.High, schemas.Retry)
 		}
@@ -91,7 +91,7 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 			want = store.Suspended
 		}
 		if s := r.status("a"); s.State != want || s.Failures != failure || len(r.deadLetters()) != failure {
-			t.Fatalf("failure %d: %+v, %d dead letters", failure, s, len(r.deadLetters()))
+			t.Fatalf("failure %d: got %+v and %d dead letters", failure, s, len(r.deadLetters()))
 		}
 		if failure < 3 {
 			r.enqueue("a", schemas.High, schemas.Stale)
@@ -102,11 +102,11 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	}
 	letters, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}, store.DeadLetter{}, 10)
 	if err != nil || len(letters) != 3 {
-		t.Fatalf("%d dead letters in the index, %v", len(letters), err)
+		t.Fatalf("dead letters in the index: got %d, %v", len(letters), err)
 	}
 	for _, l := range letters {
 		if l.Entity != entity("a") || l.Topic != schemas.DeadLetterTopic("nexon") || l.Reason != schemas.Upstream5xx || l.Attempts != 3 {
-			t.Errorf("%+v", l)
+			t.Errorf("index row: got %+v, want the dead letter of a with 3 attempts", l)
 		}
 	}
 
@@ -124,13 +124,13 @@ func TestNotReady_WaitsWithoutCountingFailure(t *testing.T) {
 	for range 5 { // more often than the facet has rounds
 		r.untilCommitted(schemas.Low)
 		if s := r.status("a"); s.State != store.Retrying || s.Rounds != 0 || s.Lane != schemas.Low || s.Reason != string(schemas.NotReady) {
-			t.Fatalf("%+v", s)
+			t.Fatalf("status: got %+v, want a retry without a counted round", s)
 		}
 		r.enqueue("a", schemas.Low, schemas.Retry)
 	}
 	r.untilCommitted(schemas.Low)
 	if n := len(r.deadLetters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestFailure_SettlesOlderRequestsWithoutFetch(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if calls, s := r.upstream.Stats().Arrivals, r.status("a"); calls != 0 || s.Rounds != 1 {
-		t.Errorf("%d calls, %+v", calls, s)
+		t.Errorf("got %d calls and status %+v", calls, s)
 	}
 	if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying {
 		t.Errorf("a read gave %+v", got)
@@ -185,7 +185,7 @@ func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 			r.enqueue("a", schemas.High, schemas.Stale)
 			r.untilCommitted(schemas.High)
 			if calls, letters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != c.calls || letters != 0 {
-				t.Errorf("%d calls, %d dead letters beside the one of then", calls, letters)
+				t.Errorf("got %d calls and %d new dead letters, want none", calls, letters)
 			}
 			if got, s := r.readStale("a"), r.status("a"); got.Outcome != producer.Held || got.HoldReason != c.hold || s.State != c.state {
 				t.Errorf("a read gave %+v, %+v", got, s)
@@ -203,7 +203,7 @@ func TestHold_LaterRefreshIsFetchedWithoutHold(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.Stale)
 	got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest})
 	if got.Outcome != producer.AlreadyProcessing {
-		t.Fatalf("%+v", got)
+		t.Fatalf("enqueue: got %+v, want already processing", got)
 	}
 	r.work(schemas.High)
 	r.untilStored("a")
@@ -264,7 +264,7 @@ func TestShrinkGuard_RejectsMuchSmallerContent(t *testing.T) {
 		t.Errorf("dead letters: %+v", l)
 	}
 	if after, _ := r.snapshot("a"); after.State != before.State {
-		t.Errorf("the snapshot became %+v", after.State)
+		t.Errorf("snapshot: got %+v, want it unchanged", after.State)
 	}
 }
 
@@ -281,7 +281,7 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r.requests.noBegin.Store(false)
 	r.until("another try", func() bool { return r.db.tries.Load() >= 6 })
 	if n := r.upstream.Stats().Arrivals; n != 0 {
-		t.Errorf("%d calls while the database was down", n)
+		t.Errorf("calls while the database is down: got %d, want 0", n)
 	}
 	r.db.down.Store(false)
 	r.untilStored(keys...)
@@ -324,7 +324,7 @@ func TestProbe_FailureDoesNotCountForEntity(t *testing.T) {
 			r.enqueue("a", schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)
 			if n, s := len(r.deadLetters()), r.status("a"); n != 0 || s.State != store.Retrying || s.Rounds != 0 {
-				t.Errorf("%d dead letters, %+v", n, s)
+				t.Errorf("got %d dead letters and status %+v", n, s)
 			}
 			r.fault("", "")
 			r.enqueue("a", schemas.High, schemas.Retry)
@@ -350,10 +350,10 @@ func TestDeadLetter_IsWrittenOnceForHeldEntity(t *testing.T) {
 		r.untilCommitted(schemas.High)
 	}
 	if s := r.status("a"); s.State != store.Failed || s.Failures != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("status: got %+v, want FAILED once", s)
 	}
 	if calls, letters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != 2+3*2 || letters != 1+3 {
-		t.Errorf("%d calls, %d dead letters", calls, letters)
+		t.Errorf("got %d calls and %d dead letters", calls, letters)
 	}
 }
 
@@ -370,7 +370,7 @@ func TestFailure_SettlesQueuedRequestsOfEntity(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if s, calls := r.status("a"), r.upstream.Stats().Arrivals; s.State != store.Retrying || s.Rounds != 0 || calls != 3 {
-		t.Errorf("%+v after %d calls", s, calls)
+		t.Errorf("status: got %+v after %d calls", s, calls)
 	}
 }
 
@@ -392,7 +392,7 @@ func TestCorruptVersion_DoesNotOutrankOthers(t *testing.T) {
 	r.produce(schemas.High, kgo.Record{Key: request.RecordKey(), Value: value})
 	r.untilCommitted(schemas.High)
 	if s := r.status("a"); s.State != store.Failed || s.Version > time.Now().Add(time.Hour).UnixMilli() {
-		t.Errorf("%+v", s)
+		t.Errorf("status: got %+v, want FAILED with a current version", s)
 	}
 	r.fault("", "")
 	r.enqueue("a", schemas.High, schemas.UserRequest)
@@ -413,6 +413,6 @@ func TestRetry_OfRemovedFacetEnds(t *testing.T) {
 	r.until("the dead letter", func() bool { return len(r.deadLetters()) == 1 })
 	r.untilCommitted(schemas.High)
 	if next, err := r.db.NextRetryTime(t.Context(), "nexon"); err != nil || !next.IsZero() {
-		t.Errorf("due again at %v, %v", next, err)
+		t.Errorf("next retry: got %v, %v, want none", next, err)
 	}
 }

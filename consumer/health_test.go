@@ -156,7 +156,7 @@ func TestHealth_IgnoresOldFailures(t *testing.T) {
 		h := NewHealth()
 		for n := range 50 { // now and then an entity that always fails, among eight healthy ones
 			if got := callEntities(h, 1000+n, 1, 2, func(int) bool { return true }); got != noDiagnosis {
-				t.Fatalf("%v", got)
+				t.Fatalf("diagnosis: got %v, want none", got)
 			}
 			for range 3 {
 				time.Sleep(time.Minute)
@@ -184,7 +184,7 @@ func TestHealth_DetectsMostlyFailingUpstream(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("seed %d: not found in 1,000 calls", seed)
+			t.Errorf("seed %d: outage not detected in 1,000 calls", seed)
 		})
 	}
 }
@@ -225,11 +225,11 @@ func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "well", 5, times(5, source.OK)...)
-		if got := endCalls(h, "sick", 11, times(11, source.Transient)...); got != endpointOpen {
+		if got := endCalls(h, "unhealthy", 11, times(11, source.Transient)...); got != endpointOpen {
 			t.Fatalf("an endpoint that fails beside a good one gave %v", got)
 		}
 		if ok, _ := h.admit("well"); !ok {
-			t.Error("the other endpoint may not be called")
+			t.Error("healthy endpoint: got it rejected, want admitted")
 		}
 		if got := endCalls(h, "well", 5, times(5, source.OK)...); got != noDiagnosis {
 			t.Errorf("the other endpoint's good ends gave %v", got)
@@ -237,25 +237,25 @@ func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 		var probes []time.Duration
 		start := time.Now()
 		for range 10 * 60 { // ten minutes, checked once a second
-			if ok, _ := h.admit("sick"); ok {
+			if ok, _ := h.admit("unhealthy"); ok {
 				probes = append(probes, time.Since(start))
-				endFirstCall(h, of("sick", 1), source.Transient, breakerOpen(false))
+				endFirstCall(h, of("unhealthy", 1), source.Transient, breakerOpen(false))
 			}
 			time.Sleep(time.Second)
 		}
 		for i, p := range probes[1:] {
 			if gap, least := p-probes[i], min(endpointPause<<(i+1), endpointMaxPause); gap < least {
-				t.Errorf("probes %v and %v: less than %v apart", probes[i], p, least)
+				t.Errorf("probes at %v and %v: got less than %v between them", probes[i], p, least)
 			}
 		}
 		if len(probes) < 10 {
-			t.Errorf("only %d probes in ten minutes: %v", len(probes), probes)
+			t.Errorf("got %d probes in ten minutes: %v", len(probes), probes)
 		}
-		if got := endCalls(h, "sick", 1, source.OK); got != recovered {
+		if got := endCalls(h, "unhealthy", 1, source.OK); got != recovered {
 			t.Errorf("a good end gave %v", got)
 		}
-		if ok, _ := h.admit("sick"); !ok {
-			t.Error("the endpoint may not be called after it")
+		if ok, _ := h.admit("unhealthy"); !ok {
+			t.Error("recovered endpoint: got it rejected, want admitted")
 		}
 	})
 }
@@ -291,8 +291,8 @@ func TestHealth_OpensSourceWithoutHealthyEndpoint(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "other", 5, times(5, source.OK)...)
 		time.Sleep(healthyTTL) // longer ago than healthyTTL
-		if got := endCalls(h, "sick", 11, times(11, source.Transient)...); got != sourceOpened {
-			t.Errorf("%v", got)
+		if got := endCalls(h, "unhealthy", 11, times(11, source.Transient)...); got != sourceOpened {
+			t.Errorf("diagnosis: got %v, want the source opened", got)
 		}
 		h = NewHealth()
 		endCalls(h, "a", 5, times(6, source.Transient)...)

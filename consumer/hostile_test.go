@@ -81,7 +81,7 @@ func TestWorker_AcceptsBinaryHeader(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
 	if s, err := pg.Get(t.Context(), entity("a")); err != nil || s.ETag != "" || s.LastModified != "" {
-		t.Errorf("%+v, %v", s.State, err)
+		t.Errorf("snapshot: got %+v, %v, want it without a validator", s.State, err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestNotModified_UnsolicitedIsBadContent(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
 	if l := r.deadLetters(); len(l) != 1 || l[0].Reason != schemas.ParseError || calls.Load() != 2 {
-		t.Errorf("%d calls, letters %+v", calls.Load(), l)
+		t.Errorf("got %d calls and dead letters %+v", calls.Load(), l)
 	}
 }
 
@@ -163,11 +163,11 @@ func TestNotModified_WithoutSnapshotIsFetchedInFull(t *testing.T) {
 		r.until("a later check", func() bool { s, ok := r.snapshot("a"); return ok && s.Version > before.Version })
 		r.untilCommitted(schemas.High)
 		if s, _ := r.snapshot("a"); !s.HasContent() || s.ETag != `"v1"` {
-			t.Errorf("round %d: %+v", round, s.State)
+			t.Errorf("round %d: got %+v", round, s.State)
 		}
 	}
 	if conditional.Load() != 2 || full.Load() != 2 || len(r.deadLetters()) != 0 {
-		t.Errorf("%d conditional calls, %d full ones", conditional.Load(), full.Load())
+		t.Errorf("got %d conditional and %d full calls", conditional.Load(), full.Load())
 	}
 }
 
@@ -282,7 +282,7 @@ func TestDeadLetter_PublishTimesOut(t *testing.T) {
 	r := newRig(t)
 	reached := r.blockProduce(schemas.RequestTopic("nexon", schemas.High))
 	if got := r.producer.Enqueue(t.Context(), requestFor("a")); !got.Queued() {
-		t.Fatalf("%+v", got)
+		t.Fatalf("enqueue: got %+v, want queued", got)
 	}
 	<-reached
 	r.until("the rollback", func() bool { return r.lock("a") == "" })
@@ -307,7 +307,7 @@ func TestWorker_BoundsMemoryForGrowingAnswers(t *testing.T) {
 	r.run(r.worker(c, r.db, permits{r.limiter}).Run)
 	r.untilStored(keys...)
 	if most.Load() > bound/size+1 {
-		t.Errorf("%d answers of 1 MiB were asked for at once within a bound of 4 MiB", most.Load())
+		t.Errorf("got %d concurrent answers of 1 MiB within a limit of 4 MiB", most.Load())
 	}
 }
 
@@ -362,10 +362,10 @@ func TestPermit_ExpiringRepeatedlyIsLimited(t *testing.T) {
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.until("a second round", func() bool { return p.asked.Load() > 6 })
 	if got := p.asked.Load(); got > 30 {
-		t.Errorf("%d permits were asked for", got)
+		t.Errorf("permits: got %d requests", got)
 	}
 	if calls := r.upstream.Stats().Arrivals; calls != 0 || r.lag(schemas.High) != 1 {
-		t.Errorf("%d calls, lag %d", calls, r.lag(schemas.High))
+		t.Errorf("got %d calls and a lag of %d", calls, r.lag(schemas.High))
 	}
 }
 
@@ -382,7 +382,7 @@ func TestUnknownVersion_FetchSatisfiesEarlierRequests(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if calls := r.upstream.Stats().Arrivals; calls != 1 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("calls: got %d, want 1", calls)
 	}
 }
 
@@ -419,7 +419,7 @@ func TestMisroutedRecord_LeavesOtherSourceUnchanged(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if lock, err := r.rdb.HGet(t.Context(), "upd:{"+other.String()+"}", "lock").Result(); err != nil || !strings.HasPrefix(lock, "HIGH 5") {
-		t.Errorf("its lock is %q, %v", lock, err)
+		t.Errorf("lock: got %q, %v", lock, err)
 	}
 	if len(r.deadLetters()) != 1 {
 		t.Error("got no dead letter, want one")

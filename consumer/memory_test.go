@@ -24,7 +24,7 @@ func (r *rig) gauge(name string) float64 {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
-	r.Fatalf("there is no metric %s", name)
+	r.Fatalf("metric %s does not exist", name)
 	return 0
 }
 
@@ -67,7 +67,7 @@ func TestWorker_BoundsMemoryForSuddenLargeBodies(t *testing.T) {
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d are stored", stored, entities)
+			t.Fatalf("stored: got %d of %d entities", stored, entities)
 		}
 	}
 	if want := float64(limit + 2*maxBody); most > want || most < body {

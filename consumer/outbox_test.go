@@ -106,7 +106,7 @@ func (r *rig) checkedFor(reason schemas.Reason, key string, params map[string]st
 	w := requestFor(key)
 	w.Reason, w.Params = reason, params
 	if result := r.producer.Enqueue(r.Context(), w); !result.Queued() {
-		r.Fatalf("%+v", result)
+		r.Fatalf("enqueue: got %+v, want queued", result)
 	}
 	r.until("a later check of "+key, func() bool { s, _ := r.snapshot(key); return s.Version > before.Version })
 	r.untilCommitted(schemas.High)
@@ -136,18 +136,18 @@ func TestOutboxEvents_OneForEachChange(t *testing.T) {
 	}
 	r.checked("a", nil)
 	if p.answered[304] != 1 {
-		t.Errorf("answered %v", p.answered)
+		t.Errorf("answers by status: got %v", p.answered)
 	}
 	only("a 304")
 	p.respondWith(`{ "m": 20, "n": 1 }`) // different bytes, same canonical content
 	r.checked("a", nil)
 	only("unchanged content")
 	if p.answered[304] != 1 {
-		t.Errorf("answered %v", p.answered)
+		t.Errorf("answers by status: got %v", p.answered)
 	}
 	p.respondWith("")
 	if s := r.checked("a", nil); !s.Absent {
-		t.Fatalf("%+v", s.State)
+		t.Fatalf("snapshot: got %+v, want it absent", s.State)
 	}
 	only("an absence")
 	stop()
@@ -156,11 +156,11 @@ func TestOutboxEvents_OneForEachChange(t *testing.T) {
 	p.respondWith(`{"n":1,"m":3333}`)
 	r.work(schemas.High)
 	if s := r.checked("a", nil); s.Hash == changed.Hash || s.Absent {
-		t.Errorf("%+v", s.State)
+		t.Errorf("snapshot: got %+v, want changed content", s.State)
 	}
 	only("what is selected")
 	if n := r.changes.n.Load(); n != 2 {
-		t.Errorf("it was told %d times that something follows", n)
+		t.Errorf("announced events: got %d", n)
 	}
 }
 
@@ -246,7 +246,7 @@ func TestParams_RegisteredFillMissingOnes(t *testing.T) {
 		t.Errorf("called\n%q, want\n%q", got, want)
 	}
 	if n := len(r.deadLetters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
@@ -285,7 +285,7 @@ func TestParams_InvalidBecomeDeadLetterWithAdvice(t *testing.T) {
 			return i >= 0
 		})
 		if d.Reason != schemas.InvalidRequest || !strings.Contains(d.Error, mention) || d.Attempts != 0 {
-			t.Errorf("%s: %s after %d attempts: %s", key, d.Reason, d.Attempts, d.Error)
+			t.Errorf("dead letter of %s: got %s after %d attempts: %s", key, d.Reason, d.Attempts, d.Error)
 		}
 	}
 	r.untilCommitted(schemas.High)
@@ -315,7 +315,7 @@ func TestParams_RetryUsesCurrentRegistration(t *testing.T) {
 	w := requestFor("a")
 	w.Params = map[string]string{"wmonid": "own"}
 	if result := r.producer.Enqueue(r.Context(), w); result.Outcome != producer.Published {
-		t.Fatalf("%+v", result)
+		t.Fatalf("enqueue: got %+v, want published", result)
 	}
 	r.until("a retry", func() bool { return r.status("a").State == store.Retrying })
 	if got, want := r.status("a").Params, w.Params; !reflect.DeepEqual(got, want) {

@@ -125,7 +125,7 @@ func TestHostileReader_OpensNoBreaker(t *testing.T) {
 			r.untilCommitted(schemas.High)
 			for _, key := range bad {
 				if s := r.status(key); s.State == "" {
-					t.Fatalf("%s is neither stored nor written down as failed", key)
+					t.Fatalf("%s: got neither a snapshot nor a failure", key)
 				}
 			}
 			if n := p.stops.Load(); n != 0 || r.limiter.BreakerOpenSince(time.Now().Add(-time.Hour)) {
@@ -219,7 +219,7 @@ func inFlight(t *testing.T, reg *prometheus.Registry) float64 {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
-	t.Fatal("there is no metric records_in_flight")
+	t.Fatal("metric records_in_flight does not exist")
 	return 0
 }
 
@@ -234,7 +234,7 @@ func TestOutage_OfMostCallsIsDetected(t *testing.T) {
 	a.all.Store("500")
 	for n := 0; !r.limiter.BreakerOpenSince(time.Now()); n++ {
 		if n == 50 {
-			t.Fatalf("not found in %d calls", a.calls.Load())
+			t.Fatalf("outage not detected in %d calls", a.calls.Load())
 		}
 		r.enqueueAll(keysOf(fmt.Sprint("k", n, "-"), 10), schemas.High, schemas.CacheMiss)
 		r.until("their end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })
@@ -278,7 +278,7 @@ func TestOutage_OfOneEndpointStopsOnlyIt(t *testing.T) {
 		r.untilStored(honest...)
 	}
 	if r.limiter.BreakerOpenSince(time.Now().Add(-time.Hour)) {
-		t.Error("the breaker of the source opened")
+		t.Error("breaker of the source: got it open, want closed")
 	}
 	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)

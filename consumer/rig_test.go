@@ -156,7 +156,7 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 	go func() {
 		defer close(done)
 		if err := do(ctx); err != nil {
-			r.Errorf("%v", err)
+			r.Errorf("run: %v", err)
 		}
 	}()
 	stop = sync.OnceFunc(func() { cancel(); <-done })
@@ -266,7 +266,7 @@ func (r *rig) enqueue(key string, lane schemas.Lane, reason schemas.Reason) prod
 		Entity: entity(key), Lane: lane, Reason: reason, CorrelationID: "corr-" + key, TraceParent: "trace-" + key,
 	})
 	if !result.Queued() {
-		r.Fatalf("request for %s: %+v", key, result)
+		r.Fatalf("request for %s: got %+v", key, result)
 	}
 	r.until("the acknowledgement", func() bool { return !strings.HasSuffix(r.lock(key), "PENDING") })
 	return result
@@ -286,7 +286,7 @@ func (r *rig) enqueueAll(keys []string, lane schemas.Lane, reason schemas.Reason
 	before := r.produced(lane)
 	for i, result := range r.producer.EnqueueAll(r.Context(), wishes) {
 		if !result.Queued() {
-			r.Fatalf("request for %s: %+v", keys[i], result)
+			r.Fatalf("request for %s: got %+v", keys[i], result)
 		}
 	}
 	r.until("the acknowledgements", func() bool { return r.produced(lane) >= before+int64(len(keys)) })

@@ -71,6 +71,6 @@ func TestTracing_DisabledAllocatesNothing(t *testing.T) {
 	w := &Worker{lane: schemas.High}
 	batch := []*item{{task: &task{record: &kgo.Record{Context: context.Background()}}}}
 	if n := testing.AllocsPerRun(100, func() { startSpans(w, batch) }); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("allocations: got %v, want 0", n)
 	}
 }

@@ -40,7 +40,7 @@ func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	stop()
 	select {
 	case err := <-ended:
-		t.Logf("stopped with %v", err)
+		t.Logf("stop: got %v", err)
 	case <-time.After(waitTimeout):
 		t.Errorf("not stopped within %v", waitTimeout)
 	}
@@ -77,7 +77,7 @@ func TestStop_RetriesLastCommitDuringRebalance(t *testing.T) {
 			leaving.Store(true)
 			stop()
 			if err := <-ended; err != nil {
-				t.Errorf("stopped with %v", err)
+				t.Errorf("stop: got %v", err)
 			}
 			r.untilCommitted(schemas.High)
 		})
@@ -109,7 +109,7 @@ func TestStop_LeavesGroupIfCommitFails(t *testing.T) {
 		t.Errorf("stopped: got %v, want a refused commit or the end of the time to leave", err)
 	}
 	if !r.joined(0, 0) {
-		t.Error("it is a member still")
+		t.Error("group: got the member still in it")
 	}
 }
 
@@ -194,7 +194,7 @@ func TestRevocation_WaitsForDeadLetter(t *testing.T) {
 	r.untilJoined(2, 4)
 	r.untilCommitted(schemas.High)
 	if n := len(r.deadLetters()); n != 4 {
-		t.Errorf("%d dead letters for 4 records", n)
+		t.Errorf("dead letters: got %d, want 4", n)
 	}
 }
 
@@ -253,9 +253,9 @@ func TestStop_AbandonsHangingBroker(t *testing.T) {
 	stop()
 	select {
 	case err := <-ended:
-		t.Logf("stopped with %v", err)
+		t.Logf("stop: got %v", err)
 	case <-time.After(10 * time.Second):
-		t.Error("not stopped within 10 s, of which one is for the good-bye")
+		t.Error("not stopped within 10 s")
 	}
 }
 

@@ -61,7 +61,7 @@ func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
 		stop()
 		s, _ := r.snapshot("a")
 		if s.Visibility != round.visibility || s.Absent != round.gone || s.HasContent() == round.gone || conditional.Load() != round.conditional || full.Load() != round.full {
-			t.Errorf("%+v after %d conditional calls and %d full ones: %+v", round, conditional.Load(), full.Load(), s.State)
+			t.Errorf("%+v: got %d conditional and %d full calls: %+v", round, conditional.Load(), full.Load(), s.State)
 		}
 	}
 	if l := r.deadLetters(); len(l) != 0 {

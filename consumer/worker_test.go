@@ -32,16 +32,16 @@ func TestWorker_StoresSettlesAndCommits(t *testing.T) {
 	s, _ := r.snapshot("a")
 	text, err := s.Decode(nil)
 	if err != nil || !bytes.Contains(text, []byte(`{"basic":{`)) || s.Absent || s.Version == 0 {
-		t.Errorf("%+v, %s, %v", s.State, text, err)
+		t.Errorf("snapshot: got %+v with %s, %v, want content", s.State, text, err)
 	}
 	if lock := r.lock("a"); lock != "" {
-		t.Errorf("the lock is still %q", lock)
+		t.Errorf("lock: got %q, want none", lock)
 	}
 	if stats := r.upstream.Stats(); stats.Arrivals != 1 {
-		t.Errorf("%d calls", stats.Arrivals)
+		t.Errorf("calls: got %d, want 1", stats.Arrivals)
 	}
 	if n := len(r.deadLetters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
@@ -143,14 +143,14 @@ func TestDeadLetter_CopiesPoisonMessage(t *testing.T) {
 	for _, d := range letters {
 		if want[string(d.Value)] != d.Reason || string(d.Key) != "k" || d.Attempts != 0 || d.Error == "" ||
 			d.Topic != "nexon.update-priority-low" || d.Group != "nexon.low-worker" || d.Worker != "worker" {
-			t.Errorf("dead letter %+v", d)
+			t.Errorf("dead letter: got %+v", d)
 		}
 		if len(d.Headers) != 2 || d.Headers[0].Key != "traceparent" || string(d.Headers[1].Value) != "\x00" {
-			t.Errorf("headers became %+v", d.Headers)
+			t.Errorf("headers: got %+v, want them unchanged", d.Headers)
 		}
 	}
 	if n := r.upstream.Stats().Arrivals; n != 1 {
-		t.Errorf("%d calls", n)
+		t.Errorf("calls: got %d, want 1", n)
 	}
 }
 
@@ -188,18 +188,18 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 			r.untilCommitted(schemas.High)
 			letters := r.deadLetters()
 			if len(letters) != 1 {
-				t.Fatalf("%d dead letters", len(letters))
+				t.Fatalf("dead letters: got %d, want 1", len(letters))
 			}
 			d := letters[0]
 			if d.Reason != c.reason || d.Attempts != c.attempts || !strings.Contains(string(d.Sample), c.sample) ||
 				(d.Status != c.status && d.Status != 0) || len(d.Headers) != 1 || string(d.Headers[0].Value) != "trace-a" {
-				t.Errorf("%s after %d attempts, status %d: %s; sample %.60q", d.Reason, d.Attempts, d.Status, d.Error, d.Sample)
+				t.Errorf("dead letter: got %s after %d attempts, status %d: %s; sample %.60q", d.Reason, d.Attempts, d.Status, d.Error, d.Sample)
 			}
 			if after, _ := r.snapshot("a"); after.State != before.State {
-				t.Errorf("the snapshot became %+v", after.State)
+				t.Errorf("snapshot: got %+v, want it unchanged", after.State)
 			}
 			if lock := r.lock("a"); lock != "" {
-				t.Errorf("the lock is still %q", lock)
+				t.Errorf("lock: got %q, want none", lock)
 			}
 			again := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale})
 			if again.Outcome != producer.Held || again.HoldReason != schemas.HoldFailed {
@@ -216,7 +216,7 @@ func TestNotFound_IsStoredAndHeld(t *testing.T) {
 	r.untilStored("absent-1")
 	r.untilCommitted(schemas.High)
 	if s, _ := r.snapshot("absent-1"); !s.Absent || s.HasContent() {
-		t.Errorf("%+v", s.State)
+		t.Errorf("snapshot: got %+v, want it absent", s.State)
 	}
 	for range 100 {
 		got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("absent-1"), Lane: schemas.High, Reason: schemas.Stale})
@@ -225,7 +225,7 @@ func TestNotFound_IsStoredAndHeld(t *testing.T) {
 		}
 	}
 	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 1 {
-		t.Errorf("%d dead letters, %d calls", n, calls)
+		t.Errorf("got %d dead letters and %d calls", n, calls)
 	}
 }
 
@@ -238,7 +238,7 @@ func TestBackoff_After429LosesNothing(t *testing.T) {
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 2 {
-		t.Errorf("%d dead letters, %d calls", n, calls)
+		t.Errorf("got %d dead letters and %d calls", n, calls)
 	}
 }
 
@@ -281,13 +281,13 @@ func TestDatabaseDown_LosesNothing(t *testing.T) {
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("some tries", func() bool { return r.db.tries.Load() >= 3 })
 	if lag := r.lag(schemas.High); lag < 20 {
-		t.Errorf("%d records were committed without being written", 20-lag)
+		t.Errorf("got %d records committed without a write", 20-lag)
 	}
 	r.db.down.Store(false)
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.High)
 	if n := len(r.deadLetters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
@@ -304,7 +304,7 @@ func TestSettleFailure_HoldsOffset(t *testing.T) {
 	r.requests.noSettle.Store(false)
 	r.untilCommitted(schemas.High)
 	if calls := r.upstream.Stats().Arrivals; calls != 1 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("calls: got %d, want 1", calls)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestRedisDown_SendsAndLosesNothing(t *testing.T) {
 	before := r.requests.tries.Load()
 	r.until("further tries", func() bool { return r.requests.tries.Load() >= before+2 })
 	if calls := r.upstream.Stats().Arrivals; calls != 0 || r.lag(schemas.High) != 1 {
-		t.Errorf("%d calls, lag %d", calls, r.lag(schemas.High))
+		t.Errorf("got %d calls and a lag of %d", calls, r.lag(schemas.High))
 	}
 	r.requests.noBegin.Store(false)
 	r.untilStored("a")
@@ -339,10 +339,10 @@ func TestCrash_BeforeSettleRepeatsWithoutCall(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if calls := r.upstream.Stats().Arrivals; calls != 0 {
-		t.Errorf("%d calls for what is stored", calls)
+		t.Errorf("calls for a stored snapshot: got %d, want 0", calls)
 	}
 	if lock := r.lock("a"); lock != "" {
-		t.Errorf("the dead worker's lock %q still covers requests", lock)
+		t.Errorf("lock of the killed worker: got %q, want none", lock)
 	}
 }
 
@@ -350,18 +350,18 @@ func TestLowRequest_IsSupersededByHigh(t *testing.T) {
 	r := newRig(t)
 	r.enqueue("a", schemas.Low, schemas.Prefetch)
 	if up := r.enqueue("a", schemas.High, schemas.CacheMiss); up.Outcome != producer.Upgraded {
-		t.Fatalf("%+v", up)
+		t.Fatalf("enqueue: got %+v, want upgraded", up)
 	}
 	r.work(schemas.Low)
 	r.untilCommitted(schemas.Low)
 	if _, stored := r.snapshot("a"); stored {
-		t.Error("LOW fetched what HIGH will")
+		t.Error("got a LOW call for a superseded request")
 	}
 	r.work(schemas.High)
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 	if calls := r.upstream.Stats().Arrivals; calls != 1 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("calls: got %d, want 1", calls)
 	}
 }
 
@@ -405,7 +405,7 @@ func TestStop_FinishesSentCalls(t *testing.T) {
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.Low)
 	if stats := r.upstream.Stats(); stats.Arrivals != 300 {
-		t.Errorf("%d calls for 300 entities: a clean stop repeats none", stats.Arrivals)
+		t.Errorf("calls: got %d for 300 entities, want 300", stats.Arrivals)
 	}
 }
 
@@ -431,7 +431,7 @@ func TestRebalance_WithSlowUpstreamLosesNothing(t *testing.T) {
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.Low)
 	if n := len(r.deadLetters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
@@ -474,7 +474,7 @@ func TestDeadLetter_FailedWriteHoldsRecord(t *testing.T) {
 	refuse.Store(false)
 	r.untilCommitted(schemas.Low)
 	if n := len(r.deadLetters()); n != 1 {
-		t.Errorf("%d dead letters", n)
+		t.Errorf("dead letters: got %d, want 1", n)
 	}
 }
 
@@ -495,7 +495,7 @@ func TestStop_ReportsDrainTimeout(t *testing.T) {
 	r.untilStored("a")
 	stop()
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "read again") {
-		t.Errorf("stopped with %v", err)
+		t.Errorf("stop: got %v, want a drain timeout", err)
 	}
 	if r.lag(schemas.High) != 1 {
 		t.Error("an unsettled request was committed")

@@ -76,7 +76,7 @@ func TestDeadLetter_CutFitsTopic(t *testing.T) {
 	}
 	got, err := ParseDeadLetter(cut.Key, cut.Value, cut.RecordHeaders())
 	if err != nil || got.ValueBytes != 10<<20 || got.Headers[0].Key != TraceParent || len(got.Headers) != 1 || got.Offset != d.Offset {
-		t.Errorf("%+v, %v", got.ValueBytes, err)
+		t.Errorf("valueBytes: got %+v, %v", got.ValueBytes, err)
 	}
 	if len(d.Value) != 10<<20 || len(d.Headers) != 3 {
 		t.Error("Cut changed the original dead letter")

@@ -13,7 +13,7 @@ func TestSettled_KeepsItsEncoding(t *testing.T) {
 		t.Errorf("encoded as %q on %q", want.Encode(), SettledChannel("nexon"))
 	}
 	if got, err := DecodeSettled(channel, message); got != want || err != nil {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("decoded: got %+v, %v", got, err)
 	}
 }
 

@@ -213,7 +213,7 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 		}
 		next(400, 100) // 100 in 10 s, so 400 take 40 s
 		if w, known := wait(); !known || w != 40*time.Second {
-			t.Errorf("%v, %v", w, known)
+			t.Errorf("wait: got %v, known %v, want 40s", w, known)
 		}
 		next(0, 500)
 		if w, known := wait(); known {
