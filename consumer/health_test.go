@@ -46,22 +46,22 @@ func TestHealth_OpensIfMostCallsFail(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := NewHealth()
 			if got := endCalls(h, "a", 20, times(20, source.OK)...); got != noDiagnosis {
-				t.Fatalf("after 20 good ends: %v", got)
+				t.Fatalf("after 20 successes: got %v", got)
 			}
 			if got := endCalls(h, "a", 20, times(10, bad)...); got != noDiagnosis {
-				t.Errorf("%s: half of the last 20 is not more than half, and gave %v", bad, got)
+				t.Errorf("%s: half of the last 20 calls: got %v, want none", bad, got)
 			}
 			if got := endCalls(h, "a", 1, bad); got != sourceOpened {
-				t.Errorf("%s: the 11th bad end of the last 20 gave %v", bad, got)
+				t.Errorf("%s: the 11th failure of the last 20 calls: got %v", bad, got)
 			}
 			if got := endCalls(h, "a", 1, bad); got != sourceOpen {
-				t.Errorf("%s: the next gave %v", bad, got)
+				t.Errorf("%s: the next failure: got %v", bad, got)
 			}
 			if got := endCalls(h, "a", 1, source.OK); got != recovered {
-				t.Errorf("%s: a good end gave %v", bad, got)
+				t.Errorf("%s: a success: got %v", bad, got)
 			}
 			if got := endCalls(h, "a", 20, times(10, bad)...); got != noDiagnosis {
-				t.Errorf("%s: what was before the recovery still counts: %v", bad, got)
+				t.Errorf("%s: failures before the recovery: got %v, want none", bad, got)
 			}
 		})
 	}
@@ -71,10 +71,10 @@ func TestHealth_NeedsFiveFailingEntities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		if got := endCalls(h, "a", 4, times(40, source.Transient)...); got != noDiagnosis {
-			t.Errorf("4 entities that fail all the time gave %v", got)
+			t.Errorf("4 failing entities: got %v", got)
 		}
 		if got := endCalls(h, "a", 5, times(5, source.Transient)...); got != sourceOpened {
-			t.Errorf("the fifth gave %v", got)
+			t.Errorf("the fifth failing entity: got %v", got)
 		}
 	})
 }
@@ -115,11 +115,11 @@ func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 			h := NewHealth()
 			for round := range 5 {
 				if got := callEntities(h, 10_000*round, c.entities, c.times, func(n int) bool { return n%c.each == 0 }); got != noDiagnosis {
-					t.Fatalf("%+v, round %d: gave %v", c, round, got)
+					t.Fatalf("%+v, round %d: got %v", c, round, got)
 				}
 			}
 			if got := callEntities(h, 0, 20, 3, func(int) bool { return true }); got != sourceOpened {
-				t.Errorf("%+v: 20 entities that fail gave %v", c, got)
+				t.Errorf("%+v: 20 failing entities: got %v", c, got)
 			}
 		})
 	}
@@ -132,10 +132,10 @@ func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "a", 1000, times(100, source.OK)...)
 		if got := endCalls(h, "a", 5, times(10, source.Transient)...); got != noDiagnosis {
-			t.Errorf("ten bad calls of five entities gave %v", got)
+			t.Errorf("ten failures of five entities: got %v", got)
 		}
 		if got := endCalls(h, "a", 1, source.Transient); got != sourceOpened {
-			t.Errorf("the eleventh gave %v", got)
+			t.Errorf("the eleventh failure: got %v", got)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 		for n := range 5 { // one after the other, three times each
 			got := callEntities(h, 1000+n, 1, 3, func(int) bool { return true })
 			if (got == sourceOpened) != (n == 4) {
-				t.Errorf("after %d that fail: %v", n+1, got)
+				t.Errorf("after %d failing entities: got %v", n+1, got)
 			}
 		}
 	})
@@ -164,7 +164,7 @@ func TestHealth_IgnoresOldFailures(t *testing.T) {
 			}
 		}
 		if got := callEntities(h, 5000, 1, 30, func(int) bool { return true }); got != noDiagnosis {
-			t.Errorf("one entity that fails gave %v", got)
+			t.Errorf("one failing entity: got %v", got)
 		}
 	})
 }
@@ -195,13 +195,13 @@ func TestHealth_UsesLastCallOfEachEntity(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "a", 9, times(9, source.OK)...)
 		if got := endCalls(h, "a", 9, times(11, source.Transient)...); got != sourceOpened {
-			t.Errorf("nine that were well and all fail gave %v", got)
+			t.Errorf("nine entities that fail after a success: got %v", got)
 		}
 		h = NewHealth()
 		endCalls(h, "a", 9, times(10, source.Transient)...)
 		endCalls(h, "a", 9, times(9, source.OK)...)
 		if got := endCalls(h, "a", 1, source.Transient); got != noDiagnosis {
-			t.Errorf("nine that have failed, eight of them well again, gave %v", got)
+			t.Errorf("nine failed entities, eight of them recovered: got %v", got)
 		}
 	})
 }
@@ -211,12 +211,12 @@ func TestHealth_IgnoresScopeRefusals(t *testing.T) {
 		h := NewHealth()
 		for _, c := range []source.Class{source.Quota, source.Maintenance, source.AuthRefused} {
 			if got := endCalls(h, "a", 20, times(40, c)...); got != noDiagnosis {
-				t.Errorf("%s gave %v", c, got)
+				t.Errorf("%s: got %v", c, got)
 			}
 		}
 		endCalls(h, "a", 20, times(11, source.Transient)...)
 		if got := endCalls(h, "a", 1, source.AuthRefused); got != sourceOpen {
-			t.Errorf("a refused credential made a sick source %v", got)
+			t.Errorf("a refused credential of an unhealthy source: got %v", got)
 		}
 	})
 }
@@ -226,13 +226,13 @@ func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "well", 5, times(5, source.OK)...)
 		if got := endCalls(h, "unhealthy", 11, times(11, source.Transient)...); got != endpointOpen {
-			t.Fatalf("an endpoint that fails beside a good one gave %v", got)
+			t.Fatalf("a failing endpoint beside a healthy one: got %v", got)
 		}
 		if ok, _ := h.admit("well"); !ok {
 			t.Error("healthy endpoint: got it rejected, want admitted")
 		}
 		if got := endCalls(h, "well", 5, times(5, source.OK)...); got != noDiagnosis {
-			t.Errorf("the other endpoint's good ends gave %v", got)
+			t.Errorf("successes of the healthy endpoint: got %v", got)
 		}
 		var probes []time.Duration
 		start := time.Now()
@@ -252,7 +252,7 @@ func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 			t.Errorf("got %d probes in ten minutes: %v", len(probes), probes)
 		}
 		if got := endCalls(h, "unhealthy", 1, source.OK); got != recovered {
-			t.Errorf("a good end gave %v", got)
+			t.Errorf("a success: got %v", got)
 		}
 		if ok, _ := h.admit("unhealthy"); !ok {
 			t.Error("recovered endpoint: got it rejected, want admitted")
@@ -268,20 +268,20 @@ func TestHealth_ForgetsClosedBreaker(t *testing.T) {
 			return endFirstCall(h, of("a", 1), source.Transient, stopped)
 		}
 		if got := bad(breakerOpen(false)); got != sourceOpen {
-			t.Errorf("before the stop is known: %v", got)
+			t.Errorf("before the breaker is known to be open: got %v", got)
 		}
 		if got := bad(breakerOpen(true)); got != sourceOpen {
-			t.Errorf("a probe: %v", got)
+			t.Errorf("a probe: got %v", got)
 		}
 		lifted := time.Now()
 		time.Sleep(time.Second)
 		if got := bad(func(since time.Time) bool { return since.Before(lifted) }); got != noDiagnosis {
-			t.Errorf("a call after another process has lifted it: %v", got)
+			t.Errorf("a call after another process closed the breaker: got %v", got)
 		}
 		endCalls(h, "a", 11, times(11, source.Transient)...)
 		time.Sleep(maxSyncDelay + time.Second)
 		if got := bad(breakerOpen(false)); got != noDiagnosis {
-			t.Errorf("a stop that nobody has heard of: %v", got)
+			t.Errorf("an open breaker that Redis lost: got %v", got)
 		}
 	})
 }
@@ -297,7 +297,7 @@ func TestHealth_OpensSourceWithoutHealthyEndpoint(t *testing.T) {
 		h = NewHealth()
 		endCalls(h, "a", 5, times(6, source.Transient)...)
 		if got := endCalls(h, "b", 5, times(5, source.Transient)...); got != sourceOpened {
-			t.Errorf("two endpoints that fail alike gave %v", got)
+			t.Errorf("two failing endpoints: got %v", got)
 		}
 	})
 }
@@ -309,16 +309,16 @@ func TestVerdict_IsEntityFaultAfterLaterSuccess(t *testing.T) {
 		want verdict
 		done bool
 	}{
-		{"another's, later", func(h *Health) { endFirstCall(h, of("a", 2), source.OK, breakerOpen(false)) }, entityFault, true},
-		{"another's absence, later", func(h *Health) { endFirstCall(h, of("a", 2), source.NotFound, breakerOpen(false)) }, entityFault, true},
-		{"its own", func(h *Health) { endFirstCall(h, of("a", 1), source.OK, breakerOpen(false)) }, faultUnknown, false},
-		{"another endpoint's", func(h *Health) { endFirstCall(h, of("b", 2), source.OK, breakerOpen(false)) }, faultUnknown, false},
-		{"begun before", func(h *Health) {
+		{"later success of another entity", func(h *Health) { endFirstCall(h, of("a", 2), source.OK, breakerOpen(false)) }, entityFault, true},
+		{"later 404 of another entity", func(h *Health) { endFirstCall(h, of("a", 2), source.NotFound, breakerOpen(false)) }, entityFault, true},
+		{"success of the same entity", func(h *Health) { endFirstCall(h, of("a", 1), source.OK, breakerOpen(false)) }, faultUnknown, false},
+		{"success of another endpoint", func(h *Health) { endFirstCall(h, of("b", 2), source.OK, breakerOpen(false)) }, faultUnknown, false},
+		{"success of an earlier call", func(h *Health) {
 			at := time.Now().Add(-time.Hour)
 			h.record(callEnd{entity: of("a", 2), first: at, began: at}, goodAnswer, false, breakerOpen(false))
 		}, faultUnknown, false},
-		{"a bad one", func(h *Health) { endFirstCall(h, of("a", 2), source.BadContent, breakerOpen(false)) }, faultUnknown, false},
-		{"an outage", func(h *Health) {
+		{"failure of another entity", func(h *Health) { endFirstCall(h, of("a", 2), source.BadContent, breakerOpen(false)) }, faultUnknown, false},
+		{"outage", func(h *Health) {
 			for i := range 11 {
 				endFirstCall(h, of("a", 2+i), source.BadContent, breakerOpen(false))
 			}
