@@ -1,7 +1,7 @@
 package consumer
 
-// What adr-013 §5 and §10 bury, beside what we do: every 4xx, every unreadable
-// answer, and a 5xx after three tries.
+// These tests compare the dead letters of adr-013 §5 and §10 with freshet's. The ADR writes one
+// for every 4xx, every unreadable answer, and every 5xx after three tries.
 
 import (
 	"testing"
@@ -11,19 +11,19 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// adrBuries counts the letters that the ADR writes for records answered so.
-func adrBuries(o source.Outcome, records int) (letters int) {
+// countADRDeadLetters returns how many dead letters the ADR writes for records with this outcome.
+func countADRDeadLetters(o source.Outcome, records int) (letters int) {
 	for range records {
-		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx: after its tries
+		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx after three tries
 			letters++
 		}
 	}
 	return letters
 }
 
-// weBury works records of that many entities for at most an hour, all answered
-// so, and counts the letters and the calls. No known-good entity is there.
-func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
+// countDeadLetters processes records of that many entities for at most an hour, all with this
+// outcome and without a known-good entity. It returns the number of dead letters and calls.
+func countDeadLetters(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		h, end := NewHealth(), time.Now().Add(time.Hour)
@@ -32,7 +32,7 @@ func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 			for time.Now().Before(end) {
 				calls++
 				did.calls++
-				what := h.record(callEnd{entity: of("a", i), first: first, began: time.Now()}, evidenceOf(o), false, stops(h.unhealthy))
+				what := h.record(callEnd{entity: of("a", i), first: first, began: time.Now()}, evidenceOf(o), false, breakerOpen(h.unhealthy))
 				d := decide(o, did, what, noKnownGood)
 				if d.next == stepStore || d.next == stepScheduleRetry {
 					break
@@ -52,31 +52,31 @@ func weBury(t *testing.T, o source.Outcome, records int) (letters, calls int) {
 	return letters, calls
 }
 
-func shown(t *testing.T, o source.Outcome, records, most int) {
+func compareDeadLetters(t *testing.T, o source.Outcome, records, most int) {
 	t.Helper()
-	letters, calls := weBury(t, o, records)
-	theirs := adrBuries(o, records)
-	t.Logf("%d records: %d letters by the ADR, %d by ours in %d calls", records, theirs, letters, calls)
+	letters, calls := countDeadLetters(t, o, records)
+	theirs := countADRDeadLetters(o, records)
+	t.Logf("%d records: %d dead letters by the ADR, %d by freshet in %d calls", records, theirs, letters, calls)
 	if theirs != records {
-		t.Errorf("ADR: %d letters: the flaw is gone, and with it the reason for ours", theirs)
+		t.Errorf("dead letters of the ADR: got %d, want %d", theirs, records)
 	}
 	if letters > most {
-		t.Errorf("ours: %d letters", letters)
+		t.Errorf("dead letters: got %d, want at most %d", letters, most)
 	}
 }
 
-func TestADRLetsAnyVisitorFillTheDeadLetters(t *testing.T) {
-	shown(t, source.Outcome{Class: source.NotFound, Status: 404}, 3000, 0)
+func TestADR_DeadLettersEachUnknownKey(t *testing.T) {
+	compareDeadLetters(t, source.Outcome{Class: source.NotFound, Status: 404}, 3000, 0)
 }
 
-func TestADREmptiesTheTopicsIntoTheDeadLettersWhenACredentialExpires(t *testing.T) {
-	shown(t, source.Outcome{Class: source.AuthRefused, Block: source.BlockCredential, Status: 400}, 3000, 0)
+func TestADR_DeadLettersAllWhenCredentialExpires(t *testing.T) {
+	compareDeadLetters(t, source.Outcome{Class: source.AuthRefused, Block: source.BlockCredential, Status: 400}, 3000, 0)
 }
 
-func TestADRFillsTheDeadLettersInAnHourOf500s(t *testing.T) {
-	shown(t, source.Outcome{Class: source.Transient, Status: 500}, 3000, 0)
+func TestADR_DeadLettersAllInAnHourOf500s(t *testing.T) {
+	compareDeadLetters(t, source.Outcome{Class: source.Transient, Status: 500}, 3000, 0)
 }
 
-func TestADRFillsTheDeadLettersInAnHourOfHTML(t *testing.T) {
-	shown(t, source.Outcome{Class: source.BadContent, Status: 200}, 3000, 0)
+func TestADR_DeadLettersAllInAnHourOfHTML(t *testing.T) {
+	compareDeadLetters(t, source.Outcome{Class: source.BadContent, Status: 200}, 3000, 0)
 }

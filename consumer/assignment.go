@@ -19,15 +19,15 @@ const (
 	commitInterval = 500 * time.Millisecond
 	// commitTimeout bounds one commit.
 	commitTimeout = 5 * time.Second
-	// revokeTimeout is how long a rebalance waits for calls that were sent: well
-	// under the rebalance timeout of a minute.
+	// revokeTimeout is how long a rebalance waits for sent calls. It is well below the
+	// rebalance timeout of one minute.
 	revokeTimeout = 10 * time.Second
-	// rejoinInterval is the time between two tries of the last commit.
+	// rejoinInterval is the delay between two attempts at the last commit.
 	rejoinInterval = 100 * time.Millisecond
 )
 
-// assignment is the partitions that this member owns, each with its ledger, and
-// the only place from which offsets are committed.
+// assignment holds the partitions that this group member owns, each with its ledger. Offsets
+// are committed only here.
 type assignment struct {
 	log           *slog.Logger
 	revokeTimeout time.Duration
@@ -35,8 +35,8 @@ type assignment struct {
 	mu      sync.Mutex
 	ledgers map[string]map[int32]*ledger
 
-	// committing is held while a commit is under way, and by a revocation: no
-	// commit can overtake one.
+	// committing is held during a commit and during a revocation, so that no commit can
+	// overtake a revocation.
 	committing sync.Mutex
 }
 
@@ -44,9 +44,9 @@ func newAssignment(log *slog.Logger) *assignment {
 	return &assignment{log: log, revokeTimeout: revokeTimeout, ledgers: map[string]map[int32]*ledger{}}
 }
 
-// options are the client's settings that belong to the assignment. Rebalances
-// are blocked from a poll until what it returned is in the ledgers: a record
-// read under one assignment must never enter the ledger of the next.
+// options returns the client's group settings. Rebalances are blocked from each poll until its
+// records are in the ledgers: a record that was read under one assignment must never enter the
+// ledger of the next one.
 func (a *assignment) options(brokerAssigns bool) []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.DisableAutoCommit(),
@@ -69,7 +69,7 @@ func (a *assignment) assigned(added map[string][]int32) {
 			a.ledgers[topic] = map[int32]*ledger{}
 		}
 		for _, p := range partitions {
-			if former := a.ledgers[topic][p]; former != nil { // its topic was deleted and made again
+			if former := a.ledgers[topic][p]; former != nil { // the topic was deleted and created again
 				former.revoke()
 			}
 			a.ledgers[topic][p] = newLedger()
@@ -77,15 +77,14 @@ func (a *assignment) assigned(added map[string][]int32) {
 	}
 }
 
-// ledgerOf returns the ledger of a partition, or nil if it is not ours.
+// ledgerOf returns the ledger of a partition, or nil if this member does not own it.
 func (a *assignment) ledgerOf(topic string, partition int32) *ledger {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ledgers[topic][partition]
 }
 
-// oldest returns when the oldest record that is not done was written, of all
-// partitions that are ours; zero if there is none.
+// oldest returns the timestamp of the oldest record in all ledgers that is not done, or zero.
 func (a *assignment) oldest() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -115,14 +114,14 @@ func (a *assignment) remove(partitions map[string][]int32) map[string]map[int32]
 	return taken
 }
 
-// revoked gives partitions up in order: send nothing further, wait briefly for
-// what was sent, commit the unbroken prefix, and only then let go.
+// revoked handles a revocation: it lets no further call be sent, waits for sent calls, commits
+// each partition's prefix of done records, and then closes the ledgers.
 func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[string][]int32) {
 	taken := a.remove(removed)
 	limit, cancel := context.WithTimeout(ctx, a.revokeTimeout)
 	defer cancel()
 	var sent []<-chan struct{}
-	for _, l := range flatten(taken) { // all before any is waited for
+	for _, l := range flatten(taken) { // close all of them before waiting for the first
 		sent = append(sent, l.close())
 	}
 	for _, ended := range sent {
@@ -132,25 +131,25 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 		}
 	}
 	if n := callsInFlight(taken); n > 0 {
-		a.log.Warn("calls were still under way when their partitions were given up; whoever reads their records next may send them again",
+		a.log.Warn("partitions revoked with calls in flight; the next owner may send these calls again",
 			"calls", n, "waited", a.revokeTimeout)
 	}
 	a.committing.Lock()
 	defer a.committing.Unlock()
 	if err := a.commit(ctx, c, taken); err != nil {
-		a.log.Warn("the last commit of revoked partitions failed; their records since the one before are repeated elsewhere", "err", err)
+		a.log.Warn("commit of revoked partitions failed; the next owner repeats their records since the previous commit", "err", err)
 	}
 	a.revokeAll(taken)
 }
 
-// lost gives up partitions that another member may own already.
+// lost handles partitions that another member may already own: it commits nothing.
 func (a *assignment) lost(removed map[string][]int32) {
 	taken := a.remove(removed)
-	for _, l := range flatten(taken) { // at once, however long a commit is under way
+	for _, l := range flatten(taken) { // at once, without waiting for a commit in flight
 		l.close()
 	}
 	if n := len(flatten(taken)); n > 0 {
-		a.log.Warn("partitions were lost with the session; whoever reads what was read of them and not committed may send it again", "partitions", n)
+		a.log.Warn("partitions lost because the group session expired; the next owner repeats their uncommitted records", "partitions", n)
 	}
 	a.committing.Lock()
 	defer a.committing.Unlock()
@@ -163,7 +162,7 @@ func (a *assignment) revokeAll(taken map[string]map[int32]*ledger) {
 	}
 }
 
-// callsInFlight returns how many records' calls were sent and have not ended.
+// callsInFlight returns the number of records whose call was sent and has not ended.
 func callsInFlight(ledgers map[string]map[int32]*ledger) (n int) {
 	for _, l := range flatten(ledgers) {
 		n += l.callsInFlight()
@@ -181,7 +180,7 @@ func flatten(ledgers map[string]map[int32]*ledger) []*ledger {
 	return all
 }
 
-// commitAll commits what has moved in the partitions that we own.
+// commitAll commits the new commit points of all owned partitions.
 func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
 	a.committing.Lock()
 	defer a.committing.Unlock()
@@ -194,9 +193,9 @@ func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
 	return a.commit(ctx, c, owned)
 }
 
-// commitLast commits at a stop. Others that leave at the same time change the group, and
-// until this member has joined it anew the broker refuses its commits: it tries again,
-// until ctx ends. What was taken from it meanwhile its revocation has committed.
+// commitLast commits when the worker stops. If other members leave at the same time, the broker
+// refuses commits until this member has rejoined the group, so commitLast retries until ctx
+// ends. Partitions that are revoked meanwhile are committed by their revocation.
 func (a *assignment) commitLast(ctx context.Context, c *kgo.Client) error {
 	for {
 		err := a.commitAll(ctx, c)
@@ -211,8 +210,8 @@ func (a *assignment) commitLast(ctx context.Context, c *kgo.Client) error {
 	}
 }
 
-// commit commits the ledgers' commit points. a.committing is held, so that none
-// of the ledgers is revoked between the look at it and the answer.
+// commit commits the ledgers' commit points. The caller holds a.committing, so that no ledger
+// is revoked before the broker has answered.
 func (a *assignment) commit(ctx context.Context, c *kgo.Client, ledgers map[string]map[int32]*ledger) error {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	moved := map[*ledger]int64{}

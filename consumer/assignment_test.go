@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
+func TestAssignment_RevocationStopsAllPartitionsAtOnce(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 		l := a.ledgerOf("t", p)
 		l.add(0, 0, time.Time{})
 		if !l.startCall() {
-			t.Fatal("open, but nothing may be sent")
+			t.Fatal("startCall: got false for an open ledger, want true")
 		}
 		ledgers = append(ledgers, l)
 	}
@@ -47,7 +47,7 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 			select {
 			case <-look.C:
 			case <-limit:
-				t.Fatal("a partition may still send while another is waited for")
+				t.Fatal("startCall: got true during a revocation, want false")
 			}
 		}
 	}
@@ -57,17 +57,17 @@ func TestARevocationLetsNoPartitionSendWhileItWaitsForAnother(t *testing.T) {
 	<-done
 	for _, l := range ledgers {
 		if !l.is(ledgerRevoked) || l.startCall() {
-			t.Error("a ledger outlived its assignment")
+			t.Error("ledger after the revocation: got it active, want it revoked")
 		}
 	}
 }
 
-func TestALossLetsNothingBeSentWhileACommitIsUnderWay(t *testing.T) {
+func TestAssignment_LossStopsCallsDuringCommit(t *testing.T) {
 	a := newAssignment(slog.New(slog.DiscardHandler))
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
 	l := a.ledgerOf("t", 0)
-	a.committing.Lock() // a commit that the broker does not answer
+	a.committing.Lock() // a commit without an answer of the broker
 	done := make(chan struct{})
 	go func() { defer close(done); a.lost(of) }()
 	look := time.NewTicker(time.Millisecond)
@@ -77,28 +77,28 @@ func TestALossLetsNothingBeSentWhileACommitIsUnderWay(t *testing.T) {
 		select {
 		case <-look.C:
 		case <-limit:
-			t.Error("a partition that was lost may still send while a commit is under way")
+			t.Error("startCall: got true after a loss, want false")
 			l.revoke()
 		}
 	}
 	a.committing.Unlock()
 	<-done
 	if !l.is(ledgerRevoked) {
-		t.Error("the ledger outlived its assignment")
+		t.Error("ledger after the loss: got it active, want it revoked")
 	}
 }
 
-func TestAPartitionThatIsAssignedAnewEndsItsFormerAssignment(t *testing.T) {
+func TestAssignment_ReassignmentRevokesOldLedger(t *testing.T) {
 	a := newAssignment(slog.New(slog.DiscardHandler))
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
 	former := a.ledgerOf("t", 0)
 	former.add(0, 0, time.Time{})
-	a.assigned(of) // as when its topic was deleted and made again
+	a.assigned(of) // as if the topic was deleted and created again
 	if former.startCall() {
-		t.Error("a record of the former assignment may still be sent")
+		t.Error("startCall of the old ledger: got true, want false")
 	}
 	if _, due := former.commitPoint(); due {
-		t.Error("and committed")
+		t.Error("commit of the old ledger: got true, want false")
 	}
 }

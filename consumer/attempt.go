@@ -14,66 +14,66 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// attempt is one fetch of a task: it gives the source its permits, and has the
-// fetch numbered when the first is spent.
+// attempt is one fetch of a task. It supplies the source with permits, and gets the number of
+// the fetch when the first permit is spent.
 type attempt struct {
 	w      *Worker
 	t      *task
-	memory *reservation // for the bodies
-	// probe: it may call while the source's breaker is open; front: it goes before the
-	// others that wait; credential, if not empty: it goes with this one.
+	memory *reservation // for the response bodies
+	// probe: the attempt may call while the source's breaker is open. goesFirst: it gets the
+	// next permit. credential: the only one to use, if not empty.
 	probe, goesFirst bool
 	credential       string
-	candidates       []string // credentials that the last call could go with; guarded by mu
+	candidates       []string // credentials that the last call could use; guarded by mu
 
 	mu        sync.Mutex
-	started   bool // into the ledger, as a record whose call is sent
+	started   bool // the ledger counts the record as one with a sent call
 	sent      int
 	number    int64
 	began     time.Time
-	durations []time.Duration // each call that was finished
-	calls     []*call         // those that were sent
+	durations []time.Duration // of finished calls
+	calls     []*call         // the calls that were sent
 	skipped   schemas.Verdict
-	preempted bool // by turns.preempt
+	preempted bool // chosen by slotQueue.preempt
 
-	ended bool // the record has come to its end or was given up
+	ended bool // the record was settled or given up
 }
 
 var (
-	errSkipped     = errors.New("the request needs no fetch any more")
-	errBeginFailed = errors.New("the fetch could not be begun")
-	errRevoked     = errors.New("the partition belongs to another member now")
-	errBreakerOpen = errors.New("the source's breaker is open")
+	errSkipped     = errors.New("the request no longer needs a fetch")
+	errBeginFailed = errors.New("the fetch could not be started")
+	errRevoked     = errors.New("the partition was revoked")
+	errBreakerOpen = errors.New("the circuit breaker of the source is open")
 )
 
-// maxLapsedPermits is how many permits may lapse under one call. Where more do, Redis
-// answers too slowly for any to be spent, and asking on would burn the budget.
+// maxLapsedPermits is how many permits of one call may expire unspent. If more do, Redis answers
+// too slowly, and further permits would only use up the quota.
 const maxLapsedPermits = 5
 
-// callStarted reports whether the record counts as one whose call is sent.
+// callStarted reports whether the ledger counts the record as one with a sent call.
 func (a *attempt) callStarted() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.started
 }
 
-// markStarted counts the record as one whose call is sent, with a.mu held; false: its
-// assignment has ended.
+// markStarted makes the ledger count the record as one with a sent call. It reports false if the
+// record's assignment has ended. The caller holds a.mu.
 func (a *attempt) markStarted() bool {
 	a.started = a.started || a.t.ledger.startCall()
 	return a.started
 }
 
 // Acquire waits for a permit in the worker's lane.
-func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit, error) {
-	// What can't be written need not be fetched, and LOW stands back for HIGH.
+func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permit, error) {
+	// Closed while the database can't store results, and for LOW while it yields to HIGH.
 	if err := a.w.gates.wait(ctx); err != nil {
 		return nil, err
 	}
-	what.Client = a.t.client
-	what.Credentials = a.credentialsFor(what.Credentials)
+	target.Client = a.t.client
+	target.Credentials = a.credentialsFor(target.Credentials)
 	if !a.probe && !a.goesFirst {
-		a.w.health.awaitConfirm(ctx, what.Facet)
+		a.w.health.awaitConfirm(ctx, target.Facet)
 	}
 	ctx, span := a.w.tracer.Start(ctx, "wait for a permit")
 	acquire := a.w.permits.Acquire
@@ -83,22 +83,22 @@ func (a *attempt) Acquire(ctx context.Context, what source.Call) (source.Permit,
 	case a.t.lastFailed:
 		acquire = a.w.permits.AcquireRetry
 	}
-	p, err := a.acquire(ctx, what, acquire)
+	p, err := a.acquire(ctx, target, acquire)
 	span.End()
 	if err != nil {
 		return nil, err
 	}
-	return &call{a: a, what: what, permit: p}, nil
+	return &call{a: a, target: target, permit: p}, nil
 }
 
 // Grow waits for memory for a body that is larger than expected (source.Memory).
 func (a *attempt) Grow(ctx context.Context, n int64) error { return a.memory.grow(ctx, n) }
 
-// acquire waits for a permit until the source's breaker opens, since then only probes wait,
-// or until the attempt is preempted.
-func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(context.Context, schemas.Lane, source.Call) (Permit, error)) (Permit, error) {
+// acquire waits for a permit. Unless the attempt is a probe, the wait ends when the source's
+// breaker opens or the attempt is preempted.
+func (a *attempt) acquire(ctx context.Context, target source.Call, acquire func(context.Context, schemas.Lane, source.Call) (Permit, error)) (Permit, error) {
 	if a.probe {
-		return acquire(ctx, a.w.lane, what)
+		return acquire(ctx, a.w.lane, target)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -106,11 +106,11 @@ func (a *attempt) acquire(ctx context.Context, what source.Call, acquire func(co
 	if a.preemptible() {
 		defer a.watchWait(cancel)()
 	}
-	return acquire(ctx, a.w.lane, what)
+	return acquire(ctx, a.w.lane, target)
 }
 
-// credentialsFor returns the credentials that a call may go with: the attempt's own, or those
-// that have not been refused for this record, if there is one.
+// credentialsFor returns the credentials that a call may use: the attempt's fixed one, else all
+// that the upstream has not refused for this record, else all.
 func (a *attempt) credentialsFor(all []string) []string {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(a.t.refusedBy, name) })
 	switch {
@@ -125,8 +125,8 @@ func (a *attempt) credentialsFor(all []string) []string {
 	return candidates
 }
 
-// recordRefusal notes that the last call's credential was refused for this record. It reports
-// whether the record can be tried with another one.
+// recordRefusal records that the upstream refused the last call's credential for this record. It
+// reports whether another credential is left to try.
 func (a *attempt) recordRefusal() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,13 +143,14 @@ func (a *attempt) credentialUsed() string {
 	return a.calls[len(a.calls)-1].Credential()
 }
 
-// usedListedCredential reports whether the call that decided went with a credential that is listed by a name.
+// usedListedCredential reports whether the outcome's call used a credential that the configuration
+// lists by name.
 func (a *attempt) usedListedCredential(o source.Outcome) bool {
 	c, sent := o.Permit.(*call)
 	return sent && c.Credential() != ""
 }
 
-// scopeKeys returns what the attempt's calls were charged to, as questions name it.
+// scopeKeys returns the keys (faultQuery.key) of all scopes that the attempt's calls belong to.
 func (a *attempt) scopeKeys() []string {
 	keys := []string{a.t.request.Facet + scopeSource}
 	for _, c := range a.calls {
@@ -160,58 +161,47 @@ func (a *attempt) scopeKeys() []string {
 
 const scopeSource = " source"
 
-// scopeKey names what a refusal of the call may stop.
+// scopeKey names the scope that a refusal of the call pauses.
 func scopeKey(block string, c *call) string {
 	switch {
 	case c == nil:
 	case block == source.BlockCredential:
 		return " credential " + c.Credential()
 	case block == source.BlockEndpoint || block == source.BlockResource:
-		return " endpoint " + c.Credential() + " " + c.what.Document
+		return " endpoint " + c.Credential() + " " + c.target.Document
 	}
 	return scopeSource
 }
 
-// recordSuccess tells of each call that it was answered well. The fetch is over.
+// recordSuccess reports each call's success to its permit. It is called after the fetch.
 func (a *attempt) recordSuccess() {
 	for _, c := range a.calls {
 		c.permit.ReportSuccess()
 	}
 }
 
-// call is one call's permit.
+// call is the permit of one call. It implements source.Permit.
 type call struct {
 	a      *attempt
-	what   source.Call
+	target source.Call
 	permit Permit
 	sent   time.Time
 	span   trace.Span
 }
 
-// condition names the part of the source that calls like this one are.
-func (c *call) condition(block string) string {
-	switch block {
-	case source.BlockCredential:
-		return fmt.Sprintf("calling the upstream with the credential %s, which it refuses", c.Credential())
-	case source.BlockResource:
-		return fmt.Sprintf("calling what is charged as %s/%s is, of which the upstream asks for a pause", c.what.Facet, c.what.Document)
-	}
-	return fmt.Sprintf("calling the endpoint of %s/%s, of which the upstream asks for a pause", c.what.Facet, c.what.Document)
-}
-
-// Release hands an unspent permit on.
+// Release returns an unspent permit.
 func (c *call) Release() { c.permit.Release() }
 
-// Written and Answered tell the limiter how the call went its way.
+// Written tells the limiter that the request was written.
 func (c *call) Written() { c.permit.Written() }
 
 // Answered tells the limiter that the answer has begun.
 func (c *call) Answered() { c.permit.Answered() }
 
-// Credential returns the name of the credential that the limiter has chosen.
+// Credential returns the name of the credential that the limiter chose.
 func (c *call) Credential() string { return c.permit.Credential() }
 
-// Finished notes how the call went.
+// Finished records the end of the call.
 func (c *call) Finished(e source.CallResult) {
 	c.permit.ReportEnd(e)
 	c.a.mu.Lock()
@@ -220,9 +210,9 @@ func (c *call) Finished(e source.CallResult) {
 	endCallSpan(c.span, e.Status, e.Err)
 }
 
-// Spend begins the fetch with the permit in hand, directly before the first call
-// is sent, and again if the permit lapsed over it: numbers must rise in the
-// order in which calls start.
+// Spend spends the permit directly before the call is sent. Before the first call it gets the
+// number of the fetch, because numbers must rise in the order in which fetches start. If the
+// permit expired meanwhile, Spend acquires another one and repeats both steps.
 func (c *call) Spend(ctx context.Context) error {
 	for range maxLapsedPermits {
 		spent, err := c.spend(ctx)
@@ -232,13 +222,13 @@ func (c *call) Spend(ctx context.Context) error {
 		if spent || err != nil {
 			return err
 		}
-		p, err := c.a.acquire(ctx, c.what, c.a.w.permits.Reacquire)
+		p, err := c.a.acquire(ctx, c.target, c.a.w.permits.Reacquire)
 		if err != nil {
 			return err
 		}
 		c.permit = p
 	}
-	return fmt.Errorf("%w: %d permits lapsed before they could be spent; Redis or this machine is too slow", errBeginFailed, maxLapsedPermits)
+	return fmt.Errorf("%w: %d permits expired unspent; Redis or this machine is too slow", errBeginFailed, maxLapsedPermits)
 }
 
 func (c *call) spend(ctx context.Context) (bool, error) {
@@ -251,7 +241,7 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 		}
 	}
 	if !c.permit.Spend() {
-		if a.sent == 0 { // while it waits for another, a revocation need not wait for it
+		if a.sent == 0 { // a revocation must not wait for a record that waits for its first permit
 			a.started = false
 			a.t.ledger.endCall()
 			if !a.t.ledger.is(ledgerOpen) {
@@ -265,8 +255,7 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// begin enters the record into its ledger as one whose call is sent, and has the
-// fetch numbered.
+// begin makes the ledger count the record as one with a sent call, and gets the fetch's number.
 func (a *attempt) begin(ctx context.Context) error {
 	if !a.markStarted() {
 		return errRevoked

@@ -31,45 +31,45 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// free gives every permit at once: what is measured is the worker.
-type free struct{}
+// freePermits grants every permit at once, so that only the worker is measured.
+type freePermits struct{}
 
-func (free) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
-	return free{}, nil
+func (freePermits) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+	return freePermits{}, nil
 }
 
-func (free) AcquireRetry(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
-	return free{}, nil
+func (freePermits) AcquireRetry(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+	return freePermits{}, nil
 }
 
-func (free) Reacquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
-	return free{}, nil
+func (freePermits) Reacquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+	return freePermits{}, nil
 }
-func (free) BackOff(time.Duration, time.Time)                      {}
-func (free) OpenBreaker(time.Duration, time.Duration, time.Time)   {}
-func (free) CloseBreaker(time.Time)                                {}
-func (free) HighPerSecond() float64                                { return math.Inf(1) }
-func (free) LowReserve() float64                                   { return 0 }
-func (free) BreakerOpenSince(time.Time) bool                       { return false }
-func (free) UntilBreakerOpens() context.Context                    { return context.Background() }
-func (free) BreakerClosed() <-chan struct{}                        { return always }
-func (free) IsProbe() bool                                         { return false }
-func (free) Spend() bool                                           { return true }
-func (free) Written()                                              {}
-func (free) Answered()                                             {}
-func (free) Credential() string                                    { return "" }
-func (free) ReportEnd(source.CallResult)                           {}
-func (free) OpenScopeBreaker(string, time.Duration, time.Duration) {}
-func (free) ReportSuccess()                                        {}
-func (free) Release()                                              {}
+func (freePermits) BackOff(time.Duration, time.Time)                      {}
+func (freePermits) OpenBreaker(time.Duration, time.Duration, time.Time)   {}
+func (freePermits) CloseBreaker(time.Time)                                {}
+func (freePermits) HighPerSecond() float64                                { return math.Inf(1) }
+func (freePermits) LowReserve() float64                                   { return 0 }
+func (freePermits) BreakerOpenSince(time.Time) bool                       { return false }
+func (freePermits) UntilBreakerOpens() context.Context                    { return context.Background() }
+func (freePermits) BreakerClosed() <-chan struct{}                        { return always }
+func (freePermits) IsProbe() bool                                         { return false }
+func (freePermits) Spend() bool                                           { return true }
+func (freePermits) Written()                                              {}
+func (freePermits) Answered()                                             {}
+func (freePermits) Credential() string                                    { return "" }
+func (freePermits) ReportEnd(source.CallResult)                           {}
+func (freePermits) OpenScopeBreaker(string, time.Duration, time.Duration) {}
+func (freePermits) ReportSuccess()                                        {}
+func (freePermits) Release()                                              {}
 
-// counting counts what is written.
-type counting struct {
+// countingStore counts written results.
+type countingStore struct {
 	*postgres.Store
 	rows atomic.Int64
 }
 
-func (c *counting) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+func (c *countingStore) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	results, err := c.Store.Write(ctx, writes)
 	c.rows.Add(int64(len(results)))
 	return results, err
@@ -77,14 +77,14 @@ func (c *counting) Write(ctx context.Context, writes []store.Write) ([]store.Res
 
 const benchEvents = 3000
 
-// document is an entity's content of 17 KB, other for each key.
+// document returns 17 KB of content, different for each key.
 func document(key string) string {
 	return fmt.Sprintf(`{"name":%q,"items":[%s1]}`, key, strings.Repeat(fmt.Sprintf(`{"id":%q,"value":"%08x"},`, key, sha256.Sum256([]byte(key))), 160))
 }
 
-// BenchmarkWorker compares entities a second through the whole way of a record,
-// from the topic to the committed offset, with the bare upsert of as many into
-// the same database: Redis and PostgreSQL are real, the upstream answers at once.
+// BenchmarkWorker measures entities a second on the whole path of a record, from the topic to the
+// committed offset. It compares them with a bare upsert of the same number into the same database.
+// Redis and PostgreSQL are real, and the upstream answers at once.
 func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
 	var inWorker, bare time.Duration
@@ -99,9 +99,8 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWorkerTraced compares the processor time of an event on its whole way
-// without spans, with all of them made and none kept, and with all kept, in rounds
-// that take turns. Of the process: the broker and the upstream are in it too.
+// BenchmarkWorkerTraced compares the CPU time of an event without spans, with dropped spans and
+// with recorded spans, in alternating rounds. The process includes the broker and the upstream.
 func BenchmarkWorkerTraced(b *testing.B) {
 	through, _ := throughReal(b)
 	ways := []struct {
@@ -127,7 +126,7 @@ func BenchmarkWorkerTraced(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// cpuTime is how much of the processors this process has used.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -137,7 +136,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// throughReal returns what sends events through a worker on real services.
+// throughReal returns a function that sends events through a worker on real services.
 func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *postgres.Store) {
 	b.Helper()
 	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))
@@ -163,7 +162,7 @@ func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *
 	return func(t observe.Tracer) time.Duration { return throughWorker(b, kafka, rdb, pg, upstream.URL, t) }, pg
 }
 
-// throughWorker returns how long a worker takes from its first write to its last.
+// throughWorker returns the time from a worker's first write to its last.
 func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient, pg *postgres.Store, url string, tracer observe.Tracer) time.Duration {
 	b.Helper()
 	name := servicetest.Name("bench")
@@ -183,7 +182,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	}
 	for _, r := range prod.EnqueueAll(ctx, wishes) {
 		if !r.Queued() {
-			b.Fatalf("%+v", r)
+			b.Fatalf("enqueue: got %+v, want queued", r)
 		}
 	}
 	if err := client.Flush(ctx); err != nil {
@@ -200,9 +199,9 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 		b.Fatal(err)
 	}
 	defer src.Close()
-	st := &counting{Store: pg}
+	st := &countingStore{Store: pg}
 	w, err := consumer.New(consumer.DefaultConfig(schemas.Low), src, schemas.Low, consumer.Deps{
-		Store: st, Requests: producer.NewCoalescer(rdb), Permits: free{}, Retries: &scheduled{}, Lag: &behind{}, Health: consumer.NewHealth(),
+		Store: st, Requests: producer.NewCoalescer(rdb), Permits: freePermits{}, Retries: &countingRetries{}, Lag: &fixedLag{}, Health: consumer.NewHealth(),
 		Kafka: func(string) []kgo.Opt {
 			return []kgo.Opt{kgo.SeedBrokers(kafka.ListenAddrs()...), kgo.DisableClientMetrics()}
 		},
@@ -236,7 +235,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	return took
 }
 
-// bareUpserts returns how long the store alone takes for as many.
+// bareUpserts returns the time that the store alone needs for the same number of entities.
 func bareUpserts(b *testing.B, pg *postgres.Store, round int) time.Duration {
 	b.Helper()
 	var writes []store.Write

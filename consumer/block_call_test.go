@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// refuseOne has the upstream refuse calls for the entity a alone, for 30 s each, and counts them.
+// refuseOne makes the upstream refuse calls for entity a, for 30 s each. It returns their count.
 func (r *rig) refuseOne() *atomic.Int64 {
 	var refused atomic.Int64
 	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
@@ -28,15 +28,15 @@ func (r *rig) refuseOne() *atomic.Int64 {
 	return &refused
 }
 
-// A refusal of one call with a time is a retry row before its offset is committed, so that its
-// partition goes on and another worker does not call before the time.
-func TestBlockCall_BecomesADurableRetry(t *testing.T) {
+// A refused call with a Retry-After becomes a scheduled retry before its offset is committed. So
+// its partition continues, and another worker does not call earlier.
+func TestBlockCall_SchedulesRetry(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()
 	stop := r.work(schemas.High)
 	from := time.Now()
-	r.wish("a", schemas.High, schemas.CacheMiss)
-	r.wishAll(numbered("k", 20), schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
+	r.enqueueAll(keysOf("k", 20), schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
 	s := r.status("a")
 	if s.State != store.Retrying || s.Rounds != 0 || s.Until.Sub(from) < 30*time.Second {
@@ -47,7 +47,7 @@ func TestBlockCall_BecomesADurableRetry(t *testing.T) {
 	}
 	stop()
 	r.work(schemas.High)
-	r.wish("b", schemas.High, schemas.CacheMiss)
+	r.enqueue("b", schemas.High, schemas.CacheMiss)
 	r.untilStored("b")
 	r.untilCommitted(schemas.High)
 	if got := refused.Load(); got != 1 {
@@ -55,13 +55,13 @@ func TestBlockCall_BecomesADurableRetry(t *testing.T) {
 	}
 }
 
-// A worker that dies between the retry row and the commit leaves a record that the next worker
-// does not call for again.
-func TestBlockCall_SurvivesAWorkerThatDiesBeforeItsCommit(t *testing.T) {
+// If a worker is killed between storing the retry and the commit, the next worker does not repeat
+// the call.
+func TestBlockCall_SurvivesWorkerKilledBeforeCommit(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()
-	result := r.wish("a", schemas.High, schemas.CacheMiss)
-	// The dead worker has begun the fetch, was refused, and has written the row.
+	result := r.enqueue("a", schemas.High, schemas.CacheMiss)
+	// The killed worker has started the fetch, was refused, and has stored the status.
 	request := schemas.UpdateRequest{Entity: entity("a"), Version: result.Number, Lane: schemas.High}
 	_, number, err := r.requests.Begin(t.Context(), request, 0)
 	if err != nil {

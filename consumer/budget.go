@@ -6,27 +6,26 @@ import (
 	"sync"
 )
 
-// memoryBudget bounds the bytes of bodies in memory. Room is reserved, by the estimate of what
-// an entity needs, before a permit is asked for. A body that is larger grows its room while
-// it is read, and its reading waits for that. One entity at a time may grow beyond the
-// limit, or entities that each have a part of their bodies would wait for each other. So
-// the bound is the limit and one entity's bodies, whatever the upstream answers.
+// memoryBudget bounds the bytes of response bodies in memory. An estimated number of bytes is
+// reserved for each entity before its permit is requested. If a body turns out to be larger, its
+// reservation grows while the body is read, and reading waits for that. One entity at a time may
+// exceed the limit; otherwise entities that each hold a part of their bodies could deadlock. So
+// memory is bounded by the limit plus the bodies of one entity.
 type memoryBudget struct {
 	mu        sync.Mutex
 	limit     int64
 	used      int64
-	overLimit *reservation // the one that may grow beyond the limit; nil: none does
-	growing   list.List    // of *reservation of rooms that wait to grow, before all others
-	waiting   list.List    // of *reservation, the first comes first
+	overLimit *reservation // the one that exceeds the limit, or nil
+	growing   list.List    // of *memoryWaiter whose reservation is to grow; served before waiting
+	waiting   list.List    // of *memoryWaiter for new reservations, in fairOrder
 	order     fairOrder
 }
 
-// reservation is what one entity's bodies hold of the budget. Its fields are under the budget's
-// lock.
+// reservation is the memory reserved for one entity's bodies. The budget's lock guards its fields.
 type reservation struct {
 	b     *memoryBudget
 	held  int64
-	spare int64 // of held, not used by a body yet
+	spare int64 // the part of held that no body uses yet
 }
 
 type memoryWaiter struct {
@@ -34,13 +33,13 @@ type memoryWaiter struct {
 	bytes    int64
 	position int64
 	ready    chan struct{}
-	grows    *reservation // that grows; nil: it is a new one
+	grows    *reservation // the reservation to grow; nil for a new one
 }
 
 func newMemoryBudget(limit int64) *memoryBudget { return &memoryBudget{limit: limit} }
 
-// acquire waits for room for n bytes, or until ctx ends; clients are admitted in turn.
-// One reservation is always admitted, however large.
+// acquire reserves n bytes. It waits until they are free or ctx ends. Clients are served in turn.
+// A single reservation is always granted, however large it is.
 func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) error {
 	b.mu.Lock()
 	if b.waiting.Len() == 0 && b.fits(n) {
@@ -59,7 +58,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-r.ready: // admitted at the same moment
+	case <-r.ready: // granted at the same moment
 		b.used -= n
 	default:
 		b.waiting.Remove(place)
@@ -68,7 +67,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	return context.Cause(ctx)
 }
 
-// reserve is acquire for an entity whose bodies may turn out to be larger.
+// reserve is acquire for bodies that may turn out to be larger than n.
 func (b *memoryBudget) reserve(ctx context.Context, client string, n int64) (*reservation, error) {
 	if err := b.acquire(ctx, client, n); err != nil {
 		return nil, err
@@ -99,7 +98,7 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-more.ready: // granted at the same moment; the room's end gives it back
+	case <-more.ready: // granted at the same moment; resize(0) releases it
 	default:
 		b.growing.Remove(place)
 		b.admit()
@@ -107,7 +106,7 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	return context.Cause(ctx)
 }
 
-// resize changes what the room holds to n bytes, which are all used; to 0 it ends the room.
+// resize sets the reservation to n bytes, all of them used. 0 releases it.
 func (r *reservation) resize(n int64) {
 	b := r.b
 	b.mu.Lock()
@@ -120,7 +119,7 @@ func (r *reservation) resize(n int64) {
 	b.admit()
 }
 
-// grant gives a room more, with the lock held.
+// grant grows the waiter's reservation. The caller holds b.mu.
 func (b *memoryBudget) grant(r *memoryWaiter) {
 	b.used += r.bytes
 	r.grows.held += r.bytes
@@ -139,7 +138,7 @@ func (b *memoryBudget) inUse() int64 {
 
 func (b *memoryBudget) fits(n int64) bool { return b.used == 0 || b.used+n <= b.limit }
 
-// resize changes what one reservation holds; to 0 it ends it.
+// resize changes the size of a reservation made by acquire. 0 releases it.
 func (b *memoryBudget) resize(from, to int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,6 +146,7 @@ func (b *memoryBudget) resize(from, to int64) {
 	b.admit()
 }
 
+// admit grants waiting reservations as far as the limit allows. The caller holds b.mu.
 func (b *memoryBudget) admit() {
 	for first := b.growing.Front(); first != nil; first = b.growing.Front() {
 		r := first.Value.(*memoryWaiter)
@@ -168,14 +168,14 @@ func (b *memoryBudget) admit() {
 	}
 }
 
-// sizeEstimates tell how many bytes the bodies of a facet's next entity may have: the
-// most that was seen lately.
+// sizeEstimates estimates the size of the bodies of a facet's next entity: a slowly falling
+// maximum of recent sizes.
 type sizeEstimates struct {
 	mu      sync.Mutex
 	byFacet map[string]int64
 }
 
-// initialEstimate is for a facet of which nothing was seen.
+// initialEstimate is the estimate of a facet that was never fetched, in bytes.
 const initialEstimate = 1 << 20
 
 func newSizeEstimates() *sizeEstimates { return &sizeEstimates{byFacet: map[string]int64{}} }
@@ -189,8 +189,8 @@ func (e *sizeEstimates) estimate(facet string) int64 {
 	return initialEstimate
 }
 
-// record takes in what an entity's bodies had. The estimate rises at once, and
-// falls by a hundredth with each that needed less.
+// record adds the size of an entity's bodies. A larger size raises the estimate at once; a smaller
+// one lowers it by 1 %.
 func (e *sizeEstimates) record(facet string, n int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

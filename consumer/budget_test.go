@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestEstimatesRiseAtOnceAndFallSlowly(t *testing.T) {
+func TestSizeEstimates_RiseAtOnceAndFallSlowly(t *testing.T) {
 	e := newSizeEstimates()
 	if got := e.estimate("character"); got != initialEstimate {
 		t.Errorf("of an unknown facet: %d", got)
@@ -32,10 +32,10 @@ func TestEstimatesRiseAtOnceAndFallSlowly(t *testing.T) {
 	}
 }
 
-func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
+func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		if err := b.acquire(t.Context(), "", 1000); err != nil { // alone it may
+		if err := b.acquire(t.Context(), "", 1000); err != nil { // a single one may exceed the limit
 			t.Fatal(err)
 		}
 		order := make(chan int64, 3)
@@ -54,20 +54,20 @@ func TestTheBudgetAdmitsInOrderAndAlwaysOne(t *testing.T) {
 		if got := <-order; got != 60 || len(order) != 0 {
 			t.Errorf("%d was admitted first, %d others", got, len(order))
 		}
-		b.resize(60, 70) // the answer was larger: nobody is admitted for it
+		b.resize(60, 70) // the answer was larger, so none is admitted
 		synctest.Wait()
 		if len(order) != 0 {
-			t.Error("a small one overtook")
+			t.Error("a smaller reservation was granted first, want the queue order")
 		}
 		b.resize(70, 0)
 		wg.Wait()
 		if b.used != 60 {
-			t.Errorf("%d bytes are in use", b.used)
+			t.Errorf("in use: got %d bytes", b.used)
 		}
 	})
 }
 
-func TestWhoLeavesTheQueueForRoomTakesNone(t *testing.T) {
+func TestMemoryBudget_CancelledWaiterReservesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		_ = b.acquire(t.Context(), "", 100)
@@ -85,12 +85,12 @@ func TestWhoLeavesTheQueueForRoomTakesNone(t *testing.T) {
 		}
 		b.resize(100, 80)
 		if err := <-got; err != nil || b.used != 100 {
-			t.Errorf("%v, %d in use", err, b.used)
+			t.Errorf("got %v and %d bytes in use", err, b.used)
 		}
 	})
 }
 
-func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
+func TestMemoryBudget_IsFreeAfterAllReleases(t *testing.T) {
 	b := newMemoryBudget(1000)
 	var wg sync.WaitGroup
 	for seed := range uint64(50) {
@@ -113,14 +113,14 @@ func TestTheBudgetIsWholeAgainWhenAllHaveLeft(t *testing.T) {
 	}
 	wg.Wait()
 	if b.used != 0 || b.waiting.Len() != 0 {
-		t.Errorf("%d in use, %d waiting", b.used, b.waiting.Len())
+		t.Errorf("got %d bytes in use and %d waiting, want none", b.used, b.waiting.Len())
 	}
 }
 
-func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
+func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		const entities, each = 8, 60 // of 10 that were expected
+		const entities, each = 8, 60 // with an estimate of 10
 		var most int64
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -139,7 +139,7 @@ func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
 					mu.Unlock()
 				}
 				r.resize(each)
-				time.Sleep(time.Second) // of the bubble's time
+				time.Sleep(time.Second) // fake time of the bubble
 				r.resize(0)
 			})
 		}
@@ -153,12 +153,12 @@ func TestRoom_GrowsOneEntityAtATimeBeyondTheLimit(t *testing.T) {
 	})
 }
 
-func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
+func TestReservation_GrowEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
 		second, _ := b.reserve(t.Context(), "", 50)
-		if err := first.grow(t.Context(), 200); err != nil { // beyond the limit
+		if err := first.grow(t.Context(), 200); err != nil { // above the limit
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -181,7 +181,7 @@ func TestRoom_GivesUpGrowingWithItsContext(t *testing.T) {
 	})
 }
 
-func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
+func TestReservation_GrowsBeforeNewOnesAreGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
@@ -213,7 +213,7 @@ func TestRoom_GrowsBeforeNewEntitiesEnter(t *testing.T) {
 	})
 }
 
-func TestRoom_IsEnteredByClientsInTurn(t *testing.T) {
+func TestReservation_ServesClientsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, err := b.reserve(t.Context(), "flood", 100)
@@ -233,7 +233,7 @@ func TestRoom_IsEnteredByClientsInTurn(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if err := first.grow(t.Context(), 150); err != nil { // rooms still grow beyond the limit
+		if err := first.grow(t.Context(), 150); err != nil { // reservations still grow above the limit
 			t.Fatal(err)
 		}
 		for i, want := range []string{"flood", "quiet", "flood", "flood"} {

@@ -23,15 +23,15 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// slow is an upstream that takes its time, and knows how often each key was asked for.
-type slow struct {
+// slowUpstream is an upstream that answers slowly and counts the calls of each key.
+type slowUpstream struct {
 	mu       sync.Mutex
 	calls    map[string]int
 	n        atomic.Int64
 	min, max time.Duration
 }
 
-func (s *slow) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (s *slowUpstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	key := req.URL.Query().Get("ocid")
 	s.n.Add(1)
 	s.mu.Lock()
@@ -47,14 +47,14 @@ func (s *slow) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// cable is what leads a member to the brokers, and can be cut.
-type cable struct {
+// cuttableDialer is a member's connection to the brokers, which can be cut.
+type cuttableDialer struct {
 	mu    sync.Mutex
 	cut   bool
 	conns []net.Conn
 }
 
-func (c *cable) dial(ctx context.Context, network, host string) (net.Conn, error) {
+func (c *cuttableDialer) dial(ctx context.Context, network, host string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, host)
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (c *cable) dial(ctx context.Context, network, host string) (net.Conn, error
 	return conn, nil
 }
 
-func (c *cable) set(cut bool) {
+func (c *cuttableDialer) set(cut bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cut = cut
@@ -78,14 +78,14 @@ func (c *cable) set(cut bool) {
 	c.conns = nil
 }
 
-// underWay counts the calls that workers say they have given up while they were under
-// way, and how often they have lost their session.
-type underWay struct {
+// lossCounter counts the calls that workers logged as in flight at a revocation, and the lost
+// sessions.
+type lossCounter struct {
 	slog.Handler
 	calls, losses *atomic.Int64
 }
 
-func (u underWay) Handle(ctx context.Context, r slog.Record) error {
+func (u lossCounter) Handle(ctx context.Context, r slog.Record) error {
 	r.Attrs(func(a slog.Attr) bool {
 		switch a.Key {
 		case "calls":
@@ -98,40 +98,40 @@ func (u underWay) Handle(ctx context.Context, r slog.Record) error {
 	return u.Handler.Handle(ctx, r)
 }
 
-func (u underWay) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return underWay{u.Handler.WithAttrs(attrs), u.calls, u.losses}
+func (u lossCounter) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return lossCounter{u.Handler.WithAttrs(attrs), u.calls, u.losses}
 }
 
-// storm has members of one group come and go while the upstream is slow.
-type storm struct {
+// churn lets members of one group join and leave while the upstream is slow.
+type churn struct {
 	*rig
-	slow
-	rng      *rand.Rand
-	lane     schemas.Lane
-	broker   bool          // shares out the partitions
-	patience time.Duration // of a revocation
-	inFlight int
-	cuts     bool          // also cut members off
-	missed   time.Duration // after so long
-	members  []member
-	numbers  map[string]int64 // of each key's last request
-	givenUp  atomic.Int64     // calls under way at a revocation
-	losses   atomic.Int64     // of a session
-	cutOff   int
+	slowUpstream
+	rng           *rand.Rand
+	lane          schemas.Lane
+	broker        bool          // the broker assigns the partitions
+	revokeTimeout time.Duration // timeout of a revocation
+	inFlight      int
+	cuts          bool          // also cut members off from Kafka
+	missed        time.Duration // the session expires after this time
+	members       []member
+	numbers       map[string]int64 // number of each key's last request
+	revokedCalls  atomic.Int64     // calls in flight at a revocation
+	losses        atomic.Int64     // lost sessions
+	cutOff        int
 }
 
 type member struct {
 	stop  func()
-	cable *cable
+	cable *cuttableDialer
 }
 
-func newStorm(t *testing.T, lane schemas.Lane, broker, cuts bool) *storm {
+func newChurn(t *testing.T, lane schemas.Lane, broker, cuts bool) *churn {
 	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	s := &storm{
-		lane: lane, broker: broker, cuts: cuts, rng: rand.New(rand.NewPCG(seed, 0)), inFlight: 16, patience: patience, missed: 15 * time.Second,
-		slow: slow{calls: map[string]int{}, min: 20 * time.Millisecond, max: 600 * time.Millisecond}, numbers: map[string]int64{},
+	s := &churn{
+		lane: lane, broker: broker, cuts: cuts, rng: rand.New(rand.NewPCG(seed, 0)), inFlight: 16, revokeTimeout: waitTimeout, missed: 15 * time.Second,
+		slowUpstream: slowUpstream{calls: map[string]int{}, min: 20 * time.Millisecond, max: 600 * time.Millisecond}, numbers: map[string]int64{},
 	}
 	if cuts {
 		s.missed = 1500 * time.Millisecond
@@ -144,28 +144,28 @@ func newStorm(t *testing.T, lane schemas.Lane, broker, cuts bool) *storm {
 	return s
 }
 
-func (s *storm) join() {
+func (s *churn) join() {
 	s.Helper()
 	deps := s.deps()
-	m := member{cable: &cable{}}
+	m := member{cable: &cuttableDialer{}}
 	deps.Kafka = func(string) []kgo.Opt {
 		return append(s.brokers(), kgo.SessionTimeout(s.missed), kgo.HeartbeatInterval(200*time.Millisecond),
-			kgo.RebalanceTimeout(5*time.Second), kgo.Dialer(m.cable.dial)) // a join that is not answered is given up sooner than the test
+			kgo.RebalanceTimeout(5*time.Second), kgo.Dialer(m.cable.dial)) // a join without an answer times out before the test
 	}
-	deps.Log = slog.New(underWay{deps.Log.Handler(), &s.givenUp, &s.losses})
+	deps.Log = slog.New(lossCounter{deps.Log.Handler(), &s.revokedCalls, &s.losses})
 	c := consumer.DefaultConfig(s.lane)
-	c.MaxInFlight, c.DrainTimeout, c.ServerSideAssignment = s.inFlight, patience, s.broker
+	c.MaxInFlight, c.DrainTimeout, c.ServerSideAssignment = s.inFlight, waitTimeout, s.broker
 	w, err := consumer.New(c, s.source, s.lane, deps)
 	if err != nil {
 		s.Fatal(err)
 	}
-	w.SetRevokeTimeout(s.patience)
+	w.SetRevokeTimeout(s.revokeTimeout)
 	m.stop = s.run(w.Run)
 	s.members = append(s.members, m)
 }
 
-// leave has some member leave in order.
-func (s *storm) leave() (left <-chan struct{}) {
+// leave makes a random member leave in order.
+func (s *churn) leave() (left <-chan struct{}) {
 	i := s.rng.IntN(len(s.members))
 	m := s.members[i]
 	m.cable.set(false)
@@ -175,8 +175,8 @@ func (s *storm) leave() (left <-chan struct{}) {
 	return done
 }
 
-// ask asks for new entities, and once more for some that were asked for before.
-func (s *storm) ask() {
+// enqueueSome requests new entities, and some earlier ones again.
+func (s *churn) enqueueSome() {
 	s.Helper()
 	wishes := map[string]producer.Request{}
 	for range 20 {
@@ -192,20 +192,20 @@ func (s *storm) ask() {
 		switch result := s.producer.Enqueue(s.Context(), wish); {
 		case result.Queued():
 			s.numbers[key] = max(s.numbers[key], result.Number)
-		case result.Outcome != producer.Pending: // on an earlier one's publish
-			s.Fatalf("wish for %s: %+v", key, result)
+		case result.Outcome != producer.Pending: // while an earlier request is being published
+			s.Fatalf("request for %s: got %+v", key, result)
 		}
 	}
 }
 
-// blow has members come and go, and then checks that nothing was lost.
-func (s *storm) blow(steps int) {
+// joinAndLeave lets members join and leave, and then checks that no request was lost.
+func (s *churn) joinAndLeave(steps int) {
 	s.Helper()
 	s.join()
 	for range steps {
-		s.ask()
+		s.enqueueSome()
 		if s.lane == schemas.Low {
-			s.behind.records.Store(int64(s.rng.IntN(3) / 2 * 6000)) // HIGH is behind, now and then
+			s.behind.records.Store(int64(s.rng.IntN(3) / 2 * 6000)) // HIGH is behind now and then
 		}
 		before := s.n.Load()
 		switch n := len(s.members); {
@@ -229,36 +229,37 @@ func (s *storm) blow(steps int) {
 	s.until("the commit of everything", func() bool { return s.lag(s.lane) == 0 })
 	for key, number := range s.numbers {
 		if snap, ok := s.snapshot(key); !ok || snap.Version < number {
-			s.Errorf("%s: a snapshot of number %d, requested was %d", key, snap.Version, number)
+			s.Errorf("%s: got snapshot number %d, want at least %d", key, snap.Version, number)
 		}
 	}
 	calls, requests := s.n.Load(), s.produced(s.lane)
-	// Who has lost its session learns of it later, and goes on meanwhile with what it has read.
-	most := s.givenUp.Load() + s.losses.Load()*int64(s.inFlight+256)
+	// A member that lost its session learns of it later, and meanwhile continues with the records
+	// that it has read.
+	most := s.revokedCalls.Load() + s.losses.Load()*int64(s.inFlight+256)
 	s.Logf("%d calls for %d requests for %d entities; %d under way at a revocation, %d times cut off, %d sessions lost",
-		calls, requests, len(s.numbers), s.givenUp.Load(), s.cutOff, s.losses.Load())
+		calls, requests, len(s.numbers), s.revokedCalls.Load(), s.cutOff, s.losses.Load())
 	if calls > requests+most {
-		s.Errorf("%d calls too many", calls-requests-most)
+		s.Errorf("got %d more calls than allowed", calls-requests-most)
 	}
-	if n := len(s.letters()); n > 0 {
-		s.Errorf("%d dead letters", n)
+	if n := len(s.deadLetters()); n > 0 {
+		s.Errorf("dead letters: got %d", n)
 	}
 }
 
-func TestMembersComeAndGoInAStorm(t *testing.T) {
+func TestChurn_MembersJoinAndLeave(t *testing.T) {
 	t.Parallel()
 	for _, broker := range []bool{false, true} {
 		t.Run(map[bool]string{false: "classic", true: "consumer"}[broker], func(t *testing.T) {
-			t.Run("in order, and LOW stands back now and then", func(t *testing.T) {
-				newStorm(t, schemas.Low, broker, false).blow(5)
+			t.Run("in order, with LOW yielding now and then", func(t *testing.T) {
+				newChurn(t, schemas.Low, broker, false).joinAndLeave(5)
 			})
 			t.Run("answers take longer than a revocation waits", func(t *testing.T) {
-				s := newStorm(t, schemas.High, broker, false)
-				s.patience = 100 * time.Millisecond
-				s.blow(5)
+				s := newChurn(t, schemas.High, broker, false)
+				s.revokeTimeout = 100 * time.Millisecond
+				s.joinAndLeave(5)
 			})
 			t.Run("and some are cut off from Kafka", func(t *testing.T) {
-				newStorm(t, schemas.High, broker, true).blow(5)
+				newChurn(t, schemas.High, broker, true).joinAndLeave(5)
 			})
 		})
 	}

@@ -9,33 +9,33 @@ import (
 )
 
 const (
-	// dischargeLinger is how long the first ended request waits for others, so that one
-	// call to Redis ends many counts. No record waits for it.
-	dischargeLinger = 10 * time.Millisecond
-	// maxDischarges bounds the requests whose counts are not ended yet, as while Redis is
-	// away. What is dropped ends with its lease.
-	maxDischarges = 10_000
-	// dischargeTimeout bounds one call, and is the wait after one that failed.
-	dischargeTimeout = time.Second
+	// releaseLinger is how long the first ended request waits for others, so that one call to
+	// Redis releases many. No record waits for it.
+	releaseLinger = 10 * time.Millisecond
+	// maxReleases bounds the queue, for example while Redis is down. The counts of dropped
+	// requests end when their leases expire.
+	maxReleases = 10_000
+	// releaseTimeout bounds one call to Redis, and is the delay after a failed one.
+	releaseTimeout = time.Second
 )
 
-// discharges are requests that have ended and are still counted as outstanding for their
-// clients. A worker that is killed loses them, and their leases end the counts.
-type discharges struct {
+// releaseQueue holds requests that have ended and are still counted as outstanding for their
+// clients. If a worker is killed, the counts end when their leases expire.
+type releaseQueue struct {
 	mu    sync.Mutex
 	ended []schemas.Outstanding
-	added chan struct{} // has room for one
+	added chan struct{} // holds one signal that ended is not empty
 }
 
-func newDischarges() *discharges { return &discharges{added: make(chan struct{}, 1)} }
+func newReleaseQueue() *releaseQueue { return &releaseQueue{added: make(chan struct{}, 1)} }
 
-// add notes that the task's request has ended. A nil receiver notes nothing.
-func (d *discharges) add(t *task) {
+// add adds the task's request, which has ended. A nil queue ignores it.
+func (d *releaseQueue) add(t *task) {
 	if d == nil || t.client == "" {
 		return
 	}
 	d.mu.Lock()
-	if len(d.ended) < maxDischarges {
+	if len(d.ended) < maxReleases {
 		d.ended = append(d.ended, schemas.Outstanding{Client: t.client, Entity: t.request.Entity, Number: t.request.Version})
 	}
 	d.mu.Unlock()
@@ -45,7 +45,7 @@ func (d *discharges) add(t *task) {
 	}
 }
 
-func (d *discharges) take() []schemas.Outstanding {
+func (d *releaseQueue) take() []schemas.Outstanding {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all := d.ended
@@ -53,55 +53,55 @@ func (d *discharges) take() []schemas.Outstanding {
 	return all
 }
 
-// putBack keeps requests whose counts could not be ended.
-func (d *discharges) putBack(all []schemas.Outstanding) {
+// putBack returns requests to the queue after a failed call.
+func (d *releaseQueue) putBack(all []schemas.Outstanding) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ended = append(all, d.ended[:min(len(d.ended), maxDischarges-len(all))]...)
+	d.ended = append(all, d.ended[:min(len(d.ended), maxReleases-len(all))]...)
 	select {
 	case d.added <- struct{}{}:
 	default:
 	}
 }
 
-// dischargeLoop ends the counts of ended requests until ctx ends, and then those that are
-// left. It holds no record: a count that stays ends with its lease.
-func (w *Worker) dischargeLoop(ctx context.Context) {
-	wait, failing := dischargeLinger, false
+// releaseLoop releases ended requests until ctx ends, and then once more the ones that are left.
+// No record waits for it, because a count that is not released ends with its lease.
+func (w *Worker) releaseLoop(ctx context.Context) {
+	wait, failing := releaseLinger, false
 	for {
 		select {
-		case <-w.discharges.added:
+		case <-w.releases.added:
 		case <-ctx.Done():
 		}
 		if !sleep(ctx, wait) {
 			break
 		}
-		ended := w.discharges.take()
-		err := w.dischargeBatch(ctx, ended)
-		if wait = dischargeLinger; err != nil {
-			wait = dischargeTimeout
-			w.discharges.putBack(ended)
+		ended := w.releases.take()
+		err := w.releaseBatch(ctx, ended)
+		if wait = releaseLinger; err != nil {
+			wait = releaseTimeout
+			w.releases.putBack(ended)
 		}
 		if failing != (err != nil) {
 			failing = err != nil
-			w.logDischarges(err)
+			w.logReleases(err)
 		}
 	}
-	if err := w.dischargeBatch(context.WithoutCancel(ctx), w.discharges.take()); err != nil {
-		w.log.Warn("clients' outstanding requests stay counted until their leases end", "err", err)
+	if err := w.releaseBatch(context.WithoutCancel(ctx), w.releases.take()); err != nil {
+		w.log.Warn("last release of outstanding requests failed; counts end when their leases expire", "err", err)
 	}
 }
 
-func (w *Worker) dischargeBatch(ctx context.Context, ended []schemas.Outstanding) error {
-	ctx, cancel := context.WithTimeout(ctx, dischargeTimeout)
+func (w *Worker) releaseBatch(ctx context.Context, ended []schemas.Outstanding) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	return w.requests.ReleaseOutstanding(ctx, ended)
 }
 
-func (w *Worker) logDischarges(err error) {
+func (w *Worker) logReleases(err error) {
 	if err != nil {
-		w.log.Warn("clients' outstanding requests can't be discharged; each count ends with its lease", "err", err)
+		w.log.Warn("release of outstanding requests failed; retrying, counts end when their leases expire", "err", err)
 	} else {
-		w.log.Info("clients' outstanding requests are discharged again")
+		w.log.Info("release of outstanding requests recovered")
 	}
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// noted are permits that note for which client each was given.
-type noted struct {
+// recordingPermits records for which client each permit was granted.
+type recordingPermits struct {
 	consumer.Permits
 	mu      sync.Mutex
 	clients []string
 }
 
-func (n *noted) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (n *recordingPermits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	p, err := n.Permits.Acquire(ctx, lane, c)
 	if err == nil {
 		n.mu.Lock()
@@ -33,7 +33,7 @@ func (n *noted) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (
 	return p, err
 }
 
-// limit gives the rig another limiter, of so many calls a second.
+// limit gives the rig another limiter with that many calls a second.
 func (r *rig) limit(calls int) {
 	r.Helper()
 	quota := limiter.Config{Policies: []limiter.Policy{{Name: "test", Limit: calls, Window: limiter.Window(time.Second)}}}
@@ -45,12 +45,12 @@ func (r *rig) limit(calls int) {
 	r.run(l.Run)
 }
 
-// workNoted starts a worker of HIGH with n slots, and notes who is given permits.
-func (r *rig) workNoted(slots int, changes ...func(*consumer.Deps)) *noted {
+// workRecording starts a HIGH worker with that many slots, and records the clients of its permits.
+func (r *rig) workRecording(slots int, changes ...func(*consumer.Deps)) *recordingPermits {
 	r.Helper()
-	n := &noted{Permits: permits{r.limiter}}
+	n := &recordingPermits{Permits: permits{r.limiter}}
 	config := consumer.DefaultConfig(schemas.High)
-	config.DrainTimeout, config.ConfirmTimeout, config.MaxInFlight = patience, time.Millisecond, slots
+	config.DrainTimeout, config.ConfirmTimeout, config.MaxInFlight = waitTimeout, time.Millisecond, slots
 	deps := r.deps()
 	deps.Permits = n
 	for _, change := range changes {
@@ -64,8 +64,8 @@ func (r *rig) workNoted(slots int, changes ...func(*consumer.Deps)) *noted {
 	return n
 }
 
-// ask asks for keys on behalf of a client that may have 400 requests outstanding.
-func (r *rig) ask(client string, keys ...string) (published int) {
+// enqueueAs requests keys on behalf of a client that may have 400 outstanding requests.
+func (r *rig) enqueueAs(client string, keys ...string) (published int) {
 	r.Helper()
 	wishes := make([]producer.Request, len(keys))
 	for i, key := range keys {
@@ -96,28 +96,28 @@ func (r *rig) outstanding(client string) int64 {
 	return n
 }
 
-// One client asks for 2,000 keys and twenty others then for one key each. The bound leaves
-// 400 requests of the first, which is two seconds of the rate, and the worker serves the
-// others in front of those: all of them are among the first 120 calls. In the order of
-// the topic they would be behind 400, and without the bound behind 2,000.
+// One client requests 2,000 keys, and then twenty others request one key each. The limit admits
+// 400 requests of the first client, two seconds of the rate. The worker serves the others before
+// them, within the first 120 calls. In the order of the topic they would be behind 400 calls, and
+// without the limit behind 2,000.
 func TestWorker_ServesClientsInTurn(t *testing.T) {
 	t.Parallel()
-	for _, slots := range []int{64, 512} { // fewer than the flood has outstanding, and more
+	for _, slots := range []int{64, 512} { // fewer and more than the outstanding requests
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			r := newRig(t)
 			r.limit(200)
-			if got := r.ask("flood", numbered("flood", 2000)...); got != 400 {
+			if got := r.enqueueAs("flood", keysOf("flood", 2000)...); got != 400 {
 				t.Fatalf("%d requests of the flood were published, want 400", got)
 			}
 			readers := map[string]bool{}
 			for i := range 20 {
 				name := fmt.Sprint("reader", i)
 				readers[schemas.ClientID(name)] = true
-				if r.ask(name, name) != 1 {
-					t.Fatalf("%s was refused", name)
+				if r.enqueueAs(name, name) != 1 {
+					t.Fatalf("request of %s: got it rejected, want published", name)
 				}
 			}
-			n := r.workNoted(slots)
+			n := r.workRecording(slots)
 			const within = 120
 			r.until("so many calls", func() bool {
 				n.mu.Lock()
@@ -134,23 +134,23 @@ func TestWorker_ServesClientsInTurn(t *testing.T) {
 			}
 			n.mu.Unlock()
 			if len(readers) > 0 {
-				t.Errorf("%d of 20 readers are not among the first %d calls", len(readers), within)
+				t.Errorf("got %d of 20 readers after the first %d calls, want none", len(readers), within)
 			}
 			t.Logf("the last reader had call %d", last)
 		})
 	}
 }
 
-// A client that asks for more than its bound gets everything in the end, if it asks again
-// for what was refused. That it gets the whole rate is tested on the script, in package lua.
-func TestWorker_WorksAllThatASingleClientAsksFor(t *testing.T) {
+// A client that exceeds its limit gets all keys in the end, if it repeats rejected requests.
+// Package lua tests that it gets the whole rate.
+func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 	r := newRig(t)
-	n := r.workNoted(512)
-	keys := numbered("k", 600)
+	n := r.workRecording(512)
+	keys := keysOf("k", 600)
 	next, refused := 0, 0
 	r.until("all calls", func() bool {
 		if next < len(keys) {
-			got := r.ask("only", keys[next:]...)
+			got := r.enqueueAs("only", keys[next:]...)
 			next += got
 			refused += len(keys) - next
 		}
@@ -159,36 +159,36 @@ func TestWorker_WorksAllThatASingleClientAsksFor(t *testing.T) {
 		return len(n.clients) >= len(keys)
 	})
 	if refused == 0 {
-		t.Error("nothing was refused of 600 requests with a bound of 400")
+		t.Error("got none of 600 requests rejected with a limit of 400")
 	}
 	r.until("the counts to end", func() bool { return r.outstanding("only") == 0 })
 }
 
-// However a request ends, its count ends with it.
-func TestWorker_EndsCountsHoweverRequestsEnd(t *testing.T) {
+// Each way to end a request releases its count.
+func TestWorker_ReleasesCountsForEachEnd(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) { f.Retry = []time.Duration{time.Hour} })
-	r.ask("a", "stored", "absent-1", "satisfied")
-	r.ask("a", numbered("k", 5)...)
+	r.enqueueAs("a", "stored", "absent-1", "satisfied")
+	r.enqueueAs("a", keysOf("k", 5)...)
 	r.store("satisfied", time.Now().Add(time.Hour).UnixMilli())
 	if got := r.outstanding("a"); got != 8 {
 		t.Fatalf("%d outstanding before the worker, want 8", got)
 	}
-	r.workNoted(16)
+	r.workRecording(16)
 	r.untilCommitted(schemas.High)
 	r.until("the counts to end", func() bool { return r.outstanding("a") == 0 })
 }
 
-// A worker that was killed before it could end counts leaves them to their leases; the
-// next one ends those of the records that it reads again.
-func TestWorker_LeavesCountsOfAKilledOneToTheLease(t *testing.T) {
+// The counts of a killed worker's requests end with their leases. The next worker reads the same
+// records and releases their counts.
+func TestWorker_KilledLeavesCountsToTheLease(t *testing.T) {
 	r := newRig(t)
 	r.requests.noDischarge.Store(true)
-	r.ask("a", numbered("k", 10)...)
-	r.workNoted(16)
+	r.enqueueAs("a", keysOf("k", 10)...)
+	r.workRecording(16)
 	r.untilCommitted(schemas.High)
 	if got := r.outstanding("a"); got != 10 {
-		t.Fatalf("%d outstanding after a worker that discharged nothing, want 10", got)
+		t.Fatalf("%d outstanding after a worker that released nothing, want 10", got)
 	}
 	ttl, err := r.rdb.PTTL(r.Context(), "clients:{nexon}:"+schemas.ClientID("a")).Result()
 	if err != nil || ttl <= 0 || ttl > time.Hour {
@@ -198,10 +198,10 @@ func TestWorker_LeavesCountsOfAKilledOneToTheLease(t *testing.T) {
 	r.until("the counts to end once Redis takes them", func() bool { return r.outstanding("a") == 0 })
 }
 
-func TestWorker_CountsRecordsWithoutAClientForNobody(t *testing.T) {
+func TestWorker_CountsNoRecordsWithoutClient(t *testing.T) {
 	r := newRig(t)
-	r.wish("internal", schemas.High, schemas.Trigger)
-	n := r.workNoted(16)
+	r.enqueue("internal", schemas.High, schemas.Trigger)
+	n := r.workRecording(16)
 	r.untilStored("internal")
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -16,56 +16,58 @@ import (
 )
 
 const (
-	// maxKnownGood bounds the known-good entities that are remembered of a facet.
+	// maxKnownGood is how many known-good entities of a facet are kept.
 	maxKnownGood = 16
-	// confirmEntities is the number of known-good entities that have to fail.
+	// confirmEntities is how many known-good entities must fail before a fault is shared.
 	confirmEntities = 2
-	// confirmDelay is how long a natural answer may spare the confirming call.
+	// confirmDelay is how long a run waits for the answer of an ordinary call, which can
+	// make its confirming calls unnecessary.
 	confirmDelay = 50 * time.Millisecond
-	// maxScopes bounds the scopes and runs that are remembered.
+	// maxScopes bounds the number of scopes and runs that are kept.
 	maxScopes = 1000
 )
 
-// knownGood is an entity that a confirming call or a probe may ask for: it was answered
-// with content, or has a stored snapshot.
+// knownGood is an entity that is suitable for a confirming call or a probe: it was answered with
+// content, or has a stored snapshot.
 type knownGood struct {
 	entity schemas.Entity
 	params map[string]string
 	stored store.State
-	failed bool // since its last good answer
+	failed bool // it has failed since its last good answer
 }
 
-// refusals are the entities that a scope refused in a row.
+// refusals holds the entities that a scope refused in a row.
 type refusals struct{ entities map[schemas.Entity]struct{} }
 
-// verdict says whose a failure is.
+// verdict attributes a failure.
 type verdict int
 
 const (
-	faultUnknown verdict = iota // it could not be confirmed
-	entityFault                 // the entity's: another one was answered well after it
-	sharedFault                 // the source's, the credential's or the scope's
-	noKnownGood                 // no known-good entity can be asked
+	faultUnknown verdict = iota // not confirmed in time
+	entityFault                 // only this entity fails: another entity succeeded after it
+	sharedFault                 // the source, the credential or the scope fails
+	noKnownGood                 // there is no known-good entity to confirm it with
 )
 
 // faultQuery is a failure that needs a verdict.
 type faultQuery struct {
 	entity     schemas.Entity
-	scope      string // empty: the source
+	scope      string // empty for the source
 	credential string
-	after      time.Time // the failure was seen
+	after      time.Time // when the failure was observed
 }
 
 func (q faultQuery) key() string { return q.entity.Facet + q.scope }
 
-// confirmRun is a run of confirming calls: the one in flight, or the last.
+// confirmRun is the current or the last run of confirming calls of a faultQuery.
 type confirmRun struct {
 	active  bool
 	started time.Time
 	verdict verdict
 }
 
-// recordKnownGood remembers a known-good entity; answered: it was just answered with content.
+// recordKnownGood adds the task's entity to the known-good ones. answered says that it was just
+// answered with content, and not only has a stored snapshot.
 func (h *Health) recordKnownGood(t *task, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,7 +90,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	default: // answered ones stay in front
+	default: // the front half is for answered ones
 		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // not a secret
 	}
 }
@@ -108,7 +110,7 @@ func (h *Health) isKnownGood(t *task) bool {
 	return false
 }
 
-// hasCandidate reports whether a known-good entity of the facet is left that has not failed.
+// hasCandidate reports whether a known-good entity of the facet has not failed.
 // The caller holds h.mu.
 func (h *Health) hasCandidate(facet string) bool {
 	for _, k := range h.facet(facet).known {
@@ -119,20 +121,19 @@ func (h *Health) hasCandidate(facet string) bool {
 	return false
 }
 
-// candidate returns a known-good entity of the facet that has not failed and is not in but.
-func (h *Health) candidate(facet string, but map[schemas.Entity]bool) *knownGood {
+// candidate returns a known-good entity of the facet that has not failed and is not in except, or nil.
+func (h *Health) candidate(facet string, except map[schemas.Entity]bool) *knownGood {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, k := range h.facet(facet).known {
-		if !k.failed && !but[k.entity] {
+		if !k.failed && !except[k.entity] {
 			return k
 		}
 	}
 	return nil
 }
 
-// nextProbe returns the known-good entity that is to probe next, of any facet. nil: there
-// is none.
+// nextProbe returns the known-good entity of any facet to probe with next, or nil.
 func (h *Health) nextProbe() *knownGood {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,8 +149,8 @@ func (h *Health) nextProbe() *knownGood {
 	return failed
 }
 
-// nextProbe returns the facet's known-good entity that is to probe next: one that has not
-// failed, or the one that was returned longest ago.
+// nextProbe returns the facet's known-good entity to probe with next: one that has not failed,
+// or else the one that was returned longest ago.
 func (f *facetHealth) nextProbe() *knownGood {
 	if len(f.known) == 0 {
 		return nil
@@ -160,14 +161,14 @@ func (f *facetHealth) nextProbe() *knownGood {
 	return k
 }
 
-// recordCandidateFailure notes that a known-good entity failed.
+// recordCandidateFailure records that a known-good entity failed.
 func (h *Health) recordCandidateFailure(k *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	k.failed = true
 }
 
-// recordRefusal notes that a scope refused an entity.
+// recordRefusal records that a scope refused an entity.
 func (h *Health) recordRefusal(q faultQuery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,7 +185,7 @@ func (h *Health) recordRefusal(q faultQuery) {
 	}
 }
 
-// clearRefusals notes that scopes answered well.
+// clearRefusals records that scopes with these keys answered successfully.
 func (h *Health) clearRefusals(keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -193,7 +194,7 @@ func (h *Health) clearRefusals(keys []string) {
 	}
 }
 
-// lookupVerdict returns the verdict as far as it is known, and otherwise what to wait for.
+// lookupVerdict returns the verdict if it is known. Otherwise changed is closed when it may be.
 func (h *Health) lookupVerdict(q faultQuery) (v verdict, known bool, changed <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -215,7 +216,8 @@ func (h *Health) lookupVerdict(q faultQuery) (v verdict, known bool, changed <-c
 	return faultUnknown, false, h.changeSignal()
 }
 
-// beginRun reports whether the caller is to make the confirming calls of the question.
+// beginRun reports whether the caller must make the confirming calls, and if so starts a run. It
+// reports false while another run of the same query is active.
 func (h *Health) beginRun(q faultQuery) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -230,8 +232,8 @@ func (h *Health) beginRun(q faultQuery) bool {
 	return true
 }
 
-// finishRun ends a run of confirming calls. Of one that finds the source unhealthy it opens
-// a breaker and returns which.
+// finishRun ends a run of confirming calls. If its verdict is a fault of the source, it opens a
+// breaker and returns which one.
 func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagnosis) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -239,7 +241,7 @@ func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagno
 	case q.scope != "":
 	case v == sharedFault && !h.breakerState(q.entity.Facet).open():
 		d = h.openBreaker(q.entity.Facet)
-	case v == entityFault: // the failures before were their entities'
+	case v == entityFault: // the source is healthy, so the earlier failures were their entities' own
 		h.facet(q.entity.Facet).window = window{}
 		h.sourceWindow = window{}
 	}
@@ -248,15 +250,15 @@ func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagno
 	return d
 }
 
-// failureStreak returns how many calls of the facet failed since the last good answer.
+// failureStreak returns how many calls of the facet have failed since the last good answer.
 func (h *Health) failureStreak(facet string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.facet(facet).streak
 }
 
-// awaitVerdict returns whose a failure is. It waits for another entity's good answer, or
-// for confirming calls, for Config.Confirm at most.
+// awaitVerdict attributes a failure. It waits for another entity's good answer or for the end of
+// a run of confirming calls, but at most for Config.ConfirmTimeout.
 func (w *Worker) awaitVerdict(ctx, hard context.Context, q faultQuery) verdict {
 	limit := time.NewTimer(w.config.ConfirmTimeout)
 	defer limit.Stop()
@@ -276,33 +278,34 @@ func (w *Worker) awaitVerdict(ctx, hard context.Context, q faultQuery) verdict {
 	}
 }
 
-// startConfirm makes the confirming calls of a question, unless they are being made.
+// startConfirm starts the confirming calls of a query, unless a run is active.
 func (w *Worker) startConfirm(hard context.Context, q faultQuery) {
 	if w.health.beginRun(q) {
 		w.tasks.Go(func() { w.confirm(w.life, hard, q) })
 	}
 }
 
-// confirm asks for known-good entities, one after the other.
+// confirm fetches known-good entities, one after the other, until one succeeds or
+// confirmEntities have failed.
 func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 	ctx, cancel := context.WithTimeout(ctx, w.config.ConfirmTimeout)
 	defer cancel()
-	asked := map[schemas.Entity]bool{q.entity: true}
-	if w.health.candidate(q.entity.Facet, asked) != nil && w.health.failureStreak(q.entity.Facet) < minEntities {
+	tried := map[schemas.Entity]bool{q.entity: true}
+	if w.health.candidate(q.entity.Facet, tried) != nil && w.health.failureStreak(q.entity.Facet) < minEntities {
 		sleep(ctx, confirmDelay)
 	}
 	started, v := time.Now(), noKnownGood
 	for range confirmEntities {
-		k := w.health.candidate(q.entity.Facet, asked)
+		k := w.health.candidate(q.entity.Facet, tried)
 		if k == nil {
 			break
 		}
-		asked[k.entity] = true
+		tried[k.entity] = true
 		if v = w.askKnownGood(ctx, hard, k, q); v != sharedFault {
 			break
 		}
 	}
-	if v == sharedFault && q.scope == "" && len(asked) <= confirmEntities { // one alone does not decide
+	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // one failed entity is not enough
 		v = noKnownGood
 	}
 	w.announceOpen(w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
@@ -310,36 +313,36 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 
 var errConfirmed = errors.New("known-good entities failed too")
 
-// askKnownGood makes one confirming call and returns what it says of the question.
+// askKnownGood makes one confirming call and returns its verdict.
 func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQuery) verdict {
 	credential := ""
 	if q.scope != "" {
 		credential = q.credential
 	}
-	o, asked := w.fetchKnownGood(ctx, hard, k, credential, false)
-	what := evidenceOf(o)
+	o, called := w.fetchKnownGood(ctx, hard, k, credential, false)
+	subject := evidenceOf(o)
 	switch {
-	case !asked:
+	case !called:
 		return faultUnknown
-	case what == goodAnswer:
+	case subject == goodAnswer:
 		return entityFault
-	case q.scope != "" && what == scopeEvidence && o.Class != source.Maintenance:
+	case q.scope != "" && subject == scopeEvidence && o.Class != source.Maintenance:
 		return sharedFault
-	case q.scope == "" && what != scopeEvidence:
+	case q.scope == "" && subject != scopeEvidence:
 		return sharedFault
 	}
 	return faultUnknown
 }
 
-// fetchKnownGood fetches a known-good entity as a confirming call or a probe, and stores what
-// it brings. It reports false if no call could be made.
+// fetchKnownGood fetches a known-good entity as a confirming call or a probe, and stores the
+// result. It reports false if no call could be made.
 func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credential string, probe bool) (source.Outcome, bool) {
 	now := time.Now()
 	t := &task{
 		record: &kgo.Record{}, ledger: newLedger(), params: k.params, stored: k.stored,
 		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
 	}
-	t.stored.ETag, t.stored.LastModified = "", "" // they may be of an earlier answer
+	t.stored.ETag, t.stored.LastModified = "", "" // may be outdated
 	t.ledger.add(0, 0, now)
 	t.facet, _ = w.source.Facet(k.entity.Facet)
 	var err error
@@ -356,17 +359,17 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 		a.began = time.Now()
 	}
 	o := f.outcome
-	what := evidenceOf(o)
-	if what != goodAnswer {
+	subject := evidenceOf(o)
+	if subject != goodAnswer {
 		w.health.recordCandidateFailure(k)
 	}
-	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, what, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
-	if what != goodAnswer {
+	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
+	if subject != goodAnswer {
 		if probe {
 			w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, sharedFault))
 		}
 		w.metrics.errors.WithLabelValues(string(o.Class)).Inc()
-		if f.calls == 0 { // it could not be sent: nothing is wasted by waiting
+		if f.calls == 0 { // no call could be sent, so waiting wastes nothing
 			sleep(ctx, unreachableDelay)
 		}
 		return o, true

@@ -22,33 +22,33 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Config bounds what one worker holds at once.
+// Config holds the limits of one worker.
 type Config struct {
-	// MaxInFlight is the number of records that are worked at once. Of HIGH more are taken in
-	// and wait for a slot, so that clients can be served in turn.
+	// MaxInFlight is the number of slots: records that are processed at once. A HIGH worker reads
+	// more records than that, which wait for a slot, so that it can serve clients in turn.
 	MaxInFlight int
-	// MaxBodyBytes bounds the bodies in memory: room for an entity's is reserved, by the
-	// most that the last ones had, before its permit is asked for (see budget).
+	// MaxBodyBytes bounds the response bodies in memory (see memoryBudget). Memory for an
+	// entity is reserved before its permit is requested.
 	MaxBodyBytes int64
-	// MaxBatch is the number of results that are written together at most; Linger is
-	// how long the first waits for others.
+	// MaxBatch is the maximum number of results in one write. Linger is how long the first
+	// result waits for others.
 	MaxBatch int
 	Linger   time.Duration
-	// ConfirmTimeout is how long a failed record waits until it is known whose failure it is:
-	// by another entity's good answer, or by calls for known-good entities.
+	// ConfirmTimeout is how long a failed record waits for the verdict whether the failure is
+	// the entity's own. The verdict comes from another entity's answer or from confirming calls.
 	ConfirmTimeout time.Duration
-	// DrainTimeout is how long a stop waits for what was sent to be written.
+	// DrainTimeout is how long a stop waits until the answers of sent calls are stored.
 	DrainTimeout time.Duration
 	// WorkerName identifies the worker in dead letters.
 	WorkerName string
-	// Triggers are, by facet, those that a change of it refreshes.
+	// Triggers lists by facet the triggers that a change of the facet fires.
 	Triggers map[string][]store.Trigger
-	// ServerSideAssignment has the broker share out the partitions (KIP-848), if it can.
+	// ServerSideAssignment lets the broker assign partitions (KIP-848) if it supports that.
 	ServerSideAssignment bool
 }
 
-// DefaultConfig returns the bounds of a lane's worker: HIGH writes small batches
-// soon, LOW large ones (adr-013 §13).
+// DefaultConfig returns the limits of a lane's worker. HIGH writes small batches soon, LOW
+// writes large ones (adr-013 §13).
 func DefaultConfig(lane schemas.Lane) Config {
 	c := Config{MaxBodyBytes: 128 << 20, ConfirmTimeout: 5 * time.Second, DrainTimeout: 25 * time.Second, WorkerName: "worker"}
 	if lane == schemas.High {
@@ -59,14 +59,14 @@ func DefaultConfig(lane schemas.Lane) Config {
 	return c
 }
 
-// leaveTimeout bounds the last commit and the good-bye.
+// leaveTimeout bounds the last commit and leaving the consumer group.
 const leaveTimeout = 10 * time.Second
 
-// maxPollRecords is the number of records taken in at once: one look at Redis and one
-// at the database for all of them.
+// maxPollRecords is the maximum number of records in one poll. They share one lookup in Redis
+// and one in the database.
 const maxPollRecords = 256
 
-// Worker works one lane of one source. It is made for one Run.
+// Worker processes one lane of one source. Run may be called once.
 type Worker struct {
 	config   Config
 	source   *source.Source
@@ -83,35 +83,36 @@ type Worker struct {
 	tracer   observe.Tracer
 
 	kafka        *kgo.Client
-	cancelKafka  context.CancelFunc // ends whatever kafka still waits for
-	leaveTimeout time.Duration      // bounds the last commit and the good-bye
+	cancelKafka  context.CancelFunc // aborts all requests of kafka
+	leaveTimeout time.Duration
 	dlqClient    *kgo.Client
-	// dlqUnacked bounds the bytes of dead letters without acknowledgement: maxLetterBatch.
+	// dlqUnacked bounds the unacknowledged bytes of dead letters to maxDeadLetterBatch.
 	dlqUnacked *semaphore.Weighted
 	assignment *assignment
 	writer     *writer
 
-	recordLimit *semaphore.Weighted // records in flight, with those that wait for a slot
-	slots       *slotQueue          // slots
-	memory      *memoryBudget       // bodies in memory
-	parseSlots  chan struct{}       // readings at once
+	recordLimit *semaphore.Weighted // records in flight and records that wait for a slot
+	slots       *slotQueue
+	memory      *memoryBudget
+	parseSlots  chan struct{} // one for each CPU
 	bodySizes   *sizeEstimates
 
-	redactionLogged atomic.Bool // the log has told of a credential in content
+	redactionLogged atomic.Bool // a credential in content was logged as a warning
 	entityQueues    entityQueues
-	breakerQueue    *breakerQueue // first attempts that wait for the source's breaker to close
-	// life ends when Run is to stop, hard when the drain has taken too long: tasks and
-	// confirming calls outlast the record that starts them.
+	breakerQueue    *breakerQueue
+	// life ends when Run stops, hard when the drain has timed out. Tasks and confirming calls
+	// use them because they outlive the record that starts them.
 	life, hard       context.Context //nolint:containedctx // of Run
-	discharges       *discharges
+	releases         *releaseQueue
 	tasks            sync.WaitGroup
-	conditions       conditions
+	conditions       observe.Conditions
 	gates            *gates
-	dbBreaker        *gobreaker.CircuitBreaker[struct{}] // the database's
-	dbBreakerChanged chan struct{}                       // it changed its state
+	dbBreaker        *gobreaker.CircuitBreaker[struct{}]
+	dbBreakerChanged chan struct{} // receives after each change of dbBreaker's state
 }
 
-// New returns a worker. A client of its own consumes, another one writes dead letters.
+// New returns a worker with two Kafka clients of its own: one consumes requests, the other
+// produces dead letters.
 func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Worker, error) {
 	log := deps.Log.With("source", src.Name(), "lane", string(lane))
 	client := src.Name() + "-" + strings.ToLower(string(lane))
@@ -124,7 +125,7 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		recordLimit:      semaphore.NewWeighted(int64(config.MaxInFlight + maxWaitingRecords(lane))),
 		dlqUnacked:       semaphore.NewWeighted(maxDeadLetterBatch),
 		slots:            newSlotQueue(config.MaxInFlight),
-		discharges:       newDischarges(),
+		releases:         newReleaseQueue(),
 		memory:           newMemoryBudget(config.MaxBodyBytes),
 		parseSlots:       make(chan struct{}, runtime.GOMAXPROCS(0)),
 		bodySizes:        newSizeEstimates(),
@@ -138,17 +139,17 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	w.dbBreaker = newDBBreaker(w)
 	w.writer = newWriter(w)
 	var err error
-	var line context.Context
-	line, w.cancelKafka = context.WithCancel(context.Background())
+	var kafkaCtx context.Context
+	kafkaCtx, w.cancelKafka = context.WithCancel(context.Background())
 	w.kafka, err = kgo.NewClient(append(append([]kgo.Opt{
-		kgo.WithContext(line),
+		kgo.WithContext(kafkaCtx),
 		kgo.ConsumerGroup(schemas.Group(src.Name(), lane)),
 		kgo.ConsumeTopics(schemas.RequestTopic(src.Name(), lane)),
-		// Also where the committed offset is gone with the log that had it: what is
-		// left is read from its start, and nothing is skipped.
+		// Also if the committed offset no longer exists: the rest of the log is read from its
+		// start, so that no record is skipped.
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		// A killed worker's partitions move soon.
+		// Short, so that the partitions of a killed worker move soon.
 		kgo.SessionTimeout(10 * time.Second),
 		kgo.HeartbeatInterval(2 * time.Second),
 		kgo.RebalanceTimeout(time.Minute),
@@ -157,34 +158,35 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 	}, w.assignment.options(config.ServerSideAssignment)...), append(deps.Kafka(client), deps.Tracer.Kafka()...)...)...)
 	if err != nil {
 		w.cancelKafka()
-		return nil, fmt.Errorf("make the consumer's client: %w", err)
+		return nil, fmt.Errorf("create the consumer's Kafka client: %w", err)
 	}
 	w.dlqClient, err = kgo.NewClient(append(dlqClientOptions(), deps.Kafka(client+"-dlq")...)...)
 	if err != nil {
 		w.kafka.Close()
 		w.cancelKafka()
-		return nil, fmt.Errorf("make the dead letters' client: %w", err)
+		return nil, fmt.Errorf("create the Kafka client for dead letters: %w", err)
 	}
 	return w, nil
 }
 
-// Run works until ctx ends, and then stops in this order: read nothing further;
-// give up what waits for a permit, for its records are read again; let what was
-// sent be written, settled and committed, for at most Config.Drain; leave the
-// group.
+// Run processes records until ctx ends. It then stops in this order:
+//
+//  1. It stops polling.
+//  2. It gives up records that wait for a permit; another worker reads them again.
+//  3. It stores, settles and commits the answers of sent calls, for at most Config.DrainTimeout.
+//  4. It leaves the consumer group.
 func (w *Worker) Run(ctx context.Context) error {
-	// hard outlives ctx: it ends the waits of what was sent only when the drain
-	// has taken too long.
-	hard, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
+	// hard outlives ctx. It aborts the writes of sent calls when the drain times out.
+	hard, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer abort(nil)
 
 	w.life, w.hard = ctx, hard
 	var background sync.WaitGroup
 	stopCommits := make(chan struct{})
 	background.Go(func() { w.writer.run(hard) })
 	background.Go(func() { w.commitLoop(hard, stopCommits) })
-	discharging, stopDischarges := context.WithCancel(hard)
-	background.Go(func() { w.dischargeLoop(discharging) })
+	releasing, stopReleasing := context.WithCancel(hard)
+	background.Go(func() { w.releaseLoop(releasing) })
 	watching, stopWatching := context.WithCancel(hard)
 	background.Go(func() { w.probeDatabase(watching) })
 	w.tasks.Go(func() { w.probeLoop(ctx, hard) })
@@ -194,12 +196,12 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	drained := make(chan struct{})
 	background.Go(func() {
-		<-ctx.Done() // and not the end of the reading: a revocation that waits holds it up
+		<-ctx.Done() // not the end of pollLoop, which a waiting revocation can delay
 		limit := time.NewTimer(w.config.DrainTimeout)
 		defer limit.Stop()
 		select {
 		case <-limit.C:
-			cut(errDrain)
+			abort(errDrain)
 		case <-drained:
 		}
 	})
@@ -210,23 +212,23 @@ func (w *Worker) Run(ctx context.Context) error {
 	close(drained)
 	w.writer.stop()
 	close(stopCommits)
-	stopDischarges()
+	stopReleasing()
 	stopWatching()
 	background.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.leaveTimeout)
 	defer cancel()
-	committing, done := context.WithTimeout(last, w.leaveTimeout/2) // the rest is for the good-bye
+	committing, done := context.WithTimeout(last, w.leaveTimeout/2) // the rest is for leaving the group
 	err := w.assignment.commitLast(committing, w.kafka)
 	done()
 	if err != nil {
-		err = fmt.Errorf("the last commit: %w; what it would have covered is read again", err)
+		err = fmt.Errorf("last commit: %w; the records since the previous commit are read again", err)
 	}
 	w.kafka.AllowRebalance()
 	if left := w.kafka.LeaveGroupContext(last); left != nil {
-		w.log.Warn("could not leave the group in order; its partitions move when the session ends", "err", left)
+		w.log.Warn("leaving the consumer group failed; the partitions move when the session expires", "err", left)
 	}
-	// A broker that hangs is left without a word: the client waits for it, whatever its
-	// contexts say.
+	// The client waits for a hanging broker even after its contexts end, so its requests are
+	// aborted after the timeout.
 	defer w.cancelKafka()
 	defer context.AfterFunc(last, w.cancelKafka)()
 	w.kafka.CloseAllowingRebalance()
@@ -237,7 +239,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-var errDrain = errors.New("stopped before everything that was sent could be written; those records are read again")
+var errDrain = errors.New("drain timed out before the answers of all sent calls were stored; their records are read again")
 
 func (w *Worker) commitLoop(ctx context.Context, stop <-chan struct{}) {
 	tick := time.NewTicker(commitInterval)
@@ -251,30 +253,29 @@ func (w *Worker) commitLoop(ctx context.Context, stop <-chan struct{}) {
 		}
 		err := w.assignment.commitAll(ctx, w.kafka)
 		if err != nil && !failing {
-			w.log.Warn("commit failed; the next one covers it", "err", err)
+			w.log.Warn("commit failed; the next commit covers it", "err", err)
 		}
 		failing = err != nil
 		w.checkRetention(time.Now())
 	}
 }
 
-// checkRetention says when the oldest record that is not committed has used up half of
-// the time for which its topic keeps it: what is deleted unread is lost.
+// checkRetention logs an error when the oldest uncommitted record is older than half of its
+// topic's retention. At the end of the retention Kafka would delete it unread.
 func (w *Worker) checkRetention(now time.Time) {
 	age := time.Duration(0)
 	if oldest := w.assignment.oldest(); !oldest.IsZero() {
 		age = max(0, now.Sub(oldest))
 	}
 	w.metrics.oldest.Set(age.Seconds())
-	const aging = "keeping up: the oldest record has used up half of its topic's retention, and is lost at its end"
-	if kept := schemas.Retention(w.lane); age > kept/2 {
-		w.conditions.Error(w.log, aging, fmt.Errorf("%v old, of %v", age.Round(time.Second), kept))
+	if retention := schemas.Retention(w.lane); age > retention/2 {
+		w.conditions.Error(w.log, conditionRetention, fmt.Errorf("age %v, retention %v", age.Round(time.Second), retention))
 	} else {
-		w.conditions.Resolved(w.log, aging)
+		w.conditions.Resolved(w.log, conditionRetention)
 	}
 }
 
-// pollLoop reads records until ctx ends and dispatches them.
+// pollLoop polls and dispatches records until ctx ends.
 func (w *Worker) pollLoop(ctx context.Context) {
 	for ctx.Err() == nil {
 		fetches := w.kafka.PollRecords(ctx, maxPollRecords)
@@ -292,9 +293,8 @@ func (w *Worker) pollLoop(ctx context.Context) {
 	}
 }
 
-// logPollErrors says once what keeps records from being read, and once that it is over.
+// logPollErrors logs the beginning and the end of errors that keep records from being read.
 func (w *Worker) logPollErrors(ctx context.Context, fetches kgo.Fetches) {
-	const doing = "reading from Kafka"
 	failed := false
 	fetches.EachError(func(topic string, partition int32, err error) {
 		failed = true
@@ -302,13 +302,13 @@ func (w *Worker) logPollErrors(ctx context.Context, fetches kgo.Fetches) {
 		case ctx.Err() != nil || errors.Is(err, context.Canceled):
 			return
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
-			err = fmt.Errorf("there is no topic %s; create it with `freshet topics ensure`", topic)
+			err = fmt.Errorf("topic %s does not exist; create it with `freshet topics ensure`", topic)
 		case topic != "":
 			err = fmt.Errorf("partition %d of %s: %w", partition, topic, err)
 		}
-		w.conditions.Error(w.log, doing, err)
+		w.conditions.Error(w.log, failedOperation(opPoll), err)
 	})
 	if !failed {
-		w.conditions.Resolved(w.log, doing)
+		w.conditions.Resolved(w.log, failedOperation(opPoll))
 	}
 }

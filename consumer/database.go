@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// slowThreshold is how long the database may take for one batch before that counts
-	// as a failure: it is then no more use to fetch for it than if it were dead. One
-	// that hangs counts again for each slowAfter that it lasts.
+	// slowThreshold is the duration of one batch after which it counts as a failure: a database
+	// that slow can't keep up with fetching. A batch that hangs counts again after each further
+	// slowThreshold.
 	slowThreshold = 2 * time.Second
-	// dbBreakerTimeout is how long the breaker stays open before one call tries.
+	// dbBreakerTimeout is how long the breaker stays open before it lets one call through.
 	dbBreakerTimeout = 2 * time.Second
 )
 
 var (
 	errSlow        = errors.New("the database is slow")
-	errSlowCounted = errors.New("the database was slow, as the breaker knows")
+	errSlowCounted = errors.New("the database was slow; the breaker has counted it")
 )
 
-// newDBBreaker returns the database's breaker: it opens when half of the last ten
-// seconds' calls failed or were slow, of at least ten, or five in a row. While it
-// is not closed nothing is fetched, since nothing could be written.
+// newDBBreaker returns the database's circuit breaker. It opens after five failed or slow calls in
+// a row. It also opens if half of at least ten calls within ten seconds failed or were slow.
+// Nothing is fetched unless it is closed, because nothing could be stored.
 func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: "database", MaxRequests: 1, Timeout: dbBreakerTimeout,
@@ -51,9 +51,9 @@ func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 	})
 }
 
-// retryDB is persist for the database, by way of its breaker.
-func (w *Worker) retryDB(ctx context.Context, what string, do func(context.Context) error) error {
-	return w.retry(ctx, what, func(ctx context.Context) error {
+// retryDB is retry with the calls made through the database's circuit breaker.
+func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context) error) error {
+	return w.retry(ctx, op, func(ctx context.Context) error {
 		_, err := w.dbBreaker.Execute(func() (struct{}, error) {
 			started, counting := time.Now(), w.countSlow()
 			err := do(ctx)
@@ -65,16 +65,16 @@ func (w *Worker) retryDB(ctx context.Context, what string, do func(context.Conte
 			}
 			return struct{}{}, err
 		})
-		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // to the breaker alone: the work is done
+		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // only the breaker counts it as a failure; the write has succeeded
 			return nil
 		}
 		return err
 	})
 }
 
-// countSlow counts a failure for each slowAfter that a call lasts, until it is ended:
-// of calls that hang there are only a few at a time, and their ends come too late. It
-// returns whether the breaker took any.
+// countSlow counts a failure of the breaker for each slowThreshold that a call lasts, until end is
+// called. Calls that hang are few and end too late to open the breaker by themselves. end reports
+// whether the breaker counted any failure.
 func (w *Worker) countSlow() (end func() (counted bool)) {
 	var mu sync.Mutex
 	var ended, counted bool
@@ -100,8 +100,8 @@ func (w *Worker) countSlow() (end func() (counted bool)) {
 	}
 }
 
-// probeDatabase has an open breaker try again also where nobody else does: those
-// who would may all wait for it to close.
+// probeDatabase calls the database while its breaker is open, because all workers may be waiting
+// for it to close.
 func (w *Worker) probeDatabase(ctx context.Context) {
 	nobody := []schemas.Entity{{Source: w.source.Name(), Facet: "-", Key: "-"}}
 	for {

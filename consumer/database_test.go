@@ -24,9 +24,9 @@ func withBreaker() *Worker {
 	return w
 }
 
-// A worker has one look-up and one write under way at most: their ends alone would come
-// too seldom for the breaker to open.
-func TestADatabaseThatHangsOpensTheBreakerWhileItHangs(t *testing.T) {
+// A worker has at most one lookup and one write in flight. Their ends alone would be too rare to
+// open the breaker.
+func TestDBBreaker_OpensWhileDatabaseHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()
 		woken, done := make(chan struct{}), make(chan error, 1)
@@ -38,27 +38,27 @@ func TestADatabaseThatHangsOpensTheBreakerWhileItHangs(t *testing.T) {
 		}()
 		<-time.After(4*slowThreshold + slowThreshold/2)
 		if s := w.dbBreaker.State(); s != gobreaker.StateClosed {
-			t.Errorf("%s by four", s)
+			t.Errorf("after four counted failures: got %s, want closed", s)
 		}
 		<-time.After(slowThreshold)
 		if s := w.dbBreaker.State(); s != gobreaker.StateOpen {
-			t.Errorf("%s by five", s)
+			t.Errorf("after five counted failures: got %s, want open", s)
 		}
 		close(woken)
 		if err := <-done; err != nil {
-			t.Errorf("what is done is done: %v", err)
+			t.Errorf("a slow write: got %v, want no error", err)
 		}
 		<-time.After(2 * dbBreakerTimeout)
 		if err := w.retryDB(t.Context(), opReachDB, func(context.Context) error { return nil }); err != nil {
 			t.Error(err)
 		}
 		if s := w.dbBreaker.State(); s != gobreaker.StateClosed {
-			t.Errorf("%s after a call that was quick", s)
+			t.Errorf("after a fast call: got %s, want closed", s)
 		}
 	})
 }
 
-func TestASlowCallCountsOnce(t *testing.T) {
+func TestDBBreaker_CountsSlowCallOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()
 		for range 3 {
@@ -71,16 +71,16 @@ func TestASlowCallCountsOnce(t *testing.T) {
 			}
 		}
 		if c := w.dbBreaker.Counts(); c.TotalFailures != 3 || c.TotalSuccesses != 0 {
-			t.Errorf("%+v", c)
+			t.Errorf("counts: got %+v, want 3 failures and no success", c)
 		}
 		<-time.After(10 * slowThreshold)
 		if c := w.dbBreaker.Counts(); c.TotalFailures > 3 {
-			t.Errorf("what has ended counts on: %+v", c)
+			t.Errorf("an ended call still counts: got %+v", c)
 		}
 	})
 }
 
-func TestAProbeThatIsSlowKeepsTheBreakerOpen(t *testing.T) {
+func TestDBBreaker_SlowProbeKeepsItOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := withBreaker()
 		ctx, stop := context.WithCancel(t.Context())
@@ -100,7 +100,7 @@ func TestAProbeThatIsSlowKeepsTheBreakerOpen(t *testing.T) {
 		}
 		<-time.After(3*slowThreshold + time.Millisecond)
 		if s := w.dbBreaker.State(); s != gobreaker.StateOpen {
-			t.Errorf("%s after a slow probe", s)
+			t.Errorf("after a slow probe: got %s, want open", s)
 		}
 	})
 }

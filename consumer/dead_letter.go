@@ -15,35 +15,35 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// maxDeadLetterBatch bounds the bytes of the dead letters that are sent and not acknowledged,
-// and so the bytes of each batch: a topic takes a batch of at least 1 MiB. A larger dead
-// letter is sent alone, for it may be as large as its topic allows.
+// maxDeadLetterBatch bounds the bytes of unacknowledged dead letters, and so of each batch,
+// because a topic accepts batches of at least 1 MiB. A larger dead letter is sent alone; it may be
+// as large as its topic allows.
 const maxDeadLetterBatch = 512 << 10
 
-// dlqClientOptions are the settings of the client that writes dead letters.
+// dlqClientOptions returns the settings of the Kafka client that writes dead letters.
 func dlqClientOptions() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.WithCompressor(dlqCompressor{}),
-		// A broker that hangs is given up; the letter is then written once more.
+		// If a broker hangs, the dead letter is written again.
 		kgo.RecordDeliveryTimeout(10 * time.Second),
 		kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProduceRequestTimeout(5 * time.Second),
 		kgo.RequestTimeoutOverhead(5 * time.Second),
-		// The records that come while a batch is in flight make the next batch.
+		// Records that arrive while a batch is in flight form the next batch.
 		kgo.ProducerLinger(0),
-		// The topic's own limit is for the compressed batch; this one is for the
-		// uncompressed record, and lets through what a request topic can hold.
+		// The topic limits compressed batches; this limit is for uncompressed records. It admits
+		// every record that fits a request topic.
 		kgo.ProducerBatchMaxBytes(64 << 20),
 	}
 }
 
-// dlqCompressor compresses as well as other clients do: the library's own has
-// a small window, and a record that fitted its topic might not fit the letters'.
+// dlqCompressor compresses with a window as large as that of other clients. The Kafka library uses
+// a smaller one, so a record that fitted its request topic might not fit the dead-letter topic.
 type dlqCompressor struct{}
 
-// dlqEncoder makes them smaller. It is made once: its tables take longer to clear than
-// a dead letter takes to compress.
+// dlqEncoder returns the shared encoder. It is created once, because clearing its tables takes
+// longer than compressing a dead letter.
 var dlqEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
 })
@@ -57,20 +57,20 @@ func (dlqCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
-// deadLetter ends a record that has failed for good as a dead letter.
-func (w *Worker) deadLetter(ctx context.Context, t *task, l failure) {
+// deadLetter settles a record that failed for good with a dead letter.
+func (w *Worker) deadLetter(ctx context.Context, t *task, f failure) {
 	var before store.Status
 	if w.owns(t) {
 		var err error
-		if before, err = w.readStatus(ctx, t.request.Entity); err != nil || w.endIfHeld(ctx, t, l, before) {
+		if before, err = w.readStatus(ctx, t.request.Entity); err != nil || w.endIfHeld(ctx, t, f, before) {
 			return
 		}
 	}
-	w.writeDeadLetter(ctx, t, l, before)
+	w.writeDeadLetter(ctx, t, f, before)
 }
 
-// publishDeadLetter writes a record on the dead-letter topic and returns it with its offset when
-// Kafka has acknowledged it.
+// publishDeadLetter writes a record to the dead-letter topic. It returns the record with its
+// offset after Kafka has acknowledged it.
 func (w *Worker) publishDeadLetter(ctx context.Context, r *kgo.Record) (*kgo.Record, error) {
 	size := min(int64(recordSize(r)), maxDeadLetterBatch)
 	if err := w.dlqUnacked.Acquire(ctx, size); err != nil {
@@ -80,9 +80,9 @@ func (w *Worker) publishDeadLetter(ctx context.Context, r *kgo.Record) (*kgo.Rec
 	return w.dlqClient.ProduceSync(ctx, r).First()
 }
 
-// recordSize returns the bytes of a record in a batch, or a few more.
+// recordSize returns an upper bound of a record's bytes in a batch.
 func recordSize(r *kgo.Record) int {
-	const overhead = 32 // of a record, and of a header: lengths and deltas
+	const overhead = 32 // lengths and deltas of a record or a header
 	n := overhead + len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {
 		n += overhead + len(h.Key) + len(h.Value)
@@ -90,27 +90,27 @@ func recordSize(r *kgo.Record) int {
 	return n
 }
 
-// writeDeadLetter puts the record, byte for byte as it came, on the dead-letter topic, writes
-// down that its entity has failed, and settles its request. A letter that Kafka
-// does not take holds its record. before is what was written down of the entity.
-func (w *Worker) writeDeadLetter(ctx context.Context, t *task, l failure, before store.Status) {
+// writeDeadLetter copies the record byte for byte to the dead-letter topic, stores that its entity
+// has failed, and settles its request. It retries until Kafka accepts the dead letter. before is
+// the entity's previous status.
+func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before store.Status) {
 	r := t.record
 	d := deadLetter{schemas.DeadLetter{
-		Key: r.Key, Value: r.Value, Reason: l.reason, Error: l.err.Error(), Attempts: t.calls,
+		Key: r.Key, Value: r.Value, Reason: f.reason, Error: f.err.Error(), Attempts: t.calls,
 		Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Group: schemas.Group(w.source.Name(), w.lane),
 		Worker: w.config.WorkerName, Time: time.Now(),
-		Status: l.outcome.Status, Sample: l.outcome.Sample, SampleType: l.outcome.SampleType,
+		Status: f.outcome.Status, Sample: f.outcome.Sample, SampleType: f.outcome.SampleType,
 	}}
 	d.Headers = t.headers()
 	var id store.DeadLetterID
 	err := w.retry(ctx, opDeadLetters, func(ctx context.Context) error {
 		put, err := w.publishDeadLetter(ctx, d.record(w.source.Name()))
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
-			d = deadLetter{d.Cut()} // the next attempt
+			d = deadLetter{d.Cut()} // the retry writes the shortened dead letter
 		}
 		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
-			// A topic that was deleted and made again is another one, which the client
-			// takes for the old one until it has forgotten that.
+			// If the topic was deleted and created again, the client must forget the old topic's
+			// ID.
 			w.dlqClient.PurgeTopicsFromProducing(schemas.DeadLetterTopic(w.source.Name()))
 		}
 		if err == nil {
@@ -121,25 +121,25 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, l failure, before
 	if err == nil {
 		indexed, visibility := d.DeadLetter, w.source.Visibility(t.request.Entity.Key)
 		if visibility != "" {
-			indexed.Sample = nil // the index is listed to clients that may not see the content
+			indexed.Sample = nil // clients without access to the content can list the index
 		}
-		err = w.fail(ctx, t, l, before, store.DeadLetter{
-			DeadLetterID: id, Reason: l.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
+		err = w.fail(ctx, t, f, before, store.DeadLetter{
+			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
 			Replays: t.replay().Count, Visibility: visibility, At: d.Time, CorrelationID: t.request.CorrelationID,
 		})
 	}
 	if err != nil {
-		return // given up; the record is read again, and perhaps buried twice
+		return // the record is read again, and may become a second dead letter
 	}
 	t.finish()
 	w.metrics.settled.WithLabelValues(endDeadLetter).Inc()
 	t.traceEnd(endDeadLetter)
-	w.metrics.errors.WithLabelValues(string(l.reason)).Inc()
-	w.log.ErrorContext(t.traced(ctx), "dead letter", "reason", string(l.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
-		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "correlation_id", t.request.CorrelationID, "err", l.err)
+	w.metrics.errors.WithLabelValues(string(f.reason)).Inc()
+	w.log.ErrorContext(t.traced(ctx), "dead letter written", "reason", string(f.reason), "entity", t.request.Entity.String(), "attempts", t.calls,
+		"topic", r.Topic, "partition", r.Partition, "offset", r.Offset, "correlation_id", t.request.CorrelationID, "err", f.err)
 }
 
-// deadLetter is a letter as its topic takes it.
+// deadLetter converts a schemas.DeadLetter to a record of the dead-letter topic.
 type deadLetter struct{ schemas.DeadLetter }
 
 func (d deadLetter) record(source string) *kgo.Record {

@@ -15,12 +15,11 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// maxMessage is max.message.bytes of the topic of letterWriter.
+// maxMessage is max.message.bytes of the topic of dlqWorker.
 const maxMessage = 1 << 20
 
-// letterWriter returns a worker that can only publish dead letters, and its topic on a real
-// Kafka.
-func letterWriter(tb testing.TB, partitions int32) (w *Worker, topic string) {
+// dlqWorker returns a worker that can only publish dead letters, and its topic on a real Kafka.
+func dlqWorker(tb testing.TB, partitions int32) (w *Worker, topic string) {
 	tb.Helper()
 	client, err := kgo.NewClient(append(dlqClientOptions(), kgo.SeedBrokers(servicetest.Kafka(tb)...))...)
 	if err != nil {
@@ -36,10 +35,10 @@ func letterWriter(tb testing.TB, partitions int32) (w *Worker, topic string) {
 	return &Worker{dlqClient: client, dlqUnacked: semaphore.NewWeighted(maxDeadLetterBatch)}, topic
 }
 
-// Dead letters of one partition are sent at the same time, among them some that fit the topic
-// only alone. Random bytes do not compress.
-func TestPublishLetter_SendsNoBatchThatIsTooLarge(t *testing.T) {
-	w, topic := letterWriter(t, 1)
+// Dead letters of one partition are published concurrently. Some fit the topic only alone. Random
+// bytes do not compress.
+func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
+	w, topic := dlqWorker(t, 1)
 	var all sync.WaitGroup
 	for i := range 60 {
 		size := 60_000
@@ -57,11 +56,11 @@ func TestPublishLetter_SendsNoBatchThatIsTooLarge(t *testing.T) {
 	all.Wait()
 }
 
-// BenchmarkDeadLetters publishes dead letters of 2 kB, 256 at once, as the slots of a worker do.
+// BenchmarkDeadLetters publishes dead letters of 2 kB, 256 at a time, like the slots of a worker.
 func BenchmarkDeadLetters(b *testing.B) {
-	w, topic := letterWriter(b, 12)
+	w, topic := dlqWorker(b, 12)
 	value := make([]byte, 2000)
-	for range 12 { // one each partition, so that their leaders are known
+	for range 12 { // one for each partition, so that the client knows their leaders
 		if _, err := w.publishDeadLetter(b.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
 			b.Fatal(err)
 		}

@@ -8,101 +8,98 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// step is what is done with a record after an attempt.
+// step is the next step of a record after an attempt.
 type step int
 
 const (
-	stepRetryNow      step = iota // stay in the lane and try again
-	stepStore                     // write what was found, and commit after that
-	stepScheduleRetry             // write down when to try again, and commit after that
-	stepDeadLetter                // a dead letter, and commit once Kafka has it
+	stepRetryNow      step = iota // keep the record and try again
+	stepStore                     // store the result, then commit
+	stepScheduleRetry             // store a scheduled retry, then commit
+	stepDeadLetter                // write a dead letter, then commit
 )
 
-// scopeAction is how calls to the source pause, everywhere.
+// scopeAction pauses calls, in all processes.
 type scopeAction int
 
 const (
 	actionNone       scopeAction = iota
-	actionBackOff                // for first; 0: the upstream did not say
-	actionOpenSource             // but for one call after first, and then after pauses that double up to most
-	actionOpenScope              // those that have block in common with the call, for first and longer up to most
+	actionBackOff                // the source backs off for decision.pause; 0 if the upstream named no duration
+	actionOpenSource             // the source's breaker opens; its probes follow after pause, then doubling up to maxPause
+	actionOpenScope              // the breaker of the call's scope (decision.block) opens for pause, and longer up to maxPause
 )
 
-// decision is everything that follows from an attempt.
+// decision is the complete result of decide.
 type decision struct {
 	next step
-	// wait is how long to wait before trying again, or before a retry, if that is
-	// not the facet's to say.
+	// wait is the delay before the next try or the scheduled retry; 0 for the facet's own delay.
 	wait              time.Duration
-	countsFailure     bool // as a failure: of the tries in a row if again, of the rounds if retry
-	limitRounds       bool // of those rounds there are maxOwn at most
-	needsConfirmation bool // a bury that is sure only if it comes to that once more
-	awaitBreaker      bool // it waits, without a slot, until the source's breaker closes
-	requeue           bool // it was preempted and waits, without a slot, for its client's next turn
+	countsFailure     bool // it counts as a failure: of the consecutive tries if stepRetryNow, of the rounds if stepScheduleRetry
+	limitRounds       bool // at most maxOwnFailures rounds
+	needsConfirmation bool // the dead letter is written only if a second call fails in the same way
+	awaitBreaker      bool // the record gives its slot up and waits until the source's breaker closes
+	requeue           bool // the record was preempted, gives its slot up and waits for its client's next turn
 	action            scopeAction
-	block             string // of parted
+	block             string // scope of actionOpenScope
 	pause             time.Duration
 	maxPause          time.Duration
 	reason            schemas.DeadLetterReason // of a dead letter or a retry
 }
 
 const (
-	// maxConsecutiveTries is how often a transient failure is tried before the record
-	// becomes a scheduled retry.
+	// maxConsecutiveTries is how often a call with a transient failure is made before a retry is
+	// scheduled.
 	maxConsecutiveTries = 3
 	initialRetryDelay   = 200 * time.Millisecond // doubles
-	// maxPartitionHold is how long tries in a row may hold up a partition (semantics §4).
+	// maxPartitionHold is how long consecutive tries may delay the commits of a partition
+	// (semantics §4).
 	maxPartitionHold = time.Minute
 
-	// notReadyDelay is for content that comes later, where the upstream does not
-	// say when.
+	// notReadyDelay is the delay for content that is not ready, if the upstream names none.
 	notReadyDelay = 5 * time.Minute
 	// maxOwnFailures is the number of failures of its own after which a refused entity becomes a
 	// dead letter.
 	maxOwnFailures = 3
-	// outageDelay is before the retry of a call whose failure was not the entity's, or not
-	// known to be. While the source's breaker is open the retry waits for it besides.
+	// outageDelay is the delay of a retry if the failure was not the entity's own, or could not be
+	// attributed. The retry also waits for the source's breaker to close.
 	outageDelay = 30 * time.Second
 	// endpointDelay spreads the retries of an endpoint whose breaker is open.
 	endpointDelay = 2 * time.Minute
-	// unreachableDelay is before dialling again where no call could be sent: none is
-	// wasted by waiting.
+	// unreachableDelay is the delay before the next connection attempt if no call could be sent.
 	unreachableDelay = 5 * time.Second
 
 	outagePause, outageMaxPause           = 5 * time.Second, time.Minute
 	maintenancePause, maintenanceMaxPause = 10 * time.Second, time.Minute
-	// An expired credential makes every request fail and none of them wrong.
+	// An expired credential fails all requests, although none of them is wrong.
 	refusedPause, refusedMaxPause = 5 * time.Second, 5 * time.Minute
 
-	// maxBlock is how long what was refused for its quota is blocked at most, if no
-	// rule says that such a refusal is to be taken for longer; then it is blockTimes as
-	// long, up to blockLongest.
+	// maxBlock is the longest pause of a scope that was refused for its quota. If a rule names a
+	// minimum pause, the longest pause is ruleBlockFactor times as long, but at most maxRuleBlock.
 	maxBlock, maxRuleBlock = time.Minute, time.Hour
 	ruleBlockFactor        = 60
-	// minCallDelay is the shortest time before a call that alone was refused is made again.
+	// minCallDelay is the minimum delay before a call that was refused alone is made again.
 	minCallDelay = time.Second
 )
 
-// attemptHistory is what was done for a record before.
+// attemptHistory is the state of a record at the time of a decision.
 type attemptHistory struct {
 	calls            int           // sent in this attempt
-	failures         int           // counted in a row, without this one
-	sinceFirstCall   time.Duration // since its first call
-	listedCredential bool          // the last call went with a credential that is listed by a name
-	unconfirmed      bool          // it failed so before, and is asked once more
+	failures         int           // consecutive counted failures before this one
+	sinceFirstCall   time.Duration // of the consecutive tries
+	listedCredential bool          // the last call used a credential that the configuration lists by name
+	unconfirmed      bool          // it failed in the same way before and is being confirmed
 }
 
-// allowsRetryNow reports whether a failure is followed by another try at once.
+// allowsRetryNow reports whether a failed call is made again without a scheduled retry.
 func (t attemptHistory) allowsRetryNow(o source.Outcome) bool {
 	return o.Class == source.Transient && t.calls > 0 && t.failures+1 < maxConsecutiveTries && t.sinceFirstCall < maxPartitionHold
 }
 
-// needsVerdict reports whether it has to be known whose the failure is.
+// needsVerdict reports whether the failure must be attributed before a decision.
 func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 	switch o.Class {
 	case source.AuthRefused:
 		return o.Block != source.BlockCall
-	case source.Quota: // the upstream's own word is believed at once
+	case source.Quota: // a pause that the upstream names is obeyed at once
 		return o.Block != source.BlockCall && o.RetryAfter == 0
 	case source.Transient, source.Permanent, source.BadContent:
 		return !d.open() && !t.allowsRetryNow(o)
@@ -111,9 +108,10 @@ func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 	return false
 }
 
-// decide is the one place where a class becomes an action (see doc.go).
+// decide turns the class of an outcome into a decision. It is the only place that does so (see
+// doc.go).
 func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision {
-	asked := max(o.RetryAfter, o.Wait)
+	requested := max(o.RetryAfter, o.Wait)
 	outage := decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage}
 	counted := decision{next: stepScheduleRetry, countsFailure: true, limitRounds: true, reason: schemas.Upstream4xx}
 	switch o.Class {
@@ -121,30 +119,30 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 		return decision{next: stepStore}
 	case source.NotReady:
 		wait := notReadyDelay
-		if asked > 0 {
-			wait = asked
+		if requested > 0 {
+			wait = requested
 		}
 		return decision{next: stepScheduleRetry, wait: wait, reason: schemas.NotReady}
 	case source.Maintenance:
-		outage.wait = max(asked, outageDelay)
-		outage.action, outage.pause, outage.maxPause = actionOpenSource, max(asked, maintenancePause), max(asked, maintenanceMaxPause)
+		outage.wait = max(requested, outageDelay)
+		outage.action, outage.pause, outage.maxPause = actionOpenSource, max(requested, maintenancePause), max(requested, maintenanceMaxPause)
 		return outage
 	case source.Quota, source.AuthRefused:
 		switch {
-		case o.Block == source.BlockCall && asked > 0:
-			return decision{next: stepScheduleRetry, wait: max(asked, minCallDelay), reason: schemas.Outage}
+		case o.Block == source.BlockCall && requested > 0:
+			return decision{next: stepScheduleRetry, wait: max(requested, minCallDelay), reason: schemas.Outage}
 		case o.Class == source.Quota && v == entityFault:
-			counted.wait = outageDelay // a pause of the upstream may just have ended
+			counted.wait = outageDelay // the pause that the upstream requested may just have ended
 			return counted
 		case o.Block == source.BlockCall || v == entityFault:
 			return counted
 		case v != sharedFault && needsVerdict(o, t, d):
 			return outage
 		}
-		return decideRefusal(o, t, asked)
+		return decideRefusal(o, t, requested)
 	case source.Transient, source.Permanent, source.BadContent:
 	}
-	// A failure. It is the entity's only if the source is healthy.
+	// It is the entity's own failure only if the source is healthy.
 	switch {
 	case d == sourceOpened:
 		outage.action, outage.pause, outage.maxPause = actionOpenSource, outagePause, outageMaxPause
@@ -164,32 +162,32 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 	return outage
 }
 
-// decideRefusal is what follows where a refusal is believed of more than its entity.
-func decideRefusal(o source.Outcome, t attemptHistory, asked time.Duration) decision {
-	first, most := asked, max(asked, maxBlockFor(o.Wait))
+// decideRefusal returns the decision about a refusal that concerns more than its entity.
+func decideRefusal(o source.Outcome, t attemptHistory, requested time.Duration) decision {
+	pause, maxPause := requested, max(requested, maxBlockFor(o.Wait))
 	if o.Class == source.AuthRefused {
-		first, most = max(asked, refusedPause), max(asked, refusedMaxPause)
+		pause, maxPause = max(requested, refusedPause), max(requested, refusedMaxPause)
 	}
 	switch {
 	case o.Block == source.BlockEndpoint || o.Block == source.BlockResource:
-		return decision{next: stepScheduleRetry, wait: max(first, minCallDelay), reason: schemas.Outage, action: actionOpenScope, block: o.Block, pause: first, maxPause: most}
+		return decision{next: stepScheduleRetry, wait: max(pause, minCallDelay), reason: schemas.Outage, action: actionOpenScope, block: o.Block, pause: pause, maxPause: maxPause}
 	case o.Block == source.BlockCredential && (t.listedCredential || o.Class == source.Quota):
-		// The others may go on. The only one is the whole source; but a halt for its
-		// quota is longer with each refusal, which a brake is not.
-		return decision{action: actionOpenScope, block: o.Block, pause: first, maxPause: most}
+		// The other credentials can still be used. If there is only one, the whole source pauses.
+		// But a breaker that opens for a quota stays open longer with each refusal; a backoff does
+		// not.
+		return decision{action: actionOpenScope, block: o.Block, pause: pause, maxPause: maxPause}
 	case o.Class == source.AuthRefused:
-		return decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage, action: actionOpenSource, pause: first, maxPause: most}
+		return decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage, action: actionOpenSource, pause: pause, maxPause: maxPause}
 	}
-	return decision{action: actionBackOff, pause: first}
+	return decision{action: actionBackOff, pause: pause}
 }
 
-// maxBlockFor is how long a part is blocked at most where a rule says that it is so for
-// at least wait.
+// maxBlockFor returns the longest pause of a scope for which a rule names the minimum pause wait.
 func maxBlockFor(wait time.Duration) time.Duration {
 	return max(maxBlock, min(ruleBlockFactor*wait, maxRuleBlock))
 }
 
-// deadLetterReason names a failed fetch.
+// deadLetterReason returns the reason that describes a failed fetch.
 func deadLetterReason(o source.Outcome) schemas.DeadLetterReason {
 	switch {
 	case o.Class == source.Permanent:
@@ -204,8 +202,8 @@ func deadLetterReason(o source.Outcome) schemas.DeadLetterReason {
 	return schemas.Unreachable
 }
 
-// readable reports whether bad content could be read: then it says something of its
-// entity. A page in place of JSON does not.
+// readable reports whether bad content could be parsed, which makes it evidence about its entity.
+// An HTML page in place of JSON can't be parsed.
 func readable(o source.Outcome) bool {
 	return errors.Is(o.Err, errShrunk) || errors.Is(o.Err, source.ErrOversized)
 }

@@ -14,121 +14,121 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Requests is the state of the requests under way.
+// Requests is the shared state of requests in flight (in Redis).
 type Requests interface {
-	// Peek says of each request whether it is worth queueing for a permit. stored
-	// are the versions of the entities' snapshots, 0 for none.
+	// Peek returns for each request whether it still needs a fetch. stored holds the versions
+	// of the entities' snapshots, 0 for none.
 	Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error)
-	// Begin asks once more, directly before a fetch is sent, and gives the fetch
-	// its own number, higher than any that was given for the entity before.
+	// Begin checks the request again directly before its fetch. If the verdict is Proceed, it
+	// also returns the number of the fetch, which is higher than all earlier ones of the entity.
 	Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error)
-	// Settle writes down how requests ended. It may be repeated.
+	// Settle records how requests ended. It is idempotent.
 	Settle(ctx context.Context, ends []schemas.End) error
-	// ReleaseOutstanding ends the counts of clients' requests that have ended. It may be repeated.
+	// ReleaseOutstanding subtracts ended requests from their clients' outstanding counts. It is
+	// idempotent.
 	ReleaseOutstanding(ctx context.Context, ended []schemas.Outstanding) error
 }
 
-// Permits gives out the right to send an upstream call.
+// Permits grants permits: the right to send one upstream call. Pauses and breakers apply to all
+// processes of the source.
 type Permits interface {
-	// Acquire waits until that call may be sent; it fails only when ctx ends.
+	// Acquire waits for a permit. It fails only when ctx ends.
 	Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// AcquireRetry is Acquire for a record whose last call failed: those wait longer while
-	// others wait too, most of all to probe.
+	// AcquireRetry is Acquire for a record whose last call failed. While other records wait too,
+	// such a record waits longer, and longest to become a probe.
 	AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// Reacquire is Acquire for a caller whose permit lapsed: it goes first.
+	// Reacquire is Acquire for a caller whose permit expired unspent. It gets the next permit.
 	Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// BackOff stops all calls to the source, everywhere, because one that was sent
-	// then was refused: for d, or as long as seems right if the upstream did not
-	// say (0).
+	// BackOff stops all calls to the source for d, because a call sent at that time was refused.
+	// If d is 0 the upstream named no duration, and the implementation chooses one.
 	BackOff(d time.Duration, sent time.Time)
-	// OpenBreaker stops all calls to the source, everywhere, because one that was sent
-	// then showed that the upstream is sick, but for one call after first, and then
-	// after pauses that double up to most, until Lift. A call sent before the stop
-	// changes nothing.
+	// OpenBreaker opens the source's circuit breaker, because a call sent at that time failed
+	// for a reason that concerns all entities. One probe is let through after the duration
+	// first, and then after pauses that double up to most, until CloseBreaker is called. A call
+	// sent before the breaker opened does not prolong it.
 	OpenBreaker(first, most time.Duration, sent time.Time)
-	// CloseBreaker ends what Probe began before then, because a call sent then was answered
-	// well. It is told of every such call.
+	// CloseBreaker closes a breaker that opened before that time, because a call sent then
+	// succeeded. It is called after each successful call.
 	CloseBreaker(sent time.Time)
-	// BreakerOpenSince reports whether such a stop, whichever process began it, is or was known
-	// to be in force at any time since then.
+	// BreakerOpenSince reports whether the breaker is open, or was open at any time since then,
+	// as far as this process knows.
 	BreakerOpenSince(since time.Time) bool
-	// UntilBreakerOpens returns a context that ends when such a stop is known, and has ended while
-	// one is. Closed returns a channel that is closed while none is known, or when it ends.
+	// UntilBreakerOpens returns a context that ends when the breaker opens; it has ended
+	// already while the breaker is open. BreakerClosed returns a channel that is closed while
+	// the breaker is closed.
 	UntilBreakerOpens() context.Context
 	BreakerClosed() <-chan struct{}
-	// HighPerSecond returns how many calls HIGH may make in a second by the quota's windows,
-	// infinite where none bounds it, and LowReserve how many are kept for LOW, 0 for none.
+	// HighPerSecond returns how many calls a second the quota's windows allow for HIGH,
+	// infinite if none limits it. LowReserve returns how many of them are reserved for LOW,
+	// 0 for none.
 	HighPerSecond() float64
 	LowReserve() float64
 }
 
 // Permit is the right to send one call within a short time.
 type Permit interface {
-	// Spend reports whether the call may be sent now, and uses the permit up.
+	// Spend uses the permit up. It reports whether the call may be sent now.
 	Spend() bool
-	// Release hands a permit that was not spent to somebody else.
+	// Release returns an unspent permit.
 	Release()
-	// Written and Answered are told when the request was written and when the
-	// first byte of its answer came.
+	// Written is called when the request was written, Answered when the first byte of the
+	// answer arrived.
 	Written()
 	Answered()
-	// Credential returns the name of the credential that the call is to be made with,
-	// one of its Call's.
+	// Credential returns the name of the credential to use, one of the Call's credentials.
 	Credential() string
-	// IsProbe reports whether the call probes something that Halt has stopped.
+	// IsProbe reports whether the call probes an open breaker of one scope.
 	IsProbe() bool
-	// ReportEnd is told how the call ended, once for each permit that was spent, as soon as
-	// its answer is there.
+	// ReportEnd records how the call ended, once for each spent permit, as soon as the answer
+	// has arrived.
 	ReportEnd(e source.CallResult)
-	// OpenBreaker stops the calls that have the call's what in common ("endpoint", "resource"
-	// or "credential"), everywhere, because it was refused: for first, or as long as
-	// seems right if the upstream did not say (0), and longer with each refusal that
-	// follows, up to most.
-	OpenScopeBreaker(what string, first, most time.Duration)
-	// ReportSuccess ends such stops, because the call was answered well. It is told of every
-	// such call.
+	// OpenScopeBreaker opens the breaker of the call's scope ("endpoint", "resource" or
+	// "credential"), because the call was refused: for the duration first, and longer after each
+	// further refusal, up to most. If first is 0 the implementation chooses a duration.
+	OpenScopeBreaker(scope string, first, most time.Duration)
+	// ReportSuccess closes the breakers of the call's scopes. It is called after each
+	// successful call.
 	ReportSuccess()
 }
 
-// Store keeps snapshots, and what is wrong with entities.
+// Store keeps snapshots and the failure status of entities.
 type Store interface {
-	// States returns the states in the order of the entities; Version is 0 where
-	// nothing is stored.
+	// States returns the states in the order of the entities. Version is 0 if nothing is stored.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
-	// EntityParams returns the params that the entities are registered with, in their
-	// order; nil where there are none.
+	// EntityParams returns the params that the entities are registered with, in their order;
+	// nil for an entity without any.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
-	// Write writes all results or, with an error, none; it may be repeated.
+	// Write writes all results or, with an error, none. It is idempotent.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
-	// Statuses returns what is wrong with the entities, in their order; State is
-	// empty where nothing is.
+	// Statuses returns the failure statuses of the entities, in their order. State is empty for
+	// an entity that has not failed.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// WriteFailure writes a status, unless its State is empty or a later fetch's result is
-	// stored, and the letter, unless it is nil; both or neither. It may be repeated.
-	WriteFailure(ctx context.Context, s store.Status, letter *store.DeadLetter) error
+	// WriteFailure writes the status and, unless it is nil, the index row of the dead letter in
+	// one transaction. The status is skipped if its State is empty or the result of a later
+	// fetch is stored. It is idempotent.
+	WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error
 }
 
-// Retries asks again for what has failed when its time has come.
+// Retries enqueues scheduled retries when they are due.
 type Retries interface {
-	// WakeAt tells that a retry is due then. It is not an error to miss it: who
-	// looks again finds it.
+	// WakeAt announces that a retry is due at that time. A lost announcement only delays the
+	// retry: the poller finds it later by itself.
 	WakeAt(ctx context.Context, at time.Time)
 }
 
-// Outbox carries out what follows from stored changes.
+// Outbox delivers the events that were stored together with changes.
 type Outbox interface {
-	// Notify tells that something is to follow. It is not an error to miss it: what is to
-	// follow was written down.
+	// Notify announces a new event. A lost announcement only delays it.
 	Notify()
 }
 
-// Lag tells how far behind a lane is.
+// Lag measures the backlog of a lane.
 type Lag interface {
 	// Records returns how many records are not committed, and whether that is known.
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }
 
-// Deps is what a Worker is given.
+// Deps are the dependencies of a Worker.
 type Deps struct {
 	Store    Store
 	Requests Requests
@@ -136,9 +136,8 @@ type Deps struct {
 	Retries  Retries
 	Outbox   Outbox
 	Lag      Lag
-	Health   *Health // of the source, one for the workers of both lanes
-	// Kafka returns the settings of the connection to the brokers for a client of this
-	// name, of which there is one.
+	Health   *Health // of the source; the workers of both lanes share it
+	// Kafka returns the connection settings of a Kafka client. Each client name is used once.
 	Kafka   func(client string) []kgo.Opt
 	Log     *slog.Logger
 	Metrics prometheus.Registerer

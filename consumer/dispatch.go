@@ -15,53 +15,53 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// task is one record on its way to its end.
+// task is one record while it is being processed.
 type task struct {
-	record     *kgo.Record
-	ledger     *ledger
-	client     string      // schemas.ClientID; "": of nobody
-	discharges *discharges // in which its client's count ends; nil: nowhere
-	request    schemas.UpdateRequest
-	params     map[string]string // the request's own, and those registered where it has none
-	plan       *source.Plan
-	stored     store.State
-	facet      source.Facet
-	calls      int // sent so far
-	// failures counts those in a row that the upstream is to blame for, first is
-	// when the first call was sent; doubted: the last failure was its own and no retry
-	// mends it, and it is asked for once more.
+	record   *kgo.Record
+	ledger   *ledger
+	client   string        // schemas.ClientID; empty without a client
+	releases *releaseQueue // receives the ended request; nil to count nothing
+	request  schemas.UpdateRequest
+	params   map[string]string // params of the request, completed by the registered ones
+	plan     *source.Plan
+	stored   store.State
+	facet    source.Facet
+	calls    int // number of sent calls
+	// failures counts consecutive failures that are attributed to the upstream. firstCall is when
+	// the first of these calls was sent. unconfirmed: the last failure was the entity's own and
+	// permanent, and one more call is to confirm it.
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
-	lastFailed  bool // the last end was a failure, of whomever
-	hasSlot     bool // it occupies one of Config.InFlight
-	// refusedBy are the credentials that the upstream refused for this record.
+	lastFailed  bool // the last call failed, for any reason
+	hasSlot     bool // it occupies a slot (Config.MaxInFlight)
+	// refusedBy lists the credentials that the upstream refused for this record.
 	refusedBy []string
-	// failedNumber is the number of a fetch of its entity that failed and is written down.
+	// failedNumber is the number of a failed fetch of its entity that is stored as its status.
 	failedNumber int64
-	// invalid says why the record can never be processed here.
+	// invalid is the reason why the record can never be processed, or nil.
 	invalid error
 	reason  schemas.DeadLetterReason
-	span    trace.Span // what is done for it
+	span    trace.Span // covers the processing of the record
 }
 
-// finish marks the record as done in its ledger, and ends its client's count.
+// finish marks the record as done in its ledger and releases its client's count.
 func (t *task) finish() {
 	t.ledger.markDone(t.record.Offset, t.record.LeaderEpoch)
-	t.discharges.add(t)
+	t.releases.add(t)
 }
 
-// entityQueues keeps an entity's tasks in order: one at a time, the next when it has
-// ended. Different entities, also of one partition, are worked at once.
+// entityQueues serializes the tasks of each entity. Tasks of different entities run concurrently,
+// also within one partition.
 type entityQueues struct {
 	mu       sync.Mutex
-	byEntity map[schemas.Entity]*entityQueue // of entities at work
+	byEntity map[schemas.Entity]*entityQueue // only entities with a running task
 }
 
-// entityQueue is what waits behind an entity's task.
+// entityQueue holds the tasks that wait for the running task of their entity.
 type entityQueue struct{ waiting []*task }
 
-// enter reports whether the task may start; otherwise it waits in its line.
+// enter reports whether the task may start. Otherwise it is queued.
 func (k *entityQueues) enter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -73,7 +73,7 @@ func (k *entityQueues) enter(t *task) bool {
 	return true
 }
 
-// tryEnter reports whether the task may start, and otherwise leaves it out.
+// tryEnter reports whether the task may start. It never queues it.
 func (k *entityQueues) tryEnter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,8 +84,8 @@ func (k *entityQueues) tryEnter(t *task) bool {
 	return true
 }
 
-// leave ends a task and returns the next of its entity, or nil. That one learns
-// what this one knows to be stored.
+// leave ends a task and returns the next one of its entity, or nil. The next task inherits the
+// number and the version that this one stored.
 func (k *entityQueues) leave(t *task) *task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -103,8 +103,8 @@ func (k *entityQueues) leave(t *task) *task {
 	return next
 }
 
-// dispatch takes records in: those that can't be requests become dead letters,
-// those that need no fetch are done, the others are started as there is room.
+// dispatch starts the processing of polled records. Invalid records become dead letters, satisfied
+// requests are marked as done, and the rest is admitted as slots become free.
 func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 	for _, t := range tasks {
 		w.decode(t)
@@ -136,8 +136,8 @@ func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 	}
 }
 
-// decode reads the record's request and plans its calls. It sets t.refused if
-// the record can never be processed by this worker.
+// decode decodes the record's request and plans its calls. It sets t.invalid if the record can
+// never be processed by this worker.
 func (w *Worker) decode(t *task) {
 	refuse := func(reason schemas.DeadLetterReason, err error) { t.reason, t.invalid = reason, err }
 	if n := len(t.record.Value); n > schemas.MaxRequestBytes {
@@ -150,13 +150,14 @@ func (w *Worker) decode(t *task) {
 		if errors.Is(err, schemas.ErrUnknownMajor) {
 			reason = schemas.UnknownMajor
 		}
-		// Without an entity to go by, its record stands alone.
+		// Its entity is unknown, so the record gets a key of its own.
 		t.request = schemas.UpdateRequest{Entity: schemas.Entity{Key: fmt.Sprintf("%s/%d/%d", t.record.Topic, t.record.Partition, t.record.Offset)}}
 		refuse(reason, err)
 		return
 	}
 	if t.request.Version > time.Now().Add(24*time.Hour).UnixMilli() {
-		// Numbers follow Redis' time: this one is garbled, and would outrank all others.
+		// Versions follow Redis' clock. A version from the future is corrupt and would outrank all
+		// others.
 		t.request.Version = 0
 	}
 	if t.request.Source != w.source.Name() {
@@ -182,8 +183,8 @@ func (w *Worker) planFor(t *task) (*source.Plan, error) {
 	})
 }
 
-// peek looks up what is stored of the requests' entities and says which of them
-// still need a fetch. It waits as long as the database or Redis is away.
+// peek looks up the entities' snapshots and failures, and returns which requests still need a
+// fetch. It waits while the database or Redis is down.
 func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, error) {
 	entities := make([]schemas.Entity, len(tasks))
 	requests := make([]schemas.UpdateRequest, len(tasks))
@@ -234,7 +235,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		}
 		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
 			if t.plan, err = w.planFor(t); err != nil {
-				return nil, err // it was planned before, with less
+				return nil, err // cannot happen: the same plan succeeded without a validator
 			}
 		}
 	}
@@ -246,21 +247,20 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	return verdicts, nil
 }
 
-// satisfiedByTime reports whether a request of unknown version is satisfied,
-// which its time alone decides: by a fetch that began after it was made.
+// satisfiedByTime reports whether a request of unknown version is satisfied. Only its time can
+// decide that: a fetch that began after the request is stored.
 func (t *task) satisfiedByTime() bool {
 	return t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt)
 }
 
-// alreadyFailed reports whether a fetch that began after the request has failed, as
-// has been written down since the request was peeked at: the one before it in its
-// line was the same entity's.
+// alreadyFailed reports whether a fetch of the entity that began after the request has failed
+// since dispatch, while this task was queued behind another one.
 func (t *task) alreadyFailed() bool {
 	return t.request.Version > 0 && t.request.Version <= t.failedNumber
 }
 
-// numberWithoutFetch returns the number under which it is written down that the request was
-// not fetched: its own, or one that stands for all requests up to now.
+// numberWithoutFetch returns the number under which a request that was not fetched is stored as
+// failed: its own version, or one that is higher than all earlier ones.
 func (t *task) numberWithoutFetch() int64 {
 	if t.request.Version > 0 {
 		return t.request.Version

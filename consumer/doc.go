@@ -1,69 +1,85 @@
-// Package consumer turns records into fresh snapshots: it reads one lane of one
-// source, and for each record waits for a permit, fetches, compares, writes, and
-// only then commits. HIGH and LOW are two workers with their own groups and
-// clients. What it needs of the rest of the system stands in deps.go.
+// Package consumer turns update requests into fresh snapshots. A Worker reads one lane of one
+// source. For each record it waits for a permit, fetches, compares hashes, stores the result, and
+// only then commits the offset. HIGH and LOW are two workers with their own consumer groups and
+// Kafka clients. The package declares its dependencies in deps.go.
 //
-// # Health: whose failure is it
+// # States of a record
 //
-// A client decides which keys are fetched, so no answer to one key may stop a source
-// (semantics §5, Evidence). An entity is known-good if it has a stored snapshot or was
-// answered with content; up to 16 of them are remembered for each facet.
+//	from                  to                    when
+//	read                → waiting for a slot    its entity needs a fetch
+//	read                → done                  it is satisfied, superseded, or covered by a stored failure
+//	waiting for a slot  → in flight             its client's turn has come (slotQueue)
+//	in flight           → waiting for a slot    it was preempted while it waited for a permit
+//	in flight           → waiting for breaker   the source's breaker opened before a call was sent
+//	waiting for breaker → in flight             the breaker closed, or the record is the probe
+//	in flight           → stored                the result, a scheduled retry or a dead letter is stored
+//	stored              → done                  the request is settled in Redis
+//	done                → committed             all earlier records of its partition are done (ledger)
+//
+// A record that is in flight or waits when its partition is revoked is read again by the next owner,
+// unless its call was sent and is settled within 10 s.
+//
+// # Attribution of failures
+//
+// Clients decide which keys are fetched, so the answer to one key must not stop a source
+// (semantics §5, Evidence). An entity is known-good if it has a stored snapshot or was answered
+// with content. Up to 16 known-good entities are kept for each facet.
 //
 // Invariants:
-//   - A breaker opens only if known-good entities fail too. Where none is known, at least
-//     five distinct entities must fail, and more than half of the last 20 calls.
-//   - A failure is counted against an entity only if another entity of the facet was
-//     answered well by a call sent after that failure was seen: then it is confirmed.
-//     (A readable 4xx where no known-good entity exists is counted too.)
-//   - No dead letter is written for a failure that is not confirmed.
-//   - While the source's breaker is open no record occupies a slot (Config.InFlight): a
-//     record that was not called waits without one and is not committed; one whose call
-//     failed becomes a durable retry (status RETRYING) and is committed.
+//   - A breaker opens only if known-good entities fail too. If there is none, at least five
+//     distinct entities and more than half of the last 20 calls must fail.
+//   - A failure counts against its entity only if it is confirmed: another entity of the facet
+//     succeeded, with a call that was sent after the failure was observed. (A readable 4xx counts
+//     too if there is no known-good entity.)
+//   - No dead letter is written for an unconfirmed failure.
+//   - While the source's breaker is open no record occupies a slot (Config.MaxInFlight). A record
+//     without a sent call waits outside the slots, uncommitted. A record whose call failed becomes
+//     a scheduled retry (status RETRYING) and is committed.
 //
-// Evidence and what follows:
+// Evidence and decisions:
 //
-//	answer                                        | evidence about    | if confirmed own                 | if known-good entities fail too
-//	transport error, timeout, 5xx                 | the source        | retry row, counted; after the    | breaker opens; retry row,
-//	                                              |                   | facet's retries a dead letter    | not counted
-//	page in place of JSON, unparsable             | the source        | asked once more, dead letter     | the same
-//	other 4xx, content too large or shrunk        | the entity        | asked once more, dead letter     | the same
-//	401, rule of class auth                       | credential, scope | retry row, counted; the third is | credential or source stops
-//	429 or rule of class quota, no time named     | its scope         | a dead letter                    | the scope backs off
-//	quota with Retry-After or a reset header      | its scope         | believed at once: the scope backs off
-//	quota with `block: call`                      | the call          | retry row when it may be sent again
-//	maintenance                                   | the source        | believed at once: breaker opens
-//	ok, not modified, absent, not ready           | a sign of life: breakers close, the failures before are their entities'
+//	answer                                     | evidence about    | confirmed as the entity's own    | known-good entities fail too
+//	transport error, timeout, 5xx              | the source        | retry, counted; a dead letter    | breaker opens; retry,
+//	                                           |                   | after the facet's last retry     | not counted
+//	HTML page instead of JSON, unparsable      | the source        | called once more, dead letter    | the same
+//	other 4xx, content too large or shrunk     | the entity        | called once more, dead letter    | the same
+//	401, rule of class auth                    | credential, scope | retry, counted; dead letter      | breaker of the credential or
+//	429 or rule of class quota, no duration    | its scope         | after the third                  | source opens; scope backs off
+//	quota with Retry-After or a reset header   | its scope         | obeyed at once: the scope backs off
+//	quota with `block: call`                   | the call          | retry when the call is allowed again
+//	maintenance                                | the source        | obeyed at once: breaker opens
+//	ok, not modified, not found, not ready     | success           | closes breakers; earlier failures were the entities' own
 //
-// A confirming run asks up to two known-good entities, one after the other, and stops at
-// the first good answer. One run at a time is made for a facet and for a scope. A natural
-// good answer within 50 ms spares it. Confirming calls take permits as all calls do, and
-// what they bring is stored.
+// A confirming run fetches up to two known-good entities, one after the other, and stops at the
+// first success. One run at a time is made for a facet and for a scope. An ordinary success within
+// 50 ms makes the run's calls unnecessary. Confirming calls need permits like all calls, and their
+// results are stored.
 //
-// States of a breaker:
+// # States of a circuit breaker
 //
-//	closed    → open       a confirming run failed (or five entities, where none is known-good)
-//	open      → half-open  5 s later, then after 10, 20, 40, 60 s: one call, a probe
-//	half-open → closed     the probe was answered well; the rate rises from half
-//	half-open → open       it was not
+//	closed    → open       a confirming run failed (or five entities, if none is known-good)
+//	open      → half-open  after 5 s, then after 10, 20, 40 and 60 s: one call, the probe
+//	half-open → closed     the probe succeeded; the rate rises from half of the limit
+//	half-open → open       the probe failed
 //
-// Probes are for known-good entities of either lane; every fourth one, and all where none
-// is known, for the oldest first attempt. A facet has a breaker of its own (in this
-// process); the source's (in Redis) opens only if no other facet in use was answered well
-// within a minute.
+// A probe fetches a known-good entity of either lane. Every fourth probe, and each one if there is
+// no known-good entity, is the oldest waiting first attempt. A facet has a breaker of its own, in
+// this process. The source's breaker, in Redis, opens only if no other facet in use had a good
+// answer within a minute.
 //
-// Example. A reader asks for 600 made-up keys, each answered 400, beside honest readers.
-// None is known-good, so none is evidence against the source. The first failure finds
-// no good answer within 50 ms; one confirming call is answered well, which confirms all
-// failures seen before it was sent. Each key is asked once more and is a dead letter:
-// 1,200 calls, and at most one confirming call for each round trip. Had the upstream
-// failed for all, the first failure would have led to two confirming calls, both failed,
-// and an open breaker after 3 calls.
+// Example: a client requests 600 keys that do not exist, each answered 400, while other clients
+// request existing keys. None of the 600 is known-good, so none is evidence against the source. No
+// good answer arrives within 50 ms of the first failure. One confirming call succeeds, which
+// confirms all failures observed before it was sent. Each key is called once more and becomes a
+// dead letter: 1,200 calls, and at most one confirming call for each round trip. If the upstream
+// had failed for all entities, the two confirming calls would have failed too, and the breaker
+// would have opened after 3 calls.
 //
-// # Slots: no client stops the others
+// # Slots: no client blocks the others
 //
-// A free slot goes to the client that holds the fewest (turns). A record that waits for a
-// permit for longer than 1 s, because its credential or endpoint is stopped or the rate is low,
-// gives its slot and its memory up if a record of a client with fewer slots needs them
-// (preempt), and waits for its client's next turn. So one client's requests may wait for as
-// long as their credential is stopped, and the requests of other clients go on.
+// A free slot goes to the client with the fewest slots (slotQueue). A record may wait for a permit
+// for long, for example while the breaker of its credential is open. After 1 s it gives up its slot
+// and its memory if a client with fewer slots needs them (preempt), and waits for its client's next
+// turn. So the requests of one client can wait for as long as their breaker is open, while the
+// requests of other clients continue.
 package consumer

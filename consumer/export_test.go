@@ -2,8 +2,8 @@ package consumer
 
 import "time"
 
-// SetRevokeTimeout sets how long a revocation waits for what was sent, before Run.
+// SetRevokeTimeout sets how long a revocation waits for sent calls. It must be called before Run.
 func (w *Worker) SetRevokeTimeout(d time.Duration) { w.assignment.revokeTimeout = d }
 
-// SetLeaveTimeout sets for how long a stop commits and says good-bye, before Run.
+// SetLeaveTimeout sets the time limit of the last commit and of leaving the group.
 func (w *Worker) SetLeaveTimeout(d time.Duration) { w.leaveTimeout = d }

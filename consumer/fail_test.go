@@ -13,13 +13,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// visit asks as a read does that finds its snapshot stale.
-func (r *rig) visit(key string) producer.Result {
+// readStale enqueues a request like a read of a stale snapshot.
+func (r *rig) readStale(key string) producer.Result {
 	r.Helper()
 	return r.producer.Enqueue(r.Context(), producer.Request{Entity: entity(key), Lane: schemas.High, Reason: schemas.Stale})
 }
 
-// fault has the upstream misbehave for the keys; "" mends it.
+// fault makes the upstream fail for the keys; "" removes the fault.
 func (r *rig) fault(kind simulator.Kind, keys string) {
 	r.Helper()
 	c := simulator.Control{Faults: []simulator.Fault{}}
@@ -29,115 +29,115 @@ func (r *rig) fault(kind simulator.Kind, keys string) {
 	r.control(c)
 }
 
-func TestATransientFailureIsTriedThreeTimesAndThenScheduled(t *testing.T) {
+func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
-	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.enqueue("good", schemas.High, schemas.CacheMiss)
 	r.untilStored("good")
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
 	s := r.status("a")
 	if wait := time.Until(s.Until); s.State != store.Retrying || s.Rounds != 1 || s.Failures != 0 || wait > 90*time.Second || wait < 10*time.Second {
-		t.Errorf("%+v, due in %v", s, wait)
+		t.Errorf("status: got %+v, due in %v", s, wait)
 	}
 	if s.Lane != schemas.High || s.CorrelationID != "corr-a" || s.TraceParent != "trace-a" || s.Reason != string(schemas.Upstream5xx) || s.Error == "" {
-		t.Errorf("%+v", s)
+		t.Errorf("status: got %+v, want that of the request", s)
 	}
-	if calls, letters, told := r.upstream.Stats().ByFault[simulator.InternalError], len(r.letters()), r.retries.n.Load(); calls != 3 || letters != 0 || told != 1 {
-		t.Errorf("%d calls, %d letters, told of %d retries", calls, letters, told)
+	if calls, letters, told := r.upstream.Stats().ByFault[simulator.InternalError], len(r.deadLetters()), r.retries.n.Load(); calls != 3 || letters != 0 || told != 1 {
+		t.Errorf("got %d calls, %d dead letters and %d announced retries", calls, letters, told)
 	}
 	if r.lock("a") != "" {
-		t.Errorf("the lock is still %q", r.lock("a"))
+		t.Errorf("lock: got %q, want none", r.lock("a"))
 	}
 	for range 100 {
-		if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying || got.Until.Sub(s.Until).Abs() > time.Second {
-			t.Fatalf("a visit gave %+v, and the retry is due at %v", got, s.Until)
+		if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying || got.Until.Sub(s.Until).Abs() > time.Second {
+			t.Fatalf("a read gave %+v, and the retry is due at %v", got, s.Until)
 		}
 	}
 
 	r.fault("", "")
-	r.wish("a", schemas.High, schemas.Retry) // as when it is due
+	r.enqueue("a", schemas.High, schemas.Retry) // as if it was due
 	r.untilStored("a")
 	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 	r.untilCommitted(schemas.High)
-	if got := r.visit("a"); got.Outcome == producer.Held {
-		t.Errorf("after the success a visit gave %+v", got)
+	if got := r.readStale("a"); got.Outcome == producer.Held {
+		t.Errorf("after the success a read gave %+v", got)
 	}
 }
 
-func TestAfterTheLastRoundTheEntityFailsAndAfterThreeOfThoseItIsSuspended(t *testing.T) {
+func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) {
 		f.Retry = []time.Duration{time.Minute, time.Minute}
-		f.FailedFor = time.Millisecond // its end is not waited for
+		f.FailedFor = time.Millisecond // so that its end is not waited for
 	})
 	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
-	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.enqueue("good", schemas.High, schemas.CacheMiss)
 	r.untilStored("good")
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	for failure := 1; failure <= 3; failure++ {
-		for round := 1; round <= 2; round++ { // all of them again each time
+		for round := 1; round <= 2; round++ { // all rounds again for each failure
 			r.untilCommitted(schemas.High)
-			if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || s.Failures != failure-1 || len(r.letters()) != failure-1 {
-				t.Fatalf("round %d: %+v, %d letters", round, s, len(r.letters()))
+			if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || s.Failures != failure-1 || len(r.deadLetters()) != failure-1 {
+				t.Fatalf("round %d: got %+v and %d dead letters", round, s, len(r.deadLetters()))
 			}
-			r.wish("a", schemas.High, schemas.Retry)
+			r.enqueue("a", schemas.High, schemas.Retry)
 		}
 		r.untilCommitted(schemas.High)
 		want := store.Failed
 		if failure == 3 {
 			want = store.Suspended
 		}
-		if s := r.status("a"); s.State != want || s.Failures != failure || len(r.letters()) != failure {
-			t.Fatalf("failure %d: %+v, %d letters", failure, s, len(r.letters()))
+		if s := r.status("a"); s.State != want || s.Failures != failure || len(r.deadLetters()) != failure {
+			t.Fatalf("failure %d: got %+v and %d dead letters", failure, s, len(r.deadLetters()))
 		}
 		if failure < 3 {
-			r.wish("a", schemas.High, schemas.Stale)
+			r.enqueue("a", schemas.High, schemas.Stale)
 		}
 	}
-	if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldSuspended {
-		t.Errorf("a visit gave %+v", got)
+	if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldSuspended {
+		t.Errorf("a read gave %+v", got)
 	}
 	letters, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}, store.DeadLetter{}, 10)
 	if err != nil || len(letters) != 3 {
-		t.Fatalf("%d letters in the index, %v", len(letters), err)
+		t.Fatalf("dead letters in the index: got %d, %v", len(letters), err)
 	}
 	for _, l := range letters {
 		if l.Entity != entity("a") || l.Topic != schemas.DeadLetterTopic("nexon") || l.Reason != schemas.Upstream5xx || l.Attempts != 3 {
-			t.Errorf("%+v", l)
+			t.Errorf("index row: got %+v, want the dead letter of a with 3 attempts", l)
 		}
 	}
 
 	r.fault("", "")
-	r.wish("a", schemas.High, schemas.Replay)
+	r.enqueue("a", schemas.High, schemas.Replay)
 	r.untilStored("a")
 	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 }
 
-func TestWhatIsNotReadyWaitsAndCountsNoFailure(t *testing.T) {
+func TestNotReady_WaitsWithoutCountingFailure(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.NotReady, "")
 	r.work(schemas.Low)
-	r.wish("a", schemas.Low, schemas.Prefetch)
-	for range 5 { // more often than there are rounds
+	r.enqueue("a", schemas.Low, schemas.Prefetch)
+	for range 5 { // more often than the facet has rounds
 		r.untilCommitted(schemas.Low)
 		if s := r.status("a"); s.State != store.Retrying || s.Rounds != 0 || s.Lane != schemas.Low || s.Reason != string(schemas.NotReady) {
-			t.Fatalf("%+v", s)
+			t.Fatalf("status: got %+v, want a retry without a counted round", s)
 		}
-		r.wish("a", schemas.Low, schemas.Retry)
+		r.enqueue("a", schemas.Low, schemas.Retry)
 	}
 	r.untilCommitted(schemas.Low)
-	if n := len(r.letters()); n != 0 {
-		t.Errorf("%d letters", n)
+	if n := len(r.deadLetters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
-func TestARequestOlderThanAWrittenFailureIsNotFetchedAgain(t *testing.T) {
+func TestFailure_SettlesOlderRequestsWithoutFetch(t *testing.T) {
 	r := newRig(t)
-	result := r.wish("a", schemas.High, schemas.CacheMiss)
-	// The worker that wrote it down died before it settled the request.
+	result := r.enqueue("a", schemas.High, schemas.CacheMiss)
+	// The worker that stored the failure was killed before it settled the request.
 	err := r.db.WriteFailure(t.Context(), store.Status{
 		Entity: entity("a"), State: store.Retrying, Version: result.Number + 1, Rounds: 1, Until: time.Now().Add(time.Hour),
 		Lane: schemas.High, Since: time.Now(), UpdatedAt: time.Now(),
@@ -148,14 +148,14 @@ func TestARequestOlderThanAWrittenFailureIsNotFetchedAgain(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if calls, s := r.upstream.Stats().Arrivals, r.status("a"); calls != 0 || s.Rounds != 1 {
-		t.Errorf("%d calls, %+v", calls, s)
+		t.Errorf("got %d calls and status %+v", calls, s)
 	}
-	if got := r.visit("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying {
-		t.Errorf("a visit gave %+v", got)
+	if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldRetrying {
+		t.Errorf("a read gave %+v", got)
 	}
 }
 
-// failedBefore writes down that the entity has failed, which Redis does not know.
+// failedBefore stores that the entity has failed, without a hold in Redis.
 func (r *rig) failedBefore(key string, state store.StatusState) {
 	r.Helper()
 	err := r.db.WriteFailure(r.Context(), store.Status{
@@ -167,14 +167,14 @@ func (r *rig) failedBefore(key string, state store.StatusState) {
 	}
 }
 
-func TestAHoldThatRedisHasForgottenIsPutBack(t *testing.T) {
+func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		state store.StatusState
 		hold  string
 		calls int
 	}{
-		{store.Failed, schemas.HoldFailed, 2}, // for a person may have relied on this request
+		{store.Failed, schemas.HoldFailed, 2}, // a person may depend on this request
 		{store.Suspended, schemas.HoldSuspended, 2},
 	} {
 		t.Run(c.hold, func(t *testing.T) {
@@ -182,44 +182,44 @@ func TestAHoldThatRedisHasForgottenIsPutBack(t *testing.T) {
 			r.failedBefore("a", c.state)
 			r.fault(simulator.BadParameter, "")
 			r.work(schemas.High)
-			r.wish("a", schemas.High, schemas.Stale)
+			r.enqueue("a", schemas.High, schemas.Stale)
 			r.untilCommitted(schemas.High)
-			if calls, letters := r.upstream.Stats().Arrivals, len(r.letters()); calls != c.calls || letters != 0 {
-				t.Errorf("%d calls, %d letters beside the one of then", calls, letters)
+			if calls, letters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != c.calls || letters != 0 {
+				t.Errorf("got %d calls and %d new dead letters, want none", calls, letters)
 			}
-			if got, s := r.visit("a"), r.status("a"); got.Outcome != producer.Held || got.HoldReason != c.hold || s.State != c.state {
-				t.Errorf("a visit gave %+v, %+v", got, s)
+			if got, s := r.readStale("a"), r.status("a"); got.Outcome != producer.Held || got.HoldReason != c.hold || s.State != c.state {
+				t.Errorf("a read gave %+v, %+v", got, s)
 			}
 			r.fault("", "")
-			r.wish("a", schemas.High, schemas.UserRequest)
+			r.enqueue("a", schemas.High, schemas.UserRequest)
 			r.untilStored("a")
 		})
 	}
 }
 
-func TestARefreshThatReliedOnAForgottenHoldsRequestIsFetched(t *testing.T) {
+func TestHold_LaterRefreshIsFetchedWithoutHold(t *testing.T) {
 	r := newRig(t)
 	r.failedBefore("a", store.Failed)
-	r.wish("a", schemas.High, schemas.Stale)
+	r.enqueue("a", schemas.High, schemas.Stale)
 	got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest})
 	if got.Outcome != producer.AlreadyProcessing {
-		t.Fatalf("%+v", got)
+		t.Fatalf("enqueue: got %+v, want already processing", got)
 	}
 	r.work(schemas.High)
 	r.untilStored("a")
 }
 
-func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
+func TestOutage_WritesNoDeadLetterAndCountsNoAttempt(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []simulator.Kind{simulator.InternalError, simulator.HTML200, simulator.BadParameter, simulator.Reset, simulator.BadKey} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
 			r.work(schemas.High)
-			keys := numbered("k", 100)
-			r.wishAll(keys[:30], schemas.High, schemas.CacheMiss)
+			keys := keysOf("k", 100)
+			r.enqueueAll(keys[:30], schemas.High, schemas.CacheMiss)
 			r.untilStored(keys[:30]...)
 			r.fault(kind, "")
-			r.wishAll(keys[30:], schemas.High, schemas.CacheMiss)
+			r.enqueueAll(keys[30:], schemas.High, schemas.CacheMiss)
 			r.until("an open breaker", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 			r.fault("", "")
 			r.untilCommitted(schemas.High)
@@ -228,60 +228,60 @@ func TestAnOutageCostsNoLetterAndNoAttempt(t *testing.T) {
 	}
 }
 
-// untilRefreshed asks once more for what is to be retried, as when it is due, and expects
-// that no attempt was counted and no dead letter written.
+// untilRefreshed enqueues the scheduled retries as if they were due. It expects that no attempt
+// was counted and no dead letter was written.
 func (r *rig) untilRefreshed(keys []string) {
 	r.Helper()
 	for _, key := range keys {
 		if s := r.status(key); s.State == store.Retrying && s.Rounds == 0 {
-			r.wish(key, schemas.High, schemas.Retry)
+			r.enqueue(key, schemas.High, schemas.Retry)
 		} else if s.State != "" {
 			r.Errorf("status of %s: got %+v", key, s)
 		}
 	}
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.High)
-	if n := len(r.letters()); n != 0 {
+	if n := len(r.deadLetters()); n != 0 {
 		r.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
-func TestContentThatShrinksTooFarIsNotBelieved(t *testing.T) {
+func TestShrinkGuard_RejectsMuchSmallerContent(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) {
 		f.ShrinkGuard = .5
 		f.Documents = map[string]source.Document{"item-equipment": {Path: "/character/item-equipment?ocid={ocid}"}}
 	})
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 	before, _ := r.snapshot("a")
 	r.fault(simulator.Shrink, "")
-	r.wish("a", schemas.High, schemas.UserRequest)
+	r.enqueue("a", schemas.High, schemas.UserRequest)
 	r.untilCommitted(schemas.High)
-	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.ParseError || len(l[0].Sample) == 0 {
-		t.Errorf("letters %+v", l)
+	if l := r.deadLetters(); len(l) != 1 || l[0].Reason != schemas.ParseError || len(l[0].Sample) == 0 {
+		t.Errorf("dead letters: %+v", l)
 	}
 	if after, _ := r.snapshot("a"); after.State != before.State {
-		t.Errorf("the snapshot became %+v", after.State)
+		t.Errorf("snapshot: got %+v, want it unchanged", after.State)
 	}
 }
 
-func TestNothingIsFetchedThatCouldNotBeWritten(t *testing.T) {
+func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	keys := numbered("k", 40)
-	r.requests.noBegin.Store(true) // they are all about to be fetched
-	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	keys := keysOf("k", 40)
+	r.requests.noBegin.Store(true) // all records are about to be fetched
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })
 	r.db.down.Store(true)
-	r.wish("a", schemas.High, schemas.CacheMiss) // it finds out
+	r.enqueue("a", schemas.High, schemas.CacheMiss) // it detects that the database is down
 	r.until("the breaker to open", func() bool { return r.db.tries.Load() >= 5 })
 	r.requests.noBegin.Store(false)
 	r.until("another try", func() bool { return r.db.tries.Load() >= 6 })
 	if n := r.upstream.Stats().Arrivals; n != 0 {
-		t.Errorf("%d calls while the database was down", n)
+		t.Errorf("calls while the database is down: got %d, want 0", n)
 	}
 	r.db.down.Store(false)
 	r.untilStored(keys...)
@@ -289,80 +289,80 @@ func TestNothingIsFetchedThatCouldNotBeWritten(t *testing.T) {
 	r.untilCommitted(schemas.High)
 }
 
-func TestLowStandsBackWhileHighIsBehind(t *testing.T) {
+func TestYield_LowWaitsWhileHighIsBehind(t *testing.T) {
 	r := newRig(t)
-	rate := r.limiter.HighPerSecond() // some 5,000 calls a second
+	rate := r.limiter.HighPerSecond() // about 5,000 calls a second
 	r.behind.records.Store(int64(10*rate) + 1)
 	r.work(schemas.Low)
 	r.work(schemas.High)
-	r.wish("low", schemas.Low, schemas.Prefetch)
-	r.wish("high", schemas.High, schemas.CacheMiss)
+	r.enqueue("low", schemas.Low, schemas.Prefetch)
+	r.enqueue("high", schemas.High, schemas.CacheMiss)
 	r.untilStored("high")
 	r.untilCommitted(schemas.High)
 	if _, stored := r.snapshot("low"); stored {
-		t.Error("LOW went on")
+		t.Error("got a LOW call while HIGH is behind, want none")
 	}
 	r.behind.records.Store(int64(2*rate) + 1)
-	r.wish("high-2", schemas.High, schemas.CacheMiss)
+	r.enqueue("high-2", schemas.High, schemas.CacheMiss)
 	r.untilStored("high-2")
 	if _, stored := r.snapshot("low"); stored {
-		t.Error("LOW went on between the two thresholds")
+		t.Error("got a LOW call between the two thresholds, want none")
 	}
 	r.behind.records.Store(int64(2 * rate))
 	r.untilStored("low")
 }
 
-func TestProbe_ThatFailsIsNoFailureOfItsEntity(t *testing.T) {
+func TestProbe_FailureDoesNotCountForEntity(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []simulator.Kind{simulator.HTML200, simulator.InternalError, simulator.BadParameter} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
 			r.fault(kind, "")
 			r.work(schemas.High)
-			// Another process has opened the breaker; this one has one entity to ask for.
+			// Another process has opened the breaker; this one has one known-good entity.
 			r.limiter.OpenBreaker(time.Second, time.Second, time.Now())
-			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.enqueue("a", schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)
-			if n, s := len(r.letters()), r.status("a"); n != 0 || s.State != store.Retrying || s.Rounds != 0 {
-				t.Errorf("%d dead letters, %+v", n, s)
+			if n, s := len(r.deadLetters()), r.status("a"); n != 0 || s.State != store.Retrying || s.Rounds != 0 {
+				t.Errorf("got %d dead letters and status %+v", n, s)
 			}
 			r.fault("", "")
-			r.wish("a", schemas.High, schemas.Retry)
+			r.enqueue("a", schemas.High, schemas.Retry)
 			r.untilStored("a")
 			r.untilCommitted(schemas.High)
 		})
 	}
 }
 
-func TestADeadEntityIsBuriedOnceHoweverOftenItIsVisited(t *testing.T) {
+func TestDeadLetter_IsWrittenOnceForHeldEntity(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.BadParameter, "")
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
-	for range 100 { // by the ADR: 100 events, 100 calls, 100 letters
-		if got := r.visit("a"); got.Outcome != producer.Held {
-			t.Fatalf("a visit gave %+v", got)
+	for range 100 { // with the ADR: 100 events, 100 calls, 100 dead letters
+		if got := r.readStale("a"); got.Outcome != producer.Held {
+			t.Fatalf("a read gave %+v", got)
 		}
 	}
-	for range 3 { // and who passes the hold does not make it fail more often than it does
-		r.wish("a", schemas.High, schemas.UserRequest)
+	for range 3 { // requests that bypass the hold count as no further failures
+		r.enqueue("a", schemas.High, schemas.UserRequest)
 		r.untilCommitted(schemas.High)
 	}
 	if s := r.status("a"); s.State != store.Failed || s.Failures != 1 {
-		t.Errorf("%+v", s)
+		t.Errorf("status: got %+v, want FAILED once", s)
 	}
-	if calls, letters := r.upstream.Stats().Arrivals, len(r.letters()); calls != 2+3*2 || letters != 1+3 {
-		t.Errorf("%d calls, %d letters", calls, letters)
+	if calls, letters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != 2+3*2 || letters != 1+3 {
+		t.Errorf("got %d calls and %d dead letters", calls, letters)
 	}
 }
 
-func TestWhatWaitsBehindAFailureIsPartOfIt(t *testing.T) {
+func TestFailure_SettlesQueuedRequestsOfEntity(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.InternalError, "")
-	// A backlog in which locks have ended: each is a record of its own.
+	// A backlog whose locks have expired: each request is a record of its own.
 	for n := range 12 {
-		r.wish("a", schemas.High, schemas.Stale)
+		r.enqueue("a", schemas.High, schemas.Stale)
 		if err := r.rdb.HDel(t.Context(), "upd:{nexon/character/a}", "lock").Err(); err != nil {
 			t.Fatal(n, err)
 		}
@@ -370,16 +370,16 @@ func TestWhatWaitsBehindAFailureIsPartOfIt(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if s, calls := r.status("a"), r.upstream.Stats().Arrivals; s.State != store.Retrying || s.Rounds != 0 || calls != 3 {
-		t.Errorf("%+v after %d calls", s, calls)
+		t.Errorf("status: got %+v after %d calls", s, calls)
 	}
 }
 
-func TestAGarbledVersionOutranksNothing(t *testing.T) {
+func TestCorruptVersion_DoesNotOutrankOthers(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) { f.Retry = nil })
 	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
-	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.enqueue("good", schemas.High, schemas.CacheMiss)
 	r.untilStored("good")
 	request := schemas.UpdateRequest{
 		EventID: "01a1fa17-179d-7dd3-88c6-3b120333ab6d", Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale,
@@ -392,15 +392,15 @@ func TestAGarbledVersionOutranksNothing(t *testing.T) {
 	r.produce(schemas.High, kgo.Record{Key: request.RecordKey(), Value: value})
 	r.untilCommitted(schemas.High)
 	if s := r.status("a"); s.State != store.Failed || s.Version > time.Now().Add(time.Hour).UnixMilli() {
-		t.Errorf("%+v", s)
+		t.Errorf("status: got %+v, want FAILED with a current version", s)
 	}
 	r.fault("", "")
-	r.wish("a", schemas.High, schemas.UserRequest)
+	r.enqueue("a", schemas.High, schemas.UserRequest)
 	r.untilStored("a")
 	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 }
 
-func TestARetryOfAFacetThatIsGoneEnds(t *testing.T) {
+func TestRetry_OfRemovedFacetEnds(t *testing.T) {
 	r := newRig(t)
 	gone := schemas.Entity{Source: "nexon", Facet: "union", Key: "a"}
 	now := time.Now()
@@ -410,9 +410,9 @@ func TestARetryOfAFacetThatIsGoneEnds(t *testing.T) {
 	}
 	r.work(schemas.High)
 	r.producer.Enqueue(t.Context(), producer.Request{Entity: gone, Lane: schemas.High, Reason: schemas.Retry})
-	r.until("the letter", func() bool { return len(r.letters()) == 1 })
+	r.until("the dead letter", func() bool { return len(r.deadLetters()) == 1 })
 	r.untilCommitted(schemas.High)
 	if next, err := r.db.NextRetryTime(t.Context(), "nexon"); err != nil || !next.IsZero() {
-		t.Errorf("due again at %v, %v", next, err)
+		t.Errorf("next retry: got %v, %v, want none", next, err)
 	}
 }

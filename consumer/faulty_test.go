@@ -13,7 +13,7 @@ import (
 
 var errInjected = errors.New("injected by the test")
 
-// faultyStore fails its writes and looks while down is set.
+// faultyStore fails its writes and lookups while down is set.
 type faultyStore struct {
 	*sqlite.Store
 	down  atomic.Bool
@@ -55,7 +55,7 @@ func (f *faultyStore) WriteFailure(ctx context.Context, s store.Status, letter *
 	return f.Store.WriteFailure(ctx, s, letter)
 }
 
-// faultyRequests fails where it is told to.
+// faultyRequests fails the operations whose flags are set.
 type faultyRequests struct {
 	consumer.Requests
 	noPeek, noBegin, noSettle, noDischarge atomic.Bool

@@ -5,28 +5,28 @@ import (
 	"sync"
 )
 
-// gates are what must be open before an upstream call is asked for. A closed one
-// holds the records behind it, keeps the group's membership, and loses nothing.
+// gates block upstream calls while a condition holds. Records behind a closed gate wait, and the
+// worker stays in its consumer group.
 type gates struct {
 	mu      sync.Mutex
 	closed  map[gate]struct{}
-	changed chan struct{} // closed and made anew when a gate opens
-	// low lets one call of LOW pass while only gateYield is closed.
+	changed chan struct{} // closed and replaced when a gate opens
+	// low lets one LOW call pass while only gateYield is closed.
 	low chan struct{}
 }
 
 type gate string
 
 const (
-	gateDatabase gate = "database" // what can't be written need not be fetched
-	gateYield    gate = "yield"    // LOW stands back while HIGH is behind
+	gateDatabase gate = "database" // closed while the database's breaker is not closed
+	gateYield    gate = "yield"    // closed while LOW yields to HIGH
 )
 
 func newGates() *gates {
 	return &gates{closed: map[gate]struct{}{}, changed: make(chan struct{}), low: make(chan struct{})}
 }
 
-// passLow lets one call of LOW pass that waits while only gateYield is closed, if there is one.
+// passLow lets one waiting LOW call pass, if only gateYield is closed.
 func (g *gates) passLow() {
 	select {
 	case g.low <- struct{}{}:

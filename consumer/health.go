@@ -10,42 +10,43 @@ import (
 )
 
 const (
-	// More than half of the last lookBack calls, of at least minEntities entities, have
-	// to fail before the source and not the entities is unhealthy, and more than half of
-	// the entities that were called since the first of those failed. This rule decides
-	// only where no known-good entity can be asked.
+	// These limits apply only without a known-good entity. The source is then unhealthy if two
+	// conditions hold. More than half of the last windowSize calls failed, on at least minEntities
+	// entities. And more than half of the entities called since the first of these failures failed
+	// too.
 	windowSize  = 20
 	minEntities = 5
-	// minRefused is how many entities in a row have to be refused before the refusal is
-	// believed of their credential or scope, where no known-good entity can be asked.
+	// minRefused is how many entities in a row must be refused before the fault is attributed to
+	// their credential or scope. It applies only without a known-good entity.
 	minRefused = 3
-	// holdAfter is the number of failed calls in a row after which new calls of the facet
-	// wait for the confirming call that is in flight.
+	// holdAfter is the number of consecutive failed calls after which new calls of the facet wait
+	// for the end of the running confirming calls.
 	holdAfter = 11
-	// healthyTTL is how long an answered call tells that another endpoint is healthy.
+	// healthyTTL is how long a good answer proves that its endpoint is healthy.
 	healthyTTL = time.Minute
-	// The probes of an open endpoint begin after endpointFirst; the interval doubles.
+	// The first probe of an open endpoint follows after endpointPause; the pause doubles up to
+	// endpointMaxPause.
 	endpointPause    = 5 * time.Second
 	endpointMaxPause = time.Minute
-	// maxSyncDelay is how long it may take until an open breaker is known here.
+	// maxSyncDelay is the maximum delay until this process knows that a breaker has opened.
 	maxSyncDelay = time.Minute
 )
 
-// Health judges one source by how its calls ended in this process (see doc.go). The
-// workers of both lanes share one. Its methods may be called concurrently.
+// Health attributes failures of one source by the outcomes of its calls in this process (see
+// doc.go). The workers of both lanes share one Health. Its methods may be called concurrently.
 type Health struct {
 	mu             sync.Mutex
 	sourceWindow   window
 	facets         map[string]*facetHealth
-	unhealthy      bool                        // the source as a whole
-	unhealthySince time.Time                   // it was found so
+	unhealthy      bool                        // this process considers the source unhealthy
+	unhealthySince time.Time                   // when it became unhealthy
 	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
-	refused        map[string]*refusals        // by scope: the entities refused since its last good answer
-	runs           map[string]*confirmRun      // by facet and scope
-	changed        chan struct{}               // closed when an answer or a run changes something; nil while nobody waits
+	refused        map[string]*refusals        // by scope: entities refused since its last good answer
+	runs           map[string]*confirmRun      // by faultQuery.key
+	changed        chan struct{}               // closed when a verdict may have changed; nil while nothing waits
 }
 
-// NewHealth returns a source's health, of which nothing bad is known.
+// NewHealth returns the health of a source that has not failed yet.
 func NewHealth() *Health {
 	return &Health{
 		facets: map[string]*facetHealth{}, endpoints: map[string]*endpointBreaker{},
@@ -53,24 +54,24 @@ func NewHealth() *Health {
 	}
 }
 
-// facetHealth is what is known of one facet.
+// facetHealth is the health of one facet.
 type facetHealth struct {
 	window
-	good   [2]callEnd // the last good ends, of two entities
-	streak int        // failed calls since the last good one
+	good   [2]callEnd // the last good answers, of two different entities
+	streak int        // failed calls since the last good answer
 	known  []*knownGood
 }
 
 type callEnd struct {
 	entity     schemas.Entity
 	credential string
-	first      time.Time // the first call of the tries in a row began
+	first      time.Time // when the first of the consecutive tries began
 	began      time.Time
 	failed     bool
 }
 
-// window is how the last calls ended, and how the last call for each of the entities did
-// that came last: those that are tried again came when they were tried first.
+// window holds the last calls, and the last call of each of the last entities. An entity's
+// position is that of its first try.
 type window struct {
 	calls      [windowSize]callEnd
 	next       int
@@ -87,94 +88,95 @@ func (w *window) add(e callEnd) {
 			return
 		}
 	}
-	if e.first.Equal(e.began) { // otherwise it was here, and others have driven it out
+	if e.first.Equal(e.began) { // a repeated try of an entity that was dropped is not added again
 		w.entities[w.nextEntity%windowSize] = e
 		w.nextEntity++
 	}
 }
 
-// showsOutage reports whether the window shows an unhealthy source.
+// showsOutage reports whether the window proves that the source is unhealthy.
 func (w *window) showsOutage() bool {
-	bad, entities, since := 0, map[schemas.Entity]struct{}{}, time.Time{}
+	failed, entities, since := 0, map[schemas.Entity]struct{}{}, time.Time{}
 	for _, e := range w.calls {
 		if e.failed {
-			bad++
+			failed++
 			entities[e.entity] = struct{}{}
 			if since.IsZero() || e.first.Before(since) {
 				since = e.first
 			}
 		}
 	}
-	if 2*bad <= windowSize || len(entities) < minEntities {
+	if 2*failed <= windowSize || len(entities) < minEntities {
 		return false
 	}
-	failing, well := 0, 0
+	failing, healthy := 0, 0
 	for _, e := range w.entities {
 		switch {
-		case e.began.Before(since): // or there is none
+		case e.began.Before(since): // or the element is empty
 		case e.failed:
 			failing++
 		default:
-			well++
+			healthy++
 		}
 	}
-	return failing > well
+	return failing > healthy
 }
 
 // endpointBreaker is the open breaker of one facet.
 type endpointBreaker struct {
-	nextProbe time.Time // not before
+	nextProbe time.Time // earliest time of the next probe
 	pause     time.Duration
 }
 
-// diagnosis is what the end of a call tells of more than its entity.
+// diagnosis is the effect of a call's end on more than its entity.
 type diagnosis int
 
 const (
-	noDiagnosis  diagnosis = iota // the entity's own end
-	recovered                     // a breaker closes
-	sourceOpen                    // the source's breaker is open, as is known
-	sourceOpened                  // and was not known
+	noDiagnosis  diagnosis = iota // none
+	recovered                     // a breaker has closed
+	sourceOpen                    // the source's breaker was open before
+	sourceOpened                  // this call has opened the source's breaker
 	endpointOpen                  // the facet's breaker is open
 )
 
-// open reports whether the end says nothing of its entity.
+// open reports whether a breaker is open, so that the call's end says nothing about its entity.
 func (d diagnosis) open() bool { return d == sourceOpen || d == sourceOpened || d == endpointOpen }
 
-// evidence is what an answer is evidence about.
+// evidence names the subject that an outcome is evidence about.
 type evidence int
 
 const (
 	goodAnswer     evidence = iota
-	sourceEvidence          // a failure of the source by itself
-	entityEvidence          // a failure of the entity, unless it is known-good
-	scopeEvidence           // a refusal: of a credential, a quota; or a maintenance
+	sourceEvidence          // failure of the source
+	entityEvidence          // failure of the entity, or of the source if the entity is known-good
+	scopeEvidence           // refusal of a credential or quota, or maintenance
 )
 
-// record takes in how a call ended. probed says whether the source's breaker, whichever
-// process opened it, is or was open at any time since.
-func (h *Health) record(end callEnd, what evidence, known bool, probed func(since time.Time) bool) diagnosis {
+// record adds the end of a call and returns the diagnosis. known says whether the entity is
+// known-good. openSince reports whether the source's breaker, opened by any process, was open at any
+// time since then.
+func (h *Health) record(end callEnd, subject evidence, known bool, openSince func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	stopped := probed(end.began)
-	if h.unhealthy && !stopped && (probed(h.unhealthySince) || end.began.Sub(h.unhealthySince) > maxSyncDelay) {
-		h.reset() // another process has closed it, or Redis has lost it
+	stopped := openSince(end.began)
+	if h.unhealthy && !stopped && (openSince(h.unhealthySince) || end.began.Sub(h.unhealthySince) > maxSyncDelay) {
+		h.reset() // another process has closed the breaker, or Redis has lost it
 	}
 	d := h.breakerState(end.entity.Facet)
 	switch {
-	case what == goodAnswer:
+	case subject == goodAnswer:
 		return h.recordGood(end)
-	case what == sourceEvidence || (what == entityEvidence && known):
+	case subject == sourceEvidence || (subject == entityEvidence && known):
 		end.failed = true
 		d = h.recordBad(end)
 	}
-	if d == noDiagnosis && stopped && what != scopeEvidence {
-		return sourceOpen // as another process has found
+	if d == noDiagnosis && stopped && subject != scopeEvidence {
+		return sourceOpen // another process has opened it
 	}
 	return d
 }
 
-// reset ends what is known of an unhealthy source.
+// reset forgets all failures of the source.
 func (h *Health) reset() {
 	h.unhealthy, h.sourceWindow = false, window{}
 	for _, f := range h.facets {
@@ -226,8 +228,8 @@ func (h *Health) recordGood(end callEnd) diagnosis {
 	return noDiagnosis
 }
 
-// recordBad takes in evidence against the source. It opens a breaker by itself only where
-// no known-good entity can be asked.
+// recordBad adds evidence against the source. It opens a breaker only if there is no known-good
+// entity that could confirm the failure.
 func (h *Health) recordBad(end callEnd) diagnosis {
 	name := end.entity.Facet
 	before, f := h.breakerState(name), h.facet(name)
@@ -243,17 +245,17 @@ func (h *Health) recordBad(end callEnd) diagnosis {
 	return before
 }
 
-// openBreaker opens the breaker of the facet, or of the source if no other facet in use is
+// openBreaker opens the breaker of the facet, or that of the source unless another facet in use is
 // healthy.
 func (h *Health) openBreaker(facet string) diagnosis {
 	defer h.notify()
 	if h.otherFacetHealthy(facet, time.Now()) {
 		h.endpoints[facet] = &endpointBreaker{nextProbe: time.Now().Add(endpointPause), pause: endpointPause}
-		h.sourceWindow = window{} // it is not the source's
+		h.sourceWindow = window{} // the source as a whole is healthy
 		return endpointOpen
 	}
-	// The windows begin anew: should the open breaker be forgotten by Redis, the calls
-	// that are then sent show it once more.
+	// The windows restart empty: if Redis loses the open breaker, the next calls detect the outage
+	// again.
 	h.reset()
 	h.unhealthy, h.unhealthySince = true, time.Now()
 	clear(h.endpoints)
@@ -269,8 +271,8 @@ func (h *Health) facet(name string) *facetHealth {
 	return f
 }
 
-// otherFacetHealthy reports whether another facet, whose breaker is closed, has been answered
-// well lately.
+// otherFacetHealthy reports whether another facet with a closed breaker had a good answer within
+// healthyTTL.
 func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	for name, f := range h.facets {
 		if name != facet && h.endpoints[name] == nil && !f.good[0].began.IsZero() && now.Sub(f.good[0].began) < healthyTTL {
@@ -287,7 +289,7 @@ func (h *Health) notify() {
 	}
 }
 
-// changeSignal returns a channel that is closed when something changes. The caller holds h.mu.
+// changeSignal returns a channel that is closed at the next change. The caller holds h.mu.
 func (h *Health) changeSignal() <-chan struct{} {
 	if h.changed == nil {
 		h.changed = make(chan struct{})
@@ -295,8 +297,9 @@ func (h *Health) changeSignal() <-chan struct{} {
 	return h.changed
 }
 
-// admit reports whether a call to the facet may be made now: to one whose breaker is
-// open, one call after each pause. That one is for a known-good entity, if there is one.
+// admit reports whether a call to the facet may be made now. While the facet's breaker is open,
+// only one call after each pause is allowed. If a known-good entity exists, it is returned as the
+// probe instead.
 func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -315,8 +318,8 @@ func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	return true, nil
 }
 
-// awaitConfirm waits, for a second at most, while nothing but failures came back of the facet
-// and a confirming call is in flight.
+// awaitConfirm waits, for at most a second, while all calls of the facet fail and a confirming
+// call is running.
 func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 	limit := time.Now().Add(time.Second)
 	for {
@@ -337,7 +340,7 @@ func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 	}
 }
 
-// evidenceOf returns what an outcome is evidence about.
+// evidenceOf returns the evidence in an outcome.
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
 	case source.OK, source.NotModified, source.NotFound, source.NotReady:

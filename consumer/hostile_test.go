@@ -27,7 +27,7 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// upstreamOf puts another upstream in the simulator's place.
+// upstreamOf replaces the simulator with another upstream.
 func (r *rig) upstreamOf(h http.HandlerFunc, change ...func(*source.Config)) {
 	r.Helper()
 	server := httptest.NewServer(h)
@@ -40,7 +40,7 @@ func (r *rig) upstreamOf(h http.HandlerFunc, change ...func(*source.Config)) {
 	r.source = r.newSource(c)
 }
 
-// worker makes a worker with settings of the test's own.
+// worker returns a worker with the test's own settings.
 func (r *rig) worker(c consumer.Config, st consumer.Store, p consumer.Permits, kafka ...kgo.Opt) *consumer.Worker {
 	r.Helper()
 	deps := r.deps()
@@ -69,7 +69,7 @@ func (r *rig) postgres() *postgres.Store {
 	return pg
 }
 
-func TestAHeaderThatIsNoTextStopsNothing(t *testing.T) {
+func TestWorker_AcceptsBinaryHeader(t *testing.T) {
 	r := newRig(t)
 	pg := r.postgres()
 	r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) {
@@ -78,21 +78,20 @@ func TestAHeaderThatIsNoTextStopsNothing(t *testing.T) {
 		_, _ = w.Write([]byte(`{"x":1}`))
 	})
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), pg, permits{r.limiter}).Run)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
 	if s, err := pg.Get(t.Context(), entity("a")); err != nil || s.ETag != "" || s.LastModified != "" {
-		t.Errorf("%+v, %v", s.State, err)
+		t.Errorf("snapshot: got %+v, %v, want it without a validator", s.State, err)
 	}
 }
 
-// rejecting refuses one entity's writes as a database does that can't take what
-// a row holds.
-type rejecting struct {
+// rejectingStore rejects the writes of one entity, like a database that can't store its content.
+type rejectingStore struct {
 	consumer.Store
 	key string
 }
 
-func (s rejecting) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
+func (s rejectingStore) Write(ctx context.Context, writes []store.Write) ([]store.Result, error) {
 	for _, w := range writes {
 		if w.Entity.Key == s.key {
 			return nil, fmt.Errorf("write: %w", store.ErrRejected)
@@ -101,21 +100,21 @@ func (s rejecting) Write(ctx context.Context, writes []store.Write) ([]store.Res
 	return s.Store.Write(ctx, writes)
 }
 
-func TestARowThatTheDatabaseRefusesIsBuriedAndTheOthersOfItsBatchAreStored(t *testing.T) {
+func TestWriter_IsolatesRejectedRow(t *testing.T) {
 	r := newRig(t)
-	keys := append([]string{"bad"}, numbered("k", 20)...)
-	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	keys := append([]string{"bad"}, keysOf("k", 20)...)
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	c := consumer.DefaultConfig(schemas.High)
-	c.Linger = 200 * time.Millisecond // so that they come in one batch
-	r.run(r.worker(c, rejecting{r.db, "bad"}, permits{r.limiter}).Run)
+	c.Linger = 200 * time.Millisecond // so that all results come in one batch
+	r.run(r.worker(c, rejectingStore{r.db, "bad"}, permits{r.limiter}).Run)
 	r.untilStored(keys[1:]...)
 	r.untilCommitted(schemas.High)
-	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.Unstorable || string(l[0].Key) != "character/bad" {
-		t.Errorf("letters %+v", l)
+	if l := r.deadLetters(); len(l) != 1 || l[0].Reason != schemas.Unstorable || string(l[0].Key) != "character/bad" {
+		t.Errorf("dead letters: %+v", l)
 	}
 }
 
-func TestA304ThatNobodyAskedForIsBadContent(t *testing.T) {
+func TestNotModified_UnsolicitedIsBadContent(t *testing.T) {
 	r := newRig(t)
 	var calls atomic.Int64
 	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
@@ -127,22 +126,22 @@ func TestA304ThatNobodyAskedForIsBadContent(t *testing.T) {
 		w.WriteHeader(http.StatusNotModified)
 	})
 	r.work(schemas.High)
-	r.wish("good", schemas.High, schemas.CacheMiss)
+	r.enqueue("good", schemas.High, schemas.CacheMiss)
 	r.untilStored("good")
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
-	if l := r.letters(); len(l) != 1 || l[0].Reason != schemas.ParseError || calls.Load() != 2 {
-		t.Errorf("%d calls, letters %+v", calls.Load(), l)
+	if l := r.deadLetters(); len(l) != 1 || l[0].Reason != schemas.ParseError || calls.Load() != 2 {
+		t.Errorf("got %d calls and dead letters %+v", calls.Load(), l)
 	}
 }
 
-func TestANotModifiedWhoseStateIsGoneIsFetchedInFull(t *testing.T) {
+func TestNotModified_WithoutSnapshotIsFetchedInFull(t *testing.T) {
 	r := newRig(t)
 	var conditional, full atomic.Int64
 	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("ETag", `"v1"`)
 		if req.Header.Get("If-None-Match") == `"v1"` {
-			if conditional.Add(1) == 2 { // the state disappears while the upstream answers
+			if conditional.Add(1) == 2 { // the snapshot is deleted while the upstream answers
 				if err := r.db.Delete(context.Background(), entity("a")); err != nil {
 					t.Error(err)
 				}
@@ -160,22 +159,22 @@ func TestANotModifiedWhoseStateIsGoneIsFetchedInFull(t *testing.T) {
 	r.work(schemas.High)
 	for round := range 3 {
 		before, _ := r.snapshot("a")
-		r.wish("a", schemas.High, schemas.UserRequest)
+		r.enqueue("a", schemas.High, schemas.UserRequest)
 		r.until("a later check", func() bool { s, ok := r.snapshot("a"); return ok && s.Version > before.Version })
 		r.untilCommitted(schemas.High)
 		if s, _ := r.snapshot("a"); !s.HasContent() || s.ETag != `"v1"` {
-			t.Errorf("round %d: %+v", round, s.State)
+			t.Errorf("round %d: got %+v", round, s.State)
 		}
 	}
-	if conditional.Load() != 2 || full.Load() != 2 || len(r.letters()) != 0 {
-		t.Errorf("%d conditional calls, %d full ones", conditional.Load(), full.Load())
+	if conditional.Load() != 2 || full.Load() != 2 || len(r.deadLetters()) != 0 {
+		t.Errorf("got %d conditional and %d full calls", conditional.Load(), full.Load())
 	}
 }
 
-// wide compresses as other clients do: with a window of megabytes.
-type wide struct{}
+// wideCompressor compresses like other Kafka clients, with a window of several MiB.
+type wideCompressor struct{}
 
-func (wide) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte, kgo.CompressionCodecType) {
+func (wideCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte, kgo.CompressionCodecType) {
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBestCompression))
 	if err != nil {
 		panic(err)
@@ -184,11 +183,11 @@ func (wide) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
-func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
+func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 	r := newRig(t)
 	brokers := servicetest.Kafka(t)
 	name := servicetest.Name("large")
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DisableClientMetrics(), kgo.ProducerBatchMaxBytes(64<<20), kgo.WithCompressor(wide{}))
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.DisableClientMetrics(), kgo.ProducerBatchMaxBytes(64<<20), kgo.WithCompressor(wideCompressor{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,9 +208,9 @@ func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
 		}
 		return b
 	}
-	repeated := bytes.Repeat(noise(200<<10), 10)                   // compresses well over a distance
-	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // half a byte a letter: less than its topic allows
-	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the last shows that the partition goes on
+	repeated := bytes.Repeat(noise(200<<10), 10)                   // compresses well with a large window
+	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // compresses to half a byte for each byte, which fits the topic
+	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the last record shows that the partition continues
 		record := &kgo.Record{Topic: schemas.RequestTopic(name, schemas.High), Key: []byte("k"), Value: value}
 		if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {
 			t.Fatal(err)
@@ -223,7 +222,7 @@ func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
 	}
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}, kgo.SeedBrokers(brokers...), kgo.DisableClientMetrics()).Run)
 	letters := 0
-	r.until("a letter for each", func() bool {
+	r.until("a dead letter for each", func() bool {
 		ends, err := admin.ListEndOffsets(t.Context(), schemas.DeadLetterTopic(name))
 		if err != nil {
 			t.Fatal(err)
@@ -234,9 +233,9 @@ func TestALargeRecordThatWasWellCompressedBecomesALetterToo(t *testing.T) {
 	})
 }
 
-// stuck makes the embedded broker answer no produce request to the topic until
-// the test ends, and reports the first.
-func (r *rig) stuck(topic string) <-chan struct{} {
+// blockProduce makes the embedded broker leave produce requests to the topic unanswered until the
+// test ends. The channel is closed at the first one.
+func (r *rig) blockProduce(topic string) <-chan struct{} {
 	r.Helper()
 	id := r.topicID(topic)
 	hang, reached := make(chan struct{}), make(chan struct{}, 100)
@@ -255,9 +254,9 @@ func (r *rig) stuck(topic string) <-chan struct{} {
 	return reached
 }
 
-func TestAStopIsNotHeldUpByABrokerThatHangs(t *testing.T) {
+func TestStop_DoesNotWaitForHangingBroker(t *testing.T) {
 	r := newRig(t)
-	reached := r.stuck(schemas.DeadLetterTopic("nexon"))
+	reached := r.blockProduce(schemas.DeadLetterTopic("nexon"))
 	r.produce(schemas.High, kgo.Record{Value: []byte("{")})
 	c := consumer.DefaultConfig(schemas.High)
 	c.DrainTimeout = 50 * time.Millisecond
@@ -271,25 +270,25 @@ func TestAStopIsNotHeldUpByABrokerThatHangs(t *testing.T) {
 	select {
 	case err := <-done:
 		t.Logf("stopped with %v", err)
-	case <-time.After(patience):
-		t.Fatalf("not stopped within %v", patience)
+	case <-time.After(waitTimeout):
+		t.Fatalf("not stopped within %v", waitTimeout)
 	}
 	if r.lag(schemas.High) != 1 {
-		t.Error("the record was committed without its letter")
+		t.Error("the record was committed without its dead letter")
 	}
 }
 
-func TestAPublishThatABrokerNeverAnswersIsGivenUp(t *testing.T) {
+func TestDeadLetter_PublishTimesOut(t *testing.T) {
 	r := newRig(t)
-	reached := r.stuck(schemas.RequestTopic("nexon", schemas.High))
-	if got := r.producer.Enqueue(t.Context(), wishFor("a")); !got.Queued() {
-		t.Fatalf("%+v", got)
+	reached := r.blockProduce(schemas.RequestTopic("nexon", schemas.High))
+	if got := r.producer.Enqueue(t.Context(), requestFor("a")); !got.Queued() {
+		t.Fatalf("enqueue: got %+v, want queued", got)
 	}
 	<-reached
 	r.until("the rollback", func() bool { return r.lock("a") == "" })
 }
 
-func TestMemoryIsBoundedWhenAnswersGrow(t *testing.T) {
+func TestWorker_BoundsMemoryForGrowingAnswers(t *testing.T) {
 	r := newRig(t)
 	const size, bound = 1 << 20, 4 << 20
 	body := []byte(`{"x":"` + strings.Repeat("x", size) + `"}`)
@@ -301,76 +300,76 @@ func TestMemoryIsBoundedWhenAnswersGrow(t *testing.T) {
 		_, _ = w.Write(body)
 		inFlight.Add(-1)
 	}, func(c *source.Config) { c.MaxBody = 2 << 20 })
-	keys := numbered("k", 100)
-	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	keys := keysOf("k", 100)
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	c := consumer.DefaultConfig(schemas.High)
 	c.MaxBodyBytes = bound
 	r.run(r.worker(c, r.db, permits{r.limiter}).Run)
 	r.untilStored(keys...)
 	if most.Load() > bound/size+1 {
-		t.Errorf("%d answers of 1 MiB were asked for at once within a bound of 4 MiB", most.Load())
+		t.Errorf("got %d concurrent answers of 1 MiB within a limit of 4 MiB", most.Load())
 	}
 }
 
-// lapsing permits are never to be spent, as with a Redis that answers too slowly.
-type lapsing struct{ asked atomic.Int64 }
+// expiringPermits can never be spent, as if Redis answered too slowly.
+type expiringPermits struct{ asked atomic.Int64 }
 
-func (l *lapsing) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
+func (l *expiringPermits) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
 	l.asked.Add(1)
-	return lapsed{}, nil
+	return expiredPermit{}, nil
 }
 
-func (l *lapsing) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (l *expiringPermits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return l.Acquire(ctx, lane, c)
 }
 
-func (l *lapsing) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (l *expiringPermits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return l.Acquire(ctx, lane, c)
 }
-func (l *lapsing) BackOff(time.Duration, time.Time) {}
+func (l *expiringPermits) BackOff(time.Duration, time.Time) {}
 
-func (l *lapsing) OpenBreaker(time.Duration, time.Duration, time.Time) {}
+func (l *expiringPermits) OpenBreaker(time.Duration, time.Duration, time.Time) {}
 
-func (l *lapsing) CloseBreaker(time.Time) {}
+func (l *expiringPermits) CloseBreaker(time.Time) {}
 
-func (l *lapsing) BreakerOpenSince(time.Time) bool { return false }
+func (l *expiringPermits) BreakerOpenSince(time.Time) bool { return false }
 
-func (l *lapsing) HighPerSecond() float64             { return math.Inf(1) }
-func (l *lapsing) LowReserve() float64                { return 0 }
-func (l *lapsing) UntilBreakerOpens() context.Context { return context.Background() }
+func (l *expiringPermits) HighPerSecond() float64             { return math.Inf(1) }
+func (l *expiringPermits) LowReserve() float64                { return 0 }
+func (l *expiringPermits) UntilBreakerOpens() context.Context { return context.Background() }
 
-func (l *lapsing) BreakerClosed() <-chan struct{} { return always }
+func (l *expiringPermits) BreakerClosed() <-chan struct{} { return always }
 
 // always is closed.
 var always = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-type lapsed struct{}
+type expiredPermit struct{}
 
-func (lapsed) Spend() bool                                           { return false }
-func (lapsed) Release()                                              {}
-func (lapsed) Written()                                              {}
-func (lapsed) Answered()                                             {}
-func (lapsed) Credential() string                                    { return "" }
-func (lapsed) IsProbe() bool                                         { return false }
-func (lapsed) ReportEnd(source.CallResult)                           {}
-func (lapsed) OpenScopeBreaker(string, time.Duration, time.Duration) {}
-func (lapsed) ReportSuccess()                                        {}
+func (expiredPermit) Spend() bool                                           { return false }
+func (expiredPermit) Release()                                              {}
+func (expiredPermit) Written()                                              {}
+func (expiredPermit) Answered()                                             {}
+func (expiredPermit) Credential() string                                    { return "" }
+func (expiredPermit) IsProbe() bool                                         { return false }
+func (expiredPermit) ReportEnd(source.CallResult)                           {}
+func (expiredPermit) OpenScopeBreaker(string, time.Duration, time.Duration) {}
+func (expiredPermit) ReportSuccess()                                        {}
 
-func TestPermitsThatLapseAndLapseDoNotBurnTheBudget(t *testing.T) {
+func TestPermit_ExpiringRepeatedlyIsLimited(t *testing.T) {
 	r := newRig(t)
-	p := &lapsing{}
+	p := &expiringPermits{}
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.until("a second round", func() bool { return p.asked.Load() > 6 })
 	if got := p.asked.Load(); got > 30 {
-		t.Errorf("%d permits were asked for", got)
+		t.Errorf("permits: got %d requests", got)
 	}
 	if calls := r.upstream.Stats().Arrivals; calls != 0 || r.lag(schemas.High) != 1 {
-		t.Errorf("%d calls, lag %d", calls, r.lag(schemas.High))
+		t.Errorf("got %d calls and a lag of %d", calls, r.lag(schemas.High))
 	}
 }
 
-func TestRequestsOfUnknownVersionMadeBeforeAFetchCostOneCall(t *testing.T) {
+func TestUnknownVersion_FetchSatisfiesEarlierRequests(t *testing.T) {
 	r := newRig(t)
 	for range 10 {
 		request := schemas.UpdateRequest{EventID: "e", Entity: entity("a"), Lane: schemas.High, Reason: schemas.UserRequest, RequestedAt: time.Now()}
@@ -383,11 +382,11 @@ func TestRequestsOfUnknownVersionMadeBeforeAFetchCostOneCall(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if calls := r.upstream.Stats().Arrivals; calls != 1 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("calls: got %d, want 1", calls)
 	}
 }
 
-func TestAGarbledVersionDoesNotFreezeItsEntity(t *testing.T) {
+func TestCorruptVersion_DoesNotBlockEntity(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	request := schemas.UpdateRequest{
@@ -401,11 +400,11 @@ func TestAGarbledVersionDoesNotFreezeItsEntity(t *testing.T) {
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 	first, _ := r.snapshot("a")
-	r.wish("a", schemas.High, schemas.UserRequest)
+	r.enqueue("a", schemas.High, schemas.UserRequest)
 	r.until("a later check", func() bool { s, _ := r.snapshot("a"); return s.Version > first.Version })
 }
 
-func TestAMisroutedRecordLeavesTheOtherSourcesEntityAlone(t *testing.T) {
+func TestMisroutedRecord_LeavesOtherSourceUnchanged(t *testing.T) {
 	r := newRig(t)
 	other := schemas.Entity{Source: "github", Facet: "repo", Key: "a"}
 	if err := r.rdb.HSet(t.Context(), "upd:{"+other.String()+"}", "lock", "HIGH 5 99999999999999 CONFIRMED").Err(); err != nil {
@@ -420,9 +419,9 @@ func TestAMisroutedRecordLeavesTheOtherSourcesEntityAlone(t *testing.T) {
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if lock, err := r.rdb.HGet(t.Context(), "upd:{"+other.String()+"}", "lock").Result(); err != nil || !strings.HasPrefix(lock, "HIGH 5") {
-		t.Errorf("its lock is %q, %v", lock, err)
+		t.Errorf("lock: got %q, %v", lock, err)
 	}
-	if len(r.letters()) != 1 {
-		t.Error("no letter")
+	if len(r.deadLetters()) != 1 {
+		t.Error("got no dead letter, want one")
 	}
 }

@@ -8,31 +8,33 @@ import (
 	"time"
 )
 
-// ledger knows which records of one partition are not done yet, for one
-// assignment of the partition.
+// ledger tracks which records of one partition are not done yet, during one assignment of the
+// partition.
 //
 // Invariants:
-//   - Everything below the commit point is done: settled, or never there (a gap
-//     left by compaction or a transaction holds nothing to do).
-//   - The commit point never falls, unless the log itself was cut back.
-//   - Once revoked, nothing is committed any more: another member owns the
-//     partition, may have read on from the last commit, and a late commit would
-//     pass over what it has not done. A ledger dies with its assignment; the next
-//     assignment gets a new one.
+//   - Every record below the commit point is done, or never existed (compaction and transactions
+//     leave gaps).
+//   - The commit point never decreases, unless the log was truncated.
+//   - A revoked ledger commits nothing. Another member owns the partition and may have continued
+//     from the last commit, so a late commit could skip records that it has not processed. Each
+//     assignment has a new ledger.
+//
+// Example: the records 5, 6 and 7 are read. After 5 and 7 are done the commit point is 6. After 6
+// is done it is 8.
 type ledger struct {
 	mu        sync.Mutex
-	window    []entry // the records read, from the oldest that is not done on
-	next      int64   // the offset behind the newest
-	epoch     int32   // leader epoch of the newest
-	read      bool    // something was
-	committed int64   // the commit point that Kafka has; -1 if unknown
+	window    []entry // records from the oldest one that is not done
+	next      int64   // offset after the newest record
+	epoch     int32   // leader epoch of the newest record
+	read      bool    // at least one record was added
+	committed int64   // last committed offset; -1 if unknown
 	state     ledgerState
 
-	lifetime    context.Context // ends when it is no longer open
+	lifetime    context.Context // ends when the state is no longer ledgerOpen
 	endLifetime context.CancelCauseFunc
 
-	inFlight int           // records whose upstream call was sent and that have not ended
-	drained  chan struct{} // closed when sent falls to 0 after close
+	inFlight int           // records whose call was sent and has not ended
+	drained  chan struct{} // closed when inFlight falls to 0 after close
 }
 
 func newLedger() *ledger {
@@ -44,7 +46,7 @@ func newLedger() *ledger {
 type entry struct {
 	offset int64
 	epoch  int32     // leader epoch
-	at     time.Time // when the record was written
+	at     time.Time // timestamp of the record
 	done   bool
 }
 
@@ -52,14 +54,13 @@ type ledgerState uint8
 
 const (
 	ledgerOpen    ledgerState = iota
-	ledgerClosing             // what was sent may end, nothing further is sent
+	ledgerClosing             // sent calls may finish, no further call is sent
 	ledgerRevoked
 )
 
-// add takes in a record that was read. It reports false for one that was read
-// before in this assignment, a repeated delivery, and for all once it is closing.
-// A lower offset of a later leader epoch is no repetition: the log was cut back,
-// and what it held from there on is gone.
+// add adds a record that was read. It reports false for a record that was added before (a repeated
+// delivery) and after close. A lower offset with a later leader epoch is no repetition: the log
+// was truncated there.
 func (l *ledger) add(offset int64, epoch int32, at time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,8 +76,8 @@ func (l *ledger) add(offset int64, epoch int32, at time.Time) bool {
 	return true
 }
 
-// markDone marks a record as done. The end of one that was cut off the log says nothing
-// of its successor, which has the same offset and a later epoch.
+// markDone marks a record as done. It ignores a record that was truncated from the log: another
+// record with the same offset and a later epoch has replaced it.
 func (l *ledger) markDone(offset int64, epoch int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,9 +97,8 @@ func (l *ledger) find(offset int64) (int, bool) {
 	return slices.BinarySearchFunc(l.window, offset, func(e entry, offset int64) int { return cmp.Compare(e.offset, offset) })
 }
 
-// commitPoint returns the end of the unbroken prefix of done records, and
-// whether it is to be committed: not before anything was read, not again, and
-// never once revoked.
+// commitPoint returns the offset after the prefix of done records, and whether it must be
+// committed: something was read, the offset has changed, and the ledger is not revoked.
 func (l *ledger) commitPoint() (offset int64, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -109,8 +109,7 @@ func (l *ledger) commitPoint() (offset int64, due bool) {
 	return offset, l.read && l.state != ledgerRevoked && offset != l.committed
 }
 
-// oldest returns when the oldest record that is not done was written; zero if
-// there is none.
+// oldest returns the timestamp of the oldest record that is not done, or zero.
 func (l *ledger) oldest() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,15 +119,15 @@ func (l *ledger) oldest() time.Time {
 	return l.window[0].at
 }
 
-// noteCommitted notes what Kafka has taken.
+// noteCommitted records the offset that Kafka has committed.
 func (l *ledger) noteCommitted(offset int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.committed = offset
 }
 
-// startCall counts a record whose call is about to be sent. It reports false when
-// the assignment is ending: then nothing may be sent.
+// startCall counts a record whose call is about to be sent. It reports false if the assignment is
+// ending, so that no call may be sent.
 func (l *ledger) startCall() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +138,7 @@ func (l *ledger) startCall() bool {
 	return true
 }
 
-// endCall ends what enter began.
+// endCall reverses startCall.
 func (l *ledger) endCall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -156,8 +155,8 @@ func (l *ledger) callsInFlight() int {
 	return l.inFlight
 }
 
-// close lets nothing further be sent, and returns a channel that is closed when
-// what was sent has ended.
+// close prevents further calls, and returns a channel that is closed when all sent calls have
+// ended.
 func (l *ledger) close() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,8 +178,8 @@ func (l *ledger) revoke() {
 	l.endLifetime(errRevoked)
 }
 
-// bind returns a context that ends with ctx, and when the ledger is no longer open
-// unless keeps says, at that moment, that what is done goes on.
+// bind returns a context that ends with ctx, or when the ledger closes, unless keeps then reports
+// true. The caller must call the returned function.
 func (l *ledger) bind(ctx context.Context, keeps func() bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.lifetime, func() {

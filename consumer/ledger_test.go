@@ -15,14 +15,14 @@ func (l *ledger) at(t *testing.T) int64 {
 	return offset
 }
 
-func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
+func TestLedger_CommitPointEndsDonePrefix(t *testing.T) {
 	l := newLedger()
 	if l.at(t) != -1 {
-		t.Error("a commit before anything was read")
+		t.Error("commitPoint of an empty ledger: got true, want false")
 	}
 	for _, offset := range []int64{100, 101, 102, 110} {
 		if !l.add(offset, 3, time.Time{}) {
-			t.Fatalf("%d was not taken", offset)
+			t.Fatalf("add %d: got false, want true", offset)
 		}
 	}
 	for _, c := range []struct{ finish, want int64 }{
@@ -35,11 +35,11 @@ func TestTheCommitPointIsTheEndOfTheUnbrokenPrefix(t *testing.T) {
 	}
 	l.noteCommitted(111)
 	if l.at(t) != -1 {
-		t.Error("what Kafka has is to be committed again")
+		t.Error("commitPoint after a commit: got true, want false")
 	}
 }
 
-func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
+func TestLedger_RereadsTruncatedLog(t *testing.T) {
 	l := newLedger()
 	for offset := range int64(100) {
 		l.add(offset, 3, time.Time{})
@@ -48,71 +48,71 @@ func TestALogThatWasCutBackIsReadAgainFromThere(t *testing.T) {
 		}
 	}
 	if l.add(50, 3, time.Time{}) {
-		t.Error("a repeated delivery was taken")
+		t.Error("repeated delivery: got it added, want it dropped")
 	}
 	if !l.add(50, 4, time.Time{}) || !l.add(51, 4, time.Time{}) {
-		t.Fatal("a record of a later leader epoch was dropped as a repeated delivery")
+		t.Fatal("record of a later leader epoch: got it dropped, want it added")
 	}
 	if l.at(t) != 50 {
-		t.Errorf("commit point %d", l.at(t))
+		t.Errorf("commit point: got %d, want 50", l.at(t))
 	}
-	l.markDone(99, 3) // of the log that is gone
-	l.markDone(50, 3) // as is this one, whose call was under way
+	l.markDone(99, 3) // from before the truncation
+	l.markDone(50, 3) // likewise; its call was in flight
 	if l.at(t) != 50 {
-		t.Errorf("commit point %d, and its record is not done", l.at(t))
+		t.Errorf("commit point: got %d, whose record is not done", l.at(t))
 	}
 	l.markDone(50, 4)
 	l.markDone(51, 4)
 	if l.at(t) != 52 {
-		t.Errorf("commit point %d", l.at(t))
+		t.Errorf("commit point: got %d, want 52", l.at(t))
 	}
 }
 
-func TestARepeatedDeliveryIsDropped(t *testing.T) {
+func TestLedger_DropsRepeatedDelivery(t *testing.T) {
 	l := newLedger()
 	l.add(5, 0, time.Time{})
 	l.add(7, 0, time.Time{})
 	for _, offset := range []int64{4, 5, 6, 7} {
 		if l.add(offset, 0, time.Time{}) {
-			t.Errorf("%d was taken again", offset)
+			t.Errorf("repeated %d: got it added, want it dropped", offset)
 		}
 	}
 	l.markDone(5, 0)
 	if l.add(5, 0, time.Time{}) || l.at(t) != 7 {
-		t.Errorf("commit point %d", l.at(t))
+		t.Errorf("commit point: got %d", l.at(t))
 	}
 }
 
-func TestARevokedLedgerCommitsNothingAndTakesNothing(t *testing.T) {
+func TestLedger_RevokedCommitsNothing(t *testing.T) {
 	l := newLedger()
 	l.add(5, 0, time.Time{})
 	if !l.startCall() {
-		t.Fatal("open, but nothing may be sent")
+		t.Fatal("startCall: got false for an open ledger, want true")
 	}
 	quiet := l.close()
 	select {
 	case <-quiet:
-		t.Error("quiet while a call is on its way")
+		t.Error("drained: got it closed with a call in flight")
 	default:
 	}
 	if l.startCall() || l.add(6, 0, time.Time{}) {
-		t.Error("a closing ledger took something further")
+		t.Error("closing ledger: got a call or a record accepted, want both rejected")
 	}
 	l.markDone(5, 0)
 	if l.at(t) != 6 {
-		t.Error("what ended in time can't be committed")
+		t.Error("commitPoint while closing: got false, want true")
 	}
 	l.endCall()
 	<-quiet
 	<-l.close()
 	l.revoke()
 	if l.at(t) != -1 || l.startCall() || l.add(7, 0, time.Time{}) {
-		t.Error("a revoked ledger is still alive")
+		t.Error("revoked ledger: got it active")
 	}
 }
 
-// Random reads and ends, compared with a plain set.
-func TestNoCommitPassesAnUndoneRecord(t *testing.T) {
+// Compares random reads and ends with a plain set.
+func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		l := newLedger()
@@ -122,7 +122,7 @@ func TestNoCommitPassesAnUndoneRecord(t *testing.T) {
 			if rng.IntN(2) == 0 {
 				next += 1 + rng.Int64N(3) // gaps
 				if l.add(next, 0, time.Time{}) != true {
-					t.Fatalf("seed %d: %d was not taken", seed, next)
+					t.Fatalf("seed %d: add %d: got false, want true", seed, next)
 				}
 				undone[next] = true
 			} else {
@@ -134,16 +134,16 @@ func TestNoCommitPassesAnUndoneRecord(t *testing.T) {
 			}
 			at := l.at(t)
 			if at < last {
-				t.Fatalf("seed %d: the commit point fell from %d to %d", seed, last, at)
+				t.Fatalf("seed %d: commit point decreased from %d to %d", seed, last, at)
 			}
 			last = at
 			for offset := range undone {
 				if offset < at {
-					t.Fatalf("seed %d: commit point %d passes the undone %d", seed, at, offset)
+					t.Fatalf("seed %d: commit point %d is past the open record %d", seed, at, offset)
 				}
 			}
 			if len(undone) == 0 && at != -1 && at != next+1 {
-				t.Fatalf("seed %d: all done up to %d, commit point %d", seed, next, at)
+				t.Fatalf("seed %d: all records below %d are done, got commit point %d", seed, next, at)
 			}
 		}
 	}

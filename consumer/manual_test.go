@@ -6,9 +6,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestWrite_SaysWhetherAReaderMadeTheRequest(t *testing.T) {
+func TestWrite_MarksRequestsOfReaders(t *testing.T) {
 	r := newRig(t)
-	r.newPages("/x?key={key}", nil)
+	r.newUpstream("/x?key={key}", nil)
 	stop := r.work(schemas.High)
 	defer stop()
 	for _, c := range []struct {

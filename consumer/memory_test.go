@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// gauge returns a metric of the worker made last.
+// gauge returns the value of a metric of the last created worker.
 func (r *rig) gauge(name string) float64 {
 	r.Helper()
 	families, err := r.metrics.Gather()
@@ -24,12 +24,12 @@ func (r *rig) gauge(name string) float64 {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
-	r.Fatalf("there is no metric %s", name)
+	r.Fatalf("metric %s does not exist", name)
 	return 0
 }
 
-// The upstream used to answer small bodies, so that the worker expects small ones.
-func TestWorker_BoundsMemoryAgainstSuddenlyLargeBodies(t *testing.T) {
+// The upstream has answered small bodies before, so the worker expects small ones.
+func TestWorker_BoundsMemoryForSuddenLargeBodies(t *testing.T) {
 	r := newRig(t)
 	const limit, maxBody, body, entities = 8 << 20, 4 << 20, 3 << 20, 24
 	large := append(append([]byte(`{"x":"`), bytes.Repeat([]byte("x"), body)...), `"}`...)
@@ -46,18 +46,18 @@ func TestWorker_BoundsMemoryAgainstSuddenlyLargeBodies(t *testing.T) {
 			w.Header().Set("Content-Length", fmt.Sprint(len(large)))
 		}
 		_, _ = w.Write(large)
-	}, func(c *source.Config) { c.MaxBody, c.Timeout = maxBody, patience })
+	}, func(c *source.Config) { c.MaxBody, c.Timeout = maxBody, waitTimeout })
 	r.work(schemas.High, func(c *consumer.Config) { c.MaxBodyBytes, c.MaxInFlight = limit, entities })
-	r.wish("small", schemas.High, schemas.CacheMiss)
+	r.enqueue("small", schemas.High, schemas.CacheMiss)
 	r.untilStored("small")
 	for i := range entities {
-		r.wish(fmt.Sprint("large", i), schemas.High, schemas.CacheMiss)
+		r.enqueue(fmt.Sprint("large", i), schemas.High, schemas.CacheMiss)
 	}
 	for range entities {
 		<-arrived
 	}
 	close(all)
-	most, deadline := 0., time.Now().Add(patience)
+	most, deadline := 0., time.Now().Add(waitTimeout)
 	for stored := 0; stored < entities; {
 		most = max(most, r.gauge("upstream_body_bytes"))
 		stored = 0
@@ -67,7 +67,7 @@ func TestWorker_BoundsMemoryAgainstSuddenlyLargeBodies(t *testing.T) {
 			}
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d of %d are stored", stored, entities)
+			t.Fatalf("stored: got %d of %d entities", stored, entities)
 		}
 	}
 	if want := float64(limit + 2*maxBody); most > want || most < body {

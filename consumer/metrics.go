@@ -11,8 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// metrics are the worker's, by the names of adr-013 §12; docs/metrics.md says what
-// each is.
+// metrics holds the worker's metrics, with the names of adr-013 §12; see docs/metrics.md.
 type metrics struct {
 	duration           prometheus.Observer
 	latency            prometheus.Observer
@@ -31,7 +30,7 @@ type metrics struct {
 	redacted           prometheus.Counter
 }
 
-// The ends of requests that are no results of a write.
+// Values of settled_total's label end for requests that were not written.
 const (
 	endRetrying   = "retrying"
 	endDeadLetter = "dead_letter"
@@ -59,47 +58,47 @@ func newMetrics(name string, lane schemas.Lane, reg prometheus.Registerer) *metr
 	m := &metrics{
 		duration: histogram(observe.Histogram("update_process_duration_seconds", "From a record's dispatch to its end.", seconds...)),
 		latency: histogram(observe.Histogram("update_latency_seconds",
-			"From when a refresh was asked for to its snapshot or absence; compares the clocks of two machines.", seconds...)),
-		errors:             counters("update_process_error_total", "Attempts that failed by class, and dead letters by reason.", "reason"),
-		obsolete:           counters("obsolete_event_skipped_total", "Requests that needed no fetch any more.", "verdict"),
-		settled:            counters("settled_total", "Requests by how they ended.", "end"),
-		dependencyFailures: counters("dependency_failures_total", "Failed attempts at the database, Redis or Kafka, which hold their records.", "operation"),
-		inFlight:           gauge("records_in_flight", "Records that occupy a slot of the worker."),
+			"From the request of a refresh to its stored snapshot or HTTP 404; compares the clocks of two machines.", seconds...)),
+		errors:             counters("update_process_error_total", "Failed attempts by class, and dead letters by reason.", "reason"),
+		obsolete:           counters("obsolete_event_skipped_total", "Requests that no longer needed a fetch.", "verdict"),
+		settled:            counters("settled_total", "Settled requests by end.", "end"),
+		dependencyFailures: counters("dependency_failures_total", "Failed calls of the database, Redis or Kafka; their records wait while the calls are retried.", "operation"),
+		inFlight:           gauge("records_in_flight", "Records that occupy a slot."),
 		upsert: histogram(observe.Histogram("db_upsert_duration_seconds", "One batch of results, with its retries.",
 			.002, .005, .01, .025, .05, .1, .25, .5, 1, 5, 30)),
 		batch:    histogram(observe.Histogram("db_batch_size", "Results written together.", 1, 2, 5, 10, 20, 50, 100)),
-		database: gauge("db_circuit_breaker_state", "0 closed, 1 half open, 2 open: then nothing is fetched."),
-		yielding: gauge("low_yielding", "1 while LOW stands back because HIGH is behind."),
+		database: gauge("db_circuit_breaker_state", "0 closed, 1 half-open, 2 open; nothing is fetched unless it is closed."),
+		yielding: gauge("low_yielding", "1 while LOW yields because HIGH is behind."),
 		upstream: map[source.Class]prometheus.Observer{},
 	}
 	calls := prometheus.NewHistogramVec(observe.Histogram("upstream_duration_seconds",
-		"From the moment that a call was sent to the whole of its answer, by what the attempt's answers mean.",
+		"From sending a call to the end of its answer, by the class of the attempt's outcome.",
 		.05, .1, .25, .5, 1, 2, 3, 5, 10, 30), []string{"class"})
 	m.oldest = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "kafka_consumer_lag_seconds", Help: "Age of the oldest record that is not committed, of the partitions of this process; 0 if there is none.",
+		Name: "kafka_consumer_lag_seconds", Help: "Age of the oldest uncommitted record in this process's partitions; 0 if there is none.",
 		ConstLabels: prometheus.Labels{"topic": schemas.RequestTopic(name, lane), "group": schemas.Group(name, lane)},
 	})
 	m.suspended = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "entities_suspended_total", Help: "Entities that nobody asks for any more after repeated dead letters.",
+		Name: "entities_suspended_total", Help: "Entities that are no longer requested after repeated dead letters.",
 	})
 	m.redacted = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "credentials_redacted_total", Help: "Credentials of the source that were found in content, and replaced before it was stored.",
+		Name: "credentials_redacted_total", Help: "Credentials of the source that were replaced in content before it was stored.",
 	})
 	reg.MustRegister(calls, m.oldest, m.suspended, m.redacted)
 	m.initLabels(calls)
 	return m
 }
 
-// registerBodyBytes has the registry tell how many bytes of bodies are in memory.
+// registerBodyBytes registers the gauge of the memory reserved for response bodies.
 func registerBodyBytes(name string, lane schemas.Lane, reg prometheus.Registerer, b *memoryBudget) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "upstream_body_bytes", Help: "Memory reserved for bodies of answers; workers' bytes is its limit, which one entity may exceed.",
+		Name: "upstream_body_bytes", Help: "Memory reserved for response bodies; one entity at a time may exceed the configured limit.",
 		ConstLabels: prometheus.Labels{"source": name, "priority": string(lane)},
 	}, func() float64 { return float64(b.inUse()) }))
 }
 
-// initLabels has every label be there from the start: the first increment of a counter
-// that was not there is none to Prometheus.
+// initLabels creates all label values with 0, because Prometheus does not see the first increment
+// of a series that did not exist.
 func (m *metrics) initLabels(calls *prometheus.HistogramVec) {
 	for _, class := range source.Classes {
 		m.upstream[class] = calls.WithLabelValues(string(class))
@@ -136,15 +135,15 @@ func (m *metrics) batchWritten(n int, took time.Duration, results []store.Result
 	}
 }
 
-// requestStored counts a request that ended with what its fetch brought.
-func (m *metrics) requestStored(r store.Result, asked time.Time) {
+// requestStored counts a request whose fetch result was written.
+func (m *metrics) requestStored(r store.Result, requestedAt time.Time) {
 	m.settled.WithLabelValues(r.String()).Inc()
-	if !asked.IsZero() { // as in a record that somebody else has written
-		m.latency.Observe(max(0, time.Since(asked).Seconds()))
+	if !requestedAt.IsZero() { // a record of another producer may lack the time
+		m.latency.Observe(max(0, time.Since(requestedAt).Seconds()))
 	}
 }
 
-// callsEnded notes how long an attempt's calls took.
+// callsEnded records the durations of an attempt's calls.
 func (m *metrics) callsEnded(class source.Class, took []time.Duration) {
 	for _, d := range took {
 		m.upstream[class].Observe(d.Seconds())

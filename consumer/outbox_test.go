@@ -19,27 +19,27 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// pages is an upstream that says what it is told to, to all alike, and notes its calls.
-type pages struct {
+// scriptedUpstream answers all requests with the same text and records its calls.
+type scriptedUpstream struct {
 	mu       sync.Mutex
-	text     string // empty: there is no such entity
+	text     string // empty: answer 404
 	calls    []string
-	answered map[int]int // by status
+	answered map[int]int // count by HTTP status
 }
 
-func (p *pages) say(text string) {
+func (p *scriptedUpstream) respondWith(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.text = text
 }
 
-func (p *pages) called() []string {
+func (p *scriptedUpstream) called() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]string(nil), p.calls...)
 }
 
-func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (p *scriptedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls = append(p.calls, r.RequestURI)
@@ -60,10 +60,11 @@ func (p *pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// newPages has the rig's workers call one, for a facet of these params and this path.
-func (r *rig) newPages(path string, params map[string]string, changes ...func(*source.Facet)) *pages {
+// newUpstream makes the rig's workers call a scriptedUpstream, for a facet with these params and
+// this path.
+func (r *rig) newUpstream(path string, params map[string]string, changes ...func(*source.Facet)) *scriptedUpstream {
 	r.Helper()
-	p := &pages{text: `{"n":1,"m":1}`, answered: map[int]int{}}
+	p := &scriptedUpstream{text: `{"n":1,"m":1}`, answered: map[int]int{}}
 	server := httptest.NewServer(p)
 	r.Cleanup(server.Close)
 	r.config.BaseURL = server.URL
@@ -79,8 +80,8 @@ func (r *rig) newPages(path string, params map[string]string, changes ...func(*s
 	return p
 }
 
-// effects are those that are kept, without their IDs, times and versions.
-func (r *rig) effects() (all []store.OutboxEvent) {
+// outboxEvents returns the stored events, without their IDs, times and versions.
+func (r *rig) outboxEvents() (all []store.OutboxEvent) {
 	r.Helper()
 	all, err := r.db.ClaimOutboxEvents(r.Context(), "nexon", time.Now().Add(time.Hour), 0, 1000)
 	if err != nil {
@@ -93,7 +94,7 @@ func (r *rig) effects() (all []store.OutboxEvent) {
 	return all
 }
 
-// checked asks for a refresh with these params and waits for its result.
+// checked requests a refresh with these params and waits for its result.
 func (r *rig) checked(key string, params map[string]string) store.Snapshot {
 	r.Helper()
 	return r.checkedFor(schemas.UserRequest, key, params)
@@ -102,10 +103,10 @@ func (r *rig) checked(key string, params map[string]string) store.Snapshot {
 func (r *rig) checkedFor(reason schemas.Reason, key string, params map[string]string) store.Snapshot {
 	r.Helper()
 	before, _ := r.snapshot(key)
-	w := wishFor(key)
+	w := requestFor(key)
 	w.Reason, w.Params = reason, params
 	if result := r.producer.Enqueue(r.Context(), w); !result.Queued() {
-		r.Fatalf("%+v", result)
+		r.Fatalf("enqueue: got %+v, want queued", result)
 	}
 	r.until("a later check of "+key, func() bool { s, _ := r.snapshot(key); return s.Version > before.Version })
 	r.untilCommitted(schemas.High)
@@ -113,62 +114,62 @@ func (r *rig) checkedFor(reason schemas.Reason, key string, params map[string]st
 	return s
 }
 
-func TestAChangeLeavesOneEffectAndNothingElseLeavesAny(t *testing.T) {
+func TestOutboxEvents_OneForEachChange(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x?key={key}", nil, func(f *source.Facet) { f.PublishChanges, f.Conditional, f.NotFoundFor = true, true, time.Millisecond })
+	p := r.newUpstream("/x?key={key}", nil, func(f *source.Facet) { f.PublishChanges, f.Conditional, f.NotFoundFor = true, true, time.Millisecond })
 	stop := r.work(schemas.High)
 	first := r.checked("a", nil)
-	p.say(`{"n":1,"m":20}`)
+	p.respondWith(`{"n":1,"m":20}`)
 	changed := r.checked("a", nil)
 	want := []store.OutboxEvent{
 		{Entity: entity("a"), After: first.Hash, OutboxEvents: store.OutboxEvents{PublishChange: true}},
 		{Entity: entity("a"), Before: first.Hash, After: changed.Hash, OutboxEvents: store.OutboxEvents{PublishChange: true}},
 	}
-	if got := r.effects(); !reflect.DeepEqual(got, want) || first.Hash == changed.Hash {
+	if got := r.outboxEvents(); !reflect.DeepEqual(got, want) || first.Hash == changed.Hash {
 		t.Fatalf("effects\n%+v, want\n%+v", got, want)
 	}
 	only := func(what string) {
 		t.Helper()
-		if got := r.effects(); len(got) != 2 {
+		if got := r.outboxEvents(); len(got) != 2 {
 			t.Errorf("%s left %+v", what, got[2:])
 		}
 	}
 	r.checked("a", nil)
 	if p.answered[304] != 1 {
-		t.Errorf("answered %v", p.answered)
+		t.Errorf("answers by status: got %v", p.answered)
 	}
 	only("a 304")
-	p.say(`{ "m": 20, "n": 1 }`) // other bytes of the same content
+	p.respondWith(`{ "m": 20, "n": 1 }`) // different bytes, same canonical content
 	r.checked("a", nil)
 	only("unchanged content")
 	if p.answered[304] != 1 {
-		t.Errorf("answered %v", p.answered)
+		t.Errorf("answers by status: got %v", p.answered)
 	}
-	p.say("")
+	p.respondWith("")
 	if s := r.checked("a", nil); !s.Absent {
-		t.Fatalf("%+v", s.State)
+		t.Fatalf("snapshot: got %+v, want it absent", s.State)
 	}
 	only("an absence")
 	stop()
 
 	r.facet(func(f *source.Facet) { f.Select = []string{"basic.n"} })
-	p.say(`{"n":1,"m":3333}`)
+	p.respondWith(`{"n":1,"m":3333}`)
 	r.work(schemas.High)
 	if s := r.checked("a", nil); s.Hash == changed.Hash || s.Absent {
-		t.Errorf("%+v", s.State)
+		t.Errorf("snapshot: got %+v, want changed content", s.State)
 	}
 	only("what is selected")
 	if n := r.changes.n.Load(); n != 2 {
-		t.Errorf("it was told %d times that something follows", n)
+		t.Errorf("announced events: got %d", n)
 	}
 }
 
-func TestAFacetWithoutChangesAndTriggersLeavesNoEffect(t *testing.T) {
+func TestOutboxEvents_NoneWithoutChangesAndTriggers(t *testing.T) {
 	r := newRig(t)
-	r.newPages("/x?key={key}", nil)
+	r.newUpstream("/x?key={key}", nil)
 	r.work(schemas.High)
 	r.checked("a", nil)
-	if got := r.effects(); len(got) != 0 || r.changes.n.Load() != 0 {
+	if got := r.outboxEvents(); len(got) != 0 || r.changes.n.Load() != 0 {
 		t.Errorf("effects %+v, told %d times", got, r.changes.n.Load())
 	}
 }
@@ -177,19 +178,19 @@ func triggering(c *consumer.Config) {
 	c.Triggers = map[string][]store.Trigger{"character": {{Facet: "general", Backoff: 24 * time.Hour}, {Facet: "hearings"}}}
 }
 
-// haveTriggered fails the test unless the last change triggers with these params.
-func (r *rig) haveTriggered(params map[string]string) {
+// wantTriggers fails the test unless the last change fires the trigger with these params.
+func (r *rig) wantTriggers(params map[string]string) {
 	r.Helper()
 	want := []store.Trigger{{Facet: "general", Backoff: 24 * time.Hour, Params: params}, {Facet: "hearings"}}
-	all := r.effects()
+	all := r.outboxEvents()
 	if len(all) == 0 || !reflect.DeepEqual(all[len(all)-1].Triggers, want) || all[len(all)-1].PublishChange {
 		r.Errorf("effects %+v, want the triggers %+v", all, want)
 	}
 }
 
-func TestTriggersTravelWithTheParamsThatLedToTheChange(t *testing.T) {
+func TestTrigger_CarriesParamsOfTheChange(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x?n={encCsNo}&p={page}", map[string]string{"encCsNo": "", "page": "1"})
+	p := r.newUpstream("/x?n={encCsNo}&p={page}", map[string]string{"encCsNo": "", "page": "1"})
 	for facet, params := range map[string]map[string]string{"general": {"encCsNo": "", "page": "1"}, "hearings": {"page": "1"}} {
 		f := r.config.Facets["character"]
 		f.Params, f.Documents = params, map[string]source.Document{"basic": {Path: "/x"}}
@@ -199,18 +200,18 @@ func TestTriggersTravelWithTheParamsThatLedToTheChange(t *testing.T) {
 	r.register("a", map[string]string{"encCsNo": "registered", "page": "7"})
 	r.work(schemas.High, triggering)
 	r.checked("a", map[string]string{"encCsNo": "own"})
-	r.haveTriggered(map[string]string{"encCsNo": "own"})
-	p.say(`{"n":2}`)
+	r.wantTriggers(map[string]string{"encCsNo": "own"})
+	p.respondWith(`{"n":2}`)
 	r.checked("a", nil)
-	r.haveTriggered(map[string]string{"encCsNo": "registered"})
+	r.wantTriggers(map[string]string{"encCsNo": "registered"})
 	r.checked("b", nil)
-	r.haveTriggered(nil)
+	r.wantTriggers(nil)
 }
 
-// What another facet of the key was asked with is of use only where nothing is registered.
-func TestATriggersParamsAreOverruledByWhatIsRegistered(t *testing.T) {
+// Params of another facet are used only if no params are registered.
+func TestTrigger_RegisteredParamsTakePrecedence(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
+	p := r.newUpstream("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
 	r.register("a", map[string]string{"encCsNo": "registered"})
 	r.work(schemas.High)
 	r.checkedFor(schemas.Trigger, "a", map[string]string{"encCsNo": "brought", "wmonid": "brought"})
@@ -228,9 +229,9 @@ func (r *rig) register(key string, params map[string]string) {
 	}
 }
 
-func TestRegisteredParamsFillWhatIsLeftOpenAndARequestsOwnWin(t *testing.T) {
+func TestParams_RegisteredFillMissingOnes(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x?n={encCsNo}&w={wmonid}&page={page}", map[string]string{"encCsNo": "", "wmonid": "", "page": "1"})
+	p := r.newUpstream("/x?n={encCsNo}&w={wmonid}&page={page}", map[string]string{"encCsNo": "", "wmonid": "", "page": "1"})
 	r.register("a", map[string]string{"encCsNo": "n", "wmonid": "w"})
 	r.register("b", map[string]string{"encCsNo": "n", "wmonid": "w", "page": "2", "unknown": "x"})
 	r.work(schemas.High)
@@ -238,33 +239,32 @@ func TestRegisteredParamsFillWhatIsLeftOpenAndARequestsOwnWin(t *testing.T) {
 	r.checked("a", map[string]string{"encCsNo": "own/1"})
 	r.checked("a", map[string]string{"encCsNo": "own", "wmonid": "own"})
 	r.checked("b", map[string]string{"wmonid": "own", "page": "3"})
-	// Without registration the call is made with nothing there: only the upstream can
-	// tell what it makes of that.
+	// Without registration the call is made with an empty value. Only the upstream can judge that.
 	r.checked("c", nil)
 	want := []string{"/x?n=n&w=w&page=1", "/x?n=own%2F1&w=w&page=1", "/x?n=own&w=own&page=1", "/x?n=n&w=own&page=3", "/x?n=&w=&page=1"}
 	if got := p.called(); !reflect.DeepEqual(got, want) {
 		t.Errorf("called\n%q, want\n%q", got, want)
 	}
-	if n := len(r.letters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+	if n := len(r.deadLetters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
-// A value in the path can't be left out, so that a request is a plan only once it has it.
-func TestRegisteredParamsFillAPathToo(t *testing.T) {
+// A path can't be built without its value, so a request gets its plan when it has one.
+func TestParams_RegisteredFillPath(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
+	p := r.newUpstream("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
 	r.register("a", map[string]string{"encCsNo": "n"})
 	r.work(schemas.High)
 	r.checked("a", nil)
-	if got := p.called(); !reflect.DeepEqual(got, []string{"/x/n/basic"}) || len(r.letters()) != 0 {
-		t.Errorf("called %q, %d dead letters", got, len(r.letters()))
+	if got := p.called(); !reflect.DeepEqual(got, []string{"/x/n/basic"}) || len(r.deadLetters()) != 0 {
+		t.Errorf("called %q, %d dead letters", got, len(r.deadLetters()))
 	}
 }
 
-func TestParamsThatMakeNoCallEndAsADeadLetterThatSaysWhatToDo(t *testing.T) {
+func TestParams_InvalidBecomeDeadLetterWithAdvice(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
+	p := r.newUpstream("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
 	r.register("dots", map[string]string{"encCsNo": ".."})
 	r.register("long", map[string]string{"encCsNo": strings.Repeat("n", 9<<10)})
 	r.work(schemas.High)
@@ -274,10 +274,10 @@ func TestParamsThatMakeNoCallEndAsADeadLetterThatSaysWhatToDo(t *testing.T) {
 		"dots":  "register the entity with other params",
 		"long":  "register the entity with other params",
 	} {
-		r.wish(key, schemas.High, schemas.CacheMiss)
+		r.enqueue(key, schemas.High, schemas.CacheMiss)
 		var d schemas.DeadLetter
 		r.until("the dead letter of "+key, func() bool {
-			all := r.letters()
+			all := r.deadLetters()
 			i := slices.IndexFunc(all, func(d schemas.DeadLetter) bool { return string(d.Key) == "character/"+key })
 			if i >= 0 {
 				d = all[i]
@@ -285,37 +285,37 @@ func TestParamsThatMakeNoCallEndAsADeadLetterThatSaysWhatToDo(t *testing.T) {
 			return i >= 0
 		})
 		if d.Reason != schemas.InvalidRequest || !strings.Contains(d.Error, mention) || d.Attempts != 0 {
-			t.Errorf("%s: %s after %d attempts: %s", key, d.Reason, d.Attempts, d.Error)
+			t.Errorf("dead letter of %s: got %s after %d attempts: %s", key, d.Reason, d.Attempts, d.Error)
 		}
 	}
 	r.untilCommitted(schemas.High)
 	if got := p.called(); len(got) != 0 {
 		t.Errorf("called %q", got)
 	}
-	// Registered again, it is asked for by whoever refreshes it.
+	// After a new registration a refresh requests it.
 	r.register("open", map[string]string{"encCsNo": "n"})
 	r.until("a refresh", func() bool {
-		w := wishFor("open")
+		w := requestFor("open")
 		w.Reason = schemas.UserRequest
 		return r.producer.Enqueue(r.Context(), w).Queued()
 	})
 	r.untilStored("open")
 }
 
-// Between a failure and its retry an entity may be registered anew, which is how a
-// reference that has lapsed is mended.
-func TestARetryGoesWithWhatIsRegisteredThen(t *testing.T) {
+// An entity may be registered again between a failure and its retry. This is how an expired
+// reference is replaced.
+func TestParams_RetryUsesCurrentRegistration(t *testing.T) {
 	r := newRig(t)
-	p := r.newPages("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
+	p := r.newUpstream("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
 	r.config.Rules = []source.Rule{{Status: 404, Class: source.NotReady}}
 	r.source = r.newSource(r.config)
-	p.say("")
+	p.respondWith("")
 	r.register("a", map[string]string{"encCsNo": "lapsed"})
 	r.work(schemas.High)
-	w := wishFor("a")
+	w := requestFor("a")
 	w.Params = map[string]string{"wmonid": "own"}
 	if result := r.producer.Enqueue(r.Context(), w); result.Outcome != producer.Published {
-		t.Fatalf("%+v", result)
+		t.Fatalf("enqueue: got %+v, want published", result)
 	}
 	r.until("a retry", func() bool { return r.status("a").State == store.Retrying })
 	if got, want := r.status("a").Params, w.Params; !reflect.DeepEqual(got, want) {

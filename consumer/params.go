@@ -10,30 +10,29 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// addParams gives requests that leave open what their facet needs the params that their
-// entities are registered with, and plans their calls: who reads knows the key alone. The
-// request itself stays as it is: should it be asked for again, that goes with what is
-// registered then. It fails only if ctx ends.
+// addParams completes the params of requests with the ones that their entities are registered
+// with, and plans their calls. Readers know only the key. The request itself is not changed, so
+// that a retry uses the params that are registered then. It fails only if ctx ends.
 func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
-	var open []*task
-	var of []schemas.Entity
+	var incomplete []*task
+	var entities []schemas.Entity
 	for _, t := range tasks {
 		if t.invalid == nil && t.facet.HasMissingParams(t.ownParams()) {
-			open, of = append(open, t), append(of, t.request.Entity)
+			incomplete, entities = append(incomplete, t), append(entities, t.request.Entity)
 		}
 	}
-	if len(open) == 0 {
+	if len(incomplete) == 0 {
 		return nil
 	}
 	var registered []map[string]string
 	err := w.retryDB(ctx, opParams, func(ctx context.Context) (err error) {
-		registered, err = w.store.EntityParams(ctx, of)
+		registered, err = w.store.EntityParams(ctx, entities)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	for i, t := range open {
+	for i, t := range incomplete {
 		if len(registered[i]) > 0 {
 			t.params = maps.Clone(registered[i])
 			for name, value := range t.ownParams() {
@@ -41,7 +40,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 					t.params[name] = value
 				}
 			}
-			for name, value := range t.request.Params { // of a trigger: what nobody has registered
+			for name, value := range t.request.Params { // params of a trigger fill the rest
 				if t.params[name] == "" {
 					t.params[name] = value
 				}
@@ -54,8 +53,8 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	return nil
 }
 
-// ownParams are the params that win over the registered ones: a request's, but not those that a
-// trigger brings from another facet.
+// ownParams returns the params of the request that take precedence over the registered ones. A
+// trigger's params do not, because they come from another facet.
 func (t *task) ownParams() map[string]string {
 	if t.request.Reason == schemas.Trigger {
 		return nil
@@ -63,7 +62,7 @@ func (t *task) ownParams() map[string]string {
 	return t.request.Params
 }
 
-// paramAdvice says what to do about params that make no call.
+// paramAdvice returns what to do about params that make no valid call.
 func (t *task) paramAdvice() string {
 	var open []string
 	for _, name := range slices.Sorted(maps.Keys(t.facet.Params)) {

@@ -7,37 +7,37 @@ import (
 	"time"
 )
 
-// preemptInterval is how long a record waits for a permit before it may be preempted: its
-// slot and its memory then go to records of other clients that need them. It is also the
-// interval of the checks after that. Without preemption the requests of one client under a
-// stopped credential or endpoint could hold every slot until that is called again.
+// preemptInterval is how long a record waits for a permit before it may be preempted, and the
+// interval of further checks. A preempted record passes its slot and its memory to records of
+// other clients. Without preemption the requests of one client under an open credential or
+// endpoint breaker could occupy all slots until the breaker closes.
 const preemptInterval = time.Second
 
-var errPreempted = errors.New("a record of another client needs the slot or the memory")
+var errPreempted = errors.New("preempted: a record of another client needs the slot or the memory")
 
-// preemptible reports whether the attempt may end while it waits for a permit: its task has
-// a slot, and no call is sent yet that would be made again.
+// preemptible reports whether the attempt may end while it waits for a permit: its task has a
+// slot, and it has not sent a call.
 func (a *attempt) preemptible() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.t.hasSlot && !a.goesFirst && a.sent == 0 && !a.preempted
 }
 
-// watchWait ends a wait for a permit with errPreempted as soon as the attempt is chosen. The
-// caller calls stop when the wait is over.
+// watchWait cancels a wait for a permit with errPreempted as soon as the attempt is chosen. The
+// caller calls stop after the wait.
 func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
-	var mu sync.Mutex // guards timer and over
+	var mu sync.Mutex // guards timer and stopped
 	var timer *time.Timer
-	over := false
+	stopped := false
 	mu.Lock()
 	defer mu.Unlock()
 	timer = time.AfterFunc(preemptInterval, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case over:
+		case stopped:
 		case a.w.slots.preempt(a.t.client, a.w.memory.waitersOfOthers(a.t.client)):
-			over = true
+			stopped = true
 			a.mu.Lock()
 			a.preempted = true
 			a.mu.Unlock()
@@ -49,13 +49,13 @@ func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 	return func() {
 		mu.Lock()
 		defer mu.Unlock()
-		over = true
+		stopped = true
 		timer.Stop()
 	}
 }
 
-// requeue gives the slot of a preempted task to another record and waits for the next turn
-// of its client. It reports false if the task is given up.
+// requeue passes the slot of a preempted task on and waits for the next turn of its client. It
+// reports false if ctx ended.
 func (w *Worker) requeue(ctx context.Context, t *task) bool {
 	w.releaseSlot(t)
 	w.slots.preempted()
@@ -63,10 +63,10 @@ func (w *Worker) requeue(ctx context.Context, t *task) bool {
 	return ctx.Err() == nil
 }
 
-// preempt reports whether a record of the client, which has a slot and waits for a permit,
-// is to be preempted: a record of a client with fewer slots waits for one, or some of other
-// clients wait for memory. No more records are chosen at a time than others wait. preempted
-// must be called for each that was chosen.
+// preempt reports whether a record of the client, which occupies a slot and waits for a permit, is
+// chosen to be preempted. It is if a client with fewer slots waits for a slot, or if other clients
+// wait for memory. It never chooses more records than wait. The caller calls preempted for each
+// chosen record.
 func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,14 +85,14 @@ func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	return true
 }
 
-// preempted ends the choice of a record: its slot is free, or its permit came first.
+// preempted ends the choice of a record: the slot is free, or the permit came first.
 func (q *slotQueue) preempted() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.preempting--
 }
 
-// waitersOfOthers returns how many reservations of other clients than this one wait.
+// waitersOfOthers returns how many memory waiters belong to other clients.
 func (b *memoryBudget) waitersOfOthers(client string) (n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// stopped are permits of which none comes for the keys that begin with "flood" until lift is
-// called: their credential is stopped.
-type stopped struct {
+// blockedPermits grants no permit for keys that begin with "flood" until lift is called: the
+// breaker of their credential is open.
+type blockedPermits struct {
 	consumer.Permits
 	lifted chan struct{}
 
@@ -23,7 +23,7 @@ type stopped struct {
 	waiting int
 }
 
-func (s *stopped) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (s *blockedPermits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	if strings.HasPrefix(c.Key, "flood") {
 		s.add(1)
 		defer s.add(-1)
@@ -36,24 +36,24 @@ func (s *stopped) Acquire(ctx context.Context, lane schemas.Lane, c source.Call)
 	return s.Permits.Acquire(ctx, lane, c)
 }
 
-func (s *stopped) add(n int) {
+func (s *blockedPermits) add(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting += n
 }
 
-func (s *stopped) waits() int {
+func (s *blockedPermits) waits() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.waiting
 }
 
-// A client whose credential is stopped fills all slots, or all memory, with requests that
-// wait for permits. Another client's request must be called all the same.
-func TestWorker_PreemptsRequestsUnderAStoppedCredential(t *testing.T) {
+// A client whose credential's breaker is open occupies all slots, or all memory, with requests
+// that wait for permits. Another client's request must be called nevertheless.
+func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		slots, held int   // held: how many requests of the flood wait for permits then
+		slots, held int   // held: requests of the flood that then wait for permits
 		bytes       int64 // the first estimate of an entity is 1 MiB
 	}{
 		"that hold all slots":  {32, 32, 1 << 30},
@@ -62,13 +62,13 @@ func TestWorker_PreemptsRequestsUnderAStoppedCredential(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			const flood = 100
-			if got := r.ask("flood", numbered("flood", flood)...); got != flood {
+			if got := r.enqueueAs("flood", keysOf("flood", flood)...); got != flood {
 				t.Fatalf("%d requests of the flood were published, want %d", got, flood)
 			}
 			config := consumer.DefaultConfig(schemas.High)
-			config.DrainTimeout, config.MaxInFlight, config.MaxBodyBytes = patience, test.slots, test.bytes
+			config.DrainTimeout, config.MaxInFlight, config.MaxBodyBytes = waitTimeout, test.slots, test.bytes
 			deps := r.deps()
-			s := &stopped{Permits: deps.Permits, lifted: make(chan struct{})}
+			s := &blockedPermits{Permits: deps.Permits, lifted: make(chan struct{})}
 			deps.Permits = s
 			w, err := consumer.New(config, r.source, schemas.High, deps)
 			if err != nil {
@@ -79,7 +79,7 @@ func TestWorker_PreemptsRequestsUnderAStoppedCredential(t *testing.T) {
 
 			for i := range 3 {
 				key := fmt.Sprint("reader", i)
-				r.ask("reader", key)
+				r.enqueueAs("reader", key)
 				r.untilStored(key)
 			}
 			close(s.lifted)
@@ -93,25 +93,25 @@ func TestWorker_PreemptsRequestsUnderAStoppedCredential(t *testing.T) {
 	}
 }
 
-// outage are permits while the source's breaker is open, until end is called.
-type outage struct {
+// outagePermits behaves like an open breaker of the source until end is called.
+type outagePermits struct {
 	consumer.Permits
 	healthy context.Context //nolint:containedctx // it has ended
 	closed  chan struct{}
 	refused atomic.Int64
 }
 
-func newOutage(permits consumer.Permits) *outage {
-	o := &outage{Permits: permits, closed: make(chan struct{})}
+func newOutagePermits(permits consumer.Permits) *outagePermits {
+	o := &outagePermits{Permits: permits, closed: make(chan struct{})}
 	var open context.CancelFunc
 	o.healthy, open = context.WithCancel(context.Background())
 	open()
 	return o
 }
 
-func (o *outage) end() { close(o.closed) }
+func (o *outagePermits) end() { close(o.closed) }
 
-func (o *outage) over() bool {
+func (o *outagePermits) over() bool {
 	select {
 	case <-o.closed:
 		return true
@@ -120,16 +120,16 @@ func (o *outage) over() bool {
 	}
 }
 
-func (o *outage) UntilBreakerOpens() context.Context {
+func (o *outagePermits) UntilBreakerOpens() context.Context {
 	if o.over() {
 		return context.Background()
 	}
 	return o.healthy
 }
 
-func (o *outage) BreakerClosed() <-chan struct{} { return o.closed }
+func (o *outagePermits) BreakerClosed() <-chan struct{} { return o.closed }
 
-func (o *outage) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (o *outagePermits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	if !o.over() {
 		o.refused.Add(1)
 		<-ctx.Done()
@@ -138,8 +138,8 @@ func (o *outage) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) 
 	return o.Permits.Acquire(ctx, lane, c)
 }
 
-// Reacquire is of probes, of which none is called.
-func (o *outage) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+// Reacquire is for probes, which this test does not make.
+func (o *outagePermits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	select {
 	case <-o.closed:
 		return o.Permits.Reacquire(ctx, lane, c)
@@ -148,16 +148,16 @@ func (o *outage) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call
 	}
 }
 
-// A request that takes the slot of one that waits for the end of an outage waits on its own
-// account: it is not given up when the wait of the other one ends.
-func TestOutage_GivesUpNoRequestThatWaitsBehindOthers(t *testing.T) {
+// A request that takes the slot of one that waits for the end of an outage waits independently: it
+// is not given up when the other wait ends.
+func TestOutage_KeepsRequestsQueuedBehindOthers(t *testing.T) {
 	r := newRig(t)
 	const n = 60
-	r.wishAll(numbered("k", n), schemas.High, schemas.CacheMiss)
+	r.enqueueAll(keysOf("k", n), schemas.High, schemas.CacheMiss)
 	config := consumer.DefaultConfig(schemas.High)
-	config.DrainTimeout, config.MaxInFlight = patience, 4
+	config.DrainTimeout, config.MaxInFlight = waitTimeout, 4
 	deps := r.deps()
-	o := newOutage(deps.Permits)
+	o := newOutagePermits(deps.Permits)
 	deps.Permits = o
 	w, err := consumer.New(config, r.source, schemas.High, deps)
 	if err != nil {

@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// firstAttemptEvery is the number of probes of which one is for the oldest first attempt, while
-// known-good entities can be asked: those may have gone wrong one and all.
+// firstAttemptEvery makes every fourth probe a first attempt from the queue, even if there are
+// known-good entities: all of those may fail for reasons of their own.
 const firstAttemptEvery = 4
 
-// breakerQueue are the first attempts that wait, without a slot, for the source's breaker to
-// close or to be chosen as its probe. The oldest comes first.
+// breakerQueue holds first attempts that gave their slot up while the source's breaker is open.
+// Each waits until the breaker closes or it is chosen as the probe. The oldest comes first.
 type breakerQueue struct {
 	mu    sync.Mutex
 	list  []*breakerWaiter
-	added chan struct{} // has room for one
+	added chan struct{} // holds one signal that an attempt was added
 }
 
 type breakerWaiter struct{ chosen, done chan struct{} }
@@ -27,19 +27,19 @@ func newBreakerQueue() *breakerQueue {
 func (l *breakerQueue) add() *breakerWaiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	one := &breakerWaiter{chosen: make(chan struct{}), done: make(chan struct{})}
-	l.list = append(l.list, one)
+	waiter := &breakerWaiter{chosen: make(chan struct{}), done: make(chan struct{})}
+	l.list = append(l.list, waiter)
 	select {
 	case l.added <- struct{}{}:
 	default:
 	}
-	return one
+	return waiter
 }
 
-func (l *breakerQueue) remove(one *breakerWaiter) {
+func (l *breakerQueue) remove(waiter *breakerWaiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.list = slices.DeleteFunc(l.list, func(w *breakerWaiter) bool { return w == one })
+	l.list = slices.DeleteFunc(l.list, func(w *breakerWaiter) bool { return w == waiter })
 }
 
 func (l *breakerQueue) len() int {
@@ -48,49 +48,49 @@ func (l *breakerQueue) len() int {
 	return len(l.list)
 }
 
-// choose takes out the oldest; nil: nobody waits.
+// choose removes and returns the oldest waiter, or nil.
 func (l *breakerQueue) choose() *breakerWaiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.list) == 0 {
 		return nil
 	}
-	one := l.list[0]
+	waiter := l.list[0]
 	l.list = l.list[1:]
-	close(one.chosen)
-	return one
+	close(waiter.chosen)
+	return waiter
 }
 
-// awaitBreaker gives the task's slot back until the source's breaker closes, or the task is to
-// probe it: then it returns its waiter, whose done the caller closes after one attempt.
-// It reports false if the task is given up.
+// awaitBreaker gives the task's slot up until the source's breaker closes or the task is chosen as
+// the probe. For a probe it returns the waiter; the caller closes done after one attempt. It
+// reports false if ctx or the assignment ended.
 func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaiter, ok bool) {
-	ctx, over := t.ledger.bind(ctx, func() bool { return false })
-	defer over()
+	ctx, unbind := t.ledger.bind(ctx, func() bool { return false })
+	defer unbind()
 	w.releaseSlot(t)
-	one := w.breakerQueue.add()
+	waiter := w.breakerQueue.add()
 	select {
 	case <-w.permits.BreakerClosed():
-	case <-one.chosen:
+	case <-waiter.chosen:
 	case <-ctx.Done():
 	}
-	w.breakerQueue.remove(one)
+	w.breakerQueue.remove(waiter)
 	w.reacquireSlot(t)
 	if ctx.Err() != nil {
-		close(one.done) // the probe loop chooses another task
+		close(waiter.done) // probeLoop then chooses another task
 		return nil, false
 	}
 	select {
-	case <-one.chosen:
-		return one, true
+	case <-waiter.chosen:
+		return waiter, true
 	default:
-		close(one.done)
+		close(waiter.done)
 		return nil, true
 	}
 }
 
-// probeLoop probes while the source's breaker is open: with known-good entities, and with
-// the oldest first attempt.
+// probeLoop sends probes while the source's breaker is open, with known-good entities and with the
+// oldest first attempt.
 func (w *Worker) probeLoop(ctx, hard context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		select {
@@ -104,15 +104,15 @@ func (w *Worker) probeLoop(ctx, hard context.Context) {
 func (w *Worker) probe(ctx, hard context.Context, n int) {
 	if n%firstAttemptEvery != firstAttemptEvery-1 || w.breakerQueue.len() == 0 {
 		if k := w.health.nextProbe(); k != nil {
-			if _, asked := w.fetchKnownGood(ctx, hard, k, "", true); !asked {
+			if _, called := w.fetchKnownGood(ctx, hard, k, "", true); !called {
 				sleep(ctx, initialRetryDelay)
 			}
 			return
 		}
 	}
-	if one := w.breakerQueue.choose(); one != nil {
+	if waiter := w.breakerQueue.choose(); waiter != nil {
 		select {
-		case <-one.done:
+		case <-waiter.done:
 		case <-ctx.Done():
 		}
 		return

@@ -18,15 +18,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// answers has the upstream answer by the key: one that begins with a kind's name is
-// answered so, and so is every key while all is that kind.
-type answers struct {
+// kindUpstream answers by key: a key that begins with the name of a kind gets that answer. If all
+// is set, every key does.
+type kindUpstream struct {
 	calls atomic.Int64
 	all   atomic.Value // string
-	share atomic.Int64 // per cent of the calls that all is for
+	share atomic.Int64 // percentage of calls that all applies to
 }
 
-func (a *answers) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+func (a *kindUpstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	a.calls.Add(1)
 	key := req.URL.Query().Get("ocid")
 	if all, _ := a.all.Load().(string); all != "" && rand.Int64N(100) < a.share.Load() {
@@ -40,7 +40,7 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case "html":
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = fmt.Fprint(w, "<html>busy</html>")
-	case "page": // which a rule takes for a quota
+	case "page": // a rule classifies it as quota
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = fmt.Fprint(w, "<html>too many requests</html>")
 	case "broken":
@@ -54,9 +54,9 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-func (r *rig) answers() *answers {
+func (r *rig) newKindUpstream() *kindUpstream {
 	r.Helper()
-	a := &answers{}
+	a := &kindUpstream{}
 	a.share.Store(100)
 	r.upstreamOf(a.ServeHTTP, func(c *source.Config) {
 		c.Rules = append([]source.Rule{{ContentType: "text/html", Text: "too many", Class: source.Quota, Wait: time.Minute}}, c.Rules...)
@@ -64,18 +64,18 @@ func (r *rig) answers() *answers {
 	return a
 }
 
-// breaking counts what stops the source.
-type breaking struct {
+// countingPermits counts the calls that pause the source.
+type countingPermits struct {
 	permits
 	stops *atomic.Int64
 }
 
-func (b breaking) BackOff(d time.Duration, sent time.Time) {
+func (b countingPermits) BackOff(d time.Duration, sent time.Time) {
 	b.stops.Add(1)
 	b.permits.BackOff(d, sent)
 }
 
-func (b breaking) OpenBreaker(first, most time.Duration, sent time.Time) {
+func (b countingPermits) OpenBreaker(first, most time.Duration, sent time.Time) {
 	b.stops.Add(1)
 	b.permits.OpenBreaker(first, most, sent)
 }
@@ -88,7 +88,7 @@ func kinds(n int, kinds ...string) []string {
 	return keys
 }
 
-func TestHostileReader_StopsNothing(t *testing.T) {
+func TestHostileReader_OpensNoBreaker(t *testing.T) {
 	t.Parallel()
 	for name, bad := range map[string][]string{
 		"600 made-up keys":      kinds(600, "400"),
@@ -107,25 +107,25 @@ func TestHostileReader_StopsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			r.answers()
-			p := breaking{permits{r.limiter}, new(atomic.Int64)}
+			r.newKindUpstream()
+			p := countingPermits{permits{r.limiter}, new(atomic.Int64)}
 			r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
-			known := numbered("known", 5)
-			r.wishAll(known, schemas.High, schemas.CacheMiss)
+			known := keysOf("known", 5)
+			r.enqueueAll(known, schemas.High, schemas.CacheMiss)
 			r.untilStored(known...)
 			for from := 0; from < len(bad); from += 100 {
-				r.wishAll(bad[from:min(from+100, len(bad))], schemas.High, schemas.CacheMiss)
-				honest := numbered(fmt.Sprint("honest", from, "-"), 5) // beside them
-				r.wishAll(honest, schemas.High, schemas.CacheMiss)
+				r.enqueueAll(bad[from:min(from+100, len(bad))], schemas.High, schemas.CacheMiss)
+				honest := keysOf(fmt.Sprint("honest", from, "-"), 5) // concurrent with the hostile ones
+				r.enqueueAll(honest, schemas.High, schemas.CacheMiss)
 				r.untilStored(honest...)
 			}
-			honest := numbered("honest-after", 5)
-			r.wishAll(honest, schemas.High, schemas.CacheMiss)
+			honest := keysOf("honest-after", 5)
+			r.enqueueAll(honest, schemas.High, schemas.CacheMiss)
 			r.untilStored(honest...)
 			r.untilCommitted(schemas.High)
 			for _, key := range bad {
 				if s := r.status(key); s.State == "" {
-					t.Fatalf("%s is neither stored nor written down as failed", key)
+					t.Fatalf("%s: got neither a snapshot nor a failure", key)
 				}
 			}
 			if n := p.stops.Load(); n != 0 || r.limiter.BreakerOpenSince(time.Now().Add(-time.Hour)) {
@@ -135,35 +135,35 @@ func TestHostileReader_StopsNothing(t *testing.T) {
 	}
 }
 
-func TestHostileReader_EntityIsBuriedAfterThreeFailuresOfItsOwn(t *testing.T) {
+func TestHostileReader_EntityFailsAfterThreeOwnFailures(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"400", "401", "429", "html", "page"} {
 		t.Run(kind, func(t *testing.T) {
 			r := newRig(t)
-			a := r.answers()
+			a := r.newKindUpstream()
 			r.work(schemas.High)
-			r.wishAll(numbered("known", 5), schemas.High, schemas.CacheMiss)
-			r.untilStored(numbered("known", 5)...)
+			r.enqueueAll(keysOf("known", 5), schemas.High, schemas.CacheMiss)
+			r.untilStored(keysOf("known", 5)...)
 			key := kind + "-a"
-			r.wish(key, schemas.High, schemas.CacheMiss)
+			r.enqueue(key, schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)
-			a.all.Store("500") // the source is unhealthy in between, which counts no failure
-			r.wish("x", schemas.High, schemas.CacheMiss)
+			a.all.Store("500") // the source is unhealthy meanwhile, so this failure does not count
+			r.enqueue("x", schemas.High, schemas.CacheMiss)
 			r.until("an open breaker", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
-			r.wish(key, schemas.High, schemas.Retry)
+			r.enqueue(key, schemas.High, schemas.Retry)
 			a.all.Store("")
 			r.untilCommitted(schemas.High)
-			r.wish(key, schemas.High, schemas.Retry)
+			r.enqueue(key, schemas.High, schemas.Retry)
 			r.untilCommitted(schemas.High)
 			s := r.status(key)
-			if l := r.letters(); s.State != store.Failed || len(l) == 0 {
+			if l := r.deadLetters(); s.State != store.Failed || len(l) == 0 {
 				t.Fatalf("got %+v and %d dead letters, want FAILED", s, len(l))
 			}
 		})
 	}
 }
 
-func TestOutage_IsFoundWithin35CallsAndAllIsRefreshed(t *testing.T) {
+func TestOutage_IsDetectedWithin35Calls(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		kind  string
@@ -172,7 +172,7 @@ func TestOutage_IsFoundWithin35CallsAndAllIsRefreshed(t *testing.T) {
 	}{{"500", 30, 35}, {"html", 30, 35}, {"401", 30, 35}, {"400", 30, 35}, {"reset", 30, 35}, {"broken", 2, 35}, {"500", 0, 35}, {"html", 0, 35}, {"401", 0, 35}} {
 		t.Run(fmt.Sprint(c.kind, " with ", c.known, " known-good"), func(t *testing.T) {
 			r := newRig(t)
-			a := r.answers()
+			a := r.newKindUpstream()
 			reg := prometheus.NewRegistry()
 			deps := r.deps()
 			deps.Metrics = reg
@@ -181,25 +181,25 @@ func TestOutage_IsFoundWithin35CallsAndAllIsRefreshed(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.run(w.Run)
-			known := numbered("known", c.known)
+			known := keysOf("known", c.known)
 			if c.known > 0 {
-				r.wishAll(known, schemas.High, schemas.CacheMiss)
+				r.enqueueAll(known, schemas.High, schemas.CacheMiss)
 				r.untilStored(known...)
 			}
 			a.all.Store(c.kind)
 			before := a.calls.Load()
 			var keys []string
-			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // little is called
+			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // few calls are made
 				keys = append(keys, fmt.Sprint("k", n))
-				r.wish(keys[n], schemas.High, schemas.CacheMiss)
+				r.enqueue(keys[n], schemas.High, schemas.CacheMiss)
 				r.until("its end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })
 			}
 			if n := a.calls.Load() - before; !r.limiter.BreakerOpenSince(time.Now()) || n > c.want {
 				t.Fatalf("calls until the breaker opened: got %d, want at most %d", n, c.want)
 			}
 			t.Logf("found after %d calls", a.calls.Load()-before)
-			more := numbered("more", 100)
-			r.wishAll(more, schemas.High, schemas.CacheMiss)
+			more := keysOf("more", 100)
+			r.enqueueAll(more, schemas.High, schemas.CacheMiss)
 			r.until("free slots", func() bool { return inFlight(t, reg) == 0 })
 			a.all.Store("")
 			r.untilCommitted(schemas.High)
@@ -219,33 +219,33 @@ func inFlight(t *testing.T, reg *prometheus.Registry) float64 {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
-	t.Fatal("there is no metric records_in_flight")
+	t.Fatal("metric records_in_flight does not exist")
 	return 0
 }
 
-func TestOutage_OfMostCallsIsFound(t *testing.T) {
+func TestOutage_OfMostCallsIsDetected(t *testing.T) {
 	r := newRig(t)
-	a := r.answers()
+	a := r.newKindUpstream()
 	r.work(schemas.High)
-	known := numbered("known", 30)
-	r.wishAll(known, schemas.High, schemas.CacheMiss)
+	known := keysOf("known", 30)
+	r.enqueueAll(known, schemas.High, schemas.CacheMiss)
 	r.untilStored(known...)
 	a.share.Store(60)
 	a.all.Store("500")
 	for n := 0; !r.limiter.BreakerOpenSince(time.Now()); n++ {
 		if n == 50 {
-			t.Fatalf("not found in %d calls", a.calls.Load())
+			t.Fatalf("outage not detected in %d calls", a.calls.Load())
 		}
-		r.wishAll(numbered(fmt.Sprint("k", n, "-"), 10), schemas.High, schemas.CacheMiss)
+		r.enqueueAll(keysOf(fmt.Sprint("k", n, "-"), 10), schemas.High, schemas.CacheMiss)
 		r.until("their end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })
 	}
 	t.Logf("found after %d calls", a.calls.Load())
-	if n := len(r.letters()); n != 0 {
+	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
-func TestOutage_OfOneEndpointStopsThatOneAlone(t *testing.T) {
+func TestOutage_OfOneEndpointStopsOnlyIt(t *testing.T) {
 	r := newRig(t)
 	var broken atomic.Bool
 	f := r.config.Facets["character"]
@@ -267,33 +267,33 @@ func TestOutage_OfOneEndpointStopsThatOneAlone(t *testing.T) {
 		}
 		r.untilCommitted(schemas.High)
 	}
-	guilds(numbered("known", 5))
-	r.wishAll(numbered("known", 5), schemas.High, schemas.CacheMiss)
-	r.untilStored(numbered("known", 5)...)
+	guilds(keysOf("known", 5))
+	r.enqueueAll(keysOf("known", 5), schemas.High, schemas.CacheMiss)
+	r.untilStored(keysOf("known", 5)...)
 	broken.Store(true)
 	for n := range 5 {
-		guilds(numbered(fmt.Sprint("g", n, "-"), 5))
-		honest := numbered(fmt.Sprint("k", n, "-"), 5)
-		r.wishAll(honest, schemas.High, schemas.CacheMiss)
+		guilds(keysOf(fmt.Sprint("g", n, "-"), 5))
+		honest := keysOf(fmt.Sprint("k", n, "-"), 5)
+		r.enqueueAll(honest, schemas.High, schemas.CacheMiss)
 		r.untilStored(honest...)
 	}
 	if r.limiter.BreakerOpenSince(time.Now().Add(-time.Hour)) {
-		t.Error("the breaker of the source opened")
+		t.Error("breaker of the source: got it open, want closed")
 	}
-	if n := len(r.letters()); n != 0 {
+	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
-func TestOutage_LosesNothingWhenItsWorkerIsReplaced(t *testing.T) {
+func TestOutage_ReplacedWorkerLosesNothing(t *testing.T) {
 	r := newRig(t)
-	a := r.answers()
+	a := r.newKindUpstream()
 	stop := r.work(schemas.High)
-	known, keys := numbered("known", 5), numbered("k", 100)
-	r.wishAll(known, schemas.High, schemas.CacheMiss)
+	known, keys := keysOf("known", 5), keysOf("k", 100)
+	r.enqueueAll(known, schemas.High, schemas.CacheMiss)
 	r.untilStored(known...)
 	a.all.Store("500")
-	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("an open breaker", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 	stop()
 	r.health = consumer.NewHealth()

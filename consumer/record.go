@@ -10,18 +10,17 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// content is what a fetch brought, on its way to the store.
+// content is the content of an answer, ready to be stored.
 type content struct {
 	hash           store.Hash
 	extractVersion int64
 	payload        func() (store.Payload, error)
-	bytes          int // that wait in memory until it is written
+	bytes          int // bytes in memory until the write
 }
 
-// newContent prepares content for writing, and releases it. Content that is
-// probably stored already is not encoded: should the store want it after all, it
-// is read once more from the answers, which wait compressed. Other content is
-// encoded at once, and the answers may go.
+// newContent prepares content for the write and releases it. Content that is probably stored
+// already is not encoded; if the store needs it after all, it is parsed again from the compressed
+// answers. Other content is encoded at once, so that the answers can be freed.
 func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion}
@@ -30,7 +29,7 @@ func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Conten
 		made.payload = func() (store.Payload, error) {
 			o := w.source.Read(answers, time.Now())
 			if o.Class != source.OK {
-				return store.Payload{}, fmt.Errorf("content could be read once and not again: %w", o.Err)
+				return store.Payload{}, fmt.Errorf("content could not be parsed a second time: %w", o.Err)
 			}
 			defer o.Content.Release()
 			return store.Encode(o.Content.JSON), nil
@@ -43,8 +42,8 @@ func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Conten
 	return made
 }
 
-// storeResult hands what was found to the writer and waits until it is written,
-// settled and done; 0 if hard ended first.
+// storeResult submits a result to the writer and waits until it is written, settled and done. It
+// returns 0 if hard ended first.
 func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.Result {
 	defer f.memory.resize(0)
 	t := a.t
@@ -72,16 +71,16 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 	result := w.writer.submit(hard, item)
 	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {
-		t.stored.Version, t.stored.CheckedAt = a.number, a.began // for the entity's next record
+		t.stored.Version, t.stored.CheckedAt = a.number, a.began // the entity's next record inherits it
 	}
-	if item.rejected != nil && t.record.Topic != "" { // otherwise no record asked for it
+	if item.rejected != nil && t.record.Topic != "" { // a confirming call or a probe has no record
 		w.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
 	}
 	return result
 }
 
-// outboxEventsOf returns what is to follow if the entity's content has changed. What another
-// facet leaves open, and is not registered there, is what led to this one.
+// outboxEventsOf returns the events to store if the entity's content has changed. A trigger passes
+// on the params that its target facet needs and lacks.
 func (w *Worker) outboxEventsOf(t *task) store.OutboxEvents {
 	e := store.OutboxEvents{PublishChange: t.facet.PublishChanges}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {

@@ -31,12 +31,11 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// patience bounds every wait for something that must happen.
-const patience = 2 * time.Minute
+// waitTimeout bounds every wait for an event.
+const waitTimeout = 2 * time.Minute
 
-// rig is the way of a request, all of it real but for the services' embedded
-// stand-ins: producer, Kafka, worker, limiter, upstream, store. Faults go in at
-// the seams.
+// rig connects all parts on a request's path: producer, Kafka, worker, limiter, upstream and
+// store. They are real, with embedded services. Tests inject faults between the parts.
 type rig struct {
 	*testing.T
 	kafka    *kfake.Cluster
@@ -49,11 +48,11 @@ type rig struct {
 	source   *source.Source
 	producer *producer.Producer
 	limiter  *limiter.Limiter
-	retries  scheduled
-	changes  stored
-	behind   behind
+	retries  countingRetries
+	changes  countingOutbox
+	behind   fixedLag
 	health   *consumer.Health
-	metrics  *prometheus.Registry // of the worker made last
+	metrics  *prometheus.Registry // of the last created worker
 }
 
 func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
@@ -113,7 +112,7 @@ func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
 	return r
 }
 
-// log goes to the test's output, where it helps when the test fails.
+// log writes to the test's output, which is shown if the test fails.
 func (r *rig) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{r.T}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
@@ -150,14 +149,14 @@ func (r *rig) newSource(c source.Config) *source.Source {
 	return s
 }
 
-// run runs something until the test ends, and waits for it.
+// run calls do until the test ends, and waits for its return.
 func (r *rig) run(do func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if err := do(ctx); err != nil {
-			r.Errorf("%v", err)
+			r.Errorf("run: %v", err)
 		}
 	}()
 	stop = sync.OnceFunc(func() { cancel(); <-done })
@@ -168,38 +167,38 @@ func (r *rig) run(do func(context.Context) error) (stop func()) {
 type permits struct{ *limiter.Limiter }
 
 func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(c)(p.Limiter.Acquire(ctx, lane, limiter.Call{Client: c.Client}))
+	return wrapPermit(c)(p.Limiter.Acquire(ctx, lane, limiter.Call{Client: c.Client}))
 }
 
 func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(c)(p.Limiter.AcquireRetry(ctx, lane, limiter.Call{Client: c.Client}))
+	return wrapPermit(c)(p.Limiter.AcquireRetry(ctx, lane, limiter.Call{Client: c.Client}))
 }
 
 func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(c)(p.Limiter.Reacquire(ctx, lane, limiter.Call{Client: c.Client}))
+	return wrapPermit(c)(p.Limiter.Reacquire(ctx, lane, limiter.Call{Client: c.Client}))
 }
 
-func admitted(c source.Call) func(*limiter.Permit, error) (consumer.Permit, error) {
+func wrapPermit(c source.Call) func(*limiter.Permit, error) (consumer.Permit, error) {
 	return func(p *limiter.Permit, err error) (consumer.Permit, error) {
 		if err != nil {
 			return nil, err
 		}
-		return admission{p, c.Credentials[0]}, nil
+		return testPermit{p, c.Credentials[0]}, nil
 	}
 }
 
-// admission is a permit of a limiter with one budget, for the first credential of the call.
-type admission struct {
+// testPermit is a permit of a limiter with one quota, for the first credential of the call.
+type testPermit struct {
 	*limiter.Permit
 	credential string
 }
 
-func (a admission) Credential() string                                  { return a.credential }
-func (admission) ReportEnd(source.CallResult)                           {}
-func (admission) OpenScopeBreaker(string, time.Duration, time.Duration) {}
-func (admission) ReportSuccess()                                        {}
+func (a testPermit) Credential() string                                  { return a.credential }
+func (testPermit) ReportEnd(source.CallResult)                           {}
+func (testPermit) OpenScopeBreaker(string, time.Duration, time.Duration) {}
+func (testPermit) ReportSuccess()                                        {}
 
-// facet changes the facet's settings, before a worker starts.
+// facet changes the facet's settings before a worker starts.
 func (r *rig) facet(change func(*source.Facet)) {
 	r.Helper()
 	f := r.config.Facets["character"]
@@ -208,7 +207,7 @@ func (r *rig) facet(change func(*source.Facet)) {
 	r.source = r.newSource(r.config)
 }
 
-// status returns what is written down of an entity's failures.
+// status returns an entity's stored failure status.
 func (r *rig) status(key string) store.Status {
 	r.Helper()
 	all, err := r.db.Store.Statuses(r.Context(), []schemas.Entity{entity(key)})
@@ -218,8 +217,7 @@ func (r *rig) status(key string) store.Status {
 	return all[0]
 }
 
-// needs are what the rig's workers are given. Their retries and what
-// follows from changes are only noted.
+// deps returns the dependencies of the rig's workers. Retries and outbox events are only counted.
 func (r *rig) deps() consumer.Deps {
 	r.metrics = prometheus.NewRegistry()
 	return consumer.Deps{
@@ -228,29 +226,29 @@ func (r *rig) deps() consumer.Deps {
 	}
 }
 
-// scheduled counts the retries that it is told of.
-type scheduled struct{ n atomic.Int64 }
+// countingRetries counts announced retries.
+type countingRetries struct{ n atomic.Int64 }
 
-func (s *scheduled) WakeAt(context.Context, time.Time) { s.n.Add(1) }
+func (s *countingRetries) WakeAt(context.Context, time.Time) { s.n.Add(1) }
 
-// stored counts how often it is told that something is to follow.
-type stored struct{ n atomic.Int64 }
+// countingOutbox counts announced events.
+type countingOutbox struct{ n atomic.Int64 }
 
-func (s *stored) Notify() { s.n.Add(1) }
+func (s *countingOutbox) Notify() { s.n.Add(1) }
 
-// behind says that HIGH is behind by so many records; below 0: that it is not known.
-type behind struct{ records atomic.Int64 }
+// fixedLag reports a fixed number of HIGH records; a negative one means unknown.
+type fixedLag struct{ records atomic.Int64 }
 
-func (b *behind) Records(string, schemas.Lane) (int64, bool) {
+func (b *fixedLag) Records(string, schemas.Lane) (int64, bool) {
 	n := b.records.Load()
 	return n, n >= 0
 }
 
-// work starts a worker; stop stops it cleanly.
+// work starts a worker. stop stops it cleanly.
 func (r *rig) work(lane schemas.Lane, changes ...func(*consumer.Config)) (stop func()) {
 	r.Helper()
 	config := consumer.DefaultConfig(lane)
-	config.DrainTimeout = patience
+	config.DrainTimeout = waitTimeout
 	for _, change := range changes {
 		change(&config)
 	}
@@ -261,25 +259,25 @@ func (r *rig) work(lane schemas.Lane, changes ...func(*consumer.Config)) (stop f
 	return r.run(w.Run)
 }
 
-// wish asks for a refresh and expects it to be queued, and Kafka to have it.
-func (r *rig) wish(key string, lane schemas.Lane, reason schemas.Reason) producer.Result {
+// enqueue requests a refresh and expects that it is queued and acknowledged by Kafka.
+func (r *rig) enqueue(key string, lane schemas.Lane, reason schemas.Reason) producer.Result {
 	r.Helper()
 	result := r.producer.Enqueue(r.Context(), producer.Request{
 		Entity: entity(key), Lane: lane, Reason: reason, CorrelationID: "corr-" + key, TraceParent: "trace-" + key,
 	})
 	if !result.Queued() {
-		r.Fatalf("wish for %s: %+v", key, result)
+		r.Fatalf("request for %s: got %+v", key, result)
 	}
 	r.until("the acknowledgement", func() bool { return !strings.HasSuffix(r.lock(key), "PENDING") })
 	return result
 }
 
-func wishFor(key string) producer.Request {
+func requestFor(key string) producer.Request {
 	return producer.Request{Entity: entity(key), Lane: schemas.High, Reason: schemas.CacheMiss}
 }
 
-// wishAll asks for many refreshes at once, and expects Kafka to have them.
-func (r *rig) wishAll(keys []string, lane schemas.Lane, reason schemas.Reason) {
+// enqueueAll requests many refreshes at once and expects that Kafka acknowledges them.
+func (r *rig) enqueueAll(keys []string, lane schemas.Lane, reason schemas.Reason) {
 	r.Helper()
 	wishes := make([]producer.Request, len(keys))
 	for i, key := range keys {
@@ -288,13 +286,13 @@ func (r *rig) wishAll(keys []string, lane schemas.Lane, reason schemas.Reason) {
 	before := r.produced(lane)
 	for i, result := range r.producer.EnqueueAll(r.Context(), wishes) {
 		if !result.Queued() {
-			r.Fatalf("wish for %s: %+v", keys[i], result)
+			r.Fatalf("request for %s: got %+v", keys[i], result)
 		}
 	}
 	r.until("the acknowledgements", func() bool { return r.produced(lane) >= before+int64(len(keys)) })
 }
 
-// produced returns how many records the lane's topic has.
+// produced returns the number of records on the lane's topic.
 func (r *rig) produced(lane schemas.Lane) int64 {
 	r.Helper()
 	ends, err := r.admin.ListEndOffsets(r.Context(), schemas.RequestTopic("nexon", lane))
@@ -310,7 +308,7 @@ func entity(key string) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: "character", Key: key}
 }
 
-// produce puts a record of any kind on a request topic.
+// produce publishes any record to a request topic.
 func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
 	r.Helper()
 	record.Topic = schemas.RequestTopic("nexon", lane)
@@ -321,18 +319,17 @@ func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
 	return record
 }
 
-// until waits until the condition holds. It looks again whenever something may
-// have happened; there is no event for that across all the parts.
+// until polls until holds reports true. No event exists across all parts that it could wait for.
 func (r *rig) until(what string, holds func() bool) {
 	r.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(waitTimeout)
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for !holds() {
 		select {
 		case <-look.C:
 		case <-deadline:
-			r.Fatalf("%s did not happen within %v", what, patience)
+			r.Fatalf("%s did not happen within %v", what, waitTimeout)
 		}
 	}
 }
@@ -353,8 +350,8 @@ func (r *rig) untilStored(keys ...string) {
 	}
 }
 
-// numbered returns n keys: prefix0, prefix1 and so on.
-func numbered(prefix string, n int) []string {
+// keysOf returns n keys: prefix0, prefix1 and so on.
+func keysOf(prefix string, n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
 		keys[i] = fmt.Sprint(prefix, i)
@@ -362,7 +359,7 @@ func numbered(prefix string, n int) []string {
 	return keys
 }
 
-// lag returns how many records of the lane are not committed.
+// lag returns the number of uncommitted records of the lane.
 func (r *rig) lag(lane schemas.Lane) int64 {
 	r.Helper()
 	ends, err := r.admin.ListEndOffsets(r.Context(), schemas.RequestTopic("nexon", lane))
@@ -386,8 +383,8 @@ func (r *rig) untilCommitted(lane schemas.Lane) {
 	r.until("the commit of everything in "+string(lane), func() bool { return r.lag(lane) == 0 })
 }
 
-// letters returns all dead letters so far.
-func (r *rig) letters() []schemas.DeadLetter {
+// deadLetters returns all dead letters on the topic.
+func (r *rig) deadLetters() []schemas.DeadLetter {
 	r.Helper()
 	topic := schemas.DeadLetterTopic("nexon")
 	ends, err := r.admin.ListEndOffsets(r.Context(), topic)
@@ -422,7 +419,7 @@ func (r *rig) letters() []schemas.DeadLetter {
 	return all
 }
 
-// store writes a snapshot of that number, as a worker would have.
+// store writes a snapshot with that number, like a worker.
 func (r *rig) store(key string, number int64) {
 	r.Helper()
 	_, err := r.db.Write(r.Context(), []store.Write{{

@@ -15,54 +15,56 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// parts are permits with credentials, which note what is told of them.
-type parts struct {
+// scopedPermits grants permits with credentials and records the calls of their methods.
+type scopedPermits struct {
 	permits
-	credentials []string // taken in turn until one is halted, and then the next
+	credentials []string // used in turn: the next one after the breaker of the previous one opens
 	mu          sync.Mutex
 	told        []string
 }
 
-func (p *parts) note(format string, args ...any) {
+func (p *scopedPermits) note(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.told = append(p.told, fmt.Sprintf(format, args...))
 }
 
-func (p *parts) all() []string {
+func (p *scopedPermits) all() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.told)
 }
 
-func (p *parts) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (p *scopedPermits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	permit, err := p.permits.Acquire(ctx, lane, c)
 	if err != nil {
 		return nil, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return part{permit, p, c.Document, p.credentials[0]}, nil
+	return scopedPermit{permit, p, c.Document, p.credentials[0]}, nil
 }
 
-func (p *parts) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
+func (p *scopedPermits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return p.Acquire(ctx, lane, c)
 }
 
-func (p *parts) BackOff(time.Duration, time.Time)                    { p.note("brake") }
-func (p *parts) OpenBreaker(time.Duration, time.Duration, time.Time) { p.note("probe") }
+func (p *scopedPermits) BackOff(time.Duration, time.Time)                    { p.note("brake") }
+func (p *scopedPermits) OpenBreaker(time.Duration, time.Duration, time.Time) { p.note("probe") }
 
-type part struct {
+type scopedPermit struct {
 	consumer.Permit
-	p                *parts
+	p                *scopedPermits
 	name, credential string
 }
 
-func (q part) Credential() string            { return q.credential }
-func (q part) ReportEnd(e source.CallResult) { q.p.note("%s %s %d", q.name, q.credential, e.Status) }
-func (q part) ReportSuccess()                { q.p.note("%s %s well", q.name, q.credential) }
+func (q scopedPermit) Credential() string { return q.credential }
+func (q scopedPermit) ReportEnd(e source.CallResult) {
+	q.p.note("%s %s %d", q.name, q.credential, e.Status)
+}
+func (q scopedPermit) ReportSuccess() { q.p.note("%s %s well", q.name, q.credential) }
 
-func (q part) OpenScopeBreaker(what string, first, most time.Duration) {
+func (q scopedPermit) OpenScopeBreaker(what string, first, most time.Duration) {
 	q.p.note("%s %s halts its %s for %v to %v", q.name, q.credential, what, first, most)
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
@@ -71,10 +73,10 @@ func (q part) OpenScopeBreaker(what string, first, most time.Duration) {
 	}
 }
 
-func TestRefusal_StopsItsPartOnceConfirmed(t *testing.T) {
+func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		refusals int64 // the entity's, and two known-good ones'
+		refusals int64 // refusals of the entity and of two known-good ones
 		refuse   func(w http.ResponseWriter)
 		want     []string
 	}{
@@ -113,17 +115,17 @@ func TestRefusal_StopsItsPartOnceConfirmed(t *testing.T) {
 					{Status: 429, Header: &source.Match{Name: "X-Endpoint"}, Class: source.Quota, Block: source.BlockEndpoint, Wait: 2 * time.Second},
 				}, c.Rules...)
 			})
-			p := &parts{permits: permits{r.limiter}, credentials: []string{"one", "two"}}
+			p := &scopedPermits{permits: permits{r.limiter}, credentials: []string{"one", "two"}}
 			r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
-			r.wishAll([]string{"good", "better"}, schemas.High, schemas.CacheMiss)
+			r.enqueueAll([]string{"good", "better"}, schemas.High, schemas.CacheMiss)
 			r.untilStored("good", "better")
 			r.untilCommitted(schemas.High)
 			before := len(p.all())
 			left.Store(c.refusals)
-			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.enqueue("a", schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)
 			if r.status("a").State != "" {
-				r.wish("a", schemas.High, schemas.Retry)
+				r.enqueue("a", schemas.High, schemas.Retry)
 			}
 			r.untilStored("a")
 			r.untilCommitted(schemas.High)

@@ -17,9 +17,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// BenchmarkSeen is what it costs a worker that one event can be seen: its metrics,
-// and its spans where they are off, made and not kept, and kept.
-func BenchmarkSeen(b *testing.B) {
+// BenchmarkObservability measures the cost of making one event observable: metrics alone, and
+// metrics with spans that are disabled, dropped, or recorded.
+func BenchmarkObservability(b *testing.B) {
 	b.Run("metrics", func(b *testing.B) {
 		m := newMetrics("nexon", schemas.High, prometheus.NewRegistry())
 		asked := time.Now()
@@ -46,14 +46,14 @@ func BenchmarkSeen(b *testing.B) {
 			}}}}
 			b.ReportAllocs()
 			for b.Loop() {
-				spansOf(w, batch)
+				startSpans(w, batch)
 			}
 		})
 	}
 }
 
-// spansOf makes the spans of a record that is written alone.
-func spansOf(w *Worker, batch []*item) {
+// startSpans starts the spans of a record that is written alone.
+func startSpans(w *Worker, batch []*item) {
 	t := batch[0].task
 	ctx, hard, span := w.startSpan(context.Background(), context.Background(), t)
 	_, wait := w.tracer.Start(ctx, "wait for a permit")
@@ -67,10 +67,10 @@ func spansOf(w *Worker, batch []*item) {
 	span.End()
 }
 
-func TestWhatIsNotTracedCostsNoMemory(t *testing.T) {
+func TestTracing_DisabledAllocatesNothing(t *testing.T) {
 	w := &Worker{lane: schemas.High}
 	batch := []*item{{task: &task{record: &kgo.Record{Context: context.Background()}}}}
-	if n := testing.AllocsPerRun(100, func() { spansOf(w, batch) }); n != 0 {
-		t.Errorf("%v allocations", n)
+	if n := testing.AllocsPerRun(100, func() { startSpans(w, batch) }); n != 0 {
+		t.Errorf("allocations: got %v, want 0", n)
 	}
 }

@@ -10,21 +10,15 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// slotQueue gives a worker's slots to the records that were read. A free slot goes to the
-// client that holds the fewest, and of several to the one whose record was read first: a
-// client with one record does not wait behind the hundreds of another. Records of one
-// client keep their order. The order of calls is decided once more where permits are
-// waited for, by limiter.Call.Client.
-//
-// Only the order of work changes: a ledger commits a prefix, whatever order its records
-// end in, and keyed has admitted one record of an entity at most.
+// slotQueue assigns a worker's slots to records. A free slot goes to the client with the fewest
+// free slots
 type slotQueue struct {
 	mu      sync.Mutex
 	free    int            // slots
 	held    map[string]int // slots by client
 	waiting map[string][]slotWaiter
-	lastSeq int64 // records, in the order in which they were read
-	// preempting counts the records that preempt chose and that have not given their slots back.
+	lastSeq int64 // sequence number of the last added record
+	// preempting counts records that preempt has chosen and that still occupy their slot.
 	preempting int
 }
 
@@ -32,8 +26,8 @@ type slotQueue struct {
 type slotWaiter struct {
 	task *task
 	seq  int64
-	// granted is closed when a record that gave its slot back has one again; nil: the
-	// record has not begun.
+	// granted is closed when a record that gave its slot up gets one again; nil for a record that
+	// has not started.
 	granted chan struct{}
 }
 
@@ -41,8 +35,8 @@ func newSlotQueue(slots int) *slotQueue {
 	return &slotQueue{free: slots, held: map[string]int{}, waiting: map[string][]slotWaiter{}}
 }
 
-// add has a record wait for a slot. A record that had one passes the channel that is closed
-// when it has one again.
+// add queues a record for a slot. A record that gave its slot up passes the channel to close when
+// it gets one again.
 func (q *slotQueue) add(t *task, granted chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,8 +44,7 @@ func (q *slotQueue) add(t *task, granted chan struct{}) {
 	q.waiting[t.client] = append(q.waiting[t.client], slotWaiter{t, q.lastSeq, granted})
 }
 
-// next gives a slot to the record whose turn it is. It reports false if no slot is free or
-// no record waits.
+// next assigns a slot to the next record. It reports false if no slot is free or no record waits.
 func (q *slotQueue) next() (slotWaiter, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -61,22 +54,22 @@ func (q *slotQueue) next() (slotWaiter, bool) {
 	var client string
 	first := true
 	for c, all := range q.waiting {
-		if n, least := q.held[c], q.held[client]; first || n < least || (n == least && all[0].seq < q.waiting[client][0].seq) {
+		if n, fewest := q.held[c], q.held[client]; first || n < fewest || (n == fewest && all[0].seq < q.waiting[client][0].seq) {
 			client, first = c, false
 		}
 	}
 	all := q.waiting[client]
-	one := all[0]
-	all[0] = slotWaiter{} // so that the array does not keep the task
+	next := all[0]
+	all[0] = slotWaiter{} // lets the task be garbage collected
 	if q.waiting[client] = all[1:]; len(all) == 1 {
 		delete(q.waiting, client)
 	}
 	q.free--
 	q.held[client]++
-	return one, true
+	return next, true
 }
 
-// release returns the slot that a client's record was given.
+// release frees a slot of the client.
 func (q *slotQueue) release(client string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,12 +79,12 @@ func (q *slotQueue) release(client string) {
 	}
 }
 
-// fairOrder are the places of clients in a queue in which they take turns: a client's next
-// place is one behind its last, or behind the place that was served last. It is the order
-// of limiter's queues.
+// fairOrder assigns positions in a queue in which clients take turns. A client's next position
+// follows its last position, or the position that was served last if that is higher. The limiter's
+// queues use the same order.
 type fairOrder struct {
 	served int64
-	last   map[string]int64 // while the queue is not empty
+	last   map[string]int64 // last position by client; cleared when the queue is empty
 }
 
 func (p *fairOrder) next(client string) int64 {
@@ -103,7 +96,7 @@ func (p *fairOrder) next(client string) int64 {
 	return place
 }
 
-// enqueue has a reservation wait at its client's next place. The caller holds b.mu.
+// enqueue queues a waiter at its client's next position. The caller holds b.mu.
 func (b *memoryBudget) enqueue(client string, r *memoryWaiter) *list.Element {
 	if b.waiting.Len() == 0 {
 		clear(b.order.last)
@@ -117,12 +110,12 @@ func (b *memoryBudget) enqueue(client string, r *memoryWaiter) *list.Element {
 	return b.waiting.PushFront(r)
 }
 
-// maxWaitingHigh is how many records of HIGH wait for a slot at most: clients are served in
-// turn among those alone that were read. Two seconds of HIGH, which is what all clients
-// together have outstanding by default, fit up to 1,000 calls a second.
+// maxWaitingHigh is the maximum number of HIGH records that wait for a slot. Clients take turns
+// only among records that were read. By default all clients together may have two seconds of HIGH
+// calls outstanding, which fits up to 1,000 calls a second.
 const maxWaitingHigh = 2048
 
-// maxWaitingRecords returns how many records of a lane wait for a slot at most. LOW has no clients.
+// maxWaitingRecords returns how many records of a lane may wait for a slot. LOW has no clients.
 func maxWaitingRecords(lane schemas.Lane) int {
 	if lane == schemas.High {
 		return maxWaitingHigh
@@ -130,15 +123,15 @@ func maxWaitingRecords(lane schemas.Lane) int {
 	return 0
 }
 
-// newTask returns a record as a task of its client.
+// newTask returns the task of a record, with its client.
 func (w *Worker) newTask(r *kgo.Record, l *ledger) *task {
-	t := &task{record: r, ledger: l, discharges: w.discharges}
+	t := &task{record: r, ledger: l, releases: w.releases}
 	t.client = schemas.ClientOf(t.headers())
 	return t
 }
 
-// admit waits for room in memory and has the task wait for a slot, or queues it behind its
-// entity's.
+// admit waits until the worker can hold one more record, and queues the task for a slot, or behind
+// the running task of its entity.
 func (w *Worker) admit(ctx context.Context, t *task) {
 	if w.recordLimit.Acquire(ctx, 1) != nil {
 		return // ctx ended; the record is read again
@@ -150,16 +143,15 @@ func (w *Worker) admit(ctx context.Context, t *task) {
 	w.grantSlots()
 }
 
-// grantSlots hands out slots as long as there are some. A task lives as long as the worker: its
-// caller's context may end before. Tasks that wait when the worker stops are given up as they
-// are worked.
+// grantSlots starts tasks while slots are free. Tasks use the worker's contexts, because the
+// caller's may end earlier. When the worker stops, waiting tasks get a slot and end at once.
 func (w *Worker) grantSlots() {
-	for one, ok := w.slots.next(); ok; one, ok = w.slots.next() {
-		t := one.task
+	for waiter, ok := w.slots.next(); ok; waiter, ok = w.slots.next() {
+		t := waiter.task
 		t.hasSlot = true
 		w.metrics.inFlight.Inc()
-		if one.granted != nil {
-			close(one.granted)
+		if waiter.granted != nil {
+			close(waiter.granted)
 			continue
 		}
 		w.tasks.Go(func() {
@@ -171,7 +163,7 @@ func (w *Worker) grantSlots() {
 	}
 }
 
-// finishTask ends a task of an entity and has the next one of the entity wait for a slot.
+// finishTask ends a task and queues the next task of its entity for a slot.
 func (w *Worker) finishTask(t *task) {
 	if next := w.entityQueues.leave(t); next != nil {
 		w.slots.add(next, nil)
@@ -179,7 +171,7 @@ func (w *Worker) finishTask(t *task) {
 	}
 }
 
-// releaseSlot gives the task's slot back, if it has one.
+// releaseSlot frees the task's slot, if it has one.
 func (w *Worker) releaseSlot(t *task) {
 	if !t.hasSlot {
 		return
@@ -190,8 +182,8 @@ func (w *Worker) releaseSlot(t *task) {
 	w.grantSlots()
 }
 
-// reacquireSlot waits for a slot for a task that gave its own back. The wait ends soon also
-// when the worker stops: the tasks that have a slot end then.
+// reacquireSlot waits for a slot for a task that gave its own up. The wait also ends soon when the
+// worker stops, because the tasks that have slots end then.
 func (w *Worker) reacquireSlot(t *task) {
 	granted := make(chan struct{})
 	w.slots.add(t, granted)

@@ -7,30 +7,30 @@ import (
 	"testing/synctest"
 )
 
-func turnOf(client string, offset int) *task {
+func taskOfClient(client string, offset int) *task {
 	t := &task{client: client}
 	t.request.Key = fmt.Sprint(client, offset)
 	return t
 }
 
-// nextTask returns the task whose turn it is; nil: none.
+// nextTask returns the next task to get a slot, or nil.
 func nextTask(q *slotQueue) *task {
 	one, _ := q.next()
 	return one.task
 }
 
-func TestTurns_ServesTheClientWithTheFewestSlots(t *testing.T) {
+func TestSlotQueue_ServesClientWithFewestSlots(t *testing.T) {
 	q := newSlotQueue(4)
 	for i := range 10 {
-		q.add(turnOf("flood", i), nil)
+		q.add(taskOfClient("flood", i), nil)
 	}
 	for i := range 3 {
 		if got := nextTask(q); got.request.Key != fmt.Sprint("flood", i) {
 			t.Fatalf("got %s, want the records of one client in their order", got.request.Key)
 		}
 	}
-	q.add(turnOf("a", 0), nil)
-	q.add(turnOf("b", 0), nil)
+	q.add(taskOfClient("a", 0), nil)
+	q.add(taskOfClient("b", 0), nil)
 	if got := nextTask(q); got.client != "a" {
 		t.Fatalf("got %s, want a: it has no slot and was read before b", got.request.Key)
 	}
@@ -47,10 +47,9 @@ func TestTurns_ServesTheClientWithTheFewestSlots(t *testing.T) {
 	}
 }
 
-// Whatever comes in whatever order: no slot is lost, no record is lost or given twice, the
-// records of a client keep their order, and no client that waits has fewer slots than one
-// that is served.
-func TestTurns_LosesNothing(t *testing.T) {
+// For any order of records: no slot is lost, no record is lost or granted twice, records of a
+// client keep their order, and no waiting client has fewer slots than the served one.
+func TestSlotQueue_LosesNothing(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 23))
 		slots := 1 + rng.IntN(8)
@@ -61,7 +60,7 @@ func TestTurns_LosesNothing(t *testing.T) {
 			switch rng.IntN(3) {
 			case 0:
 				client := string(rune('a' + rng.IntN(5)))
-				q.add(turnOf(client, added[client]), nil)
+				q.add(taskOfClient(client, added[client]), nil)
 				added[client]++
 			case 1:
 				least := slots + 1
@@ -99,7 +98,7 @@ func TestTurns_LosesNothing(t *testing.T) {
 	}
 }
 
-func TestBudget_AdmitsClientsInTurn(t *testing.T) {
+func TestMemoryBudget_ServesClientsInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(10)
 		if err := b.acquire(t.Context(), "", 10); err != nil {
@@ -124,38 +123,38 @@ func TestBudget_AdmitsClientsInTurn(t *testing.T) {
 	})
 }
 
-func TestDischarges_AreBounded(t *testing.T) {
-	d := newDischarges()
-	for i := range maxDischarges + 5 {
-		d.add(turnOf("a", i))
+func TestReleaseQueue_IsBounded(t *testing.T) {
+	d := newReleaseQueue()
+	for i := range maxReleases + 5 {
+		d.add(taskOfClient("a", i))
 	}
-	d.add(turnOf("", 1))
+	d.add(taskOfClient("", 1))
 	first := d.take()
-	if len(first) != maxDischarges {
-		t.Fatalf("kept %d, want %d", len(first), maxDischarges)
+	if len(first) != maxReleases {
+		t.Fatalf("kept %d, want %d", len(first), maxReleases)
 	}
-	d.add(turnOf("a", 1))
+	d.add(taskOfClient("a", 1))
 	d.putBack(first)
-	if got := len(d.take()); got != maxDischarges {
-		t.Errorf("kept %d after they were given back, want %d", got, maxDischarges)
+	if got := len(d.take()); got != maxReleases {
+		t.Errorf("kept %d after they were given back, want %d", got, maxReleases)
 	}
-	(*discharges)(nil).add(turnOf("a", 1)) // of a task outside a worker
+	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // for a task outside a worker
 }
 
-func TestTurns_PreemptsForClientsWithFewerSlots(t *testing.T) {
+func TestSlotQueue_PreemptsForClientsWithFewerSlots(t *testing.T) {
 	q := newSlotQueue(8)
 	for i := range 8 {
-		q.add(turnOf("flood", i), nil)
+		q.add(taskOfClient("flood", i), nil)
 		q.next()
 	}
 	if q.preempt("flood", 0) {
 		t.Error("no record waits: got a preemption, want none")
 	}
-	q.add(turnOf("flood", 8), nil)
+	q.add(taskOfClient("flood", 8), nil)
 	if q.preempt("flood", 0) {
 		t.Error("only a record of the same client waits: got a preemption, want none")
 	}
-	q.add(turnOf("a", 0), nil)
+	q.add(taskOfClient("a", 0), nil)
 	if !q.preempt("flood", 0) {
 		t.Error("a record of another client waits: got no preemption, want one")
 	}
@@ -167,7 +166,7 @@ func TestTurns_PreemptsForClientsWithFewerSlots(t *testing.T) {
 	if got := nextTask(q); got.client != "a" {
 		t.Errorf("the free slot: got %s, want a", got.client)
 	}
-	if q.add(turnOf("flood", 9), nil); q.preempt("a", 0) {
+	if q.add(taskOfClient("flood", 9), nil); q.preempt("a", 0) {
 		t.Error("a client with fewer slots: got a preemption, want none")
 	}
 	if !q.preempt("flood", 1) {

@@ -18,45 +18,45 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// A revocation holds up the poll, and so the end of the reading; it must not hold up
-// a stop for longer than a stop may take.
-func TestAStopIsNotHeldUpByARevocationThatWaits(t *testing.T) {
+// A revocation delays the poll, and so the end of pollLoop. It must not delay a stop longer than a
+// stop may take.
+func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	r := newRig(t)
 	c := consumer.DefaultConfig(schemas.High)
 	c.DrainTimeout = time.Second
 	w := r.worker(c, r.db, permits{r.limiter})
-	w.SetRevokeTimeout(2 * patience)
+	w.SetRevokeTimeout(2 * waitTimeout)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
-	keys := numbered("k", 40)
+	keys := keysOf("k", 40)
 	r.untilJoined(1, 4)
-	r.requests.noSettle.Store(true) // what was sent does not come to its end
-	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	r.requests.noSettle.Store(true) // the sent calls are not settled
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("the calls", func() bool { return r.upstream.Stats().Arrivals == 40 })
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run)
-	r.untilJoined(2, 2) // the first is told to give two of its four up
+	r.untilJoined(2, 2) // two of the first member's four partitions are revoked
 	stop()
 	select {
 	case err := <-ended:
-		t.Logf("stopped with %v", err)
-	case <-time.After(patience):
-		t.Errorf("not stopped within %v", patience)
+		t.Logf("stop: got %v", err)
+	case <-time.After(waitTimeout):
+		t.Errorf("not stopped within %v", waitTimeout)
 	}
 	r.requests.noSettle.Store(false)
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.High)
 }
 
-// All members are told to stop at once: each that leaves changes the group of those that
-// still finish, and their commits are refused until they have joined it anew.
-func TestTheLastCommitIsTriedAgainWhileTheGroupChanges(t *testing.T) {
+// All members stop at once. Each one that leaves changes the group of the others, whose commits
+// are refused until they have rejoined it.
+func TestStop_RetriesLastCommitDuringRebalance(t *testing.T) {
 	for _, refusal := range []*kerr.Error{kerr.IllegalGeneration, kerr.RebalanceInProgress} {
 		t.Run(refusal.Message, func(t *testing.T) {
 			r := newRig(t)
 			var leaving atomic.Bool
-			left := 3 // refusals, once it leaves; the control function runs alone
+			left := 3 // refusals after the member leaves; the control function runs alone
 			r.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
 				r.kafka.KeepControl()
 				if leaving.Load() {
@@ -72,21 +72,21 @@ func TestTheLastCommitIsTriedAgainWhileTheGroupChanges(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run(ctx) }()
 			r.untilJoined(1, 4)
-			r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
+			r.enqueueAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
 			r.untilStored("a", "b", "c")
 			leaving.Store(true)
 			stop()
 			if err := <-ended; err != nil {
-				t.Errorf("stopped with %v", err)
+				t.Errorf("stop: got %v", err)
 			}
 			r.untilCommitted(schemas.High)
 		})
 	}
 }
 
-// A group that takes no commit until others have come keeps this member from committing: it
-// leaves in order all the same, or its partitions would wait for the end of its session.
-func TestWhoCannotCommitAtItsStopLeavesTheGroupInTime(t *testing.T) {
+// If the group refuses all commits, the member cannot commit. It leaves the group nevertheless,
+// because otherwise its partitions would wait for its session to expire.
+func TestStop_LeavesGroupIfCommitFails(t *testing.T) {
 	r := newRig(t)
 	var stopping atomic.Bool
 	r.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -101,19 +101,19 @@ func TestWhoCannotCommitAtItsStopLeavesTheGroupInTime(t *testing.T) {
 	go func() { ended <- w.Run(ctx) }()
 	r.untilJoined(1, 4)
 	stopping.Store(true)
-	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
+	r.enqueueAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
 	r.untilStored("a", "b", "c")
 	stop()
-	// The time to leave may end between two refusals or during one.
+	// The timeout may end between two refusals or during one.
 	if err := <-ended; !errors.Is(err, kerr.RebalanceInProgress) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("stopped: got %v, want a refused commit or the end of the time to leave", err)
 	}
 	if !r.joined(0, 0) {
-		t.Error("it is a member still")
+		t.Error("group: got the member still in it")
 	}
 }
 
-// refused is an answer to a commit that takes none of it.
+// refused returns a response that refuses all commits.
 func refused(req *kmsg.OffsetCommitRequest, why *kerr.Error) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
 	for _, topic := range req.Topics {
@@ -129,34 +129,34 @@ func refused(req *kmsg.OffsetCommitRequest, why *kerr.Error) kmsg.Response {
 	return resp
 }
 
-// waiters are permits that do not come, and who waits for them.
-type waiters struct {
+// waitingPermits never grants a permit and counts the callers that wait.
+type waitingPermits struct {
 	permits
 	n atomic.Int64
 }
 
-func (w *waiters) Acquire(ctx context.Context, _ schemas.Lane, _ source.Call) (consumer.Permit, error) {
+func (w *waitingPermits) Acquire(ctx context.Context, _ schemas.Lane, _ source.Call) (consumer.Permit, error) {
 	w.n.Add(1)
 	defer w.n.Add(-1)
 	<-ctx.Done()
 	return nil, context.Cause(ctx)
 }
 
-// A member loses its session while the upstream is stopped, as when its network is away.
-// What it has read is given up: its records must leave the line for permits, where one a
-// pause is given out, and their places, to those who read them next.
-func TestWhatWaitsForAPermitIsGivenUpWithItsAssignment(t *testing.T) {
+// A member loses its session while the upstream is down, for example because its network fails. It
+// gives up the records that it has read. They must leave the queue for permits and free their
+// slots for the next owner.
+func TestRevocation_GivesUpWaitingRecords(t *testing.T) {
 	r := newRig(t, kfake.GroupMinSessionTimeout(1500*time.Millisecond))
 	const room = 20
 	c := consumer.DefaultConfig(schemas.High)
 	c.MaxInFlight = room
-	line, p := &cable{}, &waiters{permits: permits{r.limiter}}
+	line, p := &cuttableDialer{}, &waitingPermits{permits: permits{r.limiter}}
 	w := r.worker(c, r.db, p, append(r.brokers(), kgo.SessionTimeout(1500*time.Millisecond),
 		kgo.HeartbeatInterval(200*time.Millisecond), kgo.Dialer(line.dial))...)
 	r.run(w.Run)
 	r.untilJoined(1, 4)
-	keys := numbered("k", room)
-	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	keys := keysOf("k", room)
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("all places to be taken", func() bool { return p.n.Load() == room })
 	line.set(true)
 	r.until("all places to be given back", func() bool { return p.n.Load() == 0 })
@@ -164,15 +164,15 @@ func TestWhatWaitsForAPermitIsGivenUpWithItsAssignment(t *testing.T) {
 	r.until("them to be read again", func() bool { return p.n.Load() == room })
 }
 
-// A record that is no request is being buried while its partition is given up in order:
-// that is waited for as a call is, or the next owner buries it again.
-func TestARevocationWaitsForALetter(t *testing.T) {
+// A record becomes a dead letter while its partition is revoked. The revocation waits for it like
+// for a call, because otherwise the next owner would write a second dead letter.
+func TestRevocation_WaitsForDeadLetter(t *testing.T) {
 	r := newRig(t)
 	release, held := make(chan struct{}), make(chan struct{}, 16)
 	dlq := [16]byte(r.topicID(schemas.DeadLetterTopic("nexon")))
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
-		for _, topic := range req.(*kmsg.ProduceRequest).Topics { //nolint:forcetypeassert // by its key
+		for _, topic := range req.(*kmsg.ProduceRequest).Topics { //nolint:forcetypeassert // checked by the request's key
 			if topic.TopicID == dlq || topic.Topic == schemas.DeadLetterTopic("nexon") {
 				held <- struct{}{}
 				r.kafka.SleepControl(func() { <-release })
@@ -188,18 +188,18 @@ func TestARevocationWaitsForALetter(t *testing.T) {
 	}
 	<-held
 	worker()
-	r.untilJoined(2, 2) // the first is told to give two of its four up
-	r.stays(time.Second, "the two partitions given up", func() bool { return r.joined(2, 4) })
+	r.untilJoined(2, 2) // two of the first member's four partitions are revoked
+	r.staysFalse(time.Second, "the two partitions given up", func() bool { return r.joined(2, 4) })
 	close(release)
 	r.untilJoined(2, 4)
 	r.untilCommitted(schemas.High)
-	if n := len(r.letters()); n != 4 {
-		t.Errorf("%d letters for 4 records", n)
+	if n := len(r.deadLetters()); n != 4 {
+		t.Errorf("dead letters: got %d, want 4", n)
 	}
 }
 
-// stays looks for a while that something does not happen.
-func (r *rig) stays(d time.Duration, what string, happened func() bool) {
+// staysFalse checks for a while that an event does not happen.
+func (r *rig) staysFalse(d time.Duration, what string, happened func() bool) {
 	r.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -216,7 +216,7 @@ func (r *rig) stays(d time.Duration, what string, happened func() bool) {
 	}
 }
 
-// joined reports whether the group has so many members with so many partitions.
+// joined reports whether the group has that many members with that many partitions.
 func (r *rig) joined(members, partitions int) bool {
 	r.Helper()
 	group := schemas.Group("nexon", schemas.High)
@@ -231,8 +231,9 @@ func (r *rig) joined(members, partitions int) bool {
 	return len(g.Members) == members && has == partitions
 }
 
-// The client waits for a broker that hangs, whatever its contexts say: it is hung up.
-func TestAStopLeavesABrokerThatHangsWithoutAWord(t *testing.T) {
+// The Kafka client waits for a hanging broker even after its contexts end, so the worker aborts its
+// requests.
+func TestStop_AbandonsHangingBroker(t *testing.T) {
 	r := newRig(t)
 	w := r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter})
 	w.SetLeaveTimeout(time.Second)
@@ -241,7 +242,7 @@ func TestAStopLeavesABrokerThatHangsWithoutAWord(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()
 	r.untilJoined(1, 4)
-	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
+	r.enqueueAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
 	release := make(chan struct{})
 	r.kafka.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
@@ -252,13 +253,13 @@ func TestAStopLeavesABrokerThatHangsWithoutAWord(t *testing.T) {
 	stop()
 	select {
 	case err := <-ended:
-		t.Logf("stopped with %v", err)
+		t.Logf("stop: got %v", err)
 	case <-time.After(10 * time.Second):
-		t.Error("not stopped within 10 s, of which one is for the good-bye")
+		t.Error("not stopped within 10 s")
 	}
 }
 
-// untilJoined waits until the group has so many members with so many partitions.
+// untilJoined waits until the group has that many members with that many partitions.
 func (r *rig) untilJoined(members, partitions int) {
 	r.Helper()
 	r.until("the assignment", func() bool { return r.joined(members, partitions) })

@@ -13,12 +13,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// A record's span begins below the one of its receipt, which the client made, and is
-// of one trace with the read that asked for it. What is done for many records at
-// once has a trace of its own, and links lead there and back.
+// A record's span is a child of the span in which the Kafka client received it. So it belongs to
+// the trace of the read that requested the refresh. A batch write has a trace of its own; links
+// connect it with the spans of its results, in both directions.
 
-// startSpan begins the span of what is done for a record, and returns both contexts in
-// it.
+// startSpan starts the span of a record's processing, and returns both contexts with that span.
 func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
 	if !w.tracer.Enabled() {
 		t.span = observe.NoSpan
@@ -36,7 +35,7 @@ func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context,
 	return ctx, trace.ContextWithSpan(hard, t.span), t.span
 }
 
-// traceParent is what the record's retry or its status leads back to.
+// traceParent returns the trace parent that the record's retry or status refers to.
 func (t *task) traceParent() string {
 	if t.span != nil && t.span.SpanContext().IsValid() {
 		return observe.TraceParent(trace.ContextWithSpan(context.Background(), t.span))
@@ -49,7 +48,7 @@ func (t *task) traceParent() string {
 	return ""
 }
 
-// headers are the record's.
+// headers returns the record's headers.
 func (t *task) headers() []schemas.Header {
 	headers := make([]schemas.Header, 0, len(t.record.Headers))
 	for _, h := range t.record.Headers {
@@ -58,11 +57,11 @@ func (t *task) headers() []schemas.Header {
 	return headers
 }
 
-// replay is the replay by which the record was asked for, which its retries go on with.
+// replay returns the replay that published the record. Its retries belong to the same replay.
 func (t *task) replay() schemas.ReplayMark { return schemas.ReplayOf(t.headers()) }
 
-// traced returns ctx in the record's trace, also where this process traces nothing: a
-// log line names the trace of whoever asked.
+// traced returns ctx in the record's trace, even if this process records no spans, so that log
+// lines carry the requester's trace id.
 func (t *task) traced(ctx context.Context) context.Context {
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx
@@ -70,15 +69,15 @@ func (t *task) traced(ctx context.Context) context.Context {
 	return observe.WithTraceParent(ctx, t.traceParent())
 }
 
-// traceEnd notes in the record's span how it ended.
+// traceEnd adds the end of the record to its span.
 func (t *task) traceEnd(end string) {
 	if t.span != nil && t.span.IsRecording() {
 		t.span.SetAttributes(attribute.String("freshet.end", end))
 	}
 }
 
-// startCallSpan begins the span of one upstream call. It names no URL, in which there may
-// be what is none of a collector's business; the upstream is sent no trace parent.
+// startCallSpan starts the span of one upstream call. It omits the URL, which may contain secrets,
+// and the upstream receives no trace parent.
 func (w *Worker) startCallSpan(t *task) trace.Span {
 	if !w.tracer.Enabled() {
 		return observe.NoSpan
@@ -88,7 +87,7 @@ func (w *Worker) startCallSpan(t *task) trace.Span {
 	return span
 }
 
-// endCallSpan ends it with what was answered, or why nothing was.
+// endCallSpan ends the span of a call with its status and its error.
 func endCallSpan(span trace.Span, status int, err error) {
 	if !span.IsRecording() {
 		span.End()
@@ -103,7 +102,7 @@ func endCallSpan(span trace.Span, status int, err error) {
 	span.End()
 }
 
-// startBatchSpan begins the span of a write of many results, linked with each of theirs.
+// startBatchSpan starts the span of a batch write, linked with the span of each result.
 func (w *Worker) startBatchSpan(ctx context.Context, batch []*item) (context.Context, trace.Span) {
 	if !w.tracer.Enabled() {
 		return ctx, observe.NoSpan
@@ -114,7 +113,7 @@ func (w *Worker) startBatchSpan(ctx context.Context, batch []*item) (context.Con
 			links = append(links, trace.Link{SpanContext: i.span.SpanContext()})
 		}
 	}
-	if len(links) == 0 { // nobody would come from there
+	if len(links) == 0 { // no sampled span links to it
 		return ctx, observe.NoSpan
 	}
 	ctx, span := w.tracer.Start(ctx, opWrite, trace.WithNewRoot(), trace.WithLinks(links...),

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
+func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
 	r := newRig(t)
 	var conditional, full, gone atomic.Int64
 	answer := func(w http.ResponseWriter, req *http.Request) {
@@ -36,9 +36,9 @@ func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
 		gone              bool
 	}{
 		{"", 0, 1, false},
-		{"partner", 1, 1, false}, // who may see all may be narrowed down by "not modified"
+		{"partner", 1, 1, false}, // a client with access to all may get "not modified"
 		{"partner", 2, 1, false},
-		{"staff", 3, 2, false}, // but nobody is given by it what others were
+		{"staff", 3, 2, false}, // but its answer gives no access to others
 		{"", 4, 3, false},
 		{"partner", 4, 3, true},
 	} {
@@ -55,17 +55,17 @@ func TestWhatIsFetchedKeepsTheVisibilityThatItWasFetchedWithin(t *testing.T) {
 		}
 		stop := r.work(schemas.High)
 		before, _ := r.snapshot("a")
-		r.wish("a", schemas.High, schemas.UserRequest)
+		r.enqueue("a", schemas.High, schemas.UserRequest)
 		r.until("a later check", func() bool { s, ok := r.snapshot("a"); return ok && s.Version > before.Version })
 		r.untilCommitted(schemas.High)
 		stop()
 		s, _ := r.snapshot("a")
 		if s.Visibility != round.visibility || s.Absent != round.gone || s.HasContent() == round.gone || conditional.Load() != round.conditional || full.Load() != round.full {
-			t.Errorf("%+v after %d conditional calls and %d full ones: %+v", round, conditional.Load(), full.Load(), s.State)
+			t.Errorf("%+v: got %d conditional and %d full calls: %+v", round, conditional.Load(), full.Load(), s.State)
 		}
 	}
-	if l := r.letters(); len(l) != 0 {
-		t.Errorf("letters %+v", l)
+	if l := r.deadLetters(); len(l) != 0 {
+		t.Errorf("dead letters: %+v", l)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 			r := newRig(t)
 			r.facet(func(f *source.Facet) { f.Retry = nil })
 			r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
-				if req.URL.Query().Get("ocid") != "kim" { // another entity shows that the source is healthy
+				if req.URL.Query().Get("ocid") != "kim" { // another entity proves that the source is healthy
 					_, _ = w.Write([]byte(`{"x":1}`))
 					return
 				}
@@ -86,13 +86,13 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 				c.Credentials = []source.Credential{{Name: "only", SecretEnv: "UNSET", Visibility: visibility}}
 			})
 			r.work(schemas.High)
-			r.wish("kim", schemas.High, schemas.UserRequest)
-			r.wish("other", schemas.High, schemas.UserRequest)
-			r.until("a dead letter", func() bool { return len(r.letters()) == 1 })
+			r.enqueue("kim", schemas.High, schemas.UserRequest)
+			r.enqueue("other", schemas.High, schemas.UserRequest)
+			r.until("a dead letter", func() bool { return len(r.deadLetters()) == 1 })
 			r.untilCommitted(schemas.High)
 			all, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon"}, store.DeadLetter{}, 10)
 			if err != nil || len(all) != 1 {
-				t.Fatalf("visibility %q: got %d letters in the index, %v, want 1", visibility, len(all), err)
+				t.Fatalf("visibility %q: got %d dead letters in the index, %v, want 1", visibility, len(all), err)
 			}
 			if got := all[0].Visibility; got != visibility {
 				t.Errorf("visibility %q: got %q in the index", visibility, got)
@@ -103,8 +103,8 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 			if got := r.status("kim").Error; strings.Contains(got, "123456") {
 				t.Errorf("visibility %q: got %q in the status, want no sample", visibility, got)
 			}
-			if got := r.letters()[0].Sample; !strings.Contains(string(got), "123456") {
-				t.Errorf("visibility %q: got the sample %q in the letter, want it whole", visibility, got)
+			if got := r.deadLetters()[0].Sample; !strings.Contains(string(got), "123456") {
+				t.Errorf("visibility %q: got the sample %q in the dead letter, want it whole", visibility, got)
 			}
 		})
 	}
@@ -121,14 +121,14 @@ func TestWorker_StoresNoCredential(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.work(schemas.High)
-			r.wish("a", schemas.High, schemas.CacheMiss)
+			r.enqueue("a", schemas.High, schemas.CacheMiss)
 			r.untilStored("a")
 			s, _ := r.snapshot("a")
 			text, err := s.Decode(nil)
 			if err != nil || strings.Contains(string(text), "TopSecret") || !strings.Contains(string(text), "REDACTED") {
 				t.Errorf("got %s, %v, want REDACTED in the place of the credential", text, err)
 			}
-			want := "# HELP credentials_redacted_total Credentials of the source that were found in content, and replaced before it was stored.\n" +
+			want := "# HELP credentials_redacted_total Credentials of the source that were replaced in content before it was stored.\n" +
 				"# TYPE credentials_redacted_total counter\n" + `credentials_redacted_total{priority="HIGH",source="nexon"} 1` + "\n"
 			if err := testutil.GatherAndCompare(r.metrics, strings.NewReader(want), "credentials_redacted_total"); err != nil {
 				t.Error(err)

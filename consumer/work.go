@@ -12,36 +12,36 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// work brings one record to its end, or gives it up, to be read again, when ctx
-// or its assignment ends before a call was sent. Once a call was sent, ctx no
-// longer counts: what follows ends only with hard.
+// work processes one record until it is settled. If ctx or the record's assignment ends before
+// a call is sent, work returns early and the record is read again. After a call is sent only
+// hard can end it, so that the answer is stored.
 func (w *Worker) work(ctx, hard context.Context, t *task) {
 	started := time.Now()
 	ctx, hard, span := w.startSpan(ctx, hard, t)
 	defer span.End()
 	if t.invalid != nil {
-		if !t.ledger.startCall() { // a revocation waits for its letter, or the next owner writes another
+		if !t.ledger.startCall() { // a revocation waits for this dead letter; else the next owner writes a second one
 			return
 		}
 		defer t.ledger.endCall()
 		w.deadLetter(ctx, t, failure{reason: t.reason, err: t.invalid, number: t.request.Version})
 		return
 	}
-	if t.satisfiedByTime() { // by the one before it
+	if t.satisfiedByTime() { // by the previous record of its entity
 		w.skip(t, schemas.Satisfied)
 		return
 	}
 	if t.alreadyFailed() {
-		w.skip(t, schemas.Failed) // what that one wrote down ended this one too
+		w.skip(t, schemas.Failed) // the failure of the previous record ended this request too
 		return
 	}
-	var probe *breakerWaiter // it was chosen to probe
+	var probe *breakerWaiter // set while this record is the breaker's probe
 	for t.ledger.is(ledgerOpen) {
 		a := &attempt{w: w, t: t, probe: probe != nil}
-		// What waits leaves its places, and the line for permits, to others.
-		wanted, over := t.ledger.bind(ctx, a.callStarted)
-		d := w.tryOnce(wanted, hard, a)
-		over()
+		// A record that waits gives up its reservations when its assignment ends.
+		bound, unbind := t.ledger.bind(ctx, a.callStarted)
+		d := w.tryOnce(bound, hard, a)
+		unbind()
 		if a.started {
 			t.ledger.endCall()
 		}
@@ -49,7 +49,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			close(probe.done)
 			probe = nil
 		}
-		if a.preempted && !d.requeue { // its permit came at the same moment
+		if a.preempted && !d.requeue { // its permit was granted at the same moment
 			w.slots.preempted()
 		}
 		if a.ended {
@@ -74,16 +74,15 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 	}
 }
 
-// sleepBetween waits between two attempts, during which nothing is under way. It reports false
-// if the record is given up.
+// sleepBetween waits between two attempts. It reports false if ctx or the assignment ended.
 func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool {
-	ctx, over := a.t.ledger.bind(ctx, func() bool { return false })
-	defer over()
+	ctx, unbind := a.t.ledger.bind(ctx, func() bool { return false })
+	defer unbind()
 	return sleep(ctx, jittered(d.wait))
 }
 
-// tryOnce makes one attempt and does what is decided on. Either a.ended is set
-// afterwards, or the decision says how to go on.
+// tryOnce makes one attempt and carries out the decision about it. Afterwards either a.ended is
+// set or the returned decision says how the record continues.
 func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }
@@ -93,9 +92,9 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	}
 	if !admitted {
 		a.mu.Lock()
-		entered := a.markStarted()
+		started := a.markStarted()
 		a.mu.Unlock()
-		if entered {
+		if started {
 			d := decision{next: stepScheduleRetry, wait: endpointDelay, reason: schemas.Outage}
 			w.scheduleRetry(ctx, t, d, failure{reason: d.reason, err: errEndpointOpen, number: t.numberWithoutFetch()})
 		}
@@ -111,19 +110,19 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	case errors.Is(err, errPreempted):
 		return decision{requeue: true}
 	case errors.Is(err, errBeginFailed):
-		w.conditions.Warn(w.log, "numbering fetches", err)
+		w.conditions.Warn(w.log, failedOperation(opBegin), err)
 		return decision{wait: time.Second}
 	case err != nil:
-		return end() // given up: ctx or the assignment ended
+		return end() // ctx or the assignment ended; the record is read again
 	}
-	w.conditions.Resolved(w.log, "numbering fetches")
+	w.conditions.Resolved(w.log, failedOperation(opBegin))
 	d := w.evaluate(ctx, hard, a, f)
 	why := failure{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
-	if a.number == 0 && d.next == stepScheduleRetry { // it could not be sent
+	if a.number == 0 && d.next == stepScheduleRetry { // no call could be sent
 		a.mu.Lock()
-		entered := a.markStarted()
+		started := a.markStarted()
 		a.mu.Unlock()
-		if !entered {
+		if !started {
 			return end()
 		}
 		why.number = t.numberWithoutFetch()
@@ -133,7 +132,7 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		if w.storeResult(hard, a, f) != store.BaseMissing {
 			return end()
 		}
-		// What the upstream's "not modified" referred to is gone: ask in full.
+		// The snapshot that "not modified" referred to was deleted: fetch without a validator.
 		t.stored = store.State{Entity: t.request.Entity}
 		if t.plan, err = w.planFor(t); err != nil {
 			return end()
@@ -154,13 +153,14 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	return d
 }
 
-var errEndpointOpen = errors.New("not sent: the endpoint answers no entity well, while others of the source are well")
+var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
 
-// evaluate decides what follows from an answer, and tells everybody whom it concerns.
+// evaluate attributes the outcome of an attempt, decides what follows, and updates the health,
+// the permits and the log accordingly.
 func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
 	if a.began.IsZero() {
-		a.began = time.Now() // it could not be sent
+		a.began = time.Now() // no call could be sent
 	}
 	if t.firstCall.IsZero() {
 		t.firstCall = a.began
@@ -170,26 +170,26 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 		w.health.recordKnownGood(t, true)
 	}
 	end := callEnd{entity: t.request.Entity, credential: a.credentialUsed(), first: t.firstCall, began: a.began}
-	what := w.health.record(end, evidenceOf(o), known, w.permits.BreakerOpenSince)
+	diag := w.health.record(end, evidenceOf(o), known, w.permits.BreakerOpenSince)
 	t.lastFailed = o.Class == source.Transient || o.Class == source.Permanent || o.Class == source.BadContent
-	did := attemptHistory{f.calls, t.failures, time.Since(t.firstCall), a.usedListedCredential(o), t.unconfirmed}
+	history := attemptHistory{f.calls, t.failures, time.Since(t.firstCall), a.usedListedCredential(o), t.unconfirmed}
 	v := faultUnknown
-	if needsVerdict(o, did, what) {
-		v = w.attribute(ctx, hard, a, o, what)
-		if v == sharedFault && what == noDiagnosis && evidenceOf(o) != scopeEvidence {
-			what = sourceOpen // or the endpoint's, which a confirming call has opened
+	if needsVerdict(o, history, diag) {
+		v = w.attribute(ctx, hard, a, o, diag)
+		if v == sharedFault && diag == noDiagnosis && evidenceOf(o) != scopeEvidence {
+			diag = sourceOpen // a confirming call has opened this breaker, or the endpoint's
 		}
-	} else if did.allowsRetryNow(o) && what == noDiagnosis {
+	} else if history.allowsRetryNow(o) && diag == noDiagnosis {
 		w.startConfirm(hard, faultQuery{entity: t.request.Entity, after: time.Now()})
 	}
-	d := decide(o, did, what, v)
+	d := decide(o, history, diag, v)
 	if o.Class == source.AuthRefused && d.action == actionNone && a.recordRefusal() {
-		d = decision{} // another credential may see the entity
+		d = decision{} // another credential may have access to the entity
 	}
 	switch {
 	case d.countsFailure && d.next == stepRetryNow:
 		t.failures++
-	case what.open() || d.action != actionNone: // none of it was the entity's
+	case diag.open() || d.action != actionNone: // the failures were not the entity's
 		t.failures, t.unconfirmed, t.firstCall = 0, false, time.Time{}
 	}
 	t.unconfirmed = d.needsConfirmation
@@ -197,17 +197,17 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	if d.action == actionNone && (d.next == stepStore || o.Class == source.NotReady) {
 		w.recordSuccess(a)
 	}
-	w.logConditions(a, f, d, what)
+	w.logConditions(a, f, d, diag)
 	return d
 }
 
-// attribute returns whose the failure is.
-func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outcome, what diagnosis) verdict {
+// attribute returns whether a failure is the entity's or shared by its source or scope.
+func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outcome, diag diagnosis) verdict {
 	q := faultQuery{entity: a.t.request.Entity, after: time.Now()}
 	if evidenceOf(o) == scopeEvidence {
 		c, sent := o.Permit.(*call)
-		if what.open() || (sent && c.permit.IsProbe()) {
-			return sharedFault // as is known
+		if diag.open() || (sent && c.permit.IsProbe()) {
+			return sharedFault // a breaker is open already
 		}
 		q.credential, q.scope = a.credentialUsed(), scopeKey(o.Block, c)
 		w.health.recordRefusal(q)
@@ -215,7 +215,7 @@ func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outco
 	return w.awaitVerdict(ctx, hard, q)
 }
 
-// applyAction has calls pause as was decided.
+// applyAction pauses the calls of the decision's scope, in all processes.
 func (w *Worker) applyAction(a *attempt, o source.Outcome, d decision) {
 	switch d.action {
 	case actionBackOff:
@@ -228,14 +228,14 @@ func (w *Worker) applyAction(a *attempt, o source.Outcome, d decision) {
 	}
 }
 
-// recordSuccess tells that the attempt's calls were answered well.
+// recordSuccess closes the breakers that the attempt's calls were charged to.
 func (w *Worker) recordSuccess(a *attempt) {
 	w.permits.CloseBreaker(a.began)
 	a.recordSuccess()
 	w.health.clearRefusals(a.scopeKeys())
 }
 
-// announceOpen tells of a breaker that has opened.
+// announceOpen publishes and logs a breaker that a confirming call or a probe has opened.
 func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 	switch d {
 	case sourceOpened:
@@ -247,61 +247,16 @@ func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 	}
 }
 
-// The troubles that concern the whole source.
-const (
-	conditionPause   = "calling the upstream, which asks for a pause"
-	conditionOutage  = "calling the upstream, which fails for all entities"
-	conditionRefused = "calling the upstream, which refuses the credential"
-	conditionReach   = "reaching the upstream"
-)
-
-func conditionEndpoint(facet string) string {
-	return "calling the endpoint of " + facet + ", which fails for all entities"
-}
-
-// logConditions logs what concerns the whole source, once as it begins and once as it is over.
-func (w *Worker) logConditions(a *attempt, f fetched, d decision, what diagnosis) {
-	o := f.outcome
-	switch {
-	case d.action == actionOpenScope && o.Class == source.AuthRefused:
-		w.conditions.Error(w.log, o.Permit.(*call).condition(d.block), o.Err)
-	case d.action == actionOpenScope:
-		w.conditions.Warn(w.log, o.Permit.(*call).condition(d.block), pauseOf(o))
-	case o.Class == source.AuthRefused && d.action == actionOpenSource:
-		w.conditions.Error(w.log, conditionRefused, o.Err)
-	case d.action == actionBackOff || o.Class == source.Maintenance:
-		w.conditions.Warn(w.log, conditionPause, pauseOf(o))
-	case what == sourceOpened:
-		w.conditions.Error(w.log, conditionOutage, o.Err)
-	case what == endpointOpen:
-		w.conditions.Error(w.log, conditionEndpoint(a.t.request.Facet), o.Err)
-	case o.Class == source.Transient && f.calls == 0:
-		w.conditions.Warn(w.log, conditionReach, o.Err)
-	case d.next == stepStore && w.conditions.active():
-		over := []string{conditionPause, conditionOutage, conditionRefused, conditionReach, conditionEndpoint(a.t.request.Facet)}
-		for _, c := range a.calls {
-			over = append(over, c.condition(source.BlockEndpoint), c.condition(source.BlockResource), c.condition(source.BlockCredential))
-		}
-		for _, doing := range over {
-			w.conditions.Resolved(w.log, doing)
-		}
-	}
-}
-
-// pauseOf says what is asked for.
-func pauseOf(o source.Outcome) error {
-	return fmt.Errorf("%w (class %s, it says for %v)", o.Err, o.Class, max(o.RetryAfter, o.Wait))
-}
-
-// fetched is what one attempt came to.
+// fetched is the result of one attempt.
 type fetched struct {
 	outcome source.Outcome
 	calls   int
-	content content      // if the outcome has content
-	memory  *reservation // of w.bytes, to be given back
+	content content      // empty unless the outcome has content
+	memory  *reservation // of Worker.memory; the caller resizes it to 0
 }
 
-// fetch makes one attempt: room for the bodies, permits, calls, reading.
+// fetch makes one attempt: it reserves memory, gets permits, calls the upstream and parses the
+// answers.
 func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	t := a.t
 	var f fetched
@@ -320,8 +275,8 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	f.memory.resize(int64(answers.Bytes()))
 	w.bodySizes.record(t.request.Facet, int64(answers.Bytes()))
 
-	// From the compressed body to the compressed payload without a pause: nothing
-	// decompressed waits.
+	// Decompressing, parsing and compressing again happen in one step, under one slot. So no
+	// decompressed body waits in memory.
 	w.parseSlots <- struct{}{}
 	defer func() { <-w.parseSlots }()
 	f.outcome = w.source.Read(answers, time.Now())
@@ -339,8 +294,8 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	return f, nil
 }
 
-// reportRedacted counts the credentials that were found in content. The log has a source's
-// first one as a warning: most upstreams that repeat the credential do so in every answer.
+// reportRedacted counts credentials that were found in content. Only the first one of a source
+// is logged as a warning, because most such upstreams repeat the credential in every answer.
 func (w *Worker) reportRedacted(ctx context.Context, n int, t *task) {
 	if n == 0 {
 		return
@@ -350,21 +305,21 @@ func (w *Worker) reportRedacted(ctx context.Context, n int, t *task) {
 	if w.redactionLogged.CompareAndSwap(false, true) {
 		level = slog.LevelWarn
 	}
-	w.log.Log(t.traced(ctx), level, "credential found in content and replaced by REDACTED; leave the member out with the facet's select",
+	w.log.Log(t.traced(ctx), level, "credential in content replaced by REDACTED; exclude the member with the facet's select",
 		"entity", t.request.Entity.String(), "times", n)
 }
 
 var errShrunk = errors.New("the content has shrunk")
 
-// shrunk turns content that has lost too much into bad content: what is stored is
-// more likely to be right.
+// shrunk turns content that is much smaller than the stored snapshot into bad content, because
+// the snapshot is more likely to be right.
 func shrunk(o source.Outcome, stored int) source.Outcome {
 	defer o.Content.Release()
 	text := o.Content.JSON
 	return source.Outcome{
 		Class: source.BadContent, Status: o.Status,
-		Err: fmt.Errorf("%w from %d to %d bytes, below the facet's shrinkGuard; if it is right, delete the snapshot", errShrunk, stored, len(text)),
-		// The memory of the content is used again.
+		Err: fmt.Errorf("%w from %d to %d bytes, below the facet's shrinkGuard; if the new content is right, delete the snapshot", errShrunk, stored, len(text)),
+		// Copied, because Release reuses the content's memory.
 		Sample: append([]byte(nil), text[:min(len(text), schemas.MaxSampleBytes)]...), SampleType: "application/json",
 	}
 }

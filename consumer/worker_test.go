@@ -23,33 +23,33 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAWishBecomesASnapshotAReleasedLockAndACommittedOffset(t *testing.T) {
+func TestWorker_StoresSettlesAndCommits(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 	s, _ := r.snapshot("a")
 	text, err := s.Decode(nil)
 	if err != nil || !bytes.Contains(text, []byte(`{"basic":{`)) || s.Absent || s.Version == 0 {
-		t.Errorf("%+v, %s, %v", s.State, text, err)
+		t.Errorf("snapshot: got %+v with %s, %v, want content", s.State, text, err)
 	}
 	if lock := r.lock("a"); lock != "" {
-		t.Errorf("the lock is still %q", lock)
+		t.Errorf("lock: got %q, want none", lock)
 	}
 	if stats := r.upstream.Stats(); stats.Arrivals != 1 {
-		t.Errorf("%d calls", stats.Arrivals)
+		t.Errorf("calls: got %d, want 1", stats.Arrivals)
 	}
-	if n := len(r.letters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+	if n := len(r.deadLetters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
-func TestAnUnchangedEntityIsTouchedAndAChangedOneStored(t *testing.T) {
+func TestWorker_TouchesUnchangedContent(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.Low)
 	for _, key := range []string{"a", "b"} {
-		r.wish(key, schemas.Low, schemas.Prefetch)
+		r.enqueue(key, schemas.Low, schemas.Prefetch)
 	}
 	r.untilStored("a", "b")
 	r.untilCommitted(schemas.Low)
@@ -63,7 +63,7 @@ func TestAnUnchangedEntityIsTouchedAndAChangedOneStored(t *testing.T) {
 		r.control(simulator.Control{ChangePercent: changes})
 		for _, key := range []string{"a", "b"} {
 			first, _ := r.snapshot(key)
-			r.wish(key, schemas.Low, schemas.Trigger)
+			r.enqueue(key, schemas.Low, schemas.Trigger)
 			r.until("a later check of "+key, func() bool { s, _ := r.snapshot(key); return s.Version > first.Version })
 			s, _ := r.snapshot(key)
 			if changed := fmt.Sprint(s.Hash, s.UpdatedAt) != before[key]; changed != (round == 1) || !s.CheckedAt.After(first.CheckedAt) {
@@ -74,14 +74,14 @@ func TestAnUnchangedEntityIsTouchedAndAChangedOneStored(t *testing.T) {
 	r.untilCommitted(schemas.Low)
 }
 
-func TestRequestsForOneEntityAreWorkedOneAtATimeAndOthersTogether(t *testing.T) {
+func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
-	for i := range 6 { // as many records of one entity, none of which satisfies another
+	for i := range 6 { // several records of one entity, none of which satisfies another
 		for _, key := range []string{"a", "b", "c"} {
 			request := schemas.UpdateRequest{
 				EventID: "e", Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest,
-				RequestedAt: time.Now().Add(time.Hour), // of unknown version: never satisfied
+				RequestedAt: time.Now().Add(time.Hour), // unknown version and a future time, so it is never satisfied
 			}
 			value, err := request.Encode()
 			if err != nil {
@@ -98,7 +98,7 @@ func TestRequestsForOneEntityAreWorkedOneAtATimeAndOthersTogether(t *testing.T) 
 	}
 }
 
-func TestAPoisonedRecordBecomesADeadLetterByteForByteAndTheRestGoesOn(t *testing.T) {
+func TestDeadLetter_CopiesPoisonMessage(t *testing.T) {
 	r := newRig(t)
 	valid, err := schemas.UpdateRequest{
 		EventID: "e", Entity: entity("a"), Lane: schemas.Low, Reason: schemas.Prefetch, RequestedAt: time.Now(), Version: 1,
@@ -133,28 +133,28 @@ func TestAPoisonedRecordBecomesADeadLetterByteForByteAndTheRestGoesOn(t *testing
 		}
 	}
 	r.work(schemas.Low)
-	r.wish("b", schemas.Low, schemas.Prefetch)
+	r.enqueue("b", schemas.Low, schemas.Prefetch)
 	r.untilStored("b")
 	r.untilCommitted(schemas.Low)
-	letters := r.letters()
+	letters := r.deadLetters()
 	if len(letters) != len(want) {
-		t.Errorf("%d letters, want %d", len(letters), len(want))
+		t.Errorf("%d dead letters, want %d", len(letters), len(want))
 	}
 	for _, d := range letters {
 		if want[string(d.Value)] != d.Reason || string(d.Key) != "k" || d.Attempts != 0 || d.Error == "" ||
 			d.Topic != "nexon.update-priority-low" || d.Group != "nexon.low-worker" || d.Worker != "worker" {
-			t.Errorf("letter %+v", d)
+			t.Errorf("dead letter: got %+v", d)
 		}
 		if len(d.Headers) != 2 || d.Headers[0].Key != "traceparent" || string(d.Headers[1].Value) != "\x00" {
-			t.Errorf("headers became %+v", d.Headers)
+			t.Errorf("headers: got %+v, want them unchanged", d.Headers)
 		}
 	}
 	if n := r.upstream.Stats().Arrivals; n != 1 {
-		t.Errorf("%d calls", n)
+		t.Errorf("calls: got %d, want 1", n)
 	}
 }
 
-func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testing.T) {
+func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		fault    simulator.Fault
@@ -163,7 +163,7 @@ func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testin
 		sample   string
 		status   int
 	}{
-		// Asked a second time, once it is known to be its own.
+		// Called a second time to confirm that the failure is its own.
 		{simulator.Fault{Kind: simulator.HTML200}, schemas.ParseError, 2, "<", 200},
 		{simulator.Fault{Kind: simulator.BadJSON}, schemas.ParseError, 2, "{", 200},
 		{simulator.Fault{Kind: simulator.Deep, Depth: 100_000}, schemas.ParseError, 2, "", 200},
@@ -176,82 +176,82 @@ func TestABadAnswerBecomesADeadLetterWithASampleAndKeepsTheOldSnapshot(t *testin
 			r := newRig(t)
 			r.facet(func(f *source.Facet) { f.Retry = nil })
 			r.work(schemas.High)
-			r.wish("a", schemas.High, schemas.CacheMiss)
-			r.wish("good", schemas.High, schemas.CacheMiss) // it shows whose the failure is
+			r.enqueue("a", schemas.High, schemas.CacheMiss)
+			r.enqueue("good", schemas.High, schemas.CacheMiss) // a known-good entity, to attribute the failure
 			r.untilStored("a", "good")
 			r.untilCommitted(schemas.High)
 			before, _ := r.snapshot("a")
 
 			c.fault.Key = "^a$"
 			r.control(simulator.Control{Faults: []simulator.Fault{c.fault}})
-			r.wish("a", schemas.High, schemas.UserRequest)
+			r.enqueue("a", schemas.High, schemas.UserRequest)
 			r.untilCommitted(schemas.High)
-			letters := r.letters()
+			letters := r.deadLetters()
 			if len(letters) != 1 {
-				t.Fatalf("%d letters", len(letters))
+				t.Fatalf("dead letters: got %d, want 1", len(letters))
 			}
 			d := letters[0]
 			if d.Reason != c.reason || d.Attempts != c.attempts || !strings.Contains(string(d.Sample), c.sample) ||
 				(d.Status != c.status && d.Status != 0) || len(d.Headers) != 1 || string(d.Headers[0].Value) != "trace-a" {
-				t.Errorf("%s after %d attempts, status %d: %s; sample %.60q", d.Reason, d.Attempts, d.Status, d.Error, d.Sample)
+				t.Errorf("dead letter: got %s after %d attempts, status %d: %s; sample %.60q", d.Reason, d.Attempts, d.Status, d.Error, d.Sample)
 			}
 			if after, _ := r.snapshot("a"); after.State != before.State {
-				t.Errorf("the snapshot became %+v", after.State)
+				t.Errorf("snapshot: got %+v, want it unchanged", after.State)
 			}
 			if lock := r.lock("a"); lock != "" {
-				t.Errorf("the lock is still %q", lock)
+				t.Errorf("lock: got %q, want none", lock)
 			}
 			again := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("a"), Lane: schemas.High, Reason: schemas.Stale})
 			if again.Outcome != producer.Held || again.HoldReason != schemas.HoldFailed {
-				t.Errorf("a visit to the failed entity gave %+v", again)
+				t.Errorf("a read of the failed entity gave %+v", again)
 			}
 		})
 	}
 }
 
-func TestAnAbsentEntityIsRecordedAndHeldAndNoDeadLetter(t *testing.T) {
+func TestNotFound_IsStoredAndHeld(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	r.wish("absent-1", schemas.High, schemas.CacheMiss)
+	r.enqueue("absent-1", schemas.High, schemas.CacheMiss)
 	r.untilStored("absent-1")
 	r.untilCommitted(schemas.High)
 	if s, _ := r.snapshot("absent-1"); !s.Absent || s.HasContent() {
-		t.Errorf("%+v", s.State)
+		t.Errorf("snapshot: got %+v, want it absent", s.State)
 	}
 	for range 100 {
 		got := r.producer.Enqueue(t.Context(), producer.Request{Entity: entity("absent-1"), Lane: schemas.High, Reason: schemas.Stale})
 		if got.Outcome != producer.Held || got.HoldReason != schemas.HoldAbsent {
-			t.Fatalf("a visit gave %+v", got)
+			t.Fatalf("a read gave %+v", got)
 		}
 	}
-	if n, calls := len(r.letters()), r.upstream.Stats().Arrivals; n != 0 || calls != 1 {
-		t.Errorf("%d letters, %d calls", n, calls)
+	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 1 {
+		t.Errorf("got %d dead letters and %d calls", n, calls)
 	}
 }
 
-func TestTooManyCallsBrakeTheSourceAndLoseNothing(t *testing.T) {
+func TestBackoff_After429LosesNothing(t *testing.T) {
 	r := newRig(t)
 	one := 1
 	r.control(simulator.Control{Faults: []simulator.Fault{{Kind: simulator.TooManyRequests, Count: &one, RetryAfter: "1"}}})
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
-	if n, calls := len(r.letters()), r.upstream.Stats().Arrivals; n != 0 || calls != 2 {
-		t.Errorf("%d letters, %d calls", n, calls)
+	if n, calls := len(r.deadLetters()), r.upstream.Stats().Arrivals; n != 0 || calls != 2 {
+		t.Errorf("got %d dead letters and %d calls", n, calls)
 	}
 }
 
-func TestARefusedKeyStopsTheSourceAndBuriesNothing(t *testing.T) {
+func TestRefusedCredential_OpensBreaker(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{APIKey: new("another")})
 	r.work(schemas.High)
-	r.wishAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
+	r.enqueueAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
 	r.until("a stop", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 	permit, err := r.limiter.Acquire(timeout(t, 2*time.Second), schemas.High, limiter.Call{})
 	if err == nil {
 		permit.Release()
-		t.Error("the source was not braked")
+		t.Error("the breaker of the source did not open")
 	}
 	r.untilCommitted(schemas.High)
 	for _, key := range []string{"a", "b", "c"} {
@@ -259,7 +259,7 @@ func TestARefusedKeyStopsTheSourceAndBuriesNothing(t *testing.T) {
 			t.Errorf("status of %s: got %+v, want a retry that counts nothing", key, s)
 		}
 	}
-	if n := len(r.letters()); n != 0 {
+	if n := len(r.deadLetters()); n != 0 {
 		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
@@ -270,32 +270,32 @@ func timeout(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-func TestADatabaseThatIsDownHoldsEverythingAndLosesNothing(t *testing.T) {
+func TestDatabaseDown_LosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 
 	r.db.down.Store(true)
-	keys := numbered("k", 20)
-	r.wishAll(keys, schemas.High, schemas.CacheMiss)
+	keys := keysOf("k", 20)
+	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("some tries", func() bool { return r.db.tries.Load() >= 3 })
 	if lag := r.lag(schemas.High); lag < 20 {
-		t.Errorf("%d records were committed without being written", 20-lag)
+		t.Errorf("got %d records committed without a write", 20-lag)
 	}
 	r.db.down.Store(false)
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.High)
-	if n := len(r.letters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+	if n := len(r.deadLetters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
-func TestASettleThatFailsHoldsTheOffset(t *testing.T) {
+func TestSettleFailure_HoldsOffset(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	r.requests.noSettle.Store(true)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	r.until("some tries", func() bool { return r.requests.tries.Load() >= 3 })
 	if r.lag(schemas.High) != 1 {
@@ -304,32 +304,32 @@ func TestASettleThatFailsHoldsTheOffset(t *testing.T) {
 	r.requests.noSettle.Store(false)
 	r.untilCommitted(schemas.High)
 	if calls := r.upstream.Stats().Arrivals; calls != 1 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("calls: got %d, want 1", calls)
 	}
 }
 
-func TestWithoutRedisNothingIsSentAndNothingLost(t *testing.T) {
+func TestRedisDown_SendsAndLosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.requests.noPeek.Store(true)
 	r.work(schemas.High)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.until("some tries", func() bool { return r.requests.tries.Load() >= 3 })
 	r.requests.noBegin.Store(true)
 	r.requests.noPeek.Store(false)
 	before := r.requests.tries.Load()
 	r.until("further tries", func() bool { return r.requests.tries.Load() >= before+2 })
 	if calls := r.upstream.Stats().Arrivals; calls != 0 || r.lag(schemas.High) != 1 {
-		t.Errorf("%d calls, lag %d", calls, r.lag(schemas.High))
+		t.Errorf("got %d calls and a lag of %d", calls, r.lag(schemas.High))
 	}
 	r.requests.noBegin.Store(false)
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 }
 
-func TestAWorkerThatDiedBetweenWriteAndSettleIsRepeatedWithoutACall(t *testing.T) {
+func TestCrash_BeforeSettleRepeatsWithoutCall(t *testing.T) {
 	r := newRig(t)
-	result := r.wish("a", schemas.High, schemas.CacheMiss)
-	// The dead worker's doing: begun, fetched, written, not settled.
+	result := r.enqueue("a", schemas.High, schemas.CacheMiss)
+	// The killed worker has begun, fetched and written, but not settled.
 	request := schemas.UpdateRequest{Entity: entity("a"), Version: result.Number, Lane: schemas.High}
 	_, number, err := r.requests.Begin(t.Context(), request, 0)
 	if err != nil {
@@ -339,33 +339,33 @@ func TestAWorkerThatDiedBetweenWriteAndSettleIsRepeatedWithoutACall(t *testing.T
 	r.work(schemas.High)
 	r.untilCommitted(schemas.High)
 	if calls := r.upstream.Stats().Arrivals; calls != 0 {
-		t.Errorf("%d calls for what is stored", calls)
+		t.Errorf("calls for a stored snapshot: got %d, want 0", calls)
 	}
 	if lock := r.lock("a"); lock != "" {
-		t.Errorf("the dead worker's lock %q still covers requests", lock)
+		t.Errorf("lock of the killed worker: got %q, want none", lock)
 	}
 }
 
-func TestALowRequestGivesWayToItsHighTwin(t *testing.T) {
+func TestLowRequest_IsSupersededByHigh(t *testing.T) {
 	r := newRig(t)
-	r.wish("a", schemas.Low, schemas.Prefetch)
-	if up := r.wish("a", schemas.High, schemas.CacheMiss); up.Outcome != producer.Upgraded {
-		t.Fatalf("%+v", up)
+	r.enqueue("a", schemas.Low, schemas.Prefetch)
+	if up := r.enqueue("a", schemas.High, schemas.CacheMiss); up.Outcome != producer.Upgraded {
+		t.Fatalf("enqueue: got %+v, want upgraded", up)
 	}
 	r.work(schemas.Low)
 	r.untilCommitted(schemas.Low)
 	if _, stored := r.snapshot("a"); stored {
-		t.Error("LOW fetched what HIGH will")
+		t.Error("got a LOW call for a superseded request")
 	}
 	r.work(schemas.High)
 	r.untilStored("a")
 	r.untilCommitted(schemas.High)
 	if calls := r.upstream.Stats().Arrivals; calls != 1 {
-		t.Errorf("%d calls", calls)
+		t.Errorf("calls: got %d, want 1", calls)
 	}
 }
 
-func TestAnEventOfTheFormerSchemaIsSatisfiedOnlyByALaterFetch(t *testing.T) {
+func TestSchemaV1_IsSatisfiedByLaterFetchOnly(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	event := func(requested time.Time) {
@@ -377,24 +377,24 @@ func TestAnEventOfTheFormerSchemaIsSatisfiedOnlyByALaterFetch(t *testing.T) {
 	r.untilStored("42")
 	r.untilCommitted(schemas.High)
 	s, _ := r.snapshot("42")
-	event(s.CheckedAt.Add(-time.Millisecond)) // made before the last check: satisfied
+	event(s.CheckedAt.Add(-time.Millisecond)) // requested before the last check: satisfied
 	r.untilCommitted(schemas.High)
-	event(s.CheckedAt.Add(time.Second)) // made after it
+	event(s.CheckedAt.Add(time.Second)) // requested after the last check
 	r.untilCommitted(schemas.High)
 	stats := r.upstream.Stats()
 	if stats.Arrivals != 2 || stats.DistinctKeys != 1 {
 		t.Errorf("%d calls for %d keys, want 2 for 1", stats.Arrivals, stats.DistinctKeys)
 	}
-	if len(r.letters()) != 0 {
-		t.Errorf("letters %+v", r.letters())
+	if len(r.deadLetters()) != 0 {
+		t.Errorf("dead letters: %+v", r.deadLetters())
 	}
 }
 
-func TestACleanStopFinishesWhatWasSentAndLosesNothing(t *testing.T) {
+func TestStop_FinishesSentCalls(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 5 * time.Millisecond, Max: 60 * time.Millisecond}})
-	keys := numbered("k", 300)
-	r.wishAll(keys, schemas.Low, schemas.Prefetch)
+	keys := keysOf("k", 300)
+	r.enqueueAll(keys, schemas.Low, schemas.Prefetch)
 	for range 3 {
 		before := r.db.wrote.Load()
 		stop := r.work(schemas.Low, func(c *consumer.Config) { c.MaxInFlight = 8 })
@@ -405,11 +405,11 @@ func TestACleanStopFinishesWhatWasSentAndLosesNothing(t *testing.T) {
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.Low)
 	if stats := r.upstream.Stats(); stats.Arrivals != 300 {
-		t.Errorf("%d calls for 300 entities: a clean stop repeats none", stats.Arrivals)
+		t.Errorf("calls: got %d for 300 entities, want 300", stats.Arrivals)
 	}
 }
 
-func TestMembersComeAndGoWhileTheUpstreamIsSlowAndNothingIsLost(t *testing.T) {
+func TestRebalance_WithSlowUpstreamLosesNothing(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 10 * time.Millisecond, Max: 150 * time.Millisecond}})
 	r.work(schemas.Low)
@@ -421,7 +421,7 @@ func TestMembersComeAndGoWhileTheUpstreamIsSlowAndNothingIsLost(t *testing.T) {
 			some = append(some, fmt.Sprintf("k%d-%d", round, i))
 		}
 		keys = append(keys, some...)
-		r.wishAll(some, schemas.Low, schemas.Prefetch)
+		r.enqueueAll(some, schemas.Low, schemas.Prefetch)
 		stop := r.work(schemas.Low)
 		r.until("some writes", func() bool { return r.db.wrote.Load() >= before+40 })
 		if round%2 == 0 {
@@ -430,12 +430,12 @@ func TestMembersComeAndGoWhileTheUpstreamIsSlowAndNothingIsLost(t *testing.T) {
 	}
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.Low)
-	if n := len(r.letters()); n != 0 {
-		t.Errorf("%d dead letters", n)
+	if n := len(r.deadLetters()); n != 0 {
+		t.Errorf("dead letters: got %d, want 0", n)
 	}
 }
 
-func TestADeadLetterThatCannotBeWrittenHoldsItsRecord(t *testing.T) {
+func TestDeadLetter_FailedWriteHoldsRecord(t *testing.T) {
 	r := newRig(t)
 	var refuse atomic.Bool
 	refuse.Store(true)
@@ -469,16 +469,16 @@ func TestADeadLetterThatCannotBeWrittenHoldsItsRecord(t *testing.T) {
 	<-refused
 	<-refused
 	if r.lag(schemas.Low) != 1 {
-		t.Error("the poisoned record was committed without its letter")
+		t.Error("the poisoned record was committed without its dead letter")
 	}
 	refuse.Store(false)
 	r.untilCommitted(schemas.Low)
-	if n := len(r.letters()); n != 1 {
-		t.Errorf("%d letters", n)
+	if n := len(r.deadLetters()); n != 1 {
+		t.Errorf("dead letters: got %d, want 1", n)
 	}
 }
 
-func TestAWorkerWhoseDrainTakesTooLongSaysSo(t *testing.T) {
+func TestStop_ReportsDrainTimeout(t *testing.T) {
 	r := newRig(t)
 	r.db.down.Store(false)
 	config := consumer.DefaultConfig(schemas.High)
@@ -491,11 +491,11 @@ func TestAWorkerWhoseDrainTakesTooLongSaysSo(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- w.Run(ctx) }()
 	r.requests.noSettle.Store(true)
-	r.wish("a", schemas.High, schemas.CacheMiss)
+	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilStored("a")
 	stop()
 	if err := <-done; err == nil || !strings.Contains(err.Error(), "read again") {
-		t.Errorf("stopped with %v", err)
+		t.Errorf("stop: got %v, want a drain timeout", err)
 	}
 	if r.lag(schemas.High) != 1 {
 		t.Error("an unsettled request was committed")

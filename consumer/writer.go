@@ -11,17 +11,16 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// item is one result on its way into the database.
+// item is one result that waits to be written.
 type item struct {
 	task     *task
 	write    store.Write
-	rejected error             // set if the database refuses what it holds
-	written  chan store.Result // has room for one
-	span     trace.Span        // from its submission to its result
+	rejected error             // set if the database rejects the content
+	written  chan store.Result // buffered, for one result
+	span     trace.Span        // from submission to result
 }
 
-// writer writes results in batches, one batch at a time: while one is under way
-// the next collects.
+// writer writes results in batches, one batch at a time. The next batch collects meanwhile.
 type writer struct {
 	w     *Worker
 	items chan *item
@@ -31,7 +30,7 @@ func newWriter(w *Worker) *writer {
 	return &writer{w: w, items: make(chan *item, w.config.MaxBatch)}
 }
 
-// submit hands an item in and waits for its result; 0 if hard ended first.
+// submit submits an item and waits for its result. It returns 0 if hard ended first.
 func (wr *writer) submit(hard context.Context, i *item) store.Result {
 	select {
 	case wr.items <- i:
@@ -41,8 +40,8 @@ func (wr *writer) submit(hard context.Context, i *item) store.Result {
 	return <-i.written
 }
 
-// stop ends run when everything submitted is written. Nothing may be submitted
-// any more.
+// stop lets run return after all submitted items are written. submit must not be called
+// afterwards.
 func (wr *writer) stop() { close(wr.items) }
 
 func (wr *writer) run(hard context.Context) {
@@ -51,7 +50,7 @@ func (wr *writer) run(hard context.Context) {
 	}
 }
 
-// collect waits a moment for others to come along.
+// collect returns a batch: first, and further items that arrive within Config.Linger.
 func (wr *writer) collect(first *item) []*item {
 	batch := []*item{first}
 	linger := time.NewTimer(wr.w.config.Linger)
@@ -70,10 +69,9 @@ func (wr *writer) collect(first *item) []*item {
 	return batch
 }
 
-// flush writes a batch, settles its requests, and only then marks them done. The
-// order matters: a crash between write and settle repeats a fetch at most, while
-// a request settled before its write could be skipped and never be fetched. For
-// the same reason the offset comes last.
+// flush writes a batch, then settles its requests, then marks their records as done. A crash
+// between write and settle only repeats a fetch. In the reverse order a settled request could be
+// skipped without its result being stored. Offsets come last for the same reason.
 func (wr *writer) flush(hard context.Context, batch []*item) {
 	w := wr.w
 	writes := make([]store.Write, len(batch))
@@ -88,7 +86,7 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	err := w.retryDB(hard, opWrite, func(ctx context.Context) (err error) {
 		results, err = w.store.Write(ctx, writes)
 		if errors.Is(err, store.ErrRejected) {
-			rejected, err = err, nil // trying again is no use
+			rejected, err = err, nil // a repeated write would be rejected too
 		}
 		return err
 	})
@@ -126,8 +124,8 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	}
 }
 
-// isolate writes the items of a batch one by one, for one of them is refused for
-// what it holds and must not hold up the others. That one becomes a dead letter.
+// isolate writes the items of a rejected batch one by one, so that one rejected item does not
+// block the others. The rejected item becomes a dead letter.
 func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 	if len(batch) == 1 {
 		batch[0].rejected = rejected
@@ -139,8 +137,8 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 	}
 }
 
-// endOf returns how a written request ended. One whose write was refused ended
-// too: the result of a later fetch is stored.
+// endOf returns how a written request ended. A result that was not written because a later fetch
+// is stored satisfies its request too.
 func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
 	if r == store.AbsenceStored {

@@ -8,10 +8,10 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// LOW yields when a new record of HIGH would wait for yieldAbove, at one call a record and at
-// the rate that the quota's windows give HIGH, until it would wait for yieldBelow at most. These
-// are the 5,000 and 1,000 records of adr-013 §12 at its 500 calls a second. A source that only a
-// concurrency limit bounds has no such rate: there LOW does not yield, and HIGH has the next
+// LOW yields while a new HIGH record would wait longer than yieldAbove, until it would wait at
+// most yieldBelow. The wait assumes one call a record at the rate that the quota's windows allow
+// for HIGH. At the 500 calls a second of adr-013 §12 these are 5,000 and 1,000 records. A source
+// with only a concurrency limit has no such rate; there LOW never yields, and HIGH gets the next
 // free slot.
 const (
 	yieldAbove = 10 * time.Second
@@ -19,7 +19,8 @@ const (
 	yieldEvery = time.Second
 )
 
-// highWait returns how long a record waits behind so many of HIGH, at that many calls a second.
+// highWait returns how long a new record waits behind that many HIGH records at that many calls a
+// second.
 func highWait(records int64, perSecond float64) time.Duration {
 	if records <= 0 {
 		return 0
@@ -28,8 +29,8 @@ func highWait(records int64, perSecond float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// yieldLoop has a LOW worker fetch nothing while HIGH is behind, but for what lowReserve keeps for
-// LOW: that much passes in each process. A lag that can't be measured changes nothing.
+// yieldLoop stops the calls of a LOW worker while HIGH is behind, except for the calls that the
+// quota reserves for LOW: each process makes that many. An unknown lag changes nothing.
 func (w *Worker) yieldLoop(ctx context.Context) {
 	tick, pass := time.NewTicker(yieldEvery), time.NewTicker(yieldEvery)
 	defer tick.Stop()
@@ -49,15 +50,15 @@ func (w *Worker) yieldLoop(ctx context.Context) {
 			}
 			w.gates.set(gateYield, false)
 			w.metrics.yielding.Set(1)
-			w.log.Warn("LOW stands back: HIGH is behind", "records", lag, "wait", wait, "until", yieldBelow)
+			w.log.Warn("LOW yields: HIGH is behind", "records", lag, "wait", wait, "until", yieldBelow)
 		case known && yielding && wait <= yieldBelow:
 			yielding, reserve = false, 0
 			w.kafka.ResumeFetchTopics(topic)
 			w.gates.set(gateYield, true)
 			w.metrics.yielding.Set(0)
-			w.log.Info("LOW goes on: HIGH has caught up", "records", lag)
+			w.log.Info("LOW resumes: HIGH has caught up", "records", lag)
 		}
-		for again := true; again; {
+		for ticked := false; !ticked; {
 			select {
 			case <-ctx.Done():
 				return
@@ -66,7 +67,7 @@ func (w *Worker) yieldLoop(ctx context.Context) {
 					w.gates.passLow()
 				}
 			case <-tick.C:
-				again = false
+				ticked = true
 			}
 		}
 	}

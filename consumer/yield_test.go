@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// source40 are the permits of a source of 40 calls a minute, of which so many a second are
-// LOW's.
+// source40 grants permits of a source of 40 calls a minute, of which that many a second are
+// reserved for LOW.
 type source40 struct {
 	permits
 	reserve float64
@@ -17,7 +17,7 @@ type source40 struct {
 func (source40) HighPerSecond() float64 { return 40.0 / 60 }
 func (s source40) LowReserve() float64  { return s.reserve }
 
-// lowWorker starts a worker of LOW with these permits.
+// lowWorker starts a LOW worker with these permits.
 func (r *rig) lowWorker(p consumer.Permits) {
 	r.Helper()
 	deps := r.deps()
@@ -29,14 +29,14 @@ func (r *rig) lowWorker(p consumer.Permits) {
 	r.run(w.Run)
 }
 
-// LOW yields by the time that HIGH's records wait: 8 records at 40 calls a minute are 12 s.
+// LOW yields by the wait of HIGH records: 8 records at 40 calls a minute wait 12 s.
 func TestYield_ScalesWithTheSource(t *testing.T) {
 	r := newRig(t)
 	r.behind.records.Store(8)
 	r.lowWorker(source40{permits{r.limiter}, 0})
 	r.work(schemas.High)
-	r.wish("low", schemas.Low, schemas.Prefetch)
-	r.wish("high", schemas.High, schemas.CacheMiss)
+	r.enqueue("low", schemas.Low, schemas.Prefetch)
+	r.enqueue("high", schemas.High, schemas.CacheMiss)
 	r.untilStored("high")
 	r.untilCommitted(schemas.High)
 	if _, stored := r.snapshot("low"); stored {
@@ -46,13 +46,13 @@ func TestYield_ScalesWithTheSource(t *testing.T) {
 	r.untilStored("low")
 }
 
-// Calls of lowReserve pass while LOW yields.
+// The calls that the quota reserves for LOW pass while LOW yields.
 func TestYield_PassesLowReserve(t *testing.T) {
 	r := newRig(t)
 	r.behind.records.Store(1000)
 	r.lowWorker(source40{permits{r.limiter}, 20})
-	keys := numbered("low", 3)
-	r.wishAll(keys, schemas.Low, schemas.Prefetch)
+	keys := keysOf("low", 3)
+	r.enqueueAll(keys, schemas.Low, schemas.Prefetch)
 	r.untilStored(keys...)
 	r.untilCommitted(schemas.Low)
 }

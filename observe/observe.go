@@ -1,6 +1,6 @@
-// Package observe is how what happens is made visible, in one way for all packages:
-// histograms, the trace that a request leaves over process borders, and the ids by
-// which a log line is found from a trace. It decides nothing and knows no package.
+// Package observe makes events visible in the same way for all packages: histograms, traces across
+// processes, trace ids in log lines, and conditions that are logged when they begin and end. It
+// makes no decisions and imports no other package of the module.
 package observe
 
 import (
@@ -16,10 +16,9 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Histogram returns the options of a histogram with these classic buckets (upper
-// bounds, in the base unit of its name) and native ones, that differ by a tenth. A
-// histogram of values that spread over many orders of magnitude starts anew after an
-// hour rather than grow.
+// Histogram returns the options of a histogram with classic and native buckets. buckets are the
+// upper bounds of the classic ones, in the base unit of its name. Native buckets differ by 10 %. A
+// native histogram that exceeds 160 buckets is reset at most once an hour instead of growing.
 func Histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -27,36 +26,36 @@ func Histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
 	}
 }
 
-// Tracer begins the spans of a process. The zero Tracer is off: it costs a
-// comparison and no memory.
+// Tracer starts the spans of a process. The zero Tracer is disabled: a call costs one comparison
+// and no allocation.
 type Tracer struct {
 	provider trace.TracerProvider
 	tracer   trace.Tracer
 }
 
-// NewTracer returns a tracer that has its spans made by p.
+// NewTracer returns a tracer that creates its spans with p.
 func NewTracer(p trace.TracerProvider) Tracer {
 	return Tracer{p, p.Tracer("github.com/freshet/freshet")}
 }
 
-// NoSpan is the span of what is not traced: it does nothing.
+// NoSpan is a span that records nothing.
 var NoSpan trace.Span = noop.Span{}
 
-// Enabled reports whether spans are made at all. Where the options of Start cost
-// something, it is asked first.
+// Enabled reports whether spans are recorded. Callers check it before they compute expensive
+// options for Start.
 func (t Tracer) Enabled() bool { return t.tracer != nil }
 
-// Start begins a span below that of ctx.
+// Start starts a child span of the span in ctx. The caller ends it.
 func (t Tracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if t.tracer == nil {
 		return ctx, NoSpan
 	}
-	return t.tracer.Start(ctx, name, options...) //nolint:spancheck // whoever asked for it ends it
+	return t.tracer.Start(ctx, name, options...) //nolint:spancheck // the caller ends it
 }
 
-// Kafka returns the settings of a client that traces each record: below the span in
-// its context and on in its headers where it is produced; from there on, in its
-// context, where it is received.
+// Kafka returns the settings of a Kafka client that traces records. A produced record continues
+// the trace of its context in its headers. A received record carries the trace of its headers in
+// its context.
 func (t Tracer) Kafka() []kgo.Opt {
 	if !t.Enabled() {
 		return nil
@@ -64,15 +63,14 @@ func (t Tracer) Kafka() []kgo.Opt {
 	return []kgo.Opt{kgo.WithHooks(kotel.NewTracer(kotel.TracerProvider(t.provider), kotel.TracerPropagator(propagator)))}
 }
 
-// TraceParentSize is the length of a W3C trace parent of version 00. What is longer would
-// be written to Kafka and the database with each request of a batch.
+// TraceParentSize is the length of a W3C trace parent of version 00. Longer values are rejected,
+// because they would be stored in Kafka and the database with each request of a batch.
 const TraceParentSize = 55
 
-// propagator reads and writes trace parents (W3C trace context).
+// propagator reads and writes trace parents (W3C Trace Context).
 var propagator propagation.TraceContext
 
-// traceParentCarrier is the only field that propagator is let read and write: the trace state
-// that others put beside it is not carried along.
+// traceParentCarrier exposes only the traceparent field to propagator. The trace state is dropped.
 type traceParentCarrier struct{ parent string }
 
 func (h *traceParentCarrier) Get(key string) string {
@@ -90,8 +88,8 @@ func (h *traceParentCarrier) Set(key, value string) {
 
 func (h *traceParentCarrier) Keys() []string { return []string{"traceparent"} }
 
-// WithTraceParent returns ctx in the trace of a trace parent; ctx itself, if that is
-// empty or none.
+// WithTraceParent returns ctx with the remote span of a trace parent. It returns ctx itself if
+// parent is empty or malformed.
 func WithTraceParent(ctx context.Context, parent string) context.Context {
 	if len(parent) != TraceParentSize {
 		return ctx
@@ -99,16 +97,15 @@ func WithTraceParent(ctx context.Context, parent string) context.Context {
 	return propagator.Extract(ctx, &traceParentCarrier{parent})
 }
 
-// TraceParent returns the trace parent for what follows from the span of ctx; empty if
-// there is none.
+// TraceParent returns the trace parent of the span in ctx, or "" if there is none.
 func TraceParent(ctx context.Context) string {
 	var h traceParentCarrier
 	propagator.Inject(ctx, &h)
 	return h.parent
 }
 
-// LinkTo returns the options of a span that begins a trace of its own, and leads back
-// to the one of a trace parent: for what follows much later, as a retry does.
+// LinkTo returns the options of a span that starts a new trace and links to the span of a trace
+// parent. It is for work that happens much later, such as a retry.
 func LinkTo(parent string) []trace.SpanStartOption {
 	options := []trace.SpanStartOption{trace.WithNewRoot()}
 	if s := trace.SpanContextFromContext(WithTraceParent(context.Background(), parent)); s.IsValid() {
@@ -117,8 +114,8 @@ func LinkTo(parent string) []trace.SpanStartOption {
 	return options
 }
 
-// TraceHandler returns a handler that adds to each record the ids of the trace and span
-// in its context, if there is one.
+// TraceHandler returns a handler that adds the trace id and the span id of the context to each log
+// record.
 func TraceHandler(h slog.Handler) slog.Handler { return traces{h} }
 
 type traces struct{ slog.Handler }

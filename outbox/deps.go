@@ -8,26 +8,26 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store keeps what is to follow from changes.
+// Store holds outbox events.
 type Store interface {
-	// ClaimOutboxEvents claims up to most effects of the source, the earliest first, by having
-	// them due again after the lease. No other call gets the same before that.
+	// ClaimOutboxEvents claims up to most due events of the source, the earliest first. No other
+	// call returns them before the lease ends.
 	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error)
-	// NextOutboxTime returns when the next may be claimed; zero if there is none.
+	// NextOutboxTime returns when the next event may be claimed, or zero if there is none.
 	NextOutboxTime(ctx context.Context, source string) (time.Time, error)
-	// MarkChangesPublished notes that the changes of effects were told: of those that stay, what is
-	// left are their triggers.
+	// MarkChangesPublished records that the changes of events are published, so that only their
+	// triggers are left.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
-	// DeleteOutboxEvents ends effects.
+	// DeleteOutboxEvents deletes delivered events.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
 	// States returns the states in the order of the entities.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 
-// Enqueuer is where requests are asked for.
+// Enqueuer publishes update requests.
 type Enqueuer interface {
-	// Trigger asks for each in the LOW lane with a fetch that begins after it, and
-	// returns those that must be asked for once more: whatever is neither certain to be
-	// worked on nor held.
-	Trigger(ctx context.Context, asks []store.ClaimedRequest) (left []store.ClaimedRequest)
+	// Trigger enqueues each request in the LOW lane, with a fetch that begins after it. It returns
+	// the requests that must be enqueued again, because they are neither held nor certain to be
+	// processed.
+	Trigger(ctx context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest)
 }

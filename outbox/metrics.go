@@ -15,36 +15,36 @@ type metrics struct {
 }
 
 func newMetrics(source string, reg prometheus.Registerer) *metrics {
-	of := prometheus.Labels{"source": source}
+	labels := prometheus.Labels{"source": source}
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: of})
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels})
 	}
 	m := &metrics{
-		published: counter("changes_published_total", "Changes that were told on the source's change topic."),
-		requested: counter("triggers_requested_total", "Refreshes of a facet that were asked for because another one had changed."),
-		skipped:   counter("triggers_skipped_total", "Triggers that were left out since the facet had been refreshed a moment before."),
+		published: counter("changes_published_total", "Changes published on the source's change topic."),
+		requested: counter("triggers_requested_total", "Refreshes requested because another facet has changed."),
+		skipped:   counter("triggers_skipped_total", "Triggers skipped because their facet was checked within the back-off."),
 	}
-	// Computed as it is asked for: it goes on rising while nothing can be claimed.
+	// Computed at each scrape, so that it keeps rising while no event can be claimed.
 	rising := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "outbox_lag_seconds", Help: "How long ago the oldest change was seen of which not all that follows has happened; 0 if there is none.", ConstLabels: of,
+		Name: "outbox_lag_seconds", Help: "Age of the oldest due event that is not delivered; 0 if there is none.", ConstLabels: labels,
 	}, func() float64 { return m.lag.age(time.Now()).Seconds() })
 	reg.MustRegister(m.published, m.requested, m.skipped, rising)
 	return m
 }
 
-// lagTracker knows since when something waits to be carried out. When an effect may be
-// claimed next does not say that: what could not be had is due again a lease later.
+// lagTracker tracks since when the oldest event is due. The time of the next claim is not enough,
+// because an event whose delivery failed can be claimed again only a lease later.
 type lagTracker struct {
 	mu       sync.Mutex
-	inFlight time.Time // the oldest change that is being carried out
-	// retrying is the oldest of those that could not be, which comes round then: its claim
-	// is this process', so that no other tells of it.
+	inFlight time.Time // due time of the oldest event that is being delivered
+	// retrying is the due time of the oldest event whose delivery failed, and retryAt when its
+	// lease ends. Only this process knows of it, because it holds the claim.
 	retrying, retryAt time.Time
-	next              time.Time // when an effect may be claimed
+	next              time.Time // when the next event may be claimed
 }
 
-// claimed says what is being carried out. What was left has come round by then, and is
-// in it, or in what another process has claimed.
+// claimed records the events of a claim. Once retryAt has passed, the failed events are among them
+// or claimed by another process.
 func (w *lagTracker) claimed(all []store.OutboxEvent, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,26 +57,26 @@ func (w *lagTracker) claimed(all []store.OutboxEvent, now time.Time) {
 	}
 }
 
-// delivered says which of them are left, and when they come round.
-func (w *lagTracker) delivered(all []store.OutboxEvent, left map[int64]bool, round time.Time) {
+// delivered records the end of a delivery: which events are left, and when their lease ends.
+func (w *lagTracker) delivered(all []store.OutboxEvent, left map[int64]bool, retryAt time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.inFlight = time.Time{}
 	for _, e := range all {
 		if left[e.ID] && (w.retrying.IsZero() || e.ReadyAt().Before(w.retrying)) {
-			w.retrying, w.retryAt = e.ReadyAt(), round
+			w.retrying, w.retryAt = e.ReadyAt(), retryAt
 		}
 	}
 }
 
-// setNext says when an effect may be claimed next; zero if there is none.
+// setNext records when the next event may be claimed; zero if there is none.
 func (w *lagTracker) setNext(next time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next = next
 }
 
-// age returns how long the oldest has waited.
+// age returns how long the oldest event has been due.
 func (w *lagTracker) age(now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,7 +87,7 @@ func (w *lagTracker) age(now time.Time) time.Duration {
 	return max(0, now.Sub(since))
 }
 
-// earlier returns the earlier of two times; one that is zero is none.
+// earlier returns the earlier of two times. A zero time is ignored.
 func earlier(a, b time.Time) time.Time {
 	if b.IsZero() || (!a.IsZero() && a.Before(b)) {
 		return a

@@ -7,18 +7,18 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
+func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 	var w lagTracker
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	after := func(s int) time.Time { return start.Add(time.Duration(s) * time.Second) }
 	is := func(what string, at time.Time, want int) {
 		t.Helper()
 		if got := w.age(at); got != time.Duration(want)*time.Second {
-			t.Errorf("%s: it waits for %v, want %d s", what, got, want)
+			t.Errorf("%s: got age %v, want %d s", what, got, want)
 		}
 	}
-	// carryOut claims effects at a time, and leaves some.
-	carryOut := func(at int, all []store.OutboxEvent, left ...int64) {
+	// deliver claims events at a time and leaves some of them.
+	deliver := func(at int, all []store.OutboxEvent, left ...int64) {
 		w.claimed(all, after(at))
 		undone := map[int64]bool{}
 		for _, id := range left {
@@ -31,16 +31,16 @@ func TestWhatIsLeftIsKnownToWaitUntilItComesRound(t *testing.T) {
 
 	w.claimed([]store.OutboxEvent{young, old}, after(31))
 	is("under way", after(35), 35)
-	carryOut(0, []store.OutboxEvent{old}, 1)
-	w.setNext(after(60)) // its claim's end, which is not since when it waits
+	deliver(0, []store.OutboxEvent{old}, 1)
+	w.setNext(after(60)) // end of its claim, which is not its due time
 	is("left", after(20), 20)
-	carryOut(30, []store.OutboxEvent{young}) // while the first is not due
+	deliver(30, []store.OutboxEvent{young}) // while the first event's lease runs
 	is("another one is ended", after(40), 40)
 	w.claimed([]store.OutboxEvent{old, young}, after(60))
 	w.delivered([]store.OutboxEvent{old, young}, map[int64]bool{2: true}, after(120))
 	is("the older is ended", after(70), 40)
 
-	w.claimed(nil, after(120)) // another process has it
+	w.claimed(nil, after(120)) // another process has claimed it
 	w.setNext(time.Time{})
 	is("all is ended", after(121), 0)
 	w.setNext(after(130))

@@ -25,25 +25,25 @@ import (
 
 var tell = store.OutboxEvents{PublishChange: true}
 
-func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
+func TestRelay_PublishesChangeAndRequestsTrigger(t *testing.T) {
 	r := newRig(t)
 	params := map[string]string{"encCsNo": "가"}
-	both := to(0, params)
+	both := triggering(0, params)
 	both.PublishChange = true
 	r.write(general("2024가단1"), start.Add(-time.Hour), "g", store.OutboxEvents{})
 	r.write(progress("2024가단1"), start, "x", both)
 	r.write(progress("2024가단1"), start.Add(time.Second), "y", tell)
 	r.write(progress("quiet"), start, "x", store.OutboxEvents{})
-	if next := r.working(start.Add(time.Second)); !next.IsZero() {
-		t.Errorf("it looks again at %v", next)
+	if next := r.deliverAt(start.Add(time.Second)); !next.IsZero() {
+		t.Errorf("next due: got %v", next)
 	}
-	r.left(0)
+	r.wantLeft(0)
 
 	schema, err := jsonschema.NewCompiler().Compile("../schemas/change.v1.schema.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	records := r.told(2)
+	records := r.published(2)
 	for _, record := range records {
 		doc, err := jsonschema.UnmarshalJSON(strings.NewReader(string(record.Value)))
 		if err != nil {
@@ -63,63 +63,63 @@ func TestAChangeIsToldByItsSchemaAndKeyAndItsTriggerAskedFor(t *testing.T) {
 		{Entity: progress("2024가단1"), Version: later.UnixMicro(), At: later, Before: x[:], After: y[:]},
 	} {
 		if got, err := schemas.DecodeChange(records[i].Value); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("told %+v, %v\nwant %+v", got, err, want)
+			t.Errorf("published: got %+v, %v\nwant %+v", got, err, want)
 		}
 	}
 	want := []store.ClaimedRequest{{Entity: general("2024가단1"), Params: params, Version: start.Add(-time.Hour).UnixMicro()}}
 	if !reflect.DeepEqual(r.enqueuer.asks, want) {
-		t.Errorf("asked %+v, want %+v", r.enqueuer.asks, want)
+		t.Errorf("requested: got %+v, want %+v", r.enqueuer.asks, want)
 	}
 	if told, asked := testutil.ToFloat64(r.metrics.published), testutil.ToFloat64(r.metrics.requested); told != 2 || asked != 1 {
-		t.Errorf("%v told, %v asked", told, asked)
+		t.Errorf("got %v published and %v requested", told, asked)
 	}
 }
 
-func TestWhatABrokerRefusesComesRoundAfterItsLease(t *testing.T) {
+func TestRelay_RetriesRejectedChangeAfterLease(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
-	both := to(0, nil)
+	both := triggering(0, nil)
 	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
-	r.write(progress("b"), start, "x", to(0, nil))
-	if next := r.working(start); !next.Equal(start.Add(lease)) {
-		t.Errorf("it comes round at %v, want %v", next, start.Add(lease))
+	r.write(progress("b"), start, "x", triggering(0, nil))
+	if next := r.deliverAt(start); !next.Equal(start.Add(lease)) {
+		t.Errorf("retry: got %v, want %v", next, start.Add(lease))
 	}
-	r.told(0)
+	r.published(0)
 	if log := r.log.String(); strings.Count(log, "level=WARN") != 1 || !strings.Contains(log, "TOPIC_AUTHORIZATION_FAILED") {
-		t.Errorf("it says %s", log)
+		t.Errorf("log: got %s", log)
 	}
 	accept()
 	r.enqueuer.asked()
-	r.working(start.Add(lease - time.Microsecond))
-	r.told(0)
-	r.asked()
-	if next := r.working(start.Add(lease)); !next.IsZero() {
-		t.Errorf("it looks again at %v", next)
+	r.deliverAt(start.Add(lease - time.Microsecond))
+	r.published(0)
+	r.wantRequested()
+	if next := r.deliverAt(start.Add(lease)); !next.IsZero() {
+		t.Errorf("next due: got %v", next)
 	}
-	r.told(1)
-	r.asked("general/a")
-	r.left(0)
+	r.published(1)
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
-// What can't be told comes round every minute. To ask each time for what it triggers would
-// spend the upstream's calls on nothing.
-func TestWhatIsNotToldTriggersNothingYet(t *testing.T) {
+// A change that can't be published is retried every minute. Requesting its triggers each time
+// would waste calls.
+func TestRelay_TriggersOnlyAfterPublishing(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
-	both := to(0, nil)
+	both := triggering(0, nil)
 	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
-	r.write(progress("b"), start, "x", to(0, nil))
+	r.write(progress("b"), start, "x", triggering(0, nil))
 	for n := range 3 {
-		r.working(start.Add(time.Duration(n) * lease))
+		r.deliverAt(start.Add(time.Duration(n) * lease))
 	}
-	r.asked("general/b")
-	r.left(1)
+	r.wantRequested("general/b")
+	r.wantLeft(1)
 	accept()
 }
 
-func TestABrokerThatHangsEndsNothing(t *testing.T) {
+func TestRelay_HangingBrokerDeletesNothing(t *testing.T) {
 	r := newRig(t)
 	release := make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -127,120 +127,120 @@ func TestABrokerThatHangsEndsNothing(t *testing.T) {
 		return nil, nil, false
 	})
 	r.write(progress("a"), start, "x", tell)
-	r.write(progress("b"), start, "x", to(0, nil))
+	r.write(progress("b"), start, "x", triggering(0, nil))
 	began := time.Now()
-	if next := r.working(start); !next.Equal(start.Add(lease)) {
-		t.Errorf("it comes round at %v", next)
+	if next := r.deliverAt(start); !next.Equal(start.Add(lease)) {
+		t.Errorf("retry: got %v", next)
 	}
 	if took := time.Since(began); took > generous {
-		t.Errorf("it hung for %v", took)
+		t.Errorf("got a delivery of %v, want a timeout", took)
 	}
-	r.asked("general/b")
+	r.wantRequested("general/b")
 	close(release)
-	if next := r.working(start.Add(lease)); !next.IsZero() {
-		t.Errorf("it looks again at %v", next)
+	if next := r.deliverAt(start.Add(lease)); !next.IsZero() {
+		t.Errorf("next due: got %v", next)
 	}
-	if n := r.ends(); n != 1 && n != 2 { // what was given up may have arrived all the same
-		t.Errorf("it was told %d times", n)
+	if n := r.ends(); n != 1 && n != 2 { // a record that timed out may have arrived nevertheless
+		t.Errorf("published %d times, want 1 or 2", n)
 	}
-	r.left(0)
+	r.wantLeft(0)
 }
 
-func TestOnlyTheEffectsStayThatADoorLeaves(t *testing.T) {
+func TestRelay_KeepsOnlyUnrequestedTriggers(t *testing.T) {
 	r := newRig(t)
 	r.enqueuer.leaves = func(a store.ClaimedRequest) bool { return a.Entity.Key == "b" }
 	for _, key := range []string{"a", "b", "c"} {
-		both := to(0, nil)
+		both := triggering(0, nil)
 		both.PublishChange = true
 		r.write(progress(key), start, "x", both)
 	}
-	r.working(start)
-	r.asked("general/a", "general/c")
+	r.deliverAt(start)
+	r.wantRequested("general/a", "general/c")
 	r.enqueuer.leaves = nil
-	r.working(start.Add(lease))
-	r.asked("general/b")
-	r.left(0)
+	r.deliverAt(start.Add(lease))
+	r.wantRequested("general/b")
+	r.wantLeft(0)
 	if n := r.ends(); n != 3 {
-		t.Errorf("%d changes were told, of 3: one whose trigger stays is told once", n)
+		t.Errorf("published: got %d changes, want 3: a change whose trigger is left is published once", n)
 	}
 	if got := testutil.ToFloat64(r.metrics.requested); got != 3 {
-		t.Errorf("%v triggers are counted", got)
+		t.Errorf("requested triggers: got %v", got)
 	}
-	r.told(3)
+	r.published(3)
 }
 
-func TestChangesOfOneKeyAreOneAskAndEndOrStayTogether(t *testing.T) {
+func TestRelay_CombinesTriggersOfOneKey(t *testing.T) {
 	r := newRig(t)
 	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
 	for n := range 5 {
 		at := start.Add(time.Duration(n) * time.Second)
-		r.write(progress("a"), at, fmt.Sprint(n), to(0, map[string]string{"encCsNo": fmt.Sprint(n)}))
-		r.write(hearings, at, fmt.Sprint(n), to(time.Hour, nil))
+		r.write(progress("a"), at, fmt.Sprint(n), triggering(0, map[string]string{"encCsNo": fmt.Sprint(n)}))
+		r.write(hearings, at, fmt.Sprint(n), triggering(time.Hour, nil))
 	}
 	now := start.Add(time.Minute)
-	r.working(now)
+	r.deliverAt(now)
 	if r.enqueuer.calls != 1 {
-		t.Errorf("%d calls of the door", r.enqueuer.calls)
+		t.Errorf("calls of the enqueuer: got %d", r.enqueuer.calls)
 	}
-	r.asked()
+	r.wantRequested()
 	r.enqueuer.leaves = nil
-	r.working(now.Add(lease))
-	r.asked("general/a")
-	r.left(0)
+	r.deliverAt(now.Add(lease))
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
-// The first change of one key must not speak for the others.
-func TestOfSeveralTriggersTheShortestBackoffDecidesAndTheLastChangesParams(t *testing.T) {
+// The first change of a key must not decide for the others.
+func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 	r := newRig(t)
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
 	now := start.Add(time.Hour)
 	r.write(general("a"), start, "g", store.OutboxEvents{})
-	r.write(progress("a"), start, "x", to(24*time.Hour, map[string]string{"encCsNo": "old"}))
-	r.write(hearings, start.Add(time.Second), "x", to(time.Minute, map[string]string{"encCsNo": "older"}))
-	r.write(hearings, start.Add(2*time.Second), "y", to(time.Minute, map[string]string{"encCsNo": "new"}))
-	r.working(now)
+	r.write(progress("a"), start, "x", triggering(24*time.Hour, map[string]string{"encCsNo": "old"}))
+	r.write(hearings, start.Add(time.Second), "x", triggering(time.Minute, map[string]string{"encCsNo": "older"}))
+	r.write(hearings, start.Add(2*time.Second), "y", triggering(time.Minute, map[string]string{"encCsNo": "new"}))
+	r.deliverAt(now)
 	if len(r.enqueuer.asks) != 1 || r.enqueuer.asks[0].Params["encCsNo"] != "new" {
-		t.Errorf("asked %+v", r.enqueuer.asks)
+		t.Errorf("requested: got %+v", r.enqueuer.asks)
 	}
-	r.left(0)
+	r.wantLeft(0)
 }
 
-func TestWhatWasRefreshedWithinTheBackoffIsLeftAloneAndCounted(t *testing.T) {
+func TestRelay_SkipsTriggersWithinBackoff(t *testing.T) {
 	r := newRig(t)
 	now := start.Add(24 * time.Hour)
-	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // just within
+	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // just within the back-off
 	r.write(general("b"), start, "g", store.OutboxEvents{})
 	for _, key := range []string{"a", "b", "c"} {
-		r.write(progress(key), now, "x", to(24*time.Hour, nil))
+		r.write(progress(key), now, "x", triggering(24*time.Hour, nil))
 	}
-	r.working(now)
-	r.asked("general/b", "general/c")
-	r.left(0)
+	r.deliverAt(now)
+	r.wantRequested("general/b", "general/c")
+	r.wantLeft(0)
 	if got := testutil.ToFloat64(r.metrics.skipped); got != 1 {
-		t.Errorf("%v triggers rested", got)
+		t.Errorf("skipped triggers: got %v", got)
 	}
 }
 
-func TestWithoutStatesNothingIsTriggeredAndNothingForgotten(t *testing.T) {
+func TestRelay_KeepsEventsIfStatesFail(t *testing.T) {
 	r := newRig(t)
 	st := &fallible{Store: r.db, states: errors.New("no database")}
 	one := r.relay(st, nil)
-	both := to(0, nil)
+	both := triggering(0, nil)
 	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
 	r.write(progress("b"), start, "x", tell)
 	if next, err := one.deliverDue(t.Context(), start); err != nil || !next.Equal(start.Add(lease)) {
-		t.Errorf("it looks again at %v, %v", next, err)
+		t.Errorf("next due: got %v, %v", next, err)
 	}
-	r.asked()
-	r.told(2)
-	r.working(start.Add(lease))
-	r.asked("general/a")
-	r.left(0)
+	r.wantRequested()
+	r.published(2)
+	r.deliverAt(start.Add(lease))
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
-// fallible is a store that fails where it is told to.
+// fallible is a store whose operations fail on demand.
 type fallible struct {
 	Store
 	states, finish error
@@ -260,34 +260,34 @@ func (f *fallible) DeleteOutboxEvents(ctx context.Context, ids []int64) error {
 	return f.Store.DeleteOutboxEvents(ctx, ids)
 }
 
-func TestARelayThatDiesAfterKafkaHasItTellsTwiceAndLosesNothing(t *testing.T) {
+func TestRelay_CrashPublishesAgain(t *testing.T) {
 	r := newRig(t)
 	died := errors.New("it died")
-	both := to(0, nil)
+	both := triggering(0, nil)
 	both.PublishChange = true
 	r.write(progress("a"), start, "x", both)
 	if _, err := r.relay(&fallible{Store: r.db, finish: died}, nil).deliverDue(t.Context(), start); !errors.Is(err, died) {
 		t.Fatal(err)
 	}
-	r.told(1)
-	r.asked("general/a")
-	r.working(start.Add(lease - 1)) // its claim holds
-	r.told(1)
-	r.working(start.Add(lease))
-	records := r.told(2)
+	r.published(1)
+	r.wantRequested("general/a")
+	r.deliverAt(start.Add(lease - 1)) // the claim is still valid
+	r.published(1)
+	r.deliverAt(start.Add(lease))
+	records := r.published(2)
 	if string(records[0].Value) != string(records[1].Value) {
-		t.Errorf("told %s and %s", records[0].Value, records[1].Value)
+		t.Errorf("published %s and %s", records[0].Value, records[1].Value)
 	}
-	r.asked("general/a")
-	r.left(0)
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
-func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
+func TestRelay_TwoInstancesDeliverOnce(t *testing.T) {
 	r := newRig(t)
 	const changes = 3 * maxClaim / 2
 	var want []string
 	for n := range changes {
-		both := to(0, nil)
+		both := triggering(0, nil)
 		both.PublishChange = true
 		r.write(progress(fmt.Sprint(n)), start, "x", both)
 		want = append(want, fmt.Sprint("general/", n))
@@ -307,32 +307,32 @@ func TestTwoRelaysAtOnceDoEachThingOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	r.told(changes)
-	r.asked(want...)
-	r.left(0)
+	r.published(changes)
+	r.wantRequested(want...)
+	r.wantLeft(0)
 }
 
-// A claim is counted from when it was made. One that was counted from the beginning of a
-// long walk would be over before its effects had followed, and another relay have them too.
-func TestABacklogIsClaimedATimeAfterTheOther(t *testing.T) {
+// A claim counts from when it was made. If it counted from the beginning of a long backlog, it
+// would end before its events are delivered, and another relay would claim them too.
+func TestRelay_ClaimsBacklogInBatches(t *testing.T) {
 	r := newRig(t)
 	for n := range maxClaim + 1 {
 		r.write(progress(fmt.Sprint(n)), start, "x", tell)
 	}
-	if next := r.working(start); !next.Equal(start) {
-		t.Errorf("it looks again at %v, want at once", next)
+	if next := r.deliverAt(start); !next.Equal(start) {
+		t.Errorf("next due: got %v, want now", next)
 	}
-	r.told(maxClaim)
-	if next := r.working(start.Add(time.Hour)); !next.IsZero() {
-		t.Errorf("it looks again at %v", next)
+	r.published(maxClaim)
+	if next := r.deliverAt(start.Add(time.Hour)); !next.IsZero() {
+		t.Errorf("next due: got %v", next)
 	}
-	r.told(maxClaim + 1)
+	r.published(maxClaim + 1)
 }
 
-func TestWhatIsStoredIsToldWithinMoments(t *testing.T) {
+func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 	r := newRig(t)
 	rdb, _ := servicetest.MiniRedis(t)
-	looks := &looks{Store: r.db, seen: make(chan struct{}, 100)}
+	looks := &watchedStore{Store: r.db, seen: make(chan struct{}, 100)}
 	one := r.relay(looks, poll.New(Channel("court"), rdb, slog.New(slog.DiscardHandler), Messages))
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -342,35 +342,35 @@ func TestWhatIsStoredIsToldWithinMoments(t *testing.T) {
 		}
 	})
 	t.Cleanup(func() { stop(); wg.Wait() })
-	for range 2 { // at first, and when its line stands
+	for range 2 { // at the start, and after the subscription
 		looks.await(t)
 	}
 	began := time.Now()
 	r.write(progress("a"), began, "x", tell)
 	one.Notify()
-	r.told(1)
+	r.published(1)
 	if took := time.Since(began); took > lease/2 {
-		t.Errorf("it was told after %v", took)
+		t.Errorf("published after %v", took)
 	}
 }
 
-// looks says when it was looked for what is due next.
-type looks struct {
+// watchedStore announces each lookup of the next due time.
+type watchedStore struct {
 	Store
 	seen chan struct{}
 }
 
-func (l *looks) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
+func (l *watchedStore) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
 	next, err := l.Store.NextOutboxTime(ctx, source)
 	l.seen <- struct{}{}
 	return next, err
 }
 
-func (l *looks) await(t *testing.T) {
+func (l *watchedStore) await(t *testing.T) {
 	t.Helper()
 	select {
 	case <-l.seen:
 	case <-time.After(generous):
-		t.Fatal("it did not look")
+		t.Fatal("no lookup of the next due time")
 	}
 }

@@ -8,37 +8,37 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// quietly triggers the general facet once changes pause for 10 s, after 60 s at most.
+// quietly triggers the general facet when changes pause for 10 s, after 60 s at most.
 func quietly() store.OutboxEvents {
 	return store.OutboxEvents{PublishChange: true, Triggers: []store.Trigger{{Facet: "general", Quiet: 10 * time.Second, MaxDelay: time.Minute}}}
 }
 
-func TestQuiet_ManyChangesLeadToOneRefresh(t *testing.T) {
+func TestQuiet_CombinesChangesIntoOneRefresh(t *testing.T) {
 	r := newRig(t)
 	at := start
 	for n := range 5 {
 		at = start.Add(time.Duration(n) * 5 * time.Second)
 		r.write(progress("a"), at, fmt.Sprint(n), quietly())
-		if next := r.working(at); !next.Equal(at.Add(10 * time.Second)) {
-			t.Errorf("change %d: next look at %v, want 10 s after it", n, next.Sub(at))
+		if next := r.deliverAt(at); !next.Equal(at.Add(10 * time.Second)) {
+			t.Errorf("change %d: next due at %v, want 10 s after it", n, next.Sub(at))
 		}
-		r.asked()
+		r.wantRequested()
 	}
-	r.told(5) // the messages do not wait
-	r.working(at.Add(10*time.Second - time.Microsecond))
-	r.asked()
-	r.working(at.Add(10 * time.Second))
-	r.asked("general/a")
-	r.left(0)
+	r.published(5) // changes are published at once
+	r.deliverAt(at.Add(10*time.Second - time.Microsecond))
+	r.wantRequested()
+	r.deliverAt(at.Add(10 * time.Second))
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
-func TestQuiet_ChangesWithoutAPauseWaitNoLongerThanMaxDelay(t *testing.T) {
+func TestQuiet_WaitsAtMostMaxDelay(t *testing.T) {
 	r := newRig(t)
 	var asked []time.Duration
 	for second := range 180 {
 		at := start.Add(time.Duration(second) * time.Second)
 		r.write(progress("a"), at, fmt.Sprint(second), quietly())
-		r.working(at)
+		r.deliverAt(at)
 		if len(r.enqueuer.asked()) > 0 {
 			asked = append(asked, at.Sub(start))
 		}
@@ -48,63 +48,63 @@ func TestQuiet_ChangesWithoutAPauseWaitNoLongerThanMaxDelay(t *testing.T) {
 	}
 }
 
-// Each process that works on effects finds the one that waits: it is in the database.
+// Any relay finds a waiting event, because it is in the database.
 func TestQuiet_SurvivesTheProcess(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
-	r.working(start)
+	r.deliverAt(start)
 	other := r.relay(r.db, nil)
 	if _, err := other.deliverDue(t.Context(), start.Add(10*time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	r.asked("general/a")
-	r.left(0)
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
-func TestQuiet_AFailedRequestComesRound(t *testing.T) {
+func TestQuiet_RetriesFailedRequest(t *testing.T) {
 	r := newRig(t)
 	r.enqueuer.leaves = func(store.ClaimedRequest) bool { return true }
 	r.write(progress("a"), start, "x", quietly())
-	r.working(start)
+	r.deliverAt(start)
 	at := start.Add(10 * time.Second)
-	if next := r.working(at); !next.Equal(at.Add(lease)) {
-		t.Errorf("next look after a refused request: got %v, want %v", next.Sub(at), lease)
+	if next := r.deliverAt(at); !next.Equal(at.Add(lease)) {
+		t.Errorf("next due after a rejected request: got %v, want %v", next.Sub(at), lease)
 	}
 	r.enqueuer.leaves = nil
-	r.working(at.Add(lease))
-	r.asked("general/a")
-	r.left(0)
+	r.deliverAt(at.Add(lease))
+	r.wantRequested("general/a")
+	r.wantLeft(0)
 }
 
-// A trigger that waits for quiet is not late: it must raise no alert.
-func TestQuiet_IsNoWaitingChange(t *testing.T) {
+// A trigger in its quiet time is not late and must not raise an alert.
+func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
-	r.working(start)
+	r.deliverAt(start)
 	if got := r.metrics.lag.age(start.Add(9 * time.Second)); got != 0 {
-		t.Errorf("waiting during the quiet time: got %v, want 0", got)
+		t.Errorf("lag during the quiet time: got %v, want 0", got)
 	}
 	during := time.Duration(-1)
 	r.enqueuer.leaves = func(store.ClaimedRequest) bool {
 		during = r.metrics.lag.age(start.Add(16 * time.Second))
 		return true
 	}
-	r.working(start.Add(15 * time.Second))
+	r.deliverAt(start.Add(15 * time.Second))
 	if during != 6*time.Second {
-		t.Errorf("waiting while it is carried out: got %v, want 6s", during)
+		t.Errorf("lag during delivery: got %v, want 6s", during)
 	}
 	if got := r.metrics.lag.age(start.Add(40 * time.Second)); got != 30*time.Second {
-		t.Errorf("waiting after the quiet time: got %v, want 30s", got)
+		t.Errorf("lag after the quiet time: got %v, want 30s", got)
 	}
 }
 
-func TestQuiet_LeavesAloneWithinItsBackoff(t *testing.T) {
+func TestQuiet_SkipsWithinBackoff(t *testing.T) {
 	r := newRig(t)
 	effects := quietly()
 	effects.Triggers[0].Backoff = time.Hour
 	r.write(general("a"), start.Add(5*time.Second), "g", store.OutboxEvents{})
 	r.write(progress("a"), start, "x", effects)
-	r.working(start.Add(10 * time.Second))
-	r.asked()
-	r.left(0)
+	r.deliverAt(start.Add(10 * time.Second))
+	r.wantRequested()
+	r.wantLeft(0)
 }

@@ -22,19 +22,19 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// generous bounds every wait for something that must happen.
+// generous bounds every wait for an event.
 const generous = 30 * time.Second
 
-// start is when the first effect of a test is due.
+// start is the due time of a test's first event.
 var start = time.Date(2026, 1, 27, 12, 0, 0, 123000, time.UTC)
 
-// rig is a database and a broker, and a door that notes what is asked for.
+// rig has a database, a broker, and an enqueuer that records requests.
 type rig struct {
 	*testing.T
 	kafka    *kfake.Cluster
 	db       *sqlite.Store
 	enqueuer *fakeEnqueuer
-	log      bytes.Buffer // of the relay that is the rig's own
+	log      bytes.Buffer // of the rig's own relay
 	*Relay
 }
 
@@ -56,7 +56,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// relay returns one more relay, with a client of its own that soon gives a record up.
+// relay returns another relay, with a Kafka client that times out soon.
 func (r *rig) relay(st Store, loop *poll.Poller) *Relay {
 	r.Helper()
 	return New("court", st, r.enqueuer, r.client(
@@ -75,10 +75,10 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 	return c
 }
 
-// fakeEnqueuer notes what it is asked for, and leaves what leaves says.
+// fakeEnqueuer records requests and returns the ones for which leaves reports true.
 type fakeEnqueuer struct {
 	mu     sync.Mutex
-	leaves func(store.ClaimedRequest) bool // nil: nothing
+	leaves func(store.ClaimedRequest) bool // nil: it returns none
 	asks   []store.ClaimedRequest
 	calls  int
 }
@@ -97,7 +97,7 @@ func (d *fakeEnqueuer) Trigger(_ context.Context, asks []store.ClaimedRequest) (
 	return left
 }
 
-// asked returns the keys that were asked for since the last call, sorted.
+// asked returns the keys that were requested since the last call, sorted.
 func (d *fakeEnqueuer) asked() (keys []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -109,10 +109,10 @@ func (d *fakeEnqueuer) asked() (keys []string) {
 	return keys
 }
 
-func (r *rig) asked(want ...string) {
+func (r *rig) wantRequested(want ...string) {
 	r.Helper()
 	if got := r.enqueuer.asked(); !slices.Equal(got, want) {
-		r.Errorf("asked for %q, want %q", got, want)
+		r.Errorf("requested %q, want %q", got, want)
 	}
 }
 
@@ -124,14 +124,14 @@ func general(key string) schemas.Entity {
 	return schemas.Entity{Source: "court", Facet: "general", Key: key}
 }
 
-// to triggers the general facet.
-func to(backoff time.Duration, params map[string]string) store.OutboxEvents {
+// triggering returns events that trigger the general facet.
+func triggering(backoff time.Duration, params map[string]string) store.OutboxEvents {
 	return store.OutboxEvents{Triggers: []store.Trigger{{Facet: "general", Backoff: backoff, Params: params}}}
 }
 
 func hashOf(text string) store.Hash { return sha256.Sum256([]byte(text)) }
 
-// write stores content that was fetched at a time, of a version that follows from it.
+// write stores content that was fetched at a time, with a version derived from it.
 func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.OutboxEvents) {
 	r.Helper()
 	results, err := r.db.Write(r.Context(), []store.Write{{
@@ -143,8 +143,8 @@ func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.O
 	}
 }
 
-// working works at a time, and returns when to look again.
-func (r *rig) working(now time.Time) time.Time {
+// deliverAt delivers due events at a time and returns the next due time.
+func (r *rig) deliverAt(now time.Time) time.Time {
 	r.Helper()
 	next, err := r.deliverDue(r.Context(), now)
 	if err != nil {
@@ -153,22 +153,22 @@ func (r *rig) working(now time.Time) time.Time {
 	return next
 }
 
-// left fails the test unless so many effects are kept, whoever has claimed them. It claims
-// them itself.
-func (r *rig) left(want int) {
+// wantLeft fails the test unless that many events are stored, claimed or not. It claims them
+// itself.
+func (r *rig) wantLeft(want int) {
 	r.Helper()
 	all, err := r.db.ClaimOutboxEvents(r.Context(), "court", start.Add(1000*time.Hour), 0, 10_000)
 	if err != nil || len(all) != want {
-		r.Fatalf("%d effects are kept, %v; want %d", len(all), err, want)
+		r.Fatalf("stored events: got %d, %v; want %d", len(all), err, want)
 	}
 }
 
-// told returns all records of the change topic once there are so many, and fails the test
-// if there are more.
-func (r *rig) told(n int) []*kgo.Record {
+// published waits for n records on the change topic and returns them. It fails the test if there
+// are more.
+func (r *rig) published(n int) []*kgo.Record {
 	r.Helper()
 	if ends := r.ends(); ends > n {
-		r.Fatalf("%d changes were told, want %d", ends, n)
+		r.Fatalf("published: got %d changes, want %d", ends, n)
 	}
 	c := r.client(kgo.ConsumeTopics(schemas.ChangeTopic("court")), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	defer c.Close()
@@ -178,7 +178,7 @@ func (r *rig) told(n int) []*kgo.Record {
 	for len(all) < n {
 		fetches := c.PollFetches(ctx)
 		if err := fetches.Err(); err != nil {
-			r.Fatalf("%d of %d changes were told: %v", len(all), n, err)
+			r.Fatalf("published: got %d of %d changes: %v", len(all), n, err)
 		}
 		all = append(all, fetches.Records()...)
 	}
@@ -195,7 +195,7 @@ func (r *rig) ends() (n int) {
 	return n
 }
 
-// refuse has the broker refuse records with a code; the result lets them in again.
+// refuse makes the broker reject records with a code, until accept is called.
 func (r *rig) refuse(code int16) (accept func()) {
 	done := make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {

@@ -1,6 +1,11 @@
-// Package due does what is due when it is due: it sleeps until then, hears from any
-// process that something has become due earlier, and goes on when what keeps it from
-// working has passed.
+// Package poll calls a function when work is due. A Poller sleeps until the next due time, wakes
+// earlier when any process announces earlier work over Redis, and retries failed calls with
+// backoff. Announcements may be lost: after a reconnection, and after a maximum interval, the
+// Poller calls the function anyway.
+//
+// Example: work returns 12:00:00 as the next due time, and the maximum interval is 10 min. At
+// 11:50:00 the Poller sleeps until 12:00:00. At 11:55:00 another process calls WakeAt for 11:57:00.
+// The Poller then calls work at 11:57:00.
 package poll
 
 import (
@@ -13,94 +18,94 @@ import (
 )
 
 const (
-	// minBackoff doubles up to backoffMost while the work fails.
+	// minBackoff is the first delay after a failure; it doubles up to maxBackoff.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 5 * time.Second
-	// publishTimeout bounds what telling others may take.
+	// publishTimeout bounds the announcement to other processes.
 	publishTimeout = time.Second
 )
 
-// Messages are what is logged once as the work begins to fail, and once when it is over.
+// Messages are the log messages of the first failure and of the recovery.
 type Messages struct{ Failing, Recovered string }
 
-// Poller works whenever something is due. Any number may share a channel.
+// Poller calls a function when work is due. Any number of pollers may share a channel.
 type Poller struct {
 	channel  string
 	rdb      redis.UniversalClient
 	log      *slog.Logger
 	messages Messages
-	local    chan time.Time // told in this process; has room for one
+	local    chan time.Time // wake-up of this process; buffered, for one time
 }
 
-// New returns the loop that hears on a channel of Redis.
-func New(channel string, rdb redis.UniversalClient, log *slog.Logger, words Messages) *Poller {
-	return &Poller{channel: channel, rdb: rdb, log: log, messages: words, local: make(chan time.Time, 1)}
+// New returns a poller that listens on a Redis channel.
+func New(channel string, rdb redis.UniversalClient, log *slog.Logger, messages Messages) *Poller {
+	return &Poller{channel: channel, rdb: rdb, log: log, messages: messages, local: make(chan time.Time, 1)}
 }
 
-// WakeAt tells all loops of the channel that something is due then. This one hears it
-// without Redis; another that misses it finds it when its line is back, or when it
-// looks again by itself.
-func (l *Poller) WakeAt(ctx context.Context, at time.Time) {
-	l.WakeLocal(at)
-	WakeAt(ctx, l.rdb, l.channel, at, l.log)
+// WakeAt wakes all pollers of the channel at that time. This poller wakes even if Redis is down.
+// Others that miss the message find the work after a reconnection or their maximum interval.
+func (p *Poller) WakeAt(ctx context.Context, at time.Time) {
+	p.WakeLocal(at)
+	WakeAt(ctx, p.rdb, p.channel, at, p.log)
 }
 
-// WakeLocal tells this loop alone.
-func (l *Poller) WakeLocal(at time.Time) {
+// WakeLocal wakes only this poller at that time.
+func (p *Poller) WakeLocal(at time.Time) {
 	first := at
-	for heard := false; !heard; {
+	for sent := false; !sent; {
 		select {
-		case l.local <- first:
-			heard = true
-		case other := <-l.local: // not heard yet: the earlier of the two will do
+		case p.local <- first:
+			sent = true
+		case other := <-p.local: // not received yet: keep the earlier time
 			first = earlier(first, other)
 		}
 	}
 }
 
-// WakeAt tells all loops of a channel, from a process that may have none.
+// WakeAt wakes all pollers of a channel at that time, from a process that may have none. It logs a
+// failure and does not return it, because pollers find the work later by themselves.
 func WakeAt(ctx context.Context, rdb redis.UniversalClient, channel string, at time.Time, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
 	if err := rdb.Publish(ctx, channel, strconv.FormatInt(at.UnixMilli(), 10)).Err(); err != nil {
-		log.Debug("what has become due was not told to others; one of them finds it later", "channel", channel, "err", err)
+		log.Debug("wake-up not published; pollers find the work later", "channel", channel, "err", err)
 	}
 }
 
-// Run calls work until ctx ends: at once, when the time has come that it returned or
-// that was told, when the line was cut and something may have been missed, and no later
-// than latest after its last call. While work fails it is called again after a pause.
-func (l *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error {
-	line := l.rdb.Subscribe(ctx, l.channel)
-	defer func() { _ = line.Close() }()
-	heard := line.ChannelWithSubscriptions()
-	var next time.Time // to look
+// Run calls work at once and then until ctx ends: at the due time that work returned, at the time
+// of a wake-up, and after a reconnection to Redis. Two calls are at most the duration latest
+// apart. A call that fails is repeated with backoff.
+func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error {
+	subscription := p.rdb.Subscribe(ctx, p.channel)
+	defer func() { _ = subscription.Close() }()
+	messages := subscription.ChannelWithSubscriptions()
+	var next time.Time // time of the next call
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		var told time.Time
+		var due time.Time // zero: call work now
 		select {
 		case <-ctx.Done():
 			return nil
-		case told = <-l.local:
-		case message := <-heard:
-			told = wakeTimeOf(message)
+		case due = <-p.local:
+		case message := <-messages:
+			due = wakeTimeOf(message)
 		case <-timer.C:
 		}
-		if told.IsZero() {
-			due, ok := l.workUntilDone(ctx, work)
-			if !ok {
+		if due.IsZero() {
+			var ok bool
+			if due, ok = p.workUntilDone(ctx, work); !ok {
 				return nil
 			}
 			next = time.Now().Add(latest)
-			told = due
 		}
-		next = earlier(next, told)
+		next = earlier(next, due)
 		timer.Reset(time.Until(next))
 	}
 }
 
-// wakeTimeOf returns the time that a message tells of; zero if the line was cut.
+// wakeTimeOf returns the time in a wake-up message. It returns zero for a message about the
+// subscription itself, which follows a reconnection.
 func wakeTimeOf(message any) time.Time {
 	if m, ok := message.(*redis.Message); ok {
 		if ms, err := strconv.ParseInt(m.Payload, 10, 64); err == nil {
@@ -110,8 +115,8 @@ func wakeTimeOf(message any) time.Time {
 	return time.Time{}
 }
 
-// workUntilDone works until that succeeds; it reports false if ctx ended.
-func (l *Poller) workUntilDone(ctx context.Context, work func(context.Context, time.Time) (time.Time, error)) (next time.Time, ok bool) {
+// workUntilDone calls work until it succeeds. It reports false if ctx ended.
+func (p *Poller) workUntilDone(ctx context.Context, work func(context.Context, time.Time) (time.Time, error)) (next time.Time, ok bool) {
 	failed := false
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		next, err := work(ctx, time.Now())
@@ -119,13 +124,13 @@ func (l *Poller) workUntilDone(ctx context.Context, work func(context.Context, t
 		case ctx.Err() != nil:
 			return time.Time{}, false
 		case err == nil && failed:
-			l.log.Info(l.messages.Recovered) //nolint:sloglint // a constant of whoever made the loop
+			p.log.Info(p.messages.Recovered) //nolint:sloglint // a constant of New's caller
 			return next, true
 		case err == nil:
 			return next, true
 		case !failed:
 			failed = true
-			l.log.Warn(l.messages.Failing, "err", err) //nolint:sloglint // likewise
+			p.log.Warn(p.messages.Failing, "err", err) //nolint:sloglint // likewise
 		}
 		if !Pause(ctx, backoff) {
 			return time.Time{}, false
@@ -133,18 +138,18 @@ func (l *Poller) workUntilDone(ctx context.Context, work func(context.Context, t
 	}
 }
 
-// EnqueueAll asks at a door for all until none is left, and returns those that are when
-// while is over; ctx may end it earlier.
-func EnqueueAll[T any](ctx context.Context, all []T, while func() bool, ask func(context.Context, []T) (left []T)) []T {
+// EnqueueAll calls enqueue with all, and then with backoff for the elements that it returned, until
+// none is left, while reports false, or ctx ends. It returns the elements that are left.
+func EnqueueAll[T any](ctx context.Context, all []T, while func() bool, enqueue func(context.Context, []T) (left []T)) []T {
 	backoff := minBackoff
 	for left := all; ; backoff = min(2*backoff, maxBackoff) {
-		if left = ask(ctx, left); len(left) == 0 || !while() || !Pause(ctx, backoff) {
+		if left = enqueue(ctx, left); len(left) == 0 || !while() || !Pause(ctx, backoff) {
 			return left
 		}
 	}
 }
 
-// Pause waits; it reports false if ctx ended first.
+// Pause waits for d. It reports false if ctx ended first.
 func Pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -156,7 +161,7 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// earlier returns the earlier of two times; one that is zero is none.
+// earlier returns the earlier of two times. A zero time is ignored.
 func earlier(a, b time.Time) time.Time {
 	if b.IsZero() || (!a.IsZero() && a.Before(b)) {
 		return a

@@ -14,13 +14,13 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-const patience = time.Minute
+const waitTimeout = time.Minute
 
-// run runs a loop that says each call, and returns what ends it.
-func run(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Poller, <-chan time.Time) {
+// runPoller runs a poller and returns it, with a channel of its calls of work.
+func runPoller(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Poller, <-chan time.Time) {
 	t.Helper()
 	calls := make(chan time.Time, 1000)
-	l := New("due:test", rdb, log, Messages{Failing: "it waits", Recovered: "it goes on"})
+	l := New("due:test", rdb, log, Messages{Failing: "work failing", Recovered: "work recovered"})
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -36,28 +36,28 @@ func run(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(ti
 	return l, calls
 }
 
-func called(t *testing.T, calls <-chan time.Time) time.Time {
+func nextCall(t *testing.T, calls <-chan time.Time) time.Time {
 	t.Helper()
 	select {
 	case at := <-calls:
 		return at
-	case <-time.After(patience):
-		t.Fatal("it did not work")
+	case <-time.After(waitTimeout):
+		t.Fatal("work was not called")
 		return time.Time{}
 	}
 }
 
-// settled waits for the first look, and the one when its line stands.
-func settled(t *testing.T, calls <-chan time.Time) {
+// awaitSubscribed waits for the first call and for the one after the subscription.
+func awaitSubscribed(t *testing.T, calls <-chan time.Time) {
 	t.Helper()
-	called(t, calls)
-	called(t, calls)
+	nextCall(t, calls)
+	nextCall(t, calls)
 }
 
-func TestItWorksWhenItSaidAndWhenAnotherProcessSays(t *testing.T) {
+func TestPoller_WorksAtDueTimesAndWakeUps(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	next := make(chan time.Time, 10)
-	_, calls := run(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) {
+	_, calls := runPoller(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) {
 		select {
 		case at := <-next:
 			return at, nil
@@ -65,29 +65,29 @@ func TestItWorksWhenItSaidAndWhenAnotherProcessSays(t *testing.T) {
 			return time.Time{}, nil
 		}
 	})
-	settled(t, calls)
+	awaitSubscribed(t, calls)
 	soon := time.Now().Add(200 * time.Millisecond)
 	next <- soon
-	WakeAt(t.Context(), rdb, "due:test", time.Now(), slog.New(slog.DiscardHandler)) // from another process
-	called(t, calls)
-	if at := called(t, calls); at.Before(soon.Truncate(time.Millisecond)) {
-		t.Errorf("it worked %v before it said", soon.Sub(at))
+	WakeAt(t.Context(), rdb, "due:test", time.Now(), slog.New(slog.DiscardHandler)) // as if from another process
+	nextCall(t, calls)
+	if at := nextCall(t, calls); at.Before(soon.Truncate(time.Millisecond)) {
+		t.Errorf("work was called %v too early", soon.Sub(at))
 	}
 }
 
-func TestWhatThisProcessTellsIsHeardWithoutRedis(t *testing.T) {
+func TestPoller_LocalWakeUpNeedsNoRedis(t *testing.T) {
 	rdb, server := servicetest.MiniRedis(t)
-	l, calls := run(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) { return time.Time{}, nil })
-	settled(t, calls)
+	l, calls := runPoller(t, rdb, slog.New(slog.DiscardHandler), func(time.Time) (time.Time, error) { return time.Time{}, nil })
+	awaitSubscribed(t, calls)
 	server.Close()
 	late, early := time.Now().Add(time.Hour), time.Now().Add(50*time.Millisecond)
 	l.WakeAt(t.Context(), late)
-	l.WakeAt(t.Context(), early) // the earlier counts
-	for called(t, calls).Before(early.Truncate(time.Millisecond)) {
+	l.WakeAt(t.Context(), early) // the earlier time counts
+	for nextCall(t, calls).Before(early.Truncate(time.Millisecond)) {
 	}
 }
 
-func TestWorkThatFailsIsDoneAgainAndSaidOnce(t *testing.T) {
+func TestPoller_RetriesFailedWorkAndLogsOnce(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	var mu sync.Mutex
 	var text strings.Builder
@@ -97,20 +97,20 @@ func TestWorkThatFailsIsDoneAgainAndSaidOnce(t *testing.T) {
 		return text.Write(b)
 	}), nil))
 	n := 0
-	_, calls := run(t, rdb, log, func(time.Time) (time.Time, error) {
+	_, calls := runPoller(t, rdb, log, func(time.Time) (time.Time, error) {
 		if n++; n < 4 {
 			return time.Time{}, errors.New("not now")
 		}
 		return time.Time{}, nil
 	})
 	for range 4 {
-		called(t, calls)
+		nextCall(t, calls)
 	}
-	called(t, calls) // its line stands, which it saw after it had worked
+	nextCall(t, calls) // after the subscription, which followed the first call
 	mu.Lock()
 	defer mu.Unlock()
-	if got := text.String(); strings.Count(got, "it waits") != 1 || strings.Count(got, "it goes on") != 1 {
-		t.Errorf("it said:\n%s", got)
+	if got := text.String(); strings.Count(got, "work failing") != 1 || strings.Count(got, "work recovered") != 1 {
+		t.Errorf("log: got\n%s", got)
 	}
 }
 
@@ -118,18 +118,18 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-func TestWhatIsLeftIsAskedForAgainWhileItMayBe(t *testing.T) {
+func TestEnqueueAll_RepeatsLeftElements(t *testing.T) {
 	tries := 0
 	ask := func(_ context.Context, some []int) []int { tries++; return some[:len(some)-1] }
 	if left := EnqueueAll(t.Context(), []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 0 || tries != 3 {
-		t.Errorf("%v are left after %d tries", left, tries)
+		t.Errorf("left: got %v after %d calls, want none", left, tries)
 	}
 	if left := EnqueueAll(t.Context(), []int{1, 2, 3}, func() bool { return false }, ask); len(left) != 2 {
-		t.Errorf("%v are left where it may be asked once", left)
+		t.Errorf("left after one allowed call: got %v", left)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if left := EnqueueAll(ended, []int{1, 2, 3}, func() bool { return true }, ask); len(left) != 2 {
-		t.Errorf("%v are left when the asking ends", left)
+		t.Errorf("left after the context ended: got %v", left)
 	}
 }

@@ -1,12 +1,22 @@
-// Package retries asks again for what has failed, when its time has come. Any
-// number of instances may run for a source: each due retry is claimed by one. It
-// sleeps until the next one is due, and hears of an earlier one (package due).
+// Package retries enqueues scheduled retries when they are due. Any number of instances may run
+// for a source; each due retry is claimed by one of them. An instance sleeps until the next retry
+// is due, and is woken by earlier ones (package poll).
+//
+// States of a retry, which is a status row with state RETRYING:
+//
+//	scheduled → claimed    it is due; an instance claims it for 10 minutes (the lease)
+//	claimed   → enqueued   the producer has accepted its request
+//	enqueued  → deleted    the snapshot of a later fetch is stored
+//	enqueued  → scheduled  the fetch failed again; the next round has a longer delay
+//	claimed, enqueued → due again, when the lease ends without any of these
 //
 // Invariants:
-//   - A retry that was asked for is not deleted: its row goes with the snapshot
-//     that it leads to (semantics §5). Until then it comes round again, should the
-//     request be lost.
-//   - A retry that nobody takes stays due.
+//   - Enqueueing a retry does not delete it: its row is deleted with the snapshot that results
+//     (semantics §5). If the request is lost, the retry is due again after the lease.
+//   - A retry that no instance claims stays due.
+//
+// Example: a fetch fails at 12:00 and the facet's first delay is 1 min. The retry is due at 12:01.
+// If the worker that reads its request is killed, the retry is enqueued again at 12:11.
 package retries
 
 import (
@@ -21,31 +31,31 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store keeps the scheduled retries.
+// Store holds scheduled retries.
 type Store interface {
-	// ClaimRetries claims up to limit retries of the source that are due, the earliest first,
-	// by having them due again after the lease. No other caller gets the same.
+	// ClaimRetries claims up to limit due retries of the source, the earliest first. No other
+	// caller gets them before the lease ends.
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
-	// NextRetryTime returns when the next retry is due; zero if there is none.
+	// NextRetryTime returns when the next retry is due, or zero if there is none.
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
 }
 
-// Enqueuer is where requests are asked for.
+// Enqueuer publishes update requests.
 type Enqueuer interface {
-	// Enqueue asks for each, in the lane from which it came, with a fetch that begins
-	// after it. It returns those that must be asked for once more.
+	// Enqueue enqueues each retry in its original lane, with a fetch that begins after it. It
+	// returns the retries that must be enqueued again.
 	Enqueue(ctx context.Context, due []store.Status) []store.Status
 }
 
 const (
-	// lease is how long a claimed retry has to lead to a snapshot or to another
-	// failure before it is asked for again.
+	// lease is how long a claimed retry may take to end in a snapshot or another failure before it
+	// is due again.
 	lease = 10 * time.Minute
-	// maxClaim is claimed at once.
+	// maxClaim is the maximum number of retries in one claim.
 	maxClaim = 256
 )
 
-// Retries asks for the due retries of one source.
+// Retries enqueues the due retries of one source.
 type Retries struct {
 	source    string
 	store     Store
@@ -55,16 +65,16 @@ type Retries struct {
 	requested prometheus.Counter
 }
 
-// New returns the retries of a source; Run asks for them.
+// New returns the retries of a source. Run enqueues them.
 func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Retries {
 	log = log.With("source", source)
 	r := &Retries{
 		source: source, store: st, enqueuer: enqueuer, log: log,
 		poller: poll.New("retries:"+source, rdb, log, poll.Messages{
-			Failing: "scheduled retries wait until the database answers", Recovered: "scheduled retries go on",
+			Failing: "scheduled retries can't be claimed; retrying", Recovered: "scheduled retries claimed again",
 		}),
 		requested: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "retries_requested_total", Help: "Scheduled retries that were asked for when due.",
+			Name: "retries_requested_total", Help: "Scheduled retries that were enqueued when due.",
 			ConstLabels: prometheus.Labels{"source": source},
 		}),
 	}
@@ -72,15 +82,14 @@ func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, 
 	return r
 }
 
-// WakeAt tells all instances that a retry is due then. One that misses it finds it
-// after a lease at the latest.
+// WakeAt announces to all instances that a retry is due at that time. An instance that misses the
+// announcement finds the retry after one lease at the latest.
 func (r *Retries) WakeAt(ctx context.Context, at time.Time) { r.poller.WakeAt(ctx, at) }
 
-// Run asks for retries as they come due, until ctx ends. Whatever was not heard of is
-// found at the latest when a claim would end.
+// Run enqueues retries as they become due, until ctx ends.
 func (r *Retries) Run(ctx context.Context) error { return r.poller.Run(ctx, lease, r.enqueueDue) }
 
-// enqueueDue asks for what is due, and returns when the next retry will be.
+// enqueueDue claims and enqueues due retries. It returns when the next one is due.
 func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, err error) {
 	for {
 		all, err := r.store.ClaimRetries(ctx, r.source, time.Now(), lease, maxClaim)
@@ -94,7 +103,8 @@ func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, 
 	}
 }
 
-// enqueue asks until all are asked for, or the claim has run out: then they come round.
+// enqueue enqueues claimed retries, and retries the ones that fail until half of the lease is
+// over. The ones that are left are due again when the lease ends.
 func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 	until := time.Now().Add(lease / 2)
 	left := poll.EnqueueAll(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {
@@ -103,6 +113,6 @@ func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 		return left
 	})
 	if len(left) > 0 && ctx.Err() == nil {
-		r.log.Warn("retries could not be asked for, and come round again", "retries", len(left), "within", lease)
+		r.log.Warn("enqueueing retries failed; they are due again after the lease", "retries", len(left), "lease", lease)
 	}
 }

@@ -18,9 +18,9 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-const patience = time.Minute
+const waitTimeout = time.Minute
 
-// fakeEnqueuer notes what is asked for; it refuses the first few.
+// fakeEnqueuer records enqueued retries and rejects the first ones.
 type fakeEnqueuer struct {
 	mu     sync.Mutex
 	refuse int
@@ -65,7 +65,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// start starts so many instances on one store and one Redis, until the test ends.
+// start runs that many instances on one store and one Redis until the test ends.
 func (r *rig) start(instances int) {
 	r.Helper()
 	ctx, stop := context.WithCancel(context.Background())
@@ -82,7 +82,7 @@ func (r *rig) start(instances int) {
 	r.Cleanup(func() { stop(); wg.Wait() })
 }
 
-// schedule writes a retry down as a worker does, and tells of it.
+// schedule stores a retry like a worker, and announces it if tell is set.
 func (r *rig) schedule(key string, at time.Time, tell bool) {
 	r.Helper()
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: key}
@@ -97,44 +97,44 @@ func (r *rig) schedule(key string, at time.Time, tell bool) {
 	}
 }
 
-func (r *rig) sees(want string) {
+func (r *rig) wantEnqueued(want string) {
 	r.Helper()
 	select {
 	case got := <-r.enqueuer.seen:
 		if want != "" && got != want {
-			r.Errorf("asked for %s, want %s", got, want)
+			r.Errorf("enqueued %s, want %s", got, want)
 		}
-	case <-time.After(patience):
-		r.Fatalf("%s was not asked for within %v", want, patience)
+	case <-time.After(waitTimeout):
+		r.Fatalf("%s was not enqueued within %v", want, waitTimeout)
 	}
 }
 
-func TestARetryIsAskedForWhenItIsDueAndNotBefore(t *testing.T) {
+func TestRetries_EnqueuesWhenDue(t *testing.T) {
 	r := newRig(t)
 	r.start(2)
 	due := time.Now().Add(300 * time.Millisecond)
 	r.schedule("later", time.Now().Add(time.Hour), true)
-	r.schedule("soon", due, true) // wakes those who sleep for an hour
-	r.sees("soon")
+	r.schedule("soon", due, true) // wakes instances that sleep for an hour
+	r.wantEnqueued("soon")
 	if time.Now().Before(due) {
-		t.Errorf("asked for %v early", time.Until(due))
+		t.Errorf("enqueued %v too early", time.Until(due))
 	}
 	next, err := r.db.NextRetryTime(t.Context(), "nexon")
 	if err != nil || time.Until(next) < lease-time.Minute {
-		t.Errorf("the row is due again at %v (%v): it must stay, and its claim must hold", next, err)
+		t.Errorf("next due: got %v (%v), want the end of the lease", next, err)
 	}
 }
 
-func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
+func TestRetries_InstancesShareDueRetries(t *testing.T) {
 	r := newRig(t)
 	r.start(4)
 	const n = 3 * maxClaim
 	due := time.Now().Add(200 * time.Millisecond)
 	for i := range n {
-		r.schedule(fmt.Sprint(i), due, i == n-1) // the last tells of all
+		r.schedule(fmt.Sprint(i), due, i == n-1) // the last one wakes the instances for all
 	}
 	for range n {
-		r.sees("")
+		r.wantEnqueued("")
 	}
 	r.enqueuer.mu.Lock()
 	defer r.enqueuer.mu.Unlock()
@@ -143,45 +143,45 @@ func TestEachOfManyInstancesAsksForOthers(t *testing.T) {
 		times[key]++
 	}
 	if len(times) != n || len(r.enqueuer.asked) != n {
-		t.Errorf("%d of %d asked for, %d times", len(times), n, len(r.enqueuer.asked))
+		t.Errorf("enqueued %d of %d retries, %d times", len(times), n, len(r.enqueuer.asked))
 	}
 }
 
-func TestWhatWasScheduledBeforeTheStartIsFound(t *testing.T) {
+func TestRetries_FindsEarlierScheduledRetries(t *testing.T) {
 	r := newRig(t)
 	r.schedule("old", time.Now().Add(-time.Hour), false)
 	r.start(1)
-	r.sees("old")
+	r.wantEnqueued("old")
 }
 
-func TestWhatThisProcessScheduledIsHeardWithoutRedis(t *testing.T) {
+func TestRetries_WakeAtNeedsNoRedis(t *testing.T) {
 	r := newRig(t)
 	r.redis.Close()
 	r.start(1)
 	r.schedule("later", time.Now().Add(time.Hour), true)
 	r.schedule("a", time.Now().Add(100*time.Millisecond), true)
-	r.sees("a")
+	r.wantEnqueued("a")
 }
 
-func TestWhatIsRefusedIsAskedForOnceMore(t *testing.T) {
+func TestRetries_RepeatsRejectedRetries(t *testing.T) {
 	r := newRig(t)
 	r.start(1)
 	r.enqueuer.mu.Lock()
 	r.enqueuer.refuse = 3
 	r.enqueuer.mu.Unlock()
 	r.schedule("a", time.Now(), true)
-	r.sees("a")
+	r.wantEnqueued("a")
 }
 
-func TestWhatWasMissedWhileTheLineWasCutIsFoundWhenItIsBack(t *testing.T) {
+func TestRetries_FindsMissedAfterReconnect(t *testing.T) {
 	r := newRig(t)
 	r.start(1)
 	r.schedule("first", time.Now(), true)
-	r.sees("first")
+	r.wantEnqueued("first")
 	r.redis.Close()
 	r.schedule("missed", time.Now(), true)
 	if err := r.redis.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	r.sees("missed")
+	r.wantEnqueued("missed")
 }

@@ -8,20 +8,21 @@ import (
 	"time"
 )
 
-// Change is told on a source's change topic when other content of an entity was stored.
-// Its form is change.v1.schema.json. It may come more than once, and, of one entity, out
-// of order: Entity and Version name it, and versions rise.
+// Change is published on a source's change topic when different content of an entity was stored.
+// Its JSON form is change.v1.schema.json. A change may be published more than once, and the
+// changes of one entity may arrive out of order. Entity and Version identify it, and versions
+// rise.
 type Change struct {
 	Entity  Entity
-	Version int64 // of the snapshot that holds the new content
-	// At is when the fetch began that found it.
+	Version int64 // version of the snapshot with the new content
+	// At is when the fetch began that found the change.
 	At time.Time
-	// Before and After are SHA-256 hashes of the canonical content, without what the
-	// facet ignores; Before is empty if there was none.
+	// Before and After are SHA-256 hashes of the canonical content without the members that the
+	// facet ignores. Before is empty if there was no content.
 	Before, After []byte
 }
 
-// changeMajor is the schema's.
+// changeMajor is the major version of the schema.
 const changeMajor = 1
 
 type changeJSON struct {
@@ -49,37 +50,37 @@ func (c Change) Encode() (key, value []byte, err error) {
 	return []byte(c.Entity.Facet + "/" + c.Entity.Key), value, err
 }
 
-// DecodeChange is the reverse of Encode. Members that it does not know are ignored.
+// DecodeChange decodes the value of Encode. Unknown members are ignored.
 func DecodeChange(value []byte) (Change, error) {
 	var j changeJSON
 	if err := json.Unmarshal(value, &j); err != nil {
-		return Change{}, fmt.Errorf("decode a change: %w", err)
+		return Change{}, fmt.Errorf("decode change: %w", err)
 	}
 	if j.SchemaVersion != changeMajor {
-		return Change{}, fmt.Errorf("decode a change: its schemaVersion is %d; this release reads %d", j.SchemaVersion, changeMajor)
+		return Change{}, fmt.Errorf("decode change: its schemaVersion is %d; this release reads %d", j.SchemaVersion, changeMajor)
 	}
 	c := Change{Entity: Entity{Source: j.Source, Facet: j.Facet, Key: j.Key}, Version: j.Version, At: j.ChangedAt}
 	if err := c.Entity.Check(); err != nil {
-		return Change{}, fmt.Errorf("decode a change: %w", err)
+		return Change{}, fmt.Errorf("decode change: %w", err)
 	}
 	if c.Version < 1 || c.At.IsZero() {
-		return Change{}, fmt.Errorf("decode a change of %s: it needs a version of at least 1 and changedAt; they are %d and %s", c.Entity, c.Version, c.At.Format(time.RFC3339))
+		return Change{}, fmt.Errorf("decode change of %s: version is %d and changedAt is %s; both are required and version must be at least 1", c.Entity, c.Version, c.At.Format(time.RFC3339))
 	}
 	var err error
 	if c.After, err = hashOf("newHash", j.NewHash); err == nil && j.OldHash != nil {
 		c.Before, err = hashOf("oldHash", *j.OldHash)
 	}
 	if err != nil {
-		return Change{}, fmt.Errorf("decode a change of %s: %w", c.Entity, err)
+		return Change{}, fmt.Errorf("decode change of %s: %w", c.Entity, err)
 	}
 	return c, nil
 }
 
-// hashOf reads a hash as the schema has it.
+// hashOf decodes a hash in hexadecimal.
 func hashOf(name, text string) ([]byte, error) {
 	hash, err := hex.DecodeString(text)
 	if err == nil && len(hash) != sha256.Size {
-		err = fmt.Errorf("it has %d bytes, not %d", len(hash), sha256.Size)
+		err = fmt.Errorf("has %d bytes, want %d", len(hash), sha256.Size)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

@@ -18,8 +18,8 @@ func exampleChange() Change {
 	}
 }
 
-// The golden record has a member that a later release added.
-func TestTheGoldenChangeFitsItsSchemaAndReadsAsItSays(t *testing.T) {
+// The golden record has a member of a later release.
+func TestChange_GoldenFitsSchemaAndDecodes(t *testing.T) {
 	golden, err := os.ReadFile("golden/change/v1.json")
 	if err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestTheGoldenChangeFitsItsSchemaAndReadsAsItSays(t *testing.T) {
 	}
 }
 
-func TestEveryChangeFitsTheSchemaAndReadsBack(t *testing.T) {
+func TestChange_FitsSchemaAndDecodes(t *testing.T) {
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 0))
 	hash := func() []byte {
@@ -74,7 +74,7 @@ func TestEveryChangeFitsTheSchemaAndReadsBack(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoChangeIsRefusedWithAReason(t *testing.T) {
+func TestDecodeChange_RejectsInvalid(t *testing.T) {
 	_, valid, err := exampleChange().Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -111,18 +111,18 @@ func TestWhatIsNoChangeIsRefusedWithAReason(t *testing.T) {
 			t.Errorf("%s: error %v, want one that mentions %q", name, err, c.mention)
 		}
 	}
-	// What the schema says of members, it says too.
+	// The schema rejects the same members.
 	for _, value := range []string{
 		replaced(`"version":1790000000000,`, ""), replaced(`"version":1`, `"version":-1`), replaced(`"schemaVersion":1`, `"schemaVersion":2`),
 		replaced(now, now[2:]), replaced(old, ""), replaced("2026-09-21T14:13:20Z", "yesterday"),
 	} {
 		if validate(t, schema, []byte(value)) == nil {
-			t.Errorf("it fits the schema: %s", value)
+			t.Errorf("%s fits the schema, want it rejected", value)
 		}
 	}
 }
 
-func FuzzADecodedChangeSurvivesEncoding(f *testing.F) {
+func FuzzDecodeChange(f *testing.F) {
 	golden, err := os.ReadFile("golden/change/v1.json")
 	if err != nil {
 		f.Fatal(err)
@@ -136,7 +136,7 @@ func FuzzADecodedChangeSurvivesEncoding(f *testing.F) {
 		}
 		key, encoded, err := c.Encode()
 		if err != nil {
-			if c.At.UTC().Year() > 9999 || c.At.UTC().Year() < 0 { // JSON reads a zone that leads out of what Go writes
+			if c.At.UTC().Year() > 9999 || c.At.UTC().Year() < 0 { // JSON can contain a year outside the range that Go encodes
 				return
 			}
 			t.Fatalf("decoded but not encoded: %v", err)

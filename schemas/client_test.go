@@ -2,7 +2,7 @@ package schemas
 
 import "testing"
 
-func TestClientID_IsShortStableAndReadBack(t *testing.T) {
+func TestClientID_IsShortAndStable(t *testing.T) {
 	a, b := ClientID("key:abc"), ClientID("key:abd")
 	if a == b || len(a) != ClientIDSize || a != ClientID("key:abc") {
 		t.Fatalf("got %q and %q", a, b)
@@ -12,7 +12,7 @@ func TestClientID_IsShortStableAndReadBack(t *testing.T) {
 	}
 }
 
-func TestClientOf_TakesNothingElse(t *testing.T) {
+func TestClientOf_RejectsMalformed(t *testing.T) {
 	for _, text := range []string{"", "short", "sixteen signs \n.", "far-too-long-for-an-id", "ünïcödé-aaaaa"} {
 		if got := ClientOf([]Header{{ClientHeader, []byte(text)}}); got != "" {
 			t.Errorf("got %q of %q, want none", got, text)

@@ -2,37 +2,36 @@ package schemas
 
 import "time"
 
-// Verdict says whether a request still needs its fetch.
+// Verdict says whether a request still needs a fetch.
 type Verdict string
 
-// The verdicts. Satisfied: a fetch begun after the request is stored.
-// Superseded: the request's HIGH twin is in its topic and will do.
+// The verdicts. Satisfied: a fetch that began after the request is stored. Superseded: a HIGH
+// request for the same entity was published and covers this one. Failed: a fetch that began after
+// the request failed, and the failure is stored.
 const (
 	Proceed    Verdict = "PROCEED"
 	Satisfied  Verdict = "SATISFIED"
 	Superseded Verdict = "SUPERSEDED"
-	// Failed: a fetch begun after the request failed, and what follows from that
-	// is written down.
-	Failed Verdict = "FAILED"
+	Failed     Verdict = "FAILED"
 )
 
-// End is how a request ended, as it is written down for those that come after.
+// End is the end of a request. It is stored in Redis for later requests of the entity.
 type End struct {
 	Entity Entity
-	// Number is the fetch's, or the request's version if nothing was fetched.
+	// Number is the number of the fetch, or the request's version if nothing was fetched.
 	Number int64
-	// Satisfied: what the requests asked for is stored. A dead letter satisfies
-	// nobody.
+	// Satisfied: the requested content, or its absence, is stored. A dead letter satisfies no
+	// request.
 	Satisfied bool
-	// Hold is the reason for which nobody asks again for HoldFor; empty: no hold.
+	// Hold is the reason why new requests for the entity are rejected for HoldFor; empty for none.
 	Hold    string
 	HoldFor time.Duration
 }
 
-// The reasons for which an entity is held.
+// The reasons of a hold.
 const (
-	HoldAbsent    = "ABSENT"    // the upstream said that there is no such entity
-	HoldRetrying  = "RETRYING"  // its last request failed, and a retry is scheduled
+	HoldAbsent    = "ABSENT"    // the upstream answered that the entity does not exist
+	HoldRetrying  = "RETRYING"  // its last fetch failed, and a retry is scheduled
 	HoldFailed    = "FAILED"    // its last request became a dead letter
-	HoldSuspended = "SUSPENDED" // so did the ones before; it is lifted by hand
+	HoldSuspended = "SUSPENDED" // several requests in a row became dead letters; an operator must lift it
 )

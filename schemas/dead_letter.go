@@ -17,11 +17,11 @@ type Header struct {
 	Value []byte `json:"value"`
 }
 
-// TraceParent is the header that carries the W3C trace context from the read
-// that asked for a refresh to the dead letter it may end as, unchanged.
+// TraceParent is the header with the W3C trace parent of the read that requested the refresh. It
+// is copied unchanged to the retry and the dead letter.
 const TraceParent = "traceparent"
 
-// Headers that a dead letter adds to those its record had.
+// Headers that a dead letter adds to its record's headers.
 const (
 	deadLetterPrefix = "__dlq.errors."
 
@@ -41,10 +41,10 @@ const (
 	headerValueBytes = deadLetterPrefix + "value.bytes"
 )
 
-// DeadLetterReason says why a request needs a human.
+// DeadLetterReason says why a request needs an operator.
 type DeadLetterReason string
 
-// The reasons; see dead_letter.v1.schema.json for what each one means.
+// The reasons; dead_letter.v1.schema.json describes each one.
 const (
 	Undecodable     DeadLetterReason = "UNDECODABLE"
 	UnknownMajor    DeadLetterReason = "UNKNOWN_MAJOR"
@@ -57,35 +57,34 @@ const (
 	ParseError      DeadLetterReason = "PARSE_ERROR"
 	OversizedAnswer DeadLetterReason = "OVERSIZED_ANSWER"
 	Unstorable      DeadLetterReason = "UNSTORABLE"
-	// Outage is why a request is asked again later, and never that of a letter:
-	// the endpoint was sick, and not the entity.
+	// Outage is the reason of a retry whose failure was not the entity's own. A dead letter never
+	// has it.
 	Outage DeadLetterReason = "UPSTREAM_OUTAGE"
 )
 
-// DeadLetterReasons are those that a letter may have.
+// DeadLetterReasons lists the reasons that a dead letter can have.
 var DeadLetterReasons = []DeadLetterReason{
 	Undecodable, UnknownMajor, OversizedRecord, InvalidRequest, Upstream4xx, Upstream5xx, Unreachable, NotReady, ParseError, OversizedAnswer, Unstorable,
 }
 
 const (
-	// MaxSampleBytes bounds the part of an upstream's answer that is kept.
+	// MaxSampleBytes bounds the stored part of an upstream's answer.
 	MaxSampleBytes = 16 << 10
 	maxErrorBytes  = 4 << 10
 )
 
-// DeadLetter is a record that can't be processed without a human. On its topic
-// it has the original key, value and headers, byte for byte, and its own facts
-// as further headers; MarshalJSON gives the form that tools print.
+// DeadLetter is a record that can't be processed without an operator. On the dead-letter topic it
+// has the original key, value and headers, byte for byte, and its other fields as additional
+// headers. MarshalJSON returns the form that tools print.
 type DeadLetter struct {
 	Key     []byte           `json:"key"`
 	Value   []byte           `json:"value"`
-	Headers []Header         `json:"headers"` // the original ones
+	Headers []Header         `json:"headers"` // original headers
 	Reason  DeadLetterReason `json:"reason"`
 	Error   string           `json:"error"`
-	// Attempts counts the upstream calls made for the request; 0 if it was
-	// never sent.
+	// Attempts is the number of upstream calls made for the request.
 	Attempts  int       `json:"attempts"`
-	Topic     string    `json:"topic"` // where it was read: topic, partition, offset, by group and worker
+	Topic     string    `json:"topic"` // Topic, Partition and Offset locate the original record; Group and Worker read it
 	Partition int32     `json:"partition"`
 	Offset    int64     `json:"offset"`
 	Group     string    `json:"group"`
@@ -93,17 +92,16 @@ type DeadLetter struct {
 	Time      time.Time `json:"time"`
 	// Status is the HTTP status of the upstream's last answer; 0 if there was none.
 	Status     int    `json:"status,omitempty"`
-	Sample     []byte `json:"sample,omitempty"` // the answer's first bytes, decompressed
+	Sample     []byte `json:"sample,omitempty"` // first bytes of the answer, decompressed
 	SampleType string `json:"sampleType,omitempty"`
-	// ValueBytes is set on a letter that was cut: the length of the original
-	// value, which lies whole at Topic, Partition and Offset while that is kept.
+	// ValueBytes is the length of the original value if the dead letter was shortened, otherwise
+	// 0. The whole value is at Topic, Partition and Offset until Kafka deletes it.
 	ValueBytes int `json:"valueBytes,omitempty"`
 }
 
-// Cut returns the letter with no more of its record than surely fits: the
-// beginning of the value and of the key, and none of the original headers but
-// the trace. It is for a record that its topic took better compressed than the
-// letter can be.
+// Cut returns the dead letter in a form that fits its topic: with the beginning of the value and
+// of the key, and without original headers except the trace parent. It is for a record that
+// compressed better on its request topic than the dead letter can.
 func (d DeadLetter) Cut() DeadLetter {
 	d.ValueBytes = len(d.Value)
 	d.Value = d.Value[:min(len(d.Value), MaxRecordBytes/2)]
@@ -114,10 +112,9 @@ func (d DeadLetter) Cut() DeadLetter {
 	return d
 }
 
-// RecordHeaders returns the headers of the record on the dead-letter topic: the
-// original ones in their order, then the letter's own. The sample is cut to
-// MaxSampleBytes, so that the letter fits its topic wherever the original
-// fitted its own.
+// RecordHeaders returns the headers of the record on the dead-letter topic: the original headers
+// in their order, then the dead letter's own. The sample is cut to MaxSampleBytes, so that the
+// dead letter fits its topic if the original fitted its own.
 func (d DeadLetter) RecordHeaders() []Header {
 	headers := make([]Header, 0, len(d.Headers)+13)
 	for _, h := range d.Headers {
@@ -160,8 +157,8 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// ParseDeadLetter reads a record of a dead-letter topic. It fails for a record
-// that no worker of this major wrote.
+// ParseDeadLetter parses a record of a dead-letter topic. It fails if the record was not written
+// by a worker of this major version.
 func ParseDeadLetter(key, value []byte, headers []Header) (DeadLetter, error) {
 	d := DeadLetter{Key: key, Value: value}
 	own := make(map[string]string, 13)
@@ -173,7 +170,7 @@ func ParseDeadLetter(key, value []byte, headers []Header) (DeadLetter, error) {
 		}
 	}
 	if own[headerSchema] != "1" {
-		return DeadLetter{}, fmt.Errorf("not a dead letter this release can read: header %s is %q, not \"1\"", headerSchema, own[headerSchema])
+		return DeadLetter{}, fmt.Errorf("not a dead letter of this release: header %s is %q, want \"1\"", headerSchema, own[headerSchema])
 	}
 	number := func(name string, bits int, errs *[]error) int64 {
 		n, err := strconv.ParseInt(own[name], 10, bits)
@@ -208,9 +205,8 @@ func ParseDeadLetter(key, value []byte, headers []Header) (DeadLetter, error) {
 	return d, errors.Join(errs...)
 }
 
-// MarshalJSON returns the form described by dead_letter.v1.schema.json: the
-// letter's fields, byte strings in base64, and beside them the request that its
-// value holds, or null if it can't be decoded.
+// MarshalJSON returns the form of dead_letter.v1.schema.json: the fields, with byte strings in
+// base64, and the decoded request, which is null if the value can't be decoded.
 func (d DeadLetter) MarshalJSON() ([]byte, error) {
 	type plain DeadLetter
 	out := struct {

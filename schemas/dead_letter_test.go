@@ -25,7 +25,7 @@ func exampleLetter(t *testing.T) DeadLetter {
 	}
 }
 
-func TestADeadLetterKeepsItsRecordByteForByteAndReadsBack(t *testing.T) {
+func TestDeadLetter_RoundTripsByteForByte(t *testing.T) {
 	want := exampleLetter(t)
 	got, err := ParseDeadLetter(want.Key, want.Value, want.RecordHeaders())
 	if err != nil {
@@ -36,7 +36,7 @@ func TestADeadLetterKeepsItsRecordByteForByteAndReadsBack(t *testing.T) {
 	}
 }
 
-func TestADeadLetterWithoutAnAnswerReadsBack(t *testing.T) {
+func TestDeadLetter_RoundTripsWithoutAnswer(t *testing.T) {
 	want := DeadLetter{Reason: Undecodable, Error: "x", Topic: "t", Time: time.Unix(1, 0).UTC()}
 	got, err := ParseDeadLetter(nil, nil, want.RecordHeaders())
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -44,7 +44,7 @@ func TestADeadLetterWithoutAnAnswerReadsBack(t *testing.T) {
 	}
 }
 
-func TestALettersOwnHeadersFitIntoTheRoomItsTopicHas(t *testing.T) {
+func TestDeadLetter_OwnHeadersFitTopic(t *testing.T) {
 	d := exampleLetter(t)
 	d.Headers = nil
 	d.Error = strings.Repeat("유", 100_000)
@@ -62,7 +62,7 @@ func TestALettersOwnHeadersFitIntoTheRoomItsTopicHas(t *testing.T) {
 	}
 }
 
-func TestACutLetterFitsWhateverItsRecordWas(t *testing.T) {
+func TestDeadLetter_CutFitsTopic(t *testing.T) {
 	d := exampleLetter(t)
 	d.Value, d.Key = make([]byte, 10<<20), make([]byte, 1<<20)
 	d.Headers = append(d.Headers, Header{"huge", make([]byte, 1<<20)})
@@ -72,18 +72,18 @@ func TestACutLetterFitsWhateverItsRecordWas(t *testing.T) {
 		size += len(h.Key) + len(h.Value) + 10
 	}
 	if size > MaxRecordBytes {
-		t.Errorf("a cut letter has %d bytes", size)
+		t.Errorf("a shortened dead letter has %d bytes", size)
 	}
 	got, err := ParseDeadLetter(cut.Key, cut.Value, cut.RecordHeaders())
 	if err != nil || got.ValueBytes != 10<<20 || got.Headers[0].Key != TraceParent || len(got.Headers) != 1 || got.Offset != d.Offset {
-		t.Errorf("%+v, %v", got.ValueBytes, err)
+		t.Errorf("valueBytes: got %+v, %v", got.ValueBytes, err)
 	}
 	if len(d.Value) != 10<<20 || len(d.Headers) != 3 {
-		t.Error("the letter itself was cut")
+		t.Error("Cut changed the original dead letter")
 	}
 }
 
-func TestHeadersOfAnEarlierDeathGiveWay(t *testing.T) {
+func TestDeadLetter_ReplacesHeadersOfEarlierOne(t *testing.T) {
 	d := exampleLetter(t)
 	d.Headers = append(d.Headers, Header{headerReason, []byte("PARSE_ERROR")})
 	got, err := ParseDeadLetter(d.Key, d.Value, d.RecordHeaders())
@@ -92,7 +92,7 @@ func TestHeadersOfAnEarlierDeathGiveWay(t *testing.T) {
 	}
 }
 
-func TestARecordThatIsNoDeadLetterIsRefused(t *testing.T) {
+func TestParseDeadLetter_RejectsOtherRecords(t *testing.T) {
 	broken := exampleLetter(t).RecordHeaders()
 	for i := range broken {
 		if broken[i].Key == headerOffset {
@@ -110,7 +110,7 @@ func TestARecordThatIsNoDeadLetterIsRefused(t *testing.T) {
 	}
 }
 
-func TestThePrintedFormFitsItsSchemaAndItsGoldenFile(t *testing.T) {
+func TestDeadLetter_JSONFitsSchemaAndGolden(t *testing.T) {
 	schema := compile(t, "dead_letter.v1.schema.json")
 	undecodable := exampleLetter(t)
 	undecodable.Value, undecodable.Headers, undecodable.Status, undecodable.Sample = []byte{0xff}, nil, 0, nil
@@ -136,7 +136,7 @@ func TestThePrintedFormFitsItsSchemaAndItsGoldenFile(t *testing.T) {
 	}
 }
 
-func TestEveryReasonIsExplainedInTheSchema(t *testing.T) {
+func TestDeadLetterReasons_AreInSchema(t *testing.T) {
 	text, err := os.ReadFile("dead_letter.v1.schema.json")
 	if err != nil {
 		t.Fatal(err)

@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// fingerprintTextBytes is how much of an error, without keys and numbers, tells it from others,
-	// in bytes: behind that stand excerpts of answers.
+	// fingerprintTextBytes is how many bytes of an error, without keys and numbers, a fingerprint
+	// covers. Excerpts of answers follow after that.
 	fingerprintTextBytes = 300
-	// maxSampleInSummary is how long an answer is that a summary has, in bytes.
+	// maxSampleInSummary is the maximum length of an answer that a summary includes, in bytes.
 	maxSampleInSummary = 300
-	// fingerprintBytes of a hash: two of a thousand errors are taken for one in one of
-	// 10^13 cases.
+	// fingerprintBytes is the length of a fingerprint in bytes. Among a thousand errors the
+	// probability that any two collide is below 10^-13.
 	fingerprintBytes = 8
 )
 
 var (
 	errorWords = regexp.MustCompile(`[0-9A-Za-z]+(-[0-9A-Za-z]+)*`)
-	// A word of these is one number or id of many. Codes such as OPENAPI00004 are none.
+	// Matches words that are a number or an id. Codes such as OPENAPI00004 do not match.
 	numbers = regexp.MustCompile(`^([0-9]+(ms|s|m|h|us|ns|B|KiB|MiB)?|[0-9a-fA-F]{8,}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
 )
 
-// Summary is the error in one line, with what a short answer of JSON says: many upstreams
-// say 400 to everything, and what is wrong beside it.
+// Summary returns the error in one line, with the upstream's answer if that is short JSON. Many
+// upstreams answer every error with status 400 and explain it in the body.
 func (d DeadLetter) Summary() string {
 	text := d.Error
 	if len(d.Sample) <= maxSampleInSummary && json.Valid(d.Sample) {
@@ -37,15 +37,15 @@ func (d DeadLetter) Summary() string {
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// Fingerprint is the same for letters whose summaries differ in nothing but the entity's key,
-// numbers and ids, so that they can be counted, looked at and replayed together. e is the
-// letter's entity; it may be empty.
+// Fingerprint returns a hash that is equal for dead letters of the same kind, so that they can be
+// counted, listed and replayed together. Their summaries differ only in the entity's key, numbers
+// and ids. e is the dead letter's entity and may be empty.
 func (d DeadLetter) Fingerprint(e Entity) string {
-	// Keys and numbers are of any length, so they go first: what a longer one pushed beyond
-	// the end would tell the same errors apart.
+	// Keys and numbers vary in length, so they are replaced before the text is cut. Otherwise a
+	// longer key could push different text past the end.
 	text := cut(d.Summary(), maxErrorBytes)
 	for _, key := range []string{url.PathEscape(e.Key), url.QueryEscape(e.Key), e.Key} {
-		if len(key) > 3 || errorWords.FindString(key) != key { // a short one may be a part of any word
+		if len(key) > 3 || errorWords.FindString(key) != key { // a short key may be a part of any word
 			text = strings.ReplaceAll(text, key, "#")
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
+func TestFingerprint_IgnoresKeysAndNumbers(t *testing.T) {
 	of := func(status int, key, text string) string {
 		return DeadLetter{Reason: Upstream4xx, Status: status, Error: text}.Fingerprint(Entity{Source: "s", Facet: "f", Key: key})
 	}
@@ -34,9 +34,9 @@ func TestErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
 	}
 }
 
-// TestLongErrorsThatDifferInKeysAndNumbersHaveOneFingerprint, wherever those lie: a long key must
-// not push what follows beyond what is looked at, nor lie across its end.
-func TestLongErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
+// TestFingerprint_IgnoresKeysInLongErrors places keys at any position: a long key must neither
+// push the following text past the limit nor be cut by it.
+func TestFingerprint_IgnoresKeysInLongErrors(t *testing.T) {
 	of := func(lead int, key, number, tail string) string {
 		text := "GET https://x/" + strings.Repeat("long/", lead) + "?id=" + key + ": 500 after " + number + "ms: " + strings.Repeat("and so on, ", 30) + tail
 		return DeadLetter{Reason: Upstream5xx, Status: 500, Error: text}.Fingerprint(Entity{Source: "s", Facet: "f", Key: key})
@@ -60,7 +60,7 @@ func TestLongErrorsThatDifferInKeysAndNumbersHaveOneFingerprint(t *testing.T) {
 	}
 }
 
-func TestASummaryHasWhatAShortAnswerSays(t *testing.T) {
+func TestSummary_IncludesShortAnswer(t *testing.T) {
 	for want, d := range map[string]DeadLetter{
 		`answered 400: { "name": "OPENAPI00004" }`: {Error: "answered\n400", Sample: []byte("{\n  \"name\":  \"OPENAPI00004\"\n}")},
 		"answered 500": {Error: "answered 500", Sample: []byte("<html>no</html>")},

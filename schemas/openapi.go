@@ -3,23 +3,23 @@ package schemas
 import (
 	"bytes"
 	"crypto/sha256"
-	_ "embed" // the document and its page
+	_ "embed" // OpenAPI and OpenAPIPage
 	"encoding/base64"
 )
 
-// OpenAPI is the contract of the HTTP API, in OpenAPI 3.1.
+// OpenAPI is the specification of the HTTP API, in OpenAPI 3.1.
 //
 //go:embed openapi.yaml
 var OpenAPI []byte
 
-// OpenAPIPage is the contract for people: one HTML file without scripts and
-// without anything to load. A test writes it from OpenAPI.
+// OpenAPIPage is the specification as one HTML page without scripts and external resources. A test
+// generates it from OpenAPI.
 //
 //go:embed openapi.html
 var OpenAPIPage []byte
 
-// OpenAPIPageCSP is the Content-Security-Policy to serve OpenAPIPage with: it
-// allows the page's own style sheet, by its hash, and nothing else.
+// OpenAPIPageCSP is the Content-Security-Policy of OpenAPIPage. It allows only the page's own
+// style sheet, by its hash.
 var OpenAPIPageCSP = styleOnly(OpenAPIPage)
 
 func styleOnly(page []byte) string {

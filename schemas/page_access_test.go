@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// access lists the ways into an operation; none if the document has no schemes.
+// access lists the alternative security requirements of an operation; none if the document has no
+// schemes.
 func (p *pager) access(o *operation) []accessView {
 	if len(p.Components.SecuritySchemes) == 0 {
 		return nil
@@ -29,7 +30,7 @@ func (p *pager) access(o *operation) []accessView {
 	return ways
 }
 
-// schemeOf says how one proves who one is.
+// schemeOf describes how a client authenticates with the scheme.
 func schemeOf(name string, s securityScheme) schemeView {
 	v := schemeView{Anchor: "auth-" + slug(name), Name: name, Text: texts(s.Description)}
 	headers, options := credential(s)
@@ -58,8 +59,8 @@ func schemeOf(name string, s securityScheme) schemeView {
 	return v
 }
 
-// credential returns what a request shows for a scheme: a header, or else what
-// curl is given. The credential itself comes from the shell's environment.
+// credential returns the header that a request needs for a scheme, or curl options. The secret
+// itself comes from the shell's environment.
 func credential(s securityScheme) (header, options []string) {
 	switch {
 	case s.Type == "http" && strings.EqualFold(s.Scheme, "basic"):
@@ -80,11 +81,11 @@ func credential(s securityScheme) (header, options []string) {
 	return nil, nil
 }
 
-// curl is the command that makes the request, ready for a shell.
+// curl returns the command that makes the request, ready for a shell.
 func (p *pager) curl(v operationView, parameters []parameter, body requestBody, stream bool) string {
 	words := []string{"curl -i"}
 	if stream {
-		words[0] = "curl -iN" // as it comes
+		words[0] = "curl -iN" // unbuffered
 	}
 	switch v.Method {
 	case "GET":
@@ -162,7 +163,7 @@ func (p *pager) curl(v operationView, parameters []parameter, body requestBody, 
 	return b.String()
 }
 
-// exampleOf is a value of the document's for a parameter, or its name in capitals.
+// exampleOf returns the document's example of a parameter, or its name in capitals.
 func (p *pager) exampleOf(of parameter) string {
 	value := of.Example
 	for _, e := range of.Examples {
@@ -206,7 +207,7 @@ func (p *pager) exampleOfSchema(s *schema) *literal {
 	return nil
 }
 
-// quote makes one word for a shell.
+// quote quotes a word for the shell.
 func quote(text string) string {
 	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:%@=") == "" {
 		return text

@@ -8,8 +8,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// What the page knows of an OpenAPI document. It is read strictly: what is not
-// here would be missing on the page, and fails instead.
+// The part of an OpenAPI document that the page supports. Parsing is strict: an unsupported field
+// fails, because it would be missing on the page.
 
 type document struct {
 	OpenAPI    string
@@ -33,7 +33,7 @@ type tag struct {
 	Name, Summary, Description string
 }
 
-// requirement has the scopes by security scheme; all of them must be met.
+// requirement maps security schemes to scopes; all of them are required.
 type requirement = ordered[[]string]
 
 type path struct {
@@ -171,7 +171,7 @@ func (s *schema) UnmarshalYAML(read func(any) error) error {
 	return read(&s.schemaMembers)
 }
 
-// types are one type or several.
+// types is one type or several.
 type types []string
 
 func (t *types) UnmarshalYAML(read func(any) error) error {
@@ -183,7 +183,7 @@ func (t *types) UnmarshalYAML(read func(any) error) error {
 	return read((*[]string)(t))
 }
 
-// ordered is a map as the document has it: in the order of its author.
+// ordered is a map that keeps the order of the document.
 type ordered[T any] []entry[T]
 
 type entry[T any] struct {
@@ -212,7 +212,7 @@ func (o *ordered[T]) UnmarshalYAML(read func(any) error) error {
 	return nil
 }
 
-// literal is a value of the document's own, as JSON.
+// literal is a value in the document, as JSON.
 type literal string
 
 func (l *literal) UnmarshalYAML(read func(any) error) error {
@@ -229,7 +229,7 @@ func (l *literal) of(value any) error {
 	return err
 }
 
-// String is the value as a reader expects it: text without quotes.
+// String returns the value for display: text without quotes.
 func (l literal) String() string {
 	var text string
 	if json.Unmarshal([]byte(l), &text) == nil {
@@ -238,7 +238,7 @@ func (l literal) String() string {
 	return string(l)
 }
 
-// toJSON writes a value with its members in the order of their author.
+// toJSON encodes a value with its members in the order of the document.
 func toJSON(value any) (string, error) {
 	switch value := value.(type) {
 	case yaml.MapSlice:
@@ -268,7 +268,7 @@ func toJSON(value any) (string, error) {
 	default:
 		var b strings.Builder
 		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false) // the template escapes
+		e.SetEscapeHTML(false) // the template escapes it
 		err := e.Encode(value)
 		return strings.TrimSuffix(b.String(), "\n"), err
 	}

@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// part is a piece of a type: words, or a link to a schema.
+// part is a piece of a type: text, or a link to a schema.
 type part struct{ Text, Href string }
 
-// rule is what a value must be beyond its type.
+// rule is a constraint of a value besides its type.
 type rule struct {
 	Name   string
 	Values []string
 }
 
-// row is a member of a schema, at a depth.
+// row is a member of a schema at some depth.
 type row struct {
 	Depth      int
 	Name       string
-	Any        bool   // Name stands for every name
-	Lead       string // instead of a member: what the rows below are
+	Any        bool   // Name is a placeholder for any name
+	Lead       string // introduces the rows below instead of naming a member
 	Type       []part
 	Required   bool
 	Deprecated bool
@@ -27,7 +27,7 @@ type row struct {
 	Text       []block
 }
 
-// deepest is as far as rows are indented.
+// deepest is the maximum indentation of rows.
 const deepest = 5
 
 func (p *pager) typeOf(s *schema) []part {
@@ -75,7 +75,7 @@ func (p *pager) typeOf(s *schema) []part {
 	return words(strings.Join(kinds, " or "))
 }
 
-// joined is a choice or a sum; what has no rows of its own has its rules here.
+// joined returns a choice or a sum of types. An alternative without rows shows its rules here.
 func (p *pager) joined(of []schema, by string) []part {
 	var parts []part
 	for i := range of {
@@ -95,7 +95,7 @@ func (p *pager) joined(of []schema, by string) []part {
 
 func words(text string) []part { return []part{{Text: text}} }
 
-// rowsOf lists the members below a schema that are written down in place.
+// rowsOf lists the members of a schema that is defined in place.
 func (p *pager) rowsOf(s *schema, depth int) []row {
 	if s == nil || s.Always != nil || s.Ref != "" {
 		return nil

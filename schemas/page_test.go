@@ -21,7 +21,7 @@ var (
 	pageTemplate string
 )
 
-// pageOf makes the page of an OpenAPI document.
+// pageOf renders the page of an OpenAPI document.
 func pageOf(text []byte) ([]byte, error) {
 	d, err := readDocument(text)
 	if err != nil {
@@ -40,13 +40,13 @@ func pageOf(text []byte) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// update makes the golden-file tests write the files that they compare.
+// update makes golden-file tests write the files that they compare.
 var update = flag.Bool("update", false, "write the golden files")
 
-func TestThePageIsThatOfTheDocument(t *testing.T) {
+func TestPage_MatchesDocument(t *testing.T) {
 	page, err := pageOf(OpenAPI)
 	if err != nil {
-		t.Fatalf("the page can't show the document: %v", err)
+		t.Fatalf("render the page: %v", err)
 	}
 	const golden = "openapi.html"
 	if *update {
@@ -60,7 +60,7 @@ func TestThePageIsThatOfTheDocument(t *testing.T) {
 	}
 }
 
-// What a browser would follow, load or run.
+// Matches everything that a browser would follow, load or run.
 var (
 	ids     = regexp.MustCompile(` id="([^"]*)"`)
 	anchors = regexp.MustCompile(` href="#([^"]*)"`)
@@ -72,13 +72,13 @@ func sound(t *testing.T, page []byte) {
 	there := map[string]bool{}
 	for _, m := range ids.FindAllSubmatch(page, -1) {
 		if there[string(m[1])] {
-			t.Errorf("the id %s is given twice", m[1])
+			t.Errorf("id %s: got it twice", m[1])
 		}
 		there[string(m[1])] = true
 	}
 	for _, m := range anchors.FindAllSubmatch(page, -1) {
 		if !there[string(m[1])] {
-			t.Errorf("a link leads to #%s, which is not there", m[1])
+			t.Errorf("link to #%s: no such id", m[1])
 		}
 	}
 	if found := active.Find(page); found != nil {
@@ -89,7 +89,7 @@ func sound(t *testing.T, page []byte) {
 	}
 }
 
-func TestThePageLoadsAndRunsNothingAndItsLinksLeadSomewhere(t *testing.T) {
+func TestPage_HasNoExternalResources(t *testing.T) {
 	page, err := pageOf(OpenAPI)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestThePageLoadsAndRunsNothingAndItsLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-func TestThePageShowsWhatTheDocumentMayComeToHold(t *testing.T) {
+func TestPage_ShowsAllSupportedFields(t *testing.T) {
 	text, err := os.ReadFile("testdata/page.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestThePageShowsWhatTheDocumentMayComeToHold(t *testing.T) {
 		`<dt><code>all:things</code></dt><dd>Everything</dd>`, `Example: small`, `id: 1`,
 	} {
 		if !strings.Contains(got, want) {
-			t.Errorf("the page lacks %s", want)
+			t.Errorf("page: got no %s", want)
 		}
 	}
 	if t.Failed() {
@@ -137,7 +137,7 @@ func TestThePageShowsWhatTheDocumentMayComeToHold(t *testing.T) {
 	}
 }
 
-func TestThePageLeavesNothingOutSilently(t *testing.T) {
+func TestPage_RejectsUnsupportedFields(t *testing.T) {
 	for text, says := range map[string]string{
 		"paths: {/x: {get: {callbacks: {}}}}":                                                                   "callbacks",
 		"components: {schemas: {A: {if: {type: string}}}}":                                                      "if",

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// What the template shows.
+// The data of the template.
 
 type pageView struct {
 	Style       template.CSS
@@ -34,7 +34,7 @@ type groupView struct {
 
 type operationView struct {
 	Anchor, Method, Path, Summary string
-	Pieces                        []part // of the path: a placeholder has an Href
+	Pieces                        []part // pieces of the path: a placeholder has an Href
 	Text                          []block
 	Deprecated                    bool
 	Access                        []accessView
@@ -44,7 +44,7 @@ type operationView struct {
 	Curl                          string
 }
 
-// accessView is one way to be let in: all its schemes at once.
+// accessView is one security requirement: all of its schemes together.
 type accessView []struct {
 	Name, Href string
 	Scopes     []string
@@ -100,7 +100,7 @@ type schemeView struct {
 	Scopes            []entry[string]
 }
 
-// block is a paragraph, or an item of a list.
+// block is a paragraph or a list item.
 type block struct {
 	Item   bool
 	Pieces []struct {
@@ -109,7 +109,7 @@ type block struct {
 	}
 }
 
-// texts reads what the document uses of Markdown: paragraphs, lists and code.
+// texts parses the Markdown that the document uses: paragraphs, lists and code.
 func texts(all ...string) []block {
 	var blocks []block
 	for _, text := range all {
@@ -149,8 +149,7 @@ func blockOf(text string, isItem bool) block {
 	return b
 }
 
-// pager makes the page of a document. A reference to what is not there is
-// remembered in missing.
+// pager renders the page of a document. It collects unresolved references in missing.
 type pager struct {
 	*document
 	missing []string
@@ -195,7 +194,7 @@ func (p *pager) view() (pageView, error) {
 			for i, t := range tags {
 				g := v.group("tag-"+slug(t), t)
 				if i > 0 {
-					made.Anchor += "-" + slug(t) // it is on the page once a tag
+					made.Anchor += "-" + slug(t) // listed once for each tag
 				}
 				g.Operations = append(g.Operations, made)
 			}
@@ -208,7 +207,7 @@ func (p *pager) view() (pageView, error) {
 		v.Schemas = append(v.Schemas, s)
 	}
 	if len(p.missing) > 0 {
-		return v, fmt.Errorf("these are referred to and not there: %s", strings.Join(p.missing, ", "))
+		return v, fmt.Errorf("unresolved references: %s", strings.Join(p.missing, ", "))
 	}
 	return v, nil
 }
@@ -288,7 +287,7 @@ func (p *pager) operation(name, method string, at path, o *operation) operationV
 	return v
 }
 
-// parameters are those of the path and of the operation, which may replace one.
+// parameters merges the parameters of the path and of the operation, which take precedence.
 func (p *pager) parameters(lists ...[]parameter) []parameter {
 	var all []parameter
 	for _, of := range slices.Concat(lists...) {

@@ -4,8 +4,7 @@ import (
 	"strconv"
 )
 
-// Headers of a request that was asked for again from a dead letter. They go along into
-// the letter that it may end as.
+// Headers of a replayed request. They are copied to the dead letter that it may become.
 const (
 	replayPrefix = "__dlq.replay."
 
@@ -14,21 +13,21 @@ const (
 	headerReplayOf    = replayPrefix + "of"
 )
 
-// MaxReplays is how often what failed is replayed: what has come back so often comes back
-// again until somebody mends its cause.
+// MaxReplays is how often one dead letter may be replayed. After that its cause must be fixed
+// first.
 const MaxReplays = 3
 
-// ReplayMark says by which replay a request was asked for.
+// ReplayMark identifies the replay that published a request.
 type ReplayMark struct {
-	ID string // of the job; empty: by none
-	// Count is how often the request has been replayed, this time included.
+	ID string // ID of the job; empty if the request is no replay
+	// Count is how often the request was replayed, including this replay.
 	Count int
-	// Of is the letter, as partition:offset of its topic. A retry of the request is asked
-	// for by no letter.
+	// Of is the replayed dead letter, as partition:offset of its topic. It is empty for a retry of
+	// a replayed request.
 	Of string
 }
 
-// Headers returns the headers of a request's record.
+// Headers returns the headers of the request's record.
 func (r ReplayMark) Headers() []Header {
 	if r.ID == "" {
 		return nil
@@ -40,8 +39,8 @@ func (r ReplayMark) Headers() []Header {
 	return headers
 }
 
-// ReplayOf returns what the headers say. A count that can't be read is the greatest one: it
-// is nobody's reason to go on.
+// ReplayOf returns the replay in a record's headers. A malformed count becomes MaxReplays, so that
+// the request is not replayed again.
 func ReplayOf(headers []Header) ReplayMark {
 	var r ReplayMark
 	for _, h := range headers {
@@ -60,5 +59,5 @@ func ReplayOf(headers []Header) ReplayMark {
 	return r
 }
 
-// Replay says how often the letter's request had been replayed, by the headers it came with.
+// Replay returns the replay that published the dead letter's request.
 func (d DeadLetter) Replay() ReplayMark { return ReplayOf(d.Headers) }

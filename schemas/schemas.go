@@ -1,7 +1,6 @@
-// Package schemas holds every shape that outlives a deploy: the records on the
-// topics and their JSON Schemas, the topics and headers themselves, the SQL
-// migrations and the OpenAPI document. It is a leaf: it imports nothing but the
-// standard library, so that any program may read what freshet writes.
+// Package schemas holds every format that outlives a deployment: the records on the topics and
+// their JSON Schemas, topic and header names, the SQL migrations and the OpenAPI document. It
+// imports only the standard library, so that any program can read freshet's data.
 package schemas
 
 import (
@@ -12,9 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Lane says whether a person waits (HIGH) or not (LOW). It chooses the topic,
-// the consumer group and the share of the upstream's budget; on the wire it is
-// the request's priority.
+// Lane says whether a person waits (HIGH) or not (LOW). It determines the topic, the consumer
+// group and the share of the upstream's quota. On the wire it is the request's priority.
 type Lane string
 
 // The two lanes of a source.
@@ -26,11 +24,11 @@ const (
 // Valid reports whether l is one of the two lanes.
 func (l Lane) Valid() bool { return l == High || l == Low }
 
-// Reason says why a refresh was asked for.
+// Reason says why a refresh was requested.
 type Reason string
 
-// The reasons known to this release. A newer release of the same major may
-// write others: they are kept as they came and count as strict.
+// The reasons that this release knows. A newer release of the same major version may write others;
+// they are kept and count as strict.
 const (
 	CacheMiss   Reason = "CACHE_MISS"
 	Stale       Reason = "STALE"
@@ -41,26 +39,25 @@ const (
 	Trigger     Reason = "TRIGGER"
 )
 
-// Relaxed reports whether a request for this reason is content with a fetch
-// that was already under way when it was made. The others are strict: their
-// fetch must begin after the request.
+// Relaxed reports whether a fetch that was in flight when the request was made satisfies it. For
+// the other, strict, reasons the fetch must begin after the request.
 func (r Reason) Relaxed() bool {
 	return r == CacheMiss || r == Stale || r == Prefetch
 }
 
-// PassesHolds reports whether a request for this reason is made although the
-// entity is held: a person, a replay, and the retry that the hold waits for.
+// PassesHolds reports whether a request for this reason is accepted although the entity is held:
+// for a person, a replay, and the scheduled retry.
 func (r Reason) PassesHolds() bool {
 	return r == UserRequest || r == Replay || r == Retry
 }
 
-// Manual reports whether a reader or a person made a request for this reason, and not the
-// schedule, a trigger, a retry or a replay.
+// Manual reports whether a reader or a person made the request, and not the schedule, a trigger, a
+// retry or a replay.
 func (r Reason) Manual() bool {
 	return r == CacheMiss || r == Stale || r == UserRequest
 }
 
-// Entity names one thing that is kept fresh: a key of one facet of one source.
+// Entity identifies one snapshot: a key of one facet of one source.
 type Entity struct {
 	Source string `json:"source"`
 	Facet  string `json:"facet"`
@@ -70,7 +67,7 @@ type Entity struct {
 // String returns source/facet/key, for logs and error messages.
 func (e Entity) String() string { return e.Source + "/" + e.Facet + "/" + e.Key }
 
-// Check returns nil if e is well formed, and otherwise says what is wrong.
+// Check returns nil if e is well formed, and otherwise an error that names the fault.
 func (e Entity) Check() error {
 	if err := CheckName("source", e.Source); err != nil {
 		return err
@@ -84,9 +81,9 @@ func (e Entity) Check() error {
 // MaxKeyBytes is the length of the longest key, in bytes of UTF-8.
 const MaxKeyBytes = 256
 
-// CheckKey returns nil if key is 1 to MaxKeyBytes bytes of UTF-8 without control
-// characters, and not "." or "..", which would move about in a path. A facet's
-// own pattern narrows this further.
+// CheckKey returns nil if key is 1 to MaxKeyBytes bytes of UTF-8 without control characters. "."
+// and ".." are invalid, because they would change a URL path. A facet may restrict its keys
+// further with a pattern.
 func CheckKey(key string) error {
 	switch {
 	case key == "":
@@ -96,20 +93,19 @@ func CheckKey(key string) error {
 	case !utf8.ValidString(key):
 		return errors.New("the key is not valid UTF-8")
 	case strings.ContainsFunc(key, unicode.IsControl):
-		return errors.New("the key holds a control character")
+		return errors.New("the key contains a control character")
 	case key == "." || key == "..":
 		return fmt.Errorf("the key may not be %q", key)
 	}
 	return nil
 }
 
-// maxNameBytes keeps the longest topic name within Kafka's 249 characters and
-// an entity's Redis key readable.
+// maxNameBytes keeps the longest topic name within Kafka's limit of 249 characters.
 const maxNameBytes = 63
 
-// CheckName returns nil if name can name a source or a facet: lower-case
-// letters, digits and inner hyphens, at most 63 of them. Such a name needs no
-// escaping in a topic, a path, a metric label or a Redis key.
+// CheckName returns nil if name is valid for a source or a facet: at most 63 lower-case letters,
+// digits and inner hyphens. Such a name needs no escaping in a topic, a path, a metric label or a
+// Redis key.
 func CheckName(kind, name string) error {
 	if name == "" {
 		return fmt.Errorf("the %s has no name", kind)
@@ -120,7 +116,7 @@ func CheckName(kind, name string) error {
 	for i, c := range []byte(name) {
 		inner := i > 0 && i < len(name)-1
 		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || !inner) {
-			return fmt.Errorf("the %s's name %q may hold lower-case letters, digits and inner hyphens only", kind, name)
+			return fmt.Errorf("the %s's name %q may contain only lower-case letters, digits and inner hyphens", kind, name)
 		}
 	}
 	return nil

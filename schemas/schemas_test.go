@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestNamesOfSourcesAndFacetsNeedNoEscapingAnywhere(t *testing.T) {
+func TestCheckName_AllowsOnlySafeCharacters(t *testing.T) {
 	for _, good := range []string{"nexon", "a", "github-v3", "0", strings.Repeat("x", 63)} {
 		if err := CheckName("source", good); err != nil {
 			t.Errorf("%q: %v", good, err)
@@ -14,12 +14,12 @@ func TestNamesOfSourcesAndFacetsNeedNoEscapingAnywhere(t *testing.T) {
 	}
 	for _, bad := range []string{"", "-a", "a-", "Nexon", "a.b", "a/b", "a{b", "ä", strings.Repeat("x", 64)} {
 		if CheckName("source", bad) == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("%q: got no error, want one", bad)
 		}
 	}
 }
 
-func TestTopicsAreThoseTheDesignPromises(t *testing.T) {
+func TestTopics_MatchTheDesign(t *testing.T) {
 	got := Topics("nexon")
 	for i, want := range []struct {
 		name       string

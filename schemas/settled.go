@@ -8,38 +8,37 @@ import (
 
 const settledPrefix = "settled:"
 
-// SettledChannel is the Redis channel on which every settled request of the
-// source is told, by whichever process settled it.
+// SettledChannel returns the Redis channel on which every settled request of the source is
+// published.
 func SettledChannel(source string) string { return settledPrefix + source }
 
-// Settled says that a request of the entity reached its end. What that was is
-// read where it is kept.
+// Settled announces that a request of the entity was settled. The message does not contain the
+// result, which is stored.
 type Settled struct {
 	Entity Entity
-	Number int64 // of the End
+	Number int64 // number of the End
 }
 
-// Encode returns the message: the number, one space, facet/key. The source is the
-// channel's.
+// Encode returns the message: the number, one space, facet/key. The channel names the source.
 func (s Settled) Encode() string {
 	return strconv.FormatInt(s.Number, 10) + " " + s.Entity.Facet + "/" + s.Entity.Key
 }
 
-// DecodeSettled is the reverse of SettledChannel and Encode.
+// DecodeSettled decodes a message of SettledChannel.
 func DecodeSettled(channel, message string) (Settled, error) {
 	source, isSettled := strings.CutPrefix(channel, settledPrefix)
 	if !isSettled {
-		return Settled{}, fmt.Errorf("the channel %q tells of no settled requests", channel)
+		return Settled{}, fmt.Errorf("channel %q is no channel of settled requests", channel)
 	}
 	digits, name, _ := strings.Cut(message, " ")
 	number, err := strconv.ParseUint(digits, 10, 63)
 	if err != nil {
-		return Settled{}, fmt.Errorf("the message %q does not begin with a number", message)
+		return Settled{}, fmt.Errorf("message %q does not begin with a number", message)
 	}
-	facet, key, _ := strings.Cut(name, "/") // neither a number nor a facet holds what ends it
+	facet, key, _ := strings.Cut(name, "/") // neither a number nor a facet contains its separator
 	s := Settled{Entity{Source: source, Facet: facet, Key: key}, int64(number)}
 	if err := s.Entity.Check(); err != nil {
-		return Settled{}, fmt.Errorf("the message %q names no entity: %w", message, err)
+		return Settled{}, fmt.Errorf("message %q contains no valid entity: %w", message, err)
 	}
 	return s, nil
 }

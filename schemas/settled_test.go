@@ -6,18 +6,18 @@ import (
 	"testing"
 )
 
-func TestASettledRequestIsToldAsItAlwaysWas(t *testing.T) {
+func TestSettled_KeepsItsEncoding(t *testing.T) {
 	const channel, message = "settled:nexon", "1800000000123 character/가 나/{다} 1"
 	want := Settled{Entity{"nexon", "character", "가 나/{다} 1"}, 1_800_000_000_123}
 	if SettledChannel("nexon") != channel || want.Encode() != message {
-		t.Errorf("it is told as %q on %q", want.Encode(), SettledChannel("nexon"))
+		t.Errorf("encoded as %q on %q", want.Encode(), SettledChannel("nexon"))
 	}
 	if got, err := DecodeSettled(channel, message); got != want || err != nil {
-		t.Errorf("%+v, %v", got, err)
+		t.Errorf("decoded: got %+v, %v", got, err)
 	}
 }
 
-func TestWhatTellsOfNoSettledRequestIsRefused(t *testing.T) {
+func TestDecodeSettled_RejectsOtherMessages(t *testing.T) {
 	for _, c := range []struct{ channel, message string }{
 		{"retries:nexon", "1 character/a"},
 		{"settled:", "1 character/a"},
@@ -38,12 +38,12 @@ func TestWhatTellsOfNoSettledRequestIsRefused(t *testing.T) {
 		{"settled:nexon", "1 character/" + strings.Repeat("x", MaxKeyBytes+1)},
 	} {
 		if got, err := DecodeSettled(c.channel, c.message); err == nil {
-			t.Errorf("%q on %q was taken as %+v", c.message, c.channel, got)
+			t.Errorf("%q on %q was decoded as %+v", c.message, c.channel, got)
 		}
 	}
 }
 
-func FuzzEverySettledRequestIsHeardAsItWasTold(f *testing.F) {
+func FuzzSettled(f *testing.F) {
 	f.Add("nexon", "character", "a", int64(0))
 	f.Add("n", "0", "가 나/다 1", int64(math.MaxInt64))
 	f.Add("github-v3", "repo-2", " /owner/name ", int64(1))
@@ -52,12 +52,12 @@ func FuzzEverySettledRequestIsHeardAsItWasTold(f *testing.F) {
 		got, err := DecodeSettled(SettledChannel(source), s.Encode())
 		if s.Entity.Check() != nil || number < 0 {
 			if err == nil && got.Entity.Check() != nil {
-				t.Errorf("%+v was heard as %+v", s, got)
+				t.Errorf("%+v was decoded as %+v", s, got)
 			}
 			return
 		}
 		if err != nil || got != s {
-			t.Errorf("%+v was heard as %+v, %v", s, got, err)
+			t.Errorf("%+v was decoded as %+v, %v", s, got, err)
 		}
 	})
 }

@@ -15,11 +15,10 @@ type Topic struct {
 const (
 	// MaxRecordBytes is max.message.bytes of the request topics: Kafka's default.
 	MaxRecordBytes = 1 << 20
-	// MaxRequestBytes is the size of the largest value that is taken for an
-	// UpdateRequest. A real one has some hundred bytes; the largest that the
-	// key and header limits allow has a few thousand.
+	// MaxRequestBytes is the maximum size of an encoded UpdateRequest. Real ones have some hundred
+	// bytes; the largest that the key and header limits allow has a few thousand.
 	MaxRequestBytes = 64 << 10
-	// deadLetterRoom is what a dead letter's own headers may add to a record.
+	// deadLetterRoom is how many bytes a dead letter's own headers may add to a record.
 	deadLetterRoom = 64 << 10
 )
 
@@ -34,10 +33,10 @@ func RequestTopic(source string, lane Lane) string {
 // DeadLetterTopic returns the name of the source's dead-letter topic.
 func DeadLetterTopic(source string) string { return source + ".update-dlq" }
 
-// ChangeTopic returns the name of the topic on which the source's changes are told.
+// ChangeTopic returns the name of the source's change topic.
 func ChangeTopic(source string) string { return source + ".changes" }
 
-// Group returns the name of the consumer group that works the lane.
+// Group returns the name of the lane's consumer group.
 func Group(source string, lane Lane) string {
 	if lane == High {
 		return source + ".high-worker"
@@ -45,7 +44,7 @@ func Group(source string, lane Lane) string {
 	return source + ".low-worker"
 }
 
-// Retention returns for how long the lane's topic keeps its records.
+// Retention returns the retention of the lane's topic.
 func Retention(lane Lane) time.Duration {
 	if lane == High {
 		return 24 * time.Hour
@@ -53,8 +52,8 @@ func Retention(lane Lane) time.Duration {
 	return 72 * time.Hour
 }
 
-// Topics returns the topics of a source, which are its own, so that a slow
-// source never blocks a fast one.
+// Topics returns the topics of a source. Sources share no topics, so that a slow source never
+// blocks a fast one.
 func Topics(source string) []Topic {
 	return []Topic{
 		{RequestTopic(source, High), 24, Retention(High), MaxRecordBytes},

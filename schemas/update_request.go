@@ -10,33 +10,33 @@ import (
 	"time"
 )
 
-// SchemaVersion is what this release writes into every UpdateRequest.
+// SchemaVersion is the version that this release writes into every UpdateRequest.
 const SchemaVersion = "2.0"
 
-// MaxVersion is the largest version a record may carry. Redis' scripts count in
-// doubles, exact to 2^53. Numbers follow Redis' clock in ms, so real ones stay
-// far below; request_begin lets no record push them ahead of that clock.
+// MaxVersion is the largest version of a request. Redis scripts use doubles, which are exact up to
+// 2^53. Versions follow Redis' clock in ms, so real ones are far below, and request_begin does not
+// let a record advance them past that clock.
 const MaxVersion = 1 << 52
 
-// UpdateRequest asks for one refresh of one entity. Its JSON form is described
-// by update_request.v2.schema.json; within major 2 fields are only ever added.
+// UpdateRequest requests one refresh of one entity. Its JSON form is
+// update_request.v2.schema.json. Within major version 2, fields are only added.
 type UpdateRequest struct {
 	SchemaVersion string `json:"schemaVersion"`
 	EventID       string `json:"eventId"` // UUIDv7
 	Entity
-	Params        map[string]string `json:"params,omitempty"` // win over the facet's configured ones
+	Params        map[string]string `json:"params,omitempty"` // take precedence over the facet's configured params
 	Lane          Lane              `json:"priority"`
 	Reason        Reason            `json:"reason"`
 	RequestedAt   time.Time         `json:"requestedAt"`
 	CorrelationID string            `json:"correlationId"`
-	// Version is the number the coalescing step issued; rising per entity. 0
-	// means unknown: only a fetch begun after RequestedAt satisfies the request.
+	// Version is the number that coalescing assigned; it rises for each entity. 0 means unknown:
+	// then only a fetch that began after RequestedAt satisfies the request.
 	Version int64  `json:"version"`
 	RunID   string `json:"runId,omitempty"`
 	Page    string `json:"page,omitempty"`
 }
 
-// Encode returns the record's value in schema major 2.
+// Encode returns the record's value in schema major version 2.
 func (r UpdateRequest) Encode() ([]byte, error) {
 	r.SchemaVersion = SchemaVersion
 	if err := r.check(); err != nil {
@@ -44,7 +44,7 @@ func (r UpdateRequest) Encode() ([]byte, error) {
 	}
 	value, err := json.Marshal(r)
 	if err == nil && len(value) > MaxRequestBytes {
-		err = fmt.Errorf("it would have %d bytes, no request may have more than %d", len(value), MaxRequestBytes)
+		err = fmt.Errorf("the value has %d bytes; at most %d are allowed", len(value), MaxRequestBytes)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("encode UpdateRequest: %w", err)
@@ -52,18 +52,17 @@ func (r UpdateRequest) Encode() ([]byte, error) {
 	return value, nil
 }
 
-// RecordKey returns facet/key: an entity's requests all lie in one partition of
-// each topic, and so are read in order.
+// RecordKey returns facet/key. All requests of an entity have the same key, so they are in one
+// partition of each topic and are read in order.
 func (r UpdateRequest) RecordKey() []byte { return []byte(r.Facet + "/" + r.Key) }
 
-// ErrUnknownMajor is wrapped by DecodeUpdateRequest's error for a record whose
-// schema major this release does not know.
+// ErrUnknownMajor is wrapped by DecodeUpdateRequest's error if this release does not know the
+// record's schema major version.
 var ErrUnknownMajor = errors.New("unknown schema major")
 
-// DecodeUpdateRequest reads a record's value. Fields it does not know are
-// ignored. A v1.1 record of adr-013 is upcast to source nexon, facet character.
-// An error means that the record can never be processed by this release: it
-// belongs on the dead-letter topic, byte for byte as it came.
+// DecodeUpdateRequest decodes a record's value. Unknown fields are ignored. A v1.1 record of
+// adr-013 is converted to source nexon, facet character. An error means that this release can
+// never process the record, so it belongs on the dead-letter topic.
 func DecodeUpdateRequest(value []byte) (UpdateRequest, error) {
 	var head struct {
 		SchemaVersion string `json:"schemaVersion"`
@@ -105,13 +104,13 @@ func (r UpdateRequest) check() error {
 	case r.RequestedAt.IsZero():
 		return errors.New("requestedAt is missing")
 	case r.Version < 0 || r.Version > MaxVersion:
-		return fmt.Errorf("version is %d; it must lie between 0 and %d", r.Version, int64(MaxVersion))
+		return fmt.Errorf("version is %d; it must be between 0 and %d", r.Version, int64(MaxVersion))
 	}
 	return nil
 }
 
-// v1 is the record of adr-013 §1. Its version counts something else (an INCR
-// that restarts), so the upcast leaves the request's version unknown.
+// v1 is the record of adr-013 §1. Its version is a counter that restarts, so the converted
+// request's version is unknown.
 type v1 struct {
 	EventID       string      `json:"eventId"`
 	CharacterID   json.Number `json:"characterId"`

@@ -65,7 +65,7 @@ func validate(t *testing.T, s *jsonschema.Schema, doc []byte) error {
 	return s.Validate(v)
 }
 
-func TestEveryGoldenRequestIsDecodedAsItsRecordSays(t *testing.T) {
+func TestUpdateRequest_DecodesGolden(t *testing.T) {
 	files, err := filepath.Glob("golden/update_request/*.json")
 	if err != nil || len(files) != len(goldenRequests) {
 		t.Fatalf("found %d golden records (%v), the table has %d", len(files), err, len(goldenRequests))
@@ -87,7 +87,7 @@ func TestEveryGoldenRequestIsDecodedAsItsRecordSays(t *testing.T) {
 	}
 }
 
-func TestMajor2GoldenRecordsFitTheSchemaAndEncodeToTheSameBytes(t *testing.T) {
+func TestUpdateRequest_GoldenV2RoundTrips(t *testing.T) {
 	schema := compile(t, "update_request.v2.schema.json")
 	for name, r := range goldenRequests {
 		value, err := os.ReadFile(filepath.Join("golden/update_request", name))
@@ -110,7 +110,7 @@ func TestMajor2GoldenRecordsFitTheSchemaAndEncodeToTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestARecordThatCannotBeProcessedIsRefusedWithAReason(t *testing.T) {
+func TestDecodeUpdateRequest_RejectsInvalid(t *testing.T) {
 	valid := func(change func(map[string]any)) string {
 		value, err := goldenRequests["v2.0-full.json"].Encode()
 		if err != nil {
@@ -175,7 +175,7 @@ func TestARecordThatCannotBeProcessedIsRefusedWithAReason(t *testing.T) {
 	}
 }
 
-func TestARequestThatNobodyCouldReadIsNotEncoded(t *testing.T) {
+func TestUpdateRequest_EncodeRejectsInvalid(t *testing.T) {
 	r := goldenRequests["v2.0-full.json"]
 	r.Key = ""
 	if _, err := r.Encode(); err == nil {
@@ -183,13 +183,13 @@ func TestARequestThatNobodyCouldReadIsNotEncoded(t *testing.T) {
 	}
 }
 
-func TestTheRecordKeyKeepsAnEntityInOnePartition(t *testing.T) {
+func TestRecordKey_IsFacetAndKey(t *testing.T) {
 	if got := string(goldenRequests["v2.0-minimal.json"].RecordKey()); got != "progress/서울중앙지법 2026가단1" {
 		t.Errorf("record key is %q", got)
 	}
 }
 
-func FuzzADecodedRequestSurvivesEncoding(f *testing.F) {
+func FuzzDecodeUpdateRequest(f *testing.F) {
 	files, _ := filepath.Glob("golden/update_request/*.json")
 	for _, file := range files {
 		value, err := os.ReadFile(file)

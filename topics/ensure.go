@@ -1,7 +1,6 @@
-// Package topics looks after a source's topics in Kafka: it creates them, says
-// where they differ from the design, and measures how far behind their groups
-// are. The worker, the readers and the operator all need the same answer to
-// that, so it is given in one place.
+// Package topics creates the Kafka topics of a source, reports how existing topics differ from the
+// design, and measures the lag of their consumer groups. Workers, readers and operators share its
+// measurements.
 package topics
 
 import (
@@ -17,35 +16,34 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Replication says how many copies of a record there are. 0 means auto: as many
-// as there are brokers, at most 3, all but one of which must be in sync.
+// Replication is the replication of topics. 0 means automatic: Factor is the number of brokers, at
+// most 3, and MinInsync is one less than Factor.
 type Replication struct {
 	Factor    int
 	MinInsync int
 }
 
-// Topic is one topic after Ensure.
+// Topic is the state of a topic after Ensure.
 type Topic struct {
 	Name    string
 	Created bool
-	// Drift lists how an existing topic differs from the design. Ensure changes
-	// nothing that exists: somebody may have meant it.
+	// Drift lists how an existing topic differs from the design. Ensure never changes an existing
+	// topic, because the difference may be intended.
 	Drift []string
 }
 
-// Ensure creates the source's topics that are missing, and compares the others
-// with the design.
+// Ensure creates the source's missing topics and compares the others with the design.
 func Ensure(ctx context.Context, admin *kadm.Client, source string, replication Replication) ([]Topic, error) {
 	brokers, err := admin.ListBrokers(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("list Kafka's brokers: %w", err)
+		return nil, fmt.Errorf("list Kafka brokers: %w", err)
 	}
 	factor := replication.Factor
 	if factor == 0 {
 		factor = min(3, len(brokers))
 	}
 	if factor > len(brokers) {
-		return nil, fmt.Errorf("kafka.replicationFactor is %d, but there are only %d brokers", factor, len(brokers))
+		return nil, fmt.Errorf("kafka.replicationFactor is %d, but Kafka has only %d brokers; lower it or add brokers", factor, len(brokers))
 	}
 	insync := replication.MinInsync
 	if insync == 0 {
@@ -62,13 +60,13 @@ func Ensure(ctx context.Context, admin *kadm.Client, source string, replication 
 	return topics, awaitCreated(ctx, admin, topics)
 }
 
-// awaitCreated waits until the brokers know the topics that were created: a moment
-// passes between the answer and that.
+// awaitCreated waits until the brokers serve the created topics, which happens a moment after the
+// creation was acknowledged.
 func awaitCreated(ctx context.Context, admin *kadm.Client, topics []Topic) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	look := time.NewTicker(50 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
 	for _, topic := range topics {
 		for topic.Created {
 			ends, err := admin.ListEndOffsets(ctx, topic.Name)
@@ -76,7 +74,7 @@ func awaitCreated(ctx context.Context, admin *kadm.Client, topics []Topic) error
 				break
 			}
 			select {
-			case <-look.C:
+			case <-poll.C:
 			case <-ctx.Done():
 				return fmt.Errorf("topic %s was created, but no broker serves it yet: %w", topic.Name, errors.Join(err, ends.Error()))
 			}
@@ -91,7 +89,7 @@ func ensure(ctx context.Context, admin *kadm.Client, want schemas.Topic, factor,
 		"retention.ms":        strconv.FormatInt(want.Retention.Milliseconds(), 10),
 		"max.message.bytes":   strconv.Itoa(want.MaxMessageBytes),
 		"min.insync.replicas": strconv.Itoa(insync),
-		// By their producers' times replays find what they asked for (letters.Kafka.Asked).
+		// Replays find their records by the producer's timestamps (dlq.Kafka.EnqueuedByJob).
 		"message.timestamp.type": "CreateTime",
 	}
 	configs := make(map[string]*string, len(settings))
@@ -126,14 +124,14 @@ func compare(ctx context.Context, admin *kadm.Client, want schemas.Topic, factor
 	}
 	described, err := admin.DescribeTopicConfigs(ctx, want.Name)
 	if err != nil {
-		return nil, fmt.Errorf("describe its settings: %w", err)
+		return nil, fmt.Errorf("describe its configuration: %w", err)
 	}
 	config, err := described.On(want.Name, nil)
 	if err == nil {
 		err = config.Err
 	}
 	if err != nil {
-		return nil, fmt.Errorf("describe its settings: %w", err)
+		return nil, fmt.Errorf("describe its configuration: %w", err)
 	}
 	for _, c := range config.Configs {
 		if value, ours := settings[c.Key]; ours && c.MaybeValue() != value {

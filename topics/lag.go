@@ -16,14 +16,14 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Lag is how far behind one lane of a source is.
+// Lag is the backlog of one lane of a source.
 type Lag struct {
 	Source string       `json:"source"`
 	Lane   schemas.Lane `json:"lane"`
 	Topic  string       `json:"topic"`
 	Group  string       `json:"group"`
-	// Records are those that are not committed; Committed counts those that are,
-	// since the topic began.
+	// Records is the number of uncommitted records, Committed the number of committed ones since
+	// the topic was created.
 	Records   int64 `json:"records"`
 	Committed int64 `json:"committed"`
 }
@@ -38,8 +38,8 @@ func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, err
 			return nil, err
 		}
 		committed, err := admin.FetchOffsets(ctx, l.Group)
-		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // nobody has worked yet
-			return nil, fmt.Errorf("look at group %s: %w", l.Group, err)
+		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // no worker has joined the group yet
+			return nil, fmt.Errorf("fetch offsets of group %s: %w", l.Group, err)
 		}
 		ends.Each(func(end kadm.ListedOffset) {
 			start, _ := starts.Lookup(end.Topic, end.Partition)
@@ -55,7 +55,7 @@ func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, err
 	return lags, nil
 }
 
-// Bounds returns where the partitions of a topic start and end.
+// Bounds returns the start and end offsets of a topic's partitions.
 func Bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends kadm.ListedOffsets, err error) {
 	starts, err = admin.ListStartOffsets(ctx, topic)
 	if err == nil {
@@ -68,12 +68,12 @@ func Bounds(ctx context.Context, admin *kadm.Client, topic string) (starts, ends
 		err = ends.Error()
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("look at topic %s: %w", topic, hint(err))
+		return nil, nil, fmt.Errorf("list offsets of topic %s: %w", topic, hint(err))
 	}
 	return starts, ends, nil
 }
 
-// countDeadLetters returns how many records there are on a source's dead-letter topic.
+// countDeadLetters returns the number of records on a source's dead-letter topic.
 func countDeadLetters(ctx context.Context, admin *kadm.Client, source string) (int64, error) {
 	starts, ends, err := Bounds(ctx, admin, schemas.DeadLetterTopic(source))
 	n := int64(0)
@@ -84,6 +84,7 @@ func countDeadLetters(ctx context.Context, admin *kadm.Client, source string) (i
 	return n, err
 }
 
+// hint adds how to create a missing topic.
 func hint(err error) error {
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return fmt.Errorf("%w; create it with `freshet topics ensure`", err)
@@ -93,14 +94,13 @@ func hint(err error) error {
 
 const (
 	sampleInterval = 5 * time.Second
-	// sampleWindow is how far back throughput is measured.
+	// sampleWindow is the period over which throughput is measured.
 	sampleWindow = time.Minute
-	// sampleTTL is how long an estimate is believed without a new sample.
+	// sampleTTL is how long an estimate is valid without a new sample.
 	sampleTTL = 30 * time.Second
 )
 
-// Sampler measures the lag of sources in the background, so that nobody asks
-// Kafka on the path of a read.
+// Sampler measures the lag of sources in the background, so that reads never query Kafka.
 type Sampler struct {
 	measure     func(ctx context.Context, source string) ([]Lag, error)
 	count       func(ctx context.Context, source string) (int64, error) // dead letters
@@ -109,12 +109,12 @@ type Sampler struct {
 	lag         *prometheus.GaugeVec
 	deadLetters *prometheus.GaugeVec
 
-	// Of Run alone: what can't be measured, and when letters were counted last.
+	// Used only by Run: failed measurements, and when dead letters were last counted.
 	lagUnmeasured, deadLettersUnmeasured unmeasured
 	counted                              map[string]time.Time
 
 	mu      sync.Mutex
-	samples map[lane][]sample // the oldest first
+	samples map[lane][]sample // oldest first
 }
 
 type lane struct {
@@ -134,7 +134,7 @@ func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prom
 		count:   func(ctx context.Context, source string) (int64, error) { return countDeadLetters(ctx, admin, source) },
 		sources: sources, log: log, samples: map[lane][]sample{}, counted: map[string]time.Time{},
 		lag: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "kafka_consumer_lag", Help: "Records that are not committed.",
+			Name: "kafka_consumer_lag", Help: "Uncommitted records.",
 		}, []string{"topic", "group"}),
 		deadLetters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "dlq_message_count", Help: "Records on the dead-letter topic.",
@@ -144,7 +144,7 @@ func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prom
 	return s
 }
 
-// Run samples until ctx ends. A failed sample leaves the last one to age.
+// Run measures every 5 s until ctx ends. If a measurement fails the last one stays valid for 30 s.
 func (s *Sampler) Run(ctx context.Context) error {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -162,7 +162,7 @@ func (s *Sampler) sample(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, sampleInterval)
 	defer cancel()
 	var lagErrs, letterErrs []error
-	for _, source := range s.sources { // one that can't be measured hides no other
+	for _, source := range s.sources { // a source that can't be measured must not hide the others
 		lags, err := s.measure(limit, source)
 		if err == nil {
 			s.addSamples(time.Now(), lags)
@@ -177,24 +177,24 @@ func (s *Sampler) sample(ctx context.Context) {
 		letterErrs = append(letterErrs, err)
 	}
 	if ctx.Err() == nil {
-		s.lagUnmeasured.log(s.log, "lag can't be measured; waiting times are not told until it can", errors.Join(lagErrs...))
+		s.lagUnmeasured.log(s.log, "lag can't be measured; estimated waits are unknown", errors.Join(lagErrs...))
 		s.deadLettersUnmeasured.log(s.log, "dead letters can't be counted", errors.Join(letterErrs...))
 	}
 }
 
-// unmeasured is something that can't be measured at the moment.
+// unmeasured says that the last measurement failed.
 type unmeasured bool
 
-// log logs the first of a row of failures.
-func (l *unmeasured) log(log *slog.Logger, what string, err error) {
+// log logs the first of consecutive failures.
+func (l *unmeasured) log(log *slog.Logger, message string, err error) {
 	if err != nil && !*l {
-		log.Warn(what, "err", err) //nolint:sloglint // of two messages, each a constant
+		log.Warn(message, "err", err) //nolint:sloglint // the callers pass constants
 	}
 	*l = err != nil
 }
 
-// setDeadLetters tells how many dead letters a source has, and takes it back once that
-// is too old to go by.
+// setDeadLetters sets the gauge of a source's dead letters, and removes it if the last count is
+// older than sampleTTL.
 func (s *Sampler) setDeadLetters(now time.Time, source string, n int64, err error) {
 	topic := schemas.DeadLetterTopic(source)
 	if err == nil {
@@ -205,7 +205,7 @@ func (s *Sampler) setDeadLetters(now time.Time, source string, n int64, err erro
 	}
 }
 
-// expireLag takes back what was told of a source's lag, once that is too old to go by.
+// expireLag removes the gauges of a source's lag if the last sample is older than sampleTTL.
 func (s *Sampler) expireLag(now time.Time, source string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,8 +231,8 @@ func (s *Sampler) addSamples(now time.Time, lags []Lag) {
 	}
 }
 
-// Records returns how many records of a lane are not committed, and whether that
-// is known: not when the last sample is old.
+// Records returns how many records of a lane are not committed. known is false if the last sample
+// is too old.
 func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,10 +243,9 @@ func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
 	return all[len(all)-1].records, true
 }
 
-// EstimateWait returns how long a record that is published now will wait behind others,
-// from the lag and the throughput of the last minute, when that was measured, and
-// whether it is known: not without a backlog, not before anything was worked, and
-// not when the last sample is old.
+// EstimateWait returns how long a record that is published now waits behind others, and when that
+// was measured. It divides the lag by the throughput of the last minute. known is false without a
+// backlog, without any commit in that minute, or if the last sample is too old.
 func (s *Sampler) EstimateWait(source string, l schemas.Lane) (wait time.Duration, measured time.Time, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,9 +262,9 @@ func (s *Sampler) EstimateWait(source string, l schemas.Lane) (wait time.Duratio
 	return max(0, wait-time.Since(last.at)), last.at, true
 }
 
-// StalledFor returns for how long records of a lane have waited while nobody worked on any, as
-// far back as the samples go, which is a little more than a minute; 0: none wait, some were
-// worked on between the last two samples, or the last one is old.
+// StalledFor returns for how long records of a lane have waited without a commit. The samples
+// reach back a little more than a minute. It returns 0 if no record waits, if records were
+// committed between the last two samples, or if the last sample is too old.
 func (s *Sampler) StalledFor(source string, l schemas.Lane) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,7 +43,7 @@ func eachKafka(t *testing.T, test func(t *testing.T, client *kgo.Client, admin *
 	t.Run("kafka", func(t *testing.T) { run(t, servicetest.Kafka(t)) })
 }
 
-func TestTopicsAreCreatedOnceAsTheDesignSays(t *testing.T) {
+func TestEnsure_CreatesTopicsOnce(t *testing.T) {
 	eachKafka(t, func(t *testing.T, _ *kgo.Client, admin *kadm.Client) {
 		source := servicetest.Name("nexon")
 		for round := range 2 {
@@ -75,7 +75,7 @@ func TestTopicsAreCreatedOnceAsTheDesignSays(t *testing.T) {
 	})
 }
 
-func TestATopicThatDiffersIsReportedAndLeftAlone(t *testing.T) {
+func TestEnsure_ReportsDriftWithoutChanging(t *testing.T) {
 	eachKafka(t, func(t *testing.T, _ *kgo.Client, admin *kadm.Client) {
 		source := servicetest.Name("nexon")
 		retention, times := "1000000", "LogAppendTime"
@@ -98,11 +98,11 @@ func TestATopicThatDiffersIsReportedAndLeftAlone(t *testing.T) {
 	})
 }
 
-func TestLagCountsWhatIsNotCommitted(t *testing.T) {
+func TestMeasure_CountsUncommittedRecords(t *testing.T) {
 	eachKafka(t, func(t *testing.T, client *kgo.Client, admin *kadm.Client) {
 		source := servicetest.Name("nexon")
 		if _, err := Measure(t.Context(), admin, servicetest.Name("nobody")); err == nil || !strings.Contains(err.Error(), "freshet topics ensure") {
-			t.Errorf("without topics: %v", err)
+			t.Errorf("without topics: got %v", err)
 		}
 		if _, err := Ensure(t.Context(), admin, source, Replication{}); err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestLagCountsWhatIsNotCommitted(t *testing.T) {
 			for lags == nil {
 				var err error
 				lags, err = Measure(t.Context(), admin, source)
-				// A new broker makes its own topic for groups when it is first asked.
+				// A new broker creates its topic of group offsets at the first request.
 				if err != nil && (!errors.Is(err, kerr.CoordinatorNotAvailable) || time.Now().After(deadline)) {
 					t.Fatal(err)
 				}
@@ -157,7 +157,7 @@ func TestLagCountsWhatIsNotCommitted(t *testing.T) {
 	})
 }
 
-func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
+func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var lag []Lag
@@ -175,7 +175,7 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 			defer mu.Unlock()
 			return lag, fails
 		}
-		told := func(lags, letters int) {
+		wantKnown := func(lags, letters int) {
 			t.Helper()
 			synctest.Wait()
 			for name, want := range map[string]int{"kafka_consumer_lag": lags, "dlq_message_count": letters} {
@@ -205,37 +205,37 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 		}
 
 		if w, known := wait(); known {
-			t.Errorf("%v from one sample", w)
+			t.Errorf("got %v from one sample, want unknown", w)
 		}
 		next(500, 0)
 		if w, known := wait(); known {
-			t.Errorf("%v though nothing is worked", w)
+			t.Errorf("got %v without commits, want unknown", w)
 		}
-		next(400, 100) // 100 in 10 s: 400 take 40 s
+		next(400, 100) // 100 in 10 s, so 400 take 40 s
 		if w, known := wait(); !known || w != 40*time.Second {
-			t.Errorf("%v, %v", w, known)
+			t.Errorf("wait: got %v, known %v, want 40s", w, known)
 		}
 		next(0, 500)
 		if w, known := wait(); known {
-			t.Errorf("%v without a backlog", w)
+			t.Errorf("got %v without a backlog, want unknown", w)
 		}
 		next(100, 600)
 		if _, known := wait(); !known {
-			t.Error("unknown with a backlog and a throughput")
+			t.Error("got unknown with a backlog and a throughput")
 		}
 		set(nil, errors.New("Kafka is away"))
 		<-time.After(2 * sampleInterval)
 		if _, known := wait(); !known {
-			t.Error("one lost sample makes it unknown")
+			t.Error("got unknown after one failed sample")
 		}
-		told(1, 1)
+		wantKnown(1, 1)
 		<-time.After(sampleTTL)
 		if w, known := wait(); known {
-			t.Errorf("%v from an old sample", w)
+			t.Errorf("got %v from an old sample, want unknown", w)
 		}
-		told(0, 1) // nobody takes an old lag for the one of now
+		wantKnown(0, 1) // an old lag must not pass for a current one
 		if _, _, known := s.EstimateWait("github", schemas.High); known {
-			t.Error("a wait for a source that is not sampled")
+			t.Error("got a wait for a source without samples")
 		}
 		stop()
 		if err := <-done; err != nil {
@@ -244,7 +244,7 @@ func TestAWaitIsToldFromWhatWasMeasuredAndNeverInvented(t *testing.T) {
 	})
 }
 
-func TestHowLongNobodyHasWorkedIsToldFromTheSamples(t *testing.T) {
+func TestSampler_StalledForUsesSamples(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSampler(nil, []string{"nexon"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 		for i, c := range []struct {
@@ -252,10 +252,10 @@ func TestHowLongNobodyHasWorkedIsToldFromTheSamples(t *testing.T) {
 			want               time.Duration
 		}{
 			{0, 40, 0},
-			{7, 40, 0}, // they have just come
+			{7, 40, 0}, // the records have just arrived
 			{7, 40, 5 * time.Second},
 			{9, 40, 10 * time.Second},
-			{8, 41, 0}, // somebody works
+			{8, 41, 0}, // records are being committed
 			{8, 41, 5 * time.Second},
 			{0, 49, 0},
 		} {
@@ -279,7 +279,7 @@ func TestHowLongNobodyHasWorkedIsToldFromTheSamples(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeMeasuredIsSaidOfEachAndTakenBackWhenItIsOld(t *testing.T) {
+func TestSampler_LogsFailuresAndExpiresGauges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
 		reg := prometheus.NewRegistry()
@@ -293,7 +293,7 @@ func TestWhatCannotBeMeasuredIsSaidOfEachAndTakenBackWhenItIsOld(t *testing.T) {
 			t.Helper()
 			for what, want := range map[string]int{"lag can't be measured": lag, "dead letters can't be counted": letters} {
 				if n := strings.Count(text.String(), what); n != want {
-					t.Errorf("%q stands %d times, want %d", what, n, want)
+					t.Errorf("%q: logged %d times, want %d", what, n, want)
 				}
 			}
 		}
@@ -313,7 +313,7 @@ func TestWhatCannotBeMeasuredIsSaidOfEachAndTakenBackWhenItIsOld(t *testing.T) {
 		}
 		said(1, 1)
 		if n, err := testutil.GatherAndCount(reg, "dlq_message_count"); n != 0 || err != nil {
-			t.Errorf("an old count is told: %d, %v", n, err)
+			t.Errorf("got the gauge of an old count: %d, %v", n, err)
 		}
 		lagFails, lettersFail = nil, nil
 		s.sample(t.Context())

@@ -1,0 +1,88 @@
+package consumer
+
+import (
+	"fmt"
+
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/source"
+)
+
+// The conditions of a whole source. Each is logged when it begins and when it ends.
+var (
+	conditionPause = observe.Condition{
+		Failing: "upstream requests a pause; calls back off", Recovered: "upstream pause over; calls resumed",
+	}
+	conditionOutage = observe.Condition{
+		Failing: "upstream fails for all entities; circuit breaker open", Recovered: "upstream recovered; circuit breaker closed",
+	}
+	conditionRefused = observe.Condition{
+		Failing: "upstream refuses the credential; circuit breaker open", Recovered: "upstream accepts the credential; circuit breaker closed",
+	}
+	conditionUnreachable = observe.Condition{Failing: "upstream unreachable", Recovered: "upstream reachable"}
+	conditionRetention   = observe.Condition{
+		Failing:   "oldest uncommitted record is past half of its topic's retention and may be deleted unread",
+		Recovered: "oldest uncommitted record is within half of its topic's retention",
+	}
+)
+
+// conditionEndpoint returns the condition of a facet whose own circuit breaker is open.
+func conditionEndpoint(facet string) observe.Condition {
+	return observe.Condition{
+		Failing: "endpoint fails for all entities; circuit breaker open", Recovered: "endpoint recovered; circuit breaker closed",
+		Attr: "facet", Value: facet,
+	}
+}
+
+// condition returns the condition of the scope that a refusal of this call pauses.
+func (c *call) condition(block string) observe.Condition {
+	switch block {
+	case source.BlockCredential:
+		return observe.Condition{
+			Failing: "upstream refuses a credential; its calls are paused", Recovered: "upstream accepts a credential; its calls are resumed",
+			Attr: "credential", Value: c.Credential(),
+		}
+	case source.BlockResource:
+		return observe.Condition{
+			Failing: "upstream refuses a resource; its calls are paused", Recovered: "upstream accepts a resource; its calls are resumed",
+			Attr: "document", Value: c.target.Facet + "/" + c.target.Document,
+		}
+	}
+	return observe.Condition{
+		Failing: "upstream refuses an endpoint; its calls are paused", Recovered: "upstream accepts an endpoint; its calls are resumed",
+		Attr: "document", Value: c.target.Facet + "/" + c.target.Document,
+	}
+}
+
+// logConditions logs the beginning and the end of conditions that concern more than one entity.
+func (w *Worker) logConditions(a *attempt, f fetched, d decision, diag diagnosis) {
+	o := f.outcome
+	switch {
+	case d.action == actionOpenScope && o.Class == source.AuthRefused:
+		w.conditions.Error(w.log, o.Permit.(*call).condition(d.block), o.Err)
+	case d.action == actionOpenScope:
+		w.conditions.Warn(w.log, o.Permit.(*call).condition(d.block), pauseError(o))
+	case o.Class == source.AuthRefused && d.action == actionOpenSource:
+		w.conditions.Error(w.log, conditionRefused, o.Err)
+	case d.action == actionBackOff || o.Class == source.Maintenance:
+		w.conditions.Warn(w.log, conditionPause, pauseError(o))
+	case diag == sourceOpened:
+		w.conditions.Error(w.log, conditionOutage, o.Err)
+	case diag == endpointOpen:
+		w.conditions.Error(w.log, conditionEndpoint(a.t.request.Facet), o.Err)
+	case o.Class == source.Transient && f.calls == 0:
+		w.conditions.Warn(w.log, conditionUnreachable, o.Err)
+	case d.next == stepStore && w.conditions.Active():
+		resolved := []observe.Condition{conditionPause, conditionOutage, conditionRefused, conditionUnreachable, conditionEndpoint(a.t.request.Facet)}
+		for _, c := range a.calls {
+			resolved = append(resolved, c.condition(source.BlockEndpoint), c.condition(source.BlockResource), c.condition(source.BlockCredential))
+		}
+		for _, cond := range resolved {
+			w.conditions.Resolved(w.log, cond)
+		}
+	}
+}
+
+// pauseError adds the pause that the upstream requests to the answer's error.
+func pauseError(o source.Outcome) error {
+	return fmt.Errorf("%w (class %s, requested pause %v)", o.Err, o.Class, max(o.RetryAfter, o.Wait))
+}

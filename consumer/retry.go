@@ -1,0 +1,94 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/freshet/freshet/observe"
+	"github.com/freshet/freshet/store"
+)
+
+const (
+	// dependencyTimeout bounds one call of PostgreSQL, Redis or Kafka, because each of them may
+	// hang instead of failing. The Kafka client gives up a record after its own, shorter limits.
+	dependencyTimeout = 15 * time.Second
+	// minBackoff is the first delay between two calls; it doubles up to maxBackoff.
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 5 * time.Second
+)
+
+// The operations that are retried until they succeed, as logs and metrics name them.
+const (
+	opReachDB     = "reach the database"
+	opStates      = "look up snapshots"
+	opStatus      = "look up failures"
+	opParams      = "look up registered parameters"
+	opPeek        = "peek at requests"
+	opBegin       = "begin fetches"
+	opWrite       = "write snapshots"
+	opFail        = "write failures"
+	opDeadLetters = "write dead letters"
+	opSettle      = "settle requests"
+	opPoll        = "read from Kafka"
+)
+
+// failedOperation returns the condition of an operation that is being retried.
+func failedOperation(op string) observe.Condition {
+	return observe.Condition{
+		Failing: "operation failed; retrying while its records are held", Recovered: "operation recovered",
+		Attr: "operation", Value: op,
+	}
+}
+
+// retry calls do until it succeeds. While PostgreSQL, Redis or Kafka is down, the caller's
+// records stay uncommitted and none is lost. It returns an error only when ctx ends.
+func (w *Worker) retry(ctx context.Context, op string, do func(context.Context) error) error {
+	backoff := minBackoff
+	for {
+		attempt, cancel := context.WithTimeout(ctx, dependencyTimeout)
+		err := do(attempt)
+		cancel()
+		if err == nil {
+			w.conditions.Resolved(w.log, failedOperation(op))
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if errors.Is(err, store.ErrContention) {
+			backoff = minBackoff // a conflict of two transactions; the database is healthy
+		} else if !errors.Is(err, gobreaker.ErrOpenState) && !errors.Is(err, gobreaker.ErrTooManyRequests) {
+			w.conditions.Warn(w.log, failedOperation(op), err)
+		}
+		w.metrics.dependencyFailures.WithLabelValues(op).Inc()
+		if !sleep(ctx, jittered(backoff)) {
+			return context.Cause(ctx)
+		}
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// jittered returns a random duration between d/2 and 3d/2, so that callers that failed together
+// do not retry together.
+func jittered(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return d/2 + rand.N(d) //nolint:gosec // not a secret
+}
+
+// sleep waits for d. It reports false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

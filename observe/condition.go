@@ -1,0 +1,94 @@
+package observe
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Condition names a failure that can last for a while, such as an outage. Two conditions are
+// the same if all their fields are equal.
+type Condition struct {
+	Failing   string // log message of the first failure
+	Recovered string // log message of the recovery
+	// Attr and Value are a log attribute that tells apart conditions with the same messages,
+	// such as facet=character. Attr may be empty.
+	Attr, Value string
+}
+
+// Conditions logs the first failure and the recovery of each condition, and none of the
+// failures in between. The zero value is ready to use. Its methods may be called concurrently.
+type Conditions struct {
+	mu      sync.Mutex
+	failing map[Condition]*failures
+	n       atomic.Int32 // len(failing), readable without the lock
+}
+
+type failures struct {
+	count       int
+	first, last time.Time
+}
+
+// recoverAfter is how long a condition must be free of failures before Resolved logs its
+// recovery. An operation that fails and succeeds in turn is logged as one failure.
+const recoverAfter = time.Second
+
+// Active reports whether any condition has failed and has not recovered.
+func (c *Conditions) Active() bool { return c.n.Load() > 0 }
+
+// Warn records a failure that ends without an operator.
+func (c *Conditions) Warn(log *slog.Logger, cond Condition, err error) {
+	c.record(log, slog.LevelWarn, cond, err)
+}
+
+// Error records a failure that an operator should look at.
+func (c *Conditions) Error(log *slog.Logger, cond Condition, err error) {
+	c.record(log, slog.LevelError, cond, err)
+}
+
+func (c *Conditions) record(log *slog.Logger, level slog.Level, cond Condition, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.failing[cond]
+	if f == nil {
+		if c.failing == nil {
+			c.failing = map[Condition]*failures{}
+		}
+		f = &failures{first: time.Now()}
+		c.failing[cond] = f
+		c.n.Add(1)
+	}
+	f.count++
+	f.last = time.Now()
+	if f.count == 1 {
+		log.LogAttrs(context.Background(), level, cond.Failing, cond.attrs(slog.Any("err", err))...) //nolint:sloglint // the messages of a Condition are constants
+	}
+}
+
+// Resolved records a success. It logs the recovery if the condition had failed, and its last
+// failure is at least one second old.
+func (c *Conditions) Resolved(log *slog.Logger, cond Condition) {
+	if !c.Active() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f := c.failing[cond]
+	if f == nil || time.Since(f.last) < recoverAfter {
+		return
+	}
+	delete(c.failing, cond)
+	c.n.Add(-1)
+	log.LogAttrs(context.Background(), slog.LevelInfo, cond.Recovered, //nolint:sloglint // likewise
+		cond.attrs(slog.Int("failures", f.count), slog.Duration("outage", time.Since(f.first)))...)
+}
+
+// attrs returns the condition's attribute, if it has one, and more.
+func (c Condition) attrs(more ...slog.Attr) []slog.Attr {
+	if c.Attr == "" {
+		return more
+	}
+	return append([]slog.Attr{slog.String(c.Attr, c.Value)}, more...)
+}

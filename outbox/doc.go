@@ -1,0 +1,29 @@
+// Package outbox delivers the events of the transactional outbox: it publishes stored changes on
+// their source's change topic, and requests refreshes of the facets that they trigger. The events
+// are written by the transaction that stores the change (store.OutboxEvents), so that no event
+// exists without its change and none is lost.
+//
+// # States of an event
+//
+//	state      next state   when
+//	stored   → claimed      it is due; a relay claims it for one minute (the lease)
+//	claimed  → deleted      Kafka has acknowledged its change, and its triggers are requested or skipped
+//	claimed  → published    its change is acknowledged and a trigger is left
+//	claimed  → stored       delivery failed or the relay died; due again when the lease ends
+//	published → deleted     as from claimed; the change is not published again
+//
+// Invariants:
+//   - An event is deleted only after Kafka has acknowledged everything that it causes. So each
+//     change is published, and each trigger requested, at least once.
+//   - The triggers of a change are requested after the change is published.
+//   - A trigger with a quiet time fires when no change of its entity was stored for that time. It
+//     fires at its maximum delay after the first change at the latest. All these changes cause one
+//     refresh.
+//   - A trigger is skipped if its target was checked within the trigger's back-off. A target that
+//     is held counts as requested, because its failure has a retry or an end of its own.
+//
+// Example: facet progress triggers facet general, with a quiet time of 30 s and a maximum delay of
+// 5 min. Progress of case 42 changes at 12:00:00 and again at 12:00:20. Both changes are
+// published at once. Facet general is requested once, at 12:00:50. If Kafka is down then, the event
+// is delivered again when its lease ends, a minute later.
+package outbox
