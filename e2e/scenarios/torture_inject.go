@@ -16,19 +16,19 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// instance is a role that is played by one process after the other, each over ways of its
-// own, so that one can be hurt alone.
+// instance is one worker or query service of a torture run. Its process is replaced after each
+// kill. It has its own proxies, so that a fault can affect this instance only.
 type instance struct {
-	target          // its address is where a query process answers
+	target          // for a query service, address is that of its API
 	env             []string
 	kafka           *harness.KafkaProxy
 	redis, database *harness.Proxy
-	mu              sync.Mutex // held by who hurts it, or starts it again
+	mu              sync.Mutex // held while a fault affects the process or while it is restarted
 	startedAt       time.Time
-	failedStarts    []unplannedExit // starts that came to nothing
+	failedStarts    []unplannedExit // failed starts
 }
 
-// startInstances starts who is tortured.
+// startInstances starts all workers and query services.
 func (s *site) startInstances(ctx context.Context) (all []*instance, err error) {
 	for _, name := range processes {
 		a := &instance{target: target{name: name, role: "worker"}}
@@ -58,20 +58,21 @@ func (s *site) startInstances(ctx context.Context) (all []*instance, err error) 
 	return all, nil
 }
 
-// startInstance starts a process of a role, as often as it takes while something else is hurt.
+// startInstance starts the process of an instance. It retries for up to a minute, because a
+// start may fail while another fault is active.
 func (s *site) startInstance(ctx context.Context, a *instance) error {
 	args := []string{a.role, "--ops-listen", "127.0.0.1:0"}
 	if a.role == "query" {
 		args = append(args, "--listen", a.address)
 	}
 	for began := time.Now(); ; {
-		from := time.Now()
+		since := time.Now()
 		_, err := s.Start(ctx, a.name, harness.Ready(a.role), a.env, args...)
 		if err == nil || time.Since(began) > 2*harness.Timeout {
 			a.startedAt = time.Now()
 			return err
 		}
-		a.failedStarts = append(a.failedStarts, unplannedExit{name: a.name, since: from, at: time.Now()})
+		a.failedStarts = append(a.failedStarts, unplannedExit{name: a.name, since: since, at: time.Now()})
 		s.Latest(a.name).Kill()
 		if err := harness.Pause(ctx, 200*time.Millisecond); err != nil {
 			return err
@@ -79,29 +80,30 @@ func (s *site) startInstance(ctx context.Context, a *instance) error {
 	}
 }
 
-// injector does what a plan says.
+// injector injects the faults of a plan into an installation, and records them.
 type injector struct {
 	s         *site
 	instances []*instance
 	mu        sync.Mutex
 	injected  []injectedFault
-	slowStops []string        // those that did not end when they were told to
-	exits     []unplannedExit // those that ended by themselves
-	// A replica of the Redis, the way on which it follows, and how many bytes of writes
-	// each failover forgot.
+	slowStops []string        // instances that did not end on SIGTERM
+	exits     []unplannedExit // processes that ended without a fault
+	// The replica of Redis, the proxy for its replication, and how many bytes of writes each
+	// failover lost.
 	replica     *harness.Process
 	replicaLink *harness.Proxy
 	lostBytes   []int
 }
 
-// injectedFault is a fault that was done. Its traces may last for a while after its end.
+// injectedFault is a fault of the past. Its effects may last longer than the fault.
 type injectedFault struct {
 	fault
 	began, ended time.Time
 }
 
-// runStep does one or two faults, to their ends. A process is hurt in the midst of the
-// other, when it has work that waits for what is away.
+// runStep injects the faults of a step and returns when they have ended. If one of two faults
+// affects a process, it begins after three quarters of the other, when the process has work
+// that waits for the failed component.
 func (t *injector) runStep(ctx context.Context, s step) error {
 	errs := make([]error, len(s.faults))
 	var all sync.WaitGroup
@@ -125,7 +127,7 @@ func (t *injector) runStep(ctx context.Context, s step) error {
 	return errors.Join(errs...)
 }
 
-// affected are those whom a fault meets.
+// affected returns the instances that a fault affects.
 func (t *injector) affected(h fault) (all []*instance) {
 	for _, a := range t.instances {
 		if h.victim == allProcesses || h.victim == a.name {
@@ -135,7 +137,7 @@ func (t *injector) affected(h fault) (all []*instance) {
 	return all
 }
 
-// inject does a fault, waits, and ends it.
+// inject injects a fault, waits for its length, and ends it.
 func (t *injector) inject(ctx context.Context, h fault) error {
 	switch h.component {
 	case "process":
@@ -153,20 +155,20 @@ func (t *injector) inject(ctx context.Context, h fault) error {
 		return t.lockTables(ctx, h.length)
 	}
 	for _, a := range t.affected(h) {
-		way := map[string]*harness.Proxy{"redis": a.redis, "database": a.database, "kafka": a.kafka.Proxy}[h.component]
+		proxy := map[string]*harness.Proxy{"redis": a.redis, "database": a.database, "kafka": a.kafka.Proxy}[h.component]
 		switch {
 		case strings.HasSuffix(h.name, " cut") && !strings.Contains(h.name, "stalled"):
-			way.Refuse(true)
-			way.Cut()
-			defer way.Refuse(false)
+			proxy.Refuse(true)
+			proxy.Cut()
+			defer proxy.Refuse(false)
 		case strings.Contains(h.name, "slow"):
-			way.SetDelay(700 * time.Millisecond)
-			defer way.SetDelay(0)
+			proxy.SetDelay(700 * time.Millisecond)
+			defer proxy.SetDelay(0)
 		default:
-			way.Stall(true)
-			defer way.Stall(false)
+			proxy.Stall(true)
+			defer proxy.Stall(false)
 			if strings.HasSuffix(h.name, "then cut") {
-				defer way.Cut()
+				defer proxy.Cut()
 			}
 		}
 	}
@@ -184,7 +186,7 @@ func (t *injector) injectProcessFault(ctx context.Context, h fault) error {
 	switch h.name {
 	case "killed":
 		p.Kill()
-	case "told to end":
+	case "terminated":
 		began := time.Now()
 		p.Stop()
 		if took := time.Since(began); took >= harness.Timeout {
@@ -201,43 +203,43 @@ func (t *injector) injectProcessFault(ctx context.Context, h fault) error {
 	return t.s.startInstance(ctx, a)
 }
 
-// restartExited starts a process again that has ended though nobody told it to.
+// restartExited restarts the process of an instance if it has ended without a fault.
 func (t *injector) restartExited(ctx context.Context, a *instance) error {
 	select {
 	case <-t.s.Latest(a.name).Done:
 	default:
 		return nil
 	}
-	f := unplannedExit{name: a.name, since: a.startedAt, at: time.Now()}
+	exit := unplannedExit{name: a.name, since: a.startedAt, at: time.Now()}
 	err := t.s.startInstance(ctx, a)
-	f.restartedAt = time.Now()
+	exit.restartedAt = time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.exits = append(t.exits, f)
+	t.exits = append(t.exits, exit)
 	return err
 }
 
-// superviseInterval is how often it is looked who has ended.
+// superviseInterval is how often supervise looks for ended processes.
 const superviseInterval = 500 * time.Millisecond
 
-// supervise looks after the processes until ctx ends.
+// supervise restarts ended processes until ctx ends.
 func (t *injector) supervise(ctx context.Context) error {
 	for harness.Pause(ctx, superviseInterval) == nil {
 		for _, a := range t.instances {
 			if !a.mu.TryLock() {
-				continue // it is hurt
+				continue // a fault affects it
 			}
 			err := t.restartExited(context.WithoutCancel(ctx), a)
 			a.mu.Unlock()
 			if err != nil {
-				return fmt.Errorf("%s does not start again: %w", a.name, err)
+				return fmt.Errorf("restart %s: %w", a.name, err)
 			}
 		}
 	}
 	return nil
 }
 
-// lockTables keeps everybody from the tables that are written to.
+// lockTables locks the tables that workers write, for a time.
 func (t *injector) lockTables(ctx context.Context, length time.Duration) error {
 	conn, err := pgx.Connect(ctx, t.s.Database)
 	if err != nil {
@@ -257,13 +259,13 @@ func (t *injector) lockTables(ctx context.Context, length time.Duration) error {
 	return harness.Pause(ctx, length)
 }
 
-// permanentFaults are the upstream's faults of the whole run.
+// permanentFaults returns the upstream's faults for some keys, which last for the whole run.
 func permanentFaults() []simulator.Fault {
 	return []simulator.Fault{{Key: "^refused", Kind: simulator.BadParameter}, {Key: "^broken", Kind: simulator.InternalError}}
 }
 
-// normalLatency is the latency of the upstream's answers when it is well: so long that a fault
-// finds many calls under way.
+// normalLatency is the latency of the healthy upstream. It is long enough that many calls are
+// in flight when a fault begins.
 var normalLatency = simulator.Range{Min: 100 * time.Millisecond, Max: 1500 * time.Millisecond}
 
 func (t *injector) injectUpstreamFault(ctx context.Context, h fault) error {
@@ -274,38 +276,39 @@ func (t *injector) injectUpstreamFault(ctx context.Context, h fault) error {
 		"hangs":                     {Kind: simulator.Hang},
 		"429 with Retry-After":      {Kind: simulator.TooManyRequests, RetryAfter: "2"},
 	}
-	ill, well := simulator.Control{Faults: permanentFaults()}, simulator.Control{Faults: permanentFaults(), Latency: &normalLatency}
+	faulty, healthy := simulator.Control{Faults: permanentFaults()}, simulator.Control{Faults: permanentFaults(), Latency: &normalLatency}
 	if fault, ok := f[h.name]; ok {
-		ill.Faults = append([]simulator.Fault{fault}, ill.Faults...)
+		faulty.Faults = append([]simulator.Fault{fault}, faulty.Faults...)
 	} else {
-		ill.Latency = &simulator.Range{Min: time.Second, Max: 4 * time.Second} // some longer than is waited for
+		faulty.Latency = &simulator.Range{Min: time.Second, Max: 4 * time.Second} // some exceed the source's timeout
 	}
-	if err := t.s.Control(ctx, ill); err != nil {
+	if err := t.s.Control(ctx, faulty); err != nil {
 		return err
 	}
 	err := harness.Pause(ctx, h.length)
-	return errors.Join(err, t.s.Control(context.WithoutCancel(ctx), well))
+	return errors.Join(err, t.s.Control(context.WithoutCancel(ctx), healthy))
 }
 
-// mayBeLost says whether a promise of a query process in this span of time may have been
-// lost with its buffer: the process died, or could not reach Kafka. A record is given up
-// after ten seconds, and with it all that its partition's buffer holds behind it: also
-// what came when Kafka was back, and the client not yet. long: Kafka was away for about
-// so long, with what it takes to come back, and all may have been given up.
-func (t *injector) mayBeLost(query string, from time.Time) (doubt, long bool) {
-	const about, longer = 5 * time.Second, 15 * time.Second
+// mayBeLost reports whether a query service may have lost a queued update request: it was
+// killed with the request in its buffer, or it could not reach Kafka.
+//
+// The producer drops a record after ten seconds, and with it all later records in the buffer of
+// the same partition, including those that were queued after Kafka had recovered. long reports
+// that Kafka was unavailable for about that time, so that all requests may have been lost.
+func (t *injector) mayBeLost(query string, from time.Time) (lost, long bool) {
+	const longOutage, aftermath = 5 * time.Second, 15 * time.Second
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, d := range t.injected {
 		ended := d.ended
 		if d.component == "kafka" {
-			ended = ended.Add(longer)
+			ended = ended.Add(aftermath)
 		}
-		met := d.component == "kafka" && d.victim == allProcesses || d.victim == query && (d.component == "kafka" || d.name == "killed")
-		if met && d.began.Before(from.Add(longer)) && ended.After(from) {
-			doubt = true
-			long = long || d.component == "kafka" && d.ended.Sub(d.began) > about
+		affected := d.component == "kafka" && d.victim == allProcesses || d.victim == query && (d.component == "kafka" || d.name == "killed")
+		if affected && d.began.Before(from.Add(aftermath)) && ended.After(from) {
+			lost = true
+			long = long || d.component == "kafka" && d.ended.Sub(d.began) > longOutage
 		}
 	}
-	return doubt, long
+	return lost, long
 }
