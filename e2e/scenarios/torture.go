@@ -210,7 +210,7 @@ func (r *tortureResult) judge(ctx context.Context, s *site, t *injector, w *stat
 	if err != nil {
 		return err
 	}
-	e, err := s.readLedger(ctx, w, deadLetters, all)
+	e, err := s.readFinalState(ctx, w, deadLetters, all)
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ func (t *table) judgeZero(what string, wrong []string) {
 // judgeNothingLost judges that every accepted request has ended. A refresh that was answered
 // with 202 is in Kafka and must not be lost. A request that a read has queued is in the buffer
 // of a process; it may be lost with the process, and is counted.
-func (t *table) judgeNothingLost(e *ledger, requests []requestRecord, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
+func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var lost []string
 	garbled := 0
 	for _, a := range requests {
@@ -68,7 +68,7 @@ const maxExcusedPercent = 10
 
 // judgeQueuedReads judges the reads whose response said that an update was queued: the entity
 // must have a later check or failure than the response showed.
-func (t *table) judgeQueuedReads(e *ledger, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
+func (t *table) judgeQueuedReads(e *finalState, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var unmet []string
 	excused, lost := 0, 0
 	for _, p := range l.queuedReads {

@@ -83,8 +83,8 @@ func (f failure) holdsAt(at time.Time) bool {
 	return f.state == "SUSPENDED" || f.state == "FAILED" && f.until > at.UnixMicro()
 }
 
-// ledger is the final state of all entities, by key, and of all records.
-type ledger struct {
+// finalState is the final state of all entities, by key, and of all records.
+type finalState struct {
 	stored          map[string]storedState
 	failed          map[string]failure
 	lastDeadLetter  map[string]time.Time
@@ -93,8 +93,8 @@ type ledger struct {
 	lastCall        map[string]time.Time // from the upstream's log
 }
 
-func (s *site) readLedger(ctx context.Context, w *stateWatcher, deadLetters []deadLetter, calls []harness.Arrival) (*ledger, error) {
-	e := &ledger{
+func (s *site) readFinalState(ctx context.Context, w *stateWatcher, deadLetters []deadLetter, calls []harness.Arrival) (*finalState, error) {
+	e := &finalState{
 		stored: w.last, failed: map[string]failure{}, lastDeadLetter: map[string]time.Time{}, deadLetterCount: map[string]int{},
 		deadLettered: map[recordID]bool{}, lastCall: map[string]time.Time{},
 	}
@@ -130,7 +130,7 @@ func (f failure) isFinal() bool { return f.state == "FAILED" || f.state == "SUSP
 // missingDeadLetters returns the final failures that have fewer dead letters than they should,
 // and the requested entities that must fail but have no final failure. total is the number of
 // final failures.
-func (e *ledger) missingDeadLetters(requests []requestRecord) (total int, wrong []string) {
+func (e *finalState) missingDeadLetters(requests []requestRecord) (total int, wrong []string) {
 	for _, key := range slices.Sorted(maps.Keys(e.failed)) {
 		f := e.failed[key]
 		if !f.isFinal() {
@@ -155,7 +155,7 @@ func (e *ledger) missingDeadLetters(requests []requestRecord) (total int, wrong 
 
 // coveredByHold reports whether an earlier failure held the entity at a time, and the upstream
 // was called for it at most before earlier.
-func (e *ledger) coveredByHold(key string, moment time.Time, before time.Duration) bool {
+func (e *finalState) coveredByHold(key string, moment time.Time, before time.Duration) bool {
 	return e.failed[key].holdsAt(moment) && e.lastCall[key].After(moment.Add(-before))
 }
 
@@ -164,7 +164,7 @@ func (e *ledger) coveredByHold(key string, moment time.Time, before time.Duratio
 //   - a later failure is recorded,
 //   - it has a dead letter,
 //   - it was enqueued during a hold that Redis had lost, and the upstream was called for it.
-func (e *ledger) settled(a requestRecord) bool {
+func (e *finalState) settled(a requestRecord) bool {
 	if e.deadLettered[a.recordID] {
 		return true
 	}
@@ -182,12 +182,12 @@ func (e *ledger) settled(a requestRecord) bool {
 }
 
 // fetchedAfter reports whether an entity was checked after a time, or failed after it.
-func (e *ledger) fetchedAfter(key string, moment time.Time) bool {
+func (e *finalState) fetchedAfter(key string, moment time.Time) bool {
 	return e.stored[key].checked >= moment.UnixMicro() || e.failedSince(key, moment)
 }
 
 // failedSince reports whether a failure or a dead letter of the entity is later than a time.
-func (e *ledger) failedSince(key string, moment time.Time) bool {
+func (e *finalState) failedSince(key string, moment time.Time) bool {
 	return e.failed[key].updated >= moment.UnixMicro() || !e.lastDeadLetter[key].Before(moment)
 }
 

@@ -86,7 +86,7 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 			Entity: schemas.Entity{Key: key}, Version: version, RequestedAt: when, Reason: schemas.Stale,
 		}}
 	}
-	e := &ledger{
+	e := &finalState{
 		stored:       map[string]storedState{"k": {version: 10, checked: at(10).UnixMicro()}},
 		failed:       map[string]failure{"held": {"FAILED", 10, at(10).UnixMicro(), at(60).UnixMicro(), 1}},
 		deadLettered: map[recordID]bool{{"high", 1, 99}: true},
@@ -190,7 +190,7 @@ func TestTortureJudge_AllowsMoreRepeatsWithoutTheDatabase(t *testing.T) {
 func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 	began := time.Now()
 	checked, read := began.Add(10*time.Second), began.Add(40*time.Second)
-	e := &ledger{
+	e := &finalState{
 		stored: map[string]storedState{"k": {version: 10, checked: checked.UnixMicro()}},
 		failed: map[string]failure{"failed": {state: "FAILED", updated: read.Add(time.Second).UnixMicro()}},
 	}
@@ -222,7 +222,7 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 }
 
 func TestTortureJudge_SeesAFailureWithoutADeadLetter(t *testing.T) {
-	e := &ledger{
+	e := &finalState{
 		failed:          map[string]failure{"one": {state: "FAILED", times: 1}, "two": {state: "SUSPENDED", times: 3}, "passes": {state: "RETRYING"}},
 		deadLetterCount: map[string]int{"one": 1, "two": 2},
 	}
