@@ -66,7 +66,7 @@ func (s *site) outages(stopped target) []outage {
 			begin:    func(ctx context.Context) error { return s.AllowConnections(ctx, false) },
 			end:      func(ctx context.Context) error { return s.AllowConnections(ctx, true) },
 			alerts:   []string{"FreshetDatabaseBreakerOpen", "FreshetReadsBreakerOpen"},
-			lasting:  []string{"FreshetRecordsHeld", "FreshetReadsFromStaleCache"},
+			lasting:  []string{"FreshetDependencyFailures", "FreshetReadsFromFallback"},
 			possible: []string{"FreshetErrorBudgetBurnsFast"},
 		},
 		{
