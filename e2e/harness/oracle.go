@@ -59,7 +59,7 @@ func (s *Site) ReadTopic(ctx context.Context, topic string) (all []*kgo.Record, 
 	return all, nil
 }
 
-// Requests returns the update requests on a lane's topic. Those of each partition are in order.
+// Requests returns the update requests on a lane's topic, in order within each partition.
 func (s *Site) Requests(ctx context.Context, lane schemas.Lane) (all []Request, err error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()

@@ -135,8 +135,8 @@ func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) 
 	return nil
 }
 
-// prefetch asks in the LOW lane at the producer's door, as a scheduler does, and waits
-// until Kafka has acknowledged all.
+// prefetch enqueues LOW requests with the producer, like a scheduler, and waits until Kafka has
+// acknowledged all of them.
 func (s *site) prefetch(ctx context.Context, keys []string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis.Address})
 	defer func() { _ = rdb.Close() }()
@@ -146,22 +146,22 @@ func (s *site) prefetch(ctx context.Context, keys []string) error {
 	}
 	defer client.Close()
 	p := producer.New(rdb, client, len(keys), slog.New(slog.DiscardHandler), metrics.NewRegistry(), tracing.Tracer{})
-	running, stop := context.WithCancel(ctx)
+	runCtx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- p.Run(running) }()
-	var wishes []producer.Request
+	go func() { done <- p.Run(runCtx) }()
+	var requests []producer.Request
 	for _, key := range keys {
-		wishes = append(wishes, producer.Request{
+		requests = append(requests, producer.Request{
 			Entity: schemas.Entity{Source: s.Source, Facet: small, Key: key}, Lane: schemas.Low, Reason: schemas.Prefetch,
 		})
 	}
-	for i, r := range p.EnqueueAll(ctx, wishes) {
+	for i, r := range p.EnqueueAll(ctx, requests) {
 		if r.Outcome != producer.Published {
 			err = fmt.Errorf("%s is not published: %s, %w", keys[i], r.Outcome, r.Err)
 		}
 	}
 	stop()
-	if stopped := <-done; err == nil { // it has confirmed or rolled back all
+	if stopped := <-done; err == nil { // Run returns after each lock is confirmed or rolled back
 		err = stopped
 	}
 	return err

@@ -45,7 +45,7 @@ const (
 	resultsHead = `# Results of the scenarios
 
 Written by ` + "`make scenarios`" + ` (` + "`cd e2e && go run ./scenarios --results scenarios/RESULTS.md …`" + `); do not edit it. Each row shows the
-last run of its scenario, with the release and the length of a phase in seconds. The numbers are those of the verification
+last run of its scenario, with the release and the length of a phase in seconds. The numbers refer to the verification
 plan of adr-013. The users, the upstream and the services share the machine with freshet.
 `
 	notRunYet   = "not run yet"
@@ -110,7 +110,7 @@ func merge(before string, all runResults) string {
 // with the figure of that scenario.
 type rows map[string]string
 
-// put replaces the rows of a scenario by those of its last run.
+// put replaces the rows of a scenario by the rows of its last run.
 func (all rows) put(sc scenario, r result, run string) {
 	for _, t := range targets {
 		delete(all, t[0]+"/"+sc.name)

@@ -241,7 +241,7 @@ func (l *tortureLoad) call(ctx context.Context, a *instance, method, path string
 	}
 	var r response
 	if err := json.Unmarshal(text, &r); err != nil {
-		return response{status: http.StatusInternalServerError, Reason: err.Error()} // a body that is no JSON is an error, whatever the status
+		return response{status: http.StatusInternalServerError, Reason: err.Error()} // a body that is no JSON is an error with any status
 	}
 	r.status = resp.StatusCode
 	return r

@@ -61,7 +61,7 @@ func (w *stateWatcher) stop(ctx context.Context) error {
 	return errors.Join(w.err, w.check(ctx))
 }
 
-// maxTimeRegression bounds by how much the times of a later fetch may be before those of an
+// maxTimeRegression bounds by how much the times of a later fetch may precede the times of an
 // earlier one. A worker reads its clock before it requests the version from Redis. Two fetches
 // of an entity, one of each lane, may wait for Redis at the same time.
 const maxTimeRegression = 2 * time.Second
