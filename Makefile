@@ -83,7 +83,7 @@ observe: ## judge each panel, rule and alert on a real Prometheus (SECONDS_EACH=
 torture: ## judge random faults under load by Kafka, the database and the upstream's log (SEED= to repeat a run, FAULTS=12, RESULTS_FILE=path below e2e)
 	@$(SERVICES); cd e2e && $(GO) run ./scenarios --seed $${SEED:-0} --faults $${FAULTS:-12} $${RESULTS_FILE:+--results $$RESULTS_FILE} torture
 
-PRESETS := PresetUsesIts|PresetsLearn|CrashedHolders|EachCallGoesWith
+PRESETS := BudgetWithoutRefusals|LearnDespite|CrashedLeases|UseMostRemaining
 presets: ## saturate each preset for a minute against an upstream that enforces its quota, on a real Redis
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -timeout 20m -parallel 20 -run '$(PRESETS)' ./cmd/freshet -saturate=$${SATURATE:-60s} | grep -v '^=== '
 
@@ -108,7 +108,7 @@ bench: ## measure the figures of the README, as ratios within one run
 	(cd e2e && $(GO) test -run '^$$' -bench Worker -benchtime $${BENCHTIME:-3x} .); \
 	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./simulator
 
-bench-limiter: ## compare the limiter with other limiters on a real Redis; fails if a limit is missed
+bench-limiter: ## every line of the limiter's bar beside its peers, on a real Redis; fails if one is missed
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -run '^TestTheBar$$' ./limiter -bar
 
 bench-reads: ## compare fresh reads with the cache of nginx and a bare handler; fails below its limits (ROUND=5s)
