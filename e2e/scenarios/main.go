@@ -1,24 +1,3 @@
-// Command scenarios runs load and fault scenarios against a complete installation of freshet
-// and judges the results. An installation has separate processes on the real services, an
-// upstream with an enforced quota, and clients.
-//
-//	eval "$(scripts/services up)" && cd e2e
-//	go run ./scenarios --list
-//	go run ./scenarios herd killed        # or: make scenarios ONLY="herd killed"
-//	go run ./scenarios all                # or: make scenarios
-//	go run ./scenarios --seconds 300 reads
-//	go run ./scenarios observe             # or: make observe
-//	go run ./scenarios --seed 7 --faults 200 torture   # or: make torture
-//
-// It prints each figure with its limit, and a verdict for each scenario. The variables
-// FRESHET_TEST_… name PostgreSQL and Kafka; each scenario has its own database and topics in
-// them. Each scenario starts its own Redis, which it may kill. The scenario torture also
-// starts its own Kafka.
-//
-// Figures come from Kafka, the database and the upstream's log wherever possible, and not
-// from freshet itself.
-//
-// To add a scenario, add a function to the table in scenarios.go.
 package main
 
 import (

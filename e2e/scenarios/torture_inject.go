@@ -293,8 +293,8 @@ func (t *injector) injectUpstreamFault(ctx context.Context, h fault) error {
 // killed with the request in its buffer, or it could not reach Kafka.
 //
 // The producer drops a record after ten seconds, and with it all later records in the buffer of
-// the same partition, including records that were queued after Kafka had recovered. long reports
-// that Kafka was unavailable for about that time, so that all requests may have been lost.
+// the same partition. Records that were queued after Kafka had recovered may be among them. long
+// reports that Kafka was unavailable for about that time, so that all requests may have been lost.
 func (t *injector) mayBeLost(query string, from time.Time) (lost, long bool) {
 	const longOutage, aftermath = 5 * time.Second, 15 * time.Second
 	t.mu.Lock()
