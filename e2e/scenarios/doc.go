@@ -24,12 +24,12 @@
 //
 // The plan of faults depends on the seed only. A run has these phases:
 //
-//	1. start      two workers and two query services, each with its own proxies
-//	2. load       60 reads, 10 refreshes and 50 LOW requests a second; quota 150 calls a second
-//	3. faults     the steps of the plan, one or two faults at a time; ended processes are restarted
-//	4. drain      the load ends; every record must be committed and every retry done within 4 minutes
-//	5. judge      requests, dead letters, stored contents, responses, calls and exits of processes
-//	6. afterwards no lock is left, refreshes succeed, waiting clients are notified
+//  1. start      two workers and two query services, each with its own proxies
+//  2. load       60 reads, 10 refreshes and 50 LOW requests a second; quota 150 calls a second
+//  3. faults     the steps of the plan, one or two faults at a time; ended processes are restarted
+//  4. drain      the load ends; every record must be committed and every retry done within 4 minutes
+//  5. judge      requests, dead letters, stored contents, responses, calls and exits of processes
+//  6. afterwards no lock is left, refreshes succeed, waiting clients are notified
 //
 // A violation is found by comparing these sources:
 //

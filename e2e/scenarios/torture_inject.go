@@ -107,20 +107,20 @@ type injectedFault struct {
 func (t *injector) runStep(ctx context.Context, s step) error {
 	errs := make([]error, len(s.faults))
 	var all sync.WaitGroup
-	for i, h := range s.faults {
+	for i, f := range s.faults {
 		all.Go(func() {
-			if h.component == "process" && len(s.faults) > 1 {
+			if f.component == "process" && len(s.faults) > 1 {
 				if errs[i] = harness.Pause(ctx, s.faults[1-i].length*3/4); errs[i] != nil {
 					return
 				}
 			}
 			began := time.Now()
-			if err := t.inject(ctx, h); err != nil {
-				errs[i] = fmt.Errorf("%v: %w", h, err)
+			if err := t.inject(ctx, f); err != nil {
+				errs[i] = fmt.Errorf("%v: %w", f, err)
 			}
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			t.injected = append(t.injected, injectedFault{h, began, time.Now()})
+			t.injected = append(t.injected, injectedFault{f, began, time.Now()})
 		})
 	}
 	all.Wait()
@@ -128,9 +128,9 @@ func (t *injector) runStep(ctx context.Context, s step) error {
 }
 
 // affected returns the instances that a fault affects.
-func (t *injector) affected(h fault) (all []*instance) {
+func (t *injector) affected(f fault) (all []*instance) {
 	for _, a := range t.instances {
-		if h.victim == allProcesses || h.victim == a.name {
+		if f.victim == allProcesses || f.victim == a.name {
 			all = append(all, a)
 		}
 	}
@@ -138,52 +138,52 @@ func (t *injector) affected(h fault) (all []*instance) {
 }
 
 // inject injects a fault, waits for its length, and ends it.
-func (t *injector) inject(ctx context.Context, h fault) error {
-	switch h.component {
+func (t *injector) inject(ctx context.Context, f fault) error {
+	switch f.component {
 	case "process":
-		return t.injectProcessFault(ctx, h)
+		return t.injectProcessFault(ctx, f)
 	case "upstream":
-		return t.injectUpstreamFault(ctx, h)
+		return t.injectUpstreamFault(ctx, f)
 	}
-	if redis, ok := strings.CutPrefix(h.name, "Redis "); ok && !strings.HasPrefix(redis, "cut") && !strings.HasPrefix(redis, "stalled") {
-		return t.injectRedisFault(ctx, h)
+	if redis, ok := strings.CutPrefix(f.name, "Redis "); ok && !strings.HasPrefix(redis, "cut") && !strings.HasPrefix(redis, "stalled") {
+		return t.injectRedisFault(ctx, f)
 	}
-	if strings.HasPrefix(h.name, "broker ") {
-		return t.injectBrokerFault(ctx, h)
+	if strings.HasPrefix(f.name, "broker ") {
+		return t.injectBrokerFault(ctx, f)
 	}
-	if h.name == "tables locked" {
-		return t.lockTables(ctx, h.length)
+	if f.name == "tables locked" {
+		return t.lockTables(ctx, f.length)
 	}
-	for _, a := range t.affected(h) {
-		proxy := map[string]*harness.Proxy{"redis": a.redis, "database": a.database, "kafka": a.kafka.Proxy}[h.component]
+	for _, a := range t.affected(f) {
+		proxy := map[string]*harness.Proxy{"redis": a.redis, "database": a.database, "kafka": a.kafka.Proxy}[f.component]
 		switch {
-		case strings.HasSuffix(h.name, " cut") && !strings.Contains(h.name, "stalled"):
+		case strings.HasSuffix(f.name, " cut") && !strings.Contains(f.name, "stalled"):
 			proxy.Refuse(true)
 			proxy.Cut()
 			defer proxy.Refuse(false)
-		case strings.Contains(h.name, "slow"):
+		case strings.Contains(f.name, "slow"):
 			proxy.SetDelay(700 * time.Millisecond)
 			defer proxy.SetDelay(0)
 		default:
 			proxy.Stall(true)
 			defer proxy.Stall(false)
-			if strings.HasSuffix(h.name, "then cut") {
+			if strings.HasSuffix(f.name, "then cut") {
 				defer proxy.Cut()
 			}
 		}
 	}
-	return harness.Pause(ctx, h.length)
+	return harness.Pause(ctx, f.length)
 }
 
-func (t *injector) injectProcessFault(ctx context.Context, h fault) error {
-	a := t.affected(h)[0]
+func (t *injector) injectProcessFault(ctx context.Context, f fault) error {
+	a := t.affected(f)[0]
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := t.restartExited(ctx, a); err != nil {
 		return err
 	}
 	p := t.s.Latest(a.name)
-	switch h.name {
+	switch f.name {
 	case "killed":
 		p.Kill()
 	case "terminated":
@@ -195,9 +195,9 @@ func (t *injector) injectProcessFault(ctx context.Context, h fault) error {
 			t.mu.Unlock()
 		}
 	default:
-		return p.FreezeFor(ctx, h.length)
+		return p.FreezeFor(ctx, f.length)
 	}
-	if err := harness.Pause(ctx, h.length); err != nil {
+	if err := harness.Pause(ctx, f.length); err != nil {
 		return err
 	}
 	return t.s.startInstance(ctx, a)
@@ -268,16 +268,16 @@ func permanentFaults() []simulator.Fault {
 // in flight when a fault begins.
 var normalLatency = simulator.Range{Min: 100 * time.Millisecond, Max: 1500 * time.Millisecond}
 
-func (t *injector) injectUpstreamFault(ctx context.Context, h fault) error {
+func (t *injector) injectUpstreamFault(ctx context.Context, f fault) error {
 	half := 50.0
-	f := map[string]simulator.Fault{
+	kinds := map[string]simulator.Fault{
 		"500":                       {Kind: simulator.InternalError},
 		"a reset of half the calls": {Kind: simulator.Reset, Percent: &half},
 		"hangs":                     {Kind: simulator.Hang},
 		"429 with Retry-After":      {Kind: simulator.TooManyRequests, RetryAfter: "2"},
 	}
 	faulty, healthy := simulator.Control{Faults: permanentFaults()}, simulator.Control{Faults: permanentFaults(), Latency: &normalLatency}
-	if fault, ok := f[h.name]; ok {
+	if fault, ok := kinds[f.name]; ok {
 		faulty.Faults = append([]simulator.Fault{fault}, faulty.Faults...)
 	} else {
 		faulty.Latency = &simulator.Range{Min: time.Second, Max: 4 * time.Second} // some exceed the source's timeout
@@ -285,7 +285,7 @@ func (t *injector) injectUpstreamFault(ctx context.Context, h fault) error {
 	if err := t.s.Control(ctx, faulty); err != nil {
 		return err
 	}
-	err := harness.Pause(ctx, h.length)
+	err := harness.Pause(ctx, f.length)
 	return errors.Join(err, t.s.Control(context.WithoutCancel(ctx), healthy))
 }
 

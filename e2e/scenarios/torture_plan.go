@@ -74,12 +74,12 @@ type fault struct {
 	length time.Duration
 }
 
-func (h fault) String() string {
-	victim := h.victim
+func (f fault) String() string {
+	victim := f.victim
 	if victim == allProcesses {
-		victim = h.component
+		victim = f.component
 	}
-	return fmt.Sprintf("%s: %s, %v", victim, h.name, h.length)
+	return fmt.Sprintf("%s: %s, %v", victim, f.name, f.length)
 }
 
 // step is one fault, or two concurrent faults, after a pause.

@@ -19,15 +19,15 @@ import (
 
 // injectBrokerFault freezes the broker, or kills and restarts it. Its data survives the kill in
 // the page cache.
-func (t *injector) injectBrokerFault(ctx context.Context, h fault) error {
+func (t *injector) injectBrokerFault(ctx context.Context, f fault) error {
 	begin, end := []string{"signal", "kafka", "STOP"}, []string{"signal", "kafka", "CONT"}
-	if h.name == "broker killed" {
+	if f.name == "broker killed" {
 		begin, end = []string{"signal", "kafka", "KILL"}, []string{"up", "kafka"}
 	}
 	if _, err := t.s.RunServices(ctx, begin...); err != nil {
 		return err
 	}
-	err := harness.Pause(ctx, h.length)
+	err := harness.Pause(ctx, f.length)
 	_, ended := t.s.RunServices(context.WithoutCancel(ctx), end...)
 	if ended != nil && ctx.Err() == nil { // on a busy machine a start may exceed the minute that the script allows
 		_, ended = t.s.RunServices(ctx, end...)
@@ -67,20 +67,20 @@ func (t *injector) startReplica(ctx context.Context, address string) (err error)
 	return err
 }
 
-func (t *injector) injectRedisFault(ctx context.Context, h fault) (err error) {
-	switch h.name {
+func (t *injector) injectRedisFault(ctx context.Context, f fault) (err error) {
+	switch f.name {
 	case "Redis frozen":
-		return t.s.Redis.FreezeFor(ctx, h.length)
+		return t.s.Redis.FreezeFor(ctx, f.length)
 	case failover:
-		return t.failover(ctx, h.length)
+		return t.failover(ctx, f.length)
 	}
 	t.s.Redis.Kill()
-	if strings.HasSuffix(h.name, "its data lost") {
+	if strings.HasSuffix(f.name, "its data lost") {
 		if err := os.RemoveAll(t.s.redisDir(t.s.Redis.Address)); err != nil {
 			return err
 		}
 	}
-	if err := harness.Pause(ctx, h.length); err != nil {
+	if err := harness.Pause(ctx, f.length); err != nil {
 		return err
 	}
 	t.s.Redis, err = t.s.startPersistentRedis(ctx, t.s.Redis.Address)
