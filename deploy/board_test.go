@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// The dashboards are described here in few words and written as the JSON that
-// Grafana provisions, by: go test ./deploy -update.
+// The dashboards are defined in Go. `go test ./deploy -update` writes the JSON that Grafana
+// provisions.
 
 type board struct {
-	uid, title, about string
-	variables         []string // label_values queries by the label's name
-	rows              []row
+	uid, title, description string
+	variables               []string // label_values queries by the label's name
+	rows                    []row
 }
 
 type row struct {
@@ -19,53 +19,52 @@ type row struct {
 	panels []panel
 }
 
-// panel is one panel. What it is said to show says what is normal, and what it
-// means if it is not.
+// panel is one panel. Its description states the normal state and the causes of other states.
 type panel struct {
-	title, about string
-	unit         string
-	wide         int    // of 24
-	kind         string // timeseries if empty
-	asks         []ask
-	lines        []line
-	stacked      bool
-	share        bool     // from 0 to 1
-	states       []status // values that have a word
-	colours      []colour // of series by name
+	title, description string
+	unit               string
+	width              int    // columns, of 24
+	kind               string // empty: timeseries
+	queries            []query
+	lines              []line
+	stacked            bool
+	share              bool     // the axis ends at 1
+	states             []status // texts of values
+	colours            []colour // colours of series
 }
 
-type ask struct{ expr, legend string }
+type query struct{ expr, legend string }
 
-// line is a threshold, drawn.
+// line is a threshold that the panel draws.
 type line struct {
 	at     float64
 	colour string
 }
 
-// status gives a value a word, and a colour unless the series has one.
+// status is the text of a value, and its colour unless the series has one.
 type status struct {
 	value        int
 	text, colour string
 }
 
-// colour is that of all series whose legend matches.
+// colour is the colour of all series with a legend that matches the pattern.
 type colour struct{ pattern, name string }
 
 func warn(at float64) line     { return line{at, "orange"} }
 func critical(at float64) line { return line{at, "red"} }
 
-// The words of a breaker's gauge.
-var breaker = []status{{0, "closed", "green"}, {1, "half open", "yellow"}, {2, "open", "red"}}
+// breaker has the texts of a circuit breaker's gauge.
+var breaker = []status{{0, "closed", "green"}, {1, "half-open", "yellow"}, {2, "open", "red"}}
 
-// The states of a limiter, from a source that flows to one that is stopped.
+// limiterStates has the colours of the limiter's states.
 var limiterStates = []colour{
 	{"/(flowing|unused)$/", "green"},
-	{"/(ramping|starting quiet|uncounted)$/", "yellow"},
+	{"/(ramping|quiet-period|restoring-count)$/", "yellow"},
 	{"/(backing-off|breaker-open)$/", "orange"},
 	{"/stopped$/", "red"},
 }
 
-// laneColours are each lane's on every graph.
+// laneColours has the colours of the lanes on every graph.
 var laneColours = []colour{{"/^HIGH$/", "orange"}, {"/^LOW$/", "blue"}}
 
 const (
@@ -81,7 +80,7 @@ const (
 	size     = "bytes"
 )
 
-// by returns " by (a, b) ", or nothing without labels.
+// by returns " by (a, b) ", or an empty string without labels.
 func by(labels string) string {
 	if labels == "" {
 		return ""
@@ -89,34 +88,34 @@ func by(labels string) string {
 	return " by (" + labels + ") "
 }
 
-// rate is a counter's rise a second, summed.
+// rate returns a query for the summed rate of a counter, per second.
 func rate(labels, of string) string {
-	return fmt.Sprintf("sum%s(rate(%s[$__rate_interval]))", by(labels), name(of))
+	return fmt.Sprintf("sum%s(rate(%s[$__rate_interval]))", by(labels), metricName(of))
 }
 
-// minutely is a counter's rise a minute, as the thresholds of adr-013 are stated.
-func minutely(labels, of string) string { return "60 * " + rate(labels, of) }
+// perMinute is rate per minute, the unit of the thresholds in adr-013.
+func perMinute(labels, of string) string { return "60 * " + rate(labels, of) }
 
-// rise is by how much a counter rose over a time.
-func rise(labels, of, over string) string {
-	return fmt.Sprintf("sum%s(increase(%s[%s]))", by(labels), name(of), over)
+// increase returns a query for the summed increase of a counter over a range.
+func increase(labels, of, over string) string {
+	return fmt.Sprintf("sum%s(increase(%s[%s]))", by(labels), metricName(of), over)
 }
 
-func aggregate(how, labels, of string) string { return how + by(labels) + "(" + name(of) + ")" }
+func aggregate(how, labels, of string) string { return how + by(labels) + "(" + metricName(of) + ")" }
 
-// highest is for what all processes tell alike, and for what the worst of them tells.
-func highest(labels, of string) string { return aggregate("max", labels, of) }
-func lowest(labels, of string) string  { return aggregate("min", labels, of) }
-func total(labels, of string) string   { return aggregate("sum", labels, of) }
+// maxBy is for gauges with the same value in all processes, and for the worst process.
+func maxBy(labels, of string) string { return aggregate("max", labels, of) }
+func minBy(labels, of string) string { return aggregate("min", labels, of) }
+func sumBy(labels, of string) string { return aggregate("sum", labels, of) }
 
-// part is a of b, and no point where b is 0.
-func part(a, b string) string { return fmt.Sprintf("%s / (%s > 0)", a, b) }
+// ratio returns the query a / b, without points where b is 0.
+func ratio(a, b string) string { return fmt.Sprintf("%s / (%s > 0)", a, b) }
 
-// partOf is a of b where a may have no series: none of b is 0.
-func partOf(a, b string) string { return part(fmt.Sprintf("(%s or 0 * %s)", a, b), b) }
+// ratioOrZero is ratio for a query a that may have no series, which counts as 0.
+func ratioOrZero(a, b string) string { return ratio(fmt.Sprintf("(%s or 0 * %s)", a, b), b) }
 
-// quantiles asks for some of a histogram; labels are those that stand in the legend.
-func quantiles(of, legend, labels string, qs ...int) []ask {
+// quantiles returns queries for quantiles of a histogram. labels are the labels of the legend.
+func quantiles(of, legend, labels string, qs ...int) []query {
 	metric, matchers, _ := strings.Cut(of, "{")
 	if matchers != "" {
 		matchers = "{" + matchers
@@ -124,9 +123,9 @@ func quantiles(of, legend, labels string, qs ...int) []ask {
 	if labels != "" {
 		labels = ", " + labels
 	}
-	var asks []ask
+	var asks []query
 	for _, q := range qs {
-		asks = append(asks, ask{
+		asks = append(asks, query{
 			expr:   fmt.Sprintf("histogram_quantile(0.%02d, %s)", q, rate("le"+labels, metric+"_bucket"+matchers)),
 			legend: strings.TrimSpace(fmt.Sprintf("%s p%d", legend, q)),
 		})
@@ -134,25 +133,25 @@ func quantiles(of, legend, labels string, qs ...int) []ask {
 	return asks
 }
 
-// mean is the mean of a histogram's values.
+// mean returns a query for the mean of a histogram's values.
 func mean(labels, of string) string {
 	metric, matchers, _ := strings.Cut(of, "{")
-	return part(rate(labels, metric+"_sum{"+matchers), rate(labels, metric+"_count{"+matchers))
+	return ratio(rate(labels, metric+"_sum{"+matchers), rate(labels, metric+"_count{"+matchers))
 }
 
-// name puts the namespace before what is of freshet.
-func name(of string) string {
+// metricName adds the namespace to the name of a metric of freshet.
+func metricName(of string) string {
 	if strings.HasPrefix(of, "go_") || strings.HasPrefix(of, "process_") {
 		return of
 	}
 	return namespace + of
 }
 
-// one asks for one thing.
-func one(expr, legend string) []ask { return []ask{{expr, legend}} }
+// oneQuery returns a list with one query.
+func oneQuery(expr, legend string) []query { return []query{{expr, legend}} }
 
-func all(asks ...[]ask) []ask {
-	var joined []ask
+func joinQueries(asks ...[]query) []query {
+	var joined []query
 	for _, a := range asks {
 		joined = append(joined, a...)
 	}

@@ -1,6 +1,6 @@
-// Package deploy holds what operators load into their own tools, Grafana's
-// dashboards and Prometheus' rules, and reads it: which metrics a panel or an
-// alert asks for is tested, and can be asked of a Prometheus that watches freshet.
+// Package deploy has the files that operators load into their tools: Grafana dashboards and
+// Prometheus rules. It reads their queries, so that tests can compare them with docs/metrics.md
+// and run them against a Prometheus that scrapes freshet.
 package deploy
 
 import (
@@ -19,21 +19,21 @@ import (
 //go:embed grafana/dashboards/*.json prometheus/rules/*.yml
 var files embed.FS
 
-// Panel is a panel of a dashboard with what it asks Prometheus for.
+// Panel is a panel of a dashboard with its queries.
 type Panel struct {
 	Dashboard, Row, Title string
-	// Exprs are PromQL: Grafana's variables are replaced.
+	// Exprs are PromQL, with Grafana's variables replaced.
 	Exprs []string
 }
 
-// Rule is one rule of Prometheus: Record or Alert is its name. Severity and
-// Runbook are an alert's label severity and annotation runbook_url.
+// Rule is a recording rule or an alerting rule: either Record or Alert is its name. Severity is
+// the label severity of an alert, Runbook its annotation runbook_url.
 type Rule struct {
 	Group, Record, Alert, Expr, Severity, Runbook string
 }
 
-// document is what is read of a dashboard.
-type document struct {
+// dashboard has the decoded fields of a dashboard's JSON.
+type dashboard struct {
 	Title      string
 	Panels     []element
 	Templating struct{ List []variable }
@@ -42,25 +42,25 @@ type document struct {
 type element struct {
 	Type, Title string
 	Targets     []struct{ Expr string }
-	Panels      []element // of a row that is collapsed
+	Panels      []element // panels of a collapsed row
 }
 
 type variable struct {
 	Name, Type string
-	Query      json.RawMessage // a string, or an object that holds one
+	Query      json.RawMessage // a string, or an object with the string in its field query
 }
 
-// Panels returns every panel of every dashboard that asks for something, and,
-// as a panel each, what the dashboards' variables take their values from. A range
-// that Grafana would choose becomes interval, as "5m".
+// Panels returns every panel with queries of every dashboard, and one panel for each variable
+// that reads its values from a metric. interval, such as "5m", replaces the ranges that Grafana
+// would choose.
 func Panels(interval string) ([]Panel, error) {
 	var panels []Panel
-	err := each("grafana/dashboards/*.json", func(name string, text []byte) error {
-		var d document
+	err := readEach("grafana/dashboards/*.json", func(name string, text []byte) error {
+		var d dashboard
 		if err := json.Unmarshal(text, &d); err != nil {
 			return err
 		}
-		fill := d.filler(interval)
+		fill := d.variableReplacer(interval)
 		for _, v := range d.Templating.List {
 			if metric := v.metric(); metric != "" {
 				panels = append(panels, Panel{Dashboard: d.Title, Title: "variable " + v.Name, Exprs: []string{fill.Replace(metric)}})
@@ -90,11 +90,11 @@ func Panels(interval string) ([]Panel, error) {
 	return panels, err
 }
 
-// filler replaces Grafana's variables; those of the dashboard stand in matchers
-// of regular expressions, where they become anything.
-func (d *document) filler(interval string) *strings.Replacer {
+// variableReplacer replaces Grafana's variables. The variables of the dashboard occur in regular
+// expression matchers and become ".*".
+func (d *dashboard) variableReplacer(interval string) *strings.Replacer {
 	var pairs []string
-	for _, name := range []string{"__rate_interval", "__interval", "__range"} { // the longer of two that begin alike comes first
+	for _, name := range []string{"__rate_interval", "__interval", "__range"} { // a name must come before its own prefix
 		pairs = append(pairs, "${"+name+"}", interval, "$"+name, interval)
 	}
 	for _, v := range d.Templating.List {
@@ -105,8 +105,7 @@ func (d *document) filler(interval string) *strings.Replacer {
 
 var labelValues = regexp.MustCompile(`^label_values\((.+), *[a-zA-Z_]+\)$`)
 
-// metric returns what the variable's values are read from, if it is a query for
-// the values of a metric's label.
+// metric returns the metric that the variable reads its values from, or an empty string.
 func (v *variable) metric() string {
 	if v.Type != "query" {
 		return ""
@@ -125,10 +124,10 @@ func (v *variable) metric() string {
 	return ""
 }
 
-// Rules returns every rule that Prometheus is given.
+// Rules returns every rule of the rule files.
 func Rules() ([]Rule, error) {
 	var rules []Rule
-	err := each("prometheus/rules/*.yml", func(_ string, text []byte) error {
+	err := readEach("prometheus/rules/*.yml", func(_ string, text []byte) error {
 		var d struct {
 			Groups []struct {
 				Name  string
@@ -144,7 +143,7 @@ func Rules() ([]Rule, error) {
 		for _, group := range d.Groups {
 			for _, r := range group.Rules {
 				if cmp.Or(r.Record, r.Alert) == "" || r.Expr == "" {
-					return fmt.Errorf("group %s has a rule without a name or an expression", group.Name)
+					return fmt.Errorf("group %s: a rule has no name or no expression", group.Name)
 				}
 				rules = append(rules, Rule{
 					Group: group.Name, Record: r.Record, Alert: r.Alert, Expr: r.Expr,
@@ -157,8 +156,8 @@ func Rules() ([]Rule, error) {
 	return rules, err
 }
 
-// each reads the embedded files of a pattern.
-func each(pattern string, read func(name string, text []byte) error) error {
+// readEach calls read for each embedded file that matches a pattern.
+func readEach(pattern string, read func(name string, text []byte) error) error {
 	names, err := fs.Glob(files, pattern)
 	if err != nil {
 		return err

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// namespace begins the name of each metric of freshet in the dashboards and rules.
+// namespace is the prefix of the metrics of freshet.
 const namespace = "freshet_"
 
-// Metrics returns the metrics of freshet that a PromQL expression names, without
-// what a histogram appends to its name, and the recording rules that it names.
+// Metrics returns the metrics of freshet and the recording rules in a PromQL expression. For a
+// series of a histogram it returns the name of the histogram.
 func Metrics(expr string) []string {
 	var names []string
 	for _, t := range tokens(expr) {
@@ -24,8 +24,8 @@ func Metrics(expr string) []string {
 	return names
 }
 
-// ofHistogram knows the series of a histogram: its name ends in its unit, where
-// that of a counter or gauge may end in _count by itself.
+// ofHistogram matches the series of a histogram. The name of a histogram ends in its unit, while
+// the name of a counter or gauge may end in _count.
 var ofHistogram = regexp.MustCompile(`^([^:]*_(?:seconds|size|bytes|ratio))_(?:bucket|sum|count)$`)
 
 func family(name string) string {
@@ -39,16 +39,16 @@ type kind int
 
 const (
 	metric   kind = iota
-	label         // of a matcher, or in the list of by, on and the like
-	modifier      // by, on and the like, before their list
-	function      // or an aggregation
+	label         // in a matcher, or in the list of a modifier such as by or on
+	modifier      // such as by or on, before its list
+	function      // or an aggregation operator
 	sign          // a parenthesis or brace
 )
 
 type token struct {
 	kind kind
 	text string
-	of   string // for a label: the metric whose matcher it stands in, or the modifier
+	of   string // for a label: the metric of its matcher, or its modifier
 }
 
 var (
@@ -57,12 +57,12 @@ var (
 	words     = []string{"and", "or", "unless", "bool", "offset", "atan2", "inf", "nan", "start", "end"}
 )
 
-// tokens returns the names and parentheses of an expression. It is no parser:
-// promtool says whether an expression is one.
+// tokens returns the names and parentheses of an expression. It does not check the syntax;
+// promtool does.
 func tokens(expr string) []token {
 	var found []token
 	matches := lexer.FindAllStringSubmatch(expr, -1)
-	last, list := "", "" // the metric before a brace, and whose labels are being read
+	last, list := "", "" // the last metric, and the owner of the labels that are being read
 	for i, m := range matches {
 		name, mark := m[5], m[6]
 		next := ""
@@ -98,6 +98,7 @@ func tokens(expr string) []token {
 	return found
 }
 
+// aggregates reports whether a name is an aggregation operator of PromQL.
 func aggregates(name string) bool {
 	return slices.Contains([]string{
 		"sum", "min", "max", "avg", "count", "group", "stddev", "stdvar",

@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// object keeps no order, and JSON of it is sorted: the same board is the same text.
+// object is a JSON object. Its JSON has sorted keys, so that a board always gives the same text.
 type object = map[string]any
 
 type list = []any
 
 var datasource = object{"type": "prometheus", "uid": "${datasource}"}
 
-// grafana returns the JSON of a board. It is written for Grafana 11, and newer
-// ones migrate it when they load it.
+// grafana returns the JSON of a board in the format of Grafana 11. Newer versions migrate it when
+// they load it.
 func (b board) grafana() ([]byte, error) {
 	var panels list
 	id, y := 0, 0
@@ -33,11 +33,11 @@ func (b board) grafana() ([]byte, error) {
 		y++
 		x := 0
 		for _, p := range r.panels {
-			if x+p.wide > 24 {
+			if x+p.width > 24 {
 				x, y = 0, y+height
 			}
-			place(p.grafana(), x, p.wide, height)
-			x += p.wide
+			place(p.grafana(), x, p.width, height)
+			x += p.width
 		}
 		y += height
 	}
@@ -46,7 +46,7 @@ func (b board) grafana() ([]byte, error) {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	err := e.Encode(object{
-		"uid": b.uid, "title": b.title, "description": b.about, "tags": list{"freshet"},
+		"uid": b.uid, "title": b.title, "description": b.description, "tags": list{"freshet"},
 		"schemaVersion": 39, "version": 1, "editable": true, "graphTooltip": 1, "refresh": "30s", "timezone": "browser",
 		"time": object{"from": "now-1h", "to": "now"}, "templating": object{"list": b.templating()}, "panels": panels,
 		"annotations": object{"list": list{}},
@@ -67,7 +67,7 @@ func (b board) templating() list {
 			"current": object{"text": list{"All"}, "value": list{"$__all"}},
 		}
 		if label == "source" {
-			v["allValue"] = ".*" // also what is told while no limiter tells its limits
+			v["allValue"] = ".*" // also matches series while no limiter exports its limits
 		}
 		variables = append(variables, v)
 	}
@@ -80,9 +80,9 @@ func (p panel) grafana() object {
 		kind = "timeseries"
 	}
 	var targets list
-	for i, a := range p.asks {
-		// A single value is asked for as it is now: the last of a range would also
-		// be that of what has ended, as of a state that the limiter left.
+	for i, a := range p.queries {
+		// Single values use an instant query. The last value of a range query could belong to a
+		// series that has ended, such as a former state of the limiter.
 		now := kind == stat || kind == bars
 		targets = append(targets, object{
 			"refId": string(rune('A' + i)), "datasource": datasource, "editorMode": "code",
@@ -106,7 +106,7 @@ func (p panel) grafana() object {
 		defaults["max"] = 1
 	}
 	return object{
-		"type": kind, "title": p.title, "description": p.about, "datasource": datasource, "targets": targets,
+		"type": kind, "title": p.title, "description": p.description, "datasource": datasource, "targets": targets,
 		"fieldConfig": object{"defaults": defaults, "overrides": p.overrides(kind)}, "options": p.options(kind),
 	}
 }
@@ -168,15 +168,15 @@ func (p panel) mappings() list {
 	if len(p.states) == 0 {
 		return list{}
 	}
-	words := object{}
+	texts := object{}
 	for i, s := range p.states {
 		word := object{"index": i, "text": s.text}
 		if s.colour != "" {
 			word["color"] = s.colour
 		}
-		words[strconv.Itoa(s.value)] = word
+		texts[strconv.Itoa(s.value)] = word
 	}
-	return list{object{"type": "value", "options": words}}
+	return list{object{"type": "value", "options": texts}}
 }
 
 func (p panel) options(kind string) object {
@@ -204,8 +204,8 @@ func (p panel) options(kind string) object {
 	}
 }
 
-// update makes the golden-file tests write the files that they compare.
-var update = flag.Bool("update", false, "write the golden files")
+// updateGolden makes the golden-file tests write the files that they compare.
+var updateGolden = flag.Bool("update", false, "write the golden files")
 
 func TestDashboards_MatchGoldenFiles(t *testing.T) {
 	for _, b := range []board{pipeline, readers, process} {
@@ -214,14 +214,14 @@ func TestDashboards_MatchGoldenFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		golden := "grafana/dashboards/" + b.uid + ".json"
-		if *update {
+		if *updateGolden {
 			if err := os.WriteFile(filepath.FromSlash(golden), text, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			continue
 		}
 		if there, err := files.ReadFile(golden); err != nil || !bytes.Equal(there, text) {
-			t.Errorf("deploy/%s is not what is described (%v); write it with: go test ./deploy -update", golden, err)
+			t.Errorf("deploy/%s: got another text than the definition gives (%v); write it with: go test ./deploy -update", golden, err)
 		}
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// told is what docs/metrics.md says of metrics: their labels by name. A name that
-// ends in an ellipsis there stands for all that begin so.
-type told struct {
+// documentedMetrics are the metrics in docs/metrics.md: labels and kind by name. A name that ends
+// in an ellipsis is the prefix of a family of metrics.
+type documentedMetrics struct {
 	labels   map[string][]string
 	kinds    map[string]string
 	families map[string][]string
@@ -19,27 +19,27 @@ type told struct {
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-func readTold(t *testing.T) told {
+func readMetricsPage(t *testing.T) documentedMetrics {
 	t.Helper()
 	text, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := told{map[string][]string{}, map[string]string{}, map[string][]string{}}
+	d := documentedMetrics{map[string][]string{}, map[string]string{}, map[string][]string{}}
 	var common []string
 	for line := range strings.Lines(string(text)) {
 		switch {
 		case strings.HasPrefix(line, "## "):
 			common = nil
 		case strings.HasPrefix(line, "All have the label"):
-			common = inner(line)
+			common = quotedNames(line)
 		}
 		cells := strings.Split(strings.TrimSpace(line), "|")
 		if !strings.HasPrefix(line, "| `") || len(cells) != 6 {
 			continue
 		}
-		for _, name := range inner(cells[1]) {
-			labels := append(inner(cells[3]), common...)
+		for _, name := range quotedNames(cells[1]) {
+			labels := append(quotedNames(cells[3]), common...)
 			if begins, is := strings.CutSuffix(name, "…"); is {
 				if begins != "go_" && begins != "process_" {
 					begins = namespace + begins
@@ -53,7 +53,7 @@ func readTold(t *testing.T) told {
 	return d
 }
 
-func inner(text string) []string {
+func quotedNames(text string) []string {
 	var names []string
 	for _, m := range quoted.FindAllStringSubmatch(text, -1) {
 		names = append(names, m[1])
@@ -61,8 +61,8 @@ func inner(text string) []string {
 	return names
 }
 
-// of returns a metric's labels.
-func (d told) of(name string) ([]string, bool) {
+// labelsOf returns the labels of a metric, and whether it is documented.
+func (d documentedMetrics) labelsOf(name string) ([]string, bool) {
 	if labels, found := d.labels[name]; found {
 		return labels, true
 	}
@@ -74,20 +74,20 @@ func (d told) of(name string) ([]string, bool) {
 	return nil, false
 }
 
-// everywhere are labels that Prometheus or a histogram adds.
+// everywhere are labels that Prometheus or the histogram format adds.
 var everywhere = []string{"le", "job", "instance", "quantile", "alertname", "severity"}
 
-// faults returns what an expression names that does not exist. A name with a
-// colon must be recorded; its labels are what its rule leaves.
-func (d told) faults(expr string, recorded map[string]bool) []string {
+// faults returns the metrics and labels in an expression that are not documented. A name with a
+// colon must be that of a recording rule; its labels are not checked.
+func (d documentedMetrics) faults(expr string, recorded map[string]bool) []string {
 	var found []string
 	fault := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	has := func(name, label string) bool {
-		labels, _ := d.of(name)
+		labels, _ := d.labelsOf(name)
 		return strings.Contains(name, ":") || slices.Contains(labels, label)
 	}
 	all := tokens(expr)
-	made := strings.Contains(expr, "label_replace(") || strings.Contains(expr, "label_join(") // by these a label comes from nowhere
+	made := strings.Contains(expr, "label_replace(") || strings.Contains(expr, "label_join(") // these functions add labels
 	for i, t := range all {
 		switch {
 		case t.kind == metric && strings.Contains(t.text, ":"):
@@ -95,14 +95,14 @@ func (d told) faults(expr string, recorded map[string]bool) []string {
 				fault("no rule records %s", t.text)
 			}
 		case t.kind == metric && t.text != "up" && t.text != "ALERTS":
-			if _, is := d.of(family(t.text)); !is {
-				fault("there is no metric %s", t.text)
+			if _, is := d.labelsOf(family(t.text)); !is {
+				fault("no metric %s", t.text)
 			} else if kind := d.kinds[family(t.text)]; (kind == "histogram") != (family(t.text) != t.text) && kind != "" {
-				fault("%s is read as if it were something else than a %s", t.text, kind)
+				fault("%s is used as another kind than a %s", t.text, kind)
 			}
 		case t.kind != label || slices.Contains(everywhere, t.text) || made:
 		case t.of == "by":
-			for _, name := range aggregated(all, i) {
+			for _, name := range aggregatedMetrics(all, i) {
 				if !has(name, t.text) {
 					fault("%s has no label %s to aggregate by", name, t.text)
 				}
@@ -128,22 +128,23 @@ func metricsOf(all []token) []string {
 	return names
 }
 
-// aggregated returns the metrics in the parentheses that belong to a list of by:
-// those that follow it, or else those before it.
-func aggregated(all []token, at int) []string {
+// aggregatedMetrics returns the metrics in the parentheses of an aggregation with by. The
+// parentheses follow the list of labels or precede it.
+func aggregatedMetrics(all []token, at int) []string {
 	closed := at + slices.IndexFunc(all[at:], func(t token) bool { return t.kind == sign && t.text == ")" })
 	if next := closed + 1; next < len(all) && all[next].kind == sign && all[next].text == "(" {
-		return metricsOf(all[next:until(all, next, 1)])
+		return metricsOf(all[next:matchingParenthesis(all, next, 1)])
 	}
 	opened := at
 	for all[opened].kind != modifier {
 		opened--
 	}
-	return metricsOf(all[until(all, opened-1, -1):opened])
+	return metricsOf(all[matchingParenthesis(all, opened-1, -1):opened])
 }
 
-// until returns where the parenthesis at a place is closed, or opened if step is -1.
-func until(all []token, at, step int) int {
+// matchingParenthesis returns the index of the parenthesis that closes the one at an index, or
+// that opens it if step is -1.
+func matchingParenthesis(all []token, at, step int) int {
 	depth := 0
 	for ; at >= 0 && at < len(all); at += step {
 		switch {
@@ -161,9 +162,9 @@ func until(all []token, at, step int) int {
 }
 
 func TestQueries_UseDocumentedMetrics(t *testing.T) {
-	d := readTold(t)
+	d := readMetricsPage(t)
 	if len(d.labels) < 50 || len(d.families) < 5 || !slices.Contains(d.labels["freshet_settled_total"], "source") {
-		t.Fatalf("docs/metrics.md has changed its form: %d metrics, %d families", len(d.labels), len(d.families))
+		t.Fatalf("docs/metrics.md: got %d metrics and %d families, want the tables in their known format", len(d.labels), len(d.families))
 	}
 	panels, err := Panels("5m")
 	if err != nil {
@@ -192,7 +193,7 @@ func TestQueries_UseDocumentedMetrics(t *testing.T) {
 }
 
 func TestFaults_FindUndocumentedMetrics(t *testing.T) {
-	d := readTold(t)
+	d := readMetricsPage(t)
 	recorded := map[string]bool{"a:b:c": true}
 	for expr, want := range map[string]string{
 		`sum by (priority) (rate(freshet_settled_total{end="x", source=~"a,b{"}[5m])) / on (priority) a:b:c > 1e3`: "",
@@ -202,7 +203,7 @@ func TestFaults_FindUndocumentedMetrics(t *testing.T) {
 		`freshet_nothing`:                   "no metric freshet_nothing",
 		`settled_total`:                     "no metric settled_total",
 		`rate(freshet_settled[5m])`:         "no metric freshet_settled",
-		`freshet_update_latency_seconds`:    "something else than a histogram",
+		`freshet_update_latency_seconds`:    "another kind than a histogram",
 		`freshet_reads_total{route="x"}`:    "freshet_reads_total has no label route",
 		`a:b:d`:                             "no rule records a:b:d",
 		`sum(freshet_low_yielding) by (to)`: "no label to to aggregate by",
@@ -212,18 +213,18 @@ func TestFaults_FindUndocumentedMetrics(t *testing.T) {
 	} {
 		faults := strings.Join(d.faults(expr, recorded), "; ")
 		if want == "" && faults != "" || !strings.Contains(faults, want) {
-			t.Errorf("%s: %q, want %q", expr, faults, want)
+			t.Errorf("faults of %s: got %q, want %q", expr, faults, want)
 		}
 	}
 }
 
 func TestFamily_KnowsEveryHistogram(t *testing.T) {
-	for name, kind := range readTold(t).kinds {
+	for name, kind := range readMetricsPage(t).kinds {
 		if is := family(name+"_sum") == name; kind == "histogram" && !is {
-			t.Errorf("Metrics does not know %s for a histogram", name)
+			t.Errorf("family of %s_sum: got another name, want %[1]s", name)
 		}
 		if family(name) != name {
-			t.Errorf("Metrics takes %s for a series of %s", name, family(name))
+			t.Errorf("family of %s: got %s, want the same name", name, family(name))
 		}
 	}
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// run runs a program of the monitoring tools, and fails with what it says.
+// run runs a program of a Debian package and returns its output. An error fails the test.
 func run(t *testing.T, pack, program string, args ...string) string {
 	t.Helper()
-	said, err := exec.CommandContext(t.Context(), servicetest.Program(t, program, pack), args...).CombinedOutput()
+	output, err := exec.CommandContext(t.Context(), servicetest.Program(t, program, pack), args...).CombinedOutput()
 	if err != nil {
-		t.Errorf("%s %s: %v\n%s", program, strings.Join(args, " "), err, said)
+		t.Errorf("%s %s: %v\n%s", program, strings.Join(args, " "), err, output)
 	}
-	return string(said)
+	return string(output)
 }
 
 func promtool(t *testing.T, args ...string) string {
@@ -35,17 +35,17 @@ func amtool(t *testing.T, args ...string) string {
 	return run(t, "prometheus-alertmanager", "amtool", args...)
 }
 
-// glob returns the files of a pattern, of which there must be some.
+// glob returns the files that match a pattern. No match fails the test.
 func glob(t *testing.T, pattern string) []string {
 	t.Helper()
 	names, err := filepath.Glob(pattern)
 	if err != nil || len(names) == 0 {
-		t.Fatalf("no file is %s: %v", pattern, err)
+		t.Fatalf("files %s: got none, %v, want some", pattern, err)
 	}
 	return names
 }
 
-// read reads a file of YAML.
+// read decodes a YAML file.
 func read[T any](t *testing.T, name string) (v T) {
 	t.Helper()
 	if err := yaml.Unmarshal([]byte(text(t, name)), &v); err != nil {
@@ -68,7 +68,7 @@ type alert struct {
 	Labels, Annotations map[string]string
 }
 
-// alerts returns all alerts by their names.
+// alerts returns all alerts by name.
 func alerts(t *testing.T) map[string]alert {
 	t.Helper()
 	all := map[string]alert{}
@@ -76,7 +76,7 @@ func alerts(t *testing.T) map[string]alert {
 		for _, group := range read[struct{ Groups []struct{ Rules []alert } }](t, name).Groups {
 			for _, r := range group.Rules {
 				if _, twice := all[r.Alert]; twice {
-					t.Errorf("there are two alerts %s", r.Alert)
+					t.Errorf("alerts called %s: got 2, want 1", r.Alert)
 				}
 				if r.Alert != "" {
 					all[r.Alert] = r
@@ -96,13 +96,13 @@ func TestAlertmanager_RoutesBySeverity(t *testing.T) {
 	const config = "alertmanager/alertmanager.yml"
 	amtool(t, "check-config", config)
 	for severity, receiver := range map[string]string{"critical": "pager", "warning": "chat", "info": "digest"} {
-		told := strings.TrimSpace(amtool(t, "config", "routes", "test", "--config.file="+config, "severity="+severity))
-		if !strings.HasSuffix("\n"+told, "\n"+receiver) { // it may warn before
-			t.Errorf("%s is told to %s, not to %s", severity, told, receiver)
+		output := strings.TrimSpace(amtool(t, "config", "routes", "test", "--config.file="+config, "severity="+severity))
+		if !strings.HasSuffix("\n"+output, "\n"+receiver) { // amtool may print warnings before
+			t.Errorf("receiver of %s: got %s, want %s", severity, output, receiver)
 		}
 	}
 	if secret := regexp.MustCompile(`(?m)^\s*-?\s*(api_url|routing_key|service_key|password|url|credentials|bearer_token):`).FindString(text(t, config)); secret != "" {
-		t.Errorf("%q may hold a secret: name a file", secret)
+		t.Errorf("alertmanager.yml: got %q, want a file instead of a secret", secret)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestAlerts_HaveFiringAndSilentCases(t *testing.T) {
 		for _, c := range read[cases](t, name).Tests {
 			for _, check := range c.Checks {
 				if _, there := all[check.Alert]; !there {
-					t.Errorf("%s: %s: there is no alert %s", name, c.Name, check.Alert)
+					t.Errorf("%s: %s: got the unknown alert %s, want one of the rules", name, c.Name, check.Alert)
 				}
 				if len(check.Alerts) > 0 {
 					fires[check.Alert] = true
@@ -134,7 +134,7 @@ func TestAlerts_HaveFiringAndSilentCases(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if !fires[name] || !silent[name] {
-			t.Errorf("%s: a case fires it: %t; a case does not: %t", name, fires[name], silent[name])
+			t.Errorf("%s: got a firing case %t, a silent case %t, want both", name, fires[name], silent[name])
 		}
 	}
 }
@@ -142,17 +142,17 @@ func TestAlerts_HaveFiringAndSilentCases(t *testing.T) {
 func TestAlerts_HaveSeverityTextsAndRunbook(t *testing.T) {
 	all := alerts(t)
 	if len(all) < 30 {
-		t.Fatalf("only %d alerts", len(all))
+		t.Fatalf("alerts: got %d, want at least 30", len(all))
 	}
 	for name, a := range all {
 		if !slices.Contains([]string{"critical", "warning", "info"}, a.Labels["severity"]) {
-			t.Errorf("%s: the severity is %q", name, a.Labels["severity"])
+			t.Errorf("%s: got severity %q, want critical, warning or info", name, a.Labels["severity"])
 		}
 		if a.Annotations["summary"] == "" || a.Annotations["description"] == "" {
-			t.Errorf("%s: a summary or a description is missing", name)
+			t.Errorf("%s: got no summary or no description, want both", name)
 		}
 		if want := "https://github.com/freshet/freshet/blob/main/docs/runbook.md#" + strings.ToLower(name); a.Annotations["runbook_url"] != want {
-			t.Errorf("%s: the runbook is %s, not %s", name, a.Annotations["runbook_url"], want)
+			t.Errorf("%s: got runbook_url %s, want %s", name, a.Annotations["runbook_url"], want)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestRunbook_HasOneSectionForEachAlert(t *testing.T) {
 	sections := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(book, -1) {
 		if _, there := all[m[1]]; !there || sections[m[1]] {
-			t.Errorf("the section %s has no alert, or stands twice", m[1])
+			t.Errorf("section %s of the runbook: got no alert or a duplicate, want one section for each alert", m[1])
 		}
 		sections[m[1]] = true
 	}
@@ -170,13 +170,13 @@ func TestRunbook_HasOneSectionForEachAlert(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\| (critical|warning|info) \| (.*) \|$`).FindAllStringSubmatch(book, -1) {
 		for _, link := range regexp.MustCompile(`\[(\w+)\]\(#(\w+)\)`).FindAllStringSubmatch(m[2], -1) {
 			if listed[link[1]] = m[1]; link[2] != strings.ToLower(link[1]) {
-				t.Errorf("the link to %s leads to %s", link[1], link[2])
+				t.Errorf("link to %s: got the anchor %s, want %s", link[1], link[2], strings.ToLower(link[1]))
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if !sections[name] || listed[name] != all[name].Labels["severity"] {
-			t.Errorf("%s: it has a section: %t; it is listed as %q and is %q", name, sections[name], listed[name], all[name].Labels["severity"])
+			t.Errorf("%s: got a section %t, listed as %q, want a section, listed as %q", name, sections[name], listed[name], all[name].Labels["severity"])
 		}
 	}
 }
@@ -198,14 +198,14 @@ func TestAlertmanager_InhibitsExistingAlerts(t *testing.T) {
 			}
 			pattern = strings.Trim(strings.TrimPrefix(pattern, "~"), `"`)
 			for alternative := range strings.SplitSeq(pattern, "|") {
-				some := false
+				known := false
 				for name := range all {
 					if regexp.MustCompile("^(" + alternative + ")$").MatchString(name) {
-						found[name], some = true, true
+						found[name], known = true, true
 					}
 				}
-				if !some {
-					t.Errorf("no alert is %s", alternative)
+				if !known {
+					t.Errorf("inhibit_rules: got the unknown alert %s, want one of the rules", alternative)
 				}
 			}
 		}
@@ -215,7 +215,7 @@ func TestAlertmanager_InhibitsExistingAlerts(t *testing.T) {
 		sources, targets := matching(r.Sources), matching(r.Targets)
 		for name := range sources {
 			if targets[name] {
-				t.Errorf("%s silences its own kind: %v", name, r)
+				t.Errorf("inhibit_rules: got %s as source and target of %v, want it in one of them", name, r)
 			}
 		}
 	}

@@ -1,102 +1,103 @@
 package deploy
 
 var readers = board{
-	uid: "freshet-readers", title: "freshet: what readers see",
-	about:     "What the query service answers, how fresh it is, how fast, and who was refused.",
-	variables: []string{"label_values(freshet_rate_limiter_limit, source)"},
+	uid: "freshet-readers", title: "freshet: readers",
+	description: "Responses of the query services: freshness, latency, waiting clients and rejected requests.",
+	variables:   []string{"label_values(freshet_rate_limiter_limit, source)"},
 	rows: []row{
 		{"Freshness", []panel{
 			{
-				title: "Reads by what the reader was told", unit: perSec, wide: 12, stacked: true,
-				about: "FRESH: checked within the facet's freshFor. STALE: older, and a refresh is asked for. UPDATING: nothing is stored yet. NOT_FOUND: the upstream has none. Normal: mostly FRESH. STALE that grows: refreshes don't keep up; see the pipeline's lag and limiter.",
-				asks:  one(rate("freshness", `reads_total{`+ofSource+`}`), "{{freshness}}"),
+				title: "Reads by freshness", unit: perSec, width: 12, stacked: true,
+				description: "FRESH: checked within the freshFor of its facet. STALE: older, and a refresh is enqueued. UPDATING: nothing is stored yet. NOT_FOUND: the upstream has no such entity. Normal: mostly FRESH. Growing STALE: refreshes are too slow; see lag and limiter of the pipeline.",
+				queries:     oneQuery(rate("freshness", `reads_total{`+ofSource+`}`), "{{freshness}}"),
 			},
 			{
-				title: "Part of reads that were fresh", unit: share, wide: 12, share: true,
-				about: "By facet. Normal: steady, and as high as the facet's freshFor and its readers allow. A fall in all facets of a source: its refreshes wait. In one facet: its endpoint fails. No line: nobody reads it.",
-				asks: one(partOf(rate("source, facet", `reads_total{freshness="FRESH", `+ofSource+`}`), rate("source, facet", `reads_total{`+ofSource+`}`)),
+				title: "Ratio of fresh reads", unit: share, width: 12, share: true,
+				description: "By facet. Normal: constant, at the value that freshFor and the readers allow. A fall in all facets of a source: its refreshes wait. In one facet: its endpoint fails. No line: no reads.",
+				queries: oneQuery(ratioOrZero(rate("source, facet", `reads_total{freshness="FRESH", `+ofSource+`}`), rate("source, facet", `reads_total{`+ofSource+`}`)),
 					"{{source}} {{facet}}"),
 			},
 			{
-				title: "Age of snapshots at read", unit: seconds, wide: 12,
-				about: "How long ago what the reader got was checked. Normal: p50 within the facet's freshFor; p95 of those that are seldom read may be much older. A p50 that rises with the clock: nothing is refreshed any more.",
-				asks:  quantiles(`snapshot_age_at_read_seconds{`+ofSource+`}`, "{{source}} {{facet}}", "source, facet", 50, 95),
+				title: "Age of snapshots at read", unit: seconds, width: 12,
+				description: "Time since the last check of the returned snapshot. Normal: p50 within the freshFor of the facet; p95 of rarely read entities may be much larger. A p50 that rises with the clock: nothing is refreshed.",
+				queries:     quantiles(`snapshot_age_at_read_seconds{`+ofSource+`}`, "{{source}} {{facet}}", "source, facet", 50, 95),
 			},
 			{
-				title: "Where answers came from", unit: perSec, wide: 12, stacked: true,
-				about: "Normal: memory for what is read often, store for the rest. older: the database did not answer, and what is remembered was served with its age. All from store: settles are not heard, or memory is too small for what is read.",
-				asks:  one(rate("from", `snapshots_read_total`), "{{from}}"),
+				title: "Reads by origin", unit: perSec, width: 12, stacked: true,
+				description: "Normal: memory for entities that are read often, store for the rest. fallback: the database did not respond, and an expired cache entry was served with its age. Only store: the subscription for settles is lost, or the cache is too small.",
+				queries:     oneQuery(rate("from", `snapshots_read_total`), "{{from}}"),
 			},
 		}},
-		{"Answers", []panel{
+		{"Responses", []panel{
 			{
-				title: "Time to answer", unit: seconds, wide: 8, lines: []line{warn(.1)},
-				about: "All routes. Normal: p95 below 100 ms, the line, whatever the upstream does. Above: the database is slow, or the process is short of CPU. Who asks to wait for a refresh is counted with the wait, so p99 may be that.",
-				asks:  quantiles(`http_request_duration_seconds`, "", "", 50, 95, 99),
+				title: "Response time", unit: seconds, width: 8, lines: []line{warn(.1)},
+				description: "All routes. Normal: p95 below 100 ms, the line, independent of the upstream. Above: the database is slow, or the process lacks CPU. Requests with ?wait include the wait, which may explain p99.",
+				queries:     quantiles(`http_request_duration_seconds`, "", "", 50, 95, 99),
 			},
 			{
-				title: "Time to answer by route, p95", unit: seconds, wide: 8, lines: []line{warn(.1)},
-				about: "Normal: reads below 100 ms, the line; routes that wait or stream are as long as their clients let them. One read above the others: many entities at once, or large ones.",
-				asks:  quantiles(`http_request_duration_seconds`, "{{method}} {{route}}", "method, route", 95),
+				title: "Response time by route, p95", unit: seconds, width: 8, lines: []line{warn(.1)},
+				description: "Normal: reads below 100 ms, the line; routes that wait or stream take as long as their clients allow. One read above the others: many entities at once, or large ones.",
+				queries:     quantiles(`http_request_duration_seconds`, "{{method}} {{route}}", "method, route", 95),
 			},
 			{
-				title: "Answers by class of status", unit: perSec, wide: 8, stacked: true,
-				about: "Normal: 2xx and 3xx. 4xx: unknown entities or clients without access; see below. 5xx: the database is away and memory has nothing, or a fault of ours; the log has each.",
-				asks:  answers(),
+				title: "Responses by status class", unit: perSec, width: 8, stacked: true,
+				description: "Normal: 2xx and 3xx. 4xx: unknown entities or clients without access; see below. 5xx: the database is unavailable and the cache has no entry, or a bug; the log has each.",
+				queries:     answers(),
 			},
 			{
-				title: "Part of answers that are errors", unit: share, wide: 12, share: true,
-				about: "5xx of all answers. Normal: 0. More: 503 with the reads' breaker open is the database; anything else is to be found in the log by its status.",
-				asks: one(part("("+rate("", `http_request_duration_seconds_count{status=~"5.."}`)+" or vector(0))",
+				title: "Ratio of errors", unit: share, width: 12, share: true,
+				description: "Ratio of 5xx responses. Normal: 0. More: 503 with an open circuit breaker of reads is the database; search other statuses in the log.",
+				queries: oneQuery(ratio("("+rate("", `http_request_duration_seconds_count{status=~"5.."}`)+" or vector(0))",
 					rate("", `http_request_duration_seconds_count`)), "5xx"),
 			},
 			{
-				title: "Refreshes that readers asked for", unit: perSec, wide: 12, stacked: true,
-				about: "Wishes of HIGH by what coalescing decided. Normal: most are covered by one under way. ERROR: readers get old snapshots and nothing is refreshed, since Redis or Kafka refuses. HELD: they look at entities that failed.",
-				asks:  one(rate("outcome", `coalesced_total{priority="HIGH", `+ofSource+`}`), "{{outcome}}"),
+				title: "Refreshes requested by readers", unit: perSec, width: 12, stacked: true,
+				description: "HIGH update requests by outcome. Normal: most are covered by one in flight. ERROR: readers get old snapshots and nothing is refreshed, because Redis or Kafka fails. HELD: clients read entities that failed.",
+				queries:     oneQuery(rate("outcome", `coalesced_total{priority="HIGH", `+ofSource+`}`), "{{outcome}}"),
 			},
 		}},
-		{"Waiting and following", []panel{
+		{"Waiting clients", []panel{
 			{
-				title: "Clients that wait", unit: number, wide: 8,
-				about: "Clients that wait for a refresh or follow an entity. Normal: goes with the number of visitors. A sudden rise: refreshes take longer. A sudden fall: settles are not heard, or a process was restarted.",
-				asks:  one(total("", `waiting_clients`), "waiting"),
+				title: "Waiting clients", unit: number, width: 8,
+				description: "Clients that wait for a refresh or stream events. Normal: follows the number of visitors. A sudden rise: refreshes take longer. A sudden fall: the subscription for settles is lost, or a process was restarted.",
+				queries:     oneQuery(sumBy("", `waiting_clients`), "waiting"),
 			},
 			{
-				title: "Settles heard", unit: number, wide: 8, kind: timeline, states: []status{{0, "no", "red"}, {1, "yes", "green"}},
-				about: "By process. Normal: yes. No: the line to Redis is lost; what is remembered is believed for a second only, so the database has more to do, and who waits may wait in vain.",
-				asks:  one(lowest("instance", `settle_subscription_connected`), "{{instance}}"),
+				title: "Settle subscription", unit: number, width: 8, kind: timeline, states: []status{{0, "lost", "red"}, {1, "connected", "green"}},
+				description: "By process. Normal: connected. lost: the Redis subscription is lost; the cache TTL is one second, so the database has more reads, and waiting clients may time out.",
+				queries:     oneQuery(minBy("instance", `settle_subscription_connected`), "{{instance}}"),
 			},
 			{
-				title: "Breaker of reads", unit: number, wide: 8, kind: timeline, states: breaker,
-				about: "By process. Normal: closed. Open: nobody waits for the database; what is remembered is served with its age, all else is answered 503. It is tried every other second.",
-				asks:  one(highest("instance", `reads_circuit_breaker_state`), "{{instance}}"),
+				title: "Circuit breaker of reads", unit: number, width: 8, kind: timeline, states: breaker,
+				description: "By process. Normal: closed. Open: reads do not wait for the database; cached snapshots are served with their age, other reads get 503. A probe is sent every two seconds.",
+				queries:     oneQuery(maxBy("instance", `reads_circuit_breaker_state`), "{{instance}}"),
 			},
 		}},
 		{"Access", []panel{
 			{
-				title: "Refused for who asks", unit: perMin, wide: 8, stacked: true,
-				about: "By code. Normal: a few expired tokens. Many INVALID_TOKEN: a client with a wrong or revoked key, or somebody tries keys.",
-				asks:  one(minutely("code", `access_refused_total`), "{{code}}"),
+				title: "Rejected by authentication", unit: perMin, width: 8, stacked: true,
+				description: "By code. Normal: a few expired tokens. Many INVALID_TOKEN: a client with a wrong or revoked key, or somebody guesses keys.",
+				queries:     oneQuery(perMinute("code", `access_refused_total`), "{{code}}"),
 			},
 			{
-				title: "Refused for how much", unit: perMin, wide: 8, stacked: true,
-				about: "By the limit that was met. Normal: 0 to a few. Many: one client asks for more than it may; the log says which.",
-				asks:  one(minutely("limit", `access_limited_total`), "{{limit}}"),
+				title: "Rejected by limits", unit: perMin, width: 8, stacked: true,
+				description: "By limit. Normal: 0 to a few. Many: one client exceeds its limit; the log names it.",
+				queries:     oneQuery(perMinute("limit", `access_limited_total`), "{{limit}}"),
 			},
 			{
-				title: "API keys: time since they were read", unit: seconds, wide: 8, lines: []line{warn(60)},
-				about: "The process that has waited longest. Normal: some seconds. Above a minute, the line: the database can't be read for keys; those known stay in force, and a revocation is not known yet.",
-				asks:  one("time() - "+lowest("", `access_api_keys_read_timestamp_seconds`), "longest"),
+				title: "API keys: time since the last read", unit: seconds, width: 8, lines: []line{warn(60)},
+				description: "The process with the oldest read. Normal: some seconds. Above a minute, the line: the keys cannot be read from the database; known keys stay valid, and revocations are not known yet.",
+				queries:     oneQuery("time() - "+minBy("", `access_api_keys_read_timestamp_seconds`), "longest"),
 			},
 		}},
 	},
 }
 
-func answers() []ask {
-	var asks []ask
+// answers returns one query for each class of status codes.
+func answers() []query {
+	var asks []query
 	for _, class := range []string{"2", "3", "4", "5"} {
-		asks = append(asks, ask{expr: rate("", `http_request_duration_seconds_count{status=~"`+class+`.."}`), legend: class + "xx"})
+		asks = append(asks, query{expr: rate("", `http_request_duration_seconds_count{status=~"`+class+`.."}`), legend: class + "xx"})
 	}
 	return asks
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// anchors returns those of a Markdown document's headings, as GitHub makes them.
+// anchors returns the anchors that GitHub generates for the headings of a Markdown document.
 func anchors(text string) map[string]bool {
 	found := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
@@ -31,7 +31,7 @@ func TestAlerts_LinkToTheRunbook(t *testing.T) {
 	alerts := 0
 	for _, r := range rules {
 		if names[r.Record+r.Alert] && r.Alert != "" {
-			t.Errorf("two alerts are called %s", r.Alert)
+			t.Errorf("alerts called %s: got 2, want 1", r.Alert)
 		}
 		names[r.Record+r.Alert] = true
 		if r.Alert == "" {
@@ -39,14 +39,14 @@ func TestAlerts_LinkToTheRunbook(t *testing.T) {
 		}
 		alerts++
 		if r.Severity == "" {
-			t.Errorf("%s has no severity", r.Alert)
+			t.Errorf("%s: got no severity, want one", r.Alert)
 		}
 		page, anchor, _ := strings.Cut(r.Runbook, "#")
 		if !strings.HasSuffix(page, "docs/runbook.md") || !there[anchor] {
-			t.Errorf("%s: there is no %q", r.Alert, r.Runbook)
+			t.Errorf("%s: got runbook_url %q, want a section of docs/runbook.md", r.Alert, r.Runbook)
 		}
 	}
 	if alerts == 0 {
-		t.Error("there are no alerts")
+		t.Error("alerts: got none, want some")
 	}
 }

@@ -18,7 +18,7 @@ const (
 	burstReaders = 1_000
 )
 
-// burst is what became of a burst of reads of new keys.
+// burst is the result of a burst of reads of new keys.
 type burst struct {
 	statuses map[int]int
 	refusals map[string]int // notQueuedReason or code of each 503
@@ -79,7 +79,7 @@ func readOnce(ctx context.Context, client *http.Client, url string) (int, []byte
 	return resp.StatusCode, text, err
 }
 
-// reasonOf returns why a read was refused.
+// reasonOf returns the reason of a rejected read.
 func reasonOf(problem []byte) string {
 	for _, member := range []string{`"notQueuedReason":"`, `"code":"`} {
 		if _, rest, found := bytes.Cut(problem, []byte(member)); found {
@@ -90,7 +90,7 @@ func reasonOf(problem []byte) string {
 	return string(problem)
 }
 
-// report logs the figures. A refusal fails the test.
+// report logs the figures. A rejected read fails the test.
 func (b burst) report(t *testing.T) {
 	t.Helper()
 	at := func(part float64) time.Duration {
@@ -99,12 +99,12 @@ func (b burst) report(t *testing.T) {
 	t.Logf("%d new keys over %d connections in %v: statuses %v, reasons of 503 %v; p50 %v, p99 %v, longest %v",
 		burstKeys, burstReaders, b.all.Round(time.Millisecond), b.statuses, b.refusals, at(.5), at(.99), at(1))
 	if got := burstKeys - b.statuses[http.StatusOK] - b.statuses[http.StatusAccepted]; got > 0 {
-		t.Errorf("%d reads were refused, want none", got)
+		t.Errorf("rejected reads: got %d, want none", got)
 	}
 }
 
-// A reader of a new key has no stored copy to be served, so it waits for its request to be
-// accepted. 1,000 readers of 5,000 new keys must all be accepted while the services answer.
+// A read of a new key has no stored snapshot, so its response waits for the update request. While the
+// services respond, all reads of 5,000 new keys by 1,000 readers must be accepted.
 func TestBurst_NewKeysAreAccepted(t *testing.T) {
 	f := newFleet(t)
 	api := f.query()
@@ -112,7 +112,7 @@ func TestBurst_NewKeysAreAccepted(t *testing.T) {
 	readBurst(t, api+"/v1/"+f.Source+"/character/").report(t)
 }
 
-// The embedded parts share the process with the load of the readers.
+// The embedded services run in the same process.
 func TestBurst_OfDevIsAccepted(t *testing.T) {
 	f := newSite(t)
 	p, err := f.Start(t.Context(), "dev", `Query API +http://([0-9.:]+)`, nil, "dev", "--no-demo", "--listen", "127.0.0.1:0")

@@ -18,8 +18,7 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// maxMiB bounds the memory that the command, or the query service, takes for a million dead
-// letters.
+// maxMiB bounds the memory of the command, and of the query service, for a million dead letters.
 const maxMiB = 128
 
 func TestDLQ_ListsAndPurgesAMillionInBoundedMemory(t *testing.T) {
@@ -81,8 +80,8 @@ func (c *lineTally) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// writeEqualDeadLetters writes n dead letters without a readable request to their topic, and
-// their entries into the index with one statement.
+// writeEqualDeadLetters writes n dead letters with invalid requests to their topic, and their entries
+// into the index with one statement.
 func (f *fleet) writeEqualDeadLetters(n int) {
 	f.Helper()
 	client, err := f.ConnectKafka(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MaxBufferedRecords(50_000))

@@ -35,8 +35,7 @@ func (r kcatRecord) headers() map[string]string {
 	return all
 }
 
-// A tool that knows nothing of freshet reads the headers of dead letters, also how often one
-// was replayed.
+// A generic tool can read the headers of dead letters, including the number of replays.
 func TestDeadLetter_HeadersAreReadByKcat(t *testing.T) {
 	t.Parallel()
 	kcat := servicetest.Program(t, "kcat", "kcat")
@@ -88,8 +87,7 @@ func expectHeaders(t *testing.T, record kcatRecord) {
 	}
 }
 
-// replay replays all open dead letters at a rate a second (0: as configured), and returns the
-// job.
+// replay creates a job that replays all open dead letters at a rate a second (0: the configured rate).
 func (f *fleet) replay(api string, rate int) (j store.DLQJob) {
 	f.Helper()
 	body := fmt.Sprintf(`{"kind":"REPLAY","lane":"LOW","rate":%d}`, rate)
@@ -138,14 +136,14 @@ func (f *fleet) writeDeadLetters(n int) {
 	f.check(f.db.SendBatch(f.Context(), &entries).Close())
 }
 
-// The query service that replays is killed in the middle of a chunk, and another continues
-// the job. The short form has fewer dead letters and one kill.
+// The query service that runs the job is killed in the middle of a chunk, and another one continues.
+// The short form has fewer dead letters and one kill.
 func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 	t.Parallel()
 	deadLetters, kills := size(3_000, 10_000), size(1, 2)
 	f := newFleet(t)
 	f.writeDeadLetters(deadLetters)
-	replayers := map[string]*harness.Process{} // by process id, which a job's holder has in its name
+	replayers := map[string]*harness.Process{} // by process id, which is part of the holder's name
 	start := func() (api string) {
 		p := f.queryProcess()
 		replayers[fmt.Sprint(p.Process.Pid)] = p
@@ -178,10 +176,10 @@ func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 // thousand dead letters, and starts another process.
 func (f *fleet) killReplayers(replayers map[string]*harness.Process, kills int, total int64, start func()) {
 	f.Helper()
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
 	killed, before := 0, int64(0)
-	for deadline := time.Now().Add(2 * time.Minute); killed < kills; <-look.C {
+	for deadline := time.Now().Add(2 * time.Minute); killed < kills; <-tick.C {
 		var holder string
 		var chunk, done int64
 		f.check(f.db.QueryRow(f.Context(), "SELECT holder, chunk_started_at, done FROM dlq_jobs").Scan(&holder, &chunk, &done))

@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// obeyed is within how long every worker must obey a change of its settings, and slack what
-// a busy machine may take to show it.
+// obeyed bounds the time until every worker applies a change of settings. slack is the extra time of
+// a busy machine.
 const (
 	obeyed = 2 * time.Second
 	slack  = 5 * time.Second
@@ -28,7 +28,7 @@ func TestEmergencyStop_HoldsEveryWorkerAndLosesNothing(t *testing.T) {
 	f.worker()
 	api := f.query()
 	order := func(args ...string) { t.Helper(); f.must(append(args, "--source", f.Source, "--addr", api)...) }
-	order("settings", "set", "second.target=150") // so that there is time to stop it
+	order("settings", "set", "second.target=150") // slow enough to stop it before its end
 	view := func() (v limiterView) {
 		t.Helper()
 		f.check(json.Unmarshal([]byte(f.must("limiter", "--source", f.Source, "--addr", api, "-o", "jsonl")), &v))

@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// absentEntitiesAreRead: reads of entities that the upstream does not have cost one call each.
+// absentEntitiesAreRead checks that an entity that the upstream does not have costs one call.
 func absentEntitiesAreRead(c *testSource) {
 	keys := harness.Keys("absent-", 3)
 	c.request(keys...)
@@ -37,7 +37,7 @@ func absentEntitiesAreRead(c *testSource) {
 	equal(c.T, "calls for three absent entities that were read 3,000 times", c.upstream.Stats().Arrivals, 3)
 }
 
-// notReadyIsRetried: an entity that is not ready yet is retried later, and never counts as a
+// notReadyIsRetried checks that an entity that is not ready is retried later and never counts as a
 // failure.
 func notReadyIsRetried(c *testSource) {
 	c.fail(simulator.Fault{Kind: simulator.NotReady, Key: "^later"})
@@ -51,7 +51,7 @@ func notReadyIsRetried(c *testSource) {
 		atLeast(c.T, "delay of "+key, time.Until(s.Until), 2*time.Minute)
 		atMost(c.T, "delay of "+key, time.Until(s.Until), 450*time.Second)
 	}
-	// The hold in Redis comes after the row, so it never promises a retry that is not stored.
+	// The hold in Redis is written after the row, so that a hold always has a stored retry.
 	c.within(timeout, "an answer with the hold", func() bool {
 		a, err := c.get(later[0])
 		return err == nil && a.NotQueuedReason == "HELD_RETRYING"
@@ -88,7 +88,7 @@ func (c *testSource) expectDeadLetter(key string, reason schemas.DeadLetterReaso
 	for range 100 {
 		a, err := c.get(key)
 		if a.NotQueuedReason == "SLOW" {
-			continue // a busy machine: the answer went out without coalescing
+			continue // on a busy machine a response may be sent without coalescing
 		}
 		if err != nil || a.NotQueuedReason != "HELD_FAILED" {
 			c.T.Fatalf("a read of %s: got %+v, %v, want HELD_FAILED", key, a, err)
@@ -101,7 +101,8 @@ func (c *testSource) without(key string) {
 	c.keys = slices.DeleteFunc(c.keys, func(k string) bool { return k == key })
 }
 
-// oneEntityIsRefused: a 400 ends as a dead letter once others have shown that the upstream works.
+// oneEntityIsRefused checks that a 400 becomes a dead letter after other entities have confirmed
+// that the upstream works.
 func oneEntityIsRefused(c *testSource) {
 	c.fail(simulator.Fault{Kind: simulator.BadParameter, Key: "^bad$"})
 	began := time.Now()
@@ -116,7 +117,7 @@ func oneEntityIsRefused(c *testSource) {
 	c.expectDeadLetter("bad", schemas.Upstream4xx, 2)
 }
 
-// oneEntityFails: an entity with 5xx is retried three times and ends as a dead letter.
+// oneEntityFails checks that an entity with 5xx is retried three times and becomes a dead letter.
 func oneEntityFails(c *testSource) {
 	c.fail(simulator.Fault{Kind: simulator.InternalError, Key: "^bad$"})
 	c.request("bad")
@@ -135,14 +136,15 @@ func oneEntityFails(c *testSource) {
 	equal(c.T, "failed calls, of four rounds with three each", c.upstream.Stats().ByStatus[http.StatusInternalServerError], 12)
 }
 
-// deadLetterTopicIsMissing: a record whose dead letter can't be written is not committed. It
-// happens to a client that has never written to the topic, and to one that has.
+// deadLetterTopicIsMissing checks that a record is not committed while its dead letter cannot be
+// written. The first round uses a client that has never written to the topic, the second one that
+// has.
 func deadLetterTopicIsMissing(c *testSource) {
 	topic := schemas.DeadLetterTopic(c.source)
 	for i, poison := range []string{"\x00 no request", `{"schemaVersion":"99"}`} {
 		_, err := c.admin.DeleteTopic(c.T.Context(), topic)
 		c.must(err)
-		c.within(timeout, "the end of the topic", func() bool {
+		c.within(timeout, "the deletion of the topic", func() bool {
 			all, err := c.admin.ListTopics(c.T.Context(), topic)
 			return err == nil && !all.Has(topic)
 		})
@@ -150,7 +152,7 @@ func deadLetterTopicIsMissing(c *testSource) {
 		before := held()
 		record := &kgo.Record{Topic: schemas.RequestTopic(c.source, schemas.High), Key: []byte("poison"), Value: []byte(poison)}
 		c.must(c.kafka.ProduceSync(c.T.Context(), record).FirstErr())
-		c.within(timeout, "a dead letter that is not written", func() bool { return held() > before })
+		c.within(timeout, "a failed write of the dead letter", func() bool { return held() > before })
 		c.request(harness.Keys(fmt.Sprintf("beside%d-", i), 20)...)
 		c.untilChecked(timeout, time.Now())
 		atLeast(c.T, "records that are not committed", c.lag(), 1)

@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// upstreamsDayIsUsedUp: a refusal until tomorrow holds every request. It makes neither dead
-// letters nor rows of failures.
+// upstreamsDayIsUsedUp checks that all requests wait after the upstream has refused calls until the
+// next day, without dead letters and without recorded failures.
 func upstreamsDayIsUsedUp(c *testSource) {
 	c.request(harness.Keys("before", 10)...)
 	c.untilChecked(timeout, time.Now())
@@ -50,10 +50,10 @@ func smallDay(config string) string {
 	return strings.Replace(config, old, fmt.Sprintf("{name: day, limit: %d, window: day, timeZone: %s}", smallDayLimit, zone), 1)
 }
 
-// ownDayIsUsedUp: no call is made above the day's limit, until the limit is raised.
+// ownDayIsUsedUp checks that no call is made above the daily limit until the limit is raised.
 func ownDayIsUsedUp(c *testSource) {
 	c.request(harness.Keys("k", 100)...)
-	c.within(timeout, "the day's last call", func() bool { return c.upstream.Stats().Arrivals == smallDayLimit })
+	c.within(timeout, "the last call of the day", func() bool { return c.upstream.Stats().Arrivals == smallDayLimit })
 	c.trickle("t", 20, time.Now().Add(2*time.Second))
 	equal(c.T, "calls of the day", c.upstream.Stats().Arrivals, smallDayLimit)
 	equal(c.T, "dead letters", c.deadLetters(), 0)
@@ -64,13 +64,13 @@ func ownDayIsUsedUp(c *testSource) {
 	c.expectEnd(0)
 }
 
-// credentialIsRenewed: a new secret in the file is tried at once, however far away the next
-// probe is.
+// credentialIsRenewed checks that a new secret in the file is used at once, without waiting for the
+// next probe.
 func credentialIsRenewed(c *testSource, file string) {
 	renewed := "new"
 	c.must(c.upstream.Control(simulator.Control{APIKey: &renewed}))
 	c.request(harness.Keys("k", 50)...)
-	// The probe after five seconds has failed, and the next one comes ten seconds later.
+	// The first probe, after five seconds, has failed. The next one follows ten seconds later.
 	c.within(timeout, "the first probe", func() bool {
 		s := c.upstream.Stats()
 		return s.Arrivals > 0 && s.LastArrival.Sub(s.FirstArrival) > 4*time.Second

@@ -21,23 +21,23 @@ import (
 type failure struct {
 	edit  func(config string) string // of the source's configuration
 	test  func(c *testSource)
-	order int // tests with a greater one begin first, because they take longer
+	order int // tests with a higher order start first, because they take longer
 }
 
 // outageOfOneFault is how long a source-wide fault lasts.
 const outageOfOneFault = 5 * time.Second
 
-// recovery is within how long after an outage of five seconds everything is fresh: the wait
-// for the next probe or for the end of the backoff, and the calls.
+// recovery bounds the time from the end of an outage of five seconds until all entities are fresh:
+// the wait for the next probe or for the end of the backoff, and the calls.
 const recovery = 10 * time.Second
 
-// Calls that an outage may still cost three seconds after its first failure. An open circuit
-// breaker sends one probe in that time, and another call may be in flight. A backoff ends
-// with calls until the next refusal.
+// Limits of the calls in the last three seconds of an outage. With an open circuit breaker one
+// probe is sent in that time, and another call may be in flight. After each backoff some calls are
+// sent until the next refusal.
 const maxProbed, maxBackedOff = 2, 40
 
-// sourceWide is a fault of all calls. It ends within the recovery time, leaves no dead letter,
-// and costs at most so many calls once it is known.
+// sourceWide returns the test of a fault of all calls. All entities must be fresh within the
+// recovery time, without dead letters. Once the fault is known, it may cost at most maxCalls calls.
 func sourceWide(maxCalls int, fault func(now time.Time) simulator.Fault) func(*testSource) {
 	return func(c *testSource) {
 		c.request(harness.Keys("before", 30)...)
@@ -64,16 +64,17 @@ func sourceWide(maxCalls int, fault func(now time.Time) simulator.Fault) func(*t
 	}
 }
 
-// always is the same fault whenever the outage begins.
+// always returns a fault that does not depend on the start of the outage.
 func always(f simulator.Fault) func(time.Time) simulator.Fault {
 	return func(time.Time) simulator.Fault { return f }
 }
 
+// refusedWith returns a refusal with 429 and a response header.
 func refusedWith(name, value string) func(time.Time) simulator.Fault {
 	return always(simulator.Fault{Kind: simulator.TooManyRequests, Headers: map[string]string{name: value}})
 }
 
-// failures returns all failures by the behaviour of the upstream.
+// failures returns all tests by the behaviour of the upstream.
 func failures(t *testing.T) map[string]failure {
 	secret := filepath.Join(t.TempDir(), "secret")
 	return map[string]failure{
@@ -113,7 +114,7 @@ func failures(t *testing.T) map[string]failure {
 	}
 }
 
-// Each failure has a source of its own. Eight tests run at once, because they mostly wait.
+// Each failure has its own source. Eight tests run at once, because they mostly wait.
 func TestUpstreamFailure_EndsAsDesigned(t *testing.T) {
 	t.Parallel()
 	all := failures(t)
@@ -123,7 +124,7 @@ func TestUpstreamFailure_EndsAsDesigned(t *testing.T) {
 	}
 	s := newSources(t, 2, 1, edits)
 	var tests sync.WaitGroup
-	slots := make(chan struct{}, 8) // t.Parallel would count processors
+	slots := make(chan struct{}, 8) // t.Parallel would limit them by the number of CPUs
 	names := slices.Sorted(maps.Keys(all))
 	slices.SortStableFunc(names, func(a, b string) int { return -cmp.Compare(all[a].order, all[b].order) })
 	for _, name := range names {

@@ -65,8 +65,8 @@ func (f *fleet) logWarnings() {
 	}
 }
 
-// newFleet returns an installation with the reference source, whose simulator has these
-// flags. The test starts workers and query services.
+// newFleet returns an installation with the reference source. simulate are flags of its simulator.
+// The test starts workers and query services.
 func newFleet(t testing.TB, simulate ...string) *fleet {
 	t.Helper()
 	f := newSite(t)
@@ -101,6 +101,7 @@ func (f *fleet) connect() {
 	f.OnClose(func() { _ = f.db.Close(context.Background()) })
 }
 
+// check ends the test after an error.
 func (f *fleet) check(err error) {
 	f.Helper()
 	if err != nil {
@@ -151,13 +152,13 @@ func (f *fleet) reader(api string) harness.Reader {
 	return harness.Reader{API: api + "/v1/" + f.Source, Facet: "character", Client: f.client}
 }
 
-// read reads all keys with so many requests in flight, and counts the answers by freshness.
+// read reads all keys with inFlight requests at a time, and counts the responses by freshness.
 func (f *fleet) read(api string, keys []string, inFlight int) map[string]int {
 	f.Helper()
 	return f.readTagged(api, keys, inFlight, "")
 }
 
-// readTagged is read by clients that have a snapshot with this entity tag.
+// readTagged is read for clients that have a snapshot with an entity tag.
 func (f *fleet) readTagged(api string, keys []string, inFlight int, tag string) map[string]int {
 	f.Helper()
 	count, err := f.reader(api).CountFreshness(f.Context(), keys, inFlight, tag)
@@ -179,10 +180,10 @@ func (f *fleet) untilCommitted() {
 	f.check(f.UntilCommitted(f.Context(), timeout))
 }
 
-// untilStored waits until so many snapshots have a payload.
+// untilStored waits until the number of stored payloads is want.
 func (f *fleet) untilStored(limit time.Duration, want int) {
 	f.Helper()
-	f.until(limit, "a snapshot of each", func() bool { return f.one(storedPayloads) == int64(want) })
+	f.until(limit, "a snapshot of each entity", func() bool { return f.one(storedPayloads) == int64(want) })
 }
 
 // one returns the number that a query of the database returns.

@@ -1,4 +1,4 @@
-// A module of its own: what processes of freshet are started, judged and looked at with is not needed by freshet.
+// A separate module, because freshet does not need the dependencies of these tests.
 module github.com/freshet/freshet/e2e
 
 go 1.26.0

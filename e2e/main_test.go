@@ -13,10 +13,10 @@ import (
 
 var (
 	long         = flag.Bool("long", false, "run the long forms too: hours of freezes, kills and a million dead letters")
-	quietMachine = flag.Bool("quiet-machine", false, "judge also the figures that need a machine without other work")
+	quietMachine = flag.Bool("quiet-machine", false, "also judge the figures that need a machine without other load")
 	outageLength = flag.Duration("outage", 30*time.Second, "length of the total outage, at least 10s")
 	round        = flag.Duration("round", 5*time.Second, "length of a measurement of reads, whole seconds")
-	bareDatabase = flag.String("bare", "", "serve payloads of this database instead of testing (the reads bar starts itself with it)")
+	bareDatabase = flag.String("bare", "", "serve payloads of this database instead of testing (used by the comparison of reads)")
 )
 
 // parallelTests is how many tests run at once unless -parallel is set: they mostly wait.
@@ -50,7 +50,7 @@ var binary = sync.OnceValues(func() (path string, err error) {
 	return harness.Build(context.Background(), buildDir)
 })
 
-// longOnly skips a test, by name and with its command, unless the long forms run.
+// longOnly skips a test without -long, with the command that runs it.
 func longOnly(t *testing.T) {
 	t.Helper()
 	if !*long {
@@ -58,7 +58,7 @@ func longOnly(t *testing.T) {
 	}
 }
 
-// size is that of the short form or of the long form.
+// size returns the size for the short form or for the long form.
 func size[N any](short, longForm N) N {
 	if *long {
 		return longForm
@@ -66,8 +66,8 @@ func size[N any](short, longForm N) N {
 	return short
 }
 
-// withBusy adds to a limit the delay of a machine that has other work. A probe whose permit
-// is not spent in time is followed by the next one after twice the pause.
+// withBusy adds the delay of a machine with other load to a limit. If a probe's permit expires
+// unused, the next probe follows only after twice the pause.
 func withBusy(limit time.Duration) time.Duration {
 	if *quietMachine {
 		return limit + 5*time.Second

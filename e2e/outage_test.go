@@ -12,10 +12,10 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// demand is how many entities are read in a second: the scheduler's rate.
+// demand is the number of reads a second: the rate of the scheduler.
 const demand = 350
 
-// designedProbes returns how long after the circuit breaker opens each probe is sent, in an
+// designedProbes returns the times of the probes after the circuit breaker has opened, during an
 // outage of a length: after 5 s, and then after pauses that double up to a minute.
 func designedProbes(length time.Duration) (all []time.Duration) {
 	at, pause := 5*time.Second, 5*time.Second
@@ -35,7 +35,7 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 	}
 	s := newSources(t, 24, 2, map[string]func(string) string{"outage": nil})
 	c := s.of(t, "outage")
-	// Every entity is read again after its lock has expired, which must cost nothing.
+	// Each entity is read again after its lock has expired, which must cause no call.
 	round := harness.Keys("k", int(min(length/3, 40*time.Second).Seconds()*demand))
 	const before = 200
 	c.request(harness.Keys("before", before)...)
@@ -57,12 +57,12 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 		t.Errorf("rows of failures at the end of the outage: got %v, want none", rows)
 	}
 
-	// The next probe at the latest, then half the rate for ten seconds, then 400 a second.
+	// The last probe follows within a minute. Then the rate is half for ten seconds, then 400 a second.
 	limit := time.Minute + 10*time.Second + time.Duration(len(c.keys))*time.Second/400 + 5*time.Second
 	took := c.untilChecked(limit, ended)
 	after := c.upstream.Since(mark+len(calls), time.Second)
 	t.Logf("all %d entities fresh %v after the end, with %d calls, at most %d in a second", len(c.keys), took.Round(10*time.Millisecond), after.Arrivals, after.MaxInWindow)
-	// Records of reads of entities that are fresh by now are still to be skipped.
+	// The records of entities that are already fresh are skipped afterwards.
 	c.within(timeout+time.Duration(visits)*time.Second/1000, "the commit of every offset", func() bool { return c.lag() == 0 })
 	equal(t, "dead letters afterwards", c.deadLetters(), 0)
 	if rows := c.failureRows(); len(rows) > 0 {
@@ -74,8 +74,8 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 	atMost(t, "calls more than there are entities", after.Arrivals-(len(c.keys)-before), len(c.keys)/20)
 }
 
-// expectProbes checks the failed calls. Calls of the first two seconds show the outage. All
-// later calls are probes, and none comes before its time.
+// expectProbes checks the failed calls. The calls of the first two seconds open the circuit breaker.
+// All later calls are probes, and none is sent early.
 func expectProbes(t *testing.T, calls []time.Duration, length time.Duration) {
 	t.Helper()
 	known := 0
@@ -97,8 +97,8 @@ func expectProbes(t *testing.T, calls []time.Duration, length time.Duration) {
 	}
 }
 
-// readSteadily reads the keys in turn, at the rate of the demand, until a time. It returns
-// the number of reads.
+// readSteadily reads the keys in turn at the rate demand, until a time. It returns the number of
+// reads.
 func (c *testSource) readSteadily(keys []string, until time.Time) (n int) {
 	c.T.Helper()
 	began := time.Now()
@@ -125,7 +125,7 @@ func (c *testSource) readSteadily(keys []string, until time.Time) (n int) {
 	return n
 }
 
-// failureRows returns the first entities with a row of failures, and why.
+// failureRows returns up to ten entities with a recorded failure, with the error.
 func (c *testSource) failureRows() (some []string) {
 	c.T.Helper()
 	const batch = 500
@@ -145,12 +145,12 @@ func (c *testSource) failureRows() (some []string) {
 	return some
 }
 
-// failedCalls returns when calls failed by a fault, after the first so many, since the start
-// of the upstream.
-func (c *testSource) failedCalls(after int) (at []time.Duration) {
+// failedCalls returns the times of failed calls since the start of the upstream. It skips the first
+// calls of the log.
+func (c *testSource) failedCalls(skip int) (at []time.Duration) {
 	c.T.Helper()
 	lines := strings.Split(strings.TrimSpace(get(c.T, c.upstream, "/_arrivals")), "\n")
-	for _, line := range lines[after:] {
+	for _, line := range lines[skip:] {
 		var a struct {
 			At    int64          `json:"at"` // microseconds
 			Fault simulator.Kind `json:"fault"`

@@ -17,11 +17,11 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// maxOutstanding is about the bound of one client under the quota of newBounded while it is
-// alone: the calls of HIGH in two seconds.
+// maxOutstanding is about the limit of a single client with the quota of newBounded: the HIGH calls
+// of two seconds.
 const maxOutstanding = 2 * 40
 
-// bounded is an installation whose query service bounds clients.
+// bounded is an installation with a limit of outstanding requests for each client.
 type bounded struct {
 	*fleet
 	api   string
@@ -42,7 +42,7 @@ func newBounded(t *testing.T) *bounded {
 	return b
 }
 
-// as returns a reader with an API key of its own.
+// as creates an API key and returns a reader that uses it.
 func (b *bounded) as(name string) harness.Reader {
 	b.Helper()
 	token, err := b.CreateKey(b.Context(), b.api, name, "read")
@@ -52,7 +52,7 @@ func (b *bounded) as(name string) harness.Reader {
 	return r
 }
 
-// outstanding returns how many requests of all clients Redis counts.
+// outstanding returns the number of outstanding requests of all clients in Redis.
 func (b *bounded) outstanding() (n int64) {
 	b.Helper()
 	keys, err := b.redis.Keys(b.Context(), "clients:{"+b.Source+"}:*").Result()
@@ -76,8 +76,8 @@ type refusal struct {
 	Type, Code string
 }
 
-// untilRefused reads new keys, at most limit, until one is refused. It returns how many were
-// accepted before.
+// untilRefused reads up to limit new keys until a read is refused. It returns the number of accepted
+// reads and the refusal.
 func (b *bounded) untilRefused(r harness.Reader, prefix string, limit int) (accepted int, got refusal) {
 	b.Helper()
 	for ; accepted < limit; accepted++ {
@@ -128,7 +128,7 @@ func TestOutstanding_RefusesOneClientAndServesOthers(t *testing.T) {
 	b.check(err)
 	equal(t, "freshness for another client behind the flood", reply.Freshness, "FRESH")
 	b.untilStored(timeout, accepted+2)
-	b.until(timeout, "no outstanding request is counted", func() bool { return b.outstanding() == 0 })
+	b.until(timeout, "an outstanding count of 0", func() bool { return b.outstanding() == 0 })
 	if _, err := flood.Read(t.Context(), "flood-again", "?wait=20s"); err != nil {
 		t.Errorf("the refused client, when its requests have ended: got %v, want an answer", err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// docs/testing.md names only tests that exist, and each one that is skipped without -long.
+// docs/testing.md must name only existing tests, and every test that is skipped without -long.
 func TestTestingPage_ListsEveryLongTest(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "docs", "testing.md"))
 	if err != nil {

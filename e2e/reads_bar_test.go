@@ -17,47 +17,47 @@ import (
 const (
 	readRounds = 3
 	hotKeys    = 16
-	// nginxTimes is the bar: of fresh hits that are sent as they are stored, nginx
-	// may serve so many times as many as we do.
+	// nginxTimes is the limit: nginx may serve at most so many times the rate of freshet, for
+	// fresh reads of stored frames.
 	nginxTimes = 1.5
 )
 
-// The encodings that readers ask for; identity is to ask for none.
+// encodings are the values of Accept-Encoding.
 var encodings = []string{"zstd", "gzip", "identity"}
 
-// readsOf are those who are measured beside each other, on snapshots of one size.
+// readsOf are the measurements of all servers with snapshots of one size.
 type readsOf struct {
 	size    string
 	rivals  []*rival
 	figures map[*rival][]figures
 }
 
-// rival serves reads in one encoding.
+// rival is a server with one encoding and one kind of keys.
 type rival struct {
-	who, how string // as in freshet, hot
-	encoding string // that is asked for
-	beside   *rival // nginx in the same encoding
+	who, how string // such as freshet, hot
+	encoding string // requested encoding
+	beside   *rival // nginx with the same encoding
 	judged   bool
 	answer   answered
 	measure  func() figures
 }
 
-// answered is what a rival answers to one read.
+// answered is the encoding and length of the response to one read.
 type answered struct {
 	encoding string
 	bytes    int
 }
 
-// figures are of one round.
+// figures are the measurements of one round.
 type figures struct {
 	perSecond, p50, p99 float64 // ms
 	cpu                 float64 // µs a request
 	memory              float64 // MB
 }
 
-// TestReads_CompareWithNginx measures fresh hits beside nginx' cache with the same bytes and
-// beside the least that a handler on the same database can do, and prints all in
-// one table. The rounds take turns, so that the machine's noise hits all alike.
+// TestReads_CompareWithNginx compares fresh reads with the cache of nginx, which serves the same
+// bytes, and with a minimal handler on the same database. It prints one table. The servers are
+// measured in turn, so that other load on the machine affects all of them.
 func TestReads_CompareWithNginx(t *testing.T) {
 	longOnly(t)
 	round := *round
@@ -83,7 +83,7 @@ func TestReads_CompareWithNginx(t *testing.T) {
 	}
 }
 
-// compareReads measures all rivals with snapshots of one size.
+// compareReads measures all servers with snapshots of one size.
 func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *harness.Process, s readSize) *readsOf {
 	t.Helper()
 	hot, cold := f.storeReads(t, s)
@@ -101,7 +101,7 @@ func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *harness.Proce
 		return v
 	}
 	only := func(p *harness.Process) func() []int { return func() []int { return []int{p.Process.Pid} } }
-	for _, encoding := range encodings { // those that are compared are neighbours in time
+	for _, encoding := range encodings { // compared servers are measured one after the other
 		mirror := add("nginx", "hot", encoding, front, hot, func() []int { return x.processes(t) })
 		ours := add("freshet", "hot", encoding, api, hot, only(ours))
 		ours.beside, ours.judged = mirror, encoding == "zstd"
@@ -119,14 +119,14 @@ func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *harness.Proce
 		}
 	}
 	if n := x.asked.Load(); n != x.warmed {
-		t.Errorf("nginx asked its origin %d times, %d of them to be warmed: not all came from its cache", n, x.warmed)
+		t.Errorf("requests of nginx to its origin: got %d, want the %d of the warm-up", n, x.warmed)
 	}
 	ours.Stop()
 	return r
 }
 
-// coldRound reads each key once, from a process whose cache is empty, and looks
-// whether it is the database that was read.
+// coldRound reads each key once from a process with an empty cache, and checks that the database
+// was read.
 func (f *fleet) coldRound(t *testing.T, w *wrk, cold, hot keyRange, encoding string) figures {
 	t.Helper()
 	p := f.queryProcess()
@@ -135,24 +135,24 @@ func (f *fleet) coldRound(t *testing.T, w *wrk, cold, hot keyRange, encoding str
 	}
 	before := f.payloadsRead()
 	got := w.run(t, p.URL(), f.Source, cold, encoding, []int{p.Process.Pid})
-	p.Stop() // its sessions end, and with them the delay of the statistics
+	p.Stop() // PostgreSQL updates its statistics at the end of a session
 	requests := int64(got.perSecond * w.round.Seconds())
 	if requests > int64(cold.count) {
-		t.Errorf("%d reads of %d cold keys: some were read twice; store more of them", requests, cold.count)
+		t.Errorf("reads of cold keys: got %d, want at most %d; store more keys", requests, cold.count)
 	}
 	if read := f.payloadsRead() - before; read < requests*95/100 {
-		t.Errorf("%d payloads were read for %d reads of cold keys: those were not cold", read, requests)
+		t.Errorf("payloads read from the database: got %d, want about %d, one for each read", read, requests)
 	}
 	return got
 }
 
-// payloadsRead returns how many payloads the database has read.
+// payloadsRead returns how many payload rows PostgreSQL has read.
 func (f *fleet) payloadsRead() int64 {
 	f.Helper()
 	return f.one("SELECT coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::bigint FROM pg_stat_user_tables WHERE relname LIKE 'snapshot_payload_%'")
 }
 
-// of is the median over the rounds.
+// of returns the median of a figure over the rounds.
 func (r *readsOf) of(v *rival, figure func(f figures) float64) float64 {
 	var all []float64
 	for _, f := range r.figures[v] {
@@ -162,7 +162,7 @@ func (r *readsOf) of(v *rival, figure func(f figures) float64) float64 {
 	return all[len(all)/2]
 }
 
-// ratio is a rival's rate over that of nginx, the median of the rounds' own.
+// ratio returns the median ratio of a server's rate to the rate of nginx.
 func (r *readsOf) ratio(v *rival) float64 {
 	var all []float64
 	for i, f := range r.figures[v] {
@@ -172,16 +172,16 @@ func (r *readsOf) ratio(v *rival) float64 {
 	return math.Round(100*all[len(all)/2]) / 100
 }
 
-// printReads prints the table, and returns what misses the bar.
+// printReads prints the table and returns the figures that miss the limit.
 func printReads(to io.Writer, where string, all []*readsOf) (missed []string) {
 	bar := math.Round(100/nginxTimes) / 100
 	table := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(table, format+"\n", args...) }
-	_, _ = fmt.Fprintf(to, "THE BAR OF READS (%s)\n", where)
+	_, _ = fmt.Fprintf(to, "READS COMPARED WITH NGINX (%s)\n", where)
 	for _, r := range all {
 		_ = table.Flush()
 		_, _ = fmt.Fprintf(to, "\n%s\n", r.size)
-		line("asked for\tfrom\tkeys\tanswered\tbytes\trequests/s\tp50 ms\tp99 ms\tCPU us\tMB\tx nginx\tlimit\t")
+		line("requested\tserver\tkeys\tencoding\tbytes\trequests/s\tp50 ms\tp99 ms\tCPU us\tMB\tx nginx\tlimit\t")
 		for _, v := range r.rivals {
 			ratio, limit, verdict := "", "", ""
 			if v.beside != nil {
@@ -191,7 +191,7 @@ func printReads(to io.Writer, where string, all []*readsOf) (missed []string) {
 				limit, verdict = fmt.Sprintf(">= %.2f", bar), "ok"
 				if r.ratio(v) < bar {
 					verdict = "MISSED"
-					missed = append(missed, fmt.Sprintf("%s, %s, %s keys of %s: %s x nginx, and the bar is %s", v.who, v.encoding, v.how, r.size, ratio, limit))
+					missed = append(missed, fmt.Sprintf("%s, %s, %s keys of %s: got %s x nginx, want %s", v.who, v.encoding, v.how, r.size, ratio, limit))
 				}
 			}
 			line("%s\t%s\t%s\t%s\t%d\t%.0f\t%.2f\t%.2f\t%.0f\t%.0f\t%s\t%s\t%s", v.encoding, v.who, v.how, v.answer.encoding, v.answer.bytes,
@@ -203,10 +203,10 @@ func printReads(to io.Writer, where string, all []*readsOf) (missed []string) {
 	}
 	_ = table.Flush()
 	_, _ = fmt.Fprintf(to, `
-CPU a request and memory (the most that was resident) are those of the serving processes, of nginx all workers. What
-PostgreSQL takes is not in them, nor is nginx' cache, which is the kernel's page cache. wrk shares the cores with all.
-hot: %d keys, read before; cold: each key once, of freshet from a process with an empty cache. "echo, from memory" is
-what the HTTP server costs a program in Go; "echo and pgx" reads the payload by its key and caches nothing.
+CPU per request and memory (peak of the resident memory) are those of the serving processes; for nginx, of all workers.
+PostgreSQL and the cache of nginx, which is the kernel's page cache, are not included. wrk shares the cores with the servers.
+hot: %d keys that were read before; cold: each key once, for freshet from a process with an empty cache. "echo, from memory"
+is the cost of the HTTP server in Go; "echo and pgx" reads the payload by its key and has no cache.
 `, hotKeys)
 	return missed
 }

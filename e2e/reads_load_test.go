@@ -23,7 +23,8 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// tool finds a program, or ends the test with how to get it.
+// tool returns the path of a program. If it is not installed, the test fails with the command that
+// installs it.
 func tool(t *testing.T, name, pkg string) string {
 	t.Helper()
 	for _, at := range []string{name, "/usr/sbin/" + name} {
@@ -31,11 +32,11 @@ func tool(t *testing.T, name, pkg string) string {
 			return path
 		}
 	}
-	t.Fatalf("there is no %s; install it with: apt-get install -y --no-install-recommends %s", name, pkg)
+	t.Fatalf("%s is not installed; install it with: apt-get install -y --no-install-recommends %s", name, pkg)
 	return ""
 }
 
-// keyRange is a number of keys, prefix0 and so on.
+// keyRange is a range of keys: prefix0, prefix1 and so on.
 type keyRange struct {
 	prefix string
 	count  int
@@ -45,8 +46,7 @@ func (k keyRange) path(source string, i int) string {
 	return fmt.Sprintf("/v1/%s/character/%s%d", source, k.prefix, i%k.count)
 }
 
-// readSize is which of the simulator's documents are stored, under how many cold
-// keys.
+// readSize is the simulator's document that is stored, and the number of cold keys.
 type readSize struct {
 	document string
 	cold     int
@@ -67,7 +67,7 @@ func (s readSize) describe(t *testing.T) string {
 	return fmt.Sprintf("%s: %d bytes of JSON, stored as %d of zstd", s.document, len(text), len(p.Bytes))
 }
 
-// storeReads stores fresh snapshots under hot and cold keys, past the workers.
+// storeReads writes fresh snapshots for hot and cold keys into the database.
 func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 	t.Helper()
 	db, err := postgres.Open(f.Context(), f.Database)
@@ -82,7 +82,7 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 		payload store.Payload
 	}
 	var contents []content
-	for i := range 64 { // more would only take longer to make
+	for i := range 64 { // a few different contents are enough
 		text, p := s.sample(t, upstream, fmt.Sprint(i))
 		contents = append(contents, content{sha256.Sum256(text), p})
 	}
@@ -105,7 +105,7 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 			}
 		}
 	}
-	for _, sql := range []string{"VACUUM (ANALYZE) snapshot_state, snapshot_payload", "CHECKPOINT"} { // not while it is measured
+	for _, sql := range []string{"VACUUM (ANALYZE) snapshot_state, snapshot_payload", "CHECKPOINT"} { // so that they do not run during the measurement
 		if _, err := f.db.Exec(f.Context(), sql); err != nil {
 			f.Fatal(err)
 		}
@@ -113,8 +113,8 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 	return hot, cold
 }
 
-// readEncoded returns an answer to a read that asks for an encoding, as it came, and what
-// it says decoded.
+// readEncoded reads a URL with an Accept-Encoding. It returns the headers and the body of the
+// response, encoded and decoded.
 func (f *fleet) readEncoded(url, encoding string) (header http.Header, wire, plain []byte) {
 	f.Helper()
 	req, err := http.NewRequestWithContext(f.Context(), http.MethodGet, url, http.NoBody)
@@ -146,7 +146,7 @@ func (f *fleet) readEncoded(url, encoding string) (header http.Header, wire, pla
 	case "", "identity":
 		return resp.Header, wire, wire
 	default:
-		f.Fatalf("%s: asked for %s, got %s", url, encoding, got)
+		f.Fatalf("%s with Accept-Encoding %s: got the encoding %s", url, encoding, got)
 	}
 	if plain, err = io.ReadAll(decoder); err != nil {
 		f.Fatalf("%s in %s: %v", url, encoding, err)
@@ -154,7 +154,7 @@ func (f *fleet) readEncoded(url, encoding string) (header http.Header, wire, pla
 	return resp.Header, wire, plain
 }
 
-// onlyAnswer tells what a read is answered with, which must be JSON.
+// onlyAnswer reads a URL and returns the encoding and length of its body, which must be JSON.
 func (f *fleet) onlyAnswer(url, encoding string) answered {
 	f.Helper()
 	header, wire, plain := f.readEncoded(url, encoding)
@@ -173,7 +173,7 @@ const (
 	wrkConnections = 64
 )
 
-// wrk is the load: it takes less of the machine than a client in Go would.
+// wrk is the load generator wrk. It uses less CPU than a client in Go.
 type wrk struct {
 	path, version, dir string
 	round              time.Duration
@@ -189,8 +189,8 @@ func newWrk(t *testing.T, round time.Duration) *wrk {
 	return w
 }
 
-// wrkScript asks for prefix0, prefix1 and so on, each thread a part of its own, and
-// begins again behind the last.
+// wrkScript requests prefix0, prefix1 and so on. Each thread has its own part of the keys and starts
+// again after its last key.
 const wrkScript = `
 local threads = 0
 function setup(thread)
@@ -213,7 +213,7 @@ function done(summary, latency, requests)
 end
 `
 
-// run loads a server for a round, whose processes are these.
+// run loads a server for one round. pids are the processes of the server.
 func (w *wrk) run(t *testing.T, at, source string, keys keyRange, encoding string, pids []int) figures {
 	t.Helper()
 	host, folder, _ := strings.Cut(strings.TrimPrefix(at, "http://"), "/")
@@ -248,7 +248,7 @@ func (w *wrk) run(t *testing.T, at, source string, keys keyRange, encoding strin
 	}
 }
 
-// usedBy is what processes have used together.
+// usedBy returns the sum of the usage of processes.
 func usedBy(t *testing.T, pids []int) (sum usage) {
 	t.Helper()
 	for _, pid := range pids {

@@ -27,11 +27,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// memory is the path where the bare server answers from memory.
+// memory is the path prefix under which the bare server responds from memory.
 const memory = "/memory"
 
-// serveBare is the least that serves a stored payload: no freshness, no envelope, no
-// metrics. Its pool is that of postgres.Open.
+// serveBare is a minimal server of stored payloads, without freshness, envelope or metrics. Its pool
+// has the configuration of postgres.Open.
 func serveBare(url string) {
 	fail := func(err error) {
 		if err != nil {
@@ -55,7 +55,7 @@ func serveBare(url string) {
 		}
 		h := c.Response().Header()
 		h.Set("Content-Encoding", store.Zstd)
-		h.Set("Content-Length", strconv.Itoa(len(payload))) // or it would be sent in chunks
+		h.Set("Content-Length", strconv.Itoa(len(payload))) // prevents chunked encoding
 		return c.Blob(http.StatusOK, "application/json", payload)
 	}
 	const route = "/v1/:source/:facet/:key"
@@ -79,7 +79,7 @@ func serveBare(url string) {
 	fail(http.Serve(l, e))
 }
 
-// bareServer starts the test's binary as the bare server.
+// bareServer starts the test binary as the bare server.
 func (f *fleet) bareServer() *harness.Process {
 	f.Helper()
 	program, err := os.Executable()
@@ -89,7 +89,7 @@ func (f *fleet) bareServer() *harness.Process {
 	return p
 }
 
-// nginx serves from its proxy_cache what an origin in this process gave it once.
+// nginx is an nginx that serves responses of an origin in this process from its proxy_cache.
 type nginx struct {
 	at, version string
 	master      int
@@ -103,7 +103,7 @@ type page struct {
 	body   []byte
 }
 
-// nginxConfig is what its documentation recommends for a cache of small files.
+// nginxConfig follows the documentation of nginx for a cache of small files.
 const nginxConfig = `
 %s
 daemon off;
@@ -161,7 +161,7 @@ func newNginx(t *testing.T) *nginx {
 
 	dir, address, user := t.TempDir(), freeAddress(t), ""
 	if os.Getuid() == 0 {
-		user = "user root;" // whom the folder belongs to
+		user = "user root;" // the owner of the folder
 	}
 	config := filepath.Join(dir, "nginx.conf")
 	if err := os.WriteFile(config, fmt.Appendf(nil, nginxConfig, user, dir, address, origin.URL), 0o600); err != nil {
@@ -208,7 +208,7 @@ func (x *nginx) processes(t *testing.T) (pids []int) {
 	for child := range strings.FieldsSeq(string(text)) {
 		title, err := os.ReadFile("/proc/" + child + "/cmdline")
 		if err != nil || !bytes.HasPrefix(title, []byte("nginx: worker")) {
-			continue // those that look after the cache
+			continue // the cache manager and the cache loader
 		}
 		var pid int
 		if _, err := fmt.Sscan(child, &pid); err != nil {
@@ -222,8 +222,8 @@ func (x *nginx) processes(t *testing.T) (pids []int) {
 	return pids
 }
 
-// warm fills the cache with the answers of our service to these keys, byte for byte;
-// in an encoding that it does not answer with, with the same encoded here.
+// warm fills the cache with the responses of freshet for the keys. If freshet does not respond with
+// an encoding, warm encodes the body itself.
 func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 	f.Helper()
 	pages := map[string]page{}
@@ -231,7 +231,7 @@ func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 		path := keys.path(f.Source, i)
 		for _, encoding := range encodings {
 			header, wire, plain := f.readEncoded(api+path, encoding)
-			kept := http.Header{"Content-Type": header["Content-Type"], "Etag": header["Etag"], "Cache-Control": header["Cache-Control"]}
+			headers := http.Header{"Content-Type": header["Content-Type"], "Etag": header["Etag"], "Cache-Control": header["Cache-Control"]}
 			switch got := header.Get("Content-Encoding"); {
 			case got == encoding || (got == "" && encoding == "identity"):
 			case encoding == "zstd":
@@ -246,10 +246,10 @@ func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 				wire = b.Bytes()
 			}
 			if encoding != "identity" {
-				kept.Set("Content-Encoding", encoding)
+				headers.Set("Content-Encoding", encoding)
 			}
-			kept.Set("Content-Length", fmt.Sprint(len(wire)))
-			pages[path+" "+encoding] = page{kept, wire}
+			headers.Set("Content-Length", fmt.Sprint(len(wire)))
+			pages[path+" "+encoding] = page{headers, wire}
 		}
 	}
 	x.origin.Store(&pages)
@@ -262,7 +262,7 @@ func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 	return x.at
 }
 
-// freeAddress returns an address on which nothing listens at the moment.
+// freeAddress returns an address without a listener.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Workers of a group protocol, or of both in turn, join and leave while the upstream is
-// slow. At last all end at once, as in a rollout, and another one does what is left.
+// Workers with one group protocol, or with both in turn, join and leave while the upstream is slow.
+// Finally all end at once, as in a rollout, and a new worker processes the rest.
 func TestRebalance_RepeatsNoCall(t *testing.T) {
 	t.Parallel()
 	for name, protocols := range map[string][]string{"consumer": {"consumer"}, "both": {"classic", "consumer"}} {
@@ -59,7 +59,7 @@ func rebalance(t *testing.T, protocols []string) {
 		equal(t, "exit code of a worker that left", code, 0)
 		workers[i] = start()
 	}
-	// If all members are classic, one of them assigns the partitions.
+	// If all members use the classic protocol, a member assigns the partitions.
 	if slices.ContainsFunc(workers, func(w joined) bool { return w.protocol == "consumer" }) {
 		f.until(timeout, "an assignment by the broker", func() bool {
 			groups, err := f.admin.ListGroupsByType(t.Context(), []string{"consumer"})
@@ -74,7 +74,7 @@ func rebalance(t *testing.T, protocols []string) {
 	for range workers {
 		equal(t, "exit code of workers that were stopped at once", <-codes, 0)
 	}
-	t.Logf("after all have ended %d records are not committed, and %d of %d stored", f.lag(), f.one(storedPayloads), len(keys))
+	t.Logf("after the end of all workers %d records are not committed, %d of %d snapshots are stored", f.lag(), f.one(storedPayloads), len(keys))
 	start()
 	f.untilStored(2*time.Minute, len(keys))
 	f.untilCommitted()

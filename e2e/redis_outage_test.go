@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// redisReturn is the longest time from the first answer of Redis after an outage to the
-// first update request that is accepted.
+// redisReturn bounds the time from the end of a Redis outage to the first accepted update request.
 const redisReturn = 2 * time.Second
 
-// Reads of new keys go on during the outage: they open the circuit breaker, and their calls
-// are its probes.
+// Reads of new keys continue during the outage. They open the circuit breaker, and their calls are
+// its probes.
 func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)
@@ -37,12 +36,12 @@ func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 	} {
 		t.Run(outage.name, func(t *testing.T) {
 			reads := readNewKeys(t, base)
-			f.until(timeout, "reads of new keys are accepted", reads.accepted)
+			f.until(timeout, "an accepted read of a new key", reads.accepted)
 			outage.begin()
 			<-time.After(outage.length)
 			ended := time.Now()
 			outage.end()
-			f.until(timeout, "a read of a new key is accepted", reads.acceptedAfter(ended))
+			f.until(timeout, "an accepted read of a new key after the outage", reads.acceptedAfter(ended))
 			got := reads.firstAfter(ended).Sub(ended)
 			t.Logf("%s: the first update request was accepted %v after the end", outage.name, got.Round(time.Millisecond))
 			limit := redisReturn
@@ -56,7 +55,7 @@ func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 	}
 }
 
-// newKeyReads are reads of keys of which nothing is stored, by readers of their own.
+// newKeyReads reads new keys continuously and records the accepted update requests.
 type newKeyReads struct {
 	mu    sync.Mutex
 	times []time.Time // at which an update request was accepted

@@ -17,14 +17,14 @@ const (
 	checkedSince   = "SELECT count(*) FROM snapshot_state WHERE last_checked_at >= $1"
 	uncheckedSince = "SELECT key, '' FROM snapshot_state WHERE last_checked_at < $1"
 	updatedSince   = "SELECT count(*) FROM snapshot_state WHERE last_updated_at >= $1"
-	// A payload row that is written again is another version of the row.
+	// Each write of a payload creates a new version of the row.
 	payloadVersions = "SELECT key, xmin::text || ctid::text FROM snapshot_payload"
 )
 
-// minSustained is the rate in calls a second that one worker reaches of the 450 it may make.
+// minSustained is the rate in calls a second that one worker must reach, of 450 allowed.
 const minSustained = 440
 
-// judgeContract checks what arrived at the upstream against its contract.
+// judgeContract checks the calls that the upstream received against its quota.
 func (f *fleet) judgeContract(s simulator.Stats, arrivals int) {
 	f.Helper()
 	sustained := 0.0
@@ -57,8 +57,8 @@ func (f *fleet) pairs(sql string, args ...any) map[string]string {
 	return all
 }
 
-// changedKeys returns the keys whose document differs after a change of so many percent. It
-// asks a simulator of the test's own.
+// changedKeys returns the keys with a changed document after a change of a percentage of all
+// documents. It uses a second simulator with the same seed.
 func changedKeys(t *testing.T, keys []string, percent float64) map[string]bool {
 	t.Helper()
 	s := simulator.New(simulator.Config{Seed: 1})
@@ -80,7 +80,7 @@ func changedKeys(t *testing.T, keys []string, percent float64) map[string]bool {
 	return changed
 }
 
-// get returns the body of a handler's answer.
+// get returns the body of a handler's response.
 func get(t *testing.T, h http.Handler, target string) string {
 	t.Helper()
 	rec := httptest.NewRecorder()
@@ -88,7 +88,7 @@ func get(t *testing.T, h http.Handler, target string) string {
 	return rec.Body.String()
 }
 
-// refreshedKeys are as many as the contract allows in about ten seconds.
+// refreshedKeys is the number of calls that the quota allows in about ten seconds.
 const refreshedKeys = 5000
 
 func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
@@ -96,7 +96,7 @@ func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
 	f.worker()
 	api, keys := f.query(), harness.Keys("c", refreshedKeys)
 
-	first := f.read(api, keys, 100) // one that was answered with 503 may find its snapshot
+	first := f.read(api, keys, 100) // a read that is repeated after a 503 may find its snapshot
 	equal(t, "first answers that are UPDATING or FRESH", first["UPDATING"]+first["FRESH"], refreshedKeys)
 	f.untilStored(90*time.Second, refreshedKeys)
 	f.untilCommitted()
@@ -128,12 +128,12 @@ func TestRefresh_WritesOnlyChangedPayloads(t *testing.T) {
 	stale, err := f.Query(t.Context(), "query-of-stale", "1ms")
 	f.check(err)
 	equal(t, "answers that are STALE", f.readTagged(stale, keys, 100, "*")["STALE"], n)
-	asked := time.Now()
-	f.until(90*time.Second, "a check of each", func() bool {
+	requested := time.Now()
+	f.until(90*time.Second, "a check of each entity", func() bool {
 		checked := f.one(checkedSince, began.UnixMicro())
-		if checked < n && time.Since(asked) > 20*time.Second { // a busy machine may lose a request that is not acknowledged
+		if checked < n && time.Since(requested) > 20*time.Second { // on a busy machine an unacknowledged request may be lost
 			f.readTagged(stale, slices.Collect(maps.Keys(f.pairs(uncheckedSince, began.UnixMicro()))), 100, "*")
-			asked = time.Now()
+			requested = time.Now()
 		}
 		return checked == n
 	})

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// The sizes of most of these tests: entities, the rate a second at which they are enqueued,
-// and within what time they come due.
+// scheduleSize returns the size of most tests: the number of entities, the rate a second at which they
+// are enqueued, and the time within which they become due.
 func scheduleSize() (n, rate int, within time.Duration) {
 	return size(900, 3000), 60, size(8*time.Second, 20*time.Second)
 }
@@ -62,12 +62,13 @@ func TestScheduler_RepeatsOneClaimAfterItsLease(t *testing.T) {
 		t.Fatal("schedulers that were frozen with a claim: got 0, want 1")
 	}
 	tt.untilDone()
-	tt.until(timeout, "the end of all work", func() bool { return tt.lag() == 0 })
+	tt.until(timeout, "a lag of 0", func() bool { return tt.lag() == 0 })
 	tt.check(frozen.Continue())
 	tt.register("later", 100, time.Now(), time.Second) // for both
 	tt.untilDone()
 	tt.expectRecords()
-	// Nothing can hold it back between its last check of the lease and its call of Redis.
+	// A scheduler that is frozen between its last check of the lease and its Redis call enqueues the
+	// claim again.
 	tt.expectCalls(len(tt.harmedKeys))
 }
 
@@ -90,8 +91,8 @@ func TestScheduler_LosesNothingWhenRedisHangs(t *testing.T) {
 	tt.expectCalls(0)
 }
 
-// A broker of the test's own is frozen, the second time for longer than a record waits for
-// its ack. Such a record may be on the topic beside its repetition.
+// The site's own broker is frozen, the second time for longer than the delivery timeout of a record.
+// Such a record may be on the topic twice.
 func TestScheduler_LosesNothingWhenKafkaHangs(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
@@ -123,7 +124,7 @@ func (tt *timetable) signalKafka(signal string) {
 	tt.check(err)
 }
 
-// Two schedulers enqueue without a worker until a minute's work waits, and then for a worker.
+// Two schedulers enqueue without a worker until a minute's entities wait, and then with a worker.
 func TestScheduler_StaysWithinBudget(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
@@ -134,9 +135,9 @@ func TestScheduler_StaysWithinBudget(t *testing.T) {
 	for range both {
 		tt.scheduler()
 	}
-	tt.until(timeout, "the first", func() bool { return tt.enqueued() > 0 })
+	tt.until(timeout, "the first record", func() bool { return tt.enqueued() > 0 })
 	tt.expectNothingDuringAStop(api) // also without a worker
-	// One burst more, and the records enqueued between reading the clock and the topic.
+	// One additional burst, and the records enqueued between reading the clock and the topic.
 	limit := func() int64 { return int64(both * rate * (time.Since(began) + 5*time.Second).Seconds()) }
 	look := time.NewTicker(500 * time.Millisecond)
 	defer look.Stop()
@@ -147,17 +148,17 @@ func TestScheduler_StaysWithinBudget(t *testing.T) {
 			t.Fatalf("enqueued in %v: got %d, want at most %d", time.Since(began), now, bound)
 		}
 		if time.Since(began) > 2*time.Minute {
-			t.Fatalf("%d were enqueued in %v, and more are: want an end at a minute's work", now, time.Since(began))
+			t.Fatalf("%d were enqueued in %v, and more are: want an end when a minute's entities wait", now, time.Since(began))
 		}
 		if unchanged++; now != enqueued || now == 0 {
 			unchanged, enqueued = 0, now
 		}
 	}
-	// The lag is measured every five seconds, and each scheduler continues until it is known.
+	// The lag is measured every five seconds, and the schedulers continue until then.
 	atLeast(t, "records that wait for a worker", enqueued, 60*rate)
 	atMost(t, "records that wait for a worker", enqueued, 60*rate+both*rate*8)
 	tt.worker()
-	tt.until(2*timeout, "more, as the lag falls", func() bool { return tt.enqueued() > enqueued+5*rate })
+	tt.until(2*timeout, "more records after the lag has fallen", func() bool { return tt.enqueued() > enqueued+5*rate })
 	tt.expectNothingDuringAStop(api)
 }
 
@@ -166,12 +167,12 @@ func (tt *timetable) expectNothingDuringAStop(api string) {
 	tt.Helper()
 	addr := strings.TrimPrefix(api, "http://")
 	tt.must("stop", "--yes", "--addr", addr)
-	<-time.After(obeyed + time.Second) // and until the current claim is enqueued
+	<-time.After(obeyed + time.Second) // plus the time to enqueue the current claim
 	before := tt.enqueued()
 	<-time.After(5 * time.Second)
 	equal(tt, "enqueued during an emergency stop", tt.enqueued()-before, 0)
 	tt.must("resume", "--addr", addr)
-	tt.until(timeout, "more after the stop", func() bool { return tt.enqueued() > before })
+	tt.until(timeout, "more records after the stop", func() bool { return tt.enqueued() > before })
 }
 
 // Two entities are refreshed shortly before they are due; one refresh fails. The first is due
@@ -195,10 +196,10 @@ func TestScheduler_RefreshMovesDueTime(t *testing.T) {
 	due := func(key string) time.Time {
 		return time.UnixMicro(tt.one("SELECT due_at FROM entities WHERE source = $1 AND key = $2", tt.Source, key))
 	}
-	tt.until(timeout, "both answers", func() bool {
+	tt.until(timeout, "both results", func() bool {
 		return tt.one("SELECT count(*) FROM snapshot_state WHERE key = 'well0'") == 1 && tt.one("SELECT count(*) FROM update_status WHERE key = 'failing0'") == 1
 	})
-	for _, key := range []string{"well0", "failing0"} { // only a scheduler moves it
+	for _, key := range []string{"well0", "failing0"} { // only a scheduler moves the due time
 		equal(t, "due time of "+key, due(key).UnixMicro(), before.Add(ahead).UnixMicro())
 	}
 	tt.scheduler()

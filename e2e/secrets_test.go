@@ -36,7 +36,7 @@ facets:
     retry: [1s]
 `
 
-// planted is an installation with a secret in every place that a secret has.
+// planted is an installation with a different secret in every place of a secret.
 type planted struct {
 	*fleet
 	secrets map[string]string // by their place
@@ -44,24 +44,24 @@ type planted struct {
 	admin   *http.Client
 
 	mu       sync.Mutex
-	arrived  string // heads and bodies of all calls
-	searched int    // texts
+	arrived  string // headers and bodies of all calls
+	searched int    // number of searched texts
 }
 
-// secret makes a secret for a place.
+// secret creates a secret for a place.
 func (p *planted) secret(place string) string {
 	p.secrets[place] = rand.Text() + rand.Text()
 	return p.secrets[place]
 }
 
-// file makes a secret for a place and returns a file that has it.
+// file creates a secret for a place and returns the path of a file with it.
 func (p *planted) file(place string) string {
 	path := filepath.Join(p.Dir, strings.ReplaceAll(place, " ", "-"))
 	p.check(os.WriteFile(path, []byte(p.secret(place)), 0o600))
 	return path
 }
 
-// serve is an upstream that repeats the credential in everything it answers.
+// serve is an upstream that repeats the credential in every response.
 func (p *planted) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	p.mu.Lock()
@@ -125,7 +125,7 @@ func (p *planted) startTarget(role string) (*harness.Process, string) {
 	return process, "http://127.0.0.1:" + port + "/metrics"
 }
 
-// get returns the text of a page, and its headers.
+// get returns the status, headers and body of a response as one text.
 func (p *planted) get(client *http.Client, target string, headers ...string) string {
 	p.Helper()
 	req, err := http.NewRequestWithContext(p.Context(), http.MethodGet, target, http.NoBody)
@@ -141,7 +141,7 @@ func (p *planted) get(client *http.Client, target string, headers ...string) str
 	return fmt.Sprint(resp.Status, resp.Header, string(text))
 }
 
-// showsNone fails if a text has one of the secrets, as it is or encoded.
+// showsNone fails the test if a text contains one of the secrets, plain or encoded.
 func (p *planted) showsNone(what, text string) {
 	p.Helper()
 	p.searched++
@@ -154,7 +154,7 @@ func (p *planted) showsNone(what, text string) {
 	}
 }
 
-// search fetches a page as an administrator and searches it.
+// search requests a page with the admin token and searches it for secrets.
 func (p *planted) search(target string) string {
 	p.Helper()
 	text := p.get(p.admin, target)
@@ -162,7 +162,7 @@ func (p *planted) search(target string) string {
 	return text
 }
 
-// searchContract searches every page that the contract has for GET.
+// searchContract searches the response of every GET operation in the OpenAPI document.
 func (p *planted) searchContract() {
 	p.Helper()
 	_, contract, _ := strings.Cut(p.search(p.api+"/openapi.yaml"), "openapi:")
@@ -178,7 +178,7 @@ func (p *planted) searchContract() {
 
 var link = regexp.MustCompile(`(?:href|src)="(/console[^"#]*)"`)
 
-// searchConsole searches every page of the console that a link leads to.
+// searchConsole searches every linked page of the console.
 func (p *planted) searchConsole() (pages int) {
 	p.Helper()
 	seen, next := map[string]bool{}, []string{"/console", "/console/lookup?source=" + p.Source + "&facet=item&key=bad-0"}
@@ -195,8 +195,8 @@ func (p *planted) searchConsole() (pages int) {
 	return len(seen)
 }
 
-// Metrics, pages, responses, logs and the output of commands are searched after reads of
-// every kind of answer, some of which repeat the credential.
+// The test reads entities with every kind of upstream response, some of which repeat the credential.
+// It then searches metrics, pages, responses, logs and the output of commands.
 func TestSecrets_AppearNowhere(t *testing.T) {
 	t.Parallel()
 	p := newPlanted(t)
@@ -249,7 +249,7 @@ func TestSecrets_AppearNowhere(t *testing.T) {
 	defer p.mu.Unlock()
 	for _, place := range []string{"upstream credential", "header of the source", "header of a document", "path", "body", "param"} {
 		if !strings.Contains(p.arrived, p.secrets[place]) {
-			t.Errorf("the upstream never received the secret of %q, so that the test shows little", place)
+			t.Errorf("calls to the upstream: got no secret of %q, want it in a call", place)
 		}
 	}
 	t.Logf("%d texts searched for %d secrets", p.searched, len(p.secrets))

@@ -28,8 +28,8 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// sources is an installation with several sources, each with an upstream of its own in this
-// process, so that many failures run at the same time.
+// sources is an installation with several sources. Each has its own upstream in this process, so that
+// many failures are tested at the same time.
 type sources struct {
 	*fleet
 	api       string
@@ -38,11 +38,11 @@ type sources struct {
 	kafka     *kgo.Client
 	redis     redis.UniversalClient
 	upstreams map[string]*simulator.Simulator // by source
-	names     map[string]string               // of the sources, by the name of their test
+	names     map[string]string               // names of sources by the name of their test
 }
 
-// newSources starts one source for each name of edits, which may change its configuration,
-// with so many partitions a topic and so many workers.
+// newSources starts one source for each name in edits, whose function may change the configuration.
+// partitions is the number of partitions of each topic.
 func newSources(t *testing.T, partitions int32, workers int, edits map[string]func(config string) string) *sources {
 	t.Helper()
 	s := &sources{fleet: newSite(t), upstreams: map[string]*simulator.Simulator{}, names: map[string]string{}}
@@ -219,7 +219,7 @@ func (c *testSource) queued(key string) error {
 	}
 }
 
-// trickle requests new keys, so many a second, until a time.
+// trickle requests perSecond new keys a second, until a time.
 func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
 	c.T.Helper()
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
@@ -230,8 +230,8 @@ func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
 	}
 }
 
-// untilChecked waits until every key was fetched, as the database has it: a read would
-// request it again. It returns how long that took since a time.
+// untilChecked waits until the database has a check of every key, and returns the time since a start.
+// It does not read the keys, because a read would request them again.
 func (c *testSource) untilChecked(limit time.Duration, since time.Time) time.Duration {
 	c.T.Helper()
 	left := c.keys
@@ -266,7 +266,7 @@ func (c *testSource) untilChecked(limit time.Duration, since time.Time) time.Dur
 	return time.Since(since)
 }
 
-// status returns the row of an entity's failures.
+// status returns the recorded failure of an entity.
 func (c *testSource) status(key string) store.Status {
 	c.T.Helper()
 	all, err := c.store.Statuses(c.T.Context(), []schemas.Entity{c.entity(key)})
@@ -294,7 +294,7 @@ func (c *testSource) deadLetters() int {
 	return n
 }
 
-// indexed returns the dead letters in the index that are not handled.
+// indexed returns the open dead letters in the index.
 func (c *testSource) indexed() []store.DeadLetter {
 	c.T.Helper()
 	all, err := c.store.DeadLetters(c.T.Context(), store.DeadLetterFilter{Source: c.source, Handled: store.OpenDeadLetters}, store.DeadLetter{}, 1000)
@@ -313,8 +313,8 @@ func (c *testSource) lag() int64 {
 	return n
 }
 
-// expectEnd checks what is left in the end: every offset is committed, no failure is
-// recorded, and there are so many dead letters, on the topic and in the index.
+// expectEnd checks the final state: every offset is committed, no failure is recorded, every key is
+// FRESH or NOT_FOUND, and the number of dead letters on the topic and in the index.
 func (c *testSource) expectEnd(deadLetters int) {
 	c.T.Helper()
 	c.within(timeout, "the commit of every offset", func() bool { return c.lag() == 0 })
@@ -330,7 +330,7 @@ func (c *testSource) expectEnd(deadLetters int) {
 	}
 }
 
-// metric returns the sum of a metric of the worker with these labels.
+// metric returns the sum of the worker's series of a metric with the given labels.
 func (c *testSource) metric(name string, labels ...string) (sum float64) {
 	c.T.Helper()
 	req, err := http.NewRequestWithContext(c.T.Context(), http.MethodGet, c.metrics, http.NoBody)
@@ -357,7 +357,7 @@ lines:
 	return sum
 }
 
-// only returns the value of the only record of a topic of one partition.
+// only returns the value of the only record on a topic.
 func (c *testSource) only(topic string) []byte {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), timeout)

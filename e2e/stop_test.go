@@ -8,10 +8,10 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// callsInFlight is how many calls a worker has sent when it is told to end.
+// callsInFlight is the number of calls in flight when the worker receives SIGTERM.
 const callsInFlight = 40
 
-// slowWork starts a worker whose upstream takes five seconds, and waits for its calls.
+// slowWork starts a worker and an upstream with a latency of five seconds, and waits for the calls.
 func slowWork(t *testing.T) (f *fleet, w *harness.Process, api string) {
 	t.Helper()
 	f = newFleet(t, "--latency", "5s")

@@ -13,22 +13,22 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// timetable is an installation whose schedulers have entities that come due once, and not
-// again for hours.
+// timetable is an installation with registered entities that become due once, and then not again for
+// hours.
 type timetable struct {
 	*fleet
 	store *postgres.Store
 	keys  []string
-	last  time.Time // when the last of them is due
-	// harmed are the claims whose scheduler was killed or frozen, by the microsecond in which
-	// they were made, and harmedKeys their entities.
+	last  time.Time // due time of the last entity
+	// harmed are the claims of killed or frozen schedulers, by their claim time in microseconds.
+	// harmedKeys are their entities.
 	harmed     map[int64]bool
 	harmedKeys map[string]bool
 }
 
-// newTimetable registers n entities that come due within a time from now on. All schedulers
-// together enqueue perSecond of them a second, and at most a minute's may wait for workers.
-// setUp functions run before tables and topics are created.
+// newTimetable registers n entities that become due within a time from now. All schedulers together
+// enqueue perSecond entities a second, and at most a minute's entities may wait for workers. The setUp
+// functions run before tables and topics are created.
 func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ...func(*timetable)) *timetable {
 	t.Helper()
 	tt := &timetable{fleet: newSite(t), harmed: map[int64]bool{}, harmedKeys: map[string]bool{}}
@@ -48,7 +48,7 @@ func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ..
 	return tt
 }
 
-// register registers entities, the first of which is due now.
+// register registers n entities that become due evenly within a time from now.
 func (tt *timetable) register(prefix string, n int, now time.Time, within time.Duration) {
 	tt.Helper()
 	var all []store.RegisteredEntity
@@ -72,13 +72,13 @@ func (tt *timetable) scheduler() *harness.Process {
 	return p
 }
 
-// claim is a row of entities that one scheduler enqueues.
+// claim is a claim of one scheduler.
 type claim struct {
 	id string
 	at int64 // microseconds
 }
 
-// claims returns the present claims and the keys of each.
+// claims returns the present claims with their keys.
 func (tt *timetable) claims() map[claim][]string {
 	tt.Helper()
 	rows, err := tt.db.Query(tt.Context(), "SELECT id, claimed_at, entries FROM schedule_claims WHERE source = $1", tt.Source)
@@ -99,11 +99,11 @@ func (tt *timetable) claims() map[claim][]string {
 	return all
 }
 
-// enqueueTime is about how long a scheduler takes for a claim.
+// enqueueTime is about the time in which a scheduler enqueues the entities of a claim.
 const enqueueTime = 20 * time.Millisecond
 
-// untilClaimed waits until a scheduler enqueues a new claim. It returns false if all that is
-// due is enqueued.
+// untilClaimed waits until a scheduler enqueues a new claim. It returns false if all due entities are
+// enqueued.
 func (tt *timetable) untilClaimed() bool {
 	tt.Helper()
 	known := tt.claims()
@@ -123,12 +123,12 @@ func (tt *timetable) untilClaimed() bool {
 		select {
 		case <-look.C:
 		case <-limit:
-			tt.Fatalf("a new claim did not come within %v, and not all that is due is enqueued", 2*timeout)
+			tt.Fatalf("timed out after %v waiting for a new claim, with due entities left", 2*timeout)
 		}
 	}
 }
 
-// noteHarmed notes the claims that are older than a second.
+// noteHarmed records the claims that still exist after a second.
 func (tt *timetable) noteHarmed() {
 	tt.Helper()
 	before := time.Now().UnixMicro()
@@ -144,7 +144,7 @@ func (tt *timetable) noteHarmed() {
 	}
 }
 
-// done reports whether each entity that has come due is enqueued.
+// done reports whether all entities were due and are enqueued.
 func (tt *timetable) done() bool {
 	tt.Helper()
 	return time.Now().After(tt.last) && len(tt.claims()) == 0 &&
@@ -154,11 +154,11 @@ func (tt *timetable) done() bool {
 func (tt *timetable) untilDone() {
 	tt.Helper()
 	began := time.Now()
-	tt.until(2*time.Minute, "the last entity that is due", tt.done)
+	tt.until(2*time.Minute, "the last due entity", tt.done)
 	tt.Logf("all were enqueued %v later", time.Since(began).Round(time.Second))
 }
 
-// enqueued returns how many records were ever written to the LOW topic.
+// enqueued returns the number of records ever written to the LOW topic.
 func (tt *timetable) enqueued() (n int64) {
 	tt.Helper()
 	topic := schemas.RequestTopic(tt.Source, schemas.Low)
@@ -209,8 +209,8 @@ func (tt *timetable) expectRecords() {
 	}
 }
 
-// expectCalls waits until workers have fetched each entity, and checks that at most so many
-// were fetched twice: a second record of an entity costs no call.
+// expectCalls waits until workers have fetched each entity, and checks that at most maxTwice were
+// fetched twice. A second record of an entity should cause no call.
 func (tt *timetable) expectCalls(maxTwice int) {
 	tt.Helper()
 	tt.untilStored(2*time.Minute, len(tt.keys))
@@ -221,8 +221,8 @@ func (tt *timetable) expectCalls(maxTwice int) {
 	equal(tt, "dead letters", tt.deadLetters(), 0)
 }
 
-// killSchedulers kills schedulers while they enqueue until so many claims are harmed, and
-// starts another each time.
+// killSchedulers kills schedulers while they enqueue, and replaces them, until the given number of
+// claims is harmed.
 func (tt *timetable) killSchedulers(claims int) {
 	tt.Helper()
 	running := []*harness.Process{tt.scheduler(), tt.scheduler()}

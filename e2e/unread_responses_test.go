@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// Eight clients read 100 documents of true size each, 197 MB of JSON in all, and then read
-// nothing of the responses. The query service must not hold them unpacked.
+// Eight clients request 100 documents of true size each, 197 MB of JSON in total, and do not read the
+// responses. The query service must not hold them decompressed.
 func TestUnreadResponses_UseBoundedMemory(t *testing.T) {
 	const (
 		connections = 8

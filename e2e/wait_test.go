@@ -35,8 +35,8 @@ func (f *fleet) waitFor(method, url string) (w waited, err error) {
 	return w, err
 }
 
-// The worker and two query services are processes of their own, which may receive the
-// notification from different nodes of the Redis Cluster.
+// The two query services may receive the notification of the worker from different nodes of the Redis
+// Cluster.
 func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	f := newClusterFleet(t, "--limit", "500/1s", "--latency", "300ms-400ms")
@@ -55,7 +55,7 @@ func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 	wg.Wait()
 	equal(t, "calls for one entity", f.stats().Arrivals, 1)
 
-	// A refresh through the other process ends what this one has in memory.
+	// A refresh through one query service invalidates the cache of the other.
 	before, err := f.waitFor(http.MethodGet, entity(apis[0]))
 	f.check(err)
 	_, err = f.waitFor(http.MethodGet, entity(apis[1]))

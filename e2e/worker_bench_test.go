@@ -15,7 +15,7 @@ type usage struct {
 	peak float64
 }
 
-// used reads a process's usage, or skips the test where the kernel does not tell.
+// used returns the usage of a process, or skips the test if the kernel does not provide it.
 func used(t testing.TB, pid int) usage {
 	t.Helper()
 	peak, err := harness.PeakMemory(pid)

@@ -19,11 +19,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RedisServer is a real Redis of a test's own, which the test may stop, kill,
-// start again and replace. It listens on loopback, and ends with the test.
+// RedisServer is a real Redis server that belongs to one test. The test may freeze, kill, restart
+// and replace it. It listens on loopback and ends with the test.
 type RedisServer struct {
 	Address string
-	// Client is the test's own, for what a person in charge of a Redis does.
+	// Client is a client for administrative commands of the test.
 	Client *redis.Client
 
 	t      testing.TB
@@ -31,14 +31,14 @@ type RedisServer struct {
 	dir    string
 	args   []string
 	server *exec.Cmd
-	output bytes.Buffer  // of the present or the last process; read it once ended
-	ended  chan struct{} // closed when the process has
+	output bytes.Buffer  // of the latest process; read it only after ended is closed
+	ended  chan struct{} // closed when the process has ended
 }
 
-// PrivateRedis starts one and waits until it answers. Options are redis-server's
-// own, as in "--appendonly", "yes"; without any, nothing is kept on disk. Like the
-// other services it needs FRESHET_TEST_REDIS, although it starts a server of its own, so
-// that only runs on real services start one.
+// PrivateRedis starts a Redis server and waits until it responds. options are arguments of
+// redis-server, such as "--appendonly", "yes"; without options it writes nothing to disk. It
+// requires FRESHET_TEST_REDIS like the other services, so that only runs on real services start
+// a server.
 func PrivateRedis(t testing.TB, options ...string) *RedisServer {
 	t.Helper()
 	_ = RedisAddress(t)
@@ -58,9 +58,8 @@ func PrivateRedis(t testing.TB, options ...string) *RedisServer {
 	return s
 }
 
-// freePort returns one below those that the kernel gives to outgoing
-// connections: while a Redis is down nobody else must get its port, not even a
-// client that dials it.
+// freePort returns a port below the range that the kernel uses for outgoing connections. While a
+// Redis is down, no other process may get its port, not even as the local port of a client.
 func freePort(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -70,24 +69,24 @@ func freePort(t testing.TB) string {
 			return port
 		}
 	}
-	t.Fatal("there is no free port between 20000 and 30000")
+	t.Fatal("no free port between 20000 and 30000")
 	return ""
 }
 
-// Replica starts a replica and waits until it has what the server has.
+// Replica starts a replica and waits until it is synchronized with the server.
 func (s *RedisServer) Replica(options ...string) *RedisServer {
 	s.t.Helper()
 	host, port, _ := net.SplitHostPort(s.Address)
 	r := PrivateRedis(s.t, append([]string{"--replicaof", host, port}, options...)...)
-	r.waitUntil("follows "+s.Address, func(ctx context.Context) bool {
+	r.waitUntil("is synchronized with "+s.Address, func(ctx context.Context) bool {
 		info, err := r.Client.Info(ctx, "replication").Result()
 		return err == nil && strings.Contains(info, "master_link_status:up")
 	})
 	return r
 }
 
-// Start starts it on the same port and folder, after Kill, and waits until it
-// answers.
+// Start restarts the server after Kill, on the same port and with the same data, and waits until it
+// responds.
 func (s *RedisServer) Start() {
 	s.t.Helper()
 	s.output.Reset()
@@ -99,33 +98,34 @@ func (s *RedisServer) Start() {
 	s.server, s.ended = server, ended
 	go func() {
 		defer close(ended)
-		_ = server.Wait() // it was killed, or its output says why it ended
+		_ = server.Wait() // its output has the reason of another end than a kill
 	}()
-	s.waitUntil("answers", func(ctx context.Context) bool { return s.Client.Ping(ctx).Err() == nil })
+	s.waitUntil("responds", func(ctx context.Context) bool { return s.Client.Ping(ctx).Err() == nil })
 }
 
-// waitUntil waits until the condition holds, and gives up when the process ends.
+// waitUntil waits until the condition holds. It fails the test if the process ends before, or after
+// 20 seconds.
 func (s *RedisServer) waitUntil(what string, holds func(ctx context.Context) bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
 	defer cancel()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
 	for !holds(ctx) {
 		select {
-		case <-look.C:
+		case <-tick.C:
 		case <-s.ended:
 			s.t.Fatalf("the Redis at %s ended before it %s:\n%s", s.Address, what, s.output.String())
 		case <-ctx.Done():
-			s.t.Fatalf("no Redis at %s that %s within 20 s", s.Address, what)
+			s.t.Fatalf("timed out after 20 s waiting until the Redis at %s %s", s.Address, what)
 		}
 	}
 }
 
-// Freeze makes it hang: the kernel still accepts connections for it.
+// Freeze suspends the server with SIGSTOP. The kernel still accepts connections for it.
 func (s *RedisServer) Freeze() { s.signal(syscall.SIGSTOP) }
 
-// Continue ends a Stop. What was sent to it meanwhile it does now.
+// Continue resumes a frozen server, which then runs the commands received in the meantime.
 func (s *RedisServer) Continue() { s.signal(syscall.SIGCONT) }
 
 func (s *RedisServer) signal(signal os.Signal) {
@@ -135,14 +135,14 @@ func (s *RedisServer) signal(signal os.Signal) {
 	}
 }
 
-// Kill ends it at once, as a crash does, and returns when it has ended.
+// Kill kills the server like a crash, and returns when it has ended.
 func (s *RedisServer) Kill() {
 	s.t.Helper()
 	s.signal(syscall.SIGKILL)
 	<-s.ended
 }
 
-// end is Kill of a server that may not run.
+// end is Kill for a server that may have ended already.
 func (s *RedisServer) end() {
 	if s.server != nil {
 		_ = s.server.Process.Kill()
@@ -150,29 +150,28 @@ func (s *RedisServer) end() {
 	}
 }
 
-// DeleteData removes all it has kept on disk, between Kill and Start.
+// DeleteData deletes the server's files, between Kill and Start.
 func (s *RedisServer) DeleteData() {
 	s.t.Helper()
-	kept, err := filepath.Glob(filepath.Join(s.dir, "*"))
+	files, err := filepath.Glob(filepath.Join(s.dir, "*"))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	for _, name := range kept {
+	for _, name := range files {
 		if err := os.RemoveAll(name); err != nil {
 			s.t.Fatal(err)
 		}
 	}
 }
 
-// StopReplication has a replica lose touch with its primary: from now on it misses what
-// happens there. Stopping it wouldn't do, for it would read on from the kernel
-// what was sent to it meanwhile.
+// StopReplication disconnects a replica from its primary, so that it misses all later writes. A
+// frozen replica would still receive them from the kernel's buffer.
 func (s *RedisServer) StopReplication() {
 	s.t.Helper()
-	s.replicaOf("127.0.0.1", "1") // nobody listens there
+	s.replicaOf("127.0.0.1", "1") // no server listens on this port
 }
 
-// Promote makes a replica a primary, with the data it has.
+// Promote makes a replica a primary with its present data.
 func (s *RedisServer) Promote() {
 	s.t.Helper()
 	s.replicaOf("NO", "ONE")

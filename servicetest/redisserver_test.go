@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// value is what the server has under the key, or why there is nothing.
+// value returns the value of the key "key", or the text of the error.
 func value(t *testing.T, s *RedisServer) string {
 	t.Helper()
 	v, err := s.Client.Get(t.Context(), "key").Result()
@@ -33,13 +33,13 @@ func TestPrivateRedis_KeepsAppendOnlyFileAcrossKill(t *testing.T) {
 	s.Kill()
 	s.Start()
 	if v := value(t, s); v != "kept" {
-		t.Errorf("after a kill: %s", v)
+		t.Errorf("value after a kill: got %s, want kept", v)
 	}
 	s.Kill()
 	s.DeleteData()
 	s.Start()
 	if v := value(t, s); v != redis.Nil.Error() {
-		t.Errorf("after its folder was erased: %s", v)
+		t.Errorf("value after DeleteData: got %s, want none", v)
 	}
 }
 
@@ -52,9 +52,9 @@ func TestReplica_LosesLastWritesAndIsPromoted(t *testing.T) {
 	s.Kill()
 	r.Promote()
 	if v := value(t, r); v != "before" {
-		t.Errorf("the promoted replica has %q", v)
+		t.Errorf("value in the promoted replica: got %q, want before", v)
 	}
-	set(t, r, "a primary takes it")
+	set(t, r, "accepted by a primary")
 }
 
 func TestPrivateRedis_FreezeStopsReplies(t *testing.T) {
@@ -63,7 +63,7 @@ func TestPrivateRedis_FreezeStopsReplies(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := s.Client.Ping(ctx).Err(); err == nil {
-		t.Error("a stopped Redis answered")
+		t.Error("ping of a frozen Redis: got no error, want a timeout")
 	}
 	s.Continue()
 	if err := s.Client.Ping(t.Context()).Err(); err != nil {

@@ -1,8 +1,7 @@
-// Package servicetest tells tests where the real services are. A test that needs
-// one is skipped, by name and out loud, where its address is not set; with
-// FRESHET_TEST_REQUIRE set, as in CI, it fails instead. scripts/services starts
-// them all and prints the variables. A Redis that a test may kill is the test's
-// own: PrivateRedis.
+// Package servicetest gives tests the addresses of the real services. A test is skipped if the
+// address of a service that it needs is not set. With FRESHET_TEST_REQUIRE set, as in CI, the
+// test fails instead. scripts/services starts all services and prints the variables. For a Redis
+// that a test may kill, use PrivateRedis.
 package servicetest
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// address returns the value of the variable, or ends the test.
+// address returns the value of a variable, or skips or fails the test.
 func address(t testing.TB, variable, service string) string {
 	t.Helper()
 	value := os.Getenv(variable)
@@ -31,8 +30,7 @@ func address(t testing.TB, variable, service string) string {
 	return value
 }
 
-// skipOrFail ends a test that lacks something: it is skipped, or fails where nothing may
-// be missing, as in CI.
+// skipOrFail skips the test, or fails it if FRESHET_TEST_REQUIRE is set.
 func skipOrFail(t testing.TB, what, needs, hint string) {
 	t.Helper()
 	if os.Getenv("FRESHET_TEST_REQUIRE") != "" {
@@ -41,19 +39,19 @@ func skipOrFail(t testing.TB, what, needs, hint string) {
 	t.Skipf("%s: %s needs %s; %s", what, t.Name(), needs, hint)
 }
 
-// Program returns the path of a program that the package of this name brings, or ends
-// the test.
+// Program returns the path of a program, or skips or fails the test. pack is the Debian package
+// that contains the program.
 func Program(t testing.TB, name, pack string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	if err != nil {
-		skipOrFail(t, "there is no "+name, "it", "install it with: apt-get install -y --no-install-recommends "+pack)
+		skipOrFail(t, name+" is not installed", "it", "install it with: apt-get install -y --no-install-recommends "+pack)
 	}
 	return path
 }
 
-// Name returns a new name for a source, so that tests that share a service
-// never meet.
+// Name returns a unique name for a source, so that tests on a shared service do not affect each
+// other.
 func Name(prefix string) string {
 	return prefix + "-" + strings.ToLower(rand.Text()[:10])
 }
@@ -103,8 +101,8 @@ func RedisClusterAddresses(t testing.TB) []string {
 	return strings.Split(address(t, "FRESHET_TEST_REDIS_CLUSTER", "Redis Cluster"), ",")
 }
 
-// MiniRedis returns a client of an embedded Redis, and the Redis itself, whose
-// clock the test may set.
+// MiniRedis starts an embedded Redis and returns a client and the server. The test may set the
+// server's clock.
 func MiniRedis(t testing.TB) (redis.UniversalClient, *miniredis.Miniredis) {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
@@ -115,8 +113,8 @@ func MiniRedis(t testing.TB) (redis.UniversalClient, *miniredis.Miniredis) {
 	return connect(t, []string{m.Addr()}), m
 }
 
-// EachRedis runs the test on an embedded Redis, a real one and a real cluster. With
-// FRESHET_TEST_REQUIRE it leaves the embedded one out, which needs no service.
+// EachRedis runs the test on an embedded Redis, a real Redis and a real Redis Cluster. With
+// FRESHET_TEST_REQUIRE set it skips the embedded one.
 func EachRedis(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
 	if os.Getenv("FRESHET_TEST_REQUIRE") == "" { // such a run is for real services only
@@ -134,7 +132,7 @@ func connect(t testing.TB, addresses []string) redis.UniversalClient {
 	rdb := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs:         addresses,
 		IsClusterMode: len(addresses) > 1,
-		// Where a library default would hide a failure, a test wants to see it.
+		// No retries, so that failures are visible to the test.
 		MaxRetries:            -1,
 		ContextTimeoutEnabled: true,
 	})

@@ -10,50 +10,49 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// judgeContainer says what is wrong with a container by itself, and with the ports that
-// its configuration has it listen on.
-func (in *installation) judgeContainer(who string, c corev1.Container) {
+// judgeContainer checks a container and its ports. name is used in the faults.
+func (in *installation) judgeContainer(name string, c corev1.Container) {
 	for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		request, requested := c.Resources.Requests[r]
 		limit, limited := c.Resources.Limits[r]
 		if !requested || !limited || request.Cmp(limit) > 0 {
-			in.fault("%s: it must request %s, and no more than its limit", who, r)
+			in.fault("%s: it must request %s, and no more than its limit", name, r)
 		}
 	}
 	s := c.SecurityContext
 	if s == nil || !is(s.ReadOnlyRootFilesystem, true) || !is(s.AllowPrivilegeEscalation, false) ||
 		s.Capabilities == nil || fmt.Sprint(s.Capabilities.Drop) != "[ALL]" || len(s.Capabilities.Add) > 0 {
-		in.fault("%s: securityContext must have a read-only root, no escalation, and drop ALL capabilities", who)
+		in.fault("%s: securityContext must have a read-only root, no escalation, and drop ALL capabilities", name)
 	}
 	if c.Image != "freshet" {
-		in.fault("%s: its image is %q; it must be freshet, which the kustomization replaces", who, c.Image)
+		in.fault("%s: its image is %q; it must be freshet, which the kustomization replaces", name, c.Image)
 	}
 	for _, e := range c.Env {
 		if e.Name == "GOMEMLIMIT" {
-			in.judgeMemory(who, e.Value, c.Resources.Limits[corev1.ResourceMemory])
+			in.judgeMemory(name, e.Value, c.Resources.Limits[corev1.ResourceMemory])
 		}
 	}
 	if len(c.Ports) == 0 {
-		return // it works and ends
+		return // a container of the Job
 	}
 	for path, probe := range map[string]*corev1.Probe{"/readyz": c.ReadinessProbe, "/livez": c.LivenessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || !hasPort(c, probe.HTTPGet.Port.StrVal) {
-			in.fault("%s: a probe must ask for %s at a port that the container names", who, path)
+			in.fault("%s: a probe must ask for %s at a port that the container names", name, path)
 		}
 	}
-	in.judgeListening(who, c)
+	in.judgeListening(name, c)
 }
 
-// judgeMemory has the garbage collector know of the limit, with some room below it.
-func (in *installation) judgeMemory(who, text string, limit resource.Quantity) {
+// judgeMemory checks that GOMEMLIMIT is slightly below the memory limit.
+func (in *installation) judgeMemory(name, text string, limit resource.Quantity) {
 	soft, err := resource.ParseQuantity(strings.TrimSuffix(text, "B"))
 	if part := soft.AsApproximateFloat64() / limit.AsApproximateFloat64(); err != nil || part < .8 || part > .95 {
-		in.fault("%s: GOMEMLIMIT is %s, which must be some nine tenths of %s", who, text, limit.String())
+		in.fault("%s: GOMEMLIMIT is %s, which must be some nine tenths of %s", name, text, limit.String())
 	}
 }
 
-// judgeListening compares the ports with those of freshet.yaml.
-func (in *installation) judgeListening(who string, c corev1.Container) {
+// judgeListening compares the container's ports with the listen addresses in freshet.yaml.
+func (in *installation) judgeListening(name string, c corev1.Container) {
 	var config struct {
 		Query, Ops struct{ Listen string }
 	}
@@ -64,7 +63,7 @@ func (in *installation) judgeListening(who string, c corev1.Container) {
 	for _, p := range c.Ports {
 		listen := map[string]string{"http": config.Query.Listen, "ops": config.Ops.Listen}[p.Name]
 		if host, port, err := net.SplitHostPort(listen); err != nil || host != "" || port != fmt.Sprint(p.ContainerPort) {
-			in.fault("%s: the port %s is %d, and freshet.yaml listens on %q", who, p.Name, p.ContainerPort, listen)
+			in.fault("%s: the port %s is %d, and freshet.yaml listens on %q", name, p.Name, p.ContainerPort, listen)
 		}
 	}
 }

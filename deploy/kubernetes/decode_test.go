@@ -21,8 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// podMonitor is what is used of a kind that is not among the API types: it belongs to
-// Prometheus' operator.
+// podMonitor has the used fields of PodMonitor, a kind of the Prometheus operator.
 type podMonitor struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -38,8 +37,7 @@ type podMonitor struct {
 
 func (p *podMonitor) DeepCopyObject() runtime.Object { c := *p; return &c }
 
-// types are the API types that a manifest may be of. Autoscaling is not among them, on
-// purpose: see worker.yaml.
+// types are the API types of the manifests. Autoscaling is excluded; see worker.yaml.
 var types = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(s))
@@ -51,11 +49,10 @@ var types = func() *runtime.Scheme {
 	return s
 }()
 
-// strictly refuses what a cluster would drop without a word: unknown and duplicate fields.
+// strictly rejects unknown and duplicate fields, which a cluster would ignore.
 var strictly = json.NewSerializerWithOptions(json.DefaultMetaFactory, types, types, json.SerializerOptions{Yaml: true, Strict: true})
 
-// decode returns the objects of a file's documents, each of the type that its apiVersion
-// and kind name.
+// decode returns the objects in a file, with the types of their apiVersion and kind.
 func decode(text string) ([]runtime.Object, error) {
 	var all []runtime.Object
 	documents := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))

@@ -1,3 +1,3 @@
-// Package kubernetes has no code: it holds manifests, and tests that they fit the
-// API types of Kubernetes, each other, and the freshet of this checkout.
+// Package kubernetes has manifests and no code. Its tests check the manifests against the API
+// types of Kubernetes, against each other, and against this checkout's freshet.
 package kubernetes

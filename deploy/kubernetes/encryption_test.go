@@ -6,7 +6,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// judgeEncryption says which password would travel to its service in clear text.
+// judgeEncryption checks that no password is sent to its service in clear text.
 func (in *installation) judgeEncryption() {
 	type service struct {
 		TLS  struct{ Enabled bool }

@@ -14,8 +14,7 @@ import (
 // freshet is the program of this checkout.
 var freshet string
 
-// TestMain builds it from the module that this folder lies in, two levels up: what the
-// manifests start is the freshet of the same commit, with the tags of the image.
+// TestMain builds freshet from this checkout with the build tags of the image.
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "freshet-kubernetes-")
@@ -35,7 +34,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// refused says why freshet has no such command, or not such flags; empty: it has.
+// refused returns an error text if freshet does not have the command with these flags, or an empty
+// string.
 func refused(args []string) string {
 	text, err := exec.Command(freshet, append(append([]string{}, args...), "--help")...).CombinedOutput()
 	var words []string
@@ -45,10 +45,10 @@ func refused(args []string) string {
 		}
 		words = append(words, a)
 	}
-	// An unknown command is answered with the help of the one above it, which lists others.
+	// For an unknown command freshet prints the help of its parent command, which lists commands.
 	usage := "Usage:\n  freshet " + strings.Join(words, " ") + " [flags]\n"
 	if err != nil || !strings.Contains(string(text), usage) || strings.Contains(string(text), " [command]\n") {
-		return fmt.Sprintf("freshet %s is not understood (%v)", strings.Join(args, " "), err)
+		return fmt.Sprintf("unknown command or flags: freshet %s (%v)", strings.Join(args, " "), err)
 	}
 	return ""
 }
@@ -64,17 +64,17 @@ func TestContainers_RunExistingCommands(t *testing.T) {
 		}
 	}
 	if seen != 5 {
-		t.Errorf("%d containers", seen)
+		t.Errorf("containers: got %d, want 5", seen)
 	}
 	for _, args := range [][]string{{"queries"}, {"topics", "insure"}, {"topics"}, {"worker", "--lanes", "high"}, {}, {"--config", "x"}} {
 		if refused(args) == "" {
-			t.Errorf("%q is taken for a command that does something", args)
+			t.Errorf("refused %q: got no error, want one", args)
 		}
 	}
 }
 
-// checked runs `freshet config check` as the container would find its files: what is
-// mounted below /etc/freshet is put below dir.
+// checked runs `freshet config check` with the environment of a container. The files mounted below
+// /etc/freshet are written below dir instead.
 func checked(t *testing.T, files map[string]string, c corev1.Container, dir string) (string, error) {
 	t.Helper()
 	for path, text := range map[string]string{
@@ -102,7 +102,7 @@ func TestConfig_IsValidForEachContainer(t *testing.T) {
 	for _, w := range judge(files).workloads {
 		for _, c := range w.containers() {
 			if text, err := checked(t, files, c, t.TempDir()); err != nil || !strings.Contains(text, "the configuration is valid") {
-				t.Errorf("%s/%s: %v\n%s", w.name, c.Name, err, text)
+				t.Errorf("%s/%s: got %v, want a valid configuration\n%s", w.name, c.Name, err, text)
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func TestConfig_MistakesAreFound(t *testing.T) {
 				continue
 			}
 			if text, err := checked(t, files, w.pods.Spec.Containers[0], t.TempDir()); err == nil || !strings.Contains(text, s.fault) {
-				t.Errorf("%s with %q: %v\n%s", s.file, s.now, err, text)
+				t.Errorf("%s with %q: got %v, want an error with %q\n%s", s.file, s.now, err, s.fault, text)
 			}
 		}
 	}

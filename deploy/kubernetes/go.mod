@@ -1,4 +1,4 @@
-// A module of its own: what is needed to check the manifests is not needed by freshet.
+// A separate module, because freshet does not need the dependencies of these tests.
 module github.com/freshet/freshet/deploy/kubernetes
 
 go 1.26.0

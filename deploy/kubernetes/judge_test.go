@@ -20,23 +20,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// workload is a set of pods that a manifest makes.
+// workload is a Job or a Deployment with its pod template.
 type workload struct {
 	name string
 	pods corev1.PodTemplateSpec
 }
 
-// containers are all that a pod runs, in order.
+// containers returns the init containers and containers, in order.
 func (w workload) containers() []corev1.Container {
 	return append(slices.Clone(w.pods.Spec.InitContainers), w.pods.Spec.Containers...)
 }
 
-// installation is everything that the manifests make, and what is wrong with it.
+// installation has the objects of the manifests and the faults found in them.
 type installation struct {
 	workloads []workload
-	kept      map[string][]string // keys by "ConfigMap name" and "Secret name"
-	database  string              // the URL in the Secret
-	config    string              // the ConfigMap's freshet.yaml
+	data      map[string][]string // keys by "ConfigMap name" and "Secret name"
+	database  string              // URL in the Secret
+	config    string              // freshet.yaml in the ConfigMap
 	faults    []string
 }
 
@@ -44,9 +44,10 @@ func (in *installation) fault(format string, args ...any) {
 	in.faults = append(in.faults, fmt.Sprintf(format, args...))
 }
 
-// judge says what is wrong with files, by their names, that the API types can't say.
+// judge decodes the files and checks the objects. It finds faults that the API types cannot
+// express. files maps names to texts.
 func judge(files map[string]string) *installation {
-	in := &installation{kept: map[string][]string{}}
+	in := &installation{data: map[string][]string{}}
 	var all []runtime.Object
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		objects, err := decode(files[name])
@@ -75,10 +76,10 @@ func (in *installation) collect(object runtime.Object) {
 	}
 	switch o := object.(type) {
 	case *corev1.ConfigMap:
-		in.kept["ConfigMap "+o.Name] = slices.Sorted(maps.Keys(o.Data))
+		in.data["ConfigMap "+o.Name] = slices.Sorted(maps.Keys(o.Data))
 		in.config = o.Data["freshet.yaml"]
 	case *corev1.Secret:
-		in.kept["Secret "+o.Name] = slices.Sorted(maps.Keys(o.StringData))
+		in.data["Secret "+o.Name] = slices.Sorted(maps.Keys(o.StringData))
 		in.database += o.StringData["database-url"]
 	case *batchv1.Job:
 		in.workloads = append(in.workloads, workload{o.Name, o.Spec.Template})
@@ -87,7 +88,7 @@ func (in *installation) collect(object runtime.Object) {
 	}
 }
 
-// judgeReferences follows what an object selects, and the ports that it names there.
+// judgeReferences checks the selectors of an object and the ports that it references.
 func (in *installation) judgeReferences(object runtime.Object) {
 	switch o := object.(type) {
 	case *corev1.Service:
@@ -119,11 +120,11 @@ func (in *installation) judgeReferences(object runtime.Object) {
 	}
 }
 
-// selected returns the workloads whose pods a selector is of; there must be one.
-func (in *installation) selected(who string, s *metav1.LabelSelector) (found []workload) {
+// selected returns the workloads with pods that a selector matches. No match is a fault.
+func (in *installation) selected(name string, s *metav1.LabelSelector) (found []workload) {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil || selector.Empty() {
-		in.fault("%s: its selector is of all pods, or can't be read (%v)", who, err)
+		in.fault("%s: its selector matches all pods or is invalid (%v)", name, err)
 		return nil
 	}
 	for _, w := range in.workloads {
@@ -132,23 +133,23 @@ func (in *installation) selected(who string, s *metav1.LabelSelector) (found []w
 		}
 	}
 	if len(found) == 0 {
-		in.fault("%s: no pod has the labels %s", who, selector)
+		in.fault("%s: no pod has the labels %s", name, selector)
 	}
 	return found
 }
 
-// judgePort looks for a port, by its name, in the pods of a selector. A Job has none.
-func (in *installation) judgePort(who string, s *metav1.LabelSelector, port intstr.IntOrString) {
+// judgePort checks that the pods of a selector have a port with a name. A Job has no ports.
+func (in *installation) judgePort(name string, s *metav1.LabelSelector, port intstr.IntOrString) {
 	served := false
-	for _, w := range in.selected(who, s) {
+	for _, w := range in.selected(name, s) {
 		here := slices.ContainsFunc(w.containers(), func(c corev1.Container) bool { return hasPort(c, port.StrVal) })
 		if !here && w.pods.Spec.RestartPolicy != corev1.RestartPolicyNever {
-			in.fault("%s: the pods of %s have no port that is called %q", who, w.name, port.String())
+			in.fault("%s: the pods of %s have no port that is called %q", name, w.name, port.String())
 		}
 		served = served || here
 	}
 	if !served {
-		in.fault("%s: no pod has a port that is called %q", who, port.String())
+		in.fault("%s: no pod has a port that is called %q", name, port.String())
 	}
 }
 
@@ -156,16 +157,16 @@ func hasPort(c corev1.Container, name string) bool {
 	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
-// least is how long each role may take to stop, in seconds: see the manifests' comments.
-var least = map[string]int64{"freshet-query": 45, "freshet-worker": 50, "freshet-scheduler": 20}
+// minGrace is the time in seconds that each role needs to stop; see the comments in the manifests.
+var minGrace = map[string]int64{"freshet-query": 45, "freshet-worker": 50, "freshet-scheduler": 20}
 
 func (in *installation) judgePods(w workload) {
 	spec := w.pods.Spec
-	if spec.TerminationGracePeriodSeconds == nil && least[w.name] > 0 || spec.TerminationGracePeriodSeconds != nil && *spec.TerminationGracePeriodSeconds < least[w.name] {
-		in.fault("%s: terminationGracePeriodSeconds must be at least %d, or it is killed in the midst of its stop", w.name, least[w.name])
+	if spec.TerminationGracePeriodSeconds == nil && minGrace[w.name] > 0 || spec.TerminationGracePeriodSeconds != nil && *spec.TerminationGracePeriodSeconds < minGrace[w.name] {
+		in.fault("%s: terminationGracePeriodSeconds must be at least %d, or it is killed during its stop", w.name, minGrace[w.name])
 	}
 	if !is(spec.AutomountServiceAccountToken, false) || !is(spec.EnableServiceLinks, false) {
-		in.fault("%s: automountServiceAccountToken and enableServiceLinks must be false: freshet does not speak to Kubernetes", w.name)
+		in.fault("%s: automountServiceAccountToken and enableServiceLinks must be false: freshet does not use the API of Kubernetes", w.name)
 	}
 	if s := spec.SecurityContext; s == nil || !is(s.RunAsNonRoot, true) || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
 		in.fault("%s: securityContext must have runAsNonRoot and the seccomp profile RuntimeDefault", w.name)
@@ -178,22 +179,22 @@ func (in *installation) judgePods(w workload) {
 		case v.Secret != nil:
 			sources[v.Name] = "Secret " + v.Secret.SecretName
 		}
-		if _, there := in.kept[sources[v.Name]]; !there {
+		if _, exists := in.data[sources[v.Name]]; !exists {
 			in.fault("%s: the volume %s is of a %s that does not exist", w.name, v.Name, sources[v.Name])
 		}
 	}
 	for _, c := range w.containers() {
-		who := w.name + "/" + c.Name
-		in.judgeContainer(who, c)
-		mounted := in.mounted(who, c, sources)
+		name := w.name + "/" + c.Name
+		in.judgeContainer(name, c)
+		mounted := in.mounted(name, c, sources)
 		for _, e := range c.Env {
 			if (e.Name == "FRESHET_CONFIG" || strings.HasSuffix(e.Name, "_FILE")) && !slices.Contains(mounted, e.Value) {
-				in.fault("%s: %s is %s, which is not mounted", who, e.Name, e.Value)
+				in.fault("%s: %s is %s, which is not mounted", name, e.Name, e.Value)
 			}
 		}
 		for _, file := range in.configured(c.Name) {
 			if !slices.Contains(mounted, file) {
-				in.fault("%s: freshet.yaml names %s, which is not mounted", who, file)
+				in.fault("%s: freshet.yaml names %s, which is not mounted", name, file)
 			}
 		}
 	}
@@ -206,14 +207,14 @@ func (in *installation) judgePods(w workload) {
 	}
 }
 
-// mounted are the files that a container finds.
-func (in *installation) mounted(who string, c corev1.Container, sources map[string]string) (files []string) {
+// mounted returns the paths of the mounted files of a container.
+func (in *installation) mounted(name string, c corev1.Container, sources map[string]string) (files []string) {
 	for _, m := range c.VolumeMounts {
 		from, there := sources[m.Name]
 		if !there || !m.ReadOnly || m.SubPath != "" {
-			in.fault("%s: the mount %s must be of a volume of the pod, read-only, and whole, so that changes of it are seen", who, m.Name)
+			in.fault("%s: the mount %s must be of a volume of the pod, read-only, and whole, so that changes of it are visible", name, m.Name)
 		}
-		for _, key := range in.kept[from] {
+		for _, key := range in.data[from] {
 			files = append(files, m.MountPath+"/"+key)
 		}
 	}
@@ -222,8 +223,8 @@ func (in *installation) mounted(who string, c corev1.Container, sources map[stri
 
 var fileSettings = regexp.MustCompile(`(?m)^[^#\n]*\b(passwordFile|adminTokenFile): ([^,}\s]+)`)
 
-// configured are the files that the configuration names and a container reads: the
-// passwords of the services all do, the admin token the query service alone.
+// configured returns the files that the configuration names for a container. All containers read
+// the passwords of the services; only the query service reads the admin token.
 func (in *installation) configured(container string) (files []string) {
 	for _, m := range fileSettings.FindAllStringSubmatch(in.config, -1) {
 		if m[1] == "passwordFile" || container == "query" {

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifests are the texts of all but the kustomization, by file.
+// manifests returns the texts of all manifests by file name, without the kustomization.
 func manifests(t *testing.T) map[string]string {
 	t.Helper()
 	names, err := filepath.Glob("*.yaml")
@@ -44,8 +44,8 @@ func TestManifests_AreValid(t *testing.T) {
 	for _, fault := range in.faults {
 		t.Error(fault)
 	}
-	if len(in.workloads) != 4 || len(in.kept) != 4 || in.config == "" {
-		t.Errorf("%d sets of pods, %d ConfigMaps and Secrets, %d bytes of configuration were judged", len(in.workloads), len(in.kept), len(in.config))
+	if len(in.workloads) != 4 || len(in.data) != 4 || in.config == "" {
+		t.Errorf("got %d workloads, %d ConfigMaps and Secrets, %d bytes of configuration; want 4, 4, some", len(in.workloads), len(in.data), len(in.config))
 	}
 }
 
@@ -71,7 +71,7 @@ func TestKustomization_ListsEveryManifest(t *testing.T) {
 	}
 	have := slices.Sorted(slices.Values(kustomization(t).Resources))
 	if slices.Sort(want); !slices.Equal(have, want) {
-		t.Errorf("it has %v of %v", have, want)
+		t.Errorf("resources: got %v, want %v", have, want)
 	}
 }
 
@@ -84,13 +84,13 @@ func TestExamples_UseTheSameNamespace(t *testing.T) {
 		}
 		for _, o := range objects {
 			if have := o.(metav1.Object).GetNamespace(); strings.HasSuffix(name, ".example.yaml") && have != namespace {
-				t.Errorf("%s is for the namespace %q, and not %q", name, have, namespace)
+				t.Errorf("%s: got namespace %q, want %q", name, have, namespace)
 			}
 		}
 	}
 }
 
-// rendered are the objects that kustomize makes of the folder.
+// rendered returns the objects that kustomize generates from the folder.
 func rendered(t *testing.T) []runtime.Object {
 	t.Helper()
 	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), ".")
@@ -115,22 +115,22 @@ func TestKustomize_SetsImageAndNamespace(t *testing.T) {
 	for _, o := range rendered(t) {
 		meta := o.(metav1.Object)
 		if _, itself := o.(*corev1.Namespace); itself && meta.GetName() != k.Namespace || !itself && meta.GetNamespace() != k.Namespace {
-			t.Errorf("%T %s is in %q, and not in %q", o, meta.GetName(), meta.GetNamespace(), k.Namespace)
+			t.Errorf("%T %s: got namespace %q, want %q", o, meta.GetName(), meta.GetNamespace(), k.Namespace)
 		}
 		for _, c := range podsOf(o).containers() {
 			containers++
 			if c.Image != image {
-				t.Errorf("%s has the image %s, and not %s", c.Name, c.Image, image)
+				t.Errorf("%s: got image %s, want %s", c.Name, c.Image, image)
 			}
 		}
 		for _, v := range podsOf(o).pods.Spec.Volumes {
 			if v.Secret != nil && *v.Secret.DefaultMode != 0o440 {
-				t.Errorf("%s: the files of %s have the mode %o; root alone and the pod's group may read them", meta.GetName(), v.Name, *v.Secret.DefaultMode)
+				t.Errorf("%s: files of %s: got mode %o, want 440, for root and the pod's group", meta.GetName(), v.Name, *v.Secret.DefaultMode)
 			}
 		}
 	}
 	if containers != 5 {
-		t.Errorf("%d containers", containers)
+		t.Errorf("containers: got %d, want 5", containers)
 	}
 }
 
@@ -144,7 +144,7 @@ func podsOf(o runtime.Object) workload {
 	return workload{}
 }
 
-// What is applied first, by its label, must hold all that the Job needs and no role.
+// The objects with the label of the first step must include all that the Job needs, and no role.
 func TestPrepareStep_HasTheJobAndItsNeeds(t *testing.T) {
 	var first []string
 	for _, o := range rendered(t) {
@@ -157,6 +157,6 @@ func TestPrepareStep_HasTheJobAndItsNeeds(t *testing.T) {
 		"NetworkPolicy freshet", "NetworkPolicy freshet-query", "NetworkPolicy freshet-worker",
 	}
 	if slices.Sort(first); !slices.Equal(first, want) {
-		t.Errorf("the first step has %v", first)
+		t.Errorf("objects of the first step: got %v, want %v", first, want)
 	}
 }

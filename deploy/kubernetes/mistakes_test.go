@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// Each of these breaks one manifest as a slip of the pen would, and says what must be
-// said of it.
-var slips = []struct{ file, old, now, fault string }{
+// mistakes are typical mistakes in one manifest, and the fault that judge must report.
+var mistakes = []struct{ file, old, now, fault string }{
 	{"namespace.yaml", "metadata:", "metdata:", `unknown field "metdata"`},
 	{"namespace.yaml", "freshet/step: prepare", "freshet/step: not a value", "a valid label must be"},
 	{"namespace.yaml", "apiVersion: v1", "apiVersion: v2", `no kind "Namespace" is registered for version "v2"`},
@@ -36,7 +35,7 @@ var slips = []struct{ file, old, now, fault string }{
 	{"query.yaml", `prometheus.io/port: "9464"`, `prometheus.io/port: "9466"`, "prometheus.io/port is 9466"},
 	{"query.yaml", "image: freshet", "image: freshet:latest", "its image is"},
 	{"query.yaml", "name: admin, mountPath", "name: administration, mountPath", "the mount administration"},
-	{"worker.yaml", "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 30", "in the midst of its stop"},
+	{"worker.yaml", "terminationGracePeriodSeconds: 60", "terminationGracePeriodSeconds: 30", "is killed during its stop"},
 	{"worker.yaml", "GOMEMLIMIT, value: 1800MiB", "GOMEMLIMIT, value: 2GiB", "GOMEMLIMIT is 2GiB"},
 	{"worker.yaml", "limits: {cpu: \"2\", memory: 2Gi}", "limits: {cpu: 100m, memory: 2Gi}", "it must request cpu"},
 	{"worker.yaml", "/etc/freshet/upstream/credential", "/etc/freshet/upstream/key", "FRESHET_SOURCES_NEXON_AUTH_SECRET_FILE is /etc/freshet/upstream/key"},
@@ -55,20 +54,20 @@ var slips = []struct{ file, old, now, fault string }{
 
 func TestValidate_FindsMistakes(t *testing.T) {
 	broken := map[string]bool{}
-	for _, s := range slips {
+	for _, s := range mistakes {
 		files := manifests(t)
 		text := strings.Replace(files[s.file], s.old, s.now, 1)
 		if text == files[s.file] {
-			t.Errorf("%s has no %q to be broken", s.file, s.old)
+			t.Errorf("%s: got no %q, want it to replace", s.file, s.old)
 		}
 		files[s.file], broken[s.file] = text, true
 		if faults := strings.Join(judge(files).faults, "\n"); !strings.Contains(faults, s.fault) {
-			t.Errorf("%s with %q: %q is not said, but:\n%s", s.file, s.now, s.fault, faults)
+			t.Errorf("faults of %s with %q: got\n%s\nwant %q in them", s.file, s.now, faults, s.fault)
 		}
 	}
 	for name := range manifests(t) {
 		if !broken[name] {
-			t.Errorf("no slip is made in %s", name)
+			t.Errorf("mistakes in %s: got none, want at least one", name)
 		}
 	}
 }

@@ -1,3 +1,3 @@
-// Package release has no code: it holds what releases are made with, and tests that
-// .goreleaser.yaml fits goreleaser's own types.
+// Package release has the files for releases and no code. Its tests check .goreleaser.yaml against
+// the types of goreleaser.
 package release

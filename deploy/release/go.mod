@@ -1,4 +1,4 @@
-// A module of its own: what releases are made and checked with is not needed by freshet.
+// A separate module, because freshet does not need the dependencies of the release tools.
 module github.com/freshet/freshet/deploy/release
 
 go 1.26.4

@@ -21,7 +21,7 @@ func text(t *testing.T) string {
 	return string(text)
 }
 
-// read decodes as goreleaser does: what it does not know is an error.
+// read decodes .goreleaser.yaml like goreleaser, with an error for unknown fields.
 func read(t *testing.T) config.Project {
 	t.Helper()
 	p, err := config.LoadReader(strings.NewReader(text(t)))
@@ -43,7 +43,7 @@ func TestConfig_RejectsUnknownFields(t *testing.T) {
 	} {
 		broken := strings.Replace(text(t), s.old, s.now, 1)
 		if _, err := config.LoadReader(strings.NewReader(broken)); broken == text(t) || err == nil {
-			t.Errorf("%q in place of %q is read without an error", s.now, s.old)
+			t.Errorf("%q instead of %q: got no error, want one", s.now, s.old)
 		}
 	}
 }
@@ -51,17 +51,17 @@ func TestConfig_RejectsUnknownFields(t *testing.T) {
 func TestBuilds_AreStaticAndReproducible(t *testing.T) {
 	p := read(t)
 	if p.Version != 2 || len(p.Builds) != 1 || len(p.Archives) != 1 {
-		t.Fatalf("version %d, %d builds in %d sets of archives", p.Version, len(p.Builds), len(p.Archives))
+		t.Fatalf("got version %d, %d builds, %d archives, want 2, 1, 1", p.Version, len(p.Builds), len(p.Archives))
 	}
 	b := p.Builds[0]
 	if want := []string{"linux_amd64_v1", "linux_arm64_v8.0", "darwin_arm64_v8.0"}; !slices.Equal(b.Targets, want) {
-		t.Errorf("built for %v", b.Targets)
+		t.Errorf("targets: got %v, want %v", b.Targets, want)
 	}
 	if !slices.Contains(b.Env, "CGO_ENABLED=0") || !slices.Contains(b.Flags, "-trimpath") || b.ModTimestamp != "{{ .CommitTimestamp }}" {
-		t.Errorf("built with %v, %v and the time %q", b.Env, b.Flags, b.ModTimestamp)
+		t.Errorf("got env %v, flags %v, mod_timestamp %q; want CGO_ENABLED=0, -trimpath, the commit's", b.Env, b.Flags, b.ModTimestamp)
 	}
 	if !slices.Equal(b.Tags, []string{"production"}) {
-		t.Errorf("built with the tags %v, want production alone", b.Tags)
+		t.Errorf("build tags: got %v, want [production]", b.Tags)
 	}
 	times := []string{p.Archives[0].BuildsInfo.MTime}
 	for _, f := range p.Archives[0].Files {
@@ -69,7 +69,7 @@ func TestBuilds_AreStaticAndReproducible(t *testing.T) {
 	}
 	for _, time := range times {
 		if time != "{{ .CommitDate }}" {
-			t.Errorf("an archive has files of the time %q", time)
+			t.Errorf("mtime of files in archives: got %q, want the commit's date", time)
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestRelease_FilesExist(t *testing.T) {
 	}
 	for _, pattern := range patterns {
 		if found, err := filepath.Glob(filepath.Join(root, pattern)); err != nil || len(found) == 0 {
-			t.Errorf("there is no %s (%v)", pattern, err)
+			t.Errorf("files %s: got none, %v, want some", pattern, err)
 		}
 	}
 }
@@ -90,17 +90,17 @@ func TestRelease_FilesExist(t *testing.T) {
 func TestRelease_HasSBOMsAndSignatures(t *testing.T) {
 	p := read(t)
 	if len(p.SBOMs) != 1 || p.SBOMs[0].Artifacts != "binary" || !slices.Contains(p.SBOMs[0].Args, "$artifact") || !slices.Contains(p.SBOMs[0].Args, "$document") {
-		t.Errorf("SBOMs: %+v", p.SBOMs)
+		t.Errorf("sboms: got %+v, want one for each binary with $artifact and $document", p.SBOMs)
 	}
 	if hook := p.Before.Hooks[0]; !strings.Contains(hook, "-o ../../bin/sbom") || p.SBOMs[0].Cmd != "../bin/sbom" {
-		t.Errorf("%s is built, and %s is run in dist", hook, p.SBOMs[0].Cmd)
+		t.Errorf("sbom command: got %s built by %s, want ../bin/sbom", p.SBOMs[0].Cmd, hook)
 	}
-	// Checksums are of all that is uploaded, so their signature is too.
+	// The signed checksums cover all uploaded files.
 	if len(p.Signs) != 1 || p.Signs[0].Artifacts != "checksum" || p.Checksum.Disable {
-		t.Errorf("signed: %+v", p.Signs)
+		t.Errorf("signs: got %+v, want one for the checksums", p.Signs)
 	}
 	image := p.DockersV2[0]
 	if image.SBOM != "true" || !slices.Contains(image.Flags, "--provenance=mode=max") || len(p.DockerSigns) != 1 {
-		t.Errorf("the image is made as %+v and signed as %+v", image, p.DockerSigns)
+		t.Errorf("image: got %+v, signed %+v, want an SBOM, provenance and one signature", image, p.DockerSigns)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// Root returns the directory of freshet's main module: that of the working directory or
-// of one above it.
+// Root returns the root directory of freshet's main module. It searches the working
+// directory and its parents.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -21,7 +21,7 @@ func Root() (string, error) {
 			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", errors.New("there is no cmd/freshet here or above; run it in the repository's folder e2e")
+			return "", errors.New("no cmd/freshet in the working directory or its parents; run this in the repository's folder e2e")
 		}
 	}
 }
@@ -31,13 +31,13 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return build(ctx, filepath.Join(dir, "freshet"), "./cmd/freshet", "build")
 }
 
-// BuildTest builds the test binary of a package of the main module, such as ./console, into
-// a directory and returns the program's path.
+// BuildTest builds the test binary of a package of the main module, such as ./console, and
+// returns the program's path.
 func BuildTest(ctx context.Context, dir, pack string) (string, error) {
 	return build(ctx, filepath.Join(dir, filepath.Base(pack)+".test"), pack, "test", "-c")
 }
 
-// build runs a go command that writes a program of a package of the main module.
+// build runs `go command -o program pack` in the main module.
 func build(ctx context.Context, program, pack string, command ...string) (string, error) {
 	root, err := Root()
 	if err != nil {

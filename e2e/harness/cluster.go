@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// UseRedisCluster makes the site use the shared Redis Cluster. The site's keys are deleted
-// when it is closed.
+// UseRedisCluster makes the site use the shared Redis Cluster. Close deletes the site's keys
+// from the cluster.
 func (s *Site) UseRedisCluster() error {
 	addresses, err := ServiceAddress("FRESHET_TEST_REDIS_CLUSTER")
 	if err != nil {

@@ -12,11 +12,12 @@ import (
 	"github.com/freshet/freshet/source/nexon"
 )
 
-// prefetchedFacets is the prefetch configuration of the reference source's facet.
+// prefetchedFacets matches the prefetch configuration of the reference source's facet.
 var prefetchedFacets = regexp.MustCompile(`(?m)^  facets:\n    character: .*\n`)
 
-// Preset is the configuration of the reference source at an upstream, with its facet once
-// for each of these names. Only the facet "character" is prefetched.
+// Preset returns the configuration of the reference source for the upstream at a URL. facets
+// maps each facet to the upstream document that it reads. Only the facet "character" is
+// prefetched.
 func Preset(upstream string, facets map[string]string) string {
 	const name = "  character:\n"
 	text, facet, _ := strings.Cut(strings.Replace(string(nexon.Config), "https://open.api.nexon.com", upstream, 1), name)
@@ -31,8 +32,9 @@ func Preset(upstream string, facets map[string]string) string {
 	return all.String()
 }
 
-// Configure writes a configuration that reaches Kafka at an address, and returns the
-// environment of a process that uses it. An empty freshFor is the source's own.
+// Configure writes the configuration file of a process and returns the process's environment.
+// The process connects to Kafka at the address broker. An empty freshFor keeps the source's
+// value.
 func (s *Site) Configure(name, broker, freshFor string) (env []string, err error) {
 	sources, err := s.sources(freshFor)
 	if err != nil {
@@ -92,8 +94,8 @@ func (s *Site) redisConfig() string {
 	return fmt.Sprintf("{mode: single, addresses: [%q]}", address)
 }
 
-// UseProxies makes processes that are configured from now on connect to Redis and to the
-// database through a proxy each. Query services always have one to Kafka.
+// UseProxies puts one proxy before Redis and one before the database. Only processes that are
+// configured after the call use them. Query services always connect to Kafka through a proxy.
 func (s *Site) UseProxies(ctx context.Context) (err error) {
 	if s.RedisProxy, err = NewProxy(ctx, s.Redis.Address, nil); err != nil {
 		return err
@@ -110,7 +112,7 @@ func (s *Site) UseProxies(ctx context.Context) (err error) {
 	return nil
 }
 
-// withHost is a database's URL with another address.
+// withHost returns a database's URL with another host and port.
 func withHost(database, address string) (string, error) {
 	u, err := url.Parse(database)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// newTestSite returns a site without processes, which Configure can be called on.
+// newTestSite returns a site without processes, for calls of Configure.
 func newTestSite(t *testing.T) *Site {
 	t.Helper()
 	return &Site{
@@ -16,7 +16,7 @@ func newTestSite(t *testing.T) *Site {
 	}
 }
 
-// configure configures a process and returns the text of its configuration.
+// configure calls Configure and returns the text of the configuration file.
 func configure(t *testing.T, s *Site) string {
 	t.Helper()
 	if _, err := s.Configure("process", "127.0.0.1:3", ""); err != nil {

@@ -1,9 +1,11 @@
-// Package harness starts an installation of freshet on the real services: a database,
-// topics and a Redis of its own, the simulator as its upstream, and a process for each
-// role. It stops, kills and freezes them, and reads the counters by which a test or a
-// scenario judges them: Kafka's, the database's and the upstream's own.
+// Package harness starts an installation of freshet on the real services. An installation (a
+// [Site]) has its own database, topics and Redis, the simulator as its upstream, and one
+// process for each role.
+//
+// The harness stops, kills and freezes these processes. It reads the counters that judge the
+// result from Kafka, the database and the upstream, and never from freshet itself.
 //
 // The variables FRESHET_TEST_… have the addresses of PostgreSQL, Kafka and the Redis
-// Cluster (scripts/services). Every function returns an error, so that both tests and the
-// program in e2e/scenarios use it.
+// Cluster (scripts/services). Every function returns an error instead of ending a test,
+// because the program in e2e/scenarios uses the package too.
 package harness

@@ -15,14 +15,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// KafkaProxy is a Proxy to Kafka. A client connects to the addresses in a broker's metadata,
-// so the proxy replaces the broker's port by its own in each answer.
+// KafkaProxy is a Proxy to a Kafka broker. A client connects to the addresses in the broker's
+// metadata, so the proxy replaces the broker's address by its own in each reply.
 type KafkaProxy struct {
 	*Proxy
-	brokerAddress, proxyAddress []byte // host and port of the broker and of the proxy, as in the protocol
+	brokerAddress, proxyAddress []byte // host and port, encoded as in Kafka's protocol
 }
 
-// maxFrame is more than a broker accepts or sends, in bytes.
+// maxFrame bounds a frame, in bytes. No broker accepts or sends one of this size.
 const maxFrame = 128 << 20
 
 // NewKafkaProxy returns a proxy to the only broker of a cluster, which must run on this machine.
@@ -36,10 +36,10 @@ func NewKafkaProxy(ctx context.Context, broker string) (*KafkaProxy, error) {
 	defer cancel()
 	known, err := kadm.NewClient(client).BrokerMetadata(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask Kafka at %s for its brokers: %w", broker, err)
+		return nil, fmt.Errorf("list the brokers of the Kafka at %s: %w", broker, err)
 	}
 	if len(known.Brokers) != 1 {
-		return nil, fmt.Errorf("the Kafka at %s has %d brokers; the proxy serves one", broker, len(known.Brokers))
+		return nil, fmt.Errorf("the Kafka at %s has %d brokers; the proxy supports one", broker, len(known.Brokers))
 	}
 	of := known.Brokers[0]
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(of.Host, "0"))
@@ -57,39 +57,40 @@ func NewKafkaProxy(ctx context.Context, broker string) (*KafkaProxy, error) {
 	return k, nil
 }
 
-// RoundTrip measures a question and its answer over this way, as a produce is. The
-// first ones make connections.
-func (k *KafkaProxy) RoundTrip(ctx context.Context) (least time.Duration, err error) {
+// RoundTrip returns the shortest of four round trips to the broker through the proxy. The
+// first ones include the time to connect.
+func (k *KafkaProxy) RoundTrip(ctx context.Context) (shortest time.Duration, err error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(k.Address()))
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	for try := range 4 {
+	for attempt := range 4 {
 		began := time.Now()
 		if err := client.Ping(ctx); err != nil {
 			return 0, err
 		}
-		if took := time.Since(began); try == 0 || took < least {
-			least = took
+		if took := time.Since(began); attempt == 0 || took < shortest {
+			shortest = took
 		}
 	}
-	return least, nil
+	return shortest, nil
 }
 
-// replaceAddress has an answer name this way where it names the broker.
-func (k *KafkaProxy) replaceAddress(answer []byte) {
+// replaceAddress replaces the broker's address in a reply by the proxy's. Both have the same
+// length.
+func (k *KafkaProxy) replaceAddress(reply []byte) {
 	for {
-		i := bytes.Index(answer, k.brokerAddress)
+		i := bytes.Index(reply, k.brokerAddress)
 		if i < 0 {
 			return
 		}
-		copy(answer[i:], k.proxyAddress) // as long as what was there
-		answer = answer[i+len(k.proxyAddress):]
+		copy(reply[i:], k.proxyAddress)
+		reply = reply[i+len(k.proxyAddress):]
 	}
 }
 
-// readFrame reads a length and as many bytes, and returns both.
+// readFrame reads one frame of Kafka's protocol: a length of four bytes, and as many bytes.
 func readFrame(from io.Reader) ([]byte, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(from, size[:]); err != nil {
@@ -97,7 +98,7 @@ func readFrame(from io.Reader) ([]byte, error) {
 	}
 	n := binary.BigEndian.Uint32(size[:])
 	if n > maxFrame {
-		return nil, errors.New("no frame of Kafka's protocol is that long")
+		return nil, errors.New("a frame is longer than Kafka's protocol allows")
 	}
 	text := make([]byte, 4+n)
 	copy(text, size[:])

@@ -34,24 +34,24 @@ func TestKafkaProxy_DelaysFramesInParallel(t *testing.T) {
 		for _, text := range []string{"one", "another", ""} {
 			got := make([]byte, len(frame(text)))
 			if _, err := io.ReadFull(broker, got); err != nil || !bytes.Equal(got, frame(text)) {
-				t.Errorf("%q, %v; want %q", got, err, text)
+				t.Errorf("frame: got %q, %v, want %q", got, err, text)
 			}
 			if took := time.Since(began); took != 500*time.Millisecond {
-				t.Errorf("%q took %v", text, took)
+				t.Errorf("delay of %q: got %v, want 500ms", text, took)
 			}
 		}
 		_ = client.Close()
 		if _, err := broker.Read(make([]byte, 1)); err == nil {
-			t.Error("the other side was not told of the end")
+			t.Error("read after the client closed: got no error, want one")
 		}
 	})
 }
 
 func TestKafkaProxy_ReplacesTheBrokersAddress(t *testing.T) {
 	k := &KafkaProxy{brokerAddress: []byte(address(9092)), proxyAddress: []byte(address(40001))}
-	answer := []byte("xx" + address(9092) + "yy" + address(9093) + address(9092))
-	k.replaceAddress(answer)
-	if want := "xx" + address(40001) + "yy" + address(9093) + address(40001); string(answer) != want {
-		t.Errorf("%q, want %q", answer, want)
+	reply := []byte("xx" + address(9092) + "yy" + address(9093) + address(9092))
+	k.replaceAddress(reply)
+	if want := "xx" + address(40001) + "yy" + address(9093) + address(40001); string(reply) != want {
+		t.Errorf("reply: got %q, want %q", reply, want)
 	}
 }

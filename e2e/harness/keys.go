@@ -9,7 +9,7 @@ import (
 	"net/http"
 )
 
-// Bearer is a transport that sends a token with each request.
+// Bearer is an http.RoundTripper that adds a bearer token to each request.
 type Bearer struct{ Token string }
 
 // RoundTrip implements http.RoundTripper.
@@ -19,8 +19,8 @@ func (b Bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// CreateKey creates an API key with these scopes through the query service at a URL, and
-// returns the key's token. The site must have a Token.
+// CreateKey creates an API key with the given scopes and returns its token. api is the URL of
+// a query service. The site must have a Token.
 func (s *Site) CreateKey(ctx context.Context, api, name string, scopes ...string) (token string, err error) {
 	body, err := json.Marshal(map[string]any{"name": name, "scopes": scopes})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// ConnectKafka returns a client that does not use the proxy.
+// ConnectKafka returns a client that bypasses the proxy.
 func (s *Site) ConnectKafka(opts ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append(opts, kgo.SeedBrokers(s.Broker))...)
 }
@@ -24,8 +24,8 @@ type Request struct {
 	Offset    int64
 }
 
-// ReadTopic returns the records of a topic from its start to its present end, each
-// partition's in order.
+// ReadTopic returns all records of a topic, up to its end at the time of the call. The records
+// of each partition are in order.
 func (s *Site) ReadTopic(ctx context.Context, topic string) (all []*kgo.Record, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*Timeout)
 	defer cancel()
@@ -59,7 +59,7 @@ func (s *Site) ReadTopic(ctx context.Context, topic string) (all []*kgo.Record, 
 	return all, nil
 }
 
-// Requests returns the requests on a lane's topic, each partition's in order.
+// Requests returns the update requests on a lane's topic, in order within each partition.
 func (s *Site) Requests(ctx context.Context, lane schemas.Lane) (all []Request, err error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
@@ -86,7 +86,7 @@ func (s *Site) Lag(ctx context.Context, lanes ...schemas.Lane) (int64, error) {
 	return s.SourceLag(ctx, s.Source, lanes...)
 }
 
-// SourceLag is Lag of one of several sources.
+// SourceLag is Lag for one of several sources.
 func (s *Site) SourceLag(ctx context.Context, source string, lanes ...schemas.Lane) (n int64, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Site) SourceLag(ctx context.Context, source string, lanes ...schemas.La
 func (s *Site) UntilCommitted(ctx context.Context, limit time.Duration) error {
 	return Until(ctx, limit, "the commit of every offset", func() (bool, error) {
 		n, err := s.Lag(ctx, schemas.High, schemas.Low)
-		// An error is that of a coordinator that moves; ask again.
+		// While Kafka's group coordinator moves, requests fail; try again.
 		return err == nil && n == 0, nil
 	})
 }
@@ -128,7 +128,7 @@ func (s *Site) DeadLetters(ctx context.Context) (int, error) {
 	return s.SourceDeadLetters(ctx, s.Source)
 }
 
-// SourceDeadLetters is DeadLetters of one of several sources.
+// SourceDeadLetters is DeadLetters for one of several sources.
 func (s *Site) SourceDeadLetters(ctx context.Context, source string) (n int, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {

@@ -21,18 +21,18 @@ import (
 type Process struct {
 	*exec.Cmd
 	Name    string
-	Match   string        // the part of its output that Start waited for
-	Address string        // of a Redis
-	Done    chan struct{} // closed when it has ended
+	Match   string        // last submatch of the pattern that Start waited for
+	Address string        // of a Redis server; empty for other processes
+	Done    chan struct{} // closed when the process has ended
 
 	mu       sync.Mutex
 	warnings []string
 }
 
-// maxWarnings bounds what is kept of a process's warnings.
+// maxWarnings bounds how many lines Warnings returns.
 const maxWarnings = 20
 
-// Warnings returns the last lines of its output that are not of the level INFO or DEBUG.
+// Warnings returns the last output lines that do not have the level INFO or DEBUG.
 func (p *Process) Warnings() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,26 +50,26 @@ func (p *Process) keepWarning(line string) {
 	}
 }
 
-// URL is the address that Start found.
+// URL returns the URL of the address that Start found in the output.
 func (p *Process) URL() string { return "http://" + p.Match }
 
-// Start starts freshet and waits until it prints a line that matches the pattern. Its
-// output is appended to a file of its name in the site's directory.
+// Start starts freshet and waits until it prints a line that matches the pattern. The output
+// is appended to the file name.log in the site's directory.
 func (s *Site) Start(ctx context.Context, name, pattern string, env []string, args ...string) (*Process, error) {
 	return s.StartProgram(ctx, name, pattern, env, s.Binary, args...)
 }
 
 // StartProgram is Start for another program.
 func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []string, program string, args ...string) (*Process, error) {
-	// One that is started again goes on in the same file.
+	// A restarted process appends to the same file.
 	log, err := os.OpenFile(filepath.Join(s.Dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// ctx does not end it: Close stops all processes in order.
+	// ctx does not end the process: Close stops all processes in order.
 	p := &Process{Cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...), Name: name, Done: make(chan struct{})}
 	p.Env = append(os.Environ(), env...)
-	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a terminal's ^C must not reach it
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal must not reach it
 	reader, writer := io.Pipe()
 	p.Stdout, p.Stderr = writer, writer
 	if err := p.Start(); err != nil {
@@ -91,7 +91,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 			}
 			p.keepWarning(lines.Text())
 		}
-		_, _ = io.Copy(log, reader) // a line that is too long ends the scan, and not the process
+		_, _ = io.Copy(log, reader) // a line too long for the scanner must not block the process
 		close(found)
 	}()
 	s.mu.Lock()
@@ -114,7 +114,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 	}
 }
 
-// Stop sends SIGTERM, and SIGKILL after Timeout, and waits for the end.
+// Stop sends SIGTERM, then SIGKILL after Timeout, and waits for the process to end.
 func (p *Process) Stop() {
 	_ = p.Process.Signal(syscall.SIGTERM)
 	limit := time.NewTimer(Timeout)
@@ -126,14 +126,14 @@ func (p *Process) Stop() {
 	}
 }
 
-// Kill sends SIGKILL and waits for the end.
+// Kill sends SIGKILL and waits for the process to end.
 func (p *Process) Kill() {
 	_ = p.Process.Kill()
 	<-p.Done
 }
 
-// Terminate sends SIGTERM, again every 200 ms if repeat is set, and returns how long the
-// end took and the exit code.
+// Terminate sends SIGTERM and returns the time until the process ended and its exit code. With
+// repeat it sends SIGTERM every 200 ms.
 func (p *Process) Terminate(repeat bool) (took time.Duration, code int, err error) {
 	began, limit := time.Now(), time.After(Timeout)
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -152,13 +152,13 @@ func (p *Process) Terminate(repeat bool) (took time.Duration, code int, err erro
 	}
 }
 
-// Freeze stops the process (SIGSTOP) until Continue.
+// Freeze suspends the process with SIGSTOP until Continue.
 func (p *Process) Freeze() error { return p.Process.Signal(syscall.SIGSTOP) }
 
-// Continue ends Freeze (SIGCONT).
+// Continue resumes a frozen process with SIGCONT.
 func (p *Process) Continue() error { return p.Process.Signal(syscall.SIGCONT) }
 
-// FreezeFor stops the process for a time.
+// FreezeFor freezes the process for a time.
 func (p *Process) FreezeFor(ctx context.Context, length time.Duration) error {
 	if err := p.Freeze(); err != nil {
 		return err
@@ -174,7 +174,7 @@ func (s *Site) Processes() []*Process {
 	return slices.Clone(s.processes)
 }
 
-// Latest returns the process of a name that was started last, or nil.
+// Latest returns the process with a name that was started last, or nil.
 func (s *Site) Latest(name string) *Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()

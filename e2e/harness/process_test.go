@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// startShell starts a script as a process of a site, and waits until it prints "ready".
+// startShell runs a shell script as a process of a site and waits until it prints "ready".
 func startShell(t *testing.T, script string) *Process {
 	t.Helper()
 	s := &Site{Out: io.Discard, Dir: t.TempDir()}
@@ -74,7 +74,7 @@ func TestSite_CloseStopsProcessesAndRemovesDir(t *testing.T) {
 	s.Close(false)
 	<-p.Done
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("directory after Close: got %v, want that it does not exist", err)
+		t.Errorf("stat of the directory after Close: got %v, want a not-exist error", err)
 	}
 }
 
@@ -88,6 +88,6 @@ func TestStartProgram_ContinuesAfterLongLine(t *testing.T) {
 	<-p.Done
 	text, err := os.ReadFile(filepath.Join(s.Dir, "shell.log"))
 	if err != nil || !strings.HasSuffix(string(text), "\nthe end\n") {
-		t.Errorf("log: got %d bytes, %v, want them to end with the last line", len(text), err)
+		t.Errorf("log: got %d bytes, %v, want a log that ends with the last line", len(text), err)
 	}
 }

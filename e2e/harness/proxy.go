@@ -10,38 +10,39 @@ import (
 	"time"
 )
 
-// Proxy forwards connections over loopback to a service, and can delay, stall, refuse, cut
-// and corrupt them while they are in use. Unlike a network namespace it needs no rights and
-// affects only the processes that connect through it: other runs share the services.
+// Proxy forwards TCP connections over loopback to a service. It can delay, stall, refuse, cut
+// and corrupt open connections. Unlike a network namespace, it needs no privileges and affects
+// only the processes that connect through it. Other test runs share the same services.
 type Proxy struct {
 	listener net.Listener
-	// piece reads one piece from a connection; answer may change a piece of an answer, or is nil.
+	// readPiece reads the next piece of bytes from a connection. onReply may change a piece from
+	// the service in place; it may be nil.
 	readPiece    func(io.Reader) ([]byte, error)
 	onReply      func([]byte)
 	delay        atomic.Int64 // nanoseconds in each direction
-	corruptEvery atomic.Int64 // one of so many pieces is corrupted; 0: none
+	corruptEvery atomic.Int64 // every n-th piece is corrupted; 0: none
 	forwarded    atomic.Int64
 	refusing     atomic.Bool
 	mu           sync.Mutex
 	service      string        // address
-	stalled      chan struct{} // closed when Stall ends; nil if it is not stalled
+	stalled      chan struct{} // closed by Stall(false); nil if the proxy is not stalled
 	open         map[net.Conn]bool
 	closed       bool
 }
 
-// NewProxy returns a proxy to the address of a service. answer is called with each piece of
-// the service's answers, and may be nil.
-func NewProxy(ctx context.Context, service string, answer func(piece []byte)) (*Proxy, error) {
+// NewProxy starts a proxy to the address of a service. onReply is called with each piece that
+// the service sends, and may be nil. The caller closes the proxy.
+func NewProxy(ctx context.Context, service string, onReply func(piece []byte)) (*Proxy, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: listener, service: service, readPiece: readAvailable, onReply: answer}
+	p := &Proxy{listener: listener, service: service, readPiece: readAvailable, onReply: onReply}
 	go p.serve()
 	return p, nil
 }
 
-// Address is where the proxy listens.
+// Address returns the address on which the proxy listens.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }
 
 // Redirect makes new connections go to another address.
@@ -51,11 +52,11 @@ func (p *Proxy) Redirect(to string) {
 	p.service = to
 }
 
-// SetDelay delays each direction.
+// SetDelay delays all bytes in each direction.
 func (p *Proxy) SetDelay(by time.Duration) { p.delay.Store(int64(by)) }
 
-// Stall accepts connections and forwards nothing. Stall(false) forwards what was sent
-// meanwhile, as a network does that comes back.
+// Stall(true) keeps connections open and accepts new ones, but forwards no bytes. Stall(false)
+// forwards the buffered bytes, like a network that recovers.
 func (p *Proxy) Stall(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,11 +68,11 @@ func (p *Proxy) Stall(on bool) {
 	}
 }
 
-// Refuse closes each new connection at once. Open connections stay.
+// Refuse makes the proxy close each new connection at once. Open connections stay open.
 func (p *Proxy) Refuse(on bool) { p.refusing.Store(on) }
 
-// Corrupt changes a bit of one piece in so many; 0 ends that.
-func (p *Proxy) Corrupt(one int) { p.corruptEvery.Store(int64(one)) }
+// Corrupt flips one bit in every n-th piece; 0 corrupts none.
+func (p *Proxy) Corrupt(n int) { p.corruptEvery.Store(int64(n)) }
 
 // Cut resets all open connections.
 func (p *Proxy) Cut() {
@@ -79,14 +80,14 @@ func (p *Proxy) Cut() {
 	defer p.mu.Unlock()
 	for conn := range p.open {
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0) // a reset, not an end in good order
+			_ = tcp.SetLinger(0) // so that Close sends a reset instead of a FIN
 		}
 		_ = conn.Close()
 	}
 	clear(p.open)
 }
 
-// Close ends the proxy and its connections.
+// Close stops the proxy and resets its connections.
 func (p *Proxy) Close() {
 	_ = p.listener.Close()
 	p.mu.Lock()
@@ -146,17 +147,18 @@ func (p *Proxy) register(conns ...net.Conn) bool {
 	return !p.closed
 }
 
-// delayedPiece is a piece and when it is due at the other end.
+// delayedPiece is a piece and the time at which it is written to the other side.
 type delayedPiece struct {
 	due   time.Time
 	bytes []byte
 }
 
-// pump forwards pieces of one direction. Many are in flight at once, as on a long wire.
+// pump forwards the pieces of one direction. Up to 1000 pieces are delayed at the same time,
+// so that the delay adds latency without limiting throughput.
 func (p *Proxy) pump(from io.ReadCloser, to io.WriteCloser, change func([]byte)) {
-	wire := make(chan delayedPiece, 1000)
+	pieces := make(chan delayedPiece, 1000)
 	go func() {
-		defer close(wire)
+		defer close(pieces)
 		for {
 			text, err := p.readPiece(from)
 			if err != nil {
@@ -166,11 +168,11 @@ func (p *Proxy) pump(from io.ReadCloser, to io.WriteCloser, change func([]byte))
 				change(text)
 			}
 			p.corrupt(text)
-			wire <- delayedPiece{time.Now().Add(time.Duration(p.delay.Load())), text}
+			pieces <- delayedPiece{time.Now().Add(time.Duration(p.delay.Load())), text}
 		}
 	}()
 	broken := false
-	for f := range wire { // to its end, so that the reader never waits for a place
+	for f := range pieces { // also after a failed write, so that the reader never blocks
 		if broken {
 			continue
 		}
@@ -183,7 +185,7 @@ func (p *Proxy) pump(from io.ReadCloser, to io.WriteCloser, change func([]byte))
 			_ = from.Close()
 		}
 	}
-	p.waitWhileStalled() // an end is not heard of either
+	p.waitWhileStalled() // a stalled proxy does not forward the end of a connection either
 	_ = from.Close()
 	_ = to.Close()
 }
@@ -201,12 +203,12 @@ func (p *Proxy) waitWhileStalled() {
 }
 
 func (p *Proxy) corrupt(text []byte) {
-	if one := p.corruptEvery.Load(); one > 0 && p.forwarded.Add(1)%one == 0 {
+	if n := p.corruptEvery.Load(); n > 0 && p.forwarded.Add(1)%n == 0 {
 		text[len(text)/2] ^= 1
 	}
 }
 
-// readAvailable returns the bytes that one read returns.
+// readAvailable returns the bytes of a single Read.
 func readAvailable(from io.Reader) ([]byte, error) {
 	text := make([]byte, 32<<10)
 	n, err := from.Read(text)
@@ -214,7 +216,7 @@ func readAvailable(from io.Reader) ([]byte, error) {
 		return text[:n], nil
 	}
 	if err == nil {
-		err = errors.New("nothing was read")
+		err = errors.New("read returned no bytes")
 	}
 	return nil, err
 }

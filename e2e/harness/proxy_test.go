@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// startEcho is a service that answers each line with it.
+// startEcho starts a TCP server that echoes its input, and returns its address.
 func startEcho(t *testing.T) string {
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -32,7 +32,7 @@ func startEcho(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// conversation is a connection over a proxy.
+// conversation is a client connection through a proxy.
 type conversation struct {
 	net.Conn
 	*testing.T
@@ -60,17 +60,17 @@ func (l *conversation) send(text string) {
 func (l *conversation) expect(want string) {
 	l.Helper()
 	if text, err := l.answers.ReadString('\n'); err != nil || text != want+"\n" {
-		l.Errorf("%q, %v; want %q", text, err, want)
+		l.Errorf("reply: got %q, %v, want %q", text, err, want)
 	}
 }
 
-// expectEnd checks that the connection ends, and is not only silent.
+// expectEnd checks that the connection was closed. A read timeout is not enough.
 func (l *conversation) expectEnd() {
 	l.Helper()
 	text, err := l.answers.ReadString('\n')
 	var silent net.Error
 	if err == nil || errors.As(err, &silent) && silent.Timeout() {
-		l.Errorf("%q, %v; want the end", text, err)
+		l.Errorf("read: got %q, %v, want the end of the connection", text, err)
 	}
 }
 
@@ -96,19 +96,19 @@ func TestProxy_DelaysStallsRefusesAndCuts(t *testing.T) {
 	first.send("slow")
 	first.expect("slow")
 	if took := time.Since(began); took < 2*delay {
-		t.Errorf("there and back took %v, of %v each", took, delay)
+		t.Errorf("round trip: got %v, want at least %v", took, 2*delay)
 	}
 	p.SetDelay(0)
 
 	p.Stall(true)
-	second := dial(t, p) // it is accepted
+	second := dial(t, p) // a stalled proxy accepts connections
 	first.send("held")
 	second.send("held too")
-	other.send("beside") // the ways are each for itself
+	other.send("beside") // the other proxy is not stalled
 	other.expect("beside")
 	_ = first.SetReadDeadline(time.Now().Add(delay))
 	if b, err := first.answers.ReadByte(); err == nil {
-		t.Errorf("%q came while nothing is carried", b)
+		t.Errorf("read from a stalled proxy: got %q, want a timeout", b)
 	}
 	_ = first.SetReadDeadline(time.Now().Add(Timeout))
 	p.Stall(false)
@@ -117,7 +117,7 @@ func TestProxy_DelaysStallsRefusesAndCuts(t *testing.T) {
 
 	p.Corrupt(1)
 	first.send("abc")
-	first.expect("abc") // the same bit, there and back
+	first.expect("abc") // the same bit is flipped in both directions
 	p.Corrupt(2)
 	first.send("abc")
 	first.expect("abb")
@@ -136,7 +136,7 @@ func TestProxy_DelaysStallsRefusesAndCuts(t *testing.T) {
 	again.send("again")
 	again.expect("again")
 	p.Stall(true)
-	p.Close() // also of one that is stalled
+	p.Close() // while it is stalled
 	again.expectEnd()
 }
 
@@ -151,13 +151,13 @@ func TestSite_ConnectsOnlyThroughItsProxies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := "FRESHET_DATABASE_URL=postgres://somebody@" + s.DatabaseProxy.Address() + "/theirs?sslmode=disable"; !slices.Contains(env, want) {
-		t.Errorf("%v; want %s", env, want)
+		t.Errorf("environment: got %v, want %s in it", env, want)
 	}
 	text, err := os.ReadFile(filepath.Join(s.Dir, "led.yaml"))
 	if want := `redis: {mode: single, addresses: ["` + s.RedisProxy.Address() + `"]}`; err != nil || !strings.Contains(string(text), want) {
-		t.Errorf("%s, %v; want %s", text, err, want)
+		t.Errorf("configuration: got %s, %v, want %s in it", text, err, want)
 	}
 	if s.DatabaseProxy.service != "127.0.0.1:2" || s.RedisProxy.service != s.Redis.Address {
-		t.Error("the ways lead elsewhere")
+		t.Errorf("services of the proxies: got %s and %s, want the database and Redis", s.DatabaseProxy.service, s.RedisProxy.service)
 	}
 }

@@ -26,7 +26,7 @@ type Reader struct {
 	Client *http.Client
 }
 
-// Readers starts n query services, query-0 and so on, and returns a reader of each.
+// Readers starts n query services, query-0 and so on, and returns one reader for each.
 func (s *Site) Readers(ctx context.Context, n int, facet, freshFor string) (all []Reader, err error) {
 	for i := range n {
 		api, err := s.Query(ctx, fmt.Sprint("query-", i), freshFor)
@@ -40,7 +40,7 @@ func (s *Site) Readers(ctx context.Context, n int, facet, freshFor string) (all 
 	return all, nil
 }
 
-// Reply is the answer to a read.
+// Reply is the response to a read.
 type Reply struct {
 	Status    int `json:"-"`
 	Snapshot  json.RawMessage
@@ -48,7 +48,7 @@ type Reply struct {
 	Queued    bool `json:"updateQueued"`
 }
 
-// Read reads an entity. query is the query string with its question mark, or empty.
+// Read reads an entity. query is the query string including its question mark, or empty.
 func (r Reader) Read(ctx context.Context, key, query string) (Reply, error) {
 	text, status, err := r.Do(ctx, http.MethodGet, r.API+"/"+r.Facet+"/"+key+query, "")
 	if err != nil {
@@ -61,8 +61,8 @@ func (r Reader) Read(ctx context.Context, key, query string) (Reply, error) {
 	return a, nil
 }
 
-// Queue reads at most ten times until a refresh is queued or not needed: a read whose
-// coalescing takes too long is answered without it.
+// Queue reads an entity, at most ten times, until a refresh is queued or not needed. It repeats
+// the read because a query service answers without coalescing if Redis takes too long.
 func (r Reader) Queue(ctx context.Context, key string) (queued bool, err error) {
 	for range 10 {
 		a, err := r.Read(ctx, key, "")
@@ -73,11 +73,11 @@ func (r Reader) Queue(ctx context.Context, key string) (queued bool, err error) 
 	return false, nil
 }
 
-// ErrUnavailable is the cause of the errors of answers with the status 503.
+// ErrUnavailable is wrapped by the errors for responses with the status 503.
 var ErrUnavailable = errors.New("503")
 
-// Freshness reads an entity and returns its freshness. The entity tag is that of a snapshot
-// that the client has, or empty.
+// Freshness reads an entity and returns its freshness. tag is the entity tag of the client's
+// snapshot, or empty.
 func (r Reader) Freshness(ctx context.Context, key, tag string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.API+"/"+r.Facet+"/"+key, http.NoBody)
 	if err != nil {
@@ -101,7 +101,7 @@ func (r Reader) Freshness(ctx context.Context, key, tag string) (string, error) 
 	case resp.StatusCode == http.StatusServiceUnavailable:
 		return "", fmt.Errorf("%w: %.200s", ErrUnavailable, text)
 	}
-	const member = `"freshness":"` // behind the snapshot, which is long
+	const member = `"freshness":"` // it follows the snapshot, which is long
 	i := bytes.LastIndex(text, []byte(member))
 	if resp.StatusCode >= http.StatusInternalServerError || i < 0 {
 		return "", fmt.Errorf("%d %.200s", resp.StatusCode, text)
@@ -110,9 +110,9 @@ func (r Reader) Freshness(ctx context.Context, key, tag string) (string, error) 
 	return freshness, nil
 }
 
-// CountFreshness reads each key once, with so many requests in flight, and counts the
-// answers by their freshness. After a 503 it reads again a second later, up to ten times.
-// The error is that of the first read that failed.
+// CountFreshness reads each key once, with inFlight requests at a time, and counts the
+// responses by their freshness. It retries a 503 up to ten times, once a second. The error is
+// the first error of a read.
 func (r Reader) CountFreshness(ctx context.Context, keys []string, inFlight int, tag string) (map[string]int, error) {
 	work := make(chan string, len(keys))
 	for _, key := range keys {
@@ -127,7 +127,7 @@ func (r Reader) CountFreshness(ctx context.Context, keys []string, inFlight int,
 		wg.Go(func() {
 			for key := range work {
 				freshness, err := r.Freshness(ctx, key, tag)
-				for again := 0; errors.Is(err, ErrUnavailable) && again < 10; again++ {
+				for retries := 0; errors.Is(err, ErrUnavailable) && retries < 10; retries++ {
 					_ = Pause(ctx, time.Second)
 					freshness, err = r.Freshness(ctx, key, tag)
 				}
@@ -156,13 +156,13 @@ func (r Reader) ReadMany(ctx context.Context, keys []string) error {
 	return err
 }
 
-// Refresh requests a refresh, and returns the status code.
+// Refresh requests a refresh and returns the status code.
 func (r Reader) Refresh(ctx context.Context, key string) (int, error) {
 	_, status, err := r.Do(ctx, http.MethodPost, r.API+"/"+r.Facet+"/"+key+"/refresh", "")
 	return status, err
 }
 
-// Do sends a request with an empty body; encoding is its Accept-Encoding, or empty.
+// Do sends a request without a body. encoding is the value of Accept-Encoding, or empty.
 func (r Reader) Do(ctx context.Context, method, url, encoding string) (text []byte, status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, http.NoBody)
 	if err != nil {
@@ -180,7 +180,7 @@ func (r Reader) Do(ctx context.Context, method, url, encoding string) (text []by
 	return text, resp.StatusCode, err
 }
 
-// Keys are prefix0, prefix1 and so on.
+// Keys returns n keys: prefix0, prefix1 and so on.
 func Keys(prefix string, n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -189,7 +189,8 @@ func Keys(prefix string, n int) []string {
 	return all
 }
 
-// Publish publishes requests of a lane without coalescing. No HTTP request is of the LOW lane.
+// Publish publishes update requests to a lane's topic without coalescing. Tests use it for the
+// LOW lane, for which there is no HTTP request.
 func (s *Site) Publish(ctx context.Context, client *kgo.Client, facet string, lane schemas.Lane, keys ...string) error {
 	records := make([]*kgo.Record, len(keys))
 	for i, key := range keys {

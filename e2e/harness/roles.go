@@ -2,8 +2,8 @@ package harness
 
 import "context"
 
-// Ready is the pattern of the line that a process of a role prints when it is ready. That
-// of a query service finds the address where it listens.
+// Ready returns the pattern of the line that a process of a role prints when it is ready. For a
+// query service the pattern captures the listen address.
 func Ready(role string) string {
 	if role == "query" {
 		return `query service is up.* listen=([0-9.:]+)`
@@ -11,8 +11,8 @@ func Ready(role string) string {
 	return role + " is up"
 }
 
-// Query starts a query service that reaches Kafka through the site's proxy, and returns
-// its URL. An empty freshFor is the source's own.
+// Query starts a query service that connects to Kafka through the site's proxy, and returns
+// its URL. An empty freshFor keeps the source's value.
 func (s *Site) Query(ctx context.Context, name, freshFor string) (api string, err error) {
 	p, err := s.StartQuery(ctx, name, freshFor)
 	if err != nil {
@@ -21,7 +21,7 @@ func (s *Site) Query(ctx context.Context, name, freshFor string) (api string, er
 	return p.URL(), nil
 }
 
-// StartQuery is Query, and returns the process.
+// StartQuery is Query, but returns the process.
 func (s *Site) StartQuery(ctx context.Context, name, freshFor string) (*Process, error) {
 	env, err := s.Configure(name, s.Kafka.Address(), freshFor)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *Site) Scheduler(ctx context.Context, name string) (*Process, error) {
 	return s.startRole(ctx, name, "scheduler", "--ops-listen", "127.0.0.1:0")
 }
 
-// startRole starts a role with arguments that begin with its name.
+// startRole starts a process. args[0] is the role.
 func (s *Site) startRole(ctx context.Context, name string, args ...string) (*Process, error) {
 	env, err := s.Configure(name, s.Broker, "")
 	if err != nil {
@@ -49,8 +49,8 @@ func (s *Site) startRole(ctx context.Context, name string, args ...string) (*Pro
 	return s.Start(ctx, name, Ready(args[0]), env, args...)
 }
 
-// StartTarget starts a process that serves its metrics at an address. Its URL is that of its
-// API, for a query service.
+// StartTarget starts a process that serves its metrics at an address. For a query service,
+// Process.URL is the URL of its API.
 func (s *Site) StartTarget(ctx context.Context, name, role, address string) (*Process, error) {
 	args := []string{role, "--ops-listen", address}
 	if role == "query" {

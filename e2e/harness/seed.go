@@ -18,7 +18,7 @@ import (
 // ContentCount is the number of different contents that Store stores.
 const ContentCount = 128
 
-// Stored are Count snapshots of a facet under prefix0, prefix1 and so on.
+// Stored describes Count snapshots of a facet, with the keys prefix0, prefix1 and so on.
 type Stored struct {
 	Facet   string
 	Prefix  string
@@ -34,15 +34,15 @@ func (s *Site) Store(ctx context.Context, all ...Stored) error {
 	}
 	defer db.Close()
 	for _, some := range all {
-		made, err := Contents(ctx, some.Facet, s.Facets[some.Facet])
+		contents, err := Contents(ctx, some.Facet, s.Facets[some.Facet])
 		if err != nil {
 			return fmt.Errorf("make contents: %w", err)
 		}
-		const most = 500
-		for from := 0; from < some.Count; from += most {
+		const maxBatch = 500
+		for from := 0; from < some.Count; from += maxBatch {
 			var writes []store.Write
-			for i := from; i < min(from+most, some.Count); i++ {
-				w := made[i%len(made)]
+			for i := from; i < min(from+maxBatch, some.Count); i++ {
+				w := contents[i%len(contents)]
 				w.Entity = schemas.Entity{Source: s.Source, Facet: some.Facet, Key: fmt.Sprint(some.Prefix, i)}
 				w.CheckedAt = some.Checked
 				writes = append(writes, w)
@@ -55,8 +55,8 @@ func (s *Site) Store(ctx context.Context, all ...Stored) error {
 	return nil
 }
 
-// Register registers entities due-0 and so on for prefetch, the first in five seconds and
-// one more in each second after it.
+// Register registers count entities for prefetch: due-0, due-1 and so on. The first is due in
+// five seconds, each further one a second later.
 func (s *Site) Register(ctx context.Context, facet string, count int) error {
 	db, err := postgres.Open(ctx, s.Database)
 	if err != nil {
@@ -74,7 +74,7 @@ func (s *Site) Register(ctx context.Context, facet string, count int) error {
 	return err
 }
 
-// Contents returns ContentCount contents of a document of the simulator.
+// Contents returns ContentCount different contents of a document of the simulator.
 func Contents(ctx context.Context, facet, document string) (all []store.Write, err error) {
 	src, end, err := ReferenceSource(map[string]string{facet: document})
 	if err != nil {
@@ -96,10 +96,10 @@ func Contents(ctx context.Context, facet, document string) (all []store.Write, e
 	return all, nil
 }
 
-// ContentKey is the key whose document is stored under prefix and n.
+// ContentKey returns the key of the simulator's document that Store stores as prefix<n>.
 func ContentKey(n int) string { return fmt.Sprint("content", n%ContentCount) }
 
-// UnlimitedPermits grants every call at once.
+// UnlimitedPermits is a limiter that grants every permit immediately.
 var UnlimitedPermits unlimited
 
 type unlimited struct{}
@@ -114,8 +114,9 @@ func (unlimited) Credential() string          { return "" }
 func (unlimited) Finished(source.CallResult)  {}
 func (unlimited) Answered()                   {}
 
-// ReferenceSource returns the reference source, with a simulator of its own in this process
-// that has the same documents and no quota. The caller calls end.
+// ReferenceSource returns the reference source with a simulator in this process as its
+// upstream. The simulator has the same documents as the site's upstream and no quota. The
+// caller must call end.
 func ReferenceSource(facets map[string]string) (src *source.Source, end func(), err error) {
 	upstream := simulator.New(simulator.Config{Seed: 1})
 	server := httptest.NewServer(upstream)
@@ -134,8 +135,8 @@ func ReferenceSource(facets map[string]string) (src *source.Source, end func(), 
 	return src, func() { src.Close(); stop() }, nil
 }
 
-// FetchContent fetches an entity and returns the content that is stored of it. The caller
-// releases it.
+// FetchContent fetches an entity and returns its content as a worker would store it. The
+// caller must release the content.
 func FetchContent(ctx context.Context, src *source.Source, facet, key string) (*source.Content, error) {
 	plan, err := src.Plan(source.Request{Facet: facet, Key: key})
 	if err != nil {

@@ -13,21 +13,22 @@ import (
 	"strings"
 )
 
-// RunServices runs scripts/services for services of the site's own, in its directory.
+// RunServices runs scripts/services for the site's own services, in the site's directory, and
+// returns its standard output.
 func (s *Site) RunServices(ctx context.Context, args ...string) (string, error) {
 	c := exec.CommandContext(ctx, filepath.Join(s.Root, "scripts", "services"), args...)
 	c.Env = append(os.Environ(), "FRESHET_SERVICES_DIR="+filepath.Join(s.Dir, "services"))
-	var said strings.Builder
-	c.Stderr = &said
+	var stderr strings.Builder
+	c.Stderr = &stderr
 	text, err := c.Output()
 	if err != nil {
-		return "", fmt.Errorf("scripts/services %s: %w\n%s", strings.Join(args, " "), err, said.String())
+		return "", fmt.Errorf("scripts/services %s: %w\n%s", strings.Join(args, " "), err, stderr.String())
 	}
 	return string(text), nil
 }
 
-// StartKafka starts a broker of the site's own, which may be frozen and killed, and makes
-// it the site's Broker. The proxy still leads to the shared broker.
+// StartKafka starts a broker for this site only, which may be frozen and killed, and sets
+// Broker to its address. The site's proxy still forwards to the shared broker.
 func (s *Site) StartKafka(ctx context.Context) error {
 	s.OnClose(func() {
 		ctx := context.Background()
@@ -45,13 +46,13 @@ func (s *Site) StartKafka(ctx context.Context) error {
 	}
 	address, ok := strings.CutPrefix(strings.TrimSpace(text), "export FRESHET_TEST_KAFKA=")
 	if !ok {
-		return fmt.Errorf("scripts/services does not say where Kafka is: %q", text)
+		return fmt.Errorf("scripts/services up kafka: got %q, want export FRESHET_TEST_KAFKA=...", text)
 	}
 	s.Broker = address
 	return nil
 }
 
-// startRedis starts a Redis of the site's own, which may be killed.
+// startRedis starts a Redis server for this site only, which may be killed.
 func (s *Site) startRedis(ctx context.Context) (*Process, error) {
 	port, err := s.FreePort(ctx)
 	if err != nil {
@@ -60,8 +61,8 @@ func (s *Site) startRedis(ctx context.Context) (*Process, error) {
 	return s.StartRedis(ctx, net.JoinHostPort(ownHost(ctx), port))
 }
 
-// ownHost returns a random loopback address if the machine has more than one, so that no
-// other run takes the port of a killed Redis.
+// ownHost returns a random loopback address, so that no other test run takes the port of a
+// killed Redis. It returns 127.0.0.1 if the machine has no other loopback address.
 func ownHost(ctx context.Context) string {
 	host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), 1+rand.IntN(254), 1+rand.IntN(254))
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
@@ -72,7 +73,7 @@ func ownHost(ctx context.Context) string {
 	return host
 }
 
-// StartRedis starts a Redis at an address, where another may have been killed.
+// StartRedis starts a Redis server at an address. It may be the address of a killed one.
 func (s *Site) StartRedis(ctx context.Context, address string, more ...string) (*Process, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -91,10 +92,10 @@ func (s *Site) StartRedis(ctx context.Context, address string, more ...string) (
 	return p, nil
 }
 
-// FreePort returns a port between 20000 and 30000, which the kernel does not give to
-// outgoing connections: the port of a killed Redis must stay free. It returns no port
-// twice, because a process may listen only after it has printed that it is ready. Each
-// site begins at a random port.
+// FreePort returns a free port between 20000 and 30000. The kernel does not use these ports for
+// outgoing connections, so the port of a killed Redis stays free. FreePort never returns a port
+// twice, because some processes report that they are ready before they listen. Each site starts
+// at a random port.
 func (s *Site) FreePort(ctx context.Context) (string, error) {
 	if s.port == 0 {
 		s.port = 20_000 + rand.IntN(9_000)
@@ -107,14 +108,15 @@ func (s *Site) FreePort(ctx context.Context) (string, error) {
 			return port, l.Close()
 		}
 	}
-	return "", errors.New("there is no free port between 20000 and 30000")
+	return "", errors.New("no free port between 20000 and 30000")
 }
 
-// ErrMissing is the cause of errors for a service whose variable is not set, and for a
-// program that is not installed.
+// ErrMissing is wrapped by errors for a service whose variable is not set, and for a program
+// that is not installed.
 var ErrMissing = errors.New("is missing")
 
-// ServiceAddress returns the value of a variable FRESHET_TEST_…, which must be set.
+// ServiceAddress returns the value of a variable FRESHET_TEST_…. It returns an error if the
+// variable is not set.
 func ServiceAddress(variable string) (string, error) {
 	if value := os.Getenv(variable); value != "" {
 		return value, nil

@@ -19,42 +19,41 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Site is one installation of freshet: a database, topics and a Redis of its own, an
-// upstream, and the processes that were started. Set its exported fields before the
-// processes that they are for are started.
+// Site is one installation of freshet: its own database, topics and Redis, an upstream, and the
+// started processes. A process uses the values that the exported fields have when it is started.
 type Site struct {
 	Out    io.Writer // messages about the installation
 	Dir    string    // configurations and logs
-	Binary string    // freshet, as Build has built it
+	Binary string    // path of freshet, as returned by Build
 	Root   string    // directory of the main module
 
 	Source  string            // name of the reference source
-	Facets  map[string]string // of the reference source: each facet and the upstream's document that it reads
-	Edits   []string          // old, new, old, new …: changes of the reference source's configuration
+	Facets  map[string]string // facets of the reference source and the upstream document that each reads
+	Edits   []string          // old, new, old, new …: replacements in the reference source's configuration
 	Sources map[string]string // configurations by name, instead of the reference source
-	Env     []string          // further environment of the processes
-	// MaxPartitions bounds the partitions of each topic, for sites with many sources; 0: as configured.
+	Env     []string          // additional environment of the processes
+	// MaxPartitions bounds the partitions of each topic, for sites with many sources. 0 means no bound.
 	MaxPartitions int32
-	Token         string // the administrator's; without one, requests need no token
+	Token         string // admin token; if it is empty, requests need no token
 
 	Upstream string // URL of the simulator
-	Latency  string // of its answers, as it was started
+	Latency  string // latency of the upstream at its start, such as 30ms-1.7s
 
 	Database                  string // URL
 	Broker                    string // address of Kafka
 	Kafka                     *KafkaProxy
 	Redis                     *Process
 	RedisCluster              []string // addresses of a Redis Cluster, instead of Redis
-	RedisProxy, DatabaseProxy *Proxy   // connections of the processes go through them; nil: directly
+	RedisProxy, DatabaseProxy *Proxy   // set by UseProxies; nil: the processes connect directly
 
-	port      int        // that FreePort tries next
+	port      int        // the next port that FreePort tries
 	mu        sync.Mutex // guards the fields below
 	processes []*Process
 	closers   []func()
 }
 
-// New creates a database and starts a Redis and a proxy to Kafka. The caller closes the
-// site, also after an error.
+// New creates a database and starts a Redis server and a proxy to Kafka. The caller must close
+// the site, also after an error.
 func New(ctx context.Context, out io.Writer, binary string) (s *Site, err error) {
 	s = &Site{Out: out, Source: "nexon-" + strings.ToLower(rand.Text()[:10]), Binary: binary}
 	if s.Root, err = Root(); err != nil {
@@ -79,29 +78,30 @@ func New(ctx context.Context, out io.Writer, binary string) (s *Site, err error)
 	return s, nil
 }
 
-// OnClose registers a function that Close calls. The last one is called first.
+// OnClose registers a function for Close, which calls the functions in reverse order.
 func (s *Site) OnClose(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closers = append(s.closers, f)
 }
 
-// Close stops all processes and removes what the site has created. keep leaves the logs.
+// Close stops all processes and removes the site's database, topics and directory. If keep is
+// set, the directory with configurations and logs stays.
 func (s *Site) Close(keep bool) {
 	for _, f := range slices.Backward(s.closers) {
 		f()
 	}
 	if keep {
-		fmt.Fprintf(s.Out, "the processes' logs are in %s\n", s.Dir)
+		fmt.Fprintf(s.Out, "logs of the processes: %s\n", s.Dir)
 		return
 	}
 	_ = os.RemoveAll(s.Dir)
 }
 
-// Prepare starts the upstream with flags of `freshet simulate`, and creates tables and
-// topics of the reference source with these facets.
+// Prepare starts the upstream with flags of `freshet simulate`, and creates the tables and the
+// topics of the reference source. facets is the value for Site.Facets.
 func (s *Site) Prepare(ctx context.Context, facets map[string]string, simulate ...string) error {
-	s.Facets, s.Latency = facets, "30ms-1.7s" // the simulator's own
+	s.Facets, s.Latency = facets, "30ms-1.7s" // the simulator's default
 	if i := slices.Index(simulate, "--latency"); i >= 0 {
 		s.Latency = simulate[i+1]
 	}
@@ -113,7 +113,7 @@ func (s *Site) Prepare(ctx context.Context, facets map[string]string, simulate .
 	return s.CreateTables(ctx)
 }
 
-// CreateTables creates tables, and the topics of all sources that are missing.
+// CreateTables creates the tables, and the missing topics of all sources.
 func (s *Site) CreateTables(ctx context.Context) error {
 	s.OnClose(s.deleteTopics)
 	if _, err := s.Command(ctx, "migrate", "up"); err != nil {
@@ -139,7 +139,8 @@ func (s *Site) CreateTables(ctx context.Context) error {
 	return nil
 }
 
-// Command runs freshet with the site's configuration to its end, and returns its output.
+// Command runs a freshet command with the site's configuration and returns its output after it
+// has ended.
 func (s *Site) Command(ctx context.Context, args ...string) (string, error) {
 	env, err := s.Configure("operator", s.Broker, "")
 	if err != nil {

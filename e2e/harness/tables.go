@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// createDatabase creates the site's database, and drops it when the site is closed.
+// createDatabase creates the site's database. Close drops it.
 func (s *Site) createDatabase(ctx context.Context) error {
 	admin, err := ServiceAddress("FRESHET_TEST_POSTGRES")
 	if err != nil {
@@ -40,14 +40,14 @@ func (s *Site) createDatabase(ctx context.Context) error {
 	return nil
 }
 
-// StoredCount counts the snapshots whose key has the prefix $1; FailedRows counts the rows of
-// failed entities.
+// StoredCount counts the snapshots whose key has the prefix $1. FailedRows counts the entities
+// with a recorded failure.
 const (
 	StoredCount = "SELECT count(*) FROM snapshot_state WHERE starts_with(key, $1)"
 	FailedRows  = "SELECT count(*) FROM update_status"
 )
 
-// Number returns the number that a query of the database returns.
+// Number runs a query that returns one integer.
 func (s *Site) Number(ctx context.Context, sql string, args ...any) (n int, err error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
@@ -58,21 +58,21 @@ func (s *Site) Number(ctx context.Context, sql string, args ...any) (n int, err 
 	return n, err
 }
 
-// UntilStored waits until at least want snapshots with this prefix of the key are stored.
+// UntilStored waits until at least want snapshots are stored whose key has the prefix.
 func (s *Site) UntilStored(ctx context.Context, limit time.Duration, prefix string, want int) error {
 	n := 0
-	err := Until(ctx, limit, fmt.Sprintf("%d stored snapshots of %s…", want, prefix), func() (done bool, err error) {
+	err := Until(ctx, limit, fmt.Sprintf("%d stored snapshots with the prefix %s", want, prefix), func() (done bool, err error) {
 		n, err = s.Number(ctx, StoredCount, prefix)
 		return n >= want, err
 	})
 	if err != nil {
-		err = fmt.Errorf("%w; there are %d", err, n)
+		err = fmt.Errorf("%w; got %d", err, n)
 	}
 	return err
 }
 
-// LockTables locks the tables of snapshots against reads and writes until unlock is called.
-// stored is the number of snapshots with this prefix of the key at that time.
+// LockTables locks the snapshot tables against reads and writes until unlock is called. stored
+// is the number of snapshots whose key has the prefix, counted under the lock.
 func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unlock func() error, err error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unloc
 	}
 	s.OnClose(func() { _ = conn.Close(context.Background()) })
 	_, err = conn.Exec(ctx, "BEGIN; LOCK TABLE snapshot_state, snapshot_payload, update_status IN ACCESS EXCLUSIVE MODE")
-	if err == nil { // a statement of its own sees the commits that the lock waited for
+	if err == nil { // a separate statement sees the transactions that committed before the lock
 		err = conn.QueryRow(ctx, StoredCount, prefix).Scan(&stored)
 	}
 	return stored, func() error {
@@ -89,8 +89,9 @@ func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unloc
 	}, err
 }
 
-// AllowConnections allows connections to the site's database, or forbids them and ends all
-// open connections. Other databases of the server are not affected.
+// AllowConnections(true) allows connections to the site's database. AllowConnections(false)
+// rejects new connections and terminates the open ones. Other databases of the server are not
+// affected.
 func (s *Site) AllowConnections(ctx context.Context, allow bool) error {
 	admin, err := ServiceAddress("FRESHET_TEST_POSTGRES")
 	if err != nil {

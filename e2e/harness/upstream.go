@@ -32,17 +32,17 @@ func (s *Site) Control(ctx context.Context, c simulator.Control) error {
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusNoContent {
 		text, _ := io.ReadAll(resp.Body)
-		return fmt.Errorf("the upstream refuses the change: %s", text)
+		return fmt.Errorf("change the upstream's behaviour: %s", text)
 	}
 	return nil
 }
 
-// SetLatency sets how long the upstream's answers take from now on.
-func (s *Site) SetLatency(ctx context.Context, least, most time.Duration) error {
-	return s.Control(ctx, simulator.Control{Latency: &simulator.Range{Min: least, Max: most}})
+// SetLatency sets the range of the upstream's response times.
+func (s *Site) SetLatency(ctx context.Context, shortest, longest time.Duration) error {
+	return s.Control(ctx, simulator.Control{Latency: &simulator.Range{Min: shortest, Max: longest}})
 }
 
-// Arrival is a call in the upstream's log.
+// Arrival is one call in the upstream's log.
 type Arrival struct {
 	At     time.Time
 	Key    string
@@ -63,7 +63,8 @@ func (s *Site) Reset(ctx context.Context) error {
 	return resp.Body.Close()
 }
 
-// get returns the answer of one of the simulator's own endpoints. The caller closes it.
+// get requests one of the simulator's control endpoints and returns the body of the response.
+// The caller must close it.
 func (s *Site) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Upstream+path, http.NoBody)
 	if err != nil {
@@ -117,7 +118,7 @@ func (s *Site) Arrivals(ctx context.Context) (all []Arrival, err error) {
 	return all, nil
 }
 
-// CountCalls counts the calls for keys with a prefix, from a time on and before another.
+// CountCalls counts the calls for keys with a prefix in the interval [from, to).
 func CountCalls(all []Arrival, prefix string, from, to time.Time) (n int) {
 	for _, a := range all {
 		if strings.HasPrefix(a.Key, prefix) && !a.At.Before(from) && a.At.Before(to) {
@@ -127,21 +128,22 @@ func CountCalls(all []Arrival, prefix string, from, to time.Time) (n int) {
 	return n
 }
 
-// MaxInSecond is the greatest number of calls in any second that ends between two times.
-func MaxInSecond(all []Arrival, from, to time.Time) (most int) {
+// MaxInSecond returns the largest number of calls in any sliding second that ends in the
+// interval [from, to).
+func MaxInSecond(all []Arrival, from, to time.Time) (count int) {
 	first := 0
 	for i, a := range all {
 		for a.At.Sub(all[first].At) > time.Second {
 			first++
 		}
 		if !a.At.Before(from) && a.At.Before(to) {
-			most = max(most, i-first+1)
+			count = max(count, i-first+1)
 		}
 	}
-	return most
+	return count
 }
 
-// DistinctKeys counts the keys of the calls.
+// DistinctKeys counts the different keys of the calls.
 func DistinctKeys(all []Arrival) int {
 	keys := map[string]bool{}
 	for _, a := range all {

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// CPUTime is the processor time that a process has used, or 0 without /proc.
+// CPUTime returns the processor time that a process has used, or 0 if there is no /proc.
 func CPUTime(pid int) time.Duration {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
 	}
-	// Behind the command's name: utime and stime are the 12th and 13th field, in
-	// hundredths of a second.
+	// After the command's name, utime and stime are the 12th and 13th field, in hundredths of
+	// a second.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	var user, system int64
 	if len(fields) < 13 {
@@ -30,7 +30,7 @@ func CPUTime(pid int) time.Duration {
 
 var peakMemory = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
 
-// PeakMemory is the most resident memory that a running process has had, in bytes.
+// PeakMemory returns the peak of a running process's resident memory, in bytes.
 func PeakMemory(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -38,7 +38,7 @@ func PeakMemory(pid int) (int64, error) {
 	}
 	m := peakMemory.FindSubmatch(status)
 	if m == nil {
-		return 0, fmt.Errorf("process %d has no VmHWM: it has ended", pid)
+		return 0, fmt.Errorf("read the memory of process %d: no VmHWM, the process has ended", pid)
 	}
 	kib, err := strconv.ParseInt(string(m[1]), 10, 64)
 	return kib << 10, err

@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// Timeout bounds the wait for something that must happen.
+// Timeout bounds each wait for an expected event.
 const Timeout = 30 * time.Second
 
-// Poll calls ask twice a second until it returns true or an error, or the limit is over.
-func Poll(ctx context.Context, limit time.Duration, ask func() (bool, error)) error {
-	_, err := poll(ctx, 500*time.Millisecond, limit, ask)
+// Poll calls condition twice a second until it returns true or an error. After the limit it
+// returns nil.
+func Poll(ctx context.Context, limit time.Duration, condition func() (bool, error)) error {
+	_, err := poll(ctx, 500*time.Millisecond, limit, condition)
 	return err
 }
 
-func poll(ctx context.Context, interval, limit time.Duration, ask func() (bool, error)) (done bool, err error) {
+func poll(ctx context.Context, interval, limit time.Duration, condition func() (bool, error)) (done bool, err error) {
 	for began := time.Now(); ; {
-		if done, err = ask(); err != nil || done || time.Since(began) > limit {
+		if done, err = condition(); err != nil || done || time.Since(began) > limit {
 			return done, err
 		}
 		if err := Pause(ctx, interval); err != nil {
@@ -27,7 +28,7 @@ func poll(ctx context.Context, interval, limit time.Duration, ask func() (bool, 
 	}
 }
 
-// Pause returns after a time, or with the error of ctx.
+// Pause waits for a time. It returns the error of ctx if ctx ends first.
 func Pause(ctx context.Context, length time.Duration) error {
 	select {
 	case <-time.After(length):
@@ -37,21 +38,21 @@ func Pause(ctx context.Context, length time.Duration) error {
 	}
 }
 
-// Until calls ask ten times a second until it returns true. It is an error if that does
-// not happen within the limit; what names it.
-func Until(ctx context.Context, limit time.Duration, what string, ask func() (bool, error)) error {
-	done, err := poll(ctx, 100*time.Millisecond, limit, ask)
+// Until calls condition ten times a second until it returns true or an error. It returns an
+// error if condition is not true within the limit; what names the awaited event in it.
+func Until(ctx context.Context, limit time.Duration, what string, condition func() (bool, error)) error {
+	done, err := poll(ctx, 100*time.Millisecond, limit, condition)
 	if err == nil && !done {
-		err = fmt.Errorf("did not happen within %v: %s", limit, what)
+		err = fmt.Errorf("timed out after %v waiting for %s", limit, what)
 	}
 	return err
 }
 
-// AtRate calls do rate times a second for a time, each call in a goroutine of its own, so
-// that a slow one delays no other. It returns when all calls have.
+// AtRate calls do rate times a second for a time. Each call has its own goroutine, so that a
+// slow call delays no other. AtRate returns after all calls have returned.
 func AtRate(ctx context.Context, rate int, length time.Duration, do func(n int)) error {
-	var under sync.WaitGroup
-	defer under.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	began := time.Now()
@@ -59,7 +60,7 @@ func AtRate(ctx context.Context, rate int, length time.Duration, do func(n int))
 		passed := min(time.Since(began), length)
 		for due := int(passed.Seconds() * float64(rate)); next < due; next++ {
 			n := next
-			under.Go(func() { do(n) })
+			running.Go(func() { do(n) })
 		}
 		if passed == length {
 			return nil

@@ -13,13 +13,13 @@ func TestAtRate_CallsEachOnceAtItsRate(t *testing.T) {
 		count := map[int]int{}
 		began := time.Now()
 		err := AtRate(t.Context(), 300, 2*time.Second, func(n int) {
-			<-time.After(time.Millisecond) // so that the next may come first
+			<-time.After(time.Millisecond) // so that calls may end out of order
 			mu.Lock()
 			defer mu.Unlock()
 			count[n]++
 		})
 		if took := time.Since(began).Round(100 * time.Millisecond); err != nil || took != 2*time.Second || len(count) != 600 {
-			t.Errorf("%d of 600 in %v, %v", len(count), took, err)
+			t.Errorf("AtRate: got %d different calls in %v, %v, want 600 in 2s", len(count), took, err)
 		}
 	})
 }

@@ -18,21 +18,21 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// What the crowd asks for. Its keys begin with what the upstream does with them.
+// Load of the clients. The prefix of a key says how the upstream responds to it.
 const (
 	clientRate        = 40 // reads of wellKeys in a second
-	clientConcurrency = 16 // at most at the same time
-	healthyKeys       = 30 // each is read more than once a second, so that most reads are fresh
-	// failingKeys are so many of each kind that the second failure of a process comes
-	// after it was seen to have had one: a counter that begins with 1 is no increase.
+	clientConcurrency = 16
+	healthyKeys       = 30 // each is read about once a second, so that most reads are fresh
+	// failingKeys is large enough that each process has two failures of a kind, with a scrape
+	// between them: a counter whose first sample is 1 shows no increase.
 	failingKeys = 4
 	facet       = "character"
-	// dueKeys come due one after the other, one a second, for longer than it takes.
+	// dueKeys come due one a second, for longer than the scenario lasts.
 	dueKeys = 1800
 )
 
-// failingSnapshots are what the upstream fails for; something older is stored of them, as of
-// entities that were well once.
+// failingSnapshots returns stale snapshots of entities for which the upstream fails, as if they
+// had been fetched successfully before.
 func failingSnapshots() (all []harness.Stored) {
 	for _, prefix := range []string{"refused-", "page-", "later-", "soon-"} {
 		all = append(all, harness.Stored{Facet: facet, Prefix: prefix, Count: failingKeys, Checked: time.Now().Add(-time.Hour)})
@@ -40,12 +40,13 @@ func failingSnapshots() (all []harness.Stored) {
 	return all
 }
 
-// expiredSnapshots are snapshots that are kept for too long already.
+// expiredSnapshots returns snapshots that are older than keepFor.
 func expiredSnapshots() harness.Stored {
 	return harness.Stored{Facet: facet, Prefix: "outdated-", Count: 5, Checked: time.Now().Add(-31 * 24 * time.Hour)}
 }
 
-// clientFaults are the upstream's: some keys fail for good, some for a while, some do not exist.
+// clientFaults returns the upstream's faults: some keys always fail, some fail a few times, and
+// some do not exist.
 func clientFaults() []simulator.Fault {
 	times := func(n int) *int { return &n }
 	return []simulator.Fault{
@@ -57,7 +58,7 @@ func clientFaults() []simulator.Fault {
 	}
 }
 
-// clients does at a modest rate all that clients do, until it is stopped.
+// clients sends every kind of client request at a moderate rate until it is stopped.
 type clients struct {
 	s       *site
 	api     string
@@ -65,7 +66,7 @@ type clients struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	answers atomic.Int64
-	failed  atomic.Int64 // answered with 5xx, or not at all
+	failed  atomic.Int64 // 5xx or no response
 	last    atomic.Pointer[string]
 }
 
@@ -103,29 +104,30 @@ func (s *site) startClients(ctx context.Context, api string) *clients {
 	return c
 }
 
-// stop returns when the last has been answered.
+// stop ends the load and returns when the last request has ended.
 func (c *clients) stop() {
 	c.cancel()
 	c.running.Wait()
 }
 
-// jobs are those of the n-th moment: a read, and in each second one of everything else.
+// jobs returns the requests of the n-th tick: a read, and in each second one request of every
+// other kind.
 func (c *clients) jobs(ctx context.Context, n int) []func() {
-	well := func(n int) string { return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/well-", n%healthyKeys) }
+	healthy := func(n int) string { return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/well-", n%healthyKeys) }
 	get := func(path string) func() { return func() { c.do(ctx, http.MethodGet, path, nil) } }
-	all := []func(){get(well(n))}
-	if n%4 == 0 { // known to this reader, who is told only that nothing is new
-		all = append(all, func() { c.do(ctx, http.MethodGet, well(n), http.Header{"If-None-Match": {"*"}}) })
+	all := []func(){get(healthy(n))}
+	if n%4 == 0 { // a conditional read
+		all = append(all, func() { c.do(ctx, http.MethodGet, healthy(n), http.Header{"If-None-Match": {"*"}}) })
 	}
 	second, of := n/clientRate, func(kind string, different int) string {
 		return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/", kind, "-", n/clientRate%different)
 	}
 	switch n % clientRate {
 	case 1:
-		all = append(all, func() { c.do(ctx, http.MethodPost, well(second)+"/refresh", nil) })
+		all = append(all, func() { c.do(ctx, http.MethodPost, healthy(second)+"/refresh", nil) })
 	case 4:
 		all = append(all, get(of("gone", 5)))
-	case 7: // few, for a dead letter is meant to be seldom
+	case 7: // few, because dead letters are rare
 		all = append(all, get(of("refused", failingKeys)), get(of("page", failingKeys)))
 	case 10:
 		all = append(all, get(of("later", failingKeys)), get(of("soon", failingKeys)))
@@ -136,20 +138,20 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 	case 19:
 		all = append(all, get("/nowhere"), get("/v1/"+c.s.Source+"/nothing/of-the-kind"))
 	case 22:
-		all = append(all, func() { c.do(ctx, http.MethodGet, well(0), http.Header{"Authorization": {"Bearer nobodys"}}) })
+		all = append(all, func() { c.do(ctx, http.MethodGet, healthy(0), http.Header{"Authorization": {"Bearer nobodys"}}) })
 	case 25:
 		all = append(all, func() { c.prefetch(ctx, second) })
 	}
 	return all
 }
 
-// do sends a request, reads the answer to its end and counts it.
+// do sends a request, reads the response to its end and counts it.
 func (c *clients) do(ctx context.Context, method, path string, header http.Header) {
 	limited, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
 	status, err := c.send(limited, method, path, header)
 	if ctx.Err() != nil {
-		return // the crowd leaves
+		return // the load has ended
 	}
 	c.answers.Add(1)
 	if err != nil || status >= http.StatusInternalServerError {
@@ -177,21 +179,21 @@ func (c *clients) send(ctx context.Context, method, path string, header http.Hea
 	return resp.StatusCode, err
 }
 
-// streamEvents keeps a stream of an entity's events open.
+// streamEvents keeps an event stream of an entity open, and reconnects after its end.
 func (c *clients) streamEvents(ctx context.Context) {
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
+	reconnect := time.NewTicker(time.Second)
+	defer reconnect.Stop()
 	for ctx.Err() == nil {
 		_, _ = c.send(ctx, http.MethodGet, fmt.Sprint("/v1/", c.s.Source, "/", facet, "/well-1/events"), http.Header{"Accept": {"text/event-stream"}})
 		select {
-		case <-again.C:
+		case <-reconnect.C:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// prefetch asks in the LOW lane, as nobody does over HTTP, and now and then sends a
-// record that is no request.
+// prefetch publishes a LOW request, for which there is no HTTP request. Once it also publishes a
+// poison record to HIGH.
 func (c *clients) prefetch(ctx context.Context, second int) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.s.Broker))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// cores tells which of the scenario's processes took how much of the machine since
-// start. The users share the cores with the processes, so they are a part of the figures.
+// cores measures the processor time of the scenario's processes since a start. The load
+// generator shares the machine with them, so its share is part of the figures.
 type cores struct {
 	began  time.Time
 	before map[*harness.Process]time.Duration
@@ -23,7 +23,7 @@ func (s *site) cores() cores {
 	return c
 }
 
-// used is for each process that still runs, in cores.
+// used returns the cores that each running process has used, as text.
 func (c cores) used(s *site, others ...string) string {
 	all := others
 	for _, p := range s.Processes() {

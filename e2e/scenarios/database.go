@@ -16,9 +16,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// slowDatabase: for ten seconds the database answers nothing that reads or writes
-// snapshots. What is asked for meanwhile is held, nothing is lost or counted as a
-// failure, and afterwards HIGH is as quick as before.
+// slowDatabase locks the snapshot tables for ten seconds. It judges that requests wait in the
+// meantime, that none is lost or recorded as failed, and that HIGH is as fast afterwards as
+// before.
 func slowDatabase(ctx context.Context, s *site, _ options) error {
 	const rate, slow, known = 50, 10 * time.Second, 20
 	l, err := s.startLanesWithoutWorker(ctx, onlySmall)
@@ -42,8 +42,8 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 
-	const under = 100
-	stored, unlock, err := l.lockDuringCalls(ctx, "under-", under)
+	const inFlight = 100
+	stored, unlock, err := l.lockDuringCalls(ctx, "under-", inFlight)
 	if err != nil {
 		return err
 	}
@@ -53,10 +53,10 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	watched.Go(func() { w.untilOpen(watching) })
-	// Past the query service, which accepts nothing that it can't look up.
+	// Published directly, because the query service rejects reads of keys that it can't look up.
 	err = harness.AtRate(ctx, rate, slow, func(n int) {
 		l.record(nil, s.Publish(ctx, l.client, small, schemas.High, fmt.Sprint("held-", n)))
-		if n%10 == 0 { // what is in memory is served
+		if n%10 == 0 { // keys in the cache of the query service
 			began := time.Now()
 			a, err := l.reader.Read(ctx, fmt.Sprint("before-", n/10%known), "")
 			w.addRead(a, err, time.Since(began))
@@ -65,13 +65,13 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	if err != nil {
 		return errors.Join(err, unlock())
 	}
-	waiting, err := s.Lag(ctx, schemas.High)
+	lag, err := s.Lag(ctx, schemas.High)
 	if err = errors.Join(err, l.failed, unlock()); err != nil {
 		return err
 	}
 	unlocked := time.Now()
 	asked := rate * int(slow.Seconds())
-	for prefix, n := range map[string]int{"held-": asked, "under-": under} {
+	for prefix, n := range map[string]int{"held-": asked, "under-": inFlight} {
 		if err := s.UntilStored(ctx, 2*harness.Timeout, prefix, n); err != nil {
 			return err
 		}
@@ -79,7 +79,7 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	if err := s.UntilCommitted(ctx, harness.Timeout); err != nil {
 		return err
 	}
-	caught := time.Since(unlocked)
+	caughtUp := time.Since(unlocked)
 	stop()
 	watched.Wait()
 	after, err := l.measureHigh(ctx, "after", rate, 5*time.Second)
@@ -92,23 +92,23 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	t := &table{}
-	t.report("the database did not answer for", "%s", formatDuration(unlocked.Sub(began)))
-	t.judge("the worker's breaker opens, as it says itself, after", w.openedAfter(began), "<"+slow.String(), !w.opened.IsZero() && w.opened.Sub(began) < slow)
-	t.judgeEqual("calls for the "+strconv.Itoa(asked)+" requests of that time, while it lasts: HIGH is held", harness.CountCalls(all, "held-", began, unlocked), 0)
-	t.judge(fmt.Sprintf("of %d requests that are called when it begins, stored", under), strconv.Itoa(stored), fmt.Sprintf("<%d", under/2), stored < under/2)
-	unwritten := asked + under - stored
-	t.judge("requests that are not written and not committed at its end", strconv.FormatInt(waiting, 10), fmt.Sprintf(">=%d", unwritten), waiting >= int64(unwritten))
-	t.judge("reads of what is in memory, failed", fmt.Sprintf("%d, %d", w.reads, w.failed), "some, 0", w.reads > 0 && w.failed == 0)
+	t.report("length of the table lock", "%s", formatDuration(unlocked.Sub(began)))
+	t.judge("circuit breaker of the worker opened after", w.openedAfter(began), "<"+slow.String(), !w.opened.IsZero() && w.opened.Sub(began) < slow)
+	t.judgeEqual("calls during the lock, for its "+strconv.Itoa(asked)+" requests", harness.CountCalls(all, "held-", began, unlocked), 0)
+	t.judge(fmt.Sprintf("stored before the lock, of %d in-flight requests", inFlight), strconv.Itoa(stored), fmt.Sprintf("<%d", inFlight/2), stored < inFlight/2)
+	unwritten := asked + inFlight - stored
+	t.judge("records not committed at the end of the lock", strconv.FormatInt(lag, 10), fmt.Sprintf(">=%d", unwritten), lag >= int64(unwritten))
+	t.judge("reads of cached keys, failed", fmt.Sprintf("%d, %d", w.reads, w.failed), "some, 0", w.reads > 0 && w.failed == 0)
 	if w.err != nil {
-		t.report("  the last of them", "%v", w.err)
+		t.report("  the last failure", "%v", w.err)
 	}
-	t.judgeBelow("  95 of 100, none of which waits for the database", p95(w.took), time.Second)
-	t.judgeBelow("all "+strconv.Itoa(asked+under)+" stored and committed after its end in", caught, 10*time.Second)
-	again := harness.CountCalls(all, "held-", began, time.Now()) - asked + harness.CountCalls(all, "under-", time.Time{}, time.Now()) - under
-	t.judgeEqual("calls made twice", again, 0)
-	t.judgeBelow("HIGH before the outage, from asked to stored, 95 of 100", p95(before), 3*time.Second)
+	t.judgeBelow("  latency of reads, p95", p95(w.took), time.Second)
+	t.judgeBelow("time until all "+strconv.Itoa(asked+inFlight)+" are stored and committed", caughtUp, 10*time.Second)
+	repeated := harness.CountCalls(all, "held-", began, time.Now()) - asked + harness.CountCalls(all, "under-", time.Time{}, time.Now()) - inFlight
+	t.judgeEqual("repeated calls", repeated, 0)
+	t.judgeBelow("HIGH latency before the lock, p95", p95(before), 3*time.Second)
 	t.markTarget(highP95)
-	t.judgeBelow("HIGH after the outage, from asked to stored, 95 of 100", p95(after), 3*time.Second)
+	t.judgeBelow("HIGH latency after the lock, p95", p95(after), 3*time.Second)
 	t.markTarget(highP95)
 	if err := l.judgeCrash(ctx, worker, t); err != nil {
 		return err
@@ -120,22 +120,22 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	return nil
 }
 
-// lockDuringCalls has the database answer nothing while requests are called: they have
-// been looked up and are not written. It says how many of them were nevertheless.
+// lockDuringCalls locks the tables while n requests are in flight: their lookups are done and
+// their results are not written. stored is the number of results that were written before.
 func (l *lanes) lockDuringCalls(ctx context.Context, prefix string, n int) (stored int, unlock func() error, err error) {
 	st, err := l.Stats(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
 	before := st.Arrivals
-	// They take so long that they are under way when it begins.
+	// The calls are long enough to be in flight when the lock begins.
 	if err := l.SetLatency(ctx, 2*time.Second, 3*time.Second); err != nil {
 		return 0, nil, err
 	}
 	if err := l.Publish(ctx, l.client, small, schemas.High, harness.Keys(prefix, n)...); err != nil {
 		return 0, nil, err
 	}
-	if err := harness.Until(ctx, harness.Timeout, "they are called", func() (bool, error) {
+	if err := harness.Until(ctx, harness.Timeout, "the calls of the requests", func() (bool, error) {
 		st, err := l.Stats(ctx)
 		return st.Arrivals > before, err
 	}); err != nil {
@@ -147,15 +147,16 @@ func (l *lanes) lockDuringCalls(ctx context.Context, prefix string, n int) (stor
 	return stored, unlock, l.SetLatency(ctx, 30*time.Millisecond, 1700*time.Millisecond)
 }
 
-// judgeCrash: the worker is killed (SIGKILL) while it can't write what it has
-// fetched. Its successor does it all.
+// judgeCrash kills the worker while the tables are locked and its results are not written. It
+// judges that the next worker stores all of them.
 func (l *lanes) judgeCrash(ctx context.Context, worker target, t *table) error {
-	const under, commits = 100, 5 * time.Second // in which a worker commits many times, and all are answered
-	stored, unlock, err := l.lockDuringCalls(ctx, "crash-", under)
+	// In the pause all calls end, and a worker would commit many times.
+	const inFlight, pause = 100, 5 * time.Second
+	stored, unlock, err := l.lockDuringCalls(ctx, "crash-", inFlight)
 	if err != nil {
 		return err
 	}
-	if err := harness.Pause(ctx, commits); err != nil {
+	if err := harness.Pause(ctx, pause); err != nil {
 		return errors.Join(err, unlock())
 	}
 	l.Latest(worker.name).Kill()
@@ -165,17 +166,17 @@ func (l *lanes) judgeCrash(ctx context.Context, worker target, t *table) error {
 	if _, err := l.startTarget(ctx, worker); err != nil {
 		return err
 	}
-	lost := l.UntilStored(ctx, harness.Timeout, "crash-", under)
+	lost := l.UntilStored(ctx, harness.Timeout, "crash-", inFlight)
 	n, err := l.Number(ctx, harness.StoredCount, "crash-")
 	if err != nil {
 		return err
 	}
-	t.judge("stored before another outage, of as many, and after it and a SIGKILL in it", fmt.Sprintf("%d, %d", stored, n),
-		fmt.Sprintf("<%d, =%d", under/2, under), lost == nil && stored < under/2)
+	t.judge("stored before a second lock, and after it with a killed worker", fmt.Sprintf("%d, %d", stored, n),
+		fmt.Sprintf("<%d, =%d", inFlight/2, inFlight), lost == nil && stored < inFlight/2)
 	return l.UntilCommitted(ctx, harness.Timeout)
 }
 
-// measureHigh asks in HIGH at a rate, and returns how long each took until it was stored.
+// measureHigh reads missing keys at a rate and returns the latencies until they were stored.
 func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length time.Duration) (took []time.Duration, err error) {
 	var mu sync.Mutex
 	err = harness.AtRate(ctx, rate, length, func(n int) {
@@ -184,7 +185,7 @@ func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length
 		mu.Lock()
 		defer mu.Unlock()
 		if failed == nil && a.Freshness != "FRESH" {
-			failed = fmt.Errorf("HIGH is not stored: %d %s", a.Status, a.Freshness)
+			failed = fmt.Errorf("read with a wait: got %d %s, want FRESH", a.Status, a.Freshness)
 		}
 		if took = append(took, time.Since(asked)); failed != nil {
 			l.failed = failed
@@ -193,10 +194,11 @@ func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length
 	return took, errors.Join(err, l.failed)
 }
 
-// slowDatabaseWatch is what is seen meanwhile.
+// slowDatabaseWatch records the reads and the state of the worker's circuit breaker during the
+// lock.
 type slowDatabaseWatch struct {
-	worker        string    // where it tells of itself
-	opened        time.Time // its breaker
+	worker        string    // address of the worker's metrics
+	opened        time.Time // time at which the circuit breaker was open
 	mu            sync.Mutex
 	reads, failed int
 	err           error
@@ -205,7 +207,7 @@ type slowDatabaseWatch struct {
 
 func (w *slowDatabaseWatch) openedAfter(began time.Time) string {
 	if w.opened.IsZero() {
-		return "not at all"
+		return "never"
 	}
 	return formatDuration(w.opened.Sub(began))
 }
@@ -224,7 +226,7 @@ func (w *slowDatabaseWatch) addRead(a harness.Reply, err error, took time.Durati
 	}
 }
 
-// untilOpen asks the worker for the state of its breaker, which nobody else knows.
+// untilOpen polls the worker's metrics until its circuit breaker is open.
 func (w *slowDatabaseWatch) untilOpen(ctx context.Context) {
 	_ = harness.Poll(ctx, time.Hour, func() (bool, error) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.worker+"/metrics", http.NoBody)
@@ -233,7 +235,7 @@ func (w *slowDatabaseWatch) untilOpen(ctx context.Context) {
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
-			return false, nil // the next look tells
+			return false, nil // the next poll decides
 		}
 		defer func() { _ = resp.Body.Close() }()
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {

@@ -13,9 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// expected knows what an answer has to contain: what is made of the document that the
-// upstream has from its start. It asks another upstream of the same seed, so it holds
-// where nothing changes the documents.
+// expected returns the snapshot that a response must contain. It fetches the document from a
+// second upstream with the same seed, so it is valid only while no scenario changes documents.
 type expected struct{ src *source.Source }
 
 func (s *site) expect() (*expected, error) {
@@ -27,19 +26,19 @@ func (s *site) expect() (*expected, error) {
 	return &expected{src}, nil
 }
 
-// document returns the snapshot that an answer for a key has to contain.
+// document returns the expected snapshot of a key.
 func (x *expected) document(ctx context.Context, facet, key string) ([]byte, error) {
 	c, err := harness.FetchContent(ctx, x.src, facet, key)
 	if err != nil {
-		return nil, fmt.Errorf("make what is expected of %s: %w", key, err)
+		return nil, fmt.Errorf("fetch the expected document of %s: %w", key, err)
 	}
 	defer c.Release()
 	return bytes.Clone(c.JSON), nil
 }
 
-var errWrongDocument = errors.New("the answer has another document than its key")
+var errWrongDocument = errors.New("response with the document of another key")
 
-// check says whether an answer contains the document of its key.
+// check returns an error if a reply does not contain the document of its key.
 func (x *expected) check(ctx context.Context, a harness.Reply, key string) error {
 	want, err := x.document(ctx, small, key)
 	if err == nil && !bytes.Equal(a.Snapshot, want) {
@@ -48,8 +47,8 @@ func (x *expected) check(ctx context.Context, a harness.Reply, key string) error
 	return err
 }
 
-// bodies are answers with stored documents, compressed, by the number of their key:
-// each different one once. They are looked at when nothing is measured any more.
+// bodies are the different compressed bodies of responses, by the number of their key. They are
+// checked after the measurement.
 type bodies map[int][][]byte
 
 func (b bodies) add(n int, text []byte) {
@@ -65,7 +64,7 @@ func (b bodies) count() (n int) {
 	return n
 }
 
-// countWrong counts those that have another document than what was stored for their key.
+// countWrong counts the bodies whose document is not the one stored for their key.
 func (b bodies) countWrong(ctx context.Context, x *expected) (wrong int, err error) {
 	for n, texts := range b {
 		want, err := x.document(ctx, facet, harness.ContentKey(n))
@@ -82,7 +81,7 @@ func (b bodies) countWrong(ctx context.Context, x *expected) (wrong int, err err
 	return wrong, nil
 }
 
-// compressed is a text as the store decodes it.
+// compressed returns a snapshot whose payload is a zstd frame.
 func compressed(text []byte) (s store.Snapshot) {
 	s.Encoding, s.Payload = store.Zstd, text
 	return s

@@ -29,20 +29,20 @@ func TestExpected_SeesDocumentOfAnotherKey(t *testing.T) {
 		t.Error(err)
 	}
 	if err := x.check(t.Context(), of(small, "b"), "a"); err == nil {
-		t.Error("an answer with the document of another key is taken for its own")
+		t.Error("document of another key: got no error, want one")
 	}
 	got := bodies{}
-	answer := func(snapshot json.RawMessage, freshness string) []byte {
+	body := func(snapshot json.RawMessage, freshness string) []byte {
 		return store.Encode(fmt.Appendf(nil, `{"snapshot":%s,"freshness":%q}`, snapshot, freshness)).Bytes
 	}
-	got.add(1, answer(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
-	got.add(1, answer(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
-	got.add(1, answer(of(facet, harness.ContentKey(1)).Snapshot, "STALE"))
-	got.add(harness.ContentCount+1, answer(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
-	got.add(2, answer(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
-	got.add(3, []byte("nothing that can be read"))
+	got.add(1, body(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
+	got.add(1, body(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
+	got.add(1, body(of(facet, harness.ContentKey(1)).Snapshot, "STALE"))
+	got.add(harness.ContentCount+1, body(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
+	got.add(2, body(of(facet, harness.ContentKey(1)).Snapshot, "FRESH"))
+	got.add(3, []byte("no zstd frame"))
 	if wrong, err := got.countWrong(t.Context(), x); err != nil || wrong != 2 || got.count() != 5 {
-		t.Errorf("%d of %d are another's, %v; want 2 of 5", wrong, got.count(), err)
+		t.Errorf("wrong documents: got %d of %d, %v, want 2 of 5", wrong, got.count(), err)
 	}
 }
 
@@ -52,10 +52,10 @@ func TestLanes_LagCountsUncalledRequests(t *testing.T) {
 	l := &lanes{enqueuedAt: map[string]time.Time{"low-1": at(0), "low-2": at(8), "high-1": at(0)}}
 	all := []harness.Arrival{{At: at(9), Key: "low-2"}}
 	if got := l.lagAt(all, "low-", at(10)); got != 10*time.Second {
-		t.Errorf("behind by %v where one waits for 10 s", got)
+		t.Errorf("lag with a request waiting for 10s: got %v, want 10s", got)
 	}
 	all = append(all, harness.Arrival{At: at(9), Key: "low-1"})
 	if got := l.lagAt(all, "low-", at(10)); got != 9*time.Second {
-		t.Errorf("behind by %v where the slower of two was called after 9 s", got)
+		t.Errorf("lag with delays of 1s and 9s: got %v, want 9s", got)
 	}
 }

@@ -1,6 +1,6 @@
 package main
 
-// small is a facet with small documents, so that reading them costs little.
+// small is a facet with small documents.
 const small = "small"
 
 var onlySmall = map[string]string{small: "basic"}

@@ -12,13 +12,13 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// untilFlooded waits until the upstream is called as often as it may be; on a machine
-// that is too busy for that it goes on, and the phases judge what was reached.
+// untilFlooded waits until the flood uses the upstream's quota. After a timeout it returns
+// without an error, because the phases judge the rate that was reached.
 func (s *site) untilFlooded(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	last, most, began := 0, 0, time.Now()
-	for most < minFloodRate && time.Since(began) < harness.Timeout {
+	last, rate, began := 0, 0, time.Now()
+	for rate < minFloodRate && time.Since(began) < harness.Timeout {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -28,22 +28,23 @@ func (s *site) untilFlooded(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		most = max(most, st.Arrivals-last)
+		rate = max(rate, st.Arrivals-last)
 		last = st.Arrivals
 	}
-	fmt.Fprintf(s.Out, "the flood is there, after %v: %d calls a second\n\n", time.Since(began).Round(time.Second), most)
+	fmt.Fprintf(s.Out, "the flood reached %d calls a second after %v\n\n", rate, time.Since(began).Round(time.Second))
 	return nil
 }
 
-// flood reads stale keys at a rate, by readers that have them already: each read asks
-// for a refresh, and costs no body.
+// flood reads stale keys at a constant rate with an entity tag. Each read enqueues a refresh,
+// and its response has no body.
 type flood struct {
-	asked   atomic.Int64
+	sent    atomic.Int64
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
 
-func (s *site) flood(ctx context.Context, door string) *flood {
+// flood starts a flood through the query service at a URL.
+func (s *site) flood(ctx context.Context, api string) *flood {
 	f := &flood{}
 	ctx, f.cancel = context.WithCancel(ctx)
 	next := make(chan int, floodConcurrency)
@@ -71,8 +72,8 @@ func (s *site) flood(ctx context.Context, door string) *flood {
 	for range floodConcurrency {
 		f.running.Go(func() {
 			for i := range next {
-				if err := readTagged(ctx, client, fmt.Sprintf("%s/v1/%s/flooded/flood-%d", door, s.Source, i)); err == nil {
-					f.asked.Add(1)
+				if err := readTagged(ctx, client, fmt.Sprintf("%s/v1/%s/flooded/flood-%d", api, s.Source, i)); err == nil {
+					f.sent.Add(1)
 				}
 			}
 		})

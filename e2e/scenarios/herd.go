@@ -15,10 +15,10 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// herd: 1,000 identical requests at once over several query processes are one record
-// and one call.
+// herd judges that 1,000 identical reads at once through several query services cause one record
+// and one upstream call.
 func herd(ctx context.Context, s *site, _ options) error {
-	const processes, crowd, key = 4, 1000, "the-one"
+	const processes, requests, key = 4, 1000, "the-one"
 	if err := s.Prepare(ctx, onlySmall, "--latency", "1s"); err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func herd(ctx context.Context, s *site, _ options) error {
 	if err != nil {
 		return err
 	}
-	// Each process has another one's document in its memory.
+	// Each process has the document of another key in its cache.
 	if err := s.Store(ctx, harness.Stored{Facet: small, Prefix: "another-", Count: 1, Checked: time.Now()}); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func herd(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	began := time.Now()
-	answered, wrong := concurrently(crowd, func(n int) (bool, error) {
+	answered, wrong := concurrently(requests, func(n int) (bool, error) {
 		a, err := readers[n%processes].Read(ctx, key, "?wait=20s")
 		if err == nil && a.Freshness == "FRESH" && !bytes.Equal(a.Snapshot, want) {
 			err = errWrongDocument
@@ -58,7 +58,7 @@ func herd(ctx context.Context, s *site, _ options) error {
 	if err := s.UntilCommitted(ctx, harness.Timeout); err != nil {
 		return err
 	}
-	left, err := s.untilUnlocked(ctx, key)
+	locked, err := s.untilUnlocked(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -71,51 +71,52 @@ func herd(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	t := &table{}
-	t.judgeEqual("requests of one key that end with its snapshot", answered, crowd)
+	t.judgeEqual("reads of one key answered with its snapshot", answered, requests)
 	if wrong != nil {
-		t.report("  one that does not", "%v", wrong)
+		t.report("  another response", "%v", wrong)
 	}
-	// Those who are told wait as long as the call takes; who is not waits his 20 s.
-	t.judgeBelow("all of them within, of which the call takes 1 s", took, 10*time.Second)
-	t.judge("the lock is left "+settleTime.String()+" later", left, "no", left == "no")
+	// A notified reader waits about as long as the call; one without a notification waits 20 s.
+	t.judgeBelow("time until all are answered, with a call of 1 s", took, 10*time.Second)
+	t.judge("lock exists "+settleTime.String()+" later", locked, "no", locked == "no")
 	t.judgeEqual("records on the topic", len(records), 1)
 	t.judgeEqual("calls to the upstream", st.Arrivals, 1)
 	s.addResult("herd", t)
 	return nil
 }
 
-// settleTime is how long a lock may outlast the commit of its record. A lock that
-// nobody gives back goes by itself after a minute.
+// settleTime bounds how long a lock may exist after the commit of its record. A lock that is
+// never released expires after a minute.
 const settleTime = 2 * time.Second
 
-// untilUnlocked says whether an entity's lock is left soon after its record is done.
-func (s *site) untilUnlocked(ctx context.Context, key string) (left string, err error) {
+// untilUnlocked waits up to settleTime until an entity has no lock. It returns "yes" if the lock
+// still exists, and "no" otherwise.
+func (s *site) untilUnlocked(ctx context.Context, key string) (locked string, err error) {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis.Address})
 	defer func() { _ = rdb.Close() }()
 	of := lock{rdb, schemas.Entity{Source: s.Source, Facet: small, Key: key}}
 	err = harness.Poll(ctx, settleTime, func() (bool, error) {
 		held, err := rdb.HExists(ctx, of.key(), "lock").Result()
-		if left = "no"; held {
-			left = "yes"
+		if locked = "no"; held {
+			locked = "yes"
 		}
 		return !held, err
 	})
-	return left, err
+	return locked, err
 }
 
-// concurrently does something so many times at the same time, and counts how often it went
-// well.
-func concurrently(times int, do func(n int) (bool, error)) (well int, err error) {
+// concurrently calls do in n goroutines at the same moment. It returns the number of calls that
+// returned true, and the last error.
+func concurrently(n int, do func(i int) (bool, error)) (succeeded int, err error) {
 	var good atomic.Int64
 	var failed atomic.Pointer[error]
-	var ready, under sync.WaitGroup
+	var ready, running sync.WaitGroup
 	start := make(chan struct{})
-	ready.Add(times)
-	for n := range times {
-		under.Go(func() {
+	ready.Add(n)
+	for i := range n {
+		running.Go(func() {
 			ready.Done()
 			<-start
-			ok, err := do(n)
+			ok, err := do(i)
 			if err != nil {
 				failed.Store(&err)
 			} else if ok {
@@ -125,15 +126,15 @@ func concurrently(times int, do func(n int) (bool, error)) (well int, err error)
 	}
 	ready.Wait()
 	close(start)
-	under.Wait()
+	running.Wait()
 	if e := failed.Load(); e != nil {
 		err = *e
 	}
 	return int(good.Load()), err
 }
 
-// dedup: ten processes are asked for the same keys at the same moment; each key has
-// one record. No worker runs meanwhile: what is judged is what was published.
+// dedup judges that simultaneous reads of a key through ten query services publish one record.
+// No worker runs until all records are counted.
 func dedup(ctx context.Context, s *site, _ options) error {
 	const processes, different, rounds = 10, 100, 5
 	if err := s.Prepare(ctx, onlySmall); err != nil {
@@ -157,8 +158,8 @@ func dedup(ctx context.Context, s *site, _ options) error {
 		}
 	}
 	took := time.Since(began)
-	// What was acquired is published within the time that a delivery may take.
-	if err := harness.Until(ctx, harness.Timeout, "all are published", func() (bool, error) {
+	// The producer delivers each record within its delivery timeout.
+	if err := harness.Until(ctx, harness.Timeout, "a record of each key", func() (bool, error) {
 		records, err := s.Requests(ctx, schemas.High)
 		return len(harness.CountByKey(records)) == different, err
 	}); err != nil {
@@ -169,15 +170,15 @@ func dedup(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	t := &table{}
-	t.judgeEqual("requests answered 202, of ten processes at a time", queued, asked)
-	t.judgeBelow("  all asked within a lock's life", took, 30*time.Second)
+	t.judgeEqual("reads answered with 202", queued, asked)
+	t.judgeBelow("  all sent within the TTL of a lock", took, 30*time.Second)
 	t.judgeEqual("keys", len(harness.CountByKey(records)), different)
 	t.judgeEqual("records on the topic", len(records), different)
-	superfluous := asked - different
-	removed := 1 - float64(len(records)-different)/float64(superfluous)
-	t.judge(fmt.Sprintf("of %d duplicates are removed", superfluous), percent(removed), ">99.9 %", removed > 0.999)
+	total := asked - different
+	removed := 1 - float64(len(records)-different)/float64(total)
+	t.judge(fmt.Sprintf("duplicates removed, of %d", total), percent(removed), ">99.9 %", removed > 0.999)
 	t.markTarget(duplicates)
-	// And what was published is fetched once.
+	// Each published record leads to one call.
 	if _, err := s.Worker(ctx, "worker"); err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ func dedup(ctx context.Context, s *site, _ options) error {
 	if err != nil {
 		return err
 	}
-	t.judgeEqual("calls of a worker that begins then", st.Arrivals, different)
+	t.judgeEqual("calls of a worker started afterwards", st.Arrivals, different)
 	s.addResult("dedup", t)
 	return nil
 }

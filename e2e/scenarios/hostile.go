@@ -18,12 +18,12 @@ const (
 	honestClients = 20
 	madeUpKeys    = 2000
 	refusedKeys   = 200
-	// probePause is the longest time for which the source's breaker may be open: one pause
+	// probePause bounds the time for which the source's circuit breaker may be open: one pause
 	// before a probe, and the call.
 	probePause = 6 * time.Second
 )
 
-// refusals are how the upstream answers the keys of the second hostile client, in turn.
+// refusals are the upstream's faults for the keys of the second hostile client, in turn.
 var refusals = []simulator.Fault{
 	{Kind: simulator.BadKey},
 	{Kind: simulator.TooManyRequests},
@@ -32,9 +32,9 @@ var refusals = []simulator.Fault{
 	{Kind: simulator.Oversize, Bytes: 16 << 20},
 }
 
-// hostile: one client reads 2,000 keys that the upstream answers with 400, another one 200
-// keys that it answers with 401, 429, a page of HTML, truncated JSON and 16 MB. Beside them
-// 20 clients read new keys, one a second each.
+// hostile judges that two hostile clients do not harm 20 honest clients, which read one new key
+// a second each. The first hostile client reads 2,000 keys for which the upstream returns 400.
+// The second reads 200 keys for which it returns 401, 429, an HTML page, truncated JSON or 16 MB.
 func hostile(ctx context.Context, s *site, o options) error {
 	s.Token = rand.Text() + rand.Text()
 	s.Edits = []string{"retry: [1m, 2m, 4m]", "retry: [1s, 2s]"}
@@ -82,7 +82,7 @@ func hostile(ctx context.Context, s *site, o options) error {
 	return h.judge(ctx)
 }
 
-// hostileRun is what the clients of the scenario saw.
+// hostileRun records the responses to the clients of the scenario.
 type hostileRun struct {
 	s   *site
 	api string
@@ -90,9 +90,9 @@ type hostileRun struct {
 	mu       sync.Mutex
 	took     []time.Duration // until a new key of an honest client was FRESH
 	failed   int             // reads of honest clients that did not end FRESH
-	last     string          // the last of those
-	accepted map[string]bool // hostile keys with a request that was accepted
-	open     time.Duration   // longest time in which the source's breaker was not closed
+	last     string          // the last of these reads
+	accepted map[string]bool // hostile keys with an accepted update request
+	open     time.Duration   // longest time for which the source's breaker was not closed
 	states   map[string]int
 }
 
@@ -132,7 +132,7 @@ func (h *hostileRun) honest(ctx context.Context, client *http.Client, prefix str
 	}
 }
 
-// flood reads keys in batches of 100 until each has a request that was accepted.
+// flood reads keys in batches of 100 until each has an accepted update request.
 func (h *hostileRun) flood(ctx context.Context, client *http.Client, keys []string) {
 	r := h.reader(client)
 	for ctx.Err() == nil && len(keys) > 0 {
@@ -193,14 +193,13 @@ func (h *hostileRun) watchBreaker(ctx context.Context) {
 	}
 }
 
-// endedRows counts the hostile keys with an end: a failure that is retried or a dead letter,
-// or a not-found entry.
+// endedRows counts the hostile keys with a final state: a failure, or a not-found entry.
 const endedRows = `SELECT count(*) FROM (SELECT key FROM update_status WHERE starts_with(key, 'bad-')
 	UNION SELECT key FROM snapshot_state WHERE starts_with(key, 'bad-')) AS ended`
 
 func (h *hostileRun) judge(ctx context.Context) error {
 	ended := 0
-	err := harness.Until(ctx, 10*time.Minute, "every accepted hostile key has an end", func() (bool, error) {
+	err := harness.Until(ctx, 10*time.Minute, "a final state of every accepted hostile key", func() (bool, error) {
 		var err error
 		ended, err = h.s.Number(ctx, endedRows)
 		return ended >= len(h.accepted), err
@@ -208,11 +207,11 @@ func (h *hostileRun) judge(ctx context.Context) error {
 	committed := h.s.UntilCommitted(ctx, 4*harness.Timeout)
 	t := &table{}
 	t.judge("new keys of honest clients that were not FRESH within 10 s", fmt.Sprintf("%d of %d %s", h.failed, h.failed+len(h.took), h.last), "0", h.failed == 0 && len(h.took) > 0)
-	t.judgeBelow("  time until FRESH, 95 of 100", p95(h.took), 3*time.Second)
-	t.judgeBelow("longest time with the source's breaker not closed", h.open, probePause)
+	t.judgeBelow("  time until FRESH, p95", p95(h.took), 3*time.Second)
+	t.judgeBelow("longest time until the source's breaker was closed", h.open, probePause)
 	t.report("states of the limiter, samples", "%v", h.states)
-	t.judge("hostile keys accepted, with an end", fmt.Sprintf("%d, %d", len(h.accepted), ended), "equal", err == nil && ended >= len(h.accepted) && len(h.accepted) > refusedKeys)
-	t.judge("all is committed", errorOrYes(err, committed), "yes", err == nil && committed == nil)
+	t.judge("hostile keys accepted, with a final state", fmt.Sprintf("%d, %d", len(h.accepted), ended), "equal", err == nil && ended >= len(h.accepted) && len(h.accepted) > refusedKeys)
+	t.judge("every offset committed", errorOrYes(err, committed), "yes", err == nil && committed == nil)
 	h.s.addResult("hostile", t)
 	return nil
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// isolation: HIGH falls behind while LOW has a backlog; LOW stands back until HIGH has
-// caught up, and their consumers are not the same.
+// isolation judges the lanes during a large HIGH lag: LOW pauses until HIGH has caught up, and
+// the consumer groups of the lanes have no common member.
 func isolation(ctx context.Context, s *site, _ options) error {
 	const (
 		burst = 10_000
-		seen  = 12 * time.Second // within this LOW stands back, and goes on: how far HIGH is behind is sampled
+		seen  = 12 * time.Second // within which LOW pauses and resumes; the lag of HIGH is sampled
 	)
 	l, err := s.startLanes(ctx, onlySmall)
 	if err != nil {
@@ -46,26 +46,25 @@ func isolation(ctx context.Context, s *site, _ options) error {
 		return err
 	}
 	t := &table{}
-	t.judge("members of HIGH's group, of LOW's, of both", fmt.Sprintf("%d, %d, %d", members[0], members[1], members[2]), ">=1, >=1, 0",
+	t.judge("members of the HIGH group, the LOW group, both", fmt.Sprintf("%d, %d, %d", members[0], members[1], members[2]), ">=1, >=1, 0",
 		members[0] > 0 && members[1] > 0 && members[2] == 0)
 	arrivals, err := l.judgeEnd(ctx, t)
 	if err != nil {
 		return err
 	}
 	from, to := longestGap(arrivals, "low-", asked, end.Add(seen))
-	t.judgeBelow("LOW stands still after", from.Sub(asked), seen)
-	// It goes on when HIGH is less than a thousand behind, which take as long as this to be stored.
+	t.judgeBelow("time until LOW pauses", from.Sub(asked), seen)
+	// LOW resumes when the lag of HIGH is below 1,000, which take about this long to be stored.
 	const rest = 5 * time.Second
-	t.judge("  and for", formatDuration(to.Sub(from)), ">="+formatDuration(end.Sub(from)-rest)+", until HIGH is nearly done", to.Sub(end) >= -rest)
-	t.judgeRate("calls of HIGH meanwhile", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), minShare*totalRate, 1.01*totalRate)
-	t.report(fmt.Sprintf("all %d of HIGH are asked for, stored", burst), "in %s, %s", formatDuration(asked.Sub(began)), formatDuration(end.Sub(began)))
-	t.judgeRate("calls of LOW afterwards", arrivals, "low-", end.Add(seen), end.Add(seen+warmUp), 0.8*lowRate, 1.02*lowRate)
+	t.judge("  length of the pause", formatDuration(to.Sub(from)), ">="+formatDuration(end.Sub(from)-rest)+", until HIGH has nearly caught up", to.Sub(end) >= -rest)
+	t.judgeRate("HIGH calls in the pause", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), minShare*totalRate, 1.01*totalRate)
+	t.report(fmt.Sprintf("time until all %d of HIGH are requested, stored", burst), "%s, %s", formatDuration(asked.Sub(began)), formatDuration(end.Sub(began)))
+	t.judgeRate("LOW calls afterwards", arrivals, "low-", end.Add(seen), end.Add(seen+warmUp), 0.8*lowRate, 1.02*lowRate)
 	s.addResult("isolation", t)
 	return nil
 }
 
-// longestGap is the longest time within another in which no call is made for keys that
-// begin so.
+// longestGap returns the longest interval in [from, to] without a call for keys with a prefix.
 func longestGap(all []harness.Arrival, prefix string, from, to time.Time) (begins, ends time.Time) {
 	last := from
 	for _, a := range append(all, harness.Arrival{At: to, Key: prefix}) {
@@ -80,7 +79,7 @@ func longestGap(all []harness.Arrival, prefix string, from, to time.Time) (begin
 	return begins, ends
 }
 
-// groupMembers counts the members of the two groups, and those that are in both.
+// groupMembers counts the members of the HIGH group, of the LOW group, and of both.
 func (s *site) groupMembers(ctx context.Context) (n [3]int, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {

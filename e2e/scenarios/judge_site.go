@@ -8,19 +8,19 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// judgeContract judges what arrived at the upstream by its contract.
+// judgeContract judges the calls that the upstream received against its quota.
 func (t *table) judgeContract(st simulator.Stats) {
-	t.judge("most calls in a sliding second, refused", fmt.Sprintf("%d, %d", st.MaxInSlidingSecond, st.Refused), "<=500, 0",
+	t.judge("max calls in a sliding second, rejected calls", fmt.Sprintf("%d, %d", st.MaxInSlidingSecond, st.Refused), "<=500, 0",
 		st.MaxInSlidingSecond <= 500 && st.Refused == 0)
 }
 
-// judgeLoss judges that nothing was given up or taken for a failure.
+// judgeLoss judges that there is no dead letter and no recorded failure.
 func (s *site) judgeLoss(ctx context.Context, t *table) error {
-	letters, err := s.DeadLetters(ctx)
+	deadLetters, err := s.DeadLetters(ctx)
 	if err != nil {
 		return err
 	}
 	failed, err := s.Number(ctx, harness.FailedRows)
-	t.judge("dead letters, failures written down", fmt.Sprintf("%d, %d", letters, failed), "0, 0", letters+failed == 0)
+	t.judge("dead letters, recorded failures", fmt.Sprintf("%d, %d", deadLetters, failed), "0, 0", deadLetters+failed == 0)
 	return err
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// findK6 returns the path of a k6: the one that was named, or what make gets.
+// findK6 returns the path of k6: the named one, or the one that `make k6` installs.
 func findK6(ctx context.Context, root, named string) (string, error) {
 	if named != "" {
 		return exec.LookPath(named)
@@ -32,17 +32,17 @@ func findK6(ctx context.Context, root, named string) (string, error) {
 	return lines[len(lines)-1], nil
 }
 
-// summary is what k6 writes at its end.
+// summary is the summary that k6 writes at its end.
 type summary struct {
 	Metrics map[string]struct {
 		Values     map[string]float64
 		Thresholds map[string]struct{ OK bool }
 	}
-	cpu time.Duration // that k6 took when all users were there
+	cpu time.Duration // used by k6 after all users were started
 }
 
-// users runs a script with these variables. begin is called when all users are there;
-// it returns when they have gone.
+// users runs a k6 script with environment variables and returns after its end. It calls begin
+// when all users are started.
 func (s *site) users(ctx context.Context, k6, script string, variables map[string]string, begin func()) (sum summary, err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,8 +60,8 @@ func (s *site) users(ctx context.Context, k6, script string, variables map[strin
 	cmd := exec.CommandContext(ctx, k6, "run", "--quiet", "--no-usage-report", "--address", "", script)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = harness.Timeout
-	// Thousands of users are much that lives: to look it through again and again would
-	// take a good part of the cores from what is judged.
+	// Thousands of users have a large heap. With the default GOGC, garbage collection would take
+	// a large part of the cores.
 	cmd.Env = append(os.Environ(), "SUMMARY="+file, "BEGIN=http://"+l.Addr().String(), "GOGC=400")
 	for name, value := range variables {
 		cmd.Env = append(cmd.Env, name+"="+value)
@@ -70,16 +70,16 @@ func (s *site) users(ctx context.Context, k6, script string, variables map[strin
 	if err := cmd.Start(); err != nil {
 		return sum, err
 	}
-	var made atomic.Int64 // what it took to make the users
+	var setup atomic.Int64 // processor time to start the users
 	server.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		made.Store(int64(harness.CPUTime(cmd.Process.Pid)))
+		setup.Store(int64(harness.CPUTime(cmd.Process.Pid)))
 		begin()
 	})
 	go func() { _ = server.Serve(l) }()
 	defer func() { _ = server.Close() }()
 	err = cmd.Wait()
-	sum.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() - time.Duration(made.Load())
-	const crossed = 99 // a threshold; the summary says which
+	sum.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() - time.Duration(setup.Load())
+	const crossed = 99 // exit code for a missed threshold, which the summary names
 	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == crossed {
 		err = nil
 	}

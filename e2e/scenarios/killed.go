@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// killed: one of two workers is killed half-way; nothing is lost.
+// killed judges that no request is lost if one of two workers is killed.
 func killed(ctx context.Context, s *site, _ options) error {
 	if err := s.Prepare(ctx, onlySmall, "--latency", "30ms-1.7s"); err != nil {
 		return err
@@ -19,9 +19,9 @@ func killed(ctx context.Context, s *site, _ options) error {
 	return s.pipeline(ctx, "killed", 2000, true, nil)
 }
 
-// pipeline asks for so many keys, may kill one of two workers half-way, and judges
-// that all are fresh and nothing is lost.
-func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, more func(*table) error) error {
+// pipeline requests n keys. With kill it kills one of two workers after half of them. It judges
+// that all keys are fresh and no request is lost. more adds further lines, or is nil.
+func (s *site) pipeline(ctx context.Context, name string, n int, kill bool, more func(*table) error) error {
 	if _, err := s.Worker(ctx, "worker-1"); err != nil {
 		return err
 	}
@@ -37,15 +37,15 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 	if err != nil {
 		return err
 	}
-	all := harness.Keys("key-", many)
-	for i := 0; i < many; i += 100 {
+	all := harness.Keys("key-", n)
+	for i := 0; i < n; i += 100 {
 		if err := readers[i/100%2].ReadMany(ctx, all[i:i+100]); err != nil {
 			return err
 		}
 	}
-	begun, called := 0, 0 // of all and of the victim, when it is killed
+	atKill, called := 0, 0 // calls of both workers and of the victim before the kill
 	if kill {
-		if err := s.UntilStored(ctx, 3*harness.Timeout, "key-", many/2); err != nil {
+		if err := s.UntilStored(ctx, 3*harness.Timeout, "key-", n/2); err != nil {
 			return err
 		}
 		victim.Kill()
@@ -53,22 +53,22 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 		if err != nil {
 			return err
 		}
-		begun, called = st.Arrivals, int(victim.answered.Load())
+		atKill, called = st.Arrivals, int(victim.answered.Load())
 	}
-	lost := s.UntilStored(ctx, 3*harness.Timeout, "key-", many)
+	lost := s.UntilStored(ctx, 3*harness.Timeout, "key-", n)
 	committed := s.UntilCommitted(ctx, 2*harness.Timeout)
 	fresh := 0
 	var wrong error
-	const hands = 20 // how many at once is not judged here
-	for i := 0; i < many; i += hands {
-		n, err := concurrently(hands, func(n int) (bool, error) {
-			a, err := readers[n%2].Read(ctx, all[i+n], "")
+	const batch = 20
+	for i := 0; i < n; i += batch {
+		count, err := concurrently(batch, func(k int) (bool, error) {
+			a, err := readers[k%2].Read(ctx, all[i+k], "")
 			if err == nil && a.Freshness == "FRESH" {
-				err = x.check(ctx, a, all[i+n])
+				err = x.check(ctx, a, all[i+k])
 			}
 			return a.Freshness == "FRESH", err
 		})
-		fresh += n
+		fresh += count
 		if wrong == nil {
 			wrong = err
 		}
@@ -78,17 +78,18 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 		return err
 	}
 	t := &table{}
-	t.judgeEqual("snapshots that are fresh, each with its key's document", fresh, many)
-	t.judge("all are stored, committed and read", errorOrYes(lost, committed, wrong), "yes", lost == nil && committed == nil && wrong == nil)
-	again := st.Arrivals - many
+	t.judgeEqual("FRESH reads with the document of their key", fresh, n)
+	t.judge("all stored, committed and read", errorOrYes(lost, committed, wrong), "yes", lost == nil && committed == nil && wrong == nil)
+	repeated := st.Arrivals - n
 	if kill {
-		// What is stored is not fetched again, whoever fetched it. Half were, at the least.
-		most := begun - many/2
-		t.judge("calls of the victim that were answered", strconv.Itoa(called), fmt.Sprintf(">=%d", many/20), called >= many/20)
-		t.judge("calls made twice, of those that were not stored at the kill", fmt.Sprintf("%d of %d", again, most), "some, no more",
-			again > 0 && again <= most)
+		// Only calls whose results were not stored at the kill may be repeated. At least half
+		// of all results were stored.
+		allowed := atKill - n/2
+		t.judge("completed calls of the killed worker", strconv.Itoa(called), fmt.Sprintf(">=%d", n/20), called >= n/20)
+		t.judge("repeated calls, of the calls not stored at the kill", fmt.Sprintf("%d of %d", repeated, allowed), "some, not more",
+			repeated > 0 && repeated <= allowed)
 	} else {
-		t.judgeEqual("calls made twice", again, 0)
+		t.judgeEqual("repeated calls", repeated, 0)
 	}
 	t.judgeContract(st)
 	if err := s.judgeLoss(ctx, t); err != nil {
@@ -103,7 +104,7 @@ func (s *site) pipeline(ctx context.Context, name string, many int, kill bool, m
 	return nil
 }
 
-// victim is a worker whose calls are counted on their way to the upstream.
+// victim is the worker that is killed. A proxy before the upstream counts its completed calls.
 type victim struct {
 	*harness.Process
 	answered atomic.Int64
@@ -115,21 +116,21 @@ func (s *site) victim(ctx context.Context) (*victim, error) {
 		return nil, err
 	}
 	v := &victim{}
-	way, err := harness.NewProxy(ctx, u.Host, func(piece []byte) {
+	proxy, err := harness.NewProxy(ctx, u.Host, func(piece []byte) {
 		v.answered.Add(int64(bytes.Count(piece, []byte("HTTP/1.1 200"))))
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.OnClose(way.Close)
+	s.OnClose(proxy.Close)
 	direct := s.Upstream
-	s.Upstream = "http://" + way.Address()
+	s.Upstream = "http://" + proxy.Address()
 	v.Process, err = s.Worker(ctx, "worker-2")
 	s.Upstream = direct
 	return v, err
 }
 
-// errorOrYes is the first of these errors, or yes.
+// errorOrYes returns the text of the first error, or "yes".
 func errorOrYes(errs ...error) string {
 	for _, err := range errs {
 		if err != nil {

@@ -14,27 +14,27 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// What the preset's quota gives: of 450 calls a second LOW may have 350.
+// Rates of the preset's quota in calls a second: LOW may use 350 of 450.
 const (
 	totalRate = 450
 	lowRate   = 350
-	// minShare is the part of a rate that counts as used up: the machine is shared
-	// with what is judged.
+	// minShare is the part of a rate that counts as fully used, because other processes share the
+	// machine.
 	minShare = 0.97
-	// warmUp is how long a limiter that has just begun may take to its full rate.
+	// warmUp is how long a new limiter may take to reach its full rate.
 	warmUp = 4 * time.Second
 )
 
-// lanes is an installation with one worker and one query process, whose lanes are
-// asked for so much.
+// lanes is an installation with one worker and one query service, and the requests that were
+// sent to each lane.
 type lanes struct {
 	*site
 	reader        harness.Reader
 	client        *kgo.Client
 	mu            sync.Mutex
-	enqueuedAt    map[string]time.Time // when each key was
+	enqueuedAt    map[string]time.Time // by key
 	ask           func(ctx context.Context, key string)
-	highLatencies []time.Duration // until each was stored and read, of those that were awaited
+	highLatencies []time.Duration // of readHigh: until the snapshot was stored and read
 	failed        error
 }
 
@@ -46,10 +46,10 @@ func (s *site) startLanes(ctx context.Context, facets map[string]string) (*lanes
 	return l, err
 }
 
-// startLanesWithoutWorker is lanes without the worker.
+// startLanesWithoutWorker is startLanes without the worker.
 func (s *site) startLanesWithoutWorker(ctx context.Context, facets map[string]string) (*lanes, error) {
-	// At 350 a second a day's 20 million last for 16 hours, so the day holds LOW below
-	// that for most of its time. Here the second is judged.
+	// At 350 calls a second a daily quota of 20 million lasts for 16 hours, so the daily quota
+	// limits LOW to less. These scenarios judge the quota per second, so the daily one is raised.
 	s.Edits = []string{"limit: 20000000,", "limit: 200000000,"}
 	if err := s.Prepare(ctx, facets, "--latency", "30ms-1.7s"); err != nil {
 		return nil, err
@@ -68,13 +68,13 @@ func (s *site) startLanesWithoutWorker(ctx context.Context, facets map[string]st
 	return l, nil
 }
 
-// enqueueLow asks for keys in the LOW lane.
+// enqueueLow publishes LOW requests for keys.
 func (l *lanes) enqueueLow(ctx context.Context, keys ...string) {
 	l.record(keys, nil)
 	l.record(nil, l.Publish(ctx, l.client, small, schemas.Low, keys...))
 }
 
-// enqueueHigh asks for one in the HIGH lane, as a reader of what is missing does.
+// enqueueHigh reads a missing key, which enqueues a HIGH request.
 func (l *lanes) enqueueHigh(ctx context.Context, key string) {
 	now := time.Now()
 	_, err := l.reader.Queue(ctx, key)
@@ -84,13 +84,14 @@ func (l *lanes) enqueueHigh(ctx context.Context, key string) {
 	l.enqueuedAt[key] = now
 }
 
-// readHigh is high, and waits for the snapshot; how long counts from a time on.
+// readHigh reads a missing key and waits for its snapshot. It records the latency if the read
+// begins after a time.
 func (l *lanes) readHigh(ctx context.Context, key string, from time.Time) {
 	now := time.Now()
 	l.record([]string{key}, nil)
 	a, err := l.reader.Read(ctx, key, "?wait=20s")
 	if err == nil && a.Freshness != "FRESH" {
-		err = fmt.Errorf("HIGH is not stored: %s is %d %s", key, a.Status, a.Freshness)
+		err = fmt.Errorf("read %s with a wait: got %d %s, want FRESH", key, a.Status, a.Freshness)
 	}
 	l.record(nil, err)
 	l.mu.Lock()
@@ -100,6 +101,7 @@ func (l *lanes) readHigh(ctx context.Context, key string, from time.Time) {
 	}
 }
 
+// record records the time of requests for keys, and an error.
 func (l *lanes) record(keys []string, err error) {
 	now := time.Now()
 	l.mu.Lock()
@@ -112,17 +114,17 @@ func (l *lanes) record(keys []string, err error) {
 	}
 }
 
-// runLoad asks in both lanes at rates for some time; 0 asks nothing. The keys of each
-// phase have a name of their own.
+// runLoad enqueues requests in both lanes at the given rates a second, for a time. The keys
+// contain the name of the phase.
 func (l *lanes) runLoad(ctx context.Context, phase string, high, low int, length time.Duration) error {
-	var under sync.WaitGroup
+	var running sync.WaitGroup
 	var errLow error
-	under.Go(func() {
-		const atOnce = 20 // as a scheduler asks, which has many to ask for
-		errLow = harness.AtRate(ctx, low/atOnce, length, func(n int) { l.enqueueLow(ctx, harness.Keys(fmt.Sprint("low-", phase, "-", n, "-"), atOnce)...) })
+	running.Go(func() {
+		const batch = 20 // like a scheduler
+		errLow = harness.AtRate(ctx, low/batch, length, func(n int) { l.enqueueLow(ctx, harness.Keys(fmt.Sprint("low-", phase, "-", n, "-"), batch)...) })
 	})
 	err := harness.AtRate(ctx, high, length, func(n int) { l.ask(ctx, fmt.Sprint("high-", phase, "-", n)) })
-	under.Wait()
+	running.Wait()
 	if err == nil {
 		err = errLow
 	}
@@ -132,8 +134,8 @@ func (l *lanes) runLoad(ctx context.Context, phase string, high, low int, length
 	return err
 }
 
-// callDelays returns how long calls for keys that begin so came after they were asked for,
-// of those in a time.
+// callDelays returns the delays from request to call, for the calls in [from, to) of keys with a
+// prefix.
 func (l *lanes) callDelays(all []harness.Arrival, prefix string, from, to time.Time) (took []time.Duration) {
 	for _, a := range all {
 		if at, ok := l.enqueuedAt[a.Key]; ok && strings.HasPrefix(a.Key, prefix) && !a.At.Before(from) && a.At.Before(to) {
@@ -143,8 +145,8 @@ func (l *lanes) callDelays(all []harness.Arrival, prefix string, from, to time.T
 	return took
 }
 
-// lagAt is how far a lane is behind at a moment: how long 95 of 100 of its last
-// calls have waited, or the longest wait of a request that has not been called.
+// lagAt returns the lag of a lane at a time: the larger of the p95 delay of its calls in the
+// last two seconds and the longest wait of a request without a call.
 func (l *lanes) lagAt(all []harness.Arrival, prefix string, at time.Time) time.Duration {
 	called := map[string]bool{}
 	for _, a := range all {
@@ -153,18 +155,18 @@ func (l *lanes) lagAt(all []harness.Arrival, prefix string, at time.Time) time.D
 		}
 	}
 	longest := p95(l.callDelays(all, prefix, at.Add(-2*time.Second), at))
-	for key, asked := range l.enqueuedAt {
+	for key, enqueued := range l.enqueuedAt {
 		if strings.HasPrefix(key, prefix) && !called[key] {
-			longest = max(longest, at.Sub(asked))
+			longest = max(longest, at.Sub(enqueued))
 		}
 	}
 	return longest
 }
 
-// untilLowFlows waits until a backlog of LOW is called as often as it may be.
+// untilLowFlows enqueues a LOW backlog and waits until its calls have reached their full rate.
 func (l *lanes) untilLowFlows(ctx context.Context, backlog int) error {
 	l.enqueueLow(ctx, harness.Keys("low-backlog-", backlog)...)
-	if err := harness.Until(ctx, harness.Timeout, "the upstream is called", func() (bool, error) {
+	if err := harness.Until(ctx, harness.Timeout, "a call to the upstream", func() (bool, error) {
 		st, err := l.Stats(ctx)
 		return st.Arrivals > 0, err
 	}); err != nil {
@@ -176,18 +178,18 @@ func (l *lanes) untilLowFlows(ctx context.Context, backlog int) error {
 	return l.failed
 }
 
-// judgeRate judges how often calls were made for keys that begin so, between parts of
-// a rate.
-func (t *table) judgeRate(what string, all []harness.Arrival, prefix string, from, to time.Time, least, most float64) {
+// judgeRate judges the rate of the calls in [from, to) for keys with a prefix. maxRate 0 means
+// no upper limit.
+func (t *table) judgeRate(what string, all []harness.Arrival, prefix string, from, to time.Time, minRate, maxRate float64) {
 	rate := perSecond(harness.CountCalls(all, prefix, from, to), to.Sub(from))
-	limit := fmt.Sprintf(">=%.0f/s", least)
-	if most > 0 {
-		limit = fmt.Sprintf("%.0f to %.0f/s", least, most)
+	limit := fmt.Sprintf(">=%.0f/s", minRate)
+	if maxRate > 0 {
+		limit = fmt.Sprintf("%.0f to %.0f/s", minRate, maxRate)
 	}
-	t.judge(what, fmt.Sprintf("%.1f/s", rate), limit, rate >= least && (most == 0 || rate <= most))
+	t.judge(what, fmt.Sprintf("%.1f/s", rate), limit, rate >= minRate && (maxRate == 0 || rate <= maxRate))
 }
 
-// judgeEnd judges the contract, and returns the calls.
+// judgeEnd judges the upstream's quota and returns the calls.
 func (l *lanes) judgeEnd(ctx context.Context, t *table) ([]harness.Arrival, error) {
 	st, err := l.Stats(ctx)
 	if err != nil {
@@ -197,17 +199,17 @@ func (l *lanes) judgeEnd(ctx context.Context, t *table) ([]harness.Arrival, erro
 	return l.Arrivals(ctx)
 }
 
-// judgeEndWithBacklog is finish where LOW has had more to do than it may, until the end.
+// judgeEndWithBacklog is judgeEnd, and judges that LOW had a backlog until the end.
 func (l *lanes) judgeEndWithBacklog(ctx context.Context, t *table) ([]harness.Arrival, error) {
 	left, err := l.Lag(ctx, schemas.Low)
 	if err != nil {
 		return nil, err
 	}
-	t.judge("LOW requests that wait at the end", strconv.FormatInt(left, 10), "some", left > 0)
+	t.judge("LOW backlog at the end", strconv.FormatInt(left, 10), "some", left > 0)
 	return l.judgeEnd(ctx, t)
 }
 
-// lowAlone: however much LOW asks for, and nobody else anything, it stays at its rate.
+// lowAlone judges that LOW stays at its cap with any backlog, also if HIGH has no requests.
 func lowAlone(ctx context.Context, s *site, o options) error {
 	length := time.Duration(o.seconds) * time.Second
 	l, err := s.startLanes(ctx, onlySmall)
@@ -226,16 +228,16 @@ func lowAlone(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	t.judgeRate("calls of LOW alone", all, "low-", from, to, minShare*lowRate, 1.01*lowRate)
-	most := harness.MaxInSecond(all, from, to)
-	// The rate is 350 in the long run; a second may begin with what the one before has left.
-	t.judge("  most in a sliding second", strconv.Itoa(most), "<=385, a tenth above the 350", most <= 385)
+	t.judgeRate("LOW calls", all, "low-", from, to, minShare*lowRate, 1.01*lowRate)
+	peak := harness.MaxInSecond(all, from, to)
+	// The cap is a mean of 350; one second may contain unused permits of the second before.
+	t.judge("  max in a sliding second", strconv.Itoa(peak), "<=385, 10 % above 350", peak <= 385)
 	s.addResult("low-alone", t)
 	return nil
 }
 
-// peak: both lanes ask for more than there is; all of it is used, exactly, and HIGH
-// does not wait.
+// peak judges that the whole quota is used if both lanes together have more requests than
+// that, and that HIGH does not wait.
 func peak(ctx context.Context, s *site, o options) error {
 	const high, low = 200, 300
 	length := time.Duration(o.seconds) * time.Second
@@ -255,24 +257,24 @@ func peak(ctx context.Context, s *site, o options) error {
 	}
 	t.markTarget(contract)
 	t.judgeRate("calls", all, "", from, to, minShare*totalRate, 1.01*totalRate)
-	// Who was behind when it began makes up for it, at the other's cost.
-	t.judgeRate("  of HIGH, which asks for 200/s", all, "high-", from, to, minShare*high, 1.1*high)
-	t.judgeRate("  of LOW, which asks for 300/s and gets what is left", all, "low-", from, to, 0.9*(totalRate-high), 1.1*(totalRate-high))
-	t.judgeBelow("HIGH waits for its call, 95 of 100", p95(l.callDelays(all, "high-", from, to)), time.Second)
-	t.judgeBelow("HIGH at the peak, from asked to stored and read, 95 of 100", p95(l.highLatencies), 3*time.Second)
+	// A lane that had a lag at the start catches up at the other's cost.
+	t.judgeRate("  HIGH calls, of 200/s requested", all, "high-", from, to, minShare*high, 1.1*high)
+	t.judgeRate("  LOW calls, of 300/s requested", all, "low-", from, to, 0.9*(totalRate-high), 1.1*(totalRate-high))
+	t.judgeBelow("HIGH delay until its call, p95", p95(l.callDelays(all, "high-", from, to)), time.Second)
+	t.judgeBelow("HIGH latency until stored and read, p95", p95(l.highLatencies), 3*time.Second)
 	t.markTarget(highP95)
-	// LOW gets what HIGH leaves, so it falls behind for as long as the peak lasts.
+	// LOW gets the permits that HIGH leaves, so its lag grows during the peak.
 	lag := l.lagAt(all, "low-", to)
 	minutes := lag.Minutes() * time.Hour.Seconds() / (warmUp + length).Seconds()
-	t.judge("LOW is behind", fmt.Sprintf("%s at the end, so %.0f min after an hour of peak, extrapolated from %v", formatDuration(lag), minutes, warmUp+length),
+	t.judge("LOW lag", fmt.Sprintf("%s at the end; extrapolated to an hour of peak: %.0f min, from %v", formatDuration(lag), minutes, warmUp+length),
 		"<30 min after an hour of peak", minutes < 30)
 	t.markTarget(lowLag)
 	s.addResult("peak", t)
 	return nil
 }
 
-// bothBuckets: while LOW is refused for its own cap, none of the common permits is
-// lost on it: HIGH gets all that LOW may not have.
+// bothBuckets judges that requests of LOW above its cap do not consume permits of the global
+// bucket: HIGH gets all permits that LOW may not use.
 func bothBuckets(ctx context.Context, s *site, o options) error {
 	length := time.Duration(o.seconds) * time.Second / 2
 	l, err := s.startLanes(ctx, onlySmall)
@@ -295,11 +297,11 @@ func bothBuckets(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	t.judgeRate("calls of LOW alone, its cap used up", all, "low-", alone, with, minShare*lowRate, 1.01*lowRate)
-	from := with.Add(time.Second) // until the first of HIGH are on their way
-	t.judgeRate("calls of HIGH beside it, which asks for 100/s", all, "high-", from, end, minShare*(totalRate-lowRate), 0)
-	t.judgeRate("calls of both", all, "", from, end, minShare*totalRate, 1.01*totalRate)
-	t.judgeBelow("HIGH waits for its call, 95 of 100", p95(l.callDelays(all, "high-", from, end)), time.Second)
+	t.judgeRate("LOW calls at its cap, without HIGH", all, "low-", alone, with, minShare*lowRate, 1.01*lowRate)
+	from := with.Add(time.Second) // the first HIGH requests need a moment
+	t.judgeRate("HIGH calls beside it, of 100/s requested", all, "high-", from, end, minShare*(totalRate-lowRate), 0)
+	t.judgeRate("calls of both lanes", all, "", from, end, minShare*totalRate, 1.01*totalRate)
+	t.judgeBelow("HIGH delay until its call, p95", p95(l.callDelays(all, "high-", from, end)), time.Second)
 	s.addResult("two-buckets", t)
 	return nil
 }

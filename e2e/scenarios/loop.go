@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// loop: entities whose content never changes are read on and on. Each is fetched once
-// in an interval, and only its check time is written.
+// loop reads entities that never change continuously. It judges that each is fetched at most
+// once in freshFor, and that only its check time is written.
 func loop(ctx context.Context, s *site, o options) error {
 	const different, rate, fresh = 20, 100, 2 * time.Second
 	s.Edits = []string{"freshFor: 1h", "freshFor: " + fresh.String()}
@@ -53,14 +53,14 @@ func loop(ctx context.Context, s *site, o options) error {
 	)
 	mark := time.Now()
 	var failed atomic.Pointer[error]
-	var another atomic.Int64
+	var wrongDocuments atomic.Int64
 	err = harness.AtRate(ctx, rate, time.Duration(o.seconds)*time.Second, func(n int) {
 		key := fmt.Sprint("key-", n%different)
 		a, err := readers[n%2].Read(ctx, key, "")
 		if err != nil {
 			failed.Store(&err)
 		} else if !bytes.Equal(a.Snapshot, want[key]) {
-			another.Add(1)
+			wrongDocuments.Add(1)
 		}
 	})
 	if err != nil {
@@ -77,10 +77,10 @@ func loop(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	most, least, loops := perEntity(all, fresh)
+	maxCalls, minCalls, loops := perEntity(all, fresh)
 	refreshes := len(all) - different
 	written := 0
-	// PostgreSQL's own counts come a little later.
+	// PostgreSQL updates its statistics with a delay.
 	err = harness.Poll(ctx, harness.Timeout, func() (done bool, err error) {
 		written, err = s.Number(ctx, lightWrites)
 		return written >= refreshes, err
@@ -88,28 +88,28 @@ func loop(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	heavy, err := s.Number(ctx, payloads)
+	payloadWrites, err := s.Number(ctx, payloads)
 	if err != nil {
 		return err
 	}
-	moved, err := s.Number(ctx, unchanged, mark.UnixMicro())
+	rechecked, err := s.Number(ctx, unchanged, mark.UnixMicro())
 	if err != nil {
 		return err
 	}
-	intervals := int(length/fresh) + 1 // and the first
-	// Until it is read again, asked for, called and stored another second may pass.
-	enough := int(length/(fresh+time.Second)) + 1
+	intervals := int(length/fresh) + 1 // plus the first fetch
+	// The next read, the call and the write may take another second.
+	expected := int(length/(fresh+time.Second)) + 1
 	t := &table{}
-	t.judge("calls for one entity, least and most", fmt.Sprintf("%d, %d", least, most), fmt.Sprintf(">=%d, <=%d", enough, intervals+1),
-		least >= enough && most <= intervals+1)
-	t.judgeEqual("reads that were answered with another document", int(another.Load()), 0)
-	t.judgeEqual("calls for what was fetched less than an interval before", loops, 0)
+	t.judge("calls for one entity, min and max", fmt.Sprintf("%d, %d", minCalls, maxCalls), fmt.Sprintf(">=%d, <=%d", expected, intervals+1),
+		minCalls >= expected && maxCalls <= intervals+1)
+	t.judgeEqual("reads with another document", int(wrongDocuments.Load()), 0)
+	t.judgeEqual("calls for entities that were not stale", loops, 0)
 	t.markTarget(staleLoops)
-	t.judgeEqual("entities with a later check time, and no later change", moved, different)
-	t.judge(fmt.Sprintf("of %d unchanged answers are written light", refreshes), percent(float64(written)/float64(refreshes)), "=100.00 %",
-		written == refreshes && heavy == different)
+	t.judgeEqual("entities checked again without an update", rechecked, different)
+	t.judge(fmt.Sprintf("unchanged responses written without a payload, of %d", refreshes), percent(float64(written)/float64(refreshes)), "=100.00 %",
+		written == refreshes && payloadWrites == different)
 	t.markTarget(lightWrites)
-	t.judgeEqual("payloads written after the first", heavy-different, 0)
+	t.judgeEqual("payloads written after the first", payloadWrites-different, 0)
 	if err := s.judgeLoss(ctx, t); err != nil {
 		return err
 	}
@@ -117,10 +117,10 @@ func loop(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// perEntity counts each entity's calls, and those that come sooner after the one before
-// than an interval: nobody could have found it stale. A call reaches the upstream some
-// time after its check time, which varies.
-func perEntity(all []harness.Arrival, interval time.Duration) (most, least, loops int) {
+// perEntity returns the largest and the smallest number of calls for one entity, and the number
+// of calls that came before the entity could be stale. A call reaches the upstream a varying time
+// after its check time, so three quarters of the interval are enough.
+func perEntity(all []harness.Arrival, interval time.Duration) (maxCalls, minCalls, loops int) {
 	count, last := map[string]int{}, map[string]time.Time{}
 	for _, a := range all {
 		if before, ok := last[a.Key]; ok && a.At.Sub(before) < interval*3/4 {
@@ -130,9 +130,9 @@ func perEntity(all []harness.Arrival, interval time.Duration) (most, least, loop
 		last[a.Key] = a.At
 	}
 	for _, n := range count {
-		if most = max(most, n); least == 0 || n < least {
-			least = n
+		if maxCalls = max(maxCalls, n); minCalls == 0 || n < minCalls {
+			minCalls = n
 		}
 	}
-	return most, least, loops
+	return maxCalls, minCalls, loops
 }

@@ -1,22 +1,3 @@
-// Command scenarios plays what happens to a whole installation and judges it: processes
-// of their own on the real services, an upstream with a real quota, users, and something
-// that goes wrong.
-//
-//	eval "$(scripts/services up)" && cd e2e
-//	go run ./scenarios --list
-//	go run ./scenarios herd killed        # or: make scenarios ONLY="herd killed"
-//	go run ./scenarios all                # or: make scenarios
-//	go run ./scenarios --seconds 300 reads
-//	go run ./scenarios observe             # or: make observe
-//	go run ./scenarios --seed 7 --faults 200 torture   # or: make torture
-//
-// It prints figures beside their limits and a verdict for each scenario. PostgreSQL and
-// Kafka are those that FRESHET_TEST_… name, with a database and topics of each
-// scenario's own; Redis is its own, for it may be killed, and so is the torture's Kafka.
-// What is judged is read from Kafka, the database and the upstream's own record wherever
-// they know it, and not from what freshet says of itself.
-//
-// A further scenario is a function in the table of scenarios.go.
 package main
 
 import (
@@ -34,14 +15,14 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// options are the flags.
+// options are the command line flags.
 type options struct {
 	seconds, users int
-	document       string // of characters
-	flood          string // document of what the flood refreshes
-	k6             string
+	document       string // upstream document of the characters that users read
+	flood          string // upstream document of the entities that the flood refreshes
+	k6             string // path of k6
 	brief          bool
-	results        string // the file that keeps what was shown
+	results        string // file that keeps the results
 	list           bool
 	seed           uint64
 	faults         int
@@ -53,22 +34,22 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the program; it returns 0 if all limits are held, 1 if not, 2 if it was
-// called wrongly.
+// run runs the chosen scenarios and returns the exit code: 0 if all limits hold, 1 if a limit
+// is missed or a scenario fails, 2 for wrong usage.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	flags := flag.NewFlagSet("scenarios", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.IntVar(&o.seconds, "seconds", 30, "length of each phase that has one")
-	flags.IntVar(&o.users, "users", 3000, "users at the same time (reads)")
-	flags.StringVar(&o.document, "document", "item-equipment", "what users read (reads, normal): item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
-	flags.StringVar(&o.flood, "flood", "basic", "what the flood refreshes (reads), of the same; item-equipment takes the worker a core")
-	flags.StringVar(&o.k6, "k6", "", "the k6 to use (reads; default: make k6 gets one)")
-	flags.BoolVar(&o.brief, "brief", false, "do not wait until the alerts of the last outage are gone, half a minute (observe)")
-	flags.StringVar(&o.results, "results", "", "a file that keeps the figures, as scenarios/RESULTS.md")
-	flags.BoolVar(&o.list, "list", false, "list the scenarios and play none")
-	flags.Uint64Var(&o.seed, "seed", 0, "of which the faults are made (torture; default: another one each time)")
-	flags.IntVar(&o.faults, "faults", 12, "how many there are (torture)")
+	flags.IntVar(&o.seconds, "seconds", 30, "length of each phase in seconds, at least 6")
+	flags.IntVar(&o.users, "users", 3000, "number of concurrent users (reads)")
+	flags.StringVar(&o.document, "document", "item-equipment", "document that users read (reads, normal): item-equipment (246 kB), stat (3 kB) or basic (1 kB)")
+	flags.StringVar(&o.flood, "flood", "basic", "document that the flood refreshes (reads), one of the same; item-equipment takes one core of the worker")
+	flags.StringVar(&o.k6, "k6", "", "path of k6 (reads; default: installed with make k6)")
+	flags.BoolVar(&o.brief, "brief", false, "do not wait half a minute for the last outage's alerts to resolve (observe)")
+	flags.StringVar(&o.results, "results", "", "file that keeps the figures, such as scenarios/RESULTS.md")
+	flags.BoolVar(&o.list, "list", false, "list the scenarios and exit")
+	flags.Uint64Var(&o.seed, "seed", 0, "seed of the fault plan (torture; default: random)")
+	flags.IntVar(&o.faults, "faults", 12, "number of faults (torture)")
 	flags.Usage = func() {
 		fmt.Fprintln(stderr, "go run ./scenarios [flags] all|SCENARIO...")
 		flags.PrintDefaults()
@@ -82,7 +63,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	chosen, err := choose(flags.Args())
 	if err == nil && (o.seconds < 6 || o.users < 1) {
-		err = errors.New("a phase has at least 6 seconds, and one user")
+		err = errors.New("--seconds must be at least 6 and --users at least 1")
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "scenarios: "+err.Error())
@@ -104,14 +85,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if len(missed) > 0 {
-		fmt.Fprintf(stderr, "scenarios: a limit is missed in: %s\n", strings.Join(missed, ", "))
+		fmt.Fprintf(stderr, "scenarios: limits missed in: %s\n", strings.Join(missed, ", "))
 		return 1
 	}
 	return 0
 }
 
-// runAll plays one after the other, also after one that could not be played: the
-// others are not its fault.
+// runAll runs the scenarios in order. It continues after a scenario that fails.
 func runAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (all runResults, err error) {
 	dir, err := os.MkdirTemp("", "freshet-build-")
 	if err != nil {
@@ -147,18 +127,18 @@ func runAll(ctx context.Context, chosen []scenario, o options, out io.Writer) (a
 	return all, errors.Join(failed...)
 }
 
-// stampOf says of which release and commit the program is, and where it runs.
+// stampOf returns the stamp of this run: the release and commit of the binary, and the machine.
 func stampOf(ctx context.Context, binary string, seconds int) (stamp, error) {
 	release, err := exec.CommandContext(ctx, binary, "version").Output()
 	if err != nil {
 		return stamp{}, fmt.Errorf("freshet version: %w", err)
 	}
-	// Between releases the version says little.
+	// Between releases the version is v0.0.0-dev, so the commit is added.
 	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*").Output()
 	if err == nil {
 		release = append(append(release, " at "...), commit...)
 	}
-	// The file with the results may be another: that of the run before.
+	// RESULTS.md may differ, because an earlier run may have written it.
 	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--", ":/", ":(top,exclude)e2e/scenarios/RESULTS.md").Output()
 	if err == nil && len(changed) > 0 {
 		release = append(release, " WITH UNCOMMITTED CHANGES"...)

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// namespace stands before the names of the document.
+// namespace is the prefix of every metric's name. The document leaves it out.
 const namespace = "freshet_"
 
-// documentedMetric is what docs/metrics.md says of a metric.
+// documentedMetric is a metric's entry in docs/metrics.md.
 type documentedMetric struct {
 	kind   string
 	labels []string // sorted
-	family bool     // all that begin with the name, of whatever kind and labels
+	family bool     // the entry covers all metrics with the name as a prefix, of any kind and labels
 }
 
 var (
@@ -25,7 +25,7 @@ var (
 	commonText = regexp.MustCompile("^All have the labels (.*)")
 )
 
-// readMetrics reads the document's tables: by name, with the namespace.
+// readMetrics reads the tables of the document. The names in the result have the namespace.
 func readMetrics(text string) map[string]documentedMetric {
 	all := map[string]documentedMetric{}
 	var common []string
@@ -54,7 +54,7 @@ func readMetrics(text string) map[string]documentedMetric {
 	return all
 }
 
-// quotedNames returns what stands in quotes.
+// quotedNames returns the texts in backquotes.
 func quotedNames(text string) (all []string) {
 	for _, m := range quoted.FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])
@@ -62,20 +62,20 @@ func quotedNames(text string) (all []string) {
 	return all
 }
 
-// addedLabels are labels that the metrics' own processes do not write.
+// addedLabels are labels that Prometheus or the histogram format adds.
 var addedLabels = []string{"__name__", "job", "instance", "role", "le"}
 
-// compareMetrics compares the document with series that were seen: what is said and was
-// not seen, and what was seen and is not said.
-func compareMetrics(said map[string]documentedMetric, seen []map[string]string) (missing, unsaid []string) {
+// compareMetrics compares the document with scraped series. It returns the documented metrics
+// without a series, and the series that are not documented or have other labels.
+func compareMetrics(documented map[string]documentedMetric, scraped []map[string]string) (missing, undocumented []string) {
 	found := map[string]bool{}
 	wrong := map[string]bool{}
-	for _, labels := range seen {
+	for _, labels := range scraped {
 		name := labels["__name__"]
 		if strings.Contains(name, ":") { // recorded by a rule
 			continue
 		}
-		of, d := findMetric(said, name)
+		of, d := findMetric(documented, name)
 		if of != "" {
 			found[of] = true
 		} else if strings.HasPrefix(name, namespace) {
@@ -84,10 +84,10 @@ func compareMetrics(said map[string]documentedMetric, seen []map[string]string) 
 		}
 		has := slices.DeleteFunc(slices.Sorted(maps.Keys(labels)), func(l string) bool { return slices.Contains(addedLabels, l) })
 		if of != "" && !d.family && !slices.Equal(has, d.labels) {
-			wrong[fmt.Sprintf("%s{%s}, said to have {%s}", of, strings.Join(has, ","), strings.Join(d.labels, ","))] = true
+			wrong[fmt.Sprintf("%s{%s}, documented with {%s}", of, strings.Join(has, ","), strings.Join(d.labels, ","))] = true
 		}
 	}
-	for name := range said {
+	for name := range documented {
 		if !found[name] {
 			missing = append(missing, name)
 		}
@@ -96,18 +96,18 @@ func compareMetrics(said map[string]documentedMetric, seen []map[string]string) 
 	return missing, slices.Sorted(maps.Keys(wrong))
 }
 
-// findMetric finds the entry of a series; of a histogram there are several series.
-func findMetric(said map[string]documentedMetric, name string) (string, documentedMetric) {
-	if d, ok := said[name]; ok && d.kind != "histogram" {
+// findMetric returns the entry for the name of a series. A histogram has several series.
+func findMetric(documented map[string]documentedMetric, name string) (string, documentedMetric) {
+	if d, ok := documented[name]; ok && d.kind != "histogram" {
 		return name, d
 	}
 	for _, part := range []string{"_bucket", "_sum", "_count"} {
 		short, cut := strings.CutSuffix(name, part)
-		if d, ok := said[short]; cut && ok && d.kind == "histogram" {
+		if d, ok := documented[short]; cut && ok && d.kind == "histogram" {
 			return short, d
 		}
 	}
-	for prefix, d := range said {
+	for prefix, d := range documented {
 		if d.family && strings.HasPrefix(name, prefix) {
 			return prefix, d
 		}
@@ -120,10 +120,10 @@ func readMetricsFile(root string) (map[string]documentedMetric, error) {
 	if err != nil {
 		return nil, err
 	}
-	said := readMetrics(string(text))
-	const least = 40 // or its tables are not read as they are written
-	if len(said) < least {
-		return nil, fmt.Errorf("docs/metrics.md: only %d metrics are found", len(said))
+	documented := readMetrics(string(text))
+	const minMetrics = 40 // fewer mean that the format of the tables has changed
+	if len(documented) < minMetrics {
+		return nil, fmt.Errorf("docs/metrics.md: found %d metrics, want at least %d", len(documented), minMetrics)
 	}
-	return said, nil
+	return documented, nil
 }

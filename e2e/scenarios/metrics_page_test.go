@@ -25,19 +25,19 @@ func TestMetricsPage_IsComparedWithTheSeries(t *testing.T) {
 		of("freshet_asked_total", "source", "priority", "end"), of("freshet_state"), of("freshet_pool_size", "whatever"),
 		of("go_goroutines"), of("process_cpu_seconds_total"), of("up"), of("freshet:reads:ratio", "source"),
 	}
-	missing, unsaid := compareMetrics(readMetrics(document), agreeing)
-	if len(missing)+len(unsaid) > 0 {
-		t.Errorf("missing %q, unsaid %q", missing, unsaid)
+	missing, undocumented := compareMetrics(readMetrics(document), agreeing)
+	if len(missing)+len(undocumented) > 0 {
+		t.Errorf("page that fits the series: got missing %q, undocumented %q, want none", missing, undocumented)
 	}
 	differing := []map[string]string{
 		of("freshet_took_seconds_count", "source"), of("freshet_took_seconds"), of("freshet_state"), of("freshet_new_total"),
 		of("freshet_pool_size"), of("process_cpu_seconds_total"), of("go_goroutines"),
 	}
-	missing, unsaid = compareMetrics(readMetrics(document), differing)
+	missing, undocumented = compareMetrics(readMetrics(document), differing)
 	if want := []string{"freshet_asked_total"}; !slices.Equal(missing, want) {
-		t.Errorf("missing %q, want %q", missing, want)
+		t.Errorf("missing series: got %q, want %q", missing, want)
 	}
-	if want := []string{"freshet_new_total", "freshet_took_seconds", "freshet_took_seconds{source}, said to have {priority,source}"}; !slices.Equal(unsaid, want) {
-		t.Errorf("unsaid %q, want %q", unsaid, want)
+	if want := []string{"freshet_new_total", "freshet_took_seconds", "freshet_took_seconds{source}, documented with {priority,source}"}; !slices.Equal(undocumented, want) {
+		t.Errorf("undocumented series: got %q, want %q", undocumented, want)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// normal: what is asked for on a usual evening. A HIGH request is over when its reader
-// has the snapshot; a read of what is stored is timed to its last byte.
+// normal judges latencies under the load of a usual evening. A HIGH request ends when its reader
+// has received the snapshot. A read of a stored snapshot ends with its last byte.
 func normal(ctx context.Context, s *site, o options) error {
 	const high, low, read, known = 50, 200, 100, 1000
 	length := time.Duration(o.seconds) * time.Second
@@ -35,14 +35,14 @@ func normal(ctx context.Context, s *site, o options) error {
 		defer mu.Unlock()
 		*to = append(*to, took)
 	}
-	var askedHigh, wrong atomic.Int64
+	var requestedHigh, wrong atomic.Int64
 	var last atomic.Pointer[error]
 	fail := func(err error) {
 		wrong.Add(1)
 		last.Store(&err)
 	}
 	began := time.Now()
-	counts := func() bool { return time.Since(began) > warmUp } // who asks before counts for nothing
+	counts := func() bool { return time.Since(began) > warmUp } // earlier requests are not judged
 	jobs := []struct {
 		rate int
 		do   func(n int)
@@ -52,7 +52,7 @@ func normal(ctx context.Context, s *site, o options) error {
 			text, status, err := l.reader.Do(ctx, http.MethodGet, fmt.Sprint(l.reader.API, "/", facet, "/stored-", n%known), "zstd")
 			took := time.Since(asked)
 			if err != nil || status != http.StatusOK {
-				fail(fmt.Errorf("a read: %d, %w", status, err))
+				fail(fmt.Errorf("read: %d, %w", status, err))
 				return
 			}
 			if count {
@@ -71,39 +71,39 @@ func normal(ctx context.Context, s *site, o options) error {
 				err = x.check(ctx, a, key)
 			}
 			if count {
-				askedHigh.Add(1)
+				requestedHigh.Add(1)
 			}
 			if err != nil || a.Freshness != "FRESH" {
-				fail(fmt.Errorf("a HIGH request: %d %s, %w", a.Status, a.Freshness, err))
+				fail(fmt.Errorf("HIGH request: %d %s, %w", a.Status, a.Freshness, err))
 			} else if count {
 				note(&highs, took)
 			}
 		}},
 		{low / 20, func(n int) { l.enqueueLow(ctx, harness.Keys(fmt.Sprint("low-", n, "-"), 20)...) }},
 	}
-	var under sync.WaitGroup
+	var running sync.WaitGroup
 	for _, j := range jobs {
-		under.Go(func() { _ = harness.AtRate(ctx, j.rate, warmUp+length, j.do) })
+		running.Go(func() { _ = harness.AtRate(ctx, j.rate, warmUp+length, j.do) })
 	}
-	under.Wait()
+	running.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	from, to := began.Add(warmUp), began.Add(warmUp+length)
 	t := &table{}
-	t.judgeEqual("reads and HIGH requests that fail, or have another key's document", int(wrong.Load()), 0)
+	t.judgeEqual("reads and HIGH requests failed or with another key's document", int(wrong.Load()), 0)
 	if e := last.Load(); e != nil {
-		t.report("  the last of them", "%v", *e)
+		t.report("  the last failure", "%v", *e)
 	}
-	t.judgeEqual("HIGH requests that end with their snapshot", len(highs), int(askedHigh.Load()))
-	t.judgeBelow("  from asked to stored and read, 95 of 100", p95(highs), 3*time.Second)
+	t.judgeEqual("HIGH requests answered with their snapshot", len(highs), int(requestedHigh.Load()))
+	t.judgeBelow("HIGH latency until stored and read, p95", p95(highs), 3*time.Second)
 	t.markTarget(highP95)
-	t.judgeBelow(fmt.Sprintf("%d reads of stored %s, 95 of 100", len(reads), o.document), p95(reads), 50*time.Millisecond)
-	another, err := got.countWrong(ctx, x)
+	t.judgeBelow(fmt.Sprintf("latency of %d reads of stored %s, p95", len(reads), o.document), p95(reads), 50*time.Millisecond)
+	wrongDocuments, err := got.countWrong(ctx, x)
 	if err != nil {
 		return err
 	}
-	t.judge("  those with another key's document", fmt.Sprintf("%d of %d different", another, got.count()), "0, some", another == 0 && got.count() > 0)
+	t.judge("  with another key's document", fmt.Sprintf("%d of %d different bodies", wrongDocuments, got.count()), "0, some", wrongDocuments == 0 && got.count() > 0)
 	if err := s.UntilCommitted(ctx, 2*harness.Timeout); err != nil {
 		return err
 	}
@@ -111,10 +111,10 @@ func normal(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	// On a busy machine it makes up for what it was behind, within its cap.
-	t.judgeRate("calls of LOW, which asks for 200/s", all, "low-", from, to, minShare*low, 1.01*lowRate)
-	t.judgeEqual("calls made twice", len(all)-harness.DistinctKeys(all), 0)
-	t.judgeBelow("LOW is behind at the end", l.lagAt(all, "low-", to), 30*time.Second)
+	// On a busy machine LOW catches up on a lag, within its cap.
+	t.judgeRate("LOW calls, of 200/s requested", all, "low-", from, to, minShare*low, 1.01*lowRate)
+	t.judgeEqual("repeated calls", len(all)-harness.DistinctKeys(all), 0)
+	t.judgeBelow("LOW lag at the end", l.lagAt(all, "low-", to), 30*time.Second)
 	if err := s.judgeLoss(ctx, t); err != nil {
 		return err
 	}

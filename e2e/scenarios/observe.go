@@ -13,27 +13,28 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// critical is the severity of alerts that nobody may get for nothing.
+// critical is the severity of alerts that must not fire without a cause.
 const critical = "critical"
 
-// observation is a Prometheus that watches the scenario's processes, and what is judged.
+// observation is a Prometheus that scrapes the scenario's processes, and the table of the
+// current part.
 type observation struct {
 	*prometheus
 	s     *site
 	began time.Time
 	table *table
-	known []string // alerts that an outage may have left behind
+	known []string // alerts of earlier outages, which may still be active
 }
 
-// observe judges whether operators see what happens: every panel and rule has its data,
-// the alerts of an outage come and go with it, and docs/metrics.md tells of what there is.
+// observe judges the monitoring: every panel and rule has data, the alerts of an outage fire and
+// resolve with it, and docs/metrics.md documents every series.
 func observe(ctx context.Context, s *site, o options) error {
-	said, err := readMetricsFile(s.Root)
+	documented, err := readMetricsFile(s.Root)
 	if err != nil {
 		return err
 	}
-	s.Token = rand.Text() + rand.Text() // so that what clients may ask for is counted too
-	// So that everything happens within seconds.
+	s.Token = rand.Text() + rand.Text() // with access control, so that its metrics have data
+	// Short intervals, so that every state transition happens within seconds.
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 10s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "    keepFor:", "    publishChanges: true\n    keepFor:",
@@ -43,10 +44,10 @@ func observe(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	if err := s.Store(ctx, append(failingSnapshots(), expiredSnapshots())...); err != nil {
-		return fmt.Errorf("store what is to fail, and what is to be deleted: %w", err)
+		return fmt.Errorf("store failing and expired snapshots: %w", err)
 	}
 	if err := s.Register(ctx, facet, dueKeys); err != nil {
-		return fmt.Errorf("register what is to be prefetched: %w", err)
+		return fmt.Errorf("register entities for prefetch: %w", err)
 	}
 	targets, api, err := s.startObserved(ctx)
 	if err != nil {
@@ -63,7 +64,7 @@ func observe(ctx context.Context, s *site, o options) error {
 		name  string
 		judge func(context.Context) error
 	}
-	parts := []part{{"all is well", func(ctx context.Context) error {
+	parts := []part{{"normal operation", func(ctx context.Context) error {
 		return w.judgeNormal(ctx, c, len(targets), time.Duration(o.seconds)*time.Second)
 	}}}
 	outages := s.outages(targets[len(targets)-1])
@@ -73,9 +74,9 @@ func observe(ctx context.Context, s *site, o options) error {
 	}
 	parts = append(
 		parts,
-		part{"the prefetch", w.judgePrefetch}, part{"the dashboards", w.judgePanels}, part{"the rules", w.judgeRules}, part{"the service levels", w.judgeServiceLevels},
-		part{"docs/metrics.md", func(ctx context.Context) error { return w.judgeMetricsPage(ctx, said) }},
-		part{"native histograms", func(ctx context.Context) error { return w.judgeNativeHistograms(ctx, said, targets) }},
+		part{"prefetch", w.judgePrefetch}, part{"dashboards", w.judgePanels}, part{"rules", w.judgeRules}, part{"service levels", w.judgeServiceLevels},
+		part{"docs/metrics.md", func(ctx context.Context) error { return w.judgeMetricsPage(ctx, documented) }},
+		part{"native histograms", func(ctx context.Context) error { return w.judgeNativeHistograms(ctx, documented, targets) }},
 	)
 	for _, p := range parts {
 		fmt.Fprintln(s.Out, p.name)
@@ -88,13 +89,13 @@ func observe(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// judgeNormal is how it mostly is.
+// judgeNormal judges normal operation for a time: few failed responses and no critical alert.
 func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int, length time.Duration) error {
 	if err := w.untilStarted(ctx, processes); err != nil {
 		return err
 	}
-	// Not before: where hardly anything else is asked for, the upstream would be taken
-	// to be sick.
+	// Faults begin only now. Without enough successful calls the circuit breaker of the source
+	// would open.
 	if err := w.s.Control(ctx, simulator.Control{Faults: clientFaults()}); err != nil {
 		return err
 	}
@@ -103,73 +104,75 @@ func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int
 		return err
 	}
 	answers, failed = c.answers.Load()-answers, c.failed.Load()-failed
-	w.table.judge("answers, of them with 5xx or none", fmt.Sprintf("%d, %d", answers, failed), "some, <=1 %", answers > 0 && failed*100 <= answers)
+	w.table.judge("responses, failed (5xx or none)", fmt.Sprintf("%d, %d", answers, failed), "some, <=1 %", answers > 0 && failed*100 <= answers)
 	if last := c.last.Load(); failed > 0 && last != nil {
-		w.table.report("  the last of them", "%s", *last)
+		w.table.report("  last failure", "%s", *last)
 	}
 	found, err := w.alertsDuring(ctx, began, time.Now())
 	w.judgeAlerts(found, nil)
 	return err
 }
 
-// judgePrefetch judges that what nobody asks for has happened: a panel of what never did
-// would show something too, a line at 0.
+// judgePrefetch judges that the counters of background work have risen. The panels alone do not
+// show that, because a line at 0 is data too.
 func (w *observation) judgePrefetch(ctx context.Context) error {
 	for _, name := range []string{"prefetch_requested_total", "changes_published_total", "triggers_requested_total", "retention_deleted_total", "reads_recorded_total"} {
-		// The highest of the run: a process may have been stopped since.
+		// The maximum over the run, because a counter ends with its process.
 		all, err := w.queryRange(ctx, "sum("+namespace+name+")", w.began, time.Now())
 		if err != nil {
 			return err
 		}
-		most := 0.0
+		highest := 0.0
 		for _, s := range all {
 			for _, v := range s.Values {
-				most = max(most, v.value)
+				highest = max(highest, v.value)
 			}
 		}
-		w.table.judge(name, fmt.Sprintf("%.0f", most), "some", most > 0)
+		w.table.judge(name, fmt.Sprintf("%.0f", highest), "some", highest > 0)
 	}
 	return nil
 }
 
-// untilStarted waits until all processes are seen and work, so that no alert says that one
-// is away or that nobody works.
+// untilStarted waits until Prometheus scrapes all processes, entities are stored, and the alerts
+// of the start have resolved.
 func (w *observation) untilStarted(ctx context.Context, processes int) error {
-	began, seen := time.Now(), false
-	var left []string
+	began, started := time.Now(), false
+	var active []string
 	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
 		all, err := w.query(ctx, fmt.Sprintf(`rate(freshet_settled_total{end="changed"}[10s]) > 0 and on () count(up == 1) == %d`, processes))
-		seen = seen || len(all) > 0
-		if err != nil || !seen {
+		started = started || len(all) > 0
+		if err != nil || !started {
 			return false, err
 		}
 		found, err := w.alerts(ctx)
-		left = slices.DeleteFunc(slices.Sorted(maps.Keys(found)), func(name string) bool { return found[name].severity != critical })
-		return len(left) == 0, err
+		active = slices.DeleteFunc(slices.Sorted(maps.Keys(found)), func(name string) bool { return found[name].severity != critical })
+		return len(active) == 0, err
 	})
-	w.table.judge("all are seen, and work, and no critical alert", fmt.Sprintf("after %v", time.Since(began).Round(time.Second)), "some time", seen && len(left) == 0)
-	for _, name := range left {
-		w.table.report("  it stays", "%s", name)
+	w.table.judge("all processes scraped and working, no critical alert", fmt.Sprintf("after %v", time.Since(began).Round(time.Second)), "any time", started && len(active) == 0)
+	for _, name := range active {
+		w.table.report("  active alert", "%s", name)
 	}
 	return err
 }
 
-// judgeAlerts judges that no critical alert was there but those named, and tells of others.
-func (w *observation) judgeAlerts(found map[string]alert, but []string) {
+// judgeAlerts judges that no critical alert was active except the expected ones. It reports
+// other alerts.
+func (w *observation) judgeAlerts(found map[string]alert, expected []string) {
 	var wrong, others []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		switch {
-		case slices.Contains(but, name):
+		case slices.Contains(expected, name):
 		case found[name].severity == critical:
 			wrong = append(wrong, name)
 		default:
 			others = append(others, name)
 		}
 	}
-	w.table.judge("critical alerts for nothing", joinOrNone(wrong), "none", len(wrong) == 0)
+	w.table.judge("unexpected critical alerts", joinOrNone(wrong), "none", len(wrong) == 0)
 	w.table.report("other alerts", "%s", joinOrNone(others))
 }
 
+// joinOrNone returns the names separated by commas, or "none".
 func joinOrNone(names []string) string {
 	if len(names) == 0 {
 		return "none"

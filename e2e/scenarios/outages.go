@@ -12,18 +12,18 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// outage is something that goes wrong.
+// outage is a failure that the scenario causes, and the alerts that it leads to.
 type outage struct {
 	name       string
 	begin, end func(ctx context.Context) error
-	seen       string   // a query that is answered when it has come about, if no alert tells of it
-	tell       []string // alerts that must tell of it, and end soon after it
-	stay       []string // alerts that must tell of it, and stay: they look back
-	may        []string // critical alerts that may tell of it, by how much else there was; they look back
+	visible    string   // a query that returns a series during the outage, if it has no alert
+	alerts     []string // alerts that must become active and resolve after the outage
+	lasting    []string // alerts that must become active and last, because their range is long
+	possible   []string // critical alerts that may become active, depending on the load before
 }
 
-// outages are all of them, in their order: after the last one nothing is refreshed for
-// half a minute.
+// outages returns all outages in their order. Redis is last, because nothing is refreshed for
+// half a minute after its outage.
 func (s *site) outages(stopped target) []outage {
 	faulty := func(first ...simulator.Fault) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -38,19 +38,19 @@ func (s *site) outages(stopped target) []outage {
 		{
 			name:  "the upstream refuses calls for a moment",
 			begin: faulty(simulator.Fault{Kind: simulator.TooManyRequests, Count: &two, RetryAfter: "1"}), end: faulty(),
-			seen: "sum(increase(freshet_rate_limiter_backoffs_total[1m])) > 0",
-			may:  []string{"FreshetErrorBudgetBurnsFast"},
+			visible:  "sum(increase(freshet_rate_limiter_backoffs_total[1m])) > 0",
+			possible: []string{"FreshetErrorBudgetBurnsFast"},
 		},
 		{
 			name:  "the upstream refuses the credential",
 			begin: credential("another-key"), end: credential(""),
-			tell: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
+			alerts: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
-			name:  "the upstream is closed for maintenance", // after the one that is no maintenance, which it would explain
+			name:  "the upstream is closed for maintenance", // after the credential, whose alert it would inhibit
 			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
-			tell: []string{"FreshetUpstreamMaintenance"},
-			may:  []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // of which the last one was, a moment ago
+			alerts:   []string{"FreshetUpstreamMaintenance"},
+			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // still active from the outage before
 		},
 		{
 			name:  "a worker is stopped",
@@ -59,15 +59,15 @@ func (s *site) outages(stopped target) []outage {
 				_, err := s.startTarget(ctx, stopped)
 				return err
 			},
-			tell: []string{"FreshetTargetDown"},
+			alerts: []string{"FreshetTargetDown"},
 		},
 		{
-			name:  "the database lets nobody in",
-			begin: func(ctx context.Context) error { return s.AllowConnections(ctx, false) },
-			end:   func(ctx context.Context) error { return s.AllowConnections(ctx, true) },
-			tell:  []string{"FreshetDatabaseBreakerOpen", "FreshetReadsBreakerOpen"},
-			stay:  []string{"FreshetRecordsHeld", "FreshetReadsFromStaleCache"},
-			may:   []string{"FreshetErrorBudgetBurnsFast"},
+			name:     "the database rejects connections",
+			begin:    func(ctx context.Context) error { return s.AllowConnections(ctx, false) },
+			end:      func(ctx context.Context) error { return s.AllowConnections(ctx, true) },
+			alerts:   []string{"FreshetDatabaseBreakerOpen", "FreshetReadsBreakerOpen"},
+			lasting:  []string{"FreshetDependencyFailures", "FreshetReadsFromFallback"},
+			possible: []string{"FreshetErrorBudgetBurnsFast"},
 		},
 		{
 			name:  "Redis is killed",
@@ -76,68 +76,69 @@ func (s *site) outages(stopped target) []outage {
 				s.Redis, err = s.StartRedis(ctx, s.Redis.Address)
 				return err
 			},
-			tell: []string{"FreshetRedisBreakerOpen", "FreshetSettleSubscriptionLost"},
-			may:  []string{"FreshetNoPermits", "FreshetErrorBudgetBurnsFast"},
+			alerts:   []string{"FreshetRedisBreakerOpen", "FreshetSettleSubscriptionLost"},
+			possible: []string{"FreshetNoPermits", "FreshetErrorBudgetBurnsFast"},
 		},
 	}
 }
 
-// judgeOutage has something go wrong until it is told of, and may then wait for the end of that.
+// judgeOutage causes an outage until all of its alerts are active, and ends it. With wait it
+// also waits until the alerts have resolved.
 func (w *observation) judgeOutage(ctx context.Context, o outage, wait bool) error {
-	began, told, seen := time.Now(), map[string]alert{}, o.seen == ""
+	began, active, visible := time.Now(), map[string]alert{}, o.visible == ""
 	if err := o.begin(ctx); err != nil {
 		return err
 	}
-	must := slices.Concat(o.tell, o.stay)
+	must := slices.Concat(o.alerts, o.lasting)
 	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
 		found, err := w.alerts(ctx)
-		maps.Copy(told, found)
-		if !seen && err == nil {
+		maps.Copy(active, found)
+		if !visible && err == nil {
 			var all []series
-			all, err = w.query(ctx, o.seen)
-			seen = len(all) > 0
+			all, err = w.query(ctx, o.visible)
+			visible = len(all) > 0
 		}
-		return seen && len(foundNames(told, must)) == len(must), err
+		return visible && len(foundNames(active, must)) == len(must), err
 	})
 	if err != nil {
 		return err
 	}
-	if o.seen != "" {
-		w.table.judge("it is seen", strconv.FormatBool(seen), "true", seen)
+	if o.visible != "" {
+		w.table.judge("visible in a metric", strconv.FormatBool(visible), "true", visible)
 	}
 	for _, name := range must {
-		w.table.judge(name, told[name].state, "pending or firing", told[name] != alert{})
+		w.table.judge(name, active[name].state, "pending or firing", active[name] != alert{})
 	}
-	w.table.report("  told after", "%v", time.Since(began).Round(time.Second))
+	w.table.report("  active after", "%v", time.Since(began).Round(time.Second))
 	if err := o.end(ctx); err != nil {
 		return err
 	}
-	if wait && len(o.tell) > 0 {
+	if wait && len(o.alerts) > 0 {
 		if err := w.untilResolved(ctx, o); err != nil {
 			return err
 		}
 	}
 	found, err := w.alertsDuring(ctx, began, time.Now())
-	w.known = append(w.known, slices.Concat(o.stay, o.may)...)
-	w.judgeAlerts(found, slices.Concat(o.tell, w.known))
+	w.known = append(w.known, slices.Concat(o.lasting, o.possible)...)
+	w.judgeAlerts(found, slices.Concat(o.alerts, w.known))
 	return err
 }
 
-// untilResolved waits until nothing tells of an outage any more that is over.
+// untilResolved waits until the alerts of an outage have resolved.
 func (w *observation) untilResolved(ctx context.Context, o outage) error {
 	began := time.Now()
-	var left []string
+	var active []string
 	err := harness.Poll(ctx, 4*harness.Timeout, func() (bool, error) {
 		found, err := w.alerts(ctx)
-		left = foundNames(found, o.tell)
-		return len(left) == 0, err
+		active = foundNames(found, o.alerts)
+		return len(active) == 0, err
 	})
-	w.table.judge("alerts that stay after its end", joinOrNone(left), "none", len(left) == 0)
-	w.table.report("  gone after", "%v", time.Since(began).Round(time.Second))
+	w.table.judge("alerts active after its end", joinOrNone(active), "none", len(active) == 0)
+	w.table.report("  resolved after", "%v", time.Since(began).Round(time.Second))
 	return err
 }
 
-// foundNames returns which of these alerts were found.
+// foundNames returns the names of the alerts that were found.
 func foundNames(found map[string]alert, names []string) (all []string) {
 	for _, name := range names {
 		if _, ok := found[name]; ok {
@@ -147,11 +148,11 @@ func foundNames(found map[string]alert, names []string) (all []string) {
 	return all
 }
 
-// target is a process that is scraped.
+// target is a process that Prometheus scrapes.
 type target struct{ name, role, address string }
 
-// startObserved starts a query process, a scheduler and two workers, and returns where they
-// tell of themselves, and where the query process answers.
+// startObserved starts a query service, a scheduler and two workers. It returns the targets and
+// the URL of the query service's API.
 func (s *site) startObserved(ctx context.Context) (all []target, api string, err error) {
 	all = []target{
 		{name: "query", role: "query"},
@@ -176,7 +177,7 @@ func (s *site) startObserved(ctx context.Context) (all []target, api string, err
 	return all, api, nil
 }
 
-// startTarget starts a process that tells of itself.
+// startTarget starts the process of a target and returns the address of its API, if it has one.
 func (s *site) startTarget(ctx context.Context, t target) (found string, err error) {
 	p, err := s.StartTarget(ctx, t.name, t.role, t.address)
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// priority: LOW holds the locks, and its records lie behind thousands; then readers ask
-// in HIGH. They are upgraded, and fetched once.
+// priority judges upgrades. Entities have LOW locks, and their LOW records are behind a backlog
+// of thousands. Reads then request them in HIGH. Each must be upgraded and fetched once.
 func priority(ctx context.Context, s *site, _ options) error {
 	const different, before = 50, 5000
 	l, err := s.startLanesWithoutWorker(ctx, onlySmall)
@@ -37,8 +37,8 @@ func priority(ctx context.Context, s *site, _ options) error {
 	if wrong != nil {
 		return wrong
 	}
-	// LOW's records are skipped for as long as HIGH's are certainly on their topic, or
-	// when they are done.
+	// A worker skips a LOW record only if the HIGH record is confirmed to be on its topic, or
+	// has ended.
 	if err := harness.Until(ctx, harness.Timeout, "the HIGH requests are on their topic", func() (bool, error) {
 		records, err := s.Requests(ctx, schemas.High)
 		return len(records) >= different, err
@@ -64,13 +64,13 @@ func priority(ctx context.Context, s *site, _ options) error {
 	if err != nil {
 		return err
 	}
-	number, above := map[string]int64{}, 0
+	version, higher := map[string]int64{}, 0
 	for _, r := range low {
-		number[r.Key] = r.Version
+		version[r.Key] = r.Version
 	}
 	for _, r := range high {
-		if r.Version > number[r.Key] && number[r.Key] > 0 {
-			above++
+		if r.Version > version[r.Key] && version[r.Key] > 0 {
+			higher++
 		}
 	}
 	ahead, called := 0, 0
@@ -82,18 +82,18 @@ func priority(ctx context.Context, s *site, _ options) error {
 		}
 	}
 	t := &table{}
-	t.judgeEqual("reads whose refresh is queued while LOW has the lock", upgraded, different)
-	t.judgeEqual("HIGH records, with a number above LOW's", above, different)
+	t.judgeEqual("reads that queued an update despite a LOW lock", upgraded, different)
+	t.judgeEqual("HIGH records with a version above that of LOW", higher, different)
 	t.judgeEqual("HIGH records, LOW records", len(high)*10_000+len(low), different*10_000+different+before)
 	t.lines[len(t.lines)-1].figure = fmt.Sprintf("%d, %d", len(high), len(low))
 	t.lines[len(t.lines)-1].limit = fmt.Sprintf("=%d, =%d", different, different+before)
-	t.judgeEqual(fmt.Sprintf("calls for these %d keys, LOW's records skipped", different), called, different)
-	t.judge(fmt.Sprintf("calls for the %d of LOW before the last of them", before), strconv.Itoa(ahead), fmt.Sprintf("<%d", before/10), ahead < before/10)
+	t.judgeEqual(fmt.Sprintf("calls for these %d keys, with LOW records skipped", different), called, different)
+	t.judge(fmt.Sprintf("calls of the LOW backlog of %d before the last of them", before), strconv.Itoa(ahead), fmt.Sprintf("<%d", before/10), ahead < before/10)
 	return skipping(ctx, l, worker, t)
 }
 
-// skipping: without a backlog LOW's records are read while HIGH's calls are under way,
-// and are skipped then.
+// skipping judges upgrades without a backlog: the worker reads the LOW records while the HIGH
+// calls are in flight, and skips them.
 func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) error {
 	const different, latency = 50, 3 * time.Second
 	worker.Stop()
@@ -114,8 +114,8 @@ func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) 
 		return err
 	}
 	if err := harness.Until(ctx, harness.Timeout, "the HIGH requests are on their topic", func() (bool, error) {
-		waiting, err := l.Lag(ctx, schemas.High)
-		return waiting >= different, err
+		lag, err := l.Lag(ctx, schemas.High)
+		return lag >= different, err
 	}); err != nil {
 		return err
 	}
@@ -129,14 +129,14 @@ func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) 
 	if err != nil {
 		return err
 	}
-	t.judgeEqual("without a backlog: reads whose refresh is queued", upgraded, different)
-	t.judgeEqual("  calls, each under way for "+latency.String()+" while LOW's records are read", len(all)-done, different)
+	t.judgeEqual("without a backlog: reads that queued an update", upgraded, different)
+	t.judgeEqual("  calls, each in flight for "+latency.String()+" while LOW records are read", len(all)-done, different)
 	l.addResult("priority", t)
 	return nil
 }
 
-// prefetch asks in the LOW lane at the producer's door, as a scheduler does, and waits
-// until Kafka has acknowledged all.
+// prefetch enqueues LOW requests with the producer, like a scheduler, and waits until Kafka has
+// acknowledged all of them.
 func (s *site) prefetch(ctx context.Context, keys []string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis.Address})
 	defer func() { _ = rdb.Close() }()
@@ -146,22 +146,22 @@ func (s *site) prefetch(ctx context.Context, keys []string) error {
 	}
 	defer client.Close()
 	p := producer.New(rdb, client, len(keys), slog.New(slog.DiscardHandler), metrics.NewRegistry(), tracing.Tracer{})
-	running, stop := context.WithCancel(ctx)
+	runCtx, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- p.Run(running) }()
-	var wishes []producer.Request
+	go func() { done <- p.Run(runCtx) }()
+	var requests []producer.Request
 	for _, key := range keys {
-		wishes = append(wishes, producer.Request{
+		requests = append(requests, producer.Request{
 			Entity: schemas.Entity{Source: s.Source, Facet: small, Key: key}, Lane: schemas.Low, Reason: schemas.Prefetch,
 		})
 	}
-	for i, r := range p.EnqueueAll(ctx, wishes) {
+	for i, r := range p.EnqueueAll(ctx, requests) {
 		if r.Outcome != producer.Published {
 			err = fmt.Errorf("%s is not published: %s, %w", keys[i], r.Outcome, r.Err)
 		}
 	}
 	stop()
-	if stopped := <-done; err == nil { // it has confirmed or rolled back all
+	if stopped := <-done; err == nil { // Run returns after each lock is confirmed or rolled back
 		err = stopped
 	}
 	return err

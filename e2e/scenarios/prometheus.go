@@ -20,23 +20,24 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// prometheus is one that scrapes the scenario's processes.
+// prometheus is a Prometheus server that scrapes the scenario's processes.
 type prometheus struct {
 	*harness.Process
 	api string
 }
 
-// rulesGlob is where the repository has its rules.
+// rulesGlob matches the rule files of the repository.
 const rulesGlob = "deploy/prometheus/rules/*.yml"
 
-// interval is a rule group's own; the scenario is too short for it.
+// interval matches the interval of a rule group, which is too long for the scenario.
 var interval = regexp.MustCompile(`(?m)^\s+interval:.*\n`)
 
-// startPrometheus scrapes the targets, and evaluates the rules, each second.
+// startPrometheus starts a server that scrapes the targets once a second. With rules it also
+// evaluates the repository's rules once a second.
 func (s *site) startPrometheus(ctx context.Context, name string, targets []target, rules bool, flags ...string) (*prometheus, error) {
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
-		return nil, errors.New("there is no prometheus; install it with: apt-get install -y --no-install-recommends prometheus")
+		return nil, errors.New("prometheus is not installed; install it with: apt-get install -y --no-install-recommends prometheus")
 	}
 	dir := filepath.Join(s.Dir, name)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -70,10 +71,11 @@ func (s *site) startPrometheus(ctx context.Context, name string, targets []targe
 	return &prometheus{p, "http://" + address + "/api/v1/"}, nil
 }
 
+// copyRules copies the rule files into a directory, without the intervals of groups.
 func copyRules(root, dir string) error {
 	files, err := filepath.Glob(filepath.Join(root, rulesGlob))
 	if err == nil && len(files) == 0 {
-		err = fmt.Errorf("there are no rules: %s", rulesGlob)
+		err = fmt.Errorf("no rule file matches %s", rulesGlob)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -87,10 +89,10 @@ func copyRules(root, dir string) error {
 	return err
 }
 
-// get asks the API; into is what stands under data.
+// get calls the HTTP API and decodes the field data of the response into a value.
 func (p *prometheus) get(ctx context.Context, path string, query url.Values, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+path, strings.NewReader(query.Encode()))
-	if len(query) == 0 { // the API takes a form only where there is one
+	if len(query) == 0 { // the API accepts POST only for requests with parameters
 		req, err = http.NewRequestWithContext(ctx, http.MethodGet, p.api+path, http.NoBody)
 	}
 	if err != nil {
@@ -116,13 +118,13 @@ func (p *prometheus) get(ctx context.Context, path string, query url.Values, int
 	return nil
 }
 
-// sample is a value at a time, as Prometheus writes it: [1700000000.5, "1"].
+// sample is a value at a time. In JSON it is an array: [1700000000.5, "1"].
 type sample struct {
 	at    time.Time
 	value float64
 }
 
-// UnmarshalJSON reads both.
+// UnmarshalJSON implements json.Unmarshaler.
 func (s *sample) UnmarshalJSON(text []byte) error {
 	var at float64
 	var value string
@@ -135,13 +137,13 @@ func (s *sample) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// series is one of an answer's, with all of its samples.
+// series is one time series of a query result.
 type series struct {
 	Metric map[string]string
 	Values []sample
 }
 
-// last is its newest value.
+// last returns the newest value, or NaN.
 func (s series) last() float64 {
 	if len(s.Values) == 0 {
 		return math.NaN()
@@ -149,13 +151,13 @@ func (s series) last() float64 {
 	return s.Values[len(s.Values)-1].value
 }
 
-// query evaluates a query for this moment.
+// query evaluates a query at the current time.
 func (p *prometheus) query(ctx context.Context, query string) ([]series, error) {
 	at := time.Now()
 	return p.queryRange(ctx, query, at, at)
 }
 
-// queryRange evaluates a query for each second of a time.
+// queryRange evaluates a query for each second between two times.
 func (p *prometheus) queryRange(ctx context.Context, query string, from, to time.Time) ([]series, error) {
 	var data struct{ Result []series }
 	at := func(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
@@ -163,7 +165,7 @@ func (p *prometheus) queryRange(ctx context.Context, query string, from, to time
 	return data.Result, err
 }
 
-// countNumbers counts the samples that are numbers: the quantile of nothing is none.
+// countNumbers counts the samples that are not NaN. The quantile of an empty histogram is NaN.
 func countNumbers(all []series) (n int) {
 	for _, s := range all {
 		for _, v := range s.Values {
@@ -175,7 +177,7 @@ func countNumbers(all []series) (n int) {
 	return n
 }
 
-// rule is one as Prometheus has it.
+// rule is a rule that Prometheus has loaded.
 type rule struct {
 	Name, Query, Health, LastError, Type, State string
 	Labels                                      map[string]string
@@ -190,7 +192,7 @@ func (p *prometheus) rules(ctx context.Context) (all []rule, err error) {
 	return all, err
 }
 
-// alert is one that waits for its time or fires.
+// alert is a pending or firing alert.
 type alert struct{ severity, state string }
 
 func (p *prometheus) alerts(ctx context.Context) (map[string]alert, error) {
@@ -208,12 +210,12 @@ func (p *prometheus) alerts(ctx context.Context) (map[string]alert, error) {
 	return found, err
 }
 
-// maxPending is what an alert may wait for its time without meaning anything: a scrape
-// that is missed on a busy machine.
+// maxPending is how long an alert may be pending without being counted. On a busy machine a
+// missed scrape makes an alert pending.
 const maxPending = 5 * time.Second
 
-// alertsDuring returns those of a time that is over which waited for more than a moment,
-// or fired.
+// alertsDuring returns the alerts that fired between two times, or were pending for longer than
+// maxPending.
 func (p *prometheus) alertsDuring(ctx context.Context, from, to time.Time) (map[string]alert, error) {
 	all, err := p.queryRange(ctx, "ALERTS", from, to)
 	found := map[string]alert{}
@@ -225,7 +227,8 @@ func (p *prometheus) alertsDuring(ctx context.Context, from, to time.Time) (map[
 	return found, err
 }
 
-// seriesSince returns the labels of every series that was scraped or recorded.
+// seriesSince returns the labels of every series that matches a selector and has samples since a
+// time.
 func (p *prometheus) seriesSince(ctx context.Context, selector string, from time.Time) (all []map[string]string, err error) {
 	query := url.Values{"match[]": {selector}, "start": {strconv.FormatInt(from.Unix(), 10)}}
 	return all, p.get(ctx, "series", query, &all)

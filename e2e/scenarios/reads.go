@@ -16,36 +16,35 @@ import (
 )
 
 const (
-	characters       = 20_000 // that are stored; some of them stale
-	floodRate        = 450    // refreshes asked for in a second: all that the upstream may be asked
-	minFloodRate     = 400    // calls in a second, or there was no flood
+	characters       = 20_000 // stored; some of them are stale
+	floodRate        = 450    // reads of stale keys a second: the upstream's whole quota
+	minFloodRate     = 400    // calls a second; fewer are no flood
 	floodKeys        = 9_000  // visited in 20 s
 	floodConcurrency = 32
-	coldKeys         = 2_000                  // that nobody reads before Redis is dead
-	kafkaDelay       = 500 * time.Millisecond // each way: a produce takes a second
+	coldKeys         = 2_000                  // not read before Redis is killed
+	kafkaDelay       = 500 * time.Millisecond // in each direction: a produce takes one second
 )
 
-// phase is something that happens to the site while it is read.
+// phase is a fault that the site has while users read.
 type phase struct {
-	scenario string // its name where it is played alone
+	scenario string // name as a scenario
 	name     string
-	without  string                    // what the script is told is not there
-	begin    func(ctx context.Context) // when all users are there
+	without  string                    // service that is missing, for the k6 script
+	begin    func(ctx context.Context) // called when all users are started
 	end      func()
-	after    func(ctx context.Context, t *table) error // judges more
-	flooded  bool                                      // the upstream's budget is to be used up
+	after    func(ctx context.Context, t *table) error // adds further lines
+	flooded  bool                                      // the upstream's quota must be used
 }
 
-// The phases of reads by their names as scenarios.
+// The scenario names of the phases of reads.
 const (
 	phaseFlood = "flood"
 	phaseKafka = "slow-kafka"
 	phaseRedis = "dead-redis"
 )
 
-// reads judges whether what is stored is served at once whatever else happens: while
-// all of the upstream's budget goes into refreshes, while Kafka takes a second for a
-// record, and while there is no Redis.
+// reads judges that stored snapshots are served at once in each phase: while refreshes use the
+// upstream's whole quota, while a produce to Kafka takes a second, and without Redis.
 func reads(only ...string) func(context.Context, *site, options) error {
 	return func(ctx context.Context, s *site, o options) error { return runReads(ctx, s, o, only) }
 }
@@ -58,7 +57,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 	if err := s.Prepare(ctx, map[string]string{"character": o.document, "flooded": o.flood}, "--latency", "30ms-1.7s"); err != nil {
 		return err
 	}
-	// Each is visited about once: those that were are fresh.
+	// Each stale key is read about once, because it is fresh afterwards.
 	stale := min(characters/2, max(500, o.users*o.seconds*3/4*4/100))
 	now := time.Now()
 	err = s.Store(ctx,
@@ -76,12 +75,12 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 	if err != nil {
 		return err
 	}
-	// The flood comes in at a door of its own, to which everything is stale.
-	door, err := s.Query(ctx, "query-of-the-flood", "1ms")
+	// The flood has its own query service, for which every snapshot is stale.
+	floodAPI, err := s.Query(ctx, "query-of-the-flood", "1ms")
 	if err != nil {
 		return err
 	}
-	f := s.flood(ctx, door)
+	f := s.flood(ctx, floodAPI)
 	defer f.stop()
 	if err := s.untilFlooded(ctx); err != nil {
 		return err
@@ -99,7 +98,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 		{scenario: phaseFlood, name: "a refresh flood", flooded: true},
 		{
 			scenario: phaseKafka, name: "and a produce to Kafka takes 1 s",
-			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // to its end, also if that is after the users'
+			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // may end after the users
 			end:   func() { s.Kafka.SetDelay(0) },
 			after: func(_ context.Context, t *table) error { return slow.judge(t) },
 		},
@@ -109,7 +108,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 				select {
 				case <-time.After(kill):
 					s.Redis.Kill()
-					fmt.Fprintf(s.Out, "  Redis is dead\n")
+					fmt.Fprintf(s.Out, "  Redis is killed\n")
 				case <-ctx.Done():
 				}
 			},
@@ -142,17 +141,17 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 	return nil
 }
 
-// runPhase has the users come, and judges what they and the upstream saw.
+// runPhase runs the users during a phase and judges their responses and the upstream's log.
 func (s *site) runPhase(ctx context.Context, k6 string, p phase, f *flood, o options, variables map[string]string) (*table, error) {
 	var before simulator.Stats
 	var statsErr error
-	use, asked := s.cores(), f.asked.Load()
+	use, sent := s.cores(), f.sent.Load()
 	var broken sync.WaitGroup
 	breaking, stop := context.WithCancel(ctx)
 	defer stop()
 	sum, err := s.users(ctx, k6, filepath.Join(s.Root, "e2e", "scenarios", "reads.js"), variables, func() {
 		before, statsErr = s.Stats(ctx)
-		use, asked = s.cores(), f.asked.Load()
+		use, sent = s.cores(), f.sent.Load()
 		if p.begin != nil {
 			broken.Go(func() { p.begin(breaking) })
 		}
@@ -164,9 +163,9 @@ func (s *site) runPhase(ctx context.Context, k6 string, p phase, f *flood, o opt
 	if err == nil {
 		err = statsErr
 	}
-	length := time.Since(use.began) // with the last users, who think to the end
+	length := time.Since(use.began) // until the last user has ended
 	cores := use.used(s, fmt.Sprintf("k6 %.2f", sum.cpu.Seconds()/length.Seconds()))
-	asked = f.asked.Load() - asked
+	sent = f.sent.Load() - sent
 	stop()
 	broken.Wait()
 	if p.end != nil {
@@ -178,12 +177,12 @@ func (s *site) runPhase(ctx context.Context, k6 string, p phase, f *flood, o opt
 	value := func(metric, name string) float64 { return sum.Metrics[metric].Values[name] }
 	t := &table{}
 	t.report("requests", "%.0f, %.0f/s", value("http_reqs", "count"), value("http_reqs", "count")/float64(o.seconds))
-	t.judgeThresholds(sum, "checks", "answered as they should be", percent(value("checks", "rate")))
+	t.judgeThresholds(sum, "checks", "responses as expected", percent(value("checks", "rate")))
 	kinds := []string{"stored", "stale", "new", "refresh", "unknown"}
 	if p.without != "" {
 		kinds = append(kinds, "cold")
-		refused := value("refused", "count")
-		t.judge("what is to be queued without Redis is refused (503)", fmt.Sprintf("%.0f", refused), "some", refused > 0)
+		rejected := value("rejected", "count")
+		t.judge("requests for an update rejected without Redis (503)", fmt.Sprintf("%.0f", rejected), "some", rejected > 0)
 	}
 	for _, kind := range kinds {
 		n := value("success_"+kind, "passes") + value("success_"+kind, "fails")
@@ -194,21 +193,21 @@ func (s *site) runPhase(ctx context.Context, k6 string, p phase, f *flood, o opt
 		t.judgeThresholds(sum, "success_"+kind, "  "+kind+" keys", fmt.Sprintf("%s of %.0f", percent(value("success_"+kind, "rate")), n))
 	}
 	const stored = "took_whole"
-	t.judgeThresholds(sum, stored, "p95 of reads of stored keys that bring a body", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
+	t.judgeThresholds(sum, stored, "latency of stored reads with a body, p95", fmt.Sprintf("%.1f ms", value(stored, "p(95)")))
 	t.markTarget(readP95)
-	t.report("  median, p99, longest", "%.1f, %.1f, %.1f ms", value(stored, "med"), value(stored, "p(99)"), value(stored, "max"))
+	t.report("  p50, p99, max", "%.1f, %.1f, %.1f ms", value(stored, "med"), value(stored, "p(99)"), value(stored, "max"))
 	for _, kind := range []string{"new", "refresh", "unknown"} {
-		t.report("  p95 of "+kind, "%.1f ms", value("took_"+kind, "p(95)"))
+		t.report("  latency of "+kind+", p95", "%.1f ms", value("took_"+kind, "p(95)"))
 	}
 	rate := perSecond(after.Arrivals-before.Arrivals, length)
-	calls := fmt.Sprintf("%.0f/s, of %.0f/s asked for by the flood", rate, perSecond(int(asked), length))
+	calls := fmt.Sprintf("%.0f/s, of %.0f/s requested by the flood", rate, perSecond(int(sent), length))
 	if p.flooded {
 		t.judge("calls to the upstream", calls, fmt.Sprintf(">=%d/s", minFloodRate), rate >= minFloodRate)
 	} else {
 		t.report("calls to the upstream", "%s", calls)
 	}
-	t.judge("most calls in a sliding second, refused", fmt.Sprintf("%d, %d", after.MaxInSlidingSecond, after.Refused), "<=500, 0",
+	t.judge("max calls in a sliding second, rejected calls", fmt.Sprintf("%d, %d", after.MaxInSlidingSecond, after.Refused), "<=500, 0",
 		after.MaxInSlidingSecond <= 500 && after.Refused == 0)
-	t.note = "cores: " + cores + "; PostgreSQL and Kafka beside them"
+	t.note = "cores: " + cores + "; without PostgreSQL and Kafka"
 	return t, nil
 }

@@ -1,24 +1,23 @@
-// Users of a site whose pages are read through freshet, for k6. `go run ./scenarios
-// reads` starts everything else and calls this once for each phase.
+// k6 script: users of a website that reads its data through freshet. `go run ./scenarios
+// reads` starts all other processes and runs this script once for each phase.
 //
-// What is asked for, and what counts as success; anything else is a failure, also no
-// answer at all:
+// Requests and their successful responses. Any other response is a failure, and so is none:
 //
-//   90 %  stored   a stored key, few keys by most (zipf); every fifth again with its tag.
-//                  200 from the cache or the store, or 304 to the tag. Never a 503.
-//    4 %  stale    a stored key whose check is too old. The same; it may be fresh by now.
-//    3 %  new      a key that nothing is stored of. 202 with Retry-After; 503 with
-//                  Retry-After if Redis is down, for then nothing can be queued.
-//    2 %  refresh  a POST for a stored key. 202, or 429 with Retry-After if somebody
-//                  did a moment ago; 503 with Retry-After if Redis is down.
-//    1 %  unknown  a source or a facet that is not there. 404 as problem details.
+//   90 %  stored   GET of a stored key, by a Zipf distribution; every fifth with its entity
+//                  tag. 200 from the cache or the store, or 304 for the tag. Never 503.
+//    4 %  stale    GET of a stored key whose check is too old. The same; it may be fresh.
+//    3 %  new      GET of a key that is not stored. 202 with Retry-After. Without Redis 503
+//                  with Retry-After, because no update can be queued.
+//    2 %  refresh  POST of a refresh of a stored key. 202, or 429 with Retry-After during
+//                  the cool-down. Without Redis 503 with Retry-After.
+//    1 %  unknown  GET of a source or a facet that does not exist. 404 as problem details.
 //
-// Once Redis is dead, only 503 is right for new and refresh; some of the stored keys
-// are then cold: nobody has read them before, so that they come from the database.
+// After Redis is killed, only 503 is right for new and refresh. Some of the stored keys are
+// then cold: they were not read before, so that they come from the database.
 //
-// The time of the first two is from the first byte sent to the last received, of those
-// answers that have a body. Every hundredth of these is logged by the hash of its
-// document, and judged by whoever started this.
+// The latency of the first two kinds is from the first byte sent to the last received, for
+// responses with a body. The hashes of one document in a hundred are logged; the program that
+// started this script checks them.
 import http from 'k6/http';
 import { check, sleep } from 'k6';
 import crypto from 'k6/crypto';
@@ -27,23 +26,23 @@ import { Counter, Rate, Trend } from 'k6/metrics';
 
 const env = __ENV;
 const api = `${env.API}/v1/${env.SOURCE}/character/`;
-const stored = Number(env.STORED); // of stored-0, stored-1, …
-const stale = Number(env.STALE);   // of stale-0, …
-const cold = Number(env.COLD);     // of cold-0, …
+const stored = Number(env.STORED); // number of keys stored-0, stored-1, …
+const stale = Number(env.STALE);   // number of keys stale-0, …
+const cold = Number(env.COLD);     // number of keys cold-0, …
 const withoutRedis = env.WITHOUT === 'redis';
-// Until when Redis lives, and from when on everybody has noticed its death, in ms of
-// this run; between them either answer may come.
+// Times in ms since the start of the run: Redis is still available until the first, and its
+// loss is detected from the second on. Between them either response is right.
 const alive = Number(env.KILLED || 0) * 1000 - 1000;
 const noticed = alive + 3000;
-const part = Math.max(0.01, 30 / (Number(env.USERS) * Number(env.SECONDS) / 4)); // of bodies that are judged
-// 2 to 6 seconds between two requests: 3,000 users make 750 a second.
+const part = Math.max(0.01, 30 / (Number(env.USERS) * Number(env.SECONDS) / 4)); // share of the bodies that are checked
+// 2 to 6 seconds between two requests of a user: 3,000 users send 750 requests a second.
 const think = () => sleep(2 + 4 * Math.random());
 
 const kinds = ['stored', 'stale', 'new', 'refresh', 'unknown'].concat(withoutRedis ? ['cold'] : []);
 const success = Object.fromEntries(kinds.map((kind) => [kind, new Rate(`success_${kind}`)]));
 const took = Object.fromEntries(kinds.map((kind) => [kind, new Trend(`took_${kind}`)]));
-const whole = new Trend('took_whole'); // of stored keys, with a body
-const refused = new Counter('refused'); // that was to be queued
+const whole = new Trend('took_whole'); // stored keys, responses with a body
+const rejected = new Counter('rejected'); // 503 for an update that could not be queued
 
 export const options = {
   discardResponseBodies: true,
@@ -63,13 +62,13 @@ export const options = {
   }, withoutRedis ? { success_cold: ['rate>0.99'] } : {}),
 };
 
-// The runner breaks what this phase is about when all users are there.
+// The request tells the runner that all users are started. It then causes the phase's fault.
 export function setup() {
   if (env.BEGIN) http.post(env.BEGIN);
 }
 
 export default function () {
-  if (exec.vu.iterationInScenario === 0) sleep(6 * Math.random()); // not all at once
+  if (exec.vu.iterationInScenario === 0) sleep(6 * Math.random()); // users start at different times
   const p = Math.random();
   if (withoutRedis && p < 0.05 && since() > noticed) read('cold', `cold-${exec.scenario.iterationInTest % cold}`);
   else if (p < 0.90) read('stored', `stored-${popular()}`);
@@ -80,8 +79,8 @@ export default function () {
   think();
 }
 
-// popular draws a key's number: the first is asked for twice as often as the second,
-// and n times as often as the n-th.
+// popular draws the number of a key by a Zipf distribution: the first key is drawn n times as
+// often as the n-th.
 function popular() {
   return Math.min(stored, Math.floor(Math.exp(Math.random() * Math.log(stored + 1)))) - 1;
 }
@@ -93,10 +92,10 @@ const params = (kind, more) => Object.assign({
 
 const since = () => Date.now() - exec.scenario.startTime;
 
-// queueable says whether an answer to what is to be queued is right, of a request that
-// was sent at a time; ok are the statuses of one that is.
+// queueable reports whether the status of a request that queues an update is right. sent is the
+// time of the request; ok are the statuses of a queued update.
 function queueable(res, sent, ok) {
-  if (res.status === 503 && withoutRedis && sent > noticed) refused.add(1);
+  if (res.status === 503 && withoutRedis && sent > noticed) rejected.add(1);
   if (!withoutRedis || since() < alive) return ok.includes(res.status);
   if (sent > noticed) return res.status === 503;
   return res.status === 503 || ok.includes(res.status);
@@ -111,7 +110,7 @@ function judge(kind, res, ok) {
 
 const retryAfter = (res) => Number(res.headers['Retry-After']) > 0;
 
-let seen; // the key that this user read last, and its tag
+let seen; // the key that this user read last, and its entity tag
 
 function read(kind, key) {
   const request = params(kind);

@@ -20,24 +20,25 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// slowKafka is what was seen while the way to Kafka was slow.
+// slowKafka is the measured delay of a slow connection to Kafka.
 type slowKafka struct {
-	roundTrip    time.Duration // and its answer
+	roundTrip    time.Duration // of a ping through the proxy
 	untilOnTopic time.Duration // from a read of a new key to its request on the topic
 	err          error
 }
 
-// measureSlowKafka slows the way to Kafka, and sees how slow it is: alone, and for a request.
-func (s *site) measureSlowKafka(ctx context.Context, r harness.Reader) (was slowKafka) {
+// measureSlowKafka delays the connection to Kafka, and measures a round trip and the time until
+// a request is on its topic.
+func (s *site) measureSlowKafka(ctx context.Context, r harness.Reader) (delay slowKafka) {
 	s.Kafka.SetDelay(kafkaDelay)
-	if was.roundTrip, was.err = s.Kafka.RoundTrip(ctx); was.err == nil {
-		was.untilOnTopic, was.err = s.untilOnTopic(ctx, r, "asked-while-slow")
+	if delay.roundTrip, delay.err = s.Kafka.RoundTrip(ctx); delay.err == nil {
+		delay.untilOnTopic, delay.err = s.untilOnTopic(ctx, r, "asked-while-slow")
 	}
-	return was
+	return delay
 }
 
-// untilOnTopic reads a new key, and measures how long it takes until its request is on
-// the topic, as one sees it who is not led over the slow way.
+// untilOnTopic reads a new key and returns the time until its request is on the topic. Its
+// consumer does not use the slow connection.
 func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
@@ -46,15 +47,15 @@ func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (
 		return 0, err
 	}
 	defer client.Close()
-	// The flood's records tell that it reads.
+	// The consumer is ready when it receives a record of the flood.
 	for client.PollFetches(ctx).NumRecords() == 0 {
 		if ctx.Err() != nil {
-			return 0, fmt.Errorf("nothing comes to the topic: %w", ctx.Err())
+			return 0, fmt.Errorf("wait for a record of the flood: %w", ctx.Err())
 		}
 	}
 	asked := time.Now()
 	if _, status, err := r.Do(ctx, http.MethodGet, r.API+"/"+facet+"/"+key, ""); err != nil || status != http.StatusAccepted {
-		return 0, fmt.Errorf("a read of a new key while Kafka is slow: %d, %w", status, err)
+		return 0, fmt.Errorf("read a new key with a slow Kafka: %d, %w", status, err)
 	}
 	for ctx.Err() == nil {
 		for _, record := range client.PollFetches(ctx).Records() {
@@ -63,19 +64,19 @@ func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (
 			}
 		}
 	}
-	return 0, fmt.Errorf("its request does not come to the topic: %w", ctx.Err())
+	return 0, fmt.Errorf("wait for the request of %s on its topic: %w", key, ctx.Err())
 }
 
 func (w slowKafka) judge(t *table) error {
 	if w.err != nil {
-		return fmt.Errorf("see how slow Kafka is: %w", w.err)
+		return fmt.Errorf("measure the delay of Kafka: %w", w.err)
 	}
-	t.judge("a question to Kafka and its answer take", formatDuration(w.roundTrip), ">="+formatDuration(2*kafkaDelay), w.roundTrip >= 2*kafkaDelay)
-	t.judge("a request is on its topic after", formatDuration(w.untilOnTopic), ">="+formatDuration(kafkaDelay), w.untilOnTopic >= kafkaDelay)
+	t.judge("round trip to Kafka", formatDuration(w.roundTrip), ">="+formatDuration(2*kafkaDelay), w.roundTrip >= 2*kafkaDelay)
+	t.judge("time until a request is on its topic", formatDuration(w.untilOnTopic), ">="+formatDuration(kafkaDelay), w.untilOnTopic >= kafkaDelay)
 	return nil
 }
 
-// judgeRedisReturn judges that refreshes are queued again when Redis is back.
+// judgeRedisReturn restarts Redis and judges that refreshes are queued again.
 func (s *site) judgeRedisReturn(ctx context.Context, r harness.Reader, t *table) (err error) {
 	if s.Redis, err = s.StartRedis(ctx, s.Redis.Address); err != nil {
 		return err
@@ -83,31 +84,31 @@ func (s *site) judgeRedisReturn(ctx context.Context, r harness.Reader, t *table)
 	const limit = 2 * harness.Timeout
 	back, answers := time.Now(), map[int]int{}
 	err = harness.Poll(ctx, limit, func() (bool, error) {
-		// Another one each time: what was asked for a moment ago is refused.
+		// A different key each time, because of the cool-down.
 		key := fmt.Sprint("stored-", characters/2+int(time.Since(back).Milliseconds())%1000)
 		_, status, err := r.Do(ctx, http.MethodPost, r.API+"/"+facet+"/"+key+"/refresh", "")
 		answers[status]++
 		return status == http.StatusAccepted, err
 	})
 	took := time.Since(back)
-	t.judge("a refresh is queued when Redis is back, after", formatDuration(took), "<"+limit.String(), answers[http.StatusAccepted] > 0)
-	t.report("  until then it was answered", "%v", answers)
+	t.judge("time until a refresh is queued after the restart of Redis", formatDuration(took), "<"+limit.String(), answers[http.StatusAccepted] > 0)
+	t.report("  responses until then, by status", "%v", answers)
 	return err
 }
 
 var (
 	answerLogged = regexp.MustCompile(`answer ([a-z]+-(\d+)) ([0-9a-f]{64})`)
-	errNoAnswers = errors.New("the users logged no answers")
+	errNoAnswers = errors.New("k6 logged no responses")
 )
 
-// judgeDocuments judges the answers that the users logged: each has what was stored for
-// its key, or what the upstream has for it if it has been refreshed.
+// judgeDocuments judges the responses in the log of k6. Each must have the document that was
+// stored for its key, or the upstream's document if the key was refreshed.
 func (s *site) judgeDocuments(ctx context.Context, x *expected, phase string, t *table) error {
 	text, err := os.ReadFile(filepath.Join(s.Dir, "k6-"+phase+".log"))
 	if err != nil {
 		return err
 	}
-	seen := map[string][]string{} // the different hashes of each key
+	seen := map[string][]string{} // different hashes by key
 	numbers := map[string]int{}
 	for _, m := range answerLogged.FindAllStringSubmatch(string(text), -1) {
 		if !slices.Contains(seen[m[1]], m[3]) {
@@ -133,6 +134,6 @@ func (s *site) judgeDocuments(ctx context.Context, x *expected, phase string, t 
 			wrong++
 		}
 	}
-	t.judge("keys answered with the document of another, of those looked at", fmt.Sprintf("%d of %d", wrong, len(seen)), "0", wrong == 0)
+	t.judge("keys answered with another key's document, of the sampled ones", fmt.Sprintf("%d of %d", wrong, len(seen)), "0", wrong == 0)
 	return nil
 }

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// stamp says when, where and of which release something was shown. Each row has its
-// own, for rows of other runs stay.
+// stamp identifies a run: date, machine, release and length of a phase. Each row of the results
+// has its own stamp, because rows of earlier runs stay in the file.
 type stamp struct {
 	day, machine, release string
-	seconds               int // of a phase
+	seconds               int // length of a phase
 }
 
 func (s stamp) String() string {
@@ -35,37 +35,37 @@ func newStamp(release string, seconds int) stamp {
 	return stamp{time.Now().UTC().Format(time.DateOnly), machine, strings.TrimPrefix(release, "freshet "), seconds}
 }
 
-// runResults is what was shown in one run of the program.
+// runResults are the results of one run of the program.
 type runResults struct {
 	stamp   stamp
 	results []result
 }
 
 const (
-	resultsHead = `# What the scenarios showed
+	resultsHead = `# Results of the scenarios
 
-Written by ` + "`make scenarios`" + ` (` + "`cd e2e && go run ./scenarios --results scenarios/RESULTS.md …`" + `), and not to be edited. A row is of the
-last run of its scenario, and says of which release and for how many seconds a phase lasted. Numbers are those of the
-verification plan of adr-013. Users, the upstream and the services share the machine with what is judged.
+Written by ` + "`make scenarios`" + ` (` + "`cd e2e && go run ./scenarios --results scenarios/RESULTS.md …`" + `); do not edit it. Each row shows the
+last run of its scenario, with the release and the length of a phase in seconds. The numbers refer to the verification
+plan of adr-013. The users, the upstream and the services share the machine with freshet.
 `
-	notRunYet   = "not shown yet"
-	runFailed   = "could not be played"
+	notRunYet   = "not run yet"
+	runFailed   = "failed to run"
 	targetsHead = `
 ## Targets
 
-| target | limit | figure | shown by | verdict | run |
+| target | limit | figure | scenario | verdict | run |
 |---|---|---|---|---|---|
 `
 	scenariosHead = `
 ## Scenarios
 
-| no. | scenario | what it plays | figures | limits | verdict | run |
+| no. | scenario | description | figures | limits | verdict | run |
 |---|---|---|---|---|---|---|
 `
 )
 
-// writeResults puts what was shown into a file, in place of earlier rows of the same
-// scenarios.
+// writeResults writes the results of a run into a file. They replace the rows of earlier runs
+// of the same scenarios.
 func writeResults(file string, all runResults) error {
 	before, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -74,11 +74,11 @@ func writeResults(file string, all runResults) error {
 	return os.WriteFile(file, []byte(merge(string(before), all)), 0o600)
 }
 
-// merge returns the file's text with the rows of what was shown.
+// merge returns the text of the file with the rows of a run added or replaced.
 func merge(before string, all runResults) string {
 	rows := readRows(before)
 	for _, r := range all.results {
-		if sc, known := find(r.name); known { // otherwise a part of one that judges something else
+		if sc, known := find(r.name); known { // parts of observe are no scenarios and have no row
 			rows.put(sc, r, all.stamp.String())
 		}
 	}
@@ -106,11 +106,11 @@ func merge(before string, all runResults) string {
 	return text.String()
 }
 
-// rows are those of each scenario by its name, and of each target by its name, a slash
-// and that of the scenario that showed it.
+// rows maps "scenario" to the row of a scenario, and "target/scenario" to the row of a target
+// with the figure of that scenario.
 type rows map[string]string
 
-// put has the rows of a scenario be those of its last run.
+// put replaces the rows of a scenario by the rows of its last run.
 func (all rows) put(sc scenario, r result, run string) {
 	for _, t := range targets {
 		delete(all, t[0]+"/"+sc.name)
@@ -154,7 +154,7 @@ func readRows(text string) rows {
 		}
 		switch {
 		case slices.Contains(cells, notRunYet):
-		case len(cells) == 8: // with what is before the first and behind the last
+		case len(cells) == 8: // six cells and the empty text before and after them
 			all[cells[1]+"/"+cells[4]] += line
 		case len(cells) == 9:
 			all[cells[2]] = line

@@ -34,56 +34,56 @@ func TestResults_ReplaceOnlyTheirOwnRows(t *testing.T) {
 	}
 	for _, row := range []string{
 		"| " + highP95 + " | <3 s | it / took this: 5 | dead-redis | MISSED | 2020-01-03, 2 cores, v1, --seconds 30 |\n",
-		"| 9 | slow-kafka | the same, and a produce to Kafka takes a second; a call takes 1s | it / took this: 2 | <3 | held | 2020-01-02, 2 cores, v1, --seconds 30 |\n",
+		"| 9 | slow-kafka | as flood, and a produce to Kafka takes one second; a call takes 1s | it / took this: 2 | <3 | held | 2020-01-02, 2 cores, v1, --seconds 30 |\n",
 		"| it / took this: 5 | <3 | MISSED | 2020-01-03, 2 cores, v1, --seconds 30 |\n",
 	} {
 		if !strings.Contains(string(text), row) {
-			t.Errorf("there is no %q in:\n%s", row, text)
+			t.Errorf("results: got\n%s\nwant the row %q in them", text, row)
 		}
 	}
 	if strings.Contains(string(text), "2020-01-01") || strings.Contains(string(text), "a part of") || strings.Index(string(text), "| 9 |") > strings.Index(string(text), "| 10 |") {
-		t.Errorf("rows of an earlier run, of no scenario, or out of order:\n%s", text)
+		t.Errorf("results: got\n%s\nwant no row of an earlier run or of a part of observe, in order", text)
 	}
 	if again := merge(string(text), runResults{}); again != string(text) {
-		t.Errorf("nothing new changes it:\n%s", again)
+		t.Errorf("results merged with an empty run: got\n%s\nwant no change", again)
 	}
 }
 
-// What was never shown must not be silently absent.
+// A target or scenario without a run must still have a row.
 func TestResults_NameScenariosThatWereNotRun(t *testing.T) {
 	text := merge("", resultsOf("normal", "2020-01-01", "1", true))
 	for _, target := range targets {
 		if !strings.Contains(text, "| "+target[0]+" |") {
-			t.Errorf("nothing says that there is no figure of %q", target[0])
+			t.Errorf("results: got no row of the target %q, want one", target[0])
 		}
 	}
 	for _, sc := range scenarios {
 		if sc.adr > 0 && !strings.Contains(text, "| "+sc.name+" |") {
-			t.Errorf("nothing says that %s was not played", sc.title())
+			t.Errorf("results: got no row of the scenario %s, want one", sc.title())
 		}
 	}
 	if strings.Contains(text, "| "+highP95+" | <3 s | "+notRunYet) || !strings.Contains(text, "| "+readP95+" | <100 ms | "+notRunYet) {
-		t.Errorf("what was shown and what was not is mistaken:\n%s", text)
+		t.Errorf("results: got\n%s\nwant a figure of %q and none of %q", text, highP95, readP95)
 	}
 	text = merge(text, resultsOf("peak", "2020-01-02", "2", true))
 	if n := strings.Count(text, "| "+highP95+" |"); n != 2 {
-		t.Errorf("%d rows of a target that two have shown:\n%s", n, text)
+		t.Errorf("rows of a target with two scenarios: got %d, want 2\n%s", n, text)
 	}
 }
 
 func TestResults_ReplaceARunByAFailedOne(t *testing.T) {
 	reads, _ := find("reads")
-	unplayed := reads.failedResults([]result{{name: phaseFlood}})
-	if len(unplayed) != 2 || unplayed[0].name != phaseKafka || unplayed[1].name != phaseRedis {
-		t.Errorf("%+v were not played", unplayed)
+	failed := reads.failedResults([]result{{name: phaseFlood}})
+	if len(failed) != 2 || failed[0].name != phaseKafka || failed[1].name != phaseRedis {
+		t.Errorf("failed parts of reads: got %+v, want %s and %s", failed, phaseKafka, phaseRedis)
 	}
 	before := merge("", resultsOf(phaseKafka, "2020-01-01", "1", true))
-	text := merge(before, runResults{stamp{"2020-01-02", "2 cores", "v1", 30}, unplayed})
+	text := merge(before, runResults{stamp{"2020-01-02", "2 cores", "v1", 30}, failed})
 	if strings.Contains(text, "2020-01-01") || strings.Count(text, runFailed) != 4 {
-		t.Errorf("an earlier row is left, or it is not said what could not be played:\n%s", text)
+		t.Errorf("results: got\n%s\nwant two failed rows and no earlier one", text)
 	}
 	if again := merge(text, runResults{}); again != text {
-		t.Errorf("nothing new changes it:\n%s", again)
+		t.Errorf("results merged with an empty run: got\n%s\nwant no change", again)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestChoose_ReturnsEachScenarioOnceWithItsParts(t *testing.T) {
 			names = append(names, sc.name)
 		}
 		if got := strings.Join(names, " "); got != c.want || (err != nil) != (c.want == "") {
-			t.Errorf("%q chooses %q, %v; want %q", c.names, got, err, c.want)
+			t.Errorf("choose %q: got %q, %v, want %q", c.names, got, err, c.want)
 		}
 	}
 	all, err := choose([]string{"all"})
@@ -107,7 +107,7 @@ func TestChoose_ReturnsEachScenarioOnceWithItsParts(t *testing.T) {
 	seen := map[int]bool{}
 	for _, sc := range all {
 		if sc.notInAll {
-			t.Errorf("all plays %s", sc.name)
+			t.Errorf("choose all: got %s, want only scenarios without notInAll", sc.name)
 		}
 		seen[sc.adr] = true
 		for _, part := range sc.parts {
@@ -117,10 +117,10 @@ func TestChoose_ReturnsEachScenarioOnceWithItsParts(t *testing.T) {
 	}
 	for _, sc := range scenarios {
 		if sc.adr > 0 && !seen[sc.adr] {
-			t.Errorf("all leaves out %s", sc.title())
+			t.Errorf("choose all: got no %s, want every scenario of the plan", sc.title())
 		}
 		if sc.summary == "" || sc.run == nil {
-			t.Errorf("%s plays nothing", sc.name)
+			t.Errorf("%s: got no summary or no function, want both", sc.name)
 		}
 	}
 }
@@ -129,12 +129,12 @@ func TestRun_ReturnsTwoForWrongUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"nobody"}, {"--seconds", "1", "all"}, {"--nothing"}} {
 		var out bytes.Buffer
 		if code := run(t.Context(), args, &out, &out); code != 2 {
-			t.Errorf("%q ends with %d", args, code)
+			t.Errorf("exit code of %q: got %d, want 2", args, code)
 		}
 	}
 	var out bytes.Buffer
 	if code := run(t.Context(), []string{"--list"}, &out, &out); code != 0 || !strings.Contains(out.String(), "dead-redis") {
-		t.Errorf("--list ends with %d: %s", code, out.String())
+		t.Errorf("--list: got exit code %d and %s, want 0 and dead-redis in it", code, out.String())
 	}
 }
 
@@ -143,7 +143,7 @@ func TestTable_OneMissedLimitMissesTable(t *testing.T) {
 	held.judgeEqual("calls", 1, 1)
 	held.judgeBelow("took", 999*time.Millisecond, time.Second)
 	if held.missed {
-		t.Error("what is held is missed")
+		t.Error("table with held limits: got missed true, want false")
 	}
 	for _, judge := range []func(*table){
 		func(t *table) { t.judgeEqual("calls", 2, 1) },
@@ -153,18 +153,18 @@ func TestTable_OneMissedLimitMissesTable(t *testing.T) {
 		missed := &table{}
 		judge(missed)
 		if !missed.missed {
-			t.Errorf("%+v is held", missed.lines)
+			t.Errorf("%+v: got missed false, want true", missed.lines)
 		}
 	}
 	if got := p95([]time.Duration{5, 1, 2, 3, 4}); got != 5 {
-		t.Errorf("p95 of five is %d", got)
+		t.Errorf("p95 of five values: got %d, want 5", got)
 	}
 	hundred := make([]time.Duration, 100)
 	for i := range hundred {
 		hundred[i] = time.Duration(100 - i)
 	}
 	if got := p95(hundred); got != 95 {
-		t.Errorf("p95 of 1 to 100 is %d", got)
+		t.Errorf("p95 of 1 to 100: got %d, want 95", got)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestDisorder_CountsRepeatedAndFallingNumbers(t *testing.T) {
 	}
 	twice, back := countDisorder([]harness.Request{of("a", 5), of("b", 5), of("a", 7), of("a", 6), of("b", 6), of("a", 7), of("a", 8)})
 	if twice != 1 || back != 1 {
-		t.Errorf("%d twice, %d back", twice, back)
+		t.Errorf("versions: got %d repeated, %d falling, want 1 and 1", twice, back)
 	}
 }
 
@@ -184,19 +184,19 @@ func TestPerEntity_CountsEarlyCallsAsLoops(t *testing.T) {
 	at := func(key string, seconds float64) harness.Arrival {
 		return harness.Arrival{At: began.Add(time.Duration(seconds * float64(time.Second))), Key: key}
 	}
-	most, least, loops := perEntity([]harness.Arrival{at("a", 0), at("b", 1), at("a", 2), at("a", 3), at("b", 3.1)}, 2*time.Second)
-	if most != 3 || least != 2 || loops != 1 {
-		t.Errorf("%d at most, %d at least, %d loops", most, least, loops)
+	maxCalls, minCalls, loops := perEntity([]harness.Arrival{at("a", 0), at("b", 1), at("a", 2), at("a", 3), at("b", 3.1)}, 2*time.Second)
+	if maxCalls != 3 || minCalls != 2 || loops != 1 {
+		t.Errorf("calls: got max %d, min %d, %d loops, want 3, 2 and 1", maxCalls, minCalls, loops)
 	}
 	all := []harness.Arrival{at("low-1", 0), at("high-1", 1), at("low-2", 1.5), at("low-3", 6), at("low-4", 6.2)}
 	from, to := longestGap(all, "low-", began.Add(time.Second), began.Add(9*time.Second))
 	if from != all[2].At || to != all[3].At {
-		t.Errorf("still from %v to %v", from.Sub(began), to.Sub(began))
+		t.Errorf("longest gap: got %v to %v, want 1.5s to 6s", from.Sub(began), to.Sub(began))
 	}
 	if n := harness.MaxInSecond(all, began.Add(time.Second), began.Add(9*time.Second)); n != 2 {
-		t.Errorf("%d in a second", n)
+		t.Errorf("max calls in a second: got %d, want 2", n)
 	}
 	if n := harness.CountCalls(all, "low-", began, began.Add(6*time.Second)); n != 2 {
-		t.Errorf("%d calls", n)
+		t.Errorf("LOW calls: got %d, want 2", n)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// runScenarios runs the program on the real services. The test is skipped if one of them, or a
-// program, is missing.
+// runScenarios runs the program on the real services. It skips the test if a service or a
+// program is missing.
 func runScenarios(t *testing.T, programs []string, args ...string) {
 	t.Helper()
 	servicetest.Kafka(t)
@@ -22,8 +22,8 @@ func runScenarios(t *testing.T, programs []string, args ...string) {
 	}
 }
 
-// The claims of these scenarios have no other test: one call for a thousand readers, no loss
-// by a killed worker, the pipeline on a Redis Cluster, honest clients beside hostile ones.
+// No other test covers these claims: one call for a thousand readers, no loss through a killed
+// worker, the pipeline on a Redis Cluster, and honest clients beside hostile ones.
 func TestScenarios_HoldTheirLimits(t *testing.T) {
 	servicetest.RedisClusterAddresses(t)
 	runScenarios(t, nil, "--seconds", "6", "herd", "killed", "cluster", "hostile")
@@ -33,8 +33,8 @@ func TestObserve_SeesEveryPanelRuleAndAlert(t *testing.T) {
 	runScenarios(t, []string{"prometheus"}, "--seconds", "6", "--brief", "observe")
 }
 
-// The ten faults of this seed are of all parts, and short: a worker is killed while the tables
-// are locked, Redis fails over and loses its data, the broker is frozen.
+// The ten faults of this seed are short and cover all components: a worker is killed while the
+// tables are locked, Redis fails over and loses its data, the broker is frozen.
 func TestTorture_HoldsForTenFaults(t *testing.T) {
 	runScenarios(t, nil, "--seed", "155752", "--faults", "10", "torture")
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// line is a figure, and its limit if it has one.
+// line is a figure, its limit if it has one, and the verdict.
 type line struct {
 	what, figure, limit, verdict string
-	target                       string // of the seven, if it is the figure of one
+	target                       string // the target that the figure belongs to, or empty
 }
 
 // The verdicts.
@@ -26,16 +26,16 @@ const (
 // table collects figures and whether their limits are held.
 type table struct {
 	lines  []line
-	note   string // below them, of one or more lines
+	note   string // printed below the lines
 	missed bool
 }
 
-// report adds one that is only told.
+// report adds a figure without a limit.
 func (t *table) report(what, format string, args ...any) {
 	t.lines = append(t.lines, line{what: what, figure: fmt.Sprintf(format, args...)})
 }
 
-// judge adds one that has a limit.
+// judge adds a figure with a limit. If held is false, the table is missed.
 func (t *table) judge(what, figure, limit string, held bool) {
 	verdict := isHeld
 	if !held {
@@ -44,24 +44,24 @@ func (t *table) judge(what, figure, limit string, held bool) {
 	t.lines = append(t.lines, line{what: what, figure: figure, limit: limit, verdict: verdict})
 }
 
-// judgeEqual judges a number that must be exactly another.
+// judgeEqual adds a number that must equal want.
 func (t *table) judgeEqual(what string, n, want int) {
 	t.judge(what, strconv.Itoa(n), "="+strconv.Itoa(want), n == want)
 }
 
-// judgeBelow judges a time.
+// judgeBelow adds a duration that must be below the limit.
 func (t *table) judgeBelow(what string, took, limit time.Duration) {
 	t.judge(what, formatDuration(took), "<"+limit.Round(10*time.Millisecond).String(), took < limit)
 }
 
-// markTarget says that the line added last is the figure of one of the seven targets.
+// markTarget marks the line added last as the figure of a target.
 func (t *table) markTarget(name string) { t.lines[len(t.lines)-1].target = name }
 
-// judgeThresholds judges a metric by the script's own thresholds.
+// judgeThresholds adds a metric of k6. Its limits are the thresholds of the k6 script.
 func (t *table) judgeThresholds(sum summary, metric, what, figure string) {
 	m, ok := sum.Metrics[metric]
 	if !ok {
-		t.judge(what, "none", "some", false) // nothing was asked: nothing was shown
+		t.judge(what, "none", "some", false) // no request was made
 		return
 	}
 	if len(m.Thresholds) == 0 {
@@ -87,21 +87,20 @@ func (t *table) print(to io.Writer) {
 	}
 }
 
-// result is the table of a scenario that was played; of one that could not be there is
-// none.
+// result is the table of a completed scenario. The table is nil if the scenario failed.
 type result struct {
 	name string
 	*table
-	latency string // of the upstream
+	latency string // of the upstream, such as 30ms-1.7s
 }
 
-// site is an installation and the results of its scenarios.
+// site is an installation and the results of the scenarios that ran on it.
 type site struct {
 	*harness.Site
 	results []result
 }
 
-// addResult prints a table with its verdict, and keeps it.
+// addResult prints a table with its verdict and adds it to the results.
 func (s *site) addResult(name string, t *table) {
 	t.print(s.Out)
 	verdict := "held"
@@ -112,7 +111,7 @@ func (s *site) addResult(name string, t *table) {
 	s.results = append(s.results, result{name, t, s.Latency})
 }
 
-// anyMissed says whether any limit was.
+// anyMissed reports whether any limit was missed.
 func (s *site) anyMissed() bool {
 	return slices.ContainsFunc(s.results, func(r result) bool { return r.table != nil && r.missed })
 }
@@ -121,7 +120,7 @@ func perSecond(n int, d time.Duration) float64 { return float64(n) / d.Seconds()
 
 func percent(rate float64) string { return fmt.Sprintf("%.2f %%", 100*rate) }
 
-// formatDuration is a time as it is read.
+// formatDuration formats a duration in milliseconds, or in seconds from one second on.
 func formatDuration(d time.Duration) string {
 	if d < time.Second {
 		return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000)
@@ -129,7 +128,8 @@ func formatDuration(d time.Duration) string {
 	return fmt.Sprintf("%.2f s", d.Seconds())
 }
 
-// p95 is the time that 95 of 100 took at most; of none it is beyond any limit.
+// p95 returns the 95th percentile. For no values it returns the largest duration, so that every
+// limit is missed.
 func p95(all []time.Duration) time.Duration {
 	if len(all) == 0 {
 		return math.MaxInt64

@@ -17,12 +17,12 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// drainTimeout is how long it may take until everything has ended after the last
-// fault: breakers rest for half a minute, stops are probed after pauses that double,
-// and what had piled up goes out at the rate that the upstream allows.
+// drainTimeout bounds the time from the last fault until every request has ended. Circuit
+// breakers stay open for up to half a minute, probes of the upstream follow after growing
+// pauses, and the backlog is processed at the upstream's rate.
 const drainTimeout = 4 * time.Minute
 
-// tortureResult is what became of a run.
+// tortureResult is the judgement of a torture run.
 type tortureResult struct {
 	seed       uint64
 	faults     int
@@ -32,12 +32,13 @@ type tortureResult struct {
 	table      table
 }
 
-// rows is the run in a few lines: what it was, and how it is judged.
+// rows returns the lines of the result: the run's parameters, the number of faults by kind, and
+// the judged figures.
 func (r *tortureResult) rows() []line {
-	// With a limit, for what has none is not kept.
+	// The line has a limit, because lines without one are not written to the results file.
 	rows := []line{{
 		what: "seed, faults, length", figure: fmt.Sprintf("%d, %d, %v", r.seed, r.faults, r.took.Round(time.Second)),
-		limit: "as asked for", verdict: isHeld,
+		limit: "as requested", verdict: isHeld,
 	}}
 	for _, name := range slices.Sorted(maps.Keys(r.kinds)) {
 		rows = append(rows, line{what: "  " + name, figure: strconv.Itoa(r.kinds[name])})
@@ -45,8 +46,8 @@ func (r *tortureResult) rows() []line {
 	return append(rows, r.table.lines...)
 }
 
-// torture hurts an installation in all ways at random, under load, and judges it by
-// Kafka, the database and the upstream's own log: never by what its processes say.
+// torture injects random faults into all components of an installation under load. It judges
+// the result by Kafka, the database and the upstream's log, and never by freshet's own output.
 func torture(ctx context.Context, s *site, o options) error {
 	for o.seed == 0 {
 		o.seed = rand.Uint64N(1_000_000)
@@ -59,9 +60,10 @@ func torture(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-func (s *site) runTorture(ctx context.Context, seed uint64, strikes []step) (*tortureResult, error) {
+func (s *site) runTorture(ctx context.Context, seed uint64, steps []step) (*tortureResult, error) {
 	began := time.Now()
-	// So that everything happens within seconds, and what piles up meets the limit.
+	// Short intervals make all state transitions happen within seconds, and a small quota makes
+	// a backlog reach the limit.
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 5s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "timeout: 10s", "timeout: 3s",
@@ -78,50 +80,50 @@ func (s *site) runTorture(ctx context.Context, seed uint64, strikes []step) (*to
 	if err := t.start(ctx); err != nil {
 		return nil, err
 	}
-	w, err := s.watchState(ctx)
+	watcher, err := s.watchState(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.startLoad(ctx, seed, t.instances)
+	load, err := s.startLoad(ctx, seed, t.instances)
 	if err != nil {
 		return nil, err
 	}
-	stop := sync.OnceFunc(l.stop)
-	defer stop()
-	tending, leave := context.WithCancel(ctx)
-	defer leave()
-	tended := make(chan error, 1)
-	go func() { tended <- t.supervise(tending) }()
-	if err := s.runPlan(ctx, t, seed, strikes); err != nil {
+	stopLoad := sync.OnceFunc(load.stop)
+	defer stopLoad()
+	supervising, stopSupervising := context.WithCancel(ctx)
+	defer stopSupervising()
+	supervised := make(chan error, 1)
+	go func() { supervised <- t.supervise(supervising) }()
+	if err := s.runPlan(ctx, t, seed, steps); err != nil {
 		return nil, err
 	}
-	stop()
+	stopLoad()
 	r := &tortureResult{seed: seed, faults: len(t.injected), kinds: countByKind(t.injected)}
-	r.table.judge("processes that did not end when they were told", joinOrNone(t.slowStops), "none", len(t.slowStops) == 0)
+	r.table.judge("processes that did not end on SIGTERM", joinOrNone(t.slowStops), "none", len(t.slowStops) == 0)
 	if err := r.judgeDrained(ctx, s); err != nil {
 		return nil, err
 	}
-	leave()
-	if err := <-tended; err != nil {
+	stopSupervising()
+	if err := <-supervised; err != nil {
 		return nil, err
 	}
 	if err := t.judgeExits(&r.table); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(w.stop(ctx), l.err); err != nil {
+	if err := errors.Join(watcher.stop(ctx), load.err); err != nil {
 		return nil, err
 	}
-	if err := r.judge(ctx, s, t, w, l); err != nil {
+	if err := r.judge(ctx, s, t, watcher, load); err != nil {
 		return nil, err
 	}
-	if err := r.judgeAfterwards(ctx, s, w, l); err != nil {
+	if err := r.judgeAfterwards(ctx, s, watcher, load); err != nil {
 		return nil, err
 	}
 	r.took = time.Since(began)
 	return r, nil
 }
 
-// start starts all that is needed, healthy.
+// start starts the Redis servers and all processes, with a healthy upstream.
 func (t *injector) start(ctx context.Context) (err error) {
 	t.s.Redis.Kill()
 	if t.s.Redis, err = t.s.startPersistentRedis(ctx, t.s.Redis.Address); err != nil {
@@ -134,15 +136,16 @@ func (t *injector) start(ctx context.Context) (err error) {
 	if err := t.startReplica(ctx, net.JoinHostPort("127.0.0.1", port)); err != nil {
 		return err
 	}
-	if err := t.injectUpstreamFault(ctx, fault{}); err != nil { // and well again: with what lasts
+	if err := t.injectUpstreamFault(ctx, fault{}); err != nil { // sets the latency and the permanent faults
 		return err
 	}
 	t.instances, err = t.s.startInstances(ctx)
 	return err
 }
 
-// runPlan does the whole plan. It tells each fault before it does it.
-func (s *site) runPlan(ctx context.Context, t *injector, seed uint64, strikes []step) error {
+// runPlan injects all faults of the plan, after the load has reached the upstream. It prints
+// each step before it starts.
+func (s *site) runPlan(ctx context.Context, t *injector, seed uint64, steps []step) error {
 	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
 		st, err := s.Stats(ctx)
 		return st.Arrivals > tortureLimit, err
@@ -150,33 +153,33 @@ func (s *site) runPlan(ctx context.Context, t *injector, seed uint64, strikes []
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "torture of seed %d: %d strikes\n", seed, len(strikes))
+	fmt.Fprintf(s.Out, "torture with seed %d: %d steps\n", seed, len(steps))
 	began := time.Now()
-	for i, strike := range strikes {
-		if err := harness.Pause(ctx, strike.pause); err != nil {
+	for i, step := range steps {
+		if err := harness.Pause(ctx, step.pause); err != nil {
 			return err
 		}
 		var all []string
-		for _, h := range strike.faults {
-			all = append(all, h.String())
+		for _, f := range step.faults {
+			all = append(all, f.String())
 		}
-		fmt.Fprintf(s.Out, "  %d after %v, at %v  %s\n", i+1, strike.pause, time.Since(began).Round(time.Second), strings.Join(all, "  +  "))
-		if err := t.runStep(ctx, strike); err != nil {
+		fmt.Fprintf(s.Out, "  %d after %v, at %v  %s\n", i+1, step.pause, time.Since(began).Round(time.Second), strings.Join(all, "  +  "))
+		if err := t.runStep(ctx, step); err != nil {
 			return err
 		}
 	}
 	return harness.Pause(ctx, time.Second)
 }
 
-// judgeDrained waits until all is committed and no retry is to come. A retry that was claimed
-// by a process that was killed before it had asked comes round when its claim ends: that
-// is made to be now, for it is minutes later than any other end.
+// judgeDrained waits until every record is committed and no entity has a scheduled retry.
+// A process that is killed after it has claimed a retry leaves the claim behind, which expires
+// only minutes later. judgeDrained therefore expires such claims at once.
 func (r *tortureResult) judgeDrained(ctx context.Context, s *site) error {
 	began := time.Now()
-	behind, retrying, claimed := int64(-1), -1, 0
+	lag, retrying, claimed := int64(-1), -1, 0
 	err := harness.Poll(ctx, drainTimeout, func() (bool, error) {
 		var err error
-		if behind, err = s.Lag(ctx, schemas.High, schemas.Low); err != nil || behind > 0 {
+		if lag, err = s.Lag(ctx, schemas.High, schemas.Low); err != nil || lag > 0 {
 			return false, err
 		}
 		retrying, err = s.Number(ctx, "SELECT count(*) FROM update_status WHERE source = $1 AND state = 'RETRYING'", s.Source)
@@ -188,41 +191,41 @@ func (r *tortureResult) judgeDrained(ctx context.Context, s *site) error {
 	if err != nil {
 		return err
 	}
-	r.table.judge("records not committed, entities to be retried", fmt.Sprintf("%d, %d after %v", behind, retrying, time.Since(began).Round(time.Second)),
-		fmt.Sprintf("0, 0 within %v", drainTimeout), behind == 0 && retrying == 0)
-	r.table.report("  retried when a claim ended, for its process was killed", "%d", claimed)
+	r.table.judge("records not committed, entities with a scheduled retry", fmt.Sprintf("%d, %d after %v", lag, retrying, time.Since(began).Round(time.Second)),
+		fmt.Sprintf("0, 0 within %v", drainTimeout), lag == 0 && retrying == 0)
+	r.table.report("  retries whose claim was left by a killed process", "%d", claimed)
 	return nil
 }
 
 func (r *tortureResult) judge(ctx context.Context, s *site, t *injector, w *stateWatcher, l *tortureLoad) error {
-	requests, letters, err := s.readRecords(ctx)
+	requests, deadLetters, err := s.readRecords(ctx)
 	if err != nil {
 		return err
 	}
 	all, err := s.Arrivals(ctx)
 	if err != nil || len(all) == 0 {
-		return errors.Join(err, errors.New("nothing has arrived"))
+		return errors.Join(err, errors.New("the upstream received no call"))
 	}
 	st, err := s.Stats(ctx)
 	if err != nil {
 		return err
 	}
-	e, err := s.readLedger(ctx, w, letters, all)
+	e, err := s.readFinalState(ctx, w, deadLetters, all)
 	if err != nil {
 		return err
 	}
-	r.table.report("reads, of them without a good answer, not made; LOW records", "%d, %d, %d; %d", l.reads.Load(), len(l.failedReads), l.skipped.Load(), l.low.Load())
+	r.table.report("reads, failed, skipped; LOW records", "%d, %d, %d; %d", l.reads.Load(), len(l.failedReads), l.skipped.Load(), l.low.Load())
 	t.judgeFailedReads(&r.table, l)
 	if len(t.lostBytes) > 0 {
-		r.table.judge("bytes of acknowledged writes to Redis that failovers forgot", fmt.Sprint(t.lostBytes), ">0 each", slices.Min(t.lostBytes) > 0)
+		r.table.judge("bytes of acknowledged Redis writes lost in failovers", fmt.Sprint(t.lostBytes), ">0 each", slices.Min(t.lostBytes) > 0)
 	}
 	r.table.judgeNothingLost(e, requests, l, t.mayBeLost)
-	failures, unburied := e.missingDeadLetters(requests)
-	r.table.judgeNone("failures without their letters", failures, unburied)
-	r.table.report("  dead letters", "%d", len(letters))
+	failures, missing := e.missingDeadLetters(requests)
+	r.table.judgeNone("final failures without a dead letter", failures, missing)
+	r.table.report("  dead letters", "%d", len(deadLetters))
 	r.table.judgeTortureContract(st)
-	r.table.judgeNone("entities that went back, in so many looks", w.checks, w.regressions)
-	r.table.report("  only the time, within "+maxTimeRegression.String(), "%d", w.timeRegressions)
+	r.table.judgeNone("snapshots that became older, of all checks", w.checks, w.regressions)
+	r.table.report("  only a time became older, by at most "+maxTimeRegression.String(), "%d", w.timeRegressions)
 	payloads, err := s.payloads(ctx, e.stored)
 	if err != nil {
 		return err

@@ -17,18 +17,18 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// lockTTL is that of the longest lock.
+// lockTTL is the TTL of a lock whose record is in Kafka, the longest of all locks.
 const lockTTL = time.Minute
 
-// judgeAfterwards judges that nothing is left that would keep anybody from asking, and that
-// all do what they did before.
+// judgeAfterwards judges the installation after the load: no lock is left that blocks new
+// requests, refreshes work, and waiting clients are notified.
 func (r *tortureResult) judgeAfterwards(ctx context.Context, s *site, w *stateWatcher, l *tortureLoad) error {
 	began := time.Now()
 	left, err := s.unsettledLocks(ctx)
 	if err != nil {
 		return err
 	}
-	r.table.judgeZero("locks that are left of what is committed", left)
+	r.table.judgeZero("locks left of committed records", left)
 	var live []string
 	err = harness.Poll(ctx, lockTTL+5*time.Second, func() (bool, error) {
 		var err error
@@ -38,26 +38,27 @@ func (r *tortureResult) judgeAfterwards(ctx context.Context, s *site, w *stateWa
 	if err != nil {
 		return err
 	}
-	r.table.judge("locks that are left", fmt.Sprintf("%d after %v", len(live), time.Since(began).Round(time.Second)), fmt.Sprintf("0 within %v", lockTTL), len(live) == 0)
-	r.table.addExamples("left", live)
+	r.table.judge("locks left", fmt.Sprintf("%d after %v", len(live), time.Since(began).Round(time.Second)), fmt.Sprintf("0 within %v", lockTTL), len(live) == 0)
+	r.table.addExamples("lock left", live)
 	if err := r.judgeRefreshes(ctx, s, w, l); err != nil {
 		return err
 	}
 	return r.judgeWaiters(ctx, s, l)
 }
 
-// unsettledLocks are the confirmed locks whose records are committed: those that were there
-// before all was, and are there still. A request is settled before it is committed.
+// unsettledLocks returns the confirmed locks whose records are committed. A request is settled
+// before its offset is committed, so a lock that exists before and after the lag is zero was
+// never released.
 func (s *site) unsettledLocks(ctx context.Context) ([]string, error) {
 	var left []string
-	err := harness.Until(ctx, 2*harness.Timeout, "nothing is left to do", func() (bool, error) {
+	err := harness.Until(ctx, 2*harness.Timeout, "a lag of 0", func() (bool, error) {
 		before, err := s.liveLocks(ctx)
 		if err != nil {
 			return false, err
 		}
 		n, err := s.Lag(ctx, schemas.High, schemas.Low)
 		if err != nil || n > 0 {
-			return false, nil //nolint:nilerr // a coordinator that moves answers with an error; the next look tells
+			return false, nil //nolint:nilerr // requests fail while the group coordinator moves; the next poll decides
 		}
 		after, err := s.liveLocks(ctx)
 		left = slices.DeleteFunc(after, func(lock string) bool {
@@ -68,23 +69,23 @@ func (s *site) unsettledLocks(ctx context.Context) ([]string, error) {
 	return left, err
 }
 
-// judgeRefreshes refreshes those that readers insisted on, of which most locks and cool-downs
-// were.
+// judgeRefreshes refreshes the keys that clients refreshed during the run, because these had
+// most of the locks and cool-downs. Each must be accepted and checked.
 func (r *tortureResult) judgeRefreshes(ctx context.Context, s *site, w *stateWatcher, l *tortureLoad) error {
 	began := time.Now()
-	refused, since := map[string]bool{}, map[string]time.Time{}
+	rejected, since := map[string]bool{}, map[string]time.Time{}
 	for i := range refreshedKeys {
-		refused[fmt.Sprint("k", i)] = true
+		rejected[fmt.Sprint("k", i)] = true
 	}
 	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
-		for key := range refused {
+		for key := range rejected {
 			now := time.Now()
 			if l.refresh(ctx, l.queries[len(key)%len(l.queries)], key) {
-				delete(refused, key)
+				delete(rejected, key)
 				since[key] = now
 			}
 		}
-		return len(refused) == 0, nil
+		return len(rejected) == 0, nil
 	})
 	if err != nil {
 		return err
@@ -93,42 +94,42 @@ func (r *tortureResult) judgeRefreshes(ctx context.Context, s *site, w *stateWat
 	err = harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
 		err := w.check(ctx)
 		maps.DeleteFunc(since, func(key string, at time.Time) bool { return w.last[key].checked >= at.UnixMicro() })
-		stale = len(refused) + len(since)
+		stale = len(rejected) + len(since)
 		return stale == 0, err
 	})
 	if err != nil {
 		return err
 	}
-	r.table.judge("asked again and not fresh", fmt.Sprintf("%d of %d after %v", stale, refreshedKeys, time.Since(began).Round(time.Second)), "0", stale == 0)
+	r.table.judge("refreshed afterwards and not fresh", fmt.Sprintf("%d of %d after %v", stale, refreshedKeys, time.Since(began).Round(time.Second)), "0", stale == 0)
 	left, err := s.unsettledLocks(ctx)
-	r.table.judgeZero("  locks that are left of them", left)
+	r.table.judgeZero("  locks left of them", left)
 	return err
 }
 
 const (
-	waiters = 20 // for each query process
-	// maxWakeDelay is how soon most waiters have their answer once it is settled. Who looks
-	// again and again has it after half a second.
+	waiters = 20 // for each query service
+	// maxWakeDelay bounds the median delay from a settle to the response of a waiting client. A
+	// client that is not notified and polls instead has a delay of half a second.
 	maxWakeDelay = 200 * time.Millisecond
 )
 
-// judgeWaiters judges that who waits is woken by the end itself, also after the line on which
-// ends are told was lost: that of each query process is cut here.
+// judgeWaiters judges that a settle wakes the waiting clients, also after the query services
+// have lost their Redis subscriptions. It cuts the connections of each query service first.
 func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoad) error {
-	late := simulator.Range{Min: 1500 * time.Millisecond, Max: 2500 * time.Millisecond}
-	if err := s.Control(ctx, simulator.Control{Latency: &late}); err != nil {
+	slow := simulator.Range{Min: 1500 * time.Millisecond, Max: 2500 * time.Millisecond}
+	if err := s.Control(ctx, simulator.Control{Latency: &slow}); err != nil {
 		return err
 	}
 	client := redis.NewClient(&redis.Options{Addr: s.Redis.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
-	line := client.Subscribe(ctx, schemas.SettledChannel(s.Source))
-	defer func() { _ = line.Close() }()
-	if _, err := line.Receive(ctx); err != nil {
+	subscription := client.Subscribe(ctx, schemas.SettledChannel(s.Source))
+	defer func() { _ = subscription.Close() }()
+	if _, err := subscription.Receive(ctx); err != nil {
 		return err
 	}
-	var settled sync.Map // when each key was
+	var settled sync.Map // time of the settle by key
 	go func() {
-		for m := range line.Channel() {
+		for m := range subscription.Channel() {
 			if of, err := schemas.DecodeSettled(m.Channel, m.Payload); err == nil {
 				settled.LoadOrStore(of.Entity.Key, time.Now())
 			}
@@ -139,15 +140,15 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 	}
 	for _, a := range l.queries {
 		var took []time.Duration
-		var said string
-		const rounds = 3 // the machine may be busy, and a breaker may rest
+		var failure string
+		const rounds = 3 // the machine may be busy, and a circuit breaker may be open
 		for round := range rounds {
 			if err := harness.Pause(ctx, 2*time.Second); err != nil {
 				return err
 			}
 			var mu sync.Mutex
 			var all sync.WaitGroup
-			took, said = nil, ""
+			took, failure = nil, ""
 			for i := range waiters {
 				key := fmt.Sprintf("wait-%s-%d-%d", a.name, round, i)
 				all.Go(func() {
@@ -159,7 +160,7 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 					if when, is := at.(time.Time); ok && is && reply.status == http.StatusOK {
 						took = append(took, now.Sub(when))
 					} else {
-						said = fmt.Sprintf("; %d %s", reply.status, reply.Reason)
+						failure = fmt.Sprintf("; %d %s", reply.status, reply.Reason)
 					}
 				})
 			}
@@ -168,12 +169,12 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 				break
 			}
 		}
-		most := time.Duration(-1)
+		median := time.Duration(-1)
 		if len(took) > 0 {
-			most = took[len(took)/2]
+			median = took[len(took)/2]
 		}
-		r.table.judge("who waits for "+a.name+" is answered after the end", fmt.Sprintf("%d of %d, most within %v%s", len(took), waiters, most.Round(time.Millisecond), said),
-			fmt.Sprintf("all, <%v", maxWakeDelay), len(took) == waiters && most < maxWakeDelay)
+		r.table.judge("waiting clients of "+a.name+" answered after the settle", fmt.Sprintf("%d of %d, p50 %v%s", len(took), waiters, median.Round(time.Millisecond), failure),
+			fmt.Sprintf("all, <%v", maxWakeDelay), len(took) == waiters && median < maxWakeDelay)
 	}
 	return ctx.Err()
 }

@@ -21,14 +21,15 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// neverFresh says whether a key is of those that do not become fresh.
+// neverFresh reports whether the upstream never returns contents for a key.
 func neverFresh(key string) bool {
 	return strings.HasPrefix(key, "absent") || strings.HasPrefix(key, "refused") || strings.HasPrefix(key, "broken")
 }
 
-// replayChanges goes through the changes once more, with another upstream of the same seed, and
-// has someone look after each: until when in microseconds since 1970 it was like that.
-func (s *site) replayChanges(ctx context.Context, changes []time.Time, look func(src *source.Source, until int64) error) error {
+// replayChanges repeats the changes of the contents in a second upstream with the same seed. It
+// calls visit before each change and after the last, with the time in microseconds since 1970
+// until which the contents were valid.
+func (s *site) replayChanges(ctx context.Context, changes []time.Time, visit func(src *source.Source, until int64) error) error {
 	upstream := simulator.New(simulator.Config{Seed: 1})
 	defer upstream.Close()
 	server := httptest.NewServer(upstream)
@@ -43,18 +44,18 @@ func (s *site) replayChanges(ctx context.Context, changes []time.Time, look func
 	}
 	defer src.Close()
 	for _, change := range changes {
-		if err := look(src, change.UnixMicro()); err != nil {
+		if err := visit(src, change.UnixMicro()); err != nil {
 			return err
 		}
 		if err := upstream.Control(simulator.Control{ChangePercent: changePercent}); err != nil {
 			return err
 		}
 	}
-	return look(src, math.MaxInt64)
+	return visit(src, math.MaxInt64)
 }
 
-// judgeContents judges that what is stored is what the upstream had at the last check of it,
-// or later, and that only that is said to be absent which the upstream has never had.
+// judgeContents judges the stored contents: each must be what the upstream had at the last
+// check or later. Only entities that the upstream never had may be stored as not found.
 func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]storedState, payloads map[string]string, changes []time.Time) error {
 	left := maps.Clone(stored)
 	maps.DeleteFunc(left, func(key string, now storedState) bool { return now.absent && strings.HasPrefix(key, "absent") })
@@ -62,7 +63,7 @@ func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]st
 	err := s.replayChanges(ctx, changes, func(src *source.Source, until int64) error {
 		for key, now := range left {
 			if neverFresh(key) || now.absent || until < now.checked {
-				continue // never right, or it was another by then
+				continue // wrong in any case, or the contents changed before the check
 			}
 			hash, text, err := fetchContent(ctx, src, key)
 			if err != nil {
@@ -85,14 +86,14 @@ func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]st
 	for _, key := range slices.Sorted(maps.Keys(left)) {
 		wrong = append(wrong, fmt.Sprintf("%s: %+v", key, left[key]))
 	}
-	t.judgeNone("contents that the upstream has not had since", len(stored), wrong)
-	t.judgeNone("contents that are not what their hash says", len(stored), garbled)
-	t.report("  of so many changes", "%d", len(changes))
+	t.judgeNone("contents that the upstream did not have since the check", len(stored), wrong)
+	t.judgeNone("payloads that do not match their hash", len(stored), garbled)
+	t.report("  changes in the upstream", "%d", len(changes))
 	return nil
 }
 
-// judgeAnswers judges what readers got as contents does what is stored: by when it is said to
-// have been checked.
+// judgeAnswers judges the contents that readers received in the same way, by their
+// lastCheckedAt, and the reads of existing entities that returned 404.
 func (t *table) judgeAnswers(ctx context.Context, s *site, l *tortureLoad) error {
 	left := map[string][]servedAnswer{}
 	for of := range l.served {
@@ -122,16 +123,16 @@ func (t *table) judgeAnswers(ctx context.Context, s *site, l *tortureLoad) error
 			wrong = append(wrong, fmt.Sprintf("%s by %s at %s, checked at %s", key, p.query, p.asked.Format(time.StampMicro), time.UnixMicro(of.checked).Format(time.StampMicro)))
 		}
 	}
-	t.judgeNone("answers that the upstream has not had since their check", len(l.served), wrong)
-	var denied []string
+	t.judgeNone("responses that the upstream did not have since the check", len(l.served), wrong)
+	var notFound []string
 	for _, p := range l.notFound {
-		denied = append(denied, fmt.Sprintf("%s by %s at %s", p.key, p.query, p.asked.Format(time.StampMicro)))
+		notFound = append(notFound, fmt.Sprintf("%s by %s at %s", p.key, p.query, p.asked.Format(time.StampMicro)))
 	}
-	t.judgeNone("reads that were told that there is no such entity, and there is", int(l.reads.Load()), denied)
+	t.judgeNone("reads of existing entities answered with 404", int(l.reads.Load()), notFound)
 	return nil
 }
 
-// fetchContent returns what is made of an entity's document, and its hash.
+// fetchContent fetches an entity and returns its extracted content and the content's hash.
 func fetchContent(ctx context.Context, src *source.Source, key string) (hash, text string, err error) {
 	plan, err := src.Plan(source.Request{Facet: facet, Key: key})
 	if err != nil {
@@ -149,7 +150,7 @@ func fetchContent(ctx context.Context, src *source.Source, key string) (hash, te
 	return hex.EncodeToString(outcome.Content.Hash[:]), string(outcome.Content.JSON), nil
 }
 
-// payloads returns what is stored of each, as text.
+// payloads returns the decoded payload of each stored entity.
 func (s *site) payloads(ctx context.Context, stored map[string]storedState) (map[string]string, error) {
 	db, err := postgres.Open(ctx, s.Database)
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// textOf returns what is stored of an entity before any change, and its hash.
+// contentsOf returns the contents of keys before any change, and their hashes.
 func contentsOf(t *testing.T, keys int) (hashes, texts []string) {
 	t.Helper()
-	made, err := harness.Contents(t.Context(), facet, "basic")
+	contents, err := harness.Contents(t.Context(), facet, "basic")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range keys {
-		payload, err := made[i].Payload()
+		payload, err := contents[i].Payload()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +28,7 @@ func contentsOf(t *testing.T, keys int) (hashes, texts []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		hashes, texts = append(hashes, hex.EncodeToString(made[i].Hash[:])), append(texts, string(text))
+		hashes, texts = append(hashes, hex.EncodeToString(contents[i].Hash[:])), append(texts, string(text))
 	}
 	return hashes, texts
 }
@@ -61,15 +61,16 @@ func TestTortureJudge_SeesOldContents(t *testing.T) {
 		l.reads.Store(keys)
 		var judged, answered table
 		if err := judged.judgeContents(t.Context(), s, stored, payloads, l.changes); err != nil || judged.missed != c.missed {
-			t.Errorf("%s: missed of what is stored is %t, %v", name, judged.missed, err)
+			t.Errorf("%s: stored contents: got missed %t, %v, want %t", name, judged.missed, err, c.missed)
 		}
 		if err := answered.judgeAnswers(t.Context(), s, l); err != nil || answered.missed != c.missed {
-			t.Errorf("%s: missed of what readers got is %t, %v", name, answered.missed, err)
+			t.Errorf("%s: responses: got missed %t, %v, want %t", name, answered.missed, err, c.missed)
 		}
 	}
 }
 
-// What the upstream has is not absent, and what it never gave away has no contents.
+// An existing entity must not be stored as not found, and an entity without contents must not
+// have any.
 func TestTortureJudge_SeesWrongNotFound(t *testing.T) {
 	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
 	now := time.Now().UnixMicro()
@@ -89,14 +90,14 @@ func TestTortureJudge_SeesWrongNotFound(t *testing.T) {
 		}
 		for _, l := range judged.lines {
 			if strings.HasPrefix(l.what, "contents that the upstream") && l.figure != c.wrong {
-				t.Errorf("%s, %+v: %s; want %s", key, c.now, l.figure, c.wrong)
+				t.Errorf("%s, %+v: got %s wrong, want %s", key, c.now, l.figure, c.wrong)
 			}
 		}
 	}
-	denied := &tortureLoad{notFound: []promise{{key: "k1"}}}
-	denied.reads.Store(1)
+	load := &tortureLoad{notFound: []promise{{key: "k1"}}}
+	load.reads.Store(1)
 	var judged table
-	if err := judged.judgeAnswers(t.Context(), s, denied); err != nil || !judged.missed {
-		t.Errorf("a reader who was told that there is none: missed is %t, %v", judged.missed, err)
+	if err := judged.judgeAnswers(t.Context(), s, load); err != nil || !judged.missed {
+		t.Errorf("404 for an existing entity: got missed %t, %v, want true", judged.missed, err)
 	}
 }

@@ -15,48 +15,48 @@ import (
 	"time"
 )
 
-// unplannedExit is the end of a process that nobody told to end, or a start that came to nothing.
+// unplannedExit is the end of a process without a fault, or a failed start.
 type unplannedExit struct {
 	name        string
-	since, at   time.Time // when it was up, or began to start; when it was found
-	restartedAt time.Time // when another was up
+	since, at   time.Time // start of the process; time at which its end was found
+	restartedAt time.Time // when its replacement was ready
 }
 
-// startTimeout is how long a process looks for what it needs, and ends if it is not there:
-// whatever runs it starts it again.
+// startTimeout is how long a starting process waits for its services before it exits. A
+// supervisor is expected to restart it.
 const startTimeout = 15 * time.Second
 
-// faultDuring says whether a fault of one of these parts met a process in a span of time, or
-// ended no longer before it than that.
-func (t *injector) faultDuring(who string, from, to time.Time, before time.Duration, parts ...string) bool {
+// faultDuring reports whether a fault of one of the components affected a process between two
+// times, or ended at most before earlier.
+func (t *injector) faultDuring(name string, from, to time.Time, before time.Duration, components ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.ContainsFunc(t.injected, func(d injectedFault) bool {
-		return (d.victim == allProcesses || d.victim == who) && slices.Contains(parts, d.component) && d.began.Before(to) && d.ended.Add(before).After(from)
+		return (d.victim == allProcesses || d.victim == name) && slices.Contains(components, d.component) && d.began.Before(to) && d.ended.Add(before).After(from)
 	})
 }
 
-// requiredServices are the parts without which no process starts.
+// requiredServices are the components without which no process starts.
 var requiredServices = []string{"redis", "database", "kafka"}
 
-// judgeExits judges the ends of processes that nobody told to end. Excused is who ended soon
-// after a start at which something that it needs was away; it must say so, and there are
-// no more of them than of faults that could be the reason.
+// judgeExits judges the ends of processes without a fault. An exit is excused if it follows soon
+// after a start without a required service. The process must have logged the reason, and there
+// must be at most two such exits for each fault.
 func (t *injector) judgeExits(judged *table) error {
 	var wrong []string
 	excused := map[string]int{}
-	of := slices.Clone(t.exits)
+	exits := slices.Clone(t.exits)
 	for _, a := range t.instances {
-		of = append(of, a.failedStarts...)
+		exits = append(exits, a.failedStarts...)
 	}
-	for _, f := range of {
+	for _, f := range exits {
 		if soon := f.at.Sub(f.since) < startTimeout+time.Second; soon && t.faultDuring(f.name, f.since.Add(-startTimeout), f.at, 0, requiredServices...) {
 			excused[f.name]++
 			continue
 		}
-		wrong = append(wrong, fmt.Sprintf("%s, up at %s, gone at %s", f.name, f.since.Format(time.StampMicro), f.at.Format(time.StampMicro)))
+		wrong = append(wrong, fmt.Sprintf("%s, started at %s, ended at %s", f.name, f.since.Format(time.StampMicro), f.at.Format(time.StampMicro)))
 	}
-	judged.judgeZero("processes that ended by themselves", wrong)
+	judged.judgeZero("processes that ended without a fault", wrong)
 	faults := 0
 	for _, d := range t.injected {
 		if slices.Contains(requiredServices, d.component) {
@@ -67,27 +67,27 @@ func (t *injector) judgeExits(judged *table) error {
 	var crashed []string
 	for _, a := range t.instances {
 		n += excused[a.name]
-		said, panics, err := scanLog(filepath.Join(t.s.Dir, a.name+".log"))
+		reasons, panics, err := scanLog(filepath.Join(t.s.Dir, a.name+".log"))
 		if err != nil {
 			return err
 		}
-		if said < excused[a.name] {
-			silent = append(silent, fmt.Sprintf("%s ended %d times, and gave a reason %d times", a.name, excused[a.name], said))
+		if reasons < excused[a.name] {
+			silent = append(silent, fmt.Sprintf("%s ended %d times and logged %d reasons", a.name, excused[a.name], reasons))
 		}
 		crashed = append(crashed, panics...)
 	}
-	judged.judge("  at their start, without what they need", strconv.Itoa(n), fmt.Sprintf("<=2 for each of %d faults", faults), n <= 2*faults)
-	judged.judgeZero("  of them without a reason", silent)
-	judged.judgeZero("panics and races in their logs", crashed)
+	judged.judge("  at their start, without a required service", strconv.Itoa(n), fmt.Sprintf("<=2 for each of %d faults", faults), n <= 2*faults)
+	judged.judgeZero("  without a logged reason", silent)
+	judged.judgeZero("panics and data races in the logs", crashed)
 	return nil
 }
 
-// crashPattern is how a log tells of one, or of one that was survived.
+// crashPattern matches the log lines of a panic, also of a recovered one, and of a data race.
 var crashPattern = regexp.MustCompile(`^panic: |^fatal error: |WARNING: DATA RACE|"?panic"?[:=]|goroutine \d+ \[running\]`)
 
-// scanLog counts how often a process has said why it ends, and returns the lines that
-// tell of a crash.
-func scanLog(log string) (said int, crashed []string, err error) {
+// scanLog counts the log lines with which a process reported why it ends, and returns the lines
+// that show a crash.
+func scanLog(log string) (reasons int, crashed []string, err error) {
 	file, err := os.Open(log)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil, nil
@@ -101,37 +101,38 @@ func scanLog(log string) (said int, crashed []string, err error) {
 	for lines.Scan() {
 		text := lines.Text()
 		if strings.HasPrefix(text, "freshet: ") {
-			said++
+			reasons++
 		}
 		if crashPattern.MatchString(text) {
 			crashed = append(crashed, fmt.Sprintf("%s: %.200s", filepath.Base(log), text))
 		}
 	}
-	return said, crashed, lines.Err()
+	return reasons, crashed, lines.Err()
 }
 
-// breakerRecovery is how long it may take after a fault until all is asked for again: a breaker
-// of Redis rests for half a minute.
+// breakerRecovery bounds the time after a fault until requests are accepted again. The circuit
+// breaker of Redis stays open for up to half a minute.
 const breakerRecovery = 35 * time.Second
 
-// judgeFailedReads judges reads without a good answer: a process that is well answers, and it
-// refuses what can't be fetched only if that failed, or something it needs was away.
+// judgeFailedReads judges the failed reads. A read without a response needs a fault of its
+// query service. A rejected read needs a hold of its entity, or a required service that was
+// unavailable.
 func (t *injector) judgeFailedReads(judged *table, l *tortureLoad) {
-	var wrong, unheard []string
+	var wrong, noResponse []string
 	for _, r := range l.failedReads {
 		text := fmt.Sprintf("%s by %s at %s: %d %s", r.key, r.query, r.asked.Format(time.StampMicro), r.status, r.reason)
 		switch {
 		case r.status == 0 && !t.faultDuring(r.query, r.asked, r.ended, 0, "process") && !slices.ContainsFunc(t.exits, func(f unplannedExit) bool {
-			return f.name == r.query && r.asked.Before(f.restartedAt) && r.ended.After(f.at.Add(-superviseInterval)) // it is found some time after its end
+			return f.name == r.query && r.asked.Before(f.restartedAt) && r.ended.After(f.at.Add(-superviseInterval)) // an end is found up to superviseInterval later
 		}):
-			unheard = append(unheard, text)
+			noResponse = append(noResponse, text)
 		case r.status == 0 || strings.HasPrefix(r.reason, "HELD_"):
 		case r.status != http.StatusServiceUnavailable || !t.faultDuring(r.query, r.asked, r.ended, breakerRecovery, requiredServices...):
 			wrong = append(wrong, text)
 		}
 	}
 	all := int(l.reads.Load())
-	judged.judgeNone("reads that were refused without need", all, wrong)
-	judged.judge("reads without an answer of a process that was well", fmt.Sprintf("%d of %d", len(unheard), all), "<=1 %", 100*len(unheard) <= all)
-	judged.addExamples("without an answer", unheard)
+	judged.judgeNone("reads rejected without a cause", all, wrong)
+	judged.judge("reads without a response from a healthy process", fmt.Sprintf("%d of %d", len(noResponse), all), "<=1 %", 100*len(noResponse) <= all)
+	judged.addExamples("without a response", noResponse)
 }

@@ -16,19 +16,19 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// instance is a role that is played by one process after the other, each over ways of its
-// own, so that one can be hurt alone.
+// instance is one worker or query service of a torture run. Its process is replaced after each
+// kill. It has its own proxies, so that a fault can affect this instance only.
 type instance struct {
-	target          // its address is where a query process answers
+	target          // for a query service, address is that of its API
 	env             []string
 	kafka           *harness.KafkaProxy
 	redis, database *harness.Proxy
-	mu              sync.Mutex // held by who hurts it, or starts it again
+	mu              sync.Mutex // held while a fault affects the process or while it is restarted
 	startedAt       time.Time
-	failedStarts    []unplannedExit // starts that came to nothing
+	failedStarts    []unplannedExit // failed starts
 }
 
-// startInstances starts who is tortured.
+// startInstances starts all workers and query services.
 func (s *site) startInstances(ctx context.Context) (all []*instance, err error) {
 	for _, name := range processes {
 		a := &instance{target: target{name: name, role: "worker"}}
@@ -58,20 +58,21 @@ func (s *site) startInstances(ctx context.Context) (all []*instance, err error) 
 	return all, nil
 }
 
-// startInstance starts a process of a role, as often as it takes while something else is hurt.
+// startInstance starts the process of an instance. It retries for up to a minute, because a
+// start may fail while another fault is active.
 func (s *site) startInstance(ctx context.Context, a *instance) error {
 	args := []string{a.role, "--ops-listen", "127.0.0.1:0"}
 	if a.role == "query" {
 		args = append(args, "--listen", a.address)
 	}
 	for began := time.Now(); ; {
-		from := time.Now()
+		since := time.Now()
 		_, err := s.Start(ctx, a.name, harness.Ready(a.role), a.env, args...)
 		if err == nil || time.Since(began) > 2*harness.Timeout {
 			a.startedAt = time.Now()
 			return err
 		}
-		a.failedStarts = append(a.failedStarts, unplannedExit{name: a.name, since: from, at: time.Now()})
+		a.failedStarts = append(a.failedStarts, unplannedExit{name: a.name, since: since, at: time.Now()})
 		s.Latest(a.name).Kill()
 		if err := harness.Pause(ctx, 200*time.Millisecond); err != nil {
 			return err
@@ -79,112 +80,113 @@ func (s *site) startInstance(ctx context.Context, a *instance) error {
 	}
 }
 
-// injector does what a plan says.
+// injector injects the faults of a plan into an installation, and records them.
 type injector struct {
 	s         *site
 	instances []*instance
 	mu        sync.Mutex
 	injected  []injectedFault
-	slowStops []string        // those that did not end when they were told to
-	exits     []unplannedExit // those that ended by themselves
-	// A replica of the Redis, the way on which it follows, and how many bytes of writes
-	// each failover forgot.
+	slowStops []string        // instances that did not end on SIGTERM
+	exits     []unplannedExit // processes that ended without a fault
+	// The replica of Redis, the proxy for its replication, and how many bytes of writes each
+	// failover lost.
 	replica     *harness.Process
 	replicaLink *harness.Proxy
 	lostBytes   []int
 }
 
-// injectedFault is a fault that was done. Its traces may last for a while after its end.
+// injectedFault is a fault of the past. Its effects may last longer than the fault.
 type injectedFault struct {
 	fault
 	began, ended time.Time
 }
 
-// runStep does one or two faults, to their ends. A process is hurt in the midst of the
-// other, when it has work that waits for what is away.
+// runStep injects the faults of a step and returns when they have ended. If one of two faults
+// affects a process, it begins after three quarters of the other, when the process has work
+// that waits for the failed component.
 func (t *injector) runStep(ctx context.Context, s step) error {
 	errs := make([]error, len(s.faults))
 	var all sync.WaitGroup
-	for i, h := range s.faults {
+	for i, f := range s.faults {
 		all.Go(func() {
-			if h.component == "process" && len(s.faults) > 1 {
+			if f.component == "process" && len(s.faults) > 1 {
 				if errs[i] = harness.Pause(ctx, s.faults[1-i].length*3/4); errs[i] != nil {
 					return
 				}
 			}
 			began := time.Now()
-			if err := t.inject(ctx, h); err != nil {
-				errs[i] = fmt.Errorf("%v: %w", h, err)
+			if err := t.inject(ctx, f); err != nil {
+				errs[i] = fmt.Errorf("%v: %w", f, err)
 			}
 			t.mu.Lock()
 			defer t.mu.Unlock()
-			t.injected = append(t.injected, injectedFault{h, began, time.Now()})
+			t.injected = append(t.injected, injectedFault{f, began, time.Now()})
 		})
 	}
 	all.Wait()
 	return errors.Join(errs...)
 }
 
-// affected are those whom a fault meets.
-func (t *injector) affected(h fault) (all []*instance) {
+// affected returns the instances that a fault affects.
+func (t *injector) affected(f fault) (all []*instance) {
 	for _, a := range t.instances {
-		if h.victim == allProcesses || h.victim == a.name {
+		if f.victim == allProcesses || f.victim == a.name {
 			all = append(all, a)
 		}
 	}
 	return all
 }
 
-// inject does a fault, waits, and ends it.
-func (t *injector) inject(ctx context.Context, h fault) error {
-	switch h.component {
+// inject injects a fault, waits for its length, and ends it.
+func (t *injector) inject(ctx context.Context, f fault) error {
+	switch f.component {
 	case "process":
-		return t.injectProcessFault(ctx, h)
+		return t.injectProcessFault(ctx, f)
 	case "upstream":
-		return t.injectUpstreamFault(ctx, h)
+		return t.injectUpstreamFault(ctx, f)
 	}
-	if redis, ok := strings.CutPrefix(h.name, "Redis "); ok && !strings.HasPrefix(redis, "cut") && !strings.HasPrefix(redis, "stalled") {
-		return t.injectRedisFault(ctx, h)
+	if redis, ok := strings.CutPrefix(f.name, "Redis "); ok && !strings.HasPrefix(redis, "cut") && !strings.HasPrefix(redis, "stalled") {
+		return t.injectRedisFault(ctx, f)
 	}
-	if strings.HasPrefix(h.name, "broker ") {
-		return t.injectBrokerFault(ctx, h)
+	if strings.HasPrefix(f.name, "broker ") {
+		return t.injectBrokerFault(ctx, f)
 	}
-	if h.name == "tables locked" {
-		return t.lockTables(ctx, h.length)
+	if f.name == "tables locked" {
+		return t.lockTables(ctx, f.length)
 	}
-	for _, a := range t.affected(h) {
-		way := map[string]*harness.Proxy{"redis": a.redis, "database": a.database, "kafka": a.kafka.Proxy}[h.component]
+	for _, a := range t.affected(f) {
+		proxy := map[string]*harness.Proxy{"redis": a.redis, "database": a.database, "kafka": a.kafka.Proxy}[f.component]
 		switch {
-		case strings.HasSuffix(h.name, " cut") && !strings.Contains(h.name, "stalled"):
-			way.Refuse(true)
-			way.Cut()
-			defer way.Refuse(false)
-		case strings.Contains(h.name, "slow"):
-			way.SetDelay(700 * time.Millisecond)
-			defer way.SetDelay(0)
+		case strings.HasSuffix(f.name, " cut") && !strings.Contains(f.name, "stalled"):
+			proxy.Refuse(true)
+			proxy.Cut()
+			defer proxy.Refuse(false)
+		case strings.Contains(f.name, "slow"):
+			proxy.SetDelay(700 * time.Millisecond)
+			defer proxy.SetDelay(0)
 		default:
-			way.Stall(true)
-			defer way.Stall(false)
-			if strings.HasSuffix(h.name, "then cut") {
-				defer way.Cut()
+			proxy.Stall(true)
+			defer proxy.Stall(false)
+			if strings.HasSuffix(f.name, "then cut") {
+				defer proxy.Cut()
 			}
 		}
 	}
-	return harness.Pause(ctx, h.length)
+	return harness.Pause(ctx, f.length)
 }
 
-func (t *injector) injectProcessFault(ctx context.Context, h fault) error {
-	a := t.affected(h)[0]
+func (t *injector) injectProcessFault(ctx context.Context, f fault) error {
+	a := t.affected(f)[0]
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err := t.restartExited(ctx, a); err != nil {
 		return err
 	}
 	p := t.s.Latest(a.name)
-	switch h.name {
+	switch f.name {
 	case "killed":
 		p.Kill()
-	case "told to end":
+	case "terminated":
 		began := time.Now()
 		p.Stop()
 		if took := time.Since(began); took >= harness.Timeout {
@@ -193,51 +195,51 @@ func (t *injector) injectProcessFault(ctx context.Context, h fault) error {
 			t.mu.Unlock()
 		}
 	default:
-		return p.FreezeFor(ctx, h.length)
+		return p.FreezeFor(ctx, f.length)
 	}
-	if err := harness.Pause(ctx, h.length); err != nil {
+	if err := harness.Pause(ctx, f.length); err != nil {
 		return err
 	}
 	return t.s.startInstance(ctx, a)
 }
 
-// restartExited starts a process again that has ended though nobody told it to.
+// restartExited restarts the process of an instance if it has ended without a fault.
 func (t *injector) restartExited(ctx context.Context, a *instance) error {
 	select {
 	case <-t.s.Latest(a.name).Done:
 	default:
 		return nil
 	}
-	f := unplannedExit{name: a.name, since: a.startedAt, at: time.Now()}
+	exit := unplannedExit{name: a.name, since: a.startedAt, at: time.Now()}
 	err := t.s.startInstance(ctx, a)
-	f.restartedAt = time.Now()
+	exit.restartedAt = time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.exits = append(t.exits, f)
+	t.exits = append(t.exits, exit)
 	return err
 }
 
-// superviseInterval is how often it is looked who has ended.
+// superviseInterval is how often supervise looks for ended processes.
 const superviseInterval = 500 * time.Millisecond
 
-// supervise looks after the processes until ctx ends.
+// supervise restarts ended processes until ctx ends.
 func (t *injector) supervise(ctx context.Context) error {
 	for harness.Pause(ctx, superviseInterval) == nil {
 		for _, a := range t.instances {
 			if !a.mu.TryLock() {
-				continue // it is hurt
+				continue // a fault affects it
 			}
 			err := t.restartExited(context.WithoutCancel(ctx), a)
 			a.mu.Unlock()
 			if err != nil {
-				return fmt.Errorf("%s does not start again: %w", a.name, err)
+				return fmt.Errorf("restart %s: %w", a.name, err)
 			}
 		}
 	}
 	return nil
 }
 
-// lockTables keeps everybody from the tables that are written to.
+// lockTables locks the tables that workers write, for a time.
 func (t *injector) lockTables(ctx context.Context, length time.Duration) error {
 	conn, err := pgx.Connect(ctx, t.s.Database)
 	if err != nil {
@@ -257,55 +259,56 @@ func (t *injector) lockTables(ctx context.Context, length time.Duration) error {
 	return harness.Pause(ctx, length)
 }
 
-// permanentFaults are the upstream's faults of the whole run.
+// permanentFaults returns the upstream's faults for some keys, which last for the whole run.
 func permanentFaults() []simulator.Fault {
 	return []simulator.Fault{{Key: "^refused", Kind: simulator.BadParameter}, {Key: "^broken", Kind: simulator.InternalError}}
 }
 
-// normalLatency is the latency of the upstream's answers when it is well: so long that a fault
-// finds many calls under way.
+// normalLatency is the latency of the healthy upstream. It is long enough that many calls are
+// in flight when a fault begins.
 var normalLatency = simulator.Range{Min: 100 * time.Millisecond, Max: 1500 * time.Millisecond}
 
-func (t *injector) injectUpstreamFault(ctx context.Context, h fault) error {
+func (t *injector) injectUpstreamFault(ctx context.Context, f fault) error {
 	half := 50.0
-	f := map[string]simulator.Fault{
+	kinds := map[string]simulator.Fault{
 		"500":                       {Kind: simulator.InternalError},
 		"a reset of half the calls": {Kind: simulator.Reset, Percent: &half},
 		"hangs":                     {Kind: simulator.Hang},
 		"429 with Retry-After":      {Kind: simulator.TooManyRequests, RetryAfter: "2"},
 	}
-	ill, well := simulator.Control{Faults: permanentFaults()}, simulator.Control{Faults: permanentFaults(), Latency: &normalLatency}
-	if fault, ok := f[h.name]; ok {
-		ill.Faults = append([]simulator.Fault{fault}, ill.Faults...)
+	faulty, healthy := simulator.Control{Faults: permanentFaults()}, simulator.Control{Faults: permanentFaults(), Latency: &normalLatency}
+	if fault, ok := kinds[f.name]; ok {
+		faulty.Faults = append([]simulator.Fault{fault}, faulty.Faults...)
 	} else {
-		ill.Latency = &simulator.Range{Min: time.Second, Max: 4 * time.Second} // some longer than is waited for
+		faulty.Latency = &simulator.Range{Min: time.Second, Max: 4 * time.Second} // some exceed the source's timeout
 	}
-	if err := t.s.Control(ctx, ill); err != nil {
+	if err := t.s.Control(ctx, faulty); err != nil {
 		return err
 	}
-	err := harness.Pause(ctx, h.length)
-	return errors.Join(err, t.s.Control(context.WithoutCancel(ctx), well))
+	err := harness.Pause(ctx, f.length)
+	return errors.Join(err, t.s.Control(context.WithoutCancel(ctx), healthy))
 }
 
-// mayBeLost says whether a promise of a query process in this span of time may have been
-// lost with its buffer: the process died, or could not reach Kafka. A record is given up
-// after ten seconds, and with it all that its partition's buffer holds behind it: also
-// what came when Kafka was back, and the client not yet. long: Kafka was away for about
-// so long, with what it takes to come back, and all may have been given up.
-func (t *injector) mayBeLost(query string, from time.Time) (doubt, long bool) {
-	const about, longer = 5 * time.Second, 15 * time.Second
+// mayBeLost reports whether a query service may have lost a queued update request: it was
+// killed with the request in its buffer, or it could not reach Kafka.
+//
+// The producer drops a record after ten seconds, and with it all later records in the buffer of
+// the same partition. Records that were queued after Kafka had recovered may be among them. long
+// reports that Kafka was unavailable for about that time, so that all requests may have been lost.
+func (t *injector) mayBeLost(query string, from time.Time) (lost, long bool) {
+	const longOutage, aftermath = 5 * time.Second, 15 * time.Second
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, d := range t.injected {
 		ended := d.ended
 		if d.component == "kafka" {
-			ended = ended.Add(longer)
+			ended = ended.Add(aftermath)
 		}
-		met := d.component == "kafka" && d.victim == allProcesses || d.victim == query && (d.component == "kafka" || d.name == "killed")
-		if met && d.began.Before(from.Add(longer)) && ended.After(from) {
-			doubt = true
-			long = long || d.component == "kafka" && d.ended.Sub(d.began) > about
+		affected := d.component == "kafka" && d.victim == allProcesses || d.victim == query && (d.component == "kafka" || d.name == "killed")
+		if affected && d.began.Before(from.Add(aftermath)) && ended.After(from) {
+			lost = true
+			long = long || d.component == "kafka" && d.ended.Sub(d.began) > longOutage
 		}
 	}
-	return doubt, long
+	return lost, long
 }

@@ -15,29 +15,29 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// addExamples shows the first of what is wrong, below the table.
+// addExamples adds up to three examples of wrong values to the note below the table.
 func (t *table) addExamples(what string, all []string) {
 	for _, text := range all[:min(3, len(all))] {
 		t.note = strings.TrimPrefix(t.note+"\n  "+what+": "+text, "\n  ")
 	}
 }
 
-// judgeNone judges that nothing is wrong.
-func (t *table) judgeNone(what string, of int, wrong []string) {
-	t.judge(what, fmt.Sprintf("%d of %d", len(wrong), of), "0, of some", len(wrong) == 0 && of > 0)
+// judgeNone judges that none of total values is wrong, and that there is at least one value.
+func (t *table) judgeNone(what string, total int, wrong []string) {
+	t.judge(what, fmt.Sprintf("%d of %d", len(wrong), total), "0, of some", len(wrong) == 0 && total > 0)
 	t.addExamples(what, wrong)
 }
 
-// judgeZero is none of what there need not be any.
+// judgeZero judges that there is no wrong value.
 func (t *table) judgeZero(what string, wrong []string) {
 	t.judge(what, strconv.Itoa(len(wrong)), "0", len(wrong) == 0)
 	t.addExamples(strings.TrimSpace(what), wrong)
 }
 
-// judgeNothingLost judges that what was accepted has ended. What a read tells of lies in the
-// buffer of a process: it may be lost with that, and is counted. A refresh that was
-// answered 202 is in Kafka.
-func (t *table) judgeNothingLost(e *ledger, requests []requestRecord, l *tortureLoad, doubtful func(query string, from time.Time) (doubt, long bool)) {
+// judgeNothingLost judges that every accepted request has ended. A refresh that was answered
+// with 202 is in Kafka and must not be lost. A request that a read has queued is in the buffer
+// of a process; it may be lost with the process, and is counted.
+func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var lost []string
 	garbled := 0
 	for _, a := range requests {
@@ -45,94 +45,97 @@ func (t *table) judgeNothingLost(e *ledger, requests []requestRecord, l *torture
 			garbled++
 		}
 		if !e.settled(a) {
-			lost = append(lost, fmt.Sprintf("%s of %s, version %d, %s, at %s in %v; stored %+v, failed %+v, called at %s", a.Key, a.Lane, a.Version, a.Reason,
+			lost = append(lost, fmt.Sprintf("%s in %s, version %d, %s, at %s, record %v; stored %+v, failed %+v, called at %s", a.Key, a.Lane, a.Version, a.Reason,
 				a.RequestedAt.Format(time.StampMicro), a.recordID, e.stored[a.Key], e.failed[a.Key], e.lastCall[a.Key].Format(time.StampMicro)))
 		}
 	}
 	t.judgeNone("records without an end", len(requests), lost)
-	t.report("  of them no requests", "%d", garbled)
+	t.report("  poison records among them", "%d", garbled)
 	var broken []string
 	for _, p := range l.refreshes {
 		if !e.fetchedAfter(p.key, p.asked) {
 			broken = append(broken, fmt.Sprintf("%s by %s at %s; stored %+v", p.key, p.query, p.asked.Format(time.StampMicro), e.stored[p.key]))
 		}
 	}
-	t.judgeNone("refreshes promised to readers and not made", len(l.refreshes), broken)
-	t.judgeQueuedReads(e, l, doubtful)
+	t.judgeNone("refreshes answered with 202 and not done", len(l.refreshes), broken)
+	t.judgeQueuedReads(e, l, mayBeLost)
 }
 
-// maxExcusedPercent of a hundred promises to readers may be lost, beside those that were made
-// while Kafka was away for about as long as a delivery, when all may be.
+// maxExcusedPercent is the percentage of queued reads that may be lost with a killed process or
+// its connection to Kafka. Reads during a Kafka outage of about the delivery timeout do not
+// count, because all of them may be lost.
 const maxExcusedPercent = 10
 
-// judgeQueuedReads judges that each reader who was told of a refresh has got something else since.
-func (t *table) judgeQueuedReads(e *ledger, l *tortureLoad, doubtful func(query string, from time.Time) (doubt, long bool)) {
+// judgeQueuedReads judges the reads whose response said that an update was queued: the entity
+// must have a later check or failure than the response showed.
+func (t *table) judgeQueuedReads(e *finalState, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var unmet []string
 	excused, lost := 0, 0
 	for _, p := range l.queuedReads {
-		const life = time.Minute // of a lock that covers a read: what failed may have failed before
+		const life = time.Minute // of a lock: its request may have failed up to so long before the read
 		if now, ok := e.stored[p.key]; ok && now.checked != p.checked || e.failedSince(p.key, p.asked.Add(-life)) || e.coveredByHold(p.key, p.asked, life) {
 			continue
 		}
-		switch doubt, long := doubtful(p.query, p.asked); {
+		switch possibly, long := mayBeLost(p.query, p.asked); {
 		case long:
 			lost++
-		case doubt:
+		case possibly:
 			excused++
 		default:
 			unmet = append(unmet, fmt.Sprintf("%s by %s at %s; stored %+v", p.key, p.query, p.asked.Format(time.StampMicro), e.stored[p.key]))
 		}
 	}
-	t.judgeNone("keys of which readers were told so, and none was made", len(l.queuedReads), unmet)
-	t.judge("  lost with a process or its way to Kafka", fmt.Sprintf("%d of %d", excused, len(l.queuedReads)), fmt.Sprintf("<=%d %%", maxExcusedPercent),
+	t.judgeNone("keys whose queued update was not done", len(l.queuedReads), unmet)
+	t.judge("  lost with a process or its connection to Kafka", fmt.Sprintf("%d of %d", excused, len(l.queuedReads)), fmt.Sprintf("<=%d %%", maxExcusedPercent),
 		100*excused <= maxExcusedPercent*len(l.queuedReads))
-	t.report("  lost while Kafka was away for about as long as a delivery", "%d", lost)
+	t.report("  lost in Kafka outages of about the delivery timeout", "%d", lost)
 }
 
-// judgeTortureContract judges by the upstream's own log.
+// judgeTortureContract judges the upstream's log against its quota.
 func (t *table) judgeTortureContract(st simulator.Stats) {
-	t.judge("most calls in a sliding second", strconv.Itoa(st.MaxInSlidingSecond), fmt.Sprint("<=", tortureLimit), st.MaxInSlidingSecond <= tortureLimit && st.Arrivals > 0)
-	t.judge("refused by the upstream's quota", strconv.Itoa(st.Refused), "0", st.Refused == 0)
+	t.judge("max calls in a sliding second", strconv.Itoa(st.MaxInSlidingSecond), fmt.Sprint("<=", tortureLimit), st.MaxInSlidingSecond <= tortureLimit && st.Arrivals > 0)
+	t.judge("calls rejected by the upstream's quota", strconv.Itoa(st.Refused), "0", st.Refused == 0)
 }
 
-// perFault is how many calls a fault may have repeated: what was in flight in one
-// process, and what had come and was not stored. So many in a thousand are repeated
-// without one, for an entity may be in both lanes at once.
+// Limits of repeated calls. A fault may repeat the calls in flight in one process and the
+// calls whose results were not stored yet. Without a fault a few calls are repeated, because an
+// entity may be in both lanes at the same time.
 const (
 	maxRepeatsPerFault    = 10
 	maxRepeatsPerThousand = 20
-	repeatWindow          = 15 * time.Second // until a session has ended, and its partitions have gone on
-	// A worker may call a known-good entity within confirmWithin of a call that failed: see
-	// consumer/doc.go.
+	repeatWindow          = 15 * time.Second // until a session has expired and its partitions are consumed again
+	// A worker may fetch a known-good entity within confirmWithin of a failed call, to confirm
+	// that the upstream works. See consumer/doc.go.
 	confirmWithin = 2 * time.Second
 )
 
-// mayRepeatCalls says whether calls may be repeated because of a fault: a worker's, or of what it
-// needs to go on from where it was.
+// mayRepeatCalls reports whether calls may be repeated because of the fault. Faults of query
+// services and of the upstream repeat none.
 func (d injectedFault) mayRepeatCalls() bool {
 	return d.component != "upstream" && !slices.Contains(queries, d.victim)
 }
 
-// maxRepeats is how many calls faults may have repeated: a worker that dies while nothing
-// can be written takes along what it has fetched since.
-func maxRepeats(done []injectedFault) (faults, most int) {
+// maxRepeats returns how many calls the faults may have repeated. A worker that is killed during
+// a database fault loses all results since the fault began.
+func maxRepeats(done []injectedFault) (faults, repeats int) {
 	for _, d := range done {
 		if !d.mayRepeatCalls() {
 			continue
 		}
 		faults++
-		most += maxRepeatsPerFault
+		repeats += maxRepeatsPerFault
 		for _, o := range done {
 			if d.component == "process" && o.component == "database" && o.began.Before(d.began) && o.ended.After(d.began) {
-				most += int(tortureLimit * d.began.Sub(o.began).Seconds())
+				repeats += int(tortureLimit * d.began.Sub(o.began).Seconds())
 			}
 		}
 	}
-	return faults, most
+	return faults, repeats
 }
 
-// judgeDuplicates judges how many calls nobody needed: since the last that was answered
-// well, nothing had been asked for. A record without a number has a call of its own.
+// judgeDuplicates judges the number of unnecessary calls. A successful call is unnecessary if no
+// record requested the entity since its last successful call. A record without a version always
+// needs its own call.
 func (t *table) judgeDuplicates(all []harness.Arrival, requests []requestRecord, done []injectedFault) (repeated int) {
 	wanted, own := map[string][]time.Time{}, map[string][]time.Time{}
 	for _, a := range requests {
@@ -149,9 +152,9 @@ func (t *table) judgeDuplicates(all []harness.Arrival, requests []requestRecord,
 		slices.SortFunc(own[key], time.Time.Compare)
 	}
 	due := func(times []time.Time, at time.Time) bool { return len(times) > 0 && !times[0].After(at) }
-	good, unanswered, without, confirming := 0, 0, 0, 0
-	var failures []time.Time // of calls that failed, as long as a confirming call may follow
-	faults, most := maxRepeats(done)
+	good, unanswered, unexplained, confirming := 0, 0, 0, 0
+	var failures []time.Time // times of failed calls that a confirming call may still follow
+	faults, allowed := maxRepeats(done)
 	for _, a := range all {
 		switch {
 		case a.Fault == "" && (a.Status == http.StatusOK || a.Status == http.StatusBadRequest):
@@ -172,7 +175,7 @@ func (t *table) judgeDuplicates(all []harness.Arrival, requests []requestRecord,
 				if !slices.ContainsFunc(done, func(d injectedFault) bool {
 					return d.mayRepeatCalls() && d.began.Before(at) && at.Before(d.ended.Add(repeatWindow))
 				}) {
-					without++
+					unexplained++
 				}
 			}
 			for due(wanted[a.Key], at) {
@@ -185,14 +188,14 @@ func (t *table) judgeDuplicates(all []harness.Arrival, requests []requestRecord,
 		}
 	}
 	t.report("calls, answered, unanswered; records", "%d, %d, %d; %d", len(all), good, unanswered, len(requests))
-	t.report("calls of known-good entities after a failure", "%d", confirming)
-	t.judge("calls that nobody needed", strconv.Itoa(repeated), fmt.Sprintf("<=%d of %d faults", most, faults), repeated-without <= most)
-	t.judge("  without a fault", strconv.Itoa(without), fmt.Sprintf("<=%d in a thousand", maxRepeatsPerThousand), 1000*without <= maxRepeatsPerThousand*good)
+	t.report("confirming calls of known-good entities after a failure", "%d", confirming)
+	t.judge("unnecessary calls", strconv.Itoa(repeated), fmt.Sprintf("<=%d for %d faults", allowed, faults), repeated-unexplained <= allowed)
+	t.judge("  without a fault", strconv.Itoa(unexplained), fmt.Sprintf("<=%d in a thousand", maxRepeatsPerThousand), 1000*unexplained <= maxRepeatsPerThousand*good)
 	return repeated
 }
 
-// liveLocksScript asks Redis for the locks whose lives have not ended. One that another server
-// set, before a failover or a restart, is none (lua/coalesce_acquire).
+// liveLocksScript returns the locks that have not expired. A lock that another server set,
+// before a failover or a restart, is ignored as in lua/coalesce_acquire.
 const liveLocksScript = `local t = redis.call('TIME')
 local now, live = t[1] * 1000 + math.floor(t[2] / 1000), {}
 local id = string.sub(string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'), 1, 16)
@@ -203,7 +206,7 @@ for _, key in ipairs(redis.call('KEYS', 'upd:*')) do
 end
 return live`
 
-// liveLocks returns the live ones, past the way that is hurt.
+// liveLocks returns the locks that have not expired. It bypasses the proxies.
 func (s *site) liveLocks(ctx context.Context) (live []string, err error) {
 	client := redis.NewClient(&redis.Options{Addr: s.Redis.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()

@@ -21,51 +21,51 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// How often in a second, and of how many. It is about as much as the upstream allows,
-// so that what a fault holds up is asked for at the full rate afterwards.
+// Rates a second and numbers of keys. The load is about the upstream's quota, so that the
+// backlog of a fault is processed at the full rate afterwards.
 const (
 	tortureLimit       = 150
 	readRate           = 60
 	refreshRate        = 10
 	tortureLowRate     = 50
 	tortureKeys        = 2000
-	refreshedKeys      = 300 // that readers insist on
+	refreshedKeys      = 300 // keys that clients refresh
 	hotKeys            = 60
-	neverFreshKeys     = 6 // of each kind that does not become fresh
+	neverFreshKeys     = 6 // of each kind
 	changeEvery        = 4 * time.Second
 	changePercent      = 40
 	tortureConcurrency = 64
 	answerTimeout      = 5 * time.Second
 )
 
-// promise is a refresh that a reader was told is certain.
+// promise is a request of a client to a query service.
 type promise struct {
 	key, query string
-	asked      time.Time // before it was sent: the fetch must begin after it
+	asked      time.Time // before it was sent: the fetch must begin later
 }
 
-// queuedRead is what a reader was told beside what is stored: a refresh, unless it is lost.
+// queuedRead is a read whose response said that an update was queued.
 type queuedRead struct {
 	promise
-	checked int64 // when what the reader got had been checked; 0: he got nothing
+	checked int64 // lastCheckedAt of the response in microseconds; 0: no snapshot
 }
 
-// servedAnswer is what readers got: contents, and when they are said to have been checked.
+// servedAnswer is a content that a reader received, with its lastCheckedAt in microseconds.
 type servedAnswer struct {
 	key     string
 	checked int64
 	sum     [sha256.Size]byte
 }
 
-// failedRead is a read without a good answer.
+// failedRead is a read with an error status or without a response.
 type failedRead struct {
 	promise
 	ended  time.Time
-	status int    // 0: there was none
-	reason string // why nobody fetches it, or what the client says
+	status int    // 0: no response
+	reason string // notQueuedReason, or the client's error
 }
 
-// tortureLoad does what clients do, and remembers what they were promised.
+// tortureLoad sends requests like clients and a scheduler do, and records the responses.
 type tortureLoad struct {
 	s           *site
 	queries     []*instance
@@ -74,20 +74,19 @@ type tortureLoad struct {
 	cancel      context.CancelFunc
 	running     sync.WaitGroup
 	mu          sync.Mutex
-	refreshes   []promise                // answered 202
-	queuedReads map[string]queuedRead    // the last read of each key that said updateQueued
-	served      map[servedAnswer]promise // by whom first
-	notFound    []promise                // of what there is, answered 404
+	refreshes   []promise                // refreshes answered with 202
+	queuedReads map[string]queuedRead    // last read of each key whose response had updateQueued
+	served      map[servedAnswer]promise // with the first request that received it
+	notFound    []promise                // reads of existing entities answered with 404
 	failedReads []failedRead
-	changes     []time.Time // when each change of the contents had been made
-	err         error       // of a change: nobody knows then what there is
+	changes     []time.Time // times at which changes of the upstream's contents were complete
+	err         error       // of a change; the upstream's contents are unknown then
 	reads       atomic.Int64
-	skipped     atomic.Int64 // while all hands waited
+	skipped     atomic.Int64 // reads and refreshes, because all goroutines were busy
 	low         atomic.Int64 // acknowledged
 }
 
-// keyOf is one of those that everybody asks for, or sometimes one that never becomes
-// fresh.
+// keyOf draws a key: a hot key, any key, or sometimes one that never becomes fresh.
 func keyOf(rng *mathrand.Rand) string {
 	switch n := rng.IntN(100); {
 	case n < 40:
@@ -103,7 +102,8 @@ func keyOf(rng *mathrand.Rand) string {
 	}
 }
 
-// startLoad begins, on the same way to Kafka as everybody outside: it fails only with the broker.
+// startLoad starts the load. It publishes LOW requests without a proxy, so that they fail only
+// if the broker does.
 func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*tortureLoad, error) {
 	kafka, err := kgo.NewClient(kgo.SeedBrokers(s.Broker), kgo.RecordDeliveryTimeout(answerTimeout))
 	if err != nil {
@@ -147,15 +147,15 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 			}
 		})
 	}
-	hand := func(do func()) { // who comes while all hands wait for a process that stands still leaves again
+	submit := func(do func()) { // skips the request if all goroutines wait for a frozen process
 		select {
 		case jobs <- do:
 		default:
 			l.skipped.Add(1)
 		}
 	}
-	// What is asked for once has no end but its own: no later one of its key hides that it
-	// was lost.
+	// A key that is requested only once shows a lost request: no later request of the same key
+	// can hide it.
 	var keys atomic.Int64
 	once := func(by string) string { return fmt.Sprintf("once-%s-%d", by, keys.Add(1)) }
 	every(time.Second/readRate, 1, func(rng *mathrand.Rand) {
@@ -163,17 +163,17 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 		switch rng.IntN(10) {
 		case 0:
 			key = once("read")
-		case 1: // a hostile reader: the upstream answers each of its made-up keys with 400
+		case 1: // a hostile reader, for whose keys the upstream returns 400
 			key = "refused-" + once("read")
 		}
-		hand(func() { l.read(ctx, a, key) })
+		submit(func() { l.read(ctx, a, key) })
 	})
 	every(time.Second/refreshRate, 2, func(rng *mathrand.Rand) {
 		a, key := l.queries[rng.IntN(len(l.queries))], fmt.Sprint("k", rng.IntN(refreshedKeys))
 		if n := rng.IntN(10); n < 3 {
 			key = once("refresh")
 		}
-		hand(func() { l.refresh(ctx, a, key) })
+		submit(func() { l.refresh(ctx, a, key) })
 	})
 	every(time.Second/tortureLowRate, 3, func(rng *mathrand.Rand) {
 		r := schemas.UpdateRequest{
@@ -183,8 +183,8 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 		if n := rng.IntN(10); n == 0 {
 			r.Key = once("low")
 		}
-		if rng.IntN(10) > 0 { // the others are as records of v1.1 are
-			r.Version = r.RequestedAt.UnixMilli() // as it would be issued at this moment
+		if rng.IntN(10) > 0 { // the others have no version, like records of v1.1
+			r.Version = r.RequestedAt.UnixMilli() // as Redis would issue it now
 		}
 		value, err := r.Encode()
 		record := &kgo.Record{Topic: schemas.RequestTopic(s.Source, schemas.Low), Key: r.RecordKey(), Value: value}
@@ -197,15 +197,15 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 	return l, nil
 }
 
-// stop returns when the last has been answered.
+// stop ends the load and returns when the last request has ended.
 func (l *tortureLoad) stop() {
 	l.cancel()
 	l.running.Wait()
-	_ = l.kafka.Flush(context.Background()) // each record ends in answerPatience
+	_ = l.kafka.Flush(context.Background()) // each record is delivered or fails within answerTimeout
 	l.kafka.Close()
 }
 
-// response is what a query process answers.
+// response is the response of a query service.
 type response struct {
 	status   int
 	Snapshot json.RawMessage
@@ -214,7 +214,7 @@ type response struct {
 	Reason   string    `json:"notQueuedReason"`
 }
 
-// checked is when that was, in microseconds since 1970, as it is stored; 0 if never.
+// checked returns lastCheckedAt in microseconds since 1970, or 0 if it is missing.
 func (r response) checked() int64 {
 	if r.Checked.IsZero() {
 		return 0
@@ -222,9 +222,9 @@ func (r response) checked() int64 {
 	return r.Checked.UnixMicro()
 }
 
-// call asks a query process, which has so much longer than answerPatience.
-func (l *tortureLoad) call(ctx context.Context, a *instance, method, path string, longer time.Duration) response {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout+longer)
+// call sends a request to a query service, with a timeout of answerTimeout plus extra.
+func (l *tortureLoad) call(ctx context.Context, a *instance, method, path string, extra time.Duration) response {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout+extra)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, fmt.Sprint("http://", a.address, "/v1/", l.s.Source, "/", facet, "/", path), http.NoBody)
 	if err != nil {
@@ -241,7 +241,7 @@ func (l *tortureLoad) call(ctx context.Context, a *instance, method, path string
 	}
 	var r response
 	if err := json.Unmarshal(text, &r); err != nil {
-		return response{status: http.StatusInternalServerError, Reason: err.Error()} // of whatever status: it is no answer
+		return response{status: http.StatusInternalServerError, Reason: err.Error()} // a body that is no JSON is an error with any status
 	}
 	r.status = resp.StatusCode
 	return r
@@ -279,8 +279,8 @@ func (l *tortureLoad) refresh(ctx context.Context, a *instance, key string) bool
 	return true
 }
 
-// publish asks in the LOW lane as a scheduler does, or sends what is no request. It does
-// not wait: no reader shall have to leave because the broker is away.
+// publish publishes a LOW record without waiting for the ack, so that an unavailable broker
+// does not stop the other load.
 func (l *tortureLoad) publish(ctx context.Context, record *kgo.Record) {
 	l.kafka.TryProduce(context.WithoutCancel(ctx), record, func(_ *kgo.Record, err error) {
 		if err == nil {
@@ -289,7 +289,7 @@ func (l *tortureLoad) publish(ctx context.Context, record *kgo.Record) {
 	})
 }
 
-// change has a part of all entities be something else from now on.
+// change changes the contents of changePercent of all entities in the upstream.
 func (l *tortureLoad) change(ctx context.Context) {
 	err := l.s.Control(context.WithoutCancel(ctx), simulator.Control{ChangePercent: changePercent})
 	l.mu.Lock()

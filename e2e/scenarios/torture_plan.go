@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// faultKind is a kind of fault. The plan knows its name, whom it can meet, and for how long.
+// faultKind is a kind of fault: its component, the processes that it can affect, and the range
+// of its length.
 type faultKind struct {
 	name      string
-	component string // two of one part are not done at once
+	component string // two faults of one component are never injected at once
 	victims   []string
 	min, max  time.Duration
 }
 
-// failover is the fault after which the last writes that were acknowledged are forgotten.
-// It is as long as that was.
+// failover is the fault that loses the last acknowledged writes. Its length is the time for
+// which the replica does not receive them.
 const failover = "Redis fails over to its replica"
 
-// allProcesses is who is met by a fault of a way that all processes have.
+// allProcesses is the victim of a fault that affects every process.
 const allProcesses = "all"
 
 var (
@@ -29,20 +30,20 @@ var (
 	anyConnection = append([]string{allProcesses, allProcesses, allProcesses}, processes...)
 )
 
-// faultKinds are all kinds. What is stopped for longer than a session of ten seconds has
-// lost its partitions when it goes on, and does not know; what is not delivered within
-// ten seconds is given up.
+// faultKinds lists all kinds. Two limits of ten seconds matter for the lengths: a consumer that
+// is frozen for longer than its session loses its partitions, and a producer drops a record
+// that is not delivered in time.
 var faultKinds = []faultKind{
 	{"killed", "process", workers, 0, 2 * time.Second},
 	{"killed", "process", queries, 0, 2 * time.Second},
-	{"told to end", "process", workers, 0, 2 * time.Second},
-	{"told to end", "process", queries, 0, 2 * time.Second},
-	{"stopped", "process", workers, time.Second, 4 * time.Second},
-	{"stopped for longer than a session", "process", workers, 11 * time.Second, 14 * time.Second},
-	{"stopped", "process", queries, time.Second, 4 * time.Second},
+	{"terminated", "process", workers, 0, 2 * time.Second},
+	{"terminated", "process", queries, 0, 2 * time.Second},
+	{"frozen", "process", workers, time.Second, 4 * time.Second},
+	{"frozen for longer than a session", "process", workers, 11 * time.Second, 14 * time.Second},
+	{"frozen", "process", queries, time.Second, 4 * time.Second},
 	{"Redis killed, its data lost", "redis", []string{allProcesses}, 0, 3 * time.Second},
 	{"Redis killed, its data kept", "redis", []string{allProcesses}, 0, 3 * time.Second},
-	{"Redis stopped", "redis", []string{allProcesses}, time.Second, 4 * time.Second},
+	{"Redis frozen", "redis", []string{allProcesses}, time.Second, 4 * time.Second},
 	{failover, "redis", []string{allProcesses}, 200 * time.Millisecond, time.Second},
 	{"Redis cut", "redis", anyConnection, 0, 2 * time.Second},
 	{"Redis stalled", "redis", anyConnection, time.Second, 4 * time.Second},
@@ -56,9 +57,9 @@ var faultKinds = []faultKind{
 	{"Kafka stalled, then cut", "kafka", anyConnection, time.Second, 4 * time.Second},
 	{"Kafka stalled for longer than a delivery", "kafka", append([]string{allProcesses}, queries...), 11 * time.Second, 13 * time.Second},
 	{"Kafka slow by 0.7 s", "kafka", anyConnection, time.Second, 4 * time.Second},
-	{"broker stopped", "kafka", []string{allProcesses}, time.Second, 4 * time.Second},
-	{"broker stopped for longer than a session", "kafka", []string{allProcesses}, 11 * time.Second, 14 * time.Second},
-	{"broker killed", "kafka", []string{allProcesses}, 0, 2 * time.Second}, // and as long as it takes to start
+	{"broker frozen", "kafka", []string{allProcesses}, time.Second, 4 * time.Second},
+	{"broker frozen for longer than a session", "kafka", []string{allProcesses}, 11 * time.Second, 14 * time.Second},
+	{"broker killed", "kafka", []string{allProcesses}, 0, 2 * time.Second}, // plus its start time
 	{"500", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},
 	{"a reset of half the calls", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},
 	{"hangs", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},
@@ -66,35 +67,36 @@ var faultKinds = []faultKind{
 	{"slow answers", "upstream", []string{allProcesses}, time.Second, 4 * time.Second},
 }
 
-// fault is a fault of a plan.
+// fault is one fault of a plan.
 type fault struct {
 	faultKind
 	victim string
 	length time.Duration
 }
 
-func (h fault) String() string {
-	who := h.victim
-	if who == allProcesses {
-		who = h.component
+func (f fault) String() string {
+	victim := f.victim
+	if victim == allProcesses {
+		victim = f.component
 	}
-	return fmt.Sprintf("%s: %s, %v", who, h.name, h.length)
+	return fmt.Sprintf("%s: %s, %v", victim, f.name, f.length)
 }
 
-// step is one fault, or two at once, after a pause.
+// step is one fault, or two concurrent faults, after a pause.
 type step struct {
 	pause  time.Duration
 	faults []fault
 }
 
-// plan makes so many faults of a seed, and of nothing else: the same seed has the same
-// faults in the same order, for as long as the table above stays as it is. A longer
-// plan begins with the shorter one. All kinds come in turn, each time in another order.
+// plan returns the steps for a number of faults. It depends on the seed and the table
+// faultKinds only, so the same seed gives the same faults in the same order. A longer plan
+// begins with the shorter one. The kinds are drawn like cards from a shuffled deck: each kind
+// occurs once before any kind occurs again.
 func plan(seed uint64, faults int) (all []step) {
 	rng := rand.New(rand.NewPCG(seed, 0))
-	between := func(least, most time.Duration) time.Duration {
-		const grain = 10 * time.Millisecond
-		return (least + time.Duration(rng.Int64N(int64(most-least)+1))).Truncate(grain)
+	between := func(shortest, longest time.Duration) time.Duration {
+		const precision = 10 * time.Millisecond
+		return (shortest + time.Duration(rng.Int64N(int64(longest-shortest)+1))).Truncate(precision)
 	}
 	var deck []faultKind
 	next := func() fault {
@@ -102,9 +104,9 @@ func plan(seed uint64, faults int) (all []step) {
 			deck = slices.Clone(faultKinds)
 			rng.Shuffle(len(deck), func(i, j int) { deck[i], deck[j] = deck[j], deck[i] })
 		}
-		of := deck[0]
+		kind := deck[0]
 		deck = deck[1:]
-		return fault{of, of.victims[rng.IntN(len(of.victims))], between(of.min, of.max)}
+		return fault{kind, kind.victims[rng.IntN(len(kind.victims))], between(kind.min, kind.max)}
 	}
 	for n := 0; n < faults; {
 		s := step{pause: between(200*time.Millisecond, 2*time.Second), faults: []fault{next()}}

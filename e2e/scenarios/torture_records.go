@@ -12,29 +12,29 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// recordID is where a record lies.
+// recordID identifies a record in Kafka.
 type recordID struct {
 	topic     string
 	partition int32
 	offset    int64
 }
 
-// requestRecord is a record of a request topic.
+// requestRecord is a record of a request topic. A garbled one holds no valid UpdateRequest.
 type requestRecord struct {
 	recordID
 	schemas.UpdateRequest
 	garbled bool
 }
 
-// deadLetter is a dead letter, and the record that it was.
+// deadLetter is a record of the dead-letter topic.
 type deadLetter struct {
-	of  recordID
-	key string
-	at  time.Time
+	origin recordID // of the request record
+	key    string   // empty if the request is garbled
+	at     time.Time
 }
 
-// readRecords reads what was asked for, and what became a dead letter.
-func (s *site) readRecords(ctx context.Context) (requests []requestRecord, letters []deadLetter, err error) {
+// readRecords reads all request records and all dead letters.
+func (s *site) readRecords(ctx context.Context) (requests []requestRecord, deadLetters []deadLetter, err error) {
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		all, err := s.ReadTopic(ctx, schemas.RequestTopic(s.Source, lane))
 		if err != nil {
@@ -61,48 +61,48 @@ func (s *site) readRecords(ctx context.Context) (requests []requestRecord, lette
 		if err != nil {
 			return nil, nil, err
 		}
-		l := deadLetter{of: recordID{d.Topic, d.Partition, d.Offset}, at: d.Time}
+		l := deadLetter{origin: recordID{d.Topic, d.Partition, d.Offset}, at: d.Time}
 		if request, err := schemas.DecodeUpdateRequest(d.Value); err == nil {
 			l.key = request.Key
 		}
-		letters = append(letters, l)
+		deadLetters = append(deadLetters, l)
 	}
-	return requests, letters, nil
+	return requests, deadLetters, nil
 }
 
-// failure is what is written down of an entity that failed.
+// failure is the row of update_status of an entity.
 type failure struct {
 	state                  string
 	number, updated, until int64 // times in microseconds since 1970
-	times                  int   // that it failed since it was well
+	times                  int   // consecutive final failures
 }
 
-// holdsAt says whether it held the entity at a moment, so that it stands for whatever
-// fails then: no other letter is written.
+// holdsAt reports whether the failure held the entity at a time. A failure during a hold writes
+// no further dead letter.
 func (f failure) holdsAt(at time.Time) bool {
 	return f.state == "SUSPENDED" || f.state == "FAILED" && f.until > at.UnixMicro()
 }
 
-// ledger is how everything has ended.
-type ledger struct {
+// finalState is the final state of all entities, by key, and of all records.
+type finalState struct {
 	stored          map[string]storedState
 	failed          map[string]failure
-	lastDeadLetter  map[string]time.Time // the last one of each key
-	deadLetterCount map[string]int       // how many each has
+	lastDeadLetter  map[string]time.Time
+	deadLetterCount map[string]int
 	deadLettered    map[recordID]bool
-	lastCall        map[string]time.Time // when each key was called for last, by the upstream's log
+	lastCall        map[string]time.Time // from the upstream's log
 }
 
-func (s *site) readLedger(ctx context.Context, w *stateWatcher, letters []deadLetter, calls []harness.Arrival) (*ledger, error) {
-	e := &ledger{
+func (s *site) readFinalState(ctx context.Context, w *stateWatcher, deadLetters []deadLetter, calls []harness.Arrival) (*finalState, error) {
+	e := &finalState{
 		stored: w.last, failed: map[string]failure{}, lastDeadLetter: map[string]time.Time{}, deadLetterCount: map[string]int{},
 		deadLettered: map[recordID]bool{}, lastCall: map[string]time.Time{},
 	}
 	for _, c := range calls {
 		e.lastCall[c.Key] = c.At
 	}
-	for _, l := range letters {
-		e.deadLettered[l.of] = true
+	for _, l := range deadLetters {
+		e.deadLettered[l.origin] = true
 		e.deadLetterCount[l.key]++
 		if l.key != "" && l.at.After(e.lastDeadLetter[l.key]) {
 			e.lastDeadLetter[l.key] = l.at
@@ -124,44 +124,47 @@ func (s *site) readLedger(ctx context.Context, w *stateWatcher, letters []deadLe
 	return e, rows.Err()
 }
 
-// isFinal says whether it is over, for now or until somebody insists.
+// isFinal reports whether no retry is scheduled.
 func (f failure) isFinal() bool { return f.state == "FAILED" || f.state == "SUSPENDED" }
 
-// missingDeadLetters are the failures that have no letter each, and the entities that can only
-// fail, were asked for, and are not said to have failed.
-func (e *ledger) missingDeadLetters(requests []requestRecord) (of int, wrong []string) {
+// missingDeadLetters returns the final failures that have fewer dead letters than they should,
+// and the requested entities that must fail but have no final failure. total is the number of
+// final failures.
+func (e *finalState) missingDeadLetters(requests []requestRecord) (total int, wrong []string) {
 	for _, key := range slices.Sorted(maps.Keys(e.failed)) {
 		f := e.failed[key]
 		if !f.isFinal() {
 			continue
 		}
-		of++
+		total++
 		if e.deadLetterCount[key] < max(1, f.times) {
-			wrong = append(wrong, fmt.Sprintf("%s: %+v, %d letters", key, f, e.deadLetterCount[key]))
+			wrong = append(wrong, fmt.Sprintf("%s: %+v, %d dead letters", key, f, e.deadLetterCount[key]))
 		}
 	}
-	spared := map[string]bool{}
+	notFailed := map[string]bool{}
 	for _, a := range requests {
-		if can := strings.HasPrefix(a.Key, "refused") || strings.HasPrefix(a.Key, "broken"); can && !e.failed[a.Key].isFinal() {
-			spared[a.Key] = true
+		if mustFail := strings.HasPrefix(a.Key, "refused") || strings.HasPrefix(a.Key, "broken"); mustFail && !e.failed[a.Key].isFinal() {
+			notFailed[a.Key] = true
 		}
 	}
-	for key := range spared {
-		wrong = append(wrong, key+" has not failed")
+	for key := range notFailed {
+		wrong = append(wrong, key+" has no final failure")
 	}
-	return of, wrong
+	return total, wrong
 }
 
-// coveredByHold says whether an entity's failure from before stands for one that was found
-// after a moment, or so much before it.
-func (e *ledger) coveredByHold(key string, moment time.Time, before time.Duration) bool {
+// coveredByHold reports whether an earlier failure held the entity at a time, and the upstream
+// was called for it at most before earlier.
+func (e *finalState) coveredByHold(key string, moment time.Time, before time.Duration) bool {
 	return e.failed[key].holdsAt(moment) && e.lastCall[key].After(moment.Add(-before))
 }
 
-// settled says whether a record came to an end: a snapshot or an absence of a fetch that
-// began after it, a failure of one that is written down, or a letter. Who asks past a
-// hold that he should have met, for Redis had forgotten it, is called for all the same.
-func (e *ledger) settled(a requestRecord) bool {
+// settled reports whether a request record has ended in one of these ways:
+//   - a fetch that began after it stored a snapshot or a not-found entry,
+//   - a later failure is recorded,
+//   - it has a dead letter,
+//   - it was enqueued during a hold that Redis had lost, and the upstream was called for it.
+func (e *finalState) settled(a requestRecord) bool {
 	if e.deadLettered[a.recordID] {
 		return true
 	}
@@ -174,20 +177,21 @@ func (e *ledger) settled(a requestRecord) bool {
 	if !a.Reason.PassesHolds() && e.coveredByHold(a.Key, a.RequestedAt, 0) {
 		return true
 	}
-	// A number is given before the time of the record is taken.
+	// The version is assigned before RequestedAt is set, so the time decides only without one.
 	return a.Version == 0 && e.fetchedAfter(a.Key, a.RequestedAt)
 }
 
-// fetchedAfter says whether an entity was fetched after a moment, or found to fail.
-func (e *ledger) fetchedAfter(key string, moment time.Time) bool {
+// fetchedAfter reports whether an entity was checked after a time, or failed after it.
+func (e *finalState) fetchedAfter(key string, moment time.Time) bool {
 	return e.stored[key].checked >= moment.UnixMicro() || e.failedSince(key, moment)
 }
 
-func (e *ledger) failedSince(key string, moment time.Time) bool {
+// failedSince reports whether a failure or a dead letter of the entity is later than a time.
+func (e *finalState) failedSince(key string, moment time.Time) bool {
 	return e.failed[key].updated >= moment.UnixMicro() || !e.lastDeadLetter[key].Before(moment)
 }
 
-// countByKind counts faults by kind.
+// countByKind counts the injected faults by their kind.
 func countByKind(done []injectedFault) map[string]int {
 	count := map[string]int{}
 	for _, d := range done {

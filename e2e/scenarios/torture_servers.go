@@ -17,26 +17,26 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// injectBrokerFault stops the broker, or kills it and has it start again with what it had
-// written: the kernel keeps that for it.
-func (t *injector) injectBrokerFault(ctx context.Context, h fault) error {
+// injectBrokerFault freezes the broker, or kills and restarts it. Its data survives the kill in
+// the page cache.
+func (t *injector) injectBrokerFault(ctx context.Context, f fault) error {
 	begin, end := []string{"signal", "kafka", "STOP"}, []string{"signal", "kafka", "CONT"}
-	if h.name == "broker killed" {
+	if f.name == "broker killed" {
 		begin, end = []string{"signal", "kafka", "KILL"}, []string{"up", "kafka"}
 	}
 	if _, err := t.s.RunServices(ctx, begin...); err != nil {
 		return err
 	}
-	err := harness.Pause(ctx, h.length)
+	err := harness.Pause(ctx, f.length)
 	_, ended := t.s.RunServices(context.WithoutCancel(ctx), end...)
-	if ended != nil && ctx.Err() == nil { // it is given a minute to start, which a busy machine may exceed
+	if ended != nil && ctx.Err() == nil { // on a busy machine a start may exceed the minute that the script allows
 		_, ended = t.s.RunServices(ctx, end...)
 	}
 	return errors.Join(err, ended)
 }
 
-// startPersistentRedis starts a Redis that writes down all that it holds before it answers, in a
-// folder of its own.
+// startPersistentRedis starts a Redis with an append-only file in its own directory, so that it
+// keeps acknowledged writes across a kill.
 func (s *site) startPersistentRedis(ctx context.Context, address string, more ...string) (*harness.Process, error) {
 	dir := s.redisDir(address)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -45,13 +45,12 @@ func (s *site) startPersistentRedis(ctx context.Context, address string, more ..
 	return s.StartRedis(ctx, address, append([]string{"--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"}, more...)...)
 }
 
-// redisDir is the folder of the Redis at an address.
+// redisDir returns the directory of the Redis at an address.
 func (s *site) redisDir(address string) string {
 	return filepath.Join(s.Dir, "redis-"+strings.ReplaceAll(address, ":", "-"))
 }
 
-// startReplica starts a replica of the Redis, which hears of what is written over a way
-// that can be held up.
+// startReplica starts a replica of Redis that replicates through a proxy, which can be stalled.
 func (t *injector) startReplica(ctx context.Context, address string) (err error) {
 	if t.replicaLink == nil {
 		if t.replicaLink, err = harness.NewProxy(ctx, t.s.Redis.Address, nil); err != nil {
@@ -68,37 +67,36 @@ func (t *injector) startReplica(ctx context.Context, address string) (err error)
 	return err
 }
 
-func (t *injector) injectRedisFault(ctx context.Context, h fault) (err error) {
-	switch h.name {
-	case "Redis stopped":
-		return t.s.Redis.FreezeFor(ctx, h.length)
+func (t *injector) injectRedisFault(ctx context.Context, f fault) (err error) {
+	switch f.name {
+	case "Redis frozen":
+		return t.s.Redis.FreezeFor(ctx, f.length)
 	case failover:
-		return t.failover(ctx, h.length)
+		return t.failover(ctx, f.length)
 	}
 	t.s.Redis.Kill()
-	if strings.HasSuffix(h.name, "its data lost") {
+	if strings.HasSuffix(f.name, "its data lost") {
 		if err := os.RemoveAll(t.s.redisDir(t.s.Redis.Address)); err != nil {
 			return err
 		}
 	}
-	if err := harness.Pause(ctx, h.length); err != nil {
+	if err := harness.Pause(ctx, f.length); err != nil {
 		return err
 	}
 	t.s.Redis, err = t.s.startPersistentRedis(ctx, t.s.Redis.Address)
 	return err
 }
 
-// failover kills the Redis and puts its replica in its place, which has not heard of the
-// last that was acknowledged, for so long. The one that was killed comes back as the
-// replica, so that it can happen again.
+// failover kills Redis and promotes its replica, which has not received the writes of the time
+// gap. The killed server is restarted as the replica of the new primary.
 func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	old, next := t.s.Redis, t.replica
-	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // it may have to begin anew after another fault
+	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // after another fault it may have to synchronize again
 		state, err := replication(ctx, next)
 		return state["master_link_status"] == "up", err
 	})
 	if err != nil {
-		return fmt.Errorf("the replica does not follow: %w", err)
+		return fmt.Errorf("wait for the replication link: %w", err)
 	}
 	t.replicaLink.Stall(true)
 	err = harness.Pause(ctx, gap)
@@ -123,7 +121,7 @@ func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	return t.startReplica(ctx, old.Address)
 }
 
-// replication returns what a Redis says of it, after a command if there is one.
+// replication returns the section replication of INFO, after running an optional command.
 func replication(ctx context.Context, p *harness.Process, command ...any) (map[string]string, error) {
 	client := redis.NewClient(&redis.Options{Addr: p.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
@@ -141,14 +139,14 @@ func replication(ctx context.Context, p *harness.Process, command ...any) (map[s
 	return all, err
 }
 
-// replicationOffset is how many bytes of writes a Redis knows of.
+// replicationOffset returns how many bytes of writes a Redis has received.
 func replicationOffset(replication map[string]string) int {
 	n, _ := strconv.Atoi(replication["master_repl_offset"])
 	return n
 }
 
-// expireClaims has the retries that are claimed be due, as they are when their claims end,
-// and returns how many.
+// expireClaims makes all scheduled retries due, as if their claims had expired, and returns
+// their number.
 func (s *site) expireClaims(ctx context.Context) (int, error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
@@ -162,5 +160,5 @@ func (s *site) expireClaims(ctx context.Context) (int, error) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: s.Redis.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
-	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // so that they look
+	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // wakes the pollers
 }

@@ -26,8 +26,8 @@ func arrivals(all []called) (calls []harness.Arrival) {
 	return calls
 }
 
-func faultsOf(strikes []step) (all []fault) {
-	for _, s := range strikes {
+func faultsOf(steps []step) (all []fault) {
+	for _, s := range steps {
 		all = append(all, s.faults...)
 	}
 	return all
@@ -37,47 +37,47 @@ func TestTorturePlan_DependsOnItsSeedOnly(t *testing.T) {
 	const n = 200
 	long := plan(7, n)
 	if !reflect.DeepEqual(long, plan(7, n)) {
-		t.Error("the same seed has another plan")
+		t.Error("plans of the same seed: got different plans, want equal ones")
 	}
 	if reflect.DeepEqual(long, plan(8, n)) {
-		t.Error("another seed has the same plan")
+		t.Error("plans of two seeds: got equal plans, want different ones")
 	}
 	all := faultsOf(long)
 	if short := faultsOf(plan(7, 12)); len(short) != 12 || !reflect.DeepEqual(short, all[:12]) {
-		t.Errorf("a short plan is not the beginning of a long one: %v", short)
+		t.Errorf("short plan: got %v, want the beginning of the long plan", short)
 	}
 	if len(all) != n {
-		t.Errorf("%d faults of %d", len(all), n)
+		t.Errorf("faults: got %d, want %d", len(all), n)
 	}
-	for _, of := range faultKinds {
+	for _, kind := range faultKinds {
 		times := 0
 		for _, h := range all {
-			if reflect.DeepEqual(h.faultKind, of) {
+			if reflect.DeepEqual(h.faultKind, kind) {
 				times++
-				if h.length < of.min.Truncate(10*time.Millisecond) || h.length > of.max || !slices.Contains(of.victims, h.victim) {
-					t.Errorf("%v", h)
+				if h.length < kind.min.Truncate(10*time.Millisecond) || h.length > kind.max || !slices.Contains(kind.victims, h.victim) {
+					t.Errorf("fault: got %v, want a length and a victim of %+v", h, kind)
 				}
 			}
 		}
-		if least := n / len(faultKinds); times < least {
-			t.Errorf("%s comes %d times of %d", of.name, times, n)
+		if want := n / len(faultKinds); times < want {
+			t.Errorf("faults of the kind %s: got %d, want at least %d", kind.name, times, want)
 		}
 	}
-	twice := 0
+	pairs := 0
 	for _, s := range long {
 		if len(s.faults) == 2 {
-			twice++
+			pairs++
 			if s.faults[0].component == s.faults[1].component {
-				t.Errorf("%v at once", s.faults)
+				t.Errorf("concurrent faults: got %v, want two components", s.faults)
 			}
 		}
 	}
-	if twice == 0 {
-		t.Error("never two at once")
+	if pairs == 0 {
+		t.Error("steps with two faults: got 0, want some")
 	}
 }
 
-// What a run that is well never shows: that the judge would have seen it otherwise.
+// A correct run never shows these faults, so the test shows that the judge detects them.
 func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
@@ -86,7 +86,7 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 			Entity: schemas.Entity{Key: key}, Version: version, RequestedAt: when, Reason: schemas.Stale,
 		}}
 	}
-	e := &ledger{
+	e := &finalState{
 		stored:       map[string]storedState{"k": {version: 10, checked: at(10).UnixMicro()}},
 		failed:       map[string]failure{"held": {"FAILED", 10, at(10).UnixMicro(), at(60).UnixMicro(), 1}},
 		deadLettered: map[recordID]bool{{"high", 1, 99}: true},
@@ -98,19 +98,19 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 		of   requestRecord
 		want bool
 	}{
-		"stored by a later fetch":        {record("k", 9, at(1)), true},
-		"stored by an earlier one":       {record("k", 11, at(1)), false},
-		"without a number, checked":      {record("k", 0, at(9)), true},
-		"without a number, not checked":  {record("k", 0, at(11)), false},
-		"failed":                         {record("held", 9, at(1)), true},
-		"held, and called for after it":  {record("held", 11, at(15)), true},
-		"held, and not called for":       {record("held", 11, at(25)), false},
-		"of nobody":                      {record("nobody", 1, at(1)), false},
-		"no request, with its letter":    {garbled, true},
-		"no request, without its letter": {other, false},
+		"stored by a later fetch":       {record("k", 9, at(1)), true},
+		"stored by an earlier one":      {record("k", 11, at(1)), false},
+		"without a number, checked":     {record("k", 0, at(9)), true},
+		"without a number, not checked": {record("k", 0, at(11)), false},
+		"failed":                        {record("held", 9, at(1)), true},
+		"held, and called for after it": {record("held", 11, at(15)), true},
+		"held, and not called for":      {record("held", 11, at(25)), false},
+		"without any state":             {record("nobody", 1, at(1)), false},
+		"poison, dead-lettered":         {garbled, true},
+		"poison, not dead-lettered":     {other, false},
 	} {
 		if got := e.settled(c.of); got != c.want {
-			t.Errorf("%s: ended is %t", name, got)
+			t.Errorf("%s: got settled %t, want %t", name, got, c.want)
 		}
 	}
 
@@ -120,13 +120,13 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 		l := &tortureLoad{refreshes: []promise{{"k", "query-1", at(promised)}}, queuedReads: map[string]queuedRead{"k": {promise{"k", "query-1", at(9)}, at(1).UnixMicro()}}}
 		judged.judgeNothingLost(e, []requestRecord{record("k", 9, at(1))}, l, never)
 		if missed := name == "broken"; judged.missed != missed {
-			t.Errorf("a promise that is %s: missed is %t", name, judged.missed)
+			t.Errorf("promise %s: got missed %t, want %t", name, judged.missed, missed)
 		}
 	}
 	var lost table
 	lost.judgeNothingLost(e, []requestRecord{record("k", 11, at(1))}, &tortureLoad{}, never)
 	if !lost.missed {
-		t.Error("a lost record is not seen")
+		t.Error("lost record: got missed false, want true")
 	}
 
 	var broken, twice table
@@ -144,18 +144,18 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 		return []injectedFault{{fault{faultKind: faultKind{component: part}, victim: allProcesses}, at(0), at(1)}}
 	}
 	if n := twice.judgeDuplicates(calls, needs, hurts("redis")); n != 2 || twice.missed || !broken.missed {
-		t.Errorf("%d calls that nobody needed; missed is %t, and of too many in a second %t", n, twice.missed, broken.missed)
+		t.Errorf("got %d unnecessary calls, missed %t, too many in a second missed %t; want 2, false, true", n, twice.missed, broken.missed)
 	}
 	var many, without table
 	if many.judgeDuplicates(slices.Repeat(calls, maxRepeatsPerFault), needs, hurts("redis")); !many.missed {
-		t.Error("too many calls are not seen")
+		t.Error("too many repeated calls: got missed false, want true")
 	}
 	if without.judgeDuplicates(calls, needs, hurts("upstream")); !without.missed {
-		t.Error("calls that no fault explains are not seen")
+		t.Error("repeated calls without a fault: got missed false, want true")
 	}
 }
 
-// A failed call explains one call of a known-good entity, and for a short time.
+// A failed call allows one confirming call of a known-good entity, for confirmWithin.
 func TestTortureJudge_AllowsOneConfirmingCallPerFailure(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(1_700_000_000_000 + int64(ms)) }
 	for name, test := range map[string]struct {
@@ -170,7 +170,7 @@ func TestTortureJudge_AllowsOneConfirmingCallPerFailure(t *testing.T) {
 		}
 		var judged table
 		if got := judged.judgeDuplicates(arrivals(calls), nil, nil); got != test.want {
-			t.Errorf("%s: got %d calls that nobody needed, want %d", name, got, test.want)
+			t.Errorf("%s: got %d unnecessary calls, want %d", name, got, test.want)
 		}
 	}
 }
@@ -182,16 +182,15 @@ func TestTortureJudge_AllowsMoreRepeatsWithoutTheDatabase(t *testing.T) {
 	}
 	done := []injectedFault{of("database", allProcesses, 0, 3), of("process", "worker-1", 2, 3), of("process", "query-1", 2, 3), of("upstream", allProcesses, 0, 1)}
 	if faults, most := maxRepeats(done); faults != 2 || most != 2*maxRepeatsPerFault+2*tortureLimit {
-		t.Errorf("%d of %d faults", most, faults)
+		t.Errorf("got %d repeats for %d faults, want %d for 2", most, faults, 2*maxRepeatsPerFault+2*tortureLimit)
 	}
 }
 
-// What a reader was told is kept by what was stored after what he got, and by nothing
-// before it, however soon before.
+// A queued read is done only by a check that is later than the one in its response.
 func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 	began := time.Now()
 	checked, read := began.Add(10*time.Second), began.Add(40*time.Second)
-	e := &ledger{
+	e := &finalState{
 		stored: map[string]storedState{"k": {version: 10, checked: checked.UnixMicro()}},
 		failed: map[string]failure{"failed": {state: "FAILED", updated: read.Add(time.Second).UnixMicro()}},
 	}
@@ -217,23 +216,23 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 		var judged table
 		judged.judgeQueuedReads(e, l, func(string, time.Time) (bool, bool) { return c.doubt, c.long })
 		if judged.missed != c.want {
-			t.Errorf("%s: missed is %t", name, judged.missed)
+			t.Errorf("%s: got missed %t, want %t", name, judged.missed, c.want)
 		}
 	}
 }
 
 func TestTortureJudge_SeesAFailureWithoutADeadLetter(t *testing.T) {
-	e := &ledger{
+	e := &finalState{
 		failed:          map[string]failure{"one": {state: "FAILED", times: 1}, "two": {state: "SUSPENDED", times: 3}, "passes": {state: "RETRYING"}},
 		deadLetterCount: map[string]int{"one": 1, "two": 2},
 	}
 	refused := requestRecord{UpdateRequest: schemas.UpdateRequest{Entity: schemas.Entity{Key: "refused1"}}}
 	if of, wrong := e.missingDeadLetters([]requestRecord{refused, refused}); of != 2 || len(wrong) != 2 {
-		t.Errorf("%d failures; want one without a letter, and one that was spared: %q", of, wrong)
+		t.Errorf("got %d failures, wrong %q; want 2, one without a dead letter and one not failed", of, wrong)
 	}
 	e.deadLetterCount["two"], e.failed["refused1"], e.deadLetterCount["refused1"] = 3, failure{state: "FAILED"}, 1
 	if of, wrong := e.missingDeadLetters([]requestRecord{refused}); of != 3 || len(wrong) > 0 {
-		t.Errorf("%d failures; %q", of, wrong)
+		t.Errorf("got %d failures, wrong %q; want 3, none", of, wrong)
 	}
 }
 
@@ -251,15 +250,15 @@ func TestTortureJudge_ExcusesReadsOfKilledProcesses(t *testing.T) {
 		{done("killed", "process", "query-1"), 0, true},
 		{done("killed", "process", "query-1"), 9 * time.Second, false},
 		{done("killed", "process", "query-2"), 0, false},
-		{done("told to end", "process", "query-1"), 0, false},
+		{done("terminated", "process", "query-1"), 0, false},
 		{done("Kafka cut", "kafka", allProcesses), 7 * time.Second, true},
-		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // with what was given up then
+		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // records were dropped during the outage
 		{done("broker killed", "kafka", allProcesses), 24 * time.Second, false},
 		{done("Kafka cut", "kafka", "worker-1"), 7 * time.Second, false},
 		{done("Redis cut", "redis", allProcesses), 7 * time.Second, false},
 	} {
 		if got, long := c.t.mayBeLost("query-1", began.Add(c.from)); got != c.want || long {
-			t.Errorf("%v, a promise %v before or after: %t", c.t.injected[0].fault, c.from, got)
+			t.Errorf("%v, request after %v: got lost %t, long %t, want %t, false", c.t.injected[0].fault, c.from, got, long, c.want)
 		}
 	}
 }
@@ -270,15 +269,15 @@ func TestTortureWatcher_SeesOlderSnapshots(t *testing.T) {
 		now           storedState
 		back, crossed bool
 	}{
-		"the same":                   {before, false, false},
-		"later":                      {storedState{version: 6, checked: 10e6, hash: "b"}, false, false},
-		"an earlier number":          {storedState{version: 4, checked: 10e6, hash: "b"}, true, false},
-		"another of the same number": {storedState{version: 5, checked: 9e6, hash: "b"}, true, false},
-		"a time that was crossed":    {storedState{version: 6, checked: 8e6, hash: "a"}, false, true},
-		"a time long before":         {storedState{version: 6, checked: 6e6, hash: "a"}, true, true},
+		"the same":                 {before, false, false},
+		"later":                    {storedState{version: 6, checked: 10e6, hash: "b"}, false, false},
+		"an earlier version":       {storedState{version: 4, checked: 10e6, hash: "b"}, true, false},
+		"same version, other hash": {storedState{version: 5, checked: 9e6, hash: "b"}, true, false},
+		"a time slightly earlier":  {storedState{version: 6, checked: 8e6, hash: "a"}, false, true},
+		"a time much earlier":      {storedState{version: 6, checked: 6e6, hash: "a"}, true, true},
 	} {
 		if back, crossed := c.now.regressed(before); back != c.back || crossed != c.crossed {
-			t.Errorf("%s: back is %t, crossed is %t", name, back, crossed)
+			t.Errorf("%s: got older %t, crossed %t, want %t, %t", name, back, crossed, c.back, c.crossed)
 		}
 	}
 }

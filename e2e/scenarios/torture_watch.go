@@ -12,14 +12,15 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// storedState is what the database holds of an entity at a moment.
+// storedState is the row of an entity in the database at the time of a check.
 type storedState struct {
 	version, checked, fetched, updated int64 // times in microseconds since 1970
 	hash                               string
 	absent                             bool
 }
 
-// stateWatcher looks at all that is stored, again and again, past the ways that are hurt.
+// stateWatcher reads all stored entities periodically, on a connection without a proxy, and
+// records every value that became older.
 type stateWatcher struct {
 	s               *site
 	conn            *pgx.Conn
@@ -28,13 +29,15 @@ type stateWatcher struct {
 	last            map[string]storedState
 	checks          int
 	regressions     []string
-	timeRegressions int // went back within crossing
+	timeRegressions int // times that became older by at most maxTimeRegression
 	err             error
 }
 
-// checkInterval is often, beside how long a fetch takes that is overtaken.
+// checkInterval is shorter than the time between two fetches of an entity that overtake each
+// other.
 const checkInterval = 400 * time.Millisecond
 
+// watchState starts a watcher. stop ends it.
 func (s *site) watchState(ctx context.Context) (*stateWatcher, error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
@@ -51,21 +54,21 @@ func (s *site) watchState(ctx context.Context) (*stateWatcher, error) {
 	return w, nil
 }
 
-// stop looks for the last time.
+// stop ends the watcher after a last check.
 func (w *stateWatcher) stop(ctx context.Context) error {
 	w.cancel()
 	w.ended.Wait()
 	return errors.Join(w.err, w.check(ctx))
 }
 
-// maxTimeRegression is by how much the time of a later fetch may lie before that of an earlier
-// one: the time is taken before Redis is asked for the number, and two fetches of an
-// entity, of one lane each, may wait for Redis at once.
+// maxTimeRegression bounds by how much the times of a later fetch may precede the times of an
+// earlier one. A worker reads its clock before it requests the version from Redis. Two fetches
+// of an entity, one of each lane, may wait for Redis at the same time.
 const maxTimeRegression = 2 * time.Second
 
-// regressed says whether what was seen is older than what was seen before; crossed, that only
-// a time went back, no further than it may.
-func (now storedState) regressed(before storedState) (back, crossed bool) {
+// regressed reports whether a state is older than the state before. crossed reports that a time
+// became older.
+func (now storedState) regressed(before storedState) (older, crossed bool) {
 	if now.version < before.version || now.version == before.version && now != before {
 		return true, false
 	}
@@ -73,7 +76,7 @@ func (now storedState) regressed(before storedState) (back, crossed bool) {
 	return by > maxTimeRegression.Microseconds(), by > 0
 }
 
-// check judges that nothing goes back. It waits for tables that are locked.
+// check reads all entities and compares them with the check before. It waits for locked tables.
 func (w *stateWatcher) check(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
@@ -91,8 +94,8 @@ func (w *stateWatcher) check(ctx context.Context) error {
 			return err
 		}
 		before := w.last[key]
-		back, crossed := now.regressed(before)
-		if back {
+		older, crossed := now.regressed(before)
+		if older {
 			w.regressions = append(w.regressions, fmt.Sprintf("%s: %+v after %+v", key, now, before))
 		} else if crossed {
 			w.timeRegressions++

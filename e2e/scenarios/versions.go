@@ -20,13 +20,14 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// versions: five processes ask for the same entities again and again, each time anew,
-// and Redis forgets everything half-way; no number comes twice, and none goes back.
+// versions judges the version numbers of requests. Five query services enqueue refreshes of the
+// same entities while Redis is killed and restarted empty. No version of an entity may repeat or
+// decrease.
 func versions(ctx context.Context, s *site, o options) error {
 	const processes, different, rate = 5, 50, 100
-	// A person may ask again at once, and a fetch begins after each wish.
+	// Without a cool-down, so that each refresh is a new request.
 	s.Edits = []string{"cooldown: 1m", "cooldown: 1ms", "freshFor: 1h", "freshFor: 1ms"}
-	// So long that calls are under way when Redis is killed.
+	// Long calls, so that some are in flight when Redis is killed.
 	if err := s.Prepare(ctx, onlySmall, "--latency", "1s-2s"); err != nil {
 		return err
 	}
@@ -40,33 +41,33 @@ func versions(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	var accepted atomic.Int64
-	ask := func(n int) { // 7 steps on in the entities at each round of the processes
+	refresh := func(n int) { // each process starts a round 7 entities later
 		status, err := readers[n%processes].Refresh(ctx, fmt.Sprint("key-", (n+n/processes*7)%different))
 		if err == nil && status == http.StatusAccepted {
 			accepted.Add(1)
 		}
 	}
 	length := time.Duration(o.seconds) * time.Second
-	var killed, again time.Time
-	var left int // calls under way
-	var broken error
-	var breaking sync.WaitGroup
-	breaking.Go(func() {
-		if broken = harness.Pause(ctx, length/2); broken != nil {
+	var killed, restarted time.Time
+	var inFlight int
+	var killErr error
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		if killErr = harness.Pause(ctx, length/2); killErr != nil {
 			return
 		}
 		var st simulator.Stats
-		if st, broken = s.Stats(ctx); broken != nil {
+		if st, killErr = s.Stats(ctx); killErr != nil {
 			return
 		}
-		left, killed = st.InFlight, time.Now()
+		inFlight, killed = st.InFlight, time.Now()
 		s.Redis.Kill()
-		s.Redis, broken = s.StartRedis(ctx, s.Redis.Address)
-		again = time.Now()
+		s.Redis, killErr = s.StartRedis(ctx, s.Redis.Address)
+		restarted = time.Now()
 	})
-	err = harness.AtRate(ctx, rate, length, ask)
-	breaking.Wait()
-	if err = errors.Join(err, broken); err != nil {
+	err = harness.AtRate(ctx, rate, length, refresh)
+	killing.Wait()
+	if err = errors.Join(err, killErr); err != nil {
 		return err
 	}
 	if err := s.UntilCommitted(ctx, 2*harness.Timeout); err != nil {
@@ -81,19 +82,19 @@ func versions(ctx context.Context, s *site, o options) error {
 	for _, r := range all {
 		if r.RequestedAt.Before(killed) {
 			before++
-		} else if r.RequestedAt.After(again) {
+		} else if r.RequestedAt.After(restarted) {
 			after++
 		}
 	}
 	asked := rate * o.seconds
 	t := &table{}
-	t.judge(fmt.Sprintf("wishes accepted of %d, in spite of the outage", asked), strconv.FormatInt(accepted.Load(), 10), fmt.Sprintf(">=%d", asked/2), int(accepted.Load()) >= asked/2)
-	t.judge("calls under way when Redis was killed", strconv.Itoa(left), fmt.Sprintf(">=%d", different/2), left >= different/2)
-	t.judge("numbers given, before and after Redis forgot", fmt.Sprintf("%d, %d", before, after),
+	t.judge(fmt.Sprintf("refreshes accepted despite the outage, of %d", asked), strconv.FormatInt(accepted.Load(), 10), fmt.Sprintf(">=%d", asked/2), int(accepted.Load()) >= asked/2)
+	t.judge("calls in flight when Redis was killed", strconv.Itoa(inFlight), fmt.Sprintf(">=%d", different/2), inFlight >= different/2)
+	t.judge("versions issued, before and after the restart", fmt.Sprintf("%d, %d", before, after),
 		fmt.Sprintf(">=%d each", different), before >= different && after >= different)
-	t.judgeEqual("numbers that an entity got twice", twice, 0)
-	t.judgeEqual("numbers that went back", back, 0)
-	// The fetch that answers a request has a number above its own.
+	t.judgeEqual("versions issued twice for an entity", twice, 0)
+	t.judgeEqual("versions lower than an earlier one", back, 0)
+	// A fetch has a higher version than the requests that it satisfies.
 	older := 0
 	for key := range harness.CountByKey(all) {
 		stored, err := s.Number(ctx, "SELECT version FROM snapshot_state WHERE key = $1", key)
@@ -106,13 +107,13 @@ func versions(ctx context.Context, s *site, o options) error {
 			}
 		}
 	}
-	t.judgeEqual("requests with a number that no stored fetch is above", older, 0)
+	t.judgeEqual("requests with a version not below that of a stored fetch", older, 0)
 	s.addResult("versions", t)
 	return nil
 }
 
-// countDisorder counts the numbers of an entity that come twice, and those that are below
-// an earlier record's. An entity's records lie in one partition.
+// countDisorder counts the repeated versions of an entity, and the versions below that of an
+// earlier record. All records of an entity are in one partition.
 func countDisorder(all []harness.Request) (twice, back int) {
 	last, seen := map[string]int64{}, map[string]bool{}
 	for _, r := range all {
@@ -129,13 +130,13 @@ func countDisorder(all []harness.Request) (twice, back int) {
 	return twice, back
 }
 
-// release: a lock is released by many at the same time; one of them does it, and none
-// takes away a lock that came later.
+// release judges that only one of many concurrent releases of a lock succeeds, and that none
+// releases a later lock.
 func release(ctx context.Context, s *site, _ options) error {
 	const entities, racers, connections = 300, 20, 20
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis.Address, PoolSize: connections, MinIdleConns: connections})
 	defer func() { _ = rdb.Close() }()
-	var wins [2][]int // of the rollbacks and settles of each entity
+	var wins [2][]int // successful rollbacks and settles of each entity
 	lost, stolen := 0, 0
 	for i := range entities {
 		e := lock{rdb, schemas.Entity{Source: s.Source, Facet: small, Key: fmt.Sprint("key-", i)}}
@@ -162,7 +163,7 @@ func release(ctx context.Context, s *site, _ options) error {
 		}
 		wins[1] = append(wins[1], won)
 
-		// Now one takes the lock while others release the one before it.
+		// One client acquires the lock while others release the lock before it.
 		third, err := e.acquire(ctx, schemas.Low)
 		if err != nil {
 			return err
@@ -183,7 +184,7 @@ func release(ctx context.Context, s *site, _ options) error {
 			return err
 		}
 		if fourth <= third {
-			lost++ // a lock that was held and free again gives a later number
+			lost++ // a later lock must have a higher version
 		}
 		if held, err := rdb.HGet(ctx, e.key(), "lock").Result(); err != nil || !strings.HasPrefix(held, fmt.Sprintf("HIGH %d ", fourth)) {
 			stolen++
@@ -199,13 +200,13 @@ func release(ctx context.Context, s *site, _ options) error {
 		}
 		t.judgeEqual(fmt.Sprintf("locks %s by exactly one of %d", name, racers), exact, entities)
 	}
-	t.judgeEqual("later locks that did not get a later number", lost, 0)
-	t.judgeEqual("later locks that the release of an earlier took away", stolen, 0)
+	t.judgeEqual("later locks without a higher version", lost, 0)
+	t.judgeEqual("later locks released by a release of an earlier one", stolen, 0)
 	s.addResult("release", t)
 	return nil
 }
 
-// lock is an entity's, by the scripts as the producer and the worker run them.
+// lock runs the Lua scripts of the producer and the worker for one entity.
 type lock struct {
 	rdb    redis.UniversalClient
 	entity schemas.Entity
@@ -213,7 +214,7 @@ type lock struct {
 
 func (l lock) key() string { return "upd:{" + l.entity.String() + "}" }
 
-// acquire returns the number of a lock that was free or LOW's.
+// acquire acquires a lock that must be free or held by LOW, and returns its version.
 func (l lock) acquire(ctx context.Context, lane schemas.Lane) (int64, error) {
 	answer, err := eval.Once(ctx, l.rdb, lua.CoalesceAcquire, eval.Call{
 		Key: l.key(), Args: []any{string(lane), 0, 0, 0, 0, harness.Timeout.Milliseconds(), time.Hour.Milliseconds()},
@@ -223,12 +224,12 @@ func (l lock) acquire(ctx context.Context, lane schemas.Lane) (int64, error) {
 	}
 	number, _ := answer[1].(int64)
 	if answer[0] != "PUBLISHED" && answer[0] != "UPGRADED" {
-		return 0, fmt.Errorf("a lock that was to be had is %v", answer)
+		return 0, fmt.Errorf("acquire a free lock: got %v, want PUBLISHED or UPGRADED", answer)
 	}
 	return number, nil
 }
 
-// run runs a script that returns 1 to who did it.
+// run runs a script that returns 1 if it released the lock.
 func (l lock) run(ctx context.Context, script lua.Script, args ...any) (bool, error) {
 	n, err := eval.Once(ctx, l.rdb, script, eval.Call{Key: l.key(), Args: args}).Int()
 	return n == 1, err
@@ -239,7 +240,7 @@ func (l lock) settle(ctx context.Context, number int64) (bool, error) {
 		schemas.SettledChannel(l.entity.Source), schemas.Settled{Entity: l.entity, Number: number}.Encode())
 }
 
-// cluster: the whole pipeline on a Redis Cluster.
+// cluster judges the whole pipeline on a Redis Cluster.
 func cluster(ctx context.Context, s *site, _ options) error {
 	if err := s.UseRedisCluster(); err != nil {
 		return err
@@ -260,15 +261,15 @@ func cluster(ctx context.Context, s *site, _ options) error {
 			}
 			return err
 		})
-		t.judge("nodes, of them used by entities", fmt.Sprintf("%d, %d", nodes.Load(), used.Load()), ">=3, all",
+		t.judge("nodes, nodes with entities", fmt.Sprintf("%d, %d", nodes.Load(), used.Load()), ">=3, all",
 			nodes.Load() >= 3 && used.Load() == nodes.Load())
-		t.judgeEqual("entities whose state is there", int(entities.Load()), 2000)
+		t.judgeEqual("entities with a state in Redis", int(entities.Load()), 2000)
 		if err != nil {
 			return err
 		}
-		// What a permit takes is in one slot, so that it is one step on one node.
+		// The limiter's state is in one slot, so that a permit is one atomic step on one node.
 		there, err := rdb.Exists(ctx, "quota:{"+s.Source+"}:state").Result()
-		t.judgeEqual("the limiter's state is there", int(there), 1)
+		t.judgeEqual("limiter states in Redis", int(there), 1)
 		return err
 	})
 }

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Whether this script does what it says: a set of services of its own, in a
-# throw-away folder beside the usual one. Sourced by scripts/services.
+# Tests of scripts/services with a separate set of services in a temporary folder. Sourced by
+# scripts/services.
 
 check() {
   local begin addresses
   begin=$(milliseconds)
   mkdir -p -- "${STATE%/*}" && STATE=$(mktemp -d -- "${STATE%/*}/freshet-services-check.XXXXXX") || exit 1
-  # Closed to others by mktemp; but root's PostgreSQL runs as another user.
+  # mktemp denies access to other users, but PostgreSQL runs as another user than root.
   chmod 711 -- "$STATE"
   export FRESHET_SERVICES_DIR=$STATE
   trap check_cleanup EXIT
@@ -17,18 +17,18 @@ check() {
   expect "postgres creates a database and a table" check_postgres
   expect "redis sets and gets, and evicts nothing" check_redis
   expect "the cluster sets and gets keys on all three nodes" check_cluster
-  expect "kafka creates a topic, takes records and gives them back" check_kafka
-  expect "signal stops one, and has it go on" check_signal
+  expect "kafka creates a topic, stores records and returns them" check_kafka
+  expect "signal stops a service and continues it" check_signal
   expect "a second up changes nothing" check_up_again
-  expect "env leaves out what was killed with -9" check_kill
-  expect "up mends it" check_up
+  expect "env omits services that were killed with -9" check_kill
+  expect "up restarts them" check_up
   expect "the addresses are the same" check_same_addresses "$addresses"
   expect "postgres still has its table" check_postgres_kept
   expect "redis works again" check_redis
   expect "the cluster works again" check_cluster
   expect "kafka still has its records" check_kafka_kept
   expect "down stops everything and removes the folder" check_down
-  say "all is well, after $(seconds_since "$begin") s"
+  say "check: all passed after $(seconds_since "$begin") s"
 }
 
 expect() {
@@ -46,7 +46,7 @@ check_up() {
   [[ $("$SELF" up) == "$(check_env)" ]] && [[ $(check_env | wc -l) == 4 ]]
 }
 
-# check_env prints what env does, if it is what a shell may evaluate.
+# check_env prints the output of env, if it contains only safe export lines.
 check_env() {
   local lines
   lines=$("$SELF" env) || return
@@ -101,7 +101,7 @@ check_redis() {
     [[ $(inside redis redis-cli "${at[@]}" config get maxmemory-policy) == *noeviction ]]
 }
 
-# The slots of b, c and a are 3300, 7365 and 15495: one in each node's third.
+# The slots of b, c and a are 3300, 7365 and 15495: one on each node.
 check_cluster() {
   local key first last
   first=${FRESHET_TEST_REDIS_CLUSTER%%,*}
@@ -133,8 +133,8 @@ check_down() {
   "$SELF" down && [[ ! -e $STATE ]] && nothing_left && free_block "$base"
 }
 
-# nothing_left: no process works in the folder, or was started with it as an
-# argument. (PostgreSQL's children show neither arguments nor name, but a folder.)
+# nothing_left: succeeds if no process has the folder as its working directory or in its
+# arguments. (PostgreSQL's child processes show only their working directory.)
 nothing_left() {
   local process arguments
   for process in /proc/[0-9]*; do

@@ -1,8 +1,7 @@
 # shellcheck shell=bash
-# The same services as containers, where a Docker daemon answers. Sourced by
-# scripts/services.
+# The services as containers, if a Docker daemon responds. Sourced by scripts/services.
 
-# choose_runtime settles once, for as long as $STATE lives, what runs the services.
+# choose_runtime decides once for each $STATE whether Docker runs the services.
 choose_runtime() {
   [[ -s $STATE/runtime ]] && return
   if docker_answers; then
@@ -20,7 +19,7 @@ by_compose() {
   [[ -s $STATE/runtime && $(<"$STATE/runtime") == compose ]]
 }
 
-# compose COMMAND...: one project for each $STATE.
+# compose COMMAND...: runs docker compose with one project for each $STATE.
 compose() {
   local project
   project=freshet-services-$(cksum <<<"$STATE" | cut -d ' ' -f 1)
@@ -35,14 +34,14 @@ compose() {
     docker compose --project-name "$project" --file "$HERE/services.compose.yml" "$@" 3>&- 9>&-
 }
 
-# containers NAME...: what services.compose.yml calls them.
+# containers NAME...: prints the names of the services' containers.
 containers() {
   local name
   for name; do processes "$name"; done | tr ' /' '\n-'
 }
 
-# compose_create makes or starts all containers at once; two runs of 'compose up'
-# side by side would get in each other's way.
+# compose_create creates or starts all containers with one command, because concurrent runs of
+# 'compose up' disturb each other.
 compose_create() {
   local names
   by_compose || return 0
@@ -50,7 +49,7 @@ compose_create() {
   compose up --detach "${names[@]}"
 }
 
-# start_container NAME: what is left to do once its containers run.
+# start_container NAME: the steps after the start of its containers.
 start_container() {
   mkdir -p -- "$STATE/$1" || return
   if [[ $1 == cluster && ! -e $STATE/cluster/complete ]]; then cluster_join; fi

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Installing what local processes need: Debian's packages, and Kafka's jars.
-# Debian may start a PostgreSQL and a Redis of its own with the packages, on their
-# usual ports: those are neither used nor touched. Sourced by scripts/services.
+# Installation of Debian packages and Kafka's jars for local processes. Debian may start its
+# own PostgreSQL and Redis on their default ports; these are not used. Sourced by
+# scripts/services.
 
-# find_programs puts what is installed, but not in PATH, there.
+# find_programs adds installed programs to PATH.
 find_programs() {
   local bin
   if bin=$(postgres_bin); then PATH=$bin:$PATH; fi
   [[ -z ${JAVA_HOME:-} ]] || PATH=$JAVA_HOME/bin:$PATH
 }
 
-# missing_packages NAME...: prints what Debian calls them.
+# missing_packages NAME...: prints the Debian packages that the services need.
 missing_packages() {
   local name
   for name; do
@@ -34,21 +34,21 @@ install_missing() {
   mapfile -t packages < <(missing_packages "$@")
   ((${#packages[@]} > 0)) || return 0
   if ! command -v apt-get >/dev/null; then
-    say "missing: ${packages[*]} (Debian's names). Install them, or start Docker."
+    say "missing packages: ${packages[*]} (names in Debian). Install them, or start Docker."
     return 1
   fi
   if ((UID != 0)); then
-    say "missing: ${packages[*]}. Run as root:"
+    say "missing packages: ${packages[*]}. Run as root:"
     say "  apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
     return 1
   fi
   say "installing ${packages[*]}"
-  # A package's own service, started here, must not hold on to our lock or output.
+  # A service that a package starts must not inherit the lock or the output.
   {
     apt-get -q update &&
       DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${packages[@]}"
   } </dev/null 3>&- 4>&- 9>&- || {
-    say "apt-get could not install ${packages[*]}: see above"
+    say "apt-get failed to install ${packages[*]}: see above"
     return 1
   }
   find_programs
@@ -64,5 +64,5 @@ install_all() {
   for name; do
     [[ $name != kafka ]] || kafka_jars || return 1
   done
-  say "everything is installed for $*"
+  say "installed: all programs for $*"
 }

@@ -1,28 +1,28 @@
 # shellcheck shell=bash
-# Apache Kafka: one broker that is its own controller (KRaft), in the version
-# that kafka/pom.xml pins. Sourced by scripts/services.
+# Apache Kafka: one broker that is also the controller (KRaft), in the version of
+# kafka/pom.xml. Sourced by scripts/services.
 
 KAFKA_POM=$HERE/kafka/pom.xml
 KAFKA_VERSION=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' "$KAFKA_POM")
 KAFKA_JARS=${XDG_CACHE_HOME:-~/.cache}/freshet/kafka-$KAFKA_VERSION
-# 'freshet-services' in base64: Kafka wants the form of a UUID, and any will do.
+# 'freshet-services' in base64. Kafka accepts any id in the form of a UUID.
 KAFKA_CLUSTER_ID=ZnJlc2hldC1zZXJ2aWNlcw
 
-# have_kafka_jars: the copy of the pom is put beside the jars last, and says that
-# they are all there and of these versions.
+# have_kafka_jars: succeeds if all jars are cached in these versions. The copy of the pom is
+# written last.
 have_kafka_jars() {
   cmp -s -- "$KAFKA_POM" "$KAFKA_JARS/pom.xml"
 }
 
-# kafka_jars downloads them, unless they are there. The lock is for runs with
-# another $STATE, which share this cache.
+# kafka_jars downloads the jars if they are not cached. The lock is for runs with another
+# $STATE, which share the cache.
 kafka_jars() {
   have_kafka_jars && return
   mkdir -p -- "${KAFKA_JARS%/*}" || return
   (
     flock 8
     have_kafka_jars && exit
-    say "kafka: fetching the jars of version $KAFKA_VERSION with Maven, once"
+    say "kafka: downloading the jars of version $KAFKA_VERSION with Maven"
     partial=$KAFKA_JARS.partial
     rm -rf -- "$partial"
     mvn -q -B -Dstyle.color=never -f "$KAFKA_POM" \
@@ -31,14 +31,14 @@ kafka_jars() {
       cp -- "$KAFKA_POM" "$partial/pom.xml" &&
       rm -rf -- "$KAFKA_JARS" && mv -T -- "$partial" "$KAFKA_JARS"
   ) 8>"$KAFKA_JARS.lock" && return
-  echo "Maven could not fetch the jars of Kafka into $KAFKA_JARS: see above, and try again."
+  echo "Maven failed to download the jars of Kafka into $KAFKA_JARS: see above, and try again."
   return 1
 }
 
 kafka_start() {
   java_is_new_enough && kafka_jars || return
-  # Everything in kafka.properties is relative to this folder: a comma or a letter
-  # beyond ASCII in the path would be misread there.
+  # Paths in kafka.properties are relative to this folder, because Kafka misreads commas and
+  # non-ASCII characters in paths.
   cd -- "$STATE/kafka" || return
   kafka_properties >kafka.properties || return
   if [[ ! -e complete ]]; then
@@ -50,9 +50,9 @@ kafka_start() {
     -cp "$KAFKA_JARS/*" kafka.Kafka "$STATE/kafka/kafka.properties"
 }
 
-# kafka_answers sends Metadata (key 3, version 1, correlation id 1, no client id,
-# no topics) and looks for one broker in the reply: length, correlation id, and
-# the number of brokers, each of four bytes. A Java client would take a second.
+# kafka_answers sends a Metadata request (key 3, version 1, correlation id 1, no client id, no
+# topics) and expects one broker in the reply: length, correlation id and number of brokers,
+# four bytes each. A Java client would take a second.
 kafka_answers() {
   local broker reply
   { exec {broker}<>"/dev/tcp/127.0.0.1/$(port kafka)"; } 2>/dev/null || return 1
@@ -62,7 +62,7 @@ kafka_answers() {
   [[ $reply =~ ^\ +0\ +0\ +0\ +1\ +0\ +0\ +0\ +1$ ]]
 }
 
-# kafka_java CLASS ARGUMENT...: one of Kafka's tools.
+# kafka_java CLASS ARGUMENT...: runs one of Kafka's tools.
 kafka_java() {
   if by_compose; then
     inside kafka java -cp '/opt/kafka/libs/*' "$@"

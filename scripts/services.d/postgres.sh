@@ -1,9 +1,8 @@
 # shellcheck shell=bash
-# PostgreSQL: TCP on loopback only, everyone there is trusted, durable as by
-# default. Sourced by scripts/services.
+# PostgreSQL: TCP on loopback only, without passwords, with the default durability. Sourced by
+# scripts/services.
 
-# postgres_bin prints the folder of the newest server's programs, which Debian
-# keeps out of PATH.
+# postgres_bin prints the folder of the newest server's programs. Debian does not add it to PATH.
 postgres_bin() {
   local newest
   newest=$(printf '%s\n' /usr/lib/postgresql/*/bin/initdb | sort -V | tail -n 1)
@@ -15,7 +14,7 @@ postgres_start() {
   local data=$STATE/postgres/data bin
   local -a as_user=()
   bin=$(postgres_bin) || return
-  # It refuses to run as root.
+  # PostgreSQL does not run as root.
   ((UID != 0)) || as_user=(setpriv --reuid=postgres --regid=postgres --init-groups --reset-env)
   if [[ ! -e $STATE/postgres/complete ]]; then
     mkdir -m 700 -- "$data" || return
@@ -33,14 +32,14 @@ postgres_answers() {
   inside postgres pg_isready -q -t 3 -h 127.0.0.1 -p "$(port postgres)" -U postgres -d postgres
 }
 
-# forget_dead_postgres DATA: after kill -9 the server's children end by themselves,
-# soon, and must have before the next one starts. Its lock file then is removed:
-# by it a server whose parent never took note of its end would count as running.
+# forget_dead_postgres DATA: waits until the child processes of a killed server have ended, as
+# the next start requires. It then removes the lock file, because a zombie process would still
+# count as running.
 forget_dead_postgres() {
   local deadline=$((SECONDS + 20))
   while someone_in "$1"; do
     if ((SECONDS >= deadline)); then
-      echo "processes of a PostgreSQL that ended still work in $1"
+      echo "child processes of a killed PostgreSQL still run in $1"
       return 1
     fi
     sleep 0.05
@@ -51,8 +50,8 @@ forget_dead_postgres() {
 give_to_postgres() {
   chown postgres:postgres -- "$1" || return
   setpriv --reuid=postgres --regid=postgres --init-groups test -w "$1" && return
-  echo "The user postgres, as which root has to run PostgreSQL, cannot enter $1:" \
-    "a folder above it is closed to other users. Set FRESHET_SERVICES_DIR (or TMPDIR)" \
-    "to a folder that is open to all, such as one in /var/tmp."
+  echo "The user postgres, which runs PostgreSQL, has no access to $1:" \
+    "a parent folder denies access to other users. Set FRESHET_SERVICES_DIR (or TMPDIR)" \
+    "to a folder with access for all users, such as one in /var/tmp."
   return 1
 }

@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# Starting, finding and stopping local processes. A process is named by its
-# folder under $STATE: a service has one of its own name, the cluster has three.
-# Sourced by scripts/services.
+# Starting, finding and stopping local processes. The name of a process is its folder below
+# $STATE: the name of its service, or cluster/1 to cluster/3. Sourced by scripts/services.
 
 processes() {
   case $1 in
@@ -10,14 +9,13 @@ processes() {
   esac
 }
 
-# launch PROCESS COMMAND...: runs it in a session of its own, with nothing open
-# that a caller waits for. COMMAND must name $STATE/PROCESS/ in an argument: by
-# that pid_of knows it again, and does when this returns, if it still runs.
+# launch PROCESS COMMAND...: runs a command in a new session, without open file descriptors of
+# the caller. An argument of COMMAND must contain $STATE/PROCESS/, by which pid_of finds the
+# process. pid_of succeeds when launch returns, if the process still runs.
 launch() {
   local process=$1 deadline=$((SECONDS + 5))
   shift
-  # Who was killed lets go of its memory first, and is not seen any more, and then of
-  # its port.
+  # A killed process frees its port a moment after it has disappeared from the process table.
   while taken "$(port "$process")"; do
     if ((SECONDS >= deadline)); then
       echo "port $(port "$process") of 127.0.0.1 is taken by another program"
@@ -33,8 +31,8 @@ launch() {
   while kill -0 "$!" 2>/dev/null && ! pid_of "$process" >/dev/null; do sleep 0.01; done
 }
 
-# pid_of PROCESS: prints the id of the running process, and fails if there is
-# none. The id alone would not do: a dead process's id may be another's by now.
+# pid_of PROCESS: prints the id of the running process, and fails if there is none. It checks
+# the arguments too, because the kernel reuses ids.
 pid_of() {
   local pid=
   [[ -s $STATE/$1/pid ]] && pid=$(<"$STATE/$1/pid")
@@ -43,7 +41,7 @@ pid_of() {
   echo "$pid"
 }
 
-# alive NAME: every process of it runs.
+# alive NAME: succeeds if every process of the service runs.
 alive() {
   local process
   by_compose && return 0
@@ -62,17 +60,17 @@ pids_shown() {
   echo "${pids[*]}"
 }
 
-# halt NAME: ends its processes, kindly for ten seconds and then not.
+# halt NAME: ends the processes of a service with TERM, and after ten seconds with KILL.
 halt() {
   local process signal=TERM failed=0
-  # PostgreSQL takes TERM as 'when the last client has left', INT as 'now'.
+  # On TERM PostgreSQL waits for its clients, on INT it does not.
   [[ $1 == postgres ]] && signal=INT
   for process in $(processes "$1"); do signal_to "$process" "$signal"; done
   for process in $(processes "$1"); do
     ended "$process" 10 && continue
     signal_to "$process" KILL
     ended "$process" 5 && continue
-    say "$process (process $(pid_of "$process")) does not end, not even by kill -9"
+    say "$process (process $(pid_of "$process")) does not end on kill -9"
     failed=1
   done
   return "$failed"
@@ -83,7 +81,7 @@ signal_to() {
   if pid=$(pid_of "$1"); then kill "-$2" "$pid"; fi
 }
 
-# ended PROCESS SECONDS: waits that long at most for its end.
+# ended PROCESS SECONDS: waits for the end of a process, and fails after SECONDS.
 ended() {
   local deadline=$((SECONDS + $2))
   while pid_of "$1" >/dev/null; do
@@ -96,7 +94,7 @@ discard() {
   halt "$1" && rm -rf -- "${STATE:?}/$1"
 }
 
-# someone_in FOLDER: a process works in it.
+# someone_in FOLDER: succeeds if a process has the folder as its working directory.
 someone_in() {
   local process
   for process in /proc/[0-9]*; do
@@ -105,7 +103,7 @@ someone_in() {
   return 1
 }
 
-# inside PROCESS COMMAND...: runs a short command where that process runs.
+# inside PROCESS COMMAND...: runs a command on the host or in the container of a process.
 inside() {
   local process=$1
   shift

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Redis, and a Redis Cluster of three nodes without replicas. Nothing is kept on
-# disk but the cluster's own idea of who is in it. Sourced by scripts/services.
+# Redis, and a Redis Cluster of three nodes without replicas. Only the cluster's configuration
+# is written to disk. Sourced by scripts/services.
 
 redis_start() {
   launch_redis redis
@@ -10,7 +10,7 @@ redis_answers() {
   [[ $(redis_cli redis ping 2>&1) == PONG ]]
 }
 
-# cluster_start starts the nodes that do not run, and joins them the first time.
+# cluster_start starts the stopped nodes, and creates the cluster the first time.
 cluster_start() {
   local node
   for node in 1 2 3; do
@@ -41,8 +41,8 @@ cluster_answers() {
   done
 }
 
-# launch_redis PROCESS [OPTION...]. Redis would write over its arguments, by
-# which pid_of knows it: hence set-proc-title.
+# launch_redis PROCESS [OPTION...]: starts a Redis server. set-proc-title keeps its arguments, by
+# which pid_of finds it.
 launch_redis() {
   local process=$1
   shift

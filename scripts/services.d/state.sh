@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# The directory that holds everything one set of services needs to remember:
-# ports, process ids, data and logs. Sourced by scripts/services.
+# The directory with the state of one set of services: ports, process ids, data and logs.
+# Sourced by scripts/services.
 
 MARK=freshet-services.lock
 
-# take_lock makes the directory if need be and keeps other runs of this script
-# out of it until this one ends. 'down' removes the directory, lock and all, so
-# a lock is only good if the file that was locked is still the one found there.
+# take_lock creates the directory if necessary and locks it against other runs of this script.
+# 'down' removes the directory with the lock file, so a lock is valid only if the locked file
+# still exists at its path.
 take_lock() {
   refuse_foreign_directory
   while :; do
-    mkdir -p -- "$STATE/log" || die "cannot make $STATE: set FRESHET_SERVICES_DIR to a folder you can write to"
+    mkdir -p -- "$STATE/log" || die "cannot create $STATE: set FRESHET_SERVICES_DIR to a writable folder"
     exec 9>"$STATE/$MARK" || die "cannot write to $STATE: set FRESHET_SERVICES_DIR to another folder"
     if ! flock -n 9; then
       say "waiting for another run of this script in $STATE"
@@ -20,12 +20,12 @@ take_lock() {
   done
 }
 
-# What is not ours is neither used nor, later, removed.
+# Refuses a directory that this script has not created.
 refuse_foreign_directory() {
   [[ -e $STATE ]] || return 0
   [[ -d $STATE && -O $STATE ]] || die "$STATE is not a folder of yours: set FRESHET_SERVICES_DIR to another"
   [[ -e $STATE/$MARK || -z $(ls -A -- "$STATE") ]] ||
-    die "$STATE holds files that are not from this script: set FRESHET_SERVICES_DIR to an empty folder"
+    die "$STATE contains files of other programs: set FRESHET_SERVICES_DIR to an empty folder"
 }
 
 remove_state() {
@@ -35,8 +35,8 @@ remove_state() {
   rmdir -- "$STATE" && say "stopped, and removed $STATE"
 }
 
-# port PROCESS: each has its place in a block of ten. Redis Cluster's nodes also
-# use the port 10000 above theirs, to talk to each other.
+# port PROCESS: prints the port of a process, in a block of ten. The nodes of the Redis Cluster
+# also use the port 10000 above their own for their bus.
 port() {
   local base
   base=$(<"$STATE/base-port")
@@ -49,9 +49,8 @@ port() {
   esac
 }
 
-# choose_ports picks a block when there is none yet. All lie below the range that
-# Linux gives to outgoing connections (32768 and up), so that a port still is free
-# when a service comes back to it.
+# choose_ports chooses a block of ports once. The ports are below the range that Linux uses for
+# outgoing connections (32768 and above), so that a port is still free after a restart.
 choose_ports() {
   local base try
   [[ -s $STATE/base-port ]] && return
@@ -62,7 +61,7 @@ choose_ports() {
       return
     fi
   done
-  die "found no ten free ports between 12000 and 21999 on 127.0.0.1"
+  die "no ten consecutive free ports between 12000 and 21999 on 127.0.0.1"
 }
 
 free_block() {
@@ -92,6 +91,6 @@ show_log() {
   elif [[ -e $STATE/log/$1 ]]; then
     cat -- "$STATE/log/$1"
   else
-    die "$1 was not started in $STATE: there is no log"
+    die "no log: $1 was not started in $STATE"
   fi
 }

@@ -1,7 +1,7 @@
-// Command servicetests finds the tests that need a real service, so that one stage of
-// continuous integration runs those and no others. It reads the source: a test needs a
-// service if it calls a function of package servicetest that reads an address, directly
-// or through other functions of its package's tests.
+// Command servicetests finds the tests that need a real service, so that one stage of continuous
+// integration runs only these tests. It reads the source code: a test needs a service if it calls a
+// function of package servicetest that reads an address, directly or through other functions in the
+// test files of its package.
 //
 //	go run ./scripts/servicetests -packages ./...   prints the packages that have such tests
 //	go run ./scripts/servicetests -run ./...        prints a pattern for go test -run
@@ -48,7 +48,7 @@ func main() {
 	fmt.Fprintf(out, "^(%s)$\n", strings.Join(slices.Compact(names), "|"))
 }
 
-// find returns the tests that need a service, by folder, of the module whose root this is.
+// find returns the tests that need a service by folder. root is the root directory of the module.
 func find(root string) (map[string][]string, error) {
 	services, err := starters(root)
 	if err != nil {
@@ -64,7 +64,7 @@ func find(root string) (map[string][]string, error) {
 				return fs.SkipDir
 			}
 			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
-				return fs.SkipDir // a module of its own
+				return fs.SkipDir // another module
 			}
 		}
 		tests, err := inFolder(path, services)
@@ -77,8 +77,8 @@ func find(root string) (map[string][]string, error) {
 	return found, err
 }
 
-// servicePackage holds the functions that read the addresses of services, by reading them
-// with its function address.
+// servicePackage is the package whose functions read the addresses of services, with its function
+// address.
 const servicePackage = "servicetest"
 
 // starters returns the functions of package servicetest that need a real service.
@@ -94,7 +94,7 @@ func starters(root string) ([]string, error) {
 	return names, err
 }
 
-// inFolder returns the tests of one folder that call one of these functions.
+// inFolder returns the tests of one folder that call one of the functions.
 func inFolder(dir string, starters []string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -106,12 +106,12 @@ func inFolder(dir string, starters []string) ([]string, error) {
 	}), err
 }
 
-// callersOf returns the functions in these files that use one of the targets, directly or
-// through each other, sorted. The name of a method begins with a dot. Functions are told apart
-// by name alone, and so are methods: a name that two of them share counts for both, which can add
-// a test and never leaves one out.
+// callersOf returns the functions in the files that use one of the targets, directly or through
+// each other, sorted. The name of a method begins with a dot. Functions, and methods, are
+// identified by their names only: a shared name counts for both, which can add a test but never
+// omits one.
 func callersOf(targets, files []string) ([]string, error) {
-	used := map[string]map[string]bool{} // function → names in its body
+	used := map[string]map[string]bool{} // names in the body of each function
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 		if err != nil {
@@ -154,8 +154,8 @@ func callersOf(targets, files []string) ([]string, error) {
 	return slices.Sorted(maps.Keys(reached)), nil
 }
 
-// collect adds the names in a function's body. A name of package servicetest keeps the
-// package's name before it.
+// collect adds the names in a function's body. Names of package servicetest keep the package name
+// as a prefix.
 func collect(body ast.Node, into map[string]bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {

@@ -1,7 +1,7 @@
-// Command testtable prints what the stages of continuous integration ran. Each stage
-// leaves a folder with the events of its test runs (go test -json, one file a run) and a
-// file "seconds" with its duration. The command fails if a test was skipped in every
-// stage and docs/testing.md does not name it.
+// Command testtable prints a table of the tests in each stage of continuous integration. Each stage
+// writes a folder with the events of its test runs (go test -json, one file per run) and a file
+// "seconds" with its duration. The command fails if a test was skipped in every stage and
+// docs/testing.md does not list it.
 //
 //	go run ./scripts/testtable RESULTS check test test-services e2e
 package main
@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// outcome of one top-level test in one stage.
+// outcome is the outcome of one top-level test in one stage.
 type outcome string
 
 const (
@@ -47,8 +47,8 @@ type event struct {
 	Test    string
 }
 
-// report prints a line for each stage and their sum, and returns an error that names the
-// tests which no stage ran and the document does not list.
+// report prints one line for each stage and the totals. It returns an error that names the tests
+// that no stage ran and the document does not list.
 func report(out io.Writer, results string, stages []string, document string) error {
 	listed, err := os.ReadFile(document)
 	if err != nil {
@@ -99,8 +99,8 @@ func report(out io.Writer, results string, stages []string, document string) err
 	return nil
 }
 
-// read returns the outcome of each top-level test of a stage, as "package name". A test
-// that several runs of the stage had is skipped only if all of them skipped it.
+// read returns the outcome of each top-level test of a stage by "package name". A test in several
+// runs of the stage counts as skipped only if all of them skipped it.
 func read(dir string) (map[string]outcome, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
@@ -120,6 +120,7 @@ func read(dir string) (map[string]outcome, error) {
 	return all, nil
 }
 
+// addEvents adds the outcomes in a stream of test events.
 func addEvents(all map[string]outcome, events io.Reader) error {
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)

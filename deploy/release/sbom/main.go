@@ -1,6 +1,6 @@
-// Command sbom tells, as CycloneDX JSON, which modules are in a Go program: those that
-// its linker has recorded, with their checksums, and the standard library, and none that
-// are merely in go.mod. The same program has the same text.
+// Command sbom writes the modules of a Go program as CycloneDX JSON: the modules that the linker
+// recorded, with their checksums, and the standard library. Modules that are only in go.mod are not
+// listed. The output is reproducible.
 //
 //	sbom -version v1.2.3 freshet > freshet.cdx.json
 package main
@@ -20,7 +20,7 @@ import (
 )
 
 func main() {
-	version := flag.String("version", "", "version of the program, if it was not built from a module's version")
+	version := flag.String("version", "", "version of the program, if the binary has none")
 	to := flag.String("o", "", "file to write (default stdout)")
 	flag.Parse()
 	if err := run(flag.Args(), *version, *to); err != nil {
@@ -31,11 +31,11 @@ func main() {
 
 func run(args []string, version, to string) error {
 	if len(args) != 1 {
-		return fmt.Errorf("%d programs are named; name one", len(args))
+		return fmt.Errorf("got %d programs, want one", len(args))
 	}
 	info, err := buildinfo.ReadFile(args[0])
 	if err != nil {
-		return fmt.Errorf("%w; it must be a program that Go has built", err)
+		return fmt.Errorf("%w; the file must be a Go binary", err)
 	}
 	bom, err := bill(info, version)
 	if err != nil {
@@ -59,7 +59,7 @@ func write(to io.Writer, bom *cdx.BOM) error {
 	return cdx.NewBOMEncoder(to, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)
 }
 
-// bill lists what is in a program.
+// bill returns the bill of materials of a program.
 func bill(info *buildinfo.BuildInfo, version string) (*cdx.BOM, error) {
 	if version == "" {
 		version = info.Main.Version
@@ -90,21 +90,21 @@ func module(path, version string) cdx.Component {
 	return cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: url, Name: path, Version: version, PackageURL: url}
 }
 
-// dependency is a module as it was linked: the one that replaces it, if one does.
+// dependency returns the component of a linked module, or of its replacement.
 func dependency(m *debug.Module) (cdx.Component, error) {
 	if m.Replace != nil {
 		m = m.Replace
 	}
 	part := module(m.Path, m.Version)
-	sum, is := strings.CutPrefix(m.Sum, "h1:")
-	if !is {
-		return part, nil // a folder, which has none
+	sum, found := strings.CutPrefix(m.Sum, "h1:")
+	if !found {
+		return part, nil // a local folder has no checksum
 	}
 	text, err := base64.StdEncoding.DecodeString(sum)
 	if err != nil {
-		return part, fmt.Errorf("%s has the checksum %q, which can't be read: %w", m.Path, m.Sum, err)
+		return part, fmt.Errorf("%s: decode the checksum %q: %w", m.Path, m.Sum, err)
 	}
-	// It is go.sum's: the SHA-256 of the list of the SHA-256s of all files of the module.
+	// As in go.sum: the SHA-256 of the list of the SHA-256 hashes of all files.
 	part.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(text)}}
 	return part, nil
 }

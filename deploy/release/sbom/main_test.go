@@ -10,8 +10,8 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// told returns the bill of this test's own program, and its text.
-func told(t *testing.T, version string) (bom cdx.BOM, text []byte) {
+// billOfTest returns the bill of the test binary, and its text.
+func billOfTest(t *testing.T, version string) (bom cdx.BOM, text []byte) {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
@@ -31,9 +31,9 @@ func told(t *testing.T, version string) (bom cdx.BOM, text []byte) {
 }
 
 func TestBill_ListsLinkedModulesOnly(t *testing.T) {
-	bom, _ := told(t, "v1.2.3")
+	bom, _ := billOfTest(t, "v1.2.3")
 	if c := bom.Metadata.Component; c.PackageURL != "pkg:golang/github.com/freshet/freshet/deploy/release@v1.2.3" || c.Type != cdx.ComponentTypeApplication {
-		t.Errorf("it is of %+v", c)
+		t.Errorf("component: got %+v, want this program at v1.2.3", c)
 	}
 	info, _ := debug.ReadBuildInfo()
 	want := map[string]bool{"std": true}
@@ -41,30 +41,30 @@ func TestBill_ListsLinkedModulesOnly(t *testing.T) {
 		want[m.Path] = true
 	}
 	if !want["github.com/CycloneDX/cyclonedx-go"] || want["github.com/goreleaser/goreleaser/v2"] {
-		t.Fatalf("this program is not linked as was thought: %v", want)
+		t.Fatalf("linked modules: got %v, want cyclonedx-go and not goreleaser", want)
 	}
 	for _, c := range *bom.Components {
 		if !want[c.Name] {
-			t.Errorf("%s was not linked, or stands twice", c.Name)
+			t.Errorf("component %s: got an unlinked or duplicate module", c.Name)
 		}
 		delete(want, c.Name)
 		if c.Name != "std" && (c.Hashes == nil || len((*c.Hashes)[0].Value) != 64) {
-			t.Errorf("%s has no checksum", c.Name)
+			t.Errorf("component %s: got no checksum, want one", c.Name)
 		}
 	}
 	if len(want) > 0 {
-		t.Errorf("%v are missing", want)
+		t.Errorf("missing components: got %v, want none", want)
 	}
 	if refs := *(*bom.Dependencies)[0].Dependencies; len(refs) != len(*bom.Components) {
-		t.Errorf("the program leads to %d of %d", len(refs), len(*bom.Components))
+		t.Errorf("dependencies: got %d, want %d", len(refs), len(*bom.Components))
 	}
 }
 
 func TestBill_IsReproducible(t *testing.T) {
-	_, one := told(t, "v1.2.3")
-	_, other := told(t, "v1.2.3")
+	_, one := billOfTest(t, "v1.2.3")
+	_, other := billOfTest(t, "v1.2.3")
 	if !bytes.Equal(one, other) {
-		t.Error("two bills of one program differ")
+		t.Error("two bills of one program: got different texts, want equal ones")
 	}
 }
 
@@ -80,19 +80,19 @@ func TestDependency_ReturnsReplacement(t *testing.T) {
 	} {
 		part, err := dependency(&c.module)
 		if err != nil || part.PackageURL != c.url || (part.Hashes != nil) != c.sums {
-			t.Errorf("%+v, %v", part, err)
+			t.Errorf("dependency of %s: got %+v, %v, want %s", c.module.Path, part, err, c.url)
 		}
 	}
 	if _, err := dependency(&debug.Module{Path: "a", Sum: "h1:?"}); err == nil {
-		t.Error("a checksum that is none is taken")
+		t.Error("invalid checksum: got no error, want one")
 	}
 }
 
 func TestRun_RejectsOtherFiles(t *testing.T) {
 	if err := run([]string{"main.go"}, "", ""); err == nil {
-		t.Error("main.go is taken for a program")
+		t.Error("main.go: got no error, want one")
 	}
 	if err := run(nil, "", ""); err == nil {
-		t.Error("no program is taken for one")
+		t.Error("no arguments: got no error, want one")
 	}
 }

@@ -1,10 +1,10 @@
-// Says what keeps people from reading or using the page.
+// Returns the accessibility faults of the page.
 (() => {
   const faults = [], fault = (element, text) => faults.push(`${text}: ${(element.outerHTML || '').slice(0, 110)}`)
   const all = selector => [...document.querySelectorAll(selector)]
   const visible = e => e.checkVisibility({ visibilityProperty: true }) && e.getClientRects().length > 0
 
-  // Colours: what is written stands out from what it is written on.
+  // Contrast of text and background.
   const canvas = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true })
   const rgba = color => {
     canvas.clearRect(0, 0, 1, 1)
@@ -21,11 +21,11 @@
     const [a, b] = [light(one), light(other)].sort((x, y) => y - x)
     return (a + 0.05) / (b + 0.05)
   }
-  const ground = e => {
+  const background = e => {
     for (; e; e = e.parentElement) {
       const color = rgba(getComputedStyle(e).backgroundColor)
       if (color[3] === 1) return color
-      if (color[3] > 0) fault(e, 'its ground lets others shine through')
+      if (color[3] > 0) fault(e, 'its background is transparent')
     }
     return rgba('white')
   }
@@ -37,21 +37,21 @@
     seen.add(e)
     const style = getComputedStyle(e), size = parseFloat(style.fontSize)
     const large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700)
-    const r = ratio(rgba(style.color), ground(e))
+    const r = ratio(rgba(style.color), background(e))
     if (r < (large ? 3 : 4.5)) fault(e, `contrast ${r.toFixed(2)}`)
-    if (size < 11.5) fault(e, `letters of ${size} px`)
+    if (size < 11.5) fault(e, `font size of ${size} px`)
   }
   for (const e of all('input:not([type=hidden]), select, button:not(.plain):not(.do)').filter(visible)) {
-    const r = ratio(rgba(getComputedStyle(e).borderColor), ground(e.parentElement))
-    if (r < 3) fault(e, `its edge has contrast ${r.toFixed(2)}`)
+    const r = ratio(rgba(getComputedStyle(e).borderColor), background(e.parentElement))
+    if (r < 3) fault(e, `contrast of its border ${r.toFixed(2)}`)
   }
 
-  // Names: whatever can be used says what it is.
+  // Accessible names of interactive elements.
   const name = e => (e.getAttribute('aria-label') || (e.labels && [...e.labels].map(l => l.textContent).join(' ')) || (e.matches('button, a, summary') ? e.textContent : '') || '').trim()
   const usable = all('a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex="0"]').filter(visible)
   for (const e of usable) {
     if (!name(e)) fault(e, 'has no name')
-    if (e.matches('[tabindex="0"]') && !e.matches('pre, .scroll')) fault(e, 'takes the focus and does nothing')
+    if (e.matches('[tabindex="0"]') && !e.matches('pre, .scroll')) fault(e, 'is focusable without a function')
     const box = e.getBoundingClientRect()
     const inText = e.matches('a') && getComputedStyle(e).display === 'inline'
     if (!inText && !e.matches('.skip') && (box.width < 24 || box.height < 24)) fault(e, `is ${box.width.toFixed()} by ${box.height.toFixed()} px`)
@@ -60,19 +60,19 @@
   // Structure.
   const levels = all('h1, h2, h3, h4, h5, h6').filter(visible).map(h => +h.tagName[1])
   if (levels.filter(l => l === 1).length !== 1 || levels[0] !== 1) fault(document.body, 'its first heading is not its only h1')
-  levels.forEach((l, i) => { if (i && l > levels[i - 1] + 1) fault(document.body, `h${l} behind h${levels[i - 1]}`) })
-  for (const landmark of ['header', 'main', 'footer', ...(document.getElementById('token') ? [] : ['nav[aria-label]'])]) if (all(landmark).length !== 1) fault(document.body, `${all(landmark).length} of ${landmark}`)
+  levels.forEach((l, i) => { if (i && l > levels[i - 1] + 1) fault(document.body, `h${l} follows h${levels[i - 1]}`) })
+  for (const landmark of ['header', 'main', 'footer', ...(document.getElementById('token') ? [] : ['nav[aria-label]'])]) if (all(landmark).length !== 1) fault(document.body, `${all(landmark).length} elements ${landmark}, want 1`)
   if (!document.documentElement.lang || !document.title) fault(document.documentElement, 'has no language or title')
   const ids = all('[id]').map(e => e.id)
-  ids.forEach((id, i) => { if (ids.indexOf(id) !== i) fault(document.getElementById(id), 'its id is there twice') })
+  ids.forEach((id, i) => { if (ids.indexOf(id) !== i) fault(document.getElementById(id), 'its id is a duplicate') })
   for (const attribute of ['aria-labelledby', 'aria-describedby', 'for'])
-    for (const e of all(`[${attribute}]`)) if (!document.getElementById(e.getAttribute(attribute))) fault(e, `${attribute} names nothing`)
+    for (const e of all(`[${attribute}]`)) if (!document.getElementById(e.getAttribute(attribute))) fault(e, `${attribute} names no element`)
   for (const table of all('table')) {
     if (!table.caption?.textContent.trim()) fault(table, 'has no caption')
     for (const th of table.querySelectorAll('th')) if (!th.scope) fault(th, 'has no scope')
-    for (const th of table.tHead.querySelectorAll('th')) if (!th.textContent.trim()) fault(table, 'a head is empty')
+    for (const th of table.tHead.querySelectorAll('th')) if (!th.textContent.trim()) fault(table, 'has an empty header cell')
   }
   for (const svg of all('svg')) if (svg.getAttribute('aria-hidden') !== 'true' && !svg.getAttribute('aria-label')) fault(svg, 'has no name')
-  for (const e of all('[style]')) if (!e.closest('.uplot')) fault(e, 'has a style of its own')
+  for (const e of all('[style]')) if (!e.closest('.uplot')) fault(e, 'has an inline style')
   return [...new Set(faults)]
 })()
