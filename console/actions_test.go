@@ -27,7 +27,7 @@ func quotaForm(changes ...string) url.Values {
 	return form
 }
 
-func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
+func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 	for _, c := range []struct {
 		form   url.Values
 		status int
@@ -81,7 +81,7 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 	}
 }
 
-func TestAnOrderThatIsRefusedSaysWhyAndKeepsWhatWasTyped(t *testing.T) {
+func TestSettings_RejectedFormKeepsItsInput(t *testing.T) {
 	for want, err := range map[int]error{
 		422: &settings.InvalidError{Reason: errors.New("the target 900 is above the limit 500")}, 412: &settings.ConflictError{Source: "nexon", Expected: 7, Actual: 8},
 		404: &settings.UnknownSourceError{Source: "nexon"}, 409: settings.ErrBusy, 503: errBroken,
@@ -115,7 +115,7 @@ func TestAnOrderThatIsRefusedSaysWhyAndKeepsWhatWasTyped(t *testing.T) {
 	}
 }
 
-func TestASourceIsStoppedAndResumedWithANote(t *testing.T) {
+func TestSettings_StopsAndResumesWithNote(t *testing.T) {
 	r := newRig(t)
 	for i, act := range []string{"stop", "resume"} {
 		d := r.open("POST", root+"/settings/nexon/"+act, url.Values{"note": {" they called "}})
@@ -143,7 +143,7 @@ func TestASourceIsStoppedAndResumedWithANote(t *testing.T) {
 	}
 }
 
-func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
+func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	d := r.get(root + "/dlq/plan?source=nexon&reason=UPSTREAM_5XX&handled=all&kind=REPLAY&lane=HIGH&rate=50&max=100&note=a+note")
@@ -205,7 +205,7 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	}
 }
 
-func TestAJobIsStoppedAndResumed(t *testing.T) {
+func TestJob_StopsAndResumes(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	id := r.jobs[0].ID
@@ -228,7 +228,7 @@ func TestAJobIsStoppedAndResumed(t *testing.T) {
 	}
 }
 
-func TestARefreshIsAskedForAndSaid(t *testing.T) {
+func TestRefresh_EnqueuesAndReports(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.told = "It is asked for in the HIGH lane."
@@ -247,7 +247,7 @@ func TestARefreshIsAskedForAndSaid(t *testing.T) {
 	}
 }
 
-func TestTheWeatherIsSetAndShown(t *testing.T) {
+func TestFaultScenario_IsSetAndShown(t *testing.T) {
 	r := newRig(t, weathered)
 	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.weather != "storm" {
 		t.Error(d.status, r.weather)
@@ -267,7 +267,7 @@ func TestTheWeatherIsSetAndShown(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsListedTheWorstFirst(t *testing.T) {
+func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	r := newRig(t)
 	if d := r.get(root); d.says("problems") != "Nothing is wrong." {
 		t.Error(d.says("problems"))

@@ -31,7 +31,7 @@ func (r *rig) did() int {
 	return n
 }
 
-func TestWhoMayDoWhat(t *testing.T) {
+func TestAuthorize_Matrix(t *testing.T) {
 	for _, c := range []struct {
 		token              string
 		look, refresh, act int
@@ -92,7 +92,7 @@ func (d document) offers() int {
 	return n
 }
 
-func TestWhatNobodyMayDoIsNotOffered(t *testing.T) {
+func TestPages_OfferOnlyPermittedActions(t *testing.T) {
 	for _, path := range paths {
 		open, locked, inspector := newRig(t, weathered), newRig(t, weathered, readOnly), newRig(t, weathered)
 		inspector.asks = true
@@ -115,7 +115,7 @@ func TestWhatNobodyMayDoIsNotOffered(t *testing.T) {
 	}
 }
 
-func TestAPageOfAnotherSiteDoesNothing(t *testing.T) {
+func TestConsole_RejectsCrossSiteRequests(t *testing.T) {
 	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
 		r := newRig(t, weathered)
 		fillRig(r)
@@ -134,7 +134,7 @@ func TestAPageOfAnotherSiteDoesNothing(t *testing.T) {
 	}
 }
 
-func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
+func TestLogin_LastsUntilLogout(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
 	answer := r.do("GET", root+"/dlq?source=nexon&key=a%26b", nil)
@@ -204,7 +204,7 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 	}
 }
 
-func TestACookieIsTakenBehindAProxyThatAsksForAPassword(t *testing.T) {
+func TestCookie_WorksBehindBasicAuthProxy(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
 	k := r.do("POST", root+"/login", url.Values{"token": {"inspect"}}, "Authorization", "Basic b3BzOnB3").cookies
@@ -218,7 +218,7 @@ func TestACookieIsTakenBehindAProxyThatAsksForAPassword(t *testing.T) {
 	}
 }
 
-func TestWhoIsAboutToLogInIsNoRefusal(t *testing.T) {
+func TestLogin_MissingTokenIsNoFailure(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
 	for _, headers := range [][]string{nil, {"Authorization", "Basic b3BzOnB3"}, {"Cookie", cookieName + "=!"}} {
@@ -232,7 +232,7 @@ func TestWhoIsAboutToLogInIsNoRefusal(t *testing.T) {
 	}
 }
 
-func TestALinkOfAnotherSiteLeadsToAPageFromWhichOneMayGoOn(t *testing.T) {
+func TestCrossSiteLink_OffersToContinue(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	const path = root + "/dlq?source=nexon&key=a%26b"
@@ -248,7 +248,7 @@ func TestALinkOfAnotherSiteLeadsToAPageFromWhichOneMayGoOn(t *testing.T) {
 	}
 }
 
-func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
+func TestCookie_ExpiresWithTokenOrAfter12h(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
 	for expires, want := range map[time.Time]int{{}: 12 * 3600, then.Add(time.Hour): 3600, then.Add(13 * time.Hour): 12 * 3600, then.Add(time.Millisecond): 1} {
@@ -267,7 +267,7 @@ func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
 	}
 }
 
-func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
+func TestContent_ShownOnlyWithPermission(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.asks, r.entity.State.Visibility = true, "partner"
@@ -288,7 +288,7 @@ func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
 	}
 }
 
-func TestLoginPage_DoesNotShowTheVersion(t *testing.T) {
+func TestLoginPage_HidesVersion(t *testing.T) {
 	r := newRig(t, func(n *Deps) { n.Version = "v9.8.7" })
 	fillRig(r)
 	r.asks = true

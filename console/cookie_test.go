@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestCookie_IsBoundToTheHostOverHTTPS(t *testing.T) {
+func TestCookie_IsHostBoundOverHTTPS(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
 	for _, c := range []struct {
@@ -36,7 +36,7 @@ func TestCookie_IsBoundToTheHostOverHTTPS(t *testing.T) {
 	}
 }
 
-func TestCookie_OfAnotherHostIsIgnoredOverTLS(t *testing.T) {
+func TestCookie_IgnoresPlainCookieOverTLS(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
 	cookie := func(name, token string) string {

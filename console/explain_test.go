@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestTheBudgetIsSaidInASentence(t *testing.T) {
+func TestBudgetMessage(t *testing.T) {
 	known := rates{12, 300, true}
 	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(1)), Remaining: 3_100_000, ResetsAt: new(then.Add(9 * time.Hour))}
 	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
@@ -52,7 +52,7 @@ func TestTheBudgetIsSaidInASentence(t *testing.T) {
 	}
 }
 
-func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
+func TestWhyStale(t *testing.T) {
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 	stored := func(age time.Duration) Entity {
 		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, AbsentFor: 5 * time.Hour, State: store.State{Encoding: "zstd", CheckedAt: then.Add(-age), FetchedAt: then.Add(-age)}}
@@ -122,7 +122,7 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 	}
 }
 
-func TestWhatDiedIsCounted(t *testing.T) {
+func TestDeadLettersMessage(t *testing.T) {
 	since := then.Add(-day)
 	one := deadLetterGroup{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: then.Add(-time.Hour)}}
 	many := deadLetterGroup{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: then.Add(-2 * time.Minute)}}
@@ -140,7 +140,7 @@ func TestWhatDiedIsCounted(t *testing.T) {
 	}
 }
 
-func TestEveryReasonOfALetterIsExplained(t *testing.T) {
+func TestExplainReason_CoversEveryReason(t *testing.T) {
 	faults, err := os.ReadFile("../docs/faults.md")
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestEveryReasonOfALetterIsExplained(t *testing.T) {
 	}
 }
 
-func TestTimesAndNumbersAreSaidAsPeopleSayThem(t *testing.T) {
+func TestFormat_TimesAndNumbers(t *testing.T) {
 	for want, got := range map[string]string{
 		"0 s": formatDuration(0), "120 ms": formatDuration(120 * time.Millisecond), "59 s": formatDuration(59*time.Second + 900*time.Millisecond), "12 min": formatDuration(12 * time.Minute), "3 h 20 min": formatDuration(3*time.Hour + 20*time.Minute),
 		"26 h": formatDuration(26*time.Hour + 5*time.Minute), "9 days": formatDuration(9 * day), "5 s": formatDuration(-5 * time.Second), "just now": formatAgo(then, then), "2 min ago": formatAgo(then.Add(-2*time.Minute), then),
@@ -172,7 +172,7 @@ func TestTimesAndNumbersAreSaidAsPeopleSayThem(t *testing.T) {
 	}
 }
 
-func TestATextFromOutsideIsCutAndCanNotTurnItsSurroundings(t *testing.T) {
+func TestDisplayText_CutsAndNeutralizes(t *testing.T) {
 	got := displayText("a\u202eb\x00c\u2066\xffé\n"+strings.Repeat("ä", 400), 300)
 	if !strings.HasPrefix(got, "a\uFFFDb\uFFFDc\uFFFD\uFFFDé\n") || len(got) > 320 || !strings.HasSuffix(got, "ä …") {
 		t.Errorf("%q", got)

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
+func TestLanes_ShowsStalledLane(t *testing.T) {
 	for _, c := range []struct {
 		lane       LaneLag
 		wait, tone string
@@ -49,7 +49,7 @@ func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 	}
 }
 
-func TestAnEntityWaitsBehindALaneThatStands(t *testing.T) {
+func TestWhyStale_NamesStalledLane(t *testing.T) {
 	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
 	for _, c := range []struct {
 		lane LaneLag

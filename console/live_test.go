@@ -93,7 +93,7 @@ func (r *rig) looked() int {
 	return r.looks
 }
 
-func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
+func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 	r := busyFor(t, 3)
 	url := r.serve()
 	one, two := follow(t, url+"/live?charts=1"), follow(t, url+"/live?source=nexon")
@@ -142,7 +142,7 @@ func (r *rig) watching() int {
 	return r.viewers.total + len(r.viewers.byClient)
 }
 
-func TestNoMoreWatchThanMay(t *testing.T) {
+func TestLive_BoundsViewers(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	refused := func(when string) {
@@ -197,7 +197,7 @@ func TestLive_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotAdministerIsBoundedBelowTheConsoleToo(t *testing.T) {
+func TestConsole_RateLimitsNonAdmins(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.asks, r.most = true, 2
@@ -216,14 +216,14 @@ func TestWhoMayNotAdministerIsBoundedBelowTheConsoleToo(t *testing.T) {
 	}
 }
 
-func TestWhoAsksForHeadersAloneIsNotKeptWaiting(t *testing.T) {
+func TestLive_AnswersHEADAtOnce(t *testing.T) {
 	r := newRig(t)
 	if answer := r.do("HEAD", root+"/live", nil); answer.status != 200 || answer.header.Get("Content-Type") != "text/event-stream" || answer.body != "" {
 		t.Errorf("%+v", answer)
 	}
 }
 
-func TestAStreamEndsWithTheRightToIt(t *testing.T) {
+func TestLive_EndsWithItsPermission(t *testing.T) {
 	r := newRig(t)
 	r.asks = true
 	url := r.serve()
@@ -247,7 +247,7 @@ func TestAStreamEndsWithTheRightToIt(t *testing.T) {
 	}
 }
 
-func TestAJobIsFollowedUntilItsEnd(t *testing.T) {
+func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	url := r.serve() + "/live/jobs/"
@@ -280,7 +280,7 @@ func TestAJobIsFollowedUntilItsEnd(t *testing.T) {
 	}
 }
 
-func TestARateIsMeasuredByWhatProcessesTell(t *testing.T) {
+func TestRate_MeasuresProcessReports(t *testing.T) {
 	r := newRig(t)
 	view := func(at time.Duration, processes ...limiter.ProcessView) *limiter.View {
 		return &limiter.View{State: "flowing", At: then.Add(at), Processes: processes}

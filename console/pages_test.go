@@ -64,7 +64,7 @@ func (d document) wellFormed(t *testing.T, where string) {
 	}
 }
 
-func TestEveryPageIsMadeWithAndWithoutAnythingToShow(t *testing.T) {
+func TestPages_RenderFullAndEmpty(t *testing.T) {
 	if strings.Contains(contentSecurityPolicy, "unsafe") || !strings.HasPrefix(contentSecurityPolicy, "default-src 'none'; ") {
 		t.Error(contentSecurityPolicy)
 	}
@@ -92,7 +92,7 @@ func TestEveryPageIsMadeWithAndWithoutAnythingToShow(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
+func TestPages_ReportUnavailableServices(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.broken = errBroken
@@ -110,7 +110,7 @@ func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
 	}
 }
 
-func TestTheFourQuestionsAreAnsweredByNamedElements(t *testing.T) {
+func TestPages_AnswerInNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").says("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04." {
@@ -144,7 +144,7 @@ func TestTheFourQuestionsAreAnsweredByNamedElements(t *testing.T) {
 	}
 }
 
-func TestHostileContentStaysContent(t *testing.T) {
+func TestPages_EscapeHostileContent(t *testing.T) {
 	const evil = `"><script>alert(1)</script><img src=x onerror=alert(2)>' {{.}} ` + "\u202eevil\u2066\x00"
 	text := evil + strings.Repeat("z", 4096)
 	r := newRig(t)
@@ -193,7 +193,7 @@ func TestHostileContentStaysContent(t *testing.T) {
 	}
 }
 
-func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
+func TestPages_RejectInvalidInput(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	for path, want := range map[string]string{
@@ -215,7 +215,7 @@ func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
 	}
 }
 
-func TestAFormThatCannotBeReadWholeChoosesNothing(t *testing.T) {
+func TestDLQ_RejectsUnreadableForm(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	for _, path := range []string{"/dlq?source=nexon&reason=%zz", "/dlq?source=nexon&key=a;facet=b", "/dlq/plan?source=nexon&kind=PURGE&key=%4", "/live?source=%"} {
@@ -247,7 +247,7 @@ func TestAFormThatCannotBeReadWholeChoosesNothing(t *testing.T) {
 	}
 }
 
-func TestAFilterIsKeptThroughThePages(t *testing.T) {
+func TestDLQ_KeepsFilterAcrossPages(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	const filter = "source=nexon&reason=UPSTREAM_5XX&fingerprint=ab&facet=character&key=a%2Fb&since=2026-01-26T10:00&until=2026-01-27T10:00:00.123456Z&attempts=9&offset=3:120&handled=all"
@@ -271,7 +271,7 @@ func TestAFilterIsKeptThroughThePages(t *testing.T) {
 	}
 }
 
-func TestOlderActsAreShownStepByStep(t *testing.T) {
+func TestActivity_PagesOlderEntries(t *testing.T) {
 	r := newRig(t)
 	r.audit = make([]settings.Entry, 450)
 	for path, next := range map[string]string{"": "400", "?limit=x": "400", "?limit=-7": "400", "?limit=400": "600", "?limit=600": "", "?limit=999999": ""} {
@@ -282,7 +282,7 @@ func TestOlderActsAreShownStepByStep(t *testing.T) {
 	}
 }
 
-func TestAssetsAreKeptByTheirHashAlone(t *testing.T) {
+func TestAssets_CachedByHashOnly(t *testing.T) {
 	r := newRig(t)
 	for name := range assets {
 		by := r.do("GET", assetURL(name), nil)

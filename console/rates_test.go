@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-func TestARateEndsWithTheCalls(t *testing.T) {
+func TestRate_FallsToZeroWithoutCalls(t *testing.T) {
 	const s = time.Second
 	type step struct {
 		at, told time.Duration // when somebody looks, and when the process told of itself

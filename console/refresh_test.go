@@ -33,7 +33,7 @@ func TestRefreshMany_ShowsTheResultOfEachKey(t *testing.T) {
 	}
 }
 
-func TestRefreshMany_RefusesOneKeyAndEnqueuesTheOthers(t *testing.T) {
+func TestRefreshMany_RejectsOneKeyOfMany(t *testing.T) {
 	r := newRig(t)
 	r.keyWrongs = map[string]error{"b": errors.New("it does not match")}
 	d := r.open("POST", root+"/refresh", manyKeys("a\nb\nc"))
@@ -81,7 +81,7 @@ func TestRefresh_LeavesAnAuditEntry(t *testing.T) {
 	}
 }
 
-func TestRefresh_AuditNamesTheFirstKeysAndCountsTheRest(t *testing.T) {
+func TestRefresh_AuditTruncatesKeys(t *testing.T) {
 	r := newRig(t)
 	var keys []string
 	for i := range 12 {
@@ -94,7 +94,7 @@ func TestRefresh_AuditNamesTheFirstKeysAndCountsTheRest(t *testing.T) {
 }
 
 // An act without its audit entry is not done.
-func TestRefresh_IsNotRequestedWithoutItsAuditEntry(t *testing.T) {
+func TestRefresh_RequiresItsAuditEntry(t *testing.T) {
 	r := newRig(t)
 	r.broken = errBroken
 	for _, path := range []string{"/lookup", "/refresh"} {
@@ -106,7 +106,7 @@ func TestRefresh_IsNotRequestedWithoutItsAuditEntry(t *testing.T) {
 	}
 }
 
-func TestRefreshMany_CountsEachKeyOnTheClientsAccount(t *testing.T) {
+func TestRefreshMany_RateLimitsEachKey(t *testing.T) {
 	r := newRig(t)
 	r.asks, r.most = true, 2
 	if d := r.open("POST", root+"/refresh", manyKeys("a\nb\nc"), "Authorization", "Bearer inspect,refresh"); d.status != 429 || len(r.refreshed) != 0 {

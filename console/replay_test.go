@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhetherAReplayIsSafe(t *testing.T) {
+func TestSafeToReplay(t *testing.T) {
 	long := then.Add(-3 * time.Hour)
 	passing := store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 40, Last: long}
 	lasting := store.DeadLetterGroup{Reason: schemas.ParseError, Count: 60, Last: long}
@@ -64,7 +64,7 @@ func TestWhetherAReplayIsSafe(t *testing.T) {
 	}
 }
 
-func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
+func TestSafeToReplay_ConsidersLaneRateAndJobs(t *testing.T) {
 	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000, Used: new(int64(15_000)), Remaining: 5_000, RemainingForLow: 300, ResetsAt: new(then.Add(9 * time.Hour))}
 	running := store.DLQJob{Source: "nexon", Kind: store.ReplayJob, State: store.JobRunning, Total: 1_000, Done: 400}
 	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true}
@@ -119,7 +119,7 @@ func TestAReplayIsJudgedByItsOrderAndByWhatItMeets(t *testing.T) {
 	}
 }
 
-func TestABugInWhatAReplayMeetsEndsNoProcess(t *testing.T) {
+func TestSafeToReplay_RecoversPanic(t *testing.T) {
 	r := newRig(t)
 	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 3, Last: then.Add(-time.Hour)}}
 	r.view = func(string) limiter.View { panic("a bug") }
@@ -128,7 +128,7 @@ func TestABugInWhatAReplayMeetsEndsNoProcess(t *testing.T) {
 	}
 }
 
-func TestThePlanJudgesTheOrderAndNotAnother(t *testing.T) {
+func TestPlan_JudgesItsOwnOrder(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.jobs = nil

@@ -19,7 +19,7 @@ func (r *rig) slow() (answer chan limiter.View) {
 
 func onlyNexon(n *Deps) { n.Sources = []string{"nexon"} }
 
-func TestALookBelongsToNobodyWhoMightLeave(t *testing.T) {
+func TestSample_OutlivesItsFirstReader(t *testing.T) {
 	r := newRig(t, onlyNexon)
 	answer := r.slow()
 	ctx, leave := context.WithCancel(t.Context())
@@ -40,7 +40,7 @@ func TestALookBelongsToNobodyWhoMightLeave(t *testing.T) {
 	}
 }
 
-func TestWhoCannotWaitSeesWhatWasSeenBeforeWithItsTime(t *testing.T) {
+func TestSample_ReturnsPreviousOnTimeout(t *testing.T) {
 	now := then
 	r := newRig(t, onlyNexon, func(n *Deps) { n.Clock = func() time.Time { return now } })
 	r.sampler.latest(t.Context())
@@ -59,7 +59,7 @@ func TestWhoCannotWaitSeesWhatWasSeenBeforeWithItsTime(t *testing.T) {
 	answer <- theView("nexon", 0)
 }
 
-func TestASampleIsOfTheTimeAtWhichItsLookEnds(t *testing.T) {
+func TestSample_HasTheTimeOfItsEnd(t *testing.T) {
 	var late atomic.Bool
 	r := newRig(t, onlyNexon, func(n *Deps) {
 		n.Clock = func() time.Time {
@@ -78,7 +78,7 @@ func TestASampleIsOfTheTimeAtWhichItsLookEnds(t *testing.T) {
 	}
 }
 
-func TestABugInWhatIsAskedEndsNoProcess(t *testing.T) {
+func TestSample_RecoversPanic(t *testing.T) {
 	r := newRig(t, onlyNexon)
 	r.view = func(string) limiter.View { panic("a bug") }
 	if d := r.get(root); d.status != 200 {
@@ -92,7 +92,7 @@ func TestABugInWhatIsAskedEndsNoProcess(t *testing.T) {
 	}
 }
 
-func TestOpenLettersOfASourceThatCannotBeCountedAreNotKnown(t *testing.T) {
+func TestSample_UncountedDeadLettersAreUnknown(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	if n := r.sampler.latest(t.Context()); n.Sources["nexon"].OpenDeadLetters != 12_268 || n.Sources["github"].OpenDeadLetters != 0 {
@@ -105,7 +105,7 @@ func TestOpenLettersOfASourceThatCannotBeCountedAreNotKnown(t *testing.T) {
 	}
 }
 
-func TestWhatReadersSawSaysOfWhichProcessAndSinceWhen(t *testing.T) {
+func TestReads_NamesProcessAndPeriod(t *testing.T) {
 	if text := newRig(t).get(root).text(); !strings.Contains(text, "What query-1 told its readers in the last 5 min") {
 		t.Error(text)
 	}

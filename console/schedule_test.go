@@ -100,7 +100,7 @@ func (d document) rowsAre(t *testing.T, id string, want ...string) {
 	}
 }
 
-func TestThePageOfTheScheduleShowsTiersBudgetAndWhatComesRound(t *testing.T) {
+func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 	r := newRig(t)
 	r.get(root)
 	r.views["nexon"] = theView("nexon", 3*time.Second)
@@ -132,7 +132,7 @@ func TestThePageOfTheScheduleShowsTiersBudgetAndWhatComesRound(t *testing.T) {
 	}
 }
 
-func TestEachLaneHasItsRateBesideWhatItMay(t *testing.T) {
+func TestLanes_ShowRateAndLimit(t *testing.T) {
 	r := newRig(t)
 	r.get(root)
 	r.views["nexon"] = theView("nexon", 3*time.Second)
@@ -147,7 +147,7 @@ func TestEachLaneHasItsRateBesideWhatItMay(t *testing.T) {
 	r.get(root).rowsAre(t, "lanes.nexon", "HIGH | not known yet | not known | 0 | nothing", "LOW | not known yet | not known | 12,480 | 35 s")
 }
 
-func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
+func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 	r := newRig(t)
 	s := theSchedule()
 	const down = "the database does not answer"
@@ -179,7 +179,7 @@ func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
 	}
 }
 
-func TestAScheduleThatCouldNotBeReadIsNotCalledNone(t *testing.T) {
+func TestSchedule_UnreadableIsNotEmpty(t *testing.T) {
 	r := newRig(t)
 	r.sched["nexon"] = ScheduleState{}
 	d := r.get(root + "/schedule")
@@ -189,7 +189,7 @@ func TestAScheduleThatCouldNotBeReadIsNotCalledNone(t *testing.T) {
 	d.rowsAre(t, "schedulers.nexon", "They could not be read.")
 }
 
-func TestOfMoreThanIsCountedNothingIsClaimed(t *testing.T) {
+func TestSchedule_MarksTruncatedCounts(t *testing.T) {
 	s := theSchedule()
 	s.Due.MaxCounted = 225 // as many as are due in all: there may be more
 	facet := s.Facets[0]
@@ -204,7 +204,7 @@ func TestOfMoreThanIsCountedNothingIsClaimed(t *testing.T) {
 	}
 }
 
-func TestThePageSaysWhyPrefetchingFeedsNothing(t *testing.T) {
+func TestSchedule_ExplainsZeroFeedRate(t *testing.T) {
 	flowing := func(low float64) *limiter.View {
 		return &limiter.View{State: stateFlowing, Low: limiter.Share{PerSecond: low}}
 	}

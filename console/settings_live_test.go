@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
+func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	r := newRig(t)
 	changed, by := then.Add(-50*time.Minute), "key:1 on-call"
 	s := r.states["nexon"]
@@ -61,7 +61,7 @@ func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
 	}
 }
 
-func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
+func TestSettings_OpenPageShowsStop(t *testing.T) {
 	r := newRig(t)
 	l := follow(t, r.serve()+"/live?source=nexon")
 	if f, ok := l.next(); !ok || f.Items["set.nexon"].Text != "not stopped" {
@@ -78,7 +78,7 @@ func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
 	})
 }
 
-func TestThePageBehindAStopSaysThatItIsSetThoughOthersWatch(t *testing.T) {
+func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 	r := newRig(t)
 	l := follow(t, r.serve()+"/live")
 	if _, ok := l.next(); !ok {
@@ -98,7 +98,7 @@ func TestThePageBehindAStopSaysThatItIsSetThoughOthersWatch(t *testing.T) {
 	}
 }
 
-func TestAnEmergencyWaitsForNoNoteAndNoRevision(t *testing.T) {
+func TestStop_NeedsNeitherNoteNorRevision(t *testing.T) {
 	r := newRig(t)
 	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", maxNoteLength)
 	d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {note}, "revision": {"x"}})
@@ -111,7 +111,7 @@ func TestAnEmergencyWaitsForNoNoteAndNoRevision(t *testing.T) {
 	}
 }
 
-func TestASourceCanBeStoppedThoughItsSettingsCanNotBeRead(t *testing.T) {
+func TestStop_WorksWithUnreadableSettings(t *testing.T) {
 	r := newRig(t)
 	r.broken = errBroken
 	d := r.get(root + "/settings")
@@ -127,7 +127,7 @@ func TestASourceCanBeStoppedThoughItsSettingsCanNotBeRead(t *testing.T) {
 	}
 }
 
-func TestAStopThatIsNotObeyedYetIsNoWordOfAllBeingWell(t *testing.T) {
+func TestStop_PendingStopIsAProblem(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	v := r.views["nexon"]
@@ -169,7 +169,7 @@ func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
 }
 
 // A refused form is shown again with its text.
-func TestSettings_KeepWhatWasTypedOfPrefetch(t *testing.T) {
+func TestSettings_KeepPrefetchInput(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	d := r.open("POST", root+"/settings/nexon", quotaForm("prefetch", "off", "prefetch.character.hot", "often"))
@@ -187,7 +187,7 @@ func TestSettings_KeepWhatWasTypedOfPrefetch(t *testing.T) {
 	}
 }
 
-func TestSchedule_SaysThatPrefetchIsSwitchedOff(t *testing.T) {
+func TestSchedule_ShowsPrefetchSwitchedOff(t *testing.T) {
 	r := newRig(t)
 	s := theSchedule()
 	s.Disabled = true

@@ -34,7 +34,7 @@ func limitedRig(t *testing.T) *rig {
 
 var limitedPages = []string{"/dlq?source=nexon", "/activity", "/dlq/nexon/3/120", "/lookup?facet=nexon/character&key=hr.kim"}
 
-func TestConsole_ShowsNothingOfLimitedEntitiesWithoutSee(t *testing.T) {
+func TestConsole_HidesEntitiesOutsideVisibility(t *testing.T) {
 	for token, sees := range map[string]bool{"inspect": false, "inspect,refresh,see:other": false, "inspect,see:hr": true, "admin": true} {
 		r := limitedRig(t)
 		for _, page := range limitedPages {
@@ -56,7 +56,7 @@ func TestConsole_ShowsNothingOfLimitedEntitiesWithoutSee(t *testing.T) {
 	}
 }
 
-func TestConsole_AnswersAnUnseenDeadLetterLikeAMissingOne(t *testing.T) {
+func TestConsole_HiddenDeadLetterIsNotFound(t *testing.T) {
 	r := limitedRig(t)
 	unseen := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer inspect")
 	r.broken = dlq.ErrGone
@@ -66,7 +66,7 @@ func TestConsole_AnswersAnUnseenDeadLetterLikeAMissingOne(t *testing.T) {
 	}
 }
 
-func TestConsole_ListsAndCountsWithinTheTokensVisibilities(t *testing.T) {
+func TestConsole_FiltersByVisibility(t *testing.T) {
 	for token, want := range map[string][]string{"inspect": {}, "inspect,see:hr,see:staff": {"hr", "staff"}, "admin": nil} {
 		r := limitedRig(t)
 		r.filters = nil

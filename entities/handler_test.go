@@ -24,7 +24,7 @@ func (r *rig) fill() {
 	r.told = nil
 }
 
-func TestEntitiesAreListedByFilterAndPage(t *testing.T) {
+func TestList_FiltersAndPages(t *testing.T) {
 	r := newRig(t)
 	r.fill()
 	for _, limit := range []string{"", "limit=1", "limit=2", "limit=1000"} {
@@ -41,7 +41,7 @@ func TestEntitiesAreListedByFilterAndPage(t *testing.T) {
 	}
 }
 
-func TestAFewOfManyAreFoundInParts(t *testing.T) {
+func TestList_ScansInBoundedParts(t *testing.T) {
 	r := newRig(t)
 	all := make([]store.RegisteredEntity, 2*maxRowsScanned+7)
 	for i := range all {
@@ -58,14 +58,14 @@ func TestAFewOfManyAreFoundInParts(t *testing.T) {
 	r.lists("tier=hot&limit=1", "a/000000", fmt.Sprintf("a/%06d", len(all)-1))
 }
 
-func TestAFilterThatIsNotUnderstoodIsRefused(t *testing.T) {
+func TestList_RejectsInvalidFilter(t *testing.T) {
 	r := newRig(t)
 	for query, want := range map[string][2]string{
 		"tier=HOT":                               {"bad-filter", "must be hot, warm or cold"},
 		"enabled=1":                              {"bad-filter", "true or false"},
 		"facet=a":                                {"bad-filter", "facet needs source"},
-		"prefix=%00":                             {"bad-filter", "No key begins with the prefix"},
-		"prefix=%ff":                             {"bad-filter", "No key begins with the prefix"},
+		"prefix=%00":                             {"bad-filter", "prefix can't be the start of a key"},
+		"prefix=%ff":                             {"bad-filter", "prefix can't be the start of a key"},
 		"prefix=" + strings.Repeat("p", 256):     {"bad-filter", "at most 255 bytes"},
 		"keys=x":                                 {"bad-filter", `no parameter "keys"; there are source, facet`},
 		"limit=0":                                {"invalid-limit", "between 1 and 1000"},
@@ -83,7 +83,7 @@ func TestAFilterThatIsNotUnderstoodIsRefused(t *testing.T) {
 	r.refuses(404, "no-such-path", "", http.MethodGet, "/entities/x", "")
 }
 
-func TestEntitiesAreDisabledAndEnabledByFilterAndByKeys(t *testing.T) {
+func TestEnable_ByFilterAndByKeys(t *testing.T) {
 	r := newRig(t)
 	r.fill()
 	post := func(action, body string, want int) {
@@ -119,7 +119,7 @@ func TestEntitiesAreDisabledAndEnabledByFilterAndByKeys(t *testing.T) {
 	}
 }
 
-func TestSwitch_AuditsThePartOfEachRequest(t *testing.T) {
+func TestEnable_AuditsEachRequest(t *testing.T) {
 	r := newRig(t)
 	const n = 2*maxRowsScanned + 7
 	all := make([]store.RegisteredEntity, n)
@@ -158,7 +158,7 @@ func TestSwitch_AuditsThePartOfEachRequest(t *testing.T) {
 	}
 }
 
-func TestASwitchThatIsNotUnderstoodOrNotNotedIsNotMade(t *testing.T) {
+func TestEnable_RejectsInvalidOrUnaudited(t *testing.T) {
 	r := newRig(t)
 	r.fill()
 	many := `"k"` + strings.Repeat(`,"k"`, 1000)
@@ -192,7 +192,7 @@ func TestASwitchThatIsNotUnderstoodOrNotNotedIsNotMade(t *testing.T) {
 	}
 }
 
-func TestTheAuditNamesTheFirstOfManyKeys(t *testing.T) {
+func TestEnable_AuditTruncatesKeys(t *testing.T) {
 	r := newRig(t)
 	r.ok(http.MethodPost, "/entities/disable", `{"source":"nexon","facet":"a","keys":["k"`+strings.Repeat(`,"k"`, 11)+`]}`)
 	if got := r.audit(); len(got) != 1 || strings.Count(got[0], `"k"`) != auditKeys || !strings.HasSuffix(got[0], `"moreKeys":2}`) {
@@ -200,7 +200,7 @@ func TestTheAuditNamesTheFirstOfManyKeys(t *testing.T) {
 	}
 }
 
-func TestASnapshotIsDeletedWithItsRegistration(t *testing.T) {
+func TestDeleteSnapshot_RemovesRegistration(t *testing.T) {
 	r := newRig(t)
 	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // the configuration has it no longer
 	w := store.Write{Entity: gone, Version: 1, CheckedAt: start, Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil }}
@@ -227,7 +227,7 @@ func TestASnapshotIsDeletedWithItsRegistration(t *testing.T) {
 	r.refuses(503, "store-unavailable", "", http.MethodDelete, path, "")
 }
 
-func TestAPageOfAnotherSiteChangesNothing(t *testing.T) {
+func TestHandler_RejectsCrossSiteRequests(t *testing.T) {
 	r := newRig(t)
 	r.fill()
 	req := newForeign(t.Context(), "/admin/v1/entities/disable", `{"source":"nexon"}`)

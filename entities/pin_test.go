@@ -89,7 +89,7 @@ func TestPin_PinsAndUnpinsKeys(t *testing.T) {
 	}
 }
 
-func TestPin_RefusesWhatItCannotDo(t *testing.T) {
+func TestPin_RejectsInvalidRequests(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
 		verb, body, code, words string

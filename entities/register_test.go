@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestEntitiesAreRegisteredAndToldAsTheyAre(t *testing.T) {
+func TestRegister_AddsAndLists(t *testing.T) {
 	r := newRig(t)
 	a := r.put("a", `{"key":"x/y","params":{"p":"<1>"},"tier":"hot","enabled":false}`, `{"key":"z"}`)
 	if a.Added != 2 || a.Known != 0 || !slices.Equal(r.told, []string{"nexon in 1h0m1s"}) {
@@ -37,7 +37,7 @@ func TestEntitiesAreRegisteredAndToldAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
+func TestRegister_RejectsWholeBatchWithPointers(t *testing.T) {
 	r := newRig(t)
 	for order, words := range map[string]string{
 		`{"key":"a b"}`:                 `"a b": the key does not match the pattern`,
@@ -59,7 +59,7 @@ func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
 		`{"key":"` + strings.Repeat("k", 257) + `","params":{"p":"v"},"tier":""}`: `the key has 257 bytes`,
 	} {
 		a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[{"key":"good"},`+order+`]}`)
-		if a.status != 400 || a.Code != "bad-entities" || !strings.Contains(a.Detail, "Of 2 entities 1 are wrong, and none was registered: entities[1]") ||
+		if a.status != 400 || a.Code != "bad-entities" || !strings.Contains(a.Detail, "1 of 2 entities are invalid, and none was registered: entities[1]") ||
 			!strings.Contains(a.Detail, words) || len(a.Errors) != 1 || a.Errors[0].Pointer != "#/entities/1" {
 			t.Errorf("%.80s: %d %s", order, a.status, a.text)
 		}
@@ -77,7 +77,7 @@ func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeTakenIsRefused(t *testing.T) {
+func TestRegister_RejectsInvalidBody(t *testing.T) {
 	r := newRig(t)
 	post := func(status int, code, words, body string) {
 		t.Helper()
@@ -104,7 +104,7 @@ func TestABodyThatCannotBeTakenIsRefused(t *testing.T) {
 	}
 }
 
-func TestALargeBatchIsTaken(t *testing.T) {
+func TestRegister_AcceptsLargeBatch(t *testing.T) {
 	r := newRig(t)
 	orders := make([]string, 800) // more would time out with SQLite under the race detector
 	for i := range orders {
@@ -118,7 +118,7 @@ func TestALargeBatchIsTaken(t *testing.T) {
 	}
 }
 
-func TestReadsRegisterWhatIsPrefetchedAndCountWhatIsRegistered(t *testing.T) {
+func TestRecordReads_RegistersAndCounts(t *testing.T) {
 	r := newRig(t)
 	for of, want := range map[string]bool{"nexon/a": true, "nexon/c": false, "nexon/d": false, "nobody/a": false} {
 		source, facet, _ := strings.Cut(of, "/")

@@ -20,7 +20,7 @@ func stored(c store.Candidate, json string) store.Candidate {
 	return c
 }
 
-func TestOnlyWhatIsActiveIsAskedFor(t *testing.T) {
+func TestActive_SelectsEntities(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	linked := candidate(1, store.Hot)
 	linked.Params = map[string]string{"encCsNo": "x"}
@@ -53,7 +53,7 @@ func TestOnlyWhatIsActiveIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestWhatThereNeverWasIsLookedForRarely(t *testing.T) {
+func TestPolicy_ChecksNotFoundRarely(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	p := newPolicy(t, Tiers, nil)
 	gone := stored(candidate(1, store.Hot), `{}`)
@@ -71,7 +71,7 @@ func TestWhatThereNeverWasIsLookedForRarely(t *testing.T) {
 	}
 }
 
-func TestARuleThatSaysNothingIsRefused(t *testing.T) {
+func TestActive_RejectsEmptyRule(t *testing.T) {
 	for want, rule := range map[string]Active{
 		"takes a path":     {Status: Status{Allow: []string{"x"}}},
 		"words to allow":   {Status: Status{Path: "a.b"}},

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestSolveIsTheRoot(t *testing.T) {
+func TestSolve_FindsTheRoot(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	last := 0.0
 	for i := range 2000 {
@@ -32,7 +32,7 @@ func TestSolveIsTheRoot(t *testing.T) {
 	}
 }
 
-func TestIntervalsKeepTheirBoundsAndReadersShortenThem(t *testing.T) {
+func TestInterval_BoundedAndShorterWithReads(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	rng := rand.New(rand.NewPCG(2, 2))
 	anything := func() float64 { return math.Pow(10, rng.Float64()*14-8) }
@@ -53,8 +53,8 @@ func TestIntervalsKeepTheirBoundsAndReadersShortenThem(t *testing.T) {
 	}
 }
 
-// TestNoOtherIntervalsServeReadersBetter compares with random ones of the same cost.
-func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
+// TestInterval_IsOptimal compares with random ones of the same cost.
+func TestInterval_IsOptimal(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	rng := rand.New(rand.NewPCG(3, 3))
 	floor := priorReads / (float64(readsFade) / dayNanos)
@@ -81,8 +81,8 @@ func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
 	}
 }
 
-// TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor beside what counting finds.
-func TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor(t *testing.T) {
+// TestChangeRate_ConvergesAtAnyInterval beside what counting finds.
+func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // a day
 		ours, counted, n := 0.0, 0.0, 300
@@ -116,7 +116,7 @@ func TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor(t *testing.T) {
 	}
 }
 
-func TestTheRateOfReadsIsExactAtEvenDistances(t *testing.T) {
+func TestReadRate_ExactAtEvenIntervals(t *testing.T) {
 	for _, every := range []time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour} {
 		c, now, got := candidate(1, store.Cold), time.Unix(1.8e9, 0), activity{}
 		for range 1000 {
@@ -130,9 +130,9 @@ func TestTheRateOfReadsIsExactAtEvenDistances(t *testing.T) {
 	}
 }
 
-// TestThePriceSpendsTheBudgetAndComesToRest plays many entities in large steps, from a
+// TestPrice_ConvergesAndUsesTheBudget plays many entities in large steps, from a
 // price that is far off, and again when the budget halves.
-func TestThePriceSpendsTheBudgetAndComesToRest(t *testing.T) {
+func TestPrice_ConvergesAndUsesTheBudget(t *testing.T) {
 	for _, start := range []float64{50} {
 		rng := rand.New(rand.NewPCG(5, 5))
 		p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })

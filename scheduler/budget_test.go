@@ -21,9 +21,9 @@ func newBudget(t *testing.T) *Budget {
 	return b
 }
 
-// TestABudgetIsKeptInEveryStretchAndUsed feeds at odd times, with pauses, and drains the
+// TestBudget_HoldsInEveryWindow feeds at odd times, with pauses, and drains the
 // topic at the rate that LOW has.
-func TestABudgetIsKeptInEveryStretchAndUsed(t *testing.T) {
+func TestBudget_HoldsInEveryWindow(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		b := newBudget(t)
@@ -76,7 +76,7 @@ func TestABudgetIsKeptInEveryStretchAndUsed(t *testing.T) {
 	}
 }
 
-func TestABudgetStopsLongBeforeTheLaneIsLate(t *testing.T) {
+func TestBudget_StopsWithLag(t *testing.T) {
 	for _, want := range []struct {
 		lag  time.Duration
 		rate float64
@@ -102,7 +102,7 @@ func TestRateCaps_UseTheSourceTimeZone(t *testing.T) {
 	}
 }
 
-func TestNoPauseEndsInABurst(t *testing.T) {
+func TestBudget_BoundsBurstAfterPause(t *testing.T) {
 	b := newBudget(t)
 	now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
 	b.Allowance(Capacity{PerSecond: 200, Cost: 1, Share: 1}, now)
@@ -112,7 +112,7 @@ func TestNoPauseEndsInABurst(t *testing.T) {
 	}
 }
 
-func TestABudgetOfNothingIsNothing(t *testing.T) {
+func TestBudget_ZeroRateAllowsNothing(t *testing.T) {
 	for _, r := range []Capacity{{}, {PerSecond: math.NaN(), Cost: 1}, {PerSecond: -5, Cost: 1, Share: 1}, {PerSecond: 100, Queued: 1e9, Cost: 1, Share: 1}, {PerSecond: 100, Lag: 20 * time.Minute, Cost: 1, Share: 1}, {PerSecond: 100, Cost: 1}} {
 		b := newBudget(t)
 		now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
@@ -126,7 +126,7 @@ func TestABudgetOfNothingIsNothing(t *testing.T) {
 	}
 }
 
-func TestSchedulersShareWhatMayBeFed(t *testing.T) {
+func TestBudget_SharedBySchedulers(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	for _, many := range []int{1, 3, 10} {
 		fed, waiting := 0.0, 0.0

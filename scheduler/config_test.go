@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-func TestAConfigurationIsReadOverTheDefaultsAndComesBack(t *testing.T) {
+func TestConfig_RoundTripsOverDefaults(t *testing.T) {
 	const text = `
 mode: adaptive
 maxInterval: 72h
@@ -36,7 +36,7 @@ triggers: {general: {backoff: 24h}}
 	}
 }
 
-func TestMistakesAreNamed(t *testing.T) {
+func TestConfig_NamesMistakes(t *testing.T) {
 	if err := DefaultConfig().Check(); err != nil {
 		t.Error(err)
 	}
@@ -85,7 +85,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	}
 }
 
-func TestTriggersMakeNoCircle(t *testing.T) {
+func TestTriggers_RejectCycles(t *testing.T) {
 	with := func(to ...string) Config {
 		c := Config{Triggers: map[string]Trigger{}}
 		for _, facet := range to {
@@ -109,7 +109,7 @@ func TestTriggersMakeNoCircle(t *testing.T) {
 	}
 }
 
-func TestTrigger_DelaysByTenTimesQuietAtMost(t *testing.T) {
+func TestTrigger_DefaultMaxDelay(t *testing.T) {
 	for _, c := range []struct {
 		trigger        Trigger
 		quiet, longest time.Duration

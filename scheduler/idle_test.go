@@ -68,7 +68,7 @@ func (w *world) plays(s *testScheduler, long time.Duration) {
 	}
 }
 
-func TestScheduler_SpendsAnIdleBudget(t *testing.T) {
+func TestScheduler_UsesIdleBudget(t *testing.T) {
 	const least = 2 * time.Minute
 	w, s := adaptiveWorld(t, 40, 10, func(c *Config) { c.MinInterval = least })
 	w.plays(s, 25*time.Minute)
@@ -153,7 +153,7 @@ func TestPrice_MovesWithFewEntities(t *testing.T) {
 
 // An entity that was planned at a high price is due in days. Its price falls while nothing
 // is due, so a tick must find it.
-func TestScheduler_BringsForwardWhatAHighPricePutOff(t *testing.T) {
+func TestScheduler_BringsForwardAfterPriceFall(t *testing.T) {
 	w, s := adaptiveWorld(t, 30, 10, nil)
 	var reads []store.EntityReads
 	for i := range 30 {
@@ -196,7 +196,7 @@ func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 }
 
 // An entity that is not active keeps its due time, however often a survey passes it.
-func TestScheduler_LeavesHeldEntitiesWhereTheyAre(t *testing.T) {
+func TestScheduler_KeepsHeldEntities(t *testing.T) {
 	w, s := adaptiveWorld(t, 3, 10, func(c *Config) { c.Active.Params = []string{"linked"} })
 	before, err := w.store.NextEntityTime(t.Context(), "nexon")
 	if err != nil {
@@ -212,9 +212,9 @@ func TestScheduler_LeavesHeldEntitiesWhereTheyAre(t *testing.T) {
 	}
 }
 
-// TestPolicy_SpreadsEntitiesThatWereFetchedFirstTogether claims a thousand unknown entities
+// TestPolicy_SpreadsSecondFetches claims a thousand unknown entities
 // within one second. Nothing is known of any, so all have one interval.
-func TestPolicy_SpreadsEntitiesThatWereFetchedFirstTogether(t *testing.T) {
+func TestPolicy_SpreadsSecondFetches(t *testing.T) {
 	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	const n = 1000

@@ -41,7 +41,7 @@ func (w *world) run(s *testScheduler, length time.Duration) {
 	}
 }
 
-func TestLive_DisabledRequestsNothingUntilItIsEnabled(t *testing.T) {
+func TestLive_DisabledRequestsNothing(t *testing.T) {
 	w := newWorld(t, 50)
 	s := w.scheduler()
 	s.setLive(t, false, nil)
@@ -64,7 +64,7 @@ func TestLive_DisabledRequestsNothingUntilItIsEnabled(t *testing.T) {
 }
 
 // An entity follows a changed interval from its next refresh on.
-func TestLive_ChangedIntervalHoldsFromTheNextRefresh(t *testing.T) {
+func TestLive_ChangedIntervalHoldsNextTime(t *testing.T) {
 	requests := func(hot time.Duration) int {
 		w := newWorld(t, 50)
 		s := w.scheduler()

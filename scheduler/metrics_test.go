@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhatIsLeftAloneIsCountedByWhy(t *testing.T) {
+func TestMetrics_CountSkippedByReason(t *testing.T) {
 	w := newWorld(t, 0)
 	s := w.scheduler()
 	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, seoul)
@@ -48,7 +48,7 @@ func TestWhatIsLeftAloneIsCountedByWhy(t *testing.T) {
 	}
 }
 
-func TestWhoCanNotLookFallsBehind(t *testing.T) {
+func TestMetrics_LagRisesWithoutTicks(t *testing.T) {
 	w := newWorld(t, 5)
 	s := w.scheduler()
 	if s.metrics.lag(time.Now().Add(time.Hour)) < time.Hour {

@@ -34,7 +34,7 @@ func TestPolicy_KeepsAPinnedTier(t *testing.T) {
 }
 
 // The tier bounds the interval from above: the price may make it shorter, not longer.
-func TestPolicy_BoundsAnAdaptiveIntervalByAPinnedTier(t *testing.T) {
+func TestPolicy_PinnedTierBoundsInterval(t *testing.T) {
 	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	c := pinned(1, store.Hot)
@@ -49,7 +49,7 @@ func TestPolicy_BoundsAnAdaptiveIntervalByAPinnedTier(t *testing.T) {
 	}
 }
 
-func TestPolicy_BringsForwardAMuchReadEntity(t *testing.T) {
+func TestPolicy_BringsForwardAfterReads(t *testing.T) {
 	tiers, adaptive := newPolicy(t, Tiers, nil), newPolicy(t, Adaptive, nil)
 	for _, c := range []struct {
 		of            store.RegisteredEntity
@@ -74,7 +74,7 @@ func TestPolicy_BringsForwardAMuchReadEntity(t *testing.T) {
 }
 
 // As the example of the README: an entity is imported as hot, and nobody reads it.
-func TestScheduler_KeepsAnImportedTierForMoreThanOneFetch(t *testing.T) {
+func TestScheduler_KeepsImportedTier(t *testing.T) {
 	for _, pin := range []bool{true, false} {
 		w := newWorld(t, 0)
 		s := w.scheduler()

@@ -62,7 +62,7 @@ func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late
 
 func onTime() time.Duration { return time.Second }
 
-func TestAMassImportIsNoMassRefreshNowOrLater(t *testing.T) {
+func TestPolicy_SpreadsMassImport(t *testing.T) {
 	start := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
 	for _, mode := range []Mode{Tiers, Adaptive} {
 		p := newPolicy(t, mode, nil)
@@ -86,7 +86,7 @@ func TestAMassImportIsNoMassRefreshNowOrLater(t *testing.T) {
 	}
 }
 
-func TestALateClaimDoesNotShiftTheSlotForEver(t *testing.T) {
+func TestPolicy_LateClaimKeepsSlot(t *testing.T) {
 	start := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
@@ -115,7 +115,7 @@ func TestALateClaimDoesNotShiftTheSlotForEver(t *testing.T) {
 	}
 }
 
-func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
+func TestPolicy_SkipsRecentlyChecked(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, mode := range []Mode{Tiers, Adaptive} {
 		p := newPolicy(t, mode, func(c *Config) { c.NotBefore = 0 })
@@ -150,7 +150,7 @@ func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
 	}
 }
 
-func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
+func TestPolicy_FailureDelaysByBackoff(t *testing.T) {
 	now := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
 	for _, mode := range []Mode{Tiers, Adaptive} {
 		p := newPolicy(t, mode, nil)
@@ -184,7 +184,7 @@ func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
 	}
 }
 
-func TestReadsMoveTiersAndNothingMovesToAndFro(t *testing.T) {
+func TestPolicy_TierChangesHaveHysteresis(t *testing.T) {
 	p := newPolicy(t, Tiers, nil)
 	for _, rate := range []float64{0, 1, 2.5, 3.9, 4.2, 10, 13, 20, 23, 26, 100} {
 		rng := rand.New(rand.NewPCG(7, uint64(rate*10)))
@@ -227,7 +227,7 @@ func poisson(rng *rand.Rand, mean float64) float64 {
 	return n
 }
 
-func FuzzNextAlwaysHasAnotherTimeToCome(f *testing.F) {
+func FuzzPolicy_NextIsLater(f *testing.F) {
 	f.Add(int64(1), uint8(0), 0.0, int64(0), 0.0, int64(0), int64(0), int64(0), int64(0), uint8(0), false)
 	f.Add(int64(1e9), uint8(2), 5.0, int64(1e15), 3.0, int64(-5e9), int64(7e9), int64(-1e18), int64(1e18), uint8(3), true)
 	f.Add(int64(1792e6), uint8(1), math.NaN(), int64(-1), math.Inf(1), int64(1<<62), int64(-1<<62), int64(1), int64(2), uint8(1), true)
@@ -257,7 +257,7 @@ func FuzzNextAlwaysHasAnotherTimeToCome(f *testing.F) {
 	})
 }
 
-func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
+func TestPolicy_ReadsMakeDueOnce(t *testing.T) {
 	p := newPolicy(t, Tiers, nil)
 	for _, c := range []struct {
 		from          store.Tier

@@ -119,7 +119,7 @@ func (w *world) scheduler() *testScheduler {
 
 // Two schedulers, each of which is killed now and then in the midst of its asking, and
 // replaced after a while.
-func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *testing.T) {
+func TestScheduler_SurvivesKills(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
@@ -172,7 +172,7 @@ func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *tes
 	}
 }
 
-func TestSchedulersShareOnePriceAndOneThatStartsTakesIt(t *testing.T) {
+func TestScheduler_SharesPrice(t *testing.T) {
 	w := newWorld(t, 10)
 	if _, err := w.store.SetPrice(t.Context(), "nexon", 7, w.now, time.Minute); err != nil {
 		t.Fatal(err)
@@ -250,7 +250,7 @@ func (h *hung) Prefetch(_ context.Context, asks []store.ClaimedRequest) []store.
 	return nil
 }
 
-func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
+func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 	for while, want := range map[time.Duration]int{0: 1, lease / 2: 1, lease + time.Second: 0} {
 		synctest.Test(t, func(t *testing.T) {
 			h := &hung{while: while}
@@ -297,7 +297,7 @@ func (w *world) ticks(s *testScheduler, long time.Duration) (n int) {
 	return n
 }
 
-func TestAScheduleOfWhichNothingIsDueIsLookedAtSeldom(t *testing.T) {
+func TestScheduler_SleepsWhenNothingIsDue(t *testing.T) {
 	w := newWorld(t, 1)
 	s := w.scheduler()
 	w.ticks(s, time.Minute)
@@ -311,7 +311,7 @@ func TestAScheduleOfWhichNothingIsDueIsLookedAtSeldom(t *testing.T) {
 
 // Of two facets, entities of the dear one never come due: what is cheap is fed as fast as
 // the budget goes, and all that is due in the end.
-func TestADearFacetKeepsNobodyFromTheBudget(t *testing.T) {
+func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	const n = 6000
 	w := newWorld(t, n)
 	all, err := w.store.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)

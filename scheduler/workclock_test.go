@@ -20,7 +20,7 @@ func newTestCourse(t *testing.T, zone string, notBefore Clock, s BudgetConfig) *
 	return course
 }
 
-func TestWorkPassesOnlyForwardAndIsWhatWhenTurnsBack(t *testing.T) {
+func TestWorkClock_IsMonotonicAndInvertible(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, zone := range zones {
 		for _, notBefore := range []Clock{0, 30, 120, 150, 720} {
@@ -46,7 +46,7 @@ func TestWorkPassesOnlyForwardAndIsWhatWhenTurnsBack(t *testing.T) {
 	}
 }
 
-func TestADayWithoutThatClockTimeWaitsForTheNextOneThatItHas(t *testing.T) {
+func TestWorkClock_SkippedNotBeforeTime(t *testing.T) {
 	for _, day := range []struct{ zone, at, ready string }{
 		{"Asia/Seoul", "2026-03-29T00:30:00+09:00", "2026-03-29T02:30:00+09:00"},
 		{"Europe/Berlin", "2026-03-29T00:30:00+01:00", "2026-03-29T03:00:00+02:00"}, // 02:30 is skipped

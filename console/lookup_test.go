@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestContentIsIndentedWhereThatIsCheap(t *testing.T) {
+func TestFormatContent_IndentsOnlySmallJSON(t *testing.T) {
 	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
 	small, large := `{"a":["[[{{",1]}`, `["`+strings.Repeat("z", maxIndentBytes)+`"]`
 	const indented = "{\n  \"a\": [\n    \"[[{{\",\n    1\n  ]\n}"

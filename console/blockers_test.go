@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestWhatALaneWaitsForIsNamed(t *testing.T) {
+func TestBlockers_AreNamed(t *testing.T) {
 	day := func(left, low int64) *limiter.View {
 		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{
 			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Remaining: left, RemainingForLow: low, ResetsAt: new(then.Add(9 * time.Hour)),
@@ -66,7 +66,7 @@ func TestWhatALaneWaitsForIsNamed(t *testing.T) {
 	}
 }
 
-func TestUsedUpBudgetsAndHaltedPartsAreWrongAndKeepAnEntityWaiting(t *testing.T) {
+func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 	low := limiter.PolicyView{Name: "day", Window: "day", Limit: 1_000, Used: new(int64(900)), Remaining: 100, ResetsAt: new(then.Add(9 * time.Hour))}
 	v := &limiter.View{
 		State: "flowing", Policies: []limiter.PolicyView{low}, Scopes: []limiter.ScopeView{{Policy: "endpoint", Scope: "read", BreakerOpen: true}},
@@ -97,7 +97,7 @@ func TestUsedUpBudgetsAndHaltedPartsAreWrongAndKeepAnEntityWaiting(t *testing.T)
 	}
 }
 
-func TestTheChartShowsWhatIsAllowedNow(t *testing.T) {
+func TestChart_ShowsAllowedRate(t *testing.T) {
 	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
 	gone := limiter.PolicyView{Name: "day", Window: "day", Limit: 9, Used: new(int64(9)), ResetsAt: new(then.Add(time.Hour))}
 	for want, v := range map[float64]limiter.View{
@@ -119,7 +119,7 @@ func TestTheChartShowsWhatIsAllowedNow(t *testing.T) {
 	}
 }
 
-func TestThatLowStandsBackForHighIsNoFaultOfItsOwn(t *testing.T) {
+func TestBlockers_LowYieldsToHigh(t *testing.T) {
 	v := &limiter.View{State: "flowing", Processes: []limiter.ProcessView{{Process: "a"}}}
 	low := standing(schemas.Low, 9, time.Minute)
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAPartOfTheLettersThatCannotBeReadHidesNoOther(t *testing.T) {
+func TestDLQ_UnreadablePartHidesNoOther(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.uncounted = errBroken
@@ -28,7 +28,7 @@ func TestAPartOfTheLettersThatCannotBeReadHidesNoOther(t *testing.T) {
 	}
 }
 
-func TestWhyALetterIsNotShownIsTold(t *testing.T) {
+func TestDeadLetter_ReportsReadError(t *testing.T) {
 	for err, want := range map[error]int{dlq.ErrGone: 404, fmt.Errorf("%w: it has no header", dlq.ErrUnreadable): 422, errBroken: 503} {
 		r := newRig(t)
 		r.broken = err
@@ -38,7 +38,7 @@ func TestWhyALetterIsNotShownIsTold(t *testing.T) {
 	}
 }
 
-func TestThePartsOfTheLettersPageAreReadAtOnce(t *testing.T) {
+func TestDLQ_ReadsPartsInParallel(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.together = make(chan struct{})
@@ -52,7 +52,7 @@ func TestThePartsOfTheLettersPageAreReadAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatDiedIsCountedOnceForAllWhoLook(t *testing.T) {
+func TestDLQ_CountsOnceForAllViewers(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	before := r.get(root + "/dlq?source=nexon").says("recent-dead-letters")
@@ -62,7 +62,7 @@ func TestWhatDiedIsCountedOnceForAllWhoLook(t *testing.T) {
 	}
 }
 
-func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
+func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.groups = make([]store.DeadLetterGroup, dlq.MaxGroups)
@@ -76,7 +76,7 @@ func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
 }
 
 // A listed key is FACET/KEY; the form takes it as it takes the key alone.
-func TestLetters_FilterTakesAListedKey(t *testing.T) {
+func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
 	for query, want := range map[string]store.DeadLetterFilter{
 		"key=somebody":                   {Key: "somebody"},
 		"key=character/some/body":        {Facet: "character", Key: "some/body"},
