@@ -54,11 +54,11 @@ func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 		{quotaForm("prefetch.character.active", "all"), 400, "", "must be an object"},
 		{quotaForm("target.second", "many"), 400, "", `Target: "many" must be a whole number.`},
 		{quotaForm("limit.second", "-5"), 400, "", "whole number"},
-		{quotaForm("high.second", "x"), 400, "", "Kept for HIGH:"},
+		{quotaForm("high.second", "x"), 400, "", "Reserved for HIGH:"},
 		{quotaForm("rateCaps", "evening 5/s"), 400, "", "as in 19-23 150/s"},
 		{quotaForm("revision", "6", "target.second", "300"), 412, "", "somebody changed it meanwhile"},
 		{quotaForm("revision", ""), 400, "", "The revision is missing"},
-		{quotaForm("revision", "x"), 400, "", "The revision is no number"},
+		{quotaForm("revision", "x"), 400, "", "The revision is not a number"},
 		{quotaForm("note", "a\nb", "target.second", "300"), 400, "", "one line"},
 	} {
 		r := newRig(t)
@@ -122,8 +122,8 @@ func TestSettings_StopsAndResumesWithNote(t *testing.T) {
 		if o := r.orders[i]; d.status != 303 || o.Source != "nexon" || o.Note != "they called" || o.Actor != "unauthenticated@192.0.2.7" || o.Revision != nil {
 			t.Errorf("%s: %d %+v", act, d.status, o)
 		}
-		if d := r.get(d.header.Get("Location")); !strings.Contains(d.text(), map[string]string{"stop": "The source is told to stop: all processes follow within two seconds", "resume": "The source is told to go on: all processes follow"}[act]) {
-			t.Errorf("%s is not said", act)
+		if d := r.get(d.header.Get("Location")); !strings.Contains(d.text(), map[string]string{"stop": "The emergency stop is set. All processes stop calling the source within two seconds", "resume": "The emergency stop is lifted"}[act]) {
+			t.Errorf("%s notice is missing", act)
 		}
 	}
 	if d := r.open("POST", root+"/settings/nowhere/stop", nil); d.status != 404 || len(r.orders) != 2 {
@@ -150,7 +150,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	if got := d.says("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
 		t.Fatal(d.status, got)
 	}
-	if !strings.Contains(d.text(), "At that rate it takes 4 min at least.") || !strings.Contains(d.text(), "Nothing, they stay open. They were replayed as often as may be.") {
+	if !strings.Contains(d.text(), "At that rate it takes 4 min at least.") || !strings.Contains(d.text(), "Nothing, they stay open. They have reached the maximum number of replays.") {
 		t.Error(d.text())
 	}
 	form := d.formOf(root + "/dlq/start")
@@ -175,7 +175,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	}
 	form.Set("counted", shown)
 	form.Del("until")
-	if d := r.open("POST", root+"/dlq/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "look at what it would do first") {
+	if d := r.open("POST", root+"/dlq/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "make a dry run first") {
 		t.Errorf("%d: what nobody counted is replayed", d.status)
 	}
 	purge := r.get(root + "/dlq/plan?source=nexon&kind=PURGE&until=2026-01-27T10:00:00Z")
@@ -187,7 +187,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	if form := old.formOf(root + "/dlq/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
 		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
 	}
-	if strings.Contains(old.text(), "none of them would be asked for") {
+	if strings.Contains(old.text(), "none of them would be replayed") {
 		t.Error("what this release may read is said to stay open")
 	}
 	form = old.formOf(root + "/dlq/start")
@@ -238,7 +238,7 @@ func TestRefresh_EnqueuesAndReports(t *testing.T) {
 		t.Errorf("%d %+v %s", d.status, r.refreshed, d.says("refresh-result"))
 	}
 	r.keyWrong = errors.New("it does not match")
-	if d := r.open("POST", root+"/lookup", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
+	if d := r.open("POST", root+"/lookup", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "Invalid entity: it does not match.") {
 		t.Errorf("%d", d.status)
 	}
 	r.keyWrong, r.broken = nil, errBroken
@@ -277,13 +277,13 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	r.lanes["nexon"] = []LaneLag{{Lane: schemas.Low}}
 	r = renewed(r)
 	d := r.get(root)
-	if got := d.says("problems"); got != "7 things need a look." {
+	if got := d.says("problems"); got != "7 problems need attention." {
 		t.Error(got)
 	}
 	text, last := d.text(), -1
 	for _, want := range []string{
-		"Kafka does not answer: dial tcp", "github: its LOW lane is 26 min behind, with 41,207 records.", "github: it is braked until 12:01:12, because the upstream refused calls.",
-		"github: 1 part is halted alone: credential of token-c until 12:02:00.", "github: 1 part is used up: core of token-b until 12:12.", "nexon: how far its LOW lane is behind is not known.", "nexon: 12,268 dead letters since yesterday are open.",
+		"Kafka does not answer: dial tcp", "github: its LOW lane is 26 min behind, with 41,207 records.", "github: backing off until 12:01:12, because the upstream rejected calls.",
+		"github: 1 scope has an open circuit breaker: credential of token-c until 12:02:00.", "github: 1 scope is exhausted: core of token-b until 12:12.", "nexon: the lag of its LOW lane is unknown.", "nexon: 12,268 dead letters of the last 24 h are open.",
 	} {
 		if at := strings.Index(text, want); at <= last {
 			t.Errorf("%q stands at %d, behind %d", want, at, last)

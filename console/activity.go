@@ -33,12 +33,12 @@ type auditRow struct {
 
 var actionLabels = map[string]string{
 	"set": "changed the settings", "stop": "stopped the source", "resume": "resumed the source",
-	"key-create": "made an API key", "key-revoke": "revoked an API key",
+	"key-create": "created an API key", "key-revoke": "revoked an API key",
 	"refresh": "requested refreshes", "fault-scenario": "changed the fault scenario", "log-level": "changed the log level",
-	"entities-register": "registered entities", "entities-enable": "put entities into the schedule", "entities-disable": "took entities out of the schedule", "snapshot-delete": "deleted a snapshot",
+	"entities-register": "registered entities", "entities-enable": "enabled entities", "entities-disable": "disabled entities", "snapshot-delete": "deleted a snapshot",
 	"entities-pin": "pinned entities to a tier", "entities-unpin": "unpinned entities",
-	"replay-started": "ordered a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "had a replay done",
-	"purge-started": "ordered a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "had a purge done",
+	"replay-started": "started a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "finished a replay",
+	"purge-started": "started a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "finished a purge",
 }
 
 func auditRowOf(e settings.Entry) auditRow {

@@ -259,7 +259,7 @@ func TestCookie_ExpiresWithTokenOrAfter12h(t *testing.T) {
 		}
 	}
 	answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}, "to": {root + "/dlq?source=nexon"}})
-	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin says who you are") {
+	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin identifies you") {
 		t.Errorf("nobody warns of the admin token: %s", d.text())
 	}
 	if said := r.get(root + "/login").text(); !strings.Contains(said, "for 12 hours at most") {

@@ -17,7 +17,7 @@ const (
 	scopeSource blockerScope = iota // every call
 	scopeLane                       // those of one lane
 	scopeFirst                      // the first of one lane: in a saturated one some call always does
-	scopePart                       // those that need a part of it
+	scopePart                       // requests that need a blocked scope of it
 )
 
 // blocker is something that keeps calls from being made, in a clause.
@@ -65,7 +65,7 @@ func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker, bool) {
 	var of, until string
 	if p.ResetsAt != nil {
-		until = "; it is new at " + formatTime(*p.ResetsAt, now)
+		until = "; it resets at " + formatTime(*p.ResetsAt, now)
 	}
 	switch window, err := time.ParseDuration(p.Window); {
 	case p.Used == nil: // nobody knows, or it is kept by lanes and there is more in a moment
@@ -81,7 +81,7 @@ func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker,
 	case p.Remaining == 0:
 		return blocker{fmt.Sprintf("all %s calls of %s are used up%s", formatCount(p.Limit), of, until), toneBad, scopeSource}, true
 	case lane == schemas.Low && p.RemainingForLow == 0:
-		return blocker{fmt.Sprintf("LOW has used up its share of %s, and the %s calls that are left are kept for HIGH%s", of, formatCount(p.Remaining), until), toneWarn, scopeLane}, true
+		return blocker{fmt.Sprintf("LOW has used up its share of %s, and the %s remaining calls are reserved for HIGH%s", of, formatCount(p.Remaining), until), toneWarn, scopeLane}, true
 	}
 	return blocker{}, false
 }
@@ -105,10 +105,10 @@ func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	if why == "rate cap" {
 		what = "for the rate cap of this hour"
 	}
-	return blocker{fmt.Sprintf("the first in the %s line has waited for %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true
+	return blocker{fmt.Sprintf("the oldest request of the %s lane has waited %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true
 }
 
-// partBlockers says which parts of a source are halted alone, and which have used up what is
+// partBlockers says which parts of a source are breaker open, and which have used up what is
 // theirs.
 func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
 	say := func(one, many string, waits func(s limiter.ScopeView) bool) {
@@ -128,14 +128,14 @@ func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
 			names = append(names, name)
 		}
 		if n > maxPartsNamed {
-			names = append(names, "and others, which the limiter's page has")
+			names = append(names, "and more on the limiter page")
 		}
 		if n > 0 {
 			all = append(all, blocker{plural(n, one, many) + ": " + strings.Join(names, ", "), toneWarn, scopePart})
 		}
 	}
-	say("part is halted alone", "parts are halted alone", func(s limiter.ScopeView) bool { return s.BreakerOpen })
-	say("part is used up", "parts are used up", func(s limiter.ScopeView) bool {
+	say("scope has an open circuit breaker", "scopes have an open circuit breaker", func(s limiter.ScopeView) bool { return s.BreakerOpen })
+	say("scope is exhausted", "scopes are exhausted", func(s limiter.ScopeView) bool {
 		return !s.BreakerOpen && s.Remaining != nil && *s.Remaining == 0 && s.Until != nil && s.Until.Sub(now) >= time.Minute
 	})
 	return all
@@ -156,7 +156,7 @@ func allBlockers(v *limiter.View, now time.Time) []blocker {
 // to keep all of it back is no fault of its own.
 func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (why, tone string) {
 	if v != nil && len(v.Processes) == 0 {
-		return ": no worker runs", toneBad
+		return ": no worker is running", toneBad
 	}
 	for _, h := range blockersOf(v, l.Lane, now) {
 		if h.Scope != scopePart {
@@ -165,7 +165,7 @@ func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (wh
 	}
 	for _, high := range lanes {
 		if l.Lane == schemas.Low && high.Lane == schemas.High && high.RecordsKnown && high.Records > yieldThreshold {
-			return ": LOW stands back while HIGH has " + plural(high.Records, "record", "records") + " to do", toneWarn
+			return ": LOW yields while HIGH has " + plural(high.Records, "record", "records") + " waiting", toneWarn
 		}
 	}
 	return "", toneBad

@@ -35,21 +35,21 @@ func TestBlockers_AreNamed(t *testing.T) {
 	}{
 		{nil, "", ""},
 		{&limiter.View{State: "flowing"}, "", ""},
-		{&limiter.View{State: "stopped"}, "it is stopped by hand, until somebody resumes it", "same"},
+		{&limiter.View{State: "stopped"}, "stopped by an operator, until it is resumed", "same"},
 		{day(100, 10), "", ""},
-		{day(0, 0), "all 20 M calls of the day are used up; it is new at 21:00", "same"},
-		{day(810_000, 0), "", "LOW has used up its share of the day, and the 810,000 calls that are left are kept for HIGH; it is new at 21:00"},
-		{&limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}, "it waits until the count of the day is restored", "same"},
+		{day(0, 0), "all 20 M calls of the day are used up; it resets at 21:00", "same"},
+		{day(810_000, 0), "", "LOW has used up its share of the day, and the 810,000 remaining calls are reserved for HIGH; it resets at 21:00"},
+		{&limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}, "calls wait until the daily count is restored", "same"},
 		{ring("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
-		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 calls that are left are kept for HIGH"},
+		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 remaining calls are reserved for HIGH"},
 		{ring("1m0s", 0, 0), "", ""}, // new before anybody has read of it
-		{waiting("flowing", "rate cap", 40*time.Second), "", "the first in the LOW line has waited for 40 s for the rate cap of this hour"},
-		{waiting("flowing", "second", time.Minute), "", "the first in the LOW line has waited for 1 min for second"},
+		{waiting("flowing", "rate cap", 40*time.Second), "", "the oldest request of the LOW lane has waited 40 s for the rate cap of this hour"},
+		{waiting("flowing", "second", time.Minute), "", "the oldest request of the LOW lane has waited 1 min for second"},
 		{waiting("flowing", "second", 2*time.Second), "", ""},
-		{waiting("stopped", "stopped", time.Minute), "it is stopped by hand, until somebody resumes it", "same"},
-		{parts(halt), "1 part is halted alone: endpoint of read until 12:40", "same"},
-		{parts(halt, halt, halt, halt), "4 parts are halted alone: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and others, which the limiter's page has", "same"},
-		{parts(told("a", 0, later), told("b", 1, later), told("c", 0, soon)), "1 part is used up: core of a until 12:40", "same"},
+		{waiting("stopped", "stopped", time.Minute), "stopped by an operator, until it is resumed", "same"},
+		{parts(halt), "1 scope has an open circuit breaker: endpoint of read until 12:40", "same"},
+		{parts(halt, halt, halt, halt), "4 scopes have an open circuit breaker: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and more on the limiter page", "same"},
+		{parts(told("a", 0, later), told("b", 1, later), told("c", 0, soon)), "1 scope is exhausted: core of a until 12:40", "same"},
 	} {
 		for lane, want := range map[schemas.Lane]string{schemas.High: c.high, schemas.Low: c.low} {
 			if want == "same" {
@@ -78,10 +78,10 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 	for _, row := range f.Rows["problems"] {
 		got = append(got, row[0].Tone+" "+row[0].Text)
 	}
-	const share = "LOW has used up its share of the day, and the 100 calls that are left are kept for HIGH; it is new at 21:00"
+	const share = "LOW has used up its share of the day, and the 100 remaining calls are reserved for HIGH; it resets at 21:00"
 	want := []string{
-		"warn nexon: 1 part is halted alone: endpoint of read.", "warn nexon: " + share + ".",
-		"warn nexon: 9 records wait in its LOW lane, and nobody has worked on any for 1 min: " + share + ".",
+		"warn nexon: 1 scope has an open circuit breaker: endpoint of read.", "warn nexon: " + share + ".",
+		"warn nexon: 9 records wait in its LOW lane, and no worker has worked on any for 1 min: " + share + ".",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q\nwanted\n%q", got, want)
@@ -91,7 +91,7 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 	for lane, said := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
 		e.Request.Lane = lane
 		why := whyStale(e, surroundings{limits: v}, then)
-		if strings.Contains(why, "Of its lane: "+share+". Of its lane: the first in the LOW line has waited for 1 min for day.") != said || !strings.Contains(why, "It may need a part of nexon that waits: 1 part is halted alone: endpoint of read.") {
+		if strings.Contains(why, "Its lane: "+share+". Its lane: the oldest request of the LOW lane has waited 1 min for day.") != said || !strings.Contains(why, "It may need a scope of nexon that is blocked: 1 scope has an open circuit breaker: endpoint of read.") {
 			t.Errorf("%q: %s", lane, why)
 		}
 	}
@@ -126,7 +126,7 @@ func TestBlockers_LowYieldsToHigh(t *testing.T) {
 		high      LaneLag
 		why, tone string
 	}{
-		{laneOf(schemas.High, 7_000, time.Minute), ": LOW stands back while HIGH has 7,000 records to do", toneWarn},
+		{laneOf(schemas.High, 7_000, time.Minute), ": LOW yields while HIGH has 7,000 records waiting", toneWarn},
 		{laneOf(schemas.High, 1_000, time.Minute), "", toneBad},
 	} {
 		if why, tone := stallReason(v, []LaneLag{c.high, low}, low, then); why != c.why || tone != c.tone {

@@ -196,7 +196,7 @@ func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, who access
 	p.Facets = c.Facets[p.Filter.Source]
 	behind, wrong := dlq.ParseCursor(p.Filter.Source, r.FormValue("after"))
 	if wrong != nil && p.Problem == "" {
-		p.Problem = "the page is named in no way that is known; begin with the first"
+		p.Problem = "the page parameter is invalid; start with the first page"
 	}
 	all := []func(context.Context, *Console) error{p.readJobs, p.readRecent}
 	if p.Problem == "" {
@@ -236,7 +236,7 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.
 	source := r.PathValue("source")
 	partition, offset, err := dlq.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
 	if err != nil || !c.hasSource(source) {
-		c.reject(w, r, http.StatusNotFound, "There is no such dead letter.")
+		c.reject(w, r, http.StatusNotFound, "Dead letter not found.")
 		return
 	}
 	ctx, cancel := requestContext(r)
@@ -249,13 +249,13 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.
 	}
 	switch {
 	case errors.Is(err, dlq.ErrGone):
-		c.reject(w, r, http.StatusNotFound, "Its topic does not have the letter: there never was one, or Kafka has deleted it for its age.")
+		c.reject(w, r, http.StatusNotFound, "Dead letter not found: it never existed, or Kafka has deleted it after its retention time.")
 		return
 	case errors.Is(err, dlq.ErrUnreadable):
-		c.reject(w, r, http.StatusUnprocessableEntity, "What lies there can't be read as a dead letter: "+displayText(err.Error(), maxErrorShown))
+		c.reject(w, r, http.StatusUnprocessableEntity, "The record is not a valid dead letter: "+displayText(err.Error(), maxErrorShown))
 		return
 	case err != nil:
-		c.unavailable(w, r, fmt.Sprintf("The letter %s/%d:%d can't be read.", source, partition, offset), err)
+		c.unavailable(w, r, fmt.Sprintf("The dead letter %s/%d:%d can't be read.", source, partition, offset), err)
 		return
 	}
 	p := deadLetterPage{DeadLetter: l, ID: id, Source: source, Value: formatContent(l.Value), Sample: formatContent(l.Sample), Replays: l.Replay().Count}

@@ -64,7 +64,7 @@ func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq
 	p.Kind, p.Lane, p.Rate, p.Max, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("max"), get("note")
 	o = dlq.JobSpec{Kind: p.Kind, Filter: p.storeFilter(who), Lane: p.Lane, Note: p.Note}
 	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
-		return p, o, errors.New("say whether the letters are to be replayed or purged")
+		return p, o, errors.New("choose replay or purge")
 	}
 	if p.Kind == store.ReplayJob && !p.Lane.Valid() {
 		return p, o, errors.New("the lane must be HIGH or LOW")
@@ -72,12 +72,12 @@ func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq
 	if p.Rate != "" {
 		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && !(o.Rate >= minReplayRate && o.Rate <= maxReplayRate) { // nor no number
 
-			return p, o, fmt.Errorf("the rate must be from 0.02 to %d letters a second, or empty for as many as go", maxReplayRate)
+			return p, o, fmt.Errorf("the rate must be from 0.02 to %d dead letters a second, or empty for no limit", maxReplayRate)
 		}
 	}
 	if p.Max != "" {
 		if o.Max, err = strconv.ParseInt(p.Max, 10, 64); err != nil || o.Max < 0 {
-			return p, o, errors.New("the greatest number must be a whole number, or empty for all")
+			return p, o, errors.New("the maximum must be a whole number, or empty for all")
 		}
 	}
 	return p, o, checkNote(p.Note)
@@ -108,7 +108,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client
 	p.Filter.Handled = store.OpenDeadLetters
 	o.Filter = p.storeFilter(who)
 	if p.Plan, err = c.DLQ.Plan(ctx, o); err != nil {
-		c.unavailable(w, r, "The letters can't be counted.", err)
+		c.unavailable(w, r, "The dead letters can't be counted.", err)
 		return
 	}
 	p.Verdict = c.judgeOrder(ctx, o, maxAffected(p.Plan), p.Plan.Groups, now)
@@ -123,7 +123,7 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 	p, o, err := c.orderOf(r, who)
 	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)
 	if err == nil && (o.Filter.Until.IsZero() || unread != nil) {
-		err = errors.New("look at what it would do first")
+		err = errors.New("make a dry run first")
 	}
 	if err != nil {
 		p.Problem = err.Error()
@@ -134,17 +134,17 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 	defer cancel()
 	now, err := c.DLQ.Plan(ctx, o)
 	if err != nil {
-		c.unavailable(w, r, "The letters can't be counted.", err)
+		c.unavailable(w, r, "The dead letters can't be counted.", err)
 		return
 	}
 	if maxAffected(now) > counted {
-		p.Problem = fmt.Sprintf("it was to act on %s, and would act on %s now; look again at what it would do", plural(counted, "letter", "letters"), formatInt(maxAffected(now)))
+		p.Problem = fmt.Sprintf("the dry run counted %s, and %s match now; repeat the dry run", plural(counted, "dead letter", "dead letters"), formatInt(maxAffected(now)))
 		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
 		return
 	}
 	j, err := c.DLQ.StartJob(ctx, o, who.Name)
 	if err != nil {
-		c.unavailable(w, r, "The job could not be ordered.", err)
+		c.unavailable(w, r, "The job could not be started.", err)
 		return
 	}
 	redirectWithNotice(w, r, root+"/dlq/jobs/"+j.ID, "started")
@@ -164,7 +164,7 @@ func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, who access.C
 	j, err := c.DLQ.SetJobState(ctx, r.PathValue("id"), to, who.Name)
 	switch {
 	case errors.Is(err, store.ErrJobNotFound):
-		c.reject(w, r, http.StatusNotFound, "There is no such job, or it has ended.")
+		c.reject(w, r, http.StatusNotFound, "Job not found, or it has ended.")
 	case err != nil:
 		c.unavailable(w, r, "The job could not be changed.", err)
 	default:

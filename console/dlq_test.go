@@ -19,7 +19,7 @@ func TestDLQ_UnreadablePartHidesNoOther(t *testing.T) {
 	if d.status != 200 || d.linksTo(root+"/dlq/jobs/"+r.jobs[0].ID) == 0 || d.linksTo(root+"/dlq/nexon/0/120") == 0 {
 		t.Errorf("%d: %s", d.status, d.text())
 	}
-	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "Nothing died") || d.byID("safe-to-replay") != nil {
+	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "No dead letters since") || d.byID("safe-to-replay") != nil {
 		t.Errorf("what can't be read is said %d times: %s", n, d.text())
 	}
 	r.broken = errBroken
@@ -70,7 +70,7 @@ func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 		r.groups[i] = store.DeadLetterGroup{Reason: schemas.ParseError, Count: 2, Last: then}
 	}
 	d := r.get(root + "/dlq?source=nexon")
-	if got := d.text(); !strings.Contains(got, "These are the 50 most frequent of 1,000 kinds or more.") || !strings.Contains(got, "At least 2,000 requests died") {
+	if got := d.text(); !strings.Contains(got, "These are the 50 most frequent of 1,000 kinds or more.") || !strings.Contains(got, "At least 2,000 dead letters") {
 		t.Errorf("%.600s", got)
 	}
 }

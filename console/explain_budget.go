@@ -19,7 +19,7 @@ type rates struct {
 func budgetMessage(source string, v *limiter.View, r rates, now time.Time) string {
 	switch {
 	case v == nil:
-		return "What the budget of " + source + " does is not known: it could not be read. If that is because Redis does not answer, nothing is called either."
+		return "The budget of " + source + " is unknown: the limiter could not be read. Without Redis no calls are made."
 	case v.State == "unused":
 		return source + " has not been called yet; all of its budget is left."
 	case v.State == StateStopping && len(v.Policies) == 0:
@@ -41,7 +41,7 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 		}
 	}
 	if !used {
-		text := source + " is called as often as its limits let it"
+		text := source + " is called at the rate that its limits allow"
 		if r.Known {
 			text = fmt.Sprintf("%s uses %s calls a second (HIGH %s, LOW %s)", source, formatRate(r.High+r.Low), formatRate(r.High), formatRate(r.Low))
 		}
@@ -49,10 +49,10 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 	}
 	parts = append(parts, brakeSays(v, now))
 	if n := halted(v.Scopes); n > 0 {
-		parts = append(parts, plural(n, "part of it is", "parts of it are")+" halted alone")
+		parts = append(parts, plural(n, "scope has", "scopes have")+" an open circuit breaker")
 	}
 	if v.NewestRevision > v.Revision {
-		parts = append(parts, "limits that were changed a moment ago are still to come into force")
+		parts = append(parts, "changed limits are not applied yet")
 	}
 	return strings.Join(parts, "; ") + "."
 }
@@ -64,7 +64,7 @@ func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 		target = p.Limit
 	}
 	if !r.Known {
-		return fmt.Sprintf(" may use %s calls %s; how many it uses is known in a moment", formatCount(target), perWindow(window))
+		return fmt.Sprintf(" may use %s calls %s; its rate is measured in a moment", formatCount(target), perWindow(window))
 	}
 	of := window.Seconds()
 	return fmt.Sprintf(" uses %s of %s calls %s (HIGH %s, LOW %s)", formatRate((r.High+r.Low)*of), formatCount(target), perWindow(window), formatRate(r.High*of), formatRate(r.Low*of))
@@ -127,29 +127,29 @@ func brakeSays(v *limiter.View, now time.Time) string {
 	}
 	switch v.State {
 	case stateFlowing, stateUnused:
-		return "nothing brakes it"
+		return "nothing blocks calls"
 	case stateBraked:
-		return "it is braked until " + until + ", because the upstream refused calls"
+		return "backing off until " + until + ", because the upstream rejected calls"
 	case stateProbing:
 		if until == "" {
-			return "it is stopped because the upstream is sick, and probed now by a single call"
+			return "the circuit breaker is half-open: one probe call is in flight"
 		}
-		return "it is stopped because the upstream is sick, and probed by a single call at " + until
+		return "the circuit breaker is open, because the upstream is unhealthy; next probe call at " + until
 	case stateRamping:
-		return fmt.Sprintf("it comes back after a brake, at %.0f %% of its rate", v.RampRatio*100)
+		return fmt.Sprintf("ramping up after a backoff, at %.0f %% of its rate", v.RampRatio*100)
 	case stateStopped:
-		return "it is stopped by hand, until somebody resumes it"
+		return "stopped by an operator, until it is resumed"
 	case StateStopping:
 		if len(v.Processes) == 0 {
-			return "it is told to stop, and no worker runs that could follow"
+			return "a stop is set, but no worker is running to apply it"
 		}
-		return "it is told to stop, and all processes follow within two seconds"
+		return "a stop is set; all processes apply it within two seconds"
 	case StateResuming:
-		return "it is told to go on, and all processes follow within two seconds"
+		return "a resume is set; all processes apply it within two seconds"
 	case stateQuiet:
-		return "it waits until " + until + ", because the limiter's state was lost"
+		return "calls wait until " + until + ", because the limiter's state was lost"
 	case stateUncount:
-		return "it waits until the count of the day is restored"
+		return "calls wait until the daily count is restored"
 	}
 	return "it is " + v.State
 }

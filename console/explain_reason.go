@@ -18,39 +18,39 @@ type explanation struct {
 
 var explanations = map[schemas.DeadLetterReason]explanation{
 	schemas.Undecodable: {
-		text: "The record is no request that freshet knows; something else wrote to its topic.",
-		fix:  "nothing mends the record itself: find who wrote it, and purge it",
+		text: "The record is not a valid update request; another program wrote it to the topic.",
+		fix:  "the record can't be fixed: find the program that wrote it, and purge the record",
 	},
 	schemas.UnknownMajor: {
-		text: "The request is of a newer format than the process that read it knows.",
+		text: "The request has a newer format version than the process that read it supports.",
 		fix:  "upgrade every query service and worker",
 	},
 	schemas.OversizedRecord: {
-		text: "The record is larger than any request can be.",
-		fix:  "nothing mends the record itself: find who wrote it, and purge it",
+		text: "The record exceeds the maximum size of a request.",
+		fix:  "the record can't be fixed: find the program that wrote it, and purge the record",
 	},
 	schemas.InvalidRequest: {
 		text: "The configuration has no such facet, or the key or a parameter does not fit it.",
-		fix:  "mend the facet's configuration, in query services and workers, if the key is right",
+		fix:  "if the key is right, fix the facet's configuration in query services and workers",
 	},
 	schemas.Upstream4xx: {
-		text: "The upstream refuses this request for good: it takes the request itself for wrong.",
-		fix:  "mend what is sent, or its credential",
+		text: "The upstream rejects this request as invalid; a retry can't succeed.",
+		fix:  "fix the request or its credential",
 	},
-	schemas.Upstream5xx: {text: "The upstream went on failing for these entities, while it was well for others.", transient: true},
-	schemas.Unreachable: {text: "No whole answer came for these entities: time ran out, or the connection broke.", transient: true},
-	schemas.NotReady:    {text: "The upstream said, each time, that the content is not there yet.", transient: true},
+	schemas.Upstream5xx: {text: "The upstream failed repeatedly for these entities, while requests for others succeeded.", transient: true},
+	schemas.Unreachable: {text: "No complete response arrived for these entities: a timeout, or a broken connection.", transient: true},
+	schemas.NotReady:    {text: "The upstream reported at every attempt that the content is not ready yet.", transient: true},
 	schemas.ParseError: {
-		text: "The answer is not the content that was expected: the upstream may have changed its format.",
-		fix:  "mend how the answer is read",
+		text: "The response has an unexpected format: the upstream may have changed it.",
+		fix:  "fix the extraction of the response",
 	},
 	schemas.OversizedAnswer: {
-		text: "The answer is larger than the source's limit.",
-		fix:  "raise the limit of the source, or ask for less",
+		text: "The response exceeds the source's size limit.",
+		fix:  "raise the limit of the source, or request less data",
 	},
 	schemas.Unstorable: {
-		text: "The database refuses to store the content.",
-		fix:  "mend what the error names",
+		text: "The database rejects the content.",
+		fix:  "fix the cause that the error names",
 	},
 }
 
@@ -73,7 +73,7 @@ type deadLetterGroup struct {
 func deadLettersMessage(all []deadLetterGroup, since, now time.Time) string {
 	from := "since yesterday " + since.UTC().Format("15:04")
 	if len(all) == 0 {
-		return "Nothing died " + from + "."
+		return "No dead letters " + from + "."
 	}
 	var total int64
 	most, last := all[0], all[0].Last
@@ -86,8 +86,8 @@ func deadLettersMessage(all []deadLetterGroup, since, now time.Time) string {
 			last = g.Last
 		}
 	}
-	text := fmt.Sprintf("%s died %s, of %s, the last one %s.",
-		plural(total, "request", "requests"), from, plural(len(all), "cause", "causes"), formatAgo(last, now))
+	text := fmt.Sprintf("%s %s, with %s, the newest %s.",
+		plural(total, "dead letter", "dead letters"), from, plural(len(all), "cause", "causes"), formatAgo(last, now))
 	if len(all) > 1 {
 		text += fmt.Sprintf(" Most of them, %s, are %s of %s.", formatInt(most.Count), displayText(string(most.Reason), maxReasonShown), most.Source)
 	}

@@ -94,7 +94,7 @@ func safeToReplay(r replay, now time.Time) verdict {
 		}
 	}
 	if total == 0 {
-		v.add(verdictNo, "nothing that the filter chooses is open.")
+		v.add(verdictNo, "no open dead letter matches the filter.")
 		return v
 	}
 	of := r.groups[0].Totals
@@ -107,17 +107,17 @@ func safeToReplay(r replay, now time.Time) verdict {
 	}
 	v.checkSource(r, now)
 	if beyond > 0 {
-		v.add(verdictNotYet, "%s of them are of more kinds than are told apart, and nobody has judged those; choose fewer.", formatInt(beyond))
+		v.add(verdictNotYet, "%s of them belong to further groups, which were not judged; select fewer.", formatInt(beyond))
 	}
 	if now.Sub(last) < minQuietTime {
-		v.add(verdictNotYet, "the last of these died %s; wait until none has for %s.", formatAgo(last, now), formatDuration(minQuietTime))
+		v.add(verdictNotYet, "the newest one failed %s; wait until none has failed for %s.", formatAgo(last, now), formatDuration(minQuietTime))
 	}
 	v.checkCauses(r.groups, total)
 	switch {
 	case spent == total:
-		v.add(verdictNo, "all of them were replayed %d times already, as often as may be, and stay open.", schemas.MaxReplays)
+		v.add(verdictNo, "all of them were replayed %d times already, the maximum, and stay open.", schemas.MaxReplays)
 	case r.count == 0:
-		v.add(verdictNo, "none of them would be asked for: all stay open.")
+		v.add(verdictNo, "none of them would be replayed: all stay open.")
 	case spent > 0:
 		v.add(verdictYes, "%s of them were replayed %d times already and would stay open.", formatInt(spent), schemas.MaxReplays)
 	}
@@ -125,13 +125,13 @@ func safeToReplay(r replay, now time.Time) verdict {
 	if i := slices.IndexFunc(r.lanes, func(l LaneLag) bool { return l.Lane == r.lane }); i >= 0 {
 		v.checkLane(r, r.lanes[i], now)
 	} else {
-		v.add(verdictNotYet, "how far the %s lane is behind is not known.", r.lane)
+		v.add(verdictNotYet, "the lag of the %s lane is unknown.", r.lane)
 	}
 	if r.lane == schemas.High && r.rate == 0 && r.count > maxHighBurst {
-		v.add(verdictNotYet, "%s go to the HIGH lane at once, before what people wait for; choose LOW, or a rate.", plural(r.count, "letter", "letters"))
+		v.add(verdictNotYet, "%s would go to the HIGH lane at once, ahead of requests that readers wait for; choose LOW, or a rate.", plural(r.count, "dead letter", "dead letters"))
 	}
 	if v.Answer == verdictYes {
-		v.add(verdictYes, "%s is %s, the last of these died %s, and what they died of may have passed.", r.source, r.limits.State, formatAgo(last, now))
+		v.add(verdictYes, "%s is %s, the newest one failed %s, and the cause may be resolved.", r.source, r.limits.State, formatAgo(last, now))
 	}
 	return v
 }
@@ -140,7 +140,7 @@ func safeToReplay(r replay, now time.Time) verdict {
 // is not called, and another replay.
 func (v *verdict) checkSource(r replay, now time.Time) {
 	if r.limits == nil {
-		v.add(verdictNo, "what the limiter of %s does is not known, because it could not be read.", r.source)
+		v.add(verdictNo, "the state of the limiter of %s is unknown, because it could not be read.", r.source)
 	}
 	for _, h := range blockersOf(r.limits, r.lane, now) {
 		switch {
@@ -151,19 +151,19 @@ func (v *verdict) checkSource(r replay, now time.Time) {
 		case h.Scope == scopeLane:
 			v.add(verdictNotYet, "its requests would wait: %s.", h.Message)
 		case h.Scope == scopePart:
-			v.add(verdictNotYet, "those that need a part of %s that waits would wait as well: %s.", r.source, h.Message)
+			v.add(verdictNotYet, "requests that need a blocked scope of %s would wait: %s.", r.source, h.Message)
 		}
 	}
 	if r.jobsUnknown {
-		v.add(verdictNotYet, "whether another replay of %s is under way is not known; the database does not answer.", r.source)
+		v.add(verdictNotYet, "whether another replay of %s is running is unknown; the database does not answer.", r.source)
 	}
 	for _, j := range r.jobs {
 		switch {
 		case j.Source != r.source || j.Kind != store.ReplayJob:
 		case j.State == store.JobRunning:
-			v.add(verdictNo, "a replay of %s is under way, with %s of %s done; no other begins before it ends or is stopped.", r.source, formatInt(j.Done), formatInt(j.Total))
+			v.add(verdictNo, "a replay of %s is running, with %s of %s done; a new one can start only after it ends or is stopped.", r.source, formatInt(j.Done), formatInt(j.Total))
 		case !j.ChunkStartedAt.IsZero():
-			v.add(verdictNotYet, "a replay of %s was stopped, and which letters it asked for last is still to be found out; no other begins before that.", r.source)
+			v.add(verdictNotYet, "a replay of %s was stopped, and its last chunk is still being checked; a new one can start only after that.", r.source)
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (v *verdict) checkDayBudget(r replay, now time.Time) {
 			needs = min(needs, int64(r.rate*max(0, p.ResetsAt.Sub(now).Seconds())))
 		}
 		if left > 0 && needs > left {
-			v.add(verdictNotYet, "it takes %s calls of the day at least, and %s has %s of them until %s; choose fewer, or a rate.",
+			v.add(verdictNotYet, "it takes %s calls of the day at least, and %s has %s of them until %s; select fewer, or set a rate.",
 				formatInt(needs), r.lane, formatInt(left), formatTime(*p.ResetsAt, now))
 		}
 	}
@@ -200,14 +200,14 @@ func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
 	}
 	switch {
 	case !l.RecordsKnown:
-		v.add(verdictNotYet, "how far the %s lane is behind is not known, because Kafka was not asked or does not answer.", l.Lane)
+		v.add(verdictNotYet, "the lag of the %s lane is unknown, because Kafka does not answer.", l.Lane)
 	case stalled(l):
 		why, _ := stallReason(r.limits, r.lanes, l, now)
-		v.add(verdictNotYet, "nobody has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", formatDuration(l.StalledFor), plural(l.Records, "record", "records"), l.Lane, why)
+		v.add(verdictNotYet, "no worker has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", formatDuration(l.StalledFor), plural(l.Records, "record", "records"), l.Lane, why)
 	case l.Records > 0 && !l.WaitKnown:
 		v.add(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", plural(l.Records, "record", "records"), l.Lane)
 	case l.Records > 0 && lag(l) > most:
-		v.add(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and lengthen it.", l.Lane, formatDuration(lag(l)))
+		v.add(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and increase it.", l.Lane, formatDuration(lag(l)))
 	}
 }
 
@@ -233,11 +233,11 @@ func (v *verdict) checkCauses(groups []store.DeadLetterGroup, total int64) {
 	for _, r := range reasons {
 		mend := explanations[r].fix
 		if mend == "" {
-			mend = "look what the error says"
+			mend = "check the error"
 		}
-		v.add(answer, "%s of %s would come back unless this is done first: %s.", formatInt(counts[r]), displayText(string(r), maxReasonShown), mend)
+		v.add(answer, "%s of %s would fail again unless this is done first: %s.", formatInt(counts[r]), displayText(string(r), maxReasonShown), mend)
 	}
 	if lasting > 0 && lasting < total {
-		v.Reasons = append(v.Reasons, "The others can be replayed alone, by a filter on their reason.")
+		v.Reasons = append(v.Reasons, "The others can be replayed separately, with a filter on their reason.")
 	}
 }

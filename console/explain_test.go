@@ -23,27 +23,27 @@ func TestBudgetMessage(t *testing.T) {
 		rates rates
 		view  *limiter.View
 	}{
-		{"What the budget of nexon does is not known: it could not be read. If that is because Redis does not answer, nothing is called either.", known, nil},
+		{"The budget of nexon is unknown: the limiter could not be read. Without Redis no calls are made.", known, nil},
 		{"nexon has not been called yet; all of its budget is left.", rates{}, &limiter.View{State: "unused"}},
-		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing brakes it.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second, day}}},
-		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing brakes it.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{day, second}}},
-		{"nexon may use 450 calls a second; how many it uses is known in a moment; nothing brakes it.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second}}},
-		{"nexon uses 0.5 calls a second (HIGH 0.5, LOW 0); 6 of 40 calls of the minute are left; nothing brakes it.", rates{0.5, 0, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
-		{"nexon is called as often as its limits let it; 6 of 40 calls of the minute are left; nothing brakes it.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
-		{"nexon uses 720 of 900 calls a minute (HIGH 120, LOW 600); nothing brakes it.", rates{2, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1m0s", Limit: 900}}}},
-		{"nexon uses 36,000 of 40,000 calls an hour (HIGH 0, LOW 36,000); nothing brakes it.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1h0m0s", Limit: 40_000}}}},
-		{"nexon uses 100 of 100 calls in 10 s (HIGH 0, LOW 100); nothing brakes it.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "10s", Limit: 100}}}},
-		{"it is braked until 12:01:10, because the upstream refused calls.", known, &limiter.View{State: "backing-off", Until: until}},
-		{"it is stopped because the upstream is sick, and probed by a single call at 12:01:10.", known, &limiter.View{State: "breaker-open", Until: until}},
-		{"it is stopped because the upstream is sick, and probed now by a single call.", known, &limiter.View{State: "breaker-open"}},
-		{"it comes back after a brake, at 55 % of its rate.", known, &limiter.View{State: "ramping", RampRatio: 0.55}},
-		{"it is stopped by hand, until somebody resumes it.", known, &limiter.View{State: "stopped"}},
-		{"it waits until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "quiet-period", Until: until}},
-		{"what is left of the day is not known yet; it waits until the count of the day is restored.", known, &limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}},
+		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing blocks calls.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second, day}}},
+		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing blocks calls.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{day, second}}},
+		{"nexon may use 450 calls a second; its rate is measured in a moment; nothing blocks calls.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second}}},
+		{"nexon uses 0.5 calls a second (HIGH 0.5, LOW 0); 6 of 40 calls of the minute are left; nothing blocks calls.", rates{0.5, 0, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
+		{"nexon is called at the rate that its limits allow; 6 of 40 calls of the minute are left; nothing blocks calls.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
+		{"nexon uses 720 of 900 calls a minute (HIGH 120, LOW 600); nothing blocks calls.", rates{2, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1m0s", Limit: 900}}}},
+		{"nexon uses 36,000 of 40,000 calls an hour (HIGH 0, LOW 36,000); nothing blocks calls.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1h0m0s", Limit: 40_000}}}},
+		{"nexon uses 100 of 100 calls in 10 s (HIGH 0, LOW 100); nothing blocks calls.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "10s", Limit: 100}}}},
+		{"backing off until 12:01:10, because the upstream rejected calls.", known, &limiter.View{State: "backing-off", Until: until}},
+		{"the circuit breaker is open, because the upstream is unhealthy; next probe call at 12:01:10.", known, &limiter.View{State: "breaker-open", Until: until}},
+		{"the circuit breaker is half-open: one probe call is in flight.", known, &limiter.View{State: "breaker-open"}},
+		{"ramping up after a backoff, at 55 % of its rate.", known, &limiter.View{State: "ramping", RampRatio: 0.55}},
+		{"stopped by an operator, until it is resumed.", known, &limiter.View{State: "stopped"}},
+		{"calls wait until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "quiet-period", Until: until}},
+		{"what is left of the day is not known yet; calls wait until the daily count is restored.", known, &limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}},
 		{"it is of tomorrow.", known, &limiter.View{State: "of tomorrow"}},
-		{"nothing brakes it; 1 part of it is halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},
-		{"nothing brakes it; 2 parts of it are halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
-		{"nothing brakes it; limits that were changed a moment ago are still to come into force.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
+		{"nothing blocks calls; 1 scope has an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},
+		{"nothing blocks calls; 2 scopes have an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
+		{"nothing blocks calls; changed limits are not applied yet.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
 	} {
 		got := budgetMessage("nexon", c.view, c.rates, then)
 		if !strings.HasSuffix(got, c.want) || strings.HasPrefix(c.want, "nexon") && got != c.want {
@@ -78,37 +78,37 @@ func TestWhyStale(t *testing.T) {
 		entity Entity
 		want   string
 	}{
-		{Entity{Entity: e}, "Nothing is stored of it. Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."},
-		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that asks for it."},
-		{stored(3 * time.Hour), old + "Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."},
-		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream said 3 h ago that there is no such entity, and that is believed for 5 h, until 14:00. It is not prefetched: the first"},
-		{with(func(e *Entity) { e.State.Absent, e.AbsentFor = true, 2*time.Hour }), "The upstream said 3 h ago that there is no such entity, which is believed for 2 h. Nothing that asked"},
-		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored of it. Nothing that asked"},
-		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, then.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h: it is not served any more, and readers wait for the next. Checked 1 min ago. Nothing that asked"},
-		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "Nothing that asked"},
-		{as(store.Retrying, 4*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04."},
+		{Entity{Entity: e}, "Nothing is stored. No request of the last hour is open. It is not prefetched; the next read requests it."},
+		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that requests it."},
+		{stored(3 * time.Hour), old + "No request of the last hour is open. It is not prefetched; the next read requests it."},
+		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this holds for 5 h, until 14:00. It is not prefetched: the first"},
+		{with(func(e *Entity) { e.State.Absent, e.AbsentFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist, which held for 2 h. No request of the last hour is open."},
+		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored. No request of the last hour is open."},
+		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, then.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h, which is over: it is no longer served, and readers wait for a new fetch. Checked 1 min ago. No request of the last hour is open."},
+		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "No request of the last hour is open."},
+		{as(store.Retrying, 4*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04."},
 		{as(store.Retrying, -3*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and a retry has been due since 11:57."},
-		{as(store.Failed, 6*time.Hour), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter. It is held: nobody but a person asks for it before 18:00."},
-		{as(store.Failed, -time.Minute), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold is over, so that the next read asks for it again. Nothing"},
-		{as(store.Suspended, 0), old + "It is suspended: it was given up 3 times in a row, last 2 min ago (UPSTREAM_5XX). Nothing asks for it until a person does, by refresh now or by a replay."},
-		{way(RequestState{Unknown: true}), old + "Whether a request is under way is not known: Redis does not answer."},
-		{way(RequestState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch is under way now, which was asked for in the HIGH lane."},
-		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is on its way to Kafka."},
+		{as(store.Failed, 6*time.Hour), old + "Its request failed permanently 2 min ago (UPSTREAM_5XX) and is a dead letter. Until 18:00 only a manual refresh requests it."},
+		{as(store.Failed, -time.Minute), old + "Its request failed permanently 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold has ended, so the next read requests it again. No request"},
+		{as(store.Suspended, 0), old + "It is suspended: its requests failed permanently 3 times in a row, last 2 min ago (UPSTREAM_5XX). Only a manual refresh or a replay requests it again."},
+		{way(RequestState{Unknown: true}), old + "Whether a request is in flight is unknown: Redis does not answer."},
+		{way(RequestState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch that was requested in the HIGH lane is running."},
+		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is being published to Kafka."},
 		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
-		{way(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
-		{way(RequestState{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was asked for at about 11:08, and that has not ended: it waits in its lane's topic, or was lost. It may be asked for anew, as the next read of what is stale does."},
-		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
-		{way(RequestState{Issued: 5}), old + "It was asked for, and that has not ended"},
-		{way(RequestState{Issued: 5, Done: 5}), old + "Nothing that asked for it"}, // and was deleted
-		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{way(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
-		{way(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
+		{way(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; if it is lost, it can be requested again after 12:10."},
+		{way(RequestState{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. It can be requested again; the next read of stale content does that."},
+		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04. It was requested, and the request has not ended: it waits in the topic of its lane, or was lost."},
+		{way(RequestState{Issued: 5}), old + "It was requested, and the request has not ended"},
+		{way(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // and was deleted
+		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "No request of the last hour is open."},
+		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "No request of the last hour is open."},
+		{way(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream reported that it does not exist."},
+		{way(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is scheduled."},
 		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
-		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing that asked"},
-		{way(RequestState{CooldownUntil: then.Add(9 * time.Second)}), old + "A person asked for it a moment ago; it can be asked for again at 12:00:39. Nothing"},
-		{registered(false, 0, store.Hot), old + "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."},
-		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of what is stale asks for it sooner."},
+		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: then}), old + "No request of the last hour is open."},
+		{way(RequestState{CooldownUntil: then.Add(9 * time.Second)}), old + "It was refreshed manually a moment ago; the next manual refresh is possible at 12:00:39. No request"},
+		{registered(false, 0, store.Hot), old + "It is registered but disabled: the next read of stale content requests it."},
+		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of stale content requests it sooner."},
 		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
 	} {
 		a := surroundings{limits: &limiter.View{State: "flowing"}, lanes: []LaneLag{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 900, 7*time.Minute)}}
@@ -117,7 +117,7 @@ func TestWhyStale(t *testing.T) {
 		}
 	}
 	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, then)
-	if !strings.Contains(stopped, "nexon as a whole waits: it is stopped by hand, until somebody resumes it.") {
+	if !strings.Contains(stopped, "nexon is not called: stopped by an operator, until it is resumed.") {
 		t.Error(stopped)
 	}
 }
@@ -130,9 +130,9 @@ func TestDeadLettersMessage(t *testing.T) {
 		all  []deadLetterGroup
 		want string
 	}{
-		{nil, "Nothing died since yesterday 12:00."},
-		{[]deadLetterGroup{one}, "1 request died since yesterday 12:00, of 1 cause, the last one 1 h ago."},
-		{[]deadLetterGroup{one, many}, "1,205 requests died since yesterday 12:00, of 2 causes, the last one 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
+		{nil, "No dead letters since yesterday 12:00."},
+		{[]deadLetterGroup{one}, "1 dead letter since yesterday 12:00, with 1 cause, the newest 1 h ago."},
+		{[]deadLetterGroup{one, many}, "1,205 dead letters since yesterday 12:00, with 2 causes, the newest 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
 	} {
 		if got := deadLettersMessage(c.all, since, then); got != c.want {
 			t.Error(got)

@@ -72,12 +72,12 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 		"job.last":  {Text: ""},
 	}, Rows: map[string][][]statusItem{"refused": {}}}
 	if j.Error != "" && j.State != store.JobDone {
-		f.Items["job.error"] = statusItem{Text: "It waits: " + displayText(j.Error, maxErrorShown), Tone: toneWarn}
+		f.Items["job.error"] = statusItem{Text: "Waiting: " + displayText(j.Error, maxErrorShown), Tone: toneWarn}
 	}
 	if j.State == store.JobRunning {
 		last := statusItem{Text: "Its last progress was " + formatAgo(j.UpdatedAt, now) + "."}
 		if now.Sub(j.UpdatedAt) > maxJobSilence {
-			last = statusItem{Text: last.Text + " No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}
+			last = statusItem{Text: last.Text + " No process is working on it: check that a query service with this source is running.", Tone: toneWarn}
 		}
 		f.Items["job.last"] = last
 	}
@@ -85,7 +85,7 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 		f.Rows["refused"] = append(f.Rows["refused"], []statusItem{{Text: staysOpen(why)}, {Text: formatInt(j.Refused[why])}})
 	}
 	f.Tables = map[string]statusTable{"refused": {
-		ID: "refused", Caption: "Letters that stay open", Headers: []string{"Why", "Letters"}, Numeric: []bool{false, true}, Rows: f.Rows["refused"], Empty: "None so far.",
+		ID: "refused", Caption: "Dead letters that stay open", Headers: []string{"Why", "Letters"}, Numeric: []bool{false, true}, Rows: f.Rows["refused"], Empty: "None so far.",
 	}}
 	return f
 }
@@ -97,13 +97,13 @@ func (j jobPage) Refusals() statusTable { return j.Tables["refused"] }
 func staysOpen(why string) string {
 	switch why {
 	case dlq.RefusedLimit:
-		return "They were replayed as often as may be."
+		return "They have reached the maximum number of replays."
 	case dlq.RefusedUndecodable:
 		return "This release can't read their request."
 	case dlq.RefusedGone:
-		return "Their topic does not have them any more."
+		return "Kafka has deleted them."
 	case dlq.RefusedInvalid:
-		return "The configuration has no such facet, or it takes no such key."
+		return "The configuration has no such facet, or the facet rejects the key."
 	}
 	return displayText(why, 60)
 }
@@ -125,7 +125,7 @@ func (c *Console) job(w http.ResponseWriter, r *http.Request, who access.Client)
 	case err != nil:
 		c.unavailable(w, r, "The jobs can't be read.", err)
 	case !found || !c.canSeeJob(who, j):
-		c.reject(w, r, http.StatusNotFound, "There is no such job.")
+		c.reject(w, r, http.StatusNotFound, "Job not found.")
 	default:
 		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source
 		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), newJobPage(j, c.Clock()))

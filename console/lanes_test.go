@@ -21,9 +21,9 @@ func TestLanes_ShowsStalledLane(t *testing.T) {
 		{laneOf(schemas.Low, 9, 5*time.Minute), "5 min", toneWarn, "nexon: its LOW lane is 5 min behind, with 9 records.", nil},
 		{LaneLag{schemas.Low, 9, time.Second, true, true, 50 * time.Second}, "50 s", toneOK, "", nil}, // they stopped a moment ago
 		{standing(schemas.Low, 9, 5*time.Second), "not known yet", "", "", nil},
-		{standing(schemas.Low, 12_480, 55*time.Second), "not known: nobody has worked for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and nobody has worked on any for 55 s: no worker runs.", nil},
-		{standing(schemas.Low, 1, 20*time.Second), "not known: nobody has worked for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and nobody has worked on any for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
-		{LaneLag{Lane: schemas.Low}, "not known", toneWarn, "nexon: how far its LOW lane is behind is not known.", nil},
+		{standing(schemas.Low, 12_480, 55*time.Second), "not known: no worker has worked for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and no worker has worked on any for 55 s: no worker is running.", nil},
+		{standing(schemas.Low, 1, 20*time.Second), "not known: no worker has worked for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and no worker has worked on any for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
+		{LaneLag{Lane: schemas.Low}, "not known", toneWarn, "nexon: the lag of its LOW lane is unknown.", nil},
 	} {
 		of := &sourceSample{Lanes: []LaneLag{c.lane}, Limits: &limiter.View{State: "flowing", Processes: c.processes}}
 		if got := laneRows(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
@@ -55,7 +55,7 @@ func TestWhyStale_NamesStalledLane(t *testing.T) {
 		lane LaneLag
 		want string
 	}{
-		{standing(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, behind 900 others at most, on which nobody has worked for 1 min."},
+		{standing(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, behind 900 others at most, which no worker has processed for 1 min."},
 		{standing(schemas.Low, 1, time.Second), "A request waits in the LOW lane, behind 1 other at most, and how long that takes is not known yet."},
 		{LaneLag{Lane: schemas.Low}, "A request waits in the LOW lane."},
 	} {

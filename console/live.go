@@ -14,18 +14,19 @@ import (
 
 const eventStream = "text/event-stream"
 
-// maxViewers may watch at once, and viewersOfOne of them under one name: somebody's tabs must
-// not keep all others from watching.
+// maxViewers bounds the number of live streams, and maxViewersPerClient those of one client, so
+// that one client's tabs do not use all of them.
 const maxViewers, maxViewersPerClient = 100, 8
 
-// viewers are those who watch.
+// viewers counts the open live streams.
 type viewers struct {
 	mu       sync.Mutex
 	total    int
-	byClient map[string]int // by name
+	byClient map[string]int
 }
 
-// acquire takes a place until leave is called; ok: there was one.
+// acquire counts a new stream of the client until release is called. ok is false if a limit is
+// reached.
 func (v *viewers) acquire(name string) (leave func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -44,20 +45,20 @@ func (v *viewers) acquire(name string) (leave func(), ok bool) {
 	}, true
 }
 
-// acquireViewer takes a place among those who watch, until leave is called; or says that there is none.
+// acquireViewer counts a new stream of the client, or answers with 503.
 func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, who access.Client) (leave func(), ok bool) {
-	if r.Method == http.MethodHead { // it would hear nothing, for ever
+	if r.Method == http.MethodHead { // a HEAD request would keep the stream open forever
 		w.Header().Set("Content-Type", eventStream)
 		return nil, false
 	}
 	if leave, ok = c.viewers.acquire(who.BoundName()); !ok {
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, "As many watch already as may.", http.StatusServiceUnavailable)
+		http.Error(w, "Too many live streams are open.", http.StatusServiceUnavailable)
 	}
 	return leave, ok
 }
 
-// startStream begins an answer of server-sent events; send writes one.
+// startStream starts a response of server-sent events. send writes one event.
 func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error) {
 	h := w.Header()
 	h.Set("Content-Type", eventStream)
@@ -66,9 +67,9 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 	return func(event any) error {
 		text, err := json.Marshal(event)
 		if err != nil {
-			panic(err) // it is of our own types
+			panic(err) // our own types always marshal
 		}
-		// A server that bounds its answers bounds each event, not all of them.
+		// The write deadline of the server applies to each event instead of the whole response.
 		_ = flow.SetWriteDeadline(time.Now().Add(10 * time.Second))
 		if _, err := fmt.Fprintf(w, "retry: 2000\ndata: %s\n\n", text); err != nil {
 			return err
@@ -77,7 +78,7 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 	}
 }
 
-// live tells, once a second, what the live pages show.
+// live streams the data of the live pages once a second.
 func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client) {
 	sources, charts := c.Sources, r.FormValue("charts") != ""
 	if one := r.FormValue("source"); one != "" {
@@ -103,7 +104,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 			return
 		case n = <-samples:
 		}
-		// What was allowed to begin ends when it would not be any more.
+		// The stream ends when the client's permission ends.
 		if who, err := c.identify(r); err != nil || !isAllowed(canView, c, who) {
 			return
 		}
@@ -126,10 +127,10 @@ func isAllowed(m permission, c *Console, who access.Client) bool {
 	return ok
 }
 
-// jobInterval is how often a job's progress is looked at.
+// jobInterval is the time between two updates of a job's progress.
 const jobInterval = time.Second
 
-// liveJob tells how far a job is until it has ended.
+// liveJob streams the progress of a job until the job ends.
 func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Client) {
 	leave, ok := c.acquireViewer(w, r, who)
 	if !ok {
@@ -143,7 +144,7 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Cli
 		c.unavailable(w, r, "The jobs can't be read.", err)
 		return
 	case !found || !c.canSeeJob(who, j):
-		c.reject(w, r, http.StatusNotFound, "There is no such job.")
+		c.reject(w, r, http.StatusNotFound, "Job not found.")
 		return
 	}
 	send := c.startStream(w)
@@ -162,7 +163,7 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Cli
 			return
 		}
 		if j, found, err = c.readJob(r, id); err != nil || !found {
-			return // the page comes again
+			return // the browser reconnects
 		}
 	}
 }

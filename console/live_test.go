@@ -266,10 +266,10 @@ func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 	waits := store.DLQJob{Error: "Kafka does not answer", State: store.JobRunning, Kind: store.PurgeJob}
-	if f := jobStatus(waits, then); f.Items["job.error"].Text != "It waits: Kafka does not answer" || f.Items["job.done"].Text != "0 of 0 purged" {
+	if f := jobStatus(waits, then); f.Items["job.error"].Text != "Waiting: Kafka does not answer" || f.Items["job.done"].Text != "0 of 0 purged" {
 		t.Errorf("%+v", f.Items)
 	}
-	for updated, want := range map[time.Duration]statusItem{2 * time.Second: {Text: "Its last progress was 2 s ago."}, 6 * time.Minute: {Text: "Its last progress was 6 min ago. No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}} {
+	for updated, want := range map[time.Duration]statusItem{2 * time.Second: {Text: "Its last progress was 2 s ago."}, 6 * time.Minute: {Text: "Its last progress was 6 min ago. No process is working on it: check that a query service with this source is running.", Tone: toneWarn}} {
 		waits.UpdatedAt = then.Add(-updated)
 		if f := jobStatus(waits, then); f.Items["job.last"] != want {
 			t.Errorf("%+v", f.Items["job.last"])

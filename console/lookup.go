@@ -74,7 +74,7 @@ func (c *Console) checkEntity(e schemas.Entity) string {
 		err = c.Entities.CheckKey(e)
 	}
 	if err != nil {
-		return "There can be no such entity: " + displayText(err.Error(), maxErrorShown) + "."
+		return "Invalid entity: " + displayText(err.Error(), maxErrorShown) + "."
 	}
 	return ""
 }
@@ -94,7 +94,7 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.
 	defer cancel()
 	known, err := c.Entities.Entity(ctx, e, who)
 	if err != nil {
-		c.unavailable(w, r, "What is known of it can't be read.", err)
+		c.unavailable(w, r, "The entity can't be read.", err)
 		return
 	}
 	now, a := c.Clock(), surroundings{lanes: c.Overview.Lanes(e.Source)}
@@ -148,43 +148,43 @@ func timelineOf(e Entity, now time.Time) []timelineEntry {
 		s := e.State
 		found := "Checked"
 		if s.Absent {
-			found = "Checked: the upstream has no such entity"
+			found = "Checked: not found"
 		}
 		add(s.CheckedAt, found, "", "")
 		add(s.FetchedAt, "Content fetched", "", "")
 		add(s.UpdatedAt, "Content changed", "", "")
 		switch {
 		case s.Absent:
-			add(s.CheckedAt.Add(e.AbsentFor), "The absence is not believed from then on", "", "")
+			add(s.CheckedAt.Add(e.AbsentFor), "Not-found result expires", "", "")
 		case s.HasContent():
-			add(s.CheckedAt.Add(e.FreshFor), "Stale from then on", "", "")
+			add(s.CheckedAt.Add(e.FreshFor), "Becomes stale", "", "")
 			if e.KeepFor > 0 {
-				add(s.FetchedAt.Add(e.KeepFor), "Not served from then on", "", "")
+				add(s.FetchedAt.Add(e.KeepFor), "No longer served", "", "")
 			}
 		}
 	}
 	if s := e.Status; s.State != "" {
-		add(s.Since, "First of the failures in a row", "", "")
+		add(s.Since, "First failure of the series", "", "")
 		add(s.UpdatedAt, "Last failure: "+displayText(s.Reason, 60), s.Error, "")
 		switch s.State {
 		case store.Retrying:
-			add(s.Until, "Retry is due", "", "")
+			add(s.Until, "Retry due", "", "")
 		case store.Failed:
-			add(s.Until, "The hold ends", "", "")
+			add(s.Until, "Hold ends", "", "")
 		case store.Suspended:
 		}
 	}
 	for _, l := range e.DeadLetters {
 		add(l.At, "Became a dead letter: "+displayText(string(l.Reason), 60), l.Error, deadLetterPath(l.DeadLetterID, e.Entity.Source))
 		if l.Handled != "" {
-			add(l.HandledAt, "The dead letter was "+displayText(l.Handled, 20), "by "+l.HandledBy, "")
+			add(l.HandledAt, "Dead letter "+displayText(l.Handled, 20), "by "+l.HandledBy, "")
 		}
 	}
 	if e.Registered != nil && e.Registered.Enabled {
-		add(e.Registered.Due, "Prefetch is due", "", "")
+		add(e.Registered.Due, "Prefetch due", "", "")
 	}
 	if e.Request.HoldUntil.After(now) {
-		add(e.Request.HoldUntil, "The hold in Redis ends", "", "")
+		add(e.Request.HoldUntil, "Hold in Redis ends", "", "")
 	}
 	slices.SortStableFunc(all, func(a, b timelineEntry) int { return b.At.Compare(a.At) })
 	return all

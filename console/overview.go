@@ -57,7 +57,7 @@ func (c *Console) limiter(w http.ResponseWriter, r *http.Request, _ access.Clien
 // setFaultScenario has the upstream of a demonstration behave in another way.
 func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, who access.Client) {
 	if c.FaultScenarios == nil {
-		c.reject(w, r, http.StatusNotFound, "This installation has no weather: its upstream is a real one.")
+		c.reject(w, r, http.StatusNotFound, "This installation has no fault scenarios: its upstream is real.")
 		return
 	}
 	name := r.PostFormValue("scenario")
@@ -72,11 +72,11 @@ func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, who a
 			err = c.FaultScenarios.Set(ctx, name)
 		}
 		if err != nil {
-			c.unavailable(w, r, "The weather could not be changed.", err)
+			c.unavailable(w, r, "The fault scenario could not be changed.", err)
 			return
 		}
 		redirectWithNotice(w, r, root, "fault-scenario")
 		return
 	}
-	c.reject(w, r, http.StatusBadRequest, "There is no such weather.")
+	c.reject(w, r, http.StatusBadRequest, "Unknown fault scenario.")
 }

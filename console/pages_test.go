@@ -97,9 +97,9 @@ func TestPages_ReportUnavailableServices(t *testing.T) {
 	fillRig(r)
 	r.broken = errBroken
 	for path, want := range map[string]string{
-		"": "github: what its limiter does could not be read; if Redis does not answer, nothing is called.", "/limiter": "What the budget of nexon does is not known", "/queues": "They could not be read.",
-		"/lookup?facet=nexon/character&key=a": "What is known of it can't be read. The log of this process says why", "/dlq": "The dead letters can't be read.",
-		"/dlq/nexon/3/120": "The letter nexon/3:120 can't be read. The log of this process says why", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW": "The letters can't be counted.",
+		"": "github: the limiter could not be read; without Redis no calls are made.", "/limiter": "The budget of nexon is unknown", "/queues": "Not available: the read failed.",
+		"/lookup?facet=nexon/character&key=a": "The entity can't be read. See the log of this process", "/dlq": "The dead letters can't be read.",
+		"/dlq/nexon/3/120": "The dead letter nexon/3:120 can't be read. See the log of this process", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW": "The dead letters can't be counted.",
 		"/dlq/jobs/0198b2c0-0000-7000-8000-000000000001": "The jobs can't be read.", "/settings": "The settings of nexon can't be read", "/activity": "The audit can't be read.",
 	} {
 		d := r.get(root + path)
@@ -113,33 +113,33 @@ func TestPages_ReportUnavailableServices(t *testing.T) {
 func TestPages_AnswerInNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").says("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04." {
+	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").says("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
 		t.Error(got)
 	}
 	// Counts of two moments make a rate.
 	r.get(root)
 	r.views["nexon"] = theView("nexon", 3*time.Second)
 	for _, path := range []string{"", "/limiter"} {
-		const want = "nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 8 h 59 min; nothing brakes it."
+		const want = "nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 8 h 59 min; nothing blocks calls."
 		if got := r.get(root + path).says("budget"); !strings.Contains(got, want) {
 			t.Error(got)
 		}
 	}
 	d := r.get(root + "/dlq?source=nexon")
-	for _, want := range []string{"12,268 requests died since yesterday 12:00, of 3 causes", "UPSTREAM_5XX", "11,920", "The upstream went on failing for these entities", "OPENAPI00004: Please input valid parameter"} {
+	for _, want := range []string{"12,268 dead letters since yesterday 12:00, with 3 causes", "UPSTREAM_5XX", "11,920", "The upstream failed repeatedly for these entities", "OPENAPI00004: Please input valid parameter"} {
 		if got := d.says("recent-dead-letters"); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
-	if got := d.says("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is under way, with 4,112 of 12,254 done; no other begins before it ends or is stopped. the last of these died 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
+	if got := d.says("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is running, with 4,112 of 12,254 done; a new one can start only after it ends or is stopped. the newest one failed 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
 		t.Error(got)
 	}
-	for _, want := range []string{"The upstream went on failing for these entities", "9 calls of the upstream, the last answered 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
+	for _, want := range []string{"The upstream failed repeatedly for these entities", "9 calls of the upstream, the last answered 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
 		if got := r.get(root + "/dlq/nexon/3/120").text(); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
-	if got := r.get(root + "/dlq?source=github").says("safe-to-replay"); got != "No: nothing that the filter chooses is open." {
+	if got := r.get(root + "/dlq?source=github").says("safe-to-replay"); got != "No: no open dead letter matches the filter." {
 		t.Error(got)
 	}
 }
@@ -197,9 +197,9 @@ func TestPages_RejectInvalidInput(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	for path, want := range map[string]string{
-		"/lookup?facet=nowhere/x&key=a": "There is no such source.", "/lookup?facet=nexon/nothing&key=a": "nexon has no such facet.", "/lookup?facet=nexon/character&key=..": "There can be no such entity",
+		"/lookup?facet=nowhere/x&key=a": "There is no such source.", "/lookup?facet=nexon/nothing&key=a": "nexon has no such facet.", "/lookup?facet=nexon/character&key=..": "Invalid entity",
 		"/dlq?source=nowhere": "there is no such source", "/dlq?reason=NONE": `there is no reason "NONE"`, "/dlq?handled=x": "handled is", "/dlq?since=soon": `"soon" is no time`, "/dlq?attempts=x": "whole number",
-		"/dlq?offset=3": "partition:offset", "/dlq?after=x": "begin with the first", "/dlq/plan?kind=REPLAY&lane=MIDDLE": "the lane must be HIGH or LOW", "/dlq/plan?lane=LOW": "replayed or purged",
+		"/dlq?offset=3": "partition:offset", "/dlq?after=x": "start with the first", "/dlq/plan?kind=REPLAY&lane=MIDDLE": "the lane must be HIGH or LOW", "/dlq/plan?lane=LOW": "choose replay or purge",
 		"/dlq/plan?kind=PURGE&rate=x": "the rate must be", "/dlq/plan?kind=PURGE&rate=NaN": "the rate must be", "/dlq/plan?kind=PURGE&max=-1": "whole number", "/dlq/plan?kind=PURGE&note=a%0Ab": "one line",
 	} {
 		d := r.get(root + path)

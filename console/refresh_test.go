@@ -37,7 +37,7 @@ func TestRefreshMany_RejectsOneKeyOfMany(t *testing.T) {
 	r := newRig(t)
 	r.keyWrongs = map[string]error{"b": errors.New("it does not match")}
 	d := r.open("POST", root+"/refresh", manyKeys("a\nb\nc"))
-	if len(r.refreshed) != 2 || d.says("refresh-result") != "2 of 3 refreshes are queued." || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
+	if len(r.refreshed) != 2 || d.says("refresh-result") != "2 of 3 refreshes are queued." || !strings.Contains(d.text(), "Invalid entity: it does not match.") {
 		t.Errorf("got %v and %q, want a and c refreshed and b refused", r.refreshed, d.says("refresh-result"))
 	}
 }

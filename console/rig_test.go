@@ -96,7 +96,7 @@ func laneOf(l schemas.Lane, records int64, wait time.Duration) LaneLag {
 	return LaneLag{Lane: l, Records: records, Wait: wait, RecordsKnown: true, WaitKnown: records > 0}
 }
 
-// standing is a lane on which nobody has worked for so long.
+// standing is a lane which no worker has processed for so long.
 func standing(l schemas.Lane, records int64, unworked time.Duration) LaneLag {
 	return LaneLag{Lane: l, Records: records, RecordsKnown: true, StalledFor: unworked}
 }

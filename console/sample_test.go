@@ -106,7 +106,7 @@ func TestSample_UncountedDeadLettersAreUnknown(t *testing.T) {
 }
 
 func TestReads_NamesProcessAndPeriod(t *testing.T) {
-	if text := newRig(t).get(root).text(); !strings.Contains(text, "What query-1 told its readers in the last 5 min") {
+	if text := newRig(t).get(root).text(); !strings.Contains(text, "Reads of query-1 in the last 5 min") {
 		t.Error(text)
 	}
 }

@@ -109,25 +109,25 @@ func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 	if got, want := d.fact("prefetch.nexon"), "prefetched"; got != want {
 		t.Errorf("%q", got)
 	}
-	if got, want := d.fact("schedule.nexon"), "A scheduler looked just now, on host-a/412/QX7LMR2A. LOW spends 300 calls a second of the 71 that it may. Prefetching may feed it 71 a second. "+
-		"The entity that is due first has waited for 40 min. The scheduler of this process has asked for 48,113 entities since it started."; got != want {
+	if got, want := d.fact("schedule.nexon"), "The last scheduler tick was just now, on host-a/412/QX7LMR2A. LOW makes 300 of the allowed 71 calls a second. Prefetching may use 71 of them. "+
+		"The oldest due entity has waited for 40 min. The scheduler of this process has requested 48,113 entities since it started."; got != want {
 		t.Errorf("%q", got)
 	}
 	d.rowsAre(t, "tiers.nexon",
 		"character | hot | 1,204 | every 1 h | 3 | 8 s",
 		"character | warm | 18,340 | every 6 h | 210 | 40 min",
 		"character | cold | about 902,411 | every 24 h | 0 | nothing",
-		"guild | hot | 12 | every 30 min to 7 days, by its changes and reads | 12 | waits for its content until 14:00",
+		"guild | hot | 12 | every 30 min to 7 days, by its changes and reads | 12 | content is ready at 14:00",
 		"guild | warm | 0 | every 30 min to 7 days, by its changes and reads | 0 | nothing",
 		"guild | cold | 3 | every 30 min to 7 days, by its changes and reads | 0 | nothing",
-		"ranking | all | 45 | not by itself | | off")
+		"ranking | all | 45 | on demand | | off")
 	d.rowsAre(t, "bounds.nexon",
-		"its share of second | 350 | 100", "its rate cap at this hour | 150 |", "the rest of the day | 71 | 25",
-		"LOW may now | 71 |", "prefetching, this hour | 250 |", "prefetching may now | 71 |")
-	d.rowsAre(t, "rounds.nexon", retriesLabel+" | 7 | 11 min | 1,000 or more | due", outboxLabel+" | 2 | 300 ms | |")
+		"share of second | 350 | 100", "its rate cap at this hour | 150 |", "rest of the day | 71 | 25",
+		"LOW limit now | 71 |", "prefetch rate cap of this hour | 250 |", "prefetch limit now | 71 |")
+	d.rowsAre(t, "backlogs.nexon", retriesLabel+" | 7 | 11 min | 1,000 or more | due", outboxLabel+" | 2 | 300 ms | |")
 	d.rowsAre(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
 	d.rowsAre(t, "triggers.nexon", "character | guild | a pause of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
-	if got := d.fact("schedule.github"); got != "github is fetched when somebody asks: no facet of it is prefetched. LOW may spend 71 calls a second; how many it does is known in a moment." || d.fact("prefetch.github") != "not prefetched" {
+	if got := d.fact("schedule.github"); got != "github is fetched on demand: no facet is prefetched. LOW may make 71 calls a second; its rate is measured in a moment." || d.fact("prefetch.github") != "not prefetched" {
 		t.Errorf("%q", got)
 	}
 }
@@ -158,23 +158,23 @@ func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 	s.FeedRate, s.Schedulers, s.Requested = Reading[float64]{Error: "Redis does not answer"}, Reading[[]SchedulerHeartbeat]{Error: "Redis does not answer"}, nil
 	r.sched["nexon"] = s
 	d := r.get(root + "/schedule")
-	if got := d.fact("schedule.nexon"); got != "Whether a scheduler runs is not known: Redis does not answer. LOW may spend 71 calls a second; how many it does is known in a moment. What prefetching may is not known: Redis does not answer. "+
-		"What is due is not known: the database does not answer. How much was asked for is counted by the schedulers' processes (prefetch_requested_total), not by this one." {
+	if got := d.fact("schedule.nexon"); got != "Whether a scheduler is running is unknown: Redis does not answer. LOW may make 71 calls a second; its rate is measured in a moment. The prefetch rate is unknown: Redis does not answer. "+
+		"The due entities are unknown: the database does not answer. The number of requests is a metric of the scheduler processes (prefetch_requested_total)." {
 		t.Errorf("%q", got)
 	}
 	if got := d.rows("tiers.nexon")[0]; got != "character | hot | not known: the database does not answer | every 1 h | not known: the database does not answer | not known" {
 		t.Error(got)
 	}
-	d.rowsAre(t, "rounds.nexon", retriesLabel+" | not known: the database does not answer | | |", outboxLabel+" | not known: the database does not answer | | |")
+	d.rowsAre(t, "backlogs.nexon", retriesLabel+" | not known: the database does not answer | | |", outboxLabel+" | not known: the database does not answer | | |")
 	d.rowsAre(t, "schedulers.nexon", "Not known: Redis does not answer.")
 
 	s = theSchedule()
 	s.Schedulers.Value = nil
 	r.sched["nexon"] = s
-	if d = r.get(root + "/schedule"); d.fact("prefetch.nexon") != "no scheduler runs" || !strings.HasPrefix(d.fact("schedule.nexon"), "No scheduler runs, so that nothing is prefetched.") {
+	if d = r.get(root + "/schedule"); d.fact("prefetch.nexon") != "no scheduler is running" || !strings.HasPrefix(d.fact("schedule.nexon"), "No scheduler is running, so nothing is prefetched.") {
 		t.Errorf("%q", d.fact("schedule.nexon"))
 	}
-	if got := r.get(root).text(); !strings.Contains(got, "nexon: no scheduler runs, so that nothing is prefetched.") {
+	if got := r.get(root).text(); !strings.Contains(got, "nexon: no scheduler is running, so nothing is prefetched.") {
 		t.Error("the overview does not say that it is wrong")
 	}
 }
@@ -183,10 +183,10 @@ func TestSchedule_UnreadableIsNotEmpty(t *testing.T) {
 	r := newRig(t)
 	r.sched["nexon"] = ScheduleState{}
 	d := r.get(root + "/schedule")
-	if got := d.fact("schedule.nexon"); d.fact("prefetch.nexon") != "not known" || !strings.HasPrefix(got, "What is prefetched of nexon could not be read; look again in a moment. LOW ") {
+	if got := d.fact("schedule.nexon"); d.fact("prefetch.nexon") != "not known" || !strings.HasPrefix(got, "The schedule of nexon could not be read; try again in a moment. LOW ") {
 		t.Errorf("%q, %q", d.fact("prefetch.nexon"), got)
 	}
-	d.rowsAre(t, "schedulers.nexon", "They could not be read.")
+	d.rowsAre(t, "schedulers.nexon", "Not available: the read failed.")
 }
 
 func TestSchedule_MarksTruncatedCounts(t *testing.T) {
@@ -210,13 +210,13 @@ func TestSchedule_ExplainsZeroFeedRate(t *testing.T) {
 	}
 	lane := func(l LaneLag) []LaneLag { l.Lane = schemas.Low; return []LaneLag{{Lane: schemas.High}, l} }
 	for want, of := range map[string]sourceSample{
-		"the limiter can't be asked":                         {},
-		"it is stopped by hand, until somebody resumes it":   {Limits: &limiter.View{State: stateStopped}},
-		"LOW may make no call now; the bounds below say why": {Limits: flowing(0)},
-		"its own rate cap is 0 at this hour":                 {Limits: flowing(9), Schedule: ScheduleState{RateCap: new(0.0)}},
-		"how much waits in the LOW lane is not known":        {Limits: flowing(9), Lanes: lane(LaneLag{})},
-		"the LOW lane is 20 min behind":                      {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
-		"nobody has worked on the LOW lane lately":           {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5})},
+		"the limiter could not be read":                  {},
+		"stopped by an operator, until it is resumed":    {Limits: &limiter.View{State: stateStopped}},
+		"LOW may make no call now; see the bounds below": {Limits: flowing(0)},
+		"its own rate cap is 0 at this hour":             {Limits: flowing(9), Schedule: ScheduleState{RateCap: new(0.0)}},
+		"the backlog of the LOW lane is unknown":         {Limits: flowing(9), Lanes: lane(LaneLag{})},
+		"the LOW lane is 20 min behind":                  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
+		"no worker has processed the LOW lane recently":  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5})},
 	} {
 		if got := noFeedReason(&of); got != want {
 			t.Errorf("%q, want %q", got, want)

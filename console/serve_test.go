@@ -106,7 +106,7 @@ func changedRig(t *testing.T, change string) *rig {
 
 func TestOverview_ShowsStoppedSource(t *testing.T) {
 	text := changedRig(t, "stop-source").get(root).text()
-	if want := "nexon: it is stopped by hand"; !strings.Contains(text, want) {
+	if want := "nexon: stopped by an operator"; !strings.Contains(text, want) {
 		t.Errorf("got %s, want %q in it", text, want)
 	}
 }

@@ -93,8 +93,8 @@ func (s *settingsForm) fill() {
 		s.Policies = append(s.Policies, policyForm{p.Name, p.Window, []policyField{
 			{"limit." + p.Name, "Limit", strconv.Itoa(p.Limit), strconv.Itoa(was.Limit), true},
 			{"target." + p.Name, "Target", strconv.Itoa(p.Target), strconv.Itoa(was.Target), true},
-			{"high." + p.Name, "Kept for HIGH", p.HighReserve.String(), was.HighReserve.String(), false},
-			{"low." + p.Name, "Kept for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true},
+			{"high." + p.Name, "Reserved for HIGH", p.HighReserve.String(), was.HighReserve.String(), false},
+			{"low." + p.Name, "Reserved for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true},
 		}})
 	}
 	s.RateCaps, s.RateCapsBefore = rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)

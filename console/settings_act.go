@@ -59,7 +59,7 @@ func (c *Console) readOrder(r *http.Request, who access.Client) (o settings.Chan
 	if text := r.PostFormValue("revision"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return o, errors.New("the revision is no number; look at the page again")
+			return o, errors.New("the revision is not a number; reload the page")
 		}
 		o.Revision = &n
 	}
@@ -74,7 +74,7 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, who acc
 		return
 	}
 	if err == nil && o.Revision == nil {
-		err = errors.New("the revision is missing; look at the page again")
+		err = errors.New("the revision is missing; reload the page")
 	}
 	if err != nil {
 		c.showSettings(w, r, http.StatusBadRequest, o.Source, errorSentence(err))
@@ -169,7 +169,7 @@ func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, sou
 	}
 	what := source + " was not " + code + ": its settings can't be written."
 	if code == "stopped" {
-		what += " It is called on. If trying again does not help, end the workers of " + source + ": nothing is lost by that."
+		what += " Calls continue. If a retry does not help, stop the workers of " + source + ": no request is lost."
 	}
 	c.unavailable(w, r, what, err)
 }

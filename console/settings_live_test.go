@@ -25,15 +25,15 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	r.views["nexon"] = v
 	d := r.get(root + "/settings")
 	d.rowsAre(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0", "LOW's rate caps | none (configured 19-23 150/s) | | |")
-	if got, want := d.fact("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force, and all processes follow within two seconds. At this hour LOW may make 150 calls a second at most."; got != want {
+	if got, want := d.fact("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force; all processes apply the new one within two seconds. At this hour LOW may make 150 calls a second at most."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := d.fact("set.nexon"); got != "not stopped" {
 		t.Error(got)
 	}
 	for want, change := range map[string]func(){
-		"; but revision 9 is in force for Redis, which the database does not have: it was restored.": func() { v.Revision = 9 },
-		"; revision 6 is in force for Redis, and no worker runs that could follow.":                  func() { v.Revision, v.Processes = 6, nil },
+		"; but revision 9 is in force in Redis, but not in the database, which was restored.": func() { v.Revision = 9 },
+		"; revision 6 is in force in Redis, and no worker is running to apply the new one.":   func() { v.Revision, v.Processes = 6, nil },
 	} {
 		change()
 		r.views["nexon"] = v
@@ -41,7 +41,7 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if got := d.fact("force.github"); !strings.HasPrefix(got, "As it is configured; in force.") {
+	if got := d.fact("force.github"); !strings.HasPrefix(got, "As configured; in force.") {
 		t.Error(got)
 	}
 	for _, want := range []string{"changed; configured 100", "configured 450"} {
@@ -119,7 +119,7 @@ func TestStop_WorksWithUnreadableSettings(t *testing.T) {
 		t.Errorf("%d %s", d.status, d.text())
 	}
 	d = r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}})
-	if len(r.orders) != 1 || d.status != 503 || !strings.Contains(d.text(), "nexon was not stopped: its settings can't be written. It is called on.") {
+	if len(r.orders) != 1 || d.status != 503 || !strings.Contains(d.text(), "nexon was not stopped: its settings can't be written. Calls continue.") {
 		t.Errorf("%d %s", d.status, d.text())
 	}
 	if d = r.open("POST", root+"/settings/nexon/resume", nil); d.status != 503 || strings.Contains(d.text(), "called on") {
@@ -134,7 +134,7 @@ func TestStop_PendingStopIsAProblem(t *testing.T) {
 	v.State = StateStopping
 	r.views["nexon"] = v
 	d := r.get(root)
-	const told = "it is told to stop, and all processes follow within two seconds"
+	const told = "a stop is set; all processes apply it within two seconds"
 	if got := d.says("budget"); !strings.Contains(got, told) {
 		t.Error(got)
 	}
@@ -196,7 +196,7 @@ func TestSchedule_ShowsPrefetchSwitchedOff(t *testing.T) {
 	if got := d.fact("prefetch.nexon"); got != "switched off" {
 		t.Errorf("state: got %q, want switched off", got)
 	}
-	if !strings.Contains(d.text(), "Prefetching of nexon is switched off in the settings") {
+	if !strings.Contains(d.text(), "Prefetching of nexon is disabled in the settings") {
 		t.Error("the page does not say that prefetching is switched off")
 	}
 }

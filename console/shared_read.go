@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// sharedRead looks at something for all who ask, one look at a time. A look is nobody's: who
-// leaves does not end it, and who can't wait for it any longer gets what was seen before.
+// sharedRead runs a read for all callers, one at a time. A read does not end when its caller
+// leaves. A caller whose context ends first gets the previous result.
 type sharedRead[T any] struct {
 	read    func(ctx context.Context) (T, error)
-	timeout time.Duration // of one look
+	timeout time.Duration // of one read
 	clock   func() time.Time
 	log     *slog.Logger
 
 	mu          sync.Mutex
 	latest      T
-	at          time.Time     // when that was seen; zero: nothing was, so far
-	attemptedAt time.Time     // when the last look ended
-	err         error         // of that
-	running     chan struct{} // closed when the look that is under way ends; nil: there is none
+	at          time.Time     // of the latest successful read; zero: none
+	attemptedAt time.Time     // end of the last read
+	err         error         // of the last read
+	running     chan struct{} // closed when the current read ends; nil: no read is running
 }
 
-// get returns what was seen by a look that is not older than life, or else by one that ends
-// now; or, if that fails or ctx ends first, what was seen before, and why it is nothing newer.
-// at is when it was seen; zero: nothing is known.
+// get returns the result of a read that is at most life old, or waits for a new read. If that
+// fails, or ctx ends first, it returns the previous result and an error. at is the time of the
+// result; zero: no read has succeeded yet.
 func (s *sharedRead[T]) get(ctx context.Context, life time.Duration) (seen T, at time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,8 +50,8 @@ func (s *sharedRead[T]) get(ctx context.Context, life time.Duration) (seen T, at
 	}
 }
 
-// start has a look begun unless one is under way; mu is held. It returns what is closed when
-// that has ended.
+// start starts a read unless one is running, and returns the channel that is closed at its end. mu
+// must be held.
 func (s *sharedRead[T]) start() <-chan struct{} {
 	if s.running == nil {
 		s.running = make(chan struct{})
@@ -76,14 +76,14 @@ func (s *sharedRead[T]) run() {
 	s.running = nil
 }
 
-var errPanic = errors.New("it ended in a panic, of which the log tells")
+var errPanic = errors.New("internal error: panic; see the log")
 
-// recoverPanic calls f, which runs behind no request: a bug of one page must not end the process,
-// which serves readers.
+// recoverPanic calls f and logs a panic. f runs in its own goroutine, where a panic would end the
+// process.
 func recoverPanic(log *slog.Logger, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			log.Error("the console has a bug", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			log.Error("console goroutine panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		}
 	}()
 	f()

@@ -57,30 +57,30 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 		of := n.Sources[source]
 		f.Items["budget."+source] = statusItem{Text: budgetMessage(source, of.Limits, of.Rates, n.At)}
 		f.Items["state."+source] = limiterState(of.Limits)
-		f.addTable("lanes."+source, "How far the lanes of "+source+" are", "", []string{"Lane", "Calls / s", "May", "Records", "Behind by"}, "01110", laneRows(of))
+		f.addTable("lanes."+source, "Lanes of "+source, "", []string{"Lane", "Calls / s", "Limit", "Records", "Lag"}, "01110", laneRows(of))
 		f.addSchedule(source, of, n.At)
 		f.addSettings(source, of, n.At)
 		if of.Limits == nil {
-			f.addTable("policies."+source, "Policies of "+source, "They could not be read.", policyHeaders, "000110", nil)
-			f.addTable("processes."+source, "Who waits for a permit of "+source, "They could not be read.", processHeaders, "00111", nil)
-			f.addTable("scopes."+source, "Parts of "+source, "They could not be read.", scopeHeaders, "0011", nil)
+			f.addTable("policies."+source, "Policies of "+source, "Not available: the read failed.", policyHeaders, "000110", nil)
+			f.addTable("processes."+source, "Processes that call "+source, "Not available: the read failed.", processHeaders, "00111", nil)
+			f.addTable("scopes."+source, "Scopes of "+source, "Not available: the read failed.", scopeHeaders, "0011", nil)
 			continue
 		}
-		f.addTable("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeaders, "000110", policyRows(of, n.At))
-		f.addTable("processes."+source, "Who waits for a permit of "+source, "No process tells of itself: no worker runs.", processHeaders, "00111", processRows(of.Limits))
-		f.addTable("scopes."+source, "Parts of "+source+" that have a limit of their own", "No limit is of a part alone.", scopeHeaders, "0011", scopeRows(of.Limits, n.At))
+		f.addTable("policies."+source, "Policies of "+source, "The source has not been called yet.", policyHeaders, "000110", policyRows(of, n.At))
+		f.addTable("processes."+source, "Processes that call "+source, "No process reports: no worker is running.", processHeaders, "00111", processRows(of.Limits))
+		f.addTable("scopes."+source, "Scopes of "+source+" with their own limit", "No limit has scopes.", scopeHeaders, "0011", scopeRows(of.Limits, n.At))
 	}
-	f.addTable("reads", "What "+displayText(c.Process, 60)+" told its readers in the last 5 min, and how old that was; each process tells of its own", "Nobody has read.",
-		[]string{"Source", "Reads", "Fresh", "Stale", "Fetching", "Absent", "Half within", "95 % within"}, "01111111", readRows(n.Reads, sources))
-	f.addTable("depends", "What this process leans on", "Nothing.", []string{"Name", "State"}, "00", dependencyRows(n.Dependencies))
+	f.addTable("reads", "Reads of "+displayText(c.Process, 60)+" in the last 5 min; each process counts its own", "No reads.",
+		[]string{"Source", "Reads", "Fresh", "Stale", "Updating", "Not found", "p50 age", "p95 age"}, "01111111", readRows(n.Reads, sources))
+	f.addTable("depends", "Dependencies of this process", "Nothing.", []string{"Name", "State"}, "00", dependencyRows(n.Dependencies))
 	f.Items["scenario"] = statusItem{Text: c.scenarioTitle(n.FaultScenario)}
 	return f
 }
 
 var (
-	policyHeaders  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Besides"}
+	policyHeaders  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Notes"}
 	processHeaders = []string{"Process", "Lane", "Waiting", "Longest", "Granted", "Why"}
-	scopeHeaders   = []string{"Policy", "Of", "Left", "Under way", "State"}
+	scopeHeaders   = []string{"Policy", "Scope", "Left", "In flight", "State"}
 )
 
 func (f *liveStatus) addTable(id, caption, empty string, heads []string, numbers string, rows [][]statusItem) {
@@ -109,7 +109,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 	for _, source := range sources {
 		of := n.Sources[source]
 		if of.Limits == nil {
-			add(toneBad, "%s: what its limiter does could not be read; if Redis does not answer, nothing is called.", source)
+			add(toneBad, "%s: the limiter could not be read; without Redis no calls are made.", source)
 		}
 		for _, h := range allBlockers(of.Limits, n.At) {
 			if h.Scope != scopeFirst { // it is told of a lane that stands
@@ -119,26 +119,26 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 		for _, l := range of.Lanes {
 			switch {
 			case !l.RecordsKnown:
-				add(toneWarn, "%s: how far its %s lane is behind is not known.", source, l.Lane)
+				add(toneWarn, "%s: the lag of its %s lane is unknown.", source, l.Lane)
 			case stalled(l):
 				why, tone := stallReason(of.Limits, of.Lanes, l, n.At)
-				add(tone, "%s: %s in its %s lane, and nobody has worked on any for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
+				add(tone, "%s: %s in its %s lane, and no worker has worked on any for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
 			case l.Records > 0 && l.WaitKnown && lag(l) >= lagWarn:
 				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, formatDuration(lag(l)), plural(l.Records, "record", "records"))
 			}
 		}
 		if of.Schedule.unscheduled() {
-			add(toneBad, "%s: no scheduler runs, so that nothing is prefetched.", source)
+			add(toneBad, "%s: no scheduler is running, so nothing is prefetched.", source)
 		}
 		if of.OpenDeadLetters > 0 {
-			add(toneWarn, "%s: %s since yesterday are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
+			add(toneWarn, "%s: %s of the last 24 h are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad stands before warn
 	f.Rows["problems"] = rows
 	f.Items["problems"] = statusItem{Text: "Nothing is wrong.", Tone: toneOK}
 	if len(rows) > 0 {
-		f.Items["problems"] = statusItem{Text: plural(len(rows), "thing needs", "things need") + " a look.", Tone: rows[0][0].Tone}
+		f.Items["problems"] = statusItem{Text: plural(len(rows), "problem needs", "problems need") + " attention.", Tone: rows[0][0].Tone}
 	}
 }
 

@@ -25,7 +25,7 @@ func laneRows(of *sourceSample) [][]statusItem {
 		case l.Records == 0:
 			wait.Text = "nothing"
 		case stalled(l):
-			wait.Text = "not known: nobody has worked for " + formatDuration(l.StalledFor)
+			wait.Text = "not known: no worker has worked for " + formatDuration(l.StalledFor)
 			if of.Limits != nil {
 				_, wait.Tone = stallReason(of.Limits, of.Lanes, l, of.Limits.At)
 			}
@@ -68,7 +68,7 @@ func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 		}
 		kept := "HIGH alone may use " + formatInt(p.Remaining-p.RemainingForLow)
 		if p.ResetsAt != nil {
-			kept += "; it is new in " + formatDuration(p.ResetsAt.Sub(now))
+			kept += "; it resets in " + formatDuration(p.ResetsAt.Sub(now))
 		}
 		rows = append(rows, []statusItem{{Text: displayText(p.Name, 60)}, use, bar, {Text: formatInt(p.Remaining)}, {Text: formatInt(p.RemainingForLow)}, {Text: kept}})
 	}
@@ -82,7 +82,7 @@ func processRows(v *limiter.View) [][]statusItem {
 			name schemas.Lane
 			view limiter.LaneView
 		}{{schemas.High, p.High}, {schemas.Low, p.Low}} {
-			longest, why := "", "nobody waits"
+			longest, why := "", "no request waits"
 			if lane.view.Waiting > 0 {
 				longest, why = formatDuration(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), displayText(lane.view.Reason, maxErrorShown)
 			}
@@ -97,7 +97,7 @@ func processRows(v *limiter.View) [][]statusItem {
 func scopeRows(v *limiter.View, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, s := range v.Scopes {
-		left, state := "not told yet", statusItem{Text: "goes", Tone: toneOK}
+		left, state := "not reported yet", statusItem{Text: "ok", Tone: toneOK}
 		if s.Remaining != nil {
 			left = formatInt(*s.Remaining)
 			if *s.Remaining == 0 {
@@ -105,7 +105,7 @@ func scopeRows(v *limiter.View, now time.Time) [][]statusItem {
 			}
 		}
 		if s.BreakerOpen {
-			left, state = "", statusItem{Text: "halted alone", Tone: toneBad}
+			left, state = "", statusItem{Text: "breaker open", Tone: toneBad}
 		}
 		if s.Until != nil && s.Until.After(now) {
 			state.Text += ", until " + formatTime(*s.Until, now)

@@ -14,7 +14,7 @@ func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 	for _, facet := range s.Facets {
 		name := statusItem{Text: facet.Facet}
 		if facet.Mode == modeOff {
-			rows = append(rows, []statusItem{name, {Text: "all"}, entityCount(facet.Tiers[:]...), {Text: "not by itself"}, {Text: ""}, {Text: "off"}})
+			rows = append(rows, []statusItem{name, {Text: "all"}, entityCount(facet.Tiers[:]...), {Text: "on demand"}, {Text: ""}, {Text: "off"}})
 			continue
 		}
 		for tier, t := range facet.Tiers {
@@ -69,7 +69,7 @@ func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, 
 	case found.Count == 0:
 		return statusItem{Text: "0"}, statusItem{Text: "nothing", Tone: toneOK}
 	case !facet.ReadyAt.IsZero():
-		return statusItem{Text: formatCounted(found.Count, more)}, statusItem{Text: "waits for its content until " + formatTime(facet.ReadyAt, now)}
+		return statusItem{Text: formatCounted(found.Count, more)}, statusItem{Text: "content is ready at " + formatTime(facet.ReadyAt, now)}
 	}
 	return statusItem{Text: formatCounted(found.Count, more)}, statusItem{Text: formatDuration(late), Tone: delayTone(late)}
 }
@@ -105,22 +105,22 @@ func boundRows(of *sourceSample) [][]statusItem {
 		policy := displayText(b.Policy, 60)
 		switch b.Kind {
 		case limiter.ByWindow:
-			add("its share of "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
+			add("share of "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
 		case limiter.ByRateCap:
 			add("its rate cap at this hour", formatRate(b.PerSecond), "")
 		case limiter.ByDay:
-			add("the rest of the "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
+			add("rest of the "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
 		}
 	}
-	add("LOW may now", formatLimit(of.Limits.Low.PerSecond), "")
+	add("LOW limit now", formatLimit(of.Limits.Low.PerSecond), "")
 	if of.Schedule.RateCap != nil {
-		add("prefetching, this hour", formatRate(*of.Schedule.RateCap), "")
+		add("prefetch rate cap of this hour", formatRate(*of.Schedule.RateCap), "")
 	}
 	feed := formatLimit(of.Schedule.FeedRate.Value)
 	if of.Schedule.FeedRate.Error != "" {
 		feed = "not known: " + of.Schedule.FeedRate.Error
 	}
-	add("prefetching may now", feed, "")
+	add("prefetch limit now", feed, "")
 	return rows
 }
 
@@ -157,8 +157,8 @@ func backlogRows(d Due, now time.Time) [][]statusItem {
 }
 
 const (
-	retriesLabel = "retries of what has failed"
-	outboxLabel  = "what follows from changes: messages and triggers"
+	retriesLabel = "retries"
+	outboxLabel  = "outbox: change events and triggers"
 )
 
 func schedulerRows(s ScheduleState) [][]statusItem {

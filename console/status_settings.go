@@ -16,8 +16,8 @@ func (f *liveStatus) addSettings(source string, of *sourceSample, now time.Time)
 	if of.Settings != nil {
 		empty = "It has no policy."
 	}
-	f.addTable("force."+source, "What is set for "+source+", and what is configured where that is another", empty,
-		[]string{"Policy", "Limit", "Target", "HIGH keeps", "LOW keeps"}, "01111", settingRows(of.Settings))
+	f.addTable("force."+source, "Settings of "+source+", with the configured value where it differs", empty,
+		[]string{"Policy", "Limit", "Target", "Reserved for HIGH", "Reserved for LOW"}, "01111", settingRows(of.Settings))
 }
 
 func stopState(s *settings.State) statusItem {
@@ -34,23 +34,23 @@ func stopState(s *settings.State) statusItem {
 func revisionMessage(of *sourceSample, now time.Time) string {
 	s, v := of.Settings, of.Limits
 	if s == nil {
-		return "The settings can't be read; the log says why. What was in force goes on."
+		return "The settings can't be read; see the log. The previous settings stay in force."
 	}
-	text := "As it is configured"
+	text := "As configured"
 	if s.Revision > 0 && s.ChangedAt != nil && s.ChangedBy != nil {
 		text = fmt.Sprintf("Revision %d, by %s, %s", s.Revision, displayText(*s.ChangedBy, 60), formatTime(*s.ChangedAt, now))
 	}
 	switch {
 	case v == nil:
-		text += "; whether it is in force is not known, since Redis does not answer."
+		text += "; whether it is in force is unknown, because Redis does not answer."
 	case v.State == stateUnused:
 		text += "; no process has called the source yet."
 	case v.Revision < s.Revision && len(v.Processes) == 0:
-		text += fmt.Sprintf("; revision %d is in force for Redis, and no worker runs that could follow.", v.Revision)
+		text += fmt.Sprintf("; revision %d is in force in Redis, and no worker is running to apply the new one.", v.Revision)
 	case v.Revision < s.Revision:
-		text += fmt.Sprintf("; revision %d is in force, and all processes follow within two seconds.", v.Revision)
+		text += fmt.Sprintf("; revision %d is in force; all processes apply the new one within two seconds.", v.Revision)
 	case v.Revision > s.Revision:
-		text += fmt.Sprintf("; but revision %d is in force for Redis, which the database does not have: it was restored. See \"After the restore of an older database\" in docs/operating.md.", v.Revision)
+		text += fmt.Sprintf("; but revision %d is in force in Redis, but not in the database, which was restored. See \"After the restore of an older database\" in docs/operating.md.", v.Revision)
 	default:
 		text += "; in force."
 	}
