@@ -110,7 +110,7 @@ func TestSettings_RejectedFormKeepsItsInput(t *testing.T) {
 	s := r.states["nexon"]
 	s.Effective, s.Problem = nil, "there is no policy hour"
 	r.states["nexon"] = s
-	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "What was changed does not fit the configuration any more: there is no policy hour.") {
+	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "The changed settings no longer fit the configuration: there is no policy hour.") {
 		t.Error(d.text())
 	}
 }
@@ -150,7 +150,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	if got := d.says("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
 		t.Fatal(d.status, got)
 	}
-	if !strings.Contains(d.text(), "At that rate it takes 4 min at least.") || !strings.Contains(d.text(), "Nothing, they stay open. They have reached the maximum number of replays.") {
+	if !strings.Contains(d.text(), "At that rate the job takes 4 min at least.") || !strings.Contains(d.text(), "Stays open. They have reached the maximum number of replays.") {
 		t.Error(d.text())
 	}
 	form := d.formOf(root + "/dlq/start")
@@ -200,7 +200,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 		t.Error("nothing may be replayed, and that is offered")
 	}
 	none := r.get(root + "/dlq/plan?source=nexon&kind=PURGE")
-	if form := none.formOf(root + "/dlq/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete what is handled already") {
+	if form := none.formOf(root + "/dlq/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete handled records") {
 		t.Error("what is handled can't be deleted where nothing is open")
 	}
 }
@@ -252,7 +252,7 @@ func TestFaultScenario_IsSetAndShown(t *testing.T) {
 	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.weather != "storm" {
 		t.Error(d.status, r.weather)
 	}
-	if d := r.get(root); !strings.Contains(d.text(), "now: 429 storm") {
+	if d := r.get(root); !strings.Contains(d.text(), "Current scenario: 429 storm") {
 		t.Error(d.text())
 	}
 	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"snow"}}); d.status != 400 || r.weather != "storm" {

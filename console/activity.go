@@ -13,19 +13,19 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// auditPageSize is how many acts are shown at first and by each further step, and auditedMost how
-// many at most.
+// auditPageSize is how many entries each step adds, and maxAuditEntries how many the page shows at
+// most.
 const auditPageSize, maxAuditEntries = 200, 2000
 
-// activityPage is the page of who did what.
+// activityPage is the data of the audit page.
 type activityPage struct {
 	Entries []auditRow
 	More    bool
 	Limit   int
-	Next    int // how many are shown by the next step; 0: there is none
+	Next    int // limit of the next step; 0: none
 }
 
-// auditRow is one entry of the audit in words.
+// auditRow is an audit entry for display.
 type auditRow struct {
 	At                             time.Time
 	Actor, Did, Source, Note, Full string
@@ -53,7 +53,7 @@ func auditRowOf(e settings.Entry) auditRow {
 	return auditRow{e.At, displayText(e.Actor, 80), did, displayText(e.Source, 63), displayText(e.Note, maxErrorShown), displayText(full+"after "+compactJSON(e.After), maxLongShown)}
 }
 
-// compactJSON is JSON on one line; empty if it says nothing.
+// compactJSON returns JSON as text; empty if it has no content.
 func compactJSON(text json.RawMessage) string {
 	switch s := strings.TrimSpace(string(text)); s {
 	case "", "null", "{}":
@@ -63,8 +63,8 @@ func compactJSON(text json.RawMessage) string {
 	}
 }
 
-// canSeeEntry reports whether the client may see an entry of the audit: none of the keys that it
-// names may be of an entity that the client may not see.
+// canSeeEntry reports whether the client may see an audit entry: it may see every entity that the
+// entry names.
 func (c *Console) canSeeEntry(who access.Client, e settings.Entry) bool {
 	var named struct {
 		Key    string   `json:"key"`

@@ -279,8 +279,8 @@ func TestContent_ShownOnlyWithPermission(t *testing.T) {
 	}
 	for token, want := range map[string]bool{"inspect": false, "admin": true} {
 		text := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer "+token).text()
-		if got := strings.Contains(text, `"name": "OPENAPI00009"`); got != want || strings.Contains(text, "administrators alone") == want {
-			t.Errorf("%s: what a letter holds %v", token, got)
+		if got := strings.Contains(text, `"name": "OPENAPI00009"`); got != want || strings.Contains(text, "only to administrators") == want {
+			t.Errorf("%s: record shown: got %v, want %v", token, got, want)
 		}
 	}
 	if access.Inspect != "inspect" {

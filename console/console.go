@@ -15,8 +15,7 @@ const (
 	root = "/console"
 	// requestTimeout bounds the calls of other services for one page or action.
 	requestTimeout = 5 * time.Second
-	// maxFormBytes is in bytes.
-	maxFormBytes = 64 << 10
+	maxFormBytes   = 64 << 10
 )
 
 // contentSecurityPolicy is the Content-Security-Policy of every page. No page has an inline script

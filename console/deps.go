@@ -49,7 +49,7 @@ type Guard interface {
 	AuthRequired() bool
 }
 
-// ClientLimiter counts what clients ask for.
+// ClientLimiter limits the request rate of clients.
 type ClientLimiter interface {
 	// AllowRequests counts n requests; an error, a *problem.HTTPError, says that they may not be.
 	AllowRequests(client string, n int) error

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	maxNoteLength = 1000 // characters
-	// maxReplayRate and rateLeast are in letters a second.
+	maxNoteLength = 1000
+	// maxReplayRate and minReplayRate are in dead letters a second.
 	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
 )
 
-// judge says whether a replay of these groups is safe, as it is ordered if nothing is chosen.
+// judge judges a replay of these groups with the default options.
 func (c *Console) judge(ctx context.Context, source string, open []store.DeadLetterGroup, now time.Time) verdict {
 	return c.judgeOrder(ctx, dlq.JobSpec{Filter: store.DeadLetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
 }
 
-// planPage shows what an order would do, before it is given.
+// planPage is the data of a dry run.
 type planPage struct {
 	dlqFilter
 	Kind    store.JobKind
@@ -39,23 +39,23 @@ type planPage struct {
 	Problem string
 	Plan    dlq.Plan
 	Verdict verdict
-	// Duration is for how long it takes at its rate at least; empty: not known.
+	// Duration is the minimum duration at its rate; empty: unknown.
 	Duration string
 }
 
-// Replays reports whether it is a replay, and no purge.
+// Replays reports whether the job is a replay, not a purge.
 func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
 
-// Counted is how many letters it acts on at most.
+// Counted returns how many dead letters the job affects at most.
 func (p planPage) Counted() int64 { return maxAffected(p.Plan) }
 
-// maxAffected is how many letters an order acts on if this release can read all.
+// maxAffected returns how many dead letters a job affects if this release can read all of them.
 func maxAffected(p dlq.Plan) int64 { return p.Count + p.IfReadable }
 
-// StaysOpen says why letters stay open.
+// StaysOpen explains why dead letters stay open.
 func (planPage) StaysOpen(why string) string { return staysOpen(why) }
 
-// orderOf reads an order. Its errors are sentences for whoever gave it.
+// orderOf reads the options of a job. Its errors are shown to the client.
 func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq.JobSpec, err error) {
 	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		return p, o, err
@@ -90,8 +90,8 @@ func checkNote(note string) error {
 	return nil
 }
 
-// plan shows what an order would do. What it counted is what is then acted on: letters that
-// come later are not of it.
+// plan shows the dry run of a job. The job then affects only the dead letters that were counted
+// here, not later ones.
 func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
@@ -118,7 +118,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client
 	c.render(w, r, http.StatusOK, "plan", "Dry run", p)
 }
 
-// start gives the order of which the plan was shown, unless more letters have come to be of it.
+// start starts the job of a dry run, unless more dead letters match now.
 func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Client) {
 	p, o, err := c.orderOf(r, who)
 	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)

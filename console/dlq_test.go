@@ -70,7 +70,7 @@ func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 		r.groups[i] = store.DeadLetterGroup{Reason: schemas.ParseError, Count: 2, Last: then}
 	}
 	d := r.get(root + "/dlq?source=nexon")
-	if got := d.text(); !strings.Contains(got, "These are the 50 most frequent of 1,000 kinds or more.") || !strings.Contains(got, "At least 2,000 dead letters") {
+	if got := d.text(); !strings.Contains(got, "The 50 most frequent of 1,000 groups or more.") || !strings.Contains(got, "At least 2,000 dead letters") {
 		t.Errorf("%.600s", got)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// rates are how many calls a second each lane was permitted lately; Known: that could be
+// rates are the calls a second that were permitted recently in each lane. Known: they could be
 // measured.
 type rates struct {
 	High, Low float64
 	Known     bool
 }
 
-// budgetMessage is the budget of a source in one sentence; v is nil if it could not be read.
+// budgetMessage describes the budget of a source in one sentence; v is nil if it could not be read.
 func budgetMessage(source string, v *limiter.View, r rates, now time.Time) string {
 	switch {
 	case v == nil:
@@ -23,7 +23,7 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 	case v.State == "unused":
 		return source + " has not been called yet; all of its budget is left."
 	case v.State == StateStopping && len(v.Policies) == 0:
-		return source + " has not been called yet; " + brakeSays(v, now) + "."
+		return source + " has not been called yet; " + stateMessage(v, now) + "."
 	}
 	var parts []string
 	used := false
@@ -47,8 +47,8 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 		}
 		parts = append([]string{text}, parts...)
 	}
-	parts = append(parts, brakeSays(v, now))
-	if n := halted(v.Scopes); n > 0 {
+	parts = append(parts, stateMessage(v, now))
+	if n := openBreakers(v.Scopes); n > 0 {
 		parts = append(parts, plural(n, "scope has", "scopes have")+" an open circuit breaker")
 	}
 	if v.NewestRevision > v.Revision {
@@ -57,7 +57,7 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 	return strings.Join(parts, "; ") + "."
 }
 
-// laneUsage says how much of a policy that is kept by lanes is used.
+// laneUsage describes the usage of a policy with lane partitions.
 func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 	target := p.Target
 	if target == 0 {
@@ -77,10 +77,10 @@ func dayLeft(p limiter.PolicyView, now time.Time) string {
 	return fmt.Sprintf("%s of %s calls of the day are left for %s", formatCount(p.Remaining), formatCount(p.Limit), formatDuration(p.ResetsAt.Sub(now)))
 }
 
-// windows are those that have a name.
+// windows are the names of common windows.
 var windows = map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour"}
 
-// perWindow is a window as what a rate is of.
+// perWindow formats a window as the unit of a rate.
 func perWindow(window time.Duration) string {
 	switch name := windows[window]; name {
 	case "":
@@ -99,28 +99,28 @@ func windowName(window time.Duration) string {
 	return formatDuration(window)
 }
 
-// The states of limiter.View that are told apart here.
+// The values of limiter.View.State that the console distinguishes.
 const (
-	stateBraked  = "backing-off"
-	stateProbing = "breaker-open"
-	stateRamping = "ramping"
-	stateStopped = "stopped"
-	stateFlowing = "flowing"
-	stateUnused  = "unused"
-	stateQuiet   = "quiet-period"
-	stateUncount = "restoring-count"
+	stateBackingOff     = "backing-off"
+	stateBreakerOpen    = "breaker-open"
+	stateRamping        = "ramping"
+	stateStopped        = "stopped"
+	stateFlowing        = "flowing"
+	stateUnused         = "unused"
+	stateQuietPeriod    = "quiet-period"
+	stateRestoringCount = "restoring-count"
 )
 
-// StateStopping is the state of a source that the settings say is stopped, while Redis, which
-// hears of it from the processes, does not say so yet.
+// StateStopping is the state of a source with an emergency stop in the settings that Redis does not
+// report yet.
 const StateStopping = "stopping"
 
-// StateResuming is the state of a source that somebody has resumed, while Redis still says that
-// it is stopped.
+// StateResuming is the state of a source whose emergency stop was lifted, while Redis still reports
+// it.
 const StateResuming = "resuming"
 
-// brakeSays is what keeps a source from being called, in words.
-func brakeSays(v *limiter.View, now time.Time) string {
+// stateMessage describes the state of a source's limiter in a clause.
+func stateMessage(v *limiter.View, now time.Time) string {
 	until := ""
 	if v.Until != nil {
 		until = formatTime(*v.Until, now)
@@ -128,9 +128,9 @@ func brakeSays(v *limiter.View, now time.Time) string {
 	switch v.State {
 	case stateFlowing, stateUnused:
 		return "nothing blocks calls"
-	case stateBraked:
+	case stateBackingOff:
 		return "backing off until " + until + ", because the upstream rejected calls"
-	case stateProbing:
+	case stateBreakerOpen:
 		if until == "" {
 			return "the circuit breaker is half-open: one probe call is in flight"
 		}
@@ -146,15 +146,15 @@ func brakeSays(v *limiter.View, now time.Time) string {
 		return "a stop is set; all processes apply it within two seconds"
 	case StateResuming:
 		return "a resume is set; all processes apply it within two seconds"
-	case stateQuiet:
+	case stateQuietPeriod:
 		return "calls wait until " + until + ", because the limiter's state was lost"
-	case stateUncount:
+	case stateRestoringCount:
 		return "calls wait until the daily count is restored"
 	}
 	return "it is " + v.State
 }
 
-func halted(all []limiter.ScopeView) int {
+func openBreakers(all []limiter.ScopeView) int {
 	n := 0
 	for _, s := range all {
 		if s.BreakerOpen {

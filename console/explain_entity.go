@@ -11,14 +11,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// surroundings is what goes on around an entity: what its source's limiter does, nil if that is
-// not known, and how far behind its lanes are.
+// surroundings is the state of an entity's source: the limiter, nil if unknown, and the lanes.
 type surroundings struct {
 	limits *limiter.View
 	lanes  []LaneLag
 }
 
-// whyStale says why an entity is as old as it is, and what is going to happen with it.
+// whyStale explains the age of an entity, and its next refresh.
 func whyStale(e Entity, a surroundings, now time.Time) string {
 	said := []string{ageMessage(e, now)}
 	add := func(text string) {
@@ -48,7 +47,8 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 	return strings.Join(said, " ")
 }
 
-// entityBlockers is what an entity would wait for: in the lane of its request, or in either.
+// entityBlockers returns the blockers of the entity's request: those of its lane, or of both lanes
+// if it has none.
 func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	if e.Request.Lane != "" {
 		return blockersOf(a.limits, e.Request.Lane, now)
@@ -61,14 +61,14 @@ func callsAllowed(state string) bool {
 	return state == stateFlowing || state == stateRamping || state == stateUnused
 }
 
-// servedKind is what reads make of what is stored; package query judges it for them.
+// servedKind is how a read serves the stored snapshot. Package query decides it for real reads.
 type servedKind int
 
 const (
-	servedNothing       servedKind = iota // nothing is stored that could be
-	servedAbsent                          // that there is no such entity, and that is believed
-	servedAbsentExpired                   // an absence that is not believed any more, and told until it is checked
-	servedTooOld                          // content that is kept for too long, and not served
+	servedNothing       servedKind = iota // nothing is stored
+	servedAbsent                          // a valid not-found result
+	servedAbsentExpired                   // an expired not-found result, served until the next check
+	servedTooOld                          // content older than KeepFor, which is not served
 	servedFresh
 	servedStale
 )
@@ -92,7 +92,7 @@ func servedAs(e Entity, now time.Time) servedKind {
 	return servedStale
 }
 
-// fresh reports whether nobody who reads it asks for it.
+// fresh reports whether a read would not request a refresh.
 func fresh(e Entity, now time.Time) bool {
 	s := servedAs(e, now)
 	return s == servedFresh || s == servedAbsent
@@ -118,7 +118,7 @@ func ageMessage(e Entity, now time.Time) string {
 	return "Nothing is stored."
 }
 
-// held reports whether nobody but a person has it asked for now.
+// held reports whether only a manual refresh would request the entity now.
 func held(e Entity, now time.Time) bool {
 	switch e.Status.State {
 	case store.Suspended, store.Retrying:
@@ -165,7 +165,7 @@ func holdMessage(e Entity, now time.Time) string {
 	return "It is held until " + until + " (" + displayText(e.Request.Hold, 40) + ")."
 }
 
-// requestMessage is what is under way for it; empty if nothing is.
+// requestMessage describes the request in flight; empty if there is none.
 func requestMessage(e Entity, a surroundings, now time.Time) string {
 	w := e.Request
 	switch {
@@ -188,14 +188,14 @@ func requestMessage(e Entity, a surroundings, now time.Time) string {
 	return text + "."
 }
 
-// lostMessage is what is told of a request that has not ended, and that covers no other any
-// more: it covers them for a minute at most, while LOW may be hours behind.
+// lostMessage describes a request that has not ended but no longer coalesces others: its lock lasts
+// a minute at most, while LOW may lag by hours.
 func lostMessage(e Entity, now time.Time) string {
 	w := e.Request
 	if w.Issued <= max(e.State.Version, e.Status.Version, w.Done) {
 		return ""
 	}
-	at := "" // numbers are times, unless they had to be above others
+	at := "" // versions are times, unless a higher version was needed
 	if t := time.UnixMilli(w.Issued); t.Before(now.Add(time.Minute)) && t.After(now.Add(-30*day)) {
 		at = " at about " + formatTime(t, now)
 	}
@@ -206,7 +206,7 @@ func lostMessage(e Entity, now time.Time) string {
 	return text + " It can be requested again; the next read of stale content does that."
 }
 
-// aheadMessage is what a request in the lane waits behind.
+// aheadMessage describes the records before a request in its lane.
 func aheadMessage(l LaneLag) string {
 	others := ", behind " + plural(l.Records, "other", "others") + " at most, "
 	switch {
@@ -220,7 +220,7 @@ func aheadMessage(l LaneLag) string {
 	return others + "which takes about " + formatDuration(lag(l))
 }
 
-// nextMessage is what asks for it next, where nothing does now.
+// nextMessage describes the next request of an entity without one in flight.
 func nextMessage(e Entity, now time.Time) string {
 	switch r := e.Registered; {
 	case fresh(e, now) && r == nil:
@@ -235,7 +235,7 @@ func nextMessage(e Entity, now time.Time) string {
 	return fmt.Sprintf("It is prefetched (%s) and has been due since %s: the scheduler waits for budget, or is behind.", tierOf(*e.Registered), formatTime(e.Registered.Due, now))
 }
 
-// tierOf names the tier of an entity, and whether it is pinned.
+// tierOf returns the tier of an entity, and whether it is pinned.
 func tierOf(r store.RegisteredEntity) string {
 	if r.Pinned {
 		return tierName(r.Tier) + ", pinned"

@@ -8,12 +8,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// explanation is what a reason means, and whether what has it comes back by itself when it is
-// asked for again: it does unless somebody mended its cause, or the cause has passed.
+// explanation explains a dead letter reason. transient: a replay may succeed without any fix,
+// because the cause may pass.
 type explanation struct {
 	text      string
-	transient bool   // time alone may mend it
-	fix       string // what must have been done otherwise
+	transient bool   // a replay may succeed without a fix
+	fix       string // the fix that a replay needs otherwise
 }
 
 var explanations = map[schemas.DeadLetterReason]explanation{
@@ -54,7 +54,7 @@ var explanations = map[schemas.DeadLetterReason]explanation{
 	},
 }
 
-// explainReason is what a reason means, in a sentence.
+// explainReason returns the explanation of a reason.
 func explainReason(r schemas.DeadLetterReason) string {
 	if m, known := explanations[r]; known {
 		return m.text
@@ -62,14 +62,14 @@ func explainReason(r schemas.DeadLetterReason) string {
 	return "A reason that this release does not know."
 }
 
-// deadLetterGroup are the letters of one kind.
+// deadLetterGroup is a group of dead letters with one cause.
 type deadLetterGroup struct {
 	Source string
 	store.DeadLetterGroup
 	Explanation string
 }
 
-// deadLettersMessage counts what died since then, in a sentence.
+// deadLettersMessage counts the dead letters since a time, in one or two sentences.
 func deadLettersMessage(all []deadLetterGroup, since, now time.Time) string {
 	from := "since yesterday " + since.UTC().Format("15:04")
 	if len(all) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The verdicts on a replay, from the worst on.
+// Verdicts on a replay, the worst first.
 const (
 	verdictNo     = "No"
 	verdictNotYet = "Not yet"
@@ -22,23 +22,24 @@ const (
 )
 
 const (
-	// minQuietTime is within what time that which they died of is taken to be going on.
+	// minQuietTime is the time without a new dead letter after which the cause may be resolved.
 	minQuietTime = 10 * time.Minute
-	// Behind these a lane is too far behind: a replay would only lengthen it.
+	// A replay into a lane with a higher lag would increase the lag.
 	maxLowLag, maxHighLag = 10 * time.Minute, time.Minute
-	// maxHighBurst are so many letters that people notice them in HIGH, who wait there.
+	// maxHighBurst is the number of replayed requests that readers notice in the HIGH lane.
 	maxHighBurst = 100
 )
 
-// verdict says whether it is safe to replay, and why.
+// verdict states whether a replay is safe, and why.
 type verdict struct {
 	Answer  string
 	Reasons []string
 }
 
-// String is the verdict as a sentence or several.
+// String returns the verdict as text.
 func (v verdict) String() string { return v.Answer + ": " + strings.Join(v.Reasons, " ") }
 
+// add adds a reason. The worst answer wins.
 func (v *verdict) add(answer, format string, args ...any) {
 	order := []string{verdictNo, verdictNotYet, verdictYes}
 	if slices.Index(order, answer) < slices.Index(order, v.Answer) {
@@ -47,14 +48,14 @@ func (v *verdict) add(answer, format string, args ...any) {
 	v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
 }
 
-// replay is one that somebody thinks of, and what is known of what it would meet.
+// replay is a planned replay and the state of its source.
 type replay struct {
 	source string
-	groups []store.DeadLetterGroup // the open letters that it chooses
+	groups []store.DeadLetterGroup // the open dead letters that match the filter
 	lane   schemas.Lane
-	rate   float64 // letters a second; 0: as many as go
-	// count are the letters that it would ask for; -1: nobody has counted, and it is all
-	// but those that were replayed too often.
+	rate   float64 // dead letters a second; 0: unlimited
+	// count is the number of dead letters to replay; -1: unknown, which means all except those at
+	// the replay limit.
 	count       int64
 	limits      *limiter.View // nil: the limiter could not be read
 	lanes       []LaneLag
@@ -62,8 +63,8 @@ type replay struct {
 	jobsUnknown bool // jobs could not be read
 }
 
-// judgeOrder says whether a replay of these groups by the order is safe; count are the
-// letters that it would ask for, -1: nobody has counted.
+// judgeOrder judges a replay of these groups. count is the number of dead letters to replay; -1:
+// unknown.
 func (c *Console) judgeOrder(ctx context.Context, o dlq.JobSpec, count int64, open []store.DeadLetterGroup, now time.Time) verdict {
 	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Overview.Lanes(o.Filter.Source)}
 	var asked sync.WaitGroup
@@ -136,15 +137,15 @@ func safeToReplay(r replay, now time.Time) verdict {
 	return v
 }
 
-// checkSource says what a replay would meet that has nothing to do with its letters: a source that
-// is not called, and another replay.
+// checkSource checks the conditions that do not depend on the dead letters: the state of the
+// source, and other replays.
 func (v *verdict) checkSource(r replay, now time.Time) {
 	if r.limits == nil {
 		v.add(verdictNo, "the state of the limiter of %s is unknown, because it could not be read.", r.source)
 	}
 	for _, h := range blockersOf(r.limits, r.lane, now) {
 		switch {
-		case h.Scope == scopeSource && (r.limits.State == stateQuiet || r.limits.State == StateResuming): // for a second
+		case h.Scope == scopeSource && (r.limits.State == stateQuietPeriod || r.limits.State == StateResuming): // lasts about a second
 			v.add(verdictNotYet, "%s is not called now: %s.", r.source, h.Message)
 		case h.Scope == scopeSource:
 			v.add(verdictNo, "%s is not called now: %s.", r.source, h.Message)
@@ -168,8 +169,8 @@ func (v *verdict) checkSource(r replay, now time.Time) {
 	}
 }
 
-// checkDayBudget compares the letters with what is left of a day, of which each takes a call at
-// least. What a rate keeps for the next day is not compared.
+// checkDayBudget compares the replay with the remaining calls of the day, at one call for each dead
+// letter. With a rate it counts only the replays until the reset.
 func (v *verdict) checkDayBudget(r replay, now time.Time) {
 	if r.limits == nil {
 		return
@@ -192,7 +193,7 @@ func (v *verdict) checkDayBudget(r replay, now time.Time) {
 	}
 }
 
-// checkLane says what a replay would wait behind in its lane.
+// checkLane checks the lag of the replay's lane.
 func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
 	most := maxLowLag
 	if l.Lane == schemas.High {
@@ -211,7 +212,7 @@ func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
 	}
 }
 
-// checkCauses says which of the letters would die again unless somebody mended their cause.
+// checkCauses checks which dead letters would fail again because their cause needs a fix.
 func (v *verdict) checkCauses(groups []store.DeadLetterGroup, total int64) {
 	counts := map[schemas.DeadLetterReason]int64{}
 	var reasons []schemas.DeadLetterReason

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// jobPage is a job as pages show it.
+// jobPage is a DLQ job with its live status.
 type jobPage struct {
 	store.DLQJob
 	liveStatus
@@ -29,13 +29,13 @@ func (j jobPage) livePath() string {
 	return root + "/live/jobs/" + j.ID
 }
 
-// Item returns what a live element says.
+// Item returns a live text.
 func (j jobPage) Item(id string) itemAt { return itemAt{id, j.Items[id]} }
 
-// Stoppable and Resumable report what may be done with it.
+// Stoppable reports whether the job can be stopped.
 func (j jobPage) Stoppable() bool { return j.State == store.JobRunning }
 
-// Resumable reports whether it was stopped.
+// Resumable reports whether the job can be resumed.
 func (j jobPage) Resumable() bool { return j.State == store.JobStopped }
 
 func newJobPage(j store.DLQJob, now time.Time) jobPage {
@@ -49,11 +49,11 @@ func newJobPage(j store.DLQJob, now time.Time) jobPage {
 	return s
 }
 
-// maxJobSilence is longer than a job needs for one step, and than it takes until another process
-// goes on with it when its own has died.
+// maxJobSilence is longer than one step of a job, and longer than the takeover by another process
+// takes.
 const maxJobSilence = 5 * time.Minute
 
-// jobStatus says how far a job is.
+// jobStatus returns the live status of a job.
 func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 	stay := j.RefusedCount()
 	part := 100
@@ -90,10 +90,10 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 	return f
 }
 
-// Refusals are the letters that stay open, by why.
+// Refusals returns the table of the dead letters that stay open.
 func (j jobPage) Refusals() statusTable { return j.Tables["refused"] }
 
-// staysOpen says why letters stay open.
+// staysOpen explains why dead letters stay open.
 func staysOpen(why string) string {
 	switch why {
 	case dlq.RefusedLimit:
@@ -108,7 +108,7 @@ func staysOpen(why string) string {
 	return displayText(why, 60)
 }
 
-// readJob returns a job by its id.
+// readJob reads a job by its id.
 func (c *Console) readJob(r *http.Request, id string) (store.DLQJob, bool, error) {
 	ctx, cancel := requestContext(r)
 	defer cancel()

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// maxContentShown is how much of an entity's content is shown, in bytes.
+	// maxContentShown is how many bytes of an entity's content are shown.
 	maxContentShown = 20 << 10
-	// maxIndentBytes, in bytes, and indentedDeep are bounds of what is indented.
+	// maxIndentBytes and maxIndentDepth bound the JSON that is indented.
 	maxIndentBytes, maxIndentDepth = 64 << 10, 32
 )
 
-// lookupPage is the page of one entity.
+// lookupPage is the data of the page of one entity.
 type lookupPage struct {
 	Sources []string
 	Facets  map[string][]string
 	Source  string
 	Facet   string
 	Key     string
-	Problem string // with what was asked for
-	Notice  string // what became of a refresh
-	// MaxKeys is how many keys one form refreshes. Keys is the text of the form that was
-	// sent, and Results has the result of each key.
+	Problem string // an error in the form
+	Notice  string // the result of a refresh
+	// MaxKeys is how many keys one form may refresh. Keys is the submitted text, and Results has
+	// the result of each key.
 	MaxKeys  int
 	Keys     string
 	Results  []keyResult
@@ -40,7 +40,7 @@ type lookupPage struct {
 	Timeline []timelineEntry
 }
 
-// timelineEntry is one entry of what is known of an entity, by time.
+// timelineEntry is an event in the history, or a planned event, of an entity.
 type timelineEntry struct {
 	At   time.Time
 	What string
@@ -52,7 +52,7 @@ func (c *Console) lookup(w http.ResponseWriter, r *http.Request, who access.Clie
 	c.showEntity(w, r, who, http.StatusOK, "")
 }
 
-// entityOf reads what a form names. A facet may come with its source, from the list of all.
+// entityOf returns the entity that a form names. The facet may contain the source, as source/facet.
 func entityOf(r *http.Request) schemas.Entity {
 	e := schemas.Entity{Source: r.FormValue("source"), Facet: r.FormValue("facet"), Key: strings.TrimSpace(r.FormValue("key"))}
 	if source, facet, both := strings.Cut(e.Facet, "/"); both {
@@ -61,7 +61,7 @@ func entityOf(r *http.Request) schemas.Entity {
 	return e
 }
 
-// checkEntity says why there can be no such entity; empty: there can.
+// checkEntity returns why the entity can't exist; empty: it can.
 func (c *Console) checkEntity(e schemas.Entity) string {
 	switch {
 	case !c.hasSource(e.Source):
@@ -106,8 +106,8 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.
 	c.render(w, r, status, "lookup", "Look up", p)
 }
 
-// formatContent is content as people read it, cut. Indented it may be as long as it is deep for
-// each of its values, so that only what is small and flat is.
+// formatContent returns content for display, truncated. Deeply nested JSON grows quadratically when
+// it is indented, so only small and flat JSON is.
 func formatContent(payload []byte) string {
 	var out bytes.Buffer
 	if len(payload) <= maxIndentBytes && depthOf(payload) <= maxIndentDepth && json.Indent(&out, payload, "", "  ") == nil {
@@ -116,7 +116,7 @@ func formatContent(payload []byte) string {
 	return displayText(string(payload[:min(len(payload), maxContentShown+1)]), maxContentShown)
 }
 
-// depthOf is how deep the arrays and objects of JSON lie in each other.
+// depthOf returns the nesting depth of arrays and objects in JSON.
 func depthOf(payload []byte) int {
 	depth, most, quoted := 0, 0, false
 	for i := 0; i < len(payload); i++ {
@@ -136,7 +136,7 @@ func depthOf(payload []byte) int {
 	return most
 }
 
-// timelineOf is what is known of an entity in the order of time, what is to come first.
+// timelineOf returns the events of an entity, planned events first.
 func timelineOf(e Entity, now time.Time) []timelineEntry {
 	var all []timelineEntry
 	add := func(at time.Time, what, more, link string) {

@@ -134,7 +134,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	if got := d.says("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is running, with 4,112 of 12,254 done; a new one can start only after it ends or is stopped. the newest one failed 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
 		t.Error(got)
 	}
-	for _, want := range []string{"The upstream failed repeatedly for these entities", "9 calls of the upstream, the last answered 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
+	for _, want := range []string{"The upstream failed repeatedly for these entities", "9 calls, the last with status 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
 		if got := r.get(root + "/dlq/nexon/3/120").text(); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}

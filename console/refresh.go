@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// maxRefreshKeys is how many keys one form refreshes, as many as one request of the API.
+	// maxRefreshKeys is how many keys one form may refresh, as in one request of the API.
 	maxRefreshKeys = 100
 	// auditKeys is how many keys an audit entry names.
 	auditKeys = 10
 )
 
-// writeAudit writes the audit entry of an act before the act, so that no act is without an entry.
-// after describes the act.
+// writeAudit stores the audit entry of an action. It is called before the action, so that every
+// action has an entry. after describes the action.
 func (c *Console) writeAudit(ctx context.Context, who access.Client, action, source string, after any) error {
 	text, err := json.Marshal(after)
 	if err != nil {
@@ -42,7 +42,7 @@ type refreshAudit struct {
 	More     int      `json:"moreKeys,omitempty"`
 }
 
-// enqueue writes the audit entry of refreshes of entities of one facet and enqueues them.
+// enqueue stores the audit entry of refreshes of one facet's entities, and enqueues them.
 func (c *Console) enqueue(ctx context.Context, who access.Client, all []schemas.Entity) ([]RefreshResult, error) {
 	said := refreshAudit{Facet: all[0].Facet, Entities: len(all), More: max(0, len(all)-auditKeys)}
 	for _, e := range all[:len(all)-said.More] {
@@ -54,7 +54,7 @@ func (c *Console) enqueue(ctx context.Context, who access.Client, all []schemas.
 	return c.Entities.Refresh(ctx, all, who)
 }
 
-// refresh enqueues a refresh of one entity as a person does, and shows the entity.
+// refresh enqueues a manual refresh of one entity, and shows the entity.
 func (c *Console) refresh(w http.ResponseWriter, r *http.Request, who access.Client) {
 	e := entityOf(r)
 	if why := c.checkEntity(e); why != "" {
@@ -77,8 +77,8 @@ type keyResult struct {
 	RefreshResult
 }
 
-// refreshMany enqueues refreshes of the keys of a form, one a line, and shows the result of
-// each. A refused key does not stop the others.
+// refreshMany enqueues refreshes of the keys of a form, one in each line, and shows the result of
+// each. A rejected key does not affect the others.
 func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access.Client) {
 	of := entityOf(r)
 	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: of.Source, Facet: of.Facet, MaxKeys: maxRefreshKeys, Keys: r.PostFormValue("keys")}
@@ -102,7 +102,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 		}
 	}
 	var all []schemas.Entity
-	var at []int // of each entity, its place in keys
+	var at []int // for each entity, its index in keys
 	p.Results = make([]keyResult, len(keys))
 	for i, key := range keys {
 		of.Key = key
@@ -133,7 +133,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 	c.render(w, r, http.StatusOK, "lookup", "Look up", p)
 }
 
-// parseKeys returns the keys of a form, one a line, each once.
+// parseKeys returns the distinct keys of a form, one in each line.
 func parseKeys(text string) (keys []string) {
 	for line := range strings.Lines(text) {
 		if key := strings.TrimSpace(line); key != "" && !slices.Contains(keys, key) {

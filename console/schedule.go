@@ -13,17 +13,17 @@ func (c *Console) schedule(w http.ResponseWriter, r *http.Request, _ access.Clie
 	c.showLive(w, r, "schedule", "Schedule")
 }
 
-// The modes of a facet that are told apart here.
+// Modes of a facet that the console distinguishes.
 const (
 	modeOff      = "off"
 	modeAdaptive = "adaptive"
 )
 
-// prefetchLagWarn and dueBad are from when on the prefetch is late, and very late: an alert is raised
-// by the second one.
+// prefetchLagWarn and prefetchLagBad are the lags of prefetching that are shown as a warning or a
+// problem. An alert fires at prefetchLagBad.
 const prefetchLagWarn, prefetchLagBad = 10 * time.Minute, time.Hour
 
-// addSchedule tells what the page of the schedule shows of a source.
+// addSchedule adds the live content of the schedule page.
 func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time) {
 	s := of.Schedule
 	f.Items["schedule."+source] = statusItem{Text: scheduleMessage(source, of, now)}
@@ -49,10 +49,10 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 		[]string{"A change of", "Refreshes", "After", "Unless refreshed within"}, "0000", triggerRows(s.Facets))
 }
 
-// unknown reports whether nothing of it could be read: a source has a facet.
+// unknown reports whether nothing could be read; every source has a facet.
 func (s ScheduleState) unknown() bool { return len(s.Facets) == 0 }
 
-// prefetches reports whether entities of any facet are asked for by themselves.
+// prefetches reports whether any facet is prefetched.
 func (s ScheduleState) prefetches() bool {
 	for _, f := range s.Facets {
 		if f.Mode != modeOff && !s.Disabled {
@@ -62,12 +62,12 @@ func (s ScheduleState) prefetches() bool {
 	return false
 }
 
-// unscheduled reports whether it is to be prefetched, and nobody does.
+// unscheduled reports whether facets are prefetched but no scheduler is running.
 func (s ScheduleState) unscheduled() bool {
 	return s.prefetches() && s.Schedulers.Error == "" && len(s.Schedulers.Value) == 0
 }
 
-// prefetchState is whether it is prefetched, in a word or two.
+// prefetchState returns the state of prefetching in a few words.
 func prefetchState(s ScheduleState) statusItem {
 	switch {
 	case s.unknown():
@@ -86,7 +86,7 @@ func prefetchState(s ScheduleState) statusItem {
 	return statusItem{Text: "prefetched", Tone: toneOK}
 }
 
-// scheduleMessage is the schedule of a source in a few sentences.
+// scheduleMessage describes the schedule of a source.
 func scheduleMessage(source string, of *sourceSample, now time.Time) string {
 	s := of.Schedule
 	if s.unknown() {
@@ -118,7 +118,7 @@ func schedulersMessage(s ScheduleState) string {
 	return fmt.Sprintf("The last scheduler tick was %s, on %s.", formatElapsed(newest.Age), displayText(newest.Process, 60))
 }
 
-// formatElapsed is how long ago something was, in words.
+// formatElapsed formats the time since an event.
 func formatElapsed(d time.Duration) string {
 	if d < time.Second {
 		return "just now"
@@ -126,7 +126,7 @@ func formatElapsed(d time.Duration) string {
 	return formatDuration(d) + " ago"
 }
 
-// lowUsageMessage is what LOW spends of what it may.
+// lowUsageMessage describes the rate of LOW and its limit.
 func lowUsageMessage(of *sourceSample) string {
 	if of.Limits == nil {
 		return "The LOW rate is unknown: Redis does not answer."
@@ -138,7 +138,7 @@ func lowUsageMessage(of *sourceSample) string {
 	return "LOW makes " + formatRate(of.Rates.Low) + " of the allowed " + may + " calls a second."
 }
 
-// feedMessage is what LOW spends, and what prefetching may.
+// feedMessage describes the rate of LOW, and the part that prefetching may use.
 func feedMessage(of *sourceSample) string {
 	s, uses := of.Schedule, lowUsageMessage(of)
 	switch {
@@ -150,14 +150,14 @@ func feedMessage(of *sourceSample) string {
 	return uses + " Prefetching is paused: " + noFeedReason(of) + "."
 }
 
-// noFeedReason is why.
+// noFeedReason returns why prefetching is paused.
 func noFeedReason(of *sourceSample) string {
 	low := lowLane(of.Lanes)
 	switch v := of.Limits; {
 	case v == nil:
 		return "the limiter could not be read"
 	case !callsAllowed(v.State):
-		return brakeSays(v, v.At)
+		return stateMessage(v, v.At)
 	case v.Low.PerSecond == 0:
 		return "LOW may make no call now; see the bounds below"
 	case of.Schedule.RateCap != nil && *of.Schedule.RateCap == 0:

@@ -14,8 +14,7 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// setPolicyField sets what one field of a policy says; an empty one, and one that says what is
-// configured, return it to that.
+// setPolicyField sets one field of a policy. An empty or configured value resets the field.
 func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyField) error {
 	back := text == "" || text == f.Configured
 	number := func(to *settings.Member[int]) error {
@@ -50,7 +49,7 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 	return nil
 }
 
-// readOrder reads for which source an order is, by whom, why, and of which revision.
+// readOrder reads the source, client, note and revision of an action.
 func (c *Console) readOrder(r *http.Request, who access.Client) (o settings.ChangeRequest, err error) {
 	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
 	if err := checkNote(o.Note); err != nil {
@@ -66,7 +65,8 @@ func (c *Console) readOrder(r *http.Request, who access.Client) (o settings.Chan
 	return o, nil
 }
 
-// changeSettings changes a quota, if it is still as the form was made for.
+// changeSettings changes the settings of a source, unless their revision has changed since the form
+// was made.
 func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, who access.Client) {
 	o, err := c.readOrder(r, who)
 	if !c.hasSource(o.Source) {
@@ -105,7 +105,7 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, who acc
 	}
 }
 
-// settingsFailed says why a quota stays as it was.
+// settingsFailed answers a failed change of settings.
 func (c *Console) settingsFailed(w http.ResponseWriter, r *http.Request, source string, err error) {
 	var status int
 	switch {
@@ -129,7 +129,7 @@ func isError[E error](err error) bool {
 	return is
 }
 
-// errorSentence is an error as a sentence of a page.
+// errorSentence formats an error as a sentence.
 func errorSentence(err error) string {
 	text := displayText(err.Error(), maxErrorShown)
 	return strings.ToUpper(text[:1]) + strings.ReplaceAll(text[1:], "\n", "; ") + "."
@@ -160,7 +160,7 @@ func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, who acces
 	redirectWithNotice(w, r, root+"/settings", code)
 }
 
-// stopOrResumeFailed says that a source goes on as it did, and what to do then.
+// stopOrResumeFailed answers a failed stop or resume.
 func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, source, code string, err error) {
 	known := isError[*settings.UnknownSourceError](err) || isError[*settings.InvalidError](err) || isError[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
 	if known {
@@ -174,7 +174,7 @@ func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, sou
 	c.unavailable(w, r, what, err)
 }
 
-// cleanNote is a note as the audit keeps it: one line, of text, and not too long.
+// cleanNote converts a note to one line of valid text with a bounded length.
 func cleanNote(note string) string {
 	note = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -9,16 +9,16 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// statusItem is something that is true at the moment, in words. Tone is ok, warn, bad or empty;
-// it never says more than the words do.
+// statusItem is one live text of a page. Tone (ok, warn, bad or empty) only colours it.
 type statusItem struct {
 	Text string `json:"text"`
 	Tone string `json:"tone,omitempty"`
-	// Percent is how much of something is used, from 0 to 100; nil: it is no such thing.
+	// Percent is the length of a bar, 0 to 100; nil: no bar.
 	Percent *int `json:"percent,omitempty"`
 }
 
-// liveStatus are what the live pages say, by where it stands.
+// liveStatus is the content of the live pages, by element. It is rendered with the page and sent as
+// server-sent events.
 type liveStatus struct {
 	At     string                    `json:"at"`
 	Items  map[string]statusItem     `json:"items"`
@@ -27,13 +27,13 @@ type liveStatus struct {
 	Tables map[string]statusTable    `json:"-"`
 }
 
-// statusTable is a table whose rows are live.
+// statusTable is a table with live rows.
 type statusTable struct {
 	ID, Caption string
 	Headers     []string
-	Numeric     []bool // which columns are of numbers
+	Numeric     []bool // by column
 	Rows        [][]statusItem
-	Empty       string // what stands there without rows
+	Empty       string // text without rows
 }
 
 const (
@@ -44,12 +44,12 @@ const (
 	day = 24 * time.Hour
 	// lagWarn and behindBad are from when on a lane is behind, and far behind.
 	lagWarn, lagBad = time.Minute, 10 * time.Minute
-	// stalledAfter is from when on a lane stands on which nobody works. Before, what has just
-	// come to an idle lane may not have been sampled again.
+	// stalledAfter is the time after which an unprocessed lane counts as stalled. New records of an
+	// idle lane may not have been sampled earlier.
 	stalledAfter = 20 * time.Second
 )
 
-// statusOf says in words what a sample knows of the sources, and of the rest.
+// statusOf returns the live content for a sample.
 func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 	f := liveStatus{At: n.At.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}, Tables: map[string]statusTable{}}
 	f.addProblems(n, sources)
@@ -95,7 +95,7 @@ func (f *liveStatus) addTable(id, caption, empty string, heads []string, numbers
 	f.Tables[id] = t
 }
 
-// addProblems lists what is wrong now, the worst first.
+// addProblems lists the current problems, the worst first.
 func (f *liveStatus) addProblems(n *sample, sources []string) {
 	rows := [][]statusItem{}
 	add := func(tone, format string, args ...any) {
@@ -112,7 +112,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 			add(toneBad, "%s: the limiter could not be read; without Redis no calls are made.", source)
 		}
 		for _, h := range allBlockers(of.Limits, n.At) {
-			if h.Scope != scopeFirst { // it is told of a lane that stands
+			if h.Scope != scopeFirst { // reported with the stalled lane
 				add(h.Tone, "%s: %s.", source, h.Message)
 			}
 		}
@@ -134,7 +134,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 			add(toneWarn, "%s: %s of the last 24 h are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad stands before warn
+	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad sorts before warn
 	f.Rows["problems"] = rows
 	f.Items["problems"] = statusItem{Text: "Nothing is wrong.", Tone: toneOK}
 	if len(rows) > 0 {
@@ -142,7 +142,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 	}
 }
 
-// limiterState is what a source's limiter does, in a word.
+// limiterState returns the state of a source's limiter.
 func limiterState(v *limiter.View) statusItem {
 	if v == nil {
 		return statusItem{Text: "unknown", Tone: toneBad}
@@ -150,19 +150,19 @@ func limiterState(v *limiter.View) statusItem {
 	switch v.State {
 	case stateFlowing, stateUnused:
 		return statusItem{Text: v.State, Tone: toneOK}
-	case stateStopped, stateProbing, StateStopping:
+	case stateStopped, stateBreakerOpen, StateStopping:
 		return statusItem{Text: v.State, Tone: toneBad}
 	}
 	return statusItem{Text: v.State, Tone: toneWarn}
 }
 
-// stalled reports whether records wait in a lane and nobody works on them.
+// stalled reports whether records wait in a lane and no worker processes them.
 func stalled(l LaneLag) bool {
 	return l.RecordsKnown && l.Records > 0 && !l.WaitKnown && l.StalledFor >= stalledAfter
 }
 
-// lag is how far a lane is behind, of which that is known. The throughput is that of a
-// minute, within which who works may have stopped.
+// lag returns the lag of a lane. The throughput is the mean of a minute, so Wait is too low shortly
+// after the workers have stopped.
 func lag(l LaneLag) time.Duration { return max(l.Wait, l.StalledFor) }
 
 func laneTone(l LaneLag) string {
@@ -172,7 +172,7 @@ func laneTone(l LaneLag) string {
 	case stalled(l):
 		return toneBad
 	case l.Records > 0 && !l.WaitKnown:
-		return "" // the next samples tell
+		return "" // the throughput is measured with the next samples
 	case l.Records == 0 || lag(l) < lagWarn:
 		return toneOK
 	case lag(l) < lagBad:

@@ -37,8 +37,8 @@ func laneRows(of *sourceSample) [][]statusItem {
 	return rows
 }
 
-// policyRows are what each policy has left. Of one that is kept by lanes the use is reckoned
-// by what was permitted lately.
+// policyRows returns the usage of each policy. The usage of a policy with lane partitions is
+// estimated from the granted permits.
 func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, p := range of.Limits.Policies {
@@ -149,7 +149,7 @@ func dependencyRows(all []Dependency) [][]statusItem {
 	return rows
 }
 
-// scenarioTitle is what the weather is called.
+// scenarioTitle returns the title of a fault scenario.
 func (c *Console) scenarioTitle(name string) string {
 	if c.FaultScenarios != nil {
 		for _, k := range c.FaultScenarios.List() {

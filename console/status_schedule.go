@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// tierRows has a row for each tier that is prefetched, and one for each facet that is not.
+// tierRows returns a row for each prefetched tier, and one for each facet that is not prefetched.
 func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, facet := range s.Facets {
@@ -29,7 +29,7 @@ func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 	return rows
 }
 
-// entityCount is how many entities tiers have.
+// entityCount returns the number of entities of some tiers.
 func entityCount(tiers ...TierSchedule) statusItem {
 	n, exactly := int64(0), true
 	for _, t := range tiers {
@@ -44,8 +44,9 @@ func entityCount(tiers ...TierSchedule) statusItem {
 	return statusItem{Text: "about " + formatCount(n)}
 }
 
-// dueCells is how many entities of a tier are due, and how far it is behind. Only those that are
-// due first were counted: of a tier that is not among them it is known when it would be.
+// dueCells returns how many entities of a tier are due, and the lag of the tier. The count covers
+// only the entities with the earliest due times; for a tier outside of them only an upper bound of
+// the lag is known.
 func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, behind statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}
@@ -84,7 +85,7 @@ func delayTone(late time.Duration) string {
 	return toneBad
 }
 
-// formatCounted is a number that may have been counted up to a bound only.
+// formatCounted formats a count that may have been truncated.
 func formatCounted(n int64, more bool) string {
 	if more {
 		return formatInt(n) + " or more"
@@ -92,7 +93,7 @@ func formatCounted(n int64, more bool) string {
 	return formatInt(n)
 }
 
-// boundRows is what bounds LOW, and prefetching besides.
+// boundRows returns the bounds of LOW and of prefetching.
 func boundRows(of *sourceSample) [][]statusItem {
 	if of.Limits == nil {
 		return nil
@@ -124,7 +125,7 @@ func boundRows(of *sourceSample) [][]statusItem {
 	return rows
 }
 
-// backlogRows is what has failed and is due again, and what follows from changes.
+// backlogRows returns the backlogs of the retries and of the outbox.
 func backlogRows(d Due, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	add := func(what string, due store.Backlog) []statusItem {

@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// addSettings tells what the page of the settings shows live of a source.
+// addSettings adds the live content of the settings page.
 func (f *liveStatus) addSettings(source string, of *sourceSample, now time.Time) {
 	f.Items["set."+source] = stopState(of.Settings)
 	f.Items["force."+source] = statusItem{Text: revisionMessage(of, now)}
@@ -30,7 +30,7 @@ func stopState(s *settings.State) statusItem {
 	return statusItem{Text: "not stopped", Tone: toneOK}
 }
 
-// revisionMessage is which revision is set, which is in force, and LOW's rate cap.
+// revisionMessage describes the stored revision, the revision in force, and the rate cap of LOW.
 func revisionMessage(of *sourceSample, now time.Time) string {
 	s, v := of.Settings, of.Limits
 	if s == nil {
@@ -65,7 +65,7 @@ func revisionMessage(of *sourceSample, now time.Time) string {
 	return text
 }
 
-// settingRows is what is set of each policy.
+// settingRows returns the settings of each policy.
 func settingRows(s *settings.State) [][]statusItem {
 	if s == nil {
 		return nil
@@ -90,7 +90,7 @@ func settingRows(s *settings.State) [][]statusItem {
 	return rows
 }
 
-// withConfigured is what is set, and what is configured beside it.
+// withConfigured returns a value, and the configured value if it differs.
 func withConfigured(set, configured string) statusItem {
 	if set == configured {
 		return statusItem{Text: set}
@@ -105,7 +105,7 @@ func orNone(text string) string {
 	return text
 }
 
-// policyLabel is a policy with its window.
+// policyLabel returns the name of a policy with its window.
 func policyLabel(p settings.Policy) string {
 	if p.Name == p.Window {
 		return displayText(p.Name, 60)
@@ -113,7 +113,7 @@ func policyLabel(p settings.Policy) string {
 	return displayText(p.Name, 60) + " (" + p.Window + ")"
 }
 
-// targetText is a target; none is as many as the limit's bound allows.
+// targetText formats a target; 0 means that the limit determines it.
 func targetText(n int) string {
 	if n == 0 {
 		return "by the limit"

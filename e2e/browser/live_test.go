@@ -58,7 +58,7 @@ func TestLivePage_ShowsStaleAfterRevocation(t *testing.T) {
 	b, console := openStill(t, "")
 	b.untilLive()
 	change(t, console, "revoke")
-	b.until(`document.getElementById('live-state').textContent.startsWith('Not live: load the page again')`)
+	b.until(`document.getElementById('live-state').textContent.startsWith('Not live: reload the page')`)
 	b.until(`document.body.hasAttribute('data-stale')`)
 }
 

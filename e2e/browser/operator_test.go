@@ -124,7 +124,7 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 		return fetched >= 3
 	})
 	o.page("/dlq?source=nexon&handled=replayed")
-	o.untilText("#h-groups", "chosen, by cause")
+	o.untilText("#h-groups", "matching dead letters, by cause")
 	o.untilActivity("started a replay", "finished a replay", "the keys are accepted again")
 }
 
