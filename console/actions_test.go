@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// quotaForm is the form of the rig's quota as it is in force, with what is changed.
+// quotaForm is the settings form of the rig with the current values, and with some changes.
 func quotaForm(changes ...string) url.Values {
 	form := url.Values{
 		"revision": {"7"}, "note": {"tonight"}, "rateCaps": {"19-23 150/s"}, "limit.second": {"500"}, "target.second": {"400"}, "high.second": {"100"}, "low.second": {"0"},
@@ -31,7 +31,7 @@ func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 	for _, c := range []struct {
 		form   url.Values
 		status int
-		patch  string // empty: nothing is changed
+		patch  string // empty: no change
 		says   string
 	}{
 		{quotaForm(), 303, "", "notice=unchanged"},
@@ -64,8 +64,8 @@ func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 		r := newRig(t)
 		fillRig(r)
 		d := r.open("POST", root+"/settings/nexon", c.form)
-		if d.status != c.status || !strings.Contains(d.header.Get("Location")+d.says("main"), c.says) {
-			t.Errorf("%v: %d %s %.300s", c.form, d.status, d.header.Get("Location"), d.says("main"))
+		if d.status != c.status || !strings.Contains(d.header.Get("Location")+d.textByID("main"), c.says) {
+			t.Errorf("%v: %d %s %.300s", c.form, d.status, d.header.Get("Location"), d.textByID("main"))
 		}
 		if (c.patch != "") != (len(r.patches) == 1) {
 			t.Errorf("%v: %+v", c.form, r.patches)
@@ -88,7 +88,7 @@ func TestSettings_RejectedFormKeepsItsInput(t *testing.T) {
 	} {
 		r := newRig(t)
 		fillRig(r)
-		r.refusing = err
+		r.actionErr = err
 		d := r.open("POST", root+"/settings/nexon", quotaForm("target.second", "900"))
 		if d.status != want {
 			t.Errorf("%v: %d", err, d.status)
@@ -136,10 +136,10 @@ func TestSettings_StopsAndResumesWithNote(t *testing.T) {
 	s.Stopped = true
 	r.states["nexon"] = s
 	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "Resume nexon") || strings.Contains(d.text(), "Stop all calls of nexon") {
-		t.Error("a stopped source is not offered to be resumed")
+		t.Error("the page has no button to resume a stopped source")
 	}
 	if d := r.get(root + "/settings?notice=<b>"); strings.Contains(d.text(), "<b>") {
-		t.Error("the address puts words into the page's mouth")
+		t.Error("the page shows text from its URL")
 	}
 }
 
@@ -147,14 +147,14 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	d := r.get(root + "/dlq/plan?source=nexon&reason=UPSTREAM_5XX&handled=all&kind=REPLAY&lane=HIGH&rate=50&max=100&note=a+note")
-	if got := d.says("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
+	if got := d.textByID("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
 		t.Fatal(d.status, got)
 	}
 	if !strings.Contains(d.text(), "At that rate the job takes 4 min at least.") || !strings.Contains(d.text(), "Stays open. They have reached the maximum number of replays.") {
 		t.Error(d.text())
 	}
 	form := d.formOf(root + "/dlq/start")
-	if got := form.Get("until"); got != then.Format(time.RFC3339) || form.Get("handled") != "open" {
+	if got := form.Get("until"); got != testNow.Format(time.RFC3339) || form.Get("handled") != "open" {
 		t.Errorf("%v", form)
 	}
 	answer := r.open("POST", root+"/dlq/start", form)
@@ -162,7 +162,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 		t.Fatal(answer.status, answer.header)
 	}
 	o := r.ordered[0]
-	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(then) ||
+	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(testNow) ||
 		o.Filter.Handled != store.OpenDeadLetters || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
 		t.Errorf("%+v by %v", o, r.actors)
 	}
@@ -188,7 +188,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
 	}
 	if strings.Contains(old.text(), "none of them would be replayed") {
-		t.Error("what this release may read is said to stay open")
+		t.Error("dead letters that are perhaps readable are shown as staying open")
 	}
 	form = old.formOf(root + "/dlq/start")
 	r.planned.Total, r.planned.IfReadable = 3, 3
@@ -196,12 +196,12 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 		t.Errorf("of %s that were shown 3 are replayed: %d", form.Get("counted"), d.status)
 	}
 	r.planned = dlq.Plan{}
-	if d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offers() != 0 {
-		t.Error("nothing may be replayed, and that is offered")
+	if d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offeredActions() != 0 {
+		t.Error("the page offers a replay of no dead letter")
 	}
 	none := r.get(root + "/dlq/plan?source=nexon&kind=PURGE")
 	if form := none.formOf(root + "/dlq/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete handled records") {
-		t.Error("what is handled can't be deleted where nothing is open")
+		t.Error("the page has no button to delete handled records")
 	}
 }
 
@@ -214,15 +214,15 @@ func TestJob_StopsAndResumes(t *testing.T) {
 		if want := []store.JobState{store.JobStopped, store.JobRunning}[i]; d.status != 303 || r.switched[i] != want {
 			t.Errorf("%s: %d %v", act, d.status, r.switched)
 		}
-		if d := r.get(d.header.Get("Location")); d.byID("job-progress") == nil || d.says("job-progress") != "4,112 of 12,254 replayed, 16 stay open" {
+		if d := r.get(d.header.Get("Location")); d.byID("job-progress") == nil || d.textByID("job-progress") != "4,112 of 12,254 replayed, 16 stay open" {
 			t.Error(d.text())
 		}
 	}
-	r.broken = store.ErrJobNotFound
+	r.readErr = store.ErrJobNotFound
 	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 404 {
 		t.Error(d.status)
 	}
-	r.broken = errBroken
+	r.readErr = errBroken
 	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 503 {
 		t.Error(d.status)
 	}
@@ -231,37 +231,37 @@ func TestJob_StopsAndResumes(t *testing.T) {
 func TestRefresh_EnqueuesAndReports(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.told = "It is asked for in the HIGH lane."
+	r.message = "It is asked for in the HIGH lane."
 	form := r.get(root + "/lookup?facet=nexon/character&key=a%2Fb+%26%23x").formOf(root + "/lookup")
 	d := r.open("POST", root+"/lookup", form)
-	if want := (schemas.Entity{Source: "nexon", Facet: "character", Key: "a/b &#x"}); d.status != 200 || len(r.refreshed) != 1 || r.refreshed[0] != want || d.says("refresh-result") != r.told {
-		t.Errorf("%d %+v %s", d.status, r.refreshed, d.says("refresh-result"))
+	if want := (schemas.Entity{Source: "nexon", Facet: "character", Key: "a/b &#x"}); d.status != 200 || len(r.refreshed) != 1 || r.refreshed[0] != want || d.textByID("refresh-result") != r.message {
+		t.Errorf("%d %+v %s", d.status, r.refreshed, d.textByID("refresh-result"))
 	}
-	r.keyWrong = errors.New("it does not match")
+	r.keyError = errors.New("it does not match")
 	if d := r.open("POST", root+"/lookup", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "Invalid entity: it does not match.") {
 		t.Errorf("%d", d.status)
 	}
-	r.keyWrong, r.broken = nil, errBroken
+	r.keyError, r.readErr = nil, errBroken
 	if d := r.open("POST", root+"/lookup", form); d.status != 503 {
 		t.Error(d.status)
 	}
 }
 
 func TestFaultScenario_IsSetAndShown(t *testing.T) {
-	r := newRig(t, weathered)
-	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.weather != "storm" {
-		t.Error(d.status, r.weather)
+	r := newRig(t, withScenarios)
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.scenario != "storm" {
+		t.Error(d.status, r.scenario)
 	}
 	if d := r.get(root); !strings.Contains(d.text(), "Current scenario: 429 storm") {
 		t.Error(d.text())
 	}
-	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"snow"}}); d.status != 400 || r.weather != "storm" {
-		t.Error(d.status, r.weather)
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"snow"}}); d.status != 400 || r.scenario != "storm" {
+		t.Error(d.status, r.scenario)
 	}
 	if d := newRig(t).open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 404 {
 		t.Error(d.status)
 	}
-	r.broken = errBroken
+	r.readErr = errBroken
 	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"fair"}}); d.status != 503 {
 		t.Error(d.status)
 	}
@@ -269,15 +269,15 @@ func TestFaultScenario_IsSetAndShown(t *testing.T) {
 
 func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	r := newRig(t)
-	if d := r.get(root); d.says("problems") != "Nothing is wrong." {
-		t.Error(d.says("problems"))
+	if d := r.get(root); d.textByID("problems") != "Nothing is wrong." {
+		t.Error(d.textByID("problems"))
 	}
 	fillRig(r)
-	r.views["github"] = brakedView(0)
+	r.views["github"] = backingOffView(0)
 	r.lanes["nexon"] = []LaneLag{{Lane: schemas.Low}}
-	r = renewed(r)
+	r = withNewConsole(r)
 	d := r.get(root)
-	if got := d.says("problems"); got != "7 problems need attention." {
+	if got := d.textByID("problems"); got != "7 problems need attention." {
 		t.Error(got)
 	}
 	text, last := d.text(), -1

@@ -13,7 +13,7 @@ import (
 func TestBlockers_AreNamed(t *testing.T) {
 	day := func(left, low int64) *limiter.View {
 		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{
-			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Remaining: left, RemainingForLow: low, ResetsAt: new(then.Add(9 * time.Hour)),
+			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Remaining: left, RemainingForLow: low, ResetsAt: new(testNow.Add(9 * time.Hour)),
 		}}}
 	}
 	ring := func(window string, left, low int64) *limiter.View {
@@ -24,14 +24,14 @@ func TestBlockers_AreNamed(t *testing.T) {
 		return &limiter.View{State: state, Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{OldestMS: 99_000, Reason: "over"}}, {Process: "b", Low: l}}}
 	}
 	parts := func(all ...limiter.ScopeView) *limiter.View { return &limiter.View{State: "flowing", Scopes: all} }
-	soon, later := new(then.Add(5*time.Second)), new(then.Add(40*time.Minute))
+	soon, later := new(testNow.Add(5*time.Second)), new(testNow.Add(40*time.Minute))
 	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true, Until: later}
 	told := func(scope string, left int64, until *time.Time) limiter.ScopeView {
 		return limiter.ScopeView{Policy: "core", Scope: scope, Remaining: &left, Until: until}
 	}
 	for _, c := range []struct {
 		view      *limiter.View
-		high, low string // as LOW is told what HIGH is not
+		high, low string // low is empty if it equals high
 	}{
 		{nil, "", ""},
 		{&limiter.View{State: "flowing"}, "", ""},
@@ -42,7 +42,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 		{&limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}, "calls wait until the daily count is restored", "same"},
 		{ring("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
 		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 remaining calls are reserved for HIGH"},
-		{ring("1m0s", 0, 0), "", ""}, // new before anybody has read of it
+		{ring("1m0s", 0, 0), "", ""}, // too short to be reported
 		{waiting("flowing", "rate cap", 40*time.Second), "", "the oldest request of the LOW lane has waited 40 s for the rate cap of this hour"},
 		{waiting("flowing", "second", time.Minute), "", "the oldest request of the LOW lane has waited 1 min for second"},
 		{waiting("flowing", "second", 2*time.Second), "", ""},
@@ -56,7 +56,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 				want = c.high
 			}
 			var got []string
-			for _, h := range blockersOf(c.view, lane, then) {
+			for _, h := range blockersOf(c.view, lane, testNow) {
 				got = append(got, h.Message)
 			}
 			if strings.Join(got, " + ") != want {
@@ -67,13 +67,13 @@ func TestBlockers_AreNamed(t *testing.T) {
 }
 
 func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
-	low := limiter.PolicyView{Name: "day", Window: "day", Limit: 1_000, Used: new(int64(900)), Remaining: 100, ResetsAt: new(then.Add(9 * time.Hour))}
+	low := limiter.PolicyView{Name: "day", Window: "day", Limit: 1_000, Used: new(int64(900)), Remaining: 100, ResetsAt: new(testNow.Add(9 * time.Hour))}
 	v := &limiter.View{
 		State: "flowing", Policies: []limiter.PolicyView{low}, Scopes: []limiter.ScopeView{{Policy: "endpoint", Scope: "read", BreakerOpen: true}},
 		Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{Waiting: 1, OldestMS: 60_000, Reason: "day"}}},
 	}
 	f := liveStatus{Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}}
-	f.addProblems(&sample{At: then, Sources: map[string]*sourceSample{"nexon": {Limits: v, Lanes: []LaneLag{laneOf(schemas.High, 0, 0), standing(schemas.Low, 9, time.Minute)}}}}, []string{"nexon"})
+	f.addProblems(&sample{At: testNow, Sources: map[string]*sourceSample{"nexon": {Limits: v, Lanes: []LaneLag{testLane(schemas.High, 0, 0), stalledLane(schemas.Low, 9, time.Minute)}}}}, []string{"nexon"})
 	var got []string
 	for _, row := range f.Rows["problems"] {
 		got = append(got, row[0].Tone+" "+row[0].Text)
@@ -90,7 +90,7 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
 	for lane, said := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
 		e.Request.Lane = lane
-		why := whyStale(e, surroundings{limits: v}, then)
+		why := whyStale(e, surroundings{limits: v}, testNow)
 		if strings.Contains(why, "Its lane: "+share+". Its lane: the oldest request of the LOW lane has waited 1 min for day.") != said || !strings.Contains(why, "It may need a scope of nexon that is blocked: 1 scope has an open circuit breaker: endpoint of read.") {
 			t.Errorf("%q: %s", lane, why)
 		}
@@ -99,41 +99,41 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 
 func TestChart_ShowsAllowedRate(t *testing.T) {
 	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
-	gone := limiter.PolicyView{Name: "day", Window: "day", Limit: 9, Used: new(int64(9)), ResetsAt: new(then.Add(time.Hour))}
+	gone := limiter.PolicyView{Name: "day", Window: "day", Limit: 9, Used: new(int64(9)), ResetsAt: new(testNow.Add(time.Hour))}
 	for want, v := range map[float64]limiter.View{
 		450: {State: "flowing", RampRatio: 1},
 		225: {State: "ramping", RampRatio: 0.5},
 		0:   {State: "stopped", RampRatio: 1},
 	} {
 		v.Policies = []limiter.PolicyView{second}
-		if p := pointOf(then, &sourceSample{Limits: &v}); p.Limit == nil || *p.Limit != want {
+		if p := pointOf(testNow, &sourceSample{Limits: &v}); p.Limit == nil || *p.Limit != want {
 			t.Errorf("%s: %v, wanted %v", v.State, p.Limit, want)
 		}
 		v.Policies = append(v.Policies, gone)
-		if p := pointOf(then, &sourceSample{Limits: &v}); *p.Limit != 0 {
+		if p := pointOf(testNow, &sourceSample{Limits: &v}); *p.Limit != 0 {
 			t.Errorf("%s, and the day is used up: %v", v.State, *p.Limit)
 		}
 	}
-	if p := pointOf(then, &sourceSample{Limits: &limiter.View{State: "flowing", RampRatio: 1}}); p.Limit != nil {
+	if p := pointOf(testNow, &sourceSample{Limits: &limiter.View{State: "flowing", RampRatio: 1}}); p.Limit != nil {
 		t.Errorf("without a policy: %v", *p.Limit)
 	}
 }
 
 func TestBlockers_LowYieldsToHigh(t *testing.T) {
 	v := &limiter.View{State: "flowing", Processes: []limiter.ProcessView{{Process: "a"}}}
-	low := standing(schemas.Low, 9, time.Minute)
+	low := stalledLane(schemas.Low, 9, time.Minute)
 	for _, c := range []struct {
 		high      LaneLag
 		why, tone string
 	}{
-		{laneOf(schemas.High, 7_000, time.Minute), ": LOW yields while HIGH has 7,000 records waiting", toneWarn},
-		{laneOf(schemas.High, 1_000, time.Minute), "", toneBad},
+		{testLane(schemas.High, 7_000, time.Minute), ": LOW yields while HIGH has 7,000 records waiting", toneWarn},
+		{testLane(schemas.High, 1_000, time.Minute), "", toneBad},
 	} {
-		if why, tone := stallReason(v, []LaneLag{c.high, low}, low, then); why != c.why || tone != c.tone {
+		if why, tone := stallReason(v, []LaneLag{c.high, low}, low, testNow); why != c.why || tone != c.tone {
 			t.Errorf("%q, %s", why, tone)
 		}
 	}
-	if why, tone := stallReason(v, []LaneLag{standing(schemas.High, 7_000, time.Minute)}, standing(schemas.High, 7_000, time.Minute), then); why != "" || tone != toneBad {
+	if why, tone := stallReason(v, []LaneLag{stalledLane(schemas.High, 7_000, time.Minute)}, stalledLane(schemas.High, 7_000, time.Minute), testNow); why != "" || tone != toneBad {
 		t.Errorf("HIGH stands for itself: %q, %s", why, tone)
 	}
 }

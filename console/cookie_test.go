@@ -9,7 +9,7 @@ import (
 
 func TestCookie_IsHostBoundOverHTTPS(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
+	r.loginRequired = true
 	for _, c := range []struct {
 		name, path, origin string
 		want               http.Cookie
@@ -38,7 +38,7 @@ func TestCookie_IsHostBoundOverHTTPS(t *testing.T) {
 
 func TestCookie_IgnoresPlainCookieOverTLS(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
+	r.loginRequired = true
 	cookie := func(name, token string) string {
 		return name + "=" + base64.RawURLEncoding.EncodeToString([]byte(token))
 	}

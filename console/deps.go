@@ -22,7 +22,7 @@ type Deps struct {
 	Overview Overview
 	Entities Entities
 	Limits   Limits
-	// Schedule is read only while somebody views a page.
+	// Schedule is read only while there are viewers.
 	Schedule Schedule
 	DLQ      DLQ
 	// Audit stores the audit entries of actions that store none themselves.
@@ -51,7 +51,8 @@ type Guard interface {
 
 // ClientLimiter limits the request rate of clients.
 type ClientLimiter interface {
-	// AllowRequests counts n requests; an error, a *problem.HTTPError, says that they may not be.
+	// AllowRequests counts n requests of a client. It returns a *problem.HTTPError if they exceed
+	// the limit.
 	AllowRequests(client string, n int) error
 }
 

@@ -41,7 +41,7 @@ func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []stri
 	return all, nil
 }
 
-// parallel runs all reads in parallel, and returns the errors of those that failed.
+// parallel runs all reads in parallel, and returns the errors of the failed ones.
 func (c *Console) parallel(ctx context.Context, all []func(context.Context, *Console) error) (failed []error) {
 	errs := make([]error, len(all))
 	var reads sync.WaitGroup

@@ -47,8 +47,8 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 	return strings.Join(said, " ")
 }
 
-// entityBlockers returns the blockers of the entity's request: those of its lane, or of both lanes
-// if it has none.
+// entityBlockers returns the blockers of the request's lane, or of both lanes if no request is in
+// flight.
 func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	if e.Request.Lane != "" {
 		return blockersOf(a.limits, e.Request.Lane, now)

@@ -14,10 +14,10 @@ import (
 
 func TestBudgetMessage(t *testing.T) {
 	known := rates{12, 300, true}
-	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(1)), Remaining: 3_100_000, ResetsAt: new(then.Add(9 * time.Hour))}
+	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(1)), Remaining: 3_100_000, ResetsAt: new(testNow.Add(9 * time.Hour))}
 	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
 	minute := limiter.PolicyView{Name: "minute", Window: "1m0s", Limit: 40, Used: new(int64(34)), Remaining: 6}
-	until := new(then.Add(40 * time.Second))
+	until := new(testNow.Add(40 * time.Second))
 	for _, c := range []struct {
 		want  string
 		rates rates
@@ -45,7 +45,7 @@ func TestBudgetMessage(t *testing.T) {
 		{"nothing blocks calls; 2 scopes have an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
 		{"nothing blocks calls; changed limits are not applied yet.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
 	} {
-		got := budgetMessage("nexon", c.view, c.rates, then)
+		got := budgetMessage("nexon", c.view, c.rates, testNow)
 		if !strings.HasSuffix(got, c.want) || strings.HasPrefix(c.want, "nexon") && got != c.want {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
@@ -55,7 +55,7 @@ func TestBudgetMessage(t *testing.T) {
 func TestWhyStale(t *testing.T) {
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 	stored := func(age time.Duration) Entity {
-		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, AbsentFor: 5 * time.Hour, State: store.State{Encoding: "zstd", CheckedAt: then.Add(-age), FetchedAt: then.Add(-age)}}
+		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, AbsentFor: 5 * time.Hour, State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-age), FetchedAt: testNow.Add(-age)}}
 	}
 	const old = "Checked 3 h ago, and fresh for 1 h. "
 	with := func(change func(*Entity)) Entity {
@@ -63,17 +63,17 @@ func TestWhyStale(t *testing.T) {
 		change(&known)
 		return known
 	}
-	failed := store.Status{State: store.Retrying, Reason: "UPSTREAM_5XX", UpdatedAt: then.Add(-2 * time.Minute), Until: then.Add(4 * time.Minute), Failures: 3}
+	failed := store.Status{State: store.Retrying, Reason: "UPSTREAM_5XX", UpdatedAt: testNow.Add(-2 * time.Minute), Until: testNow.Add(4 * time.Minute), Failures: 3}
 	as := func(s store.StatusState, until time.Duration) Entity {
-		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, then.Add(until) })
+		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, testNow.Add(until) })
 	}
 	way := func(w RequestState) Entity { return with(func(e *Entity) { e.Request = w }) }
 	registered := func(enabled bool, due time.Duration, tier store.Tier) Entity {
 		return with(func(e *Entity) {
-			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: then.Add(due), Tier: tier}
+			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: testNow.Add(due), Tier: tier}
 		})
 	}
-	later := then.Add(10 * time.Minute)
+	later := testNow.Add(10 * time.Minute)
 	for _, c := range []struct {
 		entity Entity
 		want   string
@@ -84,7 +84,7 @@ func TestWhyStale(t *testing.T) {
 		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this holds for 5 h, until 14:00. It is not prefetched: the first"},
 		{with(func(e *Entity) { e.State.Absent, e.AbsentFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist, which held for 2 h. No request of the last hour is open."},
 		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored. No request of the last hour is open."},
-		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, then.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h, which is over: it is no longer served, and readers wait for a new fetch. Checked 1 min ago. No request of the last hour is open."},
+		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, testNow.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h, which is over: it is no longer served, and readers wait for a new fetch. Checked 1 min ago. No request of the last hour is open."},
 		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "No request of the last hour is open."},
 		{as(store.Retrying, 4*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04."},
 		{as(store.Retrying, -3*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and a retry has been due since 11:57."},
@@ -96,36 +96,36 @@ func TestWhyStale(t *testing.T) {
 		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is being published to Kafka."},
 		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
 		{way(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; if it is lost, it can be requested again after 12:10."},
-		{way(RequestState{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. It can be requested again; the next read of stale content does that."},
+		{way(RequestState{Issued: testNow.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. It can be requested again; the next read of stale content does that."},
 		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04. It was requested, and the request has not ended: it waits in the topic of its lane, or was lost."},
 		{way(RequestState{Issued: 5}), old + "It was requested, and the request has not ended"},
-		{way(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // and was deleted
+		{way(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // satisfied, then deleted
 		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "No request of the last hour is open."},
 		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "No request of the last hour is open."},
 		{way(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream reported that it does not exist."},
 		{way(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is scheduled."},
 		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
-		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: then}), old + "No request of the last hour is open."},
-		{way(RequestState{CooldownUntil: then.Add(9 * time.Second)}), old + "It was refreshed manually a moment ago; the next manual refresh is possible at 12:00:39. No request"},
+		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: testNow}), old + "No request of the last hour is open."},
+		{way(RequestState{CooldownUntil: testNow.Add(9 * time.Second)}), old + "It was refreshed manually a moment ago; the next manual refresh is possible at 12:00:39. No request"},
 		{registered(false, 0, store.Hot), old + "It is registered but disabled: the next read of stale content requests it."},
 		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of stale content requests it sooner."},
 		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
 	} {
-		a := surroundings{limits: &limiter.View{State: "flowing"}, lanes: []LaneLag{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 900, 7*time.Minute)}}
-		if got := whyStale(c.entity, a, then); !strings.HasPrefix(got, c.want) {
+		a := surroundings{limits: &limiter.View{State: "flowing"}, lanes: []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 900, 7*time.Minute)}}
+		if got := whyStale(c.entity, a, testNow); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
 	}
-	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, then)
+	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, testNow)
 	if !strings.Contains(stopped, "nexon is not called: stopped by an operator, until it is resumed.") {
 		t.Error(stopped)
 	}
 }
 
 func TestDeadLettersMessage(t *testing.T) {
-	since := then.Add(-day)
-	one := deadLetterGroup{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: then.Add(-time.Hour)}}
-	many := deadLetterGroup{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: then.Add(-2 * time.Minute)}}
+	since := testNow.Add(-day)
+	one := deadLetterGroup{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: testNow.Add(-time.Hour)}}
+	many := deadLetterGroup{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: testNow.Add(-2 * time.Minute)}}
 	for _, c := range []struct {
 		all  []deadLetterGroup
 		want string
@@ -134,7 +134,7 @@ func TestDeadLettersMessage(t *testing.T) {
 		{[]deadLetterGroup{one}, "1 dead letter since yesterday 12:00, with 1 cause, the newest 1 h ago."},
 		{[]deadLetterGroup{one, many}, "1,205 dead letters since yesterday 12:00, with 2 causes, the newest 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
 	} {
-		if got := deadLettersMessage(c.all, since, then); got != c.want {
+		if got := deadLettersMessage(c.all, since, testNow); got != c.want {
 			t.Error(got)
 		}
 	}
@@ -161,8 +161,8 @@ func TestExplainReason_CoversEveryReason(t *testing.T) {
 func TestFormat_TimesAndNumbers(t *testing.T) {
 	for want, got := range map[string]string{
 		"0 s": formatDuration(0), "120 ms": formatDuration(120 * time.Millisecond), "59 s": formatDuration(59*time.Second + 900*time.Millisecond), "12 min": formatDuration(12 * time.Minute), "3 h 20 min": formatDuration(3*time.Hour + 20*time.Minute),
-		"26 h": formatDuration(26*time.Hour + 5*time.Minute), "9 days": formatDuration(9 * day), "5 s": formatDuration(-5 * time.Second), "just now": formatAgo(then, then), "2 min ago": formatAgo(then.Add(-2*time.Minute), then),
-		"12:00:31": formatTime(then.Add(time.Second), then), "14:00": formatTime(then.Add(2*time.Hour), then), "29 Jan 12:00": formatTime(then.Add(2*day), then), "27 Jan 2025": formatTime(then.Add(-365*day), then),
+		"26 h": formatDuration(26*time.Hour + 5*time.Minute), "9 days": formatDuration(9 * day), "5 s": formatDuration(-5 * time.Second), "just now": formatAgo(testNow, testNow), "2 min ago": formatAgo(testNow.Add(-2*time.Minute), testNow),
+		"12:00:31": formatTime(testNow.Add(time.Second), testNow), "14:00": formatTime(testNow.Add(2*time.Hour), testNow), "29 Jan 12:00": formatTime(testNow.Add(2*day), testNow), "27 Jan 2025": formatTime(testNow.Add(-365*day), testNow),
 		"1 M": formatCount(1_000_000), "999,999": formatCount(999_999), "12": formatInt(12), "-1,234,567": formatInt(-1_234_567), "-123": formatInt(-123), "1 letter": plural(1, "letter", "letters"), "0 letters": plural(0, "letter", "letters"),
 		"9.9": formatRate(9.94), "10": formatRate(9.96), "0": formatRate(0), "< 0.1 %": formatPercent(1, 10_000), "100 %": formatPercent(3, 3), "> 99.9 %": formatPercent(99_999, 100_000), "": formatPercent(0, 0), "33.3 %": formatPercent(1, 3),
 	} {

@@ -14,8 +14,8 @@ import (
 
 const eventStream = "text/event-stream"
 
-// maxViewers bounds the number of live streams, and maxViewersPerClient those of one client, so
-// that one client's tabs do not use all of them.
+// maxViewers bounds the number of live streams. maxViewersPerClient bounds the streams of one
+// client, to leave some for the others.
 const maxViewers, maxViewersPerClient = 100, 8
 
 // viewers counts the open live streams.

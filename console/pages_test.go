@@ -17,14 +17,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// paths are the pages, with something to show on each.
+// paths are the pages, each with content.
 var paths = []string{
 	"", "/lookup", "/lookup?facet=nexon/character&key=somebody", "/queues", "/limiter", "/dlq", "/dlq?source=nexon&handled=all&after=1769515230000000:3:120",
 	"/dlq/nexon/3/120", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW", "/dlq/plan?source=nexon&kind=PURGE", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
 }
 
-// wellFormed fails for what a page must never have: a script or a style of its own, or a
-// control that does not say what it is.
+// wellFormed fails the test for inline scripts or styles, and for controls without a label.
 func (d document) wellFormed(t *testing.T, where string) {
 	t.Helper()
 	labelled := map[string]bool{}
@@ -72,7 +71,7 @@ func TestPages_RenderFullAndEmpty(t *testing.T) {
 		for _, weather := range []bool{true, false} {
 			r := newRig(t)
 			if weather {
-				r = newRig(t, weathered)
+				r = newRig(t, withScenarios)
 			}
 			if filled {
 				fillRig(r)
@@ -84,7 +83,7 @@ func TestPages_RenderFullAndEmpty(t *testing.T) {
 				}
 				d := r.get(root + path)
 				if d.status != want {
-					t.Errorf("%s: %d %s", path, d.status, d.says("main"))
+					t.Errorf("%s: %d %s", path, d.status, d.textByID("main"))
 				}
 				d.wellFormed(t, path)
 			}
@@ -95,7 +94,7 @@ func TestPages_RenderFullAndEmpty(t *testing.T) {
 func TestPages_ReportUnavailableServices(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.broken = errBroken
+	r.readErr = errBroken
 	for path, want := range map[string]string{
 		"": "github: the limiter could not be read; without Redis no calls are made.", "/limiter": "The budget of nexon is unknown", "/queues": "Not available: the read failed.",
 		"/lookup?facet=nexon/character&key=a": "The entity can't be read. See the log of this process", "/dlq": "The dead letters can't be read.",
@@ -113,25 +112,25 @@ func TestPages_ReportUnavailableServices(t *testing.T) {
 func TestPages_AnswerInNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").says("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
+	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
 		t.Error(got)
 	}
-	// Counts of two moments make a rate.
+	// Two samples are needed for a rate.
 	r.get(root)
-	r.views["nexon"] = theView("nexon", 3*time.Second)
+	r.views["nexon"] = testView("nexon", 3*time.Second)
 	for _, path := range []string{"", "/limiter"} {
 		const want = "nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 8 h 59 min; nothing blocks calls."
-		if got := r.get(root + path).says("budget"); !strings.Contains(got, want) {
+		if got := r.get(root + path).textByID("budget"); !strings.Contains(got, want) {
 			t.Error(got)
 		}
 	}
 	d := r.get(root + "/dlq?source=nexon")
 	for _, want := range []string{"12,268 dead letters since yesterday 12:00, with 3 causes", "UPSTREAM_5XX", "11,920", "The upstream failed repeatedly for these entities", "OPENAPI00004: Please input valid parameter"} {
-		if got := d.says("recent-dead-letters"); !strings.Contains(got, want) {
+		if got := d.textByID("recent-dead-letters"); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
-	if got := d.says("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is running, with 4,112 of 12,254 done; a new one can start only after it ends or is stopped. the newest one failed 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
+	if got := d.textByID("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is running, with 4,112 of 12,254 done; a new one can start only after it ends or is stopped. the newest one failed 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
 		t.Error(got)
 	}
 	for _, want := range []string{"The upstream failed repeatedly for these entities", "9 calls, the last with status 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
@@ -139,7 +138,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
-	if got := r.get(root + "/dlq?source=github").says("safe-to-replay"); got != "No: no open dead letter matches the filter." {
+	if got := r.get(root + "/dlq?source=github").textByID("safe-to-replay"); got != "No: no open dead letter matches the filter." {
 		t.Error(got)
 	}
 }
@@ -149,7 +148,7 @@ func TestPages_EscapeHostileContent(t *testing.T) {
 	text := evil + strings.Repeat("z", 4096)
 	r := newRig(t)
 	fillRig(r)
-	r.told = text
+	r.message = text
 	r.entity.Status.Error, r.entity.Status.Reason, r.entity.State.Visibility = text, text, text
 	r.entity.Payload = []byte(text)
 	for i := range r.list {
@@ -164,7 +163,7 @@ func TestPages_EscapeHostileContent(t *testing.T) {
 	r.jobs[0].Note, r.jobs[0].CreatedBy, r.jobs[0].Error, r.jobs[0].Filter.Key = text, text, text, text
 	r.jobs[0].Refused = map[string]int64{text: 1}
 	r.audit = []settings.Entry{{Action: text, Actor: text, Source: text, Note: text, Before: []byte(text), After: []byte(text)}}
-	r.depends = []Dependency{{text, text}}
+	r.dependencies = []Dependency{{text, text}}
 	r.planned.Routes[0].Facet, r.planned.Routes[1].Refused = text, text
 	view := r.views["nexon"]
 	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Reason = text, text, text
@@ -182,13 +181,13 @@ func TestPages_EscapeHostileContent(t *testing.T) {
 				t.Errorf("%s has a <%s>", path, n.Data)
 			}
 		})
-		// What a page says can't turn what stands around it, and is no novel.
+		// External text has no direction controls and a bounded length.
 		if said := d.text(); strings.ContainsAny(said, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(said, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/lookup") && !strings.HasPrefix(path, "/activity") {
 			t.Errorf("%s: %q", path, said[:500])
 		}
 	}
 	d := r.open("POST", root+"/lookup", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
-	if said := d.says("refresh-result"); d.status != 200 || !strings.HasPrefix(said, `"><script>alert(1)`) || len(said) > 400 {
+	if said := d.textByID("refresh-result"); d.status != 200 || !strings.HasPrefix(said, `"><script>alert(1)`) || len(said) > 400 {
 		t.Errorf("%d %s", d.status, said)
 	}
 }
@@ -204,7 +203,7 @@ func TestPages_RejectInvalidInput(t *testing.T) {
 	} {
 		d := r.get(root + path)
 		if d.status != 400 || !strings.Contains(d.text(), want) {
-			t.Errorf("%s: %d %s", path, d.status, d.says("main"))
+			t.Errorf("%s: %d %s", path, d.status, d.textByID("main"))
 		}
 		d.wellFormed(t, path)
 	}
@@ -253,7 +252,7 @@ func TestDLQ_KeepsFilterAcrossPages(t *testing.T) {
 	const filter = "source=nexon&reason=UPSTREAM_5XX&fingerprint=ab&facet=character&key=a%2Fb&since=2026-01-26T10:00&until=2026-01-27T10:00:00.123456Z&attempts=9&offset=3:120&handled=all"
 	d := r.get(root + "/dlq?" + filter)
 	f := r.filters[0]
-	if f.Reason != schemas.Upstream5xx || f.Fingerprint != "ab" || f.Facet != "character" || f.Key != "a/b" || !f.Since.Equal(then.Add(-26*time.Hour-30*time.Second)) || f.Until.Nanosecond() != 123456000 ||
+	if f.Reason != schemas.Upstream5xx || f.Fingerprint != "ab" || f.Facet != "character" || f.Key != "a/b" || !f.Since.Equal(testNow.Add(-26*time.Hour-30*time.Second)) || f.Until.Nanosecond() != 123456000 ||
 		*f.Attempts != 9 || *f.Partition != 3 || *f.Offset != 120 || f.Handled != "" {
 		t.Errorf("%+v", f)
 	}

@@ -11,7 +11,7 @@ import (
 func TestRate_FallsToZeroWithoutCalls(t *testing.T) {
 	const s = time.Second
 	type step struct {
-		at, told time.Duration // when somebody looks, and when the process told of itself
+		at, told time.Duration // time of the sample, and of the process's report
 		granted  int64
 		want     float64
 	}
@@ -31,8 +31,8 @@ func TestRate_FallsToZeroWithoutCalls(t *testing.T) {
 	} {
 		r := newRig(t)
 		for i, st := range steps {
-			p := limiter.ProcessView{Process: "a", At: then.Add(st.told), Low: limiter.LaneView{Granted: st.granted}}
-			got := r.sampler.rate("nexon", &limiter.View{State: "flowing", At: then.Add(st.at), Processes: []limiter.ProcessView{p}})
+			p := limiter.ProcessView{Process: "a", At: testNow.Add(st.told), Low: limiter.LaneView{Granted: st.granted}}
+			got := r.sampler.rate("nexon", &limiter.View{State: "flowing", At: testNow.Add(st.at), Processes: []limiter.ProcessView{p}})
 			if got.Known != (st.want >= 0) || got.Known && math.Abs(got.Low-st.want) > 0.01 {
 				t.Errorf("%s, %d: %+v, want %v", name, i, got, st.want)
 			}

@@ -11,14 +11,14 @@ import (
 )
 
 func TestSafeToReplay(t *testing.T) {
-	long := then.Add(-3 * time.Hour)
+	long := testNow.Add(-3 * time.Hour)
 	passing := store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 40, Last: long}
 	lasting := store.DeadLetterGroup{Reason: schemas.ParseError, Count: 60, Last: long}
 	group := func(g store.DeadLetterGroup, change func(*store.DeadLetterGroup)) []store.DeadLetterGroup {
 		change(&g)
 		return []store.DeadLetterGroup{g}
 	}
-	well := []LaneLag{laneOf(schemas.Low, 5, time.Minute)}
+	well := []LaneLag{testLane(schemas.Low, 5, time.Minute)}
 	flowing := &limiter.View{State: "flowing"}
 	none := func(*store.DeadLetterGroup) {}
 	for _, c := range []struct {
@@ -32,12 +32,12 @@ func TestSafeToReplay(t *testing.T) {
 		{group(passing, none), nil, well, "No: the state of the limiter of nexon is unknown, because it could not be read."},
 		{group(passing, none), &limiter.View{State: "stopped"}, well, "No: nexon is not called now: stopped by an operator, until it is resumed."},
 		{group(passing, none), &limiter.View{State: StateResuming}, well, "Not yet: nexon is not called now: a resume is set; all processes apply it within two seconds."},
-		{group(passing, none), &limiter.View{State: "backing-off", Until: new(then.Add(30 * time.Second))}, well, "No: nexon is not called now: backing off until 12:01:00, because the upstream rejected calls."},
+		{group(passing, none), &limiter.View{State: "backing-off", Until: new(testNow.Add(30 * time.Second))}, well, "No: nexon is not called now: backing off until 12:01:00, because the upstream rejected calls."},
 		{group(passing, none), &limiter.View{State: "breaker-open"}, well, "No: nexon is not called now: the circuit breaker is half-open: one probe call is in flight."},
 		{group(passing, none), &limiter.View{State: "restoring-count"}, well, "No: nexon is not called now: calls wait until the daily count is restored."},
-		{group(passing, none), &limiter.View{State: "quiet-period", Until: new(then.Add(time.Second))}, well, "Not yet: nexon is not called now: calls wait until 12:00:31, because the limiter's state was lost."},
+		{group(passing, none), &limiter.View{State: "quiet-period", Until: new(testNow.Add(time.Second))}, well, "Not yet: nexon is not called now: calls wait until 12:00:31, because the limiter's state was lost."},
 		{group(passing, none), &limiter.View{State: "ramping"}, well, "Yes: nexon is ramping, the"},
-		{group(passing, func(g *store.DeadLetterGroup) { g.Last = then.Add(-9 * time.Minute) }), flowing, well, "Not yet: the newest one failed 9 min ago; wait until none has failed for 10 min."},
+		{group(passing, func(g *store.DeadLetterGroup) { g.Last = testNow.Add(-9 * time.Minute) }), flowing, well, "Not yet: the newest one failed 9 min ago; wait until none has failed for 10 min."},
 		{group(lasting, none), flowing, well, "No: 60 of PARSE_ERROR would fail again unless this is done first: fix the extraction of the response."},
 		{group(lasting, func(g *store.DeadLetterGroup) { g.Reason = "NEW" }), flowing, well, "No: 60 of NEW would fail again unless this is done first: check the error."},
 		{group(passing, func(g *store.DeadLetterGroup) {
@@ -47,25 +47,25 @@ func TestSafeToReplay(t *testing.T) {
 		{[]store.DeadLetterGroup{passing, lasting, lasting}, flowing, well, "Not yet: 120 of PARSE_ERROR would fail again unless this is done first: fix the extraction of the response. The others can be replayed separately, with a filter on their reason."},
 		{group(passing, func(g *store.DeadLetterGroup) { g.AtReplayLimit = 40 }), flowing, well, "No: all of them were replayed 3 times already, the maximum, and stay open."},
 		{group(passing, func(g *store.DeadLetterGroup) { g.AtReplayLimit = 2 }), flowing, well, "Yes: 2 of them were replayed 3 times already and would stay open. nexon is flowing"},
-		{group(passing, none), flowing, []LaneLag{laneOf(schemas.Low, 90_000, 12*time.Minute)}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and increase it."},
-		{group(passing, none), flowing, []LaneLag{{Lane: schemas.Low}, laneOf(schemas.High, 1, time.Hour)}, "Not yet: the lag of the LOW lane is unknown"},
-		{group(passing, none), flowing, []LaneLag{standing(schemas.Low, 90_000, time.Minute)}, "Not yet: no worker has worked for 1 min on the 90,000 records in the LOW lane, behind which a replay would wait: no worker is running."},
-		{group(passing, none), flowing, []LaneLag{standing(schemas.Low, 1, time.Second)}, "Not yet: how long the 1 record in the LOW lane takes is not known yet"},
-		{group(passing, none), flowing, []LaneLag{laneOf(schemas.Low, 0, 0), laneOf(schemas.High, 1, time.Hour)}, "Yes: "},
+		{group(passing, none), flowing, []LaneLag{testLane(schemas.Low, 90_000, 12*time.Minute)}, "Not yet: the LOW lane is 12 min behind; a replay would wait behind that and increase it."},
+		{group(passing, none), flowing, []LaneLag{{Lane: schemas.Low}, testLane(schemas.High, 1, time.Hour)}, "Not yet: the lag of the LOW lane is unknown"},
+		{group(passing, none), flowing, []LaneLag{stalledLane(schemas.Low, 90_000, time.Minute)}, "Not yet: no worker has worked for 1 min on the 90,000 records in the LOW lane, behind which a replay would wait: no worker is running."},
+		{group(passing, none), flowing, []LaneLag{stalledLane(schemas.Low, 1, time.Second)}, "Not yet: how long the 1 record in the LOW lane takes is not known yet"},
+		{group(passing, none), flowing, []LaneLag{testLane(schemas.Low, 0, 0), testLane(schemas.High, 1, time.Hour)}, "Yes: "},
 		{group(passing, none), flowing, nil, "Not yet: the lag of the LOW lane is unknown."},
 	} {
-		if got := safeToReplay(replay{source: "nexon", groups: c.groups, lane: schemas.Low, count: -1, limits: c.limits, lanes: c.lanes}, then).String(); !strings.HasPrefix(got, c.want) {
+		if got := safeToReplay(replay{source: "nexon", groups: c.groups, lane: schemas.Low, count: -1, limits: c.limits, lanes: c.lanes}, testNow).String(); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
 	}
-	worst := safeToReplay(replay{source: "nexon", groups: group(lasting, func(g *store.DeadLetterGroup) { g.Last = then }), lane: schemas.Low, count: -1, lanes: well}, then)
+	worst := safeToReplay(replay{source: "nexon", groups: group(lasting, func(g *store.DeadLetterGroup) { g.Last = testNow }), lane: schemas.Low, count: -1, lanes: well}, testNow)
 	if worst.Answer != verdictNo || len(worst.Reasons) != 3 {
 		t.Errorf("%+v", worst)
 	}
 }
 
 func TestSafeToReplay_ConsidersLaneRateAndJobs(t *testing.T) {
-	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000, Used: new(int64(15_000)), Remaining: 5_000, RemainingForLow: 300, ResetsAt: new(then.Add(9 * time.Hour))}
+	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000, Used: new(int64(15_000)), Remaining: 5_000, RemainingForLow: 300, ResetsAt: new(testNow.Add(9 * time.Hour))}
 	running := store.DLQJob{Source: "nexon", Kind: store.ReplayJob, State: store.JobRunning, Total: 1_000, Done: 400}
 	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true}
 	for _, c := range []struct {
@@ -89,7 +89,7 @@ func TestSafeToReplay_ConsidersLaneRateAndJobs(t *testing.T) {
 		}, "Yes: "},
 		{func(r *replay, _ *limiter.View) {
 			stopped := running
-			stopped.State, stopped.ChunkStartedAt = store.JobStopped, then
+			stopped.State, stopped.ChunkStartedAt = store.JobStopped, testNow
 			r.jobs = []store.DLQJob{stopped}
 		}, "Not yet: a replay of nexon was stopped, and its last chunk is still being checked; a new one can start only after that."},
 		{func(r *replay, _ *limiter.View) {
@@ -98,21 +98,23 @@ func TestSafeToReplay_ConsidersLaneRateAndJobs(t *testing.T) {
 			r.jobs = []store.DLQJob{stopped}
 		}, "Yes: "},
 		{func(r *replay, _ *limiter.View) { r.jobsUnknown = true }, "Not yet: whether another replay of nexon is running is unknown"},
-		{func(r *replay, _ *limiter.View) { r.lanes[1] = laneOf(schemas.Low, 9, time.Hour) }, "Not yet: the LOW lane is 1 h behind"},
-		{func(r *replay, _ *limiter.View) { r.lanes[1], r.lane = laneOf(schemas.Low, 9, time.Hour), schemas.High }, "Yes: "},
+		{func(r *replay, _ *limiter.View) { r.lanes[1] = testLane(schemas.Low, 9, time.Hour) }, "Not yet: the LOW lane is 1 h behind"},
 		{func(r *replay, _ *limiter.View) {
-			r.lanes[0], r.lane = laneOf(schemas.High, 9, 2*time.Minute), schemas.High
+			r.lanes[1], r.lane = testLane(schemas.Low, 9, time.Hour), schemas.High
+		}, "Yes: "},
+		{func(r *replay, _ *limiter.View) {
+			r.lanes[0], r.lane = testLane(schemas.High, 9, 2*time.Minute), schemas.High
 		}, "Not yet: the HIGH lane is 2 min behind"},
 		{func(r *replay, _ *limiter.View) { r.lane, r.count = schemas.High, 101 }, "Not yet: 101 dead letters would go to the HIGH lane at once, ahead of requests that readers wait for; choose LOW, or a rate."},
 		{func(r *replay, _ *limiter.View) { r.lane, r.count, r.rate = schemas.High, 101, 1 }, "Yes: "},
 	} {
 		v := limiter.View{State: "flowing", Policies: []limiter.PolicyView{day}}
 		r := replay{
-			source: "nexon", groups: []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 102, AtReplayLimit: 2, Last: then.Add(-time.Hour)}}, lane: schemas.Low, count: -1, limits: &v,
-			lanes: []LaneLag{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 5, time.Minute)},
+			source: "nexon", groups: []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 102, AtReplayLimit: 2, Last: testNow.Add(-time.Hour)}}, lane: schemas.Low, count: -1, limits: &v,
+			lanes: []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 5, time.Minute)},
 		}
 		c.change(&r, &v)
-		got := safeToReplay(r, then).String()
+		got := safeToReplay(r, testNow).String()
 		if got = strings.Replace(got, "2 of them were replayed 3 times already and would stay open. ", "", 1); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
@@ -121,9 +123,9 @@ func TestSafeToReplay_ConsidersLaneRateAndJobs(t *testing.T) {
 
 func TestSafeToReplay_RecoversPanic(t *testing.T) {
 	r := newRig(t)
-	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 3, Last: then.Add(-time.Hour)}}
+	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 3, Last: testNow.Add(-time.Hour)}}
 	r.view = func(string) limiter.View { panic("a bug") }
-	if got := r.get(root + "/dlq?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: the state of the limiter of nexon is unknown") {
+	if got := r.get(root + "/dlq?source=nexon").textByID("safe-to-replay"); !strings.HasPrefix(got, "No: the state of the limiter of nexon is unknown") {
 		t.Error(got)
 	}
 }
@@ -132,16 +134,16 @@ func TestPlan_JudgesItsOwnOrder(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.jobs = nil
-	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 12_268, Last: then.Add(-time.Hour)}}
-	r.lanes["nexon"] = []LaneLag{laneOf(schemas.High, 9, 2*time.Minute), laneOf(schemas.Low, 5, time.Minute)}
+	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 12_268, Last: testNow.Add(-time.Hour)}}
+	r.lanes["nexon"] = []LaneLag{testLane(schemas.High, 9, 2*time.Minute), testLane(schemas.Low, 5, time.Minute)}
 	for lane, want := range map[string]string{"LOW": verdictYes, "HIGH": verdictNotYet} {
 		d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&rate=10&lane=" + lane)
 		if got := attr(d.byID("safe-to-replay"), "data-answer"); got != want {
-			t.Errorf("%s: %s", lane, d.says("safe-to-replay"))
+			t.Errorf("%s: %s", lane, d.textByID("safe-to-replay"))
 		}
 	}
 	r.planned.Count = 0
-	if !strings.Contains(r.get(root+"/dlq/plan?source=nexon&kind=REPLAY&lane=LOW").says("safe-to-replay"), "none of them would be replayed") {
+	if !strings.Contains(r.get(root+"/dlq/plan?source=nexon&kind=REPLAY&lane=LOW").textByID("safe-to-replay"), "none of them would be replayed") {
 		t.Error("what the plan counted is not what is judged")
 	}
 }

@@ -56,7 +56,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 		state, err := c.Limits.Get(ctx, name)
 		s := settingsForm{State: state}
 		if err != nil {
-			c.Log.Warn("the console can't show a quota", "source", name, "err", err)
+			c.Log.Warn("console settings unavailable", "source", name, "err", err)
 			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; the log says why."
 		} else {
 			s.fill()

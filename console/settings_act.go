@@ -143,8 +143,8 @@ func (c *Console) resume(w http.ResponseWriter, r *http.Request, who access.Clie
 	c.stopOrResume(w, r, who, c.Limits.Resume, "resumed")
 }
 
-// stopOrResume stops or resumes a source. An emergency waits for nothing: it asks for no revision, and
-// a note that can't be kept as it is is mended, not refused.
+// stopOrResume sets or lifts the emergency stop. It needs no revision, and corrects an invalid note
+// instead of rejecting it, because an emergency must not wait.
 func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, who access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
 	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: cleanNote(r.PostFormValue("note"))}
 	if !c.hasSource(o.Source) {

@@ -14,7 +14,7 @@ import (
 
 func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	r := newRig(t)
-	changed, by := then.Add(-50*time.Minute), "key:1 on-call"
+	changed, by := testNow.Add(-50*time.Minute), "key:1 on-call"
 	s := r.states["nexon"]
 	s.Revision, s.ChangedAt, s.ChangedBy = 7, &changed, &by
 	s.Effective.Policies[0].HighReserve = limiter.Reserve{Calls: 60}
@@ -24,11 +24,11 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	v.Revision, v.NewestRevision = 6, 7
 	r.views["nexon"] = v
 	d := r.get(root + "/settings")
-	d.rowsAre(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0", "LOW's rate caps | none (configured 19-23 150/s) | | |")
-	if got, want := d.fact("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force; all processes apply the new one within two seconds. At this hour LOW may make 150 calls a second at most."; got != want {
+	d.wantRows(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0", "LOW's rate caps | none (configured 19-23 150/s) | | |")
+	if got, want := d.itemText("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force; all processes apply the new one within two seconds. At this hour LOW may make 150 calls a second at most."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := d.fact("set.nexon"); got != "not stopped" {
+	if got := d.itemText("set.nexon"); got != "not stopped" {
 		t.Error(got)
 	}
 	for want, change := range map[string]func(){
@@ -37,11 +37,11 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	} {
 		change()
 		r.views["nexon"] = v
-		if got := r.get(root + "/settings").fact("force.nexon"); !strings.Contains(got, want) {
+		if got := r.get(root + "/settings").itemText("force.nexon"); !strings.Contains(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if got := d.fact("force.github"); !strings.HasPrefix(got, "As configured; in force.") {
+	if got := d.itemText("force.github"); !strings.HasPrefix(got, "As configured; in force.") {
 		t.Error(got)
 	}
 	for _, want := range []string{"changed; configured 100", "configured 450"} {
@@ -51,13 +51,13 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	}
 	v.State = stateUnused
 	r.views["nexon"] = v
-	if got := r.get(root + "/settings").fact("force.nexon"); !strings.Contains(got, "no process has called the source yet") {
+	if got := r.get(root + "/settings").itemText("force.nexon"); !strings.Contains(got, "no process has called the source yet") {
 		t.Error(got)
 	}
-	r.broken = errBroken
+	r.readErr = errBroken
 	d = r.get(root + "/settings")
-	if d.fact("set.nexon") != "not known" || !strings.Contains(d.fact("force.nexon"), "can't be read") {
-		t.Errorf("%s %s", d.fact("set.nexon"), d.fact("force.nexon"))
+	if d.itemText("set.nexon") != "not known" || !strings.Contains(d.itemText("force.nexon"), "can't be read") {
+		t.Errorf("%s %s", d.itemText("set.nexon"), d.itemText("force.nexon"))
 	}
 }
 
@@ -89,11 +89,11 @@ func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 	s.Stopped = true
 	r.states["nexon"] = s
 	r.mu.Unlock()
-	d := r.get(root + "/settings?notice=stopped") // the look of this second was before the stop
-	if got := d.fact("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
+	d := r.get(root + "/settings?notice=stopped") // the sample of this second is older than the stop
+	if got := d.itemText("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
 		t.Errorf("it is %q beside %s", got, d.text())
 	}
-	if got := d.fact("set.github"); got != "not stopped" {
+	if got := d.itemText("set.github"); got != "not stopped" {
 		t.Error(got)
 	}
 }
@@ -113,7 +113,7 @@ func TestStop_NeedsNeitherNoteNorRevision(t *testing.T) {
 
 func TestStop_WorksWithUnreadableSettings(t *testing.T) {
 	r := newRig(t)
-	r.broken = errBroken
+	r.readErr = errBroken
 	d := r.get(root + "/settings")
 	if d.status != 200 || !strings.Contains(d.text(), "Stop all calls of nexon") || !strings.Contains(d.text(), "The settings of nexon can't be read") || strings.Contains(d.text(), "Change the settings") {
 		t.Errorf("%d %s", d.status, d.text())
@@ -135,17 +135,17 @@ func TestStop_PendingStopIsAProblem(t *testing.T) {
 	r.views["nexon"] = v
 	d := r.get(root)
 	const told = "a stop is set; all processes apply it within two seconds"
-	if got := d.says("budget"); !strings.Contains(got, told) {
+	if got := d.textByID("budget"); !strings.Contains(got, told) {
 		t.Error(got)
 	}
-	if d.fact("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+told) {
-		t.Errorf("%s: %s", d.fact("state.nexon"), d.text())
+	if d.itemText("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+told) {
+		t.Errorf("%s: %s", d.itemText("state.nexon"), d.text())
 	}
-	if got := r.get(root + "/dlq?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+told) {
+	if got := r.get(root + "/dlq?source=nexon").textByID("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+told) {
 		t.Error(got)
 	}
 	v.Policies = nil
-	if got := budgetMessage("nexon", &v, rates{}, then); got != "nexon has not been called yet; "+told+"." {
+	if got := budgetMessage("nexon", &v, rates{}, testNow); got != "nexon has not been called yet; "+told+"." {
 		t.Error(got)
 	}
 }
@@ -153,7 +153,7 @@ func TestStop_PendingStopIsAProblem(t *testing.T) {
 func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
 	r := newRig(t)
 	s := r.states["nexon"]
-	now := theQuota()
+	now := testQuota()
 	now.Prefetch.Enabled = false
 	facet := now.Prefetch.Facets["character"]
 	facet.Hot, facet.Active = hours(1)/2, settings.Active{Params: []string{"ocid"}}
@@ -168,7 +168,7 @@ func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
 	}
 }
 
-// A refused form is shown again with its text.
+// A rejected form is shown again with its input.
 func TestSettings_KeepPrefetchInput(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
@@ -189,14 +189,14 @@ func TestSettings_KeepPrefetchInput(t *testing.T) {
 
 func TestSchedule_ShowsPrefetchSwitchedOff(t *testing.T) {
 	r := newRig(t)
-	s := theSchedule()
+	s := testSchedule()
 	s.Disabled = true
 	r.sched["nexon"] = s
 	d := r.get(root + "/schedule")
-	if got := d.fact("prefetch.nexon"); got != "switched off" {
+	if got := d.itemText("prefetch.nexon"); got != "switched off" {
 		t.Errorf("state: got %q, want switched off", got)
 	}
 	if !strings.Contains(d.text(), "Prefetching of nexon is disabled in the settings") {
-		t.Error("the page does not say that prefetching is switched off")
+		t.Error("the page does not show that prefetching is disabled")
 	}
 }

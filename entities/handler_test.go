@@ -14,30 +14,30 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fill registers some of each kind.
+// fill registers entities of each kind.
 func (r *rig) fill() {
 	r.Helper()
 	r.put("a", `{"key":"ab","tier":"hot"}`, `{"key":"ac","tier":"warm"}`, `{"key":"b","tier":"hot","enabled":false}`)
 	r.put("b", `{"key":"ab"}`, `{"key":"b"}`)
 	r.ok(http.MethodPost, "/entities", `{"source":"other","facet":"a","entities":[{"key":"ab"}]}`)
 	r.filled = len(r.audit())
-	r.told = nil
+	r.notified = nil
 }
 
 func TestList_FiltersAndPages(t *testing.T) {
 	r := newRig(t)
 	r.fill()
 	for _, limit := range []string{"", "limit=1", "limit=2", "limit=1000"} {
-		r.lists(limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b", "a/ab")
-		r.lists("source=nexon&"+limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b")
-		r.lists("source=nexon&facet=b&"+limit, "b/ab", "b/b")
-		r.lists("prefix=a&"+limit, "a/ab", "a/ac", "b/ab", "a/ab")
-		r.lists("source=nexon&facet=a&prefix=a&"+limit, "a/ab", "a/ac")
-		r.lists("tier=hot&"+limit, "a/ab", "a/b")
-		r.lists("tier=&enabled=&facet=&"+limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b", "a/ab")
-		r.lists("tier=hot&enabled=true&"+limit, "a/ab")
-		r.lists("enabled=false&"+limit, "a/b")
-		r.lists("source=other&tier=warm&" + limit)
+		r.wantList(limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b", "a/ab")
+		r.wantList("source=nexon&"+limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b")
+		r.wantList("source=nexon&facet=b&"+limit, "b/ab", "b/b")
+		r.wantList("prefix=a&"+limit, "a/ab", "a/ac", "b/ab", "a/ab")
+		r.wantList("source=nexon&facet=a&prefix=a&"+limit, "a/ab", "a/ac")
+		r.wantList("tier=hot&"+limit, "a/ab", "a/b")
+		r.wantList("tier=&enabled=&facet=&"+limit, "a/ab", "a/ac", "a/b", "b/ab", "b/b", "a/ab")
+		r.wantList("tier=hot&enabled=true&"+limit, "a/ab")
+		r.wantList("enabled=false&"+limit, "a/b")
+		r.wantList("source=other&tier=warm&" + limit)
 	}
 }
 
@@ -54,8 +54,8 @@ func TestList_ScansInBoundedParts(t *testing.T) {
 	if a := r.ok(http.MethodGet, "/entities?tier=hot", ""); len(a.Entities) != 1 || a.Next == nil {
 		t.Errorf("the first part has %s", a.text)
 	}
-	r.lists("tier=hot", "a/000000", fmt.Sprintf("a/%06d", len(all)-1))
-	r.lists("tier=hot&limit=1", "a/000000", fmt.Sprintf("a/%06d", len(all)-1))
+	r.wantList("tier=hot", "a/000000", fmt.Sprintf("a/%06d", len(all)-1))
+	r.wantList("tier=hot&limit=1", "a/000000", fmt.Sprintf("a/%06d", len(all)-1))
 }
 
 func TestList_RejectsInvalidFilter(t *testing.T) {
@@ -74,13 +74,13 @@ func TestList_RejectsInvalidFilter(t *testing.T) {
 		"after=x":                                {"bad-cursor", "leave it out"},
 		"after=" + (*cursorOf(schemas.Entity{})): {"bad-cursor", "leave it out"},
 	} {
-		r.refuses(400, want[0], want[1], http.MethodGet, "/entities?"+query, "")
+		r.wantProblem(400, want[0], want[1], http.MethodGet, "/entities?"+query, "")
 	}
-	r.refuses(400, "bad-filter", "no parameter", http.MethodGet, "/entities/count?limit=5", "")
-	r.refuses(404, "no-such-source", "", http.MethodGet, "/entities?source=nexo", "")
-	r.refuses(404, "no-such-facet", "", http.MethodGet, "/entities/count?source=nexon&facet=d", "")
-	r.refuses(405, "method-not-allowed", "", http.MethodPut, "/entities", "")
-	r.refuses(404, "no-such-path", "", http.MethodGet, "/entities/x", "")
+	r.wantProblem(400, "bad-filter", "no parameter", http.MethodGet, "/entities/count?limit=5", "")
+	r.wantProblem(404, "no-such-source", "", http.MethodGet, "/entities?source=nexo", "")
+	r.wantProblem(404, "no-such-facet", "", http.MethodGet, "/entities/count?source=nexon&facet=d", "")
+	r.wantProblem(405, "method-not-allowed", "", http.MethodPut, "/entities", "")
+	r.wantProblem(404, "no-such-path", "", http.MethodGet, "/entities/x", "")
 }
 
 func TestEnable_ByFilterAndByKeys(t *testing.T) {
@@ -93,19 +93,19 @@ func TestEnable_ByFilterAndByKeys(t *testing.T) {
 		}
 	}
 	post("disable", `{"source":"nexon","prefix":"a"}`, 3)
-	r.lists("enabled=false", "a/ab", "a/ac", "a/b", "b/ab")
+	r.wantList("enabled=false", "a/ab", "a/ac", "a/b", "b/ab")
 	post("disable", `{"source":"nexon"}`, 1)
-	if len(r.told) != 0 {
-		t.Errorf("told %q", r.told)
+	if len(r.notified) != 0 {
+		t.Errorf("told %q", r.notified)
 	}
 	post("enable", `{"source":"nexon","facet":"a","tier":"hot"}`, 2)
-	r.lists("source=nexon&enabled=true", "a/ab", "a/b")
+	r.wantList("source=nexon&enabled=true", "a/ab", "a/b")
 	post("enable", `{"source":"nexon","facet":"b","keys":["b","b","nobody"]}`, 1)
 	post("enable", `{"source":"nexon","facet":"b","keys":["b"],"tier":"","prefix":"","after":""}`, 0)
-	r.lists("source=nexon&enabled=true", "a/ab", "a/b", "b/b")
-	r.lists("source=other&enabled=true", "a/ab")
-	if want := []string{"nexon in 1h0m1s", "nexon in 0s"}; !slices.Equal(r.told, want) {
-		t.Errorf("told %q, want %q", r.told, want)
+	r.wantList("source=nexon&enabled=true", "a/ab", "a/b", "b/b")
+	r.wantList("source=other&enabled=true", "a/ab")
+	if want := []string{"nexon in 1h0m1s", "nexon in 0s"}; !slices.Equal(r.notified, want) {
+		t.Errorf("told %q, want %q", r.notified, want)
 	}
 	want := []string{
 		`somebody entities-disable nexon {"enabled":false,"source":"nexon","prefix":"a","entities":3}`,
@@ -182,11 +182,11 @@ func TestEnable_RejectsInvalidOrUnaudited(t *testing.T) {
 		`{"source":"nexon","facet":"d"}`:                           {404, "no-such-facet", ""},
 		`{"source":"` + strings.Repeat("x", maxBodyBytes) + `"}`:   {413, "body-too-large", ""},
 	} {
-		r.refuses(want.status, want.code, want.words, http.MethodPost, "/entities/disable", body)
+		r.wantProblem(want.status, want.code, want.words, http.MethodPost, "/entities/disable", body)
 	}
 	r.down = true
-	r.refuses(503, "store-unavailable", "", http.MethodPost, "/entities/disable", `{"source":"nexon"}`)
-	r.lists("enabled=false", "a/b")
+	r.wantProblem(503, "store-unavailable", "", http.MethodPost, "/entities/disable", `{"source":"nexon"}`)
+	r.wantList("enabled=false", "a/b")
 	if got := r.audit(); len(got) != 0 {
 		t.Errorf("the audit has %q", got)
 	}
@@ -202,7 +202,7 @@ func TestEnable_AuditTruncatesKeys(t *testing.T) {
 
 func TestDeleteSnapshot_RemovesRegistration(t *testing.T) {
 	r := newRig(t)
-	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // the configuration has it no longer
+	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // no longer configured
 	w := store.Write{Entity: gone, Version: 1, CheckedAt: start, Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil }}
 	if _, err := r.db.Write(t.Context(), []store.Write{w}); err != nil {
 		t.Fatal(err)
@@ -212,19 +212,19 @@ func TestDeleteSnapshot_RemovesRegistration(t *testing.T) {
 	if a := r.ok(http.MethodDelete, path, ""); !a.Deleted {
 		t.Error(a.text)
 	}
-	r.refuses(404, "no-such-snapshot", "Nothing is stored of gone/f/é/%2F ../x", http.MethodDelete, path, "")
+	r.wantProblem(404, "no-such-snapshot", "Nothing is stored of gone/f/é/%2F ../x", http.MethodDelete, path, "")
 	r.ok(http.MethodDelete, "/snapshots/nexon/a/ab", "")
-	r.lists("source=nexon&facet=a", "a/ac", "a/b")
-	if want := []string{"forget " + gone.String(), "forget " + gone.String(), "forget nexon/a/ab"}; !slices.Equal(r.told, want) {
-		t.Errorf("told %q", r.told)
+	r.wantList("source=nexon&facet=a", "a/ac", "a/b")
+	if want := []string{"forget " + gone.String(), "forget " + gone.String(), "forget nexon/a/ab"}; !slices.Equal(r.notified, want) {
+		t.Errorf("told %q", r.notified)
 	}
 	if want := []string{`somebody snapshot-delete gone {"facet":"f","key":"é/%2F ../x"}`, `somebody snapshot-delete nexon {"facet":"a","key":"ab"}`}; !slices.Equal(r.audit(), want) {
 		t.Errorf("the audit has %q", r.audit())
 	}
-	r.refuses(400, "bad-key", "control character", http.MethodDelete, "/snapshots/nexon/a/%00", "")
-	r.refuses(400, "bad-key", "lower-case letters", http.MethodDelete, "/snapshots/NEXON/a/x", "")
+	r.wantProblem(400, "bad-key", "control character", http.MethodDelete, "/snapshots/nexon/a/%00", "")
+	r.wantProblem(400, "bad-key", "lower-case letters", http.MethodDelete, "/snapshots/NEXON/a/x", "")
 	_ = r.db.Close()
-	r.refuses(503, "store-unavailable", "", http.MethodDelete, path, "")
+	r.wantProblem(503, "store-unavailable", "", http.MethodDelete, path, "")
 }
 
 func TestHandler_RejectsCrossSiteRequests(t *testing.T) {
@@ -234,5 +234,5 @@ func TestHandler_RejectsCrossSiteRequests(t *testing.T) {
 	if code := r.serve(req); code != http.StatusForbidden {
 		t.Error(code)
 	}
-	r.lists("enabled=false", "a/b")
+	r.wantList("enabled=false", "a/b")
 }

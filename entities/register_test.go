@@ -12,8 +12,8 @@ import (
 func TestRegister_AddsAndLists(t *testing.T) {
 	r := newRig(t)
 	a := r.put("a", `{"key":"x/y","params":{"p":"<1>"},"tier":"hot","enabled":false}`, `{"key":"z"}`)
-	if a.Added != 2 || a.Known != 0 || !slices.Equal(r.told, []string{"nexon in 1h0m1s"}) {
-		t.Errorf("%s, told %q", a.text, r.told)
+	if a.Added != 2 || a.Known != 0 || !slices.Equal(r.notified, []string{"nexon in 1h0m1s"}) {
+		t.Errorf("%s, told %q", a.text, r.notified)
 	}
 	a = r.ok(http.MethodGet, "/entities", "")
 	want := `{"entities":[` +
@@ -22,8 +22,8 @@ func TestRegister_AddsAndLists(t *testing.T) {
 	if a.text != want {
 		t.Errorf("told %s, want %s", a.text, want)
 	}
-	if a := r.put("a", `{"key":"z","tier":"warm"}`, `{"key":"z","tier":"hot"}`); a.Added != 0 || a.Known != 2 || len(r.told) != 2 {
-		t.Errorf("%s, told %q", a.text, r.told)
+	if a := r.put("a", `{"key":"z","tier":"warm"}`, `{"key":"z","tier":"hot"}`); a.Added != 0 || a.Known != 2 || len(r.notified) != 2 {
+		t.Errorf("%s, told %q", a.text, r.notified)
 	}
 	if e := r.ok(http.MethodGet, "/entities?prefix=z", "").Entities[0]; e.Tier != "hot" || !e.DueAt.Equal(start.Add(time.Hour+time.Second)) {
 		t.Errorf("%+v", e)
@@ -65,15 +65,15 @@ func TestRegister_RejectsWholeBatchWithPointers(t *testing.T) {
 		}
 	}
 	const other = `{"source":"nexon","facet":"b","entities":[{"key":"x","params":{"p":"v"}}]}`
-	r.refuses(400, "bad-entities", "the facet has no param p; it has none", http.MethodPost, "/entities", other)
+	r.wantProblem(400, "bad-entities", "the facet has no param p; it has none", http.MethodPost, "/entities", other)
 	many := strings.Repeat(`{"key":"a b"},`, 200) + `{"key":"good"}`
 	a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[`+many+`]}`)
 	if a.status != 400 || len(a.Errors) != maxErrors || a.Errors[99].Pointer != "#/entities/99" || strings.Count(a.Detail, "entities[") != maxNamedErrors {
 		t.Errorf("%d %s", a.status, a.text)
 	}
-	r.lists("")
-	if len(r.told) != 0 {
-		t.Errorf("told %q", r.told)
+	r.wantList("")
+	if len(r.notified) != 0 {
+		t.Errorf("told %q", r.notified)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestRegister_RejectsInvalidBody(t *testing.T) {
 	r := newRig(t)
 	post := func(status int, code, words, body string) {
 		t.Helper()
-		r.refuses(status, code, words, http.MethodPost, "/entities", body)
+		r.wantProblem(status, code, words, http.MethodPost, "/entities", body)
 	}
 	post(400, "bad-body", "must be an object; the body is {", `[]`)
 	post(400, "bad-body", "must be an object", `null`)
@@ -100,7 +100,7 @@ func TestRegister_RejectsInvalidBody(t *testing.T) {
 	r.down = true
 	post(503, "store-unavailable", "freshet migrate up", `{"source":"nexon","facet":"a","entities":[{"key":"x"}]}`)
 	if !strings.Contains(r.log.String(), "connection refused") {
-		t.Error("the log does not say why")
+		t.Error("the error is not logged")
 	}
 }
 
@@ -113,8 +113,8 @@ func TestRegister_AcceptsLargeBatch(t *testing.T) {
 	if a := r.put("a", orders...); a.Added != len(orders) {
 		t.Error(a.text)
 	}
-	if a := r.put("b"); a.Added+a.Known != 0 || len(r.told) != 1 {
-		t.Errorf("of nothing %s, told %q", a.text, r.told)
+	if a := r.put("b"); a.Added+a.Known != 0 || len(r.notified) != 1 {
+		t.Errorf("of nothing %s, told %q", a.text, r.notified)
 	}
 }
 
@@ -127,7 +127,7 @@ func TestRecordReads_RegistersAndCounts(t *testing.T) {
 		}
 	}
 	r.put("a", `{"key":"known","tier":"hot"}`)
-	r.told = nil
+	r.notified = nil
 	of := func(source, facet, key string, count int) ReadCount {
 		read := ReadCount{Count: count}
 		read.Entity.Source, read.Entity.Facet, read.Entity.Key = source, facet, key
@@ -140,28 +140,28 @@ func TestRecordReads_RegistersAndCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.lists("", "a/known", "a/new", "b/longer", "a/xx")
-	slices.Sort(r.told)
-	if !slices.Equal(r.told, []string{"nexon in 1h0m3s", "other in 1h0m2s"}) {
-		t.Errorf("told %q", r.told)
+	r.wantList("", "a/known", "a/new", "b/longer", "a/xx")
+	slices.Sort(r.notified)
+	if !slices.Equal(r.notified, []string{"nexon in 1h0m3s", "other in 1h0m2s"}) {
+		t.Errorf("told %q", r.notified)
 	}
 	all := r.ok(http.MethodGet, "/entities", "").Entities
 	if known, fresh := all[0], all[1]; known.Reads != 3 || known.Tier != "hot" || fresh.Reads != 2 || fresh.Tier != "cold" ||
 		!fresh.Enabled || !fresh.LastReadAt.Equal(until) || !fresh.DueAt.Equal(start.Add(time.Hour+3*time.Second)) {
 		t.Errorf("%+v", all)
 	}
-	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "c", "x", 9)}, until); err != nil || len(r.told) != 2 {
-		t.Errorf("%v, told %q", err, r.told)
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "c", "x", 9)}, until); err != nil || len(r.notified) != 2 {
+		t.Errorf("%v, told %q", err, r.notified)
 	}
-	// So many reads that it rises: it is due when it was read, and the schedulers hear of it.
-	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 8)}, until); err != nil || r.told[2] != "nexon in -1m0s" {
-		t.Errorf("%v, told %q", err, r.told)
+	// Enough reads make the entity due at the time of the reads, and notify the schedulers.
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 8)}, until); err != nil || r.notified[2] != "nexon in -1m0s" {
+		t.Errorf("%v, told %q", err, r.notified)
 	}
 	if fresh := r.ok(http.MethodGet, "/entities", "").Entities[1]; !fresh.DueAt.Equal(until) {
 		t.Errorf("%+v", fresh)
 	}
 	_ = r.db.Close()
-	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 2)}, until); err == nil || len(r.told) != 3 {
-		t.Errorf("%v, told %q", err, r.told)
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 2)}, until); err == nil || len(r.notified) != 3 {
+		t.Errorf("%v, told %q", err, r.notified)
 	}
 }

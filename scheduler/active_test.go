@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// court is the rule of a court site: open cases that are linked.
+// court is the rule of a court site: open and linked cases.
 var court = Active{
 	Status: Status{Path: "general.status", Allow: []string{"진행중", "진행", "active"}, Block: []string{"종결", "확정"}},
 	Unless: []string{"general.result", `general.result\.date`},

@@ -53,7 +53,7 @@ func TestInterval_BoundedAndShorterWithReads(t *testing.T) {
 	}
 }
 
-// TestInterval_IsOptimal compares with random ones of the same cost.
+// TestInterval_IsOptimal compares the intervals with random ones of the same cost.
 func TestInterval_IsOptimal(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	rng := rand.New(rand.NewPCG(3, 3))
@@ -68,7 +68,7 @@ func TestInterval_IsOptimal(t *testing.T) {
 			}
 			return of(a, ta) + of(b, tb)
 		}
-		// Move some calls from one to the other.
+		// Move some calls from one entity to the other.
 		calls := (rng.Float64() - 0.5) * 0.2 * math.Min(1/ta, 1/tb)
 		oa, ob := 1/(1/ta+calls), 1/(1/tb-calls)
 		least, most := p.config.MinInterval.Hours()/24, p.config.MaxInterval.Hours()/24
@@ -81,10 +81,10 @@ func TestInterval_IsOptimal(t *testing.T) {
 	}
 }
 
-// TestChangeRate_ConvergesAtAnyInterval beside what counting finds.
+// TestChangeRate_ConvergesAtAnyInterval compares the estimate with a plain count of changes.
 func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
-	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // a day
+	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // changes a day
 		ours, counted, n := 0.0, 0.0, 300
 		for range n {
 			now := time.Unix(1.8e9, 0)
@@ -130,8 +130,8 @@ func TestReadRate_ExactAtEvenIntervals(t *testing.T) {
 	}
 }
 
-// TestPrice_ConvergesAndUsesTheBudget plays many entities in large steps, from a
-// price that is far off, and again when the budget halves.
+// TestPrice_ConvergesAndUsesTheBudget simulates many entities in large steps, from a wrong price
+// and after the budget halves.
 func TestPrice_ConvergesAndUsesTheBudget(t *testing.T) {
 	for _, start := range []float64{50} {
 		rng := rand.New(rand.NewPCG(5, 5))

@@ -21,8 +21,8 @@ func newBudget(t *testing.T) *Budget {
 	return b
 }
 
-// TestBudget_HoldsInEveryWindow feeds at odd times, with pauses, and drains the
-// topic at the rate that LOW has.
+// TestBudget_HoldsInEveryWindow enqueues at irregular times with pauses, and drains the topic at
+// the rate of LOW.
 func TestBudget_HoldsInEveryWindow(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -162,7 +162,7 @@ func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	night := time.Date(2026, 1, 27, 1, 0, 0, 0, time.UTC)
-	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // hours behind 01:00
+	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // hours after 01:00
 		if rate, there := s.RateCap(night.Add(time.Duration(hour) * time.Hour)); fmt.Sprint(rate, there) != want {
 			t.Errorf("%d hours on: %v %v, want %s", hour, rate, there, want)
 		}

@@ -52,7 +52,7 @@ func TestMetrics_LagRisesWithoutTicks(t *testing.T) {
 	w := newWorld(t, 5)
 	s := w.scheduler()
 	if s.metrics.lag(time.Now().Add(time.Hour)) < time.Hour {
-		t.Error("who has never looked is not behind")
+		t.Error("lag: got 0 before the first tick, want more")
 	}
 	next, err := s.tick(t.Context(), w.now)
 	if err != nil || s.metrics.lag(w.now) != 0 {
@@ -66,7 +66,7 @@ func TestMetrics_LagRisesWithoutTicks(t *testing.T) {
 	if got := s.metrics.lag(later); got != time.Hour {
 		t.Errorf("an hour after the first was due it is behind by %v", got)
 	}
-	// The night is nobody's delay, and the morning asks for what waited.
+	// Waiting for the content of the day is no lag.
 	s.capacity = func(context.Context, time.Time) (Capacity, error) { return Capacity{PerSecond: 250, Share: 1}, nil }
 	night := time.Date(2026, 11, 21, 1, 0, 0, 0, seoul)
 	if _, err := s.tick(t.Context(), night); err != nil || s.metrics.lag(night.Add(time.Hour)) != 0 {

@@ -33,7 +33,7 @@ func TestPolicy_KeepsAPinnedTier(t *testing.T) {
 	}
 }
 
-// The tier bounds the interval from above: the price may make it shorter, not longer.
+// The tier bounds the interval from above; the price may only shorten it.
 func TestPolicy_PinnedTierBoundsInterval(t *testing.T) {
 	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
@@ -73,7 +73,7 @@ func TestPolicy_BringsForwardAfterReads(t *testing.T) {
 	}
 }
 
-// As the example of the README: an entity is imported as hot, and nobody reads it.
+// As in the README: an entity is imported as hot and is never read.
 func TestScheduler_KeepsImportedTier(t *testing.T) {
 	for _, pin := range []bool{true, false} {
 		w := newWorld(t, 0)
@@ -83,8 +83,8 @@ func TestScheduler_KeepsImportedTier(t *testing.T) {
 		if _, err := w.store.RegisterEntities(t.Context(), []store.RegisteredEntity{r}); err != nil {
 			t.Fatal(err)
 		}
-		w.plays(s, 5*time.Hour)
-		if got := len(w.every[entity(0)]); (got >= 4) != pin {
+		w.play(s, 5*time.Hour)
+		if got := len(w.published[entity(0)]); (got >= 4) != pin {
 			t.Errorf("pinned %v: requests of a hot entity in 5 h: got %d", pin, got)
 		}
 	}

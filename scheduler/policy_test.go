@@ -37,12 +37,12 @@ func candidate(n int, tier store.Tier) store.Candidate {
 	return store.Candidate{RegisteredEntity: store.RegisteredEntity{Entity: entity(n), Tier: tier, Enabled: true}}
 }
 
-// readsOf are so many that a tier stays.
+// readsOf returns the reads that keep an entity in its tier.
 func readsOf(tier store.Tier) float64 {
 	return map[store.Tier]float64{store.Hot: 400, store.Warm: 30}[tier]
 }
 
-// play claims an entity whenever it is due for so long, and returns when it was asked for.
+// play claims an entity whenever it is due, and returns the times of its requests.
 func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late func() time.Duration) (asked []time.Time) {
 	now := from
 	for c.Due = p.FirstDue(c.Entity, c.Tier, from); c.Due.Before(from.Add(long)); {
@@ -103,7 +103,7 @@ func TestPolicy_LateClaimKeepsSlot(t *testing.T) {
 					t.Fatalf("tier %d, entity %d: asked for again after %v", tier, i, d)
 				}
 			}
-			// Its slot is the one of an entity that was never claimed late.
+			// Its slot equals that of an entity that was always claimed on time.
 			c := candidate(i, tier)
 			c.History.Reads = readsOf(tier)
 			m := p.Next(c, asked[len(asked)-1])
@@ -276,7 +276,7 @@ func TestPolicy_ReadsMakeDueOnce(t *testing.T) {
 			t.Errorf("%v from %v to %v reads: it rises: %v", c.from, c.before, c.after, got)
 		}
 	}
-	// Who is read evenly and less than the next tier is never brought forward, however long.
+	// An entity with a steady read rate below the next tier is never made due.
 	c := candidate(1, store.Cold)
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	for range 100 {

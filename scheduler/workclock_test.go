@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// zones have clocks that skip an hour, half of one, and midnight itself.
+// zones have clocks that skip an hour, half an hour, or midnight.
 var zones = []string{"Asia/Seoul", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Asuncion", "Africa/Cairo", "UTC", "Pacific/Apia"}
 
 func newTestCourse(t *testing.T, zone string, notBefore Clock, s BudgetConfig) *workClock {
@@ -50,7 +50,7 @@ func TestWorkClock_SkippedNotBeforeTime(t *testing.T) {
 	for _, day := range []struct{ zone, at, ready string }{
 		{"Asia/Seoul", "2026-03-29T00:30:00+09:00", "2026-03-29T02:30:00+09:00"},
 		{"Europe/Berlin", "2026-03-29T00:30:00+01:00", "2026-03-29T03:00:00+02:00"}, // 02:30 is skipped
-		{"Europe/Berlin", "2026-10-25T00:30:00+02:00", "2026-10-25T02:30:00+02:00"}, // and comes twice
+		{"Europe/Berlin", "2026-10-25T00:30:00+02:00", "2026-10-25T02:30:00+02:00"}, // 02:30 occurs twice
 	} {
 		c := newTestCourse(t, day.zone, 150, DefaultBudgetConfig())
 		at, _ := time.Parse(time.RFC3339, day.at)
