@@ -99,8 +99,8 @@ func TestSettings_RejectedFormKeepsItsInput(t *testing.T) {
 		if field := d.byID("nexon-target.second"); attr(field, "value") != "900" || attr(d.byID("github-target.second"), "value") != "450" || attr(d.byID("note-nexon"), "value") != "tonight" {
 			t.Errorf("%v: what was typed is gone", err)
 		}
-		if said := strings.ToLower(d.text()); !strings.Contains(said, strings.ToLower(err.Error())) {
-			t.Errorf("%v is not in %s", err, said)
+		if text := strings.ToLower(d.text()); !strings.Contains(text, strings.ToLower(err.Error())) {
+			t.Errorf("%v is not in %s", err, text)
 		}
 		if d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}}); d.status != want {
 			t.Errorf("a stop, %v: %d", err, d.status)
@@ -111,7 +111,7 @@ func TestSettings_RejectedFormKeepsItsInput(t *testing.T) {
 	s.Effective, s.Problem = nil, "there is no policy hour"
 	r.states["nexon"] = s
 	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "The changed settings no longer fit the configuration: there is no policy hour.") {
-		t.Error(d.text())
+		t.Errorf("got %s, want %q in it", d.text(), "The changed settings no longer fit the configuration: there is no policy hour.")
 	}
 }
 
@@ -127,10 +127,10 @@ func TestSettings_StopsAndResumesWithNote(t *testing.T) {
 		}
 	}
 	if d := r.open("POST", root+"/settings/nowhere/stop", nil); d.status != 404 || len(r.orders) != 2 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 404: %s", d.status, d.text())
 	}
 	if d := r.open("POST", root+"/settings/nowhere", quotaForm()); d.status != 404 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 404", d.status)
 	}
 	s := r.states["nexon"]
 	s.Stopped = true
@@ -148,10 +148,10 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	fillRig(r)
 	d := r.get(root + "/dlq/plan?source=nexon&reason=UPSTREAM_5XX&handled=all&kind=REPLAY&lane=HIGH&rate=50&max=100&note=a+note")
 	if got := d.textByID("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
-		t.Fatal(d.status, got)
+		t.Fatalf("got status %d and count %s, want 200 and 12,254", d.status, got)
 	}
 	if !strings.Contains(d.text(), "At that rate the job takes 4 min at least.") || !strings.Contains(d.text(), "Stays open. They have reached the maximum number of replays.") {
-		t.Error(d.text())
+		t.Errorf("the duration or the refusals are missing: %s", d.text())
 	}
 	form := d.formOf(root + "/dlq/start")
 	if got := form.Get("until"); got != testNow.Format(time.RFC3339) || form.Get("handled") != "open" {
@@ -159,7 +159,7 @@ func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	}
 	answer := r.open("POST", root+"/dlq/start", form)
 	if answer.status != 303 || answer.header.Get("Location") != "/console/dlq/jobs/job-1?notice=started" || len(r.ordered) != 1 {
-		t.Fatal(answer.status, answer.header)
+		t.Fatalf("got status %d and headers %v, want a redirect to the job", answer.status, answer.header)
 	}
 	o := r.ordered[0]
 	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(testNow) ||
@@ -215,16 +215,16 @@ func TestJob_StopsAndResumes(t *testing.T) {
 			t.Errorf("%s: %d %v", act, d.status, r.switched)
 		}
 		if d := r.get(d.header.Get("Location")); d.byID("job-progress") == nil || d.textByID("job-progress") != "4,112 of 12,254 replayed, 16 stay open" {
-			t.Error(d.text())
+			t.Errorf("the progress is missing: %s", d.text())
 		}
 	}
 	r.readErr = store.ErrJobNotFound
 	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 404 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 404", d.status)
 	}
 	r.readErr = errBroken
 	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 503 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 503", d.status)
 	}
 }
 
@@ -243,27 +243,27 @@ func TestRefresh_EnqueuesAndReports(t *testing.T) {
 	}
 	r.keyError, r.readErr = nil, errBroken
 	if d := r.open("POST", root+"/lookup", form); d.status != 503 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 503", d.status)
 	}
 }
 
 func TestFaultScenario_IsSetAndShown(t *testing.T) {
 	r := newRig(t, withScenarios)
 	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.scenario != "storm" {
-		t.Error(d.status, r.scenario)
+		t.Errorf("got status %d and scenario %q, want 303 and storm", d.status, r.scenario)
 	}
 	if d := r.get(root); !strings.Contains(d.text(), "Current scenario: 429 storm") {
-		t.Error(d.text())
+		t.Errorf("got %s, want %q in it", d.text(), "Current scenario: 429 storm")
 	}
 	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"snow"}}); d.status != 400 || r.scenario != "storm" {
-		t.Error(d.status, r.scenario)
+		t.Errorf("got status %d and scenario %q, want 400 and storm", d.status, r.scenario)
 	}
 	if d := newRig(t).open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 404 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 404", d.status)
 	}
 	r.readErr = errBroken
 	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"fair"}}); d.status != 503 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 503", d.status)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	r = withNewConsole(r)
 	d := r.get(root)
 	if got := d.textByID("problems"); got != "7 problems need attention." {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, "7 problems need attention.")
 	}
 	text, last := d.text(), -1
 	for _, want := range []string{

@@ -65,7 +65,7 @@ func compactJSON(text json.RawMessage) string {
 
 // canSeeEntry reports whether the client may see an audit entry: it may see every entity that the
 // entry names.
-func (c *Console) canSeeEntry(who access.Client, e settings.Entry) bool {
+func (c *Console) canSeeEntry(client access.Client, e settings.Entry) bool {
 	var named struct {
 		Key    string   `json:"key"`
 		Keys   []string `json:"keys"`
@@ -77,28 +77,28 @@ func (c *Console) canSeeEntry(who access.Client, e settings.Entry) bool {
 		return true
 	}
 	return !slices.ContainsFunc(append(named.Keys, named.Key, named.Filter.Key), func(key string) bool {
-		return key != "" && !c.Entities.Sees(who, schemas.Entity{Source: e.Source, Key: key}, "")
+		return key != "" && !c.Entities.Sees(client, schemas.Entity{Source: e.Source, Key: key}, "")
 	})
 }
 
-func (c *Console) activity(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) activity(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	most := auditPageSize
+	limit := auditPageSize
 	if n, err := strconv.Atoi(r.FormValue("limit")); err == nil {
-		most = min(max(n, auditPageSize), maxAuditEntries)
+		limit = min(max(n, auditPageSize), maxAuditEntries)
 	}
-	all, err := c.Limits.Audit(ctx, most)
+	all, err := c.Limits.Audit(ctx, limit)
 	if err != nil {
 		c.unavailable(w, r, "The audit can't be read.", err)
 		return
 	}
-	p := activityPage{More: len(all) == most, Limit: most}
-	if p.More && most < maxAuditEntries {
-		p.Next = min(most+auditPageSize, maxAuditEntries)
+	p := activityPage{More: len(all) == limit, Limit: limit}
+	if p.More && limit < maxAuditEntries {
+		p.Next = min(limit+auditPageSize, maxAuditEntries)
 	}
 	for _, e := range all {
-		if c.canSeeEntry(who, e) {
+		if c.canSeeEntry(client, e) {
 			p.Entries = append(p.Entries, auditRowOf(e))
 		}
 	}

@@ -33,24 +33,24 @@ const (
 )
 
 // permission reports whether a client may do something, and otherwise why not.
-type permission func(c *Console, who access.Client) (allowed bool, why string)
+type permission func(c *Console, client access.Client) (allowed bool, why string)
 
-func canView(_ *Console, who access.Client) (bool, string) {
-	return who.May(access.Inspect), "Your token may not view the console: it needs the scope inspect or admin."
+func canView(_ *Console, client access.Client) (bool, string) {
+	return client.May(access.Inspect), "Your token may not view the console: it needs the scope inspect or admin."
 }
 
-func canAct(c *Console, who access.Client) (bool, string) {
+func canAct(c *Console, client access.Client) (bool, string) {
 	if c.ReadOnly {
 		return false, readOnlyMessage
 	}
-	return who.May(access.Admin), "Your token may view pages but not change anything: this needs the scope admin."
+	return client.May(access.Admin), "Your token may view pages but not change anything: this needs the scope admin."
 }
 
-func canRefresh(c *Console, who access.Client) (bool, string) {
+func canRefresh(c *Console, client access.Client) (bool, string) {
 	if c.ReadOnly {
 		return false, readOnlyMessage
 	}
-	return who.May(access.Inspect) && who.May(access.Refresh), "Your token may not request a refresh: it needs the scopes inspect and refresh, or admin."
+	return client.May(access.Inspect) && client.May(access.Refresh), "Your token may not request a refresh: it needs the scopes inspect and refresh, or admin."
 }
 
 const readOnlyMessage = "This console is read-only: no client may change anything."
@@ -107,18 +107,18 @@ func cookieToken(r *http.Request) string {
 // parsing of the form.
 func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := c.identify(r)
+		client, err := c.identify(r)
 		if err != nil {
 			c.identifyFailed(w, r, err)
 			return
 		}
-		if ok, why := allowed(c, who); !ok {
-			c.reject(w, r.WithContext(access.WithClient(r.Context(), who)), http.StatusForbidden, why)
+		if ok, why := allowed(c, client); !ok {
+			c.reject(w, r.WithContext(access.WithClient(r.Context(), client)), http.StatusForbidden, why)
 			return
 		}
-		r = r.WithContext(access.WithClient(r.Context(), who))
-		if !who.May(access.Admin) { // an administrator must be able to stop a source at any time
-			if err := c.Meters.AllowRequests(who.Name, 1); err != nil {
+		r = r.WithContext(access.WithClient(r.Context(), client))
+		if !client.May(access.Admin) { // an administrator must be able to stop a source at any time
+			if err := c.Meters.AllowRequests(client.Name, 1); err != nil {
 				c.identifyFailed(w, r, err)
 				return
 			}
@@ -127,7 +127,7 @@ func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 			c.reject(w, r, status, why)
 			return
 		}
-		h(w, r, who)
+		h(w, r, client)
 	})
 }
 
@@ -150,8 +150,8 @@ func readForm(r *http.Request) (status int, why string) {
 // identifyFailed answers a request whose client can't be identified or exceeds its rate limit.
 func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err error) {
 	status, why := http.StatusServiceUnavailable, "Your token can't be verified at the moment; see the log of this process."
-	p, told := errors.AsType[*problem.HTTPError](err)
-	if told {
+	p, known := errors.AsType[*problem.HTTPError](err)
+	if known {
 		status, why = p.Status, p.Detail
 		if p.After > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(problem.Seconds(p.After)))
@@ -161,7 +161,7 @@ func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err err
 	}
 	page := r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, root+"/live")
 	switch {
-	case page && told && p.Code == crossSite:
+	case page && known && p.Code == crossSite:
 		c.render(w, r, status, "rejected", http.StatusText(status), rejection{
 			Reason: "A page of another site opened this URL, and this service requires no login, so the request was not executed.", RetryURL: localPath(r.URL.RequestURI()),
 		})
@@ -203,9 +203,9 @@ func localPath(path string) string {
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	form := loginForm{To: localPath(r.FormValue("to"))}
 	token := strings.TrimSpace(r.PostFormValue("token"))
-	asked := r.Clone(r.Context())
-	asked.Header.Set("Authorization", "Bearer "+token)
-	who, err := c.identify(asked)
+	authenticated := r.Clone(r.Context())
+	authenticated.Header.Set("Authorization", "Bearer "+token)
+	client, err := c.identify(authenticated)
 	status := http.StatusUnauthorized
 	switch p, is := errors.AsType[*problem.HTTPError](err); {
 	case len(token) > maxTokenBytes:
@@ -220,7 +220,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.identifyFailed(w, r, err)
 		return
 	default:
-		if ok, why := canView(c, who); !ok {
+		if ok, why := canView(c, client); !ok {
 			status, form.Problem = http.StatusForbidden, why
 		}
 	}
@@ -229,11 +229,11 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	life := cookieMaxAge
-	if !who.Expires.IsZero() {
-		life = min(life, who.Expires.Sub(c.Clock()))
+	if !client.Expires.IsZero() {
+		life = min(life, client.Expires.Sub(c.Clock()))
 	}
 	http.SetCookie(w, c.cookie(r, base64.RawURLEncoding.EncodeToString([]byte(token)), max(1, int(life/time.Second))))
-	if who.Name == adminToken {
+	if client.Name == adminToken {
 		redirectWithNotice(w, r, form.To, "admin-token")
 		return
 	}

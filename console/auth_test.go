@@ -140,11 +140,11 @@ func TestLogin_LastsUntilLogout(t *testing.T) {
 	answer := r.do("GET", root+"/dlq?source=nexon&key=a%26b", nil)
 	to := answer.header.Get("Location")
 	if answer.status != 303 || to != "/console/login?to=%2Fconsole%2Fdlq%3Fsource%3Dnexon%26key%3Da%2526b" {
-		t.Fatal(answer.status, to)
+		t.Fatalf("got status %d and location %s, want a redirect to the login page", answer.status, to)
 	}
 	d := r.get(to)
 	if d.wellFormed(t, "login"); d.status != 200 || d.byID("token") == nil || !strings.Contains(d.text(), "Log in") {
-		t.Fatal(d.status, d.text())
+		t.Fatalf("got status %d, want 200 and the login form: %s", d.status, d.text())
 	}
 	if strings.Contains(d.text(), "Go on") {
 		t.Error("the page treats the request as cross-site")
@@ -209,7 +209,7 @@ func TestCookie_WorksBehindBasicAuthProxy(t *testing.T) {
 	r.loginRequired = true
 	k := r.do("POST", root+"/login", url.Values{"token": {"inspect"}}, "Authorization", "Basic b3BzOnB3").cookies
 	if len(k) != 1 {
-		t.Fatal("nobody can log in")
+		t.Fatal("the login failed")
 	}
 	for header, want := range map[string]int{"Basic b3BzOnB3": 200, "bearer wrong": 303, "Bearer inspect": 200} {
 		if d := r.get(root, "Authorization", header, "Cookie", k[0].Name+"="+k[0].Value); d.status != want {
@@ -262,8 +262,8 @@ func TestCookie_ExpiresWithTokenOrAfter12h(t *testing.T) {
 	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin identifies you") {
 		t.Errorf("nobody warns of the admin token: %s", d.text())
 	}
-	if said := r.get(root + "/login").text(); !strings.Contains(said, "for 12 hours at most") {
-		t.Error(said)
+	if text := r.get(root + "/login").text(); !strings.Contains(text, "for 12 hours at most") {
+		t.Errorf("got %s, want %q in it", text, "for 12 hours at most")
 	}
 }
 
@@ -284,7 +284,7 @@ func TestContent_ShownOnlyWithPermission(t *testing.T) {
 		}
 	}
 	if access.Inspect != "inspect" {
-		t.Error(access.Inspect)
+		t.Errorf("got the scope %q, want inspect", access.Inspect)
 	}
 }
 

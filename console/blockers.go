@@ -108,7 +108,7 @@ func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 
 // partBlockers returns blockers for scopes with an open circuit breaker, and for exhausted scopes.
 func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
-	say := func(one, many string, waits func(s limiter.ScopeView) bool) {
+	add := func(one, many string, waits func(s limiter.ScopeView) bool) {
 		var names []string
 		n := 0
 		for _, s := range scopes {
@@ -131,8 +131,8 @@ func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
 			all = append(all, blocker{plural(n, one, many) + ": " + strings.Join(names, ", "), toneWarn, scopePart})
 		}
 	}
-	say("scope has an open circuit breaker", "scopes have an open circuit breaker", func(s limiter.ScopeView) bool { return s.BreakerOpen })
-	say("scope is exhausted", "scopes are exhausted", func(s limiter.ScopeView) bool {
+	add("scope has an open circuit breaker", "scopes have an open circuit breaker", func(s limiter.ScopeView) bool { return s.BreakerOpen })
+	add("scope is exhausted", "scopes are exhausted", func(s limiter.ScopeView) bool {
 		return !s.BreakerOpen && s.Remaining != nil && *s.Remaining == 0 && s.Until != nil && s.Until.Sub(now) >= time.Minute
 	})
 	return all

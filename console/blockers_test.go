@@ -26,7 +26,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 	parts := func(all ...limiter.ScopeView) *limiter.View { return &limiter.View{State: "flowing", Scopes: all} }
 	soon, later := new(testNow.Add(5*time.Second)), new(testNow.Add(40*time.Minute))
 	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true, Until: later}
-	told := func(scope string, left int64, until *time.Time) limiter.ScopeView {
+	scoped := func(scope string, left int64, until *time.Time) limiter.ScopeView {
 		return limiter.ScopeView{Policy: "core", Scope: scope, Remaining: &left, Until: until}
 	}
 	for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 		{waiting("stopped", "stopped", time.Minute), "stopped by an operator, until it is resumed", "same"},
 		{parts(halt), "1 scope has an open circuit breaker: endpoint of read until 12:40", "same"},
 		{parts(halt, halt, halt, halt), "4 scopes have an open circuit breaker: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and more on the limiter page", "same"},
-		{parts(told("a", 0, later), told("b", 1, later), told("c", 0, soon)), "1 scope is exhausted: core of a until 12:40", "same"},
+		{parts(scoped("a", 0, later), scoped("b", 1, later), scoped("c", 0, soon)), "1 scope is exhausted: core of a until 12:40", "same"},
 	} {
 		for lane, want := range map[schemas.Lane]string{schemas.High: c.high, schemas.Low: c.low} {
 			if want == "same" {
@@ -88,10 +88,10 @@ func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
 	}
 
 	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
-	for lane, said := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
+	for lane, text := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
 		e.Request.Lane = lane
 		why := whyStale(e, surroundings{limits: v}, testNow)
-		if strings.Contains(why, "Its lane: "+share+". Its lane: the oldest request of the LOW lane has waited 1 min for day.") != said || !strings.Contains(why, "It may need a scope of nexon that is blocked: 1 scope has an open circuit breaker: endpoint of read.") {
+		if strings.Contains(why, "Its lane: "+share+". Its lane: the oldest request of the LOW lane has waited 1 min for day.") != text || !strings.Contains(why, "It may need a scope of nexon that is blocked: 1 scope has an open circuit breaker: endpoint of read.") {
 			t.Errorf("%q: %s", lane, why)
 		}
 	}

@@ -104,7 +104,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // pageHandler answers an authorized request of a client.
-type pageHandler func(w http.ResponseWriter, r *http.Request, who access.Client)
+type pageHandler func(w http.ResponseWriter, r *http.Request, client access.Client)
 
 // requestContext returns the context for the calls of one request. A POST is not cancelled when its
 // client disconnects.

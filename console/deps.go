@@ -170,7 +170,7 @@ type Limits interface {
 
 // DLQ reads, replays and purges dead letters.
 type DLQ interface {
-	List(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
+	List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
 	Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error)
 	Plan(ctx context.Context, o dlq.JobSpec) (dlq.Plan, error)

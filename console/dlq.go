@@ -26,7 +26,7 @@ const (
 // dlqPage is the data of the page of dead letters.
 type dlqPage struct {
 	dlqFilter
-	who           access.Client
+	client        access.Client
 	Sources       []string
 	Reasons       []schemas.DeadLetterReason
 	Facets        []string
@@ -174,9 +174,9 @@ func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 }
 
 // storeFilter returns the store's filter, limited to the dead letters that the client may see.
-func (l dlqFilter) storeFilter(who access.Client) store.DeadLetterFilter {
+func (l dlqFilter) storeFilter(client access.Client) store.DeadLetterFilter {
 	f := l.Filter
-	f.Visibilities = who.Visibilities()
+	f.Visibilities = client.Visibilities()
 	if f.Handled == allDeadLetters {
 		f.Handled = ""
 	}
@@ -185,22 +185,22 @@ func (l dlqFilter) storeFilter(who access.Client) store.DeadLetterFilter {
 
 // dlqOverview shows the parts of the page that could be read. A part that could not be read must
 // not hide a job that has to be stopped.
-func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	p := dlqPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, who: who}
+	p := dlqPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, client: client}
 	var err error
 	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		p.Problem, p.Filter.Handled = err.Error(), store.OpenDeadLetters
 	}
 	p.Facets = c.Facets[p.Filter.Source]
-	behind, wrong := dlq.ParseCursor(p.Filter.Source, r.FormValue("after"))
+	after, wrong := dlq.ParseCursor(p.Filter.Source, r.FormValue("after"))
 	if wrong != nil && p.Problem == "" {
 		p.Problem = "the page parameter is invalid; start with the first page"
 	}
 	all := []func(context.Context, *Console) error{p.readJobs, p.readRecent}
 	if p.Problem == "" {
-		all = append(all, func(ctx context.Context, c *Console) error { return p.readList(ctx, c, behind) }, p.readGroups)
+		all = append(all, func(ctx context.Context, c *Console) error { return p.readList(ctx, c, after) }, p.readGroups)
 	}
 	if errs := c.parallel(ctx, all); len(errs) == len(all) {
 		c.unavailable(w, r, "The dead letters can't be read.", errors.Join(errs...))
@@ -232,7 +232,7 @@ type deadLetterPage struct {
 	Hidden     bool // the content is shown only to administrators, because it may be restricted
 }
 
-func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client access.Client) {
 	source := r.PathValue("source")
 	partition, offset, err := dlq.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
 	if err != nil || !c.hasSource(source) {
@@ -245,7 +245,7 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.
 	l, err := c.DLQ.Show(ctx, id)
 	request, undecodable := schemas.DecodeUpdateRequest(l.Value)
 	if err == nil && undecodable == nil {
-		err = c.canSeeDeadLetter(ctx, who, id, request.Entity)
+		err = c.canSeeDeadLetter(ctx, client, id, request.Entity)
 	}
 	switch {
 	case errors.Is(err, dlq.ErrGone):
@@ -262,7 +262,7 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.
 	if undecodable == nil {
 		p.Request = &request
 	}
-	if !who.May(access.Admin) {
+	if !client.May(access.Admin) {
 		p.Hidden, p.Value, p.Sample = true, "", ""
 	}
 	for _, h := range l.Headers {
@@ -273,8 +273,8 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.
 
 // canSeeDeadLetter returns dlq.ErrNotFound if the client may not see the dead letter's entity, by
 // the index and by the current configuration.
-func (c *Console) canSeeDeadLetter(ctx context.Context, who access.Client, id store.DeadLetterID, e schemas.Entity) error {
-	if who.May(access.Admin) {
+func (c *Console) canSeeDeadLetter(ctx context.Context, client access.Client, id store.DeadLetterID, e schemas.Entity) error {
+	if client.May(access.Admin) {
 		return nil
 	}
 	indexed, err := c.DLQ.List(ctx, store.DeadLetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.DeadLetter{}, 1)
@@ -285,13 +285,13 @@ func (c *Console) canSeeDeadLetter(ctx context.Context, who access.Client, id st
 	if len(indexed) > 0 {
 		visibility = indexed[0].Visibility
 	}
-	if !c.Entities.Sees(who, e, visibility) {
+	if !c.Entities.Sees(client, e, visibility) {
 		return dlq.ErrGone
 	}
 	return nil
 }
 
 // canSeeJob reports whether the client may see a job. A job that names a key reveals the entity.
-func (c *Console) canSeeJob(who access.Client, j store.DLQJob) bool {
-	return j.Filter.Key == "" || c.Entities.Sees(who, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
+func (c *Console) canSeeJob(client access.Client, j store.DLQJob) bool {
+	return j.Filter.Key == "" || c.Entities.Sees(client, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }

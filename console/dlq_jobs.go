@@ -56,13 +56,13 @@ func maxAffected(p dlq.Plan) int64 { return p.Count + p.IfReadable }
 func (planPage) StaysOpen(why string) string { return staysOpen(why) }
 
 // orderOf reads the options of a job. Its errors are shown to the client.
-func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq.JobSpec, err error) {
+func (c *Console) orderOf(r *http.Request, client access.Client) (p planPage, o dlq.JobSpec, err error) {
 	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		return p, o, err
 	}
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
 	p.Kind, p.Lane, p.Rate, p.Max, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("max"), get("note")
-	o = dlq.JobSpec{Kind: p.Kind, Filter: p.storeFilter(who), Lane: p.Lane, Note: p.Note}
+	o = dlq.JobSpec{Kind: p.Kind, Filter: p.storeFilter(client), Lane: p.Lane, Note: p.Note}
 	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
 		return p, o, errors.New("choose replay or purge")
 	}
@@ -92,11 +92,11 @@ func checkNote(note string) error {
 
 // plan shows the dry run of a job. The job then affects only the dead letters that were counted
 // here, not later ones.
-func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	now := c.Clock()
-	p, o, err := c.orderOf(r, who)
+	p, o, err := c.orderOf(r, client)
 	if err != nil {
 		p.Problem = err.Error()
 		c.render(w, r, http.StatusBadRequest, "plan", "Dry run", p)
@@ -106,7 +106,7 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client
 		p.Filter.Until = now.Truncate(time.Microsecond)
 	}
 	p.Filter.Handled = store.OpenDeadLetters
-	o.Filter = p.storeFilter(who)
+	o.Filter = p.storeFilter(client)
 	if p.Plan, err = c.DLQ.Plan(ctx, o); err != nil {
 		c.unavailable(w, r, "The dead letters can't be counted.", err)
 		return
@@ -119,8 +119,8 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client
 }
 
 // start starts the job of a dry run, unless more dead letters match now.
-func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Client) {
-	p, o, err := c.orderOf(r, who)
+func (c *Console) start(w http.ResponseWriter, r *http.Request, client access.Client) {
+	p, o, err := c.orderOf(r, client)
 	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)
 	if err == nil && (o.Filter.Until.IsZero() || unread != nil) {
 		err = errors.New("make a dry run first")
@@ -142,7 +142,7 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
 		return
 	}
-	j, err := c.DLQ.StartJob(ctx, o, who.Name)
+	j, err := c.DLQ.StartJob(ctx, o, client.Name)
 	if err != nil {
 		c.unavailable(w, r, "The job could not be started.", err)
 		return
@@ -150,18 +150,18 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 	redirectWithNotice(w, r, root+"/dlq/jobs/"+j.ID, "started")
 }
 
-func (c *Console) stopJob(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.switchJob(w, r, who, store.JobStopped, "job-stopped")
+func (c *Console) stopJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.switchJob(w, r, client, store.JobStopped, "job-stopped")
 }
 
-func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.switchJob(w, r, who, store.JobRunning, "job-resumed")
+func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.switchJob(w, r, client, store.JobRunning, "job-resumed")
 }
 
-func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, who access.Client, to store.JobState, code string) {
+func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, client access.Client, to store.JobState, code string) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	j, err := c.DLQ.SetJobState(ctx, r.PathValue("id"), to, who.Name)
+	j, err := c.DLQ.SetJobState(ctx, r.PathValue("id"), to, client.Name)
 	switch {
 	case errors.Is(err, store.ErrJobNotFound):
 		c.reject(w, r, http.StatusNotFound, "Job not found, or it has ended.")

@@ -60,7 +60,7 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 	}
 	now := c.Clock()
 	for _, j := range all[:min(len(all), maxJobsShown)] {
-		if c.canSeeJob(p.who, j) {
+		if c.canSeeJob(p.client, j) {
 			p.Jobs = append(p.Jobs, newJobPage(j, now))
 		}
 	}
@@ -72,7 +72,7 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 // visibility gets the count of the public dead letters.
 func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	died := &c.publicDeadLetters
-	if p.who.Visibilities() == nil {
+	if p.client.Visibilities() == nil {
 		died = &c.recentDeadLetters
 	}
 	all, at, err := died.get(ctx, recentTTL)
@@ -88,12 +88,12 @@ func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 }
 
 // readList reads the dead letters that match the filter.
-func (p *dlqPage) readList(ctx context.Context, c *Console, behind store.DeadLetter) error {
-	all, err := c.DLQ.List(ctx, p.storeFilter(p.who), behind, dlqPageSize)
+func (p *dlqPage) readList(ctx context.Context, c *Console, after store.DeadLetter) error {
+	all, err := c.DLQ.List(ctx, p.storeFilter(p.client), after, dlqPageSize)
 	if err != nil {
 		return err
 	}
-	p.DeadLetters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.DeadLetter) bool { return !c.Entities.Sees(p.who, l.Entity, l.Visibility) }), true
+	p.DeadLetters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.DeadLetter) bool { return !c.Entities.Sees(p.client, l.Entity, l.Visibility) }), true
 	if len(all) == dlqPageSize {
 		last, q := all[dlqPageSize-1], p.Query()
 		q.Set("after", dlq.FormatCursor(last))
@@ -112,7 +112,7 @@ func totalOf(groups []store.DeadLetterGroup) int64 {
 
 // readGroups counts the groups, and judges whether a replay is safe.
 func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
-	f := p.storeFilter(p.who)
+	f := p.storeFilter(p.client)
 	all, err := c.DLQ.Groups(ctx, f)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ func TestDLQ_UnreadablePartHidesNoOther(t *testing.T) {
 		t.Errorf("%d: %s", d.status, d.text())
 	}
 	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "No dead letters since") || d.byID("safe-to-replay") != nil {
-		t.Errorf("what can't be read is said %d times: %s", n, d.text())
+		t.Errorf("unreadable parts: got %d, want 3: %s", n, d.text())
 	}
 	r.readErr = errBroken
 	if d := withNewConsole(r).get(root + "/dlq?source=nexon"); d.status != 503 {
@@ -43,7 +43,7 @@ func TestDLQ_ReadsPartsInParallel(t *testing.T) {
 	fillRig(r)
 	r.barrier = make(chan struct{})
 	if d := r.get(root + "/dlq?source=nexon"); d.status != 200 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 200", d.status)
 	}
 	select {
 	case <-r.barrier:
@@ -58,7 +58,7 @@ func TestDLQ_CountsOnceForAllViewers(t *testing.T) {
 	before := r.get(root + "/dlq?source=nexon").textByID("recent-dead-letters")
 	r.groups = nil // the first count is cached
 	if got := r.get(root + "/dlq?source=nexon").textByID("recent-dead-letters"); got != before || !strings.Contains(got, "12,268") {
-		t.Error(got)
+		t.Errorf("got %q, want the cached count", got)
 	}
 }
 

@@ -19,15 +19,15 @@ type surroundings struct {
 
 // whyStale explains the age of an entity, and its next refresh.
 func whyStale(e Entity, a surroundings, now time.Time) string {
-	said := []string{ageMessage(e, now)}
+	sentences := []string{ageMessage(e, now)}
 	add := func(text string) {
 		if text != "" {
-			said = append(said, text)
+			sentences = append(sentences, text)
 		}
 	}
 	add(holdMessage(e, now))
-	asked := requestMessage(e, a, now)
-	add(asked)
+	inFlight := requestMessage(e, a, now)
+	add(inFlight)
 	if e.Request.CooldownUntil.After(now) {
 		add("It was refreshed manually a moment ago; the next manual refresh is possible at " + formatTime(e.Request.CooldownUntil, now) + ".")
 	}
@@ -41,10 +41,10 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 			add("It may need a scope of " + e.Entity.Source + " that is blocked: " + h.Message + ".")
 		}
 	}
-	if asked == "" && !held(e, now) {
+	if inFlight == "" && !held(e, now) {
 		add(nextMessage(e, now))
 	}
-	return strings.Join(said, " ")
+	return strings.Join(sentences, " ")
 }
 
 // entityBlockers returns the blockers of the request's lane, or of both lanes if no request is in

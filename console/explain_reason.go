@@ -76,11 +76,11 @@ func deadLettersMessage(all []deadLetterGroup, since, now time.Time) string {
 		return "No dead letters " + from + "."
 	}
 	var total int64
-	most, last := all[0], all[0].Last
+	largest, last := all[0], all[0].Last
 	for _, g := range all {
 		total += g.Count
-		if g.Count > most.Count {
-			most = g
+		if g.Count > largest.Count {
+			largest = g
 		}
 		if g.Last.After(last) {
 			last = g.Last
@@ -89,7 +89,7 @@ func deadLettersMessage(all []deadLetterGroup, since, now time.Time) string {
 	text := fmt.Sprintf("%s %s, with %s, the newest %s.",
 		plural(total, "dead letter", "dead letters"), from, plural(len(all), "cause", "causes"), formatAgo(last, now))
 	if len(all) > 1 {
-		text += fmt.Sprintf(" Most of them, %s, are %s of %s.", formatInt(most.Count), displayText(string(most.Reason), maxReasonShown), most.Source)
+		text += fmt.Sprintf(" Most of them, %s, are %s of %s.", formatInt(largest.Count), displayText(string(largest.Reason), maxReasonShown), largest.Source)
 	}
 	return text
 }

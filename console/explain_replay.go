@@ -67,19 +67,19 @@ type replay struct {
 // unknown.
 func (c *Console) judgeOrder(ctx context.Context, o dlq.JobSpec, count int64, open []store.DeadLetterGroup, now time.Time) verdict {
 	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Overview.Lanes(o.Filter.Source)}
-	var asked sync.WaitGroup
-	ask := func(f func()) { asked.Go(func() { recoverPanic(c.Log, f) }) }
-	ask(func() {
+	var reads sync.WaitGroup
+	read := func(f func()) { reads.Go(func() { recoverPanic(c.Log, f) }) }
+	read(func() {
 		if v, err := c.Limits.View(ctx, r.source); err == nil {
 			r.limits = &v
 		}
 	})
 	r.jobsUnknown = true
-	ask(func() {
+	read(func() {
 		all, err := c.DLQ.Jobs(ctx)
 		r.jobs, r.jobsUnknown = all, err != nil
 	})
-	asked.Wait()
+	reads.Wait()
 	return safeToReplay(r, now)
 }
 
@@ -195,9 +195,9 @@ func (v *verdict) checkDayBudget(r replay, now time.Time) {
 
 // checkLane checks the lag of the replay's lane.
 func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
-	most := maxLowLag
+	maxLag := maxLowLag
 	if l.Lane == schemas.High {
-		most = maxHighLag
+		maxLag = maxHighLag
 	}
 	switch {
 	case !l.RecordsKnown:
@@ -207,7 +207,7 @@ func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
 		v.add(verdictNotYet, "no worker has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", formatDuration(l.StalledFor), plural(l.Records, "record", "records"), l.Lane, why)
 	case l.Records > 0 && !l.WaitKnown:
 		v.add(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", plural(l.Records, "record", "records"), l.Lane)
-	case l.Records > 0 && lag(l) > most:
+	case l.Records > 0 && lag(l) > maxLag:
 		v.add(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and increase it.", l.Lane, formatDuration(lag(l)))
 	}
 }

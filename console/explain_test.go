@@ -118,7 +118,7 @@ func TestWhyStale(t *testing.T) {
 	}
 	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, testNow)
 	if !strings.Contains(stopped, "nexon is not called: stopped by an operator, until it is resumed.") {
-		t.Error(stopped)
+		t.Errorf("got %s, want %q in it", stopped, "nexon is not called: stopped by an operator, until it is resumed.")
 	}
 }
 
@@ -135,7 +135,7 @@ func TestDeadLettersMessage(t *testing.T) {
 		{[]deadLetterGroup{one, many}, "1,205 dead letters since yesterday 12:00, with 2 causes, the newest 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
 	} {
 		if got := deadLettersMessage(c.all, since, testNow); got != c.want {
-			t.Error(got)
+			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
 }

@@ -20,14 +20,14 @@ const (
 
 // displayText returns an external text for display: at most limit bytes of valid UTF-8, without
 // control and format characters, which could change the appearance of the surrounding text.
-func displayText(text string, most int) string {
+func displayText(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	cut := len(text) > most
+	cut := len(text) > limit
 	if cut {
-		for most > 0 && !utf8.RuneStart(text[most]) {
-			most--
+		for limit > 0 && !utf8.RuneStart(text[limit]) {
+			limit--
 		}
-		text = text[:most]
+		text = text[:limit]
 	}
 	text = strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029') {

@@ -119,12 +119,12 @@ func (c *Console) readJob(r *http.Request, id string) (store.DLQJob, bool, error
 	return j, err == nil, err
 }
 
-func (c *Console) job(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) job(w http.ResponseWriter, r *http.Request, client access.Client) {
 	j, found, err := c.readJob(r, r.PathValue("id"))
 	switch {
 	case err != nil:
 		c.unavailable(w, r, "The jobs can't be read.", err)
-	case !found || !c.canSeeJob(who, j):
+	case !found || !c.canSeeJob(client, j):
 		c.reject(w, r, http.StatusNotFound, "Job not found.")
 	default:
 		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source

@@ -27,7 +27,7 @@ type viewers struct {
 
 // acquire counts a new stream of the client until release is called. ok is false if a limit is
 // reached.
-func (v *viewers) acquire(name string) (leave func(), ok bool) {
+func (v *viewers) acquire(name string) (release func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.total >= maxViewers || v.byClient[name] >= maxViewersPerClient {
@@ -46,16 +46,16 @@ func (v *viewers) acquire(name string) (leave func(), ok bool) {
 }
 
 // acquireViewer counts a new stream of the client, or answers with 503.
-func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, who access.Client) (leave func(), ok bool) {
+func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, client access.Client) (release func(), ok bool) {
 	if r.Method == http.MethodHead { // a HEAD request would keep the stream open forever
 		w.Header().Set("Content-Type", eventStream)
 		return nil, false
 	}
-	if leave, ok = c.viewers.acquire(who.BoundName()); !ok {
+	if release, ok = c.viewers.acquire(client.BoundName()); !ok {
 		w.Header().Set("Retry-After", "10")
 		http.Error(w, "Too many live streams are open.", http.StatusServiceUnavailable)
 	}
-	return leave, ok
+	return release, ok
 }
 
 // startStream starts a response of server-sent events. send writes one event.
@@ -79,7 +79,7 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 }
 
 // live streams the data of the live pages once a second.
-func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Client) {
 	sources, charts := c.Sources, r.FormValue("charts") != ""
 	if one := r.FormValue("source"); one != "" {
 		if !c.hasSource(one) {
@@ -88,11 +88,11 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 		}
 		sources = []string{one}
 	}
-	leave, ok := c.acquireViewer(w, r, who)
+	release, ok := c.acquireViewer(w, r, client)
 	if !ok {
 		return
 	}
-	defer leave()
+	defer release()
 	samples, unwatch := c.sampler.watch()
 	defer unwatch()
 	send := c.startStream(w)
@@ -105,7 +105,7 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 		case n = <-samples:
 		}
 		// The stream ends when the client's permission ends.
-		if who, err := c.identify(r); err != nil || !isAllowed(canView, c, who) {
+		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
 			return
 		}
 		f := c.statusOf(n, sources)
@@ -122,8 +122,8 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 	}
 }
 
-func isAllowed(m permission, c *Console, who access.Client) bool {
-	ok, _ := m(c, who)
+func isAllowed(m permission, c *Console, client access.Client) bool {
+	ok, _ := m(c, client)
 	return ok
 }
 
@@ -131,19 +131,19 @@ func isAllowed(m permission, c *Console, who access.Client) bool {
 const jobInterval = time.Second
 
 // liveJob streams the progress of a job until the job ends.
-func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Client) {
-	leave, ok := c.acquireViewer(w, r, who)
+func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+	release, ok := c.acquireViewer(w, r, client)
 	if !ok {
 		return
 	}
-	defer leave()
+	defer release()
 	id := r.PathValue("id")
 	j, found, err := c.readJob(r, id)
 	switch {
 	case err != nil:
 		c.unavailable(w, r, "The jobs can't be read.", err)
 		return
-	case !found || !c.canSeeJob(who, j):
+	case !found || !c.canSeeJob(client, j):
 		c.reject(w, r, http.StatusNotFound, "Job not found.")
 		return
 	}
@@ -159,7 +159,7 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Cli
 			return
 		case <-tick.C:
 		}
-		if who, err := c.identify(r); err != nil || !isAllowed(canView, c, who) {
+		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
 			return
 		}
 		if j, found, err = c.readJob(r, id); err != nil || !found {

@@ -183,7 +183,7 @@ func TestLive_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	fillRig(r)
 	for range maxViewersPerClient {
 		if _, ok := r.viewers.acquire(access.Client{Name: "unauthenticated@2001:db8::1"}.BoundName()); !ok {
-			t.Fatal("a stream within the bound was refused")
+			t.Fatal("a stream within the limit was rejected")
 		}
 	}
 	ctx, end := context.WithCancel(t.Context())
@@ -234,7 +234,7 @@ func TestLive_EndsWithItsPermission(t *testing.T) {
 	}
 	l := follow(t, url+"/live", "Authorization", "Bearer inspect")
 	if _, ok := l.next(); !ok {
-		t.Fatal("nothing came")
+		t.Fatal("the stream sent no event")
 	}
 	r.mu.Lock()
 	r.revoked = true
@@ -243,7 +243,7 @@ func TestLive_EndsWithItsPermission(t *testing.T) {
 		_, ok = l.next()
 	}
 	if got := r.do("GET", root+"/live?source=nowhere", nil, "Authorization", "Bearer inspect").status; got != 401 {
-		t.Error(got)
+		t.Errorf("unknown source: got %d, want 401", got)
 	}
 }
 
@@ -276,7 +276,7 @@ func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 		}
 	}
 	if got := follow(t, url+"none").answer.StatusCode; got != 404 {
-		t.Error(got)
+		t.Errorf("unknown job: got %d, want 404", got)
 	}
 }
 

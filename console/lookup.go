@@ -48,8 +48,8 @@ type timelineEntry struct {
 	Link string
 }
 
-func (c *Console) lookup(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.showEntity(w, r, who, http.StatusOK, "")
+func (c *Console) lookup(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.showEntity(w, r, client, http.StatusOK, "")
 }
 
 // entityOf returns the entity that a form names. The facet may contain the source, as source/facet.
@@ -79,9 +79,9 @@ func (c *Console) checkEntity(e schemas.Entity) string {
 	return ""
 }
 
-func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.Client, status int, told string) {
+func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, client access.Client, status int, notice string) {
 	e := entityOf(r)
-	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Notice: told, MaxKeys: maxRefreshKeys}
+	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Notice: notice, MaxKeys: maxRefreshKeys}
 	if e.Key == "" && e.Facet == "" {
 		c.render(w, r, http.StatusOK, "lookup", "Look up", p)
 		return
@@ -92,7 +92,7 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.
 	}
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	known, err := c.Entities.Entity(ctx, e, who)
+	known, err := c.Entities.Entity(ctx, e, client)
 	if err != nil {
 		c.unavailable(w, r, "The entity can't be read.", err)
 		return
@@ -118,7 +118,7 @@ func formatContent(payload []byte) string {
 
 // depthOf returns the nesting depth of arrays and objects in JSON.
 func depthOf(payload []byte) int {
-	depth, most, quoted := 0, 0, false
+	depth, deepest, quoted := 0, 0, false
 	for i := 0; i < len(payload); i++ {
 		switch c := payload[i]; {
 		case quoted && c == '\\':
@@ -128,12 +128,12 @@ func depthOf(payload []byte) int {
 		case quoted:
 		case c == '[' || c == '{':
 			depth++
-			most = max(most, depth)
+			deepest = max(deepest, depth)
 		case c == ']' || c == '}':
 			depth--
 		}
 	}
-	return most
+	return deepest
 }
 
 // timelineOf returns the events of an entity, planned events first.

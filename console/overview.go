@@ -55,7 +55,7 @@ func (c *Console) limiter(w http.ResponseWriter, r *http.Request, _ access.Clien
 }
 
 // setFaultScenario changes the fault scenario of a demonstration's upstream.
-func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, client access.Client) {
 	if c.FaultScenarios == nil {
 		c.reject(w, r, http.StatusNotFound, "This installation has no fault scenarios: its upstream is real.")
 		return
@@ -67,7 +67,7 @@ func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, who a
 		}
 		ctx, cancel := requestContext(r)
 		defer cancel()
-		err := c.writeAudit(ctx, who, "fault-scenario", "", map[string]string{"scenario": name})
+		err := c.writeAudit(ctx, client, "fault-scenario", "", map[string]string{"scenario": name})
 		if err == nil {
 			err = c.FaultScenarios.Set(ctx, name)
 		}

@@ -98,14 +98,14 @@ type stamp struct{ T, Now time.Time }
 
 // render writes a page.
 func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name, title string, body any) {
-	who, _ := access.ClientFromContext(r.Context())
+	client, _ := access.ClientFromContext(r.Context())
 	p := page{
-		Title: title, Name: name, Who: displayText(who.Name, 60), Now: c.Clock(), Body: body,
-		LoggedIn: c.Guard.AuthRequired() && who.Name != "", ReadOnly: c.ReadOnly, Notice: notices[r.URL.Query().Get("notice")],
+		Title: title, Name: name, Who: displayText(client.Name, 60), Now: c.Clock(), Body: body,
+		LoggedIn: c.Guard.AuthRequired() && client.Name != "", ReadOnly: c.ReadOnly, Notice: notices[r.URL.Query().Get("notice")],
 	}
-	p.CanAct, _ = canAct(c, who)
-	p.CanRefresh, _ = canRefresh(c, who)
-	if looks, _ := canView(c, who); looks {
+	p.CanAct, _ = canAct(c, client)
+	p.CanRefresh, _ = canRefresh(c, client)
+	if looks, _ := canView(c, client); looks {
 		p.Version = c.Version // not shown to anonymous visitors of the login page
 		for _, l := range navigation {
 			l.Here = r.URL.Path == l.Path || l.Path != root && strings.HasPrefix(r.URL.Path, l.Path+"/")
@@ -119,8 +119,8 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 		p.Live = live.livePath()
 	}
 	p.At = p.Now.UTC().Format("15:04:05") + " UTC"
-	if seen, ok := body.(interface{ asOf() string }); ok {
-		p.At = seen.asOf()
+	if timed, ok := body.(interface{ asOf() string }); ok {
+		p.At = timed.asOf()
 	}
 	var text bytes.Buffer
 	if err := c.pages[name].Execute(&text, p); err != nil {

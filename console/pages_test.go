@@ -65,7 +65,7 @@ func (d document) wellFormed(t *testing.T, where string) {
 
 func TestPages_RenderFullAndEmpty(t *testing.T) {
 	if strings.Contains(contentSecurityPolicy, "unsafe") || !strings.HasPrefix(contentSecurityPolicy, "default-src 'none'; ") {
-		t.Error(contentSecurityPolicy)
+		t.Errorf("got %q, want default-src none and nothing unsafe", contentSecurityPolicy)
 	}
 	for _, filled := range []bool{true, false} {
 		for _, weather := range []bool{true, false} {
@@ -113,7 +113,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
-		t.Error(got)
+		t.Errorf("why-stale: got %q", got)
 	}
 	// Two samples are needed for a rate.
 	r.get(root)
@@ -121,7 +121,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	for _, path := range []string{"", "/limiter"} {
 		const want = "nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 8 h 59 min; nothing blocks calls."
 		if got := r.get(root + path).textByID("budget"); !strings.Contains(got, want) {
-			t.Error(got)
+			t.Errorf("got %s, want %q in it", got, want)
 		}
 	}
 	d := r.get(root + "/dlq?source=nexon")
@@ -131,7 +131,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 		}
 	}
 	if got := d.textByID("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is running, with 4,112 of 12,254 done; a new one can start only after it ends or is stopped. the newest one failed 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
-		t.Error(got)
+		t.Errorf("safe-to-replay: got %q", got)
 	}
 	for _, want := range []string{"The upstream failed repeatedly for these entities", "9 calls, the last with status 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
 		if got := r.get(root + "/dlq/nexon/3/120").text(); !strings.Contains(got, want) {
@@ -139,7 +139,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 		}
 	}
 	if got := r.get(root + "/dlq?source=github").textByID("safe-to-replay"); got != "No: no open dead letter matches the filter." {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, "No: no open dead letter matches the filter.")
 	}
 }
 
@@ -182,13 +182,13 @@ func TestPages_EscapeHostileContent(t *testing.T) {
 			}
 		})
 		// External text has no direction controls and a bounded length.
-		if said := d.text(); strings.ContainsAny(said, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(said, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/lookup") && !strings.HasPrefix(path, "/activity") {
-			t.Errorf("%s: %q", path, said[:500])
+		if text := d.text(); strings.ContainsAny(text, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(text, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/lookup") && !strings.HasPrefix(path, "/activity") {
+			t.Errorf("%s: %q", path, text[:500])
 		}
 	}
 	d := r.open("POST", root+"/lookup", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
-	if said := d.textByID("refresh-result"); d.status != 200 || !strings.HasPrefix(said, `"><script>alert(1)`) || len(said) > 400 {
-		t.Errorf("%d %s", d.status, said)
+	if text := d.textByID("refresh-result"); d.status != 200 || !strings.HasPrefix(text, `"><script>alert(1)`) || len(text) > 400 {
+		t.Errorf("%d %s", d.status, text)
 	}
 }
 

@@ -126,7 +126,7 @@ func TestSafeToReplay_RecoversPanic(t *testing.T) {
 	r.groups = []store.DeadLetterGroup{{Reason: schemas.Upstream5xx, Count: 3, Last: testNow.Add(-time.Hour)}}
 	r.view = func(string) limiter.View { panic("a bug") }
 	if got := r.get(root + "/dlq?source=nexon").textByID("safe-to-replay"); !strings.HasPrefix(got, "No: the state of the limiter of nexon is unknown") {
-		t.Error(got)
+		t.Errorf("got %q, want the prefix %q", got, "No: the state of the limiter of nexon is unknown")
 	}
 }
 

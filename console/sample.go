@@ -106,10 +106,10 @@ func (s *sampler) latest(ctx context.Context) *sample {
 func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	n := &sample{Sources: map[string]*sourceSample{}}
 	var open map[string]int64
-	var asked sync.WaitGroup
-	ask := func(f func()) { asked.Go(func() { recoverPanic(s.deps.Log, f) }) }
-	ask(func() { n.Dependencies = s.deps.Overview.Dependencies(ctx) })
-	ask(func() {
+	var reads sync.WaitGroup
+	read := func(f func()) { reads.Go(func() { recoverPanic(s.deps.Log, f) }) }
+	read(func() { n.Dependencies = s.deps.Overview.Dependencies(ctx) })
+	read(func() {
 		ctx, cancel := context.WithTimeout(ctx, countTimeout)
 		defer cancel()
 		open, _, _ = s.openDeadLetters.get(ctx, countInterval) // a later sample has the result
@@ -117,19 +117,19 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	for _, source := range s.deps.Sources {
 		of := &sourceSample{OpenDeadLetters: -1}
 		n.Sources[source] = of
-		ask(func() { of.Schedule = s.deps.Schedule.Schedule(ctx, source) })
-		ask(func() {
+		read(func() { of.Schedule = s.deps.Schedule.Schedule(ctx, source) })
+		read(func() {
 			if set, err := s.deps.Limits.Get(ctx, source); err == nil {
 				of.Settings = &set
 			}
 		})
-		ask(func() {
+		read(func() {
 			if v, err := s.deps.Limits.View(ctx, source); err == nil {
 				of.Limits = &v
 			}
 		})
 	}
-	asked.Wait()
+	reads.Wait()
 	n.At, n.Reads = s.deps.Clock(), s.deps.Overview.Reads()
 	if s.deps.FaultScenarios != nil {
 		n.FaultScenario = s.deps.FaultScenarios.Current()
@@ -230,9 +230,9 @@ func pointOf(at time.Time, of *sourceSample) point {
 	if of.Rates.Known {
 		p.High, p.Low = &of.Rates.High, &of.Rates.Low
 	}
-	if most := maxRate(of.Limits); most > 0 {
-		most *= allowedFraction(of.Limits, at)
-		p.Limit = &most
+	if limit := maxRate(of.Limits); limit > 0 {
+		limit *= allowedFraction(of.Limits, at)
+		p.Limit = &limit
 	}
 	return p
 }
@@ -240,7 +240,7 @@ func pointOf(at time.Time, of *sourceSample) point {
 // maxRate returns the calls a second that the policy with the shortest window allows; 0: there is
 // none.
 func maxRate(v *limiter.View) float64 {
-	most, shortest := 0.0, time.Duration(0)
+	limit, shortest := 0.0, time.Duration(0)
 	if v == nil {
 		return 0
 	}
@@ -253,9 +253,9 @@ func maxRate(v *limiter.View) float64 {
 		if target == 0 {
 			target = p.Limit
 		}
-		shortest, most = window, float64(target)/window.Seconds()
+		shortest, limit = window, float64(target)/window.Seconds()
 	}
-	return most
+	return limit
 }
 
 // history returns the points of a source's chart, oldest first.

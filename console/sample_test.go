@@ -74,7 +74,7 @@ func TestSample_HasTheTimeOfItsEnd(t *testing.T) {
 		return testView("nexon", 0)
 	}
 	if n := r.sampler.latest(t.Context()); !n.At.Equal(testNow.Add(2 * time.Second)) {
-		t.Error(n.At)
+		t.Errorf("got the time %v, want %v", n.At, testNow.Add(2*time.Second))
 	}
 }
 
@@ -82,7 +82,7 @@ func TestSample_RecoversPanic(t *testing.T) {
 	r := newRig(t, onlyNexon)
 	r.view = func(string) limiter.View { panic("a bug") }
 	if d := r.get(root); d.status != 200 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 200", d.status)
 	}
 	s := sharedRead[int]{timeout: time.Minute, clock: r.Clock, log: r.Log, read: func(context.Context) (int, error) { panic("a bug") }}
 	for range 2 {
@@ -107,6 +107,6 @@ func TestSample_UncountedDeadLettersAreUnknown(t *testing.T) {
 
 func TestReads_NamesProcessAndPeriod(t *testing.T) {
 	if text := newRig(t).get(root).text(); !strings.Contains(text, "Reads of query-1 in the last 5 min") {
-		t.Error(text)
+		t.Errorf("got %s, want %q in it", text, "Reads of query-1 in the last 5 min")
 	}
 }

@@ -163,7 +163,7 @@ func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if got := d.rows("tiers.nexon")[0]; got != "character | hot | not known: the database does not answer | every 1 h | not known: the database does not answer | not known" {
-		t.Error(got)
+		t.Errorf("tiers: got %q", got)
 	}
 	d.wantRows(t, "backlogs.nexon", retriesLabel+" | not known: the database does not answer | | |", outboxLabel+" | not known: the database does not answer | | |")
 	d.wantRows(t, "schedulers.nexon", "Not known: Redis does not answer.")

@@ -50,8 +50,8 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 }
 
 // readOrder reads the source, client, note and revision of an action.
-func (c *Console) readOrder(r *http.Request, who access.Client) (o settings.ChangeRequest, err error) {
-	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
+func (c *Console) readOrder(r *http.Request, client access.Client) (o settings.ChangeRequest, err error) {
+	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
 	if err := checkNote(o.Note); err != nil {
 		return o, err
 	}
@@ -67,8 +67,8 @@ func (c *Console) readOrder(r *http.Request, who access.Client) (o settings.Chan
 
 // changeSettings changes the settings of a source, unless their revision has changed since the form
 // was made.
-func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, who access.Client) {
-	o, err := c.readOrder(r, who)
+func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, client access.Client) {
+	o, err := c.readOrder(r, client)
 	if !c.hasSource(o.Source) {
 		c.reject(w, r, http.StatusNotFound, "There is no such source.")
 		return
@@ -135,18 +135,18 @@ func errorSentence(err error) string {
 	return strings.ToUpper(text[:1]) + strings.ReplaceAll(text[1:], "\n", "; ") + "."
 }
 
-func (c *Console) stop(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.stopOrResume(w, r, who, c.Limits.Stop, "stopped")
+func (c *Console) stop(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.stopOrResume(w, r, client, c.Limits.Stop, "stopped")
 }
 
-func (c *Console) resume(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.stopOrResume(w, r, who, c.Limits.Resume, "resumed")
+func (c *Console) resume(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.stopOrResume(w, r, client, c.Limits.Resume, "resumed")
 }
 
 // stopOrResume sets or lifts the emergency stop. It needs no revision, and corrects an invalid note
 // instead of rejecting it, because an emergency must not wait.
-func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, who access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
-	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: cleanNote(r.PostFormValue("note"))}
+func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, client access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
+	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: cleanNote(r.PostFormValue("note"))}
 	if !c.hasSource(o.Source) {
 		c.reject(w, r, http.StatusNotFound, "There is no such source.")
 		return

@@ -29,7 +29,7 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := d.itemText("set.nexon"); got != "not stopped" {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, "not stopped")
 	}
 	for want, change := range map[string]func(){
 		"; but revision 9 is in force in Redis, but not in the database, which was restored.": func() { v.Revision = 9 },
@@ -42,7 +42,7 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 		}
 	}
 	if got := d.itemText("force.github"); !strings.HasPrefix(got, "As configured; in force.") {
-		t.Error(got)
+		t.Errorf("got %q, want the prefix %q", got, "As configured; in force.")
 	}
 	for _, want := range []string{"changed; configured 100", "configured 450"} {
 		if !strings.Contains(d.text(), want) {
@@ -52,7 +52,7 @@ func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	v.State = stateUnused
 	r.views["nexon"] = v
 	if got := r.get(root + "/settings").itemText("force.nexon"); !strings.Contains(got, "no process has called the source yet") {
-		t.Error(got)
+		t.Errorf("got %s, want %q in it", got, "no process has called the source yet")
 	}
 	r.readErr = errBroken
 	d = r.get(root + "/settings")
@@ -82,7 +82,7 @@ func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 	r := newRig(t)
 	l := follow(t, r.serve()+"/live")
 	if _, ok := l.next(); !ok {
-		t.Fatal("nobody watches")
+		t.Fatal("there is no viewer")
 	}
 	r.mu.Lock()
 	s := r.states["nexon"]
@@ -94,7 +94,7 @@ func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 		t.Errorf("it is %q beside %s", got, d.text())
 	}
 	if got := d.itemText("set.github"); got != "not stopped" {
-		t.Error(got)
+		t.Errorf("got %q, want %q", got, "not stopped")
 	}
 }
 
@@ -134,19 +134,19 @@ func TestStop_PendingStopIsAProblem(t *testing.T) {
 	v.State = StateStopping
 	r.views["nexon"] = v
 	d := r.get(root)
-	const told = "a stop is set; all processes apply it within two seconds"
-	if got := d.textByID("budget"); !strings.Contains(got, told) {
-		t.Error(got)
+	const pending = "a stop is set; all processes apply it within two seconds"
+	if got := d.textByID("budget"); !strings.Contains(got, pending) {
+		t.Errorf("got %s, want %q in it", got, pending)
 	}
-	if d.itemText("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+told) {
+	if d.itemText("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+pending) {
 		t.Errorf("%s: %s", d.itemText("state.nexon"), d.text())
 	}
-	if got := r.get(root + "/dlq?source=nexon").textByID("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+told) {
-		t.Error(got)
+	if got := r.get(root + "/dlq?source=nexon").textByID("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+pending) {
+		t.Errorf("got %q, want the blocker %q", got, pending)
 	}
 	v.Policies = nil
-	if got := budgetMessage("nexon", &v, rates{}, testNow); got != "nexon has not been called yet; "+told+"." {
-		t.Error(got)
+	if got := budgetMessage("nexon", &v, rates{}, testNow); got != "nexon has not been called yet; "+pending+"." {
+		t.Errorf("got %q, want %q in it", got, pending)
 	}
 }
 

@@ -29,7 +29,7 @@ type sharedRead[T any] struct {
 // get returns the result of a read that is at most life old, or waits for a new read. If that
 // fails, or ctx ends first, it returns the previous result and an error. at is the time of the
 // result; zero: no read has succeeded yet.
-func (s *sharedRead[T]) get(ctx context.Context, life time.Duration) (seen T, at time.Time, err error) {
+func (s *sharedRead[T]) get(ctx context.Context, life time.Duration) (result T, at time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.attemptedAt.IsZero() && s.clock().Sub(s.attemptedAt) < life {
@@ -63,14 +63,14 @@ func (s *sharedRead[T]) start() <-chan struct{} {
 func (s *sharedRead[T]) run() {
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	var seen T
+	var result T
 	err := errPanic
-	recoverPanic(s.log, func() { seen, err = s.read(ctx) })
+	recoverPanic(s.log, func() { result, err = s.read(ctx) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.attemptedAt, s.err = s.clock(), err
 	if err == nil {
-		s.latest, s.at = seen, s.attemptedAt
+		s.latest, s.at = result, s.attemptedAt
 	}
 	close(s.running)
 	s.running = nil

@@ -66,11 +66,11 @@ func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 			}
 			bar = statusItem{Percent: &part, Text: formatPercent(int64(used+0.5), int64(target))}
 		}
-		kept := "HIGH alone may use " + formatInt(p.Remaining-p.RemainingForLow)
+		notes := "HIGH alone may use " + formatInt(p.Remaining-p.RemainingForLow)
 		if p.ResetsAt != nil {
-			kept += "; it resets in " + formatDuration(p.ResetsAt.Sub(now))
+			notes += "; it resets in " + formatDuration(p.ResetsAt.Sub(now))
 		}
-		rows = append(rows, []statusItem{{Text: displayText(p.Name, 60)}, use, bar, {Text: formatInt(p.Remaining)}, {Text: formatInt(p.RemainingForLow)}, {Text: kept}})
+		rows = append(rows, []statusItem{{Text: displayText(p.Name, 60)}, use, bar, {Text: formatInt(p.Remaining)}, {Text: formatInt(p.RemainingForLow)}, {Text: notes}})
 	}
 	return rows
 }

@@ -22,8 +22,8 @@ func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 			if facet.Mode == modeAdaptive {
 				every = "every " + formatDuration(facet.MinInterval) + " to " + formatDuration(facet.MaxInterval) + ", by its changes and reads"
 			}
-			due, behind := dueCells(s.Due, facet, store.Tier(tier), now)
-			rows = append(rows, []statusItem{name, {Text: tierName(store.Tier(tier))}, entityCount(t), {Text: every}, due, behind})
+			due, lag := dueCells(s.Due, facet, store.Tier(tier), now)
+			rows = append(rows, []statusItem{name, {Text: tierName(store.Tier(tier))}, entityCount(t), {Text: every}, due, lag})
 		}
 	}
 	return rows
@@ -47,7 +47,7 @@ func entityCount(tiers ...TierSchedule) statusItem {
 // dueCells returns how many entities of a tier are due, and the lag of the tier. The count covers
 // only the entities with the earliest due times; for a tier outside of them only an upper bound of
 // the lag is known.
-func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, behind statusItem) {
+func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}
 	}
@@ -99,8 +99,8 @@ func boundRows(of *sourceSample) [][]statusItem {
 		return nil
 	}
 	rows := [][]statusItem{}
-	add := func(name, rate, kept string) {
-		rows = append(rows, []statusItem{{Text: name}, {Text: rate}, {Text: kept}})
+	add := func(name, rate, reserved string) {
+		rows = append(rows, []statusItem{{Text: name}, {Text: rate}, {Text: reserved}})
 	}
 	for _, b := range of.Limits.Low.Bounds {
 		policy := displayText(b.Policy, 60)

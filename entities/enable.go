@@ -80,16 +80,16 @@ func (s *Entities) enableHandler(enabled bool) admin.Handle {
 		if err != nil {
 			return admin.Answer{}, err
 		}
-		said := auditDetails{Enabled: &enabled, selection: o.selection}
+		details := auditDetails{Enabled: &enabled, selection: o.selection}
 		if o.Keys != nil {
-			if err := s.writeAudit(r, action, said.withKeys(o.Keys)); err != nil {
+			if err := s.writeAudit(r, action, details.withKeys(o.Keys)); err != nil {
 				return admin.Answer{}, err
 			}
 			return s.enableKeys(r.Context(), filter, o.Keys, enabled)
 		}
 		return s.enablePage(r.Context(), filter, after, enabled, func(n int) error {
-			said.Entities = n
-			return s.writeAudit(r, action, said)
+			details.Entities = n
+			return s.writeAudit(r, action, details)
 		})
 	}
 }

@@ -96,7 +96,7 @@ func TestEnable_ByFilterAndByKeys(t *testing.T) {
 	r.wantList("enabled=false", "a/ab", "a/ac", "a/b", "b/ab")
 	post("disable", `{"source":"nexon"}`, 1)
 	if len(r.notified) != 0 {
-		t.Errorf("told %q", r.notified)
+		t.Errorf("notified: got %q", r.notified)
 	}
 	post("enable", `{"source":"nexon","facet":"a","tier":"hot"}`, 2)
 	r.wantList("source=nexon&enabled=true", "a/ab", "a/b")
@@ -105,7 +105,7 @@ func TestEnable_ByFilterAndByKeys(t *testing.T) {
 	r.wantList("source=nexon&enabled=true", "a/ab", "a/b", "b/b")
 	r.wantList("source=other&enabled=true", "a/ab")
 	if want := []string{"nexon in 1h0m1s", "nexon in 0s"}; !slices.Equal(r.notified, want) {
-		t.Errorf("told %q, want %q", r.notified, want)
+		t.Errorf("notified: got %q, want %q", r.notified, want)
 	}
 	want := []string{
 		`somebody entities-disable nexon {"enabled":false,"source":"nexon","prefix":"a","entities":3}`,
@@ -133,7 +133,7 @@ func TestEnable_AuditsEachRequest(t *testing.T) {
 	for done := false; !done; requests++ {
 		a := r.ok(http.MethodPost, "/entities/disable", `{"source":"nexon","tier":"hot","after":"`+after+`"}`)
 		if a.Done != (a.Next == nil) || a.Changed > maxRowsScanned {
-			t.Fatal(a.text)
+			t.Fatalf("got %s, want next unless done, and a bounded page", a.text)
 		}
 		if changed, done = changed+a.Changed, a.Done; !done {
 			after = *a.Next
@@ -146,15 +146,15 @@ func TestEnable_AuditsEachRequest(t *testing.T) {
 	sum := 0
 	entries, err := r.db.Audit(t.Context(), 100)
 	for _, e := range entries {
-		var said auditDetails
-		err = errors.Join(err, json.Unmarshal(e.After, &said))
-		counts, sum = append(counts, said.Entities), sum+said.Entities
+		var want auditDetails
+		err = errors.Join(err, json.Unmarshal(e.After, &want))
+		counts, sum = append(counts, want.Entities), sum+want.Entities
 	}
 	if err != nil || len(counts) != requests || sum != changed {
 		t.Errorf("entities in the audit: got %v (%v), want %d entries with the sum %d", counts, err, requests, changed)
 	}
 	if a := r.ok(http.MethodGet, "/entities/count?enabled=false", ""); a.Count != changed {
-		t.Error(a.text)
+		t.Errorf("got %s, want %d disabled", a.text, changed)
 	}
 }
 
@@ -210,13 +210,13 @@ func TestDeleteSnapshot_RemovesRegistration(t *testing.T) {
 	r.fill()
 	const path = "/snapshots/gone/f/%C3%A9%2F%252F%20..%2Fx"
 	if a := r.ok(http.MethodDelete, path, ""); !a.Deleted {
-		t.Error(a.text)
+		t.Errorf("got %s, want deleted", a.text)
 	}
 	r.wantProblem(404, "no-such-snapshot", "Nothing is stored of gone/f/é/%2F ../x", http.MethodDelete, path, "")
 	r.ok(http.MethodDelete, "/snapshots/nexon/a/ab", "")
 	r.wantList("source=nexon&facet=a", "a/ac", "a/b")
 	if want := []string{"forget " + gone.String(), "forget " + gone.String(), "forget nexon/a/ab"}; !slices.Equal(r.notified, want) {
-		t.Errorf("told %q", r.notified)
+		t.Errorf("notified: got %q", r.notified)
 	}
 	if want := []string{`somebody snapshot-delete gone {"facet":"f","key":"é/%2F ../x"}`, `somebody snapshot-delete nexon {"facet":"a","key":"ab"}`}; !slices.Equal(r.audit(), want) {
 		t.Errorf("the audit has %q", r.audit())
@@ -232,7 +232,7 @@ func TestHandler_RejectsCrossSiteRequests(t *testing.T) {
 	r.fill()
 	req := newForeign(t.Context(), "/admin/v1/entities/disable", `{"source":"nexon"}`)
 	if code := r.serve(req); code != http.StatusForbidden {
-		t.Error(code)
+		t.Errorf("got %d, want 403", code)
 	}
 	r.wantList("enabled=false", "a/b")
 }

@@ -58,7 +58,7 @@ func TestRegister_MakesAPinnedEntityDueByItsTier(t *testing.T) {
 		t.Errorf("with a tier: due at %v, want %v", got, want)
 	}
 	if want := "nexon in 1h0m1s"; !slices.Contains(r.notified, want) {
-		t.Errorf("schedulers were told %q, want %q", r.notified, want)
+		t.Errorf("schedulers notified: got %q, want %q", r.notified, want)
 	}
 }
 

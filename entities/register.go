@@ -129,8 +129,8 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 		for i, r := range all {
 			keys[i] = r.Entity.Key
 		}
-		said := auditDetails{selection: selection{Source: b.Source, Facet: b.Facet}}
-		if err := s.writeAudit(r, "entities-register", said.withKeys(keys)); err != nil {
+		details := auditDetails{selection: selection{Source: b.Source, Facet: b.Facet}}
+		if err := s.writeAudit(r, "entities-register", details.withKeys(keys)); err != nil {
 			return admin.Answer{}, err
 		}
 	}

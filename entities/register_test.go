@@ -13,27 +13,27 @@ func TestRegister_AddsAndLists(t *testing.T) {
 	r := newRig(t)
 	a := r.put("a", `{"key":"x/y","params":{"p":"<1>"},"tier":"hot","enabled":false}`, `{"key":"z"}`)
 	if a.Added != 2 || a.Known != 0 || !slices.Equal(r.notified, []string{"nexon in 1h0m1s"}) {
-		t.Errorf("%s, told %q", a.text, r.notified)
+		t.Errorf("got %s, notified %q", a.text, r.notified)
 	}
 	a = r.ok(http.MethodGet, "/entities", "")
 	want := `{"entities":[` +
 		`{"source":"nexon","facet":"a","key":"x/y","params":{"p":"\u003c1\u003e"},"tier":"hot","pinned":true,"enabled":false,"dueAt":"2026-03-01T13:00:03Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0},` +
 		`{"source":"nexon","facet":"a","key":"z","params":{},"tier":"cold","pinned":false,"enabled":true,"dueAt":"2026-03-01T13:00:01Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0}],"next":null}` + "\n"
 	if a.text != want {
-		t.Errorf("told %s, want %s", a.text, want)
+		t.Errorf("got %s, want %s", a.text, want)
 	}
 	if a := r.put("a", `{"key":"z","tier":"warm"}`, `{"key":"z","tier":"hot"}`); a.Added != 0 || a.Known != 2 || len(r.notified) != 2 {
-		t.Errorf("%s, told %q", a.text, r.notified)
+		t.Errorf("got %s, notified %q", a.text, r.notified)
 	}
 	if e := r.ok(http.MethodGet, "/entities?prefix=z", "").Entities[0]; e.Tier != "hot" || !e.DueAt.Equal(start.Add(time.Hour+time.Second)) {
 		t.Errorf("%+v", e)
 	}
-	said := []string{
+	entries := []string{
 		`somebody entities-register nexon {"source":"nexon","facet":"a","entities":2,"keys":["x/y","z"]}`,
 		`somebody entities-register nexon {"source":"nexon","facet":"a","entities":2,"keys":["z","z"]}`,
 	}
-	if got := r.audit(); !slices.Equal(got, said) {
-		t.Errorf("audit: got %q, want %q", got, said)
+	if got := r.audit(); !slices.Equal(got, entries) {
+		t.Errorf("audit: got %q, want %q", got, entries)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestRegister_RejectsWholeBatchWithPointers(t *testing.T) {
 	}
 	r.wantList("")
 	if len(r.notified) != 0 {
-		t.Errorf("told %q", r.notified)
+		t.Errorf("notified: got %q", r.notified)
 	}
 }
 
@@ -111,10 +111,10 @@ func TestRegister_AcceptsLargeBatch(t *testing.T) {
 		orders[i] = fmt.Sprintf(`{"key":"%s%05d"}`, strings.Repeat("k", 100), i)
 	}
 	if a := r.put("a", orders...); a.Added != len(orders) {
-		t.Error(a.text)
+		t.Errorf("got %s, want %d added", a.text, len(orders))
 	}
 	if a := r.put("b"); a.Added+a.Known != 0 || len(r.notified) != 1 {
-		t.Errorf("of nothing %s, told %q", a.text, r.notified)
+		t.Errorf("empty batch: got %s, notified %q", a.text, r.notified)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestRecordReads_RegistersAndCounts(t *testing.T) {
 	r.wantList("", "a/known", "a/new", "b/longer", "a/xx")
 	slices.Sort(r.notified)
 	if !slices.Equal(r.notified, []string{"nexon in 1h0m3s", "other in 1h0m2s"}) {
-		t.Errorf("told %q", r.notified)
+		t.Errorf("notified: got %q", r.notified)
 	}
 	all := r.ok(http.MethodGet, "/entities", "").Entities
 	if known, fresh := all[0], all[1]; known.Reads != 3 || known.Tier != "hot" || fresh.Reads != 2 || fresh.Tier != "cold" ||
@@ -151,17 +151,17 @@ func TestRecordReads_RegistersAndCounts(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "c", "x", 9)}, until); err != nil || len(r.notified) != 2 {
-		t.Errorf("%v, told %q", err, r.notified)
+		t.Errorf("got %v, notified %q", err, r.notified)
 	}
 	// Enough reads make the entity due at the time of the reads, and notify the schedulers.
 	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 8)}, until); err != nil || r.notified[2] != "nexon in -1m0s" {
-		t.Errorf("%v, told %q", err, r.notified)
+		t.Errorf("got %v, notified %q", err, r.notified)
 	}
 	if fresh := r.ok(http.MethodGet, "/entities", "").Entities[1]; !fresh.DueAt.Equal(until) {
 		t.Errorf("%+v", fresh)
 	}
 	_ = r.db.Close()
 	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 2)}, until); err == nil || len(r.notified) != 3 {
-		t.Errorf("%v, told %q", err, r.notified)
+		t.Errorf("got %v, notified %q", err, r.notified)
 	}
 }

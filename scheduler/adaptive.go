@@ -40,13 +40,13 @@ func (p *Policy) adaptiveInterval(s activity, price float64) time.Duration {
 // adaptiveDays returns the interval in days. The interval of a pinned entity is at most that of its
 // tier.
 func (p *Policy) adaptiveDays(s activity, price float64) float64 {
-	least, most := float64(p.config.MinInterval)/dayNanos, float64(p.config.MaxInterval)/dayNanos
+	shortest, longest := float64(p.config.MinInterval)/dayNanos, float64(p.config.MaxInterval)/dayNanos
 	if s.maxInterval > 0 {
-		most = math.Min(most, s.maxInterval)
+		longest = math.Min(longest, s.maxInterval)
 	}
 	λ := math.Max(s.changes, 1e-9)
 	x := solve(price * p.cost * λ / (s.reads + priorReads/(float64(readsFade)/dayNanos)))
-	return math.Max(math.Min(x/λ, most), least)
+	return math.Max(math.Min(x/λ, longest), shortest)
 }
 
 // solve returns the x at which 1-e^-x(1+x) equals y; infinity if y is at least 1.

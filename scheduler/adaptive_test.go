@@ -21,13 +21,13 @@ func TestSolve_FindsTheRoot(t *testing.T) {
 			y = x*x/2 - x*x*x/3
 		}
 		if got := solve(y); math.Abs(got/x-1) > 1e-4 || got < last {
-			t.Fatalf("the root for %v is %v, not %v", y, got, x)
+			t.Fatalf("solve(%v): got %v, want %v", y, got, x)
 		}
 		last = solve(y)
 	}
 	for _, y := range []float64{0, -1, math.NaN(), 1, 2, math.Inf(1), rng.Float64() * 1e-300} {
 		if x := solve(y); !(x >= 0) {
-			t.Errorf("the root for %v is %v", y, x)
+			t.Errorf("solve(%v): got %v", y, x)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func TestInterval_BoundedAndShorterWithReads(t *testing.T) {
 		}
 	}
 	if got := p.adaptiveInterval(activity{reads: 1}, 1); got != p.config.MaxInterval {
-		t.Errorf("what never changes is checked after %v", got)
+		t.Errorf("interval without changes: got %v", got)
 	}
 }
 
@@ -108,10 +108,10 @@ func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 		}
 		t.Logf("changes a day %.1f: found %.2f, counted %.2f", rate, ours, counted)
 		if math.Abs(ours/rate-1) > 0.25 {
-			t.Errorf("of %v changes a day %v were found", rate, ours)
+			t.Errorf("true rate %v a day: got %v", rate, ours)
 		}
 		if rate >= 1 && math.Abs(ours-rate) > math.Abs(counted-rate) {
-			t.Errorf("of %v changes a day %v were found; counting finds %v", rate, ours, counted)
+			t.Errorf("true rate %v a day: got %v, a plain count has %v", rate, ours, counted)
 		}
 	}
 }
@@ -125,7 +125,7 @@ func TestReadRate_ExactAtEvenIntervals(t *testing.T) {
 			now = now.Add(every)
 		}
 		if math.Abs(got.reads-5) > 0.05 {
-			t.Errorf("claimed each %v, five reads a day look like %v", every, got.reads)
+			t.Errorf("claimed every %v: got %v reads a day, want 5", every, got.reads)
 		}
 	}
 }
@@ -184,10 +184,10 @@ func TestPrice_ConvergesAndUsesTheBudget(t *testing.T) {
 			if day := tick % (144 * 12); day%144 == 0 {
 				t.Logf("day %.1f: price %.4f, which takes %.2f calls of %.2f, scale %.2f, behind %.1f h", now, p.price.Value(), demand(), budget, p.price.scale, behind*24)
 				if d := demand(); day > 144*5 && (d < 0.6*budget || d > 1.3*budget) {
-					t.Errorf("from %v: on day %.1f the price takes %v calls a day of %v", start, now, d, budget)
+					t.Errorf("from price %v: day %.1f: demand: got %v calls a day, want %v", start, now, d, budget)
 				}
 				if day > 144*9 && behind > 0.25 {
-					t.Errorf("from %v: %v days of work are behind on day %.1f", start, behind, now)
+					t.Errorf("from price %v: got %v days of backlog on day %.1f", start, behind, now)
 				}
 			}
 		}

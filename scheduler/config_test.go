@@ -25,14 +25,14 @@ triggers: {general: {backoff: 24h}}
 	}
 	want := DefaultConfig()
 	if c.Mode != Adaptive || c.MaxInterval != 72*time.Hour || c.NotBefore != 120 || c.Tiers != want.Tiers || c.Triggers["general"].Backoff != 24*time.Hour {
-		t.Errorf("%+v was read", c)
+		t.Errorf("got %+v", c)
 	}
 	if err := c.Check(); err != nil {
 		t.Error(err)
 	}
 	written, err := yaml.Marshal(c)
 	if err != nil || !strings.Contains(string(written), "02:00") {
-		t.Errorf("%v: it is written as\n%s", err, written)
+		t.Errorf("%v: got the YAML\n%s", err, written)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestConfig_NamesMistakes(t *testing.T) {
 	}
 	for _, s := range []BudgetConfig{{TimeZone: "x"}, {RateCaps: []limiter.RateCap{{}}}, {RateCaps: []limiter.RateCap{{From: 25, Rate: 1}}}, {RateCaps: []limiter.RateCap{{Rate: limiter.Rate(math.NaN())}}}} {
 		if s.Check() == nil {
-			t.Errorf("%+v is well", s)
+			t.Errorf("%+v: got no error", s)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestTriggers_RejectCycles(t *testing.T) {
 		{"a": with("a")}, {"a": with("b"), "b": with("c"), "c": with("a")}, {"a": with("nobody")},
 	} {
 		if CheckTriggers(bad) == nil {
-			t.Errorf("%v is well", bad)
+			t.Errorf("%v: got no error", bad)
 		}
 	}
 	want := `facets.a.triggers.nobody: there is no facet "nobody"; there are a, b`

@@ -34,7 +34,7 @@ func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.D
 func TestCooldown_HoldsAfterAManualRefresh(t *testing.T) {
 	p := cooldowns(t, 122*time.Second, 0, 2*time.Minute)
 	if m, due := dueAfter(p, 51*time.Second, 122*time.Second, true); m.Enqueue || due < 2*time.Minute {
-		t.Errorf("71 s after a manual refresh: asked for: %v, due %v after it, want false and at least 2m", m.Enqueue, due)
+		t.Errorf("71 s after a manual refresh: got enqueue %v, due %v after it, want false and at least 2m", m.Enqueue, due)
 	}
 	if m, _ := dueAfter(p, 51*time.Second, 51*time.Second+2*time.Minute, true); !m.Enqueue {
 		t.Error("2 min after a manual refresh: got no request, want one")
@@ -44,7 +44,7 @@ func TestCooldown_HoldsAfterAManualRefresh(t *testing.T) {
 func TestCooldown_HoldsAfterAScheduledRefresh(t *testing.T) {
 	p := cooldowns(t, time.Hour, 50*time.Minute, 0)
 	if m, due := dueAfter(p, 10*time.Second, 40*time.Minute, false); m.Enqueue || due < 50*time.Minute {
-		t.Errorf("40 min after a scheduled refresh: asked for: %v, due %v after it, want false and at least 50m", m.Enqueue, due)
+		t.Errorf("40 min after a scheduled refresh: got enqueue %v, due %v after it, want false and at least 50m", m.Enqueue, due)
 	}
 	if m, _ := dueAfter(p, 10*time.Second, 51*time.Minute, false); !m.Enqueue {
 		t.Error("51 min after a scheduled refresh: got no request, want one")
@@ -59,7 +59,7 @@ func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
 			p = cooldowns(t, time.Hour, 55*time.Minute, 0)
 		}
 		if m, _ := dueAfter(p, 40*time.Minute, 80*time.Minute, !manual); !m.Enqueue {
-			t.Errorf("cool-down of manual refreshes: %v, of the other kind: not asked for, want a request", manual)
+			t.Errorf("cool-down of manual refreshes: %v, of the other kind: got no request, want one", manual)
 		}
 	}
 }
@@ -81,7 +81,7 @@ func TestCooldown_HoldsAgainstASurvey(t *testing.T) {
 			want = 2 * time.Hour
 		}
 		if wait := due.Sub(c.State.CheckedAt); !earlier || wait < want || wait > want*3/2 {
-			t.Errorf("manual %v: brought forward: %v, due %v after the check, want about %v", manual, earlier, wait, want)
+			t.Errorf("manual %v: got earlier %v, due %v after the check, want about %v", manual, earlier, wait, want)
 		}
 	}
 }

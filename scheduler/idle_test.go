@@ -147,7 +147,7 @@ func TestPrice_MovesWithFewEntities(t *testing.T) {
 	}
 	wanted := 40 * float64(24*time.Hour) / float64(p.adaptiveInterval(activity{changes: 0.25}, s.price.Value()))
 	if wanted > 3*calls*86400 {
-		t.Errorf("calls a day that the price %v asks for: got %v, want about %v", s.price.Value(), wanted, calls*86400)
+		t.Errorf("demand at the price %v: got %v, want about %v", s.price.Value(), wanted, calls*86400)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestLive_DisabledRequestsNothing(t *testing.T) {
 		t.Errorf("next tick while disabled: got %v, %v, want %v", next, err, want)
 	}
 	if got := s.metrics.lag(w.now); got != 0 {
-		t.Errorf("behind while disabled: got %v, want 0", got)
+		t.Errorf("lag while disabled: got %v, want 0", got)
 	}
 	s.setLive(t, true, nil)
 	w.run(s, time.Hour)
@@ -91,7 +91,7 @@ func TestLive_ScheduleKeepsThePrice(t *testing.T) {
 	}
 	for name, p := range s.policies {
 		if p.price != s.price {
-			t.Errorf("the policy of %s has a price of its own", name)
+			t.Errorf("the policy of %s has a separate price", name)
 		}
 	}
 }

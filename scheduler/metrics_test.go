@@ -42,7 +42,7 @@ func TestMetrics_CountSkippedByReason(t *testing.T) {
 				want++
 			}
 			if got := testutil.ToFloat64(s.metrics.skipped.WithLabelValues(of)); got != want {
-				t.Errorf("%q: %q is counted as %v, want %v", why, of, got, want)
+				t.Errorf("%q: count of %q: got %v, want %v", why, of, got, want)
 			}
 		}
 	}
@@ -56,20 +56,20 @@ func TestMetrics_LagRisesWithoutTicks(t *testing.T) {
 	}
 	next, err := s.tick(t.Context(), w.now)
 	if err != nil || s.metrics.lag(w.now) != 0 {
-		t.Fatalf("behind by %v, %v", s.metrics.lag(w.now), err)
+		t.Fatalf("got lag %v, %v", s.metrics.lag(w.now), err)
 	}
 	s.capacity = func(context.Context, time.Time) (Capacity, error) { return Capacity{}, errors.New("nobody knows") }
 	later := next.Add(time.Hour)
 	if _, err := s.tick(t.Context(), later); err == nil {
-		t.Fatal("it looked")
+		t.Fatal("the tick succeeded, want an error")
 	}
 	if got := s.metrics.lag(later); got != time.Hour {
-		t.Errorf("an hour after the first was due it is behind by %v", got)
+		t.Errorf("lag an hour after the first due time: got %v", got)
 	}
 	// Waiting for the content of the day is no lag.
 	s.capacity = func(context.Context, time.Time) (Capacity, error) { return Capacity{PerSecond: 250, Share: 1}, nil }
 	night := time.Date(2026, 11, 21, 1, 0, 0, 0, seoul)
 	if _, err := s.tick(t.Context(), night); err != nil || s.metrics.lag(night.Add(time.Hour)) != 0 {
-		t.Errorf("at night it is behind by %v, %v", s.metrics.lag(night.Add(time.Hour)), err)
+		t.Errorf("lag at night: got %v, %v, want 0", s.metrics.lag(night.Add(time.Hour)), err)
 	}
 }

@@ -44,7 +44,7 @@ func TestPolicy_PinnedTierBoundsInterval(t *testing.T) {
 		c.State.CheckedAt = now.Add(-time.Hour)
 		m := p.Next(c, now)
 		if wait := m.Due.Sub(now); !m.Enqueue || wait < want*8/10 || wait > want*12/10 {
-			t.Errorf("price %v: asked for: %v, due after %v, want a request and about %v", price, m.Enqueue, wait, want)
+			t.Errorf("price %v: got enqueue %v, due after %v, want true and about %v", price, m.Enqueue, wait, want)
 		}
 	}
 }

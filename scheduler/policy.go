@@ -57,74 +57,74 @@ const (
 
 // Next decides on a due entity.
 func (p *Policy) Next(c store.Candidate, now time.Time) store.Decision {
-	move, _ := p.judge(c, now)
-	return move
+	decision, _ := p.judge(c, now)
+	return decision
 }
 
 // judge decides on a due entity. skipped is the reason if it is not enqueued.
-func (p *Policy) judge(c store.Candidate, now time.Time) (move store.Decision, skipped string) {
-	chance := hashEntity(c.Entity)
+func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decision, skipped string) {
+	hash := hashEntity(c.Entity)
 	checked := notAfter(c.State.CheckedAt, now)
-	history, seen := p.updateHistory(c, now)
-	move = store.Decision{Tier: p.tierByReads(c.RegisteredEntity, seen), History: c.History}
-	every := p.intervalOf(move.Tier, seen, c.State)
+	history, activity := p.updateHistory(c, now)
+	decision = store.Decision{Tier: p.tierByReads(c.RegisteredEntity, activity), History: c.History}
+	every := p.intervalOf(decision.Tier, activity, c.State)
 	if p.ContentNotReady(now) {
-		move.Tier, move.Due = c.Tier, later(p.dueWhenReady(chance, now), now)
-		return move, skipNotReady
+		decision.Tier, decision.Due = c.Tier, later(p.dueWhenReady(hash, now), now)
+		return decision, skipNotReady
 	}
 	active := c.Enabled && p.config.Active.allows(c)
 	if active && c.Status.State == "" {
-		if due, early := p.tooEarly(c, chance, every, checked, now); early {
-			move.Tier = c.Tier // the history is updated only with an enqueued request
-			move.Due = later(due, now)
-			return move, skipFresh
+		if due, early := p.tooEarly(c, hash, every, checked, now); early {
+			decision.Tier = c.Tier // the history is updated only with an enqueued request
+			decision.Due = later(due, now)
+			return decision, skipFresh
 		}
 	}
-	move.Due = p.nextDue(chance, every, now)
+	decision.Due = p.nextDue(hash, every, now)
 	switch {
 	case !active: // checked at long intervals, because it may become active again
-		move.Due, move.Tier = p.nextDue(chance, max(every, p.config.Tiers.Cold.Every), now), c.Tier
-		return move, skipInactive
+		decision.Due, decision.Tier = p.nextDue(hash, max(every, p.config.Tiers.Cold.Every), now), c.Tier
+		return decision, skipInactive
 	case c.Status.State == store.Suspended:
-		move.Tier = c.Tier
-		return move, skipHeld
+		decision.Tier = c.Tier
+		return decision, skipHeld
 	case c.Status.State == store.Retrying:
 		// The retry refreshes the entity. This due time is later, in case the retry is lost.
-		move.Due, move.Tier = p.dueAfterFailure(chance, c.Status, c.Status.Rounds, every, now), c.Tier
-		return move, skipHeld
+		decision.Due, decision.Tier = p.dueAfterFailure(hash, c.Status, c.Status.Rounds, every, now), c.Tier
+		return decision, skipHeld
 	case c.Status.State != "" && c.Status.Until.After(now):
-		move.Due, move.Tier = p.dueAfterFailure(chance, c.Status, c.Status.Failures, every, now), c.Tier
-		return move, skipHeld
+		decision.Due, decision.Tier = p.dueAfterFailure(hash, c.Status, c.Status.Failures, every, now), c.Tier
+		return decision, skipHeld
 	}
-	move.Enqueue, move.History = true, history
+	decision.Enqueue, decision.History = true, history
 	if p.config.Mode == Adaptive && c.History.ClaimedAt.IsZero() {
-		move.Due = p.secondDue(chance, every, now)
+		decision.Due = p.secondDue(hash, every, now)
 	}
 	if c.Status.State == "" && p.config.Mode == Adaptive {
-		p.observe(chance, seen, checked, c.Due, now)
+		p.observe(hash, activity, checked, c.Due, now)
 	}
-	return move, ""
+	return decision, ""
 }
 
 // tooEarly reports whether an entity was checked too recently for a refresh, and its new due time.
-func (p *Policy) tooEarly(c store.Candidate, chance entityHash, every time.Duration, checked, now time.Time) (time.Time, bool) {
+func (p *Policy) tooEarly(c store.Candidate, hash entityHash, every time.Duration, checked, now time.Time) (time.Time, bool) {
 	if checked.IsZero() {
 		return time.Time{}, false
 	}
 	free := p.cooldownEnd(c, checked)
 	s := p.scale(every)
 	if now.Sub(checked) < 2*maxInterval && s.of(now)-s.of(checked) < every/2 {
-		due := p.slotAfterCheck(chance, every, checked)
+		due := p.slotAfterCheck(hash, every, checked)
 		if p.config.Mode == Adaptive {
-			due = p.jitteredAfter(chance, every, checked, checked)
+			due = p.jitteredAfter(hash, every, checked, checked)
 		}
 		if due.Before(free) {
-			due = p.jitteredAfter(chance, p.config.Jitter, free, now)
+			due = p.jitteredAfter(hash, p.config.Jitter, free, now)
 		}
 		return due, true
 	}
 	if now.Before(free) {
-		return p.jitteredAfter(chance, p.config.Jitter, free, now), true
+		return p.jitteredAfter(hash, p.config.Jitter, free, now), true
 	}
 	return time.Time{}, false
 }
@@ -182,14 +182,14 @@ func (p *Policy) dueAfterFailure(c entityHash, status store.Status, failures int
 	if wait <= 0 {
 		wait = every
 	}
-	seen := p.nextDue(c, max(every, p.config.Tiers.Cold.Every), now)
+	regular := p.nextDue(c, max(every, p.config.Tiers.Cold.Every), now)
 	if until.Sub(now) > p.maxInterval() {
-		return seen
+		return regular
 	}
-	if due := p.jitteredAfter(c, wait, until, now); due.Before(seen) {
+	if due := p.jitteredAfter(c, wait, until, now); due.Before(regular) {
 		return later(due, now)
 	}
-	return seen
+	return regular
 }
 
 // maxInterval returns the longest interval of the mode.

@@ -169,13 +169,13 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	if len(p.sample) == 0 || !(l.PerDay > 0) {
 		return
 	}
-	seen := math.Max(now.Sub(p.startedAt).Hours()/24, 1e-3) * math.Min(math.Max(l.Share, 1e-3), 1)
+	lookedOn := math.Max(now.Sub(p.startedAt).Hours()/24, 1e-3) * math.Min(math.Max(l.Share, 1e-3), 1)
 	idle := math.Min(math.Max(0, (l.Unused-idleThreshold)/(1-idleThreshold)), 1)
 	rise := maxStep * math.Min(1, float64(len(p.sample))/minSample)
 	fall := rise + (maxFall-rise)*idle
-	calls, callsAtE := p.demand(p.price, seen), p.demand(p.price*math.E, seen)
+	calls, callsAtE := p.demand(p.price, lookedOn), p.demand(p.price*math.E, lookedOn)
 	// If all intervals are at a bound, a change of the price has no effect.
-	atMax, atMin := calls >= p.demand(minPrice, seen)*(1-tolerance), calls <= p.demand(maxPrice, seen)*(1+tolerance)
+	atMax, atMin := calls >= p.demand(minPrice, lookedOn)*(1-tolerance), calls <= p.demand(maxPrice, lookedOn)*(1+tolerance)
 	backlog := math.Min(math.Max(0, (l.Backlog-backlogSlack).Seconds())/fullBacklog.Seconds(), 1)
 	idleShare := math.Min(math.Max(l.Unused/idleThreshold, 0), 1)
 	if atMax { // the idle budget can't be used

@@ -25,7 +25,7 @@ type world struct {
 	published map[schemas.Entity][]time.Time // times of publication
 	refreshAt map[schemas.Entity]time.Time   // when its refresh comes
 	number    int64
-	killed    func() bool // asked before each publish: whether the one who asks is killed
+	killed    func() bool // called before each publication; true: the scheduler dies
 }
 
 func newWorld(t *testing.T, entities int) *world {
@@ -149,20 +149,20 @@ func TestScheduler_SurvivesKills(t *testing.T) {
 				w.work()
 			}
 			if deaths < 10 {
-				t.Fatalf("only %d deaths", deaths)
+				t.Fatalf("got only %d kills", deaths)
 			}
 			begin := end.Add(-5 * time.Hour)
 			for i := range 600 {
 				asked := w.published[entity(i)]
 				if len(asked) < 4 || len(asked) > 6 {
-					t.Errorf("entity %d was asked for %d times in 5 h", i, len(asked))
+					t.Errorf("entity %d: got %d requests in 5 h", i, len(asked))
 				}
 				last := begin
 				for _, at := range append(asked, end) {
 					if gap := at.Sub(last); gap > 100*time.Minute {
-						t.Errorf("entity %d was not asked for, for %v", i, gap)
+						t.Errorf("entity %d: got no request for %v", i, gap)
 					} else if gap < 20*time.Minute && last != begin && at != end {
-						t.Errorf("entity %d was asked for again after %v", i, gap)
+						t.Errorf("entity %d: got a second request after %v", i, gap)
 					}
 					last = at
 				}
@@ -185,7 +185,7 @@ func TestScheduler_SharesPrice(t *testing.T) {
 	}
 	tick(first)
 	if got := first.price.Value(); got != 7 {
-		t.Errorf("one that starts has the price %v, not the others'", got)
+		t.Errorf("new scheduler: got the price %v, want the shared one", got)
 	}
 	for i := range minSample { // the sample needs minSample observations
 		first.price.observe(hashEntity(entity(i)), observation{policy: first.policies["character"], seen: activity{changes: 1, reads: 100}, passed: 1, at: w.now})
@@ -193,21 +193,21 @@ func TestScheduler_SharesPrice(t *testing.T) {
 	w.now = w.now.Add(2 * priceInterval)
 	tick(first)
 	if first.price.Value() == 7 {
-		t.Fatal("nobody moved the price")
+		t.Fatal("no scheduler adjusted the price")
 	}
 	w.now = w.now.Add(time.Second)
 	tick(second)
 	if second.price.Value() != first.price.Value() {
-		t.Errorf("the prices are %v and %v", first.price.Value(), second.price.Value())
+		t.Errorf("prices: got %v and %v, want equal ones", first.price.Value(), second.price.Value())
 	}
 }
 
 // hungStore delays a claim, and then reports another owner.
 type hungStore struct {
 	Store
-	while time.Duration
-	until time.Time
-	asked int
+	while    time.Duration
+	until    time.Time
+	requests int
 }
 
 func (h *hungStore) TakeOverClaim(context.Context, string, time.Time, time.Duration) (c store.Claim, found bool, err error) {
@@ -247,7 +247,7 @@ func (h *hungStore) EntitiesDueAfter(context.Context, string, time.Time, int, fu
 func (h *hungStore) BringForward(context.Context, []store.DueTime) error { return nil }
 
 func (h *hungStore) Prefetch(_ context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	h.asked += len(asks)
+	h.requests += len(asks)
 	return nil
 }
 
@@ -272,8 +272,8 @@ func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 				}
 				<-time.After(time.Second)
 			}
-			if h.asked != want {
-				t.Errorf("%d were asked for by who hung for %v, want %d", h.asked, while, want)
+			if h.requests != want {
+				t.Errorf("got %d requests after a hang of %v, want %d", h.requests, while, want)
 			}
 		})
 	}
@@ -303,10 +303,10 @@ func TestScheduler_SleepsWhenNothingIsDue(t *testing.T) {
 	s := w.scheduler()
 	w.ticks(s, time.Minute)
 	if n := w.ticks(s, 10*time.Minute); n > 62 {
-		t.Errorf("%d looks in ten minutes", n)
+		t.Errorf("got %d ticks in ten minutes", n)
 	}
 	if got := s.idleBudget.Fraction(); got < 0.9 {
-		t.Errorf("%v of the budget is unused where nothing is due", got)
+		t.Errorf("idle budget without due entities: got %v", got)
 	}
 }
 
@@ -332,9 +332,9 @@ func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	// Half of 250 calls a second, for one of two schedulers; the first tick starts the budget's
 	// clock.
 	if fed < 125*50 && fed < n {
-		t.Errorf("%d were fed in a minute", fed)
+		t.Errorf("got %d requests in a minute", fed)
 	}
 	if used := 1 - s.idleBudget.Fraction(); fed < n && used < 0.9 {
-		t.Errorf("%v of the budget is taken for used", used)
+		t.Errorf("used budget: got %v", used)
 	}
 }

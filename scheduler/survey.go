@@ -86,9 +86,9 @@ func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, ea
 	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.ContentNotReady(now) {
 		return time.Time{}, false
 	}
-	chance := hashEntity(c.Entity)
-	_, seen := p.updateHistory(c, now)
-	p.price.observeEarly(chance, observation{policy: p, seen: seen, at: now})
+	hash := hashEntity(c.Entity)
+	_, activity := p.updateHistory(c, now)
+	p.price.observeEarly(hash, observation{policy: p, seen: activity, at: now})
 	checked := notAfter(c.State.CheckedAt, now)
 	from := checked
 	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // its request is in flight
@@ -98,10 +98,10 @@ func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, ea
 		due = later(now, now)
 		return due, due.Before(c.Due)
 	}
-	every := p.intervalOf(c.Tier, seen, c.State)
-	due = p.jitteredAfter(chance, every, from, from)
+	every := p.intervalOf(c.Tier, activity, c.State)
+	due = p.jitteredAfter(hash, every, from, from)
 	if free := p.cooldownEnd(c, checked); !checked.IsZero() && due.Before(free) {
-		due = p.jitteredAfter(chance, p.config.Jitter, free, free)
+		due = p.jitteredAfter(hash, p.config.Jitter, free, free)
 	}
 	due = later(due, now)
 	return due, c.Due.Sub(due) > every/10

@@ -32,14 +32,14 @@ func TestWorkClock_IsMonotonicAndInvertible(t *testing.T) {
 				on := at.Add(time.Duration(rng.Int64N(int64(50 * time.Hour))))
 				w := c.workAt(at)
 				if v := c.workAt(on); v < w {
-					t.Fatalf("%s from %s: the work at %v is %v, and %v at %v", zone, clockText(notBefore), at, w, v, on)
+					t.Fatalf("%s, notBefore %s: work at %v: got %v, and %v at %v", zone, clockText(notBefore), at, w, v, on)
 				}
 				back := c.timeAt(w)
 				if _, _, waits := c.notReady(back); waits {
-					t.Fatalf("%s from %s: %v is a moment of no work", zone, clockText(notBefore), back.In(c.zone))
+					t.Fatalf("%s, notBefore %s: got %v, at which no work passes", zone, clockText(notBefore), back.In(c.zone))
 				}
 				if _, _, waits := c.notReady(at); !waits && back.Sub(at).Abs() > time.Millisecond {
-					t.Fatalf("%s from %s: %v comes back as %v", zone, clockText(notBefore), at.In(c.zone), back.In(c.zone))
+					t.Fatalf("%s, notBefore %s: round trip of %v: got %v", zone, clockText(notBefore), at.In(c.zone), back.In(c.zone))
 				}
 			}
 		}
@@ -56,13 +56,13 @@ func TestWorkClock_SkippedNotBeforeTime(t *testing.T) {
 		at, _ := time.Parse(time.RFC3339, day.at)
 		ready, _ := time.Parse(time.RFC3339, day.ready)
 		if _, to, waits := c.notReady(at); !waits || !to.Equal(ready) {
-			t.Errorf("%s, %s: it waits (%v) until %v", day.zone, day.at, waits, to.In(c.zone))
+			t.Errorf("%s, %s: not ready: got %v until %v", day.zone, day.at, waits, to.In(c.zone))
 		}
 		if _, _, waits := c.notReady(ready); waits {
-			t.Errorf("%s: at %s it still waits", day.zone, day.ready)
+			t.Errorf("%s: at %s: got not ready, want ready", day.zone, day.ready)
 		}
 		if _, _, waits := c.notReady(ready.Add(90 * time.Minute)); waits {
-			t.Errorf("%s: it waits again when the clock shows the time again", day.zone)
+			t.Errorf("%s: got not ready when the clock repeats the time", day.zone)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestCourse_FollowsRateCaps(t *testing.T) {
 			want = want * 150 / 250
 		}
 		if got := hour(h); (got - want).Abs() > time.Millisecond {
-			t.Errorf("the work of the hour from %d is %v, not %v", h, got, want)
+			t.Errorf("work of the hour from %d: got %v, want %v", h, got, want)
 		}
 	}
 }
