@@ -30,7 +30,7 @@ type Deps struct {
 	Guard Guard
 	// Meters limits the request rate of each client.
 	Meters ClientLimiter
-	// FaultScenarios breaks the upstream of a demonstration; nil: there is none.
+	// FaultScenarios controls the upstream of a demonstration; nil: the upstream is real.
 	FaultScenarios FaultScenarios
 	// Process is the name of this process.
 	Process string

@@ -271,7 +271,7 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client acce
 	c.render(w, r, http.StatusOK, "dead-letter", "Dead letter", p)
 }
 
-// canSeeDeadLetter returns dlq.ErrNotFound if the client may not see the dead letter's entity, by
+// canSeeDeadLetter returns dlq.ErrGone if the client may not see the dead letter's entity, by
 // the index and by the current configuration.
 func (c *Console) canSeeDeadLetter(ctx context.Context, client access.Client, id store.DeadLetterID, e schemas.Entity) error {
 	if client.May(access.Admin) {

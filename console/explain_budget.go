@@ -72,7 +72,7 @@ func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 
 func dayLeft(p limiter.PolicyView, now time.Time) string {
 	if p.ResetsAt == nil {
-		return "what is left of the day is not known yet"
+		return "the remaining calls of the day are not known yet"
 	}
 	return fmt.Sprintf("%s of %s calls of the day are left for %s", formatCount(p.Remaining), formatCount(p.Limit), formatDuration(p.ResetsAt.Sub(now)))
 }

@@ -206,7 +206,7 @@ func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
 		why, _ := stallReason(r.limits, r.lanes, l, now)
 		v.add(verdictNotYet, "no worker has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", formatDuration(l.StalledFor), plural(l.Records, "record", "records"), l.Lane, why)
 	case l.Records > 0 && !l.WaitKnown:
-		v.add(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", plural(l.Records, "record", "records"), l.Lane)
+		v.add(verdictNotYet, "how long the %s in the %s lane takes is not known yet; check again in a minute.", plural(l.Records, "record", "records"), l.Lane)
 	case l.Records > 0 && lag(l) > maxLag:
 		v.add(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and increase it.", l.Lane, formatDuration(lag(l)))
 	}

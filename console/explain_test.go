@@ -39,7 +39,7 @@ func TestBudgetMessage(t *testing.T) {
 		{"ramping up after a backoff, at 55 % of its rate.", known, &limiter.View{State: "ramping", RampRatio: 0.55}},
 		{"stopped by an operator, until it is resumed.", known, &limiter.View{State: "stopped"}},
 		{"calls wait until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "quiet-period", Until: until}},
-		{"what is left of the day is not known yet; calls wait until the daily count is restored.", known, &limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}},
+		{"the remaining calls of the day are not known yet; calls wait until the daily count is restored.", known, &limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}},
 		{"it is of tomorrow.", known, &limiter.View{State: "of tomorrow"}},
 		{"nothing blocks calls; 1 scope has an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},
 		{"nothing blocks calls; 2 scopes have an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},

@@ -25,10 +25,10 @@ type settingsForm struct {
 	Unread   bool
 	Policies []policyForm
 	RateCaps string
-	// RateCapsBefore is the configured value.
-	RateCapsBefore string
-	Prefetch       prefetchForm
-	Note           string
+	// RateCapsConfigured is the configured value.
+	RateCapsConfigured string
+	Prefetch           prefetchForm
+	Note               string
 }
 
 // policyForm has one policy: the current or submitted values, and the configured ones.
@@ -57,7 +57,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 		s := settingsForm{State: state}
 		if err != nil {
 			c.Log.Warn("console settings unavailable", "source", name, "err", err)
-			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; the log says why."
+			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; see the log."
 		} else {
 			s.fill()
 			of := *n.Sources[name] // the sample may be older than a stop that this page reports
@@ -96,7 +96,7 @@ func (s *settingsForm) fill() {
 			{"low." + p.Name, "Reserved for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true},
 		}})
 	}
-	s.RateCaps, s.RateCapsBefore = rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
+	s.RateCaps, s.RateCapsConfigured = rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
 	s.Prefetch = newPrefetchForm(now.Prefetch, s.Configured.Prefetch)
 }
 
@@ -188,7 +188,7 @@ func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed
 		rateCaps, err := readRateCaps(text)
 		errs = append(errs, err)
 		patch.LowRateCaps, changed = settings.Set(rateCaps), true
-		if text == form.RateCapsBefore {
+		if text == form.RateCapsConfigured {
 			patch.LowRateCaps = settings.Reset[settings.RateCaps]()
 		}
 	}

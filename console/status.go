@@ -42,7 +42,7 @@ const (
 	toneBad  = "bad"
 
 	day = 24 * time.Hour
-	// lagWarn and behindBad are from when on a lane is behind, and far behind.
+	// lagWarn and lagBad are the lags from which a lane is shown as a warning or a problem.
 	lagWarn, lagBad = time.Minute, 10 * time.Minute
 	// stalledAfter is the time after which an unprocessed lane counts as stalled. New records of an
 	// idle lane may not have been sampled earlier.

@@ -38,8 +38,8 @@ func (s *Entities) Handler() http.Handler {
 		// Keys have up to 256 bytes, and JSON may escape each byte.
 		Bodies:      map[string]int64{all: maxBodyBytes, all + "/enable": maxBodyBytes, all + "/disable": maxBodyBytes, all + "/pin": maxBodyBytes, all + "/unpin": maxBodyBytes},
 		Explain:     func(error) *problem.HTTPError { return nil },
-		Unavailable: "The entities can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
-		CrossSite:   "A page of another site may not change what is prefetched or stored.",
+		Unavailable: "The entities can't be read or written at the moment; see the log of the query service. After an upgrade, run `freshet migrate up`.",
+		CrossSite:   "A cross-site request may not change registrations or snapshots.",
 		Log:         s.Log,
 	}.Handler()
 }

@@ -97,7 +97,7 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 	limit := defaultPageSize
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPageSize {
-			return admin.Answer{}, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, maxPageSize))
+			return admin.Answer{}, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must be between 1 and %d.", text, maxPageSize))
 		}
 	}
 	after, err := readCursor(query.Get("after"))

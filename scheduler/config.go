@@ -12,7 +12,7 @@ import (
 // Mode is how the interval of an entity is chosen.
 type Mode string
 
-// The modes.
+// Modes of a facet.
 const (
 	Off      Mode = "off"      // the facet is not prefetched
 	Tiers    Mode = "tiers"    // one interval for each tier
@@ -179,7 +179,7 @@ func (c Config) Check() error {
 		fail("tiers: hot.reads and warm.reads are %v and %v a day; warm's must be above 0, and hot's at least as many", hot.Reads, warm.Reads)
 	}
 	if cold.Reads != 0 {
-		fail("tiers.cold.reads: %v must be left out; cold is what is read less than warm", cold.Reads)
+		fail("tiers.cold.reads: %v must be left out; the tier cold has no minimum of reads", cold.Reads)
 	}
 	span := minInterval <= c.MinInterval && c.MinInterval <= c.MaxInterval && c.MaxInterval <= maxInterval
 	if !span {
