@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// quotaForm is the form of the rig's quota as it is in force, with what is changed.
+// quotaForm is the settings form of the rig with the current values, and with some changes.
 func quotaForm(changes ...string) url.Values {
 	form := url.Values{
 		"revision": {"7"}, "note": {"tonight"}, "rateCaps": {"19-23 150/s"}, "limit.second": {"500"}, "target.second": {"400"}, "high.second": {"100"}, "low.second": {"0"},
@@ -27,11 +27,11 @@ func quotaForm(changes ...string) url.Values {
 	return form
 }
 
-func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
+func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 	for _, c := range []struct {
 		form   url.Values
 		status int
-		patch  string // empty: nothing is changed
+		patch  string // empty: no change
 		says   string
 	}{
 		{quotaForm(), 303, "", "notice=unchanged"},
@@ -54,18 +54,18 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 		{quotaForm("prefetch.character.active", "all"), 400, "", "must be an object"},
 		{quotaForm("target.second", "many"), 400, "", `Target: "many" must be a whole number.`},
 		{quotaForm("limit.second", "-5"), 400, "", "whole number"},
-		{quotaForm("high.second", "x"), 400, "", "Kept for HIGH:"},
+		{quotaForm("high.second", "x"), 400, "", "Reserved for HIGH:"},
 		{quotaForm("rateCaps", "evening 5/s"), 400, "", "as in 19-23 150/s"},
 		{quotaForm("revision", "6", "target.second", "300"), 412, "", "somebody changed it meanwhile"},
 		{quotaForm("revision", ""), 400, "", "The revision is missing"},
-		{quotaForm("revision", "x"), 400, "", "The revision is no number"},
+		{quotaForm("revision", "x"), 400, "", "The revision is not a number"},
 		{quotaForm("note", "a\nb", "target.second", "300"), 400, "", "one line"},
 	} {
 		r := newRig(t)
 		fillRig(r)
 		d := r.open("POST", root+"/settings/nexon", c.form)
-		if d.status != c.status || !strings.Contains(d.header.Get("Location")+d.says("main"), c.says) {
-			t.Errorf("%v: %d %s %.300s", c.form, d.status, d.header.Get("Location"), d.says("main"))
+		if d.status != c.status || !strings.Contains(d.header.Get("Location")+d.textByID("main"), c.says) {
+			t.Errorf("%v: %d %s %.300s", c.form, d.status, d.header.Get("Location"), d.textByID("main"))
 		}
 		if (c.patch != "") != (len(r.patches) == 1) {
 			t.Errorf("%v: %+v", c.form, r.patches)
@@ -81,14 +81,14 @@ func TestAQuotaIsChangedByWhatDiffersAlone(t *testing.T) {
 	}
 }
 
-func TestAnOrderThatIsRefusedSaysWhyAndKeepsWhatWasTyped(t *testing.T) {
+func TestSettings_RejectedFormKeepsItsInput(t *testing.T) {
 	for want, err := range map[int]error{
 		422: &settings.InvalidError{Reason: errors.New("the target 900 is above the limit 500")}, 412: &settings.ConflictError{Source: "nexon", Expected: 7, Actual: 8},
 		404: &settings.UnknownSourceError{Source: "nexon"}, 409: settings.ErrBusy, 503: errBroken,
 	} {
 		r := newRig(t)
 		fillRig(r)
-		r.refusing = err
+		r.actionErr = err
 		d := r.open("POST", root+"/settings/nexon", quotaForm("target.second", "900"))
 		if d.status != want {
 			t.Errorf("%v: %d", err, d.status)
@@ -99,8 +99,8 @@ func TestAnOrderThatIsRefusedSaysWhyAndKeepsWhatWasTyped(t *testing.T) {
 		if field := d.byID("nexon-target.second"); attr(field, "value") != "900" || attr(d.byID("github-target.second"), "value") != "450" || attr(d.byID("note-nexon"), "value") != "tonight" {
 			t.Errorf("%v: what was typed is gone", err)
 		}
-		if said := strings.ToLower(d.text()); !strings.Contains(said, strings.ToLower(err.Error())) {
-			t.Errorf("%v is not in %s", err, said)
+		if text := strings.ToLower(d.text()); !strings.Contains(text, strings.ToLower(err.Error())) {
+			t.Errorf("%v is not in %s", err, text)
 		}
 		if d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}}); d.status != want {
 			t.Errorf("a stop, %v: %d", err, d.status)
@@ -110,59 +110,59 @@ func TestAnOrderThatIsRefusedSaysWhyAndKeepsWhatWasTyped(t *testing.T) {
 	s := r.states["nexon"]
 	s.Effective, s.Problem = nil, "there is no policy hour"
 	r.states["nexon"] = s
-	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "What was changed does not fit the configuration any more: there is no policy hour.") {
-		t.Error(d.text())
+	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "The changed settings no longer fit the configuration: there is no policy hour.") {
+		t.Errorf("got %s, want %q in it", d.text(), "The changed settings no longer fit the configuration: there is no policy hour.")
 	}
 }
 
-func TestASourceIsStoppedAndResumedWithANote(t *testing.T) {
+func TestSettings_StopsAndResumesWithNote(t *testing.T) {
 	r := newRig(t)
 	for i, act := range []string{"stop", "resume"} {
 		d := r.open("POST", root+"/settings/nexon/"+act, url.Values{"note": {" they called "}})
 		if o := r.orders[i]; d.status != 303 || o.Source != "nexon" || o.Note != "they called" || o.Actor != "unauthenticated@192.0.2.7" || o.Revision != nil {
 			t.Errorf("%s: %d %+v", act, d.status, o)
 		}
-		if d := r.get(d.header.Get("Location")); !strings.Contains(d.text(), map[string]string{"stop": "The source is told to stop: all processes follow within two seconds", "resume": "The source is told to go on: all processes follow"}[act]) {
-			t.Errorf("%s is not said", act)
+		if d := r.get(d.header.Get("Location")); !strings.Contains(d.text(), map[string]string{"stop": "The emergency stop is set. All processes stop calling the source within two seconds", "resume": "The emergency stop is lifted"}[act]) {
+			t.Errorf("%s notice is missing", act)
 		}
 	}
 	if d := r.open("POST", root+"/settings/nowhere/stop", nil); d.status != 404 || len(r.orders) != 2 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 404: %s", d.status, d.text())
 	}
 	if d := r.open("POST", root+"/settings/nowhere", quotaForm()); d.status != 404 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 404", d.status)
 	}
 	s := r.states["nexon"]
 	s.Stopped = true
 	r.states["nexon"] = s
 	if d := r.get(root + "/settings"); !strings.Contains(d.text(), "Resume nexon") || strings.Contains(d.text(), "Stop all calls of nexon") {
-		t.Error("a stopped source is not offered to be resumed")
+		t.Error("the page has no button to resume a stopped source")
 	}
 	if d := r.get(root + "/settings?notice=<b>"); strings.Contains(d.text(), "<b>") {
-		t.Error("the address puts words into the page's mouth")
+		t.Error("the page shows text from its URL")
 	}
 }
 
-func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
+func TestPlan_StartsExactlyWhatWasCounted(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	d := r.get(root + "/dlq/plan?source=nexon&reason=UPSTREAM_5XX&handled=all&kind=REPLAY&lane=HIGH&rate=50&max=100&note=a+note")
-	if got := d.says("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
-		t.Fatal(d.status, got)
+	if got := d.textByID("plan-count"); d.status != 200 || got != "12,254" || len(r.ordered) > 0 {
+		t.Fatalf("got status %d and count %s, want 200 and 12,254", d.status, got)
 	}
-	if !strings.Contains(d.text(), "At that rate it takes 4 min at least.") || !strings.Contains(d.text(), "Nothing, they stay open. They were replayed as often as may be.") {
-		t.Error(d.text())
+	if !strings.Contains(d.text(), "At that rate the job takes 4 min at least.") || !strings.Contains(d.text(), "Stays open. They have reached the maximum number of replays.") {
+		t.Errorf("the duration or the refusals are missing: %s", d.text())
 	}
 	form := d.formOf(root + "/dlq/start")
-	if got := form.Get("until"); got != then.Format(time.RFC3339) || form.Get("handled") != "open" {
+	if got := form.Get("until"); got != testNow.Format(time.RFC3339) || form.Get("handled") != "open" {
 		t.Errorf("%v", form)
 	}
 	answer := r.open("POST", root+"/dlq/start", form)
 	if answer.status != 303 || answer.header.Get("Location") != "/console/dlq/jobs/job-1?notice=started" || len(r.ordered) != 1 {
-		t.Fatal(answer.status, answer.header)
+		t.Fatalf("got status %d and headers %v, want a redirect to the job", answer.status, answer.header)
 	}
 	o := r.ordered[0]
-	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(then) ||
+	if o.Kind != store.ReplayJob || o.Lane != schemas.High || o.Rate != 50 || o.Max != 100 || o.Note != "a note" || o.Filter.Reason != schemas.Upstream5xx || !o.Filter.Until.Equal(testNow) ||
 		o.Filter.Handled != store.OpenDeadLetters || o.Filter.Source != "nexon" || r.actors[0] != "unauthenticated@192.0.2.7" {
 		t.Errorf("%+v by %v", o, r.actors)
 	}
@@ -175,7 +175,7 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	}
 	form.Set("counted", shown)
 	form.Del("until")
-	if d := r.open("POST", root+"/dlq/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "look at what it would do first") {
+	if d := r.open("POST", root+"/dlq/start", form); d.status != 400 || len(r.ordered) != 1 || !strings.Contains(d.text(), "make a dry run first") {
 		t.Errorf("%d: what nobody counted is replayed", d.status)
 	}
 	purge := r.get(root + "/dlq/plan?source=nexon&kind=PURGE&until=2026-01-27T10:00:00Z")
@@ -187,8 +187,8 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 	if form := old.formOf(root + "/dlq/start"); form.Get("kind") != "REPLAY" || !strings.Contains(old.text(), "low, if this release can read them") {
 		t.Errorf("what a newer release may read can't be replayed: %v, %s", form, old.text())
 	}
-	if strings.Contains(old.text(), "none of them would be asked for") {
-		t.Error("what this release may read is said to stay open")
+	if strings.Contains(old.text(), "none of them would be replayed") {
+		t.Error("dead letters that are perhaps readable are shown as staying open")
 	}
 	form = old.formOf(root + "/dlq/start")
 	r.planned.Total, r.planned.IfReadable = 3, 3
@@ -196,16 +196,16 @@ func TestWhatWasCountedIsWhatIsReplayed(t *testing.T) {
 		t.Errorf("of %s that were shown 3 are replayed: %d", form.Get("counted"), d.status)
 	}
 	r.planned = dlq.Plan{}
-	if d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offers() != 0 {
-		t.Error("nothing may be replayed, and that is offered")
+	if d := r.get(root + "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW"); d.offeredActions() != 0 {
+		t.Error("the page offers a replay of no dead letter")
 	}
 	none := r.get(root + "/dlq/plan?source=nexon&kind=PURGE")
-	if form := none.formOf(root + "/dlq/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete what is handled already") {
-		t.Error("what is handled can't be deleted where nothing is open")
+	if form := none.formOf(root + "/dlq/start"); form.Get("counted") != "0" || !strings.Contains(none.text(), "Delete handled records") {
+		t.Error("the page has no button to delete handled records")
 	}
 }
 
-func TestAJobIsStoppedAndResumed(t *testing.T) {
+func TestJob_StopsAndResumes(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	id := r.jobs[0].ID
@@ -214,76 +214,76 @@ func TestAJobIsStoppedAndResumed(t *testing.T) {
 		if want := []store.JobState{store.JobStopped, store.JobRunning}[i]; d.status != 303 || r.switched[i] != want {
 			t.Errorf("%s: %d %v", act, d.status, r.switched)
 		}
-		if d := r.get(d.header.Get("Location")); d.byID("job-progress") == nil || d.says("job-progress") != "4,112 of 12,254 replayed, 16 stay open" {
-			t.Error(d.text())
+		if d := r.get(d.header.Get("Location")); d.byID("job-progress") == nil || d.textByID("job-progress") != "4,112 of 12,254 replayed, 16 stay open" {
+			t.Errorf("the progress is missing: %s", d.text())
 		}
 	}
-	r.broken = store.ErrJobNotFound
+	r.readErr = store.ErrJobNotFound
 	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 404 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 404", d.status)
 	}
-	r.broken = errBroken
+	r.readErr = errBroken
 	if d := r.open("POST", root+"/dlq/jobs/"+id+"/stop", nil); d.status != 503 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 503", d.status)
 	}
 }
 
-func TestARefreshIsAskedForAndSaid(t *testing.T) {
+func TestRefresh_EnqueuesAndReports(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.told = "It is asked for in the HIGH lane."
+	r.message = "It is asked for in the HIGH lane."
 	form := r.get(root + "/lookup?facet=nexon/character&key=a%2Fb+%26%23x").formOf(root + "/lookup")
 	d := r.open("POST", root+"/lookup", form)
-	if want := (schemas.Entity{Source: "nexon", Facet: "character", Key: "a/b &#x"}); d.status != 200 || len(r.refreshed) != 1 || r.refreshed[0] != want || d.says("refresh-result") != r.told {
-		t.Errorf("%d %+v %s", d.status, r.refreshed, d.says("refresh-result"))
+	if want := (schemas.Entity{Source: "nexon", Facet: "character", Key: "a/b &#x"}); d.status != 200 || len(r.refreshed) != 1 || r.refreshed[0] != want || d.textByID("refresh-result") != r.message {
+		t.Errorf("%d %+v %s", d.status, r.refreshed, d.textByID("refresh-result"))
 	}
-	r.keyWrong = errors.New("it does not match")
-	if d := r.open("POST", root+"/lookup", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
+	r.keyError = errors.New("it does not match")
+	if d := r.open("POST", root+"/lookup", form); d.status != 400 || len(r.refreshed) != 1 || !strings.Contains(d.text(), "Invalid entity: it does not match.") {
 		t.Errorf("%d", d.status)
 	}
-	r.keyWrong, r.broken = nil, errBroken
+	r.keyError, r.readErr = nil, errBroken
 	if d := r.open("POST", root+"/lookup", form); d.status != 503 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 503", d.status)
 	}
 }
 
-func TestTheWeatherIsSetAndShown(t *testing.T) {
-	r := newRig(t, weathered)
-	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.weather != "storm" {
-		t.Error(d.status, r.weather)
+func TestFaultScenario_IsSetAndShown(t *testing.T) {
+	r := newRig(t, withScenarios)
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 303 || r.scenario != "storm" {
+		t.Errorf("got status %d and scenario %q, want 303 and storm", d.status, r.scenario)
 	}
-	if d := r.get(root); !strings.Contains(d.text(), "now: 429 storm") {
-		t.Error(d.text())
+	if d := r.get(root); !strings.Contains(d.text(), "Current scenario: 429 storm") {
+		t.Errorf("got %s, want %q in it", d.text(), "Current scenario: 429 storm")
 	}
-	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"snow"}}); d.status != 400 || r.weather != "storm" {
-		t.Error(d.status, r.weather)
+	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"snow"}}); d.status != 400 || r.scenario != "storm" {
+		t.Errorf("got status %d and scenario %q, want 400 and storm", d.status, r.scenario)
 	}
 	if d := newRig(t).open("POST", root+"/fault-scenario", url.Values{"scenario": {"storm"}}); d.status != 404 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 404", d.status)
 	}
-	r.broken = errBroken
+	r.readErr = errBroken
 	if d := r.open("POST", root+"/fault-scenario", url.Values{"scenario": {"fair"}}); d.status != 503 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 503", d.status)
 	}
 }
 
-func TestWhatIsWrongIsListedTheWorstFirst(t *testing.T) {
+func TestOverview_ListsWorstProblemFirst(t *testing.T) {
 	r := newRig(t)
-	if d := r.get(root); d.says("problems") != "Nothing is wrong." {
-		t.Error(d.says("problems"))
+	if d := r.get(root); d.textByID("problems") != "Nothing is wrong." {
+		t.Error(d.textByID("problems"))
 	}
 	fillRig(r)
-	r.views["github"] = brakedView(0)
+	r.views["github"] = backingOffView(0)
 	r.lanes["nexon"] = []LaneLag{{Lane: schemas.Low}}
-	r = renewed(r)
+	r = withNewConsole(r)
 	d := r.get(root)
-	if got := d.says("problems"); got != "7 things need a look." {
-		t.Error(got)
+	if got := d.textByID("problems"); got != "7 problems need attention." {
+		t.Errorf("got %q, want %q", got, "7 problems need attention.")
 	}
 	text, last := d.text(), -1
 	for _, want := range []string{
-		"Kafka does not answer: dial tcp", "github: its LOW lane is 26 min behind, with 41,207 records.", "github: it is braked until 12:01:12, because the upstream refused calls.",
-		"github: 1 part is halted alone: credential of token-c until 12:02:00.", "github: 1 part is used up: core of token-b until 12:12.", "nexon: how far its LOW lane is behind is not known.", "nexon: 12,268 dead letters since yesterday are open.",
+		"Kafka does not answer: dial tcp", "github: its LOW lane is 26 min behind, with 41,207 records.", "github: backing off until 12:01:12, because the upstream rejected calls.",
+		"github: 1 scope has an open circuit breaker: credential of token-c until 12:02:00.", "github: 1 scope is exhausted: core of token-b until 12:12.", "nexon: the lag of its LOW lane is unknown.", "nexon: 12,268 dead letters of the last 24 h are open.",
 	} {
 		if at := strings.Index(text, want); at <= last {
 			t.Errorf("%q stands at %d, behind %d", want, at, last)

@@ -13,19 +13,19 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// auditPageSize is how many acts are shown at first and by each further step, and auditedMost how
-// many at most.
+// auditPageSize is how many entries each step adds, and maxAuditEntries how many the page shows at
+// most.
 const auditPageSize, maxAuditEntries = 200, 2000
 
-// activityPage is the page of who did what.
+// activityPage is the data of the audit page.
 type activityPage struct {
 	Entries []auditRow
 	More    bool
 	Limit   int
-	Next    int // how many are shown by the next step; 0: there is none
+	Next    int // limit of the next step; 0: none
 }
 
-// auditRow is one entry of the audit in words.
+// auditRow is an audit entry for display.
 type auditRow struct {
 	At                             time.Time
 	Actor, Did, Source, Note, Full string
@@ -33,12 +33,12 @@ type auditRow struct {
 
 var actionLabels = map[string]string{
 	"set": "changed the settings", "stop": "stopped the source", "resume": "resumed the source",
-	"key-create": "made an API key", "key-revoke": "revoked an API key",
+	"key-create": "created an API key", "key-revoke": "revoked an API key",
 	"refresh": "requested refreshes", "fault-scenario": "changed the fault scenario", "log-level": "changed the log level",
-	"entities-register": "registered entities", "entities-enable": "put entities into the schedule", "entities-disable": "took entities out of the schedule", "snapshot-delete": "deleted a snapshot",
+	"entities-register": "registered entities", "entities-enable": "enabled entities", "entities-disable": "disabled entities", "snapshot-delete": "deleted a snapshot",
 	"entities-pin": "pinned entities to a tier", "entities-unpin": "unpinned entities",
-	"replay-started": "ordered a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "had a replay done",
-	"purge-started": "ordered a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "had a purge done",
+	"replay-started": "started a replay", "replay-stopped": "stopped a replay", "replay-resumed": "resumed a replay", "replay-ended": "finished a replay",
+	"purge-started": "started a purge", "purge-stopped": "stopped a purge", "purge-resumed": "resumed a purge", "purge-ended": "finished a purge",
 }
 
 func auditRowOf(e settings.Entry) auditRow {
@@ -53,7 +53,7 @@ func auditRowOf(e settings.Entry) auditRow {
 	return auditRow{e.At, displayText(e.Actor, 80), did, displayText(e.Source, 63), displayText(e.Note, maxErrorShown), displayText(full+"after "+compactJSON(e.After), maxLongShown)}
 }
 
-// compactJSON is JSON on one line; empty if it says nothing.
+// compactJSON returns JSON as text; empty if it has no content.
 func compactJSON(text json.RawMessage) string {
 	switch s := strings.TrimSpace(string(text)); s {
 	case "", "null", "{}":
@@ -63,9 +63,9 @@ func compactJSON(text json.RawMessage) string {
 	}
 }
 
-// canSeeEntry reports whether the client may see an entry of the audit: none of the keys that it
-// names may be of an entity that the client may not see.
-func (c *Console) canSeeEntry(who access.Client, e settings.Entry) bool {
+// canSeeEntry reports whether the client may see an audit entry: it may see every entity that the
+// entry names.
+func (c *Console) canSeeEntry(client access.Client, e settings.Entry) bool {
 	var named struct {
 		Key    string   `json:"key"`
 		Keys   []string `json:"keys"`
@@ -77,28 +77,28 @@ func (c *Console) canSeeEntry(who access.Client, e settings.Entry) bool {
 		return true
 	}
 	return !slices.ContainsFunc(append(named.Keys, named.Key, named.Filter.Key), func(key string) bool {
-		return key != "" && !c.Entities.Sees(who, schemas.Entity{Source: e.Source, Key: key}, "")
+		return key != "" && !c.Entities.Sees(client, schemas.Entity{Source: e.Source, Key: key}, "")
 	})
 }
 
-func (c *Console) activity(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) activity(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	most := auditPageSize
+	limit := auditPageSize
 	if n, err := strconv.Atoi(r.FormValue("limit")); err == nil {
-		most = min(max(n, auditPageSize), maxAuditEntries)
+		limit = min(max(n, auditPageSize), maxAuditEntries)
 	}
-	all, err := c.Limits.Audit(ctx, most)
+	all, err := c.Limits.Audit(ctx, limit)
 	if err != nil {
 		c.unavailable(w, r, "The audit can't be read.", err)
 		return
 	}
-	p := activityPage{More: len(all) == most, Limit: most}
-	if p.More && most < maxAuditEntries {
-		p.Next = min(most+auditPageSize, maxAuditEntries)
+	p := activityPage{More: len(all) == limit, Limit: limit}
+	if p.More && limit < maxAuditEntries {
+		p.Next = min(limit+auditPageSize, maxAuditEntries)
 	}
 	for _, e := range all {
-		if c.canSeeEntry(who, e) {
+		if c.canSeeEntry(client, e) {
 			p.Entries = append(p.Entries, auditRowOf(e))
 		}
 	}

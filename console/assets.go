@@ -13,8 +13,8 @@ import (
 //go:embed assets templates
 var files embed.FS
 
-// assets are what pages load, by name; the address of each has a part of its hash, so that
-// it may be kept for ever.
+// assets are the static files, by name. The URL of a file contains a part of its hash, so that
+// browsers may cache it forever.
 var assets = readAssets()
 
 type asset struct {
@@ -42,18 +42,18 @@ func readAssets() map[string]asset {
 		return nil
 	})
 	if err != nil {
-		panic(err) // they are in the program
+		panic(err) // embedded files are always readable
 	}
 	return all
 }
 
-// assetURL is where a page finds an asset.
+// assetURL returns the URL of an asset.
 func assetURL(name string) string { return root + "/assets/" + name + "?" + assets[name].hash }
 
 func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 	a, known := assets[r.PathValue("name")]
 	if !known {
-		c.reject(w, r, http.StatusNotFound, "There is no such file.")
+		c.reject(w, r, http.StatusNotFound, "File not found.")
 		return
 	}
 	h := w.Header()
@@ -61,5 +61,5 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 	if r.URL.RawQuery == a.hash {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
-	_, _ = w.Write(a.body) // who has left misses nothing
+	_, _ = w.Write(a.body) // the client has disconnected
 }

@@ -19,45 +19,45 @@ import (
 
 const (
 	cookieName = "freshet-console"
-	// hostCookieName is the cookie's name over https. A browser takes a cookie of such a
-	// name from this host alone, and from no neighbouring name or plain connection.
+	// hostCookieName is the name of the cookie over HTTPS. Browsers accept a __Host- cookie only
+	// from this host over HTTPS, and never from a sibling domain.
 	hostCookieName = "__Host-" + cookieName
-	// maxTokenBytes is the longest token that a cookie takes, in bytes.
+	// maxTokenBytes is the size of the largest token that fits into the cookie.
 	maxTokenBytes = 2900
-	// cookieMaxAge is for how long a browser keeps the cookie, if the token holds so long.
+	// cookieMaxAge bounds the lifetime of the cookie; a token that expires earlier shortens it.
 	cookieMaxAge = 12 * time.Hour
-	// crossSite is the code of the guard's refusal of what a page of another site asks for.
+	// crossSite is the problem code of the guard's rejection of cross-site requests.
 	crossSite = "cross-site"
-	// adminToken is the name of who shows the admin token.
+	// adminToken is the client name of the admin token.
 	adminToken = "admin-token"
 )
 
-// permission says whether a client may do something here.
-type permission func(c *Console, who access.Client) (allowed bool, why string)
+// permission reports whether a client may do something, and otherwise why not.
+type permission func(c *Console, client access.Client) (allowed bool, why string)
 
-func canView(_ *Console, who access.Client) (bool, string) {
-	return who.May(access.Inspect), "Your token may not look at the console: it needs the scope inspect or admin."
+func canView(_ *Console, client access.Client) (bool, string) {
+	return client.May(access.Inspect), "Your token may not view the console: it needs the scope inspect or admin."
 }
 
-func canAct(c *Console, who access.Client) (bool, string) {
+func canAct(c *Console, client access.Client) (bool, string) {
 	if c.ReadOnly {
 		return false, readOnlyMessage
 	}
-	return who.May(access.Admin), "Your token may look and change nothing: this needs the scope admin."
+	return client.May(access.Admin), "Your token may view pages but not change anything: this needs the scope admin."
 }
 
-func canRefresh(c *Console, who access.Client) (bool, string) {
+func canRefresh(c *Console, client access.Client) (bool, string) {
 	if c.ReadOnly {
 		return false, readOnlyMessage
 	}
-	return who.May(access.Inspect) && who.May(access.Refresh), "Your token may not ask for a refresh: it needs the scopes inspect and refresh, or admin."
+	return client.May(access.Inspect) && client.May(access.Refresh), "Your token may not request a refresh: it needs the scopes inspect and refresh, or admin."
 }
 
-const readOnlyMessage = "This console is read-only: it shows all and changes nothing, whoever asks."
+const readOnlyMessage = "This console is read-only: no client may change anything."
 
-// identify says who asks, by the token in Authorization or in the cookie. Of another scheme
-// there, as of a proxy that asks for a password, freshet knows nothing. Who shows nothing is no
-// refusal for the guard to count: they are about to log in.
+// identify authenticates a request by a bearer token in Authorization, or by the cookie. It ignores
+// other schemes in Authorization, such as Basic of a proxy. A request without any token is not
+// passed to the guard, which would count it as a failed attempt.
 func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
 		token := cookieToken(r)
@@ -81,9 +81,9 @@ func isBearer(header string) bool {
 	return strings.EqualFold(scheme, "Bearer")
 }
 
-// cookieToken returns the token in the cookie; empty: there is none. Over TLS the cookie
-// of plain connections is ignored, which another host could have set. Behind a proxy the
-// connection is not known to be encrypted, and the safer cookie goes first.
+// cookieToken returns the token in the cookie; empty: none. Over TLS it ignores the cookie of plain
+// HTTP, which another host could have set. Behind a TLS proxy the connection is plain, and the host
+// cookie takes precedence.
 func cookieToken(r *http.Request) string {
 	names := []string{hostCookieName, cookieName}
 	if r.TLS != nil {
@@ -103,21 +103,22 @@ func cookieToken(r *http.Request) string {
 	return ""
 }
 
-// authorize has a request answered if its client may make it.
+// authorize wraps a handler with authentication, the permission check, the rate limit and the
+// parsing of the form.
 func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := c.identify(r)
+		client, err := c.identify(r)
 		if err != nil {
 			c.identifyFailed(w, r, err)
 			return
 		}
-		if ok, why := allowed(c, who); !ok {
-			c.reject(w, r.WithContext(access.WithClient(r.Context(), who)), http.StatusForbidden, why)
+		if ok, why := allowed(c, client); !ok {
+			c.reject(w, r.WithContext(access.WithClient(r.Context(), client)), http.StatusForbidden, why)
 			return
 		}
-		r = r.WithContext(access.WithClient(r.Context(), who))
-		if !who.May(access.Admin) { // whoever stops a source in need is not told to wait
-			if err := c.Meters.AllowRequests(who.Name, 1); err != nil {
+		r = r.WithContext(access.WithClient(r.Context(), client))
+		if !client.May(access.Admin) { // an administrator must be able to stop a source at any time
+			if err := c.Meters.AllowRequests(client.Name, 1); err != nil {
 				c.identifyFailed(w, r, err)
 				return
 			}
@@ -126,71 +127,71 @@ func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 			c.reject(w, r, status, why)
 			return
 		}
-		h(w, r, who)
+		h(w, r, client)
 	})
 }
 
-// readForm reads what a request is about, and says why that can't be: a field that is lost
-// from a filter would make it choose more.
+// readForm parses the query and the form, and returns an error message if that fails. A partly
+// parsed filter would select more dead letters than intended.
 func readForm(r *http.Request) (status int, why string) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); r.Method == http.MethodPost && r.ContentLength != 0 && kind != "application/x-www-form-urlencoded" {
-		return http.StatusUnsupportedMediaType, "A form must be sent as application/x-www-form-urlencoded."
+		return http.StatusUnsupportedMediaType, "The form must have the content type application/x-www-form-urlencoded."
 	}
 	err := r.ParseForm()
 	if _, large := errors.AsType[*http.MaxBytesError](err); large {
 		return http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %d KiB.", maxFormBytes>>10)
 	}
 	if err != nil {
-		return http.StatusBadRequest, "The address or the form can't be read: a part of it is not written as it must be. Nothing was done."
+		return http.StatusBadRequest, "The URL or the form has invalid encoding. Nothing was changed."
 	}
 	return 0, ""
 }
 
-// identifyFailed answers a request of which nobody knows from whom it is, or of whom there are too
-// many.
+// identifyFailed answers a request whose client can't be identified or exceeds its rate limit.
 func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err error) {
-	status, why := http.StatusServiceUnavailable, "Who you are can't be checked at the moment; the log says why."
-	p, told := errors.AsType[*problem.HTTPError](err)
-	if told {
+	status, why := http.StatusServiceUnavailable, "Your token can't be verified at the moment; see the log of this process."
+	p, known := errors.AsType[*problem.HTTPError](err)
+	if known {
 		status, why = p.Status, p.Detail
 		if p.After > 0 {
 			w.Header().Set("Retry-After", strconv.Itoa(problem.Seconds(p.After)))
 		}
 	} else {
-		c.Log.Error("the console can't tell who asks", "err", err)
+		c.Log.Error("console authentication failed", "err", err)
 	}
 	page := r.Method == http.MethodGet && !strings.HasPrefix(r.URL.Path, root+"/live")
 	switch {
-	case page && told && p.Code == crossSite:
+	case page && known && p.Code == crossSite:
 		c.render(w, r, status, "rejected", http.StatusText(status), rejection{
-			Reason: "A page of another site led here, and this service asks nobody who they are: what another site wishes for is not done.", RetryURL: localPath(r.URL.RequestURI()),
+			Reason: "A page of another site opened this URL, and this service requires no login, so the request was not executed.", RetryURL: localPath(r.URL.RequestURI()),
 		})
 	case status != http.StatusUnauthorized:
 		c.reject(w, r, status, why)
 	case page:
 		http.Redirect(w, r, root+"/login?to="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 	default:
-		c.reject(w, r, status, "You are not logged in any more. Log in, and do it again.")
+		c.reject(w, r, status, "Your login has expired. Log in, and repeat the action.")
 	}
 }
 
-// loginForm is what the login page shows.
+// loginForm is the data of the login page.
 type loginForm struct {
 	To, Problem string
-	// CrossSite: a link of another site led here, which a browser follows without the cookie.
+	// CrossSite: a link on another site led here; the browser sends no cookie with such a request.
 	CrossSite bool
 }
 
 func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
 	to := localPath(r.FormValue("to"))
 	if !c.Guard.AuthRequired() {
-		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // a path of the console's own
+		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec
 		return
 	}
 	c.render(w, r, http.StatusOK, "login", "Log in", loginForm{To: to, CrossSite: r.Header.Get("Sec-Fetch-Site") == "cross-site"})
 }
 
-// localPath returns the path if it is one of the console's, and otherwise that of the overview.
+// localPath returns the path if it is a path of the console, and otherwise the path of the
+// overview.
 func localPath(path string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.Path != root && !strings.HasPrefix(u.Path, root+"/") || strings.Contains(u.Path, "..") {
@@ -202,13 +203,13 @@ func localPath(path string) string {
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	form := loginForm{To: localPath(r.FormValue("to"))}
 	token := strings.TrimSpace(r.PostFormValue("token"))
-	asked := r.Clone(r.Context())
-	asked.Header.Set("Authorization", "Bearer "+token)
-	who, err := c.identify(asked)
+	authenticated := r.Clone(r.Context())
+	authenticated.Header.Set("Authorization", "Bearer "+token)
+	client, err := c.identify(authenticated)
 	status := http.StatusUnauthorized
 	switch p, is := errors.AsType[*problem.HTTPError](err); {
 	case len(token) > maxTokenBytes:
-		form.Problem = "The token is too long for a browser's cookie. Use an API key."
+		form.Problem = "The token is too long for a cookie. Use an API key."
 	case token == "":
 		form.Problem = "Enter an API key or a token."
 	case is && p.Status != http.StatusUnauthorized:
@@ -219,7 +220,7 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		c.identifyFailed(w, r, err)
 		return
 	default:
-		if ok, why := canView(c, who); !ok {
+		if ok, why := canView(c, client); !ok {
 			status, form.Problem = http.StatusForbidden, why
 		}
 	}
@@ -228,11 +229,11 @@ func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	life := cookieMaxAge
-	if !who.Expires.IsZero() {
-		life = min(life, who.Expires.Sub(c.Clock()))
+	if !client.Expires.IsZero() {
+		life = min(life, client.Expires.Sub(c.Clock()))
 	}
 	http.SetCookie(w, c.cookie(r, base64.RawURLEncoding.EncodeToString([]byte(token)), max(1, int(life/time.Second))))
-	if who.Name == adminToken {
+	if client.Name == adminToken {
 		redirectWithNotice(w, r, form.To, "admin-token")
 		return
 	}
@@ -244,12 +245,12 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, root+"/login", http.StatusSeeOther)
 }
 
-// cookie returns a cookie that no script reads and no page of another site sends; age is
-// in seconds. It holds the token, so it is worth as much: SECURITY.md says why. Over https
-// (the browser's Origin tells, behind a proxy too) it is Secure and bound to this host.
+// cookie returns the session cookie. Scripts can't read it, and other sites' requests don't include
+// it; maxAge is in seconds. It contains the token, as SECURITY.md explains. Over HTTPS, which the
+// browser's Origin header shows also behind a proxy, the cookie is Secure and bound to this host.
 // Over plain HTTP, as on loopback, it can be neither.
-func (c *Console) cookie(r *http.Request, value string, age int) *http.Cookie {
-	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: age, HttpOnly: true, SameSite: http.SameSiteStrictMode}
+func (c *Console) cookie(r *http.Request, value string, maxAge int) *http.Cookie {
+	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 	if r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://") {
 		cookie.Name, cookie.Path, cookie.Secure = hostCookieName, "/", true
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// posts are the acts, with what they take.
+// posts are the forms of all actions.
 var posts = map[string]url.Values{
 	"/lookup":          {"source": {"nexon"}, "facet": {"character"}, "key": {"a"}},
 	"/refresh":         {"facet": {"nexon/character"}, "keys": {"a"}},
@@ -22,16 +22,16 @@ var posts = map[string]url.Values{
 	"/fault-scenario": {"scenario": {"storm"}},
 }
 
-// did counts what was done in the rig.
-func (r *rig) did() int {
+// actionsDone counts what was done in the rig.
+func (r *rig) actionsDone() int {
 	n := len(r.refreshed) + len(r.orders) + len(r.ordered) + len(r.switched)
-	if r.weather != "fair" {
+	if r.scenario != "fair" {
 		n++
 	}
 	return n
 }
 
-func TestWhoMayDoWhat(t *testing.T) {
+func TestAuthorize_Matrix(t *testing.T) {
 	for _, c := range []struct {
 		token              string
 		look, refresh, act int
@@ -46,16 +46,16 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{"admin", 200, 200, 303},
 	} {
 		for _, locked := range []bool{false, true} {
-			r := newRig(t, weathered, func(n *Deps) { n.ReadOnly = locked })
+			r := newRig(t, withScenarios, func(n *Deps) { n.ReadOnly = locked })
 			fillRig(r)
-			r.asks = true
+			r.loginRequired = true
 			for _, path := range paths {
 				if d := r.get(root+path, "Authorization", "Bearer "+c.token); d.status != c.look {
 					t.Errorf("%q gets %s: %d", c.token, path, d.status)
 				}
 			}
 			for path, form := range posts {
-				want, before := c.act, r.did()
+				want, before := c.act, r.actionsDone()
 				if path == "/lookup" || path == "/refresh" {
 					want = c.refresh
 				}
@@ -63,10 +63,10 @@ func TestWhoMayDoWhat(t *testing.T) {
 					want = 403
 				}
 				d := r.open("POST", root+path, form, "Authorization", "Bearer "+c.token)
-				if d.status != want || (r.did() > before) != (want < 400) {
-					t.Errorf("%q, locked %v, posts to %s: %d %s", c.token, locked, path, d.status, d.says("rejected"))
+				if d.status != want || (r.actionsDone() > before) != (want < 400) {
+					t.Errorf("%q, read-only %v, POST %s: got %d %s", c.token, locked, path, d.status, d.textByID("rejected"))
 				}
-				if d.status == 403 && d.says("rejected") == "" {
+				if d.status == 403 && d.textByID("rejected") == "" {
 					t.Errorf("%s does not say why", path)
 				}
 				if d.status != 303 {
@@ -77,8 +77,8 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 }
 
-// offers counts the forms and buttons that act.
-func (d document) offers() int {
+// offeredActions counts the forms and buttons that act.
+func (d document) offeredActions() int {
 	n := 0
 	d.each(func(e *html.Node) {
 		if e.Data == "form" && attr(e, "method") == "post" && attr(e, "action") != root+"/logout" {
@@ -92,65 +92,65 @@ func (d document) offers() int {
 	return n
 }
 
-func TestWhatNobodyMayDoIsNotOffered(t *testing.T) {
+func TestPages_OfferOnlyPermittedActions(t *testing.T) {
 	for _, path := range paths {
-		open, locked, inspector := newRig(t, weathered), newRig(t, weathered, readOnly), newRig(t, weathered)
-		inspector.asks = true
+		open, locked, inspector := newRig(t, withScenarios), newRig(t, withScenarios, readOnly), newRig(t, withScenarios)
+		inspector.loginRequired = true
 		for _, r := range []*rig{open, locked, inspector} {
 			fillRig(r)
 		}
-		if n := locked.get(root + path).offers(); n != 0 {
+		if n := locked.get(root + path).offeredActions(); n != 0 {
 			t.Errorf("%s, read-only, offers %d acts", path, n)
 		}
-		if n := inspector.get(root+path, "Authorization", "Bearer inspect").offers(); n != 0 {
+		if n := inspector.get(root+path, "Authorization", "Bearer inspect").offeredActions(); n != 0 {
 			t.Errorf("%s offers an inspector %d acts", path, n)
 		}
 		acts := strings.HasPrefix(path, "/lookup") || strings.Contains(path, "/plan") || strings.Contains(path, "/jobs/") || path == "/settings" || path == ""
-		if n := open.get(root + path).offers(); (n > 0) != acts {
+		if n := open.get(root + path).offeredActions(); (n > 0) != acts {
 			t.Errorf("%s offers %d acts", path, n)
 		}
 	}
 	if d := newRig(t, readOnly).get(root); !strings.Contains(d.text(), "read-only") {
-		t.Error("nothing says that the console is read-only")
+		t.Error("the page does not show that the console is read-only")
 	}
 }
 
-func TestAPageOfAnotherSiteDoesNothing(t *testing.T) {
+func TestConsole_RejectsCrossSiteRequests(t *testing.T) {
 	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site", "same-site"}, {"Origin", "https://evil.example"}, {"Origin", "null"}} {
-		r := newRig(t, weathered)
+		r := newRig(t, withScenarios)
 		fillRig(r)
 		for path, form := range posts {
-			if d := r.open("POST", root+path, form, headers...); d.status != 403 || r.did() > 0 {
+			if d := r.open("POST", root+path, form, headers...); d.status != 403 || r.actionsDone() > 0 {
 				t.Errorf("%v to %s: %d", headers, path, d.status)
 			}
 		}
-		r.asks = true
+		r.loginRequired = true
 		if answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}}, headers...); answer.status != 403 || len(answer.cookies) > 0 {
 			t.Errorf("%v logs in: %d", headers, answer.status)
 		}
 	}
-	if d := newRig(t).get("http://evil.example/console"); d.status != http.StatusMisdirectedRequest || !strings.Contains(d.says("rejected"), "By this name") {
+	if d := newRig(t).get("http://evil.example/console"); d.status != http.StatusMisdirectedRequest || !strings.Contains(d.textByID("rejected"), "By this name") {
 		t.Errorf("by a strange name: %d %s", d.status, d.text())
 	}
 }
 
-func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
+func TestLogin_LastsUntilLogout(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
+	r.loginRequired = true
 	answer := r.do("GET", root+"/dlq?source=nexon&key=a%26b", nil)
 	to := answer.header.Get("Location")
 	if answer.status != 303 || to != "/console/login?to=%2Fconsole%2Fdlq%3Fsource%3Dnexon%26key%3Da%2526b" {
-		t.Fatal(answer.status, to)
+		t.Fatalf("got status %d and location %s, want a redirect to the login page", answer.status, to)
 	}
 	d := r.get(to)
 	if d.wellFormed(t, "login"); d.status != 200 || d.byID("token") == nil || !strings.Contains(d.text(), "Log in") {
-		t.Fatal(d.status, d.text())
+		t.Fatalf("got status %d, want 200 and the login form: %s", d.status, d.text())
 	}
 	if strings.Contains(d.text(), "Go on") {
-		t.Error("it is taken for a link of another site")
+		t.Error("the page treats the request as cross-site")
 	}
 	if d := r.get(to, "Sec-Fetch-Site", "cross-site"); d.linksTo("/console/dlq?source=nexon&key=a%26b") == 0 {
-		t.Error("a link of another site leads to nothing but a login")
+		t.Error("the login page has no link to continue")
 	}
 	in := func(token, to string, headers ...string) reply {
 		return r.do("POST", root+"/login", url.Values{"token": {token}, "to": {to}}, headers...)
@@ -189,7 +189,7 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 		if d.status != 200 || !strings.Contains(d.text(), `key:1 inspect,"; é`) || !strings.Contains(d.text(), "Log out") {
 			t.Errorf("the cookie is not taken: %d", d.status)
 		}
-		// Whoever shows a token says who they are by that alone.
+		// A bearer token takes precedence over the cookie.
 		if d := r.get(root, "Cookie", k.Name+"="+k.Value, "Authorization", "Bearer wrong"); d.status != 303 {
 			t.Errorf("a cookie stands in for a token: %d", d.status)
 		}
@@ -198,18 +198,18 @@ func TestWhoLogsInIsKnownUntilTheyLogOut(t *testing.T) {
 	if k := out.cookies; out.status != 303 || len(k) != 1 || k[0].MaxAge >= 0 || k[0].Path != "/console" {
 		t.Errorf("%d %v", out.status, k)
 	}
-	r.asks = false
+	r.loginRequired = false
 	if answer := r.do("GET", root+"/login?to=/console/queues", nil); answer.status != 303 || answer.header.Get("Location") != "/console/queues" {
 		t.Errorf("nobody is asked, and yet there is a login: %d", answer.status)
 	}
 }
 
-func TestACookieIsTakenBehindAProxyThatAsksForAPassword(t *testing.T) {
+func TestCookie_WorksBehindBasicAuthProxy(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
+	r.loginRequired = true
 	k := r.do("POST", root+"/login", url.Values{"token": {"inspect"}}, "Authorization", "Basic b3BzOnB3").cookies
 	if len(k) != 1 {
-		t.Fatal("nobody can log in")
+		t.Fatal("the login failed")
 	}
 	for header, want := range map[string]int{"Basic b3BzOnB3": 200, "bearer wrong": 303, "Bearer inspect": 200} {
 		if d := r.get(root, "Authorization", header, "Cookie", k[0].Name+"="+k[0].Value); d.status != want {
@@ -218,21 +218,21 @@ func TestACookieIsTakenBehindAProxyThatAsksForAPassword(t *testing.T) {
 	}
 }
 
-func TestWhoIsAboutToLogInIsNoRefusal(t *testing.T) {
+func TestLogin_MissingTokenIsNoFailure(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
+	r.loginRequired = true
 	for _, headers := range [][]string{nil, {"Authorization", "Basic b3BzOnB3"}, {"Cookie", cookieName + "=!"}} {
 		if d := r.get(root, headers...); d.status != 303 || r.identified > 0 {
 			t.Errorf("%v: %d, and the guard was asked %d times", headers, d.status, r.identified)
 		}
 	}
-	r.asks = false // it looks at names and origins then
+	r.loginRequired = false // it looks at names and origins then
 	if d := r.get(root); d.status != 200 || r.identified != 1 {
 		t.Errorf("%d, and the guard was asked %d times", d.status, r.identified)
 	}
 }
 
-func TestALinkOfAnotherSiteLeadsToAPageFromWhichOneMayGoOn(t *testing.T) {
+func TestCrossSiteLink_OffersToContinue(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	const path = root + "/dlq?source=nexon&key=a%26b"
@@ -244,14 +244,14 @@ func TestALinkOfAnotherSiteLeadsToAPageFromWhichOneMayGoOn(t *testing.T) {
 		t.Errorf("a stream: %d", d.status)
 	}
 	if d := r.get(root + "/nowhere"); d.linksTo(root+"/nowhere") > 0 {
-		t.Error("a refusal for another reason leads to itself")
+		t.Error("the error page links to itself")
 	}
 }
 
-func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
+func TestCookie_ExpiresWithTokenOrAfter12h(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
-	for expires, want := range map[time.Time]int{{}: 12 * 3600, then.Add(time.Hour): 3600, then.Add(13 * time.Hour): 12 * 3600, then.Add(time.Millisecond): 1} {
+	r.loginRequired = true
+	for expires, want := range map[time.Time]int{{}: 12 * 3600, testNow.Add(time.Hour): 3600, testNow.Add(13 * time.Hour): 12 * 3600, testNow.Add(time.Millisecond): 1} {
 		r.expires = expires
 		answer := r.do("POST", root+"/login", url.Values{"token": {"inspect"}, "to": {root + "/dlq?source=nexon"}})
 		if k := answer.cookies; len(k) != 1 || k[0].MaxAge != want || answer.header.Get("Location") != root+"/dlq?source=nexon" {
@@ -259,18 +259,18 @@ func TestACookieEndsWithItsTokenAndAfterTwelveHoursAtTheLatest(t *testing.T) {
 		}
 	}
 	answer := r.do("POST", root+"/login", url.Values{"token": {"admin"}, "to": {root + "/dlq?source=nexon"}})
-	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin says who you are") {
+	if d := r.get(answer.header.Get("Location"), "Authorization", "Bearer admin"); !strings.Contains(d.text(), "An API key with the scope admin identifies you") {
 		t.Errorf("nobody warns of the admin token: %s", d.text())
 	}
-	if said := r.get(root + "/login").text(); !strings.Contains(said, "for 12 hours at most") {
-		t.Error(said)
+	if text := r.get(root + "/login").text(); !strings.Contains(text, "for 12 hours at most") {
+		t.Errorf("got %s, want %q in it", text, "for 12 hours at most")
 	}
 }
 
-func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
+func TestContent_ShownOnlyWithPermission(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.asks, r.entity.State.Visibility = true, "partner"
+	r.loginRequired, r.entity.State.Visibility = true, "partner"
 	for token, want := range map[string]bool{"inspect": false, "inspect,see:other": false, "inspect,see:partner": true, "admin": true} {
 		d := r.get(root+"/lookup?facet=nexon/character&key=a", "Authorization", "Bearer "+token)
 		if got := strings.Contains(d.text(), "item_equipment"); d.status != 200 || got != want {
@@ -279,19 +279,19 @@ func TestContentIsShownToThoseAloneWhoMaySeeIt(t *testing.T) {
 	}
 	for token, want := range map[string]bool{"inspect": false, "admin": true} {
 		text := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer "+token).text()
-		if got := strings.Contains(text, `"name": "OPENAPI00009"`); got != want || strings.Contains(text, "administrators alone") == want {
-			t.Errorf("%s: what a letter holds %v", token, got)
+		if got := strings.Contains(text, `"name": "OPENAPI00009"`); got != want || strings.Contains(text, "only to administrators") == want {
+			t.Errorf("%s: record shown: got %v, want %v", token, got, want)
 		}
 	}
 	if access.Inspect != "inspect" {
-		t.Error(access.Inspect)
+		t.Errorf("got the scope %q, want inspect", access.Inspect)
 	}
 }
 
-func TestLoginPage_DoesNotShowTheVersion(t *testing.T) {
+func TestLoginPage_HidesVersion(t *testing.T) {
 	r := newRig(t, func(n *Deps) { n.Version = "v9.8.7" })
 	fillRig(r)
-	r.asks = true
+	r.loginRequired = true
 	for token, shows := range map[string]bool{"": false, "read": false, "inspect": true} {
 		for _, path := range []string{root + "/login", root} {
 			text := r.get(path, "Authorization", "Bearer "+token).text()

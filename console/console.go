@@ -1,9 +1,3 @@
-// Package console is the pages on which operators see what freshet does, and steer it:
-// what the budget is doing, why something waits, what died and why.
-//
-// What a page shows of the present is said once (facts): the page is made with it, and a
-// small script puts the newer words in their place as they come. One sampler looks for all
-// who watch, and for nobody if nobody does.
 package console
 
 import (
@@ -19,30 +13,29 @@ import (
 
 const (
 	root = "/console"
-	// requestTimeout bounds what one page or act may take of the services behind it.
+	// requestTimeout bounds the calls of other services for one page or action.
 	requestTimeout = 5 * time.Second
-	// maxFormBytes is in bytes.
-	maxFormBytes = 64 << 10
+	maxFormBytes   = 64 << 10
 )
 
-// contentSecurityPolicy is what a page may load and do. It is the same for all: none has a script or a
-// style of its own.
+// contentSecurityPolicy is the Content-Security-Policy of every page. No page has an inline script
+// or style.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// Console is the pages.
+// Console serves the operator pages below /console.
 type Console struct {
 	Deps
 	mux               http.Handler
 	pages             map[string]*template.Template
 	sampler           *sampler
 	viewers           viewers
-	recentDeadLetters sharedRead[deadLetterGroups] // what died since yesterday
-	// publicDeadLetters is the part of it that every reader may see.
+	recentDeadLetters sharedRead[deadLetterGroups] // of the last 24 h
+	// publicDeadLetters counts only the dead letters that every reader may see.
 	publicDeadLetters sharedRead[deadLetterGroups]
 }
 
-// New returns the pages, below /console. Nothing runs until somebody looks.
+// New returns the console. It starts no goroutine before the first viewer.
 func New(deps Deps) *Console {
 	c := &Console{Deps: deps, pages: parsePages(), sampler: newSampler(deps), viewers: viewers{byClient: map[string]int{}}}
 	for died, visibilities := range map[*sharedRead[deadLetterGroups]][]string{&c.recentDeadLetters: nil, &c.publicDeadLetters: {}} {
@@ -89,32 +82,32 @@ func New(deps Deps) *Console {
 			http.Redirect(w, r, root, http.StatusPermanentRedirect)
 			return
 		}
-		c.reject(w, r, http.StatusNotFound, "There is no such page.")
+		c.reject(w, r, http.StatusNotFound, "Page not found.")
 	}))
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c.reject(w, r, http.StatusForbidden, "A page of another site may do nothing here.")
+		c.reject(w, r, http.StatusForbidden, "A cross-site request is not allowed.")
 	}))
 	c.mux = foreign.Handler(mux)
 	return c
 }
 
-// ServeHTTP serves /console and everything below it.
+// ServeHTTP serves /console and all paths below it.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "same-origin") // with none, a browser says Origin: null of our own forms too
+	h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers send Origin: null with the console's own forms
 	h.Set("Cache-Control", "no-store")
 	r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)
 	c.mux.ServeHTTP(w, r)
 }
 
-// pageHandler answers one request of somebody who may make it.
-type pageHandler func(w http.ResponseWriter, r *http.Request, who access.Client)
+// pageHandler answers an authorized request of a client.
+type pageHandler func(w http.ResponseWriter, r *http.Request, client access.Client)
 
-// requestContext returns a context for what one page asks, and for an act: that is done also if
-// who ordered it has hung up since.
+// requestContext returns the context for the calls of one request. A POST is not cancelled when its
+// client disconnects.
 func requestContext(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx := r.Context()
 	if r.Method == http.MethodPost {
@@ -123,10 +116,11 @@ func requestContext(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// hasSource reports whether there is such a source.
+// hasSource reports whether the source is configured.
 func (c *Console) hasSource(source string) bool { return slices.Contains(c.Sources, source) }
 
-// selectedSource is the source that a request names, or the first.
+// selectedSource returns the source that the request names, by default the first one, and whether
+// it exists.
 func (c *Console) selectedSource(r *http.Request) (string, bool) {
 	source := strings.TrimSpace(r.FormValue("source"))
 	if source == "" && len(c.Sources) > 0 {

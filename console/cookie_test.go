@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-func TestCookie_IsBoundToTheHostOverHTTPS(t *testing.T) {
+func TestCookie_IsHostBoundOverHTTPS(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
+	r.loginRequired = true
 	for _, c := range []struct {
 		name, path, origin string
 		want               http.Cookie
@@ -36,9 +36,9 @@ func TestCookie_IsBoundToTheHostOverHTTPS(t *testing.T) {
 	}
 }
 
-func TestCookie_OfAnotherHostIsIgnoredOverTLS(t *testing.T) {
+func TestCookie_IgnoresPlainCookieOverTLS(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
+	r.loginRequired = true
 	cookie := func(name, token string) string {
 		return name + "=" + base64.RawURLEncoding.EncodeToString([]byte(token))
 	}

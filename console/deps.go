@@ -14,151 +14,152 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Deps are what the console shows, and by what it acts.
+// Deps are the dependencies of the console.
 type Deps struct {
-	// Sources are their names, sorted, and Facets those of each.
+	// Sources are the sorted names of the sources, and Facets the facets of each source.
 	Sources  []string
 	Facets   map[string][]string
 	Overview Overview
 	Entities Entities
 	Limits   Limits
-	// Schedule is asked only where somebody looks.
+	// Schedule is read only while there are viewers.
 	Schedule Schedule
 	DLQ      DLQ
-	// Audit keeps the acts that leave no entry of their own.
+	// Audit stores the audit entries of actions that store none themselves.
 	Audit Audit
 	Guard Guard
-	// Meters bounds what one client may ask of this process.
+	// Meters limits the request rate of each client.
 	Meters ClientLimiter
-	// FaultScenarios breaks the upstream of a demonstration; nil: there is none.
+	// FaultScenarios controls the upstream of a demonstration; nil: the upstream is real.
 	FaultScenarios FaultScenarios
-	// Process names this one among those that serve reads.
+	// Process is the name of this process.
 	Process string
-	// ReadOnly: nobody may change anything by this console, whoever they are.
+	// ReadOnly disables all actions, for every client.
 	ReadOnly bool
 	Version  string
 	Clock    func() time.Time
 	Log      *slog.Logger
 }
 
-// Guard knows who asks. A request has its token in Authorization, where the console puts it
-// from its cookie.
+// Guard authenticates requests. The console copies the token of its cookie to the Authorization
+// header.
 type Guard interface {
 	Authenticate(r *http.Request, address string) (access.Client, error)
-	// Required reports whether anybody is asked who they are.
+	// Required reports whether clients must authenticate.
 	AuthRequired() bool
 }
 
-// ClientLimiter counts what clients ask for.
+// ClientLimiter limits the request rate of clients.
 type ClientLimiter interface {
-	// AllowRequests counts n requests; an error, a *problem.HTTPError, says that they may not be.
+	// AllowRequests counts n requests of a client. It returns a *problem.HTTPError if they exceed
+	// the limit.
 	AllowRequests(client string, n int) error
 }
 
-// Overview is what is going on.
+// Overview reads the current state of the process and its sources.
 type Overview interface {
-	// Lanes says how far behind each lane is; it is sampled in the background and costs
-	// nothing to ask.
+	// Lanes returns the lag of each lane. It is sampled in the background, so the call is cheap.
 	Lanes(source string) []LaneLag
-	// Reads says what readers of this process were told in the last five minutes.
+	// Reads returns the read statistics of this process over the last five minutes.
 	Reads() []ReadStats
-	// Dependencies says which of them answer; it asks them no more than once a second.
+	// Dependencies returns the health of the dependencies. It checks them at most once a second.
 	Dependencies(ctx context.Context) []Dependency
 }
 
-// LaneLag is how far behind one lane of a source is.
+// LaneLag is the backlog of one lane of a source.
 type LaneLag struct {
 	Lane schemas.Lane
-	// Records that wait, and for how long the next one will; Known: the records were counted
-	// lately; WaitKnown: so was how many are worked on. Without records there is no wait.
+	// Records is the number of waiting records, and Wait the estimated wait of a new one.
+	// RecordsKnown: the records were counted recently. Without records there is no wait.
 	Records      int64
 	Wait         time.Duration
 	RecordsKnown bool
-	// WaitKnown is false while nobody works. Unworked is for how long nobody has on records
-	// that wait, as far back as is known, which is about a minute.
+	// WaitKnown is false while no record is processed, because the throughput is unknown.
+	// StalledFor is how long no waiting record was processed; about a minute of history is known.
 	WaitKnown  bool
 	StalledFor time.Duration
 }
 
-// ReadStats are what readers of a source were told.
+// ReadStats counts the reads of a source by freshness.
 type ReadStats struct {
 	Source                           string
 	Fresh, Stale, Updating, NotFound int64
-	// AgeP50 is an age that half of the snapshots were not older than, AgeP95 one that 95
-	// of 100 were not; zero: nobody has read.
+	// AgeP50 and AgeP95 are percentiles of the snapshot age; 0: there were no reads.
 	AgeP50, AgeP95 time.Duration
 }
 
-// Dependency is one service that the process leans on.
+// Dependency is a service that the process needs.
 type Dependency struct {
 	Name  string
-	Error string // empty: it answers
+	Error string // empty: it is healthy
 }
 
-// Entities is what is known of one entity.
+// Entities reads and refreshes entities.
 type Entities interface {
-	// Entity returns all of it. Of an entity that the client may not see it returns what it
-	// returns of one of which nothing is known.
+	// Entity returns the state of an entity. If the client may not see the entity, the result
+	// equals that of an unknown entity.
 	Entity(ctx context.Context, e schemas.Entity, c access.Client) (Entity, error)
-	// Sees reports whether the client may see an entity whose content was fetched within the
-	// visibility, and what would be fetched of it now.
+	// Sees reports whether the client may see an entity: both the content that was fetched with
+	// this visibility, and the content that a fetch would return now.
 	Sees(c access.Client, e schemas.Entity, visibility string) bool
-	// CheckKey returns why there can be no such entity.
+	// CheckKey returns an error if the entity can't exist.
 	CheckKey(e schemas.Entity) error
-	// Refresh enqueues refreshes of entities of one facet in the HIGH lane, as a person does,
-	// and returns a result for each. An entity that the client may not see is refused.
+	// Refresh enqueues manual refreshes of entities of one facet in the HIGH lane, and returns one
+	// result for each. It rejects entities that the client may not see.
 	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]RefreshResult, error)
 }
 
-// RefreshResult is the result of the refresh of one entity.
+// RefreshResult is the result of one refresh.
 type RefreshResult struct {
 	Queued  bool
-	Message string // in words
+	Message string // a sentence for the page
 }
 
-// Audit keeps the entries of acts.
+// Audit stores audit entries.
 type Audit interface {
-	// WriteAudit writes an entry by itself.
+	// WriteAudit stores an entry outside of any other transaction.
 	WriteAudit(ctx context.Context, entry store.AuditEntry) error
 }
 
-// Entity is what is known of one entity.
+// Entity is the state of one entity.
 type Entity struct {
 	Entity schemas.Entity
-	// Stored: State says of what; Payload is the content.
+	// Stored: State and Payload are of the stored snapshot.
 	Stored  bool
 	State   store.State
 	Payload []byte
-	// FreshFor is for how long it counts as fresh after a check, AbsentFor for how long an
-	// absence is believed, and KeepFor after which time content is not served; 0: there is none.
+	// FreshFor is the time after a check in which the snapshot is fresh, AbsentFor the TTL of a
+	// stored not-found, and KeepFor the time after which content is no longer served; 0: no such
+	// limit.
 	FreshFor, AbsentFor, KeepFor time.Duration
-	// Status is what is known of its failures; its State is empty if there are none.
+	// Status holds its failures; its State is empty if there are none.
 	Status  store.Status
 	Request RequestState
-	// Registered is nil if it is not prefetched.
+	// Registered is nil if the entity is not prefetched.
 	Registered *store.RegisteredEntity
 	// DeadLetters are its newest dead letters.
 	DeadLetters []store.DeadLetter
 }
 
-// RequestState is what Redis knows of the requests of an entity; the zero value: nothing is under way.
+// RequestState is the state of an entity's requests in Redis. The zero value: no request is in
+// flight.
 type RequestState struct {
-	Lane          schemas.Lane // of the request under way; empty: none
+	Lane          schemas.Lane // of the request in flight; empty: none
 	Number        int64
-	Confirmed     bool // Kafka has it
+	Confirmed     bool // Kafka has acknowledged it
 	Until         time.Time
-	Issued        int64 // the last number issued; above Number: a fetch is under way
-	Done          int64 // the last number satisfied
+	Issued        int64 // last version issued; above Number: a fetch is running
+	Done          int64 // last version satisfied
 	Hold          string
 	HoldUntil     time.Time
 	Unknown       bool // Redis did not answer
 	CooldownUntil time.Time
 }
 
-// Limits are the quotas, and what is changed of them while they are in use.
+// Limits reads the limiter and changes its settings.
 type Limits interface {
-	// View is what the limiter does; its State is StateStopping while a stop is set and not
-	// obeyed yet, and StateResuming while its end is.
+	// View returns the limiter's state. Its State is StateStopping or StateResuming while the
+	// processes have not applied a stop or a resume yet.
 	View(ctx context.Context, source string) (limiter.View, error)
 	Get(ctx context.Context, source string) (settings.State, error)
 	Change(ctx context.Context, o settings.ChangeRequest, p settings.Patch) (settings.State, error)
@@ -167,25 +168,25 @@ type Limits interface {
 	Audit(ctx context.Context, limit int) ([]settings.Entry, error)
 }
 
-// DLQ are the dead letters.
+// DLQ reads, replays and purges dead letters.
 type DLQ interface {
-	List(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
+	List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error)
 	Show(ctx context.Context, id store.DeadLetterID) (schemas.DeadLetter, error)
 	Plan(ctx context.Context, o dlq.JobSpec) (dlq.Plan, error)
 	StartJob(ctx context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error)
 	SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error)
 	Jobs(ctx context.Context) ([]store.DLQJob, error)
-	// Job returns one by its id, or store.ErrJobNotFound.
+	// Job returns a job by its id, or store.ErrJobNotFound.
 	Job(ctx context.Context, id string) (store.DLQJob, error)
 }
 
-// FaultScenarios is how the upstream of a demonstration behaves.
+// FaultScenarios controls the faults of a demonstration's upstream.
 type FaultScenarios interface {
 	List() []FaultScenario
 	Current() string
 	Set(ctx context.Context, name string) error
 }
 
-// FaultScenario is one way in which it may behave.
+// FaultScenario is a named set of faults.
 type FaultScenario struct{ Name, Title, Description string }

@@ -7,48 +7,45 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Schedule is what is prefetched, and what comes round.
+// Schedule reads the state of prefetching, retries and the outbox.
 type Schedule interface {
-	// Schedule tells how it stands with a source. It is asked every second, and reads the
-	// database behind that, seldom and with bounds: what was not read yet, or can't be, is
-	// told as that.
+	// Schedule returns the state of a source. It is called every second and returns cached values;
+	// the database is read rarely and with bounds. A value that was not read yet, or can't be read,
+	// has an Error.
 	Schedule(ctx context.Context, source string) ScheduleState
 }
 
-// ScheduleState is how it stands with the schedule of one source.
+// ScheduleState is the state of prefetching of one source.
 type ScheduleState struct {
 	Facets []FacetSchedule
-	// Disabled: prefetching is switched off in the settings.
+	// Disabled: prefetching is disabled by the settings.
 	Disabled bool
-	// Due is what is due.
-	Due Due
-	// FeedRate is how many calls a second the schedulers may feed into the LOW lane now, all
-	// together; Rate cap is what they may at this hour, nil: as many as LOW may call.
+	Due      Due
+	// FeedRate is how many calls a second all schedulers together may enqueue in the LOW lane now.
+	// RateCap is the rate cap of this hour; nil: none.
 	FeedRate Reading[float64]
 	RateCap  *float64
-	// Schedulers are those that live, who has looked last first.
+	// Schedulers are the live schedulers, the most recent heartbeat first.
 	Schedulers Reading[[]SchedulerHeartbeat]
-	// Requested is how many entities the scheduler of this process has asked for since it
-	// started; nil: none runs in it.
+	// Requested is how many entities the scheduler of this process has requested since its start;
+	// nil: this process runs no scheduler.
 	Requested *int64
 }
 
-// Reading is something that is read where it may fail. Trouble says why it is not known; empty:
-// it is.
+// Reading is a value that may be unknown. Error is the reason; empty: Value is known.
 type Reading[T any] struct {
 	Value T
 	Error string
 }
 
-// FacetSchedule is how a facet is prefetched, by the configuration of this process and the
-// settings.
+// FacetSchedule is the prefetch configuration of a facet, with the settings applied.
 type FacetSchedule struct {
 	Facet string
 	Mode  string // off, tiers, adaptive
-	// MinInterval and Most bound the intervals of the adaptive mode.
+	// MinInterval and MaxInterval bound the intervals of the adaptive mode.
 	MinInterval, MaxInterval time.Duration
-	// ReadyAt is until when nothing of it is asked for, as the day's content is not ready;
-	// zero: it is.
+	// ReadyAt is when the day's content is ready; zero: it is ready. Before it no entity is
+	// requested.
 	ReadyAt  time.Time
 	Tiers    [3]TierSchedule // by store.Tier
 	Triggers []TriggerSchedule
@@ -57,39 +54,37 @@ type FacetSchedule struct {
 // TierSchedule is a tier of a facet.
 type TierSchedule struct {
 	Interval time.Duration
-	// Entities are those that are enabled; Exact: all were counted, otherwise the database
-	// has estimated them.
+	// Entities is the number of enabled entities. It is an estimate of the database unless Exact.
 	Entities Reading[int64]
 	Exact    bool
 }
 
-// TriggerSchedule is a facet that a change of another one refreshes, unless that was
-// refreshed within Backoff: at once or, if Quiet is not 0, once changes pause for that long, but
-// MaxDelay after the first one at the latest.
+// TriggerSchedule is a facet that is refreshed after a change of another one, unless it was
+// refreshed within Backoff. The refresh follows at once, or after no change was seen for Quiet, at
+// most MaxDelay after the first change.
 type TriggerSchedule struct {
 	Facet           string
 	Backoff         time.Duration
 	Quiet, MaxDelay time.Duration
 }
 
-// Due is what of a source was due when it was counted. Trouble says why it is not known;
-// empty: it is.
+// Due is the due work of a source at time At. Error is the reason if it is unknown.
 type Due struct {
 	Error string
 	At    time.Time
-	// MaxCounted is up to how many were counted of each.
+	// MaxCounted is the bound of each count.
 	MaxCounted int64
-	// Next is when the entity is due that is due first; zero: none is in the schedule.
+	// Next is the earliest due time; zero: no entity is scheduled.
 	Next  time.Time
 	Tiers []store.TierBacklog
-	// Retries are those that are due and nobody has claimed; Scheduled are all, and their
-	// First is when the next is due.
+	// Retries are the due retries that no process has claimed. Scheduled are all retries; First of
+	// Scheduled is the next due time.
 	Retries, Scheduled store.Backlog
-	// Outbox are what follows from changes and was not done yet: messages and triggers.
+	// Outbox are the outbox events (messages and triggers) that are not delivered yet.
 	Outbox store.Backlog
 }
 
-// SchedulerHeartbeat is when a scheduler has looked last, by Redis' clock.
+// SchedulerHeartbeat is the age of a scheduler's last tick, by the clock of Redis.
 type SchedulerHeartbeat struct {
 	Process string
 	Age     time.Duration

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// reply is an answer as it came.
+// reply is a raw response.
 type reply struct {
 	status  int
 	header  http.Header
@@ -38,7 +38,7 @@ func (r *rig) do(method, path string, form url.Values, headers ...string) reply 
 	return reply{w.Code, w.Header(), kept.Cookies(), w.Body.String()}
 }
 
-// document is an answer that was parsed as HTML.
+// document is a response parsed as HTML.
 type document struct {
 	status int
 	header http.Header
@@ -55,7 +55,7 @@ func (r *rig) open(method, path string, form url.Values, headers ...string) docu
 	return document{answer.status, answer.header, root}
 }
 
-// linksTo counts the links that lead there.
+// linksTo counts the links to a path.
 func (d document) linksTo(path string) (n int) {
 	d.each(func(e *html.Node) {
 		if e.Data == "a" && attr(e, "href") == path {
@@ -104,8 +104,8 @@ func (d document) byID(id string) *html.Node {
 	return found
 }
 
-// says is the text of an element, its spaces made one.
-func (d document) says(id string) string { return textOf(d.byID(id)) }
+// textByID returns the text of an element, with spaces collapsed.
+func (d document) textByID(id string) string { return textOf(d.byID(id)) }
 
 func (d document) text() string { return textOf(d.root) }
 

@@ -8,22 +8,22 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// rates are how many calls a second each lane was permitted lately; Known: that could be
+// rates are the calls a second that were permitted recently in each lane. Known: they could be
 // measured.
 type rates struct {
 	High, Low float64
 	Known     bool
 }
 
-// budgetMessage is the budget of a source in one sentence; v is nil if it could not be read.
+// budgetMessage describes the budget of a source in one sentence; v is nil if it could not be read.
 func budgetMessage(source string, v *limiter.View, r rates, now time.Time) string {
 	switch {
 	case v == nil:
-		return "What the budget of " + source + " does is not known: it could not be read. If that is because Redis does not answer, nothing is called either."
+		return "The budget of " + source + " is unknown: the limiter could not be read. Without Redis no calls are made."
 	case v.State == "unused":
 		return source + " has not been called yet; all of its budget is left."
 	case v.State == StateStopping && len(v.Policies) == 0:
-		return source + " has not been called yet; " + brakeSays(v, now) + "."
+		return source + " has not been called yet; " + stateMessage(v, now) + "."
 	}
 	var parts []string
 	used := false
@@ -41,30 +41,30 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 		}
 	}
 	if !used {
-		text := source + " is called as often as its limits let it"
+		text := source + " is called at the rate that its limits allow"
 		if r.Known {
 			text = fmt.Sprintf("%s uses %s calls a second (HIGH %s, LOW %s)", source, formatRate(r.High+r.Low), formatRate(r.High), formatRate(r.Low))
 		}
 		parts = append([]string{text}, parts...)
 	}
-	parts = append(parts, brakeSays(v, now))
-	if n := halted(v.Scopes); n > 0 {
-		parts = append(parts, plural(n, "part of it is", "parts of it are")+" halted alone")
+	parts = append(parts, stateMessage(v, now))
+	if n := openBreakers(v.Scopes); n > 0 {
+		parts = append(parts, plural(n, "scope has", "scopes have")+" an open circuit breaker")
 	}
 	if v.NewestRevision > v.Revision {
-		parts = append(parts, "limits that were changed a moment ago are still to come into force")
+		parts = append(parts, "changed limits are not applied yet")
 	}
 	return strings.Join(parts, "; ") + "."
 }
 
-// laneUsage says how much of a policy that is kept by lanes is used.
+// laneUsage describes the usage of a policy with lane partitions.
 func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 	target := p.Target
 	if target == 0 {
 		target = p.Limit
 	}
 	if !r.Known {
-		return fmt.Sprintf(" may use %s calls %s; how many it uses is known in a moment", formatCount(target), perWindow(window))
+		return fmt.Sprintf(" may use %s calls %s; its rate is measured in a moment", formatCount(target), perWindow(window))
 	}
 	of := window.Seconds()
 	return fmt.Sprintf(" uses %s of %s calls %s (HIGH %s, LOW %s)", formatRate((r.High+r.Low)*of), formatCount(target), perWindow(window), formatRate(r.High*of), formatRate(r.Low*of))
@@ -72,15 +72,15 @@ func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 
 func dayLeft(p limiter.PolicyView, now time.Time) string {
 	if p.ResetsAt == nil {
-		return "what is left of the day is not known yet"
+		return "the remaining calls of the day are not known yet"
 	}
 	return fmt.Sprintf("%s of %s calls of the day are left for %s", formatCount(p.Remaining), formatCount(p.Limit), formatDuration(p.ResetsAt.Sub(now)))
 }
 
-// windows are those that have a name.
+// windows are the names of common windows.
 var windows = map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour"}
 
-// perWindow is a window as what a rate is of.
+// perWindow formats a window as the unit of a rate.
 func perWindow(window time.Duration) string {
 	switch name := windows[window]; name {
 	case "":
@@ -99,62 +99,62 @@ func windowName(window time.Duration) string {
 	return formatDuration(window)
 }
 
-// The states of limiter.View that are told apart here.
+// The values of limiter.View.State that the console distinguishes.
 const (
-	stateBraked  = "backing-off"
-	stateProbing = "breaker-open"
-	stateRamping = "ramping"
-	stateStopped = "stopped"
-	stateFlowing = "flowing"
-	stateUnused  = "unused"
-	stateQuiet   = "quiet-period"
-	stateUncount = "restoring-count"
+	stateBackingOff     = "backing-off"
+	stateBreakerOpen    = "breaker-open"
+	stateRamping        = "ramping"
+	stateStopped        = "stopped"
+	stateFlowing        = "flowing"
+	stateUnused         = "unused"
+	stateQuietPeriod    = "quiet-period"
+	stateRestoringCount = "restoring-count"
 )
 
-// StateStopping is the state of a source that the settings say is stopped, while Redis, which
-// hears of it from the processes, does not say so yet.
+// StateStopping is the state of a source with an emergency stop in the settings that Redis does not
+// report yet.
 const StateStopping = "stopping"
 
-// StateResuming is the state of a source that somebody has resumed, while Redis still says that
-// it is stopped.
+// StateResuming is the state of a source whose emergency stop was lifted, while Redis still reports
+// it.
 const StateResuming = "resuming"
 
-// brakeSays is what keeps a source from being called, in words.
-func brakeSays(v *limiter.View, now time.Time) string {
+// stateMessage describes the state of a source's limiter in a clause.
+func stateMessage(v *limiter.View, now time.Time) string {
 	until := ""
 	if v.Until != nil {
 		until = formatTime(*v.Until, now)
 	}
 	switch v.State {
 	case stateFlowing, stateUnused:
-		return "nothing brakes it"
-	case stateBraked:
-		return "it is braked until " + until + ", because the upstream refused calls"
-	case stateProbing:
+		return "nothing blocks calls"
+	case stateBackingOff:
+		return "backing off until " + until + ", because the upstream rejected calls"
+	case stateBreakerOpen:
 		if until == "" {
-			return "it is stopped because the upstream is sick, and probed now by a single call"
+			return "the circuit breaker is half-open: one probe call is in flight"
 		}
-		return "it is stopped because the upstream is sick, and probed by a single call at " + until
+		return "the circuit breaker is open, because the upstream is unhealthy; next probe call at " + until
 	case stateRamping:
-		return fmt.Sprintf("it comes back after a brake, at %.0f %% of its rate", v.RampRatio*100)
+		return fmt.Sprintf("ramping up after a backoff, at %.0f %% of its rate", v.RampRatio*100)
 	case stateStopped:
-		return "it is stopped by hand, until somebody resumes it"
+		return "stopped by an operator, until it is resumed"
 	case StateStopping:
 		if len(v.Processes) == 0 {
-			return "it is told to stop, and no worker runs that could follow"
+			return "a stop is set, but no worker is running to apply it"
 		}
-		return "it is told to stop, and all processes follow within two seconds"
+		return "a stop is set; all processes apply it within two seconds"
 	case StateResuming:
-		return "it is told to go on, and all processes follow within two seconds"
-	case stateQuiet:
-		return "it waits until " + until + ", because the limiter's state was lost"
-	case stateUncount:
-		return "it waits until the count of the day is restored"
+		return "a resume is set; all processes apply it within two seconds"
+	case stateQuietPeriod:
+		return "calls wait until " + until + ", because the limiter's state was lost"
+	case stateRestoringCount:
+		return "calls wait until the daily count is restored"
 	}
 	return "it is " + v.State
 }
 
-func halted(all []limiter.ScopeView) int {
+func openBreakers(all []limiter.ScopeView) int {
 	n := 0
 	for _, s := range all {
 		if s.BreakerOpen {

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The verdicts on a replay, from the worst on.
+// Verdicts on a replay, the worst first.
 const (
 	verdictNo     = "No"
 	verdictNotYet = "Not yet"
@@ -22,23 +22,24 @@ const (
 )
 
 const (
-	// minQuietTime is within what time that which they died of is taken to be going on.
+	// minQuietTime is the time without a new dead letter after which the cause may be resolved.
 	minQuietTime = 10 * time.Minute
-	// Behind these a lane is too far behind: a replay would only lengthen it.
+	// A replay into a lane with a higher lag would increase the lag.
 	maxLowLag, maxHighLag = 10 * time.Minute, time.Minute
-	// maxHighBurst are so many letters that people notice them in HIGH, who wait there.
+	// maxHighBurst is the number of replayed requests that readers notice in the HIGH lane.
 	maxHighBurst = 100
 )
 
-// verdict says whether it is safe to replay, and why.
+// verdict states whether a replay is safe, and why.
 type verdict struct {
 	Answer  string
 	Reasons []string
 }
 
-// String is the verdict as a sentence or several.
+// String returns the verdict as text.
 func (v verdict) String() string { return v.Answer + ": " + strings.Join(v.Reasons, " ") }
 
+// add adds a reason. The worst answer wins.
 func (v *verdict) add(answer, format string, args ...any) {
 	order := []string{verdictNo, verdictNotYet, verdictYes}
 	if slices.Index(order, answer) < slices.Index(order, v.Answer) {
@@ -47,14 +48,14 @@ func (v *verdict) add(answer, format string, args ...any) {
 	v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
 }
 
-// replay is one that somebody thinks of, and what is known of what it would meet.
+// replay is a planned replay and the state of its source.
 type replay struct {
 	source string
-	groups []store.DeadLetterGroup // the open letters that it chooses
+	groups []store.DeadLetterGroup // the open dead letters that match the filter
 	lane   schemas.Lane
-	rate   float64 // letters a second; 0: as many as go
-	// count are the letters that it would ask for; -1: nobody has counted, and it is all
-	// but those that were replayed too often.
+	rate   float64 // dead letters a second; 0: unlimited
+	// count is the number of dead letters to replay; -1: unknown, which means all except those at
+	// the replay limit.
 	count       int64
 	limits      *limiter.View // nil: the limiter could not be read
 	lanes       []LaneLag
@@ -62,23 +63,23 @@ type replay struct {
 	jobsUnknown bool // jobs could not be read
 }
 
-// judgeOrder says whether a replay of these groups by the order is safe; count are the
-// letters that it would ask for, -1: nobody has counted.
+// judgeOrder judges a replay of these groups. count is the number of dead letters to replay; -1:
+// unknown.
 func (c *Console) judgeOrder(ctx context.Context, o dlq.JobSpec, count int64, open []store.DeadLetterGroup, now time.Time) verdict {
 	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Overview.Lanes(o.Filter.Source)}
-	var asked sync.WaitGroup
-	ask := func(f func()) { asked.Go(func() { recoverPanic(c.Log, f) }) }
-	ask(func() {
+	var reads sync.WaitGroup
+	read := func(f func()) { reads.Go(func() { recoverPanic(c.Log, f) }) }
+	read(func() {
 		if v, err := c.Limits.View(ctx, r.source); err == nil {
 			r.limits = &v
 		}
 	})
 	r.jobsUnknown = true
-	ask(func() {
+	read(func() {
 		all, err := c.DLQ.Jobs(ctx)
 		r.jobs, r.jobsUnknown = all, err != nil
 	})
-	asked.Wait()
+	reads.Wait()
 	return safeToReplay(r, now)
 }
 
@@ -94,7 +95,7 @@ func safeToReplay(r replay, now time.Time) verdict {
 		}
 	}
 	if total == 0 {
-		v.add(verdictNo, "nothing that the filter chooses is open.")
+		v.add(verdictNo, "no open dead letter matches the filter.")
 		return v
 	}
 	of := r.groups[0].Totals
@@ -107,17 +108,17 @@ func safeToReplay(r replay, now time.Time) verdict {
 	}
 	v.checkSource(r, now)
 	if beyond > 0 {
-		v.add(verdictNotYet, "%s of them are of more kinds than are told apart, and nobody has judged those; choose fewer.", formatInt(beyond))
+		v.add(verdictNotYet, "%s of them belong to further groups, which were not judged; select fewer.", formatInt(beyond))
 	}
 	if now.Sub(last) < minQuietTime {
-		v.add(verdictNotYet, "the last of these died %s; wait until none has for %s.", formatAgo(last, now), formatDuration(minQuietTime))
+		v.add(verdictNotYet, "the newest one failed %s; wait until none has failed for %s.", formatAgo(last, now), formatDuration(minQuietTime))
 	}
 	v.checkCauses(r.groups, total)
 	switch {
 	case spent == total:
-		v.add(verdictNo, "all of them were replayed %d times already, as often as may be, and stay open.", schemas.MaxReplays)
+		v.add(verdictNo, "all of them were replayed %d times already, the maximum, and stay open.", schemas.MaxReplays)
 	case r.count == 0:
-		v.add(verdictNo, "none of them would be asked for: all stay open.")
+		v.add(verdictNo, "none of them would be replayed: all stay open.")
 	case spent > 0:
 		v.add(verdictYes, "%s of them were replayed %d times already and would stay open.", formatInt(spent), schemas.MaxReplays)
 	}
@@ -125,51 +126,51 @@ func safeToReplay(r replay, now time.Time) verdict {
 	if i := slices.IndexFunc(r.lanes, func(l LaneLag) bool { return l.Lane == r.lane }); i >= 0 {
 		v.checkLane(r, r.lanes[i], now)
 	} else {
-		v.add(verdictNotYet, "how far the %s lane is behind is not known.", r.lane)
+		v.add(verdictNotYet, "the lag of the %s lane is unknown.", r.lane)
 	}
 	if r.lane == schemas.High && r.rate == 0 && r.count > maxHighBurst {
-		v.add(verdictNotYet, "%s go to the HIGH lane at once, before what people wait for; choose LOW, or a rate.", plural(r.count, "letter", "letters"))
+		v.add(verdictNotYet, "%s would go to the HIGH lane at once, ahead of requests that readers wait for; choose LOW, or a rate.", plural(r.count, "dead letter", "dead letters"))
 	}
 	if v.Answer == verdictYes {
-		v.add(verdictYes, "%s is %s, the last of these died %s, and what they died of may have passed.", r.source, r.limits.State, formatAgo(last, now))
+		v.add(verdictYes, "%s is %s, the newest one failed %s, and the cause may be resolved.", r.source, r.limits.State, formatAgo(last, now))
 	}
 	return v
 }
 
-// checkSource says what a replay would meet that has nothing to do with its letters: a source that
-// is not called, and another replay.
+// checkSource checks the conditions that do not depend on the dead letters: the state of the
+// source, and other replays.
 func (v *verdict) checkSource(r replay, now time.Time) {
 	if r.limits == nil {
-		v.add(verdictNo, "what the limiter of %s does is not known, because it could not be read.", r.source)
+		v.add(verdictNo, "the state of the limiter of %s is unknown, because it could not be read.", r.source)
 	}
 	for _, h := range blockersOf(r.limits, r.lane, now) {
 		switch {
-		case h.Scope == scopeSource && (r.limits.State == stateQuiet || r.limits.State == StateResuming): // for a second
+		case h.Scope == scopeSource && (r.limits.State == stateQuietPeriod || r.limits.State == StateResuming): // lasts about a second
 			v.add(verdictNotYet, "%s is not called now: %s.", r.source, h.Message)
 		case h.Scope == scopeSource:
 			v.add(verdictNo, "%s is not called now: %s.", r.source, h.Message)
 		case h.Scope == scopeLane:
 			v.add(verdictNotYet, "its requests would wait: %s.", h.Message)
 		case h.Scope == scopePart:
-			v.add(verdictNotYet, "those that need a part of %s that waits would wait as well: %s.", r.source, h.Message)
+			v.add(verdictNotYet, "requests that need a blocked scope of %s would wait: %s.", r.source, h.Message)
 		}
 	}
 	if r.jobsUnknown {
-		v.add(verdictNotYet, "whether another replay of %s is under way is not known; the database does not answer.", r.source)
+		v.add(verdictNotYet, "whether another replay of %s is running is unknown; the database does not answer.", r.source)
 	}
 	for _, j := range r.jobs {
 		switch {
 		case j.Source != r.source || j.Kind != store.ReplayJob:
 		case j.State == store.JobRunning:
-			v.add(verdictNo, "a replay of %s is under way, with %s of %s done; no other begins before it ends or is stopped.", r.source, formatInt(j.Done), formatInt(j.Total))
+			v.add(verdictNo, "a replay of %s is running, with %s of %s done; a new one can start only after it ends or is stopped.", r.source, formatInt(j.Done), formatInt(j.Total))
 		case !j.ChunkStartedAt.IsZero():
-			v.add(verdictNotYet, "a replay of %s was stopped, and which letters it asked for last is still to be found out; no other begins before that.", r.source)
+			v.add(verdictNotYet, "a replay of %s was stopped, and its last chunk is still being checked; a new one can start only after that.", r.source)
 		}
 	}
 }
 
-// checkDayBudget compares the letters with what is left of a day, of which each takes a call at
-// least. What a rate keeps for the next day is not compared.
+// checkDayBudget compares the replay with the remaining calls of the day, at one call for each dead
+// letter. With a rate it counts only the replays until the reset.
 func (v *verdict) checkDayBudget(r replay, now time.Time) {
 	if r.limits == nil {
 		return
@@ -186,32 +187,32 @@ func (v *verdict) checkDayBudget(r replay, now time.Time) {
 			needs = min(needs, int64(r.rate*max(0, p.ResetsAt.Sub(now).Seconds())))
 		}
 		if left > 0 && needs > left {
-			v.add(verdictNotYet, "it takes %s calls of the day at least, and %s has %s of them until %s; choose fewer, or a rate.",
+			v.add(verdictNotYet, "it takes %s calls of the day at least, and %s has %s of them until %s; select fewer, or set a rate.",
 				formatInt(needs), r.lane, formatInt(left), formatTime(*p.ResetsAt, now))
 		}
 	}
 }
 
-// checkLane says what a replay would wait behind in its lane.
+// checkLane checks the lag of the replay's lane.
 func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
-	most := maxLowLag
+	maxLag := maxLowLag
 	if l.Lane == schemas.High {
-		most = maxHighLag
+		maxLag = maxHighLag
 	}
 	switch {
 	case !l.RecordsKnown:
-		v.add(verdictNotYet, "how far the %s lane is behind is not known, because Kafka was not asked or does not answer.", l.Lane)
+		v.add(verdictNotYet, "the lag of the %s lane is unknown, because Kafka does not answer.", l.Lane)
 	case stalled(l):
 		why, _ := stallReason(r.limits, r.lanes, l, now)
-		v.add(verdictNotYet, "nobody has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", formatDuration(l.StalledFor), plural(l.Records, "record", "records"), l.Lane, why)
+		v.add(verdictNotYet, "no worker has worked for %s on the %s in the %s lane, behind which a replay would wait%s.", formatDuration(l.StalledFor), plural(l.Records, "record", "records"), l.Lane, why)
 	case l.Records > 0 && !l.WaitKnown:
-		v.add(verdictNotYet, "how long the %s in the %s lane takes is not known yet; look again in a minute.", plural(l.Records, "record", "records"), l.Lane)
-	case l.Records > 0 && lag(l) > most:
-		v.add(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and lengthen it.", l.Lane, formatDuration(lag(l)))
+		v.add(verdictNotYet, "how long the %s in the %s lane takes is not known yet; check again in a minute.", plural(l.Records, "record", "records"), l.Lane)
+	case l.Records > 0 && lag(l) > maxLag:
+		v.add(verdictNotYet, "the %s lane is %s behind; a replay would wait behind that and increase it.", l.Lane, formatDuration(lag(l)))
 	}
 }
 
-// checkCauses says which of the letters would die again unless somebody mended their cause.
+// checkCauses checks which dead letters would fail again because their cause needs a fix.
 func (v *verdict) checkCauses(groups []store.DeadLetterGroup, total int64) {
 	counts := map[schemas.DeadLetterReason]int64{}
 	var reasons []schemas.DeadLetterReason
@@ -233,11 +234,11 @@ func (v *verdict) checkCauses(groups []store.DeadLetterGroup, total int64) {
 	for _, r := range reasons {
 		mend := explanations[r].fix
 		if mend == "" {
-			mend = "look what the error says"
+			mend = "check the error"
 		}
-		v.add(answer, "%s of %s would come back unless this is done first: %s.", formatInt(counts[r]), displayText(string(r), maxReasonShown), mend)
+		v.add(answer, "%s of %s would fail again unless this is done first: %s.", formatInt(counts[r]), displayText(string(r), maxReasonShown), mend)
 	}
 	if lasting > 0 && lasting < total {
-		v.Reasons = append(v.Reasons, "The others can be replayed alone, by a filter on their reason.")
+		v.Reasons = append(v.Reasons, "The others can be replayed separately, with a filter on their reason.")
 	}
 }

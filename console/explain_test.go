@@ -12,50 +12,50 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestTheBudgetIsSaidInASentence(t *testing.T) {
+func TestBudgetMessage(t *testing.T) {
 	known := rates{12, 300, true}
-	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(1)), Remaining: 3_100_000, ResetsAt: new(then.Add(9 * time.Hour))}
+	day := limiter.PolicyView{Name: "day", Window: "day", Limit: 20_000_000, Used: new(int64(1)), Remaining: 3_100_000, ResetsAt: new(testNow.Add(9 * time.Hour))}
 	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
 	minute := limiter.PolicyView{Name: "minute", Window: "1m0s", Limit: 40, Used: new(int64(34)), Remaining: 6}
-	until := new(then.Add(40 * time.Second))
+	until := new(testNow.Add(40 * time.Second))
 	for _, c := range []struct {
 		want  string
 		rates rates
 		view  *limiter.View
 	}{
-		{"What the budget of nexon does is not known: it could not be read. If that is because Redis does not answer, nothing is called either.", known, nil},
+		{"The budget of nexon is unknown: the limiter could not be read. Without Redis no calls are made.", known, nil},
 		{"nexon has not been called yet; all of its budget is left.", rates{}, &limiter.View{State: "unused"}},
-		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing brakes it.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second, day}}},
-		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing brakes it.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{day, second}}},
-		{"nexon may use 450 calls a second; how many it uses is known in a moment; nothing brakes it.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second}}},
-		{"nexon uses 0.5 calls a second (HIGH 0.5, LOW 0); 6 of 40 calls of the minute are left; nothing brakes it.", rates{0.5, 0, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
-		{"nexon is called as often as its limits let it; 6 of 40 calls of the minute are left; nothing brakes it.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
-		{"nexon uses 720 of 900 calls a minute (HIGH 120, LOW 600); nothing brakes it.", rates{2, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1m0s", Limit: 900}}}},
-		{"nexon uses 36,000 of 40,000 calls an hour (HIGH 0, LOW 36,000); nothing brakes it.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1h0m0s", Limit: 40_000}}}},
-		{"nexon uses 100 of 100 calls in 10 s (HIGH 0, LOW 100); nothing brakes it.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "10s", Limit: 100}}}},
-		{"it is braked until 12:01:10, because the upstream refused calls.", known, &limiter.View{State: "backing-off", Until: until}},
-		{"it is stopped because the upstream is sick, and probed by a single call at 12:01:10.", known, &limiter.View{State: "breaker-open", Until: until}},
-		{"it is stopped because the upstream is sick, and probed now by a single call.", known, &limiter.View{State: "breaker-open"}},
-		{"it comes back after a brake, at 55 % of its rate.", known, &limiter.View{State: "ramping", RampRatio: 0.55}},
-		{"it is stopped by hand, until somebody resumes it.", known, &limiter.View{State: "stopped"}},
-		{"it waits until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "quiet-period", Until: until}},
-		{"what is left of the day is not known yet; it waits until the count of the day is restored.", known, &limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}},
+		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing blocks calls.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second, day}}},
+		{"nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 9 h; nothing blocks calls.", known, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{day, second}}},
+		{"nexon may use 450 calls a second; its rate is measured in a moment; nothing blocks calls.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{second}}},
+		{"nexon uses 0.5 calls a second (HIGH 0.5, LOW 0); 6 of 40 calls of the minute are left; nothing blocks calls.", rates{0.5, 0, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
+		{"nexon is called at the rate that its limits allow; 6 of 40 calls of the minute are left; nothing blocks calls.", rates{}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{minute}}},
+		{"nexon uses 720 of 900 calls a minute (HIGH 120, LOW 600); nothing blocks calls.", rates{2, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1m0s", Limit: 900}}}},
+		{"nexon uses 36,000 of 40,000 calls an hour (HIGH 0, LOW 36,000); nothing blocks calls.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "1h0m0s", Limit: 40_000}}}},
+		{"nexon uses 100 of 100 calls in 10 s (HIGH 0, LOW 100); nothing blocks calls.", rates{0, 10, true}, &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Window: "10s", Limit: 100}}}},
+		{"backing off until 12:01:10, because the upstream rejected calls.", known, &limiter.View{State: "backing-off", Until: until}},
+		{"the circuit breaker is open, because the upstream is unhealthy; next probe call at 12:01:10.", known, &limiter.View{State: "breaker-open", Until: until}},
+		{"the circuit breaker is half-open: one probe call is in flight.", known, &limiter.View{State: "breaker-open"}},
+		{"ramping up after a backoff, at 55 % of its rate.", known, &limiter.View{State: "ramping", RampRatio: 0.55}},
+		{"stopped by an operator, until it is resumed.", known, &limiter.View{State: "stopped"}},
+		{"calls wait until 12:01:10, because the limiter's state was lost.", known, &limiter.View{State: "quiet-period", Until: until}},
+		{"the remaining calls of the day are not known yet; calls wait until the daily count is restored.", known, &limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}},
 		{"it is of tomorrow.", known, &limiter.View{State: "of tomorrow"}},
-		{"nothing brakes it; 1 part of it is halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},
-		{"nothing brakes it; 2 parts of it are halted alone.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
-		{"nothing brakes it; limits that were changed a moment ago are still to come into force.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
+		{"nothing blocks calls; 1 scope has an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {}}}},
+		{"nothing blocks calls; 2 scopes have an open circuit breaker.", known, &limiter.View{State: "flowing", Scopes: []limiter.ScopeView{{BreakerOpen: true}, {BreakerOpen: true}}}},
+		{"nothing blocks calls; changed limits are not applied yet.", known, &limiter.View{State: "flowing", Revision: 2, NewestRevision: 3}},
 	} {
-		got := budgetMessage("nexon", c.view, c.rates, then)
+		got := budgetMessage("nexon", c.view, c.rates, testNow)
 		if !strings.HasSuffix(got, c.want) || strings.HasPrefix(c.want, "nexon") && got != c.want {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
 	}
 }
 
-func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
+func TestWhyStale(t *testing.T) {
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 	stored := func(age time.Duration) Entity {
-		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, AbsentFor: 5 * time.Hour, State: store.State{Encoding: "zstd", CheckedAt: then.Add(-age), FetchedAt: then.Add(-age)}}
+		return Entity{Entity: e, Stored: true, FreshFor: time.Hour, AbsentFor: 5 * time.Hour, State: store.State{Encoding: "zstd", CheckedAt: testNow.Add(-age), FetchedAt: testNow.Add(-age)}}
 	}
 	const old = "Checked 3 h ago, and fresh for 1 h. "
 	with := func(change func(*Entity)) Entity {
@@ -63,84 +63,84 @@ func TestWhyAnEntityIsAsOldAsItIs(t *testing.T) {
 		change(&known)
 		return known
 	}
-	failed := store.Status{State: store.Retrying, Reason: "UPSTREAM_5XX", UpdatedAt: then.Add(-2 * time.Minute), Until: then.Add(4 * time.Minute), Failures: 3}
+	failed := store.Status{State: store.Retrying, Reason: "UPSTREAM_5XX", UpdatedAt: testNow.Add(-2 * time.Minute), Until: testNow.Add(4 * time.Minute), Failures: 3}
 	as := func(s store.StatusState, until time.Duration) Entity {
-		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, then.Add(until) })
+		return with(func(e *Entity) { e.Status = failed; e.Status.State, e.Status.Until = s, testNow.Add(until) })
 	}
 	way := func(w RequestState) Entity { return with(func(e *Entity) { e.Request = w }) }
 	registered := func(enabled bool, due time.Duration, tier store.Tier) Entity {
 		return with(func(e *Entity) {
-			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: then.Add(due), Tier: tier}
+			e.Registered = &store.RegisteredEntity{Enabled: enabled, Due: testNow.Add(due), Tier: tier}
 		})
 	}
-	later := then.Add(10 * time.Minute)
+	later := testNow.Add(10 * time.Minute)
 	for _, c := range []struct {
 		entity Entity
 		want   string
 	}{
-		{Entity{Entity: e}, "Nothing is stored of it. Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."},
-		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that asks for it."},
-		{stored(3 * time.Hour), old + "Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."},
-		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream said 3 h ago that there is no such entity, and that is believed for 5 h, until 14:00. It is not prefetched: the first"},
-		{with(func(e *Entity) { e.State.Absent, e.AbsentFor = true, 2*time.Hour }), "The upstream said 3 h ago that there is no such entity, which is believed for 2 h. Nothing that asked"},
-		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored of it. Nothing that asked"},
-		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, then.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h: it is not served any more, and readers wait for the next. Checked 1 min ago. Nothing that asked"},
-		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "Nothing that asked"},
-		{as(store.Retrying, 4*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04."},
+		{Entity{Entity: e}, "Nothing is stored. No request of the last hour is open. It is not prefetched; the next read requests it."},
+		{stored(10 * time.Minute), "It is not stale. Checked 10 min ago, and fresh for 1 h, until 12:50. It is not prefetched: the first read after that requests it."},
+		{stored(3 * time.Hour), old + "No request of the last hour is open. It is not prefetched; the next read requests it."},
+		{with(func(e *Entity) { e.State.Absent, e.State.Encoding = true, "" }), "The upstream reported 3 h ago that the entity does not exist; this holds for 5 h, until 14:00. It is not prefetched: the first"},
+		{with(func(e *Entity) { e.State.Absent, e.AbsentFor = true, 2*time.Hour }), "The upstream reported 3 h ago that the entity does not exist, which held for 2 h. No request of the last hour is open."},
+		{with(func(e *Entity) { e.State.Encoding = "" }), "Nothing is stored. No request of the last hour is open."},
+		{with(func(e *Entity) { e.KeepFor, e.State.CheckedAt = 3*time.Hour, testNow.Add(-time.Minute) }), "Its content was fetched 3 h ago and kept for 3 h, which is over: it is no longer served, and readers wait for a new fetch. Checked 1 min ago. No request of the last hour is open."},
+		{with(func(e *Entity) { e.KeepFor = 4 * time.Hour }), old + "No request of the last hour is open."},
+		{as(store.Retrying, 4*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04."},
 		{as(store.Retrying, -3*time.Minute), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and a retry has been due since 11:57."},
-		{as(store.Failed, 6*time.Hour), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter. It is held: nobody but a person asks for it before 18:00."},
-		{as(store.Failed, -time.Minute), old + "It was given up 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold is over, so that the next read asks for it again. Nothing"},
-		{as(store.Suspended, 0), old + "It is suspended: it was given up 3 times in a row, last 2 min ago (UPSTREAM_5XX). Nothing asks for it until a person does, by refresh now or by a replay."},
-		{way(RequestState{Unknown: true}), old + "Whether a request is under way is not known: Redis does not answer."},
-		{way(RequestState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch is under way now, which was asked for in the HIGH lane."},
-		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is on its way to Kafka."},
+		{as(store.Failed, 6*time.Hour), old + "Its request failed permanently 2 min ago (UPSTREAM_5XX) and is a dead letter. Until 18:00 only a manual refresh requests it."},
+		{as(store.Failed, -time.Minute), old + "Its request failed permanently 2 min ago (UPSTREAM_5XX) and is a dead letter; the hold has ended, so the next read requests it again. No request"},
+		{as(store.Suspended, 0), old + "It is suspended: its requests failed permanently 3 times in a row, last 2 min ago (UPSTREAM_5XX). Only a manual refresh or a replay requests it again."},
+		{way(RequestState{Unknown: true}), old + "Whether a request is in flight is unknown: Redis does not answer."},
+		{way(RequestState{Lane: schemas.High, Number: 4, Issued: 5, Confirmed: true}), old + "A fetch that was requested in the HIGH lane is running."},
+		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5}), old + "A request in the LOW lane is being published to Kafka."},
 		{way(RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}), old + "A request waits in the LOW lane, behind 900 others at most, which takes about 7 min."},
-		{way(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; should it be lost, it is asked for anew after 12:10."},
-		{way(RequestState{Issued: then.Add(-52 * time.Minute).UnixMilli()}), old + "It was asked for at about 11:08, and that has not ended: it waits in its lane's topic, or was lost. It may be asked for anew, as the next read of what is stale does."},
-		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04. It was asked for, and that has not ended: it waits in its lane's topic, or was lost."},
-		{way(RequestState{Issued: 5}), old + "It was asked for, and that has not ended"},
-		{way(RequestState{Issued: 5, Done: 5}), old + "Nothing that asked for it"}, // and was deleted
-		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "Nothing that asked for it"},
-		{way(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream said that there is none."},
-		{way(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is written down."},
+		{way(RequestState{Lane: schemas.High, Number: 5, Confirmed: true, Until: later}), old + "A request waits in the HIGH lane; if it is lost, it can be requested again after 12:10."},
+		{way(RequestState{Issued: testNow.Add(-52 * time.Minute).UnixMilli()}), old + "It was requested at about 11:08, and the request has not ended: it waits in the topic of its lane, or was lost. It can be requested again; the next read of stale content does that."},
+		{with(func(e *Entity) { e.Request, e.Status = RequestState{Issued: 10}, failed; e.Status.Version = 9 }), old + "It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04. It was requested, and the request has not ended: it waits in the topic of its lane, or was lost."},
+		{way(RequestState{Issued: 5}), old + "It was requested, and the request has not ended"},
+		{way(RequestState{Issued: 5, Done: 5}), old + "No request of the last hour is open."}, // satisfied, then deleted
+		{with(func(e *Entity) { e.Request.Issued, e.State.Version = 5, 5 }), old + "No request of the last hour is open."},
+		{with(func(e *Entity) { e.Request.Issued, e.Status.Version = 5, 5 }), old + "No request of the last hour is open."},
+		{way(RequestState{Hold: schemas.HoldAbsent, HoldUntil: later}), old + "It is held until 12:10, because the upstream reported that it does not exist."},
+		{way(RequestState{Hold: schemas.HoldRetrying, HoldUntil: later}), old + "It is held until 12:10, because its last request failed and a retry is scheduled."},
 		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: later}), old + "It is held until 12:10 (FAILED)."},
-		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: then}), old + "Nothing that asked"},
-		{way(RequestState{CooldownUntil: then.Add(9 * time.Second)}), old + "A person asked for it a moment ago; it can be asked for again at 12:00:39. Nothing"},
-		{registered(false, 0, store.Hot), old + "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."},
-		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of what is stale asks for it sooner."},
+		{way(RequestState{Hold: schemas.HoldFailed, HoldUntil: testNow}), old + "No request of the last hour is open."},
+		{way(RequestState{CooldownUntil: testNow.Add(9 * time.Second)}), old + "It was refreshed manually a moment ago; the next manual refresh is possible at 12:00:39. No request"},
+		{registered(false, 0, store.Hot), old + "It is registered but disabled: the next read of stale content requests it."},
+		{registered(true, 10*time.Minute, store.Warm), old + "It is prefetched (warm) and due at 12:10; a read of stale content requests it sooner."},
 		{registered(true, -10*time.Minute, store.Cold), old + "It is prefetched (cold) and has been due since 11:50: the scheduler waits for budget, or is behind."},
 	} {
-		a := surroundings{limits: &limiter.View{State: "flowing"}, lanes: []LaneLag{laneOf(schemas.High, 0, 0), laneOf(schemas.Low, 900, 7*time.Minute)}}
-		if got := whyStale(c.entity, a, then); !strings.HasPrefix(got, c.want) {
+		a := surroundings{limits: &limiter.View{State: "flowing"}, lanes: []LaneLag{testLane(schemas.High, 0, 0), testLane(schemas.Low, 900, 7*time.Minute)}}
+		if got := whyStale(c.entity, a, testNow); !strings.HasPrefix(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
 	}
-	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, then)
-	if !strings.Contains(stopped, "nexon as a whole waits: it is stopped by hand, until somebody resumes it.") {
-		t.Error(stopped)
+	stopped := whyStale(stored(3*time.Hour), surroundings{limits: &limiter.View{State: "stopped"}}, testNow)
+	if !strings.Contains(stopped, "nexon is not called: stopped by an operator, until it is resumed.") {
+		t.Errorf("got %s, want %q in it", stopped, "nexon is not called: stopped by an operator, until it is resumed.")
 	}
 }
 
-func TestWhatDiedIsCounted(t *testing.T) {
-	since := then.Add(-day)
-	one := deadLetterGroup{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: then.Add(-time.Hour)}}
-	many := deadLetterGroup{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: then.Add(-2 * time.Minute)}}
+func TestDeadLettersMessage(t *testing.T) {
+	since := testNow.Add(-day)
+	one := deadLetterGroup{Source: "nexon", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.Upstream5xx, Count: 1, Last: testNow.Add(-time.Hour)}}
+	many := deadLetterGroup{Source: "github", DeadLetterGroup: store.DeadLetterGroup{Reason: schemas.ParseError, Count: 1_204, Last: testNow.Add(-2 * time.Minute)}}
 	for _, c := range []struct {
 		all  []deadLetterGroup
 		want string
 	}{
-		{nil, "Nothing died since yesterday 12:00."},
-		{[]deadLetterGroup{one}, "1 request died since yesterday 12:00, of 1 cause, the last one 1 h ago."},
-		{[]deadLetterGroup{one, many}, "1,205 requests died since yesterday 12:00, of 2 causes, the last one 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
+		{nil, "No dead letters since yesterday 12:00."},
+		{[]deadLetterGroup{one}, "1 dead letter since yesterday 12:00, with 1 cause, the newest 1 h ago."},
+		{[]deadLetterGroup{one, many}, "1,205 dead letters since yesterday 12:00, with 2 causes, the newest 2 min ago. Most of them, 1,204, are PARSE_ERROR of github."},
 	} {
-		if got := deadLettersMessage(c.all, since, then); got != c.want {
-			t.Error(got)
+		if got := deadLettersMessage(c.all, since, testNow); got != c.want {
+			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
 }
 
-func TestEveryReasonOfALetterIsExplained(t *testing.T) {
+func TestExplainReason_CoversEveryReason(t *testing.T) {
 	faults, err := os.ReadFile("../docs/faults.md")
 	if err != nil {
 		t.Fatal(err)
@@ -158,11 +158,11 @@ func TestEveryReasonOfALetterIsExplained(t *testing.T) {
 	}
 }
 
-func TestTimesAndNumbersAreSaidAsPeopleSayThem(t *testing.T) {
+func TestFormat_TimesAndNumbers(t *testing.T) {
 	for want, got := range map[string]string{
 		"0 s": formatDuration(0), "120 ms": formatDuration(120 * time.Millisecond), "59 s": formatDuration(59*time.Second + 900*time.Millisecond), "12 min": formatDuration(12 * time.Minute), "3 h 20 min": formatDuration(3*time.Hour + 20*time.Minute),
-		"26 h": formatDuration(26*time.Hour + 5*time.Minute), "9 days": formatDuration(9 * day), "5 s": formatDuration(-5 * time.Second), "just now": formatAgo(then, then), "2 min ago": formatAgo(then.Add(-2*time.Minute), then),
-		"12:00:31": formatTime(then.Add(time.Second), then), "14:00": formatTime(then.Add(2*time.Hour), then), "29 Jan 12:00": formatTime(then.Add(2*day), then), "27 Jan 2025": formatTime(then.Add(-365*day), then),
+		"26 h": formatDuration(26*time.Hour + 5*time.Minute), "9 days": formatDuration(9 * day), "5 s": formatDuration(-5 * time.Second), "just now": formatAgo(testNow, testNow), "2 min ago": formatAgo(testNow.Add(-2*time.Minute), testNow),
+		"12:00:31": formatTime(testNow.Add(time.Second), testNow), "14:00": formatTime(testNow.Add(2*time.Hour), testNow), "29 Jan 12:00": formatTime(testNow.Add(2*day), testNow), "27 Jan 2025": formatTime(testNow.Add(-365*day), testNow),
 		"1 M": formatCount(1_000_000), "999,999": formatCount(999_999), "12": formatInt(12), "-1,234,567": formatInt(-1_234_567), "-123": formatInt(-123), "1 letter": plural(1, "letter", "letters"), "0 letters": plural(0, "letter", "letters"),
 		"9.9": formatRate(9.94), "10": formatRate(9.96), "0": formatRate(0), "< 0.1 %": formatPercent(1, 10_000), "100 %": formatPercent(3, 3), "> 99.9 %": formatPercent(99_999, 100_000), "": formatPercent(0, 0), "33.3 %": formatPercent(1, 3),
 	} {
@@ -172,7 +172,7 @@ func TestTimesAndNumbersAreSaidAsPeopleSayThem(t *testing.T) {
 	}
 }
 
-func TestATextFromOutsideIsCutAndCanNotTurnItsSurroundings(t *testing.T) {
+func TestDisplayText_CutsAndNeutralizes(t *testing.T) {
 	got := displayText("a\u202eb\x00c\u2066\xffé\n"+strings.Repeat("ä", 400), 300)
 	if !strings.HasPrefix(got, "a\uFFFDb\uFFFDc\uFFFD\uFFFDé\n") || len(got) > 320 || !strings.HasSuffix(got, "ä …") {
 		t.Errorf("%q", got)

@@ -18,48 +18,48 @@ import (
 )
 
 type (
-	fakeNow     rig
-	fakeKnown   rig
-	fakeAudit   rig
-	fakeLimits  rig
-	fakeLetters rig
-	fakeGuard   rig
-	fakeMeters  rig
-	fakeWeather rig
+	fakeOverview      rig
+	fakeEntities      rig
+	fakeAudit         rig
+	fakeLimits        rig
+	fakeDLQ           rig
+	fakeGuard         rig
+	fakeClientLimiter rig
+	fakeScenarios     rig
 )
 
-func (f *fakeNow) Lanes(source string) []LaneLag             { return f.lanes[source] }
-func (f *fakeNow) Reads() []ReadStats                        { return f.reads }
-func (f *fakeNow) Dependencies(context.Context) []Dependency { return f.depends }
-func (f *fakeGuard) AuthRequired() bool                      { return f.asks }
-func (f *fakeWeather) Current() string                       { return f.weather }
-func (f *fakeKnown) CheckKey(e schemas.Entity) error {
-	return errors.Join(f.keyWrong, f.keyWrongs[e.Key])
+func (f *fakeOverview) Lanes(source string) []LaneLag             { return f.lanes[source] }
+func (f *fakeOverview) Reads() []ReadStats                        { return f.reads }
+func (f *fakeOverview) Dependencies(context.Context) []Dependency { return f.dependencies }
+func (f *fakeGuard) AuthRequired() bool                           { return f.loginRequired }
+func (f *fakeScenarios) Current() string                          { return f.scenario }
+func (f *fakeEntities) CheckKey(e schemas.Entity) error {
+	return errors.Join(f.keyError, f.keyErrors[e.Key])
 }
 
-func (f *fakeLetters) Jobs(ctx context.Context) ([]store.DLQJob, error) {
-	f.meet(ctx)
+func (f *fakeDLQ) Jobs(ctx context.Context) ([]store.DLQJob, error) {
+	f.waitForParallel(ctx)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]store.DLQJob{}, f.jobs...), f.broken
+	return append([]store.DLQJob{}, f.jobs...), f.readErr
 }
 
-func (f *fakeLetters) Job(_ context.Context, id string) (store.DLQJob, error) {
+func (f *fakeDLQ) Job(_ context.Context, id string) (store.DLQJob, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, j := range f.jobs {
 		if j.ID == id {
-			return j, f.broken
+			return j, f.readErr
 		}
 	}
-	return store.DLQJob{}, errors.Join(f.broken, store.ErrJobNotFound)
+	return store.DLQJob{}, errors.Join(f.readErr, store.ErrJobNotFound)
 }
 
-func (f *fakeMeters) AllowRequests(client string, n int) error {
+func (f *fakeClientLimiter) AllowRequests(client string, n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.counted = append(f.counted, slices.Repeat([]string{client}, n)...)
-	if f.most > 0 && len(f.counted) > f.most {
+	if f.requestLimit > 0 && len(f.counted) > f.requestLimit {
 		p := problem.New(http.StatusTooManyRequests, "too-many-requests", "This is more than they may.")
 		p.After = 90 * time.Second
 		return p
@@ -67,63 +67,63 @@ func (f *fakeMeters) AllowRequests(client string, n int) error {
 	return nil
 }
 
-func (f *fakeKnown) Entity(_ context.Context, e schemas.Entity, c access.Client) (Entity, error) {
+func (f *fakeEntities) Entity(_ context.Context, e schemas.Entity, c access.Client) (Entity, error) {
 	known := f.entity
 	known.Entity = e
 	if !f.Sees(c, e, known.State.Visibility) {
 		known = Entity{Entity: e}
 	}
-	return known, f.broken
+	return known, f.readErr
 }
 
-// Sees limits the keys that begin with "hr." to the visibility hr.
-func (*fakeKnown) Sees(c access.Client, e schemas.Entity, visibility string) bool {
+// Sees restricts keys with the prefix "hr." to the visibility hr.
+func (*fakeEntities) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 	return c.Sees(visibility) && (!strings.HasPrefix(e.Key, "hr.") || c.Sees("hr"))
 }
 
-func (f *fakeKnown) Refresh(_ context.Context, all []schemas.Entity, _ access.Client) ([]RefreshResult, error) {
+func (f *fakeEntities) Refresh(_ context.Context, all []schemas.Entity, _ access.Client) ([]RefreshResult, error) {
 	f.refreshed = append(f.refreshed, all...)
 	results := make([]RefreshResult, len(all))
 	for i, e := range all {
-		results[i] = RefreshResult{Queued: e.Key != "cooling", Message: f.told}
+		results[i] = RefreshResult{Queued: e.Key != "cooling", Message: f.message}
 	}
-	return results, f.broken
+	return results, f.readErr
 }
 
 func (f *fakeAudit) WriteAudit(_ context.Context, entry store.AuditEntry) error {
-	if f.broken == nil {
-		f.noted = append(f.noted, entry)
+	if f.readErr == nil {
+		f.auditEntries = append(f.auditEntries, entry)
 	}
-	return f.broken
+	return f.readErr
 }
 
 func (f *fakeLimits) View(_ context.Context, source string) (limiter.View, error) {
 	f.mu.Lock()
-	f.looks++
+	f.viewCalls++
 	view := f.view
 	f.mu.Unlock()
 	if view != nil {
-		return view(source), f.broken
+		return view(source), f.readErr
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.views[source], f.broken
+	return f.views[source], f.readErr
 }
 
 func (f *fakeLimits) Get(_ context.Context, source string) (settings.State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.states[source], f.broken
+	return f.states[source], f.readErr
 }
 
 func (f *fakeLimits) Change(_ context.Context, o settings.ChangeRequest, p settings.Patch) (settings.State, error) {
 	f.orders, f.patches = append(f.orders, o), append(f.patches, p)
-	return f.states[o.Source], errors.Join(f.broken, f.refusing)
+	return f.states[o.Source], errors.Join(f.readErr, f.actionErr)
 }
 
 func (f *fakeLimits) Stop(_ context.Context, o settings.ChangeRequest) (settings.State, error) {
 	f.orders = append(f.orders, o)
-	return f.states[o.Source], errors.Join(f.broken, f.refusing)
+	return f.states[o.Source], errors.Join(f.readErr, f.actionErr)
 }
 
 func (f *fakeLimits) Resume(ctx context.Context, o settings.ChangeRequest) (settings.State, error) {
@@ -131,19 +131,19 @@ func (f *fakeLimits) Resume(ctx context.Context, o settings.ChangeRequest) (sett
 }
 
 func (f *fakeLimits) Audit(_ context.Context, limit int) ([]settings.Entry, error) {
-	return f.audit[:min(limit, len(f.audit))], f.broken
+	return f.audit[:min(limit, len(f.audit))], f.readErr
 }
 
-func (f *fakeLetters) List(ctx context.Context, filter store.DeadLetterFilter, _ store.DeadLetter, limit int) ([]store.DeadLetter, error) {
-	f.meet(ctx)
+func (f *fakeDLQ) List(ctx context.Context, filter store.DeadLetterFilter, _ store.DeadLetter, limit int) ([]store.DeadLetter, error) {
+	f.waitForParallel(ctx)
 	f.filters = append(f.filters, filter)
-	return f.list[:min(limit, len(f.list))], f.broken
+	return f.list[:min(limit, len(f.list))], f.readErr
 }
 
-func (f *fakeLetters) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
-	f.meet(ctx)
+func (f *fakeDLQ) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]store.DeadLetterGroup, error) {
+	f.waitForParallel(ctx)
 	if filter.Source != "nexon" {
-		return nil, f.broken
+		return nil, f.readErr
 	}
 	groups, of := slices.Clone(f.groups), store.DeadLetterCount{}
 	for _, g := range groups {
@@ -152,45 +152,45 @@ func (f *fakeLetters) Groups(ctx context.Context, filter store.DeadLetterFilter)
 	for i := range groups {
 		groups[i].Totals.All = of.All
 	}
-	return groups, errors.Join(f.broken, f.uncounted)
+	return groups, errors.Join(f.readErr, f.countErr)
 }
 
-// meet waits until as many of the reads of letters have begun as are to go on together.
-func (f *fakeLetters) meet(ctx context.Context) {
-	if f.together == nil {
+// waitForParallel blocks a read until four reads have begun, if barrier is set.
+func (f *fakeDLQ) waitForParallel(ctx context.Context) {
+	if f.barrier == nil {
 		return
 	}
-	if f.met.Add(1) == 4 {
-		close(f.together)
+	if f.arrived.Add(1) == 4 {
+		close(f.barrier)
 	}
 	select {
-	case <-f.together:
+	case <-f.barrier:
 	case <-ctx.Done():
 	}
 }
 
-func (f *fakeLetters) Show(context.Context, store.DeadLetterID) (schemas.DeadLetter, error) {
-	return f.shown, f.broken
+func (f *fakeDLQ) Show(context.Context, store.DeadLetterID) (schemas.DeadLetter, error) {
+	return f.shown, f.readErr
 }
 
-func (f *fakeLetters) Plan(_ context.Context, o dlq.JobSpec) (dlq.Plan, error) {
+func (f *fakeDLQ) Plan(_ context.Context, o dlq.JobSpec) (dlq.Plan, error) {
 	f.filters = append(f.filters, o.Filter)
 	p := f.planned
 	p.Groups = f.groups
-	return p, f.broken
+	return p, f.readErr
 }
 
-func (f *fakeLetters) StartJob(_ context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error) {
+func (f *fakeDLQ) StartJob(_ context.Context, o dlq.JobSpec, actor string) (store.DLQJob, error) {
 	f.ordered, f.actors = append(f.ordered, o), append(f.actors, actor)
-	return store.DLQJob{ID: "job-1"}, f.broken
+	return store.DLQJob{ID: "job-1"}, f.readErr
 }
 
-func (f *fakeLetters) SetJobState(_ context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
+func (f *fakeDLQ) SetJobState(_ context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
 	f.switched, f.actors = append(f.switched, to), append(f.actors, actor)
-	return store.DLQJob{ID: id}, f.broken
+	return store.DLQJob{ID: id}, f.readErr
 }
 
-func (f *fakeWeather) List() []FaultScenario {
+func (f *fakeScenarios) List() []FaultScenario {
 	return []FaultScenario{
 		{"fair", "Fair", "The upstream answers as it should."},
 		{"storm", "429 storm", "It refuses calls for their number: watch the brake on the limiter page."},
@@ -200,9 +200,9 @@ func (f *fakeWeather) List() []FaultScenario {
 	}
 }
 
-func (f *fakeWeather) Set(_ context.Context, name string) error {
-	f.weather = name
-	return f.broken
+func (f *fakeScenarios) Set(_ context.Context, name string) error {
+	f.scenario = name
+	return f.readErr
 }
 
 // Authenticate knows tokens by their scopes: "inspect,refresh" is a token with both.
@@ -213,10 +213,10 @@ func (f *fakeGuard) Authenticate(r *http.Request, address string) (access.Client
 	if f.revoked {
 		return access.Client{}, problem.New(http.StatusUnauthorized, "TOKEN_EXPIRED", "The API key or token has expired. Renew it.")
 	}
-	if !f.asks && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+	if !f.loginRequired && r.Header.Get("Sec-Fetch-Site") == "cross-site" {
 		return access.Client{}, problem.New(http.StatusForbidden, "cross-site", "It does not answer pages of other sites.")
 	}
-	if !f.asks {
+	if !f.loginRequired {
 		if r.Host == "evil.example" {
 			return access.Client{}, problem.New(http.StatusMisdirectedRequest, "misdirected", "By this name it answers nothing.")
 		}

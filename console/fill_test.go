@@ -15,9 +15,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// wavyView is a limiter at work, whose lanes go up and down.
-func wavyView(since time.Duration) limiter.View {
-	v := theView("nexon", since)
+// varyingView is a limiter whose lanes have varying rates.
+func varyingView(since time.Duration) limiter.View {
+	v := testView("nexon", since)
 	s := since.Seconds() + 300
 	p := &v.Processes[0]
 	p.High.Granted, p.Low.Granted = int64(12*s+60*math.Sin(s/9)+100), int64(300*s-900*math.Cos(s/21)+1000)
@@ -29,9 +29,9 @@ func wavyView(since time.Duration) limiter.View {
 	return v
 }
 
-// brakedView is a limiter that the upstream brakes.
-func brakedView(since time.Duration) limiter.View {
-	at := then.Add(since)
+// backingOffView is a limiter that is backing off.
+func backingOffView(since time.Duration) limiter.View {
+	at := testNow.Add(since)
 	left, none := int64(4_811), int64(0)
 	return limiter.View{
 		Source: "github", State: "backing-off", At: at, Until: new(at.Add(42 * time.Second)), RampRatio: 0.5, Revision: 3, NewestRevision: 3, Low: limiter.Share{Bounds: []limiter.Bound{{Policy: "minute", PerSecond: 6.6, Reserved: 0.8}}},
@@ -48,43 +48,43 @@ func brakedView(since time.Duration) limiter.View {
 	}
 }
 
-// fillRig gives a rig something to show on each page.
+// fillRig gives the rig content for every page.
 func fillRig(r *rig) {
-	r.lanes["github"] = []LaneLag{laneOf(schemas.High, 3, 8*time.Second), laneOf(schemas.Low, 41_207, 26*time.Minute)}
+	r.lanes["github"] = []LaneLag{testLane(schemas.High, 3, 8*time.Second), testLane(schemas.Low, 41_207, 26*time.Minute)}
 	r.reads = append(r.reads, ReadStats{"github", 51_204, 9_112, 220, 18, 24 * time.Minute, 3 * time.Hour})
-	r.depends = []Dependency{{"PostgreSQL", ""}, {"Redis", ""}, {"Kafka", "dial tcp 10.0.0.7:9092: connect: connection refused"}}
+	r.dependencies = []Dependency{{"PostgreSQL", ""}, {"Redis", ""}, {"Kafka", "dial tcp 10.0.0.7:9092: connect: connection refused"}}
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: "3fa8b1c2d4"}
 	const broken = "GET /character/item-equipment: the upstream answered 503 three times in a row: {\"error\":{\"name\":\"OPENAPI00009\",\"message\":\"Service temporarily unavailable\"}}"
 	for i := range 60 {
 		r.list = append(r.list, store.DeadLetter{
 			DeadLetterID: store.DeadLetterID{Topic: "nexon.update-dlq", Partition: int32(i % 12), Offset: int64(120 + i)},
 			Entity:       schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprintf("%08x%02x", 0x3fa8b1c2+i*7919, i)},
-			Reason:       schemas.Upstream5xx, Error: broken, Status: 503, Attempts: 9, Replays: i % 3, At: then.Add(-time.Duration(i) * 11 * time.Minute),
+			Reason:       schemas.Upstream5xx, Error: broken, Status: 503, Attempts: 9, Replays: i % 3, At: testNow.Add(-time.Duration(i) * 11 * time.Minute),
 		})
 	}
 	r.groups = []store.DeadLetterGroup{
-		{Reason: schemas.Upstream5xx, Fingerprint: "a1b2c3d4e5f60718", Facet: "character", Status: 503, Error: broken, Count: 11_920, First: then.Add(-19 * time.Hour), Last: then.Add(-6 * time.Minute), AtReplayLimit: 14},
-		{Reason: schemas.ParseError, Fingerprint: "0718a1b2c3d4e5f6", Facet: "character", Status: 200, Error: "item-equipment: item_equipment is not a list", Count: 341, First: then.Add(-5 * time.Hour), Last: then.Add(-2 * time.Hour)},
-		{Reason: schemas.Upstream4xx, Fingerprint: "e5f60718a1b2c3d4", Facet: "character", Status: 400, Error: "OPENAPI00004: Please input valid parameter", Count: 7, First: then.Add(-21 * time.Hour), Last: then.Add(-3 * time.Hour)},
+		{Reason: schemas.Upstream5xx, Fingerprint: "a1b2c3d4e5f60718", Facet: "character", Status: 503, Error: broken, Count: 11_920, First: testNow.Add(-19 * time.Hour), Last: testNow.Add(-6 * time.Minute), AtReplayLimit: 14},
+		{Reason: schemas.ParseError, Fingerprint: "0718a1b2c3d4e5f6", Facet: "character", Status: 200, Error: "item-equipment: item_equipment is not a list", Count: 341, First: testNow.Add(-5 * time.Hour), Last: testNow.Add(-2 * time.Hour)},
+		{Reason: schemas.Upstream4xx, Fingerprint: "e5f60718a1b2c3d4", Facet: "character", Status: 400, Error: "OPENAPI00004: Please input valid parameter", Count: 7, First: testNow.Add(-21 * time.Hour), Last: testNow.Add(-3 * time.Hour)},
 	}
 	r.entity = Entity{
 		Stored: true, FreshFor: time.Hour,
-		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: then.Add(-3 * time.Hour), FetchedAt: then.Add(-3 * time.Hour), UpdatedAt: then.Add(-26 * time.Hour)},
+		State:   store.State{Entity: e, Version: 1_769_511_628_000, Encoding: "zstd", Size: 311_820, CheckedAt: testNow.Add(-3 * time.Hour), FetchedAt: testNow.Add(-3 * time.Hour), UpdatedAt: testNow.Add(-26 * time.Hour)},
 		Payload: []byte(`{"character_name":"somebody","level":284,"item_equipment":[{"item":"hat"}]}`),
 		Status: store.Status{
-			Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: broken, Rounds: 2, Version: 9, Until: then.Add(4 * time.Minute), Since: then.Add(-9 * time.Minute), UpdatedAt: then.Add(-2 * time.Minute),
+			Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: broken, Rounds: 2, Version: 9, Until: testNow.Add(4 * time.Minute), Since: testNow.Add(-9 * time.Minute), UpdatedAt: testNow.Add(-2 * time.Minute),
 		},
-		Request:     RequestState{Hold: schemas.HoldRetrying, HoldUntil: then.Add(4 * time.Minute)},
-		Registered:  &store.RegisteredEntity{Entity: e, Tier: store.Hot, Enabled: true, Due: then.Add(40 * time.Minute)},
+		Request:     RequestState{Hold: schemas.HoldRetrying, HoldUntil: testNow.Add(4 * time.Minute)},
+		Registered:  &store.RegisteredEntity{Entity: e, Tier: store.Hot, Enabled: true, Due: testNow.Add(40 * time.Minute)},
 		DeadLetters: r.list[40:41],
 	}
-	value, err := schemas.UpdateRequest{EventID: "0198b2c0-0815", Entity: e, Lane: schemas.High, Reason: schemas.Stale, RequestedAt: then.Add(-8 * time.Hour), CorrelationID: "0198b2c0-4711", Version: 1_769_511_628_000}.Encode()
+	value, err := schemas.UpdateRequest{EventID: "0198b2c0-0815", Entity: e, Lane: schemas.High, Reason: schemas.Stale, RequestedAt: testNow.Add(-8 * time.Hour), CorrelationID: "0198b2c0-4711", Version: 1_769_511_628_000}.Encode()
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	r.shown = schemas.DeadLetter{
 		Key: []byte("character/3fa8b1c2d4"), Value: value, Reason: schemas.Upstream5xx, Error: broken, Attempts: 9, Topic: "nexon.update-priority-high", Partition: 7, Offset: 90_112,
-		Group: "nexon.high-worker", Worker: "worker-1", Time: then.Add(-7 * time.Hour), Status: 503, Sample: []byte(`{"error":{"name":"OPENAPI00009"}}`), SampleType: "application/json",
+		Group: "nexon.high-worker", Worker: "worker-1", Time: testNow.Add(-7 * time.Hour), Status: 503, Sample: []byte(`{"error":{"name":"OPENAPI00009"}}`), SampleType: "application/json",
 		Headers: []schemas.Header{{Key: "traceparent", Value: []byte("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")}},
 	}
 	r.planned = dlq.Plan{Total: 12_268, Count: 12_254, Routes: []dlq.Route{
@@ -95,30 +95,29 @@ func fillRig(r *rig) {
 	}}
 	r.jobs = []store.DLQJob{
 		{
-			ID: "0198b2c0-0000-7000-8000-000000000001", Source: "nexon", Kind: store.ReplayJob, Filter: store.DeadLetterFilter{Source: "nexon", Reason: schemas.Upstream5xx, Handled: "open", Until: then}, Lane: schemas.Low, Rate: 50,
-			State: store.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{dlq.RefusedLimit: 14, dlq.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: then.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call", UpdatedAt: then.Add(-2 * time.Second),
+			ID: "0198b2c0-0000-7000-8000-000000000001", Source: "nexon", Kind: store.ReplayJob, Filter: store.DeadLetterFilter{Source: "nexon", Reason: schemas.Upstream5xx, Handled: "open", Until: testNow}, Lane: schemas.Low, Rate: 50,
+			State: store.JobRunning, Total: 12_254, Done: 4_112, Refused: map[string]int64{dlq.RefusedLimit: 14, dlq.RefusedGone: 2}, Note: "after the outage of this morning", CreatedAt: testNow.Add(-80 * time.Second), CreatedBy: "key:3k7m2xqpzt4a on-call", UpdatedAt: testNow.Add(-2 * time.Second),
 		},
 		{
-			ID: "0198b2c0-0000-7000-8000-000000000002", Source: "github", Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Source: "github", Handled: "open", Until: then}, State: store.JobStopped, Total: 40, Done: 12,
-			CreatedAt: then.Add(-26 * time.Hour), CreatedBy: "admin-token",
+			ID: "0198b2c0-0000-7000-8000-000000000002", Source: "github", Kind: store.PurgeJob, Filter: store.DeadLetterFilter{Source: "github", Handled: "open", Until: testNow}, State: store.JobStopped, Total: 40, Done: 12,
+			CreatedAt: testNow.Add(-26 * time.Hour), CreatedBy: "admin-token",
 		},
 	}
-	changed, by := then.Add(-50*time.Minute), "key:3k7m2xqpzt4a on-call"
+	changed, by := testNow.Add(-50*time.Minute), "key:3k7m2xqpzt4a on-call"
 	s := r.states["nexon"]
 	s.Revision, s.ChangedAt, s.ChangedBy = 7, &changed, &by
 	s.Effective.Policies[0].Target = 400
 	r.states["nexon"] = s
 	r.audit = []settings.Entry{
 		{ID: 9, At: changed, Actor: by, Action: "set", Source: "nexon", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"policies":{"second":{"target":400}}}`), Note: "the upstream asked us to be gentle tonight"},
-		{ID: 8, At: then.Add(-2 * time.Hour), Actor: "admin-token", Action: "resume", Source: "github", Before: json.RawMessage(`{"stopped":true}`), After: json.RawMessage(`{}`)},
-		{ID: 7, At: then.Add(-3 * time.Hour), Actor: "admin-token", Action: "stop", Source: "github", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"stopped":true}`), Note: "they called"},
-		{ID: 5, At: then.Add(-30 * time.Hour), Actor: "unauthenticated@127.0.0.1", Action: "key-create", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"id":"3k7m2xqpzt4a","name":"on-call"}`)},
+		{ID: 8, At: testNow.Add(-2 * time.Hour), Actor: "admin-token", Action: "resume", Source: "github", Before: json.RawMessage(`{"stopped":true}`), After: json.RawMessage(`{}`)},
+		{ID: 7, At: testNow.Add(-3 * time.Hour), Actor: "admin-token", Action: "stop", Source: "github", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"stopped":true}`), Note: "they called"},
+		{ID: 5, At: testNow.Add(-30 * time.Hour), Actor: "unauthenticated@127.0.0.1", Action: "key-create", Before: json.RawMessage(`{}`), After: json.RawMessage(`{"id":"3k7m2xqpzt4a","name":"on-call"}`)},
 	}
 }
 
-// busyFor has the rig's time pass, and its limiter count, as in an installation at work; the
-// charts have some minutes to show.
-func busyFor(t *testing.T, seconds int, changes ...func(*Deps)) *rig {
+// runFor advances the rig's clock and counters, so that the charts have some minutes of data.
+func runFor(t *testing.T, seconds int, changes ...func(*Deps)) *rig {
 	past := time.Duration(seconds) * time.Second
 	var mu sync.Mutex
 	var before time.Duration
@@ -128,12 +127,12 @@ func busyFor(t *testing.T, seconds int, changes ...func(*Deps)) *rig {
 		defer mu.Unlock()
 		return before + time.Since(began)
 	}
-	r := newRig(t, append(changes, func(n *Deps) { n.Clock = func() time.Time { return then.Add(passed() - past) } })...)
+	r := newRig(t, append(changes, func(n *Deps) { n.Clock = func() time.Time { return testNow.Add(passed() - past) } })...)
 	r.view = func(source string) limiter.View {
 		if source == "github" {
-			return brakedView(passed() - past)
+			return backingOffView(passed() - past)
 		}
-		return wavyView(passed() - past)
+		return varyingView(passed() - past)
 	}
 	for range seconds {
 		r.sampler.latest(t.Context())

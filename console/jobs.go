@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// jobPage is a job as pages show it.
+// jobPage is a DLQ job with its live status.
 type jobPage struct {
 	store.DLQJob
 	liveStatus
@@ -29,13 +29,13 @@ func (j jobPage) livePath() string {
 	return root + "/live/jobs/" + j.ID
 }
 
-// Item returns what a live element says.
+// Item returns a live text.
 func (j jobPage) Item(id string) itemAt { return itemAt{id, j.Items[id]} }
 
-// Stoppable and Resumable report what may be done with it.
+// Stoppable reports whether the job can be stopped.
 func (j jobPage) Stoppable() bool { return j.State == store.JobRunning }
 
-// Resumable reports whether it was stopped.
+// Resumable reports whether the job can be resumed.
 func (j jobPage) Resumable() bool { return j.State == store.JobStopped }
 
 func newJobPage(j store.DLQJob, now time.Time) jobPage {
@@ -49,11 +49,11 @@ func newJobPage(j store.DLQJob, now time.Time) jobPage {
 	return s
 }
 
-// maxJobSilence is longer than a job needs for one step, and than it takes until another process
-// goes on with it when its own has died.
+// maxJobSilence is longer than one step of a job, and longer than the takeover by another process
+// takes.
 const maxJobSilence = 5 * time.Minute
 
-// jobStatus says how far a job is.
+// jobStatus returns the live status of a job.
 func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 	stay := j.RefusedCount()
 	part := 100
@@ -72,12 +72,12 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 		"job.last":  {Text: ""},
 	}, Rows: map[string][][]statusItem{"refused": {}}}
 	if j.Error != "" && j.State != store.JobDone {
-		f.Items["job.error"] = statusItem{Text: "It waits: " + displayText(j.Error, maxErrorShown), Tone: toneWarn}
+		f.Items["job.error"] = statusItem{Text: "Waiting: " + displayText(j.Error, maxErrorShown), Tone: toneWarn}
 	}
 	if j.State == store.JobRunning {
 		last := statusItem{Text: "Its last progress was " + formatAgo(j.UpdatedAt, now) + "."}
 		if now.Sub(j.UpdatedAt) > maxJobSilence {
-			last = statusItem{Text: last.Text + " No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}
+			last = statusItem{Text: last.Text + " No process is working on it: check that a query service with this source is running.", Tone: toneWarn}
 		}
 		f.Items["job.last"] = last
 	}
@@ -85,30 +85,30 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 		f.Rows["refused"] = append(f.Rows["refused"], []statusItem{{Text: staysOpen(why)}, {Text: formatInt(j.Refused[why])}})
 	}
 	f.Tables = map[string]statusTable{"refused": {
-		ID: "refused", Caption: "Letters that stay open", Headers: []string{"Why", "Letters"}, Numeric: []bool{false, true}, Rows: f.Rows["refused"], Empty: "None so far.",
+		ID: "refused", Caption: "Dead letters that stay open", Headers: []string{"Reason", "Dead letters"}, Numeric: []bool{false, true}, Rows: f.Rows["refused"], Empty: "None so far.",
 	}}
 	return f
 }
 
-// Refusals are the letters that stay open, by why.
+// Refusals returns the table of the dead letters that stay open.
 func (j jobPage) Refusals() statusTable { return j.Tables["refused"] }
 
-// staysOpen says why letters stay open.
+// staysOpen explains why dead letters stay open.
 func staysOpen(why string) string {
 	switch why {
 	case dlq.RefusedLimit:
-		return "They were replayed as often as may be."
+		return "They have reached the maximum number of replays."
 	case dlq.RefusedUndecodable:
 		return "This release can't read their request."
 	case dlq.RefusedGone:
-		return "Their topic does not have them any more."
+		return "Kafka has deleted them."
 	case dlq.RefusedInvalid:
-		return "The configuration has no such facet, or it takes no such key."
+		return "The configuration has no such facet, or the facet rejects the key."
 	}
 	return displayText(why, 60)
 }
 
-// readJob returns a job by its id.
+// readJob reads a job by its id.
 func (c *Console) readJob(r *http.Request, id string) (store.DLQJob, bool, error) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
@@ -119,13 +119,13 @@ func (c *Console) readJob(r *http.Request, id string) (store.DLQJob, bool, error
 	return j, err == nil, err
 }
 
-func (c *Console) job(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) job(w http.ResponseWriter, r *http.Request, client access.Client) {
 	j, found, err := c.readJob(r, r.PathValue("id"))
 	switch {
 	case err != nil:
 		c.unavailable(w, r, "The jobs can't be read.", err)
-	case !found || !c.canSeeJob(who, j):
-		c.reject(w, r, http.StatusNotFound, "There is no such job.")
+	case !found || !c.canSeeJob(client, j):
+		c.reject(w, r, http.StatusNotFound, "Job not found.")
 	default:
 		title := map[store.JobKind]string{store.ReplayJob: "Replay", store.PurgeJob: "Purge"}[j.Kind] + " of " + j.Source
 		c.render(w, r, http.StatusOK, "job", strings.TrimSpace(title), newJobPage(j, c.Clock()))

@@ -9,33 +9,33 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
+func TestLanes_ShowsStalledLane(t *testing.T) {
 	for _, c := range []struct {
 		lane       LaneLag
 		wait, tone string
 		wrong      string
 		processes  []limiter.ProcessView
 	}{
-		{laneOf(schemas.Low, 0, 0), "nothing", toneOK, "", nil},
-		{laneOf(schemas.Low, 9, 30*time.Second), "30 s", toneOK, "", nil},
-		{laneOf(schemas.Low, 9, 5*time.Minute), "5 min", toneWarn, "nexon: its LOW lane is 5 min behind, with 9 records.", nil},
-		{LaneLag{schemas.Low, 9, time.Second, true, true, 50 * time.Second}, "50 s", toneOK, "", nil}, // they stopped a moment ago
-		{standing(schemas.Low, 9, 5*time.Second), "not known yet", "", "", nil},
-		{standing(schemas.Low, 12_480, 55*time.Second), "not known: nobody has worked for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and nobody has worked on any for 55 s: no worker runs.", nil},
-		{standing(schemas.Low, 1, 20*time.Second), "not known: nobody has worked for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and nobody has worked on any for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
-		{LaneLag{Lane: schemas.Low}, "not known", toneWarn, "nexon: how far its LOW lane is behind is not known.", nil},
+		{testLane(schemas.Low, 0, 0), "nothing", toneOK, "", nil},
+		{testLane(schemas.Low, 9, 30*time.Second), "30 s", toneOK, "", nil},
+		{testLane(schemas.Low, 9, 5*time.Minute), "5 min", toneWarn, "nexon: its LOW lane is 5 min behind, with 9 records.", nil},
+		{LaneLag{schemas.Low, 9, time.Second, true, true, 50 * time.Second}, "50 s", toneOK, "", nil}, // the workers stopped a moment ago
+		{stalledLane(schemas.Low, 9, 5*time.Second), "not known yet", "", "", nil},
+		{stalledLane(schemas.Low, 12_480, 55*time.Second), "not known: no worker has worked for 55 s", toneBad, "nexon: 12,480 records wait in its LOW lane, and no worker has worked on any for 55 s: no worker is running.", nil},
+		{stalledLane(schemas.Low, 1, 20*time.Second), "not known: no worker has worked for 20 s", toneBad, "nexon: 1 record waits in its LOW lane, and no worker has worked on any for 20 s.", []limiter.ProcessView{{Process: "worker-1"}}},
+		{LaneLag{Lane: schemas.Low}, "not known", toneWarn, "nexon: the lag of its LOW lane is unknown.", nil},
 	} {
 		of := &sourceSample{Lanes: []LaneLag{c.lane}, Limits: &limiter.View{State: "flowing", Processes: c.processes}}
 		if got := laneRows(of)[0][4]; got.Text != c.wait || got.Tone != c.tone {
 			t.Errorf("%+v is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}
-		of.Limits = nil // that Redis does not answer makes it no better
+		of.Limits = nil // an unreadable limiter does not change the result
 		if got := laneRows(of)[0][4]; got.Tone != c.tone {
 			t.Errorf("%+v without the limiter is shown as %q in %q", c.lane, got.Text, got.Tone)
 		}
 		of.Limits = &limiter.View{State: "flowing", Processes: c.processes}
 		f := liveStatus{Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}}
-		f.addProblems(&sample{At: then, Sources: map[string]*sourceSample{"nexon": of}}, []string{"nexon"})
+		f.addProblems(&sample{At: testNow, Sources: map[string]*sourceSample{"nexon": of}}, []string{"nexon"})
 		got := ""
 		for _, row := range f.Rows["problems"] {
 			got += row[0].Text
@@ -49,17 +49,17 @@ func TestALaneOnWhichNobodyWorksIsNotShownAsIfItWereUpToDate(t *testing.T) {
 	}
 }
 
-func TestAnEntityWaitsBehindALaneThatStands(t *testing.T) {
+func TestWhyStale_NamesStalledLane(t *testing.T) {
 	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
 	for _, c := range []struct {
 		lane LaneLag
 		want string
 	}{
-		{standing(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, behind 900 others at most, on which nobody has worked for 1 min."},
-		{standing(schemas.Low, 1, time.Second), "A request waits in the LOW lane, behind 1 other at most, and how long that takes is not known yet."},
+		{stalledLane(schemas.Low, 900, time.Minute), "A request waits in the LOW lane, behind 900 others at most, which no worker has processed for 1 min."},
+		{stalledLane(schemas.Low, 1, time.Second), "A request waits in the LOW lane, behind 1 other at most, and how long that takes is not known yet."},
 		{LaneLag{Lane: schemas.Low}, "A request waits in the LOW lane."},
 	} {
-		if got := whyStale(e, surroundings{lanes: []LaneLag{c.lane}}, then); !strings.Contains(got, c.want) {
+		if got := whyStale(e, surroundings{lanes: []LaneLag{c.lane}}, testNow); !strings.Contains(got, c.want) {
 			t.Errorf("%s\nwanted\n%s", got, c.want)
 		}
 	}

@@ -14,19 +14,20 @@ import (
 
 const eventStream = "text/event-stream"
 
-// maxViewers may watch at once, and viewersOfOne of them under one name: somebody's tabs must
-// not keep all others from watching.
+// maxViewers bounds the number of live streams. maxViewersPerClient bounds the streams of one
+// client, to leave some for the others.
 const maxViewers, maxViewersPerClient = 100, 8
 
-// viewers are those who watch.
+// viewers counts the open live streams.
 type viewers struct {
 	mu       sync.Mutex
 	total    int
-	byClient map[string]int // by name
+	byClient map[string]int
 }
 
-// acquire takes a place until leave is called; ok: there was one.
-func (v *viewers) acquire(name string) (leave func(), ok bool) {
+// acquire counts a new stream of the client until release is called. ok is false if a limit is
+// reached.
+func (v *viewers) acquire(name string) (release func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.total >= maxViewers || v.byClient[name] >= maxViewersPerClient {
@@ -44,20 +45,20 @@ func (v *viewers) acquire(name string) (leave func(), ok bool) {
 	}, true
 }
 
-// acquireViewer takes a place among those who watch, until leave is called; or says that there is none.
-func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, who access.Client) (leave func(), ok bool) {
-	if r.Method == http.MethodHead { // it would hear nothing, for ever
+// acquireViewer counts a new stream of the client, or answers with 503.
+func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, client access.Client) (release func(), ok bool) {
+	if r.Method == http.MethodHead { // a HEAD request would keep the stream open forever
 		w.Header().Set("Content-Type", eventStream)
 		return nil, false
 	}
-	if leave, ok = c.viewers.acquire(who.BoundName()); !ok {
+	if release, ok = c.viewers.acquire(client.BoundName()); !ok {
 		w.Header().Set("Retry-After", "10")
-		http.Error(w, "As many watch already as may.", http.StatusServiceUnavailable)
+		http.Error(w, "Too many live streams are open.", http.StatusServiceUnavailable)
 	}
-	return leave, ok
+	return release, ok
 }
 
-// startStream begins an answer of server-sent events; send writes one.
+// startStream starts a response of server-sent events. send writes one event.
 func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error) {
 	h := w.Header()
 	h.Set("Content-Type", eventStream)
@@ -66,9 +67,9 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 	return func(event any) error {
 		text, err := json.Marshal(event)
 		if err != nil {
-			panic(err) // it is of our own types
+			panic(err) // our own types always marshal
 		}
-		// A server that bounds its answers bounds each event, not all of them.
+		// The write deadline of the server applies to each event instead of the whole response.
 		_ = flow.SetWriteDeadline(time.Now().Add(10 * time.Second))
 		if _, err := fmt.Fprintf(w, "retry: 2000\ndata: %s\n\n", text); err != nil {
 			return err
@@ -77,8 +78,8 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 	}
 }
 
-// live tells, once a second, what the live pages show.
-func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client) {
+// live streams the data of the live pages once a second.
+func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Client) {
 	sources, charts := c.Sources, r.FormValue("charts") != ""
 	if one := r.FormValue("source"); one != "" {
 		if !c.hasSource(one) {
@@ -87,11 +88,11 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 		}
 		sources = []string{one}
 	}
-	leave, ok := c.acquireViewer(w, r, who)
+	release, ok := c.acquireViewer(w, r, client)
 	if !ok {
 		return
 	}
-	defer leave()
+	defer release()
 	samples, unwatch := c.sampler.watch()
 	defer unwatch()
 	send := c.startStream(w)
@@ -103,8 +104,8 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 			return
 		case n = <-samples:
 		}
-		// What was allowed to begin ends when it would not be any more.
-		if who, err := c.identify(r); err != nil || !isAllowed(canView, c, who) {
+		// The stream ends when the client's permission ends.
+		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
 			return
 		}
 		f := c.statusOf(n, sources)
@@ -121,29 +122,29 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, who access.Client
 	}
 }
 
-func isAllowed(m permission, c *Console, who access.Client) bool {
-	ok, _ := m(c, who)
+func isAllowed(m permission, c *Console, client access.Client) bool {
+	ok, _ := m(c, client)
 	return ok
 }
 
-// jobInterval is how often a job's progress is looked at.
+// jobInterval is the time between two updates of a job's progress.
 const jobInterval = time.Second
 
-// liveJob tells how far a job is until it has ended.
-func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Client) {
-	leave, ok := c.acquireViewer(w, r, who)
+// liveJob streams the progress of a job until the job ends.
+func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+	release, ok := c.acquireViewer(w, r, client)
 	if !ok {
 		return
 	}
-	defer leave()
+	defer release()
 	id := r.PathValue("id")
 	j, found, err := c.readJob(r, id)
 	switch {
 	case err != nil:
 		c.unavailable(w, r, "The jobs can't be read.", err)
 		return
-	case !found || !c.canSeeJob(who, j):
-		c.reject(w, r, http.StatusNotFound, "There is no such job.")
+	case !found || !c.canSeeJob(client, j):
+		c.reject(w, r, http.StatusNotFound, "Job not found.")
 		return
 	}
 	send := c.startStream(w)
@@ -158,11 +159,11 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, who access.Cli
 			return
 		case <-tick.C:
 		}
-		if who, err := c.identify(r); err != nil || !isAllowed(canView, c, who) {
+		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
 			return
 		}
 		if j, found, err = c.readJob(r, id); err != nil || !found {
-			return // the page comes again
+			return // the browser reconnects
 		}
 	}
 }

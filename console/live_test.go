@@ -16,15 +16,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// line is a stream that somebody follows.
-type line struct {
+// testStream is an open live stream.
+type testStream struct {
 	t      *testing.T
 	answer *http.Response
 	lines  *bufio.Scanner
 	end    context.CancelFunc
 }
 
-// serve serves the rig as a real server does.
+// serve serves the rig over HTTP.
 func (r *rig) serve() string { return serveHandler(r.t, r) }
 
 // serveHandler serves a handler until the test ends and returns the URL of the console.
@@ -37,7 +37,7 @@ func serveHandler(t *testing.T, h http.Handler) string {
 	return server.URL + root
 }
 
-func follow(t *testing.T, url string, headers ...string) *line {
+func follow(t *testing.T, url string, headers ...string) *testStream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -55,11 +55,11 @@ func follow(t *testing.T, url string, headers ...string) *line {
 	t.Cleanup(func() { _ = answer.Body.Close() })
 	lines := bufio.NewScanner(answer.Body)
 	lines.Buffer(nil, 1<<20)
-	return &line{t, answer, lines, cancel}
+	return &testStream{t, answer, lines, cancel}
 }
 
 // next returns the next event, or false at the end of the stream.
-func (l *line) next() (f liveStatus, ok bool) {
+func (l *testStream) next() (f liveStatus, ok bool) {
 	l.t.Helper()
 	for l.lines.Scan() {
 		if text, is := strings.CutPrefix(l.lines.Text(), "data: "); is {
@@ -87,14 +87,14 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-func (r *rig) looked() int {
+func (r *rig) viewCallCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.looks
+	return r.viewCalls
 }
 
-func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
-	r := busyFor(t, 3)
+func TestLive_OneSamplerServesAllViewers(t *testing.T) {
+	r := runFor(t, 3)
 	url := r.serve()
 	one, two := follow(t, url+"/live?charts=1"), follow(t, url+"/live?source=nexon")
 	if h := one.answer.Header; h.Get("Content-Type") != "text/event-stream" || h.Get("Cache-Control") != "no-store" {
@@ -105,7 +105,7 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 	if !strings.Contains(first.Items["budget.nexon"].Text, " of 450 calls a second") || first.Items["state.github"].Text != "backing-off" || len(first.Rows["policies.nexon"]) != 2 {
 		t.Errorf("%+v", first)
 	}
-	// At first all there is, and then what is new.
+	// The first event has the whole chart, later ones only new points.
 	if a, b := first.Points["nexon"], second.Points["nexon"]; len(a) < 3 || len(b) < 1 || b[0].T <= a[len(a)-1].T || a[len(a)-1].High == nil {
 		t.Errorf("%d points, then %d", len(a), len(b))
 	}
@@ -113,13 +113,13 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 	if _, others := other.Items["budget.github"]; others || len(other.Items["budget.nexon"].Text) == 0 || other.Points != nil {
 		t.Errorf("%+v", other)
 	}
-	// Two watch, and the limiter is asked once a second for each source.
-	before := r.looked()
+	// Two viewers cause one limiter call a second for each source.
+	before := r.viewCallCount()
 	for range 2 {
 		one.next()
 		two.next()
 	}
-	if n := r.looked() - before; n > 8 {
+	if n := r.viewCallCount() - before; n > 8 {
 		t.Errorf("%d looks at the limiter in two seconds", n)
 	}
 	one.end()
@@ -127,22 +127,22 @@ func TestWhoWatchesIsToldEachSecondByOneSampler(t *testing.T) {
 	until(t, "nobody looks for nobody", func() bool {
 		r.sampler.mu.Lock()
 		defer r.sampler.mu.Unlock()
-		return r.sampler.stop == nil && len(r.sampler.viewers) == 0 && r.watching() == 0
+		return r.sampler.stop == nil && len(r.sampler.viewers) == 0 && r.viewerCount() == 0
 	})
-	// And it begins again.
+	// A new viewer restarts the sampler.
 	if _, ok := follow(t, url+"/live").next(); !ok {
-		t.Error("nothing comes any more")
+		t.Error("the stream has ended")
 	}
 }
 
-// watching is how many have a place.
-func (r *rig) watching() int {
+// viewerCount returns the number of open streams.
+func (r *rig) viewerCount() int {
 	r.viewers.mu.Lock()
 	defer r.viewers.mu.Unlock()
 	return r.viewers.total + len(r.viewers.byClient)
 }
 
-func TestNoMoreWatchThanMay(t *testing.T) {
+func TestLive_BoundsViewers(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	refused := func(when string) {
@@ -169,7 +169,7 @@ func TestNoMoreWatchThanMay(t *testing.T) {
 	for _, l := range leave {
 		l()
 	}
-	if n := r.watching(); n != 0 {
+	if n := r.viewerCount(); n != 0 {
 		t.Errorf("%d places are never given back", n)
 	}
 	for i := range maxViewers {
@@ -183,11 +183,11 @@ func TestLive_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	fillRig(r)
 	for range maxViewersPerClient {
 		if _, ok := r.viewers.acquire(access.Client{Name: "unauthenticated@2001:db8::1"}.BoundName()); !ok {
-			t.Fatal("a stream within the bound was refused")
+			t.Fatal("a stream within the limit was rejected")
 		}
 	}
 	ctx, end := context.WithCancel(t.Context())
-	end() // a stream that is admitted ends at once
+	end() // closes an accepted stream
 	q := httptest.NewRequestWithContext(ctx, http.MethodGet, root+"/live", nil)
 	q.RemoteAddr = "[2001:db8::2]:4711"
 	w := httptest.NewRecorder()
@@ -197,35 +197,35 @@ func TestLive_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotAdministerIsBoundedBelowTheConsoleToo(t *testing.T) {
+func TestConsole_RateLimitsNonAdmins(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.asks, r.most = true, 2
+	r.loginRequired, r.requestLimit = true, 2
 	for i, want := range []int{200, 200, 429, 429} {
 		d := r.get(root+[]string{"/limiter", "/dlq", "", "/live"}[i], "Authorization", "Bearer inspect")
-		if d.status != want || want == 429 && (d.header.Get("Retry-After") != "90" || !strings.Contains(d.says("rejected"), "more than they may")) {
-			t.Errorf("%d: %d %v %s", i, d.status, d.header, d.says("rejected"))
+		if d.status != want || want == 429 && (d.header.Get("Retry-After") != "90" || !strings.Contains(d.textByID("rejected"), "more than they may")) {
+			t.Errorf("%d: %d %v %s", i, d.status, d.header, d.textByID("rejected"))
 		}
 	}
-	if d := r.open("POST", root+"/lookup", posts["/lookup"], "Authorization", "Bearer inspect,refresh"); d.status != 429 || r.did() > 0 {
+	if d := r.open("POST", root+"/lookup", posts["/lookup"], "Authorization", "Bearer inspect,refresh"); d.status != 429 || r.actionsDone() > 0 {
 		t.Errorf("a refresh: %d", d.status)
 	}
 	before := len(r.counted)
 	if d := r.get(root+"/limiter", "Authorization", "Bearer admin"); d.status != 200 || len(r.counted) > before {
-		t.Errorf("who may stop a source is told to wait: %d", d.status)
+		t.Errorf("admin: got %d, want no rate limit", d.status)
 	}
 }
 
-func TestWhoAsksForHeadersAloneIsNotKeptWaiting(t *testing.T) {
+func TestLive_AnswersHEADAtOnce(t *testing.T) {
 	r := newRig(t)
 	if answer := r.do("HEAD", root+"/live", nil); answer.status != 200 || answer.header.Get("Content-Type") != "text/event-stream" || answer.body != "" {
 		t.Errorf("%+v", answer)
 	}
 }
 
-func TestAStreamEndsWithTheRightToIt(t *testing.T) {
+func TestLive_EndsWithItsPermission(t *testing.T) {
 	r := newRig(t)
-	r.asks = true
+	r.loginRequired = true
 	url := r.serve()
 	for token, want := range map[string]int{"": 401, "wrong": 401, "read": 403, "inspect": 200} {
 		if got := follow(t, url+"/live", "Authorization", "Bearer "+token).answer.StatusCode; got != want {
@@ -234,7 +234,7 @@ func TestAStreamEndsWithTheRightToIt(t *testing.T) {
 	}
 	l := follow(t, url+"/live", "Authorization", "Bearer inspect")
 	if _, ok := l.next(); !ok {
-		t.Fatal("nothing came")
+		t.Fatal("the stream sent no event")
 	}
 	r.mu.Lock()
 	r.revoked = true
@@ -243,11 +243,11 @@ func TestAStreamEndsWithTheRightToIt(t *testing.T) {
 		_, ok = l.next()
 	}
 	if got := r.do("GET", root+"/live?source=nowhere", nil, "Authorization", "Bearer inspect").status; got != 401 {
-		t.Error(got)
+		t.Errorf("unknown source: got %d, want 401", got)
 	}
 }
 
-func TestAJobIsFollowedUntilItsEnd(t *testing.T) {
+func TestLiveJob_StreamsUntilItsEnd(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	url := r.serve() + "/live/jobs/"
@@ -266,27 +266,27 @@ func TestAJobIsFollowedUntilItsEnd(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 	waits := store.DLQJob{Error: "Kafka does not answer", State: store.JobRunning, Kind: store.PurgeJob}
-	if f := jobStatus(waits, then); f.Items["job.error"].Text != "It waits: Kafka does not answer" || f.Items["job.done"].Text != "0 of 0 purged" {
+	if f := jobStatus(waits, testNow); f.Items["job.error"].Text != "Waiting: Kafka does not answer" || f.Items["job.done"].Text != "0 of 0 purged" {
 		t.Errorf("%+v", f.Items)
 	}
-	for updated, want := range map[time.Duration]statusItem{2 * time.Second: {Text: "Its last progress was 2 s ago."}, 6 * time.Minute: {Text: "Its last progress was 6 min ago. No process works on it: see that a query service runs that knows its source.", Tone: toneWarn}} {
-		waits.UpdatedAt = then.Add(-updated)
-		if f := jobStatus(waits, then); f.Items["job.last"] != want {
+	for updated, want := range map[time.Duration]statusItem{2 * time.Second: {Text: "Its last progress was 2 s ago."}, 6 * time.Minute: {Text: "Its last progress was 6 min ago. No process is working on it: check that a query service with this source is running.", Tone: toneWarn}} {
+		waits.UpdatedAt = testNow.Add(-updated)
+		if f := jobStatus(waits, testNow); f.Items["job.last"] != want {
 			t.Errorf("%+v", f.Items["job.last"])
 		}
 	}
 	if got := follow(t, url+"none").answer.StatusCode; got != 404 {
-		t.Error(got)
+		t.Errorf("unknown job: got %d, want 404", got)
 	}
 }
 
-func TestARateIsMeasuredByWhatProcessesTell(t *testing.T) {
+func TestRate_MeasuresProcessReports(t *testing.T) {
 	r := newRig(t)
 	view := func(at time.Duration, processes ...limiter.ProcessView) *limiter.View {
-		return &limiter.View{State: "flowing", At: then.Add(at), Processes: processes}
+		return &limiter.View{State: "flowing", At: testNow.Add(at), Processes: processes}
 	}
 	process := func(name string, at time.Duration, high, low int64) limiter.ProcessView {
-		return limiter.ProcessView{Process: name, At: then.Add(at), High: limiter.LaneView{Granted: high}, Low: limiter.LaneView{Granted: low}}
+		return limiter.ProcessView{Process: name, At: testNow.Add(at), High: limiter.LaneView{Granted: high}, Low: limiter.LaneView{Granted: low}}
 	}
 	const s = time.Second
 	for i, c := range []struct {
@@ -295,15 +295,15 @@ func TestARateIsMeasuredByWhatProcessesTell(t *testing.T) {
 	}{
 		{nil, rates{}},
 		{&limiter.View{State: "unused"}, rates{Known: true}},
-		{view(0), rates{Known: true}}, // nobody runs
+		{view(0), rates{Known: true}}, // no processes
 		{view(0, process("a", 0, 0, 0)), rates{}},
-		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // too short
+		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // the period is too short
 		{view(2*s, process("a", 2*s, 20, 200)), rates{10, 100, true}},
-		{view(3*s, process("a", 2*s, 20, 200)), rates{10, 100, true}}, // nothing new
+		{view(3*s, process("a", 2*s, 20, 200)), rates{10, 100, true}}, // no newer report
 		{view(4*s, process("a", 4*s, 60, 200)), rates{20, 0, true}},
-		{view(5*s, process("a", 4*s, 60, 200), process("b", 5*s, 900, 900)), rates{20, 0, true}}, // b has just been heard of
+		{view(5*s, process("a", 4*s, 60, 200), process("b", 5*s, 900, 900)), rates{20, 0, true}}, // one report of b is not enough
 		{view(9*s, process("a", 8*s, 60, 200), process("b", 9*s, 940, 980)), rates{10, 20, true}},
-		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // it has begun again
+		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // the process has restarted
 		{view(14*s, process("a", 12*s, 7, 1)), rates{2, 0, true}},
 	} {
 		if got := r.sampler.rate("nexon", c.view); got != c.want {

@@ -6,15 +6,15 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// livePage is a page that shows what is going on now.
+// livePage is the data of a page with live content.
 type livePage struct {
 	liveStatus
 	Sources   []string
-	Scenarios []FaultScenario // of the weather; nil: there is none
+	Scenarios []FaultScenario // nil: the upstream is real
 	Scenario  string
 }
 
-// Table returns one of the live tables.
+// Table returns a live table.
 func (p livePage) Table(id, source string) statusTable {
 	if source != "" {
 		id += "." + source
@@ -22,10 +22,10 @@ func (p livePage) Table(id, source string) statusTable {
 	return p.Tables[id]
 }
 
-// Item returns what a live element says.
+// Item returns a live text.
 func (p livePage) Item(id string) itemAt { return itemAt{id, p.Items[id]} }
 
-// itemAt is a fact, and where it stands.
+// itemAt is a live text and its element.
 type itemAt struct {
 	ID string
 	statusItem
@@ -54,10 +54,10 @@ func (c *Console) limiter(w http.ResponseWriter, r *http.Request, _ access.Clien
 	c.showLive(w, r, "limiter", "Limiter")
 }
 
-// setFaultScenario has the upstream of a demonstration behave in another way.
-func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, who access.Client) {
+// setFaultScenario changes the fault scenario of a demonstration's upstream.
+func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, client access.Client) {
 	if c.FaultScenarios == nil {
-		c.reject(w, r, http.StatusNotFound, "This installation has no weather: its upstream is a real one.")
+		c.reject(w, r, http.StatusNotFound, "This installation has no fault scenarios: its upstream is real.")
 		return
 	}
 	name := r.PostFormValue("scenario")
@@ -67,16 +67,16 @@ func (c *Console) setFaultScenario(w http.ResponseWriter, r *http.Request, who a
 		}
 		ctx, cancel := requestContext(r)
 		defer cancel()
-		err := c.writeAudit(ctx, who, "fault-scenario", "", map[string]string{"scenario": name})
+		err := c.writeAudit(ctx, client, "fault-scenario", "", map[string]string{"scenario": name})
 		if err == nil {
 			err = c.FaultScenarios.Set(ctx, name)
 		}
 		if err != nil {
-			c.unavailable(w, r, "The weather could not be changed.", err)
+			c.unavailable(w, r, "The fault scenario could not be changed.", err)
 			return
 		}
 		redirectWithNotice(w, r, root, "fault-scenario")
 		return
 	}
-	c.reject(w, r, http.StatusBadRequest, "There is no such weather.")
+	c.reject(w, r, http.StatusBadRequest, "Unknown fault scenario.")
 }

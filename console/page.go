@@ -14,25 +14,25 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// page is what the layout shows around what each page has of its own (Body).
+// page is the data of the layout; Body is the data of the page itself.
 type page struct {
 	Title      string
-	Name       string // of the template
+	Name       string // name of the template
 	Nav        []link
 	Who        string
-	LoggedIn   bool // somebody logged in
-	CanAct     bool // who looks may change things
-	CanRefresh bool // who looks may ask for a refresh
-	ReadOnly   bool // the console is read-only
+	LoggedIn   bool
+	CanAct     bool // the viewer may change things
+	CanRefresh bool // the viewer may request refreshes
+	ReadOnly   bool
 	Notice     string
 	Now        time.Time
-	At         string // when what it shows was seen
-	Live       string // where the page hears what is new; empty: nowhere
+	At         string // time of the shown data
+	Live       string // URL of the live stream; empty: none
 	Version    string
 	Body       any
 }
 
-// link is one of the navigation.
+// link is an entry of the navigation.
 type link struct {
 	Path, Title string
 	Here        bool
@@ -49,17 +49,17 @@ var navigation = []link{
 	{root + "/activity", "Activity", false},
 }
 
-// notices is what a page says after an act, by the code in its address.
+// notices are the messages after an action, by the code in the query parameter notice.
 var notices = map[string]string{
-	"changed":        "The settings are changed. All processes follow within two seconds.",
-	"unchanged":      "Nothing was different from what is in force; nothing was changed.",
-	"stopped":        "The source is told to stop: all processes follow within two seconds. Requests wait, and none is lost within a day (HIGH; LOW three days).",
-	"resumed":        "The source is told to go on: all processes follow within two seconds.",
-	"started":        "The job is ordered.",
-	"job-stopped":    "The job is told to stop, and asks for nothing more within half a minute. What it asked for is fetched all the same; it may be resumed.",
-	"job-resumed":    "The job goes on.",
-	"admin-token":    "You are logged in by the admin token, which never ends and is everybody's who has it. An API key with the scope admin says who you are, and can be revoked alone.",
-	"fault-scenario": "The upstream behaves as you wish from now on.",
+	"changed":        "The settings were changed. All processes apply them within two seconds.",
+	"unchanged":      "The form equals the current settings; nothing was changed.",
+	"stopped":        "The emergency stop is set. All processes stop calling the source within two seconds. Requests wait and are kept for one day (HIGH) or three days (LOW).",
+	"resumed":        "The emergency stop is lifted. All processes call the source again within two seconds.",
+	"started":        "The job was started.",
+	"job-stopped":    "The job is stopping: it enqueues no more requests after at most 30 s. Requests that it has enqueued are still fetched. You can resume it.",
+	"job-resumed":    "The job was resumed.",
+	"admin-token":    "You are logged in with the admin token, which never expires and which several people may share. An API key with the scope admin identifies you in the audit, and can be revoked alone.",
+	"fault-scenario": "The fault scenario of the upstream was changed.",
 }
 
 func parsePages() map[string]*template.Template {
@@ -93,20 +93,20 @@ func parsePages() map[string]*template.Template {
 	return all
 }
 
-// stamp is a time, and the one from which it is looked at.
+// stamp is a time and the current time.
 type stamp struct{ T, Now time.Time }
 
-// render answers with a page.
+// render writes a page.
 func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name, title string, body any) {
-	who, _ := access.ClientFromContext(r.Context())
+	client, _ := access.ClientFromContext(r.Context())
 	p := page{
-		Title: title, Name: name, Who: displayText(who.Name, 60), Now: c.Clock(), Body: body,
-		LoggedIn: c.Guard.AuthRequired() && who.Name != "", ReadOnly: c.ReadOnly, Notice: notices[r.URL.Query().Get("notice")],
+		Title: title, Name: name, Who: displayText(client.Name, 60), Now: c.Clock(), Body: body,
+		LoggedIn: c.Guard.AuthRequired() && client.Name != "", ReadOnly: c.ReadOnly, Notice: notices[r.URL.Query().Get("notice")],
 	}
-	p.CanAct, _ = canAct(c, who)
-	p.CanRefresh, _ = canRefresh(c, who)
-	if looks, _ := canView(c, who); looks {
-		p.Version = c.Version // a stranger at the login page must not learn it
+	p.CanAct, _ = canAct(c, client)
+	p.CanRefresh, _ = canRefresh(c, client)
+	if looks, _ := canView(c, client); looks {
+		p.Version = c.Version // not shown to anonymous visitors of the login page
 		for _, l := range navigation {
 			l.Here = r.URL.Path == l.Path || l.Path != root && strings.HasPrefix(r.URL.Path, l.Path+"/")
 			p.Nav = append(p.Nav, l)
@@ -119,46 +119,46 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 		p.Live = live.livePath()
 	}
 	p.At = p.Now.UTC().Format("15:04:05") + " UTC"
-	if seen, ok := body.(interface{ asOf() string }); ok {
-		p.At = seen.asOf()
+	if timed, ok := body.(interface{ asOf() string }); ok {
+		p.At = timed.asOf()
 	}
 	var text bytes.Buffer
 	if err := c.pages[name].Execute(&text, p); err != nil {
-		c.Log.Error("a page of the console can't be made", "page", name, "err", err)
-		http.Error(w, "The page can't be made; the log says why.", http.StatusInternalServerError)
+		c.Log.Error("console page render failed", "page", name, "err", err)
+		http.Error(w, "The page can't be rendered; see the log of this process.", http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = text.WriteTo(w) // who has left misses nothing
+	_, _ = text.WriteTo(w) // the client has disconnected
 }
 
-// asOf is when they were true.
+// asOf is the time of the data.
 func (f liveStatus) asOf() string { return f.At }
 
-// rejection is what the page of a refusal says.
+// rejection is the data of the error page.
 type rejection struct {
 	Reason string
-	// RetryURL is the address that was asked for, if who asked may do so from here.
+	// RetryURL is the requested URL, if the client may open it from this page.
 	RetryURL string
 }
 
-// reject answers with a page that says why not.
+// reject answers with an error page.
 func (c *Console) reject(w http.ResponseWriter, r *http.Request, status int, why string) {
 	c.render(w, r, status, "rejected", http.StatusText(status), rejection{Reason: why})
 }
 
-// unavailable answers with a page that says that what lies behind does not answer.
+// unavailable answers that another service failed, and logs the error.
 func (c *Console) unavailable(w http.ResponseWriter, r *http.Request, what string, err error) {
 	if errors.Is(err, store.ErrReplayRunning) {
-		c.reject(w, r, http.StatusConflict, what+" Another replay of the source is under way, and might ask for the same letters: wait until it has ended, or stop it.")
+		c.reject(w, r, http.StatusConflict, what+" Another replay of the source is running and may replay the same dead letters: wait until it ends, or stop it.")
 		return
 	}
-	c.Log.Warn("the console can't show or do something", "what", what, "err", err)
-	c.reject(w, r, http.StatusServiceUnavailable, what+" The log of this process says why; try again in a moment.")
+	c.Log.Warn("console request failed", "message", what, "err", err)
+	c.reject(w, r, http.StatusServiceUnavailable, what+" See the log of this process, and try again in a moment.")
 }
 
-// redirectWithNotice leads to a page that says what was done.
+// redirectWithNotice redirects to a page that shows a notice.
 func redirectWithNotice(w http.ResponseWriter, r *http.Request, path, code string) {
 	sep := "?"
 	if strings.Contains(path, "?") {

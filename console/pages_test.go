@@ -17,14 +17,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// paths are the pages, with something to show on each.
+// paths are the pages, each with content.
 var paths = []string{
 	"", "/lookup", "/lookup?facet=nexon/character&key=somebody", "/queues", "/limiter", "/dlq", "/dlq?source=nexon&handled=all&after=1769515230000000:3:120",
 	"/dlq/nexon/3/120", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW", "/dlq/plan?source=nexon&kind=PURGE", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
 }
 
-// wellFormed fails for what a page must never have: a script or a style of its own, or a
-// control that does not say what it is.
+// wellFormed fails the test for inline scripts or styles, and for controls without a label.
 func (d document) wellFormed(t *testing.T, where string) {
 	t.Helper()
 	labelled := map[string]bool{}
@@ -64,15 +63,15 @@ func (d document) wellFormed(t *testing.T, where string) {
 	}
 }
 
-func TestEveryPageIsMadeWithAndWithoutAnythingToShow(t *testing.T) {
+func TestPages_RenderFullAndEmpty(t *testing.T) {
 	if strings.Contains(contentSecurityPolicy, "unsafe") || !strings.HasPrefix(contentSecurityPolicy, "default-src 'none'; ") {
-		t.Error(contentSecurityPolicy)
+		t.Errorf("got %q, want default-src none and nothing unsafe", contentSecurityPolicy)
 	}
 	for _, filled := range []bool{true, false} {
 		for _, weather := range []bool{true, false} {
 			r := newRig(t)
 			if weather {
-				r = newRig(t, weathered)
+				r = newRig(t, withScenarios)
 			}
 			if filled {
 				fillRig(r)
@@ -84,7 +83,7 @@ func TestEveryPageIsMadeWithAndWithoutAnythingToShow(t *testing.T) {
 				}
 				d := r.get(root + path)
 				if d.status != want {
-					t.Errorf("%s: %d %s", path, d.status, d.says("main"))
+					t.Errorf("%s: %d %s", path, d.status, d.textByID("main"))
 				}
 				d.wellFormed(t, path)
 			}
@@ -92,14 +91,14 @@ func TestEveryPageIsMadeWithAndWithoutAnythingToShow(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
+func TestPages_ReportUnavailableServices(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.broken = errBroken
+	r.readErr = errBroken
 	for path, want := range map[string]string{
-		"": "github: what its limiter does could not be read; if Redis does not answer, nothing is called.", "/limiter": "What the budget of nexon does is not known", "/queues": "They could not be read.",
-		"/lookup?facet=nexon/character&key=a": "What is known of it can't be read. The log of this process says why", "/dlq": "The dead letters can't be read.",
-		"/dlq/nexon/3/120": "The letter nexon/3:120 can't be read. The log of this process says why", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW": "The letters can't be counted.",
+		"": "github: the limiter could not be read; without Redis no calls are made.", "/limiter": "The budget of nexon is unknown", "/queues": "Not available: the read failed.",
+		"/lookup?facet=nexon/character&key=a": "The entity can't be read. See the log of this process", "/dlq": "The dead letters can't be read.",
+		"/dlq/nexon/3/120": "The dead letter nexon/3:120 can't be read. See the log of this process", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW": "The dead letters can't be counted.",
 		"/dlq/jobs/0198b2c0-0000-7000-8000-000000000001": "The jobs can't be read.", "/settings": "The settings of nexon can't be read", "/activity": "The audit can't be read.",
 	} {
 		d := r.get(root + path)
@@ -110,46 +109,46 @@ func TestWhatDoesNotAnswerIsSaidOnThePages(t *testing.T) {
 	}
 }
 
-func TestTheFourQuestionsAreAnsweredByNamedElements(t *testing.T) {
+func TestPages_AnswerInNamedElements(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").says("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and it is asked for again at 12:04." {
-		t.Error(got)
+	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
+		t.Errorf("why-stale: got %q", got)
 	}
-	// Counts of two moments make a rate.
+	// Two samples are needed for a rate.
 	r.get(root)
-	r.views["nexon"] = theView("nexon", 3*time.Second)
+	r.views["nexon"] = testView("nexon", 3*time.Second)
 	for _, path := range []string{"", "/limiter"} {
-		const want = "nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 8 h 59 min; nothing brakes it."
-		if got := r.get(root + path).says("budget"); !strings.Contains(got, want) {
-			t.Error(got)
+		const want = "nexon uses 312 of 450 calls a second (HIGH 12, LOW 300); 3.1 M of 20 M calls of the day are left for 8 h 59 min; nothing blocks calls."
+		if got := r.get(root + path).textByID("budget"); !strings.Contains(got, want) {
+			t.Errorf("got %s, want %q in it", got, want)
 		}
 	}
 	d := r.get(root + "/dlq?source=nexon")
-	for _, want := range []string{"12,268 requests died since yesterday 12:00, of 3 causes", "UPSTREAM_5XX", "11,920", "The upstream went on failing for these entities", "OPENAPI00004: Please input valid parameter"} {
-		if got := d.says("recent-dead-letters"); !strings.Contains(got, want) {
+	for _, want := range []string{"12,268 dead letters since yesterday 12:00, with 3 causes", "UPSTREAM_5XX", "11,920", "The upstream failed repeatedly for these entities", "OPENAPI00004: Please input valid parameter"} {
+		if got := d.textByID("recent-dead-letters"); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
-	if got := d.says("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is under way, with 4,112 of 12,254 done; no other begins before it ends or is stopped. the last of these died 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
-		t.Error(got)
+	if got := d.textByID("safe-to-replay"); !strings.HasPrefix(got, "No: a replay of nexon is running, with 4,112 of 12,254 done; a new one can start only after it ends or is stopped. the newest one failed 6 min ago; wait") || attr(d.byID("safe-to-replay"), "data-answer") != "No" {
+		t.Errorf("safe-to-replay: got %q", got)
 	}
-	for _, want := range []string{"The upstream went on failing for these entities", "9 calls of the upstream, the last answered 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
+	for _, want := range []string{"The upstream failed repeatedly for these entities", "9 calls, the last with status 503", "STALE, HIGH lane, correlation id 0198b2c0-4711", "nexon/character/3fa8b1c2d4", "OPENAPI00009"} {
 		if got := r.get(root + "/dlq/nexon/3/120").text(); !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
-	if got := r.get(root + "/dlq?source=github").says("safe-to-replay"); got != "No: nothing that the filter chooses is open." {
-		t.Error(got)
+	if got := r.get(root + "/dlq?source=github").textByID("safe-to-replay"); got != "No: no open dead letter matches the filter." {
+		t.Errorf("got %q, want %q", got, "No: no open dead letter matches the filter.")
 	}
 }
 
-func TestHostileContentStaysContent(t *testing.T) {
+func TestPages_EscapeHostileContent(t *testing.T) {
 	const evil = `"><script>alert(1)</script><img src=x onerror=alert(2)>' {{.}} ` + "\u202eevil\u2066\x00"
 	text := evil + strings.Repeat("z", 4096)
 	r := newRig(t)
 	fillRig(r)
-	r.told = text
+	r.message = text
 	r.entity.Status.Error, r.entity.Status.Reason, r.entity.State.Visibility = text, text, text
 	r.entity.Payload = []byte(text)
 	for i := range r.list {
@@ -164,7 +163,7 @@ func TestHostileContentStaysContent(t *testing.T) {
 	r.jobs[0].Note, r.jobs[0].CreatedBy, r.jobs[0].Error, r.jobs[0].Filter.Key = text, text, text, text
 	r.jobs[0].Refused = map[string]int64{text: 1}
 	r.audit = []settings.Entry{{Action: text, Actor: text, Source: text, Note: text, Before: []byte(text), After: []byte(text)}}
-	r.depends = []Dependency{{text, text}}
+	r.dependencies = []Dependency{{text, text}}
 	r.planned.Routes[0].Facet, r.planned.Routes[1].Refused = text, text
 	view := r.views["nexon"]
 	view.Policies[0].Name, view.Processes[0].Process, view.Processes[0].Low.Reason = text, text, text
@@ -182,29 +181,29 @@ func TestHostileContentStaysContent(t *testing.T) {
 				t.Errorf("%s has a <%s>", path, n.Data)
 			}
 		})
-		// What a page says can't turn what stands around it, and is no novel.
-		if said := d.text(); strings.ContainsAny(said, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(said, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/lookup") && !strings.HasPrefix(path, "/activity") {
-			t.Errorf("%s: %q", path, said[:500])
+		// External text has no direction controls and a bounded length.
+		if text := d.text(); strings.ContainsAny(text, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(text, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/lookup") && !strings.HasPrefix(path, "/activity") {
+			t.Errorf("%s: %q", path, text[:500])
 		}
 	}
 	d := r.open("POST", root+"/lookup", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
-	if said := d.says("refresh-result"); d.status != 200 || !strings.HasPrefix(said, `"><script>alert(1)`) || len(said) > 400 {
-		t.Errorf("%d %s", d.status, said)
+	if text := d.textByID("refresh-result"); d.status != 200 || !strings.HasPrefix(text, `"><script>alert(1)`) || len(text) > 400 {
+		t.Errorf("%d %s", d.status, text)
 	}
 }
 
-func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
+func TestPages_RejectInvalidInput(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	for path, want := range map[string]string{
-		"/lookup?facet=nowhere/x&key=a": "There is no such source.", "/lookup?facet=nexon/nothing&key=a": "nexon has no such facet.", "/lookup?facet=nexon/character&key=..": "There can be no such entity",
+		"/lookup?facet=nowhere/x&key=a": "There is no such source.", "/lookup?facet=nexon/nothing&key=a": "nexon has no such facet.", "/lookup?facet=nexon/character&key=..": "Invalid entity",
 		"/dlq?source=nowhere": "there is no such source", "/dlq?reason=NONE": `there is no reason "NONE"`, "/dlq?handled=x": "handled is", "/dlq?since=soon": `"soon" is no time`, "/dlq?attempts=x": "whole number",
-		"/dlq?offset=3": "partition:offset", "/dlq?after=x": "begin with the first", "/dlq/plan?kind=REPLAY&lane=MIDDLE": "the lane must be HIGH or LOW", "/dlq/plan?lane=LOW": "replayed or purged",
+		"/dlq?offset=3": "partition:offset", "/dlq?after=x": "start with the first", "/dlq/plan?kind=REPLAY&lane=MIDDLE": "the lane must be HIGH or LOW", "/dlq/plan?lane=LOW": "choose replay or purge",
 		"/dlq/plan?kind=PURGE&rate=x": "the rate must be", "/dlq/plan?kind=PURGE&rate=NaN": "the rate must be", "/dlq/plan?kind=PURGE&max=-1": "whole number", "/dlq/plan?kind=PURGE&note=a%0Ab": "one line",
 	} {
 		d := r.get(root + path)
 		if d.status != 400 || !strings.Contains(d.text(), want) {
-			t.Errorf("%s: %d %s", path, d.status, d.says("main"))
+			t.Errorf("%s: %d %s", path, d.status, d.textByID("main"))
 		}
 		d.wellFormed(t, path)
 	}
@@ -215,7 +214,7 @@ func TestWhatCanNotBeIsRefusedInWords(t *testing.T) {
 	}
 }
 
-func TestAFormThatCannotBeReadWholeChoosesNothing(t *testing.T) {
+func TestDLQ_RejectsUnreadableForm(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	for _, path := range []string{"/dlq?source=nexon&reason=%zz", "/dlq?source=nexon&key=a;facet=b", "/dlq/plan?source=nexon&kind=PURGE&key=%4", "/live?source=%"} {
@@ -247,13 +246,13 @@ func TestAFormThatCannotBeReadWholeChoosesNothing(t *testing.T) {
 	}
 }
 
-func TestAFilterIsKeptThroughThePages(t *testing.T) {
+func TestDLQ_KeepsFilterAcrossPages(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	const filter = "source=nexon&reason=UPSTREAM_5XX&fingerprint=ab&facet=character&key=a%2Fb&since=2026-01-26T10:00&until=2026-01-27T10:00:00.123456Z&attempts=9&offset=3:120&handled=all"
 	d := r.get(root + "/dlq?" + filter)
 	f := r.filters[0]
-	if f.Reason != schemas.Upstream5xx || f.Fingerprint != "ab" || f.Facet != "character" || f.Key != "a/b" || !f.Since.Equal(then.Add(-26*time.Hour-30*time.Second)) || f.Until.Nanosecond() != 123456000 ||
+	if f.Reason != schemas.Upstream5xx || f.Fingerprint != "ab" || f.Facet != "character" || f.Key != "a/b" || !f.Since.Equal(testNow.Add(-26*time.Hour-30*time.Second)) || f.Until.Nanosecond() != 123456000 ||
 		*f.Attempts != 9 || *f.Partition != 3 || *f.Offset != 120 || f.Handled != "" {
 		t.Errorf("%+v", f)
 	}
@@ -271,7 +270,7 @@ func TestAFilterIsKeptThroughThePages(t *testing.T) {
 	}
 }
 
-func TestOlderActsAreShownStepByStep(t *testing.T) {
+func TestActivity_PagesOlderEntries(t *testing.T) {
 	r := newRig(t)
 	r.audit = make([]settings.Entry, 450)
 	for path, next := range map[string]string{"": "400", "?limit=x": "400", "?limit=-7": "400", "?limit=400": "600", "?limit=600": "", "?limit=999999": ""} {
@@ -282,7 +281,7 @@ func TestOlderActsAreShownStepByStep(t *testing.T) {
 	}
 }
 
-func TestAssetsAreKeptByTheirHashAlone(t *testing.T) {
+func TestAssets_CachedByHashOnly(t *testing.T) {
 	r := newRig(t)
 	for name := range assets {
 		by := r.do("GET", assetURL(name), nil)

@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// maxRefreshKeys is how many keys one form refreshes, as many as one request of the API.
+	// maxRefreshKeys is how many keys one form may refresh, as in one request of the API.
 	maxRefreshKeys = 100
 	// auditKeys is how many keys an audit entry names.
 	auditKeys = 10
 )
 
-// writeAudit writes the audit entry of an act before the act, so that no act is without an entry.
-// after describes the act.
-func (c *Console) writeAudit(ctx context.Context, who access.Client, action, source string, after any) error {
+// writeAudit stores the audit entry of an action. It is called before the action, so that every
+// action has an entry. after describes the action.
+func (c *Console) writeAudit(ctx context.Context, client access.Client, action, source string, after any) error {
 	text, err := json.Marshal(after)
 	if err != nil {
 		return err
 	}
 	return c.Audit.WriteAudit(ctx, store.AuditEntry{
-		At: c.Clock().UTC().Truncate(time.Microsecond), Actor: who.Name, Action: action, Source: source,
+		At: c.Clock().UTC().Truncate(time.Microsecond), Actor: client.Name, Action: action, Source: source,
 		Before: json.RawMessage("{}"), After: text,
 	})
 }
@@ -42,33 +42,33 @@ type refreshAudit struct {
 	More     int      `json:"moreKeys,omitempty"`
 }
 
-// enqueue writes the audit entry of refreshes of entities of one facet and enqueues them.
-func (c *Console) enqueue(ctx context.Context, who access.Client, all []schemas.Entity) ([]RefreshResult, error) {
-	said := refreshAudit{Facet: all[0].Facet, Entities: len(all), More: max(0, len(all)-auditKeys)}
-	for _, e := range all[:len(all)-said.More] {
-		said.Keys = append(said.Keys, e.Key)
+// enqueue stores the audit entry of refreshes of one facet's entities, and enqueues them.
+func (c *Console) enqueue(ctx context.Context, client access.Client, all []schemas.Entity) ([]RefreshResult, error) {
+	audit := refreshAudit{Facet: all[0].Facet, Entities: len(all), More: max(0, len(all)-auditKeys)}
+	for _, e := range all[:len(all)-audit.More] {
+		audit.Keys = append(audit.Keys, e.Key)
 	}
-	if err := c.writeAudit(ctx, who, "refresh", all[0].Source, said); err != nil {
+	if err := c.writeAudit(ctx, client, "refresh", all[0].Source, audit); err != nil {
 		return nil, err
 	}
-	return c.Entities.Refresh(ctx, all, who)
+	return c.Entities.Refresh(ctx, all, client)
 }
 
-// refresh enqueues a refresh of one entity as a person does, and shows the entity.
-func (c *Console) refresh(w http.ResponseWriter, r *http.Request, who access.Client) {
+// refresh enqueues a manual refresh of one entity, and shows the entity.
+func (c *Console) refresh(w http.ResponseWriter, r *http.Request, client access.Client) {
 	e := entityOf(r)
 	if why := c.checkEntity(e); why != "" {
-		c.showEntity(w, r, who, http.StatusBadRequest, "")
+		c.showEntity(w, r, client, http.StatusBadRequest, "")
 		return
 	}
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	results, err := c.enqueue(ctx, who, []schemas.Entity{e})
+	results, err := c.enqueue(ctx, client, []schemas.Entity{e})
 	if err != nil {
 		c.unavailable(w, r, "The refresh could not be requested.", err)
 		return
 	}
-	c.showEntity(w, r, who, http.StatusOK, results[0].Message)
+	c.showEntity(w, r, client, http.StatusOK, results[0].Message)
 }
 
 // keyResult is the result of one key of a form.
@@ -77,9 +77,9 @@ type keyResult struct {
 	RefreshResult
 }
 
-// refreshMany enqueues refreshes of the keys of a form, one a line, and shows the result of
-// each. A refused key does not stop the others.
-func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access.Client) {
+// refreshMany enqueues refreshes of the keys of a form, one in each line, and shows the result of
+// each. A rejected key does not affect the others.
+func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, client access.Client) {
 	of := entityOf(r)
 	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: of.Source, Facet: of.Facet, MaxKeys: maxRefreshKeys, Keys: r.PostFormValue("keys")}
 	fail := func(problem string) {
@@ -95,14 +95,14 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 		fail(fmt.Sprintf("Name 1 to %d keys, one a line; there are %d.", maxRefreshKeys, len(keys)))
 		return
 	}
-	if !who.May(access.Admin) {
-		if err := c.Meters.AllowRequests(who.Name, len(keys)-1); err != nil {
+	if !client.May(access.Admin) {
+		if err := c.Meters.AllowRequests(client.Name, len(keys)-1); err != nil {
 			c.identifyFailed(w, r, err)
 			return
 		}
 	}
 	var all []schemas.Entity
-	var at []int // of each entity, its place in keys
+	var at []int // for each entity, its index in keys
 	p.Results = make([]keyResult, len(keys))
 	for i, key := range keys {
 		of.Key = key
@@ -114,7 +114,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	if len(all) > 0 {
-		results, err := c.enqueue(ctx, who, all)
+		results, err := c.enqueue(ctx, client, all)
 		if err != nil {
 			c.unavailable(w, r, "The refreshes could not be requested.", err)
 			return
@@ -133,7 +133,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, who access
 	c.render(w, r, http.StatusOK, "lookup", "Look up", p)
 }
 
-// parseKeys returns the keys of a form, one a line, each once.
+// parseKeys returns the distinct keys of a form, one in each line.
 func parseKeys(text string) (keys []string) {
 	for line := range strings.Lines(text) {
 		if key := strings.TrimSpace(line); key != "" && !slices.Contains(keys, key) {

@@ -16,7 +16,7 @@ func manyKeys(keys string) url.Values {
 
 func TestRefreshMany_ShowsTheResultOfEachKey(t *testing.T) {
 	r := newRig(t)
-	r.told = "What became of it."
+	r.message = "What became of it."
 	d := r.open("POST", root+"/refresh", manyKeys("a\r\n b/c \n\ncooling\na\n"))
 	var got []string
 	for _, e := range r.refreshed {
@@ -25,20 +25,20 @@ func TestRefreshMany_ShowsTheResultOfEachKey(t *testing.T) {
 	if want := []string{"nexon/character/a", "nexon/character/b/c", "nexon/character/cooling"}; !slices.Equal(got, want) {
 		t.Errorf("refreshed: got %q, want %q", got, want)
 	}
-	if d.status != 200 || d.says("refresh-result") != "2 of 3 refreshes are queued." {
-		t.Errorf("got %d %q, want 200 and 2 of 3", d.status, d.says("refresh-result"))
+	if d.status != 200 || d.textByID("refresh-result") != "2 of 3 refreshes are queued." {
+		t.Errorf("got %d %q, want 200 and 2 of 3", d.status, d.textByID("refresh-result"))
 	}
-	if n := strings.Count(d.text(), r.told); n != 3 {
+	if n := strings.Count(d.text(), r.message); n != 3 {
 		t.Errorf("results on the page: got %d, want 3", n)
 	}
 }
 
-func TestRefreshMany_RefusesOneKeyAndEnqueuesTheOthers(t *testing.T) {
+func TestRefreshMany_RejectsOneKeyOfMany(t *testing.T) {
 	r := newRig(t)
-	r.keyWrongs = map[string]error{"b": errors.New("it does not match")}
+	r.keyErrors = map[string]error{"b": errors.New("it does not match")}
 	d := r.open("POST", root+"/refresh", manyKeys("a\nb\nc"))
-	if len(r.refreshed) != 2 || d.says("refresh-result") != "2 of 3 refreshes are queued." || !strings.Contains(d.text(), "There can be no such entity: it does not match.") {
-		t.Errorf("got %v and %q, want a and c refreshed and b refused", r.refreshed, d.says("refresh-result"))
+	if len(r.refreshed) != 2 || d.textByID("refresh-result") != "2 of 3 refreshes are queued." || !strings.Contains(d.text(), "Invalid entity: it does not match.") {
+		t.Errorf("got %v and %q, want a and c refreshed and b refused", r.refreshed, d.textByID("refresh-result"))
 	}
 }
 
@@ -59,8 +59,8 @@ func TestRefreshMany_RejectsAFormItCannotUse(t *testing.T) {
 			t.Errorf("%s: got %d, want 400", name, d.status)
 		}
 	}
-	if len(r.refreshed)+len(r.noted) != 0 {
-		t.Errorf("got %v refreshed and %d audit entries, want none", r.refreshed, len(r.noted))
+	if len(r.refreshed)+len(r.auditEntries) != 0 {
+		t.Errorf("got %v refreshed and %d audit entries, want none", r.refreshed, len(r.auditEntries))
 	}
 }
 
@@ -69,7 +69,7 @@ func TestRefresh_LeavesAnAuditEntry(t *testing.T) {
 	r.open("POST", root+"/lookup", url.Values{"source": {"nexon"}, "facet": {"character"}, "key": {"a"}})
 	r.open("POST", root+"/refresh", manyKeys("a\nb"))
 	var got []string
-	for _, e := range r.noted {
+	for _, e := range r.auditEntries {
 		got = append(got, fmt.Sprintf("%s %s %s %s", e.Actor, e.Action, e.Source, e.After))
 	}
 	want := []string{
@@ -81,22 +81,22 @@ func TestRefresh_LeavesAnAuditEntry(t *testing.T) {
 	}
 }
 
-func TestRefresh_AuditNamesTheFirstKeysAndCountsTheRest(t *testing.T) {
+func TestRefresh_AuditTruncatesKeys(t *testing.T) {
 	r := newRig(t)
 	var keys []string
 	for i := range 12 {
 		keys = append(keys, fmt.Sprint("k", i))
 	}
 	r.open("POST", root+"/refresh", manyKeys(strings.Join(keys, "\n")))
-	if got := string(r.noted[0].After); strings.Count(got, `"k`) != auditKeys+1 || !strings.Contains(got, `"entities":12`) || !strings.HasSuffix(got, `"moreKeys":2}`) {
+	if got := string(r.auditEntries[0].After); strings.Count(got, `"k`) != auditKeys+1 || !strings.Contains(got, `"entities":12`) || !strings.HasSuffix(got, `"moreKeys":2}`) {
 		t.Errorf("audit: got %s, want 12 entities, %d keys and 2 more", got, auditKeys)
 	}
 }
 
-// An act without its audit entry is not done.
-func TestRefresh_IsNotRequestedWithoutItsAuditEntry(t *testing.T) {
+// Without its audit entry an action is not executed.
+func TestRefresh_RequiresItsAuditEntry(t *testing.T) {
 	r := newRig(t)
-	r.broken = errBroken
+	r.readErr = errBroken
 	for _, path := range []string{"/lookup", "/refresh"} {
 		form := manyKeys("a")
 		form.Set("key", "a")
@@ -106,9 +106,9 @@ func TestRefresh_IsNotRequestedWithoutItsAuditEntry(t *testing.T) {
 	}
 }
 
-func TestRefreshMany_CountsEachKeyOnTheClientsAccount(t *testing.T) {
+func TestRefreshMany_RateLimitsEachKey(t *testing.T) {
 	r := newRig(t)
-	r.asks, r.most = true, 2
+	r.loginRequired, r.requestLimit = true, 2
 	if d := r.open("POST", root+"/refresh", manyKeys("a\nb\nc"), "Authorization", "Bearer inspect,refresh"); d.status != 429 || len(r.refreshed) != 0 {
 		t.Errorf("3 keys of 2 requests: got %d and %v refreshed, want 429 and none", d.status, r.refreshed)
 	}

@@ -12,22 +12,22 @@ import (
 
 const (
 	sampleInterval = time.Second
-	// sampleTimeout bounds one look.
+	// sampleTimeout bounds one sample.
 	sampleTimeout = 2 * time.Second
-	// rateWindow is how far back the counts of permits lie by which a rate is measured; an
-	// idle process tells its own every 15 s only. ratesLeast is the shortest time that tells.
+	// rateWindow is the period over which rates are measured; an idle process reports only every 15
+	// s. minRateWindow is the shortest period for a rate.
 	rateWindow, minRateWindow = 40 * time.Second, 2 * time.Second
-	// maxReportGap is within what time a process tells of itself that makes calls. When it has
-	// made none in a time that would have seen missed of them, they have ended.
+	// maxReportGap is the maximum time between two reports of a process that makes calls. A process
+	// that has made no call while missedCalls were expected is idle.
 	maxReportGap, missedCalls = 3 * time.Second, 3
-	// chartSpan is how far back the charts go.
+	// chartSpan is the period that the charts show.
 	chartSpan = 5 * time.Minute
-	// countInterval is how often the dead letters of a day are counted, and for how long that may
-	// take. One look waits for it no longer than diedPatience.
+	// countInterval is the time between two counts of the dead letters of a day, and the timeout of
+	// one count. A sample waits at most countTimeout for it.
 	countInterval, countTimeout = 30 * time.Second, 300 * time.Millisecond
 )
 
-// sample is what is known at one moment.
+// sample is the state of all sources at one moment.
 type sample struct {
 	At            time.Time
 	Sources       map[string]*sourceSample
@@ -36,23 +36,23 @@ type sample struct {
 	FaultScenario string
 }
 
-// sourceSample is what is known of one source at one moment.
+// sourceSample is the state of one source at one moment.
 type sourceSample struct {
 	Limits   *limiter.View // nil: it could not be read
 	Lanes    []LaneLag
 	Rates    rates
 	Schedule ScheduleState
 	Settings *settings.State // nil: they could not be read
-	// OpenDeadLetters are the letters of the last 24 h that are open; -1: not known.
+	// OpenDeadLetters is the number of open dead letters of the last 24 h; -1: unknown.
 	OpenDeadLetters int64
 }
 
-// point is one of a chart.
+// point is a point of a chart.
 type point struct {
-	T     float64  `json:"t"` // seconds since 1970
+	T     float64  `json:"t"` // Unix seconds
 	High  *float64 `json:"high"`
 	Low   *float64 `json:"low"`
-	Limit *float64 `json:"limit"` // what may be called
+	Limit *float64 `json:"limit"` // allowed calls a second
 }
 
 // report is how many permits a process had been granted at a time.
@@ -61,17 +61,18 @@ type report struct {
 	high, low int64
 }
 
-// sampler looks for all who watch, once a second while somebody does.
+// sampler samples the sources once a second while there are viewers, and sends each sample to all
+// of them.
 type sampler struct {
 	deps            Deps
 	samples         sharedRead[*sample]
-	openDeadLetters sharedRead[map[string]int64]   // the open letters of a day, where they could be counted
-	reports         map[string]map[string][]report // of the one look that is under way
+	openDeadLetters sharedRead[map[string]int64]   // of the last 24 h, by source; without the sources that could not be counted
+	reports         map[string]map[string][]report // used only by the running sample
 
 	mu      sync.Mutex
 	points  map[string][]point
 	viewers map[chan *sample]bool
-	stop    context.CancelFunc // of the loop; nil: nobody watches
+	stop    context.CancelFunc // ends the loop; nil: there are no viewers
 }
 
 func newSampler(deps Deps) *sampler {
@@ -81,8 +82,8 @@ func newSampler(deps Deps) *sampler {
 	return s
 }
 
-// latest looks, unless the loop has within a second. If ctx ends before that is done, it is what
-// was seen before, at the time that it says.
+// latest takes a sample, or returns one of the last second if the loop runs. If ctx ends first, it
+// returns the previous sample.
 func (s *sampler) latest(ctx context.Context) *sample {
 	s.mu.Lock()
 	life := time.Duration(0)
@@ -100,35 +101,35 @@ func (s *sampler) latest(ctx context.Context) *sample {
 	return n
 }
 
-// takeSample asks everything once. What does not answer is not known. What costs nothing to ask is
-// asked last: the time of a sample is that of its end.
+// takeSample reads everything in parallel. A failed read leaves its value unknown. Values that cost
+// nothing are read last, because the sample has the time of its end.
 func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	n := &sample{Sources: map[string]*sourceSample{}}
 	var open map[string]int64
-	var asked sync.WaitGroup
-	ask := func(f func()) { asked.Go(func() { recoverPanic(s.deps.Log, f) }) }
-	ask(func() { n.Dependencies = s.deps.Overview.Dependencies(ctx) })
-	ask(func() {
+	var reads sync.WaitGroup
+	read := func(f func()) { reads.Go(func() { recoverPanic(s.deps.Log, f) }) }
+	read(func() { n.Dependencies = s.deps.Overview.Dependencies(ctx) })
+	read(func() {
 		ctx, cancel := context.WithTimeout(ctx, countTimeout)
 		defer cancel()
-		open, _, _ = s.openDeadLetters.get(ctx, countInterval) // otherwise a look to come has it
+		open, _, _ = s.openDeadLetters.get(ctx, countInterval) // a later sample has the result
 	})
 	for _, source := range s.deps.Sources {
 		of := &sourceSample{OpenDeadLetters: -1}
 		n.Sources[source] = of
-		ask(func() { of.Schedule = s.deps.Schedule.Schedule(ctx, source) })
-		ask(func() {
+		read(func() { of.Schedule = s.deps.Schedule.Schedule(ctx, source) })
+		read(func() {
 			if set, err := s.deps.Limits.Get(ctx, source); err == nil {
 				of.Settings = &set
 			}
 		})
-		ask(func() {
+		read(func() {
 			if v, err := s.deps.Limits.View(ctx, source); err == nil {
 				of.Limits = &v
 			}
 		})
 	}
-	asked.Wait()
+	reads.Wait()
 	n.At, n.Reads = s.deps.Clock(), s.deps.Overview.Reads()
 	if s.deps.FaultScenarios != nil {
 		n.FaultScenario = s.deps.FaultScenarios.Current()
@@ -144,7 +145,7 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	return n, nil
 }
 
-// countOpen counts the open letters of a day. There may be a million of them, so that no look
+// countOpen counts the open dead letters of a day. There may be a million of them, so no sample
 // waits for it.
 func (s *sampler) countOpen(ctx context.Context) (map[string]int64, error) {
 	since := s.deps.Clock().Add(-day)
@@ -159,21 +160,21 @@ func (s *sampler) countOpen(ctx context.Context) (map[string]int64, error) {
 	return open, nil
 }
 
-// rate measures what the lanes were permitted lately by what each process told of it.
+// rate measures the granted permits of the lanes from the reports of the processes.
 func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 	if v == nil {
 		return r
 	}
 	before := s.reports[source]
 	s.reports[source] = map[string][]report{}
-	r.Known = len(v.Processes) == 0 // who does not run calls nothing
+	r.Known = len(v.Processes) == 0 // without processes there are no calls
 	for _, p := range v.Processes {
 		all := before[p.Process]
 		last := report{p.At, p.High.Granted, p.Low.Granted}
 		if n := len(all); n == 0 || all[n-1].at.Before(last.at) {
 			all = append(all, last)
 		}
-		// As far back as the next newer one would not be far enough.
+		// Keep the newest report that is old enough for a rate.
 		for len(all) > 1 && (v.At.Sub(all[0].at) > rateWindow || last.at.Sub(all[1].at) >= minRateWindow) {
 			all = all[1:]
 		}
@@ -191,8 +192,8 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 	return r
 }
 
-// idleTime is for how long a process has made no call, as far as is known. One that makes
-// calls tells of itself every second.
+// idleTime returns how long a process has made no call. A process that makes calls reports every
+// second.
 func idleTime(all []report, now time.Time) time.Duration {
 	last := all[len(all)-1]
 	since := last
@@ -205,7 +206,7 @@ func idleTime(all []report, now time.Time) time.Duration {
 	return last.at.Sub(since.at)
 }
 
-// publish keeps the points of the charts, and tells who watches.
+// publish adds the sample to the charts, and sends it to the viewers.
 func (s *sampler) publish(n *sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +220,7 @@ func (s *sampler) publish(n *sample) {
 	for viewer := range s.viewers {
 		select {
 		case viewer <- n:
-		default: // it is slow, and gets the next
+		default: // a slow viewer skips this sample
 		}
 	}
 }
@@ -229,16 +230,17 @@ func pointOf(at time.Time, of *sourceSample) point {
 	if of.Rates.Known {
 		p.High, p.Low = &of.Rates.High, &of.Rates.Low
 	}
-	if most := maxRate(of.Limits); most > 0 {
-		most *= allowedFraction(of.Limits, at)
-		p.Limit = &most
+	if limit := maxRate(of.Limits); limit > 0 {
+		limit *= allowedFraction(of.Limits, at)
+		p.Limit = &limit
 	}
 	return p
 }
 
-// maxRate is how many calls a second the policy of the shortest window allows; 0: none does.
+// maxRate returns the calls a second that the policy with the shortest window allows; 0: there is
+// none.
 func maxRate(v *limiter.View) float64 {
-	most, shortest := 0.0, time.Duration(0)
+	limit, shortest := 0.0, time.Duration(0)
 	if v == nil {
 		return 0
 	}
@@ -251,9 +253,9 @@ func maxRate(v *limiter.View) float64 {
 		if target == 0 {
 			target = p.Limit
 		}
-		shortest, most = window, float64(target)/window.Seconds()
+		shortest, limit = window, float64(target)/window.Seconds()
 	}
-	return most
+	return limit
 }
 
 // history returns the points of a source's chart, oldest first.
@@ -263,7 +265,7 @@ func (s *sampler) history(source string) []point {
 	return append([]point{}, s.points[source]...)
 }
 
-// watch returns where the samples come, until leave is called.
+// watch returns a channel that receives the samples until leave is called.
 func (s *sampler) watch() (samples <-chan *sample, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,7 +291,7 @@ func (s *sampler) run(ctx context.Context) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	for {
-		_, _, _ = s.samples.get(ctx, 0) // who watches is told of it
+		_, _, _ = s.samples.get(ctx, 0) // publish sends it to the viewers
 		select {
 		case <-ctx.Done():
 			return

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// slow has the rig's limiter answer when it is told to, one look at a time.
-func (r *rig) slow() (answer chan limiter.View) {
+// blockView makes the limiter answer only when the test sends a view, one call at a time.
+func (r *rig) blockView() (answer chan limiter.View) {
 	answer = make(chan limiter.View)
 	r.view = func(string) limiter.View { return <-answer }
 	return answer
@@ -19,70 +19,70 @@ func (r *rig) slow() (answer chan limiter.View) {
 
 func onlyNexon(n *Deps) { n.Sources = []string{"nexon"} }
 
-func TestALookBelongsToNobodyWhoMightLeave(t *testing.T) {
+func TestSample_OutlivesItsFirstReader(t *testing.T) {
 	r := newRig(t, onlyNexon)
-	answer := r.slow()
+	answer := r.blockView()
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	for range 3 { // they come and go, and one look goes on
+	for range 3 { // readers leave while one sample continues
 		if n := r.sampler.latest(ctx); n.Sources["nexon"].Limits != nil || n.Sources["nexon"].OpenDeadLetters != -1 {
 			t.Fatalf("%+v", n.Sources["nexon"])
 		}
 	}
-	answer <- theView("nexon", 0)
+	answer <- testView("nexon", 0)
 	until(t, "the look ends as if nobody had left", func() bool {
 		r.sampler.samples.mu.Lock()
 		defer r.sampler.samples.mu.Unlock()
 		return r.sampler.samples.running == nil
 	})
-	if n := r.sampler.samples.latest; r.looked() != 1 || n.Sources["nexon"].Limits == nil || n.Sources["nexon"].OpenDeadLetters != 0 {
-		t.Errorf("%d looks, %+v", r.looked(), n.Sources["nexon"])
+	if n := r.sampler.samples.latest; r.viewCallCount() != 1 || n.Sources["nexon"].Limits == nil || n.Sources["nexon"].OpenDeadLetters != 0 {
+		t.Errorf("%d looks, %+v", r.viewCallCount(), n.Sources["nexon"])
 	}
 }
 
-func TestWhoCannotWaitSeesWhatWasSeenBeforeWithItsTime(t *testing.T) {
-	now := then
+func TestSample_ReturnsPreviousOnTimeout(t *testing.T) {
+	now := testNow
 	r := newRig(t, onlyNexon, func(n *Deps) { n.Clock = func() time.Time { return now } })
 	r.sampler.latest(t.Context())
-	now = then.Add(40 * time.Second)
-	answer := r.slow()
+	now = testNow.Add(40 * time.Second)
+	answer := r.blockView()
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
 	n := r.sampler.latest(ctx)
-	if !n.At.Equal(then) || n.Sources["nexon"].Limits == nil {
+	if !n.At.Equal(testNow) || n.Sources["nexon"].Limits == nil {
 		t.Errorf("%+v", n)
 	}
 	page := livePage{liveStatus: r.statusOf(n, r.Sources), Sources: r.Sources}
 	if page.asOf() != "12:00:30 UTC" {
 		t.Errorf("the page claims to be of %s", page.asOf())
 	}
-	answer <- theView("nexon", 0)
+	answer <- testView("nexon", 0)
 }
 
-func TestASampleIsOfTheTimeAtWhichItsLookEnds(t *testing.T) {
+func TestSample_HasTheTimeOfItsEnd(t *testing.T) {
 	var late atomic.Bool
 	r := newRig(t, onlyNexon, func(n *Deps) {
 		n.Clock = func() time.Time {
 			if late.Load() {
-				return then.Add(2 * time.Second)
+				return testNow.Add(2 * time.Second)
 			}
-			return then
+			return testNow
 		}
 	})
 	r.view = func(string) limiter.View {
 		late.Store(true)
-		return theView("nexon", 0)
+		return testView("nexon", 0)
 	}
-	if n := r.sampler.latest(t.Context()); !n.At.Equal(then.Add(2 * time.Second)) {
-		t.Error(n.At)
+	if n := r.sampler.latest(t.Context()); !n.At.Equal(testNow.Add(2 * time.Second)) {
+		t.Errorf("got the time %v, want %v", n.At, testNow.Add(2*time.Second))
 	}
 }
 
-func TestABugInWhatIsAskedEndsNoProcess(t *testing.T) {
+func TestSample_RecoversPanic(t *testing.T) {
 	r := newRig(t, onlyNexon)
 	r.view = func(string) limiter.View { panic("a bug") }
 	if d := r.get(root); d.status != 200 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 200", d.status)
 	}
 	s := sharedRead[int]{timeout: time.Minute, clock: r.Clock, log: r.Log, read: func(context.Context) (int, error) { panic("a bug") }}
 	for range 2 {
@@ -92,21 +92,21 @@ func TestABugInWhatIsAskedEndsNoProcess(t *testing.T) {
 	}
 }
 
-func TestOpenLettersOfASourceThatCannotBeCountedAreNotKnown(t *testing.T) {
+func TestSample_UncountedDeadLettersAreUnknown(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	if n := r.sampler.latest(t.Context()); n.Sources["nexon"].OpenDeadLetters != 12_268 || n.Sources["github"].OpenDeadLetters != 0 {
 		t.Errorf("%+v", n.Sources["nexon"])
 	}
-	r = renewed(r)
-	r.broken = errBroken
+	r = withNewConsole(r)
+	r.readErr = errBroken
 	if n := r.sampler.latest(t.Context()); n.Sources["nexon"].OpenDeadLetters != -1 {
 		t.Errorf("%+v", n.Sources["nexon"])
 	}
 }
 
-func TestWhatReadersSawSaysOfWhichProcessAndSinceWhen(t *testing.T) {
-	if text := newRig(t).get(root).text(); !strings.Contains(text, "What query-1 told its readers in the last 5 min") {
-		t.Error(text)
+func TestReads_NamesProcessAndPeriod(t *testing.T) {
+	if text := newRig(t).get(root).text(); !strings.Contains(text, "Reads of query-1 in the last 5 min") {
+		t.Errorf("got %s, want %q in it", text, "Reads of query-1 in the last 5 min")
 	}
 }

@@ -13,46 +13,46 @@ func (c *Console) schedule(w http.ResponseWriter, r *http.Request, _ access.Clie
 	c.showLive(w, r, "schedule", "Schedule")
 }
 
-// The modes of a facet that are told apart here.
+// Modes of a facet that the console distinguishes.
 const (
 	modeOff      = "off"
 	modeAdaptive = "adaptive"
 )
 
-// prefetchLagWarn and dueBad are from when on the prefetch is late, and very late: an alert is raised
-// by the second one.
+// prefetchLagWarn and prefetchLagBad are the lags of prefetching that are shown as a warning or a
+// problem. An alert fires at prefetchLagBad.
 const prefetchLagWarn, prefetchLagBad = 10 * time.Minute, time.Hour
 
-// addSchedule tells what the page of the schedule shows of a source.
+// addSchedule adds the live content of the schedule page.
 func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time) {
 	s := of.Schedule
 	f.Items["schedule."+source] = statusItem{Text: scheduleMessage(source, of, now)}
 	f.Items["prefetch."+source] = prefetchState(s)
-	f.addTable("tiers."+source, "What is prefetched of "+source, "They could not be read.",
-		[]string{"Facet", "Tier", "Entities", "Asked for", "Due now", "Behind by"}, "001011", tierRows(s, now))
-	f.addTable("bounds."+source, "What LOW of "+source+" may spend, in calls a second", "Redis does not answer.",
-		[]string{"Bound", "LOW", "HIGH keeps"}, "011", boundRows(of))
-	f.addTable("rounds."+source, "What comes round by itself", "Nothing.",
-		[]string{"What", "Due now", "The oldest for", "In all", "The next at"}, "01010", backlogRows(s.Due, now))
-	empty := "No scheduler runs: nothing is prefetched until one does."
+	f.addTable("tiers."+source, "Prefetch tiers of "+source, "Not available: the read failed.",
+		[]string{"Facet", "Tier", "Entities", "Interval", "Due now", "Lag"}, "001011", tierRows(s, now))
+	f.addTable("bounds."+source, "LOW budget of "+source+", in calls a second", "Redis does not answer.",
+		[]string{"Bound", "LOW", "Reserved for HIGH"}, "011", boundRows(of))
+	f.addTable("backlogs."+source, "Retries and outbox", "Nothing.",
+		[]string{"Kind", "Due now", "Oldest due", "Total", "Next at"}, "01010", backlogRows(s.Due, now))
+	empty := "No scheduler is running: nothing is prefetched."
 	switch {
 	case s.unknown():
-		empty = "They could not be read."
+		empty = "Not available: the read failed."
 	case !s.prefetches():
-		empty = "None runs, and none is needed."
+		empty = "None is running, and none is needed."
 	case s.Schedulers.Error != "":
 		empty = "Not known: " + s.Schedulers.Error + "."
 	}
-	f.addTable("schedulers."+source, "Who prefetches "+source+", together and without a leader", empty,
-		[]string{"Process", "Looked last", "Share"}, "001", schedulerRows(s))
-	f.addTable("triggers."+source, "What a change refreshes besides", "No facet triggers another one.",
+	f.addTable("schedulers."+source, "Schedulers of "+source, empty,
+		[]string{"Process", "Last tick", "Share"}, "001", schedulerRows(s))
+	f.addTable("triggers."+source, "Triggers", "No facet triggers another one.",
 		[]string{"A change of", "Refreshes", "After", "Unless refreshed within"}, "0000", triggerRows(s.Facets))
 }
 
-// unknown reports whether nothing of it could be read: a source has a facet.
+// unknown reports whether nothing could be read; every source has a facet.
 func (s ScheduleState) unknown() bool { return len(s.Facets) == 0 }
 
-// prefetches reports whether entities of any facet are asked for by themselves.
+// prefetches reports whether any facet is prefetched.
 func (s ScheduleState) prefetches() bool {
 	for _, f := range s.Facets {
 		if f.Mode != modeOff && !s.Disabled {
@@ -62,12 +62,12 @@ func (s ScheduleState) prefetches() bool {
 	return false
 }
 
-// unscheduled reports whether it is to be prefetched, and nobody does.
+// unscheduled reports whether facets are prefetched but no scheduler is running.
 func (s ScheduleState) unscheduled() bool {
 	return s.prefetches() && s.Schedulers.Error == "" && len(s.Schedulers.Value) == 0
 }
 
-// prefetchState is whether it is prefetched, in a word or two.
+// prefetchState returns the state of prefetching in a few words.
 func prefetchState(s ScheduleState) statusItem {
 	switch {
 	case s.unknown():
@@ -79,30 +79,30 @@ func prefetchState(s ScheduleState) statusItem {
 	case s.Schedulers.Error != "":
 		return statusItem{Text: "not known", Tone: toneWarn}
 	case s.unscheduled():
-		return statusItem{Text: "no scheduler runs", Tone: toneBad}
+		return statusItem{Text: "no scheduler is running", Tone: toneBad}
 	case s.FeedRate.Error == "" && s.FeedRate.Value == 0:
-		return statusItem{Text: "nothing is fed", Tone: toneWarn}
+		return statusItem{Text: "nothing is enqueued", Tone: toneWarn}
 	}
 	return statusItem{Text: "prefetched", Tone: toneOK}
 }
 
-// scheduleMessage is the schedule of a source in a few sentences.
+// scheduleMessage describes the schedule of a source.
 func scheduleMessage(source string, of *sourceSample, now time.Time) string {
 	s := of.Schedule
 	if s.unknown() {
-		return "What is prefetched of " + source + " could not be read; look again in a moment. " + lowUsageMessage(of)
+		return "The schedule of " + source + " could not be read; try again in a moment. " + lowUsageMessage(of)
 	}
 	if s.Disabled {
-		return "Prefetching of " + source + " is switched off in the settings: its entities are fetched when somebody reads them. " + lowUsageMessage(of)
+		return "Prefetching of " + source + " is disabled in the settings: entities are fetched when they are read. " + lowUsageMessage(of)
 	}
 	if !s.prefetches() {
-		return source + " is fetched when somebody asks: no facet of it is prefetched. " + lowUsageMessage(of)
+		return source + " is fetched on demand: no facet is prefetched. " + lowUsageMessage(of)
 	}
 	parts := []string{schedulersMessage(s), feedMessage(of), scheduleLagMessage(s, now)}
 	if s.Requested != nil {
-		parts = append(parts, "The scheduler of this process has asked for "+plural(*s.Requested, "entity", "entities")+" since it started.")
+		parts = append(parts, "The scheduler of this process has requested "+plural(*s.Requested, "entity", "entities")+" since it started.")
 	} else {
-		parts = append(parts, "How much was asked for is counted by the schedulers' processes (prefetch_requested_total), not by this one.")
+		parts = append(parts, "The number of requests is a metric of the scheduler processes (prefetch_requested_total).")
 	}
 	return strings.Join(parts, " ")
 }
@@ -110,15 +110,15 @@ func scheduleMessage(source string, of *sourceSample, now time.Time) string {
 func schedulersMessage(s ScheduleState) string {
 	switch {
 	case s.Schedulers.Error != "":
-		return "Whether a scheduler runs is not known: " + s.Schedulers.Error + "."
+		return "Whether a scheduler is running is unknown: " + s.Schedulers.Error + "."
 	case s.unscheduled():
-		return "No scheduler runs, so that nothing is prefetched."
+		return "No scheduler is running, so nothing is prefetched."
 	}
 	newest := s.Schedulers.Value[0]
-	return fmt.Sprintf("A scheduler looked %s, on %s.", formatElapsed(newest.Age), displayText(newest.Process, 60))
+	return fmt.Sprintf("The last scheduler tick was %s, on %s.", formatElapsed(newest.Age), displayText(newest.Process, 60))
 }
 
-// formatElapsed is how long ago something was, in words.
+// formatElapsed formats the time since an event.
 func formatElapsed(d time.Duration) string {
 	if d < time.Second {
 		return "just now"
@@ -126,59 +126,59 @@ func formatElapsed(d time.Duration) string {
 	return formatDuration(d) + " ago"
 }
 
-// lowUsageMessage is what LOW spends of what it may.
+// lowUsageMessage describes the rate of LOW and its limit.
 func lowUsageMessage(of *sourceSample) string {
 	if of.Limits == nil {
-		return "What LOW spends is not known: Redis does not answer."
+		return "The LOW rate is unknown: Redis does not answer."
 	}
 	may := formatLimit(of.Limits.Low.PerSecond)
 	if !of.Rates.Known {
-		return "LOW may spend " + may + " calls a second; how many it does is known in a moment."
+		return "LOW may make " + may + " calls a second; its rate is measured in a moment."
 	}
-	return "LOW spends " + formatRate(of.Rates.Low) + " calls a second of the " + may + " that it may."
+	return "LOW makes " + formatRate(of.Rates.Low) + " of the allowed " + may + " calls a second."
 }
 
-// feedMessage is what LOW spends, and what prefetching may.
+// feedMessage describes the rate of LOW, and the part that prefetching may use.
 func feedMessage(of *sourceSample) string {
 	s, uses := of.Schedule, lowUsageMessage(of)
 	switch {
 	case s.FeedRate.Error != "":
-		return uses + " What prefetching may is not known: " + s.FeedRate.Error + "."
+		return uses + " The prefetch rate is unknown: " + s.FeedRate.Error + "."
 	case s.FeedRate.Value > 0:
-		return uses + " Prefetching may feed it " + formatLimit(s.FeedRate.Value) + " a second."
+		return uses + " Prefetching may use " + formatLimit(s.FeedRate.Value) + " of them."
 	}
-	return uses + " Prefetching feeds it nothing: " + noFeedReason(of) + "."
+	return uses + " Prefetching is paused: " + noFeedReason(of) + "."
 }
 
-// noFeedReason is why.
+// noFeedReason returns why prefetching is paused.
 func noFeedReason(of *sourceSample) string {
 	low := lowLane(of.Lanes)
 	switch v := of.Limits; {
 	case v == nil:
-		return "the limiter can't be asked"
+		return "the limiter could not be read"
 	case !callsAllowed(v.State):
-		return brakeSays(v, v.At)
+		return stateMessage(v, v.At)
 	case v.Low.PerSecond == 0:
-		return "LOW may make no call now; the bounds below say why"
+		return "LOW may make no call now; see the bounds below"
 	case of.Schedule.RateCap != nil && *of.Schedule.RateCap == 0:
 		return "its own rate cap is 0 at this hour"
 	case !low.RecordsKnown:
-		return "how much waits in the LOW lane is not known"
+		return "the backlog of the LOW lane is unknown"
 	case low.Wait >= lagBad:
 		return "the LOW lane is " + formatDuration(low.Wait) + " behind"
 	}
-	return "nobody has worked on the LOW lane lately"
+	return "no worker has processed the LOW lane recently"
 }
 
 func scheduleLagMessage(s ScheduleState, now time.Time) string {
 	switch d := s.Due; {
 	case d.Error != "":
-		return "What is due is not known: " + d.Error + "."
+		return "The due entities are unknown: " + d.Error + "."
 	case d.Next.IsZero():
-		return "No entity is in the schedule yet: reads put them there, and `freshet entities import`."
+		return "No entity is registered yet: reads and `freshet entities import` register them."
 	case d.Next.After(now):
-		return "Nothing is behind; the next entity is due in " + formatDuration(d.Next.Sub(now)) + "."
+		return "No entity is overdue; the next entity is due in " + formatDuration(d.Next.Sub(now)) + "."
 	default:
-		return "The entity that is due first has waited for " + formatDuration(now.Sub(d.Next)) + "."
+		return "The oldest due entity has waited for " + formatDuration(now.Sub(d.Next)) + "."
 	}
 }

@@ -19,7 +19,7 @@ func (f *fakeSchedule) Schedule(_ context.Context, source string) ScheduleState 
 	return f.sched[source]
 }
 
-// lowShare is what LOW may do in theView: at noon of a day that was used up fast.
+// lowShare is the share of LOW in testView: at noon of a day that was used up fast.
 func lowShare() limiter.Share {
 	return limiter.Share{PerSecond: 70.7, Bounds: []limiter.Bound{
 		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Reserved: 100},
@@ -28,8 +28,8 @@ func lowShare() limiter.Share {
 	}}
 }
 
-// theSchedule is one at work: a facet by tiers, one by changes, and one that nobody prefetches.
-func theSchedule() ScheduleState {
+// testSchedule has a facet by tiers, an adaptive one, and one that is not prefetched.
+func testSchedule() ScheduleState {
 	tier := func(every time.Duration, n int64) TierSchedule {
 		return TierSchedule{Interval: every, Entities: Reading[int64]{Value: n}, Exact: n < 100_000}
 	}
@@ -37,18 +37,18 @@ func theSchedule() ScheduleState {
 	return ScheduleState{
 		Facets: []FacetSchedule{
 			{Facet: "character", Mode: "tiers", Tiers: [3]TierSchedule{tier(time.Hour, 1_204), tier(6*time.Hour, 18_340), tier(24*time.Hour, 902_411)}, Triggers: []TriggerSchedule{{Facet: "guild", Backoff: 10 * time.Minute, Quiet: time.Minute, MaxDelay: 10 * time.Minute}, {Facet: "ranking"}}},
-			{Facet: "guild", Mode: modeAdaptive, MinInterval: 30 * time.Minute, MaxInterval: 7 * 24 * time.Hour, ReadyAt: then.Add(2 * time.Hour), Tiers: [3]TierSchedule{tier(time.Hour, 12), tier(time.Hour, 0), tier(time.Hour, 3)}},
+			{Facet: "guild", Mode: modeAdaptive, MinInterval: 30 * time.Minute, MaxInterval: 7 * 24 * time.Hour, ReadyAt: testNow.Add(2 * time.Hour), Tiers: [3]TierSchedule{tier(time.Hour, 12), tier(time.Hour, 0), tier(time.Hour, 3)}},
 			{Facet: "ranking", Mode: modeOff, Tiers: [3]TierSchedule{tier(time.Hour, 0), tier(time.Hour, 5), tier(time.Hour, 40)}},
 		},
 		Due: Due{
-			At: then, MaxCounted: 1000, Next: then.Add(-40 * time.Minute),
+			At: testNow, MaxCounted: 1000, Next: testNow.Add(-40 * time.Minute),
 			Tiers: []store.TierBacklog{
-				{Facet: "character", Tier: store.Hot, Backlog: store.Backlog{Count: 3, Oldest: then.Add(-8 * time.Second)}, Last: then.Add(-time.Second)},
-				{Facet: "character", Tier: store.Warm, Backlog: store.Backlog{Count: 210, Oldest: then.Add(-40 * time.Minute)}, Last: then},
-				{Facet: "guild", Tier: store.Hot, Backlog: store.Backlog{Count: 12, Oldest: then.Add(-30 * time.Minute)}, Last: then},
+				{Facet: "character", Tier: store.Hot, Backlog: store.Backlog{Count: 3, Oldest: testNow.Add(-8 * time.Second)}, Last: testNow.Add(-time.Second)},
+				{Facet: "character", Tier: store.Warm, Backlog: store.Backlog{Count: 210, Oldest: testNow.Add(-40 * time.Minute)}, Last: testNow},
+				{Facet: "guild", Tier: store.Hot, Backlog: store.Backlog{Count: 12, Oldest: testNow.Add(-30 * time.Minute)}, Last: testNow},
 			},
-			Retries: store.Backlog{Count: 7, Oldest: then.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, Oldest: then.Add(-11 * time.Minute)},
-			Outbox: store.Backlog{Count: 2, Oldest: then.Add(-300 * time.Millisecond)},
+			Retries: store.Backlog{Count: 7, Oldest: testNow.Add(-11 * time.Minute)}, Scheduled: store.Backlog{Count: 1000, Oldest: testNow.Add(-11 * time.Minute)},
+			Outbox: store.Backlog{Count: 2, Oldest: testNow.Add(-300 * time.Millisecond)},
 		},
 		FeedRate: Reading[float64]{Value: 70.7}, RateCap: &rateCap,
 		Schedulers: Reading[[]SchedulerHeartbeat]{Value: []SchedulerHeartbeat{{"host-a/412/QX7LMR2A", 600 * time.Millisecond}, {"host-b/97/PLK3ZZ9D", 4 * time.Second}}},
@@ -56,13 +56,13 @@ func theSchedule() ScheduleState {
 	}
 }
 
-// restingSchedule is of a source that nobody prefetches.
-func restingSchedule() ScheduleState {
+// unprefetchedSchedule is of a source without prefetching.
+func unprefetchedSchedule() ScheduleState {
 	none := [3]TierSchedule{{Exact: true}, {Exact: true}, {Exact: true}}
-	return ScheduleState{Facets: []FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: Due{At: then, MaxCounted: 1000}}
+	return ScheduleState{Facets: []FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: Due{At: testNow, MaxCounted: 1000}}
 }
 
-// rows are those of a live table, their cells joined.
+// rows returns the rows of a live table, with joined cells.
 func (d document) rows(id string) (all []string) {
 	d.each(func(n *html.Node) {
 		if attr(n, "data-rows") != id {
@@ -83,7 +83,7 @@ func (d document) rows(id string) (all []string) {
 	return all
 }
 
-func (d document) fact(id string) (text string) {
+func (d document) itemText(id string) (text string) {
 	d.each(func(n *html.Node) {
 		if attr(n, "data-item") == id {
 			text = textOf(n)
@@ -92,64 +92,64 @@ func (d document) fact(id string) (text string) {
 	return text
 }
 
-// rowsAre fails unless a table has these rows.
-func (d document) rowsAre(t *testing.T, id string, want ...string) {
+// wantRows fails unless a table has these rows.
+func (d document) wantRows(t *testing.T, id string, want ...string) {
 	t.Helper()
 	if got := d.rows(id); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%s:\n%s\nwant\n%s", id, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }
 
-func TestThePageOfTheScheduleShowsTiersBudgetAndWhatComesRound(t *testing.T) {
+func TestSchedule_ShowsTiersBudgetAndBacklogs(t *testing.T) {
 	r := newRig(t)
 	r.get(root)
-	r.views["nexon"] = theView("nexon", 3*time.Second)
+	r.views["nexon"] = testView("nexon", 3*time.Second)
 	d := r.get(root + "/schedule")
 	d.wellFormed(t, "/schedule")
-	if got, want := d.fact("prefetch.nexon"), "prefetched"; got != want {
+	if got, want := d.itemText("prefetch.nexon"), "prefetched"; got != want {
 		t.Errorf("%q", got)
 	}
-	if got, want := d.fact("schedule.nexon"), "A scheduler looked just now, on host-a/412/QX7LMR2A. LOW spends 300 calls a second of the 71 that it may. Prefetching may feed it 71 a second. "+
-		"The entity that is due first has waited for 40 min. The scheduler of this process has asked for 48,113 entities since it started."; got != want {
+	if got, want := d.itemText("schedule.nexon"), "The last scheduler tick was just now, on host-a/412/QX7LMR2A. LOW makes 300 of the allowed 71 calls a second. Prefetching may use 71 of them. "+
+		"The oldest due entity has waited for 40 min. The scheduler of this process has requested 48,113 entities since it started."; got != want {
 		t.Errorf("%q", got)
 	}
-	d.rowsAre(t, "tiers.nexon",
+	d.wantRows(t, "tiers.nexon",
 		"character | hot | 1,204 | every 1 h | 3 | 8 s",
 		"character | warm | 18,340 | every 6 h | 210 | 40 min",
 		"character | cold | about 902,411 | every 24 h | 0 | nothing",
-		"guild | hot | 12 | every 30 min to 7 days, by its changes and reads | 12 | waits for its content until 14:00",
+		"guild | hot | 12 | every 30 min to 7 days, by its changes and reads | 12 | content is ready at 14:00",
 		"guild | warm | 0 | every 30 min to 7 days, by its changes and reads | 0 | nothing",
 		"guild | cold | 3 | every 30 min to 7 days, by its changes and reads | 0 | nothing",
-		"ranking | all | 45 | not by itself | | off")
-	d.rowsAre(t, "bounds.nexon",
-		"its share of second | 350 | 100", "its rate cap at this hour | 150 |", "the rest of the day | 71 | 25",
-		"LOW may now | 71 |", "prefetching, this hour | 250 |", "prefetching may now | 71 |")
-	d.rowsAre(t, "rounds.nexon", retriesLabel+" | 7 | 11 min | 1,000 or more | due", outboxLabel+" | 2 | 300 ms | |")
-	d.rowsAre(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
-	d.rowsAre(t, "triggers.nexon", "character | guild | a pause of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
-	if got := d.fact("schedule.github"); got != "github is fetched when somebody asks: no facet of it is prefetched. LOW may spend 71 calls a second; how many it does is known in a moment." || d.fact("prefetch.github") != "not prefetched" {
+		"ranking | all | 45 | on demand | | off")
+	d.wantRows(t, "bounds.nexon",
+		"share of second | 350 | 100", "its rate cap at this hour | 150 |", "rest of the day | 71 | 25",
+		"LOW limit now | 71 |", "prefetch rate cap of this hour | 250 |", "prefetch limit now | 71 |")
+	d.wantRows(t, "backlogs.nexon", retriesLabel+" | 7 | 11 min | 1,000 or more | due", outboxLabel+" | 2 | 300 ms | |")
+	d.wantRows(t, "schedulers.nexon", "host-a/412/QX7LMR2A | just now | 50 %", "host-b/97/PLK3ZZ9D | 4 s ago | 50 %")
+	d.wantRows(t, "triggers.nexon", "character | guild | a pause of 1 min, at most 10 min | 10 min", "character | ranking | at once | always")
+	if got := d.itemText("schedule.github"); got != "github is fetched on demand: no facet is prefetched. LOW may make 71 calls a second; its rate is measured in a moment." || d.itemText("prefetch.github") != "not prefetched" {
 		t.Errorf("%q", got)
 	}
 }
 
-func TestEachLaneHasItsRateBesideWhatItMay(t *testing.T) {
+func TestLanes_ShowRateAndLimit(t *testing.T) {
 	r := newRig(t)
 	r.get(root)
-	r.views["nexon"] = theView("nexon", 3*time.Second)
+	r.views["nexon"] = testView("nexon", 3*time.Second)
 	for _, path := range []string{"", "/queues"} {
-		r.get(root+path).rowsAre(t, "lanes.nexon", "HIGH | 12 | 448 | 0 | nothing", "LOW | 300 | 71 | 12,480 | 35 s")
+		r.get(root+path).wantRows(t, "lanes.nexon", "HIGH | 12 | 448 | 0 | nothing", "LOW | 300 | 71 | 12,480 | 35 s")
 	}
 	v := r.views["nexon"]
 	v.Low.PerSecond = 0
 	r.views["nexon"] = v
-	r.get(root).rowsAre(t, "lanes.nexon", "HIGH | 12 | 448 | 0 | nothing", "LOW | 300 | 0 | 12,480 | 35 s")
-	r.broken = errBroken
-	r.get(root).rowsAre(t, "lanes.nexon", "HIGH | not known yet | not known | 0 | nothing", "LOW | not known yet | not known | 12,480 | 35 s")
+	r.get(root).wantRows(t, "lanes.nexon", "HIGH | 12 | 448 | 0 | nothing", "LOW | 300 | 0 | 12,480 | 35 s")
+	r.readErr = errBroken
+	r.get(root).wantRows(t, "lanes.nexon", "HIGH | not known yet | not known | 0 | nothing", "LOW | not known yet | not known | 12,480 | 35 s")
 }
 
-func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
+func TestSchedule_ShowsUnknownValuesAndWhy(t *testing.T) {
 	r := newRig(t)
-	s := theSchedule()
+	s := testSchedule()
 	const down = "the database does not answer"
 	s.Due = Due{Error: down, MaxCounted: 1000}
 	for i := range s.Facets[0].Tiers {
@@ -158,45 +158,45 @@ func TestThePageOfTheScheduleSaysWhatIsNotKnownAndWhy(t *testing.T) {
 	s.FeedRate, s.Schedulers, s.Requested = Reading[float64]{Error: "Redis does not answer"}, Reading[[]SchedulerHeartbeat]{Error: "Redis does not answer"}, nil
 	r.sched["nexon"] = s
 	d := r.get(root + "/schedule")
-	if got := d.fact("schedule.nexon"); got != "Whether a scheduler runs is not known: Redis does not answer. LOW may spend 71 calls a second; how many it does is known in a moment. What prefetching may is not known: Redis does not answer. "+
-		"What is due is not known: the database does not answer. How much was asked for is counted by the schedulers' processes (prefetch_requested_total), not by this one." {
+	if got := d.itemText("schedule.nexon"); got != "Whether a scheduler is running is unknown: Redis does not answer. LOW may make 71 calls a second; its rate is measured in a moment. The prefetch rate is unknown: Redis does not answer. "+
+		"The due entities are unknown: the database does not answer. The number of requests is a metric of the scheduler processes (prefetch_requested_total)." {
 		t.Errorf("%q", got)
 	}
 	if got := d.rows("tiers.nexon")[0]; got != "character | hot | not known: the database does not answer | every 1 h | not known: the database does not answer | not known" {
-		t.Error(got)
+		t.Errorf("tiers: got %q", got)
 	}
-	d.rowsAre(t, "rounds.nexon", retriesLabel+" | not known: the database does not answer | | |", outboxLabel+" | not known: the database does not answer | | |")
-	d.rowsAre(t, "schedulers.nexon", "Not known: Redis does not answer.")
+	d.wantRows(t, "backlogs.nexon", retriesLabel+" | not known: the database does not answer | | |", outboxLabel+" | not known: the database does not answer | | |")
+	d.wantRows(t, "schedulers.nexon", "Not known: Redis does not answer.")
 
-	s = theSchedule()
+	s = testSchedule()
 	s.Schedulers.Value = nil
 	r.sched["nexon"] = s
-	if d = r.get(root + "/schedule"); d.fact("prefetch.nexon") != "no scheduler runs" || !strings.HasPrefix(d.fact("schedule.nexon"), "No scheduler runs, so that nothing is prefetched.") {
-		t.Errorf("%q", d.fact("schedule.nexon"))
+	if d = r.get(root + "/schedule"); d.itemText("prefetch.nexon") != "no scheduler is running" || !strings.HasPrefix(d.itemText("schedule.nexon"), "No scheduler is running, so nothing is prefetched.") {
+		t.Errorf("%q", d.itemText("schedule.nexon"))
 	}
-	if got := r.get(root).text(); !strings.Contains(got, "nexon: no scheduler runs, so that nothing is prefetched.") {
-		t.Error("the overview does not say that it is wrong")
+	if got := r.get(root).text(); !strings.Contains(got, "nexon: no scheduler is running, so nothing is prefetched.") {
+		t.Error("the overview does not list the problem")
 	}
 }
 
-func TestAScheduleThatCouldNotBeReadIsNotCalledNone(t *testing.T) {
+func TestSchedule_UnreadableIsNotEmpty(t *testing.T) {
 	r := newRig(t)
 	r.sched["nexon"] = ScheduleState{}
 	d := r.get(root + "/schedule")
-	if got := d.fact("schedule.nexon"); d.fact("prefetch.nexon") != "not known" || !strings.HasPrefix(got, "What is prefetched of nexon could not be read; look again in a moment. LOW ") {
-		t.Errorf("%q, %q", d.fact("prefetch.nexon"), got)
+	if got := d.itemText("schedule.nexon"); d.itemText("prefetch.nexon") != "not known" || !strings.HasPrefix(got, "The schedule of nexon could not be read; try again in a moment. LOW ") {
+		t.Errorf("%q, %q", d.itemText("prefetch.nexon"), got)
 	}
-	d.rowsAre(t, "schedulers.nexon", "They could not be read.")
+	d.wantRows(t, "schedulers.nexon", "Not available: the read failed.")
 }
 
-func TestOfMoreThanIsCountedNothingIsClaimed(t *testing.T) {
-	s := theSchedule()
-	s.Due.MaxCounted = 225 // as many as are due in all: there may be more
+func TestSchedule_MarksTruncatedCounts(t *testing.T) {
+	s := testSchedule()
+	s.Due.MaxCounted = 225 // the number of due entities, so the counts may be truncated
 	facet := s.Facets[0]
 	for tier, want := range map[store.Tier]string{store.Hot: "3 or more, 8 s", store.Warm: "210 or more, 40 min", store.Cold: "not counted, at most 5 s"} {
-		due, behind := dueCells(s.Due, facet, tier, then.Add(5*time.Second))
+		due, behind := dueCells(s.Due, facet, tier, testNow.Add(5*time.Second))
 		if tier != store.Cold {
-			due, behind = dueCells(s.Due, facet, tier, then)
+			due, behind = dueCells(s.Due, facet, tier, testNow)
 		}
 		if got := due.Text + ", " + behind.Text; got != want {
 			t.Errorf("%v: %s, want %s", tier, got, want)
@@ -204,19 +204,19 @@ func TestOfMoreThanIsCountedNothingIsClaimed(t *testing.T) {
 	}
 }
 
-func TestThePageSaysWhyPrefetchingFeedsNothing(t *testing.T) {
+func TestSchedule_ExplainsZeroFeedRate(t *testing.T) {
 	flowing := func(low float64) *limiter.View {
 		return &limiter.View{State: stateFlowing, Low: limiter.Share{PerSecond: low}}
 	}
 	lane := func(l LaneLag) []LaneLag { l.Lane = schemas.Low; return []LaneLag{{Lane: schemas.High}, l} }
 	for want, of := range map[string]sourceSample{
-		"the limiter can't be asked":                         {},
-		"it is stopped by hand, until somebody resumes it":   {Limits: &limiter.View{State: stateStopped}},
-		"LOW may make no call now; the bounds below say why": {Limits: flowing(0)},
-		"its own rate cap is 0 at this hour":                 {Limits: flowing(9), Schedule: ScheduleState{RateCap: new(0.0)}},
-		"how much waits in the LOW lane is not known":        {Limits: flowing(9), Lanes: lane(LaneLag{})},
-		"the LOW lane is 20 min behind":                      {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
-		"nobody has worked on the LOW lane lately":           {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5})},
+		"the limiter could not be read":                  {},
+		"stopped by an operator, until it is resumed":    {Limits: &limiter.View{State: stateStopped}},
+		"LOW may make no call now; see the bounds below": {Limits: flowing(0)},
+		"its own rate cap is 0 at this hour":             {Limits: flowing(9), Schedule: ScheduleState{RateCap: new(0.0)}},
+		"the backlog of the LOW lane is unknown":         {Limits: flowing(9), Lanes: lane(LaneLag{})},
+		"the LOW lane is 20 min behind":                  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5, Wait: 20 * time.Minute})},
+		"no worker has processed the LOW lane recently":  {Limits: flowing(9), Lanes: lane(LaneLag{RecordsKnown: true, Records: 5})},
 	} {
 		if got := noFeedReason(&of); got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -16,29 +16,29 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// serveFlag turns TestServe_ConsolesOnFakes into a server for the tests in e2e/browser. They
-// start this package's test binary as a process: the browser is no dependency of this module,
-// and a test package can't be imported. SIGTERM ends the process.
+// serveFlag makes TestServe_ConsolesOnFakes a server for the tests in e2e/browser, which start this
+// test binary as a process. The browser is no dependency of this module, and a test package can't
+// be imported. SIGTERM ends the process.
 var serveFlag = flag.Bool("serve", false, "serve consoles on fakes until SIGTERM, for the tests in e2e/browser")
 
-// hostile is a policy name that runs a script if a page takes it for markup.
+// hostile is a policy name that runs a script if a page does not escape it.
 const hostile = `<img src=x onerror=alert(1)>`
 
-// serveConsoles serves three consoles and returns their URLs: "busy" has five minutes of
-// charts, and its time passes; "still" has a stopped clock, and changes by POST /fakes/{change} (see changes);
-// "login" asks for a token.
+// serveConsoles serves three consoles and returns their URLs. "busy" has five minutes of charts and
+// a running clock. "still" has a stopped clock and changes by POST /fakes/{change} (see changes).
+// "login" requires a token.
 func serveConsoles(t *testing.T) map[string]string {
 	t.Helper()
-	busy := busyFor(t, 240, weathered)
+	busy := runFor(t, 240, withScenarios)
 	fillRig(busy)
 	still := newRig(t)
 	fillRig(still)
 	login := newRig(t)
-	login.asks = true
+	login.loginRequired = true
 	return map[string]string{"busy": busy.serve(), "still": still.serveWithChanges(), "login": login.serve()}
 }
 
-// changes maps a name to a change of the fakes; the tests in e2e/browser make them by HTTP.
+// changes are the changes of the fakes that the tests in e2e/browser make by HTTP.
 func (r *rig) changes() map[string]func() {
 	return map[string]func(){
 		"stop-source": func() {
@@ -47,12 +47,12 @@ func (r *rig) changes() map[string]func() {
 			v.Policies[0].Name = hostile
 			r.views["nexon"] = v
 		},
-		"end-job": func() { r.jobs[0].State, r.jobs[0].EndedAt = store.JobDone, then },
+		"end-job": func() { r.jobs[0].State, r.jobs[0].EndedAt = store.JobDone, testNow },
 		"revoke":  func() { r.revoked = true },
 	}
 }
 
-// serveWithChanges is serve with POST /fakes/{change} for each of the changes.
+// serveWithChanges is serve plus POST /fakes/{change}.
 func (r *rig) serveWithChanges() string {
 	mux := http.NewServeMux()
 	mux.Handle("/", r)
@@ -106,7 +106,7 @@ func changedRig(t *testing.T, change string) *rig {
 
 func TestOverview_ShowsStoppedSource(t *testing.T) {
 	text := changedRig(t, "stop-source").get(root).text()
-	if want := "nexon: it is stopped by hand"; !strings.Contains(text, want) {
+	if want := "nexon: stopped by an operator"; !strings.Contains(text, want) {
 		t.Errorf("got %s, want %q in it", text, want)
 	}
 }

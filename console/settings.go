@@ -12,27 +12,26 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// settingsPage is the page of all quotas.
+// settingsPage is the data of the settings page.
 type settingsPage struct {
 	livePage
 	All []settingsForm
 }
 
-// settingsForm is one source's quota, as a form has it.
+// settingsForm has the settings of one source.
 type settingsForm struct {
 	settings.State
-	Problem  string // with what was ordered, or why it can't be read
+	Problem  string // an error in the submitted form, or of reading the settings
 	Unread   bool
 	Policies []policyForm
 	RateCaps string
-	// RateCapsBefore is what is configured.
-	RateCapsBefore string
-	Prefetch       prefetchForm
-	Note           string
+	// RateCapsConfigured is the configured value.
+	RateCapsConfigured string
+	Prefetch           prefetchForm
+	Note               string
 }
 
-// policyForm is one policy as a form has it: what is in force or was typed, and what is
-// configured.
+// policyForm has one policy: the current or submitted values, and the configured ones.
 type policyForm struct {
 	Name, Window string
 	Fields       []policyField
@@ -40,14 +39,14 @@ type policyForm struct {
 
 type policyField struct {
 	Name, Label, Value, Configured string
-	Whole                          bool // it is a whole number
+	Whole                          bool // the value is an integer
 }
 
 func (c *Console) settings(w http.ResponseWriter, r *http.Request, _ access.Client) {
 	c.showSettings(w, r, http.StatusOK, "", "")
 }
 
-// showSettings shows all quotas; problem is with what was ordered of the source.
+// showSettings shows all settings; problem is an error in the submitted form of the source.
 func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source, problem string) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
@@ -57,11 +56,11 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 		state, err := c.Limits.Get(ctx, name)
 		s := settingsForm{State: state}
 		if err != nil {
-			c.Log.Warn("the console can't show a quota", "source", name, "err", err)
-			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; the log says why."
+			c.Log.Warn("console settings unavailable", "source", name, "err", err)
+			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; see the log."
 		} else {
 			s.fill()
-			of := *n.Sources[name] // what was seen may be from before a stop that is told of here
+			of := *n.Sources[name] // the sample may be older than a stop that this page reports
 			of.Settings = &state
 			p.addSettings(name, &of, n.At)
 		}
@@ -74,7 +73,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 	c.render(w, r, status, "settings", "Settings", p)
 }
 
-// effectiveQuota is the quota that a form shows: what is configured, where what was changed does not
+// effectiveQuota returns the quota in force: the configured one if the changed settings no longer
 // fit it.
 func effectiveQuota(s settings.State) settings.Values {
 	if s.Effective != nil {
@@ -93,15 +92,15 @@ func (s *settingsForm) fill() {
 		s.Policies = append(s.Policies, policyForm{p.Name, p.Window, []policyField{
 			{"limit." + p.Name, "Limit", strconv.Itoa(p.Limit), strconv.Itoa(was.Limit), true},
 			{"target." + p.Name, "Target", strconv.Itoa(p.Target), strconv.Itoa(was.Target), true},
-			{"high." + p.Name, "Kept for HIGH", p.HighReserve.String(), was.HighReserve.String(), false},
-			{"low." + p.Name, "Kept for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true},
+			{"high." + p.Name, "Reserved for HIGH", p.HighReserve.String(), was.HighReserve.String(), false},
+			{"low." + p.Name, "Reserved for LOW", strconv.Itoa(p.LowReserve), strconv.Itoa(was.LowReserve), true},
 		}})
 	}
-	s.RateCaps, s.RateCapsBefore = rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
+	s.RateCaps, s.RateCapsConfigured = rateCapsText(now.LowRateCaps), rateCapsText(s.Configured.LowRateCaps)
 	s.Prefetch = newPrefetchForm(now.Prefetch, s.Configured.Prefetch)
 }
 
-// keepInput has the form show again what was typed.
+// keepInput keeps the submitted values in the form.
 func (s *settingsForm) keepInput(r *http.Request) {
 	if _, typed := r.PostForm["rateCaps"]; !typed {
 		return
@@ -116,8 +115,8 @@ func (s *settingsForm) keepInput(r *http.Request) {
 	s.RateCaps, s.Note = displayText(r.PostFormValue("rateCaps"), maxErrorShown), displayText(r.PostFormValue("note"), maxNoteLength)
 }
 
-// rateCapsText is a list of rate caps as people write it: 19-23 150/s, 400/s. One without
-// hours holds at all of them.
+// rateCapsText formats rate caps as in "19-23 150/s, 400/s". One without hours applies to all
+// hours.
 func rateCapsText(all []limiter.RateCap) string {
 	var parts []string
 	for _, c := range all {
@@ -130,7 +129,7 @@ func rateCapsText(all []limiter.RateCap) string {
 	return strings.Join(parts, ", ")
 }
 
-// readRateCaps reads them, also as the command takes them: 19-23:150/s.
+// readRateCaps parses rate caps, also in the form of the command line: 19-23:150/s.
 func readRateCaps(text string) (settings.RateCaps, error) {
 	all := settings.RateCaps{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -154,7 +153,7 @@ func readRateCaps(text string) (settings.RateCaps, error) {
 	return all, nil
 }
 
-// readPatch reads what was changed of a quota. What is as it was stays as it was.
+// readPatch returns the changes of a submitted form. Unchanged fields are not part of the patch.
 func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed bool, err error) {
 	if r.PostFormValue("reset") != "" {
 		return settings.Patch{
@@ -189,7 +188,7 @@ func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed
 		rateCaps, err := readRateCaps(text)
 		errs = append(errs, err)
 		patch.LowRateCaps, changed = settings.Set(rateCaps), true
-		if text == form.RateCapsBefore {
+		if text == form.RateCapsConfigured {
 			patch.LowRateCaps = settings.Reset[settings.RateCaps]()
 		}
 	}

@@ -14,8 +14,7 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// setPolicyField sets what one field of a policy says; an empty one, and one that says what is
-// configured, return it to that.
+// setPolicyField sets one field of a policy. An empty or configured value resets the field.
 func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyField) error {
 	back := text == "" || text == f.Configured
 	number := func(to *settings.Member[int]) error {
@@ -50,31 +49,32 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 	return nil
 }
 
-// readOrder reads for which source an order is, by whom, why, and of which revision.
-func (c *Console) readOrder(r *http.Request, who access.Client) (o settings.ChangeRequest, err error) {
-	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
+// readOrder reads the source, client, note and revision of an action.
+func (c *Console) readOrder(r *http.Request, client access.Client) (o settings.ChangeRequest, err error) {
+	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
 	if err := checkNote(o.Note); err != nil {
 		return o, err
 	}
 	if text := r.PostFormValue("revision"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return o, errors.New("the revision is no number; look at the page again")
+			return o, errors.New("the revision is not a number; reload the page")
 		}
 		o.Revision = &n
 	}
 	return o, nil
 }
 
-// changeSettings changes a quota, if it is still as the form was made for.
-func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, who access.Client) {
-	o, err := c.readOrder(r, who)
+// changeSettings changes the settings of a source, unless their revision has changed since the form
+// was made.
+func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, client access.Client) {
+	o, err := c.readOrder(r, client)
 	if !c.hasSource(o.Source) {
 		c.reject(w, r, http.StatusNotFound, "There is no such source.")
 		return
 	}
 	if err == nil && o.Revision == nil {
-		err = errors.New("the revision is missing; look at the page again")
+		err = errors.New("the revision is missing; reload the page")
 	}
 	if err != nil {
 		c.showSettings(w, r, http.StatusBadRequest, o.Source, errorSentence(err))
@@ -105,7 +105,7 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, who acc
 	}
 }
 
-// settingsFailed says why a quota stays as it was.
+// settingsFailed answers a failed change of settings.
 func (c *Console) settingsFailed(w http.ResponseWriter, r *http.Request, source string, err error) {
 	var status int
 	switch {
@@ -129,24 +129,24 @@ func isError[E error](err error) bool {
 	return is
 }
 
-// errorSentence is an error as a sentence of a page.
+// errorSentence formats an error as a sentence.
 func errorSentence(err error) string {
 	text := displayText(err.Error(), maxErrorShown)
 	return strings.ToUpper(text[:1]) + strings.ReplaceAll(text[1:], "\n", "; ") + "."
 }
 
-func (c *Console) stop(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.stopOrResume(w, r, who, c.Limits.Stop, "stopped")
+func (c *Console) stop(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.stopOrResume(w, r, client, c.Limits.Stop, "stopped")
 }
 
-func (c *Console) resume(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.stopOrResume(w, r, who, c.Limits.Resume, "resumed")
+func (c *Console) resume(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.stopOrResume(w, r, client, c.Limits.Resume, "resumed")
 }
 
-// stopOrResume stops or resumes a source. An emergency waits for nothing: it asks for no revision, and
-// a note that can't be kept as it is is mended, not refused.
-func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, who access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
-	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: who.Name, Note: cleanNote(r.PostFormValue("note"))}
+// stopOrResume sets or lifts the emergency stop. It needs no revision, and corrects an invalid note
+// instead of rejecting it, because an emergency must not wait.
+func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, client access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
+	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: cleanNote(r.PostFormValue("note"))}
 	if !c.hasSource(o.Source) {
 		c.reject(w, r, http.StatusNotFound, "There is no such source.")
 		return
@@ -160,7 +160,7 @@ func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, who acces
 	redirectWithNotice(w, r, root+"/settings", code)
 }
 
-// stopOrResumeFailed says that a source goes on as it did, and what to do then.
+// stopOrResumeFailed answers a failed stop or resume.
 func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, source, code string, err error) {
 	known := isError[*settings.UnknownSourceError](err) || isError[*settings.InvalidError](err) || isError[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
 	if known {
@@ -169,12 +169,12 @@ func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, sou
 	}
 	what := source + " was not " + code + ": its settings can't be written."
 	if code == "stopped" {
-		what += " It is called on. If trying again does not help, end the workers of " + source + ": nothing is lost by that."
+		what += " Calls continue. If a retry does not help, stop the workers of " + source + ": no request is lost."
 	}
 	c.unavailable(w, r, what, err)
 }
 
-// cleanNote is a note as the audit keeps it: one line, of text, and not too long.
+// cleanNote converts a note to one line of valid text with a bounded length.
 func cleanNote(note string) string {
 	note = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -12,9 +12,9 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
+func TestSettings_ShowSetAndConfigured(t *testing.T) {
 	r := newRig(t)
-	changed, by := then.Add(-50*time.Minute), "key:1 on-call"
+	changed, by := testNow.Add(-50*time.Minute), "key:1 on-call"
 	s := r.states["nexon"]
 	s.Revision, s.ChangedAt, s.ChangedBy = 7, &changed, &by
 	s.Effective.Policies[0].HighReserve = limiter.Reserve{Calls: 60}
@@ -24,25 +24,25 @@ func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
 	v.Revision, v.NewestRevision = 6, 7
 	r.views["nexon"] = v
 	d := r.get(root + "/settings")
-	d.rowsAre(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0", "LOW's rate caps | none (configured 19-23 150/s) | | |")
-	if got, want := d.fact("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force, and all processes follow within two seconds. At this hour LOW may make 150 calls a second at most."; got != want {
+	d.wantRows(t, "force.nexon", "second (1s) | 500 | 450 | 60 (configured 100) | 0", "day | 20,000,000 | by the limit | 25/s | 0", "LOW's rate caps | none (configured 19-23 150/s) | | |")
+	if got, want := d.itemText("force.nexon"), "Revision 7, by key:1 on-call, 11:10; revision 6 is in force; all processes apply the new one within two seconds. At this hour LOW may make 150 calls a second at most."; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := d.fact("set.nexon"); got != "not stopped" {
-		t.Error(got)
+	if got := d.itemText("set.nexon"); got != "not stopped" {
+		t.Errorf("got %q, want %q", got, "not stopped")
 	}
 	for want, change := range map[string]func(){
-		"; but revision 9 is in force for Redis, which the database does not have: it was restored.": func() { v.Revision = 9 },
-		"; revision 6 is in force for Redis, and no worker runs that could follow.":                  func() { v.Revision, v.Processes = 6, nil },
+		"; but revision 9 is in force in Redis, but not in the database, which was restored.": func() { v.Revision = 9 },
+		"; revision 6 is in force in Redis, and no worker is running to apply the new one.":   func() { v.Revision, v.Processes = 6, nil },
 	} {
 		change()
 		r.views["nexon"] = v
-		if got := r.get(root + "/settings").fact("force.nexon"); !strings.Contains(got, want) {
+		if got := r.get(root + "/settings").itemText("force.nexon"); !strings.Contains(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if got := d.fact("force.github"); !strings.HasPrefix(got, "As it is configured; in force.") {
-		t.Error(got)
+	if got := d.itemText("force.github"); !strings.HasPrefix(got, "As configured; in force.") {
+		t.Errorf("got %q, want the prefix %q", got, "As configured; in force.")
 	}
 	for _, want := range []string{"changed; configured 100", "configured 450"} {
 		if !strings.Contains(d.text(), want) {
@@ -51,17 +51,17 @@ func TestTheSettingsSayWhatIsSetBesideWhatIsConfigured(t *testing.T) {
 	}
 	v.State = stateUnused
 	r.views["nexon"] = v
-	if got := r.get(root + "/settings").fact("force.nexon"); !strings.Contains(got, "no process has called the source yet") {
-		t.Error(got)
+	if got := r.get(root + "/settings").itemText("force.nexon"); !strings.Contains(got, "no process has called the source yet") {
+		t.Errorf("got %s, want %q in it", got, "no process has called the source yet")
 	}
-	r.broken = errBroken
+	r.readErr = errBroken
 	d = r.get(root + "/settings")
-	if d.fact("set.nexon") != "not known" || !strings.Contains(d.fact("force.nexon"), "can't be read") {
-		t.Errorf("%s %s", d.fact("set.nexon"), d.fact("force.nexon"))
+	if d.itemText("set.nexon") != "not known" || !strings.Contains(d.itemText("force.nexon"), "can't be read") {
+		t.Errorf("%s %s", d.itemText("set.nexon"), d.itemText("force.nexon"))
 	}
 }
 
-func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
+func TestSettings_OpenPageShowsStop(t *testing.T) {
 	r := newRig(t)
 	l := follow(t, r.serve()+"/live?source=nexon")
 	if f, ok := l.next(); !ok || f.Items["set.nexon"].Text != "not stopped" {
@@ -78,27 +78,27 @@ func TestAnOpenPageOfTheSettingsHearsOfAStop(t *testing.T) {
 	})
 }
 
-func TestThePageBehindAStopSaysThatItIsSetThoughOthersWatch(t *testing.T) {
+func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 	r := newRig(t)
 	l := follow(t, r.serve()+"/live")
 	if _, ok := l.next(); !ok {
-		t.Fatal("nobody watches")
+		t.Fatal("there is no viewer")
 	}
 	r.mu.Lock()
 	s := r.states["nexon"]
 	s.Stopped = true
 	r.states["nexon"] = s
 	r.mu.Unlock()
-	d := r.get(root + "/settings?notice=stopped") // the look of this second was before the stop
-	if got := d.fact("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
+	d := r.get(root + "/settings?notice=stopped") // the sample of this second is older than the stop
+	if got := d.itemText("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
 		t.Errorf("it is %q beside %s", got, d.text())
 	}
-	if got := d.fact("set.github"); got != "not stopped" {
-		t.Error(got)
+	if got := d.itemText("set.github"); got != "not stopped" {
+		t.Errorf("got %q, want %q", got, "not stopped")
 	}
 }
 
-func TestAnEmergencyWaitsForNoNoteAndNoRevision(t *testing.T) {
+func TestStop_NeedsNeitherNoteNorRevision(t *testing.T) {
 	r := newRig(t)
 	note := " they\r\n\tcalled \xff\x00" + strings.Repeat("é", maxNoteLength)
 	d := r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {note}, "revision": {"x"}})
@@ -111,15 +111,15 @@ func TestAnEmergencyWaitsForNoNoteAndNoRevision(t *testing.T) {
 	}
 }
 
-func TestASourceCanBeStoppedThoughItsSettingsCanNotBeRead(t *testing.T) {
+func TestStop_WorksWithUnreadableSettings(t *testing.T) {
 	r := newRig(t)
-	r.broken = errBroken
+	r.readErr = errBroken
 	d := r.get(root + "/settings")
 	if d.status != 200 || !strings.Contains(d.text(), "Stop all calls of nexon") || !strings.Contains(d.text(), "The settings of nexon can't be read") || strings.Contains(d.text(), "Change the settings") {
 		t.Errorf("%d %s", d.status, d.text())
 	}
 	d = r.open("POST", root+"/settings/nexon/stop", url.Values{"note": {"x"}})
-	if len(r.orders) != 1 || d.status != 503 || !strings.Contains(d.text(), "nexon was not stopped: its settings can't be written. It is called on.") {
+	if len(r.orders) != 1 || d.status != 503 || !strings.Contains(d.text(), "nexon was not stopped: its settings can't be written. Calls continue.") {
 		t.Errorf("%d %s", d.status, d.text())
 	}
 	if d = r.open("POST", root+"/settings/nexon/resume", nil); d.status != 503 || strings.Contains(d.text(), "called on") {
@@ -127,33 +127,33 @@ func TestASourceCanBeStoppedThoughItsSettingsCanNotBeRead(t *testing.T) {
 	}
 }
 
-func TestAStopThatIsNotObeyedYetIsNoWordOfAllBeingWell(t *testing.T) {
+func TestStop_PendingStopIsAProblem(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	v := r.views["nexon"]
 	v.State = StateStopping
 	r.views["nexon"] = v
 	d := r.get(root)
-	const told = "it is told to stop, and all processes follow within two seconds"
-	if got := d.says("budget"); !strings.Contains(got, told) {
-		t.Error(got)
+	const pending = "a stop is set; all processes apply it within two seconds"
+	if got := d.textByID("budget"); !strings.Contains(got, pending) {
+		t.Errorf("got %s, want %q in it", got, pending)
 	}
-	if d.fact("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+told) {
-		t.Errorf("%s: %s", d.fact("state.nexon"), d.text())
+	if d.itemText("state.nexon") != "stopping" || !strings.Contains(d.text(), "nexon: "+pending) {
+		t.Errorf("%s: %s", d.itemText("state.nexon"), d.text())
 	}
-	if got := r.get(root + "/dlq?source=nexon").says("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+told) {
-		t.Error(got)
+	if got := r.get(root + "/dlq?source=nexon").textByID("safe-to-replay"); !strings.HasPrefix(got, "No: nexon is not called now: "+pending) {
+		t.Errorf("got %q, want the blocker %q", got, pending)
 	}
 	v.Policies = nil
-	if got := budgetMessage("nexon", &v, rates{}, then); got != "nexon has not been called yet; "+told+"." {
-		t.Error(got)
+	if got := budgetMessage("nexon", &v, rates{}, testNow); got != "nexon has not been called yet; "+pending+"." {
+		t.Errorf("got %q, want %q in it", got, pending)
 	}
 }
 
 func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
 	r := newRig(t)
 	s := r.states["nexon"]
-	now := theQuota()
+	now := testQuota()
 	now.Prefetch.Enabled = false
 	facet := now.Prefetch.Facets["character"]
 	facet.Hot, facet.Active = hours(1)/2, settings.Active{Params: []string{"ocid"}}
@@ -168,8 +168,8 @@ func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
 	}
 }
 
-// A refused form is shown again with its text.
-func TestSettings_KeepWhatWasTypedOfPrefetch(t *testing.T) {
+// A rejected form is shown again with its input.
+func TestSettings_KeepPrefetchInput(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	d := r.open("POST", root+"/settings/nexon", quotaForm("prefetch", "off", "prefetch.character.hot", "often"))
@@ -187,16 +187,16 @@ func TestSettings_KeepWhatWasTypedOfPrefetch(t *testing.T) {
 	}
 }
 
-func TestSchedule_SaysThatPrefetchIsSwitchedOff(t *testing.T) {
+func TestSchedule_ShowsPrefetchSwitchedOff(t *testing.T) {
 	r := newRig(t)
-	s := theSchedule()
+	s := testSchedule()
 	s.Disabled = true
 	r.sched["nexon"] = s
 	d := r.get(root + "/schedule")
-	if got := d.fact("prefetch.nexon"); got != "switched off" {
+	if got := d.itemText("prefetch.nexon"); got != "switched off" {
 		t.Errorf("state: got %q, want switched off", got)
 	}
-	if !strings.Contains(d.text(), "Prefetching of nexon is switched off in the settings") {
-		t.Error("the page does not say that prefetching is switched off")
+	if !strings.Contains(d.text(), "Prefetching of nexon is disabled in the settings") {
+		t.Error("the page does not show that prefetching is disabled")
 	}
 }

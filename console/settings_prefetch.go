@@ -11,15 +11,15 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// prefetchForm has the prefetch settings of a source as the form shows them.
+// prefetchForm has the prefetch settings of a source.
 type prefetchForm struct {
-	// On and OnConfigured are on or off: the setting in force, or of a refused form, and the
-	// configuration.
+	// On and OnConfigured are "on" or "off": the current or submitted setting, and the configured
+	// one.
 	On, OnConfigured string
 	Facets           []facetForm
 }
 
-// facetForm has the prefetch settings of one facet as the form shows them.
+// facetForm has the prefetch settings of one facet.
 type facetForm struct {
 	Facet, Mode string
 	Fields      []policyField
@@ -40,7 +40,7 @@ func onOff(on bool) string {
 	return switchOff
 }
 
-// newPrefetchForm returns the form of the settings in force.
+// newPrefetchForm returns the form of the current settings.
 func newPrefetchForm(now, was settings.Prefetch) prefetchForm {
 	form := prefetchForm{On: onOff(now.Enabled), OnConfigured: onOff(was.Enabled)}
 	for _, name := range slices.Sorted(maps.Keys(was.Facets)) {
@@ -61,7 +61,7 @@ func newPrefetchForm(now, was settings.Prefetch) prefetchForm {
 	return form
 }
 
-// keepInput puts the text of a refused form into the form.
+// keepInput keeps the submitted values in the form.
 func (f *prefetchForm) keepInput(r *http.Request) {
 	if _, typed := r.PostForm[prefetchField]; typed {
 		f.On = onOff(r.PostFormValue(prefetchField) == switchOn)
@@ -76,8 +76,7 @@ func (f *prefetchForm) keepInput(r *http.Request) {
 	}
 }
 
-// readPatch returns the patch of a form that was sent. An empty field, or one with the value of
-// the configuration, returns to the configuration.
+// readPatch returns the changes of a submitted form. An empty or configured value resets the field.
 func (f *prefetchForm) readPatch(r *http.Request) (m settings.Member[settings.PrefetchPatch], changed bool, err error) {
 	var patch settings.PrefetchPatch
 	if text, typed := r.PostFormValue(prefetchField), r.PostForm[prefetchField] != nil; typed && text != f.On {
@@ -119,7 +118,7 @@ func (f *prefetchForm) readPatch(r *http.Request) (m settings.Member[settings.Pr
 	return m, changed, errors.Join(errs...)
 }
 
-// setFacetField sets what one field of a facet says.
+// setFacetField sets one field of a facet.
 func setFacetField(of *settings.FacetPatch, field policyField, text string) error {
 	_, name, _ := strings.Cut(strings.TrimPrefix(field.Name, prefetchField+"."), ".")
 	back := text == "" || text == field.Configured

@@ -11,15 +11,15 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// limitedRig has one dead letter, one job and one entry of the audit of the limited entity
-// hr.kim, and asks for tokens.
+// limitedRig has a dead letter, a job and an audit entry of the restricted entity hr.kim, and
+// requires tokens.
 func limitedRig(t *testing.T) *rig {
 	r := newRig(t)
 	fillRig(r)
-	r.asks = true
+	r.loginRequired = true
 	r.list[0].Entity, r.list[0].Visibility = schemas.Entity{Source: "nexon", Facet: "character", Key: "hr.kim"}, "hr"
 	value, err := schemas.UpdateRequest{
-		EventID: "01980c3e-7a10-7c3f-9d55-0d5a1d5f2b11", Entity: r.list[0].Entity, Lane: schemas.High, Reason: schemas.CacheMiss, RequestedAt: then, Version: 1,
+		EventID: "01980c3e-7a10-7c3f-9d55-0d5a1d5f2b11", Entity: r.list[0].Entity, Lane: schemas.High, Reason: schemas.CacheMiss, RequestedAt: testNow, Version: 1,
 	}.Encode()
 	if err != nil {
 		t.Fatal(err)
@@ -34,12 +34,12 @@ func limitedRig(t *testing.T) *rig {
 
 var limitedPages = []string{"/dlq?source=nexon", "/activity", "/dlq/nexon/3/120", "/lookup?facet=nexon/character&key=hr.kim"}
 
-func TestConsole_ShowsNothingOfLimitedEntitiesWithoutSee(t *testing.T) {
+func TestConsole_HidesEntitiesOutsideVisibility(t *testing.T) {
 	for token, sees := range map[string]bool{"inspect": false, "inspect,refresh,see:other": false, "inspect,see:hr": true, "admin": true} {
 		r := limitedRig(t)
 		for _, page := range limitedPages {
 			text := r.get(root+page, "Authorization", "Bearer "+token).text()
-			if strings.HasPrefix(page, "/lookup") { // its form repeats the key
+			if strings.HasPrefix(page, "/lookup") { // the form repeats the key
 				if got := strings.Contains(text, "item_equipment"); got != sees {
 					t.Errorf("%s as %s: got content %v, want %v", page, token, got, sees)
 				}
@@ -56,17 +56,17 @@ func TestConsole_ShowsNothingOfLimitedEntitiesWithoutSee(t *testing.T) {
 	}
 }
 
-func TestConsole_AnswersAnUnseenDeadLetterLikeAMissingOne(t *testing.T) {
+func TestConsole_HiddenDeadLetterIsNotFound(t *testing.T) {
 	r := limitedRig(t)
 	unseen := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer inspect")
-	r.broken = dlq.ErrGone
+	r.readErr = dlq.ErrGone
 	gone := r.get(root+"/dlq/nexon/3/120", "Authorization", "Bearer inspect")
 	if unseen.status != gone.status || unseen.text() != gone.text() {
 		t.Errorf("got %d %s, want %d %s", unseen.status, unseen.text(), gone.status, gone.text())
 	}
 }
 
-func TestConsole_ListsAndCountsWithinTheTokensVisibilities(t *testing.T) {
+func TestConsole_FiltersByVisibility(t *testing.T) {
 	for token, want := range map[string][]string{"inspect": {}, "inspect,see:hr,see:staff": {"hr", "staff"}, "admin": nil} {
 		r := limitedRig(t)
 		r.filters = nil

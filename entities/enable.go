@@ -15,35 +15,36 @@ import (
 
 const (
 	maxKeys = 1000
-	// auditKeys is how many keys an entry of the audit names.
+	// auditKeys is how many keys an audit entry names.
 	auditKeys = 10
 )
 
-// EnableRequest says which entities are to be enabled or disabled: those of a choice or, with
-// keys, those of a facet. The json tags are its form in the admin API.
+// EnableRequest selects the entities to enable or disable: by a filter, or by keys of one facet.
+// The json tags are its form in the admin API.
 type EnableRequest struct {
 	selection
 	Keys []string `json:"keys,omitempty"`
-	// After is what the answer before had as next.
+	// After is the next of the previous response.
 	After string `json:"after,omitempty"`
 }
 
-// NewEnableRequest returns the switch of what the filter's words choose.
+// NewEnableRequest returns the request for a filter.
 func NewEnableRequest(source, facet, tier, prefix string, keys []string) EnableRequest {
 	return EnableRequest{selection: selection{Source: source, Facet: facet, Tier: tier, Prefix: prefix}, Keys: keys}
 }
 
-// EnableResult is how many were changed; the client goes on with next until it is done.
+// EnableResult is how many entities were changed. The client repeats the request with Next until
+// Done.
 type EnableResult struct {
 	Changed int     `json:"changed"`
 	Done    bool    `json:"done"`
 	Next    *string `json:"next"`
 }
 
-// auditDetails is the content of the audit entry of one request that enables, disables or
-// registers entities: how many, and the first keys.
+// auditDetails is the content of the audit entry of one request that enables, disables or registers
+// entities: the number of entities, and the first keys.
 type auditDetails struct {
-	Enabled *bool `json:"enabled,omitempty"` // nil: they are registered
+	Enabled *bool `json:"enabled,omitempty"` // nil: a registration
 	selection
 	Entities int      `json:"entities"`
 	Keys     []string `json:"keys,omitempty"`
@@ -57,13 +58,13 @@ func (a auditDetails) withKeys(keys []string) auditDetails {
 	return a
 }
 
-// writeAudit writes the audit entry of a request before the request changes anything, so that no
-// change is without one.
+// writeAudit writes the audit entry of a request. It is called before the change, so that every
+// change has an entry.
 func (s *Entities) writeAudit(r *http.Request, action string, a auditDetails) error {
 	return s.Store.WriteAudit(r.Context(), s.entry(r, action, a.Source, a))
 }
 
-// enableHandler returns the handler that sets the flag of one page of entities.
+// enableHandler returns the handler that enables or disables one page of entities.
 func (s *Entities) enableHandler(enabled bool) admin.Handle {
 	action := map[bool]string{true: "entities-enable", false: "entities-disable"}[enabled]
 	return func(r *http.Request) (admin.Answer, error) {
@@ -79,16 +80,16 @@ func (s *Entities) enableHandler(enabled bool) admin.Handle {
 		if err != nil {
 			return admin.Answer{}, err
 		}
-		said := auditDetails{Enabled: &enabled, selection: o.selection}
+		details := auditDetails{Enabled: &enabled, selection: o.selection}
 		if o.Keys != nil {
-			if err := s.writeAudit(r, action, said.withKeys(o.Keys)); err != nil {
+			if err := s.writeAudit(r, action, details.withKeys(o.Keys)); err != nil {
 				return admin.Answer{}, err
 			}
 			return s.enableKeys(r.Context(), filter, o.Keys, enabled)
 		}
 		return s.enablePage(r.Context(), filter, after, enabled, func(n int) error {
-			said.Entities = n
-			return s.writeAudit(r, action, said)
+			details.Entities = n
+			return s.writeAudit(r, action, details)
 		})
 	}
 }
@@ -100,9 +101,9 @@ func (s *Entities) checkEnable(o EnableRequest) (store.EntityFilter, error) {
 		err = errors.New("the source is missing")
 	case o.Keys == nil:
 	case o.Facet == "":
-		err = errors.New("keys need the facet they are of")
+		err = errors.New("keys need a facet")
 	case o.Tier != "" || o.Prefix != "" || o.After != "":
-		err = errors.New("keys are chosen by themselves; leave out tier, prefix and after")
+		err = errors.New("keys can't be combined with tier, prefix or after")
 	case len(o.Keys) == 0 || len(o.Keys) > maxKeys:
 		err = fmt.Errorf("there are %d keys; one request takes 1 to %d", len(o.Keys), maxKeys)
 	}
@@ -120,14 +121,14 @@ func (s *Entities) checkEnable(o EnableRequest) (store.EntityFilter, error) {
 func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []string, enabled bool) (admin.Answer, error) {
 	n, err := s.Store.EnableEntities(ctx, f, keys, enabled)
 	if err == nil && enabled && n > 0 {
-		s.Notifier.WakeAt(ctx, f.Source, s.Now()) // or later: who is told looks for itself
+		s.Notifier.WakeAt(ctx, f.Source, s.Now()) // the entities may be due later; the scheduler reads the real due time
 	}
 	return admin.Answer{Body: EnableResult{Changed: n, Done: true}}, err
 }
 
-// enablePage sets the flag of the chosen entities among the next rows. It calls note with
-// their number before, unless there are none.
-func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, note func(n int) error) (admin.Answer, error) {
+// enablePage sets the flag of the matching entities among the next rows. Before the change it calls
+// audit with their number, unless there are none.
+func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, audit func(n int) error) (admin.Answer, error) {
 	other := !enabled
 	f.Enabled = &other
 	found, next, err := s.page(ctx, f, after, maxRowsScanned)
@@ -135,13 +136,13 @@ func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after s
 		return admin.Answer{}, err
 	}
 	if len(found) > 0 {
-		if err := note(len(found)); err != nil {
+		if err := audit(len(found)); err != nil {
 			return admin.Answer{}, err
 		}
 	}
 	answer := EnableResult{Done: next == nil, Next: next}
 	var first time.Time
-	for i := 0; i < len(found); { // keys are those of one facet
+	for i := 0; i < len(found); { // one call for each facet
 		facet := found[i].Entity.Facet
 		var keys []string
 		for ; i < len(found) && found[i].Entity.Facet == facet; i++ {

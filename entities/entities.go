@@ -1,6 +1,3 @@
-// Package entities is which entities are prefetched: registered by people, enabled
-// and disabled, pinned to a tier, listed and counted, and found by their reads. Its admin API deletes
-// snapshots too, since a registration alone would bring them back.
 package entities
 
 import (
@@ -19,14 +16,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Entities is the registrations of all sources. Its methods may be called
-// concurrently.
+// Entities manages the registrations of all sources. Its methods may be called concurrently.
 type Entities struct{ Deps }
 
-// New returns them.
+// New returns the entities with these dependencies.
 func New(deps Deps) *Entities { return &Entities{deps} }
 
-// Handler returns the admin API, /admin/v1/entities and /admin/v1/snapshots and below.
+// Handler returns the handler of the admin API: /admin/v1/entities…, /admin/v1/snapshots….
 func (s *Entities) Handler() http.Handler {
 	const all = "/admin/v1/entities"
 	return admin.API{
@@ -39,18 +35,18 @@ func (s *Entities) Handler() http.Handler {
 			all + "/unpin":   {http.MethodPost: s.pinHandler(false)},
 			"/admin/v1/snapshots/{source}/{facet}/{key}": {http.MethodDelete: s.deleteSnapshot},
 		},
-		// Keys have up to 256 bytes, and JSON may escape each of them.
+		// Keys have up to 256 bytes, and JSON may escape each byte.
 		Bodies:      map[string]int64{all: maxBodyBytes, all + "/enable": maxBodyBytes, all + "/disable": maxBodyBytes, all + "/pin": maxBodyBytes, all + "/unpin": maxBodyBytes},
 		Explain:     func(error) *problem.HTTPError { return nil },
-		Unavailable: "The entities can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
-		CrossSite:   "A page of another site may not change what is prefetched or stored.",
+		Unavailable: "The entities can't be read or written at the moment; see the log of the query service. After an upgrade, run `freshet migrate up`.",
+		CrossSite:   "A cross-site request may not change registrations or snapshots.",
 		Log:         s.Log,
 	}.Handler()
 }
 
 var tiers = []string{"hot", "warm", "cold"} // by store.Tier
 
-// tierOf reads a tier's word.
+// tierOf parses the name of a tier.
 func tierOf(word string) (store.Tier, error) {
 	i := slices.Index(tiers, word)
 	if i < 0 {
@@ -59,8 +55,7 @@ func tierOf(word string) (store.Tier, error) {
 	return store.Tier(i), nil
 }
 
-// Entity is a registered entity as it is told. The json tags are its form in the
-// admin API.
+// Entity is a registered entity in a response. The json tags are its form in the admin API.
 type Entity struct {
 	Source  string            `json:"source"`
 	Facet   string            `json:"facet"`
@@ -70,8 +65,7 @@ type Entity struct {
 	Pinned  bool              `json:"pinned"` // reads don't change the tier
 	Enabled bool              `json:"enabled"`
 	DueAt   time.Time         `json:"dueAt"`
-	// Reads and Changes count the past less and less; changes were seen within
-	// WatchedSeconds.
+	// Reads and Changes are counts that decay with time. Changes were seen within WatchedSeconds.
 	Reads          float64    `json:"reads"`
 	LastReadAt     *time.Time `json:"lastReadAt"` // nil: never
 	Changes        float64    `json:"changes"`
@@ -94,7 +88,7 @@ func entityOf(r store.RegisteredEntity) Entity {
 	return e
 }
 
-// source returns a source of the configuration.
+// source returns a configured source, or a 404 problem.
 func (s *Entities) source(name string) (Source, error) {
 	src, known := s.Sources[name]
 	if !known {
@@ -103,7 +97,7 @@ func (s *Entities) source(name string) (Source, error) {
 	return src, nil
 }
 
-// checkFacet returns an error if a facet is named that the source does not have.
+// checkFacet returns a 404 problem if the facet is not empty and unknown.
 func (src Source) checkFacet(source, facet string) error {
 	if _, known := src.Facets[facet]; !known && facet != "" {
 		return problem.New(http.StatusNotFound, "no-such-facet",
@@ -112,8 +106,8 @@ func (src Source) checkFacet(source, facet string) error {
 	return nil
 }
 
-// checkParams returns an error if a param is named that the facet does not have: nothing
-// would use it, and it may be another column mistyped.
+// checkParams returns an error if a param is unknown to the facet. Such a param has no effect and
+// is probably a misspelled column.
 func (src Source) checkParams(facet string, params map[string]string) error {
 	has := src.Facets[facet]
 	for _, name := range slices.Sorted(maps.Keys(params)) {
@@ -128,12 +122,14 @@ func (src Source) checkParams(facet string, params map[string]string) error {
 	return nil
 }
 
-// cursorOf writes where a list goes on; names and keys hold no control characters.
+// cursorOf encodes the position after which a list continues. Names and keys contain no control
+// characters.
 func cursorOf(e schemas.Entity) *string {
 	text := base64.RawURLEncoding.EncodeToString([]byte(e.Source + "\x00" + e.Facet + "\x00" + e.Key))
 	return &text
 }
 
+// readCursor decodes a cursor; an empty one is the start.
 func readCursor(text string) (e schemas.Entity, err error) {
 	if text == "" {
 		return e, nil
@@ -146,15 +142,15 @@ func readCursor(text string) (e schemas.Entity, err error) {
 			return e, nil
 		}
 	}
-	return e, problem.New(http.StatusBadRequest, "bad-cursor", "after is not what an answer had as next; leave it out to begin anew.")
+	return e, problem.New(http.StatusBadRequest, "bad-cursor", "after is not the next of a response; leave it out to start from the beginning.")
 }
 
-// entry is what the audit says of something that was done. What was there before is
-// not kept: it may be millions.
+// entry returns the audit entry of an action. It omits the previous values, because an action may
+// change millions of entities.
 func (s *Entities) entry(r *http.Request, action, source string, after any) store.AuditEntry {
 	text, err := json.Marshal(after)
 	if err != nil {
-		panic(err) // it is of our own types
+		panic(err) // our own types always marshal
 	}
 	return store.AuditEntry{
 		At: s.Now().UTC().Truncate(time.Microsecond), Actor: s.Actor(r), Action: action, Source: source,

@@ -17,12 +17,12 @@ import (
 
 const (
 	defaultPageSize, maxPageSize = 100, 1000
-	// maxRowsScanned is how many rows one request looks at, however few of them it is about:
-	// the time it takes has a bound.
+	// maxRowsScanned is how many rows one request reads at most, however few of them match. It
+	// bounds the duration of a request.
 	maxRowsScanned = 2000
 )
 
-// selection is which entities somebody means. The json tags are its form in the admin API.
+// selection selects entities. The json tags are its form in the admin API.
 type selection struct {
 	Source  string `json:"source"`
 	Facet   string `json:"facet,omitempty"`
@@ -31,7 +31,8 @@ type selection struct {
 	enabled *bool
 }
 
-// filter returns the choice as the store takes it, if the configuration has what it names.
+// filter returns the store's filter of a selection, or a problem if the configuration has no such
+// source or facet.
 func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 	f = store.EntityFilter{Source: c.Source, Facet: c.Facet, KeyPrefix: c.Prefix, Enabled: c.enabled}
 	bad := func(format string, args ...any) error {
@@ -45,7 +46,7 @@ func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 		f.Tier = &tier
 	}
 	if c.Prefix != "" && schemas.CheckKey(c.Prefix+"x") != nil {
-		return f, bad("No key begins with the prefix: it must be UTF-8 without control characters, of at most %d bytes.", schemas.MaxKeyBytes-1)
+		return f, bad("prefix can't be the start of a key: it must be UTF-8 without control characters, of at most %d bytes.", schemas.MaxKeyBytes-1)
 	}
 	if c.Source == "" {
 		if c.Facet != "" {
@@ -60,7 +61,7 @@ func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 	return f, src.checkFacet(c.Source, c.Facet)
 }
 
-// filterOf returns the filter of a request's query, which may have these other members.
+// filterOf returns the filter of a query string, which may have the parameters in others too.
 func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFilter, error) {
 	known := append([]string{"source", "facet", "tier", "enabled", "prefix"}, others...)
 	for name := range query {
@@ -80,8 +81,8 @@ func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFil
 	return s.filter(c)
 }
 
-// Page is one page of a list. It may be short, or empty, and not the last one: next is
-// where the list goes on, nil at its end.
+// Page is one page of a list. It may be short, or empty, without being the last one. Next is the
+// position of the next page; nil: the last page.
 type Page struct {
 	Entities []Entity `json:"entities"`
 	Next     *string  `json:"next"`
@@ -96,7 +97,7 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 	limit := defaultPageSize
 	if text := query.Get("limit"); text != "" {
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPageSize {
-			return admin.Answer{}, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, maxPageSize))
+			return admin.Answer{}, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must be between 1 and %d.", text, maxPageSize))
 		}
 	}
 	after, err := readCursor(query.Get("after"))
@@ -111,9 +112,9 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: page}, err
 }
 
-// page returns what the filter chooses of the rows behind an entity, limit of them at
-// most, and where to go on. The database is asked for what lies together in its order
-// only, and the rest is picked here: among millions it might look long for a few.
+// page returns at most limit entities that the filter matches after an entity, and the cursor of
+// the next page. The database selects only by source, facet and key prefix, which an index covers,
+// and page filters the rest, because a selective filter could scan millions of rows.
 func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) (found []store.RegisteredEntity, next *string, err error) {
 	together := store.EntityFilter{Source: f.Source, Facet: f.Facet}
 	if f.Facet != "" {
@@ -141,12 +142,13 @@ func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas
 	return found, next, nil
 }
 
-// chosen reports whether the filter chooses an entity of its source and facet.
+// chosen reports whether the filter matches an entity of its source and facet.
 func chosen(f store.EntityFilter, r store.RegisteredEntity) bool {
 	return (f.Tier == nil || *f.Tier == r.Tier) && (f.Enabled == nil || *f.Enabled == r.Enabled) && strings.HasPrefix(r.Entity.Key, f.KeyPrefix)
 }
 
-// CountResult is how many there are; not exact, if counting them would take long.
+// CountResult is a number of entities. It is an estimate if Exact is false, because an exact count
+// would take long.
 type CountResult struct {
 	Count int64 `json:"count"`
 	Exact bool  `json:"exact"`

@@ -14,22 +14,22 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// PinRequest names entities that are pinned to a tier, or unpinned: reads don't move a pinned entity
-// to another tier. The json tags are its form in the admin API.
+// PinRequest names entities to pin to a tier, or to unpin. Reads don't change the tier of a pinned
+// entity. The json tags are its form in the admin API.
 type PinRequest struct {
 	Source string   `json:"source"`
 	Facet  string   `json:"facet"`
 	Keys   []string `json:"keys"`
-	Tier   string   `json:"tier,omitempty"` // required to pin, and left out to unpin
+	Tier   string   `json:"tier,omitempty"` // required to pin; must be empty to unpin
 }
 
-// PinResult is how many entities a request changed. Entities that are not registered, or were
-// so already, are not among them.
+// PinResult is how many entities were changed. Unregistered entities, and those already pinned to
+// the tier, are not counted.
 type PinResult struct {
 	Changed int `json:"changed"`
 }
 
-// pinAudit is the audit's entry of a Pin.
+// pinAudit is the audit entry of a PinRequest.
 type pinAudit struct {
 	Facet string   `json:"facet"`
 	Tier  string   `json:"tier,omitempty"`
@@ -37,7 +37,7 @@ type pinAudit struct {
 	More  int      `json:"moreKeys,omitempty"`
 }
 
-// pinHandler returns the handler that pins entities, or unpins them.
+// pinHandler returns the handler that pins or unpins entities.
 func (s *Entities) pinHandler(pin bool) admin.Handle {
 	action, form := "entities-unpin", `; the body is {"source":"nexon","facet":"character","keys":["somebody"]}`
 	if pin {
@@ -66,7 +66,7 @@ func (s *Entities) pinHandler(pin bool) admin.Handle {
 			answer.Changed, err = s.Store.UnpinEntities(r.Context(), of)
 			return admin.Answer{Body: answer}, err
 		}
-		tier, _ := tierOf(p.Tier) // it was checked
+		tier, _ := tierOf(p.Tier) // checkPin has checked it
 		if answer.Changed, err = s.Store.PinEntities(r.Context(), of, tier); err != nil {
 			return admin.Answer{}, err
 		}
@@ -118,8 +118,8 @@ func (s *Entities) checkPin(p PinRequest, pin bool) (Source, error) {
 	return src, nil
 }
 
-// bringForward makes pinned entities due by their tier: an entity may have been due much
-// later in the tier that it had.
+// bringForward makes pinned entities due by their tier. An entity may have been due much later in
+// its previous tier.
 func (s *Entities) bringForward(ctx context.Context, all []store.RegisteredEntity) error {
 	var due []store.DueTime
 	for _, r := range all {
@@ -133,7 +133,7 @@ func (s *Entities) bringForward(ctx context.Context, all []store.RegisteredEntit
 	return s.Store.BringForward(ctx, due)
 }
 
-// earliest returns when the first of the entities is due.
+// earliest returns the earliest due time of the entities.
 func earliest(all []store.RegisteredEntity) time.Time {
 	return slices.MinFunc(all, func(a, b store.RegisteredEntity) int { return a.Due.Compare(b.Due) }).Due
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// entity returns one entity as it is listed.
+// entity returns one entity as the API lists it.
 func (r *rig) entity(key string) Entity {
 	r.Helper()
 	all := r.ok(http.MethodGet, "/entities?prefix="+key, "").Entities
@@ -41,7 +41,7 @@ func TestRegister_UnpinsAnEntityThatNamesNoTier(t *testing.T) {
 	}
 }
 
-// A known entity may be due in a week: a tier by which it comes once an hour must hold now.
+// A known entity may be due in a week; the new tier must apply at once.
 func TestRegister_MakesAPinnedEntityDueByItsTier(t *testing.T) {
 	r := newRig(t)
 	e := schemas.Entity{Source: "nexon", Facet: "a", Key: "k"}
@@ -57,8 +57,8 @@ func TestRegister_MakesAPinnedEntityDueByItsTier(t *testing.T) {
 	if got, want := r.entity("k").DueAt, start.Add(time.Hour+time.Second); !got.Equal(want) {
 		t.Errorf("with a tier: due at %v, want %v", got, want)
 	}
-	if want := "nexon in 1h0m1s"; !slices.Contains(r.told, want) {
-		t.Errorf("schedulers were told %q, want %q", r.told, want)
+	if want := "nexon in 1h0m1s"; !slices.Contains(r.notified, want) {
+		t.Errorf("schedulers notified: got %q, want %q", r.notified, want)
 	}
 }
 
@@ -82,14 +82,14 @@ func TestPin_PinsAndUnpinsKeys(t *testing.T) {
 	if e := r.entity("k1"); e.Pinned || e.Tier != "warm" {
 		t.Errorf("unpinned: got %+v, want warm and not pinned", e)
 	}
-	r.lists("prefix=unknown")
+	r.wantList("prefix=unknown")
 	want := `somebody entities-pin nexon {"facet":"a","tier":"warm","keys":["k1","unknown"]}`
 	if got := r.audit(); len(got) != 5 || got[1] != want || !strings.HasPrefix(got[4], "somebody entities-unpin") {
 		t.Errorf("audit: got %q, want a registration, two pins as in %q, and two unpins", got, want)
 	}
 }
 
-func TestPin_RefusesWhatItCannotDo(t *testing.T) {
+func TestPin_RejectsInvalidRequests(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
 		verb, body, code, words string
@@ -105,7 +105,7 @@ func TestPin_RefusesWhatItCannotDo(t *testing.T) {
 		{"unpin", `{"source":"nexon","facet":"a","keys":["k"],"tier":"hot"}`, "bad-body", "leave out the tier", 400},
 		{"unpin", `{"source":"nexon","facet":"d","keys":["k"]}`, "no-such-facet", `no facet "d"`, 404},
 	} {
-		r.refuses(c.status, c.code, c.words, http.MethodPost, "/entities/"+c.verb, c.body)
+		r.wantProblem(c.status, c.code, c.words, http.MethodPost, "/entities/"+c.verb, c.body)
 	}
 	if got := r.audit(); len(got) != 0 {
 		t.Errorf("audit of refused requests: got %q", got)

@@ -8,21 +8,20 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// ReadCount is how often an entity was read.
+// ReadCount is the number of reads of an entity.
 type ReadCount struct {
 	Entity schemas.Entity
 	Count  int
 }
 
-// Counts reports whether reads of the facet are worth counting: it is prefetched.
+// Counts reports whether reads of the facet are counted: it is prefetched.
 func (s *Entities) Counts(source, facet string) bool {
 	src, known := s.Sources[source]
 	return known && src.Schedule.Prefetches(facet)
 }
 
-// RecordReads counts reads that were made until a time. An entity that is not registered
-// becomes so, in the tier cold, if its facet is prefetched; its reads move it on, at once
-// where they have become so many.
+// RecordReads adds reads that were made until a time. It registers an unknown entity in the tier
+// cold, if its facet is prefetched. Entities whose reads have risen enough become due at once.
 func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
 	now := s.Now()
 	var counted []store.EntityReads
@@ -55,7 +54,7 @@ func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until tim
 	if err := s.Store.ObserveReads(ctx, counted, risen); err != nil {
 		return err
 	}
-	for source, at := range first { // most are known, and due at another time: who is told looks for itself
+	for source, at := range first { // most entities are known and have another due time; the scheduler reads the real one
 		s.Notifier.WakeAt(ctx, source, at)
 	}
 	return nil

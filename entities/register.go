@@ -22,36 +22,33 @@ import (
 const (
 	maxBodyBytes = 1 << 20
 	maxRegister  = 5000
-	// maxErrors is how many mistakes are told, and namedMost how many of them in the
-	// sentence for people.
+	// maxErrors is how many errors a response lists. maxNamedErrors is how many of them its detail
+	// names.
 	maxErrors, maxNamedErrors = 100, 3
 
-	// maxParamsBytes is how many bytes names and values of an entity's params may have
-	// together, and paramName a name alone. A request with the longest, every byte of
-	// them escaped, is far from schemas.MaxRequestBytes.
+	// maxParamsBytes bounds the total size of an entity's params, and maxParamNameBytes one name.
+	// The largest request, with every byte escaped, is far below schemas.MaxRequestBytes.
 	maxParamsBytes, maxParamNameBytes = 4096, 64
 )
 
-// RegisterRequest are entities of one facet to be registered. The json tags are its form in the
-// admin API.
+// RegisterRequest registers entities of one facet. The json tags are its form in the admin API.
 type RegisterRequest struct {
 	Source   string            `json:"source"`
 	Facet    string            `json:"facet"`
-	Entities []json.RawMessage `json:"entities"` // each an Order
+	Entities []json.RawMessage `json:"entities"` // each an EntitySpec
 }
 
-// EntitySpec is one entity to be registered.
+// EntitySpec is one entity to register.
 type EntitySpec struct {
 	Key    string            `json:"key"`
-	Params map[string]string `json:"params,omitempty"` // where they differ from the facet's
-	// Tier pins the entity to it. Empty: reads decide; a new entity begins as cold, and a known
-	// one keeps its tier.
+	Params map[string]string `json:"params,omitempty"` // where they differ from the params of the facet
+	// Tier pins the entity to a tier. If it is empty, reads choose the tier: a new entity starts in
+	// cold, and a known one keeps its tier.
 	Tier    string `json:"tier,omitempty"`
 	Enabled *bool  `json:"enabled,omitempty"`
 }
 
-// ParseEntitySpec reads an order, and says what is wrong with it as far as that can be seen
-// without the configuration.
+// ParseEntitySpec parses and checks a spec. It makes the checks that need no configuration.
 func ParseEntitySpec(text []byte) (o EntitySpec, err error) {
 	if !utf8.Valid(text) {
 		return o, errors.New("it is not valid UTF-8")
@@ -65,7 +62,7 @@ func ParseEntitySpec(text []byte) (o EntitySpec, err error) {
 	return o, o.Check()
 }
 
-// Check returns nil if the order is well formed.
+// Check returns an error if the spec is not well formed.
 func (o EntitySpec) Check() error {
 	if err := schemas.CheckKey(o.Key); err != nil {
 		return err
@@ -95,7 +92,7 @@ func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
-// RegisterResult is what became of a Batch: known ones have what it says too.
+// RegisterResult is the number of new and of known entities. Known ones were updated.
 type RegisterResult struct {
 	Added int `json:"added"`
 	Known int `json:"known"`
@@ -132,8 +129,8 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 		for i, r := range all {
 			keys[i] = r.Entity.Key
 		}
-		said := auditDetails{selection: selection{Source: b.Source, Facet: b.Facet}}
-		if err := s.writeAudit(r, "entities-register", said.withKeys(keys)); err != nil {
+		details := auditDetails{selection: selection{Source: b.Source, Facet: b.Facet}}
+		if err := s.writeAudit(r, "entities-register", details.withKeys(keys)); err != nil {
 			return admin.Answer{}, err
 		}
 	}
@@ -157,7 +154,7 @@ func notPrefetched(source, facet string) error {
 		"Entities of %s/%s are not prefetched. Set sources.%s.prefetch.facets.%s.mode to tiers or adaptive, in every role's configuration.", source, facet, source, facet))
 }
 
-// registered returns the batch as the store takes it, or all that is wrong with it.
+// registered returns the entities of a request for the store, or a problem with all errors.
 func (s *Entities) registered(b RegisterRequest, src Source) ([]store.RegisteredEntity, error) {
 	now := s.Now()
 	all := make([]store.RegisteredEntity, len(b.Entities))
@@ -187,24 +184,24 @@ func (s *Entities) registered(b RegisterRequest, src Source) ([]store.Registered
 		return all, nil
 	}
 	p := problem.New(http.StatusBadRequest, "bad-entities",
-		fmt.Sprintf("Of %d entities %d are wrong, and none was registered: %s.", len(all), mistakes, strings.Join(named, "; ")))
+		fmt.Sprintf("%[2]d of %[1]d entities are invalid, and none was registered: %[3]s.", len(all), mistakes, strings.Join(named, "; ")))
 	p.Errors = wrong
 	return nil, p
 }
 
-// registered returns the entity that is ordered, due in a slot of its own: a mass of
-// them is no mass refresh.
+// registered returns the entity of the spec, due in its own slot, so that a large import does not
+// become due at once.
 func (o EntitySpec) registered(e schemas.Entity, src Source, now time.Time) store.RegisteredEntity {
 	r := store.RegisteredEntity{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
 	if o.Tier != "" {
-		r.Tier, _ = tierOf(o.Tier) // it was checked
+		r.Tier, _ = tierOf(o.Tier) // Check has checked it
 		r.Pinned = true
 	}
 	r.Due, _ = src.Schedule.FirstDue(r, now)
 	return r
 }
 
-// readBody reads one JSON object; form ends the sentence that says what is wrong.
+// readBody decodes one JSON object. form is the end of the error message: the expected form.
 func readBody(body io.Reader, into any, form string) error {
 	text, err := io.ReadAll(body)
 	if err != nil {
@@ -222,7 +219,7 @@ func readBody(body io.Reader, into any, form string) error {
 	return nil
 }
 
-// decode reads one JSON value without members that nobody knows.
+// decode decodes one JSON value and rejects unknown members.
 func decode(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

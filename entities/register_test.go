@@ -9,35 +9,35 @@ import (
 	"time"
 )
 
-func TestEntitiesAreRegisteredAndToldAsTheyAre(t *testing.T) {
+func TestRegister_AddsAndLists(t *testing.T) {
 	r := newRig(t)
 	a := r.put("a", `{"key":"x/y","params":{"p":"<1>"},"tier":"hot","enabled":false}`, `{"key":"z"}`)
-	if a.Added != 2 || a.Known != 0 || !slices.Equal(r.told, []string{"nexon in 1h0m1s"}) {
-		t.Errorf("%s, told %q", a.text, r.told)
+	if a.Added != 2 || a.Known != 0 || !slices.Equal(r.notified, []string{"nexon in 1h0m1s"}) {
+		t.Errorf("got %s, notified %q", a.text, r.notified)
 	}
 	a = r.ok(http.MethodGet, "/entities", "")
 	want := `{"entities":[` +
 		`{"source":"nexon","facet":"a","key":"x/y","params":{"p":"\u003c1\u003e"},"tier":"hot","pinned":true,"enabled":false,"dueAt":"2026-03-01T13:00:03Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0},` +
 		`{"source":"nexon","facet":"a","key":"z","params":{},"tier":"cold","pinned":false,"enabled":true,"dueAt":"2026-03-01T13:00:01Z","reads":0,"lastReadAt":null,"changes":0,"watchedSeconds":0}],"next":null}` + "\n"
 	if a.text != want {
-		t.Errorf("told %s, want %s", a.text, want)
+		t.Errorf("got %s, want %s", a.text, want)
 	}
-	if a := r.put("a", `{"key":"z","tier":"warm"}`, `{"key":"z","tier":"hot"}`); a.Added != 0 || a.Known != 2 || len(r.told) != 2 {
-		t.Errorf("%s, told %q", a.text, r.told)
+	if a := r.put("a", `{"key":"z","tier":"warm"}`, `{"key":"z","tier":"hot"}`); a.Added != 0 || a.Known != 2 || len(r.notified) != 2 {
+		t.Errorf("got %s, notified %q", a.text, r.notified)
 	}
 	if e := r.ok(http.MethodGet, "/entities?prefix=z", "").Entities[0]; e.Tier != "hot" || !e.DueAt.Equal(start.Add(time.Hour+time.Second)) {
 		t.Errorf("%+v", e)
 	}
-	said := []string{
+	entries := []string{
 		`somebody entities-register nexon {"source":"nexon","facet":"a","entities":2,"keys":["x/y","z"]}`,
 		`somebody entities-register nexon {"source":"nexon","facet":"a","entities":2,"keys":["z","z"]}`,
 	}
-	if got := r.audit(); !slices.Equal(got, said) {
-		t.Errorf("audit: got %q, want %q", got, said)
+	if got := r.audit(); !slices.Equal(got, entries) {
+		t.Errorf("audit: got %q, want %q", got, entries)
 	}
 }
 
-func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
+func TestRegister_RejectsWholeBatchWithPointers(t *testing.T) {
 	r := newRig(t)
 	for order, words := range map[string]string{
 		`{"key":"a b"}`:                 `"a b": the key does not match the pattern`,
@@ -59,29 +59,29 @@ func TestABatchWithAMistakeIsRefusedWholeAndEachMistakeIsPlaced(t *testing.T) {
 		`{"key":"` + strings.Repeat("k", 257) + `","params":{"p":"v"},"tier":""}`: `the key has 257 bytes`,
 	} {
 		a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[{"key":"good"},`+order+`]}`)
-		if a.status != 400 || a.Code != "bad-entities" || !strings.Contains(a.Detail, "Of 2 entities 1 are wrong, and none was registered: entities[1]") ||
+		if a.status != 400 || a.Code != "bad-entities" || !strings.Contains(a.Detail, "1 of 2 entities are invalid, and none was registered: entities[1]") ||
 			!strings.Contains(a.Detail, words) || len(a.Errors) != 1 || a.Errors[0].Pointer != "#/entities/1" {
 			t.Errorf("%.80s: %d %s", order, a.status, a.text)
 		}
 	}
 	const other = `{"source":"nexon","facet":"b","entities":[{"key":"x","params":{"p":"v"}}]}`
-	r.refuses(400, "bad-entities", "the facet has no param p; it has none", http.MethodPost, "/entities", other)
+	r.wantProblem(400, "bad-entities", "the facet has no param p; it has none", http.MethodPost, "/entities", other)
 	many := strings.Repeat(`{"key":"a b"},`, 200) + `{"key":"good"}`
 	a := r.do(http.MethodPost, "/entities", `{"source":"nexon","facet":"a","entities":[`+many+`]}`)
 	if a.status != 400 || len(a.Errors) != maxErrors || a.Errors[99].Pointer != "#/entities/99" || strings.Count(a.Detail, "entities[") != maxNamedErrors {
 		t.Errorf("%d %s", a.status, a.text)
 	}
-	r.lists("")
-	if len(r.told) != 0 {
-		t.Errorf("told %q", r.told)
+	r.wantList("")
+	if len(r.notified) != 0 {
+		t.Errorf("notified: got %q", r.notified)
 	}
 }
 
-func TestABodyThatCannotBeTakenIsRefused(t *testing.T) {
+func TestRegister_RejectsInvalidBody(t *testing.T) {
 	r := newRig(t)
 	post := func(status int, code, words, body string) {
 		t.Helper()
-		r.refuses(status, code, words, http.MethodPost, "/entities", body)
+		r.wantProblem(status, code, words, http.MethodPost, "/entities", body)
 	}
 	post(400, "bad-body", "must be an object; the body is {", `[]`)
 	post(400, "bad-body", "must be an object", `null`)
@@ -100,25 +100,25 @@ func TestABodyThatCannotBeTakenIsRefused(t *testing.T) {
 	r.down = true
 	post(503, "store-unavailable", "freshet migrate up", `{"source":"nexon","facet":"a","entities":[{"key":"x"}]}`)
 	if !strings.Contains(r.log.String(), "connection refused") {
-		t.Error("the log does not say why")
+		t.Error("the error is not logged")
 	}
 }
 
-func TestALargeBatchIsTaken(t *testing.T) {
+func TestRegister_AcceptsLargeBatch(t *testing.T) {
 	r := newRig(t)
 	orders := make([]string, 800) // more would time out with SQLite under the race detector
 	for i := range orders {
 		orders[i] = fmt.Sprintf(`{"key":"%s%05d"}`, strings.Repeat("k", 100), i)
 	}
 	if a := r.put("a", orders...); a.Added != len(orders) {
-		t.Error(a.text)
+		t.Errorf("got %s, want %d added", a.text, len(orders))
 	}
-	if a := r.put("b"); a.Added+a.Known != 0 || len(r.told) != 1 {
-		t.Errorf("of nothing %s, told %q", a.text, r.told)
+	if a := r.put("b"); a.Added+a.Known != 0 || len(r.notified) != 1 {
+		t.Errorf("empty batch: got %s, notified %q", a.text, r.notified)
 	}
 }
 
-func TestReadsRegisterWhatIsPrefetchedAndCountWhatIsRegistered(t *testing.T) {
+func TestRecordReads_RegistersAndCounts(t *testing.T) {
 	r := newRig(t)
 	for of, want := range map[string]bool{"nexon/a": true, "nexon/c": false, "nexon/d": false, "nobody/a": false} {
 		source, facet, _ := strings.Cut(of, "/")
@@ -127,7 +127,7 @@ func TestReadsRegisterWhatIsPrefetchedAndCountWhatIsRegistered(t *testing.T) {
 		}
 	}
 	r.put("a", `{"key":"known","tier":"hot"}`)
-	r.told = nil
+	r.notified = nil
 	of := func(source, facet, key string, count int) ReadCount {
 		read := ReadCount{Count: count}
 		read.Entity.Source, read.Entity.Facet, read.Entity.Key = source, facet, key
@@ -140,28 +140,28 @@ func TestReadsRegisterWhatIsPrefetchedAndCountWhatIsRegistered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.lists("", "a/known", "a/new", "b/longer", "a/xx")
-	slices.Sort(r.told)
-	if !slices.Equal(r.told, []string{"nexon in 1h0m3s", "other in 1h0m2s"}) {
-		t.Errorf("told %q", r.told)
+	r.wantList("", "a/known", "a/new", "b/longer", "a/xx")
+	slices.Sort(r.notified)
+	if !slices.Equal(r.notified, []string{"nexon in 1h0m3s", "other in 1h0m2s"}) {
+		t.Errorf("notified: got %q", r.notified)
 	}
 	all := r.ok(http.MethodGet, "/entities", "").Entities
 	if known, fresh := all[0], all[1]; known.Reads != 3 || known.Tier != "hot" || fresh.Reads != 2 || fresh.Tier != "cold" ||
 		!fresh.Enabled || !fresh.LastReadAt.Equal(until) || !fresh.DueAt.Equal(start.Add(time.Hour+3*time.Second)) {
 		t.Errorf("%+v", all)
 	}
-	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "c", "x", 9)}, until); err != nil || len(r.told) != 2 {
-		t.Errorf("%v, told %q", err, r.told)
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "c", "x", 9)}, until); err != nil || len(r.notified) != 2 {
+		t.Errorf("got %v, notified %q", err, r.notified)
 	}
-	// So many reads that it rises: it is due when it was read, and the schedulers hear of it.
-	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 8)}, until); err != nil || r.told[2] != "nexon in -1m0s" {
-		t.Errorf("%v, told %q", err, r.told)
+	// Enough reads make the entity due at the time of the reads, and notify the schedulers.
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 8)}, until); err != nil || r.notified[2] != "nexon in -1m0s" {
+		t.Errorf("got %v, notified %q", err, r.notified)
 	}
 	if fresh := r.ok(http.MethodGet, "/entities", "").Entities[1]; !fresh.DueAt.Equal(until) {
 		t.Errorf("%+v", fresh)
 	}
 	_ = r.db.Close()
-	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 2)}, until); err == nil || len(r.told) != 3 {
-		t.Errorf("%v, told %q", err, r.told)
+	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 2)}, until); err == nil || len(r.notified) != 3 {
+		t.Errorf("got %v, notified %q", err, r.notified)
 	}
 }

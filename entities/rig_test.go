@@ -23,61 +23,61 @@ import (
 
 var errDown = errors.New("connection refused to postgres://secret@db")
 
-// start is when the rig's clock stands still.
+// start is the fixed time of the rig's clock.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// rig is the entities of two sources on a database in memory. Of nexon the facets a and b
-// are prefetched, and c is not.
+// rig is the entities of two sources on an in-memory database. The facets a and b of nexon are
+// prefetched, c is not.
 type rig struct {
 	*testing.T
 	*Entities
-	handler http.Handler
-	db      *sqlite.Store
-	down    bool
-	filled  int // audit entries that fill has made
-	told    []string
-	log     bytes.Buffer
+	handler  http.Handler
+	db       *sqlite.Store
+	down     bool
+	filled   int // audit entries that fill has made
+	notified []string
+	log      bytes.Buffer
 }
 
-// failing is a store that can be down.
-type failing struct {
+// failingStore is a store that can fail.
+type failingStore struct {
 	*sqlite.Store
 	rig *rig
 }
 
-func (s failing) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (int, error) {
+func (s failingStore) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (int, error) {
 	if s.rig.down {
 		return 0, errDown
 	}
 	return s.Store.RegisterEntities(ctx, all)
 }
 
-func (s failing) WriteAudit(ctx context.Context, entry store.AuditEntry) error {
+func (s failingStore) WriteAudit(ctx context.Context, entry store.AuditEntry) error {
 	if s.rig.down {
 		return errDown
 	}
 	return s.Store.WriteAudit(ctx, entry)
 }
 
-// facets knows what is prefetched: each entity an hour after it is registered and a
-// second for each byte of its key.
-type facets []string
+// fakeSchedule is the list of prefetched facets. The first due time is an hour after the
+// registration plus a second for each byte of the key.
+type fakeSchedule []string
 
-func (f facets) Prefetches(facet string) bool { return slices.Contains(f, facet) }
+func (f fakeSchedule) Prefetches(facet string) bool { return slices.Contains(f, facet) }
 
-func (f facets) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
+func (f fakeSchedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	return now.Add(time.Hour + time.Duration(len(r.Entity.Key))*time.Second), f.Prefetches(r.Entity.Facet)
 }
 
-// ReadsMakeDue says of a cold entity that its tenth read is enough.
-func (f facets) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
+// ReadsMakeDue returns true for the tenth read of a cold entity.
+func (f fakeSchedule) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	return r.Tier == store.Cold && before < 10 && after >= 10
 }
 
-// words refuses keys with a space.
-type words struct{}
+// keyRules rejects keys with a space.
+type keyRules struct{}
 
-func (words) CheckKey(_, key string) error {
+func (keyRules) CheckKey(_, key string) error {
 	if strings.Contains(key, " ") {
 		return errors.New("the key does not match the pattern")
 	}
@@ -85,11 +85,11 @@ func (words) CheckKey(_, key string) error {
 }
 
 func (r *rig) WakeAt(_ context.Context, source string, at time.Time) {
-	r.told = append(r.told, fmt.Sprintf("%s in %v", source, at.Sub(start)))
+	r.notified = append(r.notified, fmt.Sprintf("%s in %v", source, at.Sub(start)))
 }
 
 func (r *rig) Invalidate(_ context.Context, e schemas.Entity) {
-	r.told = append(r.told, "forget "+e.String())
+	r.notified = append(r.notified, "forget "+e.String())
 }
 
 func newRig(t *testing.T) *rig {
@@ -101,11 +101,11 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(func() { _ = db.Close() })
 	r := &rig{T: t, db: db}
 	r.Entities = New(Deps{
-		Store: failing{db, r}, Notifier: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
+		Store: failingStore{db, r}, Notifier: r, Actor: func(*http.Request) string { return "somebody" }, Now: func() time.Time { return start },
 		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Sources: map[string]Source{
-			"nexon": {Facets: map[string][]string{"a": {"ocid", "p"}, "b": nil, "c": nil}, Keys: words{}, Schedule: facets{"a", "b"}},
-			"other": {Facets: map[string][]string{"a": nil}, Keys: words{}, Schedule: facets{"a"}},
+			"nexon": {Facets: map[string][]string{"a": {"ocid", "p"}, "b": nil, "c": nil}, Keys: keyRules{}, Schedule: fakeSchedule{"a", "b"}},
+			"other": {Facets: map[string][]string{"a": nil}, Keys: keyRules{}, Schedule: fakeSchedule{"a"}},
 		},
 	})
 	r.handler = r.Handler()
@@ -128,7 +128,7 @@ type answer struct {
 	Errors   []problem.Error `json:"errors"`
 }
 
-// do sends a request and compares it and the answer with the OpenAPI document.
+// do sends a request, and checks it and the response against the OpenAPI document.
 func (r *rig) do(method, target, body string) answer {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), method, "/admin/v1"+target, strings.NewReader(body))
@@ -143,7 +143,7 @@ func (r *rig) do(method, target, body string) answer {
 	return a
 }
 
-// ok is do, and fails the test unless that went well.
+// ok is do, and fails the test unless the request succeeds.
 func (r *rig) ok(method, target, body string) answer {
 	r.Helper()
 	a := r.do(method, target, body)
@@ -159,8 +159,8 @@ func (r *rig) put(facet string, entities ...string) answer {
 	return r.ok(http.MethodPost, "/entities", `{"source":"nexon","facet":"`+facet+`","entities":[`+strings.Join(entities, ",")+`]}`)
 }
 
-// lists fails the test unless that query lists these as facet/key, page by page.
-func (r *rig) lists(query string, want ...string) {
+// wantList fails the test unless the query lists these entities as facet/key, page by page.
+func (r *rig) wantList(query string, want ...string) {
 	r.Helper()
 	var got []string
 	for after := ""; ; {
@@ -182,7 +182,7 @@ func (r *rig) lists(query string, want ...string) {
 	}
 }
 
-// audit returns the entries that came after fill, the oldest first.
+// audit returns the audit entries after those of fill, the oldest first.
 func (r *rig) audit() (all []string) {
 	r.Helper()
 	entries, err := r.db.Audit(r.Context(), 100)
@@ -195,8 +195,8 @@ func (r *rig) audit() (all []string) {
 	return all[r.filled:]
 }
 
-// refuses fails the test unless the request is refused like that.
-func (r *rig) refuses(status int, code, words, method, target, body string) {
+// wantProblem fails the test unless the request is rejected with this problem.
+func (r *rig) wantProblem(status int, code, words, method, target, body string) {
 	r.Helper()
 	a := r.do(method, target, body)
 	if a.status != status || a.Code != code || !strings.Contains(a.Detail, words) {
@@ -204,7 +204,7 @@ func (r *rig) refuses(status int, code, words, method, target, body string) {
 	}
 }
 
-// newForeign is a request that a browser sends for another site's page.
+// newForeign returns a cross-site request of a browser.
 func newForeign(ctx context.Context, path, body string) *http.Request {
 	req := httptest.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(body))
 	req.Header.Set("Sec-Fetch-Site", "cross-site")

@@ -9,8 +9,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// deleteSnapshot deletes what is stored of an entity, and its registration. The
-// configuration is not asked: what it has no longer may have to be deleted too.
+// deleteSnapshot deletes the snapshot and the registration of an entity. It accepts sources and
+// facets that the configuration no longer has.
 func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 	e := schemas.Entity{Source: r.PathValue("source"), Facet: r.PathValue("facet"), Key: r.PathValue("key")}
 	if err := e.Check(); err != nil {
@@ -20,7 +20,7 @@ func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	// Also if it was not there: it may have been deleted by a request that failed later.
+	// Also if nothing was deleted: an earlier request may have deleted it and failed afterwards.
 	s.Notifier.Invalidate(r.Context(), e)
 	if !was {
 		return admin.Answer{}, problem.New(http.StatusNotFound, "no-such-snapshot", fmt.Sprintf("Nothing is stored of %s, and it is not registered.", e))

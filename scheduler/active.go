@@ -11,25 +11,25 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Active says which entities are asked for by themselves; the others are looked at when
-// they are due, and left alone. It is judged by what is stored then: a changed rule holds
-// at once, and what a person's refresh finds open again comes back. A path is names joined
-// by dots, the first a document's, as in select; a dot within a name is written \.
+// Active selects the entities of a facet that are prefetched, by their stored content and params.
+// Other entities are only looked at when they are due. The rule is applied at each due time, so a
+// changed rule takes effect at once, and an entity that a manual refresh finds active again is
+// prefetched again.
+//
+// A path is a list of names joined by dots, as in select. The first name is a document. A dot
+// within a name is written as \.
 type Active struct {
 	Status Status `yaml:"status,omitempty"`
-	// Unless are paths where an entity that has come to its end holds something, as a
-	// final result.
+	// Unless are paths to content that only a finished entity has, for example a final result.
 	Unless []string `yaml:"unless,omitempty"`
-	// Params are those that must be registered for an entity to be asked for: what is
-	// not linked to the upstream can't be.
+	// Params must be registered for an entity to be prefetched.
 	Params []string `yaml:"params,omitempty"`
 }
 
-// Status is a word that says how it stands with an entity. One that is not there says
-// nothing: it takes a reason to leave an entity out.
+// Status selects entities by the value at a path. An entity without that value is prefetched.
 type Status struct {
 	Path  string   `yaml:"path,omitempty"`
-	Allow []string `yaml:"allow,omitempty"` // empty: all that are not blocked
+	Allow []string `yaml:"allow,omitempty"` // empty: all values except the blocked ones
 	Block []string `yaml:"block,omitempty"`
 }
 
@@ -54,11 +54,11 @@ func (a Active) check() error {
 	return errors.Join(errs...)
 }
 
-// needsContent reports whether content is judged.
+// needsContent reports whether the rule reads content.
 func (a Active) needsContent() bool { return a.Status.Path != "" || len(a.Unless) > 0 }
 
-// allows reports whether an entity is asked for. Content that can't be read speaks
-// against nothing: the refresh mends it.
+// allows reports whether an entity is prefetched. Unreadable content does not exclude an entity,
+// because a refresh replaces it.
 func (a Active) allows(c store.Candidate) bool {
 	for _, name := range a.Params {
 		if c.Params[name] == "" {
@@ -88,7 +88,7 @@ func (a Active) allows(c store.Candidate) bool {
 	return allowed && !slices.Contains(a.Status.Block, word.String())
 }
 
-// valueAt returns what stands at a path.
+// valueAt returns the value at a path.
 func valueAt(content []byte, path string) gjson.Result {
 	names := strings.Split(strings.ReplaceAll(path, `\.`, "\x00"), ".")
 	for i, name := range names {
@@ -97,7 +97,7 @@ func valueAt(content []byte, path string) gjson.Result {
 	return gjson.GetBytes(content, strings.Join(names, "."))
 }
 
-// nonEmpty reports whether there is something: null and what is empty are nothing.
+// nonEmpty reports whether the value exists and is not null, "", [] or {}.
 func nonEmpty(r gjson.Result) bool {
 	return r.Exists() && r.Type != gjson.Null && !slices.Contains([]string{`""`, "[]", "{}"}, r.Raw)
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// court is the rule of a court site: open cases that are linked.
+// court is the rule of a court site: open and linked cases.
 var court = Active{
 	Status: Status{Path: "general.status", Allow: []string{"진행중", "진행", "active"}, Block: []string{"종결", "확정"}},
 	Unless: []string{"general.result", `general.result\.date`},
@@ -20,7 +20,7 @@ func stored(c store.Candidate, json string) store.Candidate {
 	return c
 }
 
-func TestOnlyWhatIsActiveIsAskedFor(t *testing.T) {
+func TestActive_SelectsEntities(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	linked := candidate(1, store.Hot)
 	linked.Params = map[string]string{"encCsNo": "x"}
@@ -29,31 +29,31 @@ func TestOnlyWhatIsActiveIsAskedFor(t *testing.T) {
 		of   store.Candidate
 		want bool
 	}{
-		"nothing is stored yet":      {court, linked, true},
-		"open":                       {court, stored(linked, `{"general":{"status":"진행중"}}`), true},
-		"closed":                     {court, stored(linked, `{"general":{"status":"종결"}}`), false},
-		"neither":                    {court, stored(linked, `{"general":{"status":"보류"}}`), false},
-		"neither, and none is named": {Active{Status: Status{Path: "general.status", Block: []string{"종결"}}}, stored(linked, `{"general":{"status":"보류"}}`), true},
-		"no word of it":              {court, stored(linked, `{"general":{"status":null}}`), true},
-		"a final result":             {court, stored(linked, `{"general":{"status":"진행","result":"원고승"}}`), false},
-		"an empty final result":      {court, stored(linked, `{"general":{"status":"진행","result":"","x":[]}}`), true},
-		"a name with a dot":          {court, stored(linked, `{"general":{"status":"진행","result.date":"2026"}}`), false},
-		"not linked":                 {court, stored(candidate(1, store.Hot), `{"general":{"status":"진행"}}`), false},
-		"what can't be read":         {court, store.Candidate{RegisteredEntity: linked.RegisteredEntity, Payload: []byte("?")}, true},
-		"no rule":                    {Active{}, stored(candidate(1, store.Hot), `{"general":{"status":"종결"}}`), true},
+		"nothing is stored yet":          {court, linked, true},
+		"open":                           {court, stored(linked, `{"general":{"status":"진행중"}}`), true},
+		"closed":                         {court, stored(linked, `{"general":{"status":"종결"}}`), false},
+		"neither":                        {court, stored(linked, `{"general":{"status":"보류"}}`), false},
+		"neither, without an allow list": {Active{Status: Status{Path: "general.status", Block: []string{"종결"}}}, stored(linked, `{"general":{"status":"보류"}}`), true},
+		"no status":                      {court, stored(linked, `{"general":{"status":null}}`), true},
+		"a final result":                 {court, stored(linked, `{"general":{"status":"진행","result":"원고승"}}`), false},
+		"an empty final result":          {court, stored(linked, `{"general":{"status":"진행","result":"","x":[]}}`), true},
+		"a name with a dot":              {court, stored(linked, `{"general":{"status":"진행","result.date":"2026"}}`), false},
+		"not linked":                     {court, stored(candidate(1, store.Hot), `{"general":{"status":"진행"}}`), false},
+		"unreadable content":             {court, store.Candidate{RegisteredEntity: linked.RegisteredEntity, Payload: []byte("?")}, true},
+		"no rule":                        {Active{}, stored(candidate(1, store.Hot), `{"general":{"status":"종결"}}`), true},
 	} {
 		p := newPolicy(t, Tiers, func(k *Config) { k.Active = c.rule })
 		m := p.Next(c.of, now)
 		if m.Enqueue != c.want {
-			t.Errorf("%s: asked for: %v", name, m.Enqueue)
+			t.Errorf("%s: enqueue: got %v", name, m.Enqueue)
 		}
 		if wait := m.Due.Sub(now); !m.Enqueue && (wait < 8*time.Hour || wait > 36*time.Hour) {
-			t.Errorf("%s: it is looked at again after %v", name, wait)
+			t.Errorf("%s: next due time: got %v later", name, wait)
 		}
 	}
 }
 
-func TestWhatThereNeverWasIsLookedForRarely(t *testing.T) {
+func TestPolicy_ChecksNotFoundRarely(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	p := newPolicy(t, Tiers, nil)
 	gone := stored(candidate(1, store.Hot), `{}`)
@@ -66,12 +66,12 @@ func TestWhatThereNeverWasIsLookedForRarely(t *testing.T) {
 	}{"gone": {gone, 24 * time.Hour}, "never there": {never, 7 * 24 * time.Hour}} {
 		m := p.Next(c.of, now)
 		if wait := m.Due.Sub(now); !m.Enqueue || wait < c.want/3 || wait > 3*c.want/2 {
-			t.Errorf("%s: asked for: %v; again after %v, want about %v", name, m.Enqueue, wait, c.want)
+			t.Errorf("%s: got enqueue %v, due after %v, want about %v", name, m.Enqueue, wait, c.want)
 		}
 	}
 }
 
-func TestARuleThatSaysNothingIsRefused(t *testing.T) {
+func TestActive_RejectsEmptyRule(t *testing.T) {
 	for want, rule := range map[string]Active{
 		"takes a path":     {Status: Status{Allow: []string{"x"}}},
 		"words to allow":   {Status: Status{Path: "a.b"}},

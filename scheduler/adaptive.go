@@ -13,8 +13,8 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 	if p.config.Mode == Adaptive {
 		every = p.adaptiveInterval(s, p.price.Value())
 	}
-	switch { // what there is not is looked for now and then
-	case state.Absent && !state.HasContent(): // and what there never was, rarely: anybody may ask for any key
+	switch {
+	case state.Absent && !state.HasContent(): // it never existed; a reader may request any key
 		every = max(every, p.config.MaxInterval, p.config.Tiers.Cold.Every)
 	case state.Absent:
 		every = max(every, p.config.Tiers.Cold.Every)
@@ -22,30 +22,34 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 	return every
 }
 
-// adaptiveInterval returns the best interval of an entity at a price.
+// adaptiveInterval returns the optimal interval of an entity at a price.
 //
-// Where an entity changes λ times a day and is checked every T days, a reader sees the
-// present content with a chance of (1-e^-x)/x, x = λT. One check a day more is worth to
-// its r readers a day r/λ · (1-e^-x(1+x)). The reads that see the present are the most
-// that the budget allows where a call more is worth the same for every entity: that is
-// the price. So 1-e^-x(1+x) = price·cost·λ/r. What changes so often that no check is
-// worth its price has none of its own; it is checked as seldom as the bounds allow.
+// An entity that changes λ times a day and is checked every T days returns current content to a
+// reader with the probability (1-e^-x)/x, where x = λT. One more check a day adds r/λ ·
+// (1-e^-x(1+x)) current reads a day at r reads a day. The number of current reads is at its maximum
+// if one more call has the same value for every entity; that value is the price. So 1-e^-x(1+x) =
+// price·cost·λ/r. If an entity changes so often that no check is worth the price, the equation has
+// no solution, and the interval is the upper bound.
+//
+// Example: with 1 change and 24 reads a day, cost 1 and a price of 1, the right side is 1/24; x is
+// 0.32, so the interval is 7.7 hours.
 func (p *Policy) adaptiveInterval(s activity, price float64) time.Duration {
 	return time.Duration(p.adaptiveDays(s, price) * dayNanos)
 }
 
-// adaptiveDays returns the interval in days. That of a pinned tier is never longer than its tier's.
+// adaptiveDays returns the interval in days. The interval of a pinned entity is at most that of its
+// tier.
 func (p *Policy) adaptiveDays(s activity, price float64) float64 {
-	least, most := float64(p.config.MinInterval)/dayNanos, float64(p.config.MaxInterval)/dayNanos
+	shortest, longest := float64(p.config.MinInterval)/dayNanos, float64(p.config.MaxInterval)/dayNanos
 	if s.maxInterval > 0 {
-		most = math.Min(most, s.maxInterval)
+		longest = math.Min(longest, s.maxInterval)
 	}
 	λ := math.Max(s.changes, 1e-9)
 	x := solve(price * p.cost * λ / (s.reads + priorReads/(float64(readsFade)/dayNanos)))
-	return math.Max(math.Min(x/λ, most), least)
+	return math.Max(math.Min(x/λ, longest), shortest)
 }
 
-// solve returns the x at which 1-e^-x(1+x) is y; infinity if y is not below 1.
+// solve returns the x at which 1-e^-x(1+x) equals y; infinity if y is at least 1.
 func solve(y float64) float64 {
 	switch {
 	case !(y > 0):
@@ -53,8 +57,8 @@ func solve(y float64) float64 {
 	case y >= 1:
 		return math.Inf(1)
 	}
-	// The start is right at both ends; Newton's steps from there rise or fall
-	// towards the root, in ln x, where the function has no flat part.
+	// The start value is asymptotically exact at both ends. From it, Newton's method in ln x, in
+	// which the function has no flat part, converges monotonically.
 	x := math.Sqrt(2 * y)
 	if y > 0.5 {
 		x = -math.Log1p(-y)
@@ -75,8 +79,8 @@ func solve(y float64) float64 {
 	return x
 }
 
-// observe tells the price of an entity that is asked for. What has passed since its check
-// counts until it was due: how late it comes says nothing of how rare it is.
+// observe passes the observation of a requested entity to the price. The time since its check ends
+// at its due time, because the delay of a claim does not depend on the entity's interval.
 func (p *Policy) observe(c entityHash, s activity, checked, due, now time.Time) {
 	passed := 0.0
 	if due.After(now) {

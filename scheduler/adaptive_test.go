@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestSolveIsTheRoot(t *testing.T) {
+func TestSolve_FindsTheRoot(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	last := 0.0
 	for i := range 2000 {
@@ -21,18 +21,18 @@ func TestSolveIsTheRoot(t *testing.T) {
 			y = x*x/2 - x*x*x/3
 		}
 		if got := solve(y); math.Abs(got/x-1) > 1e-4 || got < last {
-			t.Fatalf("the root for %v is %v, not %v", y, got, x)
+			t.Fatalf("solve(%v): got %v, want %v", y, got, x)
 		}
 		last = solve(y)
 	}
 	for _, y := range []float64{0, -1, math.NaN(), 1, 2, math.Inf(1), rng.Float64() * 1e-300} {
 		if x := solve(y); !(x >= 0) {
-			t.Errorf("the root for %v is %v", y, x)
+			t.Errorf("solve(%v): got %v", y, x)
 		}
 	}
 }
 
-func TestIntervalsKeepTheirBoundsAndReadersShortenThem(t *testing.T) {
+func TestInterval_BoundedAndShorterWithReads(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	rng := rand.New(rand.NewPCG(2, 2))
 	anything := func() float64 { return math.Pow(10, rng.Float64()*14-8) }
@@ -49,12 +49,12 @@ func TestIntervalsKeepTheirBoundsAndReadersShortenThem(t *testing.T) {
 		}
 	}
 	if got := p.adaptiveInterval(activity{reads: 1}, 1); got != p.config.MaxInterval {
-		t.Errorf("what never changes is checked after %v", got)
+		t.Errorf("interval without changes: got %v", got)
 	}
 }
 
-// TestNoOtherIntervalsServeReadersBetter compares with random ones of the same cost.
-func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
+// TestInterval_IsOptimal compares the intervals with random ones of the same cost.
+func TestInterval_IsOptimal(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	rng := rand.New(rand.NewPCG(3, 3))
 	floor := priorReads / (float64(readsFade) / dayNanos)
@@ -68,7 +68,7 @@ func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
 			}
 			return of(a, ta) + of(b, tb)
 		}
-		// Move some calls from one to the other.
+		// Move some calls from one entity to the other.
 		calls := (rng.Float64() - 0.5) * 0.2 * math.Min(1/ta, 1/tb)
 		oa, ob := 1/(1/ta+calls), 1/(1/tb-calls)
 		least, most := p.config.MinInterval.Hours()/24, p.config.MaxInterval.Hours()/24
@@ -81,10 +81,10 @@ func TestNoOtherIntervalsServeReadersBetter(t *testing.T) {
 	}
 }
 
-// TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor beside what counting finds.
-func TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor(t *testing.T) {
+// TestChangeRate_ConvergesAtAnyInterval compares the estimate with a plain count of changes.
+func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
-	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // a day
+	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // changes a day
 		ours, counted, n := 0.0, 0.0, 300
 		for range n {
 			now := time.Unix(1.8e9, 0)
@@ -108,15 +108,15 @@ func TestTheRateOfChangesIsFoundHoweverRarelyItIsLookedFor(t *testing.T) {
 		}
 		t.Logf("changes a day %.1f: found %.2f, counted %.2f", rate, ours, counted)
 		if math.Abs(ours/rate-1) > 0.25 {
-			t.Errorf("of %v changes a day %v were found", rate, ours)
+			t.Errorf("true rate %v a day: got %v", rate, ours)
 		}
 		if rate >= 1 && math.Abs(ours-rate) > math.Abs(counted-rate) {
-			t.Errorf("of %v changes a day %v were found; counting finds %v", rate, ours, counted)
+			t.Errorf("true rate %v a day: got %v, a plain count has %v", rate, ours, counted)
 		}
 	}
 }
 
-func TestTheRateOfReadsIsExactAtEvenDistances(t *testing.T) {
+func TestReadRate_ExactAtEvenIntervals(t *testing.T) {
 	for _, every := range []time.Duration{time.Hour, 24 * time.Hour, 7 * 24 * time.Hour} {
 		c, now, got := candidate(1, store.Cold), time.Unix(1.8e9, 0), activity{}
 		for range 1000 {
@@ -125,14 +125,14 @@ func TestTheRateOfReadsIsExactAtEvenDistances(t *testing.T) {
 			now = now.Add(every)
 		}
 		if math.Abs(got.reads-5) > 0.05 {
-			t.Errorf("claimed each %v, five reads a day look like %v", every, got.reads)
+			t.Errorf("claimed every %v: got %v reads a day, want 5", every, got.reads)
 		}
 	}
 }
 
-// TestThePriceSpendsTheBudgetAndComesToRest plays many entities in large steps, from a
-// price that is far off, and again when the budget halves.
-func TestThePriceSpendsTheBudgetAndComesToRest(t *testing.T) {
+// TestPrice_ConvergesAndUsesTheBudget simulates many entities in large steps, from a wrong price
+// and after the budget halves.
+func TestPrice_ConvergesAndUsesTheBudget(t *testing.T) {
 	for _, start := range []float64{50} {
 		rng := rand.New(rand.NewPCG(5, 5))
 		p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
@@ -184,10 +184,10 @@ func TestThePriceSpendsTheBudgetAndComesToRest(t *testing.T) {
 			if day := tick % (144 * 12); day%144 == 0 {
 				t.Logf("day %.1f: price %.4f, which takes %.2f calls of %.2f, scale %.2f, behind %.1f h", now, p.price.Value(), demand(), budget, p.price.scale, behind*24)
 				if d := demand(); day > 144*5 && (d < 0.6*budget || d > 1.3*budget) {
-					t.Errorf("from %v: on day %.1f the price takes %v calls a day of %v", start, now, d, budget)
+					t.Errorf("from price %v: day %.1f: demand: got %v calls a day, want %v", start, now, d, budget)
 				}
 				if day > 144*9 && behind > 0.25 {
-					t.Errorf("from %v: %v days of work are behind on day %.1f", start, behind, now)
+					t.Errorf("from price %v: got %v days of backlog on day %.1f", start, behind, now)
 				}
 			}
 		}

@@ -5,38 +5,43 @@ import (
 	"time"
 )
 
-// Budget says how much may be fed into the LOW topic of a source, in upstream calls. It
-// belongs to one scheduler; where several run, each feeds its share of the rate, and what
-// waits in the topic keeps them together within the horizon's work.
+// Budget limits how many calls a scheduler enqueues into the LOW topic. Each scheduler has its own
+// and enqueues its share of the rate. The work that waits in the topic bounds all schedulers of a
+// source together.
+//
+// Budget is a token bucket: credit grows with the rate, up to a burst of 5 s. At 100 calls a second
+// and a share of 1/2 the credit grows by 50 a second, up to 250. The calls that wait in the topic
+// must stay below 100 × 60 = 6,000.
 type Budget struct {
 	spending BudgetConfig
 	zone     *time.Location
 	credit   float64
-	room     float64 // as it was last time, without what was fed since
+	room     float64 // calls until the topic holds the work of one horizon
 	at       time.Time
 }
 
-// Capacity is what a Budget is told of a source.
+// Capacity is the state of a source at one moment, the input of a Budget.
 type Capacity struct {
-	// PerSecond is how many calls LOW may make in a second now, the day's pace in it.
+	// PerSecond is the rate of LOW now, in calls a second. It includes the pace of the daily quota.
 	PerSecond float64
-	// Queued are the calls that what lies in the LOW topic will take, and Lag is how
-	// long its oldest record has waited.
+	// Queued is the number of calls that the requests in the LOW topic will take. Lag is the age of
+	// the oldest one.
 	Queued float64
 	Lag    time.Duration
-	// Cost is how many calls one entity takes.
+	// Cost is the mean number of calls for one entity.
 	Cost float64
-	// Share is the part of what is fed that this scheduler feeds: all, 1, if no other runs.
+	// Share is this scheduler's part of the rate: 1 if no other scheduler runs.
 	Share float64
 }
 
 const (
-	// horizon is how much work may wait in the topic: enough to outlast a few ticks,
-	// little enough to be overtaken by nobody.
+	// horizon is how much work may wait in the topic. It covers a few ticks, and it is short enough
+	// that a prefetched request is not outdated when its turn comes.
 	horizon = time.Minute
-	// burst is how long a stretch may be made up for that nothing was fed in.
+	// burst is the length of a pause that the budget makes up for.
 	burst = 5 * time.Second
-	// Between these lags of the LOW lane, whose bound is 30 minutes, feeding dies down.
+	// The rate falls linearly to 0 between these two lags of the LOW lane. The lag objective is 30
+	// minutes.
 	lagEases = 5 * time.Minute
 	lagStops = 15 * time.Minute
 )
@@ -53,19 +58,19 @@ func NewBudget(s BudgetConfig) (*Budget, error) {
 	return &Budget{spending: s, zone: zone}, nil
 }
 
-// rate returns how many calls a second may be fed.
+// rate returns how many calls a second may be enqueued.
 func (b *Budget) rate(r Capacity, now time.Time) float64 {
 	rate := math.Min(r.PerSecond, b.spending.at(now.In(b.zone).Hour())) * math.Min(r.Share, 1)
 	rate *= math.Min(1, float64(lagStops-r.Lag)/float64(lagStops-lagEases))
-	if !(rate > 0) { // so that a NaN is nothing
+	if !(rate > 0) { // also NaN
 		return 0
 	}
 	return rate
 }
 
-// Allowance returns how many entities may be fed now, and when it is worth asking again if
-// these are fed. Spent says how many were.
-func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, again time.Time) {
+// Allowance returns how many entities may be enqueued now, and when to call it again if all of them
+// are. The caller reports the enqueued calls to Spend.
+func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, retryAt time.Time) {
 	rate, cost := b.rate(r, now), r.Cost
 	if !(cost > 0) {
 		cost = 1
@@ -75,9 +80,9 @@ func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, again time.
 		passed = 0
 	}
 	b.at = now
-	// An entity may cost more than a burst holds.
+	// One entity may cost more than the burst.
 	b.credit = math.Min(b.credit+rate*passed.Seconds(), math.Max(rate*burst.Seconds(), cost))
-	// Of what is slow, one may wait behind the one that is under way.
+	// At a low rate, one entity may wait behind the one that is being fetched.
 	room := math.Max(rate/math.Min(r.Share, 1)*horizon.Seconds(), 2*cost) - math.Max(r.Queued, 0)
 	if rate == 0 {
 		room = 0
@@ -87,8 +92,8 @@ func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, again time.
 	return entities, now.Add(b.wait(rate, cost, room, float64(entities)*cost, now))
 }
 
-// wait returns how long it takes until there is credit and room for one more, but not
-// beyond the hour, when the rate may be another.
+// wait returns the time until the budget allows one more entity. It ends at the full hour, when the
+// rate cap may change.
 func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duration {
 	local := now.In(b.zone)
 	edge := time.Hour - time.Duration(local.Minute())*time.Minute - time.Duration(local.Second())*time.Second - time.Duration(local.Nanosecond())
@@ -100,14 +105,14 @@ func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duratio
 	return min(wait+1, edge)
 }
 
-// Spend says that so many calls were fed.
+// Spend subtracts enqueued calls.
 func (b *Budget) Spend(calls float64) {
 	b.credit -= math.Max(0, calls)
 	b.room -= math.Max(0, calls)
 }
 
-// Remaining returns how many calls may be fed yet, as far as is known.
+// Remaining returns how many calls may still be enqueued.
 func (b *Budget) Remaining() float64 { return math.Min(b.credit, b.room) }
 
-// Rate returns how many calls a second may be fed now.
+// Rate returns how many calls a second may be enqueued now.
 func (b *Budget) Rate(r Capacity, now time.Time) float64 { return b.rate(r, now) }

@@ -21,9 +21,9 @@ func newBudget(t *testing.T) *Budget {
 	return b
 }
 
-// TestABudgetIsKeptInEveryStretchAndUsed feeds at odd times, with pauses, and drains the
-// topic at the rate that LOW has.
-func TestABudgetIsKeptInEveryStretchAndUsed(t *testing.T) {
+// TestBudget_HoldsInEveryWindow enqueues at irregular times with pauses, and drains the topic at
+// the rate of LOW.
+func TestBudget_HoldsInEveryWindow(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		b := newBudget(t)
@@ -41,14 +41,14 @@ func TestABudgetIsKeptInEveryStretchAndUsed(t *testing.T) {
 		for now.Sub(begin) < 8*time.Hour && len(feeds) < 3000 {
 			n, again := b.Allowance(Capacity{PerSecond: rate, Queued: waiting, Cost: cost, Share: 1}, now)
 			if !again.After(now) || again.Sub(now) > time.Hour+1 {
-				t.Fatalf("seed %d: at %v it may feed again at %v", seed, now, again)
+				t.Fatalf("seed %d: at %v: got the retry time %v, want a later one", seed, now, again)
 			}
 			calls := float64(n) * cost
 			b.Spend(calls)
 			waiting += calls
 			fed += calls
 			if waiting > max(allowed*60, 2*cost)+1e-6 {
-				t.Fatalf("seed %d: %v calls wait, of %v a second", seed, waiting, allowed)
+				t.Fatalf("seed %d: got %v queued calls at %v calls a second", seed, waiting, allowed)
 			}
 			feeds = append(feeds, feed{now, calls})
 			pause := time.Duration(0)
@@ -66,17 +66,17 @@ func TestABudgetIsKeptInEveryStretchAndUsed(t *testing.T) {
 			for _, f := range feeds[i:min(len(feeds), i+200)] {
 				sum += f.calls
 				if most := allowed*f.at.Sub(feeds[i].at).Seconds() + stock + cost; sum > most+1e-6 {
-					t.Fatalf("seed %d: %v calls in %v", seed, sum, f.at.Sub(feeds[i].at))
+					t.Fatalf("seed %d: got %v calls in %v, want at most rate and burst", seed, sum, f.at.Sub(feeds[i].at))
 				}
 			}
 		}
 		if most := allowed * (now.Sub(begin).Seconds() - paused); fed < 0.9*most-stock-2*cost {
-			t.Errorf("seed %d: %.0f calls were fed of %.0f", seed, fed, most)
+			t.Errorf("seed %d: calls: got %.0f, want about %.0f", seed, fed, most)
 		}
 	}
 }
 
-func TestABudgetStopsLongBeforeTheLaneIsLate(t *testing.T) {
+func TestBudget_StopsWithLag(t *testing.T) {
 	for _, want := range []struct {
 		lag  time.Duration
 		rate float64
@@ -84,7 +84,7 @@ func TestABudgetStopsLongBeforeTheLaneIsLate(t *testing.T) {
 		b := newBudget(t)
 		got := b.Rate(Capacity{PerSecond: 200, Lag: want.lag, Cost: 1, Share: 1}, time.Date(2026, 5, 5, 10, 0, 0, 0, seoul))
 		if math.Abs(got-want.rate) > 1e-9 {
-			t.Errorf("with a lag of %v it feeds %v a second, not %v", want.lag, got, want.rate)
+			t.Errorf("lag %v: rate: got %v, want %v", want.lag, got, want.rate)
 		}
 	}
 }
@@ -97,36 +97,36 @@ func TestRateCaps_UseTheSourceTimeZone(t *testing.T) {
 		}
 		b := newBudget(t)
 		if got := b.Rate(Capacity{PerSecond: 1000, Share: 1}, time.Date(2026, 5, 5, hour, 59, 59, 0, seoul).UTC()); got != want {
-			t.Errorf("at %d h it feeds %v a second", hour, got)
+			t.Errorf("hour %d: rate: got %v", hour, got)
 		}
 	}
 }
 
-func TestNoPauseEndsInABurst(t *testing.T) {
+func TestBudget_BoundsBurstAfterPause(t *testing.T) {
 	b := newBudget(t)
 	now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
 	b.Allowance(Capacity{PerSecond: 200, Cost: 1, Share: 1}, now)
 	n, _ := b.Allowance(Capacity{PerSecond: 200, Cost: 1, Share: 1}, now.Add(6*time.Hour))
 	if n != 1000 {
-		t.Errorf("after six hours %d were fed at once, not five seconds' worth", n)
+		t.Errorf("after six hours: got a burst of %d, want 5 s of work", n)
 	}
 }
 
-func TestABudgetOfNothingIsNothing(t *testing.T) {
+func TestBudget_ZeroRateAllowsNothing(t *testing.T) {
 	for _, r := range []Capacity{{}, {PerSecond: math.NaN(), Cost: 1}, {PerSecond: -5, Cost: 1, Share: 1}, {PerSecond: 100, Queued: 1e9, Cost: 1, Share: 1}, {PerSecond: 100, Lag: 20 * time.Minute, Cost: 1, Share: 1}, {PerSecond: 100, Cost: 1}} {
 		b := newBudget(t)
 		now := time.Date(2026, 5, 5, 3, 0, 0, 0, seoul)
 		for range 10 {
 			n, again := b.Allowance(r, now)
 			if n != 0 || !again.After(now) {
-				t.Errorf("%+v: %d may be fed, and again at %v", r, n, again)
+				t.Errorf("%+v: got an allowance of %d, retry at %v", r, n, again)
 			}
 			now = again
 		}
 	}
 }
 
-func TestSchedulersShareWhatMayBeFed(t *testing.T) {
+func TestBudget_SharedBySchedulers(t *testing.T) {
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	for _, many := range []int{1, 3, 10} {
 		fed, waiting := 0.0, 0.0
@@ -146,7 +146,7 @@ func TestSchedulersShareWhatMayBeFed(t *testing.T) {
 			}
 		}
 		if fed < 0.95*119*250 || fed > 119*250+1 {
-			t.Errorf("%d schedulers fed %.0f in 119 s at 250/s", many, fed)
+			t.Errorf("%d schedulers: got %.0f calls in 119 s at 250 a second", many, fed)
 		}
 	}
 }
@@ -162,17 +162,17 @@ func TestSchedule_ShowsRateCapAndReadyTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	night := time.Date(2026, 1, 27, 1, 0, 0, 0, time.UTC)
-	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // hours behind 01:00
+	for hour, want := range map[int]string{0: "0 true", 4: "1e+06 false", 19: "150 true"} { // hours after 01:00
 		if rate, there := s.RateCap(night.Add(time.Duration(hour) * time.Hour)); fmt.Sprint(rate, there) != want {
-			t.Errorf("%d hours on: %v %v, want %s", hour, rate, there, want)
+			t.Errorf("after %d hours: got %v %v, want %s", hour, rate, there, want)
 		}
 	}
 	if got := s.ContentReadyAt("waiting", night); !got.Equal(night.Add(time.Hour)) {
-		t.Error(got)
+		t.Errorf("got %v, want %v", got, night.Add(time.Hour))
 	}
 	for facet, at := range map[string]time.Time{"waiting": night.Add(2 * time.Hour), "ready": night, "off": night, "none": night} {
 		if got := s.ContentReadyAt(facet, at); !got.IsZero() {
-			t.Errorf("%s waits until %v", facet, got)
+			t.Errorf("%s: ready time: got %v", facet, got)
 		}
 	}
 }

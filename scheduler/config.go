@@ -9,81 +9,80 @@ import (
 	"time"
 )
 
-// Mode says how intervals are chosen.
+// Mode is how the interval of an entity is chosen.
 type Mode string
 
-// The modes.
+// Modes of a facet.
 const (
-	Off      Mode = "off"      // nothing is prefetched
-	Tiers    Mode = "tiers"    // by tier
-	Adaptive Mode = "adaptive" // by each entity's own changes and reads
+	Off      Mode = "off"      // the facet is not prefetched
+	Tiers    Mode = "tiers"    // one interval for each tier
+	Adaptive Mode = "adaptive" // each entity has its own interval, from its changes and reads
 )
 
-// Config is how a facet is prefetched. The yaml tags are its form in the configuration
-// file.
+// Config is the prefetch configuration of one facet. The yaml tags are the keys of the
+// configuration file.
 type Config struct {
 	Mode  Mode    `yaml:"mode"`
 	Tiers TierSet `yaml:"tiers"`
-	// MinInterval and Most bound the intervals of the adaptive mode.
+	// MinInterval and MaxInterval bound the intervals of the adaptive mode.
 	MinInterval time.Duration `yaml:"minInterval"`
 	MaxInterval time.Duration `yaml:"maxInterval"`
-	// NotBefore is the clock time before which the day's content is not ready.
+	// NotBefore is the time of day before which the upstream's content of the day is not ready.
 	NotBefore Clock `yaml:"notBefore,omitempty"`
-	// TimeZone is where NotBefore is read; empty: UTC.
+	// TimeZone is the time zone of NotBefore; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
-	// Jitter is by how much a due time may lie behind its slot.
+	// Jitter is the maximum random delay after an entity's slot.
 	Jitter   time.Duration `yaml:"jitter"`
 	Cooldown Cooldown      `yaml:"cooldown"`
-	// Active says which entities are asked for by themselves.
+	// Active selects the entities that are prefetched.
 	Active Active `yaml:"active,omitempty"`
-	// Triggers are, by facet, those that a change of this one refreshes at once.
+	// Triggers are the facets that a change of this facet refreshes, by name.
 	Triggers map[string]Trigger `yaml:"triggers,omitempty"`
-	// Backoff is how long after a failure it is asked for again, and doubles with
-	// each one that follows.
+	// Backoff is the delay after the first failure of an entity. It doubles with each further
+	// failure.
 	Backoff time.Duration `yaml:"backoff"`
 }
 
-// TierSet says how often each tier is fetched.
+// TierSet has the intervals of the three tiers.
 type TierSet struct {
 	Hot  Tier `yaml:"hot"`
 	Warm Tier `yaml:"warm"`
 	Cold Tier `yaml:"cold"`
 }
 
-// Tier is how often an entity of it is fetched, and from how many reads a day it is one
-// (Cold: from none).
+// Tier is the refresh interval of a tier, and the minimum of reads a day that puts an entity into
+// it (0 for Cold).
 type Tier struct {
 	Every time.Duration `yaml:"every"`
 	Reads float64       `yaml:"reads,omitempty"`
 }
 
-// Cooldown is how long the scheduler leaves an entity alone after a refresh.
+// Cooldown is the minimum time between a refresh and the next prefetch of an entity.
 type Cooldown struct {
-	Automatic time.Duration `yaml:"automatic"` // after a prefetch, a trigger, a retry or a replay
-	Manual    time.Duration `yaml:"manual"`    // after a refresh for a reader or a person
+	Automatic time.Duration `yaml:"automatic"` // after a prefetch, trigger, retry or replay
+	Manual    time.Duration `yaml:"manual"`    // after a refresh that a reader or an operator requested
 }
 
-// Trigger is what a change of one facet does to another.
+// Trigger is how a change of one facet refreshes another facet.
 type Trigger struct {
-	// Backoff: a facet that was refreshed within it is left alone.
+	// Backoff: no refresh if the other facet was refreshed within this time.
 	Backoff time.Duration `yaml:"backoff"`
-	// Quiet delays the refresh until no change was seen for that long; 0: it follows at once.
-	// A change is seen when this facet is checked, so Quiet is of use from about the interval
-	// of its checks on.
+	// Quiet delays the refresh until no change was seen for this time; 0: no delay. A change is
+	// seen when this facet is checked, so a Quiet below the check interval has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
-	// MaxDelay bounds the delay from the first change on, since changes may never pause. 0: ten
+	// MaxDelay bounds the delay after the first change, because changes may never pause. 0: ten
 	// times Quiet.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
-// The bounds of a trigger's delay.
+// Bounds of Quiet and MaxDelay.
 const (
 	minQuiet, maxQuiet = time.Second, 24 * time.Hour
 	maxDelay           = 7 * 24 * time.Hour
-	delayQuiets        = 10 // MaxDelay that is left out, in times Quiet
+	delayQuiets        = 10 // the default of MaxDelay, as a multiple of Quiet
 )
 
-// Delays returns Quiet and MaxDelay as they hold.
+// Delays returns Quiet and MaxDelay with the default of MaxDelay applied.
 func (t Trigger) Delays() (quiet, longest time.Duration) {
 	if t.MaxDelay == 0 {
 		return t.Quiet, min(delayQuiets*t.Quiet, maxDelay)
@@ -112,10 +111,10 @@ func (t Trigger) check(name string) error {
 	return errors.Join(errs...)
 }
 
-// Clock is a time of day, in minutes after midnight. Its text form is 02:00.
+// Clock is a time of day in minutes after midnight. Its text form is "02:00".
 type Clock int
 
-// UnmarshalText reads hours and minutes.
+// UnmarshalText parses "HH:MM".
 func (c *Clock) UnmarshalText(text []byte) error {
 	t, err := time.Parse("15:04", string(text))
 	if err != nil {
@@ -125,13 +124,13 @@ func (c *Clock) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText writes it as it is read.
+// MarshalText formats c as "HH:MM".
 func (c Clock) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%02d:%02d", int(c)/60, int(c)%60), nil
 }
 
-// DefaultConfig returns the settings of a facet that says nothing else. A tier is worth
-// its interval from about one read in each.
+// DefaultConfig returns the default configuration of a facet. A tier begins at about one read in
+// each of its intervals.
 func DefaultConfig() Config {
 	return Config{
 		Mode: Off,
@@ -148,11 +147,12 @@ func DefaultConfig() Config {
 	}
 }
 
-// UnmarshalYAML lets a facet that leaves settings out have the default ones.
+// UnmarshalYAML applies the defaults to settings that the file omits. A facet with a prefetch
+// section has the mode tiers by default.
 func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Config
 	p := plain(DefaultConfig())
-	p.Mode = Tiers // who writes a prefetch wants one
+	p.Mode = Tiers
 	err := unmarshal(&p)
 	*c = Config(p)
 	return err
@@ -163,7 +163,7 @@ const (
 	maxInterval = 90 * 24 * time.Hour
 )
 
-// Check returns all mistakes.
+// Check returns all mistakes, joined.
 func (c Config) Check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -172,19 +172,19 @@ func (c Config) Check() error {
 	}
 	hot, warm, cold := c.Tiers.Hot, c.Tiers.Warm, c.Tiers.Cold
 	rise := minInterval <= hot.Every && hot.Every <= warm.Every && warm.Every <= cold.Every && cold.Every <= maxInterval
-	if !rise { // then nothing is bound by them
+	if !rise { // the checks below use the tiers only if they rise
 		fail("tiers: hot.every, warm.every and cold.every are %v, %v and %v; they must rise, from %v to %v", hot.Every, warm.Every, cold.Every, minInterval, maxInterval)
 	}
-	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // so that a NaN fails too
+	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // this form also rejects NaN
 		fail("tiers: hot.reads and warm.reads are %v and %v a day; warm's must be above 0, and hot's at least as many", hot.Reads, warm.Reads)
 	}
 	if cold.Reads != 0 {
-		fail("tiers.cold.reads: %v must be left out; cold is what is read less than warm", cold.Reads)
+		fail("tiers.cold.reads: %v must be left out; the tier cold has no minimum of reads", cold.Reads)
 	}
 	span := minInterval <= c.MinInterval && c.MinInterval <= c.MaxInterval && c.MaxInterval <= maxInterval
 	if !span {
 		name := "minInterval"
-		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // it was not written, or is not what is wrong
+		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // the file set only maxInterval, or maxInterval is too large
 			name = "maxInterval"
 		}
 		fail("%s: minInterval and maxInterval are %v and %v; they must rise, from %v to %v", name, c.MinInterval, c.MaxInterval, minInterval, maxInterval)
@@ -219,8 +219,8 @@ func clockText(c Clock) string {
 	return string(text)
 }
 
-// CheckTriggers returns an error if a facet triggers itself, over others too, or one
-// that there is not. A circle of triggers would need no change to go on for ever.
+// CheckTriggers returns an error if a facet triggers itself, directly or through others, or
+// triggers an unknown facet. A cycle of triggers would run forever without any change.
 func CheckTriggers(facets map[string]Config) error {
 	var errs []error
 	for _, from := range slices.Sorted(maps.Keys(facets)) {
@@ -240,7 +240,7 @@ func CheckTriggers(facets map[string]Config) error {
 			}
 		}
 		if reached[from] {
-			errs = append(errs, fmt.Errorf("facets.%s.triggers: it triggers itself, over others or not; leave one out", from))
+			errs = append(errs, fmt.Errorf("facets.%s.triggers: the triggers form a cycle; remove one of them", from))
 		}
 	}
 	return errors.Join(errs...)

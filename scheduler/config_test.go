@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-func TestAConfigurationIsReadOverTheDefaultsAndComesBack(t *testing.T) {
+func TestConfig_RoundTripsOverDefaults(t *testing.T) {
 	const text = `
 mode: adaptive
 maxInterval: 72h
@@ -25,18 +25,18 @@ triggers: {general: {backoff: 24h}}
 	}
 	want := DefaultConfig()
 	if c.Mode != Adaptive || c.MaxInterval != 72*time.Hour || c.NotBefore != 120 || c.Tiers != want.Tiers || c.Triggers["general"].Backoff != 24*time.Hour {
-		t.Errorf("%+v was read", c)
+		t.Errorf("got %+v", c)
 	}
 	if err := c.Check(); err != nil {
 		t.Error(err)
 	}
 	written, err := yaml.Marshal(c)
 	if err != nil || !strings.Contains(string(written), "02:00") {
-		t.Errorf("%v: it is written as\n%s", err, written)
+		t.Errorf("%v: got the YAML\n%s", err, written)
 	}
 }
 
-func TestMistakesAreNamed(t *testing.T) {
+func TestConfig_NamesMistakes(t *testing.T) {
 	if err := DefaultConfig().Check(); err != nil {
 		t.Error(err)
 	}
@@ -80,12 +80,12 @@ func TestMistakesAreNamed(t *testing.T) {
 	}
 	for _, s := range []BudgetConfig{{TimeZone: "x"}, {RateCaps: []limiter.RateCap{{}}}, {RateCaps: []limiter.RateCap{{From: 25, Rate: 1}}}, {RateCaps: []limiter.RateCap{{Rate: limiter.Rate(math.NaN())}}}} {
 		if s.Check() == nil {
-			t.Errorf("%+v is well", s)
+			t.Errorf("%+v: got no error", s)
 		}
 	}
 }
 
-func TestTriggersMakeNoCircle(t *testing.T) {
+func TestTriggers_RejectCycles(t *testing.T) {
 	with := func(to ...string) Config {
 		c := Config{Triggers: map[string]Trigger{}}
 		for _, facet := range to {
@@ -100,7 +100,7 @@ func TestTriggersMakeNoCircle(t *testing.T) {
 		{"a": with("a")}, {"a": with("b"), "b": with("c"), "c": with("a")}, {"a": with("nobody")},
 	} {
 		if CheckTriggers(bad) == nil {
-			t.Errorf("%v is well", bad)
+			t.Errorf("%v: got no error", bad)
 		}
 	}
 	want := `facets.a.triggers.nobody: there is no facet "nobody"; there are a, b`
@@ -109,7 +109,7 @@ func TestTriggersMakeNoCircle(t *testing.T) {
 	}
 }
 
-func TestTrigger_DelaysByTenTimesQuietAtMost(t *testing.T) {
+func TestTrigger_DefaultMaxDelay(t *testing.T) {
 	for _, c := range []struct {
 		trigger        Trigger
 		quiet, longest time.Duration

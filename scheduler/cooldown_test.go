@@ -7,7 +7,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// cooldowns returns a policy with the interval and the cool-downs.
+// cooldowns returns a policy with this interval and these cool-downs.
 func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 	t.Helper()
 	return newPolicy(t, Tiers, func(c *Config) {
@@ -18,8 +18,8 @@ func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 	})
 }
 
-// due returns when an entity is next due that was claimed at a time, and checked and visited
-// so long after it.
+// dueAfter decides on an entity that was claimed at a time, checked after `checked`, and is due
+// again after `visited`.
 func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.Decision, due time.Duration) {
 	claimed := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	c := candidate(1, store.Hot)
@@ -29,29 +29,29 @@ func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.D
 	return m, m.Due.Sub(c.State.CheckedAt)
 }
 
-// A person refreshes 51 s after the scheduler's own refresh. The entity is visited again
-// after its interval, when half of that has passed since the manual refresh.
+// A manual refresh comes 51 s after the scheduler's refresh. The entity is due after its interval,
+// when half of it has passed since the manual refresh.
 func TestCooldown_HoldsAfterAManualRefresh(t *testing.T) {
 	p := cooldowns(t, 122*time.Second, 0, 2*time.Minute)
 	if m, due := dueAfter(p, 51*time.Second, 122*time.Second, true); m.Enqueue || due < 2*time.Minute {
-		t.Errorf("71 s after a manual refresh: asked for: %v, due %v after it, want false and at least 2m", m.Enqueue, due)
+		t.Errorf("71 s after a manual refresh: got enqueue %v, due %v after it, want false and at least 2m", m.Enqueue, due)
 	}
 	if m, _ := dueAfter(p, 51*time.Second, 51*time.Second+2*time.Minute, true); !m.Enqueue {
-		t.Error("2 min after a manual refresh: not asked for, want a request")
+		t.Error("2 min after a manual refresh: got no request, want one")
 	}
 }
 
 func TestCooldown_HoldsAfterAScheduledRefresh(t *testing.T) {
 	p := cooldowns(t, time.Hour, 50*time.Minute, 0)
 	if m, due := dueAfter(p, 10*time.Second, 40*time.Minute, false); m.Enqueue || due < 50*time.Minute {
-		t.Errorf("40 min after a scheduled refresh: asked for: %v, due %v after it, want false and at least 50m", m.Enqueue, due)
+		t.Errorf("40 min after a scheduled refresh: got enqueue %v, due %v after it, want false and at least 50m", m.Enqueue, due)
 	}
 	if m, _ := dueAfter(p, 10*time.Second, 51*time.Minute, false); !m.Enqueue {
-		t.Error("51 min after a scheduled refresh: not asked for, want a request")
+		t.Error("51 min after a scheduled refresh: got no request, want one")
 	}
 }
 
-// Each cool-down holds for its own kind of refresh.
+// Each cool-down applies to its own kind of refresh.
 func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
 	for _, manual := range []bool{true, false} {
 		p := cooldowns(t, time.Hour, 0, 55*time.Minute)
@@ -59,12 +59,12 @@ func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
 			p = cooldowns(t, time.Hour, 55*time.Minute, 0)
 		}
 		if m, _ := dueAfter(p, 40*time.Minute, 80*time.Minute, !manual); !m.Enqueue {
-			t.Errorf("cool-down of manual refreshes: %v, of the other kind: not asked for, want a request", manual)
+			t.Errorf("cool-down of manual refreshes: %v, of the other kind: got no request, want one", manual)
 		}
 	}
 }
 
-// The survey brings nothing forward into a cool-down.
+// The survey respects the cool-down.
 func TestCooldown_HoldsAgainstASurvey(t *testing.T) {
 	for _, manual := range []bool{true, false} {
 		p := newPolicy(t, Adaptive, func(c *Config) {
@@ -81,7 +81,7 @@ func TestCooldown_HoldsAgainstASurvey(t *testing.T) {
 			want = 2 * time.Hour
 		}
 		if wait := due.Sub(c.State.CheckedAt); !earlier || wait < want || wait > want*3/2 {
-			t.Errorf("manual %v: brought forward: %v, due %v after the check, want about %v", manual, earlier, wait, want)
+			t.Errorf("manual %v: got earlier %v, due %v after the check, want about %v", manual, earlier, wait, want)
 		}
 	}
 }

@@ -1,35 +1,51 @@
-// Package scheduler says when an entity is prefetched, and how much may be spent on
-// it. This part of it is pure: time and every figure are arguments, and chance is a
-// hash of the entity, so that a simulated day runs the code that a real one runs.
+// Package scheduler decides when entities are prefetched, and enqueues their requests within a call
+// budget. Policy, Budget, Price and Survey are pure: time and all figures are arguments, and a hash
+// of the entity replaces random numbers. So simday simulates days with the code of the real
+// scheduler.
 //
-// Policy.Next is asked, in the transaction that claims an entity that is due, what
-// becomes of it. Budget says how many calls may be fed into the LOW topic now. Price
-// has the adaptive mode spend what there is. Every rate is in upstream calls.
+// A Scheduler repeats one step (tick):
+//
+//  1. Take over claims whose lease has expired, and enqueue their requests.
+//  2. Budget.Allowance: how many entities may be enqueued now?
+//  3. Claim that many due entities. Policy.Next decides on each in the same transaction.
+//  4. Enqueue the requests in the LOW lane, renewing the lease, and finish the claim.
+//  5. If budget is left, continue the Survey: make later entities due earlier.
+//  6. Every minute, one scheduler of the source adjusts the Price (adaptive mode only).
+//
+// A due entity has one of these outcomes:
+//
+//	outcome    condition                               next due time
+//	requested  none of the below                       one interval later
+//	fresh      checked within half an interval,        after the cool-down,
+//	           or within its cool-down                 at most an interval after the check
+//	held       a failure holds it, or it is suspended  after the hold and a backoff
+//	inactive   disabled, or excluded by active         after an interval, at least cold's
+//	not-ready  before the facet's notBefore            within 10 min of notBefore
+//	off        its facet is not prefetched             24 h later
+//
+// Example: a facet with the tier intervals hot 1 h, warm 6 h and cold 24 h. An entity with 30 reads
+// a day is hot, and its slot is, say, 17 minutes past each hour. A claim at 10:17:20 makes it due
+// at 11:17. If a reader refreshes it at 10:50 and the cool-down is 30 min, the claim at 11:17 skips
+// it as fresh: it was checked 27 min ago, less than half an interval. It is due again at 11:33,
+// halfway between the check and its slot at 12:17.
 //
 // Invariants:
-//   - A new due time is always later than now, and not later than one and a half of the
-//     longest interval and the not-before span together.
-//   - Nothing is due while the facet's clock is before its not-before time, also on days
-//     of 23 and of 25 hours, and nothing piles up when that time has come: what would
-//     have been due inside is spread by its slot.
-//   - An entity comes back to its own slot, however late it was claimed; between two
-//     asks lies at least a third of its interval. So those that were registered at one
-//     moment are never due at one moment, and a backlog does not come back as a wave.
-//   - Who was checked within half of its interval, or within its cool-down, is not asked
-//     for; it comes round before an interval has passed since that check, or, where a
-//     cool-down is longer, after it.
-//   - Who is held, suspended or switched off is not asked for. A failure moves
-//     an entity's due time by its own back-off and no further.
-//   - Reads alone move tiers; between going up and coming down again lies a factor of
-//     two, so that nothing moves to and fro.
-//   - In the adaptive mode an interval lies within its bounds, whatever the history says;
-//     of two entities that differ in reads alone the one that is read more is checked as
-//     often as the other, or more often.
-//   - The price rises while more is due than is asked for, falls while the budget is not
-//     used, and no single look at it moves it by more than a factor. It does not move where
-//     all intervals are at a bound.
-//   - A due time that was planned at a higher price is brought forward once the budget is
-//     idle (Survey). An entity that was never fetched is then fetched at once.
-//   - What is fed in any stretch of time is at most its rate times its length and a small
-//     burst, whatever pauses lie in it, and never more than the horizon's work waits.
+//
+//   - A new due time is later than now, by at most one and a half of the longest interval plus the
+//     not-before time.
+//   - No entity is due before the facet's not-before time, also on days of 23 and 25 hours. Due
+//     times in that period are spread over the time after it.
+//   - An entity returns to its own slot, however late it was claimed, and two claims are at least
+//     a third of its interval apart. So entities that were registered together, or a backlog, do
+//     not become due together.
+//   - A failure changes only the due time of its entity, by the backoff.
+//   - Only reads move an unpinned entity between tiers. The thresholds up and down differ by a
+//     factor of two.
+//   - In the adaptive mode an interval is within its bounds for any history. Of two entities that
+//     differ only in reads, the one with more reads is checked at least as often.
+//   - The price rises while more entities are due than enqueued, and falls while budget is idle.
+//     One adjustment changes it by at most a constant factor, and not at all if every interval is
+//     at a bound.
+//   - The calls enqueued in any period are at most rate × length plus a burst of 5 s. The topic
+//     never holds more than the work of one horizon.
 package scheduler

@@ -7,29 +7,27 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Past times fade from a history: what is older than these counts little. Of what is
-// seldom checked changesFade holds too few checks to tell anything; then it is fadeChecks
-// intervals longer.
+// Decay times of the history. Older observations lose their weight exponentially. For a rarely
+// checked entity changesFade covers too few checks, so it is extended by fadeChecks intervals.
 const (
 	fadeChecks  = 3
 	changesFade = 7 * 24 * time.Hour
 	readsFade   = 3 * 24 * time.Hour
 )
 
-// What is believed of an entity before anything has been seen of it: a part of a change
-// within a part of a time, and a part of a read. They weigh little beside what is seen,
-// and keep both rates above nothing.
+// Prior observations of an entity: a part of a change within a part of a day, and a part of a read.
+// They keep both rates above 0, and have little weight beside real observations.
 const (
 	priorChanges = 0.1
 	priorWatched = 0.4 // days
 	priorReads   = 0.1 // within readsFade
 )
 
-// activity is what a history says of an entity; rates are per day.
+// activity holds the estimated rates of an entity, per day.
 type activity struct {
-	changes float64 // how often it changes
-	reads   float64 // how often it is read
-	// maxInterval bounds the interval of an entity whose tier is pinned, in days; 0: nothing does.
+	changes float64 // changes a day
+	reads   float64 // reads a day
+	// maxInterval is the interval of a pinned tier, in days; 0: not pinned.
 	maxInterval float64
 }
 
@@ -37,20 +35,22 @@ const dayNanos = float64(wholeDay)
 
 func changeRate(h store.History) float64 {
 	n, days := h.Changes, float64(h.Watched)/dayNanos
-	if !(n >= 0 && n < 1e9) || !(days >= 0) { // so that a NaN fails too
+	if !(n >= 0 && n < 1e9) || !(days >= 0) { // also NaN
 		n, days = 0, 0
 	}
 	return (n + priorChanges) / (days + priorWatched)
 }
 
-// updateHistory returns the history of an entity that is asked for now, and what it says.
+// updateHistory returns the history of an entity that is requested now, and its rates.
 //
-// Of a check it is only known whether something has changed at least once since the one
-// before. Counting that as one change has what changes often look as if it changed once
-// between any two checks, the more so the rarer it is checked. So each sighting counts
-// as many changes as are to be expected where there was at least one: x/(1-e^-x) at a
-// rate of x in that time. Where this stands still is the most likely rate (it is a step
-// of expectation maximisation), also for checks at uneven distances.
+// A check only shows whether at least one change happened since the check before. Counting it as
+// one change underestimates an entity that changes often, more so the rarer it is checked. So a
+// check that found a change counts as the expected number of changes, given at least one:
+// x/(1-e^-x), where x is the estimated rate times the interval. This is a step of expectation
+// maximisation; its fixed point is the maximum likelihood estimate, also at irregular intervals.
+//
+// Example: at a rate of 2 changes a day and a daily check, x = 2, and a found change counts as
+// 2/(1-e^-2) = 2.31.
 func updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	h := c.History
 	passed := now.Sub(h.ClaimedAt)
@@ -80,7 +80,7 @@ func updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	return h, s
 }
 
-// updateHistory is learn, and adds how the entity is pinned.
+// updateHistory is the function updateHistory plus the interval of a pinned tier.
 func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	h, s := updateHistory(c, now)
 	if c.Pinned {
@@ -89,9 +89,9 @@ func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History,
 	return h, s
 }
 
-// readRate returns how often an entity is read in a day, and what is left of its reads.
-// All reads fade at a claim, also those that have come since the last one; for an entity
-// that is claimed at even distances the rate makes up for that exactly.
+// readRate returns the reads a day of an entity, and the remaining weight of its reads. All reads
+// decay at a claim, also those since the last claim. For an entity that is claimed at even
+// intervals the rate compensates for that exactly.
 func readRate(h store.History, passed time.Duration, known bool) (rate, left float64) {
 	if !(h.Reads >= 0 && h.Reads < 1e12) {
 		return 0, 0
@@ -103,8 +103,8 @@ func readRate(h store.History, passed time.Duration, known bool) (rate, left flo
 	return h.Reads * faded / (float64(passed) / dayNanos), h.Reads * (1 - faded)
 }
 
-// tierByReads returns the tier of an entity: a pinned one, or that of its reads. It moves up at
-// once, and down only when the reads have become half as many.
+// tierByReads returns the tier of an entity: the pinned one, or the one of its reads. It rises at
+// once, and falls only when the reads have halved.
 func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 	from, hot, warm := r.Tier, p.config.Tiers.Hot.Reads, p.config.Tiers.Warm.Reads
 	switch {
@@ -118,11 +118,10 @@ func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 	return store.Cold
 }
 
-// readsMakeDue reports whether an entity has been read so much, since it was claimed last, that it
-// must not wait until it is due. In tiers that is an unpinned entity that belongs into a higher
-// one. In the adaptive mode, which has no tiers, it is any entity whose reads pass either of
-// their thresholds. An entity that is read at a steady rate keeps as many reads as are made
-// while they fade.
+// readsMakeDue reports whether the reads since the last claim make an entity due at once. In the
+// mode tiers they do for an unpinned entity that enters a higher tier. In the adaptive mode they do
+// for any entity whose reads pass one of the tier thresholds. At a steady rate an entity keeps the
+// reads of one decay time.
 func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos

@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// adaptiveWorld registers entities that nobody has read and that were never fetched, as an
-// import does, and returns the world and one scheduler with a budget of perSecond calls.
+// adaptiveWorld registers new entities without reads, as an import does, and returns the world with
+// one scheduler and a budget of perSecond calls.
 func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*Config)) (*world, *testScheduler) {
 	t.Helper()
 	w := newWorld(t, 0)
@@ -37,7 +37,7 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 		t.Fatal(err)
 	}
 	s, err := NewScheduler("nexon", schedule, Deps{
-		Store: w.store, Enqueuer: failingStore{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Store: w.store, Enqueuer: killableEnqueuer{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Capacity: func(context.Context, time.Time) (Capacity, error) {
 			return Capacity{PerSecond: perSecond, Share: 1}, nil
 		},
@@ -48,8 +48,8 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 	return w, &testScheduler{s, ctx}
 }
 
-// plays lets the scheduler tick, and its refreshes be stored, for so long.
-func (w *world) plays(s *testScheduler, long time.Duration) {
+// play lets the scheduler tick, and its refreshes be stored, for so long.
+func (w *world) play(s *testScheduler, long time.Duration) {
 	w.Helper()
 	for end := w.now.Add(long); w.now.Before(end); {
 		next, err := s.tick(s.ctx, w.now)
@@ -68,18 +68,18 @@ func (w *world) plays(s *testScheduler, long time.Duration) {
 	}
 }
 
-func TestScheduler_SpendsAnIdleBudget(t *testing.T) {
+func TestScheduler_UsesIdleBudget(t *testing.T) {
 	const least = 2 * time.Minute
 	w, s := adaptiveWorld(t, 40, 10, func(c *Config) { c.MinInterval = least })
-	w.plays(s, 25*time.Minute)
+	w.play(s, 25*time.Minute)
 	for i := range 40 {
-		asked := w.every[entity(i)]
+		asked := w.published[entity(i)]
 		if len(asked) < 4 {
 			t.Fatalf("entity %d: requests in 25 min: got %d, want at least 4", i, len(asked))
 		}
 		for j := 1; j < len(asked); j++ {
-			// An interval varies by a twentieth, and is measured in work: outside the evening, whose
-			// rate cap is lower, an hour holds 9 % more of it than the mean.
+			// Intervals vary by a twentieth and are measured in work. Outside the evening, with its
+			// lower rate cap, an hour holds 9 % more work than the mean.
 			if gap := asked[j].Sub(asked[j-1]); gap < least*85/100 {
 				t.Fatalf("entity %d: interval %d: got %v, want at least about %v", i, j, gap, least)
 			}
@@ -89,20 +89,20 @@ func TestScheduler_SpendsAnIdleBudget(t *testing.T) {
 
 func TestPrice_ReachesItsLevelWithinMinutes(t *testing.T) {
 	w, s := adaptiveWorld(t, 100, 10, nil)
-	w.plays(s, 10*time.Minute)
+	w.play(s, 10*time.Minute)
 	p := s.policies["character"]
 	known := activity{changes: priorChanges / priorWatched}
 	if got := p.adaptiveInterval(known, s.price.Value()); got > p.config.MinInterval {
 		t.Errorf("interval after 10 min of an idle budget: got %v at price %v, want %v", got, s.price.Value(), p.config.MinInterval)
 	}
-	w.plays(s, time.Hour)
+	w.play(s, time.Hour)
 	if got := s.price.Value(); p.adaptiveInterval(known, 30*got) <= p.config.MinInterval {
 		t.Errorf("price after another idle hour: got %v, want it to stop where no interval gets shorter", got)
 	}
 }
 
-// Until a survey has passed all entities, an entity that comes after a long time stands for
-// many that have not come yet. After it each stands for itself.
+// Before the survey is complete, an entity with a long interval represents several unobserved ones;
+// afterwards only itself.
 func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	now := time.Unix(1.8e9, 0)
@@ -125,16 +125,16 @@ func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	}
 }
 
-// The shortest intervals need ten times the budget. The price must stay above the level at
-// which all entities have them.
+// The shortest intervals need ten times the budget, so the price must stay above the level that
+// leads to them.
 func TestPrice_MovesWithFewEntities(t *testing.T) {
 	const calls = 4.0 / 60 // 40 entities, each every 10 min
 	w, s := adaptiveWorld(t, 40, calls, func(c *Config) { c.MinInterval = time.Minute })
-	w.plays(s, 3*time.Hour)
+	w.play(s, 3*time.Hour)
 	begin := w.now
-	w.plays(s, 2*time.Hour)
+	w.play(s, 2*time.Hour)
 	fed := 0
-	for _, asked := range w.every {
+	for _, asked := range w.published {
 		for _, at := range asked {
 			if !at.Before(begin) {
 				fed++
@@ -147,13 +147,13 @@ func TestPrice_MovesWithFewEntities(t *testing.T) {
 	}
 	wanted := 40 * float64(24*time.Hour) / float64(p.adaptiveInterval(activity{changes: 0.25}, s.price.Value()))
 	if wanted > 3*calls*86400 {
-		t.Errorf("calls a day that the price %v asks for: got %v, want about %v", s.price.Value(), wanted, calls*86400)
+		t.Errorf("demand at the price %v: got %v, want about %v", s.price.Value(), wanted, calls*86400)
 	}
 }
 
-// An entity that was planned at a high price is due in days. Its price falls while nothing
-// is due, so a tick must find it.
-func TestScheduler_BringsForwardWhatAHighPricePutOff(t *testing.T) {
+// An entity planned at a high price is due in days. The price falls while no entity is due, so a
+// tick must find it.
+func TestScheduler_BringsForwardAfterPriceFall(t *testing.T) {
 	w, s := adaptiveWorld(t, 30, 10, nil)
 	var reads []store.EntityReads
 	for i := range 30 {
@@ -170,9 +170,9 @@ func TestScheduler_BringsForwardWhatAHighPricePutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.plays(s, 90*time.Minute)
+	w.play(s, 90*time.Minute)
 	for i := range 30 {
-		if got := len(w.every[entity(i)]); got < 1 {
+		if got := len(w.published[entity(i)]); got < 1 {
 			t.Fatalf("entity %d: requests in 90 min of an idle budget: got %d, want at least 1", i, got)
 		}
 	}
@@ -185,7 +185,7 @@ func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.plays(s, 10*time.Minute)
+	w.play(s, 10*time.Minute)
 	after, err := w.store.NextEntityTime(t.Context(), "nexon")
 	if err != nil {
 		t.Fatal(err)
@@ -195,14 +195,14 @@ func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 	}
 }
 
-// An entity that is not active keeps its due time, however often a survey passes it.
-func TestScheduler_LeavesHeldEntitiesWhereTheyAre(t *testing.T) {
+// An inactive entity keeps its due time, however often a survey reads it.
+func TestScheduler_KeepsHeldEntities(t *testing.T) {
 	w, s := adaptiveWorld(t, 3, 10, func(c *Config) { c.Active.Params = []string{"linked"} })
 	before, err := w.store.NextEntityTime(t.Context(), "nexon")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.plays(s, 10*time.Minute)
+	w.play(s, 10*time.Minute)
 	after, err := w.store.NextEntityTime(t.Context(), "nexon")
 	if err != nil {
 		t.Fatal(err)
@@ -212,9 +212,9 @@ func TestScheduler_LeavesHeldEntitiesWhereTheyAre(t *testing.T) {
 	}
 }
 
-// TestPolicy_SpreadsEntitiesThatWereFetchedFirstTogether claims a thousand unknown entities
-// within one second. Nothing is known of any, so all have one interval.
-func TestPolicy_SpreadsEntitiesThatWereFetchedFirstTogether(t *testing.T) {
+// TestPolicy_SpreadsSecondFetches claims a thousand unknown entities within one second. All of them
+// have the same interval.
+func TestPolicy_SpreadsSecondFetches(t *testing.T) {
 	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	const n = 1000

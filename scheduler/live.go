@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// enabled puts the schedule in force, and reports whether entities are prefetched.
+// enabled applies the current settings, and reports whether prefetching is enabled.
 func (s *Scheduler) enabled(ctx context.Context) (enabled bool) {
 	if s.live == nil {
 		return true
@@ -14,7 +14,7 @@ func (s *Scheduler) enabled(ctx context.Context) (enabled bool) {
 	return enabled
 }
 
-// idle notes that prefetching is disabled: nothing is behind, and the price stays as it is.
+// idle resets the metrics while prefetching is disabled: no lag, and an unchanged price.
 func (s *Scheduler) idle() {
 	s.lag, s.pricedAt = 0, time.Time{}
 	s.metrics.setFirstDue(time.Time{})

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// setLive sets what the scheduler reads before each tick.
+// setLive sets the schedule that the scheduler reads before each tick.
 func (s *testScheduler) setLive(t *testing.T, enabled bool, change func(*Config)) {
 	t.Helper()
 	c := DefaultConfig()
@@ -22,9 +22,9 @@ func (s *testScheduler) setLive(t *testing.T, enabled bool, change func(*Config)
 	s.Scheduler.live = func(context.Context) (*Schedule, bool) { return schedule, enabled }
 }
 
-// asked counts the entities that were requested.
-func (w *world) asked() (n int) {
-	for _, all := range w.every {
+// requestCount counts the requested entities.
+func (w *world) requestCount() (n int) {
+	for _, all := range w.published {
 		n += len(all)
 	}
 	return n
@@ -41,12 +41,12 @@ func (w *world) run(s *testScheduler, length time.Duration) {
 	}
 }
 
-func TestLive_DisabledRequestsNothingUntilItIsEnabled(t *testing.T) {
+func TestLive_DisabledRequestsNothing(t *testing.T) {
 	w := newWorld(t, 50)
 	s := w.scheduler()
 	s.setLive(t, false, nil)
 	w.run(s, 2*time.Hour)
-	if got := w.asked(); got != 0 {
+	if got := w.requestCount(); got != 0 {
 		t.Errorf("requests while disabled: got %d, want 0", got)
 	}
 	next, err := s.tick(s.ctx, w.now)
@@ -54,26 +54,26 @@ func TestLive_DisabledRequestsNothingUntilItIsEnabled(t *testing.T) {
 		t.Errorf("next tick while disabled: got %v, %v, want %v", next, err, want)
 	}
 	if got := s.metrics.lag(w.now); got != 0 {
-		t.Errorf("behind while disabled: got %v, want 0", got)
+		t.Errorf("lag while disabled: got %v, want 0", got)
 	}
 	s.setLive(t, true, nil)
 	w.run(s, time.Hour)
-	if got := w.asked(); got < 50 {
+	if got := w.requestCount(); got < 50 {
 		t.Errorf("requests in an hour after it is enabled: got %d, want at least 50", got)
 	}
 }
 
-// An entity follows a changed interval from its next refresh on.
-func TestLive_ChangedIntervalHoldsFromTheNextRefresh(t *testing.T) {
+// A changed interval applies from the next refresh on.
+func TestLive_ChangedIntervalHoldsNextTime(t *testing.T) {
 	requests := func(hot time.Duration) int {
 		w := newWorld(t, 50)
 		s := w.scheduler()
 		s.setLive(t, true, nil)
 		w.run(s, 2*time.Hour)
-		before := w.asked()
+		before := w.requestCount()
 		s.setLive(t, true, func(c *Config) { c.Tiers.Hot.Every = hot })
 		w.run(s, 6*time.Hour)
-		return w.asked() - before
+		return w.requestCount() - before
 	}
 	if usual, often := requests(time.Hour), requests(30*time.Minute); often < usual*3/2 {
 		t.Errorf("requests in 6 h: got %d every 30m and %d every hour, want half as many more at least", often, usual)
@@ -91,7 +91,7 @@ func TestLive_ScheduleKeepsThePrice(t *testing.T) {
 	}
 	for name, p := range s.policies {
 		if p.price != s.price {
-			t.Errorf("the policy of %s has a price of its own", name)
+			t.Errorf("the policy of %s has a separate price", name)
 		}
 	}
 }

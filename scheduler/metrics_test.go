@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestWhatIsLeftAloneIsCountedByWhy(t *testing.T) {
+func TestMetrics_CountSkippedByReason(t *testing.T) {
 	w := newWorld(t, 0)
 	s := w.scheduler()
 	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, seoul)
@@ -42,34 +42,34 @@ func TestWhatIsLeftAloneIsCountedByWhy(t *testing.T) {
 				want++
 			}
 			if got := testutil.ToFloat64(s.metrics.skipped.WithLabelValues(of)); got != want {
-				t.Errorf("%q: %q is counted as %v, want %v", why, of, got, want)
+				t.Errorf("%q: count of %q: got %v, want %v", why, of, got, want)
 			}
 		}
 	}
 }
 
-func TestWhoCanNotLookFallsBehind(t *testing.T) {
+func TestMetrics_LagRisesWithoutTicks(t *testing.T) {
 	w := newWorld(t, 5)
 	s := w.scheduler()
 	if s.metrics.lag(time.Now().Add(time.Hour)) < time.Hour {
-		t.Error("who has never looked is not behind")
+		t.Error("lag: got 0 before the first tick, want more")
 	}
 	next, err := s.tick(t.Context(), w.now)
 	if err != nil || s.metrics.lag(w.now) != 0 {
-		t.Fatalf("behind by %v, %v", s.metrics.lag(w.now), err)
+		t.Fatalf("got lag %v, %v", s.metrics.lag(w.now), err)
 	}
 	s.capacity = func(context.Context, time.Time) (Capacity, error) { return Capacity{}, errors.New("nobody knows") }
 	later := next.Add(time.Hour)
 	if _, err := s.tick(t.Context(), later); err == nil {
-		t.Fatal("it looked")
+		t.Fatal("the tick succeeded, want an error")
 	}
 	if got := s.metrics.lag(later); got != time.Hour {
-		t.Errorf("an hour after the first was due it is behind by %v", got)
+		t.Errorf("lag an hour after the first due time: got %v", got)
 	}
-	// The night is nobody's delay, and the morning asks for what waited.
+	// Waiting for the content of the day is no lag.
 	s.capacity = func(context.Context, time.Time) (Capacity, error) { return Capacity{PerSecond: 250, Share: 1}, nil }
 	night := time.Date(2026, 11, 21, 1, 0, 0, 0, seoul)
 	if _, err := s.tick(t.Context(), night); err != nil || s.metrics.lag(night.Add(time.Hour)) != 0 {
-		t.Errorf("at night it is behind by %v, %v", s.metrics.lag(night.Add(time.Hour)), err)
+		t.Errorf("lag at night: got %v, %v, want 0", s.metrics.lag(night.Add(time.Hour)), err)
 	}
 }

@@ -33,8 +33,8 @@ func TestPolicy_KeepsAPinnedTier(t *testing.T) {
 	}
 }
 
-// The tier bounds the interval from above: the price may make it shorter, not longer.
-func TestPolicy_BoundsAnAdaptiveIntervalByAPinnedTier(t *testing.T) {
+// The tier bounds the interval from above; the price may only shorten it.
+func TestPolicy_PinnedTierBoundsInterval(t *testing.T) {
 	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	c := pinned(1, store.Hot)
@@ -44,12 +44,12 @@ func TestPolicy_BoundsAnAdaptiveIntervalByAPinnedTier(t *testing.T) {
 		c.State.CheckedAt = now.Add(-time.Hour)
 		m := p.Next(c, now)
 		if wait := m.Due.Sub(now); !m.Enqueue || wait < want*8/10 || wait > want*12/10 {
-			t.Errorf("price %v: asked for: %v, due after %v, want a request and about %v", price, m.Enqueue, wait, want)
+			t.Errorf("price %v: got enqueue %v, due after %v, want true and about %v", price, m.Enqueue, wait, want)
 		}
 	}
 }
 
-func TestPolicy_BringsForwardAMuchReadEntity(t *testing.T) {
+func TestPolicy_BringsForwardAfterReads(t *testing.T) {
 	tiers, adaptive := newPolicy(t, Tiers, nil), newPolicy(t, Adaptive, nil)
 	for _, c := range []struct {
 		of            store.RegisteredEntity
@@ -73,8 +73,8 @@ func TestPolicy_BringsForwardAMuchReadEntity(t *testing.T) {
 	}
 }
 
-// As the example of the README: an entity is imported as hot, and nobody reads it.
-func TestScheduler_KeepsAnImportedTierForMoreThanOneFetch(t *testing.T) {
+// As in the README: an entity is imported as hot and is never read.
+func TestScheduler_KeepsImportedTier(t *testing.T) {
 	for _, pin := range []bool{true, false} {
 		w := newWorld(t, 0)
 		s := w.scheduler()
@@ -83,8 +83,8 @@ func TestScheduler_KeepsAnImportedTierForMoreThanOneFetch(t *testing.T) {
 		if _, err := w.store.RegisterEntities(t.Context(), []store.RegisteredEntity{r}); err != nil {
 			t.Fatal(err)
 		}
-		w.plays(s, 5*time.Hour)
-		if got := len(w.every[entity(0)]); (got >= 4) != pin {
+		w.play(s, 5*time.Hour)
+		if got := len(w.published[entity(0)]); (got >= 4) != pin {
 			t.Errorf("pinned %v: requests of a hot entity in 5 h: got %d", pin, got)
 		}
 	}

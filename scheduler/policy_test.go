@@ -37,12 +37,12 @@ func candidate(n int, tier store.Tier) store.Candidate {
 	return store.Candidate{RegisteredEntity: store.RegisteredEntity{Entity: entity(n), Tier: tier, Enabled: true}}
 }
 
-// readsOf are so many that a tier stays.
+// readsOf returns the reads that keep an entity in its tier.
 func readsOf(tier store.Tier) float64 {
 	return map[store.Tier]float64{store.Hot: 400, store.Warm: 30}[tier]
 }
 
-// play claims an entity whenever it is due for so long, and returns when it was asked for.
+// play claims an entity whenever it is due, and returns the times of its requests.
 func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late func() time.Duration) (asked []time.Time) {
 	now := from
 	for c.Due = p.FirstDue(c.Entity, c.Tier, from); c.Due.Before(from.Add(long)); {
@@ -62,7 +62,7 @@ func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late
 
 func onTime() time.Duration { return time.Second }
 
-func TestAMassImportIsNoMassRefreshNowOrLater(t *testing.T) {
+func TestPolicy_SpreadsMassImport(t *testing.T) {
 	start := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
 	for _, mode := range []Mode{Tiers, Adaptive} {
 		p := newPolicy(t, mode, nil)
@@ -71,22 +71,22 @@ func TestAMassImportIsNoMassRefreshNowOrLater(t *testing.T) {
 		for i := range n {
 			for _, at := range play(p, candidate(i, store.Cold), start, 72*time.Hour, onTime) {
 				if p.ContentNotReady(at) {
-					t.Fatalf("%s: asked for at %v", mode, at)
+					t.Fatalf("%s: got a request at %v", mode, at)
 				}
 				hours[int64(p.clock.workAt(at)-p.clock.workAt(start))/int64(time.Hour)]++
 			}
 		}
 		for h := range int64(72) {
 			if got, mean := hours[h], n/24; mode == Tiers && (got < mean*8/10 || got > mean*12/10) {
-				t.Errorf("%s: %d of %d were asked for in hour %d of work; the mean is %d", mode, got, n, h, mean)
+				t.Errorf("%s: got %d of %d requests in hour %d of work, want about the mean %d", mode, got, n, h, mean)
 			} else if got > mean*14/10 {
-				t.Errorf("%s: a wave: %d of %d were asked for in hour %d of work; the mean is %d", mode, got, n, h, mean)
+				t.Errorf("%s: second round: got %d of %d requests in hour %d of work, want about the mean %d", mode, got, n, h, mean)
 			}
 		}
 	}
 }
 
-func TestALateClaimDoesNotShiftTheSlotForEver(t *testing.T) {
+func TestPolicy_LateClaimKeepsSlot(t *testing.T) {
 	start := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
 	rng := rand.New(rand.NewPCG(3, 4))
 	for _, tier := range []store.Tier{store.Hot, store.Warm, store.Cold} {
@@ -100,22 +100,22 @@ func TestALateClaimDoesNotShiftTheSlotForEver(t *testing.T) {
 			s := p.scale(every)
 			for j := 1; j < len(asked); j++ {
 				if d := s.of(asked[j]) - s.of(asked[j-1]); d < every/3-time.Second {
-					t.Fatalf("tier %d, entity %d: asked for again after %v", tier, i, d)
+					t.Fatalf("tier %d, entity %d: got an interval of %v", tier, i, d)
 				}
 			}
-			// Its slot is the one of an entity that was never claimed late.
+			// Its slot equals that of an entity that was always claimed on time.
 			c := candidate(i, tier)
 			c.History.Reads = readsOf(tier)
 			m := p.Next(c, asked[len(asked)-1])
 			off := (s.of(m.Due) - s.of(after[0])) % every
 			if off = min(off.Abs(), every-off.Abs()); off > p.config.Jitter+2*time.Second {
-				t.Fatalf("tier %d, entity %d: it is due %v from its slot", tier, i, off)
+				t.Fatalf("tier %d, entity %d: got a due time %v from its slot", tier, i, off)
 			}
 		}
 	}
 }
 
-func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
+func TestPolicy_SkipsRecentlyChecked(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, mode := range []Mode{Tiers, Adaptive} {
 		p := newPolicy(t, mode, func(c *Config) { c.NotBefore = 0 })
@@ -131,26 +131,26 @@ func TestWhoWasCheckedBySomebodyElseIsNotAskedFor(t *testing.T) {
 			age := s.of(now) - s.of(c.State.CheckedAt)
 			m := p.Next(c, now)
 			if free := now.Sub(c.State.CheckedAt) >= 30*time.Minute; m.Enqueue != (age >= every/2 && free) {
-				t.Fatalf("%s: checked %v ago of %v: asked for is %v", mode, age, every, m.Enqueue)
+				t.Fatalf("%s: checked %v ago, interval %v: got enqueue %v", mode, age, every, m.Enqueue)
 			}
 			if m.Enqueue {
 				continue
 			}
 			wait := m.Due.Sub(c.State.CheckedAt)
 			if wait < 30*time.Minute || !m.Due.After(now) {
-				t.Fatalf("%s: it is due %v after its check, in its cool-down", mode, wait)
+				t.Fatalf("%s: got a due time %v after its check, within the cool-down", mode, wait)
 			}
 			if work := s.of(m.Due) - s.of(c.State.CheckedAt); work > max(every*106/100, 32*time.Minute*2) {
-				t.Fatalf("%s: it is due %v after its check, of %v", mode, work, every)
+				t.Fatalf("%s: got a due time %v after its check, interval %v", mode, work, every)
 			}
 			if m.History != c.History {
-				t.Fatalf("%s: a visit that asks for nothing changed the history", mode)
+				t.Fatalf("%s: a skipped entity has a changed history", mode)
 			}
 		}
 	}
 }
 
-func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
+func TestPolicy_FailureDelaysByBackoff(t *testing.T) {
 	now := time.Date(2026, 5, 5, 14, 0, 0, 0, seoul)
 	for _, mode := range []Mode{Tiers, Adaptive} {
 		p := newPolicy(t, mode, nil)
@@ -162,7 +162,7 @@ func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
 			m := p.Next(c, now)
 			wait := m.Due.Sub(c.Status.Until)
 			if m.Enqueue || wait <= last || wait > 11*time.Minute<<rounds {
-				t.Errorf("%s: after round %d it is due %v after its retry (asked for: %v)", mode, rounds, wait, m.Enqueue)
+				t.Errorf("%s: round %d: got a due time %v after the retry (enqueue %v)", mode, rounds, wait, m.Enqueue)
 			}
 			last = wait
 		}
@@ -170,7 +170,7 @@ func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
 		c.Status = store.Status{State: store.Failed, Until: now.Add(-time.Minute)}
 		c.State.CheckedAt = now.Add(-25 * time.Hour)
 		if m := p.Next(c, now); !m.Enqueue {
-			t.Errorf("%s: a hold that has ended still holds", mode)
+			t.Errorf("%s: an expired hold still blocks the request", mode)
 		}
 		for _, held := range []store.Candidate{
 			{RegisteredEntity: store.RegisteredEntity{Entity: entity(1), Enabled: false}},
@@ -178,13 +178,13 @@ func TestAFailureMovesItByItsOwnBackoffAndNoFurther(t *testing.T) {
 			{RegisteredEntity: store.RegisteredEntity{Entity: entity(1), Enabled: true}, Status: store.Status{State: store.Failed, Until: now.Add(time.Hour)}},
 		} {
 			if m := p.Next(held, now); m.Enqueue || !m.Due.After(now) {
-				t.Errorf("%s: %+v is asked for", mode, held)
+				t.Errorf("%s: %+v: got a request, want none", mode, held)
 			}
 		}
 	}
 }
 
-func TestReadsMoveTiersAndNothingMovesToAndFro(t *testing.T) {
+func TestPolicy_TierChangesHaveHysteresis(t *testing.T) {
 	p := newPolicy(t, Tiers, nil)
 	for _, rate := range []float64{0, 1, 2.5, 3.9, 4.2, 10, 13, 20, 23, 26, 100} {
 		rng := rand.New(rand.NewPCG(7, uint64(rate*10)))
@@ -204,7 +204,7 @@ func TestReadsMoveTiersAndNothingMovesToAndFro(t *testing.T) {
 			now = m.Due
 		}
 		if moves > 20 {
-			t.Errorf("at %v reads a day it moved %d times in 300 visits", rate, moves)
+			t.Errorf("%v reads a day: got %d tier changes in 300 visits", rate, moves)
 		}
 		want := store.Cold
 		if rate >= 6 {
@@ -214,7 +214,7 @@ func TestReadsMoveTiersAndNothingMovesToAndFro(t *testing.T) {
 			want = store.Hot
 		}
 		if c.Tier > want || (rate < 1.5 && c.Tier != store.Cold) || (rate < 9 && c.Tier == store.Hot) {
-			t.Errorf("at %v reads a day it is in tier %d", rate, c.Tier)
+			t.Errorf("%v reads a day: got tier %d", rate, c.Tier)
 		}
 	}
 }
@@ -227,7 +227,7 @@ func poisson(rng *rand.Rand, mean float64) float64 {
 	return n
 }
 
-func FuzzNextAlwaysHasAnotherTimeToCome(f *testing.F) {
+func FuzzPolicy_NextIsLater(f *testing.F) {
 	f.Add(int64(1), uint8(0), 0.0, int64(0), 0.0, int64(0), int64(0), int64(0), int64(0), uint8(0), false)
 	f.Add(int64(1e9), uint8(2), 5.0, int64(1e15), 3.0, int64(-5e9), int64(7e9), int64(-1e18), int64(1e18), uint8(3), true)
 	f.Add(int64(1792e6), uint8(1), math.NaN(), int64(-1), math.Inf(1), int64(1<<62), int64(-1<<62), int64(1), int64(2), uint8(1), true)
@@ -242,22 +242,22 @@ func FuzzNextAlwaysHasAnotherTimeToCome(f *testing.F) {
 		for _, p := range policies {
 			m := p.Next(c, now)
 			if !m.Due.After(now) || m.Due.Sub(now) > p.maxInterval()*3/2+26*time.Hour || p.ContentNotReady(m.Due) {
-				t.Errorf("%s: claimed at %v, due at %v", p.config.Mode, now.In(seoul), m.Due.In(seoul))
+				t.Errorf("%s: claimed at %v: got the due time %v", p.config.Mode, now.In(seoul), m.Due.In(seoul))
 			}
 			if h := m.History; m.Enqueue && !(h.Changes >= 0 && h.Reads >= 0 && h.Watched >= 0 && h.Changes < math.Inf(1) && h.Reads < math.Inf(1)) {
-				t.Errorf("%s: %+v became %+v", p.config.Mode, c.History, h)
+				t.Errorf("%s: history %+v: got %+v", p.config.Mode, c.History, h)
 			}
 			if m.Enqueue && p.ContentNotReady(now) {
-				t.Errorf("%s: it is asked for at %v", p.config.Mode, now.In(seoul))
+				t.Errorf("%s: got a request at %v", p.config.Mode, now.In(seoul))
 			}
 			if m.Enqueue && (states[int(status)%4] == store.Suspended || states[int(status)%4] == store.Retrying) {
-				t.Errorf("%s: it is held, and asked for", p.config.Mode)
+				t.Errorf("%s: held: got a request, want none", p.config.Mode)
 			}
 		}
 	})
 }
 
-func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
+func TestPolicy_ReadsMakeDueOnce(t *testing.T) {
 	p := newPolicy(t, Tiers, nil)
 	for _, c := range []struct {
 		from          store.Tier
@@ -273,17 +273,17 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 		{store.Hot, 71, 72, false},
 	} {
 		if got := p.readsMakeDue(store.RegisteredEntity{Tier: c.from}, c.before, c.after); got != c.want {
-			t.Errorf("%v from %v to %v reads: it rises: %v", c.from, c.before, c.after, got)
+			t.Errorf("%v from %v to %v reads: got %v", c.from, c.before, c.after, got)
 		}
 	}
-	// Who is read evenly and less than the next tier is never brought forward, however long.
+	// An entity with a steady read rate below the next tier is never made due.
 	c := candidate(1, store.Cold)
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	for range 100 {
 		before := c.History.Reads
 		for range 3 {
 			if c.History.Reads++; p.readsMakeDue(c.RegisteredEntity, before, c.History.Reads) {
-				t.Fatalf("three reads a day bring it forward, at %v", c.History.Reads)
+				t.Fatalf("three reads a day: got due at %v reads, want never", c.History.Reads)
 			}
 		}
 		now = now.Add(24 * time.Hour)
@@ -292,6 +292,6 @@ func TestWhatIsReadMoreAndMoreRisesOnce(t *testing.T) {
 		c.State.CheckedAt = now.Add(time.Second)
 	}
 	if c.Tier != store.Cold {
-		t.Errorf("three reads a day make it %v", c.Tier)
+		t.Errorf("three reads a day: got tier %v", c.Tier)
 	}
 }

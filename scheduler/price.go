@@ -6,82 +6,83 @@ import (
 	"time"
 )
 
-// Price is what a call must be worth in the adaptive mode, one for all facets of a
-// source. Its methods may be called concurrently.
+// Price is the minimum value of a call in the adaptive mode, shared by all facets of a source. Its
+// unit is the number of reads that return current instead of outdated content because of the call.
+// Its methods may be called concurrently.
 //
-// It is not found by waiting for what a price brings about: that takes as long as the
-// longest intervals, and swings. A sample of the entities is kept, chosen by hash, and
-// asked how often all of them would come at another price; so a budget that changes is
-// answered at once. What the sample can't know (what readers refresh, its own chance) is
-// made up for by a scale that follows, slowly, what is behind and what is not used.
+// Waiting for the effect of a price would take as long as the longest interval, and oscillate.
+// Instead Price keeps a sample of the entities, chosen by hash, and computes the demand of all
+// entities at any price. So it reacts to a changed budget at once. The sample does not know the
+// refreshes by readers, and has a sampling error. A slowly changing scale, driven by the backlog
+// and the idle budget, corrects both.
 type Price struct {
 	mu    sync.Mutex
 	price float64
 	scale float64
-	// sample holds the entities whose chance is below limit, as they were last seen.
+	// sample holds the last observation of each entity whose hash is below limit.
 	sample    map[entityHash]observation
 	limit     uint64
-	complete  bool // the sample holds every entity whose chance is below limit
+	complete  bool // the sample holds every entity whose hash is below limit
 	startedAt time.Time
 	at        time.Time
 }
 
-// observation is what was known of an entity when it was asked for last.
+// observation is the state of an entity at its last request.
 type observation struct {
 	policy *Policy
 	seen   activity
-	passed float64 // days of work since its check before
+	passed float64 // days of work since the check before
 	at     time.Time
 }
 
-// Load is how it stands with a source.
+// Load is the input of Price.Adjust.
 type Load struct {
-	// PerDay is how many calls the scheduler may make in a day, the hours' rate caps and
-	// the day's pace in it.
+	// PerDay is how many calls the scheduler may make in a day, with the rate caps and the daily
+	// quota.
 	PerDay float64
-	// Backlog is how long what is due now would take at the rate of now.
+	// Backlog is how long the due entities take at the current rate.
 	Backlog time.Duration
-	// Unused is the part of the calls that could have been asked for since the last time
-	// and were not, as nothing was due; 0 while the content is not ready.
+	// Unused is the part of the budget since the last adjustment that was not used because no
+	// entity was due; 0 while the content is not ready.
 	Unused float64
-	// Share is the part of all asks that this scheduler makes: 1 if there is no other.
+	// Share is this scheduler's part of all requests: 1 if no other scheduler runs.
 	Share float64
 }
 
 const (
 	sampleSize = 2048
-	minSample  = 64 // sightings; with fewer, a look moves the price by that much less
+	minSample  = 64 // observations; with fewer, the maximum step is smaller in proportion
 	minPrice   = 1e-9
 	maxPrice   = 1e9
-	tolerance  = 1e-9 // part by which two sums of the same demand may differ
-	// maxStep is the most by which one look changes the logarithm of the price.
+	tolerance  = 1e-9 // relative difference of two equal sums
+	// maxStep is the maximum change of the logarithm of the price in one adjustment.
 	maxStep = 0.25
-	// maxFall is the most by which it falls where nothing of the budget is used. Overshoot
-	// costs little then: a survey finds the entities that were put off, and the sample has the demand.
+	// maxFall is the maximum fall of that logarithm if no budget is used. A too low price costs
+	// little then, because the survey finds the delayed entities and the sample knows the demand.
 	maxFall = 2.5
-	// backlogSlack may be behind without a reason to hurry. With drain behind, so much of the
-	// budget is left to work it off as hurried says. It is little on purpose: who is put
-	// off for days by a high price comes back, days later, all at once.
+	// A backlog below backlogSlack has no effect. At fullBacklog the part backlogShare of the
+	// budget is reserved to reduce it. That part is small on purpose: entities that a high price
+	// delays are all due at the same time days later.
 	backlogSlack = 2 * time.Minute
 	fullBacklog  = 6 * time.Hour
 	backlogShare = 0.2
-	// scaleRate is by how much the logarithm of the scale changes in a day at most: where it
-	// follows faster, it swings. It does so from a part of plenty on that is not used, or from
-	// a part of 1/eager of the hurry on. furthest is how far the scale goes.
+	// scaleRate is the maximum change of the logarithm of the scale in a day; a higher one
+	// oscillates. The scale falls at that rate if the part idleThreshold of the budget is idle. It
+	// rises at that rate if the backlog reaches 1/backlogGain of fullBacklog. maxScale bounds it on
+	// both sides.
 	scaleRate     = 0.1
 	backlogGain   = 12
 	idleThreshold = 0.2
 	maxScale      = 2
-	// minElasticity is the least by which demand is taken to answer to the price: where all
-	// intervals are at their bounds it does not, and no price would be high enough.
+	// minElasticity is the minimum assumed effect of the price on the demand. If all intervals are
+	// at a bound, the real effect is 0.
 	minElasticity = 0.2
 )
 
-// initialPrice is that of a source of which nothing has been seen: a check is worth it that
-// keeps about a tenth of a read from seeing the past.
+// initialPrice is the price of a new source: a check must prevent a tenth of an outdated read.
 const initialPrice = 0.1
 
-// NewPrice returns the price of a source.
+// NewPrice returns the initial price of a source.
 func NewPrice() *Price {
 	return &Price{price: initialPrice, scale: 1, sample: map[entityHash]observation{}, limit: math.MaxUint64}
 }
@@ -96,7 +97,7 @@ func (p *Price) Value() float64 {
 	return p.price
 }
 
-// Adopt takes the price that another scheduler of the source has found.
+// Adopt sets the price that another scheduler of the source has computed.
 func (p *Price) Adopt(price float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +113,8 @@ func (p *Price) observe(c entityHash, s observation) {
 	p.add(c, s)
 }
 
-// observeEarly notes an entity before it is due. The time between its last checks remains as it
-// was noted.
+// observeEarly records an entity before it is due. It keeps the recorded time between the last two
+// checks.
 func (p *Price) observeEarly(c entityHash, s observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,7 +122,8 @@ func (p *Price) observeEarly(c entityHash, s observation) {
 	p.add(c, s)
 }
 
-// MarkComplete says that surveyed was told of every entity: each in the sample stands for itself.
+// MarkComplete records that observeEarly was called for every entity. Each one in the sample then
+// represents only itself.
 func (p *Price) MarkComplete() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,8 +148,8 @@ func (p *Price) add(c entityHash, s observation) {
 	}
 }
 
-// Adjust moves the price towards the one at which what is due is what may be asked for.
-// It is called every few minutes.
+// Adjust moves the price towards the one at which the demand equals the budget. It is called every
+// few minutes.
 func (p *Price) Adjust(l Load, now time.Time) {
 	if p == nil {
 		return
@@ -156,43 +158,44 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	defer p.mu.Unlock()
 	passed := math.Min(math.Max(now.Sub(p.at).Hours()/24, 0), 0.01)
 	p.at = now
-	for c, s := range p.sample { // who does not come any more has been taken out
+	for c, s := range p.sample { // no longer observed: it was removed from the schedule
 		if now.Sub(s.at) > 2*s.policy.config.MaxInterval {
 			delete(p.sample, c)
 		}
 	}
-	if len(p.sample) < sampleSize/4 && p.limit < math.MaxUint64/2 { // most of them went
+	if len(p.sample) < sampleSize/4 && p.limit < math.MaxUint64/2 { // most entities were removed
 		p.limit, p.startedAt, p.complete = 2*p.limit, now, false
 	}
 	if len(p.sample) == 0 || !(l.PerDay > 0) {
 		return
 	}
-	seen := math.Max(now.Sub(p.startedAt).Hours()/24, 1e-3) * math.Min(math.Max(l.Share, 1e-3), 1)
+	lookedOn := math.Max(now.Sub(p.startedAt).Hours()/24, 1e-3) * math.Min(math.Max(l.Share, 1e-3), 1)
 	idle := math.Min(math.Max(0, (l.Unused-idleThreshold)/(1-idleThreshold)), 1)
 	rise := maxStep * math.Min(1, float64(len(p.sample))/minSample)
 	fall := rise + (maxFall-rise)*idle
-	calls, dearer := p.demand(p.price, seen), p.demand(p.price*math.E, seen)
-	// At a bound of all intervals no other price changes anything.
-	most, least := calls >= p.demand(minPrice, seen)*(1-tolerance), calls <= p.demand(maxPrice, seen)*(1+tolerance)
-	hurry := math.Min(math.Max(0, (l.Backlog-backlogSlack).Seconds())/fullBacklog.Seconds(), 1)
-	wasted := math.Min(math.Max(l.Unused/idleThreshold, 0), 1)
-	if most { // what is unused can't be used
-		wasted = 0
+	calls, callsAtE := p.demand(p.price, lookedOn), p.demand(p.price*math.E, lookedOn)
+	// If all intervals are at a bound, a change of the price has no effect.
+	atMax, atMin := calls >= p.demand(minPrice, lookedOn)*(1-tolerance), calls <= p.demand(maxPrice, lookedOn)*(1+tolerance)
+	backlog := math.Min(math.Max(0, (l.Backlog-backlogSlack).Seconds())/fullBacklog.Seconds(), 1)
+	idleShare := math.Min(math.Max(l.Unused/idleThreshold, 0), 1)
+	if atMax { // the idle budget can't be used
+		idleShare = 0
 	}
-	p.scale *= math.Exp(scaleRate * passed * (math.Min(backlogGain*hurry, 1) - wasted))
+	p.scale *= math.Exp(scaleRate * passed * (math.Min(backlogGain*backlog, 1) - idleShare))
 	p.scale = math.Min(math.Max(p.scale, 1.0/maxScale), maxScale)
 
-	target := l.PerDay * (1 - backlogShare*hurry) / p.scale
-	step := math.Log(calls/target) / math.Max(math.Log(calls/dearer), minElasticity)
-	if step < 0 && most || step > 0 && least {
+	target := l.PerDay * (1 - backlogShare*backlog) / p.scale
+	step := math.Log(calls/target) / math.Max(math.Log(calls/callsAtE), minElasticity)
+	if step < 0 && atMax || step > 0 && atMin {
 		return
 	}
 	p.price *= math.Exp(math.Min(math.Max(step, -fall), rise))
 	p.price = math.Min(math.Max(p.price, minPrice), maxPrice)
 }
 
-// demand returns how many calls a day all entities would take at a price. Who comes after
-// a longer time than has been looked on for stands for as many as have not come yet.
+// demand returns how many calls a day all entities take at a price. An entity whose time between
+// checks exceeds lookedOn, the time of observation in days, represents several entities that were
+// not observed yet.
 func (p *Price) demand(price, lookedOn float64) float64 {
 	sum := 0.0
 	for _, s := range p.sample {

@@ -8,23 +8,23 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// BudgetConfig is how a source's prefetch spends. The yaml tags are its form in the
+// BudgetConfig bounds the prefetch rate of a source. The yaml tags are the keys of the
 // configuration file.
 type BudgetConfig struct {
-	// RateCaps bound what is fed by the hour; the first that holds the hour counts, and
-	// no rate cap holds an hour that none of them names. LOW may be bound more tightly by
-	// the quota, for whatever it does.
+	// RateCaps bound the prefetch rate by the hour of the day. The first one that covers the hour
+	// applies; an hour that none covers has no cap. The quota may bound LOW further, for all LOW
+	// requests.
 	RateCaps []limiter.RateCap `yaml:"rateCaps"`
-	// TimeZone is where hours are read; empty: UTC.
+	// TimeZone is the time zone of the hours; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
 }
 
-// DefaultBudgetConfig returns the settings of a source that says nothing else: adr-013's.
+// DefaultBudgetConfig returns the defaults of adr-013.
 func DefaultBudgetConfig() BudgetConfig {
 	return BudgetConfig{RateCaps: []limiter.RateCap{{From: 19, To: 24, Rate: 150}, {Rate: 250}}}
 }
 
-// unlimitedRate is what a second may be fed where no rate cap holds.
+// unlimitedRate is the rate without a cap, in calls a second.
 const unlimitedRate = 1e6
 
 // at returns the rate cap of an hour of the day, in calls a second.
@@ -37,7 +37,7 @@ func (s BudgetConfig) at(hour int) float64 {
 	return unlimitedRate
 }
 
-// Check returns all mistakes.
+// Check returns all mistakes, joined.
 func (s BudgetConfig) Check() error {
 	var errs []error
 	if err := limiter.CheckRateCaps(s.RateCaps); err != nil {

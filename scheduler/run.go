@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// maxClaim is claimed at once.
+	// maxClaim is the maximum number of entities in one claim.
 	maxClaim = 500
-	// lease is how long a claim is its scheduler's. It is shorter than the life of a
-	// confirmed LOW lock (60 s): what a scheduler asked for directly before it died is
-	// covered when another takes its claim over.
+	// lease is the lease time of a claim. It is shorter than the TTL of a confirmed LOW lock (60
+	// s). So a request that a scheduler enqueued before it died is coalesced with that of the
+	// scheduler that takes over its claim.
 	lease = 30 * time.Second
-	// maxSleep is how long a scheduler sleeps at most: so soon it sees a claim that was
-	// left, and what nobody told it of.
+	// maxSleep is the maximum time between two ticks. It bounds how late a scheduler sees an
+	// abandoned claim, or a due entity without a notification.
 	maxSleep = 10 * time.Second
-	// minTick lies between two looks: what a second has room for is claimed together.
+	// minTick is the minimum time between two ticks. The entities that become due within it are
+	// claimed together.
 	minTick = time.Second
-	// priceInterval is how often the price is looked at.
+	// priceInterval is the time between two adjustments of the price.
 	priceInterval = time.Minute
 )
 
-// Scheduler asks for the entities of one source as they come due. Any number may run for
-// a source.
+// Scheduler enqueues the due entities of one source. Any number of schedulers may run for a source.
 type Scheduler struct {
 	*Schedule
 	source   string
@@ -43,27 +43,27 @@ type Scheduler struct {
 	metrics  *metrics
 
 	mean       meanCost
-	pricedAt   time.Time  // when the price was looked at last
-	idleBudget IdleBudget // since then
+	pricedAt   time.Time  // of the last adjustment of the price
+	idleBudget IdleBudget // since pricedAt
 	survey     Survey
-	lag        time.Duration // since when the entity that is due first is
+	lag        time.Duration // time since the earliest due time
 }
 
-// Deps are what a Scheduler works with.
+// Deps are the dependencies of a Scheduler.
 type Deps struct {
 	Store    Store
 	Enqueuer Enqueuer
 	Capacity CapacityFunc
 	Poller   Poller
-	// Live returns the schedule in force, with the price of the one that NewScheduler was
-	// given, and whether entities are prefetched at all; nil: nothing is changed.
+	// Live returns the current schedule, which must share the price of the schedule given to
+	// NewScheduler, and whether prefetching is enabled. nil: the settings never change.
 	Live    func(context.Context) (schedule *Schedule, enabled bool)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Messages are what its loop says.
-var Messages = poll.Messages{Failing: "nothing is prefetched until this succeeds", Recovered: "prefetching goes on"}
+// Messages are the log messages of the poller.
+var Messages = poll.Messages{Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling restored"}
 
 // NewScheduler returns the scheduler of a source.
 func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, error) {
@@ -77,13 +77,13 @@ func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, err
 	}, nil
 }
 
-// Run asks until ctx ends. What was claimed and not asked for by then is taken over by
-// another scheduler, or by the next run.
+// Run claims and enqueues due entities until ctx ends. Another scheduler, or the next run, takes
+// over a claim that was not finished.
 func (s *Scheduler) Run(ctx context.Context) error { return s.poller.Run(ctx, maxSleep, s.tick) }
 
-// tick asks for what is due as far as the budget goes, and returns when to look again.
+// tick enqueues due entities within the budget, and returns the time of the next tick.
 func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, err error) {
-	began := time.Now()
+	startedAt := time.Now()
 	if !s.enabled(ctx) {
 		s.idle()
 		return now.Add(minTick), nil
@@ -91,27 +91,27 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	if err := s.takeOverClaims(ctx, now); err != nil {
 		return time.Time{}, err
 	}
-	room, err := s.capacity(ctx, now)
+	capacity, err := s.capacity(ctx, now)
 	if err != nil {
 		return time.Time{}, err
 	}
-	room.Cost = s.mean.value() // what is due is known only once it is claimed
-	if err := s.updatePrice(ctx, room, now); err != nil {
+	capacity.Cost = s.mean.value() // the entities are known only after the claim
+	if err := s.updatePrice(ctx, capacity, now); err != nil {
 		return time.Time{}, err
 	}
-	may, again := s.budget.Allowance(room, now)
+	allowed, retryAt := s.budget.Allowance(capacity, now)
 	if _, all := s.contentNotReady(now); all {
-		may = 0
+		allowed = 0
 	}
 	found, fed := 0, 0.0
-	if may = min(may, maxClaim); may > 0 {
-		// A take-over may have waited for Kafka: a lease counts from its claim.
-		if found, fed, err = s.claim(ctx, now.Add(time.Since(began)), may); err != nil {
+	if allowed = min(allowed, maxClaim); allowed > 0 {
+		// A take-over may have waited for Kafka, and the lease begins at the claim.
+		if found, fed, err = s.claim(ctx, now.Add(time.Since(startedAt)), allowed); err != nil {
 			return time.Time{}, err
 		}
 	}
 	surveying := false
-	if may > 0 && found < may {
+	if allowed > 0 && found < allowed {
 		if surveying, err = s.continueSurvey(ctx, now); err != nil {
 			return time.Time{}, err
 		}
@@ -120,32 +120,32 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	s.record(room, first, now, fed, may > 0 && found < may)
+	s.record(capacity, first, now, fed, allowed > 0 && found < allowed)
 	soonest := now.Add(minTick)
 	switch {
 	case first.IsZero():
 		return time.Time{}, nil
 	case surveying && first.After(soonest):
 		return soonest, nil
-	case found > 0 && found == may && s.budget.Remaining() >= s.mean.value(): // there may be more, and there is room for it
+	case found > 0 && found == allowed && s.budget.Remaining() >= s.mean.value(): // more entities may be due, and the budget allows them
 		return now, nil
-	case again.Before(soonest):
-		again = soonest
+	case retryAt.Before(soonest):
+		retryAt = soonest
 	}
-	if first.Before(again) { // it is due, and the budget is not there yet
-		return again, nil
+	if first.Before(retryAt) { // the entity is due earlier than the budget allows it
+		return retryAt, nil
 	}
 	return first, nil
 }
 
-// claim asks for up to most of what is due. It returns how many were due, and how many
-// calls those take that were asked for.
-func (s *Scheduler) claim(ctx context.Context, now time.Time, most int) (found int, fed float64, err error) {
-	began := time.Now()
+// claim claims at most limit due entities and enqueues their requests. It returns how many were due,
+// and how many calls the enqueued ones take.
+func (s *Scheduler) claim(ctx context.Context, now time.Time, limit int) (found int, fed float64, err error) {
+	startedAt := time.Now()
 	c, err := bounded(ctx, func(ctx context.Context) (store.Claim, error) {
 		found = 0
 		decide := s.decide(now)
-		return s.store.ClaimEntities(ctx, s.source, now, most, lease, s.NeedsContent, func(c store.Candidate) store.Decision {
+		return s.store.ClaimEntities(ctx, s.source, now, limit, lease, s.NeedsContent, func(c store.Candidate) store.Decision {
 			found++
 			return decide(c)
 		})
@@ -156,34 +156,35 @@ func (s *Scheduler) claim(ctx context.Context, now time.Time, most int) (found i
 	fed = s.costOf(c.Requests)
 	s.budget.Spend(fed)
 	s.mean.add(fed, len(c.Requests))
-	return found, fed, s.enqueueAll(ctx, c, began)
+	return found, fed, s.enqueueAll(ctx, c, startedAt)
 }
 
-// decide returns what becomes of each entity that is due now.
+// decide returns the function that decides on each due entity, and counts the skipped ones.
 func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Decision {
 	return func(c store.Candidate) store.Decision {
 		s.metrics.delay.Observe(now.Sub(c.Due).Seconds())
-		move, why := s.next(c, now)
-		if !move.Enqueue {
-			s.metrics.skipped.WithLabelValues(why).Inc()
+		decision, skipped := s.next(c, now)
+		if !decision.Enqueue {
+			s.metrics.skipped.WithLabelValues(skipped).Inc()
 		}
-		return move
+		return decision
 	}
 }
 
-// bounded bounds a call of the store: one that hangs must not outlast a claim.
+// bounded runs a call of the store with a timeout, so that it ends before the lease of a claim
+// does.
 func bounded[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, lease/3)
 	defer cancel()
 	return do(ctx)
 }
 
-// takeOverClaims asks for what schedulers that died have claimed. What was checked since then
-// was asked for.
+// takeOverClaims enqueues the requests in the abandoned claims of other schedulers. It skips
+// entities that were checked after the claim.
 func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 	first := time.Now()
 	for {
-		began := time.Now()
+		startedAt := time.Now()
 		var found bool
 		c, err := bounded(ctx, func(ctx context.Context) (c store.Claim, err error) {
 			c, found, err = s.store.TakeOverClaim(ctx, s.source, now.Add(time.Since(first)), lease)
@@ -203,68 +204,68 @@ func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 				left = append(left, a)
 			}
 		}
-		s.log.Info("what another scheduler had claimed is asked for", "entities", len(left), "checked_since", len(c.Requests)-len(left))
+		s.log.Info("abandoned claim taken over", "entities", len(left), "checked_since", len(c.Requests)-len(left))
 		c.Requests = left
 		s.metrics.takenOver.Add(float64(len(left)))
-		if err := s.enqueueAll(ctx, c, began); err != nil {
+		if err := s.enqueueAll(ctx, c, startedAt); err != nil {
 			return err
 		}
 	}
 }
 
-// enqueueAll asks for all of a claim that was made since then, and finishes it. Until then it
-// is renewed, so that no other scheduler asks as well; one that has taken it over all the
-// same, as the process hung, goes on alone: also if that was before anything was asked.
+// enqueueAll enqueues all requests of a claim and finishes it. It renews the lease meanwhile, so
+// that no other scheduler enqueues them too. If another scheduler has taken over the claim
+// nevertheless, because this process hung, it stops, even before the first request. renewed is the time
+// of the claim.
 func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.Time) error {
 	if c.ID == "" {
 		return nil
 	}
-	var lost error
-	still := true
-	held := func() bool {
-		if still && time.Since(renewed) >= lease/3 {
+	held := true
+	var renewErr error
+	stillHeld := func() bool {
+		if held && time.Since(renewed) >= lease/3 {
 			renewed = time.Now()
-			still, lost = s.store.RenewClaim(ctx, c.ID, renewed.Add(lease))
+			held, renewErr = s.store.RenewClaim(ctx, c.ID, renewed.Add(lease))
 		}
-		return still
+		return held
 	}
-	left := poll.EnqueueAll(ctx, c.Requests, held, func(ctx context.Context, some []store.ClaimedRequest) []store.ClaimedRequest {
-		if !held() {
+	left := poll.EnqueueAll(ctx, c.Requests, stillHeld, func(ctx context.Context, some []store.ClaimedRequest) []store.ClaimedRequest {
+		if !stillHeld() {
 			return some
 		}
-		ctx, cancel := context.WithTimeout(ctx, lease/3) // a door that hangs must not outlast the claim
+		ctx, cancel := context.WithTimeout(ctx, lease/3) // ends before the lease does
 		defer cancel()
 		left := s.enqueuer.Prefetch(ctx, some)
 		s.metrics.requested.Add(float64(len(some) - len(left)))
 		return left
 	})
 	if len(left) > 0 {
-		return lost
+		return renewErr
 	}
 	return s.store.FinishClaim(ctx, c.ID)
 }
 
-// record notes how far behind it is, and how many of the calls that could be made since the
-// last look were not. all: nothing that is due is left.
-func (s *Scheduler) record(room Capacity, first, now time.Time, fed float64, all bool) {
+// record updates the lag and the idle budget after a tick. all: every due entity was enqueued.
+func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64, all bool) {
 	s.lag = 0
 	if !first.IsZero() && first.Before(now) {
 		s.lag = now.Sub(first)
 	}
-	if _, waits := s.contentNotReady(now); waits { // what is due since the day before waits, as it should
+	if _, waits := s.contentNotReady(now); waits { // a delay until the content is ready is no lag
 		first = time.Time{}
 	}
-	rate := s.budget.Rate(room, now)
+	rate := s.budget.Rate(capacity, now)
 	s.metrics.setFirstDue(first)
 	s.metrics.rate.Set(rate)
 	s.metrics.price.Set(s.price.Value())
 	s.idleBudget.Record(now, rate, fed, all)
 }
 
-// updatePrice moves the price once in a while, by one of the source's schedulers; the others,
-// and one that has just started, take it from there.
-func (s *Scheduler) updatePrice(ctx context.Context, room Capacity, now time.Time) error {
-	if some, _ := s.contentNotReady(now); now.Sub(s.pricedAt) < priceInterval || (some && !s.pricedAt.IsZero()) {
+// updatePrice lets one of the source's schedulers adjust the price once every priceInterval. The
+// others, and one that has just started, adopt it from the store.
+func (s *Scheduler) updatePrice(ctx context.Context, capacity Capacity, now time.Time) error {
+	if someNotReady, _ := s.contentNotReady(now); now.Sub(s.pricedAt) < priceInterval || (someNotReady && !s.pricedAt.IsZero()) {
 		return nil
 	}
 	price, at, err := s.store.Price(ctx, s.source)
@@ -275,7 +276,7 @@ func (s *Scheduler) updatePrice(ctx context.Context, room Capacity, now time.Tim
 		s.price.Adopt(price)
 	}
 	if !s.pricedAt.IsZero() && now.Sub(at) >= priceInterval {
-		s.price.Adjust(Load{PerDay: s.perDay(room.PerSecond, now), Backlog: s.lag, Unused: s.idleBudget.Fraction(), Share: room.Share}, now)
+		s.price.Adjust(Load{PerDay: s.perDay(capacity.PerSecond, now), Backlog: s.lag, Unused: s.idleBudget.Fraction(), Share: capacity.Share}, now)
 		if _, err := s.store.SetPrice(ctx, s.source, s.price.Value(), now, priceInterval); err != nil {
 			return err
 		}

@@ -16,16 +16,16 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// world is what schedulers run in: a store, and a door behind which everything is
-// published, covered for a minute, and refreshed after a while, by a clock of its own.
+// world has a store and a simulated pipeline: requests are published, coalesced for a minute, and
+// refreshed after a delay, on a simulated clock.
 type world struct {
 	*testing.T
-	store   *sqlite.Store
-	now     time.Time
-	every   map[schemas.Entity][]time.Time // it was published
-	waiting map[schemas.Entity]time.Time   // when its refresh comes
-	number  int64
-	dies    func() bool // asked before each publish: whether the one who asks is killed
+	store     *sqlite.Store
+	now       time.Time
+	published map[schemas.Entity][]time.Time // times of publication
+	refreshAt map[schemas.Entity]time.Time   // when its refresh comes
+	number    int64
+	killed    func() bool // called before each publication; true: the scheduler dies
 }
 
 func newWorld(t *testing.T, entities int) *world {
@@ -37,7 +37,7 @@ func newWorld(t *testing.T, entities int) *world {
 	t.Cleanup(func() { _ = s.Close() })
 	w := &world{
 		T: t, store: s, now: time.Date(2026, 11, 20, 3, 0, 0, 0, time.UTC),
-		every: map[schemas.Entity][]time.Time{}, waiting: map[schemas.Entity]time.Time{}, number: 1, dies: func() bool { return false },
+		published: map[schemas.Entity][]time.Time{}, refreshAt: map[schemas.Entity]time.Time{}, number: 1, killed: func() bool { return false },
 	}
 	p := newPolicy(t, Tiers, nil)
 	var all []store.RegisteredEntity
@@ -52,35 +52,35 @@ func newWorld(t *testing.T, entities int) *world {
 	return w
 }
 
-// failingStore is the door of one scheduler, which may be killed as it asks.
-type failingStore struct {
+// killableEnqueuer is the enqueuer of one scheduler, which may die while it publishes.
+type killableEnqueuer struct {
 	*world
 	kill context.CancelFunc
 }
 
-func (k failingStore) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
+func (k killableEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
 	for i, a := range asks {
-		if ctx.Err() != nil || k.dies() {
+		if ctx.Err() != nil || k.killed() {
 			k.kill()
 			return asks[i:]
 		}
-		if all := k.every[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // no lock covers it
-			k.every[a.Entity] = append(all, k.now)
-			k.waiting[a.Entity] = k.now.Add(20 * time.Second)
+		if all := k.published[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // not coalesced
+			k.published[a.Entity] = append(all, k.now)
+			k.refreshAt[a.Entity] = k.now.Add(20 * time.Second)
 		}
 	}
 	return nil
 }
 
-// work stores what was refreshed by now.
+// work stores the refreshes that are done.
 func (w *world) work() {
 	w.Helper()
 	var writes []store.Write
-	for e, at := range w.waiting {
+	for e, at := range w.refreshAt {
 		if at.After(w.now) {
 			continue
 		}
-		delete(w.waiting, e)
+		delete(w.refreshAt, e)
 		w.number++
 		writes = append(writes, store.Write{
 			Entity: e, Version: w.number, CheckedAt: at,
@@ -92,10 +92,10 @@ func (w *world) work() {
 	}
 }
 
-// testScheduler is a scheduler, until it is killed.
+// testScheduler is a scheduler that may be killed.
 type testScheduler struct {
 	*Scheduler
-	ctx context.Context //nolint:containedctx // it ends with its own
+	ctx context.Context //nolint:containedctx
 }
 
 func (w *world) scheduler() *testScheduler {
@@ -108,7 +108,7 @@ func (w *world) scheduler() *testScheduler {
 		w.Fatal(err)
 	}
 	s, err := NewScheduler("nexon", schedule, Deps{
-		Store: w.store, Enqueuer: failingStore{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		Store: w.store, Enqueuer: killableEnqueuer{w, kill}, Log: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Capacity: func(context.Context, time.Time) (Capacity, error) { return Capacity{PerSecond: 250, Share: 0.5}, nil },
 	})
 	if err != nil {
@@ -117,15 +117,14 @@ func (w *world) scheduler() *testScheduler {
 	return &testScheduler{s, ctx}
 }
 
-// Two schedulers, each of which is killed now and then in the midst of its asking, and
-// replaced after a while.
-func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *testing.T) {
+// Two schedulers are killed now and then while they enqueue, and replaced after a while.
+func TestScheduler_SurvivesKills(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 3))
 			w := newWorld(t, 600)
 			deaths := 0
-			w.dies = func() bool {
+			w.killed = func() bool {
 				if rng.IntN(100) > 0 {
 					return false
 				}
@@ -138,7 +137,7 @@ func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *tes
 			for ; w.now.Before(end); w.now = w.now.Add(2 * time.Second) {
 				for i, s := range all {
 					if s.ctx.Err() != nil {
-						if away[i]++; away[i] > 10 { // another comes
+						if away[i]++; away[i] > 10 { // start a replacement
 							all[i], away[i] = w.scheduler(), 0
 						}
 						continue
@@ -150,20 +149,20 @@ func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *tes
 				w.work()
 			}
 			if deaths < 10 {
-				t.Fatalf("only %d deaths", deaths)
+				t.Fatalf("got only %d kills", deaths)
 			}
 			begin := end.Add(-5 * time.Hour)
 			for i := range 600 {
-				asked := w.every[entity(i)]
+				asked := w.published[entity(i)]
 				if len(asked) < 4 || len(asked) > 6 {
-					t.Errorf("entity %d was asked for %d times in 5 h", i, len(asked))
+					t.Errorf("entity %d: got %d requests in 5 h", i, len(asked))
 				}
 				last := begin
 				for _, at := range append(asked, end) {
 					if gap := at.Sub(last); gap > 100*time.Minute {
-						t.Errorf("entity %d was not asked for, for %v", i, gap)
+						t.Errorf("entity %d: got no request for %v", i, gap)
 					} else if gap < 20*time.Minute && last != begin && at != end {
-						t.Errorf("entity %d was asked for again after %v", i, gap)
+						t.Errorf("entity %d: got a second request after %v", i, gap)
 					}
 					last = at
 				}
@@ -172,7 +171,7 @@ func TestNothingIsAskedForTwiceAndNothingForgottenWhenSchedulersAreKilled(t *tes
 	}
 }
 
-func TestSchedulersShareOnePriceAndOneThatStartsTakesIt(t *testing.T) {
+func TestScheduler_SharesPrice(t *testing.T) {
 	w := newWorld(t, 10)
 	if _, err := w.store.SetPrice(t.Context(), "nexon", 7, w.now, time.Minute); err != nil {
 		t.Fatal(err)
@@ -186,36 +185,36 @@ func TestSchedulersShareOnePriceAndOneThatStartsTakesIt(t *testing.T) {
 	}
 	tick(first)
 	if got := first.price.Value(); got != 7 {
-		t.Errorf("one that starts has the price %v, not the others'", got)
+		t.Errorf("new scheduler: got the price %v, want the shared one", got)
 	}
-	for i := range minSample { // so that the first of them has something to go by
+	for i := range minSample { // the sample needs minSample observations
 		first.price.observe(hashEntity(entity(i)), observation{policy: first.policies["character"], seen: activity{changes: 1, reads: 100}, passed: 1, at: w.now})
 	}
 	w.now = w.now.Add(2 * priceInterval)
 	tick(first)
 	if first.price.Value() == 7 {
-		t.Fatal("nobody moved the price")
+		t.Fatal("no scheduler adjusted the price")
 	}
 	w.now = w.now.Add(time.Second)
 	tick(second)
 	if second.price.Value() != first.price.Value() {
-		t.Errorf("the prices are %v and %v", first.price.Value(), second.price.Value())
+		t.Errorf("prices: got %v and %v, want equal ones", first.price.Value(), second.price.Value())
 	}
 }
 
-// hung is a store that answers a claim after a while, and knows whose it is by then.
-type hung struct {
+// hungStore delays a claim, and then reports another owner.
+type hungStore struct {
 	Store
-	while time.Duration
-	until time.Time
-	asked int
+	while    time.Duration
+	until    time.Time
+	requests int
 }
 
-func (h *hung) TakeOverClaim(context.Context, string, time.Time, time.Duration) (c store.Claim, found bool, err error) {
+func (h *hungStore) TakeOverClaim(context.Context, string, time.Time, time.Duration) (c store.Claim, found bool, err error) {
 	return c, false, nil
 }
 
-func (h *hung) ClaimEntities(_ context.Context, source string, now time.Time, _ int, lease time.Duration, _ func(string) bool, _ func(store.Candidate) store.Decision) (store.Claim, error) {
+func (h *hungStore) ClaimEntities(_ context.Context, source string, now time.Time, _ int, lease time.Duration, _ func(string) bool, _ func(store.Candidate) store.Decision) (store.Claim, error) {
 	h.until = time.Now().Add(lease)
 	<-time.After(h.while)
 	c := store.NewClaim(source, now)
@@ -223,37 +222,39 @@ func (h *hung) ClaimEntities(_ context.Context, source string, now time.Time, _ 
 	return c, nil
 }
 
-func (h *hung) RenewClaim(context.Context, string, time.Time) (bool, error) {
+func (h *hungStore) RenewClaim(context.Context, string, time.Time) (bool, error) {
 	return time.Now().Before(h.until), nil
 }
 
-func (h *hung) Price(context.Context, string) (price float64, at time.Time, err error) {
+func (h *hungStore) Price(context.Context, string) (price float64, at time.Time, err error) {
 	return 1, at, nil
 }
 
-func (h *hung) SetPrice(context.Context, string, float64, time.Time, time.Duration) (bool, error) {
+func (h *hungStore) SetPrice(context.Context, string, float64, time.Time, time.Duration) (bool, error) {
 	return true, nil
 }
 
-func (h *hung) FinishClaim(context.Context, string) error { return nil }
+func (h *hungStore) FinishClaim(context.Context, string) error { return nil }
 
-func (h *hung) NextEntityTime(context.Context, string) (due time.Time, err error) { return due, nil }
+func (h *hungStore) NextEntityTime(context.Context, string) (due time.Time, err error) {
+	return due, nil
+}
 
-func (h *hung) EntitiesDueAfter(context.Context, string, time.Time, int, func(string) bool) ([]store.Candidate, error) {
+func (h *hungStore) EntitiesDueAfter(context.Context, string, time.Time, int, func(string) bool) ([]store.Candidate, error) {
 	return nil, nil
 }
 
-func (h *hung) BringForward(context.Context, []store.DueTime) error { return nil }
+func (h *hungStore) BringForward(context.Context, []store.DueTime) error { return nil }
 
-func (h *hung) Prefetch(_ context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	h.asked += len(asks)
+func (h *hungStore) Prefetch(_ context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
+	h.requests += len(asks)
 	return nil
 }
 
-func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
+func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 	for while, want := range map[time.Duration]int{0: 1, lease / 2: 1, lease + time.Second: 0} {
 		synctest.Test(t, func(t *testing.T) {
-			h := &hung{while: while}
+			h := &hungStore{while: while}
 			schedule, err := NewSchedule(DefaultBudgetConfig(), map[string]Facet{"character": {Config: DefaultConfig(), Cost: 1}})
 			if err != nil {
 				t.Fatal(err)
@@ -265,20 +266,20 @@ func TestWhoHungUntilItsClaimWasTakenOverAsksForNothingOfIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the first finds how much there is to spend
+			for range 2 { // the first tick starts the budget's clock
 				if _, err := s.tick(t.Context(), time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				<-time.After(time.Second)
 			}
-			if h.asked != want {
-				t.Errorf("%d were asked for by who hung for %v, want %d", h.asked, while, want)
+			if h.requests != want {
+				t.Errorf("got %d requests after a hang of %v, want %d", h.requests, while, want)
 			}
 		})
 	}
 }
 
-// ticks lets a scheduler tick for so long, as it says, and returns how often it did.
+// ticks runs a scheduler for a time at the times it requests, and returns the number of ticks.
 func (w *world) ticks(s *testScheduler, long time.Duration) (n int) {
 	w.Helper()
 	for end := w.now.Add(long); w.now.Before(end); n++ {
@@ -297,21 +298,20 @@ func (w *world) ticks(s *testScheduler, long time.Duration) (n int) {
 	return n
 }
 
-func TestAScheduleOfWhichNothingIsDueIsLookedAtSeldom(t *testing.T) {
+func TestScheduler_SleepsWhenNothingIsDue(t *testing.T) {
 	w := newWorld(t, 1)
 	s := w.scheduler()
 	w.ticks(s, time.Minute)
 	if n := w.ticks(s, 10*time.Minute); n > 62 {
-		t.Errorf("%d looks in ten minutes", n)
+		t.Errorf("got %d ticks in ten minutes", n)
 	}
 	if got := s.idleBudget.Fraction(); got < 0.9 {
-		t.Errorf("%v of the budget is unused where nothing is due", got)
+		t.Errorf("idle budget without due entities: got %v", got)
 	}
 }
 
-// Of two facets, entities of the dear one never come due: what is cheap is fed as fast as
-// the budget goes, and all that is due in the end.
-func TestADearFacetKeepsNobodyFromTheBudget(t *testing.T) {
+// An expensive facet's entities are never due. The cheap facet must use the whole budget.
+func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	const n = 6000
 	w := newWorld(t, n)
 	all, err := w.store.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)
@@ -321,19 +321,20 @@ func TestADearFacetKeepsNobodyFromTheBudget(t *testing.T) {
 	w.now = all[0].Due
 	for _, r := range all {
 		if r.Due.After(w.now) {
-			w.now = r.Due // when all of them are due
+			w.now = r.Due // when the entities are due
 		}
 	}
 	w.now = w.now.Add(time.Minute)
 	s := w.scheduler()
 	s.Schedule.cost["dear"], s.Schedule.maxCost, s.mean = 43, 43, 43
 	w.ticks(s, 60*time.Second)
-	fed := len(w.every)
-	// Half of 250/s, as of one of two; the first look finds how much there is to spend.
+	fed := len(w.published)
+	// Half of 250 calls a second, for one of two schedulers; the first tick starts the budget's
+	// clock.
 	if fed < 125*50 && fed < n {
-		t.Errorf("%d were fed in a minute", fed)
+		t.Errorf("got %d requests in a minute", fed)
 	}
 	if used := 1 - s.idleBudget.Fraction(); fed < n && used < 0.9 {
-		t.Errorf("%v of the budget is taken for used", used)
+		t.Errorf("used budget: got %v", used)
 	}
 }

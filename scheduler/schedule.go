@@ -11,28 +11,27 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Facet is a facet as it may be prefetched, and how many calls one refresh of it takes.
+// Facet is the configuration of a facet, and the number of calls of one refresh.
 type Facet struct {
 	Config Config
 	Cost   int
 }
 
-// Schedule is how the facets of one source are prefetched. Its methods may be called
-// concurrently.
+// Schedule holds the policies of one source's facets. Its methods may be called concurrently.
 type Schedule struct {
 	spending BudgetConfig
 	price    *Price
-	policies map[string]*Policy // of those facets that are
+	policies map[string]*Policy // by facet; none for a facet that is off
 	cost     map[string]float64
-	maxCost  float64 // of their costs
+	maxCost  float64 // the highest cost of a facet
 	zone     *time.Location
 }
 
-// NewSchedule returns the schedule of a source, or all mistakes in its settings.
+// NewSchedule returns the schedule of a source, or all mistakes in its configuration.
 func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, error) {
 	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]float64{}, maxCost: 1}
 	errs := []error{spending.Check()}
-	if zone, err := time.LoadLocation(spending.TimeZone); err == nil { // else it was said
+	if zone, err := time.LoadLocation(spending.TimeZone); err == nil { // otherwise Check has reported it
 		s.zone = zone
 	}
 	triggers := map[string]Config{}
@@ -58,8 +57,8 @@ func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, err
 	return s, errors.Join(errs...)
 }
 
-// WithPriceOf has the schedule work with the price of another one of the same source, as when
-// its settings are changed. It returns the schedule.
+// WithPriceOf makes the schedule use the price of another schedule of the source, and returns it. A
+// changed configuration thus keeps the price.
 func (s *Schedule) WithPriceOf(other *Schedule) *Schedule {
 	s.price = other.price
 	for _, p := range s.policies {
@@ -68,7 +67,7 @@ func (s *Schedule) WithPriceOf(other *Schedule) *Schedule {
 	return s
 }
 
-// within puts the name of what they are in before each mistake, which is a line.
+// within prefixes each line of an error with a name.
 func within(name string, err error) error {
 	var errs []error
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -77,18 +76,17 @@ func within(name string, err error) error {
 	return errors.Join(errs...)
 }
 
-// Prefetches reports whether entities of the facet are asked for by themselves.
+// Prefetches reports whether the facet is prefetched.
 func (s *Schedule) Prefetches(facet string) bool { return s.policies[facet] != nil }
 
-// RateCap returns how many calls a second may be fed at the hour of a time; none: no rate cap
-// names the hour.
+// RateCap returns the rate cap at a time in calls a second, and whether there is one.
 func (s *Schedule) RateCap(now time.Time) (perSecond float64, there bool) {
 	rate := s.spending.at(now.In(s.zone).Hour())
 	return rate, rate < unlimitedRate
 }
 
-// ContentReadyAt returns until when nothing of a facet is asked for, as the day's content is not ready
-// (notBefore); zero: it is.
+// ContentReadyAt returns the time from which a facet's content is ready (notBefore); zero if it is
+// ready.
 func (s *Schedule) ContentReadyAt(facet string, now time.Time) time.Time {
 	if p, ok := s.policies[facet]; ok {
 		if _, until, waits := p.clock.notReady(now); waits {
@@ -98,8 +96,8 @@ func (s *Schedule) ContentReadyAt(facet string, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// FirstDue returns when an entity that is registered now is due first, and whether its facet
-// is prefetched.
+// FirstDue returns the first due time of an entity that is registered now, and whether its facet is
+// prefetched.
 func (s *Schedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	p, ok := s.policies[r.Entity.Facet]
 	if !ok {
@@ -108,24 +106,24 @@ func (s *Schedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time,
 	return p.FirstDue(r.Entity, r.Tier, now), true
 }
 
-// ReadsMakeDue reports whether reads are a reason to look at an entity at once (store.RefreshNowFunc).
+// ReadsMakeDue reports whether the reads of an entity have risen so much that it is due at once
+// (store.Risen).
 func (s *Schedule) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	p, ok := s.policies[r.Entity.Facet]
 	return ok && p.readsMakeDue(r, before, after)
 }
 
-// NeedsContent reports whether what becomes of an entity of the facet depends on what is
-// stored of it.
+// NeedsContent reports whether the policy of the facet reads the stored content.
 func (s *Schedule) NeedsContent(facet string) bool {
 	p, ok := s.policies[facet]
 	return ok && p.config.Active.needsContent()
 }
 
-// notPrefetched is how long an entity rests whose facet is not prefetched, or not by this
+// notPrefetched is the delay of a due entity whose facet is not prefetched, or missing in this
 // configuration.
 const notPrefetched = 24 * time.Hour
 
-// next returns what becomes of an entity that is due, and why if it is left alone.
+// next decides on a due entity. skipped is the reason if it is not enqueued.
 func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, string) {
 	p, ok := s.policies[c.Entity.Facet]
 	if !ok {
@@ -134,7 +132,7 @@ func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, strin
 	return p.judge(c, now)
 }
 
-// costOf returns how many calls it takes to refresh all of them.
+// costOf returns how many calls the requests take.
 func (s *Schedule) costOf(asks []store.ClaimedRequest) (sum float64) {
 	for _, a := range asks {
 		sum += max(1, s.cost[a.Entity.Facet])
@@ -142,7 +140,7 @@ func (s *Schedule) costOf(asks []store.ClaimedRequest) (sum float64) {
 	return sum
 }
 
-// contentNotReady reports whether nothing is due now of any facet, and of all of them.
+// contentNotReady reports whether the content of some facets, and of all facets, is not ready.
 func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 	all = len(s.policies) > 0
 	for _, p := range s.policies {
@@ -152,13 +150,13 @@ func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 	return some, all
 }
 
-// perDay returns how many calls may be fed in the day from now on, of which each second has
-// room for so many: none while the content of no facet is ready.
-func (s *Schedule) perDay(room float64, now time.Time) (sum float64) {
+// perDay returns how many calls the scheduler may enqueue in the next 24 hours, if LOW may make
+// lowRate calls a second. Hours in which no facet's content is ready count as 0.
+func (s *Schedule) perDay(lowRate float64, now time.Time) (sum float64) {
 	for hour := range 24 {
 		at := now.Add(time.Duration(hour) * time.Hour)
 		if _, all := s.contentNotReady(at); !all {
-			sum += 3600 * min(s.spending.at(at.In(s.zone).Hour()), room)
+			sum += 3600 * min(s.spending.at(at.In(s.zone).Hour()), lowRate)
 		}
 	}
 	return sum

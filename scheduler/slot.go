@@ -7,7 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// entityHash is what is random about an entity, and always the same.
+// entityHash is a hash of an entity. It replaces random numbers, so that the result for an entity
+// is always the same.
 type entityHash uint64
 
 func hashEntity(e schemas.Entity) entityHash {
@@ -21,7 +22,7 @@ func hashEntity(e schemas.Entity) entityHash {
 	return entityHash(mix(h))
 }
 
-// mix spreads a difference in any bit over all of them.
+// mix is the finalizer of SplitMix64: each input bit affects all output bits.
 func mix(h uint64) uint64 {
 	h ^= h >> 30
 	h *= 0xbf58476d1ce4e5b9
@@ -30,14 +31,15 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// fraction returns the chance's n-th number from 0 to 1, without 1.
+// fraction returns the n-th pseudo-random number of the entity, 0 to 1 exclusive.
 func (c entityHash) fraction(n int64) float64 {
 	return float64(mix(uint64(c)^mix(bits.Reverse64(uint64(n))))>>11) / (1 << 53) //nolint:gosec // any bits will do
 }
 
-// timeScale is how the time of an interval is measured: in work, so that a day is a day and
-// what is due follows what may be spent; but a tier's interval that fits into what a day
-// has after its not-before time in plain time, or its hour would not be one in the evening.
+// timeScale maps moments to places on a scale, on which intervals are measured. The scale is work
+// (workClock), so that due times follow the rate caps, or plain time. Plain time is used for the
+// tiers whose interval fits between the not-before time and midnight: with work an hour would be
+// longer than an hour in the evening.
 type timeScale struct {
 	*workClock
 	plain bool
@@ -54,10 +56,10 @@ func (s timeScale) of(t time.Time) time.Duration {
 	return s.workAt(t)
 }
 
-// at returns the moment of a place on the scale. In plain time it may fall where the
-// content is not ready: then by where in that span it fell it is put somewhere within
-// the next interval, so that not all of them come at once. Where the interval is shorter
-// than the span, that is its own next slot.
+// at returns the moment of a place on the scale. In plain time the moment may be before the content
+// is ready. Then it is moved into the first interval after the ready time, in proportion to its
+// position in the waiting period, so that the due times do not pile up. An interval that is shorter
+// than the waiting period keeps its own slots.
 func (s timeScale) at(place, every time.Duration) time.Time {
 	if !s.plain {
 		return s.timeAt(place)
@@ -73,30 +75,31 @@ func (s timeScale) at(place, every time.Duration) time.Time {
 	return t.Add(wholeIntervals(to.Sub(t)+every-1, every))
 }
 
-// slot returns the first slot of an entity on the scale that is later than a place. The
-// slots of an interval lie at a phase of the entity's own.
+// slot returns the entity's first slot after a place on the scale. The slots of an interval have a
+// phase that depends on the entity.
 func (c entityHash) slot(after, every time.Duration) time.Duration {
 	phase := time.Duration(c.fraction(int64(every)) * float64(every))
 	return phase + wholeIntervals(after-phase, every) + every
 }
 
-// wholeIntervals returns as much of a time as whole intervals fill.
+// wholeIntervals rounds t down to a multiple of every.
 func wholeIntervals(t, every time.Duration) time.Duration { return t - t%every }
 
-// jittered returns a place on the scale somewhat later.
+// jittered returns a place plus a pseudo-random part of the jitter.
 func (p *Policy) jittered(c entityHash, place time.Duration) time.Duration {
 	return place + time.Duration(c.fraction(int64(place)^1)*float64(p.config.Jitter))
 }
 
-// nextSlot returns the slot to which an entity comes that was claimed now: not its next one
-// if that is too near.
+// nextSlot returns the slot after a claim at now. It skips a slot that is less than a third of the
+// interval away.
 func (p *Policy) nextSlot(c entityHash, every time.Duration, now time.Time) time.Time {
 	s := p.scale(every)
 	return s.at(p.jittered(c, c.slot(s.of(now)+every/3, every)), every)
 }
 
-// slotAfterCheck returns when an entity comes round that was checked out of turn: in its slot if
-// that is at least half an interval and at most one later, otherwise half way to it.
+// slotAfterCheck returns the due time of an entity that was checked outside its schedule. It is the
+// entity's slot if that is half an interval to one interval after the check, and otherwise half the
+// time to it.
 func (p *Policy) slotAfterCheck(c entityHash, every time.Duration, checked time.Time) time.Time {
 	s := p.scale(every)
 	from := s.of(checked)

@@ -7,32 +7,31 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Survey is a pass over the entities that are due later. A due time holds the price of the
-// moment at which it was planned: when the price falls, the due times don't. So a tick that
-// leaves budget unused looks at the next entities, in the order of their due times, and
-// brings those forward whose interval has become shorter. The requests for these entities use the
-// budget, and so end the pass for the time being.
+// Survey is a pass over the entities that are not due yet. A due time depends on the price at which
+// it was planned, and does not change when the price falls. So a tick that leaves budget unused
+// reads the next entities in the order of their due times, and moves those forward whose interval
+// has become shorter. Their requests use the budget, which pauses the pass.
 //
-// A pass begins when the price has fallen by a tenth since the last one began, and otherwise
-// after surveyEvery: entities that were registered meanwhile may come earlier than their tier
-// says. 300 entities take one step, a million take 2,000.
+// A pass begins when the price has fallen by a tenth since the start of the last pass, and
+// otherwise after surveyInterval, because new entities may have a shorter interval than their tier.
+// 300 entities take one step, a million take 2,000.
 type Survey struct {
-	after time.Time // due times up to here have been looked at; zero: no pass is under way
+	after time.Time // entities that are due until this time are done; zero: no pass is running
 	began time.Time
-	price float64 // when it began
+	price float64 // at the start of the pass
 }
 
 const (
-	// surveyBatch is how many entities one tick looks at.
+	// surveyBatch is the number of entities that one tick reads.
 	surveyBatch = 500
-	// surveyInterval is how long after the last pass one begins at the latest.
+	// surveyInterval is the maximum time between the starts of two passes.
 	surveyInterval = time.Hour
-	// surveyPriceRatio is the part of its price at which a new pass begins.
+	// surveyPriceRatio is the ratio of the prices at which a new pass begins.
 	surveyPriceRatio = 0.9
 )
 
-// Begin reports whether a pass is under way, or begins now, and behind which due time it
-// goes on.
+// Begin starts a pass if one is needed. It reports whether a pass is running, and after which due
+// time it continues.
 func (v *Survey) Begin(price float64, now time.Time) (after time.Time, underWay bool) {
 	if v.after.IsZero() && (v.began.IsZero() || price <= surveyPriceRatio*v.price || now.Sub(v.began) >= surveyInterval) {
 		*v = Survey{after: now, began: now, price: price}
@@ -40,10 +39,11 @@ func (v *Survey) Begin(price float64, now time.Time) (after time.Time, underWay 
 	return v.after, !v.after.IsZero()
 }
 
-// Advance says up to which due time the pass has come; zero: to the end.
+// Advance sets the due time up to which the pass has come; zero ends the pass.
 func (v *Survey) Advance(to time.Time) { v.after = to }
 
-// continueSurvey takes the next step of the pass; more: it goes on at the next tick.
+// continueSurvey takes the next step of the pass, and reports whether it continues in the next
+// tick.
 func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more bool, err error) {
 	after, underWay := s.survey.Begin(s.price.Value(), now)
 	if !underWay || !s.adaptive() {
@@ -79,30 +79,29 @@ func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more boo
 	return true, nil
 }
 
-// EarlierDue returns when an entity that is not due yet should come by the present price, if
-// that is earlier than planned by more than a tenth of its interval. It is never earlier than
-// its cool-down allows. Only the adaptive mode plans by a price. An entity that was never
-// fetched comes at once.
+// EarlierDue returns a new due time for an entity that is not due yet, if it is earlier than the
+// planned one by more than a tenth of the interval. It respects the cool-down. Only the adaptive
+// mode plans by a price. An entity that was never fetched is due at once.
 func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, earlier bool) {
 	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.ContentNotReady(now) {
 		return time.Time{}, false
 	}
-	chance := hashEntity(c.Entity)
-	_, seen := p.updateHistory(c, now)
-	p.price.observeEarly(chance, observation{policy: p, seen: seen, at: now})
+	hash := hashEntity(c.Entity)
+	_, activity := p.updateHistory(c, now)
+	p.price.observeEarly(hash, observation{policy: p, seen: activity, at: now})
 	checked := notAfter(c.State.CheckedAt, now)
 	from := checked
-	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // its request is on its way
+	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // its request is in flight
 		from = claimed
 	}
 	if from.IsZero() {
 		due = later(now, now)
 		return due, due.Before(c.Due)
 	}
-	every := p.intervalOf(c.Tier, seen, c.State)
-	due = p.jitteredAfter(chance, every, from, from)
+	every := p.intervalOf(c.Tier, activity, c.State)
+	due = p.jitteredAfter(hash, every, from, from)
 	if free := p.cooldownEnd(c, checked); !checked.IsZero() && due.Before(free) {
-		due = p.jitteredAfter(chance, p.config.Jitter, free, free)
+		due = p.jitteredAfter(hash, p.config.Jitter, free, free)
 	}
 	due = later(due, now)
 	return due, c.Due.Sub(due) > every/10
@@ -116,7 +115,7 @@ func notAfter(t, now time.Time) time.Time {
 	return t
 }
 
-// adaptive reports whether any facet is planned by the price.
+// adaptive reports whether any facet is in the adaptive mode.
 func (s *Schedule) adaptive() bool {
 	for _, p := range s.policies {
 		if p.config.Mode == Adaptive {

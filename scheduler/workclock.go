@@ -9,24 +9,27 @@ import (
 
 const wholeDay = 24 * time.Hour
 
-// workClock is how the work of a day is spread over it: nothing before the facet's
-// not-before time, and by the source's rate caps from then on. It measures time in work:
-// in as much of it as 24 hours, each day passes its whole work, more of it in hours
-// that may spend more. Who spreads evenly in work never asks for what may not be had.
+// workClock spreads the work of a day by the rate caps. It measures time in work: each day has 24
+// hours of work, none before the facet's not-before time, and more in hours with a higher rate cap.
+// Due times that are even in work never exceed the rate caps.
+//
+// Example: with notBefore 02:00, 250 calls a second until 19:00 and 150 after it, 17 × 250 + 5 ×
+// 150 = 5,000 parts make up the day. One hour at 10:00 is 250/5,000 of the day, 1 h 12 min of work;
+// one hour at 20:00 is 43 min.
 type workClock struct {
-	zone      *time.Location // of the not-before time
-	notBefore int            // minutes of the clock
+	zone      *time.Location // time zone of notBefore
+	notBefore int            // minutes after midnight
 	spending  BudgetConfig
-	hours     *time.Location            // of the rate caps
-	days      []atomic.Pointer[workday] // as many as the longest intervals reach
+	hours     *time.Location            // time zone of the rate caps
+	days      []atomic.Pointer[workday] // a cache with one entry for each day within two of the longest intervals
 }
 
-// workday is one calendar day of a course; all times are seconds of Unix.
+// workday is one calendar day of a workClock. Times are in Unix seconds.
 type workday struct {
-	number            int64 // days since 1970 on the calendar
+	number            int64 // days since 1970-01-01 in the calendar of the zone
 	start, ready, end int64
-	empty             bool      // nothing may be spent on it
-	cumulative        []float64 // part of the day's work that is done at each minute, 0 to 1
+	empty             bool      // no calls are allowed on this day
+	cumulative        []float64 // the part of the day's work that has passed at each minute, 0 to 1
 }
 
 func newWorkClock(c Config, s BudgetConfig) (*workClock, error) {
@@ -62,8 +65,8 @@ func (c *workClock) numbered(number int64) *workday {
 	return d
 }
 
-// midnight returns when a calendar day begins. Where the clock skips midnight, it is
-// when the clock first shows the day.
+// midnight returns the start of a calendar day. If the clock skips midnight, it is the first moment
+// of the day.
 func (c *workClock) midnight(number int64) time.Time {
 	day := time.Unix(number*86400, 0).UTC()
 	t := time.Date(day.Year(), day.Month(), day.Day(), 0, 0, 0, 0, c.zone)
@@ -99,14 +102,14 @@ func (c *workClock) build(number int64) *workday {
 	for i := range d.cumulative {
 		if sum > 0 {
 			d.cumulative[i] /= sum
-		} else { // a day of which nothing may be spent: what is due is due all the same
+		} else { // without any allowed call, work passes evenly
 			d.cumulative[i] = float64(i) / float64(minutes)
 		}
 	}
 	return d
 }
 
-// workAt returns how much work had passed at a moment.
+// workAt returns the work that has passed at a moment.
 func (c *workClock) workAt(t time.Time) time.Duration {
 	d := c.day(t)
 	passed := float64(t.UnixNano()-d.start*1e9) / 60e9
@@ -115,7 +118,8 @@ func (c *workClock) workAt(t time.Time) time.Duration {
 	return time.Duration(d.number)*wholeDay + time.Duration(part*float64(wholeDay))
 }
 
-// timeAt returns a moment at which so much work has passed: never one in which none may.
+// timeAt returns the moment at which this much work has passed. It never returns a moment at which
+// no work passes.
 func (c *workClock) timeAt(work time.Duration) time.Time {
 	number := int64(work / wholeDay)
 	if work < 0 {
@@ -132,8 +136,7 @@ func (c *workClock) timeAt(work time.Duration) time.Time {
 	return time.Unix(d.start, 0).Add(time.Duration((float64(i) + within) * float64(time.Minute)))
 }
 
-// notReady reports whether the day's content is not ready at a moment, and from when to
-// when that is so.
+// notReady reports whether the day's content is not ready at a moment, and from when to when.
 func (c *workClock) notReady(t time.Time) (from, to time.Time, notReady bool) {
 	if c.notBefore == 0 {
 		return time.Time{}, time.Time{}, false

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// zones have clocks that skip an hour, half of one, and midnight itself.
+// zones have clocks that skip an hour, half an hour, or midnight.
 var zones = []string{"Asia/Seoul", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Asuncion", "Africa/Cairo", "UTC", "Pacific/Apia"}
 
 func newTestCourse(t *testing.T, zone string, notBefore Clock, s BudgetConfig) *workClock {
@@ -20,7 +20,7 @@ func newTestCourse(t *testing.T, zone string, notBefore Clock, s BudgetConfig) *
 	return course
 }
 
-func TestWorkPassesOnlyForwardAndIsWhatWhenTurnsBack(t *testing.T) {
+func TestWorkClock_IsMonotonicAndInvertible(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, zone := range zones {
 		for _, notBefore := range []Clock{0, 30, 120, 150, 720} {
@@ -32,37 +32,37 @@ func TestWorkPassesOnlyForwardAndIsWhatWhenTurnsBack(t *testing.T) {
 				on := at.Add(time.Duration(rng.Int64N(int64(50 * time.Hour))))
 				w := c.workAt(at)
 				if v := c.workAt(on); v < w {
-					t.Fatalf("%s from %s: the work at %v is %v, and %v at %v", zone, clockText(notBefore), at, w, v, on)
+					t.Fatalf("%s, notBefore %s: work at %v: got %v, and %v at %v", zone, clockText(notBefore), at, w, v, on)
 				}
 				back := c.timeAt(w)
 				if _, _, waits := c.notReady(back); waits {
-					t.Fatalf("%s from %s: %v is a moment of no work", zone, clockText(notBefore), back.In(c.zone))
+					t.Fatalf("%s, notBefore %s: got %v, at which no work passes", zone, clockText(notBefore), back.In(c.zone))
 				}
 				if _, _, waits := c.notReady(at); !waits && back.Sub(at).Abs() > time.Millisecond {
-					t.Fatalf("%s from %s: %v comes back as %v", zone, clockText(notBefore), at.In(c.zone), back.In(c.zone))
+					t.Fatalf("%s, notBefore %s: round trip of %v: got %v", zone, clockText(notBefore), at.In(c.zone), back.In(c.zone))
 				}
 			}
 		}
 	}
 }
 
-func TestADayWithoutThatClockTimeWaitsForTheNextOneThatItHas(t *testing.T) {
+func TestWorkClock_SkippedNotBeforeTime(t *testing.T) {
 	for _, day := range []struct{ zone, at, ready string }{
 		{"Asia/Seoul", "2026-03-29T00:30:00+09:00", "2026-03-29T02:30:00+09:00"},
 		{"Europe/Berlin", "2026-03-29T00:30:00+01:00", "2026-03-29T03:00:00+02:00"}, // 02:30 is skipped
-		{"Europe/Berlin", "2026-10-25T00:30:00+02:00", "2026-10-25T02:30:00+02:00"}, // and comes twice
+		{"Europe/Berlin", "2026-10-25T00:30:00+02:00", "2026-10-25T02:30:00+02:00"}, // 02:30 occurs twice
 	} {
 		c := newTestCourse(t, day.zone, 150, DefaultBudgetConfig())
 		at, _ := time.Parse(time.RFC3339, day.at)
 		ready, _ := time.Parse(time.RFC3339, day.ready)
 		if _, to, waits := c.notReady(at); !waits || !to.Equal(ready) {
-			t.Errorf("%s, %s: it waits (%v) until %v", day.zone, day.at, waits, to.In(c.zone))
+			t.Errorf("%s, %s: not ready: got %v until %v", day.zone, day.at, waits, to.In(c.zone))
 		}
 		if _, _, waits := c.notReady(ready); waits {
-			t.Errorf("%s: at %s it still waits", day.zone, day.ready)
+			t.Errorf("%s: at %s: got not ready, want ready", day.zone, day.ready)
 		}
 		if _, _, waits := c.notReady(ready.Add(90 * time.Minute)); waits {
-			t.Errorf("%s: it waits again when the clock shows the time again", day.zone)
+			t.Errorf("%s: got not ready when the clock repeats the time", day.zone)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestCourse_FollowsRateCaps(t *testing.T) {
 			want = want * 150 / 250
 		}
 		if got := hour(h); (got - want).Abs() > time.Millisecond {
-			t.Errorf("the work of the hour from %d is %v, not %v", h, got, want)
+			t.Errorf("work of the hour from %d: got %v, want %v", h, got, want)
 		}
 	}
 }

@@ -1,10 +1,10 @@
-// What is new on the page is put in its place as text, and never as markup.
+// Live updates are inserted as text, never as HTML.
 'use strict'
 ;(() => {
   const SVG = 'http://www.w3.org/2000/svg'
   const root = document.documentElement
 
-  // The switch of the colours.
+  // The theme selector.
   const theme = document.getElementById('theme')
   theme.closest('label').hidden = false
   theme.value = root.dataset.theme || ''
@@ -14,7 +14,7 @@
     try {
       if (theme.value) localStorage.setItem('freshet-theme', theme.value)
       else localStorage.removeItem('freshet-theme')
-    } catch { /* it holds for this page */ }
+    } catch { /* the theme applies to this page only */ }
     for (const c of charts.values()) c.plot.redraw()
   })
 
@@ -97,7 +97,7 @@
     at.textContent = update.at
   }
 
-  // The charts of the last minutes.
+  // Charts of the last minutes.
   const charts = new Map()
   const minutes = 5 * 60
   const ink = name => () => getComputedStyle(document.querySelector(name)).color
@@ -124,7 +124,7 @@
     const { data } = chart
     for (const p of points) {
       if (data[0].length && p.t <= data[0].at(-1)) continue
-      if (data[0].length && p.t - data[0].at(-1) > 15) { // nobody looked
+      if (data[0].length && p.t - data[0].at(-1) > 15) { // there was no viewer
         data[0].push(p.t - 1)
         for (const line of data.slice(1)) line.push(null)
       }
@@ -144,7 +144,7 @@
     history.replaceState(history.state, '', here)
   }
 
-  // What is new comes by itself while somebody looks.
+  // Live updates while the page is visible.
   const path = document.body.dataset.live
   if (!path || !window.EventSource) return
   const state = document.getElementById('live-state')
@@ -165,20 +165,20 @@
     stream.onmessage = event => {
       const update = JSON.parse(event.data)
       patch(update)
-      if (job !== undefined && update.items['job.state'].text !== job) { // other things are to be done with it now
+      if (job !== undefined && update.items['job.state'].text !== job) { // the buttons depend on the state
         end()
         location.reload()
         return
       }
       say('Live,', false)
       clearTimeout(silence)
-      silence = setTimeout(() => say('Nothing new comes. As it was at', true), 15000)
+      silence = setTimeout(() => say('No updates. Last update at', true), 15000)
     }
     stream.onerror = () => {
       clearTimeout(silence)
       const closed = stream.readyState === EventSource.CLOSED
-      say(closed ? 'Not live: load the page again if this lasts. As it was at' : 'Not live: connecting again. As it was at', true)
-      if (!closed) return // the browser tries again
+      say(closed ? 'Not live: reload the page if this persists. Last update at' : 'Not live: reconnecting. Last update at', true)
+      if (!closed) return // the browser reconnects
       again = setTimeout(begin, 5000 + 5000 * Math.random())
     }
   }
@@ -188,7 +188,7 @@
   document.addEventListener('visibilitychange', () => {
     if (document.hidden) {
       end()
-      say('As it was at', false)
+      say('Updated at', false)
     } else come()
   })
   begin()

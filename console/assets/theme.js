@@ -1,7 +1,7 @@
-// Before anything is drawn: the colours that were chosen here, if any were.
+// Applies the stored theme before the first paint.
 (() => {
   try {
     const theme = localStorage.getItem('freshet-theme')
     if (theme === 'light' || theme === 'dark') document.documentElement.dataset.theme = theme
-  } catch { /* a browser that keeps nothing follows the system */ }
+  } catch { /* without storage the system theme applies */ }
 })()

@@ -38,7 +38,7 @@ func TestLivePage_ShowsChanges(t *testing.T) {
 	b.untilText(`[data-item="state.nexon"]`, "^flowing$")
 	change(t, console, "stop-source")
 	b.until(`document.querySelector('[data-item="state.nexon"]').dataset.tone === 'bad'`)
-	b.untilText(`[data-list="problems"]`, "stopped by hand")
+	b.untilText(`[data-list="problems"]`, "stopped by an operator")
 }
 
 func TestLivePage_ShowsMarkupAsText(t *testing.T) {
@@ -58,7 +58,7 @@ func TestLivePage_ShowsStaleAfterRevocation(t *testing.T) {
 	b, console := openStill(t, "")
 	b.untilLive()
 	change(t, console, "revoke")
-	b.until(`document.getElementById('live-state').textContent.startsWith('Not live: load the page again')`)
+	b.until(`document.getElementById('live-state').textContent.startsWith('Not live: reload the page')`)
 	b.until(`document.body.hasAttribute('data-stale')`)
 }
 
@@ -123,8 +123,8 @@ func TestJobPage_ReloadsWhenJobEnds(t *testing.T) {
 func TestJobPage_ShowsMessageOnce(t *testing.T) {
 	b, console := openStill(t, job+"?notice=started")
 	b.untilLive()
-	if got := b.text(".notice"); got != "The job is ordered." {
-		t.Errorf("message: got %q, want %q", got, "The job is ordered.")
+	if got := b.text(".notice"); got != "The job was started." {
+		t.Errorf("message: got %q, want %q", got, "The job was started.")
 	}
 	if got := evaluate[string](b, `location.search`); got != "" {
 		t.Errorf("query of the page: got %q, want none, so that a reload does not repeat the message", got)

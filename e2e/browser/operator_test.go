@@ -45,7 +45,7 @@ func (o operator) untilActivity(want ...string) {
 func TestConsole_ShowsUseOfBudget(t *testing.T) {
 	o := newOperator(t)
 	o.page("")
-	o.untilText("#budget", `nexon uses [\d.]+ of 450 calls a second \(HIGH [\d.]+, LOW [\d.]+\); .* calls of the day are left for .*; nothing brakes it\.`)
+	o.untilText("#budget", `nexon uses [\d.]+ of 450 calls a second \(HIGH [\d.]+, LOW [\d.]+\); .* calls of the day are left for .*; nothing blocks calls\.`)
 	o.untilText("#problems", "Nothing is wrong")
 	o.untilText("[data-rows='reads']", `nexon`)
 	for _, lane := range []string{`"HIGH"`, `"LOW"`} {
@@ -73,9 +73,9 @@ func TestConsole_RefreshesEntity(t *testing.T) {
 func TestConsole_ShowsScheduler(t *testing.T) {
 	o := newOperator(t)
 	o.page("/schedule")
-	o.untilText("[data-item='schedule.nexon']", `A scheduler looked .* LOW spends [\d.]+ calls a second of the [\d.]+ that it may\. Prefetching may feed it [\d.]+ a second\..* has asked for \d+ entit`)
+	o.untilText("[data-item='schedule.nexon']", `The last scheduler tick was .* LOW makes [\d.]+ of the allowed [\d.]+ calls a second\. Prefetching may use [\d.]+ of them\..* has requested \d+ entit`)
 	o.untilText("[data-rows='tiers.nexon']", `character\s+hot\s+[\d,]+\s+every 1 min\s+\d+\s+`)
-	o.untilText("[data-rows='rounds.nexon']", `retries of what has failed\s+\d+\s`)
+	o.untilText("[data-rows='backlogs.nexon']", `retries\s+\d+\s`)
 	o.untilText("[data-rows='schedulers.nexon']", `(just now|\d+ s ago)\s+100 %`)
 }
 
@@ -83,9 +83,9 @@ func TestConsole_ShowsBackoffAfter429(t *testing.T) {
 	o := newOperator(t)
 	o.scenario("storm")
 	o.page("/limiter")
-	o.untilText("#budget", "it is braked until .*, because the upstream refused calls")
+	o.untilText("#budget", "backing off until .*, because the upstream rejected calls")
 	o.page("")
-	o.untilText("#problems", "needs? a look")
+	o.untilText("#problems", "needs? attention")
 }
 
 func TestConsole_ReplaysDeadLetters(t *testing.T) {
@@ -98,11 +98,11 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 		return o.metric("settled_total", `"dead_letter"`) >= 3
 	})
 	o.page("/dlq?source=nexon")
-	o.untilText("#recent-dead-letters", `(?s)requests? died since yesterday.*UPSTREAM_4XX.*takes the request itself for wrong.*OPENAPI00004`)
+	o.untilText("#recent-dead-letters", `(?s)dead letters? since yesterday.*UPSTREAM_4XX.*rejects this request as invalid.*OPENAPI00004`)
 
 	// A replay is not safe while the cause lasts.
-	if got := o.untilText("#safe-to-replay", "^(Not yet|No)"); !strings.Contains(got, "would come back unless") {
-		t.Errorf("safe to replay: got %q, want %q in it", got, "would come back unless")
+	if got := o.untilText("#safe-to-replay", "^(Not yet|No)"); !strings.Contains(got, "would fail again unless") {
+		t.Errorf("safe to replay: got %q, want %q in it", got, "would fail again unless")
 	}
 	o.scenario("well")
 	o.page("/limiter")
@@ -124,8 +124,8 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 		return fetched >= 3
 	})
 	o.page("/dlq?source=nexon&handled=replayed")
-	o.untilText("#h-groups", "chosen, by cause")
-	o.untilActivity("ordered a replay", "had a replay done", "the keys are accepted again")
+	o.untilText("#h-groups", "matching dead letters, by cause")
+	o.untilActivity("started a replay", "finished a replay", "the keys are accepted again")
 }
 
 func TestConsole_StopsAndResumesSource(t *testing.T) {
@@ -134,11 +134,11 @@ func TestConsole_StopsAndResumesSource(t *testing.T) {
 	o.choose("#halt-nexon", "to be tried")
 	o.submit(`form[action="/console/settings/nexon/stop"] button`)
 	o.page("")
-	o.untilText("#problems", "needs? a look")
+	o.untilText("#problems", "needs? attention")
 	o.untilText("#budget", "stopped")
 	o.page("/settings")
 	o.submit(`form[action="/console/settings/nexon/resume"] button`)
 	o.page("")
-	o.untilText("#budget", `nothing brakes it|comes back`)
+	o.untilText("#budget", `nothing blocks calls|ramping up`)
 	o.untilActivity("stopped the source", "resumed the source", "to be tried")
 }

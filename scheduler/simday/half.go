@@ -8,42 +8,43 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The bounds of change age / 2 are those of the adaptive mode.
+// The bounds of the interval of the policy "change age / 2", in seconds. They equal the bounds of
+// the adaptive mode.
 const (
-	halfLeast = 30 * 60.0
-	halfMost  = 7 * 86400.0
+	minHalfAge = 30 * 60.0
+	maxHalfAge = 7 * 86400.0
 )
 
-// halfNext is the rule that the adaptive mode is measured by: come again after half of
-// the time that has passed since the last change. It knows no budget; so that it has the
-// same one, all its intervals are stretched alike. It is told what a check has found
-// before it says when the next one is, which the others are not.
-func (g *game) halfNext(c store.Candidate, e *one, now time.Time) store.Decision {
-	m := store.Decision{Tier: c.Tier, History: c.History, Enqueue: true}
+// nextHalfAge is the policy "change age / 2", the baseline for the adaptive mode. The interval is
+// half the time since the last change. The rule has no budget, so all its intervals are multiplied
+// by g.stretch until they use the same budget. Unlike the other policies it knows the result of the
+// check before it plans the next one.
+func (g *simulation) nextHalfAge(c store.Candidate, e *simEntity, now time.Time) store.Decision {
+	d := store.Decision{Tier: c.Tier, History: c.History, Enqueue: true}
 	second := seconds(now)
-	if float64(second-e.checked) < g.every(e)/2 {
-		m.Enqueue = false
-		m.Due = moment(g.halfDue(e, e.checked))
+	if float64(second-e.checked) < g.halfAgeInterval(e)/2 {
+		d.Enqueue = false
+		d.Due = timeAt(g.halfAgeDue(e, e.checked))
 	}
-	return m
+	return d
 }
 
-// halfDue returns when an entity comes that was checked at a second.
-func (g *game) halfDue(e *one, second int32) int32 {
-	due := second + int32(g.every(e)*(0.95+0.1*g.rng.Float64()))
-	if g.policy.ContentNotReady(moment(due)) {
+// halfAgeDue returns the due time of an entity that was checked at a second.
+func (g *simulation) halfAgeDue(e *simEntity, second int32) int32 {
+	due := second + int32(g.halfAgeInterval(e)*(0.95+0.1*g.rng.Float64()))
+	if g.policy.ContentNotReady(timeAt(due)) {
 		due += 2 * 3600
 	}
 	return due
 }
 
-func (g *game) every(e *one) float64 {
-	return math.Min(math.Max(float64(e.checked-e.updated)/2*g.stretch, halfLeast), halfMost)
+func (g *simulation) halfAgeInterval(e *simEntity) float64 {
+	return math.Min(math.Max(float64(e.checked-e.updated)/2*g.stretch, minHalfAge), maxHalfAge)
 }
 
-// adjustStretch finds the stretch at which a sample takes what there is, and aims a little
-// higher or lower while the budget is not used or much is behind.
-func (g *game) adjustStretch(load scheduler.Load) {
+// adjustStretch finds by bisection the stretch at which a sample of the entities uses load.PerDay.
+// It raises the target (aim) while budget is idle, and lowers it while there is a backlog.
+func (g *simulation) adjustStretch(load scheduler.Load) {
 	g.aim *= math.Exp(0.02 * (load.Unused - math.Min(load.Backlog.Hours(), 1)))
 	g.aim = math.Min(math.Max(g.aim, 0.1), 10)
 	low, high := math.Log(1e-4), math.Log(1e4)
@@ -53,7 +54,7 @@ func (g *game) adjustStretch(load scheduler.Load) {
 		g.stretch = math.Exp(mid)
 		sum, n := 0.0, 0
 		for i := 0; i < len(g.all); i += step {
-			sum += 86400 / g.every(&g.all[i])
+			sum += 86400 / g.halfAgeInterval(&g.all[i])
 			n++
 		}
 		if sum*float64(len(g.all))/float64(n) > load.PerDay*g.aim {

@@ -1,7 +1,7 @@
-// Command simday plays days of a source's prefetch in accelerated time, by the very code
-// that the scheduler runs (scheduler.Policy, scheduler.Budget, scheduler.Price), and
-// says what readers saw on the last of them: by tiers, by half the age of the last
-// change, and adaptively, at the same budget.
+// Command simday simulates days of a source's prefetch in accelerated time. It runs the scheduler's
+// own code (scheduler.Policy, scheduler.Budget, scheduler.Price) and prints what readers saw on the
+// last day. It compares three policies at the same budget: tiers, half the age of the last change,
+// and adaptive intervals.
 package main
 
 import (
@@ -13,11 +13,11 @@ import (
 )
 
 func main() {
-	n := flag.Int("entities", 18_000_000, "how many entities there are; every rate follows")
-	days := flag.Int("days", 10, "how many days are played; the last one is judged")
-	seed := flag.Uint64("seed", 1, "chance")
-	calls := flag.Float64("calls", 1, "how many calls there are beside adr-013's, of which each entity has 1.1 a day")
-	ahead := flag.Bool("ahead", false, "the day's pace looks ahead to the hours' rate caps")
+	n := flag.Int("entities", 18_000_000, "number of entities; all rates scale with it")
+	days := flag.Int("days", 10, "number of simulated days; the results are of the last day")
+	seed := flag.Uint64("seed", 1, "random seed")
+	calls := flag.Float64("calls", 1, "factor of the call budget; at 1 each entity has 1.1 calls a day, as in adr-013")
+	ahead := flag.Bool("ahead", false, "the daily pace takes the rate caps of later hours into account")
 	plot := flag.String("plot", "", "write a plot (SVG) to this file")
 	flag.Parse()
 	if err := report(os.Stdout, *n, *days, *seed, *calls, *ahead, *plot); err != nil {
@@ -28,20 +28,20 @@ func main() {
 
 func report(out io.Writer, n, days int, seed uint64, calls float64, ahead bool, plot string) error {
 	var all []*result
-	fmt.Fprintf(out, "%d entities, day %d of %d, all rates adr-013's / %.4g, the day's pace looks ahead: %v, seed %d\n\n", n, days, days, full/float64(n)/calls, ahead, seed)
+	fmt.Fprintf(out, "%d entities, day %d of %d, all rates of adr-013 divided by %.4g, pace takes rate caps into account: %v, seed %d\n\n", n, days, days, fullEntities/float64(n)/calls, ahead, seed)
 	fmt.Fprintln(out, "| | "+header+" |\n"+rule)
-	for _, name := range contestants {
+	for _, name := range policyNames {
 		begun := time.Now()
-		r, err := play(name, n, days, seed, calls, ahead)
+		r, err := simulate(name, n, days, seed, calls, ahead)
 		if err != nil {
 			return err
 		}
 		all = append(all, r)
 		fmt.Fprintf(out, "| %s | %s |\n", name, r.row())
-		fmt.Fprintf(os.Stderr, "%s: %v; %s\n", name, time.Since(begun).Round(time.Second), r.more())
+		fmt.Fprintf(os.Stderr, "%s: %v; %s\n", name, time.Since(begun).Round(time.Second), r.totals())
 	}
 	if plot == "" {
 		return nil
 	}
-	return os.WriteFile(plot, drawing(all), 0o600)
+	return os.WriteFile(plot, plotSVG(all), 0o600)
 }

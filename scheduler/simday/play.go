@@ -12,50 +12,50 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-var contestants = []string{"tiers", "change age / 2", "adaptive"}
+var policyNames = []string{"tiers", "change age / 2", "adaptive"}
 
-// The day's budget of adr-013, for full entities.
+// The budget of adr-013, at fullEntities entities.
 const (
-	perDay   = 20e6
-	reserve  = 25.0  // a second, kept for readers
-	lowMost  = 350.0 // a second
-	freshFor = 3600  // seconds
+	dailyCalls  = 20e6
+	highReserve = 25.0  // calls a second, reserved for readers
+	maxLowRate  = 350.0 // calls a second
+	freshFor    = 3600  // seconds
 )
 
-// game is one play of a world under one policy.
-type game struct {
+// simulation runs one policy on one world.
+type simulation struct {
 	*world
-	name   string
-	scale  float64
-	ahead  bool
-	spend  scheduler.BudgetConfig
-	policy *scheduler.Policy
-	price  *scheduler.Price
-	budget *scheduler.Budget
-	heads  []int32 // by second: who is due then
-	// The queue of who is due and not yet asked for, and the LOW topic.
-	first, last, behind int32
-	topic               []asked
-	used                float64 // calls of the day
-	credit              float64 // of LOW's worker
-	half                bool    // by change age / 2
-	stretch, aim        float64 // of it
-	unused              scheduler.IdleBudget
-	survey              scheduler.Survey
-	result              *result
+	name     string
+	scale    float64
+	ahead    bool
+	config   scheduler.BudgetConfig
+	policy   *scheduler.Policy
+	price    *scheduler.Price
+	budget   *scheduler.Budget
+	dueLists []int32 // by second: the first entity that is due then; simEntity.next links the others
+	// The queue of entities that are due and not requested yet.
+	queueHead, queueTail, queueLen int32
+	topic                          []request
+	usedCalls                      float64 // calls since midnight
+	credit                         float64 // calls that the LOW worker may make now
+	halfAge                        bool    // the policy is "change age / 2"
+	stretch, aim                   float64 // of "change age / 2": see adjustStretch
+	idle                           scheduler.IdleBudget
+	survey                         scheduler.Survey
+	result                         *result
 }
 
-type asked struct{ who, at, due int32 }
+type request struct{ entity, at, due int32 }
 
-func play(name string, n, days int, seed uint64, calls float64, ahead bool) (*result, error) {
-	g := &game{
-		world: newWorld(n, seed), name: name, scale: float64(n) / full * calls, ahead: ahead, price: scheduler.NewPrice(),
-		heads: make([]int32, days*86400), first: none, last: none, half: name == contestants[1], stretch: 1, aim: 1, result: newResult(name, n, calls),
+func simulate(name string, n, days int, seed uint64, calls float64, ahead bool) (*result, error) {
+	g := &simulation{
+		world: newWorld(n, seed), name: name, scale: float64(n) / fullEntities * calls, ahead: ahead, price: scheduler.NewPrice(),
+		dueLists: make([]int32, days*86400), queueHead: none, queueTail: none, halfAge: name == policyNames[1], stretch: 1, aim: 1, result: newResult(name, n, calls),
 	}
-	g.spend = scheduler.DefaultBudgetConfig()
-	g.spend.TimeZone = "Asia/Seoul"
-	for i := range g.spend.RateCaps {
-		g.spend.RateCaps[i].Rate *= limiter.Rate(g.scale)
+	g.config = scheduler.DefaultBudgetConfig()
+	g.config.TimeZone = "Asia/Seoul"
+	for i := range g.config.RateCaps {
+		g.config.RateCaps[i].Rate *= limiter.Rate(g.scale)
 	}
 	config := scheduler.DefaultConfig()
 	config.Mode, config.TimeZone, config.NotBefore = scheduler.Tiers, "Asia/Seoul", 120
@@ -63,19 +63,19 @@ func play(name string, n, days int, seed uint64, calls float64, ahead bool) (*re
 		config.Mode = scheduler.Adaptive
 	}
 	var err error
-	if g.policy, err = scheduler.NewPolicy(config, g.spend, 1, g.price); err != nil {
+	if g.policy, err = scheduler.NewPolicy(config, g.config, 1, g.price); err != nil {
 		return nil, err
 	}
-	if g.budget, err = scheduler.NewBudget(g.spend); err != nil {
+	if g.budget, err = scheduler.NewBudget(g.config); err != nil {
 		return nil, err
 	}
-	for i := range g.heads {
-		g.heads[i] = none
+	for i := range g.dueLists {
+		g.dueLists[i] = none
 	}
 	g.register()
 	for second := range int32(days * 86400) {
 		if second%86400 == 0 {
-			g.used = 0
+			g.usedCalls = 0
 		}
 		if second == int32(days-1)*86400 {
 			g.result.begin(second)
@@ -90,192 +90,192 @@ func entity(i int32) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: "character", Key: strconv.Itoa(int(i))}
 }
 
-// register gives each entity the tier that its reads make, and a first due time.
-func (g *game) register() {
+// register gives each entity the tier of its read rate, a history and a first due time.
+func (g *simulation) register() {
 	bounds := scheduler.DefaultConfig().Tiers
 	for i := range int32(len(g.all)) {
 		e := &g.all[i]
 		tier, every := store.Cold, bounds.Cold.Every
-		if r := float64(e.r); r >= bounds.Hot.Reads {
+		if r := float64(e.readRate); r >= bounds.Hot.Reads {
 			tier, every = store.Hot, bounds.Hot.Every
 		} else if r >= bounds.Warm.Reads {
 			tier, every = store.Warm, bounds.Warm.Every
 		}
 		e.tier = int8(tier)
-		due := int32(g.policy.FirstDue(entity(i), tier, begin).Sub(begin) / time.Second)
-		g.remember(e, min(due-int32(every/time.Second), 0))
-		g.put(i, due)
+		due := int32(g.policy.FirstDue(entity(i), tier, epoch).Sub(epoch) / time.Second)
+		g.setHistory(e, min(due-int32(every/time.Second), 0))
+		g.enqueueAt(i, due)
 	}
 }
 
-// put has an entity come at a second; who comes after the end does not come.
-func (g *game) put(i, due int32) {
+// enqueueAt makes an entity due at a second. An entity that is due after the end is dropped.
+func (g *simulation) enqueueAt(i, due int32) {
 	g.all[i].due = due
-	if int(due) < len(g.heads) {
-		g.all[i].next, g.heads[due] = g.heads[due], i
+	if int(due) < len(g.dueLists) {
+		g.all[i].next, g.dueLists[due] = g.dueLists[due], i
 	}
 }
 
-func (g *game) tick(second int32) {
-	for i := g.heads[second]; i != none; {
+func (g *simulation) tick(second int32) {
+	for i := g.dueLists[second]; i != none; {
 		next := g.all[i].next
 		g.all[i].next = none
-		if g.last == none {
-			g.first = i
+		if g.queueTail == none {
+			g.queueHead = i
 		} else {
-			g.all[g.last].next = i
+			g.all[g.queueTail].next = i
 		}
-		g.last = i
-		g.behind++
+		g.queueTail = i
+		g.queueLen++
 		i = next
 	}
-	g.readers(second)
-	now := moment(second)
+	g.simulateReads(second)
+	now := timeAt(second)
 	pace := g.pace(second)
 	g.feed(second, now, pace)
-	g.work(second, pace)
+	g.runWorker(second, pace)
 	if second%300 == 299 {
-		g.look(now, pace)
+		g.updatePrice(now, pace)
 	}
 }
 
-// readers read; what is older than fresh is refreshed for them, in the HIGH lane.
-func (g *game) readers(second int32) {
-	reads := g.poisson(g.reads / 86400 * visitors(int(second%86400)))
+// simulateReads plays the reads of one second. A read of a stale entity refreshes it in the HIGH lane.
+func (g *simulation) simulateReads(second int32) {
+	reads := g.poisson(g.reads / 86400 * readIntensity(int(second%86400)))
 	for range int(reads) {
-		e := &g.all[g.reader()]
+		e := &g.all[g.nextRead()]
 		e.reads++
-		g.result.read(second, e)
-		if second-e.checked > freshFor && g.used < perDay*g.scale {
-			g.used++
+		g.result.recordRead(second, e)
+		if second-e.checked > freshFor && g.usedCalls < dailyCalls*g.scale {
+			g.usedCalls++
 			g.result.high++
 			g.check(e, second)
 		}
 	}
 }
 
-func (g *game) check(e *one, second int32) {
+func (g *simulation) check(e *simEntity, second int32) {
 	if second >= e.outdated {
 		e.updated = second
-		e.outdated = until(second, g.wait(e.λ))
+		e.outdated = secondAfter(second, g.untilChange(e.changeRate))
 	}
 	e.checked = second
 }
 
-// pace returns what the day policy lets LOW make in a second: limiter's rule. With ahead
-// it knows that hours to come may spend less than that, and spends their part now.
-func (g *game) pace(second int32) float64 {
+// pace returns how many calls a second the daily quota allows for LOW, by the rule of package limiter.
+// With ahead set, the pace anticipates the lower rate cap of the evening and uses its share earlier.
+func (g *simulation) pace(second int32) float64 {
 	left := float64(86400 - second%86400)
-	calls := perDay*g.scale - g.used - reserve*g.scale*left
+	calls := dailyCalls*g.scale - g.usedCalls - highReserve*g.scale*left
 	pace := calls / left
 	if g.ahead {
 		high := 250 * g.scale
 		evening := math.Min(left, 5*3600)
 		if rest := left - evening; rest > 0 {
-			rest = math.Min(rest, 17*3600) // nothing is ready before 02:00
+			rest = math.Min(rest, 17*3600) // no content is ready before 02:00
 			pace = math.Min((calls-evening*math.Min(150*g.scale, calls/left*2))/rest, high)
 		}
 	}
-	return math.Min(math.Max(pace, 0), lowMost*g.scale)
+	return math.Min(math.Max(pace, 0), maxLowRate*g.scale)
 }
 
-// feed asks for who is due, as far as the budget goes.
-func (g *game) feed(second int32, now time.Time, pace float64) {
+// feed requests due entities within the budget.
+func (g *simulation) feed(second int32, now time.Time, pace float64) {
 	room := scheduler.Capacity{PerSecond: pace, Queued: float64(len(g.topic)), Cost: 1, Share: 1}
 	if len(g.topic) > 0 {
 		room.Lag = time.Duration(second-g.topic[0].at) * time.Second
 	}
 	may, _ := g.budget.Allowance(room, now)
 	fed := 0
-	for fed < may && g.first != none {
-		i := g.first
+	for fed < may && g.queueHead != none {
+		i := g.queueHead
 		e := &g.all[i]
-		if g.first = e.next; g.first == none {
-			g.last = none
+		if g.queueHead = e.next; g.queueHead == none {
+			g.queueTail = none
 		}
-		g.behind--
+		g.queueLen--
 		due := e.due
-		move := g.next(i, e, now)
-		e.claimed, e.remembered = seconds(move.History.ClaimedAt), seconds(move.History.UpdatedAt)
-		e.changes, e.watched, e.reads = float32(move.History.Changes), float32(move.History.Watched.Hours()/24), float32(move.History.Reads)
-		e.tier = int8(move.Tier)
-		if !move.Enqueue || !g.half {
-			g.put(i, max(int32(math.Ceil(move.Due.Sub(begin).Seconds())), second+1))
+		decision := g.next(i, e, now)
+		e.claimed, e.knownChange = seconds(decision.History.ClaimedAt), seconds(decision.History.UpdatedAt)
+		e.changes, e.watched, e.reads = float32(decision.History.Changes), float32(decision.History.Watched.Hours()/24), float32(decision.History.Reads)
+		e.tier = int8(decision.Tier)
+		if !decision.Enqueue || !g.halfAge {
+			g.enqueueAt(i, max(int32(math.Ceil(decision.Due.Sub(epoch).Seconds())), second+1))
 		}
-		if move.Enqueue {
-			g.topic = append(g.topic, asked{i, second, due})
+		if decision.Enqueue {
+			g.topic = append(g.topic, request{i, second, due})
 			fed++
 		}
 	}
 	g.budget.Spend(float64(fed))
 	if fed < may && g.name == "adaptive" {
-		g.step(second, now)
+		g.surveyStep(second, now)
 	}
 	if !g.policy.ContentNotReady(now) {
-		g.unused.Record(now, g.budget.Rate(room, now), float64(fed), fed < may)
+		g.idle.Record(now, g.budget.Rate(room, now), float64(fed), fed < may)
 	}
 }
 
-// step takes a step of the survey, as the scheduler does with a tick that leaves budget unused.
-func (g *game) step(second int32, now time.Time) {
+// surveyStep takes one step of the survey, as the scheduler does in a tick that leaves budget unused.
+func (g *simulation) surveyStep(second int32, now time.Time) {
 	after, underWay := g.survey.Begin(g.price.Value(), now)
 	if !underWay {
 		return
 	}
 	at := max(seconds(after), second) + 1
-	for n := 0; n < 500 && int(at) < len(g.heads); at++ {
-		i := g.heads[at]
-		g.heads[at] = none
+	for n := 0; n < 500 && int(at) < len(g.dueLists); at++ {
+		i := g.dueLists[at]
+		g.dueLists[at] = none
 		for i != none {
 			next, due := g.all[i].next, at
 			if early, earlier := g.policy.EarlierDue(g.candidate(i, &g.all[i], now), now); earlier {
 				due = max(seconds(early), second+1)
 			}
-			g.put(i, due)
+			g.enqueueAt(i, due)
 			i = next
 			n++
 		}
 	}
-	if int(at) == len(g.heads) {
+	if int(at) == len(g.dueLists) {
 		g.survey.Advance(time.Time{})
 		g.price.MarkComplete()
 		return
 	}
-	g.survey.Advance(moment(at - 1))
+	g.survey.Advance(timeAt(at - 1))
 }
 
-func seconds(t time.Time) int32 { return int32(t.Sub(begin) / time.Second) }
+func seconds(t time.Time) int32 { return int32(t.Sub(epoch) / time.Second) }
 
-func (g *game) next(i int32, e *one, now time.Time) store.Decision {
+func (g *simulation) next(i int32, e *simEntity, now time.Time) store.Decision {
 	c := g.candidate(i, e, now)
-	if g.half {
-		return g.halfNext(c, e, now)
+	if g.halfAge {
+		return g.nextHalfAge(c, e, now)
 	}
 	return g.policy.Next(c, now)
 }
 
-func (g *game) candidate(i int32, e *one, now time.Time) store.Candidate {
+func (g *simulation) candidate(i int32, e *simEntity, now time.Time) store.Candidate {
 	c := store.Candidate{RegisteredEntity: store.RegisteredEntity{
-		Entity: entity(i), Tier: store.Tier(e.tier), Enabled: true, Due: moment(e.due),
+		Entity: entity(i), Tier: store.Tier(e.tier), Enabled: true, Due: timeAt(e.due),
 		History: store.History{
-			ClaimedAt: moment(e.claimed), UpdatedAt: moment(e.remembered), Changes: float64(e.changes),
+			ClaimedAt: timeAt(e.claimed), UpdatedAt: timeAt(e.knownChange), Changes: float64(e.changes),
 			Watched: time.Duration(float64(e.watched) * 24 * float64(time.Hour)), Reads: float64(e.reads), ReadAt: now,
 		},
 	}}
-	c.State = store.State{Entity: c.Entity, CheckedAt: moment(e.checked), UpdatedAt: moment(e.updated)}
+	c.State = store.State{Entity: c.Entity, CheckedAt: timeAt(e.checked), UpdatedAt: timeAt(e.updated)}
 	return c
 }
 
-// work is LOW's worker: it refreshes what lies in the topic, at the pace.
-func (g *game) work(second int32, pace float64) {
+// runWorker is the LOW worker: it refreshes the entities in the topic at the given pace.
+func (g *simulation) runWorker(second int32, pace float64) {
 	g.credit = math.Min(g.credit+pace, 5*pace+1)
 	n := min(len(g.topic), int(g.credit))
 	for _, a := range g.topic[:n] {
-		g.used++
-		g.result.refreshed(second, a, &g.all[a.who])
-		g.check(&g.all[a.who], second)
-		if g.half {
-			g.put(a.who, max(g.halfDue(&g.all[a.who], second), second+1))
+		g.usedCalls++
+		g.result.recordRefresh(second, a, &g.all[a.entity])
+		g.check(&g.all[a.entity], second)
+		if g.halfAge {
+			g.enqueueAt(a.entity, max(g.halfAgeDue(&g.all[a.entity], second), second+1))
 		}
 	}
 	g.credit -= float64(n)
@@ -284,29 +284,29 @@ func (g *game) work(second int32, pace float64) {
 	}
 }
 
-// look is what is done every five minutes: the price.
-func (g *game) look(now time.Time, pace float64) {
+// updatePrice adjusts the price, or the stretch of "change age / 2". It runs every five minutes.
+func (g *simulation) updatePrice(now time.Time, pace float64) {
 	if g.policy.ContentNotReady(now) {
 		return
 	}
 	day := 0.0
 	for hour := 2; hour < 24; hour++ {
-		rateCap := float64(g.spend.RateCaps[1].Rate)
+		rateCap := float64(g.config.RateCaps[1].Rate)
 		if hour >= 19 {
-			rateCap = float64(g.spend.RateCaps[0].Rate)
+			rateCap = float64(g.config.RateCaps[0].Rate)
 		}
 		day += 3600 * math.Min(rateCap, pace)
 	}
-	load := scheduler.Load{PerDay: day, Unused: g.unused.Fraction(), Share: 1}
-	load.Backlog = time.Duration(float64(g.behind) / math.Max(math.Min(pace, 250*g.scale), 1e-9) * float64(time.Second))
-	g.unused = scheduler.IdleBudget{}
-	if g.half {
+	load := scheduler.Load{PerDay: day, Unused: g.idle.Fraction(), Share: 1}
+	load.Backlog = time.Duration(float64(g.queueLen) / math.Max(math.Min(pace, 250*g.scale), 1e-9) * float64(time.Second))
+	g.idle = scheduler.IdleBudget{}
+	if g.halfAge {
 		g.adjustStretch(load)
 		return
 	}
 	g.price.Adjust(load, now)
 }
 
-func (r *result) more() string {
+func (r *result) totals() string {
 	return fmt.Sprintf("%.0f reads, %.0f HIGH, %.0f LOW", r.reads, r.high, r.low)
 }

@@ -13,9 +13,9 @@ const (
 	left, top              = 60.0, 40.0
 )
 
-// drawing returns two panels as SVG: the calls of each minute of the day, and what part
-// of the reads of each hour saw outdated content.
-func drawing(all []*result) []byte {
+// plotSVG returns two panels as SVG: the calls of each minute of the day, and the percentage of
+// each hour's reads that returned outdated content.
+func plotSVG(all []*result) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" font-family="sans-serif" font-size="12">`+"\n", left+plotWidth+30, 2*(panelHeight+top)+60)
 	fmt.Fprintln(&b, `<rect width="100%" height="100%" fill="white"/>`)
@@ -23,10 +23,10 @@ func drawing(all []*result) []byte {
 		x := left + 20 + float64(i)*160
 		fmt.Fprintf(&b, `<path d="M%g 14h24" stroke="%s" stroke-width="3"/><text x="%g" y="18">%s</text>`+"\n", x, colours[i], x+30, r.name)
 	}
-	panel(&b, top, "calls of the prefetch a second, for 18 million entities, by the minute", 300, "", all, func(r *result) []float64 {
+	panel(&b, top, "prefetch calls a second by minute, for 18 million entities", 300, "", all, func(r *result) []float64 {
 		var v []float64
 		for _, calls := range r.minutes {
-			v = append(v, calls/60*full/float64(r.n))
+			v = append(v, calls/60*fullEntities/float64(r.n))
 		}
 		return v
 	})
@@ -34,7 +34,7 @@ func drawing(all []*result) []byte {
 	share := func(r *result) []float64 {
 		var v []float64
 		for h := range 24 {
-			v = append(v, 100*r.hourOld[h]/math.Max(r.hourReads[h], 1))
+			v = append(v, 100*r.hourOutdated[h]/math.Max(r.hourReads[h], 1))
 			most = math.Max(most, v[h])
 		}
 		return v
@@ -42,7 +42,7 @@ func drawing(all []*result) []byte {
 	for _, r := range all {
 		share(r)
 	}
-	panel(&b, 2*top+panelHeight+20, "reads that saw outdated content, by the hour", math.Ceil(most/5)*5, " %", all, share)
+	panel(&b, 2*top+panelHeight+20, "reads that returned outdated content, by hour", math.Ceil(most/5)*5, " %", all, share)
 	fmt.Fprintln(&b, "</svg>")
 	return b.Bytes()
 }

@@ -6,22 +6,22 @@ import (
 	"slices"
 )
 
-// result is what was seen of one day.
+// result holds the figures of one simulated day.
 type result struct {
-	name           string
-	n              int
-	calls          float64
-	from           int32
-	on             bool
-	reads, old     float64
-	oldFor         float64 // seconds, of the reads that saw what was outdated
-	high, low      float64
-	onTime         float64
-	longest        int32 // overdue
-	minutes        [1440]float64
-	hourReads      [24]float64
-	hourOld        [24]float64
-	oldest, budget float64
+	name                    string
+	n                       int
+	calls                   float64
+	from                    int32
+	recording               bool
+	reads, outdated         float64
+	outdatedSeconds         float64 // seconds, summed over the reads that returned outdated content
+	high, low               float64
+	onTime                  float64
+	maxOverdue              int32 // seconds
+	minutes                 [1440]float64
+	hourReads               [24]float64
+	hourOutdated            [24]float64
+	oldestCheck, budgetUsed float64
 }
 
 func newResult(name string, n int, calls float64) *result {
@@ -29,46 +29,46 @@ func newResult(name string, n int, calls float64) *result {
 }
 
 func (r *result) begin(second int32) {
-	*r = result{name: r.name, n: r.n, calls: r.calls, from: second, on: true}
+	*r = result{name: r.name, n: r.n, calls: r.calls, from: second, recording: true}
 }
 
-func (r *result) read(second int32, e *one) {
+func (r *result) recordRead(second int32, e *simEntity) {
 	hour := second % 86400 / 3600
 	r.reads++
 	r.hourReads[hour]++
 	if second >= e.outdated {
-		r.old++
-		r.hourOld[hour]++
-		r.oldFor += float64(second - e.outdated)
+		r.outdated++
+		r.hourOutdated[hour]++
+		r.outdatedSeconds += float64(second - e.outdated)
 	}
 }
 
-// refreshed counts who was asked for; on time is who waited no longer for it, after its
-// time, than ten minutes or a twentieth of the time that it had since its last check.
-func (r *result) refreshed(second int32, a asked, e *one) {
+// recordRefresh counts a refresh. It is on time if it came at most ten minutes after its due time,
+// or at most a twentieth of the time between the last check and the due time.
+func (r *result) recordRefresh(second int32, a request, e *simEntity) {
 	r.low++
 	late := second - a.due
 	if late <= max(600, (a.due-e.checked)/20) {
 		r.onTime++
 	}
-	r.longest = max(r.longest, late)
-	if r.on {
+	r.maxOverdue = max(r.maxOverdue, late)
+	if r.recording {
 		r.minutes[second%86400/60]++
 	}
 }
 
-func (r *result) end(g *game, second int32) {
-	for i := g.first; i != none; i = g.all[i].next {
-		r.longest = max(r.longest, second-g.all[i].due)
+func (r *result) end(g *simulation, second int32) {
+	for i := g.queueHead; i != none; i = g.all[i].next {
+		r.maxOverdue = max(r.maxOverdue, second-g.all[i].due)
 	}
 	for i := range g.all {
-		r.oldest = math.Max(r.oldest, float64(second-g.all[i].checked))
+		r.oldestCheck = math.Max(r.oldestCheck, float64(second-g.all[i].checked))
 	}
-	r.budget = (r.high + r.low) / (perDay * g.scale)
+	r.budgetUsed = (r.high + r.low) / (dailyCalls * g.scale)
 }
 
-// peak returns the busiest minute beside the mean, of the hours under one rate cap,
-// without what is near their edges.
+// peak returns the highest ratio of a minute's calls to the mean of its period. The two periods have
+// one rate cap each; ten minutes at their edges are left out.
 func (r *result) peak() float64 {
 	peak := 0.0
 	for _, span := range [][2]int{{2*60 + 10, 19*60 - 10}, {19*60 + 10, 24*60 - 10}} {
@@ -83,12 +83,12 @@ func (r *result) peak() float64 {
 }
 
 const (
-	header = "reads that saw outdated content | mean age of it | all reads' mean age of outdatedness | refreshed on time | longest overdue | oldest check | peak minute to mean | readers' calls | prefetch's calls | budget used"
+	header = "outdated reads | mean time outdated | mean over all reads | refreshed on time | longest overdue | oldest check | peak minute / mean | calls for readers | prefetch calls | budget used"
 	rule   = "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 func (r *result) row() string {
 	return fmt.Sprintf("%.2f %% | %.1f h | %.0f min | %.1f %% | %.1f h | %.1f d | %.2f | %.2f M | %.2f M | %.1f %%",
-		100*r.old/r.reads, r.oldFor/math.Max(r.old, 1)/3600, r.oldFor/r.reads/60, 100*r.onTime/r.low, float64(r.longest)/3600,
-		r.oldest/86400, r.peak(), r.high/1e6*full/float64(r.n), r.low/1e6*full/float64(r.n), 100*r.budget)
+		100*r.outdated/r.reads, r.outdatedSeconds/math.Max(r.outdated, 1)/3600, r.outdatedSeconds/r.reads/60, 100*r.onTime/r.low, float64(r.maxOverdue)/3600,
+		r.oldestCheck/86400, r.peak(), r.high/1e6*fullEntities/float64(r.n), r.low/1e6*fullEntities/float64(r.n), 100*r.budgetUsed)
 }

@@ -2,15 +2,15 @@ package main
 
 import "testing"
 
-// TestADayOfPrefetch plays a hundredth of everything, on few days. The bounds hold at the
-// size that docs/schedule.md tells of too, with room to spare.
-func TestADayOfPrefetch(t *testing.T) {
+// TestSimday_PrefetchesOneDay simulates a hundredth of the entities for four days. The bounds also
+// hold at the full size of docs/schedule.md, with a margin.
+func TestSimday_PrefetchesOneDay(t *testing.T) {
 	if testing.Short() {
-		t.Skip("plays for some seconds")
+		t.Skip("simulates for some seconds")
 	}
 	of := map[string]*result{}
 	for _, name := range []string{"tiers", "adaptive"} {
-		r, err := play(name, 180_000, 4, 1, 1, false)
+		r, err := simulate(name, 180_000, 4, 1, 1, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -18,43 +18,42 @@ func TestADayOfPrefetch(t *testing.T) {
 		of[name] = r
 	}
 	tiers, adaptive := of["tiers"], of["adaptive"]
-	if a, b := adaptive.old/adaptive.reads, tiers.old/tiers.reads; a > 0.65*b {
-		t.Errorf("of reads %.3f saw outdated content, by tiers %.3f", a, b)
+	if a, b := adaptive.outdated/adaptive.reads, tiers.outdated/tiers.reads; a > 0.65*b {
+		t.Errorf("adaptive: got %.3f outdated reads, want at most 0.65 of tiers, %.3f", a, b)
 	}
-	if adaptive.oldFor/adaptive.reads > tiers.oldFor/tiers.reads {
-		t.Errorf("what was read was outdated for %v s, by tiers for %v s", adaptive.oldFor/adaptive.reads, tiers.oldFor/tiers.reads)
+	if adaptive.outdatedSeconds/adaptive.reads > tiers.outdatedSeconds/tiers.reads {
+		t.Errorf("adaptive: got %v s outdated a read, want at most that of tiers, %v s", adaptive.outdatedSeconds/adaptive.reads, tiers.outdatedSeconds/tiers.reads)
 	}
 	for name, r := range of {
-		// So few calls a minute are uneven by chance alone; at full size it is 1.3.
+		// Few calls a minute vary by chance alone; at full size the ratio is 1.3.
 		if r.peak() > 1.6 {
-			t.Errorf("%s: the peak minute is %v of the mean", name, r.peak())
+			t.Errorf("%s: peak minute / mean: got %v, want at most 1.6", name, r.peak())
 		}
-		if r.budget > 1 || r.budget < 0.8 {
-			t.Errorf("%s: %v of the budget was used", name, r.budget)
+		if r.budgetUsed > 1 || r.budgetUsed < 0.8 {
+			t.Errorf("%s: budget used: got %v, want 0.8 to 1", name, r.budgetUsed)
 		}
-		if name == "tiers" && r.oldest > 2.5*86400 { // since the begin; one that is put off each midnight would be older
-			t.Errorf("%s: somebody was checked %.1f days ago", name, r.oldest/86400)
+		if name == "tiers" && r.oldestCheck > 2.5*86400 { // an entity that is delayed every midnight would be older
+			t.Errorf("%s: oldest check: got %.1f days ago, want at most 2.5", name, r.oldestCheck/86400)
 		}
-		if r.longest > 86400 {
-			t.Errorf("%s: somebody has been overdue for %d s", name, r.longest)
+		if r.maxOverdue > 86400 {
+			t.Errorf("%s: longest overdue: got %d s, want at most 86400", name, r.maxOverdue)
 		}
 	}
 	if share := adaptive.onTime / adaptive.low; share < 0.9 {
-		t.Errorf("adaptive: %.2f were refreshed on time", share)
+		t.Errorf("adaptive: refreshed on time: got %.2f, want at least 0.9", share)
 	}
 }
 
-// TestTiersKeepTheirIntervalsWhereTheBudgetIsEnough for them.
-func TestTiersKeepTheirIntervalsWhereTheBudgetIsEnough(t *testing.T) {
+func TestSimday_TiersKeepIntervals(t *testing.T) {
 	if testing.Short() {
 		t.Skip("plays for some seconds")
 	}
-	r, err := play("tiers", 100_000, 3, 1, 1.35, false)
+	r, err := simulate("tiers", 100_000, 3, 1, 1.35, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Log(r.row())
 	if share := r.onTime / r.low; share < 0.95 {
-		t.Errorf("%.3f were refreshed on time", share)
+		t.Errorf("tiers: refreshed on time: got %.3f, want at least 0.95", share)
 	}
 }

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// full is the number of entities at which rates are those of adr-013.
-const full = 18e6
+// fullEntities is the number of entities of adr-013; all rates scale with the number of entities.
+const fullEntities = 18e6
 
-// one is an entity; times are in seconds from the begin, which may lie before it. It is
-// small, for there are eighteen million.
-type one struct {
+// simEntity is an entity. Times are seconds since epoch and may be negative. The struct is small
+// because there are 18 million of them.
+type simEntity struct {
 	due, claimed, checked int32
-	updated, remembered   int32 // the last change stored, and known to its history
-	outdated              int32 // when the content changed that is stored
-	next                  int32 // in its second's list, or in the queue
+	updated, knownChange  int32 // the last change that is stored, and that the history knows
+	outdated              int32 // from when on the stored content is outdated
+	next                  int32 // next entity of the list of its second, or of the queue; none: the last one
 	changes, watched      float32
 	reads                 float32
-	λ, r                  float32 // changes and reads a day, in truth
+	changeRate, readRate  float32 // true rates a day
 	tier                  int8
 }
 
@@ -27,15 +27,14 @@ const (
 	none  = -1
 )
 
-// world is all entities, and their readers.
+// world holds all entities and generates their reads and changes.
 //
-// Rates are log-normal: activity is a product of many things (how long somebody plays,
-// how good he is, who knows him), and both how often pages change and how often they are
-// looked at have been found so heavy in the tail. Of two correlated normal numbers
-// (0.7: who plays is looked up) one is the change rate's logarithm, with a median of one
-// change in 20 days and a mean of 0.37 a day, and one that of the reads'.
+// Change rates and read rates are log-normal. Activity is a product of many factors (play time, skill,
+// fame), and measured page changes and page views have such heavy tails. The logarithms of the two
+// rates are normal with a correlation of 0.7, because active players are looked up more often. The
+// median is one change in 20 days, the mean 0.37 changes a day.
 type world struct {
-	all    []one
+	all    []simEntity
 	alias  []int32
 	accept []float32
 	reads  float64 // a day
@@ -43,35 +42,35 @@ type world struct {
 }
 
 const (
-	changeMedian = 0.05 // a day
-	changeSigma  = 2.0
-	readSigma    = 2.2
-	together     = 0.7
-	readsOfFull  = 2.8e6 // a day; about two million find what has to be refreshed
+	changeMedian          = 0.05 // a day
+	changeSigma           = 2.0
+	readSigma             = 2.2
+	readChangeCorrelation = 0.7
+	fullReads             = 2.8e6 // a day; about two million of them return stale content
 )
 
 func newWorld(n int, seed uint64) *world {
-	w := &world{all: make([]one, n), rng: rand.New(rand.NewPCG(seed, 1))}
-	mean := readsOfFull / full
+	w := &world{all: make([]simEntity, n), rng: rand.New(rand.NewPCG(seed, 1))}
+	mean := fullReads / fullEntities
 	median := mean / math.Exp(readSigma*readSigma/2)
 	for i := range w.all {
 		a, b := w.rng.NormFloat64(), w.rng.NormFloat64()
 		e := &w.all[i]
-		e.λ = float32(changeMedian * math.Exp(changeSigma*a))
-		e.r = float32(median * math.Exp(readSigma*(together*a+math.Sqrt(1-together*together)*b)))
-		w.reads += float64(e.r)
+		e.changeRate = float32(changeMedian * math.Exp(changeSigma*a))
+		e.readRate = float32(median * math.Exp(readSigma*(readChangeCorrelation*a+math.Sqrt(1-readChangeCorrelation*readChangeCorrelation)*b)))
+		w.reads += float64(e.readRate)
 	}
 	w.buildAlias()
 	return w
 }
 
-// buildAlias prepares to choose an entity by its reads in one step (Walker, Vose).
+// buildAlias builds the alias table (Walker, Vose), by which nextRead chooses an entity in constant time.
 func (w *world) buildAlias() {
 	n := len(w.all)
 	w.alias, w.accept = make([]int32, n), make([]float32, n)
 	small, large := make([]int32, 0, n), []int32{}
 	for i := range w.all {
-		w.accept[i] = float32(float64(w.all[i].r) * float64(n) / w.reads)
+		w.accept[i] = float32(float64(w.all[i].readRate) * float64(n) / w.reads)
 		if w.accept[i] < 1 {
 			small = append(small, int32(i))
 		} else {
@@ -95,8 +94,8 @@ func (w *world) buildAlias() {
 	}
 }
 
-// reader returns whom the next read is of.
-func (w *world) reader() int32 {
+// nextRead returns the entity of the next read, chosen with a probability proportional to its read rate.
+func (w *world) nextRead() int32 {
 	i := int32(w.rng.IntN(len(w.all)))
 	if w.rng.Float32() < w.accept[i] {
 		return i
@@ -104,16 +103,16 @@ func (w *world) reader() int32 {
 	return w.alias[i]
 }
 
-// wait returns how many seconds pass until the next change.
-func (w *world) wait(λ float32) float64 { return w.rng.ExpFloat64() / float64(λ) * 86400 }
+// untilChange returns a random time until the next change, in seconds.
+func (w *world) untilChange(λ float32) float64 { return w.rng.ExpFloat64() / float64(λ) * 86400 }
 
-// remember gives an entity the history of ten days on which it was checked once.
-func (w *world) remember(e *one, checked int32) {
+// setHistory gives an entity the history of ten days with one check a day.
+func (w *world) setHistory(e *simEntity, checked int32) {
 	e.checked, e.claimed = checked, checked
-	e.outdated = until(checked, w.wait(e.λ))
-	e.updated = int32(math.Max(float64(checked)-w.wait(e.λ), -1e9))
-	e.remembered = e.updated
-	hits, chance := 0.0, -math.Expm1(-float64(e.λ))
+	e.outdated = secondAfter(checked, w.untilChange(e.changeRate))
+	e.updated = int32(math.Max(float64(checked)-w.untilChange(e.changeRate), -1e9))
+	e.knownChange = e.updated
+	hits, chance := 0.0, -math.Expm1(-float64(e.changeRate))
 	for range 10 {
 		if w.rng.Float64() < chance {
 			hits++
@@ -121,10 +120,10 @@ func (w *world) remember(e *one, checked int32) {
 	}
 	e.watched = 10
 	e.changes = float32(-math.Log1p(-(hits+0.02)/10.5) * 10)
-	e.reads = float32(w.poisson(float64(e.r) * 2.5))
+	e.reads = float32(w.poisson(float64(e.readRate) * 2.5))
 }
 
-func until(from int32, seconds float64) int32 {
+func secondAfter(from int32, seconds float64) int32 {
 	if at := float64(from) + seconds; at < 1e9 {
 		return int32(at)
 	}
@@ -142,13 +141,12 @@ func (w *world) poisson(mean float64) float64 {
 	return n
 }
 
-// visitors returns how many readers there are at a second of the day, beside the mean:
-// most of them in the evening.
-func visitors(second int) float64 {
+// readIntensity returns the reads at a second of the day, relative to the mean. The peak is at 21:00.
+func readIntensity(second int) float64 {
 	return 1 + 0.6*math.Cos(2*math.Pi*(float64(second)/86400-21.0/24))
 }
 
-// begin is when all worlds begin: a midnight in Seoul.
+// seoul is the time zone of the source.
 var seoul = func() *time.Location {
 	zone, err := time.LoadLocation("Asia/Seoul")
 	if err != nil {
@@ -157,6 +155,7 @@ var seoul = func() *time.Location {
 	return zone
 }()
 
-var begin = time.Date(2026, 5, 4, 0, 0, 0, 0, seoul)
+// epoch is the start of every simulation, a midnight in Seoul.
+var epoch = time.Date(2026, 5, 4, 0, 0, 0, 0, seoul)
 
-func moment(second int32) time.Time { return begin.Add(time.Duration(second) * time.Second) }
+func timeAt(second int32) time.Time { return epoch.Add(time.Duration(second) * time.Second) }

@@ -23,44 +23,44 @@ const (
 	maxGroupsShown = 50
 )
 
-// dlqPage is the page of the dead letters of a filter.
+// dlqPage is the data of the page of dead letters.
 type dlqPage struct {
 	dlqFilter
-	who           access.Client
+	client        access.Client
 	Sources       []string
 	Reasons       []schemas.DeadLetterReason
 	Facets        []string
 	Problem       string
 	Recent        []deadLetterGroup
-	RecentMessage string // empty: what died could not be read
+	RecentMessage string // empty: the recent dead letters could not be read
 	Verdict       verdict
 	Groups        []store.DeadLetterGroup
-	Counted       bool   // Groups, Total and Safe could be read
-	MoreGroups    string // of how many kinds Groups are the most frequent; empty: these are all
+	Counted       bool   // Groups, Total and Verdict could be read
+	MoreGroups    string // how many groups there are if Groups has only the most frequent; empty: Groups has all
 	Total         int64
 	DeadLetters   []store.DeadLetter
-	Listed        bool   // Letters could be read
-	Next          string // of the next page's address
+	Listed        bool   // DeadLetters could be read
+	Next          string // URL of the next page
 	Jobs          []jobPage
 	JobsRead      bool
 }
 
-// Handlings are what may be chosen by what was done about a letter.
+// Handlings are the dispositions that the filter offers.
 func (dlqPage) Handlings() [][2]string {
 	return [][2]string{{store.OpenDeadLetters, "open ones"}, {store.HandledDeadLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allDeadLetters, "all"}}
 }
 
-// allDeadLetters chooses letters whatever was done about them.
+// allDeadLetters selects dead letters of any disposition.
 const allDeadLetters = "all"
 
-// dlqFilter is a filter as a form has it.
+// dlqFilter is the filter of a form.
 type dlqFilter struct {
 	Filter   store.DeadLetterFilter
 	Attempts string
 	Offset   string
 }
 
-// Query is the filter as a part of an address.
+// Query returns the filter as a query string.
 func (l dlqFilter) Query() url.Values {
 	q := url.Values{}
 	for _, f := range l.Fields() {
@@ -69,10 +69,10 @@ func (l dlqFilter) Query() url.Values {
 	return q
 }
 
-// Address is the path with the filter.
+// Address returns the URL of the page with the filter.
 func (l dlqFilter) Address() string { return root + "/dlq?" + l.Query().Encode() }
 
-// Fields are the filter as hidden fields of a form.
+// Fields returns the filter as hidden form fields.
 func (l dlqFilter) Fields() [][2]string {
 	f := l.Filter
 	all := [][2]string{{"source", f.Source}}
@@ -101,7 +101,7 @@ func exactTime(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// fieldTime is a time as browsers' fields have it, in UTC.
+// fieldTime formats a time for a datetime-local field, in UTC.
 func fieldTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -121,7 +121,7 @@ func readTime(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is no time; write it as in 2026-01-27T12:00:00Z", displayText(text, 40))
 }
 
-// filterOf reads a filter. Its errors are sentences for whoever sent it.
+// filterOf reads a filter. Its errors are shown to the client.
 func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
 	f := &l.Filter
@@ -173,40 +173,40 @@ func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 	return l, nil
 }
 
-// storeFilter is the filter as the store takes it, of the letters that the client may see.
-func (l dlqFilter) storeFilter(who access.Client) store.DeadLetterFilter {
+// storeFilter returns the store's filter, limited to the dead letters that the client may see.
+func (l dlqFilter) storeFilter(client access.Client) store.DeadLetterFilter {
 	f := l.Filter
-	f.Visibilities = who.Visibilities()
+	f.Visibilities = client.Visibilities()
 	if f.Handled == allDeadLetters {
 		f.Handled = ""
 	}
 	return f
 }
 
-// dlqOverview shows what came of all that is asked for at once: a part that can't be read must not
-// hide a job that is to be stopped.
-func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, who access.Client) {
+// dlqOverview shows the parts of the page that could be read. A part that could not be read must
+// not hide a job that has to be stopped.
+func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	p := dlqPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, who: who}
+	p := dlqPage{Sources: c.Sources, Reasons: schemas.DeadLetterReasons, client: client}
 	var err error
 	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		p.Problem, p.Filter.Handled = err.Error(), store.OpenDeadLetters
 	}
 	p.Facets = c.Facets[p.Filter.Source]
-	behind, wrong := dlq.ParseCursor(p.Filter.Source, r.FormValue("after"))
+	after, wrong := dlq.ParseCursor(p.Filter.Source, r.FormValue("after"))
 	if wrong != nil && p.Problem == "" {
-		p.Problem = "the page is named in no way that is known; begin with the first"
+		p.Problem = "the page parameter is invalid; start with the first page"
 	}
 	all := []func(context.Context, *Console) error{p.readJobs, p.readRecent}
 	if p.Problem == "" {
-		all = append(all, func(ctx context.Context, c *Console) error { return p.readList(ctx, c, behind) }, p.readGroups)
+		all = append(all, func(ctx context.Context, c *Console) error { return p.readList(ctx, c, after) }, p.readGroups)
 	}
 	if errs := c.parallel(ctx, all); len(errs) == len(all) {
 		c.unavailable(w, r, "The dead letters can't be read.", errors.Join(errs...))
 		return
 	} else if len(errs) > 0 {
-		c.Log.Warn("the console shows a part of the dead letters alone", "err", errors.Join(errs...))
+		c.Log.Warn("console dead letters partly unavailable", "err", errors.Join(errs...))
 	}
 	status := http.StatusOK
 	if p.Problem != "" {
@@ -219,7 +219,7 @@ func deadLetterPath(id store.DeadLetterID, source string) string {
 	return fmt.Sprintf("%s/dlq/%s/%d/%d", root, url.PathEscape(source), id.Partition, id.Offset)
 }
 
-// deadLetterPage is the page of one letter.
+// deadLetterPage is the data of the page of one dead letter.
 type deadLetterPage struct {
 	schemas.DeadLetter
 	ID         store.DeadLetterID
@@ -229,14 +229,14 @@ type deadLetterPage struct {
 	Request    *schemas.UpdateRequest
 	HeaderRows [][2]string
 	Replays    int
-	Hidden     bool // what it holds is for administrators: it may have been fetched for some alone
+	Hidden     bool // the content is shown only to administrators, because it may be restricted
 }
 
-func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.Client) {
+func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client access.Client) {
 	source := r.PathValue("source")
 	partition, offset, err := dlq.ParseID(r.PathValue("partition") + ":" + r.PathValue("offset"))
 	if err != nil || !c.hasSource(source) {
-		c.reject(w, r, http.StatusNotFound, "There is no such dead letter.")
+		c.reject(w, r, http.StatusNotFound, "Dead letter not found.")
 		return
 	}
 	ctx, cancel := requestContext(r)
@@ -245,24 +245,24 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.
 	l, err := c.DLQ.Show(ctx, id)
 	request, undecodable := schemas.DecodeUpdateRequest(l.Value)
 	if err == nil && undecodable == nil {
-		err = c.canSeeDeadLetter(ctx, who, id, request.Entity)
+		err = c.canSeeDeadLetter(ctx, client, id, request.Entity)
 	}
 	switch {
 	case errors.Is(err, dlq.ErrGone):
-		c.reject(w, r, http.StatusNotFound, "Its topic does not have the letter: there never was one, or Kafka has deleted it for its age.")
+		c.reject(w, r, http.StatusNotFound, "Dead letter not found: it never existed, or Kafka has deleted it after its retention time.")
 		return
 	case errors.Is(err, dlq.ErrUnreadable):
-		c.reject(w, r, http.StatusUnprocessableEntity, "What lies there can't be read as a dead letter: "+displayText(err.Error(), maxErrorShown))
+		c.reject(w, r, http.StatusUnprocessableEntity, "The record is not a valid dead letter: "+displayText(err.Error(), maxErrorShown))
 		return
 	case err != nil:
-		c.unavailable(w, r, fmt.Sprintf("The letter %s/%d:%d can't be read.", source, partition, offset), err)
+		c.unavailable(w, r, fmt.Sprintf("The dead letter %s/%d:%d can't be read.", source, partition, offset), err)
 		return
 	}
 	p := deadLetterPage{DeadLetter: l, ID: id, Source: source, Value: formatContent(l.Value), Sample: formatContent(l.Sample), Replays: l.Replay().Count}
 	if undecodable == nil {
 		p.Request = &request
 	}
-	if !who.May(access.Admin) {
+	if !client.May(access.Admin) {
 		p.Hidden, p.Value, p.Sample = true, "", ""
 	}
 	for _, h := range l.Headers {
@@ -271,10 +271,10 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, who access.
 	c.render(w, r, http.StatusOK, "dead-letter", "Dead letter", p)
 }
 
-// canSeeDeadLetter returns dlq.ErrGone if the client may not see the entity of a letter, by what
-// its index entry says and by what would be fetched now.
-func (c *Console) canSeeDeadLetter(ctx context.Context, who access.Client, id store.DeadLetterID, e schemas.Entity) error {
-	if who.May(access.Admin) {
+// canSeeDeadLetter returns dlq.ErrGone if the client may not see the dead letter's entity, by
+// the index and by the current configuration.
+func (c *Console) canSeeDeadLetter(ctx context.Context, client access.Client, id store.DeadLetterID, e schemas.Entity) error {
+	if client.May(access.Admin) {
 		return nil
 	}
 	indexed, err := c.DLQ.List(ctx, store.DeadLetterFilter{Source: e.Source, Partition: &id.Partition, Offset: &id.Offset}, store.DeadLetter{}, 1)
@@ -285,14 +285,13 @@ func (c *Console) canSeeDeadLetter(ctx context.Context, who access.Client, id st
 	if len(indexed) > 0 {
 		visibility = indexed[0].Visibility
 	}
-	if !c.Entities.Sees(who, e, visibility) {
+	if !c.Entities.Sees(client, e, visibility) {
 		return dlq.ErrGone
 	}
 	return nil
 }
 
-// canSeeJob reports whether the client may see a job: one that names a limited entity's key
-// would tell of it.
-func (c *Console) canSeeJob(who access.Client, j store.DLQJob) bool {
-	return j.Filter.Key == "" || c.Entities.Sees(who, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
+// canSeeJob reports whether the client may see a job. A job that names a key reveals the entity.
+func (c *Console) canSeeJob(client access.Client, j store.DLQJob) bool {
+	return j.Filter.Key == "" || c.Entities.Sees(client, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }

@@ -11,44 +11,44 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// surroundings is what goes on around an entity: what its source's limiter does, nil if that is
-// not known, and how far behind its lanes are.
+// surroundings is the state of an entity's source: the limiter, nil if unknown, and the lanes.
 type surroundings struct {
 	limits *limiter.View
 	lanes  []LaneLag
 }
 
-// whyStale says why an entity is as old as it is, and what is going to happen with it.
+// whyStale explains the age of an entity, and its next refresh.
 func whyStale(e Entity, a surroundings, now time.Time) string {
-	said := []string{ageMessage(e, now)}
+	sentences := []string{ageMessage(e, now)}
 	add := func(text string) {
 		if text != "" {
-			said = append(said, text)
+			sentences = append(sentences, text)
 		}
 	}
 	add(holdMessage(e, now))
-	asked := requestMessage(e, a, now)
-	add(asked)
+	inFlight := requestMessage(e, a, now)
+	add(inFlight)
 	if e.Request.CooldownUntil.After(now) {
-		add("A person asked for it a moment ago; it can be asked for again at " + formatTime(e.Request.CooldownUntil, now) + ".")
+		add("It was refreshed manually a moment ago; the next manual refresh is possible at " + formatTime(e.Request.CooldownUntil, now) + ".")
 	}
 	for _, h := range entityBlockers(e, a, now) {
 		switch h.Scope {
 		case scopeSource:
-			add(e.Entity.Source + " as a whole waits: " + h.Message + ".")
+			add(e.Entity.Source + " is not called: " + h.Message + ".")
 		case scopeLane, scopeFirst:
-			add("Of its lane: " + h.Message + ".")
+			add("Its lane: " + h.Message + ".")
 		case scopePart:
-			add("It may need a part of " + e.Entity.Source + " that waits: " + h.Message + ".")
+			add("It may need a scope of " + e.Entity.Source + " that is blocked: " + h.Message + ".")
 		}
 	}
-	if asked == "" && !held(e, now) {
+	if inFlight == "" && !held(e, now) {
 		add(nextMessage(e, now))
 	}
-	return strings.Join(said, " ")
+	return strings.Join(sentences, " ")
 }
 
-// entityBlockers is what an entity would wait for: in the lane of its request, or in either.
+// entityBlockers returns the blockers of the request's lane, or of both lanes if no request is in
+// flight.
 func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	if e.Request.Lane != "" {
 		return blockersOf(a.limits, e.Request.Lane, now)
@@ -61,14 +61,14 @@ func callsAllowed(state string) bool {
 	return state == stateFlowing || state == stateRamping || state == stateUnused
 }
 
-// servedKind is what reads make of what is stored; package query judges it for them.
+// servedKind is how a read serves the stored snapshot. Package query decides it for real reads.
 type servedKind int
 
 const (
-	servedNothing       servedKind = iota // nothing is stored that could be
-	servedAbsent                          // that there is no such entity, and that is believed
-	servedAbsentExpired                   // an absence that is not believed any more, and told until it is checked
-	servedTooOld                          // content that is kept for too long, and not served
+	servedNothing       servedKind = iota // nothing is stored
+	servedAbsent                          // a valid not-found result
+	servedAbsentExpired                   // an expired not-found result, served until the next check
+	servedTooOld                          // content older than KeepFor, which is not served
 	servedFresh
 	servedStale
 )
@@ -92,7 +92,7 @@ func servedAs(e Entity, now time.Time) servedKind {
 	return servedStale
 }
 
-// fresh reports whether nobody who reads it asks for it.
+// fresh reports whether a read would not request a refresh.
 func fresh(e Entity, now time.Time) bool {
 	s := servedAs(e, now)
 	return s == servedFresh || s == servedAbsent
@@ -103,22 +103,22 @@ func ageMessage(e Entity, now time.Time) string {
 	switch servedAs(e, now) {
 	case servedNothing:
 	case servedAbsent:
-		return fmt.Sprintf("The upstream said %s that there is no such entity, and that is believed for %s, until %s.",
+		return fmt.Sprintf("The upstream reported %s that the entity does not exist; this holds for %s, until %s.",
 			checked, formatDuration(e.AbsentFor), formatTime(e.State.CheckedAt.Add(e.AbsentFor), now))
 	case servedAbsentExpired:
-		return fmt.Sprintf("The upstream said %s that there is no such entity, which is believed for %s.", checked, formatDuration(e.AbsentFor))
+		return fmt.Sprintf("The upstream reported %s that the entity does not exist, which held for %s.", checked, formatDuration(e.AbsentFor))
 	case servedTooOld:
-		return fmt.Sprintf("Its content was fetched %s and kept for %s: it is not served any more, and readers wait for the next. Checked %s.",
+		return fmt.Sprintf("Its content was fetched %s and kept for %s, which is over: it is no longer served, and readers wait for a new fetch. Checked %s.",
 			formatAgo(e.State.FetchedAt, now), formatDuration(e.KeepFor), checked)
 	case servedFresh:
 		return fmt.Sprintf("It is not stale. Checked %s, and fresh for %s, until %s.", checked, formatDuration(e.FreshFor), formatTime(e.State.CheckedAt.Add(e.FreshFor), now))
 	case servedStale:
 		return fmt.Sprintf("Checked %s, and fresh for %s.", checked, formatDuration(e.FreshFor))
 	}
-	return "Nothing is stored of it."
+	return "Nothing is stored."
 }
 
-// held reports whether nobody but a person has it asked for now.
+// held reports whether only a manual refresh would request the entity now.
 func held(e Entity, now time.Time) bool {
 	switch e.Status.State {
 	case store.Suspended, store.Retrying:
@@ -141,15 +141,15 @@ func holdMessage(e Entity, now time.Time) string {
 		if !s.Until.After(now) {
 			return fmt.Sprintf("%s, and a retry has been due since %s.", failed, formatTime(s.Until, now))
 		}
-		return fmt.Sprintf("%s, and it is asked for again at %s.", failed, formatTime(s.Until, now))
+		return fmt.Sprintf("%s, and the next retry is at %s.", failed, formatTime(s.Until, now))
 	case store.Failed:
-		given := "It was given up " + formatAgo(s.UpdatedAt, now) + reason + " and is a dead letter"
+		given := "Its request failed permanently " + formatAgo(s.UpdatedAt, now) + reason + " and is a dead letter"
 		if !s.Until.After(now) {
-			return given + "; the hold is over, so that the next read asks for it again."
+			return given + "; the hold has ended, so the next read requests it again."
 		}
-		return fmt.Sprintf("%s. It is held: nobody but a person asks for it before %s.", given, formatTime(s.Until, now))
+		return fmt.Sprintf("%s. Until %s only a manual refresh requests it.", given, formatTime(s.Until, now))
 	case store.Suspended:
-		return fmt.Sprintf("It is suspended: it was given up %s in a row, last %s%s. Nothing asks for it until a person does, by refresh now or by a replay.",
+		return fmt.Sprintf("It is suspended: its requests failed permanently %s in a row, last %s%s. Only a manual refresh or a replay requests it again.",
 			plural(s.Failures, "time", "times"), formatAgo(s.UpdatedAt, now), reason)
 	}
 	if e.Request.Hold == "" || !e.Request.HoldUntil.After(now) {
@@ -158,84 +158,84 @@ func holdMessage(e Entity, now time.Time) string {
 	until := formatTime(e.Request.HoldUntil, now)
 	switch e.Request.Hold {
 	case schemas.HoldAbsent:
-		return "It is held until " + until + ", because the upstream said that there is none."
+		return "It is held until " + until + ", because the upstream reported that it does not exist."
 	case schemas.HoldRetrying:
-		return "It is held until " + until + ", because its last request failed and a retry is written down."
+		return "It is held until " + until + ", because its last request failed and a retry is scheduled."
 	}
 	return "It is held until " + until + " (" + displayText(e.Request.Hold, 40) + ")."
 }
 
-// requestMessage is what is under way for it; empty if nothing is.
+// requestMessage describes the request in flight; empty if there is none.
 func requestMessage(e Entity, a surroundings, now time.Time) string {
 	w := e.Request
 	switch {
 	case w.Unknown:
-		return "Whether a request is under way is not known: Redis does not answer."
+		return "Whether a request is in flight is unknown: Redis does not answer."
 	case w.Lane == "":
 		return lostMessage(e, now)
 	case w.Issued > w.Number:
-		return fmt.Sprintf("A fetch is under way now, which was asked for in the %s lane.", w.Lane)
+		return fmt.Sprintf("A fetch that was requested in the %s lane is running.", w.Lane)
 	case !w.Confirmed:
-		return fmt.Sprintf("A request in the %s lane is on its way to Kafka.", w.Lane)
+		return fmt.Sprintf("A request in the %s lane is being published to Kafka.", w.Lane)
 	}
 	text := fmt.Sprintf("A request waits in the %s lane", w.Lane)
 	if i := slices.IndexFunc(a.lanes, func(l LaneLag) bool { return l.Lane == w.Lane }); i >= 0 {
 		text += aheadMessage(a.lanes[i])
 	}
 	if w.Until.After(now) {
-		text += "; should it be lost, it is asked for anew after " + formatTime(w.Until, now)
+		text += "; if it is lost, it can be requested again after " + formatTime(w.Until, now)
 	}
 	return text + "."
 }
 
-// lostMessage is what is told of a request that has not ended, and that covers no other any
-// more: it covers them for a minute at most, while LOW may be hours behind.
+// lostMessage describes a request that has not ended but no longer coalesces others: its lock lasts
+// a minute at most, while LOW may lag by hours.
 func lostMessage(e Entity, now time.Time) string {
 	w := e.Request
 	if w.Issued <= max(e.State.Version, e.Status.Version, w.Done) {
 		return ""
 	}
-	at := "" // numbers are times, unless they had to be above others
+	at := "" // versions are times, unless a higher version was needed
 	if t := time.UnixMilli(w.Issued); t.Before(now.Add(time.Minute)) && t.After(now.Add(-30*day)) {
 		at = " at about " + formatTime(t, now)
 	}
-	text := "It was asked for" + at + ", and that has not ended: it waits in its lane's topic, or was lost."
+	text := "It was requested" + at + ", and the request has not ended: it waits in the topic of its lane, or was lost."
 	if held(e, now) {
 		return text
 	}
-	return text + " It may be asked for anew, as the next read of what is stale does."
+	return text + " It can be requested again; the next read of stale content does that."
 }
 
-// aheadMessage is what a request in the lane waits behind.
+// aheadMessage describes the records before a request in its lane.
 func aheadMessage(l LaneLag) string {
 	others := ", behind " + plural(l.Records, "other", "others") + " at most, "
 	switch {
 	case !l.RecordsKnown || l.Records == 0:
 		return ""
 	case stalled(l):
-		return others + "on which nobody has worked for " + formatDuration(l.StalledFor)
+		return others + "which no worker has processed for " + formatDuration(l.StalledFor)
 	case !l.WaitKnown:
 		return others + "and how long that takes is not known yet"
 	}
 	return others + "which takes about " + formatDuration(lag(l))
 }
 
-// nextMessage is what asks for it next, where nothing does now.
+// nextMessage describes the next request of an entity without one in flight.
 func nextMessage(e Entity, now time.Time) string {
 	switch r := e.Registered; {
 	case fresh(e, now) && r == nil:
-		return "It is not prefetched: the first read after that asks for it."
+		return "It is not prefetched: the first read after that requests it."
 	case r == nil:
-		return "Nothing that asked for it within the last hour is open: it is not prefetched, and the next read asks."
+		return "No request of the last hour is open. It is not prefetched; the next read requests it."
 	case !r.Enabled:
-		return "It is registered, but a person took it out of the schedule: the next read of what is stale asks for it."
+		return "It is registered but disabled: the next read of stale content requests it."
 	case r.Due.After(now):
-		return fmt.Sprintf("It is prefetched (%s) and due at %s; a read of what is stale asks for it sooner.", tierOf(*r), formatTime(r.Due, now))
+		return fmt.Sprintf("It is prefetched (%s) and due at %s; a read of stale content requests it sooner.", tierOf(*r), formatTime(r.Due, now))
 	}
 	return fmt.Sprintf("It is prefetched (%s) and has been due since %s: the scheduler waits for budget, or is behind.", tierOf(*e.Registered), formatTime(e.Registered.Due, now))
 }
 
-// tierOf names the tier of an entity, and whether it is pinned.
+// tierOf returns the tier of an entity, and whether it is pinned.
 func tierOf(r store.RegisteredEntity) string {
 	if r.Pinned {
 		return tierName(r.Tier) + ", pinned"

@@ -13,18 +13,18 @@ import (
 
 const (
 	maxJobsShown = 20
-	// recentTTL is for how long what died since yesterday is new enough for all who look.
+	// recentTTL is the cache TTL of the recent dead letters.
 	recentTTL = 5 * time.Second
 )
 
-// deadLetterGroups are the letters of a day of all sources, by what went wrong.
+// deadLetterGroups are the dead letters of a day of all sources, by cause.
 type deadLetterGroups struct {
 	groups []deadLetterGroup
-	more   bool // there are more than are told apart
+	more   bool // some groups were not counted
 }
 
-// readRecentDeadLetters counts what died within a day, of these visibilities and of those of every
-// reader; nil: of all. There may be a million of them: it is counted for all who look at once.
+// readRecentDeadLetters counts the dead letters of the last 24 h with these visibilities and the
+// public one; nil: all. There may be a million of them, so all viewers share one count.
 func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []string) (all deadLetterGroups, err error) {
 	since := c.Clock().Add(-day)
 	for _, source := range c.Sources {
@@ -41,7 +41,7 @@ func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []stri
 	return all, nil
 }
 
-// parallel does all at once, and returns the errors of those that failed.
+// parallel runs all reads in parallel, and returns the errors of the failed ones.
 func (c *Console) parallel(ctx context.Context, all []func(context.Context, *Console) error) (failed []error) {
 	errs := make([]error, len(all))
 	var reads sync.WaitGroup
@@ -60,7 +60,7 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 	}
 	now := c.Clock()
 	for _, j := range all[:min(len(all), maxJobsShown)] {
-		if c.canSeeJob(p.who, j) {
+		if c.canSeeJob(p.client, j) {
 			p.Jobs = append(p.Jobs, newJobPage(j, now))
 		}
 	}
@@ -68,11 +68,11 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 	return nil
 }
 
-// readRecent takes what was counted last, if it can't be counted now. A client that does not
-// see every visibility gets the count of those of every reader.
+// readRecent uses the previous count if a new one fails. A client without access to every
+// visibility gets the count of the public dead letters.
 func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	died := &c.publicDeadLetters
-	if p.who.Visibilities() == nil {
+	if p.client.Visibilities() == nil {
 		died = &c.recentDeadLetters
 	}
 	all, at, err := died.get(ctx, recentTTL)
@@ -87,13 +87,13 @@ func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	return nil
 }
 
-// readList reads the letters that the filter chooses.
-func (p *dlqPage) readList(ctx context.Context, c *Console, behind store.DeadLetter) error {
-	all, err := c.DLQ.List(ctx, p.storeFilter(p.who), behind, dlqPageSize)
+// readList reads the dead letters that match the filter.
+func (p *dlqPage) readList(ctx context.Context, c *Console, after store.DeadLetter) error {
+	all, err := c.DLQ.List(ctx, p.storeFilter(p.client), after, dlqPageSize)
 	if err != nil {
 		return err
 	}
-	p.DeadLetters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.DeadLetter) bool { return !c.Entities.Sees(p.who, l.Entity, l.Visibility) }), true
+	p.DeadLetters, p.Listed = slices.DeleteFunc(slices.Clone(all), func(l store.DeadLetter) bool { return !c.Entities.Sees(p.client, l.Entity, l.Visibility) }), true
 	if len(all) == dlqPageSize {
 		last, q := all[dlqPageSize-1], p.Query()
 		q.Set("after", dlq.FormatCursor(last))
@@ -102,7 +102,7 @@ func (p *dlqPage) readList(ctx context.Context, c *Console, behind store.DeadLet
 	return nil
 }
 
-// totalOf returns how many letters there are, also where not all groups are told apart.
+// totalOf returns the total of the groups, including groups that were not listed.
 func totalOf(groups []store.DeadLetterGroup) int64 {
 	if len(groups) == 0 {
 		return 0
@@ -110,15 +110,15 @@ func totalOf(groups []store.DeadLetterGroup) int64 {
 	return groups[0].Totals.All
 }
 
-// readGroups counts them, and judges whether they may be replayed.
+// readGroups counts the groups, and judges whether a replay is safe.
 func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
-	f := p.storeFilter(p.who)
+	f := p.storeFilter(p.client)
 	all, err := c.DLQ.Groups(ctx, f)
 	if err != nil {
 		return err
 	}
 	open := all
-	if f.Handled != store.OpenDeadLetters { // only what is open is ever replayed
+	if f.Handled != store.OpenDeadLetters { // only open dead letters are replayed
 		f.Handled = store.OpenDeadLetters
 		if open, err = c.DLQ.Groups(ctx, f); err != nil {
 			return err
@@ -128,7 +128,7 @@ func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
 	p.Verdict = c.judge(ctx, f.Source, open, c.Clock())
 	p.Groups, p.Counted = all[:min(len(all), maxGroupsShown)], true
 	if len(all) > len(p.Groups) {
-		p.MoreGroups = fmt.Sprintf("These are the %d most frequent of %s kinds", maxGroupsShown, formatInt(int64(len(all))))
+		p.MoreGroups = fmt.Sprintf("The %d most frequent of %s groups", maxGroupsShown, formatInt(int64(len(all))))
 		if len(all) == dlq.MaxGroups {
 			p.MoreGroups += " or more"
 		}

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// maxContentShown is how much of an entity's content is shown, in bytes.
+	// maxContentShown is how many bytes of an entity's content are shown.
 	maxContentShown = 20 << 10
-	// maxIndentBytes, in bytes, and indentedDeep are bounds of what is indented.
+	// maxIndentBytes and maxIndentDepth bound the JSON that is indented.
 	maxIndentBytes, maxIndentDepth = 64 << 10, 32
 )
 
-// lookupPage is the page of one entity.
+// lookupPage is the data of the page of one entity.
 type lookupPage struct {
 	Sources []string
 	Facets  map[string][]string
 	Source  string
 	Facet   string
 	Key     string
-	Problem string // with what was asked for
-	Notice  string // what became of a refresh
-	// MaxKeys is how many keys one form refreshes. Keys is the text of the form that was
-	// sent, and Results has the result of each key.
+	Problem string // an error in the form
+	Notice  string // the result of a refresh
+	// MaxKeys is how many keys one form may refresh. Keys is the submitted text, and Results has
+	// the result of each key.
 	MaxKeys  int
 	Keys     string
 	Results  []keyResult
@@ -40,7 +40,7 @@ type lookupPage struct {
 	Timeline []timelineEntry
 }
 
-// timelineEntry is one entry of what is known of an entity, by time.
+// timelineEntry is an event in the history, or a planned event, of an entity.
 type timelineEntry struct {
 	At   time.Time
 	What string
@@ -48,11 +48,11 @@ type timelineEntry struct {
 	Link string
 }
 
-func (c *Console) lookup(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.showEntity(w, r, who, http.StatusOK, "")
+func (c *Console) lookup(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.showEntity(w, r, client, http.StatusOK, "")
 }
 
-// entityOf reads what a form names. A facet may come with its source, from the list of all.
+// entityOf returns the entity that a form names. The facet may contain the source, as source/facet.
 func entityOf(r *http.Request) schemas.Entity {
 	e := schemas.Entity{Source: r.FormValue("source"), Facet: r.FormValue("facet"), Key: strings.TrimSpace(r.FormValue("key"))}
 	if source, facet, both := strings.Cut(e.Facet, "/"); both {
@@ -61,7 +61,7 @@ func entityOf(r *http.Request) schemas.Entity {
 	return e
 }
 
-// checkEntity says why there can be no such entity; empty: there can.
+// checkEntity returns why the entity can't exist; empty: it can.
 func (c *Console) checkEntity(e schemas.Entity) string {
 	switch {
 	case !c.hasSource(e.Source):
@@ -74,14 +74,14 @@ func (c *Console) checkEntity(e schemas.Entity) string {
 		err = c.Entities.CheckKey(e)
 	}
 	if err != nil {
-		return "There can be no such entity: " + displayText(err.Error(), maxErrorShown) + "."
+		return "Invalid entity: " + displayText(err.Error(), maxErrorShown) + "."
 	}
 	return ""
 }
 
-func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.Client, status int, told string) {
+func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, client access.Client, status int, notice string) {
 	e := entityOf(r)
-	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Notice: told, MaxKeys: maxRefreshKeys}
+	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: e.Source, Facet: e.Facet, Key: e.Key, Notice: notice, MaxKeys: maxRefreshKeys}
 	if e.Key == "" && e.Facet == "" {
 		c.render(w, r, http.StatusOK, "lookup", "Look up", p)
 		return
@@ -92,9 +92,9 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.
 	}
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	known, err := c.Entities.Entity(ctx, e, who)
+	known, err := c.Entities.Entity(ctx, e, client)
 	if err != nil {
-		c.unavailable(w, r, "What is known of it can't be read.", err)
+		c.unavailable(w, r, "The entity can't be read.", err)
 		return
 	}
 	now, a := c.Clock(), surroundings{lanes: c.Overview.Lanes(e.Source)}
@@ -106,8 +106,8 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, who access.
 	c.render(w, r, status, "lookup", "Look up", p)
 }
 
-// formatContent is content as people read it, cut. Indented it may be as long as it is deep for
-// each of its values, so that only what is small and flat is.
+// formatContent returns content for display, truncated. Deeply nested JSON grows quadratically when
+// it is indented, so only small and flat JSON is.
 func formatContent(payload []byte) string {
 	var out bytes.Buffer
 	if len(payload) <= maxIndentBytes && depthOf(payload) <= maxIndentDepth && json.Indent(&out, payload, "", "  ") == nil {
@@ -116,9 +116,9 @@ func formatContent(payload []byte) string {
 	return displayText(string(payload[:min(len(payload), maxContentShown+1)]), maxContentShown)
 }
 
-// depthOf is how deep the arrays and objects of JSON lie in each other.
+// depthOf returns the nesting depth of arrays and objects in JSON.
 func depthOf(payload []byte) int {
-	depth, most, quoted := 0, 0, false
+	depth, deepest, quoted := 0, 0, false
 	for i := 0; i < len(payload); i++ {
 		switch c := payload[i]; {
 		case quoted && c == '\\':
@@ -128,15 +128,15 @@ func depthOf(payload []byte) int {
 		case quoted:
 		case c == '[' || c == '{':
 			depth++
-			most = max(most, depth)
+			deepest = max(deepest, depth)
 		case c == ']' || c == '}':
 			depth--
 		}
 	}
-	return most
+	return deepest
 }
 
-// timelineOf is what is known of an entity in the order of time, what is to come first.
+// timelineOf returns the events of an entity, planned events first.
 func timelineOf(e Entity, now time.Time) []timelineEntry {
 	var all []timelineEntry
 	add := func(at time.Time, what, more, link string) {
@@ -148,43 +148,43 @@ func timelineOf(e Entity, now time.Time) []timelineEntry {
 		s := e.State
 		found := "Checked"
 		if s.Absent {
-			found = "Checked: the upstream has no such entity"
+			found = "Checked: not found"
 		}
 		add(s.CheckedAt, found, "", "")
 		add(s.FetchedAt, "Content fetched", "", "")
 		add(s.UpdatedAt, "Content changed", "", "")
 		switch {
 		case s.Absent:
-			add(s.CheckedAt.Add(e.AbsentFor), "The absence is not believed from then on", "", "")
+			add(s.CheckedAt.Add(e.AbsentFor), "Not-found result expires", "", "")
 		case s.HasContent():
-			add(s.CheckedAt.Add(e.FreshFor), "Stale from then on", "", "")
+			add(s.CheckedAt.Add(e.FreshFor), "Becomes stale", "", "")
 			if e.KeepFor > 0 {
-				add(s.FetchedAt.Add(e.KeepFor), "Not served from then on", "", "")
+				add(s.FetchedAt.Add(e.KeepFor), "No longer served", "", "")
 			}
 		}
 	}
 	if s := e.Status; s.State != "" {
-		add(s.Since, "First of the failures in a row", "", "")
+		add(s.Since, "First failure of the series", "", "")
 		add(s.UpdatedAt, "Last failure: "+displayText(s.Reason, 60), s.Error, "")
 		switch s.State {
 		case store.Retrying:
-			add(s.Until, "Retry is due", "", "")
+			add(s.Until, "Retry due", "", "")
 		case store.Failed:
-			add(s.Until, "The hold ends", "", "")
+			add(s.Until, "Hold ends", "", "")
 		case store.Suspended:
 		}
 	}
 	for _, l := range e.DeadLetters {
 		add(l.At, "Became a dead letter: "+displayText(string(l.Reason), 60), l.Error, deadLetterPath(l.DeadLetterID, e.Entity.Source))
 		if l.Handled != "" {
-			add(l.HandledAt, "The dead letter was "+displayText(l.Handled, 20), "by "+l.HandledBy, "")
+			add(l.HandledAt, "Dead letter "+displayText(l.Handled, 20), "by "+l.HandledBy, "")
 		}
 	}
 	if e.Registered != nil && e.Registered.Enabled {
-		add(e.Registered.Due, "Prefetch is due", "", "")
+		add(e.Registered.Due, "Prefetch due", "", "")
 	}
 	if e.Request.HoldUntil.After(now) {
-		add(e.Request.HoldUntil, "The hold in Redis ends", "", "")
+		add(e.Request.HoldUntil, "Hold in Redis ends", "", "")
 	}
 	slices.SortStableFunc(all, func(a, b timelineEntry) int { return b.At.Compare(a.At) })
 	return all

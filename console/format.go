@@ -9,25 +9,25 @@ import (
 	"unicode/utf8"
 )
 
-// How much of a text from outside is shown.
+// Maximum number of bytes shown of an external text.
 const (
 	maxKeyShown    = 256
 	maxErrorShown  = 300
 	maxReasonShown = 60
-	maxBriefShown  = 110 // where the whole stands a click away
+	maxBriefShown  = 110 // the page links to the full text
 	maxLongShown   = 4 << 10
 )
 
-// displayText returns a text from outside as people may read it: cut, in UTF-8, and without what
-// would change how the text around it reads.
-func displayText(text string, most int) string {
+// displayText returns an external text for display: at most limit bytes of valid UTF-8, without
+// control and format characters, which could change the appearance of the surrounding text.
+func displayText(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	cut := len(text) > most
+	cut := len(text) > limit
 	if cut {
-		for most > 0 && !utf8.RuneStart(text[most]) {
-			most--
+		for limit > 0 && !utf8.RuneStart(text[limit]) {
+			limit--
 		}
-		text = text[:most]
+		text = text[:limit]
 	}
 	text = strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || r == '\u2028' || r == '\u2029') {
@@ -41,7 +41,7 @@ func displayText(text string, most int) string {
 	return text
 }
 
-// formatDuration is a length of time in words: 40 s, 12 min, 3 h 20 min, 9 days.
+// formatDuration formats a duration: 40 s, 12 min, 3 h 20 min, 9 days.
 func formatDuration(d time.Duration) string {
 	if d < 0 {
 		d = -d
@@ -66,7 +66,7 @@ func formatDuration(d time.Duration) string {
 	}
 }
 
-// formatAgo is how long a time is past, in words.
+// formatAgo formats the time since t.
 func formatAgo(t, now time.Time) string {
 	if d := now.Sub(t); d >= time.Second {
 		return formatDuration(d) + " ago"
@@ -74,8 +74,8 @@ func formatAgo(t, now time.Time) string {
 	return "just now"
 }
 
-// formatTime is a time of day in UTC; a time of another day has its date, and one that is near
-// its seconds.
+// formatTime formats a time of day in UTC. It adds seconds within two minutes of now, and the date
+// on another day.
 func formatTime(t, now time.Time) string {
 	t, now = t.UTC(), now.UTC()
 	switch d := t.Sub(now).Abs(); {
@@ -90,7 +90,7 @@ func formatTime(t, now time.Time) string {
 	}
 }
 
-// formatCount is a number with its thousands apart; from a million on in millions.
+// formatCount formats a number, from a million on in millions.
 func formatCount[N int | int64](n N) string {
 	if n >= 1_000_000 {
 		return strings.TrimSuffix(strconv.FormatFloat(float64(n)/1e6, 'f', 1, 64), ".0") + " M"
@@ -98,7 +98,7 @@ func formatCount[N int | int64](n N) string {
 	return formatInt(n)
 }
 
-// formatInt is a number with its thousands apart.
+// formatInt formats a number with thousands separators.
 func formatInt[N int | int64](n N) string {
 	text := strconv.FormatInt(int64(n), 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -107,7 +107,7 @@ func formatInt[N int | int64](n N) string {
 	return text
 }
 
-// plural is a number and what is counted.
+// plural formats a number with the singular or plural of a noun.
 func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -115,7 +115,7 @@ func plural[N int | int64](n N, one, many string) string {
 	return formatInt(n) + " " + many
 }
 
-// formatRate is a number of calls a second or so, as precise as it is of use.
+// formatRate formats a rate, with one decimal below 10.
 func formatRate(n float64) string {
 	if n > 0 && n < 9.95 {
 		return strings.TrimSuffix(strconv.FormatFloat(n, 'f', 1, 64), ".0")
@@ -123,7 +123,7 @@ func formatRate(n float64) string {
 	return formatInt(int64(n + 0.5))
 }
 
-// formatPercent is a part of a whole, in percent; empty without a whole.
+// formatPercent formats part/whole in percent; empty if whole is 0.
 func formatPercent(part, whole int64) string {
 	if whole == 0 {
 		return ""

@@ -25,7 +25,7 @@ func laneRows(of *sourceSample) [][]statusItem {
 		case l.Records == 0:
 			wait.Text = "nothing"
 		case stalled(l):
-			wait.Text = "not known: nobody has worked for " + formatDuration(l.StalledFor)
+			wait.Text = "not known: no worker has worked for " + formatDuration(l.StalledFor)
 			if of.Limits != nil {
 				_, wait.Tone = stallReason(of.Limits, of.Lanes, l, of.Limits.At)
 			}
@@ -37,8 +37,8 @@ func laneRows(of *sourceSample) [][]statusItem {
 	return rows
 }
 
-// policyRows are what each policy has left. Of one that is kept by lanes the use is reckoned
-// by what was permitted lately.
+// policyRows returns the usage of each policy. The usage of a policy with lane partitions is
+// estimated from the granted permits.
 func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, p := range of.Limits.Policies {
@@ -66,11 +66,11 @@ func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 			}
 			bar = statusItem{Percent: &part, Text: formatPercent(int64(used+0.5), int64(target))}
 		}
-		kept := "HIGH alone may use " + formatInt(p.Remaining-p.RemainingForLow)
+		notes := "HIGH alone may use " + formatInt(p.Remaining-p.RemainingForLow)
 		if p.ResetsAt != nil {
-			kept += "; it is new in " + formatDuration(p.ResetsAt.Sub(now))
+			notes += "; it resets in " + formatDuration(p.ResetsAt.Sub(now))
 		}
-		rows = append(rows, []statusItem{{Text: displayText(p.Name, 60)}, use, bar, {Text: formatInt(p.Remaining)}, {Text: formatInt(p.RemainingForLow)}, {Text: kept}})
+		rows = append(rows, []statusItem{{Text: displayText(p.Name, 60)}, use, bar, {Text: formatInt(p.Remaining)}, {Text: formatInt(p.RemainingForLow)}, {Text: notes}})
 	}
 	return rows
 }
@@ -82,7 +82,7 @@ func processRows(v *limiter.View) [][]statusItem {
 			name schemas.Lane
 			view limiter.LaneView
 		}{{schemas.High, p.High}, {schemas.Low, p.Low}} {
-			longest, why := "", "nobody waits"
+			longest, why := "", "no request waits"
 			if lane.view.Waiting > 0 {
 				longest, why = formatDuration(time.Duration(lane.view.OldestMS*float64(time.Millisecond))), displayText(lane.view.Reason, maxErrorShown)
 			}
@@ -97,7 +97,7 @@ func processRows(v *limiter.View) [][]statusItem {
 func scopeRows(v *limiter.View, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, s := range v.Scopes {
-		left, state := "not told yet", statusItem{Text: "goes", Tone: toneOK}
+		left, state := "not reported yet", statusItem{Text: "ok", Tone: toneOK}
 		if s.Remaining != nil {
 			left = formatInt(*s.Remaining)
 			if *s.Remaining == 0 {
@@ -105,7 +105,7 @@ func scopeRows(v *limiter.View, now time.Time) [][]statusItem {
 			}
 		}
 		if s.BreakerOpen {
-			left, state = "", statusItem{Text: "halted alone", Tone: toneBad}
+			left, state = "", statusItem{Text: "breaker open", Tone: toneBad}
 		}
 		if s.Until != nil && s.Until.After(now) {
 			state.Text += ", until " + formatTime(*s.Until, now)
@@ -149,7 +149,7 @@ func dependencyRows(all []Dependency) [][]statusItem {
 	return rows
 }
 
-// scenarioTitle is what the weather is called.
+// scenarioTitle returns the title of a fault scenario.
 func (c *Console) scenarioTitle(name string) string {
 	if c.FaultScenarios != nil {
 		for _, k := range c.FaultScenarios.List() {

@@ -10,73 +10,73 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-func TestAPartOfTheLettersThatCannotBeReadHidesNoOther(t *testing.T) {
+func TestDLQ_UnreadablePartHidesNoOther(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.uncounted = errBroken
+	r.countErr = errBroken
 	d := r.get(root + "/dlq?source=nexon")
 	d.wellFormed(t, "dlq")
 	if d.status != 200 || d.linksTo(root+"/dlq/jobs/"+r.jobs[0].ID) == 0 || d.linksTo(root+"/dlq/nexon/0/120") == 0 {
 		t.Errorf("%d: %s", d.status, d.text())
 	}
-	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "Nothing died") || d.byID("safe-to-replay") != nil {
-		t.Errorf("what can't be read is said %d times: %s", n, d.text())
+	if n := strings.Count(d.text(), "This could not be read in time"); n != 3 || strings.Contains(d.text(), "No dead letters since") || d.byID("safe-to-replay") != nil {
+		t.Errorf("unreadable parts: got %d, want 3: %s", n, d.text())
 	}
-	r.broken = errBroken
-	if d := renewed(r).get(root + "/dlq?source=nexon"); d.status != 503 {
+	r.readErr = errBroken
+	if d := withNewConsole(r).get(root + "/dlq?source=nexon"); d.status != 503 {
 		t.Errorf("nothing can be read: %d", d.status)
 	}
 }
 
-func TestWhyALetterIsNotShownIsTold(t *testing.T) {
+func TestDeadLetter_ReportsReadError(t *testing.T) {
 	for err, want := range map[error]int{dlq.ErrGone: 404, fmt.Errorf("%w: it has no header", dlq.ErrUnreadable): 422, errBroken: 503} {
 		r := newRig(t)
-		r.broken = err
+		r.readErr = err
 		if d := r.get(root + "/dlq/nexon/3/120"); d.status != want {
-			t.Errorf("%v: %d %s", err, d.status, d.says("rejected"))
+			t.Errorf("%v: %d %s", err, d.status, d.textByID("rejected"))
 		}
 	}
 }
 
-func TestThePartsOfTheLettersPageAreReadAtOnce(t *testing.T) {
+func TestDLQ_ReadsPartsInParallel(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	r.together = make(chan struct{})
+	r.barrier = make(chan struct{})
 	if d := r.get(root + "/dlq?source=nexon"); d.status != 200 {
-		t.Error(d.status)
+		t.Errorf("got status %d, want 200", d.status)
 	}
 	select {
-	case <-r.together:
+	case <-r.barrier:
 	default:
-		t.Error("each waits for the one before")
+		t.Error("the reads are not parallel")
 	}
 }
 
-func TestWhatDiedIsCountedOnceForAllWhoLook(t *testing.T) {
+func TestDLQ_CountsOnceForAllViewers(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
-	before := r.get(root + "/dlq?source=nexon").says("recent-dead-letters")
-	r.groups = nil // counted a moment ago
-	if got := r.get(root + "/dlq?source=nexon").says("recent-dead-letters"); got != before || !strings.Contains(got, "12,268") {
-		t.Error(got)
+	before := r.get(root + "/dlq?source=nexon").textByID("recent-dead-letters")
+	r.groups = nil // the first count is cached
+	if got := r.get(root + "/dlq?source=nexon").textByID("recent-dead-letters"); got != before || !strings.Contains(got, "12,268") {
+		t.Errorf("got %q, want the cached count", got)
 	}
 }
 
-func TestWhatDiedOfMoreGroupsThanAreToldApartIsCountedAsAtLeast(t *testing.T) {
+func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	r.groups = make([]store.DeadLetterGroup, dlq.MaxGroups)
 	for i := range r.groups {
-		r.groups[i] = store.DeadLetterGroup{Reason: schemas.ParseError, Count: 2, Last: then}
+		r.groups[i] = store.DeadLetterGroup{Reason: schemas.ParseError, Count: 2, Last: testNow}
 	}
 	d := r.get(root + "/dlq?source=nexon")
-	if got := d.text(); !strings.Contains(got, "These are the 50 most frequent of 1,000 kinds or more.") || !strings.Contains(got, "At least 2,000 requests died") {
+	if got := d.text(); !strings.Contains(got, "The 50 most frequent of 1,000 groups or more.") || !strings.Contains(got, "At least 2,000 dead letters") {
 		t.Errorf("%.600s", got)
 	}
 }
 
-// A listed key is FACET/KEY; the form takes it as it takes the key alone.
-func TestLetters_FilterTakesAListedKey(t *testing.T) {
+// A listed key has the form FACET/KEY; the form accepts it in the field key.
+func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
 	for query, want := range map[string]store.DeadLetterFilter{
 		"key=somebody":                   {Key: "somebody"},
 		"key=character/some/body":        {Facet: "character", Key: "some/body"},

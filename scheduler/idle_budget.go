@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// IdleBudget tells how much of what could be fed was not, as nothing was due.
+// IdleBudget measures how much of the budget was not used because no entity was due.
 type IdleBudget struct {
 	at              time.Time
 	available, idle float64 // calls
 }
 
-// maxTickGap is how much of the time between two looks counts: what lies beyond it was
-// no look of anybody's.
+// maxTickGap bounds the time between two ticks that counts. During a longer gap the scheduler did
+// not run.
 const maxTickGap = time.Minute
 
-// Record notes a look: the rate in calls a second, how many calls were fed since the last
-// look, and whether all that was due was fed.
+// Record adds one tick: the rate in calls a second, the calls enqueued since the last tick, and
+// whether all due entities were enqueued.
 func (u *IdleBudget) Record(now time.Time, rate, fed float64, all bool) {
 	if !u.at.IsZero() {
 		could := rate * min(max(now.Sub(u.at), 0), maxTickGap).Seconds()
@@ -28,15 +28,15 @@ func (u *IdleBudget) Record(now time.Time, rate, fed float64, all bool) {
 	u.at = now
 }
 
-// Fraction returns the part that was not used, 0 to 1.
+// Fraction returns the unused part of the budget, 0 to 1.
 func (u *IdleBudget) Fraction() float64 { return math.Min(u.idle/math.Max(u.available, 1), 1) }
 
-// meanCost is how many calls one entity took lately.
+// meanCost is the moving average of the calls that one entity takes.
 type meanCost float64
 
 func (m *meanCost) value() float64 { return float64(*m) }
 
-// add learns from a claim: half of what is believed is from the last hundred entities.
+// add includes a claim. The last hundred entities have half of the weight.
 func (m *meanCost) add(calls float64, entities int) {
 	if entities == 0 {
 		return

@@ -8,13 +8,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// tierRows has a row for each tier that is prefetched, and one for each facet that is not.
+// tierRows returns a row for each prefetched tier, and one for each facet that is not prefetched.
 func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, facet := range s.Facets {
 		name := statusItem{Text: facet.Facet}
 		if facet.Mode == modeOff {
-			rows = append(rows, []statusItem{name, {Text: "all"}, entityCount(facet.Tiers[:]...), {Text: "not by itself"}, {Text: ""}, {Text: "off"}})
+			rows = append(rows, []statusItem{name, {Text: "all"}, entityCount(facet.Tiers[:]...), {Text: "on demand"}, {Text: ""}, {Text: "off"}})
 			continue
 		}
 		for tier, t := range facet.Tiers {
@@ -22,14 +22,14 @@ func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 			if facet.Mode == modeAdaptive {
 				every = "every " + formatDuration(facet.MinInterval) + " to " + formatDuration(facet.MaxInterval) + ", by its changes and reads"
 			}
-			due, behind := dueCells(s.Due, facet, store.Tier(tier), now)
-			rows = append(rows, []statusItem{name, {Text: tierName(store.Tier(tier))}, entityCount(t), {Text: every}, due, behind})
+			due, lag := dueCells(s.Due, facet, store.Tier(tier), now)
+			rows = append(rows, []statusItem{name, {Text: tierName(store.Tier(tier))}, entityCount(t), {Text: every}, due, lag})
 		}
 	}
 	return rows
 }
 
-// entityCount is how many entities tiers have.
+// entityCount returns the number of entities of some tiers.
 func entityCount(tiers ...TierSchedule) statusItem {
 	n, exactly := int64(0), true
 	for _, t := range tiers {
@@ -44,9 +44,10 @@ func entityCount(tiers ...TierSchedule) statusItem {
 	return statusItem{Text: "about " + formatCount(n)}
 }
 
-// dueCells is how many entities of a tier are due, and how far it is behind. Only those that are
-// due first were counted: of a tier that is not among them it is known when it would be.
-func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, behind statusItem) {
+// dueCells returns how many entities of a tier are due, and the lag of the tier. The count covers
+// only the entities with the earliest due times; for a tier outside of them only an upper bound of
+// the lag is known.
+func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}
 	}
@@ -69,7 +70,7 @@ func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, 
 	case found.Count == 0:
 		return statusItem{Text: "0"}, statusItem{Text: "nothing", Tone: toneOK}
 	case !facet.ReadyAt.IsZero():
-		return statusItem{Text: formatCounted(found.Count, more)}, statusItem{Text: "waits for its content until " + formatTime(facet.ReadyAt, now)}
+		return statusItem{Text: formatCounted(found.Count, more)}, statusItem{Text: "content is ready at " + formatTime(facet.ReadyAt, now)}
 	}
 	return statusItem{Text: formatCounted(found.Count, more)}, statusItem{Text: formatDuration(late), Tone: delayTone(late)}
 }
@@ -84,7 +85,7 @@ func delayTone(late time.Duration) string {
 	return toneBad
 }
 
-// formatCounted is a number that may have been counted up to a bound only.
+// formatCounted formats a count that may have been truncated.
 func formatCounted(n int64, more bool) string {
 	if more {
 		return formatInt(n) + " or more"
@@ -92,39 +93,39 @@ func formatCounted(n int64, more bool) string {
 	return formatInt(n)
 }
 
-// boundRows is what bounds LOW, and prefetching besides.
+// boundRows returns the bounds of LOW and of prefetching.
 func boundRows(of *sourceSample) [][]statusItem {
 	if of.Limits == nil {
 		return nil
 	}
 	rows := [][]statusItem{}
-	add := func(name, rate, kept string) {
-		rows = append(rows, []statusItem{{Text: name}, {Text: rate}, {Text: kept}})
+	add := func(name, rate, reserved string) {
+		rows = append(rows, []statusItem{{Text: name}, {Text: rate}, {Text: reserved}})
 	}
 	for _, b := range of.Limits.Low.Bounds {
 		policy := displayText(b.Policy, 60)
 		switch b.Kind {
 		case limiter.ByWindow:
-			add("its share of "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
+			add("share of "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
 		case limiter.ByRateCap:
 			add("its rate cap at this hour", formatRate(b.PerSecond), "")
 		case limiter.ByDay:
-			add("the rest of the "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
+			add("rest of the "+policy, formatRate(b.PerSecond), formatRate(b.Reserved))
 		}
 	}
-	add("LOW may now", formatLimit(of.Limits.Low.PerSecond), "")
+	add("LOW limit now", formatLimit(of.Limits.Low.PerSecond), "")
 	if of.Schedule.RateCap != nil {
-		add("prefetching, this hour", formatRate(*of.Schedule.RateCap), "")
+		add("prefetch rate cap of this hour", formatRate(*of.Schedule.RateCap), "")
 	}
 	feed := formatLimit(of.Schedule.FeedRate.Value)
 	if of.Schedule.FeedRate.Error != "" {
 		feed = "not known: " + of.Schedule.FeedRate.Error
 	}
-	add("prefetching may now", feed, "")
+	add("prefetch limit now", feed, "")
 	return rows
 }
 
-// backlogRows is what has failed and is due again, and what follows from changes.
+// backlogRows returns the backlogs of the retries and of the outbox.
 func backlogRows(d Due, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	add := func(what string, due store.Backlog) []statusItem {
@@ -157,8 +158,8 @@ func backlogRows(d Due, now time.Time) [][]statusItem {
 }
 
 const (
-	retriesLabel = "retries of what has failed"
-	outboxLabel  = "what follows from changes: messages and triggers"
+	retriesLabel = "retries"
+	outboxLabel  = "outbox: change events and triggers"
 )
 
 func schedulerRows(s ScheduleState) [][]statusItem {

@@ -9,16 +9,16 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// statusItem is something that is true at the moment, in words. Tone is ok, warn, bad or empty;
-// it never says more than the words do.
+// statusItem is one live text of a page. Tone (ok, warn, bad or empty) only colours it.
 type statusItem struct {
 	Text string `json:"text"`
 	Tone string `json:"tone,omitempty"`
-	// Percent is how much of something is used, from 0 to 100; nil: it is no such thing.
+	// Percent is the length of a bar, 0 to 100; nil: no bar.
 	Percent *int `json:"percent,omitempty"`
 }
 
-// liveStatus are what the live pages say, by where it stands.
+// liveStatus is the content of the live pages, by element. It is rendered with the page and sent as
+// server-sent events.
 type liveStatus struct {
 	At     string                    `json:"at"`
 	Items  map[string]statusItem     `json:"items"`
@@ -27,13 +27,13 @@ type liveStatus struct {
 	Tables map[string]statusTable    `json:"-"`
 }
 
-// statusTable is a table whose rows are live.
+// statusTable is a table with live rows.
 type statusTable struct {
 	ID, Caption string
 	Headers     []string
-	Numeric     []bool // which columns are of numbers
+	Numeric     []bool // by column
 	Rows        [][]statusItem
-	Empty       string // what stands there without rows
+	Empty       string // text without rows
 }
 
 const (
@@ -42,14 +42,14 @@ const (
 	toneBad  = "bad"
 
 	day = 24 * time.Hour
-	// lagWarn and behindBad are from when on a lane is behind, and far behind.
+	// lagWarn and lagBad are the lags from which a lane is shown as a warning or a problem.
 	lagWarn, lagBad = time.Minute, 10 * time.Minute
-	// stalledAfter is from when on a lane stands on which nobody works. Before, what has just
-	// come to an idle lane may not have been sampled again.
+	// stalledAfter is the time after which an unprocessed lane counts as stalled. New records of an
+	// idle lane may not have been sampled earlier.
 	stalledAfter = 20 * time.Second
 )
 
-// statusOf says in words what a sample knows of the sources, and of the rest.
+// statusOf returns the live content for a sample.
 func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 	f := liveStatus{At: n.At.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}, Tables: map[string]statusTable{}}
 	f.addProblems(n, sources)
@@ -57,30 +57,30 @@ func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 		of := n.Sources[source]
 		f.Items["budget."+source] = statusItem{Text: budgetMessage(source, of.Limits, of.Rates, n.At)}
 		f.Items["state."+source] = limiterState(of.Limits)
-		f.addTable("lanes."+source, "How far the lanes of "+source+" are", "", []string{"Lane", "Calls / s", "May", "Records", "Behind by"}, "01110", laneRows(of))
+		f.addTable("lanes."+source, "Lanes of "+source, "", []string{"Lane", "Calls / s", "Limit", "Records", "Lag"}, "01110", laneRows(of))
 		f.addSchedule(source, of, n.At)
 		f.addSettings(source, of, n.At)
 		if of.Limits == nil {
-			f.addTable("policies."+source, "Policies of "+source, "They could not be read.", policyHeaders, "000110", nil)
-			f.addTable("processes."+source, "Who waits for a permit of "+source, "They could not be read.", processHeaders, "00111", nil)
-			f.addTable("scopes."+source, "Parts of "+source, "They could not be read.", scopeHeaders, "0011", nil)
+			f.addTable("policies."+source, "Policies of "+source, "Not available: the read failed.", policyHeaders, "000110", nil)
+			f.addTable("processes."+source, "Processes that call "+source, "Not available: the read failed.", processHeaders, "00111", nil)
+			f.addTable("scopes."+source, "Scopes of "+source, "Not available: the read failed.", scopeHeaders, "0011", nil)
 			continue
 		}
-		f.addTable("policies."+source, "Policies of "+source, "It has not been called yet.", policyHeaders, "000110", policyRows(of, n.At))
-		f.addTable("processes."+source, "Who waits for a permit of "+source, "No process tells of itself: no worker runs.", processHeaders, "00111", processRows(of.Limits))
-		f.addTable("scopes."+source, "Parts of "+source+" that have a limit of their own", "No limit is of a part alone.", scopeHeaders, "0011", scopeRows(of.Limits, n.At))
+		f.addTable("policies."+source, "Policies of "+source, "The source has not been called yet.", policyHeaders, "000110", policyRows(of, n.At))
+		f.addTable("processes."+source, "Processes that call "+source, "No process reports: no worker is running.", processHeaders, "00111", processRows(of.Limits))
+		f.addTable("scopes."+source, "Scopes of "+source+" with their own limit", "No limit has scopes.", scopeHeaders, "0011", scopeRows(of.Limits, n.At))
 	}
-	f.addTable("reads", "What "+displayText(c.Process, 60)+" told its readers in the last 5 min, and how old that was; each process tells of its own", "Nobody has read.",
-		[]string{"Source", "Reads", "Fresh", "Stale", "Fetching", "Absent", "Half within", "95 % within"}, "01111111", readRows(n.Reads, sources))
-	f.addTable("depends", "What this process leans on", "Nothing.", []string{"Name", "State"}, "00", dependencyRows(n.Dependencies))
+	f.addTable("reads", "Reads of "+displayText(c.Process, 60)+" in the last 5 min; each process counts its own", "No reads.",
+		[]string{"Source", "Reads", "Fresh", "Stale", "Updating", "Not found", "p50 age", "p95 age"}, "01111111", readRows(n.Reads, sources))
+	f.addTable("depends", "Dependencies of this process", "Nothing.", []string{"Name", "State"}, "00", dependencyRows(n.Dependencies))
 	f.Items["scenario"] = statusItem{Text: c.scenarioTitle(n.FaultScenario)}
 	return f
 }
 
 var (
-	policyHeaders  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Besides"}
+	policyHeaders  = []string{"Policy", "Used", "Share", "Left", "Left for LOW", "Notes"}
 	processHeaders = []string{"Process", "Lane", "Waiting", "Longest", "Granted", "Why"}
-	scopeHeaders   = []string{"Policy", "Of", "Left", "Under way", "State"}
+	scopeHeaders   = []string{"Policy", "Scope", "Left", "In flight", "State"}
 )
 
 func (f *liveStatus) addTable(id, caption, empty string, heads []string, numbers string, rows [][]statusItem) {
@@ -95,7 +95,7 @@ func (f *liveStatus) addTable(id, caption, empty string, heads []string, numbers
 	f.Tables[id] = t
 }
 
-// addProblems lists what is wrong now, the worst first.
+// addProblems lists the current problems, the worst first.
 func (f *liveStatus) addProblems(n *sample, sources []string) {
 	rows := [][]statusItem{}
 	add := func(tone, format string, args ...any) {
@@ -109,40 +109,40 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 	for _, source := range sources {
 		of := n.Sources[source]
 		if of.Limits == nil {
-			add(toneBad, "%s: what its limiter does could not be read; if Redis does not answer, nothing is called.", source)
+			add(toneBad, "%s: the limiter could not be read; without Redis no calls are made.", source)
 		}
 		for _, h := range allBlockers(of.Limits, n.At) {
-			if h.Scope != scopeFirst { // it is told of a lane that stands
+			if h.Scope != scopeFirst { // reported with the stalled lane
 				add(h.Tone, "%s: %s.", source, h.Message)
 			}
 		}
 		for _, l := range of.Lanes {
 			switch {
 			case !l.RecordsKnown:
-				add(toneWarn, "%s: how far its %s lane is behind is not known.", source, l.Lane)
+				add(toneWarn, "%s: the lag of its %s lane is unknown.", source, l.Lane)
 			case stalled(l):
 				why, tone := stallReason(of.Limits, of.Lanes, l, n.At)
-				add(tone, "%s: %s in its %s lane, and nobody has worked on any for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
+				add(tone, "%s: %s in its %s lane, and no worker has worked on any for %s%s.", source, plural(l.Records, "record waits", "records wait"), l.Lane, formatDuration(l.StalledFor), why)
 			case l.Records > 0 && l.WaitKnown && lag(l) >= lagWarn:
 				add(laneTone(l), "%s: its %s lane is %s behind, with %s.", source, l.Lane, formatDuration(lag(l)), plural(l.Records, "record", "records"))
 			}
 		}
 		if of.Schedule.unscheduled() {
-			add(toneBad, "%s: no scheduler runs, so that nothing is prefetched.", source)
+			add(toneBad, "%s: no scheduler is running, so nothing is prefetched.", source)
 		}
 		if of.OpenDeadLetters > 0 {
-			add(toneWarn, "%s: %s since yesterday are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
+			add(toneWarn, "%s: %s of the last 24 h are open.", source, plural(of.OpenDeadLetters, "dead letter", "dead letters"))
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad stands before warn
+	slices.SortStableFunc(rows, func(a, b []statusItem) int { return strings.Compare(a[0].Tone, b[0].Tone) }) // bad sorts before warn
 	f.Rows["problems"] = rows
 	f.Items["problems"] = statusItem{Text: "Nothing is wrong.", Tone: toneOK}
 	if len(rows) > 0 {
-		f.Items["problems"] = statusItem{Text: plural(len(rows), "thing needs", "things need") + " a look.", Tone: rows[0][0].Tone}
+		f.Items["problems"] = statusItem{Text: plural(len(rows), "problem needs", "problems need") + " attention.", Tone: rows[0][0].Tone}
 	}
 }
 
-// limiterState is what a source's limiter does, in a word.
+// limiterState returns the state of a source's limiter.
 func limiterState(v *limiter.View) statusItem {
 	if v == nil {
 		return statusItem{Text: "unknown", Tone: toneBad}
@@ -150,19 +150,19 @@ func limiterState(v *limiter.View) statusItem {
 	switch v.State {
 	case stateFlowing, stateUnused:
 		return statusItem{Text: v.State, Tone: toneOK}
-	case stateStopped, stateProbing, StateStopping:
+	case stateStopped, stateBreakerOpen, StateStopping:
 		return statusItem{Text: v.State, Tone: toneBad}
 	}
 	return statusItem{Text: v.State, Tone: toneWarn}
 }
 
-// stalled reports whether records wait in a lane and nobody works on them.
+// stalled reports whether records wait in a lane and no worker processes them.
 func stalled(l LaneLag) bool {
 	return l.RecordsKnown && l.Records > 0 && !l.WaitKnown && l.StalledFor >= stalledAfter
 }
 
-// lag is how far a lane is behind, of which that is known. The throughput is that of a
-// minute, within which who works may have stopped.
+// lag returns the lag of a lane. The throughput is the mean of a minute, so Wait is too low shortly
+// after the workers have stopped.
 func lag(l LaneLag) time.Duration { return max(l.Wait, l.StalledFor) }
 
 func laneTone(l LaneLag) string {
@@ -172,7 +172,7 @@ func laneTone(l LaneLag) string {
 	case stalled(l):
 		return toneBad
 	case l.Records > 0 && !l.WaitKnown:
-		return "" // the next samples tell
+		return "" // the throughput is measured with the next samples
 	case l.Records == 0 || lag(l) < lagWarn:
 		return toneOK
 	case lag(l) < lagBad:

@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	maxNoteLength = 1000 // characters
-	// maxReplayRate and rateLeast are in letters a second.
+	maxNoteLength = 1000
+	// maxReplayRate and minReplayRate are in dead letters a second.
 	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
 )
 
-// judge says whether a replay of these groups is safe, as it is ordered if nothing is chosen.
+// judge judges a replay of these groups with the default options.
 func (c *Console) judge(ctx context.Context, source string, open []store.DeadLetterGroup, now time.Time) verdict {
 	return c.judgeOrder(ctx, dlq.JobSpec{Filter: store.DeadLetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
 }
 
-// planPage shows what an order would do, before it is given.
+// planPage is the data of a dry run.
 type planPage struct {
 	dlqFilter
 	Kind    store.JobKind
@@ -39,32 +39,32 @@ type planPage struct {
 	Problem string
 	Plan    dlq.Plan
 	Verdict verdict
-	// Duration is for how long it takes at its rate at least; empty: not known.
+	// Duration is the minimum duration at its rate; empty: unknown.
 	Duration string
 }
 
-// Replays reports whether it is a replay, and no purge.
+// Replays reports whether the job is a replay, not a purge.
 func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
 
-// Counted is how many letters it acts on at most.
+// Counted returns how many dead letters the job affects at most.
 func (p planPage) Counted() int64 { return maxAffected(p.Plan) }
 
-// maxAffected is how many letters an order acts on if this release can read all.
+// maxAffected returns how many dead letters a job affects if this release can read all of them.
 func maxAffected(p dlq.Plan) int64 { return p.Count + p.IfReadable }
 
-// StaysOpen says why letters stay open.
+// StaysOpen explains why dead letters stay open.
 func (planPage) StaysOpen(why string) string { return staysOpen(why) }
 
-// orderOf reads an order. Its errors are sentences for whoever gave it.
-func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq.JobSpec, err error) {
+// orderOf reads the options of a job. Its errors are shown to the client.
+func (c *Console) orderOf(r *http.Request, client access.Client) (p planPage, o dlq.JobSpec, err error) {
 	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		return p, o, err
 	}
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
 	p.Kind, p.Lane, p.Rate, p.Max, p.Note = store.JobKind(get("kind")), schemas.Lane(get("lane")), get("rate"), get("max"), get("note")
-	o = dlq.JobSpec{Kind: p.Kind, Filter: p.storeFilter(who), Lane: p.Lane, Note: p.Note}
+	o = dlq.JobSpec{Kind: p.Kind, Filter: p.storeFilter(client), Lane: p.Lane, Note: p.Note}
 	if p.Kind != store.ReplayJob && p.Kind != store.PurgeJob {
-		return p, o, errors.New("say whether the letters are to be replayed or purged")
+		return p, o, errors.New("choose replay or purge")
 	}
 	if p.Kind == store.ReplayJob && !p.Lane.Valid() {
 		return p, o, errors.New("the lane must be HIGH or LOW")
@@ -72,12 +72,12 @@ func (c *Console) orderOf(r *http.Request, who access.Client) (p planPage, o dlq
 	if p.Rate != "" {
 		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && !(o.Rate >= minReplayRate && o.Rate <= maxReplayRate) { // nor no number
 
-			return p, o, fmt.Errorf("the rate must be from 0.02 to %d letters a second, or empty for as many as go", maxReplayRate)
+			return p, o, fmt.Errorf("the rate must be from 0.02 to %d dead letters a second, or empty for no limit", maxReplayRate)
 		}
 	}
 	if p.Max != "" {
 		if o.Max, err = strconv.ParseInt(p.Max, 10, 64); err != nil || o.Max < 0 {
-			return p, o, errors.New("the greatest number must be a whole number, or empty for all")
+			return p, o, errors.New("the maximum must be a whole number, or empty for all")
 		}
 	}
 	return p, o, checkNote(p.Note)
@@ -90,13 +90,13 @@ func checkNote(note string) error {
 	return nil
 }
 
-// plan shows what an order would do. What it counted is what is then acted on: letters that
-// come later are not of it.
-func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client) {
+// plan shows the dry run of a job. The job then affects only the dead letters that were counted
+// here, not later ones.
+func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
 	now := c.Clock()
-	p, o, err := c.orderOf(r, who)
+	p, o, err := c.orderOf(r, client)
 	if err != nil {
 		p.Problem = err.Error()
 		c.render(w, r, http.StatusBadRequest, "plan", "Dry run", p)
@@ -106,9 +106,9 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client
 		p.Filter.Until = now.Truncate(time.Microsecond)
 	}
 	p.Filter.Handled = store.OpenDeadLetters
-	o.Filter = p.storeFilter(who)
+	o.Filter = p.storeFilter(client)
 	if p.Plan, err = c.DLQ.Plan(ctx, o); err != nil {
-		c.unavailable(w, r, "The letters can't be counted.", err)
+		c.unavailable(w, r, "The dead letters can't be counted.", err)
 		return
 	}
 	p.Verdict = c.judgeOrder(ctx, o, maxAffected(p.Plan), p.Plan.Groups, now)
@@ -118,12 +118,12 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, who access.Client
 	c.render(w, r, http.StatusOK, "plan", "Dry run", p)
 }
 
-// start gives the order of which the plan was shown, unless more letters have come to be of it.
-func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Client) {
-	p, o, err := c.orderOf(r, who)
+// start starts the job of a dry run, unless more dead letters match now.
+func (c *Console) start(w http.ResponseWriter, r *http.Request, client access.Client) {
+	p, o, err := c.orderOf(r, client)
 	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)
 	if err == nil && (o.Filter.Until.IsZero() || unread != nil) {
-		err = errors.New("look at what it would do first")
+		err = errors.New("make a dry run first")
 	}
 	if err != nil {
 		p.Problem = err.Error()
@@ -134,37 +134,37 @@ func (c *Console) start(w http.ResponseWriter, r *http.Request, who access.Clien
 	defer cancel()
 	now, err := c.DLQ.Plan(ctx, o)
 	if err != nil {
-		c.unavailable(w, r, "The letters can't be counted.", err)
+		c.unavailable(w, r, "The dead letters can't be counted.", err)
 		return
 	}
 	if maxAffected(now) > counted {
-		p.Problem = fmt.Sprintf("it was to act on %s, and would act on %s now; look again at what it would do", plural(counted, "letter", "letters"), formatInt(maxAffected(now)))
+		p.Problem = fmt.Sprintf("the dry run counted %s, and %s match now; repeat the dry run", plural(counted, "dead letter", "dead letters"), formatInt(maxAffected(now)))
 		c.render(w, r, http.StatusConflict, "plan", "Dry run", p)
 		return
 	}
-	j, err := c.DLQ.StartJob(ctx, o, who.Name)
+	j, err := c.DLQ.StartJob(ctx, o, client.Name)
 	if err != nil {
-		c.unavailable(w, r, "The job could not be ordered.", err)
+		c.unavailable(w, r, "The job could not be started.", err)
 		return
 	}
 	redirectWithNotice(w, r, root+"/dlq/jobs/"+j.ID, "started")
 }
 
-func (c *Console) stopJob(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.switchJob(w, r, who, store.JobStopped, "job-stopped")
+func (c *Console) stopJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.switchJob(w, r, client, store.JobStopped, "job-stopped")
 }
 
-func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, who access.Client) {
-	c.switchJob(w, r, who, store.JobRunning, "job-resumed")
+func (c *Console) resumeJob(w http.ResponseWriter, r *http.Request, client access.Client) {
+	c.switchJob(w, r, client, store.JobRunning, "job-resumed")
 }
 
-func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, who access.Client, to store.JobState, code string) {
+func (c *Console) switchJob(w http.ResponseWriter, r *http.Request, client access.Client, to store.JobState, code string) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
-	j, err := c.DLQ.SetJobState(ctx, r.PathValue("id"), to, who.Name)
+	j, err := c.DLQ.SetJobState(ctx, r.PathValue("id"), to, client.Name)
 	switch {
 	case errors.Is(err, store.ErrJobNotFound):
-		c.reject(w, r, http.StatusNotFound, "There is no such job, or it has ended.")
+		c.reject(w, r, http.StatusNotFound, "Job not found, or it has ended.")
 	case err != nil:
 		c.unavailable(w, r, "The job could not be changed.", err)
 	default:

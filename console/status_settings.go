@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// addSettings tells what the page of the settings shows live of a source.
+// addSettings adds the live content of the settings page.
 func (f *liveStatus) addSettings(source string, of *sourceSample, now time.Time) {
 	f.Items["set."+source] = stopState(of.Settings)
 	f.Items["force."+source] = statusItem{Text: revisionMessage(of, now)}
@@ -16,8 +16,8 @@ func (f *liveStatus) addSettings(source string, of *sourceSample, now time.Time)
 	if of.Settings != nil {
 		empty = "It has no policy."
 	}
-	f.addTable("force."+source, "What is set for "+source+", and what is configured where that is another", empty,
-		[]string{"Policy", "Limit", "Target", "HIGH keeps", "LOW keeps"}, "01111", settingRows(of.Settings))
+	f.addTable("force."+source, "Settings of "+source+", with the configured value where it differs", empty,
+		[]string{"Policy", "Limit", "Target", "Reserved for HIGH", "Reserved for LOW"}, "01111", settingRows(of.Settings))
 }
 
 func stopState(s *settings.State) statusItem {
@@ -30,27 +30,27 @@ func stopState(s *settings.State) statusItem {
 	return statusItem{Text: "not stopped", Tone: toneOK}
 }
 
-// revisionMessage is which revision is set, which is in force, and LOW's rate cap.
+// revisionMessage describes the stored revision, the revision in force, and the rate cap of LOW.
 func revisionMessage(of *sourceSample, now time.Time) string {
 	s, v := of.Settings, of.Limits
 	if s == nil {
-		return "The settings can't be read; the log says why. What was in force goes on."
+		return "The settings can't be read; see the log. The previous settings stay in force."
 	}
-	text := "As it is configured"
+	text := "As configured"
 	if s.Revision > 0 && s.ChangedAt != nil && s.ChangedBy != nil {
 		text = fmt.Sprintf("Revision %d, by %s, %s", s.Revision, displayText(*s.ChangedBy, 60), formatTime(*s.ChangedAt, now))
 	}
 	switch {
 	case v == nil:
-		text += "; whether it is in force is not known, since Redis does not answer."
+		text += "; whether it is in force is unknown, because Redis does not answer."
 	case v.State == stateUnused:
 		text += "; no process has called the source yet."
 	case v.Revision < s.Revision && len(v.Processes) == 0:
-		text += fmt.Sprintf("; revision %d is in force for Redis, and no worker runs that could follow.", v.Revision)
+		text += fmt.Sprintf("; revision %d is in force in Redis, and no worker is running to apply the new one.", v.Revision)
 	case v.Revision < s.Revision:
-		text += fmt.Sprintf("; revision %d is in force, and all processes follow within two seconds.", v.Revision)
+		text += fmt.Sprintf("; revision %d is in force; all processes apply the new one within two seconds.", v.Revision)
 	case v.Revision > s.Revision:
-		text += fmt.Sprintf("; but revision %d is in force for Redis, which the database does not have: it was restored. See \"After the restore of an older database\" in docs/operating.md.", v.Revision)
+		text += fmt.Sprintf("; but revision %d is in force in Redis, but not in the database, which was restored. See \"After the restore of an older database\" in docs/operating.md.", v.Revision)
 	default:
 		text += "; in force."
 	}
@@ -65,7 +65,7 @@ func revisionMessage(of *sourceSample, now time.Time) string {
 	return text
 }
 
-// settingRows is what is set of each policy.
+// settingRows returns the settings of each policy.
 func settingRows(s *settings.State) [][]statusItem {
 	if s == nil {
 		return nil
@@ -90,7 +90,7 @@ func settingRows(s *settings.State) [][]statusItem {
 	return rows
 }
 
-// withConfigured is what is set, and what is configured beside it.
+// withConfigured returns a value, and the configured value if it differs.
 func withConfigured(set, configured string) statusItem {
 	if set == configured {
 		return statusItem{Text: set}
@@ -105,7 +105,7 @@ func orNone(text string) string {
 	return text
 }
 
-// policyLabel is a policy with its window.
+// policyLabel returns the name of a policy with its window.
 func policyLabel(p settings.Policy) string {
 	if p.Name == p.Window {
 		return displayText(p.Name, 60)
@@ -113,7 +113,7 @@ func policyLabel(p settings.Policy) string {
 	return displayText(p.Name, 60) + " (" + p.Window + ")"
 }
 
-// targetText is a target; none is as many as the limit's bound allows.
+// targetText formats a target; 0 means that the limit determines it.
 func targetText(n int) string {
 	if n == 0 {
 		return "by the limit"

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestContentIsIndentedWhereThatIsCheap(t *testing.T) {
+func TestFormatContent_IndentsOnlySmallJSON(t *testing.T) {
 	nested := func(depth int) string { return strings.Repeat("[", depth) + strings.Repeat("]", depth) }
 	small, large := `{"a":["[[{{",1]}`, `["`+strings.Repeat("z", maxIndentBytes)+`"]`
 	const indented = "{\n  \"a\": [\n    \"[[{{\",\n    1\n  ]\n}"
@@ -16,7 +16,7 @@ func TestContentIsIndentedWhereThatIsCheap(t *testing.T) {
 		{`{"a":`, `{"a":`},
 		{nested(3), "[\n  [\n    []\n  ]\n]"},
 		{nested(maxIndentDepth + 1), nested(maxIndentDepth + 1)},
-		{`["` + strings.Repeat("[", 99) + `"]`, "[\n  \"" + strings.Repeat("[", 99) + "\"\n]"}, // of a text
+		{`["` + strings.Repeat("[", 99) + `"]`, "[\n  \"" + strings.Repeat("[", 99) + "\"\n]"}, // brackets within a string
 		{large, large[:maxContentShown] + " …"},
 	} {
 		if got := formatContent([]byte(c.content)); got != c.want {

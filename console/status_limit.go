@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// laneLimit is how many calls a second a lane may make now: by its share, what is kept for the
-// other lane, the hour's rate cap and the day.
+// laneLimit returns how many calls a second a lane may make now, after its share, the other lane's
+// reserve, the rate cap of the hour and the daily quota.
 func laneLimit(v *limiter.View, lane schemas.Lane) statusItem {
 	if v == nil {
 		return statusItem{Text: "not known"}
@@ -20,10 +20,10 @@ func laneLimit(v *limiter.View, lane schemas.Lane) statusItem {
 	return statusItem{Text: formatLimit(share.PerSecond)}
 }
 
-// formatLimit is a rate that there may be no bound of.
+// formatLimit formats a rate that may be unlimited.
 func formatLimit(n float64) string {
 	if math.IsInf(n, 1) {
-		return "no bound"
+		return "unlimited"
 	}
 	return formatRate(n)
 }

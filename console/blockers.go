@@ -10,65 +10,63 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// blockerScope is what of a source waits for something.
+// blockerScope is the part of a source that a blocker affects.
 type blockerScope int
 
 const (
-	scopeSource blockerScope = iota // every call
-	scopeLane                       // those of one lane
-	scopeFirst                      // the first of one lane: in a saturated one some call always does
-	scopePart                       // those that need a part of it
+	scopeSource blockerScope = iota // all calls
+	scopeLane                       // the calls of one lane
+	scopeFirst                      // the oldest request of a lane; in a saturated lane there always is one
+	scopePart                       // the calls that use one scope, such as a credential
 )
 
-// blocker is something that keeps calls from being made, in a clause.
+// blocker is a condition that prevents calls. Message is a clause.
 type blocker struct {
 	Message, Tone string
 	Scope         blockerScope
 }
 
 const (
-	// minExhaustedWindow is the shortest window that is worth a word when it is used up: a shorter
-	// one is new before anybody has read of it.
+	// minExhaustedWindow is the shortest window of which exhaustion is reported; a shorter one
+	// resets too soon.
 	minExhaustedWindow = time.Hour
-	// longWait is from when on the first in a line waits long: by then it is for what
-	// a lane may call, and not for its turn.
+	// longWait is the wait of a lane's oldest request that is reported. A request that waits longer
+	// is blocked by a limit, not by its position.
 	longWait = 10 * time.Second
-	// maxPartsNamed are so many of the parts that wait; the limiter's page has all.
+	// maxPartsNamed is how many blocked scopes are named; the limiter page lists all.
 	maxPartsNamed = 3
-	// yieldThreshold is with how many records in HIGH a LOW that stands back goes on doing so
-	// (package consumer).
+	// yieldThreshold is the backlog of HIGH above which LOW yields (package consumer).
 	yieldThreshold = 1000
 )
 
-// blockersOf is what keeps the calls of a lane from being made now, the gravest first. Empty:
-// nothing that is known.
+// blockersOf returns the blockers of a lane's calls, the worst first.
 func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 	if v == nil {
 		return nil
 	}
 	var all []blocker
 	if !callsAllowed(v.State) {
-		all = append(all, blocker{brakeSays(v, now), limiterState(v).Tone, scopeSource})
+		all = append(all, blocker{stateMessage(v, now), limiterState(v).Tone, scopeSource})
 	}
 	for _, p := range v.Policies {
 		if h, waits := exhausted(p, lane, now); waits {
 			all = append(all, h)
 		}
 	}
-	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // otherwise it waits for what is said already
+	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // otherwise the source's state is the cause
 		all = append(all, h)
 	}
 	return append(all, partBlockers(v.Scopes, now)...)
 }
 
-// exhausted says that a policy has nothing left for the lane.
+// exhausted returns a blocker if a policy has no calls left for the lane.
 func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker, bool) {
 	var of, until string
 	if p.ResetsAt != nil {
-		until = "; it is new at " + formatTime(*p.ResetsAt, now)
+		until = "; it resets at " + formatTime(*p.ResetsAt, now)
 	}
 	switch window, err := time.ParseDuration(p.Window); {
-	case p.Used == nil: // nobody knows, or it is kept by lanes and there is more in a moment
+	case p.Used == nil: // unknown, or a policy with lane partitions, which has calls left in a moment
 		return blocker{}, false
 	case p.Window == limiter.Day.String():
 		of = "the day"
@@ -81,12 +79,12 @@ func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker,
 	case p.Remaining == 0:
 		return blocker{fmt.Sprintf("all %s calls of %s are used up%s", formatCount(p.Limit), of, until), toneBad, scopeSource}, true
 	case lane == schemas.Low && p.RemainingForLow == 0:
-		return blocker{fmt.Sprintf("LOW has used up its share of %s, and the %s calls that are left are kept for HIGH%s", of, formatCount(p.Remaining), until), toneWarn, scopeLane}, true
+		return blocker{fmt.Sprintf("LOW has used up its share of %s, and the %s remaining calls are reserved for HIGH%s", of, formatCount(p.Remaining), until), toneWarn, scopeLane}, true
 	}
 	return blocker{}, false
 }
 
-// firstWaiter says what the lane's first waits for, of that process where it waits longest.
+// firstWaiter returns a blocker if the lane's oldest request waits long.
 func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	longest, why := time.Duration(0), ""
 	for _, p := range v.Processes {
@@ -105,13 +103,12 @@ func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	if why == "rate cap" {
 		what = "for the rate cap of this hour"
 	}
-	return blocker{fmt.Sprintf("the first in the %s line has waited for %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true
+	return blocker{fmt.Sprintf("the oldest request of the %s lane has waited %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true
 }
 
-// partBlockers says which parts of a source are halted alone, and which have used up what is
-// theirs.
+// partBlockers returns blockers for scopes with an open circuit breaker, and for exhausted scopes.
 func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
-	say := func(one, many string, waits func(s limiter.ScopeView) bool) {
+	add := func(one, many string, waits func(s limiter.ScopeView) bool) {
 		var names []string
 		n := 0
 		for _, s := range scopes {
@@ -128,20 +125,20 @@ func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
 			names = append(names, name)
 		}
 		if n > maxPartsNamed {
-			names = append(names, "and others, which the limiter's page has")
+			names = append(names, "and more on the limiter page")
 		}
 		if n > 0 {
 			all = append(all, blocker{plural(n, one, many) + ": " + strings.Join(names, ", "), toneWarn, scopePart})
 		}
 	}
-	say("part is halted alone", "parts are halted alone", func(s limiter.ScopeView) bool { return s.BreakerOpen })
-	say("part is used up", "parts are used up", func(s limiter.ScopeView) bool {
+	add("scope has an open circuit breaker", "scopes have an open circuit breaker", func(s limiter.ScopeView) bool { return s.BreakerOpen })
+	add("scope is exhausted", "scopes are exhausted", func(s limiter.ScopeView) bool {
 		return !s.BreakerOpen && s.Remaining != nil && *s.Remaining == 0 && s.Until != nil && s.Until.Sub(now) >= time.Minute
 	})
 	return all
 }
 
-// allBlockers are those of a source: what both lanes wait for, and what each does.
+// allBlockers returns the blockers of both lanes.
 func allBlockers(v *limiter.View, now time.Time) []blocker {
 	all := blockersOf(v, schemas.High, now)
 	for _, h := range blockersOf(v, schemas.Low, now) {
@@ -152,11 +149,11 @@ func allBlockers(v *limiter.View, now time.Time) []blocker {
 	return all
 }
 
-// stallReason says why nobody works on a lane, behind a colon, if that is known; what is told
-// to keep all of it back is no fault of its own.
+// stallReason returns why no worker processes a lane, after a colon, if known. A lane that is
+// blocked on purpose is only a warning.
 func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (why, tone string) {
 	if v != nil && len(v.Processes) == 0 {
-		return ": no worker runs", toneBad
+		return ": no worker is running", toneBad
 	}
 	for _, h := range blockersOf(v, l.Lane, now) {
 		if h.Scope != scopePart {
@@ -165,13 +162,13 @@ func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (wh
 	}
 	for _, high := range lanes {
 		if l.Lane == schemas.Low && high.Lane == schemas.High && high.RecordsKnown && high.Records > yieldThreshold {
-			return ": LOW stands back while HIGH has " + plural(high.Records, "record", "records") + " to do", toneWarn
+			return ": LOW yields while HIGH has " + plural(high.Records, "record", "records") + " waiting", toneWarn
 		}
 	}
 	return "", toneBad
 }
 
-// allowedFraction is the part of the rate that may be called at now: nothing while all waits.
+// allowedFraction returns the part of the rate that is allowed now: 0 while all calls are blocked.
 func allowedFraction(v *limiter.View, now time.Time) float64 {
 	if slices.ContainsFunc(blockersOf(v, schemas.High, now), func(h blocker) bool { return h.Scope == scopeSource }) {
 		return 0

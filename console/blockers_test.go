@@ -1,0 +1,139 @@
+package console
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/freshet/freshet/limiter"
+	"github.com/freshet/freshet/schemas"
+)
+
+func TestBlockers_AreNamed(t *testing.T) {
+	day := func(left, low int64) *limiter.View {
+		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{
+			Name: "day", Window: "day", Limit: 20_000_000, Used: new(20_000_000 - left), Remaining: left, RemainingForLow: low, ResetsAt: new(testNow.Add(9 * time.Hour)),
+		}}}
+	}
+	ring := func(window string, left, low int64) *limiter.View {
+		return &limiter.View{State: "flowing", Policies: []limiter.PolicyView{{Name: "few", Window: window, Limit: 40, Used: new(40 - left), Remaining: left, RemainingForLow: low}}}
+	}
+	waiting := func(state, why string, waits time.Duration) *limiter.View {
+		l := limiter.LaneView{Waiting: 3, OldestMS: float64(waits.Milliseconds()), Reason: why}
+		return &limiter.View{State: state, Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{OldestMS: 99_000, Reason: "over"}}, {Process: "b", Low: l}}}
+	}
+	parts := func(all ...limiter.ScopeView) *limiter.View { return &limiter.View{State: "flowing", Scopes: all} }
+	soon, later := new(testNow.Add(5*time.Second)), new(testNow.Add(40*time.Minute))
+	halt := limiter.ScopeView{Policy: "endpoint", Scope: "read", BreakerOpen: true, Until: later}
+	scoped := func(scope string, left int64, until *time.Time) limiter.ScopeView {
+		return limiter.ScopeView{Policy: "core", Scope: scope, Remaining: &left, Until: until}
+	}
+	for _, c := range []struct {
+		view      *limiter.View
+		high, low string // low is empty if it equals high
+	}{
+		{nil, "", ""},
+		{&limiter.View{State: "flowing"}, "", ""},
+		{&limiter.View{State: "stopped"}, "stopped by an operator, until it is resumed", "same"},
+		{day(100, 10), "", ""},
+		{day(0, 0), "all 20 M calls of the day are used up; it resets at 21:00", "same"},
+		{day(810_000, 0), "", "LOW has used up its share of the day, and the 810,000 remaining calls are reserved for HIGH; it resets at 21:00"},
+		{&limiter.View{State: "restoring-count", Policies: []limiter.PolicyView{{Window: "day"}}}, "calls wait until the daily count is restored", "same"},
+		{ring("1h0m0s", 0, 0), "all 40 calls of the hour are used up", "same"},
+		{ring("1h0m0s", 6, 0), "", "LOW has used up its share of the hour, and the 6 remaining calls are reserved for HIGH"},
+		{ring("1m0s", 0, 0), "", ""}, // too short to be reported
+		{waiting("flowing", "rate cap", 40*time.Second), "", "the oldest request of the LOW lane has waited 40 s for the rate cap of this hour"},
+		{waiting("flowing", "second", time.Minute), "", "the oldest request of the LOW lane has waited 1 min for second"},
+		{waiting("flowing", "second", 2*time.Second), "", ""},
+		{waiting("stopped", "stopped", time.Minute), "stopped by an operator, until it is resumed", "same"},
+		{parts(halt), "1 scope has an open circuit breaker: endpoint of read until 12:40", "same"},
+		{parts(halt, halt, halt, halt), "4 scopes have an open circuit breaker: endpoint of read until 12:40, endpoint of read until 12:40, endpoint of read until 12:40, and more on the limiter page", "same"},
+		{parts(scoped("a", 0, later), scoped("b", 1, later), scoped("c", 0, soon)), "1 scope is exhausted: core of a until 12:40", "same"},
+	} {
+		for lane, want := range map[schemas.Lane]string{schemas.High: c.high, schemas.Low: c.low} {
+			if want == "same" {
+				want = c.high
+			}
+			var got []string
+			for _, h := range blockersOf(c.view, lane, testNow) {
+				got = append(got, h.Message)
+			}
+			if strings.Join(got, " + ") != want {
+				t.Errorf("%s: %q\nwanted\n%q", lane, got, want)
+			}
+		}
+	}
+}
+
+func TestBlockers_ExhaustedBudgetsAndOpenBreakers(t *testing.T) {
+	low := limiter.PolicyView{Name: "day", Window: "day", Limit: 1_000, Used: new(int64(900)), Remaining: 100, ResetsAt: new(testNow.Add(9 * time.Hour))}
+	v := &limiter.View{
+		State: "flowing", Policies: []limiter.PolicyView{low}, Scopes: []limiter.ScopeView{{Policy: "endpoint", Scope: "read", BreakerOpen: true}},
+		Processes: []limiter.ProcessView{{Process: "a", Low: limiter.LaneView{Waiting: 1, OldestMS: 60_000, Reason: "day"}}},
+	}
+	f := liveStatus{Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}}
+	f.addProblems(&sample{At: testNow, Sources: map[string]*sourceSample{"nexon": {Limits: v, Lanes: []LaneLag{testLane(schemas.High, 0, 0), stalledLane(schemas.Low, 9, time.Minute)}}}}, []string{"nexon"})
+	var got []string
+	for _, row := range f.Rows["problems"] {
+		got = append(got, row[0].Tone+" "+row[0].Text)
+	}
+	const share = "LOW has used up its share of the day, and the 100 remaining calls are reserved for HIGH; it resets at 21:00"
+	want := []string{
+		"warn nexon: 1 scope has an open circuit breaker: endpoint of read.", "warn nexon: " + share + ".",
+		"warn nexon: 9 records wait in its LOW lane, and no worker has worked on any for 1 min: " + share + ".",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q\nwanted\n%q", got, want)
+	}
+
+	e := Entity{Entity: schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}, Request: RequestState{Lane: schemas.Low, Number: 5, Issued: 5, Confirmed: true}}
+	for lane, text := range map[schemas.Lane]bool{schemas.Low: true, "": true, schemas.High: false} {
+		e.Request.Lane = lane
+		why := whyStale(e, surroundings{limits: v}, testNow)
+		if strings.Contains(why, "Its lane: "+share+". Its lane: the oldest request of the LOW lane has waited 1 min for day.") != text || !strings.Contains(why, "It may need a scope of nexon that is blocked: 1 scope has an open circuit breaker: endpoint of read.") {
+			t.Errorf("%q: %s", lane, why)
+		}
+	}
+}
+
+func TestChart_ShowsAllowedRate(t *testing.T) {
+	second := limiter.PolicyView{Name: "second", Window: "1s", Limit: 500, Target: 450}
+	gone := limiter.PolicyView{Name: "day", Window: "day", Limit: 9, Used: new(int64(9)), ResetsAt: new(testNow.Add(time.Hour))}
+	for want, v := range map[float64]limiter.View{
+		450: {State: "flowing", RampRatio: 1},
+		225: {State: "ramping", RampRatio: 0.5},
+		0:   {State: "stopped", RampRatio: 1},
+	} {
+		v.Policies = []limiter.PolicyView{second}
+		if p := pointOf(testNow, &sourceSample{Limits: &v}); p.Limit == nil || *p.Limit != want {
+			t.Errorf("%s: %v, wanted %v", v.State, p.Limit, want)
+		}
+		v.Policies = append(v.Policies, gone)
+		if p := pointOf(testNow, &sourceSample{Limits: &v}); *p.Limit != 0 {
+			t.Errorf("%s, and the day is used up: %v", v.State, *p.Limit)
+		}
+	}
+	if p := pointOf(testNow, &sourceSample{Limits: &limiter.View{State: "flowing", RampRatio: 1}}); p.Limit != nil {
+		t.Errorf("without a policy: %v", *p.Limit)
+	}
+}
+
+func TestBlockers_LowYieldsToHigh(t *testing.T) {
+	v := &limiter.View{State: "flowing", Processes: []limiter.ProcessView{{Process: "a"}}}
+	low := stalledLane(schemas.Low, 9, time.Minute)
+	for _, c := range []struct {
+		high      LaneLag
+		why, tone string
+	}{
+		{testLane(schemas.High, 7_000, time.Minute), ": LOW yields while HIGH has 7,000 records waiting", toneWarn},
+		{testLane(schemas.High, 1_000, time.Minute), "", toneBad},
+	} {
+		if why, tone := stallReason(v, []LaneLag{c.high, low}, low, testNow); why != c.why || tone != c.tone {
+			t.Errorf("%q, %s", why, tone)
+		}
+	}
+	if why, tone := stallReason(v, []LaneLag{stalledLane(schemas.High, 7_000, time.Minute)}, stalledLane(schemas.High, 7_000, time.Minute), testNow); why != "" || tone != toneBad {
+		t.Errorf("HIGH stands for itself: %q, %s", why, tone)
+	}
+}
