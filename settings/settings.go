@@ -64,7 +64,7 @@ type UnknownSourceError struct {
 }
 
 func (e *UnknownSourceError) Error() string {
-	return fmt.Sprintf("there is no source %q; the configuration has %s", e.Source, strings.Join(e.Known, ", "))
+	return fmt.Sprintf("unknown source %q; the configuration has %s", e.Source, strings.Join(e.Known, ", "))
 }
 
 // InvalidError reports that the settings would be invalid after a change: for example a

@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// explainQuota says what each policy comes to, and what all of them together let each
-// lane do.
+// explainQuota prints the effect of each quota policy, and the maximum calls of each lane under
+// all policies.
 func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
 	bounds := map[string]limiter.PolicyBound{}
 	for _, b := range quota.Bounds() {
@@ -41,7 +41,7 @@ func formatMaxCalls(q limiter.Quota, lane schemas.Lane, within time.Duration) st
 	return formatCount(int64(n))
 }
 
-// formatPolicy says what one policy comes to.
+// formatPolicy describes the effect of one policy.
 func formatPolicy(p limiter.Policy, b limiter.PolicyBound) string {
 	units := "calls"
 	if p.Unit != "" {
@@ -89,7 +89,7 @@ func formatPolicy(p limiter.Policy, b limiter.PolicyBound) string {
 	return text
 }
 
-// formatWindow writes a window without the zeros that nobody needs: 1h for 1h0m0s.
+// formatWindow writes a window without zero units: 1h instead of 1h0m0s.
 func formatWindow(w limiter.Window) string {
 	text := w.String()
 	for _, zeros := range []string{"m0s", "h0m"} {

@@ -54,7 +54,7 @@ func readSecret(name, file string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// kafkaOptions are the settings of every client's connection to the brokers.
+// kafkaOptions returns the options that all Kafka clients share.
 func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...),
@@ -87,8 +87,8 @@ func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
 const (
 	// redisTimeout bounds one read or write of Redis.
 	redisTimeout = time.Second
-	// embeddedTimeout is that of the embedded Redis, which shares the processor with its
-	// load: a late answer says that the process is busy, and not that Redis is unreachable.
+	// embeddedTimeout replaces redisTimeout for the embedded Redis. It shares the CPU with its
+	// load, so a late response means a busy process, not an unreachable Redis.
 	embeddedTimeout = 5 * time.Second
 )
 
@@ -112,7 +112,7 @@ func (c RedisConfig) newClient(timeout time.Duration) (redis.UniversalClient, er
 	}), nil
 }
 
-// openPostgres connects, or says what to look at.
+// openPostgres connects to the database. Its error names the settings to check.
 func openPostgres(ctx context.Context, c DatabaseConfig) (*postgres.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

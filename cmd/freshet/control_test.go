@@ -159,7 +159,7 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	d.mustRun(3, []string{`there is no source "github"; the configuration has nexon`}, "limiter", "--source", "github")
+	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "limiter", "--source", "github")
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
 	for _, want := range []string{
 		`freshet_rate_limiter_limit{policy="second",source="nexon"} 500`, `freshet_rate_limiter_remaining{policy="day",priority="HIGH",source="nexon"} `,

@@ -66,18 +66,18 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	state := func(want string) func() bool { return func() bool { return d.view().State == want } }
 	flows := func() {
 		t.Helper()
-		d.set("well")
+		d.set("healthy")
 		before := well()
 		waitFor(t, 2*patience, "ten calls that are well again", func() bool { return well() >= before+10 })
 	}
 	flows()
 
-	d.set("storm")
+	d.set("rate-limited")
 	waitFor(t, patience, "a brake", state("backing-off"))
 	waitFor(t, patience, "a brake told", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
 	flows()
 
-	d.set("poisoned")
+	d.set("poison-keys")
 	waitFor(t, patience, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
 	waitFor(t, patience, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
 	waitFor(t, patience, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })

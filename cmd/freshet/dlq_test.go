@@ -210,7 +210,7 @@ func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 		var out bytes.Buffer
 		p := &program{stdout: &out}
 		test.j.Kind = store.ReplayJob
-		err := p.ended(test.j)
+		err := p.reportJobEnd(test.j)
 		if partial := errors.As(err, new(partialError)); partial != test.partial || err != nil && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -140,7 +140,7 @@ func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 		Key: []byte(evil), Reason: evil, Error: evil, Topic: evil, Group: evil, Worker: evil, Value: []byte(evil), Sample: []byte(evil), SampleType: evil,
 		Headers: []schemas.Header{{Key: evil, Value: []byte(evil)}},
 	}
-	if err := showLetter(&out, "3:1", d); err != nil || strings.ContainsAny(out.String(), "\x1b\u009b\u202e\u200b\x7f") || strings.Count(out.String(), shown) != 11 {
+	if err := showDeadLetter(&out, "3:1", d); err != nil || strings.ContainsAny(out.String(), "\x1b\u009b\u202e\u200b\x7f") || strings.Count(out.String(), shown) != 11 {
 		t.Errorf("%v, %d, %q", err, strings.Count(out.String(), shown), out.String())
 	}
 }

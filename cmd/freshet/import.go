@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// A request has partRows and partBytes at most, less than the API takes, and
-	// inFlight are under way at once: the rate is not bound by round trips.
+	// maxBatchRows and maxBatchBytes bound one request, below the API's own bounds. Up to
+	// maxBatchesInFlight requests are in flight, so that round trips do not limit the rate.
 	maxBatchRows       = 5000
 	maxBatchBytes      = 1<<20 - 4<<10
 	maxBatchesInFlight = 4
-	// maxRowErrorsShown is how many wrong rows of one request an error names.
+	// maxRowErrorsShown is the number of invalid rows of one request that an error names.
 	maxRowErrorsShown = 3
 )
 
@@ -33,20 +33,22 @@ func (p *program) entitiesImport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import [FILE]",
 		Short: "Register entities from a file, or from stdin: CSV or JSON lines",
-		Long: `Register entities of a facet from a file, or from stdin, so that they are prefetched. CSV has
-a header line with the column key, and tier (hot, warm, cold; empty: cold) and enabled (true,
-false; empty: true) if it likes; every other column is the facet's param of that name. A JSON line is
-an object with key, params, tier and enabled. Each entity becomes due in a slot of its own.
+		Long: `Register entities of a facet from a file, or from stdin, so that they are prefetched.
 
-What is registered already gets the params, the tier and the flag of its row, and keeps when
-it is due. So an import may be repeated, and one that was stopped goes on with --skip.`,
+CSV needs a header line with the column key. The columns tier (hot, warm, cold; empty: cold) and
+enabled (true, false; empty: true) are optional. Every other column is the facet's param of that
+name. A JSON line is an object with key, params, tier and enabled. The due times of the new
+entities are spread evenly.
+
+For an entity that is already registered, the import replaces params, tier and enabled, and keeps
+its due time. So an import can be repeated, and --skip continues one that was interrupted.`,
 		Example: `  freshet entities import --source nexon --facet character characters.csv
   zcat characters.jsonl.gz | freshet entities import --facet character --keep-going`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case i.facet == "":
-				return usageError{errors.New("say of which facet they are with --facet")}
+				return usageError{errors.New("--facet is required")}
 			case format != "" && format != "csv" && format != "jsonl":
 				return usageError{fmt.Errorf("--format is %q; it must be csv or jsonl", format)}
 			case i.skip < 0:
@@ -79,23 +81,23 @@ it is due. So an import may be repeated, and one that was stopped goes on with -
 				return err
 			}
 			if i.rows < i.skip {
-				fmt.Fprintf(p.stderr, "there are %d rows, and --skip %d leaves out all of them and more; is it the same input?\n", i.rows, i.skip)
+				fmt.Fprintf(p.stderr, "warning: --skip %d skips all of the %d rows; check that it is the same input\n", i.skip, i.rows)
 			}
 			fmt.Fprintf(p.stdout, "%d rows, %d added, %d known", i.last-i.begun, i.added, i.known)
 			if i.wrong == 0 {
 				fmt.Fprintln(p.stdout)
 				return nil
 			}
-			fmt.Fprintf(p.stdout, ", %d wrong\n", i.wrong)
-			return partialError{fmt.Errorf("%d rows are wrong and were left out", i.wrong)}
+			fmt.Fprintf(p.stdout, ", %d invalid\n", i.wrong)
+			return partialError{fmt.Errorf("%d invalid rows were skipped", i.wrong)}
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&i.source, "source", "", "of this source (may be left out if there is one)")
-	f.StringVar(&i.facet, "facet", "", "of this facet")
-	f.StringVar(&format, "format", "", "csv or jsonl (default: as the first byte tells)")
-	f.IntVar(&i.skip, "skip", 0, "leave out so many rows, of an import that was stopped after them")
-	f.BoolVar(&i.keepGoing, "keep-going", false, "name wrong rows on stderr and leave them out, in place of stopping")
+	f.StringVar(&i.source, "source", "", "source of the entities (required if there are several)")
+	f.StringVar(&i.facet, "facet", "", "facet of the entities")
+	f.StringVar(&format, "format", "", "csv or jsonl (default: detected by the first byte)")
+	f.IntVar(&i.skip, "skip", 0, "skip this number of rows, to continue an interrupted import")
+	f.BoolVar(&i.keepGoing, "keep-going", false, "print invalid rows to stderr and skip them, instead of stopping")
 	addAddrFlag(c, &addr)
 	return c
 }
@@ -115,25 +117,25 @@ type importer struct {
 	wrong         int
 }
 
-// importBatch is what one request registers, and what became of it.
+// importBatch holds the rows of one request, and its result.
 type importBatch struct {
 	orders []json.RawMessage
 	lines  []int // of the orders
 	bytes  int
 	last   int // number of its last row
 	wrong  []rowError
-	end    error // why nothing follows; nil: more does
+	end    error // set on the last batch: io.EOF, or the error that ended the input
 	done   chan struct{}
 	entities.RegisterResult
 	failed error
 }
 
-// run imports until the input ends, something is wrong, or ctx ends. What was sent is
-// waited for in any case: the error says where to go on.
+// run imports until the input ends, an error occurs, or ctx ends. It always waits for the
+// requests in flight, and then returns an error with the row at which to continue.
 func (i *importer) run(ctx context.Context, format string) error {
 	parts, enough := make(chan *importBatch), make(chan struct{})
 	defer close(enough)
-	go i.read(format, parts, enough) // blocked in a read, it ends with the program
+	go i.read(format, parts, enough) // while it blocks in a read, it ends only with the process
 	tick := time.NewTicker(i.progress.interval())
 	defer tick.Stop()
 	interrupted := ctx.Done()
@@ -177,17 +179,17 @@ func (i *importer) run(ctx context.Context, format string) error {
 	if failed == nil && !errors.Is(end, io.EOF) {
 		failed = end
 	}
-	if failed == nil || i.last == i.begun { // where nothing was done, the same command begins where this one did
+	if failed == nil || i.last == i.begun { // without progress, --skip stays the same
 		return failed
 	}
 	stopped := "; stopped"
 	if strings.HasSuffix(failed.Error(), ".") {
 		stopped = " Stopped"
 	}
-	return fmt.Errorf("%w%s after row %d; go on with --skip %d", failed, stopped, i.last, i.last)
+	return fmt.Errorf("%w%s after row %d; continue with --skip %d", failed, stopped, i.last, i.last)
 }
 
-// record counts what became of a part, and names its wrong rows.
+// record adds the result of a batch to the totals, and prints its invalid rows.
 func (i *importer) record(p *importBatch) {
 	i.last = max(i.last, p.last)
 	i.added += p.Added
@@ -202,7 +204,7 @@ func (i *importer) record(p *importBatch) {
 	}
 }
 
-// read reads parts until the input ends or they are enough.
+// read reads batches until the input ends or enough is closed.
 func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan struct{}) {
 	p := &importBatch{done: make(chan struct{})}
 	emit := func(end error) (goOn bool) {
@@ -235,7 +237,7 @@ func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan 
 		default:
 			text, err := json.Marshal(o)
 			if err != nil {
-				panic(err) // it is of our own type
+				panic(err) // an Order can always be encoded
 			}
 			if p.bytes+len(text) >= maxBatchBytes && !emit(nil) {
 				return
@@ -249,8 +251,9 @@ func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan 
 	}
 }
 
-// send registers a part. Of wrong rows only the query service knows some: its facet has
-// a pattern for keys.
+// send registers the rows of a batch. Only the query service can find some invalid rows, such
+// as a key that does not match the facet's keyPattern. With keepGoing, send removes them and
+// sends the rest again.
 func (i *importer) send(ctx context.Context, p *importBatch) {
 	defer close(p.done)
 	for len(p.orders) > 0 {
@@ -277,7 +280,7 @@ func (i *importer) send(ctx context.Context, p *importBatch) {
 	}
 }
 
-// removeInvalid takes the orders out that were refused, and returns them.
+// removeInvalid removes the rejected rows from the batch and returns their errors.
 func (p *importBatch) removeInvalid(refused invalidItemsError) (wrong []rowError) {
 	at := map[int]string{}
 	for _, e := range refused.items {
@@ -298,14 +301,14 @@ func (p *importBatch) removeInvalid(refused invalidItemsError) (wrong []rowError
 	return wrong
 }
 
-// joinRowErrors is the error of rows that are wrong.
+// joinRowErrors returns one error for invalid rows; it names at most maxRowErrorsShown.
 func joinRowErrors(wrong []rowError) error {
 	var texts []string
 	for _, w := range wrong[:min(len(wrong), maxRowErrorsShown)] {
 		texts = append(texts, w.Error())
 	}
 	if more := len(wrong) - len(texts); more > 0 {
-		texts = append(texts, fmt.Sprintf("and %d or more others", more))
+		texts = append(texts, fmt.Sprintf("and at least %d more", more))
 	}
 	return errors.New(strings.Join(texts, "; "))
 }

@@ -194,22 +194,22 @@ func (p presetPermits) Acquire(ctx context.Context, c source.Call) (source.Permi
 	if err != nil {
 		return nil, err
 	}
-	return &presetPermit{of: p, call: c, admission: permit.(admission)}, nil
+	return &presetPermit{of: p, call: c, limiterPermit: permit.(limiterPermit)}, nil
 }
 
 type presetPermit struct {
-	admission
+	limiterPermit
 	of   presetPermits
 	call source.Call
 }
 
 func (p *presetPermit) Spend(ctx context.Context) error {
-	for !p.admission.Spend() {
+	for !p.limiterPermit.Spend() {
 		again, err := p.of.Reacquire(ctx, p.of.lane, p.call)
 		if err != nil {
 			return err
 		}
-		p.admission = again.(admission)
+		p.limiterPermit = again.(limiterPermit)
 	}
 	return nil
 }

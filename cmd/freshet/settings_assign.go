@@ -17,7 +17,7 @@ const prefetchSetting = "prefetch"
 
 // parseAssignments reads assignments as in second.target=400, lowRateCaps=19-23:150/s,250/s or
 // prefetch.character.hot=30m.
-// An empty value returns a setting to what is configured.
+// An empty value resets a setting to its configured value.
 func parseAssignments(assignments []string) (settings.Patch, error) {
 	var patch settings.Patch
 	policies := map[string]settings.PolicyPatch{}
@@ -26,10 +26,10 @@ func parseAssignments(assignments []string) (settings.Patch, error) {
 	for _, a := range assignments {
 		name, value, found := strings.Cut(a, "=")
 		if !found {
-			return patch, fmt.Errorf("%q sets nothing; write it as in second.target=400", a)
+			return patch, fmt.Errorf("%q has no =VALUE; write it as in second.target=400", a)
 		}
 		if seen[name] {
-			return patch, fmt.Errorf("%s is given twice", name)
+			return patch, fmt.Errorf("%s is set twice", name)
 		}
 		seen[name] = true
 		if of, err := prefetch.assign(name, value); of {
@@ -74,15 +74,15 @@ func parseAssignments(assignments []string) (settings.Patch, error) {
 	return patch, nil
 }
 
-// prefetchAssignments is what assignments change of how entities are prefetched.
+// prefetchAssignments collects the assignments to prefetch settings.
 type prefetchAssignments struct {
 	enabled settings.Member[bool]
 	facets  map[string]settings.FacetPatch
 	given   bool
 }
 
-// assign reads the assignment if it is of prefetching.
-func (p *prefetchAssignments) assign(name, value string) (of bool, err error) {
+// assign parses the assignment if its name is a prefetch setting. matched reports whether it is.
+func (p *prefetchAssignments) assign(name, value string) (matched bool, err error) {
 	if name == prefetchSetting {
 		p.given = true
 		p.enabled, err = member(value, parseOnOff)
@@ -113,6 +113,7 @@ func (p *prefetchAssignments) assign(name, value string) (of bool, err error) {
 	return true, err
 }
 
+// toPatch returns the collected assignments as a member of a settings.Patch.
 func (p *prefetchAssignments) toPatch() (m settings.Member[settings.PrefetchPatch]) {
 	if !p.given {
 		return m

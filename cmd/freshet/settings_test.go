@@ -88,8 +88,8 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 		t.Errorf("one entry is\n%s", text)
 	}
 
-	d.mustRun(3, []string{`there is no source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
-	d.mustRun(3, []string{`there is no source`}, "settings", "set", "--source", "github", "second.target=5")
+	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
+	d.mustRun(3, []string{`unknown source`}, "settings", "set", "--source", "github", "second.target=5")
 	d.mustRun(1, []string{"between 1 and 1000"}, "settings", "audit", "--limit", "0")
 	if code, stderr := d.stop(); code != 0 || stderr != "" {
 		t.Errorf("stopped with %d: %s", code, stderr)
@@ -110,7 +110,7 @@ func TestStop_AndResumeByCommand(t *testing.T) {
 	d.mustRun(0, []string{"nexon is running (revision 2)"}, "resume", "--all")
 	d.mustRun(0, []string{"nexon is running (revision 2)"}, "resume")
 	d.mustRun(0, []string{"stop", "they asked us to", `{"stopped":true}`}, "settings", "audit")
-	d.mustRun(3, []string{"there is no source"}, "stop", "--yes", "--source", "github")
+	d.mustRun(3, []string{"unknown source"}, "stop", "--yes", "--source", "github")
 	d.mustRun(2, []string{"exclude each other"}, "stop", "--yes", "--source", "nexon", "--all")
 }
 

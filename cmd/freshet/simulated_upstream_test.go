@@ -24,7 +24,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	w := &simulatedUpstream{upstream, server.URL}
 	kinds := w.List()
-	if len(kinds) != 6 || kinds[0].Name != "well" {
+	if len(kinds) != 6 || kinds[0].Name != "healthy" {
 		t.Fatalf("there are %+v", kinds)
 	}
 
@@ -60,7 +60,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	if err := w.Set(t.Context(), "well"); err != nil {
+	if err := w.Set(t.Context(), "healthy"); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, patience, "answers afterwards", func() bool { return answered.Load() > 20 })
@@ -80,7 +80,7 @@ func TestFaultScenario_RejectsUnknownName(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := w.Set(t.Context(), "rain")
-	if err == nil || !strings.Contains(err.Error(), `no weather "rain"; there are well, storm, outage, slow, maintenance, poisoned`) || w.Current() != "outage" {
+	if err == nil || !strings.Contains(err.Error(), `unknown fault scenario "rain"; the scenarios are healthy, rate-limited, outage, slow, maintenance, poison-keys`) || w.Current() != "outage" {
 		t.Errorf("%v, and it is %q", err, w.Current())
 	}
 }
@@ -133,7 +133,7 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	d.until("a fresh answer", "during", isFresh)
 
 	bare := startDev(t, "--no-demo", "--upstream", "http://127.0.0.1:1")
-	if strings.Contains(bare.text, "_control") || strings.Contains(bare.text, "Break") {
+	if strings.Contains(bare.text, "_control") || strings.Contains(bare.text, "429") {
 		t.Errorf("there is nothing to break, and it prints %s", bare.text)
 	}
 }

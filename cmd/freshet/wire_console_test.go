@@ -104,7 +104,7 @@ func (f *consoleFixture) wire() {
 		"redis":        {run: func(ctx context.Context) error { return f.rdb.Ping(ctx).Err() }},
 		"kafka":        {run: f.client.Ping},
 	}}
-	dead := f.letters(sources)
+	dead := f.deadLetters(sources)
 	ask := func(ctx context.Context, client string, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
 		return f.server.Refresh(ctx, client, all, facet)
 	}

@@ -11,20 +11,21 @@ import (
 )
 
 const (
-	// openingReadInterval is how often the limiters are read for waiting times, and openingTTL how
-	// long an answer counts.
+	// openingReadInterval is the interval at which the limiters are read, and openingTTL the time
+	// after which a result is ignored.
 	openingReadInterval = 5 * time.Second
 	openingTTL          = 30 * time.Second
 )
 
-// lagWaits is the waiting time by the lag and the throughput of the last minute.
+// lagWaits estimates waiting times from the consumer lag and the throughput of the last minute.
 type lagWaits interface {
 	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }
 
-// waits returns waiting times of HIGH for the query service. The throughput of the last minute
-// knows nothing of a day that is used up since, so the limiter's opening is the least.
+// waits estimates the waiting times that the query service reports (estimatedWaitMs). The lag
+// gives the estimate. For HIGH the limiter's state gives a lower bound, because the throughput of
+// the last minute ignores, for example, a daily quota that has just been used up.
 type waits struct {
 	lag     lagWaits
 	sources []string
@@ -35,7 +36,7 @@ type waits struct {
 	openings map[string]readOpening
 }
 
-// readOpening is an opening, and when it was read by this process' clock.
+// readOpening is a limiter's estimate with the time of reading, by this process's clock.
 type readOpening struct {
 	limiter.WaitEstimate
 	read time.Time
@@ -45,8 +46,9 @@ func newWaits(lag lagWaits, sources []string, open func(context.Context, string)
 	return &waits{lag: lag, sources: sources, open: open, log: log, openings: map[string]readOpening{}}
 }
 
-// EstimateWait returns how long a request that is published now will wait, when that was measured and
-// whether it is known. It is not known while calls are stopped. It asks nobody.
+// EstimateWait returns the estimated wait of a request that is published now, the time of the
+// measurement, and whether an estimate is available. There is none while calls are stopped. It
+// sends no requests.
 func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, time.Time, bool) {
 	wait, measured, known := w.lag.EstimateWait(source, lane)
 	w.mu.Lock()
@@ -71,8 +73,8 @@ func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, t
 	return wait, measured, known
 }
 
-// Run reads the limiters every openingInterval until ctx ends. A limiter that can't be read
-// leaves the last opening to age.
+// Run reads the limiters every openingReadInterval until ctx ends. If a read fails, the last
+// estimate stays in use until openingTTL.
 func (w *waits) Run(ctx context.Context) error {
 	tick := time.NewTicker(openingReadInterval)
 	defer tick.Stop()
@@ -82,7 +84,7 @@ func (w *waits) Run(ctx context.Context) error {
 			opening, err := w.open(brief, source)
 			cancel()
 			if err != nil {
-				w.log.Debug("limiter not read for waiting times", "source", source, "err", err)
+				w.log.Debug("limiter state read failed", "source", source, "err", err)
 				continue
 			}
 			w.mu.Lock()
@@ -97,7 +99,7 @@ func (w *waits) Run(ctx context.Context) error {
 	}
 }
 
-// opening returns when a source's limiter lets HIGH call again.
+// opening returns the limiter's estimate of when it grants the next permits of HIGH.
 func (p parts) opening(ctx context.Context, source string) (limiter.WaitEstimate, error) {
 	view, quota, set, err := p.limiterNow(ctx, source)
 	if err != nil {

@@ -18,14 +18,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// working works the lanes of the named sources, or of all, until ctx ends.
-// Permits flow until the last worker has stopped. up is called once they work.
+// working returns the worker role for lanes of the named sources, or of all sources. At shutdown
+// the limiters keep granting permits until the last worker has stopped. It calls up when the
+// workers have started.
 func working(lanes []schemas.Lane, up func(), names ...string) role {
 	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, up, names) }
 }
 
-// waitForRedis waits for Redis, as workers do that lose it later: a deployment in the
-// midst of its outage must not have to be repeated.
+// waitForRedis waits until Redis responds, so that a worker can start during an outage of Redis.
+// It returns an error if Redis may evict keys.
 func (p parts) waitForRedis(ctx context.Context) error {
 	again := time.NewTicker(time.Second)
 	defer again.Stop()
@@ -35,12 +36,12 @@ func (p parts) waitForRedis(ctx context.Context) error {
 		case errors.Is(err, limiter.ErrEvictionEnabled):
 			return err
 		case err == nil && n > 0:
-			p.log.Info("Redis answers", "tries", n)
+			p.log.Info("redis connected", "attempts", n)
 			return nil
 		case err == nil || ctx.Err() != nil:
 			return nil
 		case n == 0:
-			p.log.Warn("the worker waits for Redis before it begins; look at redis.addresses if it is not away", "err", err)
+			p.log.Warn("redis not reachable, worker waits; check redis.addresses", "err", err)
 		}
 		select {
 		case <-again.C:
@@ -50,7 +51,8 @@ func (p parts) waitForRedis(ctx context.Context) error {
 	}
 }
 
-// drainMargin is what a stop allows, beyond the longest call, for writing what it brought.
+// drainMargin extends the drain timeout beyond the longest upstream call, so that its result can
+// be stored.
 const drainMargin = 5 * time.Second
 
 func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names []string) error {
@@ -80,7 +82,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 		}
 		behind.run(l.Run)
 		renewed := func(credential string) {
-			if credential == "" { // it is the only one, and refused with it is the source
+			if credential == "" { // the only credential: its rejection opened the source's breaker
 				l.CloseBreaker(time.Now())
 			}
 			l.CloseCredentialBreaker(credential)
@@ -117,7 +119,7 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 	return stop(nil)
 }
 
-// workerName tells workers apart in dead letters.
+// workerName returns host/pid, the name of this process in dead letters, audit and console.
 func workerName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -126,50 +128,50 @@ func workerName() string {
 	return fmt.Sprintf("%s/%d", host, os.Getpid())
 }
 
-// permits lets the worker ask the limiter.
+// permits adapts the limiter to consumer.Permits.
 type permits struct{ *limiter.Limiter }
 
 // Acquire waits for a permit.
 func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(p.Limiter.Acquire(ctx, lane, charged(c)))
+	return toPermit(p.Limiter.Acquire(ctx, lane, toLimiterCall(c)))
 }
 
-// AcquireRetry waits for a permit after a failure.
+// AcquireRetry waits for a permit of a retry after a failure.
 func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(p.Limiter.AcquireRetry(ctx, lane, charged(c)))
+	return toPermit(p.Limiter.AcquireRetry(ctx, lane, toLimiterCall(c)))
 }
 
-// Reacquire waits for a permit in front of the others.
+// Reacquire waits for a permit ahead of other waiters.
 func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(p.Limiter.Reacquire(ctx, lane, charged(c)))
+	return toPermit(p.Limiter.Reacquire(ctx, lane, toLimiterCall(c)))
 }
 
-func admitted(p *limiter.Permit, err error) (consumer.Permit, error) {
+func toPermit(p *limiter.Permit, err error) (consumer.Permit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return admission{p}, nil
+	return limiterPermit{p}, nil
 }
 
-// charged is a call as the limiter charges it.
-func charged(c source.Call) limiter.Call {
+// toLimiterCall converts a source's call to the limiter's form.
+func toLimiterCall(c source.Call) limiter.Call {
 	return limiter.Call{
 		Endpoint: c.Facet + "/" + c.Document, Method: c.Method, Key: c.Key, Resource: c.Resource,
 		Values: c.Params, Costs: c.Costs, Credentials: c.Credentials, Client: c.Client,
 	}
 }
 
-// admission is a permit of the limiter.
-type admission struct{ *limiter.Permit }
+// limiterPermit adapts a permit of the limiter to consumer.Permit.
+type limiterPermit struct{ *limiter.Permit }
 
-// ReportEnd tells the limiter how the call ended.
-func (a admission) ReportEnd(e source.CallResult) { a.Permit.ReportEnd(e.Status, e.Notices) }
+// ReportEnd reports the result of the call to the limiter.
+func (a limiterPermit) ReportEnd(e source.CallResult) { a.Permit.ReportEnd(e.Status, e.Notices) }
 
-// retryEnqueuer lets scheduled retries ask the producer.
+// retryEnqueuer adapts the producer to retries.Enqueuer.
 type retryEnqueuer struct{ *producer.Producer }
 
-// Ask asks for each retry, and waits until Kafka has it. What could not be asked for
-// is to be asked for once more.
+// Enqueue enqueues each due retry and waits for Kafka's acknowledgement. It returns the retries
+// that were not enqueued.
 func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) []store.Status {
 	wishes := make([]producer.Request, len(due))
 	for i, s := range due {
