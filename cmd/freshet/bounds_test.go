@@ -64,7 +64,7 @@ func TestClientBounds_FollowTheQuota(t *testing.T) {
 			}
 			for facet, want := range map[string]producer.Bound{"one": test.one, "two": test.two} {
 				got := all["api"][facet]
-				// A ring reaches a little further than its window, by the life of a permit.
+				// A sliding-window log covers the lifetime of a permit beyond its window.
 				got.Lease, got.NewKeyInterval = got.Lease.Round(10*time.Second), got.NewKeyInterval.Round(time.Second)
 				if near := got.Outstanding - want.Outstanding; near < 0 && near > -want.Outstanding/10 {
 					got.Outstanding = want.Outstanding

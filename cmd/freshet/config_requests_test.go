@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// asked is a source whose requests say all that can be said of them.
+// asked is a source that uses every setting of requests.
 const asked = `
 sources:
   forge:

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// cases is a source with two facets, of which the prefetch is left to be said.
+// cases is a source with two facets; a test appends the value of prefetch.
 const cases = `
 sources:
   court:

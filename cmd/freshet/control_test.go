@@ -21,7 +21,7 @@ func (d *dev) stats() (s simulator.Stats) {
 	return s
 }
 
-// view is what `freshet limiter` shows.
+// view returns the output of `freshet limiter` as JSON.
 func (d *dev) view() (v limiter.View) {
 	d.Helper()
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "jsonl")), &v); err != nil {
@@ -30,7 +30,7 @@ func (d *dev) view() (v limiter.View) {
 	return v
 }
 
-// waitFor waits until the condition holds, and says how long that took.
+// waitFor waits until the condition holds, and logs the duration.
 func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	began := time.Now()
@@ -45,14 +45,14 @@ func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) 
 	t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
 }
 
-// obeyed is within how long every limiter must obey; slack is what this machine
-// may take to show it.
+// obeyed is the time within which every limiter must apply a change. slack is the additional time
+// for a slow test machine.
 const (
 	obeyed = 2 * time.Second
 	slack  = 5 * time.Second
 )
 
-// inForce waits until the limits of the window have been told to Redis.
+// inForce waits until the workers have written the changed limits to Redis.
 func (d *dev) inForce(revision int64, limit, target int) {
 	d.Helper()
 	waitFor(d, obeyed+slack, fmt.Sprintf("revision %d", revision), func() bool {
@@ -67,7 +67,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	d.mustRun(0, nil, "settings", "set", "second.limit=110", "second.target=50", "second.highReserve=10")
 	d.inForce(1, 110, 50)
 
-	keys := characters("k", 300) // for six seconds: some must wait yet when it has stopped
+	keys := characters("k", 300) // calls for six seconds, so that some still wait at the stop
 	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.UpdateQueued) }
 	for _, key := range keys {
 		d.until("a promise", key, queued)
@@ -81,7 +81,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Fatalf("all %d calls were made before the stop", before.Arrivals)
 	}
 
-	// Reads are served, wishes queued.
+	// Reads are served, and refreshes are queued.
 	if r := d.read("first"); !isFresh(r) {
 		t.Errorf("while stopped: %d %s", r.status, r.body.Freshness)
 	}
@@ -100,7 +100,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Errorf("%d calls arrived more than two seconds after the stop", after.Arrivals-before.Arrivals)
 	}
 
-	// What is refused changes nothing.
+	// A rejected change has no effect.
 	d.mustRun(1, []string{"target: 600 is above the limit of 110"}, "settings", "set", "second.target=600")
 	if v := d.view(); v.Revision != 2 || v.NewestRevision != 2 || v.Policies[0].Limit != 110 {
 		t.Errorf("a refused change is shown: %+v", v)
@@ -117,7 +117,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	for _, key := range append(keys, "another") {
 		d.until("a fresh answer", key, isFresh)
 	}
-	// On a slow machine a wish is pending for so long that it is wished again.
+	// On a slow machine a request is pending for so long that it is enqueued again.
 	all := len(keys) + 2
 	if s := d.stats(); s.Arrivals < all || s.Arrivals > all+8 || s.DistinctKeys != all || s.ByStatus[429] != 0 || s.Refused != 0 {
 		t.Errorf("%d calls for %d entities, %v", s.Arrivals, s.DistinctKeys, s.ByStatus)
@@ -134,7 +134,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	if strings.Join(actions, " ") != "set resume stop set" || entries[2].Note != "try it" || !strings.Contains(string(entries[0].After), "440") {
 		t.Errorf("the audit has %v, and last %+v, %s", actions, entries[0], entries[0].After)
 	}
-	if code, stderr := d.stop(); code != 0 { // a machine that is too slow for its permits says so there
+	if code, stderr := d.stop(); code != 0 { // stderr shows if the machine was too slow for its permits
 		t.Errorf("stopped with %d: %s", code, stderr)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sum adds up the samples of a metric that have all the labels, as in end="not_found".
+// sum adds the samples of a metric that have all the labels, such as end="not_found".
 func (d *dev) sum(name string, labels ...string) (total float64) {
 	d.Helper()
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
@@ -54,7 +54,7 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	if calls := d.stats().Arrivals - before; calls < 5 || calls > 150 {
 		t.Errorf("%d calls in five seconds", calls)
 	}
-	if code, stderr := d.stop(); code != 0 { // a slow machine may log that it is one
+	if code, stderr := d.stop(); code != 0 { // a slow machine may log warnings
 		t.Errorf("stopped with %d: %s", code, stderr)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// setUpstreamFailing has the upstream refuse all keys that begin with bad for good, or none.
+// setUpstreamFailing makes the upstream reject all keys with the prefix bad permanently, or none.
 func (d *dev) setUpstreamFailing(ill bool) {
 	d.Helper()
 	c := simulator.Control{Faults: []simulator.Fault{}}
@@ -42,7 +42,8 @@ func (d *dev) setUpstreamFailing(ill bool) {
 	}
 }
 
-// waitForDeadLetters has n keys end as letters, beside others that vouch for the upstream.
+// waitForDeadLetters reads n keys that become dead letters. It reads other keys as well, so that
+// the upstream counts as healthy.
 func (d *dev) waitForDeadLetters(prefix string, n int) {
 	d.Helper()
 	d.setUpstreamFailing(true)
@@ -149,7 +150,7 @@ func (d *dev) dlq(ctx context.Context, args ...string) (code int, stdout, stderr
 	return code, out.String(), errs.String()
 }
 
-// TestDLQ_InterruptLeavesJobRunning until it is stopped, and it can be resumed.
+// An interrupted command leaves the job running. dlq stop stops it, and --resume continues it.
 func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--no-demo")
@@ -191,10 +192,10 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	following.Go(func() { d.dlq(again, "replay", "--resume", id) })
 	job(store.JobRunning, 1)
 	d.mustRun(0, nil, "dlq", "stop", id)
-	following.Wait() // who follows it is told
+	following.Wait() // the command that follows the job ends, too
 }
 
-// TestDLQ_FollowReportsOpenDeadLetters with exit code 4, and what to do about each kind.
+// A command that follows a job reports open dead letters with exit code 4, and what to do next.
 func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

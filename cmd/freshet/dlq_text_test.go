@@ -14,14 +14,14 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// fakeAdminAPI is an admin API that says what it is told to, by method and path.
+// fakeAdminAPI is an admin API with scripted responses by method and path.
 type fakeAdminAPI struct {
 	*testing.T
 	answers map[string]func(*http.Request) (status int, body any)
 	asked   []string
 }
 
-// dlq runs a command against it, about the source nexon.
+// dlq runs a dlq command against the fake API.
 func (s *fakeAdminAPI) dlq(args ...string) (code int, stdout, stderr string) {
 	s.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func respondWith(body any) func(*http.Request) (int, any) {
 	return func(*http.Request) (int, any) { return http.StatusOK, body }
 }
 
-// TestDLQReplay_PossiblyReadableOnly: whoever buried it could not.
+// The release that wrote the dead letter could not decode its request; this one may be able to.
 func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
@@ -70,7 +70,7 @@ func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 	}
 }
 
-// TestDLQReplay_OrdersWhatPlanShowed: letters that died meanwhile are of none of it.
+// Dead letters that are newer than the plan are not part of the job.
 func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2026, 1, 27, 12, 0, 0, 1000, time.UTC)
@@ -93,7 +93,7 @@ func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	}
 }
 
-// TestDLQShow_ContinuesAfterMissingRecord: the index knows letters that Kafka has deleted.
+// The index may list dead letters that Kafka has deleted already.
 func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	t.Parallel()
 	refused := func(status int, code string) func(*http.Request) (int, any) {
@@ -121,7 +121,7 @@ func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	}
 }
 
-// TestDLQShow_EscapesUnprintableText: neither moves it a cursor, nor turns text around.
+// Text from outside must not move the cursor or change the text direction.
 func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 	t.Parallel()
 	const evil = "a\x1b[2J\u009b1m\u202e\u200b\x7f\xff \"b\\\u00fc"
@@ -145,7 +145,6 @@ func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 	}
 }
 
-// TestDLQList_PagesShareOneHeader.
 func TestDLQList_PagesShareOneHeader(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){

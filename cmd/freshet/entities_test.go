@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// prefetching is a configuration in which one facet is prefetched, and one is not.
+// prefetching writes a configuration with one prefetched facet and one other facet.
 func prefetching(t *testing.T) string {
 	return write(t, `sources:
   mirror:
@@ -25,7 +25,7 @@ func prefetching(t *testing.T) string {
 
 func TestEntities_ImportListDisableEnable(t *testing.T) {
 	d := startDev(t, "--no-demo", "--config", prefetching(t))
-	const n = 1200 // in files, each of which SQLite takes in time on a busy machine
+	const n = 1200 // small enough for SQLite on a slow machine
 	var files []string
 	for from := 0; from < n; from += n / 4 {
 		rows := "key,tier,p\n"
@@ -132,11 +132,11 @@ func TestSnapshot_GetRefreshDelete(t *testing.T) {
 	d.mustRun(0, []string{"snapshot-delete", `{"facet":"character","key":"somebody"}`}, "settings", "audit")
 }
 
-// TestSnapshotDelete_StopsServing reads from the memory in front of the store.
+// The deleted snapshot must also leave the query service's cache.
 func TestSnapshotDelete_StopsServing(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
-	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh brings it back
+	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh stores it again
 	d.mustRun(0, nil, "snapshot", "delete", "nexon/character/somebody", "--yes")
 	d.until("an answer that nothing is stored", "somebody", func(r read) bool { return r.status == http.StatusAccepted })
 }

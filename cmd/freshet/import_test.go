@@ -22,16 +22,16 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// fakeEntitiesAPI is a query service that takes entities, and no keys with an x.
+// fakeEntitiesAPI is a query service that registers entities and rejects keys with an x.
 type fakeEntitiesAPI struct {
 	*testing.T
 	server *httptest.Server
 	mu     sync.Mutex
 	got    map[string]entities.EntitySpec
-	sent   int // orders that were taken
+	sent   int // number of accepted entities
 	calls  int
-	// before is called before each batch is taken, with its number and its first entity;
-	// an error refuses it.
+	// before is called before each batch, with its number and its first entity. An error
+	// rejects the batch.
 	before func(call int, first string) error
 }
 
@@ -94,7 +94,7 @@ func (r *fakeEntitiesAPI) serve(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(done)
 }
 
-// imports runs an import of in to its end.
+// imports runs an import of an input until it ends.
 func (r *fakeEntitiesAPI) imports(ctx context.Context, in io.Reader, args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
 	root := newRoot([]string{"FRESHET_ADDR=" + r.server.URL}, &out, &errs)
@@ -104,7 +104,7 @@ func (r *fakeEntitiesAPI) imports(ctx context.Context, in io.Reader, args ...str
 	return out.String(), errs.String(), err
 }
 
-// table writes n rows of both formats.
+// tableOf returns n rows in each format.
 func tableOf(n int) map[string]string {
 	var c, j strings.Builder
 	c.WriteString("key,tier,enabled,ocid\n")
@@ -159,7 +159,7 @@ func TestImport_ResumesWithSkip(t *testing.T) {
 			t.Fatalf("%s: %q, %v", format, stdout, err)
 		}
 		before := r.sent
-		if before != skip { // all that was sent was waited for
+		if before != skip { // the command waited for all requests in flight
 			t.Errorf("%d were registered, and %d are told", before, skip)
 		}
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
@@ -192,7 +192,7 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 	const n = 50_000
 	for format, text := range tableOf(n) {
 		r := newFakeEntitiesAPI(t)
-		// The fourth is refused when the three behind it were taken, which do not count.
+		// The fourth batch is rejected after the next three were accepted, which do not count.
 		later := make(chan struct{})
 		var behind atomic.Int64
 		r.before = func(_ int, first string) error {
@@ -232,7 +232,7 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 	}
 }
 
-// endless is a table without an end, that counts what was read of it.
+// endless is an infinite table that counts the bytes that are read.
 type endless struct {
 	rows atomic.Int64
 	rest []byte
@@ -268,7 +268,7 @@ func TestImport_ReadsOnlyWhatIsInFlight(t *testing.T) {
 		ended <- err
 	}()
 	<-full
-	cancel() // four are under way and nobody has been answered
+	cancel() // four batches are in flight without a response
 	close(go1)
 	if n := skipOf(t, <-ended); n != maxBatchesInFlight*maxBatchRows || r.calls != maxBatchesInFlight {
 		t.Errorf("%d rows in %d calls", n, r.calls)
@@ -290,7 +290,7 @@ func TestImport_StopsAtInvalidRow(t *testing.T) {
 		{"key\na\n\xff\n", `line 3: the key is not valid UTF-8; stopped after row 1`},
 		{"key,p\na,1\nb,\x01\n", `line 3: the param p must be UTF-8 without control characters; stopped after row 1`},
 		{"key,p\na,1\nb," + long + "\n", `line 3: it is longer than 65536 bytes, as no row is; stopped after row 1`},
-		{"key\na\nx\n", `line 3: no key has an x`}, // all of a request or none
+		{"key\na\nx\n", `line 3: no key has an x`}, // a request registers all of its rows or none
 		{"key\nx1\na\nx2\nx3\n", `line 2: no key has an x; line 4: no key has an x`},
 		{"name,tier\na,hot\n", `line 1: the header has no column key; it has ["name" "tier"]. CSV begins with a header line, as in key,tier`},
 		{"\n\nkey,key\na,a\n", `line 3: the header has a column without a name, or two of one`},

@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// as runs a command against the running product with a token.
+// as runs a command against the running dev process with a token.
 func (d *dev) as(token string, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	return command(d.T, []string{"FRESHET_ADDR=" + d.api, "FRESHET_TOKEN=" + token}, args...)
@@ -26,7 +26,7 @@ func (d *dev) as(token string, args ...string) (code int, stdout, stderr string)
 
 func TestKeys_CreateListRevoke(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	d.until("a fresh answer", "somebody", isFresh) // a stop in the middle of a start is another test's
+	d.until("a fresh answer", "somebody", isFresh) // stopping during the start is the subject of another test
 	code, key, notes := d.as("", "keys", "create", "--name", "a dashboard", "--scopes", "read,refresh", "--expires", "90d")
 	if code != 0 || !regexp.MustCompile(`^fsk_[0-9a-z]{12}_[0-9A-Za-z_-]{43}\n$`).MatchString(key) {
 		t.Fatalf("exit %d, %q, %q", code, key, notes)

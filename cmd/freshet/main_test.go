@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// characters are n keys: prefix0, prefix1 and so on.
+// characters returns n keys: prefix0, prefix1 and so on.
 func characters(prefix string, n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -35,10 +35,10 @@ func characters(prefix string, n int) []string {
 	return keys
 }
 
-// patience bounds every wait for something that must happen.
+// patience bounds every wait for an expected event.
 const patience = 2 * time.Minute
 
-// command runs freshet to its end and returns what it printed.
+// command runs a freshet command until it ends, and returns its exit code and output.
 func command(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -46,11 +46,11 @@ func command(t *testing.T, env []string, args ...string) (code int, stdout, stde
 	return code, out.String(), errs.String()
 }
 
-// dev is the whole product in this process.
+// dev is a running `freshet dev` in the test process.
 type dev struct {
 	*testing.T
 	api, upstream string
-	text          string // what it printed until it was ready
+	text          string // output until it was ready
 	client        *http.Client
 	stop          func() (code int, stderr string)
 }
@@ -127,7 +127,7 @@ func (d *dev) read(key string) read {
 	return r
 }
 
-// until reads until the condition holds.
+// until reads a key until the condition holds.
 func (d *dev) until(what, key string, holds func(read) bool) read {
 	d.Helper()
 	deadline := time.After(patience)
@@ -150,7 +150,7 @@ func isFresh(r read) bool { return r.status == 200 && r.body.Freshness == "FRESH
 
 func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	// A machine that is busy may take longer to ask Redis than a read waits for it.
+	// On a busy machine, Redis may respond later than a read waits for it.
 	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
 		t.Errorf("first: %+v", r)
 	}
@@ -248,7 +248,7 @@ func TestDev_DataDirPersists(t *testing.T) {
 }
 
 func TestRead_HostileKeysKeepUpstreamPath(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "open.yaml") // a facet that takes any key, in path and query
+	file := filepath.Join(t.TempDir(), "open.yaml") // a facet that accepts any key, in path and query
 	config := `
 sources:
   nexon:

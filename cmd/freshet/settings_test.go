@@ -16,9 +16,8 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// mustRun runs a command against the running product, and fails the test unless it
-// ends with the code and says the words: on stdout if it went well, on stderr if
-// it did not.
+// mustRun runs a command against the running dev process. It fails the test unless the command
+// exits with the code and prints the words: to stdout on success, otherwise to stderr.
 func (d *dev) mustRun(code int, words []string, args ...string) string {
 	d.Helper()
 	got, stdout, stderr := command(d.T, []string{"FRESHET_ADDR=" + d.api}, args...)
@@ -98,7 +97,7 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 
 func TestStop_AndResumeByCommand(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	d.mustRun(2, []string{"give --yes"}, "stop") // nobody is at a terminal here
+	d.mustRun(2, []string{"give --yes"}, "stop") // a test has no terminal
 	if d.state().Stopped {
 		t.Error("stopped without an answer")
 	}

@@ -44,7 +44,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 				sent.Add(1)
 				resp, err := client.Do(req)
 				if err != nil {
-					continue // a broken connection, as in an outage
+					continue // a connection reset, as in an outage
 				}
 				answered.Add(1)
 				_ = resp.Body.Close()
@@ -73,7 +73,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 
 func TestFaultScenario_RejectsUnknownName(t *testing.T) {
 	w := &simulatedUpstream{simulator: simulator.New(simulator.Config{})}
-	if w.Current() != "" { // no latency: none of ours
+	if w.Current() != "" { // other settings than those of any scenario
 		t.Errorf("by hand it is %q", w.Current())
 	}
 	if err := w.Set(t.Context(), "outage"); err != nil {
@@ -85,7 +85,7 @@ func TestFaultScenario_RejectsUnknownName(t *testing.T) {
 	}
 }
 
-// set changes the weather of a running dev as its curl line does.
+// set starts a fault scenario of a running dev process through the simulator's control API.
 func (d *dev) set(name string) {
 	d.Helper()
 	for _, c := range faultScenarios {
@@ -138,7 +138,8 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	}
 }
 
-// runDevWithBrowser runs dev and returns what it would have opened, and what it logs of the browser.
+// runDevWithBrowser runs dev with a fake browser. It returns the opened URL, the console's URL and
+// the log lines about the browser.
 func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, log string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,7 +154,7 @@ func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, l
 	if err := p.runDev(ctx, o, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(errs.String()) { // a stop at once has others to say something
+	for line := range strings.Lines(errs.String()) { // an early stop causes other log lines, too
 		if strings.Contains(line, "browser") {
 			log += line
 		}

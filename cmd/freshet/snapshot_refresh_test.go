@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// More keys than one request takes, of which one can't exist and one was refreshed a moment
-// ago.
+// The file has more keys than one request allows. One key is invalid, and one was refreshed
+// recently.
 func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	const name = "nexon/character/"

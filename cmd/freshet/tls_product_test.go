@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// secureQuery is a query service on embedded parts that speaks TLS.
+// secureQuery is a query service with TLS on embedded services.
 type secureQuery struct {
 	*testing.T
 	base string
@@ -101,7 +101,7 @@ func TestCommands_TrustAPrivateAuthority(t *testing.T) {
 	if code, _, stderr := command(t, trusted, "settings", "get"); code != 0 || strings.Contains(stderr, "in clear") {
 		t.Errorf("with the authority: got exit %d and %q, want 0 and no warning", code, stderr)
 	}
-	if code, _, stderr := command(t, trusted, "dlq", "list"); code != 0 { // it keeps its connection
+	if code, _, stderr := command(t, trusted, "dlq", "list"); code != 0 { // this command keeps its connection alive
 		t.Errorf("with the authority: got exit %d and %q, want 0", code, stderr)
 	}
 	if code, _, stderr := command(t, []string{addr, "FRESHET_CA_FILE=/no/such/file"}, "settings", "get"); code != 1 || !strings.Contains(stderr, "FRESHET_CA_FILE") {
