@@ -17,7 +17,7 @@ sources:
     prefetch: `
 
 func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
-	const replaces = "; a source in a file replaces the built-in one whole; begin with what `freshet config print` shows"
+	const replaces = "; a source in a file replaces all settings of the built-in one; copy them from the output of `freshet config print`"
 	for text, want := range map[string]string{
 		cases + `{facets: {progress: }}`:                                   "",
 		cases + `{facets: {progress: {}, general: {mode: off}}}`:           "",
@@ -84,7 +84,7 @@ func TestConfigCheck_PrintsPrefetch(t *testing.T) {
 	const rest = "{facets: {progress: {triggers: {general: }, active: {status: {path: case.status, block: [x]}, unless: [case.end], params: [token]}}}"
 	for text, want := range map[string]string{
 		rest + "}": `  prefetch progress: every 1h0m0s, 6h0m0s or 24h0m0s, by how much it is read
-           only what is active, by case.status, case.end, param token
+           active entities only, by case.status, case.end, param token
            a change of progress refreshes general
            changes of progress are told on court.changes
            of what LOW has left, at most 150/s from 19 to 24 h, else at most 250/s, hours of Asia/Seoul

@@ -142,14 +142,14 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
-	waitFor(t, patience, "a report of who is idle", func() bool {
+	waitFor(t, patience, "a report of an idle worker", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 1
 	})
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "limiter", "--source", "nexon")), " ")
 	for _, part := range []string{
-		"nexon: flowing; settings at revision 0", "POLICY LIMIT TARGET USED LEFT NOW FOR LOW RESETS",
-		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REFUSED WAITS FOR TOLD", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
+		"nexon: flowing; settings at revision 0", "POLICY LIMIT TARGET USED REMAINING FOR LOW RESETS",
+		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REJECTED REASON REPORTED", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
 	} {
 		if !strings.Contains(table, part) {
 			t.Errorf("%q is not in %s", part, table)
@@ -175,15 +175,15 @@ func TestLimiterState_DescribesEveryState(t *testing.T) {
 	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	until := at.Add(12 * time.Second)
 	for want, v := range map[string]limiter.View{
-		"flowing; settings at revision 7":                                                    {State: "flowing"},
-		"backing-off, for another 12s; settings at revision 7":                               {State: "backing-off", Until: &until},
-		"ramping up after a backoff, at 62% of the rate; settings at revision 7":             {State: "ramping", RampRatio: 0.62},
-		"stopped, until `freshet resume --source nexon`; settings at revision 7":             {State: "stopped"},
-		"no call yet: what the day has used is being read; settings at revision 7":           {State: "restoring-count"},
-		"quiet-period, for another 12s; settings at revision 7":                              {State: "quiet-period", Until: &until},
-		"breaker open, next probe in 12s; settings at revision 7":                            {State: "breaker-open", Until: &until},
-		"breaker open, the next call that is asked for is the probe; settings at revision 7": {State: "breaker-open"},
-		"unused; no worker has asked for a permit yet":                                       {State: "unused"},
+		"flowing; settings at revision 7":                                                        {State: "flowing"},
+		"backing-off, for another 12s; settings at revision 7":                                   {State: "backing-off", Until: &until},
+		"ramping up after a backoff, at 62% of the rate; settings at revision 7":                 {State: "ramping", RampRatio: 0.62},
+		"stopped, until `freshet resume --source nexon`; settings at revision 7":                 {State: "stopped"},
+		"no calls yet: restoring the count of the day from the database; settings at revision 7": {State: "restoring-count"},
+		"quiet-period, for another 12s; settings at revision 7":                                  {State: "quiet-period", Until: &until},
+		"breaker open, next probe in 12s; settings at revision 7":                                {State: "breaker-open", Until: &until},
+		"breaker open, the next call is the probe; settings at revision 7":                       {State: "breaker-open"},
+		"unused; no worker has requested a permit yet":                                           {State: "unused"},
 	} {
 		v.Source, v.At, v.Revision = "nexon", at, 7
 		if got := limiterState(v); got != want {
@@ -214,23 +214,23 @@ func TestLimiter_PrintsScopes(t *testing.T) {
 		{Policy: "core", Scope: `"spent"`, Remaining: &none, Until: &soon},
 		{Policy: "core", Scope: `"new"`, InFlight: 1},
 		{Policy: "credential breaker", Scope: `"old"`, BreakerOpen: true, Until: &passed},
-		{Policy: "places", Remaining: &left},
+		{Policy: "concurrent", Remaining: &left},
 	}}
 	if err := p.printLimiter(v); err != nil {
 		t.Fatal(err)
 	}
-	want := "  POLICY             FOR      LEFT         UNDER WAY  MORE IN\n" +
-		"  core               \"acme\"   4,987        12         1m30s\n" +
-		"  core               \"spent\"  0            0          1m30s\n" +
-		"  core               \"new\"    unknown yet  1          -\n" +
-		"  credential breaker  \"old\"    halted       0          0s\n" +
-		"  places             -        4,987        0          -\n"
+	want := "  POLICY              SCOPE    REMAINING     IN FLIGHT  NEXT IN\n" +
+		"  core                \"acme\"   4,987         12         1m30s\n" +
+		"  core                \"spent\"  0             0          1m30s\n" +
+		"  core                \"new\"    unknown       1          -\n" +
+		"  credential breaker  \"old\"    breaker open  0          0s\n" +
+		"  concurrent          -        4,987         0          -\n"
 	if !strings.Contains(said.String(), want) {
 		t.Errorf("%s\nwant\n%s", said.String(), want)
 	}
 	said.Reset()
 	v.Scopes = nil
-	if err := p.printLimiter(v); err != nil || strings.Contains(said.String(), "UNDER WAY") {
+	if err := p.printLimiter(v); err != nil || strings.Contains(said.String(), "IN FLIGHT") {
 		t.Errorf("without scopes: %s, %v", said.String(), err)
 	}
 }

@@ -58,14 +58,14 @@ func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 		"POST /dlq/nexon/jobs": respondWith(map[string]any{"state": "DONE", "kind": "REPLAY", "id": "j", "done": 2, "total": 3}),
 	}}
 	code, out, errs := s.dlq("replay", "--source", "nexon", "--reason", "UNKNOWN_MAJOR", "--yes")
-	for _, want := range []string{"nexon.update-priority-low, if this release can read them", "0 of 3 letters, and 2 more if this release can read them", "2 of 3 letters are asked for again"} {
+	for _, want := range []string{"nexon.update-priority-low, if this release can read them", "0 of 3 dead letters, and 2 more if this release can read them", "2 of 3 dead letters replayed"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("exit %d: %q is not in %s%s", code, want, out, errs)
 		}
 	}
 	s.answers["POST /dlq/nexon/plan"] = respondWith(dlq.Plan{Total: 1, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1, Refused: dlq.RefusedLimit}}})
 	s.asked = nil
-	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters would be replayed") || len(s.asked) != 1 {
+	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters can be replayed") || len(s.asked) != 1 {
 		t.Errorf("exit %d, %q, %v", code, errs, s.asked)
 	}
 }
@@ -85,7 +85,7 @@ func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 		},
 	}}
 	code, out, errs := s.dlq("purge", "--source", "nexon", "--reason", "upstream_5xx", "--yes")
-	if code != 0 || !strings.Contains(out, "1500 of 1500 letters") || !strings.Contains(errs, "more kinds of letters than the table shows") {
+	if code != 0 || !strings.Contains(out, "1500 of 1500 dead letters") || !strings.Contains(errs, "the table does not show all rows") {
 		t.Errorf("exit %d, %q, %q", code, out, errs)
 	}
 	if f := ordered.Filter; f["until"] != "2026-01-27T12:00:00.000001Z" || f["reason"] != "UPSTREAM_5XX" {
@@ -106,9 +106,9 @@ func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 		"GET /dlq/nexon/3/2": refused(http.StatusUnprocessableEntity, "unreadable-dead-letter"),
 		"GET /dlq/nexon/3/3": there,
 	}}
-	for output, want := range map[string]string{"table": "letter    3:3", "json": `"UPSTREAM_4XX"`} {
+	for output, want := range map[string]string{"table": "id        3:3", "json": `"UPSTREAM_4XX"`} {
 		code, out, errs := s.dlq("show", "--source", "nexon", "--key", "k", "-o", output)
-		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "letter 3:1: no-such-dead-letter\nletter 3:2: unreadable-dead-letter\n") || !strings.Contains(errs, "2 of 3 letters") {
+		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "dead letter 3:1: no-such-dead-letter\ndead letter 3:2: unreadable-dead-letter\n") || !strings.Contains(errs, "2 of 3 dead letters") {
 			t.Errorf("%s: exit %d, %q, %q", output, code, out, errs)
 		}
 	}
@@ -153,16 +153,15 @@ func TestDLQList_PagesShareOneHeader(t *testing.T) {
 			return http.StatusOK, dlq.DeadLetterList{DeadLetters: []dlq.Entry{{ID: "3:1"}, {ID: "3:2"}}, Next: next}
 		},
 	}}
-	if code, out, _ := s.dlq("list", "--source", "nexon", "--limit", "0"); code != 0 || strings.Count(out, "\n") != 7 || strings.Contains(out, "\n\n") || strings.Count(out, "DIED") != 1 {
+	if code, out, _ := s.dlq("list", "--source", "nexon", "--limit", "0"); code != 0 || strings.Count(out, "\n") != 7 || strings.Contains(out, "\n\n") || strings.Count(out, "HANDLED") != 1 {
 		t.Errorf("exit %d, %s", code, out)
 	}
 }
 
-// TestAdminClient_RejectsOversizedResponse.
 func TestAdminClient_RejectsOversizedResponse(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": respondWith(strings.Repeat("x", maxResponseBytes))}}
-	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "more than 16 MiB") {
+	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "larger than 16 MiB") {
 		t.Errorf("exit %d, %q", code, errs)
 	}
 }

@@ -125,7 +125,7 @@ func TestListenerTLS_KeepsItsCertificateWhileFilesAreUnusable(t *testing.T) {
 			t.Errorf("got the certificate %d, want %d", got, first)
 		}
 	}
-	if got := len(s.notes.lines(t, "certificate files cannot be used; the certificate stays as it was")); got != 1 {
+	if got := len(s.notes.lines(t, "certificate files unusable, old certificate stays in use")); got != 1 {
 		t.Errorf("got %d warnings, want 1", got)
 	}
 	_, _, second := ca.issue("server")
@@ -133,7 +133,7 @@ func TestListenerTLS_KeepsItsCertificateWhileFilesAreUnusable(t *testing.T) {
 	if got := s.serial(newTLSClient(t, ca.trusting())); got != second {
 		t.Errorf("after the repair: got the certificate %d, want %d", got, second)
 	}
-	if got := len(s.notes.lines(t, "certificate files were read")); got != 1 {
+	if got := len(s.notes.lines(t, "certificate files read")); got != 1 {
 		t.Errorf("got %d messages of the repair, want 1", got)
 	}
 }

@@ -107,11 +107,11 @@ func TestLiveBounds_KeepTheLastThatHeld(t *testing.T) {
 		settings.set(30)
 		want, _ := next()
 		settings.set(-1)
-		if got, logged := next(); got != want || !strings.Contains(logged, "no quota holds under the settings") {
+		if got, logged := next(); got != want || !strings.Contains(logged, "quota override invalid") {
 			t.Errorf("a limit of -1: got %d outstanding and the log %q, want %d and an error", got, logged, want)
 		}
 		settings.fail(errors.New("the database is away"))
-		if got, logged := next(); got != want || !strings.Contains(logged, "settings unreadable") {
+		if got, logged := next(); got != want || !strings.Contains(logged, "settings read failed") {
 			t.Errorf("unreadable: got %d outstanding and the log %q, want %d and a warning", got, logged, want)
 		}
 		if _, logged := next(); logged != "" {
@@ -119,7 +119,7 @@ func TestLiveBounds_KeepTheLastThatHeld(t *testing.T) {
 		}
 		settings.fail(nil)
 		settings.set(60)
-		if got, logged := next(); got <= want || !strings.Contains(logged, "settings readable again") {
+		if got, logged := next(); got <= want || !strings.Contains(logged, "settings read restored") {
 			t.Errorf("readable again: got %d outstanding and the log %q, want more than %d", got, logged, want)
 		}
 	})

@@ -38,7 +38,7 @@ func TestLogLevel_RevertsAfterDuration(t *testing.T) {
 		l.set(slog.LevelDebug, 0)
 		<-time.After(48 * time.Hour)
 		check(slog.LevelDebug, "without an end")
-		if s := l.state(); s.Until != nil || s.String() != "debug, until it stops; info is configured" {
+		if s := l.state(); s.Until != nil || s.String() != "debug, until the process ends; info is configured" {
 			t.Errorf("%+v: %s", s, s)
 		}
 		l.set(slog.LevelInfo, time.Minute)

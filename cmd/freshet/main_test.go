@@ -198,7 +198,7 @@ func TestDev_PrintedURLsAnswer(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	for _, want := range []string{
 		"\n\n  Console    " + d.api + "/console ", "Query API  " + d.api + "/v1/nexon/character/{key}", "Metrics", "Upstream   " + d.upstream, "Kafka", "Redis", "in memory",
-		"lost on exit; --data-dir DIR", "curl -i " + d.api + "/v1/nexon/character/somebody", "-X POST", "Ready in ",
+		"lost on exit. --data-dir DIR", "curl -i " + d.api + "/v1/nexon/character/somebody", "-X POST", "Ready in ",
 	} {
 		if !strings.Contains(d.text, want) {
 			t.Errorf("dev does not print %q:\n%s", want, d.text)
@@ -321,8 +321,8 @@ func TestCommand_ErrorsNameTheFix(t *testing.T) {
 		{[]string{"dev", "--listen", "127.0.0.1:0", "--data-dir", os.Args[0]}, nil, 1, []string{"--data-dir"}},
 		{[]string{"dev", "--nope"}, nil, 2, []string{"unknown flag: --nope", "freshet dev --help"}},
 		{[]string{"dev", "extra"}, nil, 2, []string{"extra"}},
-		{[]string{"quary"}, nil, 2, []string{`no command "quary" (did you mean query?)`}},
-		{[]string{"topics"}, nil, 2, []string{"which one?", "topics --help"}},
+		{[]string{"quary"}, nil, 2, []string{`unknown command "quary" (did you mean query?)`}},
+		{[]string{"topics"}, nil, 2, []string{"a subcommand is missing", "topics --help"}},
 		{[]string{"topics", "lag", "-o", "xml"}, nil, 2, []string{"table, json or jsonl"}},
 		{[]string{"worker", "--lane", "middle"}, nil, 2, []string{"high, low or both"}},
 		{[]string{"simulate", "--limit", "fast"}, nil, 2, []string{"500/1s"}},
@@ -336,7 +336,7 @@ func TestCommand_ErrorsNameTheFix(t *testing.T) {
 		{[]string{"simulate", "--listen", taken.Addr().String()}, nil, 1, []string{"address already in use", "--listen"}},
 		{[]string{"query", "--listen", taken.Addr().String()}, nil, 1, []string{"address already in use", "--listen", "query.listen"}},
 		{[]string{"query", "--listen", "127.0.0.1:0"}, []string{"FRESHET_DATABASE_URL=postgres://127.0.0.1:1/x"}, 1, []string{"connect to the database", "database.url", "freshet migrate up"}},
-		{[]string{"healthcheck", "--addr", "127.0.0.1:1"}, nil, 1, []string{"nothing answers"}},
+		{[]string{"healthcheck", "--addr", "127.0.0.1:1"}, nil, 1, []string{"no response"}},
 		{[]string{"config", "check", "--config", "/does/not/exist"}, nil, 1, []string{"/does/not/exist"}},
 		{[]string{"config", "check", "--config", file("kafka: {brokerz: []}")}, nil, 1, []string{`[1:9] unknown field "brokerz"`, "^"}},
 		{[]string{"config", "check", "--config", file("sources:\n  mine:\n    timeout: fast\n")}, nil, 1, []string{"[3:14]", `invalid duration "fast"`, "30s or 1h", "^"}},

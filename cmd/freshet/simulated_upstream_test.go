@@ -98,7 +98,7 @@ func (d *dev) set(name string) {
 			return
 		}
 	}
-	d.Fatalf("there is no weather %q", name)
+	d.Fatalf("unknown fault scenario %q", name)
 }
 
 func (d *dev) control(url, text string) {

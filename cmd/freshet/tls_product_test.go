@@ -94,7 +94,7 @@ func TestQueryTLS_ServesReadsStreamsAndTheConsole(t *testing.T) {
 func TestCommands_TrustAPrivateAuthority(t *testing.T) {
 	s := startSecureQuery(t)
 	addr := "FRESHET_ADDR=" + s.base
-	if code, _, stderr := command(t, []string{addr}, "settings", "get"); code != 1 || !strings.Contains(stderr, "cannot be verified") || !strings.Contains(stderr, "FRESHET_CA_FILE") {
+	if code, _, stderr := command(t, []string{addr}, "settings", "get"); code != 1 || !strings.Contains(stderr, "verify the certificate") || !strings.Contains(stderr, "FRESHET_CA_FILE") {
 		t.Errorf("without the authority: got exit %d and %q, want 1 and FRESHET_CA_FILE named", code, stderr)
 	}
 	trusted := []string{addr, "FRESHET_CA_FILE=" + s.ca.file, "FRESHET_TOKEN=a-token"}

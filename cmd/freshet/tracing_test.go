@@ -306,12 +306,12 @@ func TestTracing_LogsLostSpansRateLimited(t *testing.T) {
 	for range 3 {
 		lost.Handle(context.DeadlineExceeded)
 	}
-	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 1 {
+	if all := n.lines(t, "spans lost; check the collector and tracing.endpoint"); len(all) != 1 {
 		t.Errorf("%d lines", len(all))
 	}
 	lost.last = lost.last.Add(-tracingErrorInterval)
 	lost.Handle(context.DeadlineExceeded)
-	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 2 {
+	if all := n.lines(t, "spans lost; check the collector and tracing.endpoint"); len(all) != 2 {
 		t.Errorf("%d lines after a minute", len(all))
 	}
 }
@@ -320,7 +320,7 @@ func TestTracing_RejectsUnsafeEndpoint(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"": "", "http://localhost:4318": "", "https://collector.example/otlp/": "",
 		"localhost:4318": "must be the URL", "ftp://x": "must be the URL", "https://": "must be the URL",
-		"https://user:s3cret@x": "no user", "https://x/?api-key=s3cret": "no user", "https://x/#s3cret": "no user",
+		"https://user:s3cret@x": "must not have a user", "https://x/?api-key=s3cret": "no user", "https://x/#s3cret": "no user",
 	} {
 		err := TracingConfig{Endpoint: endpoint, SampleRatio: 0.5}.check()
 		if (err == nil) != (want == "") || (err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret"))) {

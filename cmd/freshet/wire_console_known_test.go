@@ -246,7 +246,7 @@ func TestEntityReader_FailsWithoutDatabase(t *testing.T) {
 func TestEntityReader_RejectsInvalidKey(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	for e, mention := range map[schemas.Entity]string{
-		testEntity(""): "", {Source: "other", Facet: "character", Key: "a"}: `no source "other"; the configuration has nexon`,
+		testEntity(""): "", {Source: "other", Facet: "character", Key: "a"}: `unknown source "other"; the configuration has nexon`,
 		{Source: builtInSource, Facet: "other", Key: "a"}: "it has character", testEntity(strings.Repeat("x", 2000)): "",
 	} {
 		err := f.deps.Entities.CheckKey(e)
@@ -285,8 +285,8 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	}
 	ask("A refresh is queued.")
 	f.write("limited", 1, time.Minute, "partner")
-	if told, err := refreshOne(t, f.deps.Entities, testEntity("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
-		t.Errorf("who may not see it had it fetched: %q, %v", told, err)
+	if told, err := refreshOne(t, f.deps.Entities, testEntity("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "may not see this entity") {
+		t.Errorf("refresh without the visibility: %q, %v", told, err)
 	}
 	way := f.look("a", anybody).Request
 	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
@@ -298,14 +298,14 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}
-	ask("It was refreshed on request a moment ago; the next one is taken at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
+	ask("No refresh is queued: the entity was refreshed on request recently. The next request is possible at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
 	if w := f.ask(http.MethodPost, "/v1/nexon/character/a/refresh"); w.Code != http.StatusTooManyRequests {
 		t.Errorf("by the API: %d %s", w.Code, w.Body)
 	}
 	f.stopRedis()
-	ask("No refresh is queued: Redis or Kafka does not answer.")
+	ask("No refresh is queued: Redis or Kafka does not respond.")
 	for want, a := range map[string]query.EnqueueResult{
-		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka takes": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
+		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka is slower": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
 	} {
 		if got := describeRefresh(a); !strings.HasPrefix(got, want) {
 			t.Errorf("%+v: %s", a, got)
