@@ -47,7 +47,7 @@ func (s Status) IsZero() bool { return s.Path == "" && len(s.Allow)+len(s.Block)
 func (a Active) String() string {
 	text, err := json.Marshal(a)
 	if err != nil {
-		panic(err) // it is of strings
+		panic(err) // strings can always be encoded
 	}
 	return string(text)
 }

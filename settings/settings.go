@@ -51,7 +51,7 @@ func New(st Store, sources map[string]Source) *Settings {
 type ChangeRequest struct {
 	Source string
 	Actor  string
-	Note   string // why, for the audit
+	Note   string // the reason, for the audit log
 	// Revision is the revision that the change expects (If-Match). With another current
 	// revision the change fails with a ConflictError. Nil accepts any revision.
 	Revision *int64

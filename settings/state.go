@@ -156,7 +156,7 @@ type Entry struct {
 	Actor  string          `json:"actor"`
 	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; log-level; refresh; fault-scenario; entities-register, entities-enable, entities-disable, entities-pin, entities-unpin, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
 	Source string          `json:"source"` // empty for actions on API keys
-	Before json.RawMessage `json:"before"` // limiter.Override, access.Key, or which entities or letters were meant
+	Before json.RawMessage `json:"before"` // an Override, an access.Key, or the filter that selected entities or dead letters
 	After  json.RawMessage `json:"after"`
 	Note   string          `json:"note"`
 }

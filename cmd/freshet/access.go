@@ -40,16 +40,16 @@ func (p parts) warnPlainHTTP(tokens bool, listen string) {
 
 // admin returns the handler of the admin API. The query service authenticates the client and
 // checks the scope admin before it calls the handler.
-func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *dlq.Queue) http.Handler {
-	keys, all, letters := guard.Handler(actor), prefetched.Handler(), dead.Handler()
+func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, deadLetters *dlq.Queue) http.Handler {
+	keys, entityRoutes, dlqRoutes := guard.Handler(actor), entityRegistry.Handler(), deadLetters.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
 	mux.Handle("/admin/v1/keys/", keys)
-	mux.Handle("/admin/v1/entities", all)
-	mux.Handle("/admin/v1/entities/", all)
-	mux.Handle("/admin/v1/snapshots/", all)
+	mux.Handle("/admin/v1/entities", entityRoutes)
+	mux.Handle("/admin/v1/entities/", entityRoutes)
+	mux.Handle("/admin/v1/snapshots/", entityRoutes)
 	for _, path := range []string{"/admin/v1/dlq/", "/admin/v1/dlq-jobs", "/admin/v1/dlq-jobs/"} {
-		mux.Handle(path, letters)
+		mux.Handle(path, dlqRoutes)
 	}
 	mux.Handle(logLevelPath, p.levels.handler(p.log, p.store.WriteAudit))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))

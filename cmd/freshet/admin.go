@@ -37,9 +37,9 @@ func addAddrFlag(c *cobra.Command, addr *string) {
 	c.Flags().StringVar(addr, "addr", "", "address of a query service (default FRESHET_ADDR, or query.listen); FRESHET_TOKEN holds the API key or token")
 }
 
-// newAdminClient returns the API at addr, at FRESHET_ADDR or where the configuration has a
-// query service listen. Only the last needs a configuration that can be read: a
-// stop must not fail for a mistake in it.
+// newAdminClient returns a client for the query service at addr, or else at FRESHET_ADDR, or else
+// at query.listen. It reads the configuration only in the last case, so that an invalid
+// configuration does not prevent an emergency stop.
 func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	if addr == "" {
 		addr = lookup(p.env, "FRESHET_ADDR")

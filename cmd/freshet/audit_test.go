@@ -27,8 +27,8 @@ var unaudited = map[string]string{
 	"POST /console/logout":             "deletes the cookie of one browser",
 }
 
-// auditedRoutes returns the routes that change state: those of the admin API from the OpenAPI
-// document, those of the console from its source code.
+// auditedRoutes returns the routes that change state. It reads the admin API's routes from the
+// OpenAPI document, and the console's from its source code.
 func auditedRoutes(t *testing.T) (routes []string) {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)

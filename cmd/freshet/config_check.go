@@ -152,7 +152,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 			fmt.Fprintf(to, "           a change of %s refreshes %s%s\n", facet, other, when)
 		}
 		if s.Facets[facet].PublishChanges {
-			fmt.Fprintf(to, "           changes of %s are told on %s\n", facet, schemas.ChangeTopic(source))
+			fmt.Fprintf(to, "           changes of %s are published to %s\n", facet, schemas.ChangeTopic(source))
 		}
 	}
 	if !some {
@@ -174,7 +174,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 	if hours {
 		words = append(words, "hours of "+cmp.Or(spending.TimeZone, "UTC"))
 	}
-	fmt.Fprintf(to, "           of what LOW has left%s\n", strings.Join(words, ", "))
+	fmt.Fprintf(to, "           with the remaining quota of LOW%s\n", strings.Join(words, ", "))
 }
 
 // activeCriteria lists the paths and params that decide whether an entity is active.

@@ -31,7 +31,7 @@ func (s SourceConfig) quota() limiter.Config {
 		}
 	}
 	q.Breakers = map[string]string{}
-	if len(s.Credentials) > 0 { // also one that is listed alone: by its name it is halted
+	if len(s.Credentials) > 0 { // also with a single listed credential: its name identifies its breaker
 		q.Breakers[source.BlockCredential] = "{credential}"
 	}
 	for _, r := range s.Rules {
@@ -97,9 +97,9 @@ func (s SourceConfig) checkQuota() (errs []error) {
 			placeholders[param] = true
 		}
 	}
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, r := range s.Announced {
-		told[r.Policy] = true
+		reported[r.Policy] = true
 	}
 	for i, p := range s.Quota.Policies {
 		at := fmt.Sprintf("policies[%d]", i)
@@ -131,8 +131,8 @@ func (s SourceConfig) checkQuota() (errs []error) {
 				fail("%s: %d is not an HTTP status", at, status)
 			}
 		}
-		if p.Reported && !told[p.Name] {
-			fail("%s.reported: no rule of announced says where answers tell of %s; add one with policy: %s", at, p.Name, p.Name)
+		if p.Reported && !reported[p.Name] {
+			fail("%s.reported: no rule in announced reads the limit of %s from responses; add one with policy: %s", at, p.Name, p.Name)
 		}
 	}
 	return errs

@@ -123,14 +123,14 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 	for name, f := range s.Facets {
 		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents)}
 	}
-	there := "the source has no facets"
+	available := "the source has no facets"
 	if len(facets) > 0 {
-		there = "the source has " + strings.Join(slices.Sorted(maps.Keys(facets)), ", ")
+		available = "the source has " + strings.Join(slices.Sorted(maps.Keys(facets)), ", ")
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Prefetch.Facets)) {
 		f, known := facets[name]
 		if !known {
-			errs = append(errs, fmt.Errorf("facets.%s: unknown facet; %s", name, there))
+			errs = append(errs, fmt.Errorf("facets.%s: unknown facet; %s", name, available))
 			continue
 		}
 		f.Config = s.Prefetch.Facets[name]
@@ -167,7 +167,7 @@ func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 		longest, of = c.MaxInterval, "maxInterval"
 	}
 	if c.Mode != scheduler.Off && f.KeepFor > 0 && longest > f.KeepFor {
-		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: what nobody reads would be deleted before it is due; shorten it, or keep the facet longer", of, longest, f.KeepFor))
+		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: snapshots without reads would be deleted before they are due; shorten it, or increase keepFor", of, longest, f.KeepFor))
 	}
 	return errs
 }

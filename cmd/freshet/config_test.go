@@ -146,7 +146,7 @@ func TestConfigPrint_RoundTripsWithoutSecrets(t *testing.T) {
 
 func TestConfigCheck_PrintsQuota(t *testing.T) {
 	code, stdout, stderr := command(t, nil, "config", "check")
-	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them kept for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
+	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them reserved for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit %d: %q does not mention %q; %s", code, stdout, want, stderr)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// newTLSConfig returns the settings of a secured connection; nil if it is not enabled.
+// newTLSConfig returns the TLS settings of a connection, or nil if TLS is not enabled.
 func (t TLSConfig) newTLSConfig() (*tls.Config, error) {
 	if !t.Enabled {
 		return nil, nil //nolint:nilnil // no TLS
@@ -85,16 +85,16 @@ func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
 }
 
 const (
-	// redisTimeout bounds one read or write of Redis.
+	// redisTimeout bounds one read from, or write to, a Redis connection.
 	redisTimeout = time.Second
 	// embeddedTimeout replaces redisTimeout for the embedded Redis. It shares the CPU with its
 	// load, so a late response means a busy process, not an unreachable Redis.
 	embeddedTimeout = 5 * time.Second
 )
 
-// newClient returns a client whose calls end with their contexts: a stopped Redis
-// is noticed in as long as the caller says, and not in as long as the library
-// would wait. Nothing is sent twice by itself. timeout bounds one read or write.
+// newClient returns a Redis client. Each call ends at the deadline of its context, so the caller
+// decides how long it waits for an unreachable Redis. The client does not retry commands. timeout
+// bounds one read or write.
 func (c RedisConfig) newClient(timeout time.Duration) (redis.UniversalClient, error) {
 	secured, err := c.TLS.newTLSConfig()
 	if err != nil {

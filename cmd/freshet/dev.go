@@ -85,35 +85,35 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 	if !o.noDemo && o.upstream == "" {
 		shortenIntervals(config)
 	}
-	behind := newGroup(context.WithoutCancel(ctx))
-	defer func() { err = errors.Join(err, behind.stop()) }()
-	in, closeAll, err := p.startEmbedded(ctx, o, config, behind)
+	background := newGroup(context.WithoutCancel(ctx))
+	defer func() { err = errors.Join(err, background.stop()) }()
+	in, closeAll, err := p.startEmbedded(ctx, o, config, background)
 	defer closeAll()
 	if err != nil {
 		return err
 	}
-	front := newGroup(withEither(ctx, behind.ctx))
-	front.run(func(ctx context.Context) error {
+	foreground := newGroup(withEither(ctx, background.ctx))
+	foreground.run(func(ctx context.Context) error {
 		return in.run(ctx, serving(l), working([]schemas.Lane{schemas.High, schemas.Low}, func() {}), scheduling(func() {}))
 	})
 	base := "http://" + l.Addr().String()
 	if !o.noDemo {
-		front.run(func(ctx context.Context) error { return newDemo(base, config, in.upstream).run(ctx) })
+		foreground.run(func(ctx context.Context) error { return newDemo(base, config, in.upstream).run(ctx) })
 	}
-	if err := waitForOK(front.ctx, base+"/readyz"); err != nil {
-		return errors.Join(err, front.stop())
+	if err := waitForOK(foreground.ctx, base+"/readyz"); err != nil {
+		return errors.Join(err, foreground.stop())
 	}
 	p.printWelcome(base, in, o, time.Since(started))
 	if o.open {
-		front.run(func(ctx context.Context) error {
+		foreground.run(func(ctx context.Context) error {
 			if err := o.browser(ctx, base+consolePath); err != nil {
 				in.log.Warn("browser could not be opened; open the URL yourself", "url", base+consolePath, "err", err)
 			}
 			return nil
 		})
 	}
-	<-front.ctx.Done()
-	return front.stop()
+	<-foreground.ctx.Done()
+	return foreground.stop()
 }
 
 // address is one line of the table of addresses that dev prints.
@@ -128,7 +128,7 @@ type embedded struct {
 
 // startEmbedded starts the embedded Kafka, Redis, database and, without --upstream, the
 // simulator. The returned function closes them and is never nil.
-func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config, behind *group) (embedded, func(), error) {
+func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config, background *group) (embedded, func(), error) {
 	var closers []func()
 	closeAll := func() {
 		for _, c := range slices.Backward(closers) {
@@ -178,7 +178,7 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 		return fail(fmt.Errorf("start the embedded Redis: %w", err))
 	}
 	closers = append(closers, rds.Close)
-	behind.run(func(ctx context.Context) error { return expireKeys(ctx, rds) })
+	background.run(func(ctx context.Context) error { return expireKeys(ctx, rds) })
 	config.Redis = RedisConfig{Mode: "single", Addresses: []string{rds.Addr()}}
 	if made.rdb, err = config.Redis.newClient(embeddedTimeout); err != nil {
 		return fail(err)
@@ -195,7 +195,7 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 
 	upstream := address{"Upstream", o.upstream, "yours"}
 	if o.upstream == "" {
-		if made.upstream, err = startSimulator(ctx, behind); err != nil {
+		if made.upstream, err = startSimulator(ctx, background); err != nil {
 			return fail(err)
 		}
 		made.faultScenarios = made.upstream
@@ -242,7 +242,7 @@ func expireKeys(ctx context.Context, rds *miniredis.Miniredis) error {
 }
 
 // startSimulator starts a simulated upstream with the limits of the real Nexon Open API.
-func startSimulator(ctx context.Context, behind *group) (*simulatedUpstream, error) {
+func startSimulator(ctx context.Context, background *group) (*simulatedUpstream, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for the simulated upstream: %w", err)
@@ -253,7 +253,7 @@ func startSimulator(ctx context.Context, behind *group) (*simulatedUpstream, err
 		Seed:    1,
 	})
 	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
-	behind.run(func(ctx context.Context) error {
+	background.run(func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, func() { upstream.Close(); _ = server.Close() })
 		defer stop()
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -289,8 +289,8 @@ func redirectSources(sources map[string]SourceConfig, to string) error {
 func waitForOK(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {
@@ -303,7 +303,7 @@ func waitForOK(ctx context.Context, url string) error {
 			}
 		}
 		select {
-		case <-again.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return fmt.Errorf("no 200 response from %s: %w", url, context.Cause(ctx))
 		}

@@ -26,7 +26,7 @@ const jobPollInterval = 500 * time.Millisecond
 func (p *program) dlqReplay() *cobra.Command {
 	var d deadLetterFilter
 	var lane, rate, note, resume string
-	var most int64
+	var maxCount int64
 	var dry, yes bool
 	c := &cobra.Command{
 		Use:   "replay",
@@ -47,7 +47,7 @@ so that they do not use quota that is reserved for users.`,
 			if err != nil {
 				return err
 			}
-			order := map[string]any{"kind": store.ReplayJob, "lane": strings.ToUpper(lane), "rate": perSecond, "max": most, "note": note}
+			order := map[string]any{"kind": store.ReplayJob, "lane": strings.ToUpper(lane), "rate": perSecond, "max": maxCount, "note": note}
 			if !slices.Contains([]any{string(schemas.High), string(schemas.Low)}, order["lane"]) {
 				return usageError{fmt.Errorf("--lane is %q; it must be high or low", lane)}
 			}
@@ -58,14 +58,14 @@ so that they do not use quota that is reserved for users.`,
 	c.Flags().StringVar(&lane, "lane", "low", "lane of the replays: high or low")
 	c.Flags().StringVar(&rate, "rate", "50/s", "maximum rate, as in 50/s or 30/m; 0: unlimited")
 	c.Flags().StringVar(&resume, "resume", "", "continue this stopped job")
-	addJobFlags(c, &most, &note, &dry, &yes)
+	addJobFlags(c, &maxCount, &note, &dry, &yes)
 	return c
 }
 
 func (p *program) dlqPurge() *cobra.Command {
 	var d deadLetterFilter
 	var note string
-	var most int64
+	var maxCount int64
 	var dry, yes bool
 	c := &cobra.Command{
 		Use:   "purge",
@@ -79,16 +79,16 @@ and one that is not indexed yet counts as open for a day.`,
 		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d       # Kafka's retention deletes these tomorrow
   freshet dlq purge --fingerprint F --since 6h --dry-run   # dead letters of the last six hours`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.startJob(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": most, "note": note}, dry, yes)
+			return p.startJob(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": maxCount, "note": note}, dry, yes)
 		},
 	}
 	d.addFlags(c)
-	addJobFlags(c, &most, &note, &dry, &yes)
+	addJobFlags(c, &maxCount, &note, &dry, &yes)
 	return c
 }
 
-func addJobFlags(c *cobra.Command, most *int64, note *string, dry, yes *bool) {
-	c.Flags().Int64Var(most, "max", 0, "maximum number of dead letters; 0: all")
+func addJobFlags(c *cobra.Command, maxCount *int64, note *string, dry, yes *bool) {
+	c.Flags().Int64Var(maxCount, "max", 0, "maximum number of dead letters; 0: all")
 	c.Flags().StringVar(note, "note", "", "reason, for the audit log")
 	c.Flags().BoolVar(dry, "dry-run", false, "print the plan and do nothing")
 	c.Flags().BoolVar(yes, "yes", false, "do not ask for confirmation")

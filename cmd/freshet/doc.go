@@ -1,6 +1,6 @@
 // Command freshet keeps local snapshots of data fresh when that data lives behind a
-// rate-limited API. It serves reads in milliseconds, whatever that API is doing. `freshet dev`
-// runs everything in one process.
+// rate-limited API, and serves reads in milliseconds even while that API is slow or down.
+// `freshet dev` runs everything in one process.
 //
 // # Commands
 //
@@ -13,7 +13,7 @@
 //	probes      healthcheck, version
 //
 // Data goes to stdout, messages to stderr. Exit codes: 0 success, 1 error, 2 usage error, 3 not
-// found, 4 partial success or not finished yet.
+// found, 4 partial success or not finished.
 //
 // # Wiring
 //
@@ -26,7 +26,7 @@
 // then stops its dependencies. For example, a worker stops consuming, stores the results of calls
 // in flight and commits their offsets; then the limiters stop, and last the producer is flushed.
 //
-//	signal → front group (roles) stops → background group (limiters, producer, sampler) stops → exit
+//	signal → foreground group (roles) stops → background group (limiters, producer, sampler) stops → exit
 //
 // An error of any function in a group cancels its group, and the process shuts down the same way.
 package main

@@ -83,13 +83,13 @@ its due time. So an import can be repeated, and --skip continues one that was in
 			if i.rows < i.skip {
 				fmt.Fprintf(p.stderr, "warning: --skip %d skips all of the %d rows; check that it is the same input\n", i.skip, i.rows)
 			}
-			fmt.Fprintf(p.stdout, "%d rows, %d added, %d known", i.last-i.begun, i.added, i.known)
-			if i.wrong == 0 {
+			fmt.Fprintf(p.stdout, "%d rows, %d added, %d known", i.last-i.start, i.added, i.known)
+			if i.invalid == 0 {
 				fmt.Fprintln(p.stdout)
 				return nil
 			}
-			fmt.Fprintf(p.stdout, ", %d invalid\n", i.wrong)
-			return partialError{fmt.Errorf("%d invalid rows were skipped", i.wrong)}
+			fmt.Fprintf(p.stdout, ", %d invalid\n", i.invalid)
+			return partialError{fmt.Errorf("%d invalid rows were skipped", i.invalid)}
 		},
 	}
 	f := c.Flags()
@@ -102,7 +102,8 @@ its due time. So an import can be repeated, and --skip continues one that was in
 	return c
 }
 
-// importer is one import.
+// importer runs one import: read builds batches, send registers them, and run counts the results
+// in the order of the input.
 type importer struct {
 	api           *adminClient
 	source, facet string
@@ -111,21 +112,21 @@ type importer struct {
 	input         *countingReader
 	progress      *progress
 	stderr        io.Writer
-	begun, last   int // rows before the first, and up to the last that is done with all before it
-	rows          int // of an input that has ended
+	start, last   int // rows before the first imported one, and up to the last for which all batches are done
+	rows          int // number of rows in the input; set when the input ends
 	added, known  int
-	wrong         int
+	invalid       int
 }
 
 // importBatch holds the rows of one request, and its result.
 type importBatch struct {
-	orders []json.RawMessage
-	lines  []int // of the orders
-	bytes  int
-	last   int // number of its last row
-	wrong  []rowError
-	end    error // set on the last batch: io.EOF, or the error that ended the input
-	done   chan struct{}
+	orders  []json.RawMessage
+	lines   []int // line numbers of the orders
+	bytes   int
+	last    int // number of the batch's last row
+	invalid []rowError
+	end     error // set on the last batch: io.EOF, or the error that ended the input
+	done    chan struct{}
 	entities.RegisterResult
 	failed error
 }
@@ -133,17 +134,17 @@ type importBatch struct {
 // run imports until the input ends, an error occurs, or ctx ends. It always waits for the
 // requests in flight, and then returns an error with the row at which to continue.
 func (i *importer) run(ctx context.Context, format string) error {
-	parts, enough := make(chan *importBatch), make(chan struct{})
-	defer close(enough)
-	go i.read(format, parts, enough) // while it blocks in a read, it ends only with the process
+	batches, stop := make(chan *importBatch), make(chan struct{})
+	defer close(stop)
+	go i.read(format, batches, stop) // while it blocks in a read, it ends only with the process
 	tick := time.NewTicker(i.progress.interval())
 	defer tick.Stop()
 	interrupted := ctx.Done()
-	i.begun, i.last = i.skip, i.skip
-	var sent []*importBatch // in their order
+	i.start, i.last = i.skip, i.skip
+	var sent []*importBatch // in input order
 	var failed, end error
 	for ended := false; !ended || len(sent) > 0; {
-		more := parts
+		more := batches
 		if ended || len(sent) == maxBatchesInFlight {
 			more = nil
 		}
@@ -172,14 +173,14 @@ func (i *importer) run(ctx context.Context, format string) error {
 				ended, end = true, errors.New("interrupted")
 			}
 		case now := <-tick.C:
-			i.progress.show(i.last-i.begun, now)
+			i.progress.show(i.last-i.start, now)
 		}
 	}
 	i.progress.clear()
 	if failed == nil && !errors.Is(end, io.EOF) {
 		failed = end
 	}
-	if failed == nil || i.last == i.begun { // without progress, --skip stays the same
+	if failed == nil || i.last == i.start { // without progress, --skip stays the same
 		return failed
 	}
 	stopped := "; stopped"
@@ -194,26 +195,26 @@ func (i *importer) record(p *importBatch) {
 	i.last = max(i.last, p.last)
 	i.added += p.Added
 	i.known += p.Known
-	i.wrong += len(p.wrong)
-	if len(p.wrong) > 0 {
+	i.invalid += len(p.invalid)
+	if len(p.invalid) > 0 {
 		i.progress.clear()
 	}
-	slices.SortFunc(p.wrong, func(a, b rowError) int { return a.line - b.line })
-	for _, w := range p.wrong {
+	slices.SortFunc(p.invalid, func(a, b rowError) int { return a.line - b.line })
+	for _, w := range p.invalid {
 		fmt.Fprintln(i.stderr, w.Error())
 	}
 }
 
-// read reads batches until the input ends or enough is closed.
-func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan struct{}) {
+// read reads batches until the input ends or stop is closed.
+func (i *importer) read(format string, batches chan<- *importBatch, stop <-chan struct{}) {
 	p := &importBatch{done: make(chan struct{})}
-	emit := func(end error) (goOn bool) {
+	emit := func(end error) (proceed bool) {
 		p.end = end
 		select {
-		case parts <- p:
+		case batches <- p:
 			p = &importBatch{done: make(chan struct{}), last: p.last}
 			return end == nil
-		case <-enough:
+		case <-stop:
 			return false
 		}
 	}
@@ -224,12 +225,12 @@ func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan 
 	}
 	for n := 1; ; n++ {
 		o, line, err := rows.next()
-		wrong, only := errors.AsType[rowError](err)
+		invalid, isRowError := errors.AsType[rowError](err)
 		switch {
-		case n <= i.skip && (err == nil || only):
+		case n <= i.skip && (err == nil || isRowError):
 			continue
-		case only && i.keepGoing:
-			p.wrong = append(p.wrong, wrong)
+		case isRowError && i.keepGoing:
+			p.invalid = append(p.invalid, invalid)
 		case err != nil:
 			i.rows = n - 1
 			emit(err)
@@ -245,7 +246,7 @@ func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan 
 			p.orders, p.lines, p.bytes = append(p.orders, text), append(p.lines, line), p.bytes+len(text)+1
 		}
 		p.last = n
-		if len(p.orders)+len(p.wrong) == maxBatchRows && !emit(nil) {
+		if len(p.orders)+len(p.invalid) == maxBatchRows && !emit(nil) {
 			return
 		}
 	}
@@ -263,27 +264,27 @@ func (i *importer) send(ctx context.Context, p *importBatch) {
 			p.RegisterResult = done
 			return
 		}
-		refused, ok := errors.AsType[invalidItemsError](err)
+		rejected, ok := errors.AsType[invalidItemsError](err)
 		if !ok {
 			p.failed = err
 			return
 		}
-		wrong := p.removeInvalid(refused)
-		if !i.keepGoing || len(wrong) == 0 {
+		invalid := p.removeInvalid(rejected)
+		if !i.keepGoing || len(invalid) == 0 {
 			p.failed = err
-			if len(wrong) > 0 {
-				p.failed = joinRowErrors(wrong)
+			if len(invalid) > 0 {
+				p.failed = joinRowErrors(invalid)
 			}
 			return
 		}
-		p.wrong = append(p.wrong, wrong...)
+		p.invalid = append(p.invalid, invalid...)
 	}
 }
 
 // removeInvalid removes the rejected rows from the batch and returns their errors.
-func (p *importBatch) removeInvalid(refused invalidItemsError) (wrong []rowError) {
+func (p *importBatch) removeInvalid(rejected invalidItemsError) (invalid []rowError) {
 	at := map[int]string{}
-	for _, e := range refused.items {
+	for _, e := range rejected.items {
 		var index int
 		if _, err := fmt.Sscanf(e.Pointer, "#/entities/%d", &index); err == nil && index < len(p.orders) {
 			at[index] = e.Detail
@@ -292,22 +293,22 @@ func (p *importBatch) removeInvalid(refused invalidItemsError) (wrong []rowError
 	orders, lines := p.orders[:0], p.lines[:0]
 	for index, order := range p.orders {
 		if detail, ok := at[index]; ok {
-			wrong = append(wrong, rowError{p.lines[index], errors.New(detail)})
+			invalid = append(invalid, rowError{p.lines[index], errors.New(detail)})
 			continue
 		}
 		orders, lines = append(orders, order), append(lines, p.lines[index])
 	}
 	p.orders, p.lines = orders, lines
-	return wrong
+	return invalid
 }
 
 // joinRowErrors returns one error for invalid rows; it names at most maxRowErrorsShown.
-func joinRowErrors(wrong []rowError) error {
+func joinRowErrors(invalid []rowError) error {
 	var texts []string
-	for _, w := range wrong[:min(len(wrong), maxRowErrorsShown)] {
+	for _, w := range invalid[:min(len(invalid), maxRowErrorsShown)] {
 		texts = append(texts, w.Error())
 	}
-	if more := len(wrong) - len(texts); more > 0 {
+	if more := len(invalid) - len(texts); more > 0 {
 		texts = append(texts, fmt.Sprintf("and at least %d more", more))
 	}
 	return errors.New(strings.Join(texts, "; "))

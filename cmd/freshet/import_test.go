@@ -194,13 +194,13 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 		r := newFakeEntitiesAPI(t)
 		// The fourth batch is rejected after the next three were accepted, which do not count.
 		later := make(chan struct{})
-		var behind atomic.Int64
+		var background atomic.Int64
 		r.before = func(_ int, first string) error {
 			if strings.Contains(first, "k015000") {
 				<-later
 				return errors.New("the database is away")
 			}
-			if first > `{"key":"k015000` && behind.Add(1) == maxBatchesInFlight-1 {
+			if first > `{"key":"k015000` && background.Add(1) == maxBatchesInFlight-1 {
 				close(later)
 			}
 			return nil
@@ -294,7 +294,7 @@ func TestImport_StopsAtInvalidRow(t *testing.T) {
 		{"key\nx1\na\nx2\nx3\n", `line 2: no key has an x; line 4: no key has an x`},
 		{"name,tier\na,hot\n", `line 1: the header has no column key; it has ["name" "tier"]. CSV begins with a header line, as in key,tier`},
 		{"\n\nkey,key\na,a\n", `line 3: the header has an empty or a duplicate column name`},
-		{"key,\na,a\n", `line 1: the header has a column without a name`},
+		{"key,\na,a\n", `line 1: the header has an empty or a duplicate column name`},
 		{"", `the input is empty; CSV begins with a header line, as in key,tier`},
 		{"{\"key\":\"a\"}\n{\"key\":\"b\",\"teir\":\"hot\"}\n", `line 2: json: unknown field "teir"; there are key, params, tier and enabled; stopped after row 1`},
 		{"{\"key\":\"a\"}\nb\n", `line 2: it must be an object, as in {"key":"somebody","tier":"hot"}; stopped after row 1`},
@@ -341,7 +341,7 @@ func TestImport_SkipCountsEachRowOnce(t *testing.T) {
 	for _, c := range []struct{ skip, in, stdout, stderr, err string }{
 		{"1", "key\na\nb\n", "1 rows, 1 added, 0 known\n", "", ""},
 		{"2", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "", ""},
-		{"3", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "there are 2 rows, and --skip 3 leaves out all of them and more; is it the same input?\n", ""},
+		{"3", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "warning: --skip 3 skips all of the 2 rows; check that it is the same input\n", ""},
 		{"1", "key\na\nx\n", "", "", "line 3: no key has an x"}, // the same --skip is right
 		{"1", "key\na\nb\n\xff\n", "", "", "line 4: the key is not valid UTF-8; stopped after row 2; continue with --skip 2"},
 		{"1", "nokey\na\n", "", "", `line 1: the header has no column key; it has ["nokey"]. CSV begins with a header line, as in key,tier`},

@@ -87,7 +87,7 @@ func TestLiveBounds_FollowAChangedQuota(t *testing.T) {
 		if lowered < configured/2-5 || lowered > configured/2 {
 			t.Errorf("after the limit was halved: got %d outstanding, want about %d", lowered, configured/2)
 		}
-		if want := `msg="client bounds changed" source=api revision=1`; !strings.Contains(logged, want) {
+		if want := `msg="client limits changed" source=api revision=1`; !strings.Contains(logged, want) {
 			t.Errorf("log: got %q, want %q in it", logged, want)
 		}
 		settings.set(60)

@@ -27,8 +27,8 @@ type logLevel struct {
 	configured slog.Level
 
 	mu          sync.Mutex
-	until       time.Time   // zero: for as long as the process runs
-	revertTimer *time.Timer // nil while nothing is changed for a time
+	until       time.Time   // when the level reverts; zero: never
+	revertTimer *time.Timer // nil if no revert is scheduled
 }
 
 func newLogLevel(configured slog.Level) *logLevel {
@@ -160,7 +160,7 @@ func logLevelAuditEntry(by string, from, to slog.Level, d time.Duration) store.A
 	text := func(level slog.Level) json.RawMessage {
 		text, err := json.Marshal(map[string]string{"process": workerName(), "level": level.String(), "for": d.String()})
 		if err != nil {
-			panic(err) // a map of strings
+			panic(err) // a map of strings can always be encoded
 		}
 		return text
 	}

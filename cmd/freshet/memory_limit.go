@@ -25,7 +25,7 @@ func (c QueryConfig) maxResponseMemory() int64 {
 // memoryLimit returns the memory limit of this process in bytes: the smaller of GOMEMLIMIT and
 // the limit of its cgroup, or 0 without a limit. root is the root of the file system.
 func memoryLimit(root string) int64 {
-	limit := debug.SetMemoryLimit(-1) // changes nothing
+	limit := debug.SetMemoryLimit(-1) // a negative limit only reads the setting
 	for _, group := range cgroupLimitFiles(root) {
 		text, err := os.ReadFile(group)
 		if err != nil {
@@ -49,7 +49,7 @@ func cgroupLimitFiles(root string) []string {
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	const mount = "sys/fs/cgroup"
 	files := []string{
-		filepath.Join(root, mount, "memory.max"), // in a container its group is the root
+		filepath.Join(root, mount, "memory.max"), // in a container the process's group is the root
 		filepath.Join(root, mount, "memory/memory.limit_in_bytes"),
 	}
 	for line := range strings.SplitSeq(string(text), "\n") {

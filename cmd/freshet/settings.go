@@ -168,7 +168,7 @@ func settingRows(s settings.State) [][]string {
 			{"lowReserve", func(p settings.Policy) string { return strconv.Itoa(p.LowReserve) }},
 		} {
 			if policy.Window == limiter.Day.String() && (member.name == "target" || member.name == "lowReserve") {
-				continue // a day has neither
+				continue // a day policy has neither
 			}
 			add(policy.Name+"."+member.name, member.of(policy), func(q settings.Values) string { return member.of(q.Policies[i]) })
 		}
@@ -208,7 +208,7 @@ func onOrOff(on bool) string {
 	return "off"
 }
 
-// rateCapsText writes rate caps as set reads them.
+// rateCapsText writes rate caps in the form that parseRateCaps reads.
 func rateCapsText(all []limiter.RateCap) string {
 	if len(all) == 0 {
 		return noRateCaps

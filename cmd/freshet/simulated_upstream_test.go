@@ -73,7 +73,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 
 func TestFaultScenario_RejectsUnknownName(t *testing.T) {
 	w := &simulatedUpstream{simulator: simulator.New(simulator.Config{})}
-	if w.Current() != "" { // other settings than those of any scenario
+	if w.Current() != "" { // settings that belong to no scenario
 		t.Errorf("by hand it is %q", w.Current())
 	}
 	if err := w.Set(t.Context(), "outage"); err != nil {

@@ -137,8 +137,8 @@ func confirm(ctx context.Context, in io.Reader, terminal bool, out io.Writer, qu
 	}
 }
 
-// isTerminal reports whether in is a character device. It is true also for /dev/null, whose
-// reads return EOF at once; confirm handles that.
+// isTerminal reports whether in is a character device. For /dev/null it is true, too; confirm
+// then reads EOF.
 func isTerminal(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok {

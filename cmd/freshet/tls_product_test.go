@@ -27,8 +27,8 @@ func startSecureQuery(t *testing.T) *secureQuery {
 	}
 	config.Query.TLS = ListenerTLSConfig{CertFile: certFile, KeyFile: keyFile}
 	p := &program{stdout: t.Output(), stderr: t.Output()}
-	behind := newGroup(context.WithoutCancel(t.Context()))
-	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: "http://127.0.0.1:1"}, config, behind)
+	background := newGroup(context.WithoutCancel(t.Context()))
+	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: "http://127.0.0.1:1"}, config, background)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,15 +37,15 @@ func startSecureQuery(t *testing.T) *secureQuery {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := newGroup(t.Context())
-	front.run(func(ctx context.Context) error {
+	foreground := newGroup(t.Context())
+	foreground.run(func(ctx context.Context) error {
 		return made.run(ctx, serving(b.listener(slog.New(slog.DiscardHandler))))
 	})
 	t.Cleanup(func() {
-		if err := front.stop(); err != nil {
+		if err := foreground.stop(); err != nil {
 			t.Error(err)
 		}
-		if err := behind.stop(); err != nil {
+		if err := background.stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -133,7 +133,7 @@ func TestQuery_WarnsOfTokensOverPlainHTTP(t *testing.T) {
 		"on loopback":              {true, "127.0.0.1:8080", func(*Config) {}, 0},
 		"where no token is needed": {false, "0.0.0.0:8080", func(*Config) {}, 0},
 		"with TLS":                 {true, "0.0.0.0:8080", func(c *Config) { c.Query.TLS.CertFile = "cert.pem" }, 0},
-		"behind a proxy":           {true, "0.0.0.0:8080", func(c *Config) { c.Access.TrustedProxies = []string{"10.0.0.0/8"} }, 0},
+		"background a proxy":       {true, "0.0.0.0:8080", func(c *Config) { c.Access.TrustedProxies = []string{"10.0.0.0/8"} }, 0},
 	} {
 		config, err := defaultConfig()
 		if err != nil {

@@ -80,14 +80,14 @@ func newTraced(t *testing.T, sample float64) *traced {
 	character := facets["character"]
 	character.Retry = []time.Duration{50 * time.Millisecond}
 	facets["character"] = character
-	behind := newGroup(context.WithoutCancel(t.Context()))
-	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: server.URL}, config, behind)
+	background := newGroup(context.WithoutCancel(t.Context()))
+	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: server.URL}, config, background)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(closeAll)
 	t.Cleanup(func() {
-		if err := behind.stop(); err != nil {
+		if err := background.stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -320,7 +320,7 @@ func TestTracing_RejectsUnsafeEndpoint(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"": "", "http://localhost:4318": "", "https://collector.example/otlp/": "",
 		"localhost:4318": "must be the URL", "ftp://x": "must be the URL", "https://": "must be the URL",
-		"https://user:s3cret@x": "must not have a user", "https://x/?api-key=s3cret": "no user", "https://x/#s3cret": "no user",
+		"https://user:s3cret@x": "must not have a user", "https://x/?api-key=s3cret": "must not have a user", "https://x/#s3cret": "must not have a user",
 	} {
 		err := TracingConfig{Endpoint: endpoint, SampleRatio: 0.5}.check()
 		if (err == nil) != (want == "") || (err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret"))) {

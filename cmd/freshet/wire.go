@@ -86,15 +86,15 @@ func (p parts) run(ctx context.Context, roles ...role) error {
 	defer p.client.Close()
 	p.producer = producer.New(p.rdb, p.client, producer.DefaultMaxBuffered, p.log, p.reg, p.trace)
 	p.lag = topics.NewSampler(kadm.NewClient(p.client), slices.Sorted(maps.Keys(p.config.Sources)), p.log, p.reg)
-	behind := newGroup(context.WithoutCancel(ctx))
-	behind.run(p.producer.Run)
-	behind.run(p.lag.Run)
-	front := newGroup(withEither(ctx, behind.ctx))
+	background := newGroup(context.WithoutCancel(ctx))
+	background.run(p.producer.Run)
+	background.run(p.lag.Run)
+	foreground := newGroup(withEither(ctx, background.ctx))
 	for _, role := range roles {
-		front.run(func(ctx context.Context) error { return role(ctx, p) })
+		foreground.run(func(ctx context.Context) error { return role(ctx, p) })
 	}
-	<-front.ctx.Done()
-	return errors.Join(front.stop(), behind.stop())
+	<-foreground.ctx.Done()
+	return errors.Join(foreground.stop(), background.stop())
 }
 
 func (p parts) noSource(name string) error {
@@ -163,11 +163,11 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	for name, s := range sources {
 		known[name] = readable{s, slices.ContainsFunc(p.config.Sources[name].Credentials, func(c source.Credential) bool { return c.Visibility != "" })}
 	}
-	prefetched, err := p.entities(sources)
+	entityRegistry, err := p.entities(sources)
 	if err != nil {
 		return err
 	}
-	guard, meters, err := p.newGuard(ctx, l.Addr().String())
+	guard, clientLimiter, err := p.newGuard(ctx, l.Addr().String())
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err := p.checkMigrations(ctx); err != nil {
 		return err
 	}
-	dead := p.deadLetters(sources)
+	deadLetters := p.deadLetters(sources)
 	var server *query.Server
 	h := &health{checks: map[string]healthCheck{
 		readsCheckName: {required: true, run: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
@@ -188,41 +188,41 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		return server.Refresh(ctx, client, all, f)
 	}
 	var bounds *liveBounds
-	if meters != nil {
+	if clientLimiter != nil {
 		if bounds, err = newLiveBounds(p.config, p.settings(), p.log); err != nil {
 			return err
 		}
 	}
-	pages, beside := p.console(sources, guard, meters, h, dead, ask)
-	waiting := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.opening, p.log)
+	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, ask)
+	waitEstimator := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.waitEstimate, p.log)
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Deps{
-		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds}, SettleSubscriber: settles{p}, WaitEstimator: waiting, Authenticator: guard, ClientLimiter: meters, ReadRecorder: readers{prefetched},
-		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
+		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds}, SettleSubscriber: settles{p}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
+		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err
 	}
 	p.log.Info("query service started", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.AuthRequired())
-	behind := newGroup(context.WithoutCancel(ctx))
-	behind.run(guard.Run)
-	behind.run(server.Run)
-	behind.run(waiting.Run)
-	behind.run(beside)
+	background := newGroup(context.WithoutCancel(ctx))
+	background.run(guard.Run)
+	background.run(server.Run)
+	background.run(waitEstimator.Run)
+	background.run(runConsole)
 	if bounds != nil {
-		behind.run(bounds.Run)
+		background.run(bounds.Run)
 	}
-	front := newGroup(withEither(ctx, behind.ctx))
-	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
-	front.run(dead.Run)
+	foreground := newGroup(withEither(ctx, background.ctx))
+	foreground.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
+	foreground.run(deadLetters.Run)
 	if p.opsListener != nil {
-		front.run(func(ctx context.Context) error {
+		foreground.run(func(ctx context.Context) error {
 			return serveOps(ctx, p.opsListener, p.config.Ops.TLS.requireClientCert(ops), p.log)
 		})
 	}
-	<-front.ctx.Done()
-	return errors.Join(front.stop(), behind.stop())
+	<-foreground.ctx.Done()
+	return errors.Join(foreground.stop(), background.stop())
 }
 
 // readable adapts a source to query.Source.
@@ -250,10 +250,10 @@ func (p parts) opsAddress() string {
 // settles adapts the producer's subscription of settled requests to query.SettleSubscriber.
 type settles struct{ parts }
 
-// Subscribe calls heard for each settled request, and line when the subscription connects or
+// Subscribe calls onSettled for each settled request, and onConnection when the subscription connects or
 // disconnects, until ctx ends.
-func (s settles) Subscribe(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error {
-	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), heard, line)
+func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnection func(connected bool)) error {
+	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
 }
 
 // highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. Without bounds the
@@ -264,39 +264,39 @@ type highEnqueuer struct {
 }
 
 // Enqueue enqueues update requests without waiting for Kafka's acknowledgement.
-func (w highEnqueuer) Enqueue(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
-	return w.answers(all, func(asked []producer.Request) []producer.Result { return w.EnqueueAll(ctx, asked) })
+func (e highEnqueuer) Enqueue(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
+	return e.enqueueAll(all, func(requests []producer.Request) []producer.Result { return e.EnqueueAll(ctx, requests) })
 }
 
 // EnqueueAndWait enqueues update requests and waits for Kafka's acknowledgement.
-func (w highEnqueuer) EnqueueAndWait(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
-	return w.answers(all, func(asked []producer.Request) []producer.Result { return w.EnqueueAllAndWait(ctx, asked) })
+func (e highEnqueuer) EnqueueAndWait(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
+	return e.enqueueAll(all, func(requests []producer.Request) []producer.Result { return e.EnqueueAllAndWait(ctx, requests) })
 }
 
-func (w highEnqueuer) answers(all []query.UpdateRequest, request func([]producer.Request) []producer.Result) []query.EnqueueResult {
-	asked := make([]producer.Request, len(all))
-	for i, wish := range all {
-		asked[i] = w.wanted(wish)
+func (e highEnqueuer) enqueueAll(all []query.UpdateRequest, enqueue func([]producer.Request) []producer.Result) []query.EnqueueResult {
+	requests := make([]producer.Request, len(all))
+	for i, r := range all {
+		requests[i] = e.toRequest(r)
 	}
-	answers := make([]query.EnqueueResult, len(all))
-	for i, r := range request(asked) {
-		answers[i] = told(r)
+	results := make([]query.EnqueueResult, len(all))
+	for i, r := range enqueue(requests) {
+		results[i] = toEnqueueResult(r)
 	}
-	return answers
+	return results
 }
 
-func (w highEnqueuer) wanted(wish query.UpdateRequest) producer.Request {
+func (e highEnqueuer) toRequest(r query.UpdateRequest) producer.Request {
 	out := producer.Request{
-		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
-		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent, New: wish.New,
+		Entity: r.Entity, Lane: schemas.High, Reason: r.Reason, Floor: r.Floor, Cooldown: r.Cooldown,
+		CorrelationID: r.CorrelationID, TraceParent: r.TraceParent, New: r.New,
 	}
-	if w.bounds != nil {
-		out.Client, out.Bound = wish.Client, w.bounds.of(wish.Entity)
+	if e.bounds != nil {
+		out.Client, out.Bound = r.Client, e.bounds.of(r.Entity)
 	}
 	return out
 }
 
-func told(r producer.Result) query.EnqueueResult {
+func toEnqueueResult(r producer.Result) query.EnqueueResult {
 	a := query.EnqueueResult{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Number: r.Number, Until: r.Until}
 	switch {
 	case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):

@@ -27,24 +27,24 @@ const (
 
 // console returns the console's handler, or nil if it is off, and a function that must run while
 // the handler is in use.
-func (p parts) console(sources map[string]*source.Source, guard *access.Guard, meters *access.ClientLimiter, h *health, dead *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
 	seen := &overview{parts: p, health: h}
-	return console.New(p.consoleDeps(sources, guard, meters, seen, dead, ask)), seen.sampleReads
+	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), seen.sampleReads
 }
 
 // consoleDeps returns the dependencies of the console. ask enqueues refreshes through the query
 // service.
-func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, meters *access.ClientLimiter, seen *overview, dead *dlq.Queue, ask refreshing) console.Deps {
+func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, seen *overview, deadLetters *dlq.Queue, ask refreshing) console.Deps {
 	facets := map[string][]string{}
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
 	return console.Deps{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), DLQ: dead, Audit: p.store, Guard: guard, Meters: meters,
+		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), DLQ: deadLetters, Audit: p.store, Guard: guard, Meters: clientLimiter,
 		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
 }

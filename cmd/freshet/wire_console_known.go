@@ -60,7 +60,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
 	found := console.Entity{Entity: e, FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor}
 	empty := found
-	looks := []func() error{
+	reads := []func() error{
 		func() error { return k.content(ctx, &found) },
 		func() error {
 			all, err := k.parts.store.Statuses(ctx, []schemas.Entity{e})
@@ -78,16 +78,16 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 			return err
 		},
 		func() error {
-			found.Request = k.way(ctx, e)
+			found.Request = k.requestState(ctx, e)
 			return nil
 		},
 	}
-	errs := make([]error, len(looks))
+	errs := make([]error, len(reads))
 	var wg sync.WaitGroup
-	for i, look := range looks {
+	for i, read := range reads {
 		wg.Go(func() {
 			defer recoverPanic(k.parts.log, &errs[i])
-			errs[i] = look()
+			errs[i] = read()
 		})
 	}
 	wg.Wait()
@@ -152,8 +152,8 @@ func (k entityReader) registered(ctx context.Context, e schemas.Entity) (*store.
 	return &all[0], nil
 }
 
-// way reads the coalescing state of an entity from Redis.
-func (k entityReader) way(ctx context.Context, e schemas.Entity) console.RequestState {
+// requestState reads the coalescing state of an entity from Redis.
+func (k entityReader) requestState(ctx context.Context, e schemas.Entity) console.RequestState {
 	w, err := producer.NewCoalescer(k.parts.rdb).ReadState(ctx, e)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
@@ -183,21 +183,21 @@ func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c acces
 	if !c.May(access.Admin) {
 		client = c.ID()
 	}
-	var of []schemas.Entity
-	var at []int // index in all, for each entity of the request
+	var visible []schemas.Entity
+	var indexes []int // index in all, for each entity of the request
 	for i, e := range all {
 		if !k.Sees(c, e, stored[i].Visibility) {
 			results[i].Message = "No refresh is queued: your key or token may not see this entity."
 			continue
 		}
-		of, at = append(of, e), append(at, i)
+		visible, indexes = append(visible, e), append(indexes, i)
 	}
-	if len(of) == 0 {
+	if len(visible) == 0 {
 		return results, nil
 	}
-	facet, _ := k.sources[of[0].Source].Facet(of[0].Facet)
-	for j, a := range k.ask(ctx, client, of, facet) {
-		i := at[j]
+	facet, _ := k.sources[visible[0].Source].Facet(visible[0].Facet)
+	for j, a := range k.ask(ctx, client, visible, facet) {
+		i := indexes[j]
 		results[i] = console.RefreshResult{Queued: a.Queued, Message: describeRefresh(a)}
 	}
 	return results, nil

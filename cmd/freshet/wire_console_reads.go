@@ -26,9 +26,9 @@ const (
 // from the start of the process. last is the newest sample: gathering all metrics takes about a
 // millisecond, and every open page requests them each second, so it is reused for healthCacheTTL.
 type readsHistory struct {
-	mu   sync.Mutex
-	kept []readsSample
-	last readsSample
+	mu      sync.Mutex
+	samples []readsSample
+	last    readsSample
 }
 
 // readsSample holds the read counts from the start of the process to a time.
@@ -40,7 +40,7 @@ type readsSample struct {
 // sourceReads holds the read counts and the ages at read of one source.
 type sourceReads struct {
 	counts console.ReadStats
-	told   ageHistogram
+	ages   ageHistogram
 }
 
 // Reads returns the read statistics of the last five minutes for each source, sorted by name.
@@ -50,9 +50,9 @@ func (o *overview) Reads() []console.ReadStats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now := time.Now(); now.Sub(r.last.at) >= healthCacheTTL {
-		r.last = o.lookAtReads(now)
+		r.last = o.takeSample(now)
 	}
-	return r.shown()
+	return r.recent()
 }
 
 // sampleReads takes a sample every readsSampleInterval until ctx ends, even without an open page.
@@ -60,9 +60,9 @@ func (o *overview) sampleReads(ctx context.Context) error {
 	tick := time.NewTicker(readsSampleInterval)
 	defer tick.Stop()
 	for {
-		look := o.lookAtReads(time.Now())
+		sample := o.takeSample(time.Now())
 		o.reads.mu.Lock()
-		o.reads.keep(look)
+		o.reads.add(sample)
 		o.reads.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -72,7 +72,7 @@ func (o *overview) sampleReads(ctx context.Context) error {
 	}
 }
 
-func (o *overview) lookAtReads(now time.Time) readsSample {
+func (o *overview) takeSample(now time.Time) readsSample {
 	found, err := o.registry.Gather() // with an error, found holds the metrics that were gathered
 	if err != nil {
 		o.log.Debug("metrics gathered in part", "err", err)
@@ -80,22 +80,22 @@ func (o *overview) lookAtReads(now time.Time) readsSample {
 	return readsSample{now, sumReads(found, metricPrefix(o.config.Metrics.Namespace), slices.Sorted(maps.Keys(o.config.Sources)))}
 }
 
-func (r *readsHistory) keep(look readsSample) {
-	r.kept = append(r.kept, look)
-	for len(r.kept) > 1 && look.at.Sub(r.kept[1].at) >= readsWindow {
-		r.kept = r.kept[1:]
+func (r *readsHistory) add(sample readsSample) {
+	r.samples = append(r.samples, sample)
+	for len(r.samples) > 1 && sample.at.Sub(r.samples[1].at) >= readsWindow {
+		r.samples = r.samples[1:]
 	}
 }
 
-// shown returns the difference between the newest and the oldest sample.
-func (r *readsHistory) shown() []console.ReadStats {
+// recent returns the difference between the newest and the oldest sample.
+func (r *readsHistory) recent() []console.ReadStats {
 	all := make([]console.ReadStats, len(r.last.all))
 	for i, t := range r.last.all {
-		if len(r.kept) > 0 {
-			t = t.since(r.kept[0].all[i])
+		if len(r.samples) > 0 {
+			t = t.since(r.samples[0].all[i])
 		}
 		all[i] = t.counts
-		all[i].AgeP50, all[i].AgeP95 = t.told.quantile(0.5), t.told.quantile(0.95)
+		all[i].AgeP50, all[i].AgeP95 = t.ages.quantile(0.5), t.ages.quantile(0.95)
 	}
 	return all
 }
@@ -106,7 +106,7 @@ func (t sourceReads) since(before sourceReads) sourceReads {
 	t.counts.Stale -= before.counts.Stale
 	t.counts.Updating -= before.counts.Updating
 	t.counts.NotFound -= before.counts.NotFound
-	t.told = t.told.since(before.told)
+	t.ages = t.ages.since(before.ages)
 	return t
 }
 
@@ -114,7 +114,7 @@ func (t sourceReads) since(before sourceReads) sourceReads {
 func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []sourceReads {
 	all := make([]sourceReads, len(sources))
 	for i, name := range sources {
-		all[i] = sourceReads{counts: console.ReadStats{Source: name}, told: ageHistogram{buckets: map[ageBucket]int64{}}}
+		all[i] = sourceReads{counts: console.ReadStats{Source: name}, ages: ageHistogram{buckets: map[ageBucket]int64{}}}
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -129,7 +129,7 @@ func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []s
 					*n += int64(m.GetCounter().GetValue())
 				}
 			case prefix + "snapshot_age_at_read_seconds":
-				all[i].told.add(m.GetHistogram())
+				all[i].ages.add(m.GetHistogram())
 			}
 		}
 	}

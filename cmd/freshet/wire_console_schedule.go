@@ -34,9 +34,9 @@ const (
 
 // backlogs counts due entities, retries and outbox events, each up to a bound and with an index.
 type backlogs interface {
-	TierBacklogs(ctx context.Context, source string, now time.Time, most int) ([]store.TierBacklog, error)
-	RetryBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
-	OutboxBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	TierBacklogs(ctx context.Context, source string, now time.Time, max int) ([]store.TierBacklog, error)
+	RetryBacklog(ctx context.Context, source string, by time.Time, max int) (store.Backlog, error)
+	OutboxBacklog(ctx context.Context, source string, by time.Time, max int) (store.Backlog, error)
 }
 
 // withStopState corrects the state of a view by the stored override, so that the console shows a
@@ -56,10 +56,10 @@ func withStopState(view limiter.View, set *limiter.Override) limiter.View {
 
 // scheduleReader provides the state of the schedules to the console.
 type scheduleReader struct {
-	parts parts
-	of    map[string]*scheduleCache
-	live  map[string]*livePrefetch  // no entry: the source's configuration is invalid
-	asked *cached[map[string]int64] // by source
+	parts     parts
+	caches    map[string]*scheduleCache
+	live      map[string]*livePrefetch  // no entry: the source's configuration is invalid
+	requested *cached[map[string]int64] // by source
 }
 
 // scheduleCache caches database reads for one source's schedule.
@@ -81,7 +81,7 @@ type entityCount struct {
 func (p parts) schedules() scheduleReader {
 	s := scheduleReader{p, map[string]*scheduleCache{}, map[string]*livePrefetch{}, &cached[map[string]int64]{}}
 	for name := range p.config.Sources {
-		s.of[name] = &scheduleCache{}
+		s.caches[name] = &scheduleCache{}
 		if live, err := p.livePrefetch(name); err == nil {
 			s.live[name] = live
 		}
@@ -91,47 +91,47 @@ func (p parts) schedules() scheduleReader {
 
 // Schedule returns the state of a source's schedule.
 func (s scheduleReader) Schedule(ctx context.Context, source string) console.ScheduleState {
-	read, known := s.of[source]
+	read, known := s.caches[source]
 	if !known {
-		return console.ScheduleState{Due: console.Due{Error: "there is no such source"}}
+		return console.ScheduleState{Due: console.Due{Error: "unknown source"}}
 	}
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.ScheduleState
 	c, all.Disabled = s.inForce(ctx, source, c)
-	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // unless they end
-	var asked sync.WaitGroup
-	ask := func(f func()) {
-		asked.Go(func() {
+	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // replaced unless the reads panic
+	var running sync.WaitGroup
+	start := func(f func()) {
+		running.Go(func() {
 			var err error
 			defer recoverPanic(s.parts.log, &err)
 			f()
 		})
 	}
-	ask(func() { all.FeedRate, all.RateCap = s.feed(ctx, source, c, now) })
-	ask(func() { all.Schedulers = s.schedulers(ctx, source) })
-	ask(func() {
-		due, trouble := read.due.value(ctx, dueTTL, dueTimeout, func(ctx context.Context) (due console.Due, err error) {
+	start(func() { all.FeedRate, all.RateCap = s.feed(ctx, source, c, now) })
+	start(func() { all.Schedulers = s.schedulers(ctx, source) })
+	start(func() {
+		due, err := read.due.value(ctx, dueTTL, dueTimeout, func(ctx context.Context) (due console.Due, err error) {
 			defer recoverPanic(s.parts.log, &err)
 			return s.due(ctx, source)
 		})
-		due.Error = s.trouble(trouble)
+		due.Error = s.describe(err)
 		all.Due = due
 	})
-	ask(func() {
-		counts, trouble := read.counts.value(ctx, countsTTL, countsTimeout, func(ctx context.Context) (found map[tierKey]entityCount, err error) {
+	start(func() {
+		counts, err := read.counts.value(ctx, countsTTL, countsTimeout, func(ctx context.Context) (found map[tierKey]entityCount, err error) {
 			defer recoverPanic(s.parts.log, &err)
 			return s.counts(ctx, source)
 		})
-		all.Facets = facetSchedules(c, counts, s.trouble(trouble), now)
+		all.Facets = facetSchedules(c, counts, s.describe(err), now)
 	})
-	counters, _ := s.asked.value(ctx, dueTTL, dueTimeout, func(context.Context) (found map[string]int64, err error) {
+	counters, _ := s.requested.value(ctx, dueTTL, dueTimeout, func(context.Context) (found map[string]int64, err error) {
 		defer recoverPanic(s.parts.log, &err)
 		return s.counters(), nil
 	})
 	if n, there := counters[source]; there {
 		all.Requested = &n
 	}
-	asked.Wait()
+	running.Wait()
 	return all
 }
 
@@ -148,8 +148,8 @@ func (s scheduleReader) inForce(ctx context.Context, source string, configured S
 	return live.inForce(ctx)
 }
 
-// trouble returns the text that the console shows for a failed read; it logs the error.
-func (s scheduleReader) trouble(err error) string {
+// describe returns the text that the console shows for a failed read; it logs the error.
+func (s scheduleReader) describe(err error) string {
 	switch {
 	case err == nil:
 		return ""
@@ -201,7 +201,7 @@ func (s scheduleReader) counts(ctx context.Context, source string) (map[tierKey]
 }
 
 // facetSchedules returns the prefetch configuration of each facet, with the entity counts.
-func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, trouble string, now time.Time) []console.FacetSchedule {
+func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, failure string, now time.Time) []console.FacetSchedule {
 	schedule, err := c.newSchedule()
 	if err != nil { // impossible: the process does not start with an invalid configuration
 		return nil
@@ -215,7 +215,7 @@ func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, trouble stri
 		shown := console.FacetSchedule{Facet: name, Mode: string(f.Mode), MinInterval: f.MinInterval, MaxInterval: f.MaxInterval, ReadyAt: schedule.ContentReadyAt(name, now)}
 		for tier, of := range map[store.Tier]scheduler.Tier{store.Hot: f.Tiers.Hot, store.Warm: f.Tiers.Warm, store.Cold: f.Tiers.Cold} {
 			n := counts[tierKey{name, tier}]
-			shown.Tiers[tier] = console.TierSchedule{Interval: of.Every, Entities: console.Reading[int64]{Value: n.n, Error: trouble}, Exact: n.exact}
+			shown.Tiers[tier] = console.TierSchedule{Interval: of.Every, Entities: console.Reading[int64]{Value: n.n, Error: failure}, Exact: n.exact}
 		}
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
 			t := console.TriggerSchedule{Facet: other, Backoff: f.Triggers[other].Backoff}
@@ -240,11 +240,11 @@ func (s scheduleReader) feed(ctx context.Context, source string, c SourceConfig,
 	if err != nil {
 		return console.Reading[float64]{Error: "the configuration is invalid"}, rateCap
 	}
-	room, err := s.parts.room(ctx, source, c.maxFacetCost())
+	capacity, err := s.parts.capacity(ctx, source, c.maxFacetCost())
 	if err != nil {
 		return console.Reading[float64]{Error: "Redis does not answer"}, rateCap
 	}
-	return console.Reading[float64]{Value: budget.Rate(room, now)}, rateCap
+	return console.Reading[float64]{Value: budget.Rate(capacity, now)}, rateCap
 }
 
 // schedulers returns the live schedulers of a source.
@@ -300,29 +300,29 @@ var errNotReadYet = errors.New("the value is being read")
 // for the first read, at most firstReadWait; later callers get the cached value while it is
 // refreshed in the background.
 type cached[T any] struct {
-	mu    sync.Mutex
-	read  T
-	err   error
-	at    time.Time     // when it was read; zero: never
-	tried time.Time     // start of the last read
-	under chan struct{} // closed when the read in progress ends; nil: no read is in progress
+	mu        sync.Mutex
+	read      T
+	err       error
+	at        time.Time     // time of the last successful read; zero: none
+	startedAt time.Time     // start of the last read
+	reading   chan struct{} // closed when the read in progress ends; nil: no read is in progress
 }
 
-// value returns the cached value. It starts a read, bounded by takes, if the last one started
-// longer than every ago.
-func (k *cached[T]) value(ctx context.Context, every, takes time.Duration, read func(context.Context) (T, error)) (T, error) {
+// value returns the cached value. It starts a read, bounded by timeout, if the last one started
+// more than ttl ago.
+func (k *cached[T]) value(ctx context.Context, ttl, timeout time.Duration, read func(context.Context) (T, error)) (T, error) {
 	k.mu.Lock()
-	if k.under == nil && time.Since(k.tried) >= every {
-		k.tried, k.under = time.Now(), make(chan struct{})
-		go k.look(context.WithoutCancel(ctx), takes, read)
+	if k.reading == nil && time.Since(k.startedAt) >= ttl {
+		k.startedAt, k.reading = time.Now(), make(chan struct{})
+		go k.refresh(context.WithoutCancel(ctx), timeout, read)
 	}
-	under, first := k.under, k.at.IsZero() || time.Since(k.at) > every+maxStaleness // no value, or one that is too old
+	reading, first := k.reading, k.at.IsZero() || time.Since(k.at) > ttl+maxStaleness // no value, or one that is too old
 	k.mu.Unlock()
-	if under != nil && first {
+	if reading != nil && first {
 		wait := time.NewTimer(firstReadWait)
 		defer wait.Stop()
 		select {
-		case <-under:
+		case <-reading:
 		case <-wait.C:
 		case <-ctx.Done():
 		}
@@ -331,7 +331,7 @@ func (k *cached[T]) value(ctx context.Context, every, takes time.Duration, read 
 	defer k.mu.Unlock()
 	var none T
 	switch {
-	case !k.at.IsZero() && time.Since(k.at) <= every+maxStaleness:
+	case !k.at.IsZero() && time.Since(k.at) <= ttl+maxStaleness:
 		return k.read, nil
 	case k.err != nil:
 		return none, k.err
@@ -339,8 +339,8 @@ func (k *cached[T]) value(ctx context.Context, every, takes time.Duration, read 
 	return none, errNotReadYet
 }
 
-func (k *cached[T]) look(ctx context.Context, takes time.Duration, read func(context.Context) (T, error)) {
-	ctx, cancel := context.WithTimeout(ctx, takes)
+func (k *cached[T]) refresh(ctx context.Context, timeout time.Duration, read func(context.Context) (T, error)) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := read(ctx)
 	k.mu.Lock()
@@ -348,6 +348,6 @@ func (k *cached[T]) look(ctx context.Context, takes time.Duration, read func(con
 	if k.err = err; err == nil {
 		k.read, k.at = found, time.Now()
 	}
-	close(k.under)
-	k.under = nil
+	close(k.reading)
+	k.reading = nil
 }

@@ -192,7 +192,7 @@ func TestConsoleReads_SumsFacets(t *testing.T) {
 	}
 	sources := []string{"one", "two", "young", "mixed"}
 	r := readsHistory{last: readsSample{time.Now(), sumReads(families, "", sources)}}
-	got := r.shown()
+	got := r.recent()
 	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is about 10 % wide
 	if got[0].Fresh != 100 || !near(got[0].AgeP50, 50*time.Second) || !near(got[0].AgeP95, 95*time.Second) {
 		t.Errorf("%+v", got[0])
@@ -210,7 +210,7 @@ func TestConsoleReads_CoverFiveMinutes(t *testing.T) {
 	reads := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "reads_total"}, []string{"source", "facet", "freshness"})
 	old := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "snapshot_age_at_read_seconds", NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 12}, []string{"source", "facet"})
 	reg.MustRegister(reads, old)
-	told := func(n int, age time.Duration) {
+	record := func(n int, age time.Duration) {
 		for range n {
 			reads.WithLabelValues("one", "a", "STALE").Inc()
 			old.WithLabelValues("one", "a").Observe(age.Seconds())
@@ -225,27 +225,27 @@ func TestConsoleReads_CoverFiveMinutes(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.last = readsSample{then.Add(at), sumReads(families, "", []string{"one"})}
-		r.keep(r.last)
-		return r.shown()[0]
+		r.add(r.last)
+		return r.recent()[0]
 	}
 	look(0)
-	told(1000, 10*time.Hour)
+	record(1000, 10*time.Hour)
 	if got := look(time.Minute); got.Stale != 1000 || got.AgeP50 < 9*time.Hour {
 		t.Errorf("of the first minute: %+v", got)
 	}
 	for i := range 12 { // ages in such a wide range that the buckets become wider
-		told(1, time.Second<<i)
+		record(1, time.Second<<i)
 	}
-	told(100, 10*time.Minute)
+	record(100, 10*time.Minute)
 	if got := look(5 * time.Minute); got.Stale != 1112 {
 		t.Errorf("of five minutes: %+v", got)
 	}
 	got := look(6 * time.Minute)
 	if got.Stale != 112 || got.AgeP50 < 5*time.Minute || got.AgeP50 > 20*time.Minute || got.AgeP95 > 2*time.Hour {
-		t.Errorf("behind the first minute: %+v", got)
+		t.Errorf("background the first minute: %+v", got)
 	}
-	if got := look(20 * time.Minute); got != (console.ReadStats{Source: "one"}) || len(r.kept) != 2 {
-		t.Errorf("nobody has read since: %+v, %d looks", got, len(r.kept))
+	if got := look(20 * time.Minute); got != (console.ReadStats{Source: "one"}) || len(r.samples) != 2 {
+		t.Errorf("nobody has read since: %+v, %d looks", got, len(r.samples))
 	}
 }
 

@@ -24,7 +24,7 @@ func (p parts) deadLetters(sources map[string]*source.Source) *dlq.Queue {
 		known[name] = s
 	}
 	return dlq.New(dlq.Deps{
-		Store: p.store, Topics: dlq.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-letters"))), Enqueuer: replayEnqueuer{p.producer},
+		Store: p.store, Topics: dlq.NewKafka(append(slices.Clone(p.kafka), kgo.ClientID("freshet-dlq"))), Enqueuer: replayEnqueuer{p.producer},
 		Notifier: poll.New(dlqChannel, p.rdb, p.log, poll.Messages{
 			Failing: "dead letter jobs paused, database not reachable", Recovered: "dead letter jobs continued, database reachable",
 		}),
@@ -38,15 +38,15 @@ type replayEnqueuer struct{ *producer.Producer }
 // Enqueue enqueues each replay and waits for Kafka's acknowledgement. It returns one error, or
 // nil, for each.
 func (d replayEnqueuer) Enqueue(ctx context.Context, all []dlq.ReplayRequest) []error {
-	wishes := make([]producer.Request, len(all))
+	requests := make([]producer.Request, len(all))
 	for i, a := range all {
-		wishes[i] = producer.Request{
+		requests[i] = producer.Request{
 			Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
 			CorrelationID: a.Request.CorrelationID, TraceParent: a.TraceParent, Replay: a.Mark,
 		}
 	}
 	errs := make([]error, len(all))
-	for i, r := range d.EnqueueAllAndWait(ctx, wishes) {
+	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		switch {
 		case r.Err != nil:
 			errs[i] = r.Err

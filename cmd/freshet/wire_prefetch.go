@@ -163,7 +163,7 @@ func (l *livePrefetch) apply(o settings.PrefetchOverride, err error) {
 	if err == nil {
 		schedule, err = changed.newSchedule()
 	}
-	if err != nil { // the configuration is newer than the change
+	if err != nil { // the configuration is newer than the override
 		l.log.Error("prefetch override invalid, configured settings in force; reset it with `freshet settings set`", "err", err)
 		changed, schedule = l.config, l.base
 	}

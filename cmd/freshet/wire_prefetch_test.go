@@ -192,6 +192,6 @@ func TestSettings_PrefetchIsChangedByCommand(t *testing.T) {
 	d.mustRun(1, []string{"it prefetches f"}, "settings", "set", "prefetch.quiet.hot=7h")
 	d.mustRun(2, []string{"must be on or off"}, "settings", "set", "prefetch=no")
 	d.mustRun(2, []string{"must be a duration"}, "settings", "set", "prefetch.f.hot=often")
-	d.mustRun(2, []string{"there is no setting"}, "settings", "set", "prefetch.f.mode=off")
+	d.mustRun(2, []string{"unknown setting"}, "settings", "set", "prefetch.f.mode=off")
 	d.mustRun(2, []string{"must be an object"}, "settings", "set", "prefetch.f.active=none")
 }

@@ -47,7 +47,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		}
 		s, err := scheduler.NewScheduler(name, live.base, scheduler.Deps{
 			Live:  live.now,
-			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Capacity: p.look(name, c),
+			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Capacity: p.capacityFunc(name, c),
 			Poller: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Messages), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
@@ -60,13 +60,13 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 			}
 		}
 	}
-	front := newGroup(ctx)
+	foreground := newGroup(ctx)
 	for _, run := range runs {
-		front.run(run)
+		foreground.run(run)
 	}
 	up()
-	<-front.ctx.Done()
-	return front.stop()
+	<-foreground.ctx.Done()
+	return foreground.stop()
 }
 
 // checkMigrations returns an error if the database schema is older than this release, or if the
@@ -74,7 +74,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 func (p parts) checkMigrations(ctx context.Context) error {
 	_, err := p.store.Statuses(ctx, []schemas.Entity{{}})
 	if err == nil {
-		_, err = p.store.States(ctx, []schemas.Entity{{}}) // has a column of the newest migration
+		_, err = p.store.States(ctx, []schemas.Entity{{}}) // reads the table of snapshots, too
 	}
 	if err != nil {
 		return fmt.Errorf("read the database: %w; after an upgrade, run `freshet migrate up`", err)
@@ -86,18 +86,18 @@ func (p parts) checkMigrations(ctx context.Context) error {
 // entities.
 func scheduleChannel(source string) string { return "schedule:" + source }
 
-// look returns a function that reads the capacity of a source for prefetching and announces this
+// capacityFunc returns a function that reads the capacity of a source for prefetching and announces this
 // scheduler.
-func (p parts) look(name string, c SourceConfig) scheduler.CapacityFunc {
+func (p parts) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc {
 	cost := c.maxFacetCost()
 	self := workerName() + "/" + rand.Text()[:8] // host and pid may be equal in several containers
 	return func(ctx context.Context, _ time.Time) (scheduler.Capacity, error) {
-		room, err := p.room(ctx, name, cost)
+		capacity, err := p.capacity(ctx, name, cost)
 		if err != nil {
 			return scheduler.Capacity{}, err
 		}
-		room.Share, err = announceScheduler(ctx, p.rdb, name, self)
-		return room, err
+		capacity.Share, err = announceScheduler(ctx, p.rdb, name, self)
+		return capacity, err
 	}
 }
 
@@ -110,32 +110,32 @@ func (s SourceConfig) maxFacetCost() float64 {
 	return cost
 }
 
-// room returns the capacity of a source for prefetching: the rate of LOW, the calls that wait in
+// capacity returns the capacity of a source for prefetching: the rate of LOW, the calls that wait in
 // its topic, and their lag. cost is the maximum number of calls per record. Share is 1, the value
 // for a single scheduler.
-func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.Capacity, error) {
+func (p parts) capacity(ctx context.Context, name string, cost float64) (scheduler.Capacity, error) {
 	view, quota, set, err := p.limiterNow(ctx, name)
 	if err != nil {
 		return scheduler.Capacity{}, err
 	}
-	room := scheduler.Capacity{PerSecond: quota.LowPerSecond(view), Share: 1}
+	capacity := scheduler.Capacity{PerSecond: quota.LowPerSecond(view), Share: 1}
 	if set != nil && set.Stopped { // workers report the stop to Redis, but none may be running
-		room.PerSecond = 0
+		capacity.PerSecond = 0
 	}
 	records, known := p.lag.Records(name, schemas.Low)
 	if !known { // without a measured lag nothing is enqueued; the sampler logs the reason
-		room.PerSecond = 0
-		return room, nil
+		capacity.PerSecond = 0
+		return capacity, nil
 	}
-	room.Queued = cost * float64(records)
+	capacity.Queued = cost * float64(records)
 	wait, _, known := p.lag.EstimateWait(name, schemas.Low)
 	switch {
 	case known:
-		room.Lag = wait
-	case room.Queued > max(2*cost, maxUnclaimedWork.Seconds()*room.PerSecond):
-		room.PerSecond = 0 // no worker has consumed LOW recently, so its throughput is unknown
+		capacity.Lag = wait
+	case capacity.Queued > max(2*cost, maxUnclaimedWork.Seconds()*capacity.PerSecond):
+		capacity.PerSecond = 0 // no worker has consumed LOW recently, so its throughput is unknown
 	}
-	return room, nil
+	return capacity, nil
 }
 
 // maxUnclaimedWork bounds the calls that may wait in LOW's topic while no worker consumes it, as a
@@ -181,8 +181,8 @@ func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View
 	if quota, err = limiter.NewQuota(config); err != nil {
 		return view, quota, nil, err
 	}
-	brief, cancel := context.WithTimeout(ctx, quotaReadTimeout)
-	o, revision, err := p.settings().Quota(brief, source)
+	readCtx, cancel := context.WithTimeout(ctx, quotaReadTimeout)
+	o, revision, err := p.settings().Quota(readCtx, source)
 	cancel()
 	if err != nil {
 		if !errors.Is(err, context.Canceled) { // the client has disconnected
@@ -212,25 +212,25 @@ func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 type lowEnqueuer struct{ *producer.Producer }
 
 // Prefetch enqueues refreshes of due entities.
-func (d lowEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	return d.enqueue(ctx, schemas.Prefetch, asks)
+func (d lowEnqueuer) Prefetch(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
+	return d.enqueue(ctx, schemas.Prefetch, claimed)
 }
 
 // Trigger enqueues refreshes of facets that a change triggers.
-func (d lowEnqueuer) Trigger(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	return d.enqueue(ctx, schemas.Trigger, asks)
+func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
+	return d.enqueue(ctx, schemas.Trigger, claimed)
 }
 
 // enqueue waits for Kafka's acknowledgements and returns the requests without one. It does not
 // return requests of entities with a hold: those have a scheduled retry or are dead letters.
-func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
-	wishes := make([]producer.Request, len(asks))
-	for i, a := range asks {
-		wishes[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
+func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
+	requests := make([]producer.Request, len(claimed))
+	for i, a := range claimed {
+		requests[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
 	}
-	for i, r := range d.EnqueueAllAndWait(ctx, wishes) {
+	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		if !r.Queued() && r.Outcome != producer.Held {
-			left = append(left, asks[i])
+			left = append(left, claimed[i])
 		}
 	}
 	return left
@@ -238,8 +238,8 @@ func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, asks []
 
 // relay returns the outbox relay of a source.
 func (p parts) relay(name string) *outbox.Relay {
-	loop := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.Messages)
-	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, loop, p.log, p.reg)
+	poller := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.Messages)
+	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, poller, p.log, p.reg)
 }
 
 // triggers returns, for each facet, the facets that a change of it refreshes.

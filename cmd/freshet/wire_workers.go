@@ -28,8 +28,8 @@ func working(lanes []schemas.Lane, up func(), names ...string) role {
 // waitForRedis waits until Redis responds, so that a worker can start during an outage of Redis.
 // It returns an error if Redis may evict keys.
 func (p parts) waitForRedis(ctx context.Context) error {
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
 	for n := 0; ; n++ {
 		err := limiter.CheckRedis(ctx, p.rdb)
 		switch {
@@ -44,7 +44,7 @@ func (p parts) waitForRedis(ctx context.Context) error {
 			p.log.Warn("redis not reachable, worker waits; check redis.addresses", "err", err)
 		}
 		select {
-		case <-again.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return nil
 		}
@@ -66,36 +66,36 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 	if err != nil {
 		return err
 	}
-	behind := newGroup(context.WithoutCancel(ctx))
-	front := newGroup(withEither(ctx, behind.ctx))
-	stop := func(err error) error { return errors.Join(err, front.stop(), behind.stop()) }
-	changes := p.settings()
+	background := newGroup(context.WithoutCancel(ctx))
+	foreground := newGroup(withEither(ctx, background.ctx))
+	stop := func(err error) error { return errors.Join(err, foreground.stop(), background.stop()) }
+	overrides := p.settings()
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		s := sources[name]
 		defer s.Close()
 		c := p.config.Sources[name]
 		l, err := limiter.New(name, c.quota(), limiter.Deps{
-			Redis: p.rdb, Settings: changes, Usage: changes, Process: workerName(), Log: p.log, Metrics: p.reg,
+			Redis: p.rdb, Settings: overrides, Usage: overrides, Process: workerName(), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return stop(fmt.Errorf("sources.%s.quota.%w", name, err))
 		}
-		behind.run(l.Run)
-		renewed := func(credential string) {
+		background.run(l.Run)
+		closeBreakers := func(credential string) {
 			if credential == "" { // the only credential: its rejection opened the source's breaker
 				l.CloseBreaker(time.Now())
 			}
 			l.CloseCredentialBreaker(credential)
 		}
 		for _, at := range secretRefs(c.Config) {
-			behind.run(func(ctx context.Context) error { return reloadSecret(ctx, at, s, renewed, p.log) })
+			background.run(func(ctx context.Context) error { return reloadSecret(ctx, at, s, closeBreakers, p.log) })
 		}
-		again := retries.New(name, p.store, retryEnqueuer{p.producer}, p.rdb, p.log, p.reg)
-		front.run(again.Run)
+		retrier := retries.New(name, p.store, retryEnqueuer{p.producer}, p.rdb, p.log, p.reg)
+		foreground.run(retrier.Run)
 		relay := p.relay(name)
-		front.run(relay.Run)
+		foreground.run(relay.Run)
 		deps := consumer.Deps{
-			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: again, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(),
+			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(),
 			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
 		}
 		for _, lane := range lanes {
@@ -111,11 +111,11 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 			if err != nil {
 				return stop(err)
 			}
-			front.run(w.Run)
+			foreground.run(w.Run)
 		}
 	}
 	up()
-	<-front.ctx.Done()
+	<-foreground.ctx.Done()
 	return stop(nil)
 }
 
@@ -173,15 +173,15 @@ type retryEnqueuer struct{ *producer.Producer }
 // Enqueue enqueues each due retry and waits for Kafka's acknowledgement. It returns the retries
 // that were not enqueued.
 func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) []store.Status {
-	wishes := make([]producer.Request, len(due))
+	requests := make([]producer.Request, len(due))
 	for i, s := range due {
-		wishes[i] = producer.Request{
+		requests[i] = producer.Request{
 			Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry,
 			CorrelationID: s.CorrelationID, TraceParent: s.TraceParent, Replay: s.Replay,
 		}
 	}
 	var left []store.Status
-	for i, r := range d.EnqueueAllAndWait(ctx, wishes) {
+	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		if !r.Queued() {
 			left = append(left, due[i])
 		}
