@@ -56,7 +56,7 @@ func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 		{quotaForm("limit.second", "-5"), 400, "", "whole number"},
 		{quotaForm("high.second", "x"), 400, "", "Reserved for HIGH:"},
 		{quotaForm("rateCaps", "evening 5/s"), 400, "", "as in 19-23 150/s"},
-		{quotaForm("revision", "6", "target.second", "300"), 412, "", "somebody changed it meanwhile"},
+		{quotaForm("revision", "6", "target.second", "300"), 412, "", "because another change was made"},
 		{quotaForm("revision", ""), 400, "", "The revision is missing"},
 		{quotaForm("revision", "x"), 400, "", "The revision is not a number"},
 		{quotaForm("note", "a\nb", "target.second", "300"), 400, "", "one line"},

@@ -19,14 +19,15 @@ import (
 
 const (
 	maxNoteLength = 1000 // characters
-	// defaultAuditLimit and auditMost are how many entries are answered.
+	// defaultAuditLimit and maxAuditLimit are the default and the maximum of the query
+	// parameter limit of GET /admin/v1/audit.
 	defaultAuditLimit, maxAuditLimit = 100, 1000
 )
 
-// ReadLimiter returns what the limiter of a source is doing, to be written as JSON.
+// ReadLimiter returns the current state of a source's limiter, in a form that is encoded as JSON.
 type ReadLimiter func(ctx context.Context, source string) (any, error)
 
-// api is the part of the admin API that is about settings.
+// api implements the settings, stop, audit and limiter routes of the admin API.
 type api struct {
 	settings    *Settings
 	readLimiter ReadLimiter
@@ -34,8 +35,8 @@ type api struct {
 	log         *slog.Logger
 }
 
-// Handler returns the admin API, below /admin/v1. A nil look answers that nobody
-// looks; actor names who asks, for the audit.
+// Handler returns the admin API's routes of this package, below /admin/v1. Without readLimiter
+// the limiter route responds with 501. actor returns the name of the caller, for the audit log.
 func (s *Settings) Handler(look ReadLimiter, actor func(*http.Request) string, log *slog.Logger) http.Handler {
 	p := &api{s, look, actor, log}
 	return admin.API{
@@ -48,16 +49,16 @@ func (s *Settings) Handler(look ReadLimiter, actor func(*http.Request) string, l
 			"/admin/v1/limiter/{source}":        {http.MethodGet: withETag(p.getLimiter)},
 		},
 		Explain:     toProblem,
-		Unavailable: "The settings can't be read or written at the moment; the query service's log says why. If the release is new, run `freshet migrate up`.",
-		CrossSite:   "A page of another site may not change settings.",
+		Unavailable: "The settings can't be read or written now; the query service's log has the error. After an upgrade, run `freshet migrate up`.",
+		CrossSite:   "Cross-site requests may not change settings.",
 		Log:         log,
 	}.Handler()
 }
 
-// handlerFunc answers one request with what is to be written as JSON.
+// handlerFunc handles one request. Its first result is encoded as the JSON response.
 type handlerFunc func(r *http.Request) (any, error)
 
-// withETag tells a state with its revision.
+// withETag adds the revision of a State as the ETag header.
 func withETag(h handlerFunc) admin.Handle {
 	return func(r *http.Request) (admin.Answer, error) {
 		body, err := h(r)
@@ -92,15 +93,16 @@ func (p *api) patchState(r *http.Request) (any, error) {
 	}
 	var patch Patch
 	if err := decode(text, &patch); err != nil {
-		return nil, problem.Body(fmt.Errorf("%w; there are policies.{name}.limit, target, highReserve and lowReserve, lowRateCaps, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, minInterval, maxInterval and active", err))
+		return nil, problem.Body(fmt.Errorf("%w; the members are policies.{name}.limit, target, highReserve and lowReserve, lowRateCaps, prefetch.enabled, and prefetch.facets.{name}.hot, warm, cold, minInterval, maxInterval and active", err))
 	}
 	return p.settings.Change(r.Context(), o, patch)
 }
 
-// isObject reports whether a JSON text is an object; null would else be an empty one.
+// isObject reports whether a JSON text is an object. Decoding null into a struct would
+// otherwise be taken for an empty object.
 func isObject(text []byte) bool { return strings.HasPrefix(strings.TrimSpace(string(text)), "{") }
 
-// handleAction returns the handler of what an order alone says.
+// handleAction returns a handler for an action whose body holds at most a note.
 func (p *api) handleAction(do func(context.Context, ChangeRequest) (State, error)) handlerFunc {
 	return func(r *http.Request) (any, error) {
 		o, err := p.parseRequest(r)
@@ -119,7 +121,7 @@ func (p *api) handleAction(do func(context.Context, ChangeRequest) (State, error
 				return nil, problem.Body(errors.New(`the body must be an object, as in {"note":"why"}`))
 			}
 			if err := decode(text, &body); err != nil {
-				return nil, problem.Body(fmt.Errorf(`%w; the body may be {"note":"why"}`, err))
+				return nil, problem.Body(fmt.Errorf(`%w; the body must be empty or {"note":"why"}`, err))
 			}
 			if utf8.RuneCountInString(body.Note) > maxNoteLength || strings.ContainsFunc(body.Note, unicode.IsControl) {
 				return nil, problem.Body(fmt.Errorf("the note must be one line of at most %d characters", maxNoteLength))
@@ -136,7 +138,7 @@ func (p *api) listAudit(r *http.Request) (any, error) {
 		text := query.Get("limit")
 		var err error
 		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxAuditLimit {
-			return nil, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must lie between 1 and %d.", text, maxAuditLimit))
+			return nil, problem.New(http.StatusBadRequest, "invalid-limit", fmt.Sprintf("limit is %.20q; it must be between 1 and %d.", text, maxAuditLimit))
 		}
 	}
 	entries, err := p.settings.Audit(r.Context(), limit)
@@ -149,21 +151,21 @@ func (p *api) getLimiter(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if p.readLimiter == nil {
-		return nil, problem.New(http.StatusNotImplemented, "limiter-unsupported", "This process can't look into the limiter.")
+		return nil, problem.New(http.StatusNotImplemented, "limiter-unsupported", "This process can't read the limiter's state.")
 	}
 	answer, err := p.readLimiter(r.Context(), source)
 	if err != nil {
-		p.log.Warn("the limiter can't be looked into", "source", source, "err", err)
-		return nil, problem.New(http.StatusServiceUnavailable, "limiter-unavailable", "The limiter can't be looked into at the moment; the log says why.")
+		p.log.Warn("limiter state read failed", "source", source, "err", err)
+		return nil, problem.New(http.StatusServiceUnavailable, "limiter-unavailable", "The limiter's state can't be read now; the query service's log has the error.")
 	}
 	return answer, nil
 }
 
-// ifMatchPattern is an If-Match that is believed. An empty one is none of these:
-// who sends it had a revision in mind, and would overwrite whatever there is.
+// ifMatchPattern matches an If-Match header with one revision. An empty header does not match:
+// its sender meant some revision, and must not overwrite another one.
 var ifMatchPattern = regexp.MustCompile(`^("[0-9]{1,18}"|[0-9]{1,18})$`)
 
-// parseRequest returns who wants what to be changed.
+// parseRequest returns the source, the actor and the expected revision of a request.
 func (p *api) parseRequest(r *http.Request) (ChangeRequest, error) {
 	o := ChangeRequest{Source: r.PathValue("source"), Actor: p.actor(r)}
 	tags := r.Header.Values("If-Match")
@@ -173,7 +175,7 @@ func (p *api) parseRequest(r *http.Request) (ChangeRequest, error) {
 	}
 	revision, err := strconv.ParseInt(strings.Trim(tag, `"`), 10, 64)
 	if err != nil || !ifMatchPattern.MatchString(tag) {
-		return o, problem.New(http.StatusBadRequest, "invalid-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision as ETag has it, as in "7".`, tag))
+		return o, problem.New(http.StatusBadRequest, "invalid-if-match", fmt.Sprintf(`If-Match is %.40q; it must be one revision, as in the ETag header: "7".`, tag))
 	}
 	o.Revision = &revision
 	return o, nil

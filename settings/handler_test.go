@@ -41,7 +41,7 @@ func TestPatch_SetsMembersAndNullResets(t *testing.T) {
 			t.Fatalf("%s gave %d %s", step.patch, a.StatusCode, a.text)
 		}
 		if got := r.get(); got.text != a.text || got.Header.Get("ETag") != a.Header.Get("ETag") {
-			t.Errorf("the patch answered %s and reading %s", a.text, got.text)
+			t.Errorf("PATCH responded %s, GET %s", a.text, got.text)
 		}
 	}
 }
@@ -75,7 +75,7 @@ func TestPatch_RejectsInvalidQuota(t *testing.T) {
 		}
 	}
 	if a := r.get(); a.Revision != 0 || r.override(a) != "{}" {
-		t.Errorf("something was changed: %s", a.text)
+		t.Errorf("settings changed: %s", a.text)
 	}
 }
 
@@ -86,10 +86,10 @@ func TestPatch_RejectsMalformedBody(t *testing.T) {
 		`null`:                                "must be an object",
 		`[]`:                                  "must be an object",
 		`{`:                                   "unexpected EOF",
-		`{} {}`:                               "something follows",
-		`{"stopped":true}`:                    `unknown field "stopped"; there are policies.{name}.limit`,
-		`{"policies":[]}`:                     "array given where an object belongs",
-		`{"lowRateCaps":{}}`:                  "object given where a list belongs",
+		`{} {}`:                               "unexpected data after",
+		`{"stopped":true}`:                    `unknown field "stopped"; the members are policies.{name}.limit`,
+		`{"policies":[]}`:                     "got array, want an object",
+		`{"lowRateCaps":{}}`:                  "got object, want a list",
 		`{"lowRateCaps":[{"from":1,"to":2}]}`: "lowRateCaps[0] has no rate",
 		`{"lowRateCaps":[null]}`:              "lowRateCaps[0] has no rate",
 		`{"lowRateCaps":[{"rate":5}]}`:        `a rate as in "25/s"`,
@@ -97,11 +97,11 @@ func TestPatch_RejectsMalformedBody(t *testing.T) {
 		`{"lowRateCaps":[{"rate":"1/s","until":5}]}`:        `unknown field "until"`,
 		`{"policies":{"second":{"traget":400}}}`:            `unknown field "traget"`,
 		`{"policies":{"second":{"traget":null}}}`:           `unknown field "traget"`,
-		`{"policies":{"second":{"target":"400"}}}`:          "string given where a whole number belongs",
-		`{"policies":{"second":{"target":4.5}}}`:            "where a whole number belongs",
+		`{"policies":{"second":{"target":"400"}}}`:          "got string, want a whole number",
+		`{"policies":{"second":{"target":4.5}}}`:            "want a whole number",
 		`{"policies":{"second":{"highReserve":"a lot"}}}`:   "a number of calls a window, or a rate",
 		`{"policies":{"second":{"window":"2s"}}}`:           `unknown field "window"`,
-		`{"policies":{"second":{"target":400},"second":1}}`: "where an object belongs",
+		`{"policies":{"second":{"target":400},"second":1}}`: "want an object",
 	} {
 		a := r.patch(body)
 		if a.StatusCode != 400 || a.Code != "bad-body" || !strings.Contains(a.Detail, words) {
@@ -113,7 +113,7 @@ func TestPatch_RejectsMalformedBody(t *testing.T) {
 		t.Errorf("a large body: %d %s", a.StatusCode, a.text)
 	}
 	if a := r.get(); a.Revision != 0 {
-		t.Errorf("something was changed: %s", a.text)
+		t.Errorf("settings changed: %s", a.text)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestPatch_NoChangeKeepsRevision(t *testing.T) {
 		}
 	}
 	if n := len(r.do(http.MethodGet, "/admin/v1/audit", "").Entries); n != 1 {
-		t.Errorf("%d entries in the audit", n)
+		t.Errorf("audit entries: got %d, want 1", n)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestPatch_IfMatchMustEqualRevision(t *testing.T) {
 	}
 }
 
-func (r *rig) act(what, body string) answer {
+func (r *rig) act(what, body string) response {
 	r.Helper()
 	return r.do(http.MethodPost, "/admin/v1/sources/nexon/"+what, body)
 }
@@ -211,7 +211,7 @@ func TestStopResume_IdempotentAndKeepOverride(t *testing.T) {
 func TestHandler_RejectsCrossSiteRequest(t *testing.T) {
 	r := newRig(t)
 	for _, headers := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Origin", "https://evil.example"}} {
-		for _, a := range []answer{
+		for _, a := range []response{
 			r.do(http.MethodPost, "/admin/v1/sources/nexon/stop", "", headers...), r.patch(`{"policies":{"second":{"target":400}}}`, headers...),
 		} {
 			if a.StatusCode != 403 || a.Code != "cross-site" {
@@ -220,7 +220,7 @@ func TestHandler_RejectsCrossSiteRequest(t *testing.T) {
 		}
 	}
 	if a := r.do(http.MethodPost, "/admin/v1/sources/nexon/stop", "", "Sec-Fetch-Site", "same-origin"); a.StatusCode != 200 {
-		t.Errorf("from its own site: %d %s", a.StatusCode, a.text)
+		t.Errorf("same origin: %d %s", a.StatusCode, a.text)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestHandler_AllowListsMethods(t *testing.T) {
 	r := newRig(t)
 	for path, want := range map[string]string{"settings": "GET, HEAD", "settings/nexon": "GET, PATCH, HEAD", "sources/nexon/stop": "POST"} {
 		if got := r.do(http.MethodDelete, "/admin/v1/"+path, "").Header.Get("Allow"); got != want {
-			t.Errorf("%s allows %s, want %s", path, got, want)
+			t.Errorf("%s: Allow: got %s, want %s", path, got, want)
 		}
 	}
 }
@@ -268,22 +268,22 @@ func TestHandler_DatabaseErrorHidesDetail(t *testing.T) {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 	if !strings.Contains(r.log.String(), errDown.Error()) {
-		t.Errorf("the log says %s", r.log.String())
+		t.Errorf("log: got %s, want the error", r.log.String())
 	}
 }
 
 func TestHandler_ReadsLimiter(t *testing.T) {
 	r := newRig(t)
-	look := func() answer { t.Helper(); return r.do(http.MethodGet, "/admin/v1/limiter/nexon", "") }
-	if a := look(); a.StatusCode != 200 || !strings.HasPrefix(a.text, `{"source":"nexon","state":"unused",`) {
+	getLimiter := func() response { t.Helper(); return r.do(http.MethodGet, "/admin/v1/limiter/nexon", "") }
+	if a := getLimiter(); a.StatusCode != 200 || !strings.HasPrefix(a.text, `{"source":"nexon","state":"unused",`) {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
-	r.look = func(context.Context, string) (any, error) { return nil, errDown }
-	if a := look(); a.StatusCode != 503 || a.Code != "limiter-unavailable" || strings.Contains(a.text, "secret") || !strings.Contains(r.log.String(), "secret") {
+	r.readLimiter = func(context.Context, string) (any, error) { return nil, errDown }
+	if a := getLimiter(); a.StatusCode != 503 || a.Code != "limiter-unavailable" || strings.Contains(a.text, "secret") || !strings.Contains(r.log.String(), "secret") {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 	r.handler = r.Handler(nil, nil, nil)
-	if a := look(); a.StatusCode != 501 || a.Code != "limiter-unsupported" {
+	if a := getLimiter(); a.StatusCode != 501 || a.Code != "limiter-unsupported" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
 	}
 }

@@ -27,15 +27,15 @@ func TestHandler_LimiterMatchesOpenAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.look = func(ctx context.Context, source string) (any, error) {
+	r.readLimiter = func(ctx context.Context, source string) (any, error) {
 		_, revision, err := r.Quota(ctx, source)
 		if err != nil {
 			return nil, err
 		}
 		return limiter.ReadView(ctx, rdb, source, quota, revision)
 	}
-	look := func() string { t.Helper(); return r.do(http.MethodGet, "/admin/v1/limiter/nexon", "").text }
-	if text := look(); !strings.Contains(text, `"state":"unused"`) {
+	getLimiter := func() string { t.Helper(); return r.do(http.MethodGet, "/admin/v1/limiter/nexon", "").text }
+	if text := getLimiter(); !strings.Contains(text, `"state":"unused"`) {
 		t.Error(text)
 	}
 
@@ -58,7 +58,7 @@ func TestHandler_LimiterMatchesOpenAPI(t *testing.T) {
 		t.Helper()
 		deadline := time.After(20 * time.Second)
 		for {
-			text := look()
+			text := getLimiter()
 			missing := 0
 			for _, part := range parts {
 				if !strings.Contains(text, part) {
@@ -71,7 +71,7 @@ func TestHandler_LimiterMatchesOpenAPI(t *testing.T) {
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-deadline:
-				t.Fatalf("%q does not become so: %s", parts, text)
+				t.Fatalf("limiter state without %q after 20s: %s", parts, text)
 			}
 		}
 	}

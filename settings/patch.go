@@ -12,15 +12,15 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// Patch is a change of a source's settings. As JSON it is a merge patch (RFC 7396): a member
-// that is not there stays as it is, and null returns it to what is configured.
+// Patch is a change of one source's settings. Its JSON form is a merge patch (RFC 7396): an
+// absent member stays unchanged, and null resets a member to its configured value.
 type Patch struct {
 	Policies    Member[map[string]Member[PolicyPatch]] `json:"policies,omitzero"`
 	LowRateCaps Member[RateCaps]                       `json:"lowRateCaps,omitzero"`
 	Prefetch    Member[PrefetchPatch]                  `json:"prefetch,omitzero"`
 }
 
-// PolicyPatch changes one policy.
+// PolicyPatch is a change of one quota policy.
 type PolicyPatch struct {
 	Limit       Member[int]             `json:"limit,omitzero"`
 	Target      Member[int]             `json:"target,omitzero"`
@@ -28,26 +28,26 @@ type PolicyPatch struct {
 	LowReserve  Member[int]             `json:"lowReserve,omitzero"`
 }
 
-// Member is a member of a patch; the zero value leaves what it stands for alone.
+// Member is one member of a patch. The zero value leaves the setting unchanged.
 type Member[T any] struct {
 	given bool
-	value *T // nil: as it is configured
+	value *T // nil: reset to the configured value
 }
 
-// Set returns a member that sets a value.
+// Set returns a Member that sets a value.
 func Set[T any](value T) Member[T] { return Member[T]{true, &value} }
 
-// Reset returns a member that returns a value to what is configured.
+// Reset returns a Member that resets a setting to its configured value.
 func Reset[T any]() Member[T] { return Member[T]{given: true} }
 
-func (m Member[T]) onto(to **T) {
+// applyTo applies the member to one field of an override, in which nil means as configured.
+func (m Member[T]) applyTo(to **T) {
 	if m.given {
 		*to = m.value
 	}
 }
 
-// MarshalJSON writes the value or null. A member that is not given is left out
-// by its omitzero tag.
+// MarshalJSON writes the value or null. The omitzero tag omits a member that is not given.
 func (m Member[T]) MarshalJSON() ([]byte, error) { return json.Marshal(m.value) }
 
 // UnmarshalJSON reads a value or null.
@@ -60,11 +60,11 @@ func (m *Member[T]) UnmarshalJSON(text []byte) error {
 	return decode(text, m.value)
 }
 
-// RateCaps are the whole list; an empty one lifts every rate cap.
+// RateCaps is the complete list of rate caps of LOW. An empty list removes all of them.
 type RateCaps []limiter.RateCap
 
-// UnmarshalJSON reads a list in which every rate cap has its rate: without one it
-// would keep LOW from calling at all.
+// UnmarshalJSON reads a list in which every rate cap has a rate. A missing rate would be 0,
+// and LOW could not call at all.
 func (c *RateCaps) UnmarshalJSON(text []byte) error {
 	var list []struct {
 		From, To int
@@ -102,31 +102,32 @@ func (p Patch) apply(o *Override) {
 		if change.value == nil {
 			policy = limiter.PolicyOverride{}
 		} else {
-			change.value.Limit.onto(&policy.Limit)
-			change.value.Target.onto(&policy.Target)
-			change.value.HighReserve.onto(&policy.HighReserve)
-			change.value.LowReserve.onto(&policy.LowReserve)
+			change.value.Limit.applyTo(&policy.Limit)
+			change.value.Target.applyTo(&policy.Target)
+			change.value.HighReserve.applyTo(&policy.HighReserve)
+			change.value.LowReserve.applyTo(&policy.LowReserve)
 		}
 		o.Policies[name] = policy
 		if policy == (limiter.PolicyOverride{}) {
-			delete(o.Policies, name) // nothing of it is changed any more
+			delete(o.Policies, name) // the policy is as configured again
 		}
 	}
 }
 
-// decode reads one JSON value and refuses what it does not know.
+// decode reads exactly one JSON value and rejects unknown members. Its errors are written for
+// the API's caller.
 func decode(text []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	err := d.Decode(to)
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%s given where %s belongs", wrong.Value, describeType(wrong.Type))
+		return fmt.Errorf("got %s, want %s", wrong.Value, describeType(wrong.Type))
 	}
 	if err != nil {
 		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the JSON value")
+		return errors.New("unexpected data after the JSON value")
 	}
 	return nil
 }

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// Prefetch has the prefetch settings of a source. Facets has the facets that the configuration
-// prefetches.
+// Prefetch holds the prefetch settings of one source. Facets holds only facets that the
+// configuration prefetches.
 type Prefetch struct {
 	Enabled bool                     `json:"enabled"`
 	Facets  map[string]PrefetchFacet `json:"facets"`
 }
 
-// PrefetchFacet is how one facet is prefetched: the intervals of the tiers and the bounds of
-// the adaptive interval, and which entities are active.
+// PrefetchFacet holds the prefetch settings of one facet: the interval of each tier (mode
+// tiers), the bounds of the adaptive interval (mode adaptive), and the rule for active entities.
 type PrefetchFacet struct {
 	Mode        string   `json:"mode"` // tiers or adaptive
 	Hot         Duration `json:"hot"`
@@ -26,47 +26,47 @@ type PrefetchFacet struct {
 	Active      Active   `json:"active"`
 }
 
-// Active says which entities are prefetched, as scheduler.Active does.
+// Active is the rule for which entities are prefetched; see scheduler.Active.
 type Active struct {
 	Status Status   `json:"status,omitzero"`
 	Unless []string `json:"unless,omitempty"`
 	Params []string `json:"params,omitempty"`
 }
 
-// Status is a word of the content that says whether an entity is active.
+// Status decides by one text value of the content, at Path, whether an entity is active.
 type Status struct {
 	Path  string   `json:"path,omitempty"`
 	Allow []string `json:"allow,omitempty"`
 	Block []string `json:"block,omitempty"`
 }
 
-// IsZero reports whether there is no status.
+// IsZero reports whether the rule has no status.
 func (s Status) IsZero() bool { return s.Path == "" && len(s.Allow)+len(s.Block) == 0 }
 
-// String is the rule as JSON; {} has every entity prefetched.
+// String returns the rule as JSON. {} means that every entity is prefetched.
 func (a Active) String() string {
 	text, err := json.Marshal(a)
 	if err != nil {
-		panic(err) // it is of strings
+		panic(err) // strings can always be encoded
 	}
 	return string(text)
 }
 
-// ParseActive reads what String writes.
+// ParseActive parses the output of String.
 func ParseActive(text string) (a Active, err error) {
 	if !isObject([]byte(text)) {
 		return a, fmt.Errorf(`%.80q must be an object, as in {"status":{"path":"case.status","block":["closed"]}}, or {} for every entity`, text)
 	}
 	if err := decode([]byte(text), &a); err != nil {
-		return a, fmt.Errorf("%w; there are status.path, status.allow, status.block, unless and params", err)
+		return a, fmt.Errorf("%w; the members are status.path, status.allow, status.block, unless and params", err)
 	}
 	return a, nil
 }
 
-// Duration is a duration whose text form is as in 90m, 1h30m or 24h.
+// Duration is a time.Duration with a short text form, such as 90m, 1h30m or 24h.
 type Duration time.Duration
 
-// ParseDuration reads the text form.
+// ParseDuration parses the text form.
 func ParseDuration(text string) (Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -95,13 +95,13 @@ func (d *Duration) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// PrefetchOverride has the changed prefetch settings of a source. A nil member is as configured.
+// PrefetchOverride holds the changed prefetch settings of a source. A nil member is as configured.
 type PrefetchOverride struct {
 	Enabled *bool                    `json:"enabled,omitempty"`
 	Facets  map[string]FacetOverride `json:"facets,omitempty"`
 }
 
-// FacetOverride changes how one facet is prefetched.
+// FacetOverride holds the changed prefetch settings of one facet. A nil member is as configured.
 type FacetOverride struct {
 	Hot         *Duration `json:"hot,omitempty"`
 	Warm        *Duration `json:"warm,omitempty"`
@@ -111,13 +111,13 @@ type FacetOverride struct {
 	Active      *Active   `json:"active,omitempty"`
 }
 
-// PrefetchPatch changes how a source's entities are prefetched.
+// PrefetchPatch is a change of a source's prefetch settings.
 type PrefetchPatch struct {
 	Enabled Member[bool]                          `json:"enabled,omitzero"`
 	Facets  Member[map[string]Member[FacetPatch]] `json:"facets,omitzero"`
 }
 
-// FacetPatch changes how one facet is prefetched.
+// FacetPatch is a change of one facet's prefetch settings.
 type FacetPatch struct {
 	Hot         Member[Duration] `json:"hot,omitzero"`
 	Warm        Member[Duration] `json:"warm,omitzero"`
@@ -127,17 +127,17 @@ type FacetPatch struct {
 	Active      Member[Active]   `json:"active,omitzero"`
 }
 
-func (p FacetPatch) onto(o FacetOverride) FacetOverride {
-	p.Hot.onto(&o.Hot)
-	p.Warm.onto(&o.Warm)
-	p.Cold.onto(&o.Cold)
-	p.MinInterval.onto(&o.MinInterval)
-	p.MaxInterval.onto(&o.MaxInterval)
-	p.Active.onto(&o.Active)
+func (p FacetPatch) applyTo(o FacetOverride) FacetOverride {
+	p.Hot.applyTo(&o.Hot)
+	p.Warm.applyTo(&o.Warm)
+	p.Cold.applyTo(&o.Cold)
+	p.MinInterval.applyTo(&o.MinInterval)
+	p.MaxInterval.applyTo(&o.MaxInterval)
+	p.Active.applyTo(&o.Active)
 	return o
 }
 
-// applyPrefetch changes what was changed before; an override that says nothing is nil.
+// applyPrefetch applies a patch to an override. An override without members becomes nil.
 func applyPrefetch(m Member[PrefetchPatch], to **PrefetchOverride) {
 	if !m.given {
 		return
@@ -150,7 +150,7 @@ func applyPrefetch(m Member[PrefetchPatch], to **PrefetchOverride) {
 	if *to != nil {
 		o = **to
 	}
-	m.value.Enabled.onto(&o.Enabled)
+	m.value.Enabled.applyTo(&o.Enabled)
 	switch facets := m.value.Facets; {
 	case !facets.given:
 	case facets.value == nil:
@@ -160,12 +160,12 @@ func applyPrefetch(m Member[PrefetchPatch], to **PrefetchOverride) {
 			o.Facets = map[string]FacetOverride{}
 		}
 		for name, change := range *facets.value {
-			var of FacetOverride // as it is configured, if change is null
+			var facet FacetOverride // null resets the whole facet
 			if change.value != nil {
-				of = change.value.onto(o.Facets[name])
+				facet = change.value.applyTo(o.Facets[name])
 			}
-			if o.Facets[name] = of; of == (FacetOverride{}) {
-				delete(o.Facets, name) // nothing of it is changed any more
+			if o.Facets[name] = facet; facet == (FacetOverride{}) {
+				delete(o.Facets, name) // the facet is as configured again
 			}
 		}
 	}

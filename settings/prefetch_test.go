@@ -58,7 +58,7 @@ func TestPrefetch_RejectsInvalidValues(t *testing.T) {
 		}
 	}
 	for patch, words := range map[string]string{
-		`{"prefetch":{"enabled":"no"}}`:                                          "string given where true or false belongs",
+		`{"prefetch":{"enabled":"no"}}`:                                          "got string, want true or false",
 		`{"prefetch":{"facets":{"character":{"hot":"soon"}}}}`:                   `"soon" must be a duration`,
 		`{"prefetch":{"facets":{"character":{"hot":60}}}}`:                       "a duration",
 		`{"prefetch":{"facets":{"character":{"mode":"off"}}}}`:                   `unknown field "mode"`,

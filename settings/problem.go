@@ -7,7 +7,7 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// toProblem returns what a caller is told of its own mistakes, and nil of all else.
+// toProblem returns the problem for an error that the caller caused, or nil for any other error.
 func toProblem(err error) *problem.HTTPError {
 	if err, ok := errors.AsType[*UnknownSourceError](err); ok {
 		return problem.New(http.StatusNotFound, "no-such-source", err.Error())

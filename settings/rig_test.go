@@ -19,24 +19,24 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// rig is the settings of two sources on a database in memory.
+// rig serves the settings of two sources from an in-memory database.
 type rig struct {
 	*testing.T
 	*Settings
-	handler http.Handler
-	look    ReadLimiter
-	log     bytes.Buffer
-	// before is called before each write, and may make it fail.
+	handler     http.Handler
+	readLimiter ReadLimiter
+	log         bytes.Buffer
+	// before runs before each write; its error fails the write.
 	before func() error
 }
 
-// interrupted lets a test come between the reading of a setting and its change.
-type interrupted struct {
+// hookedStore calls rig.before between the read of a setting and its write.
+type hookedStore struct {
 	*sqlite.Store
 	rig *rig
 }
 
-func (s interrupted) ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error {
+func (s hookedStore) ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error {
 	if s.rig.before != nil {
 		if err := s.rig.before(); err != nil {
 			return err
@@ -64,17 +64,17 @@ func newRig(t *testing.T) *rig {
 	}
 	other.Policies = []limiter.Policy{second(50, 0, 0)}
 	other.LowRateCaps = []limiter.RateCap{{From: 22, To: 6, Rate: 5}}
-	r.Settings = New(interrupted{db, r}, map[string]Source{"nexon": {nexon, prefetchOf("character")}, "other": {other, prefetchOf()}})
-	r.look = func(_ context.Context, source string) (any, error) {
+	r.Settings = New(hookedStore{db, r}, map[string]Source{"nexon": {nexon, prefetchOf("character")}, "other": {other, prefetchOf()}})
+	r.readLimiter = func(_ context.Context, source string) (any, error) {
 		return limiter.View{Source: source, State: "unused", Policies: []limiter.PolicyView{}, Processes: []limiter.ProcessView{}}, nil
 	}
-	r.handler = r.Handler(func(ctx context.Context, source string) (any, error) { return r.look(ctx, source) }, func(*http.Request) string { return "somebody" }, slog.New(slog.NewTextHandler(&r.log, nil)))
+	r.handler = r.Handler(func(ctx context.Context, source string) (any, error) { return r.readLimiter(ctx, source) }, func(*http.Request) string { return "somebody" }, slog.New(slog.NewTextHandler(&r.log, nil)))
 
 	return r
 }
 
-// prefetchOf returns how the facets are prefetched: each by tiers of 1h, 6h and 24h, which
-// must rise.
+// prefetchOf returns a Source.Prefetch for the facets, each with tiers of 1h, 6h and 24h. An
+// override must keep the intervals in increasing order.
 func prefetchOf(facets ...string) func(PrefetchOverride) (Prefetch, error) {
 	return func(o PrefetchOverride) (Prefetch, error) {
 		p := Prefetch{Enabled: o.Enabled == nil || *o.Enabled, Facets: map[string]PrefetchFacet{}}
@@ -105,7 +105,7 @@ func prefetchOf(facets ...string) func(PrefetchOverride) (Prefetch, error) {
 
 const hour = Duration(time.Hour)
 
-type answer struct {
+type response struct {
 	StatusCode int         `json:"-"`
 	Header     http.Header `json:"-"`
 	text       string
@@ -116,9 +116,9 @@ type answer struct {
 	Entries  []Entry `json:"entries"`
 }
 
-// do sends a request and checks the answer against the OpenAPI document, and the
-// body of one that was taken too.
-func (r *rig) do(method, target, body string, headers ...string) answer {
+// do sends a request and checks the response against the OpenAPI document. It checks the
+// request body too if the request succeeds.
+func (r *rig) do(method, target, body string, headers ...string) response {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), method, target, strings.NewReader(body))
 	req.RemoteAddr = "192.0.2.7:1234"
@@ -128,7 +128,7 @@ func (r *rig) do(method, target, body string, headers ...string) answer {
 	}
 	rec := httptest.NewRecorder()
 	r.handler.ServeHTTP(rec, req)
-	a := answer{StatusCode: rec.Code, Header: rec.Header(), text: rec.Body.String()}
+	a := response{StatusCode: rec.Code, Header: rec.Header(), text: rec.Body.String()}
 	if err := json.Unmarshal(rec.Body.Bytes(), &a); err != nil {
 		r.Fatalf("%s %s: %s: %v", method, target, a.text, err)
 	}
@@ -143,17 +143,17 @@ func (r *rig) do(method, target, body string, headers ...string) answer {
 	return a
 }
 
-func (r *rig) get() answer {
+func (r *rig) get() response {
 	r.Helper()
 	return r.do(http.MethodGet, "/admin/v1/settings/nexon", "")
 }
 
-func (r *rig) patch(body string, headers ...string) answer {
+func (r *rig) patch(body string, headers ...string) response {
 	r.Helper()
 	return r.do(http.MethodPatch, "/admin/v1/settings/nexon", body, headers...)
 }
 
-func (r *rig) override(a answer) string {
+func (r *rig) override(a response) string {
 	r.Helper()
 	text, err := json.Marshal(a.Override)
 	if err != nil {

@@ -1,8 +1,3 @@
-// Package settings changes the quotas of sources, and how their entities are prefetched,
-// while they run, and stops them in an emergency. A change lies over the configuration: it is
-// refused unless the quota and the intervals that result can be held, it is written with an
-// audit entry, and every limiter and scheduler reads it within two seconds, so that no
-// process has to be restarted or even reached.
 package settings
 
 import (
@@ -20,56 +15,60 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The actions that the audit knows.
+// Values of AuditEntry.Action that this package writes.
 const (
 	actionSet    = "set"
 	actionStop   = "stop"
 	actionResume = "resume"
 )
 
-// maxAttempts is how often a change is made again after somebody else's came between.
-// One of them always succeeds, so this many actors may act at the same instant.
+// maxAttempts is how often one change is attempted when other changes of the same source
+// conflict with it. One of the conflicting changes always succeeds, so up to maxAttempts
+// concurrent changes all succeed.
 const maxAttempts = 20
 
-// Settings are the configured settings of all sources, and the changes over them.
+// Settings reads and changes the settings of all sources: the configured ones with the
+// stored overrides. Its methods may be called concurrently.
 type Settings struct {
 	store   Store
 	sources map[string]Source
 }
 
-// Source has the configured settings of a source.
+// Source holds the configured settings of one source.
 type Source struct {
 	Quota limiter.Config
-	// Prefetch returns the prefetch settings with a change, or all mistakes in it.
+	// Prefetch applies an override to the configured prefetch settings. It returns an error
+	// that lists every invalid value.
 	Prefetch func(PrefetchOverride) (Prefetch, error)
 }
 
-// New returns the settings of the sources by name.
+// New returns the Settings of the given sources, by source name.
 func New(st Store, sources map[string]Source) *Settings {
 	return &Settings{store: st, sources: sources}
 }
 
-// ChangeRequest says who wants a source changed.
+// ChangeRequest identifies the source to change, the actor and the reason.
 type ChangeRequest struct {
 	Source string
 	Actor  string
-	Note   string // why, for the audit
-	// Revision is the only one that may be changed; nil: whichever there is.
+	Note   string // the reason, for the audit log
+	// Revision is the revision that the change expects (If-Match). With another current
+	// revision the change fails with a ConflictError. Nil accepts any revision.
 	Revision *int64
 }
 
-// UnknownSourceError is returned for a source that is not configured.
+// UnknownSourceError reports that the configuration has no source of this name.
 type UnknownSourceError struct {
 	Source string
 	Known  []string
 }
 
 func (e *UnknownSourceError) Error() string {
-	return fmt.Sprintf("there is no source %q; the configuration has %s", e.Source, strings.Join(e.Known, ", "))
+	return fmt.Sprintf("unknown source %q; the configuration has %s", e.Source, strings.Join(e.Known, ", "))
 }
 
-// InvalidError is returned for a change that would leave a quota which can't be
-// held, or that names a policy which there is none of, and likewise for prefetching.
+// InvalidError reports that the settings would be invalid after a change: for example a
+// quota that could exceed its limit, an unknown policy, or an invalid prefetch interval.
 type InvalidError struct {
 	Part   string // quota or prefetch
 	Reason error
@@ -78,21 +77,21 @@ type InvalidError struct {
 func (e *InvalidError) Error() string { return e.Reason.Error() }
 func (e *InvalidError) Unwrap() error { return e.Reason }
 
-// ConflictError is returned for an order that was meant for another revision.
+// ConflictError reports that a source is not at the revision that the request expects.
 type ConflictError struct {
 	Source           string
 	Expected, Actual int64
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("%s is at revision %d, not %d: somebody changed it meanwhile; read it and decide again", e.Source, e.Actual, e.Expected)
+	return fmt.Sprintf("the settings of %s are at revision %d, not %d, because another change was made; read them and try again", e.Source, e.Actual, e.Expected)
 }
 
-// ErrBusy is returned if others changed the same source again and again.
-var ErrBusy = errors.New("others are changing the same source at this moment; try again")
+// ErrBusy reports that a change conflicted with other changes maxAttempts times.
+var ErrBusy = errors.New("too many concurrent changes of the same source; try again")
 
-// Get returns a source's settings. It fails with a NoSourceError, or if the store
-// can't be read.
+// Get returns the settings of one source. It returns an UnknownSourceError for a source that
+// is not configured, and the store's error if the store can't be read.
 func (s *Settings) Get(ctx context.Context, source string) (State, error) {
 	config, err := s.source(source)
 	if err != nil {
@@ -105,7 +104,7 @@ func (s *Settings) Get(ctx context.Context, source string) (State, error) {
 	return newState(kept, config)
 }
 
-// All returns the settings of all sources by name.
+// All returns the settings of all sources, sorted by name.
 func (s *Settings) All(ctx context.Context) ([]State, error) {
 	all := make([]State, 0, len(s.sources))
 	for _, source := range s.names() {
@@ -118,9 +117,9 @@ func (s *Settings) All(ctx context.Context) ([]State, error) {
 	return all, nil
 }
 
-// Change applies a patch and returns what results. It fails with a
-// NoSourceError, RefusedError, ConflictError or ErrBusy, or if the store does;
-// then nothing is changed. A patch that changes nothing makes no new revision.
+// Change applies a patch and returns the new state. It returns an UnknownSourceError,
+// InvalidError, ConflictError, ErrBusy or the store's error; the settings are then
+// unchanged. A patch without effect creates no revision and no audit entry.
 func (s *Settings) Change(ctx context.Context, o ChangeRequest, p Patch) (State, error) {
 	source, err := s.source(o.Source)
 	if err != nil {
@@ -133,9 +132,9 @@ func (s *Settings) Change(ctx context.Context, o ChangeRequest, p Patch) (State,
 	})
 }
 
-// Stop ends the calls of a source until it is resumed; stopped already, it stays
-// so. Whether its quota holds does not matter to an emergency, nor whether all of what
-// was set can be read: what can't is dropped. Errors are those of Change.
+// Stop sets the emergency stop of a source: workers send no calls until Resume. It is
+// idempotent. A stop must always be possible, so Stop does not validate the quota, and it
+// discards a stored override that can't be decoded. It returns the errors of Change.
 func (s *Settings) Stop(ctx context.Context, o ChangeRequest) (State, error) {
 	return s.change(ctx, o, actionStop, func(override *Override) error {
 		override.Stopped = true
@@ -143,8 +142,7 @@ func (s *Settings) Stop(ctx context.Context, o ChangeRequest) (State, error) {
 	})
 }
 
-// Resume takes a Stop back; without one it changes nothing. Errors are those of
-// Change.
+// Resume clears the emergency stop. It is idempotent and returns the errors of Change.
 func (s *Settings) Resume(ctx context.Context, o ChangeRequest) (State, error) {
 	return s.change(ctx, o, actionResume, func(override *Override) error {
 		override.Stopped = false
@@ -173,7 +171,7 @@ func (s *Settings) change(ctx context.Context, o ChangeRequest, action string, a
 		if err != nil {
 			return State{}, err
 		}
-		if unread != nil { // an emergency does not wait for who mends the row; the audit keeps it
+		if unread != nil { // the audit entry keeps the value that Stop discards
 			before = kept.Value
 		}
 		if err := apply(&override); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// What the limiter needs is here.
+// Settings implements the interfaces that the limiter needs.
 var (
 	_ limiter.Settings = (*Settings)(nil)
 	_ limiter.Usage    = (*Settings)(nil)
@@ -25,7 +25,7 @@ func target(n int) Patch {
 func TestQuota_ReturnsNewestOverride(t *testing.T) {
 	r := newRig(t)
 	if o, revision, err := r.Quota(t.Context(), "nexon"); err != nil || revision != 0 || o.Stopped || o.Policies != nil || o.LowRateCaps != nil {
-		t.Errorf("at first: %+v, %d, %v", o, revision, err)
+		t.Errorf("before any change: %+v, %d, %v", o, revision, err)
 	}
 	if _, err := r.Change(t.Context(), ChangeRequest{Source: "nexon"}, target(400)); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ func TestChange_ReturnsErrBusyAfterMaxAttempts(t *testing.T) {
 	n := 0
 	r.before = func() error { n++; return store.ErrConflict }
 	if _, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon"}); !errors.Is(err, ErrBusy) || n != maxAttempts {
-		t.Errorf("%v after %d tries", err, n)
+		t.Errorf("got %v after %d attempts, want ErrBusy after %d", err, n, maxAttempts)
 	}
 	if a := r.act("stop", ""); a.StatusCode != 409 || a.Code != "busy" || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("%d %s", a.StatusCode, a.text)
@@ -99,9 +99,8 @@ func TestChange_ConcurrentChangesAllApply(t *testing.T) {
 	}
 }
 
-// A policy that was changed may be gone from the configuration after the next
-// deployment. Then the change is a problem to be seen, an emergency stop works all
-// the same, and so does what mends it.
+// After a deployment the configuration may no longer have a policy that an override changes.
+// State then shows the problem, and Stop and the reset of that policy still work.
 func TestState_ShowsOverrideThatNoLongerFits(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"policies":{"second":{"target":400},"day":{"limit":15000000}}}`)
@@ -116,10 +115,10 @@ func TestState_ShowsOverrideThatNoLongerFits(t *testing.T) {
 		t.Errorf("stop: %d %s", a.StatusCode, a.text)
 	}
 	if a := r.patch(`{"policies":{"second":{"target":401}}}`); a.StatusCode != 422 {
-		t.Errorf("a change beside it: %d %s", a.StatusCode, a.text)
+		t.Errorf("change of another policy: %d %s", a.StatusCode, a.text)
 	}
 	if a := r.patch(`{"policies":{"day":null}}`); a.StatusCode != 200 || a.Problem != "" || a.Effective.Policies[0].Target != 400 || !a.Stopped {
-		t.Errorf("taken back: %d %s", a.StatusCode, a.text)
+		t.Errorf("reset: %d %s", a.StatusCode, a.text)
 	}
 }
 
@@ -129,7 +128,7 @@ func TestGet_UnreadableRowIsNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := r.Quota(t.Context(), "nexon"); err == nil || !strings.Contains(err.Error(), "mend their row in the table settings") {
+	if _, _, err := r.Quota(t.Context(), "nexon"); err == nil || !strings.Contains(err.Error(), "correct or delete the row in the table settings") {
 		t.Errorf("%v", err)
 	}
 }
@@ -141,7 +140,7 @@ func TestStop_WorksWithUnreadableRow(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := r.Resume(t.Context(), ChangeRequest{Source: "nexon", Actor: "me"}); err == nil {
-		t.Error("it was resumed, whatever else was set")
+		t.Error("Resume: got nil, want an error for the unreadable row")
 	}
 	if s, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon", Actor: "me"}); err != nil || !s.Stopped || s.Revision != 2 {
 		t.Errorf("%+v, %v", s, err)
@@ -151,14 +150,14 @@ func TestStop_WorksWithUnreadableRow(t *testing.T) {
 	}
 	entries, err := r.store.Audit(t.Context(), 10)
 	if err != nil || len(entries) == 0 || string(entries[0].Before) != unread {
-		t.Errorf("what could not be read is not kept: %+v, %v", entries, err)
+		t.Errorf("audit entry does not hold the unreadable value: %+v, %v", entries, err)
 	}
 }
 
 func TestUsed_ReturnsStoredCount(t *testing.T) {
 	r := newRig(t)
 	if c, err := r.Used(t.Context(), "nexon", "day"); err != nil || c != (limiter.Count{}) {
-		t.Errorf("at first: %+v, %v", c, err)
+		t.Errorf("before any change: %+v, %v", c, err)
 	}
 	want := limiter.Count{DayEnd: time.Unix(1_800_000_000, 0).UTC(), Calls: 5, At: time.Unix(1_799_999_999, 0).UTC()}
 	if err := r.SetUsed(t.Context(), "nexon", "day", want); err != nil {

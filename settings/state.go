@@ -10,30 +10,29 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// State is a source's quota and what was changed of it. The json tags are its
-// form in the admin API.
+// State is the settings of one source: as configured, the override, and the result. The
+// json tags define its form in the admin API.
 type State struct {
 	Source     string     `json:"source"`
 	Stopped    bool       `json:"stopped"`
-	Revision   int64      `json:"revision"`  // rises with each change; 0: nothing was ever changed
-	ChangedAt  *time.Time `json:"changedAt"` // nil at revision 0, as ChangedBy
+	Revision   int64      `json:"revision"`  // increases with each change; 0: never changed
+	ChangedAt  *time.Time `json:"changedAt"` // nil at revision 0, like ChangedBy
 	ChangedBy  *string    `json:"changedBy"`
 	Configured Values     `json:"configured"`
 	Override   Override   `json:"override"`
-	// Effective is what both come to; nil, with the Problem, if the change does
-	// not fit a configuration that is newer than it.
+	// Effective is Configured with Override applied. It is nil, and Problem says why, if the
+	// override is invalid under the current configuration.
 	Effective *Values `json:"effective"`
 	Problem   string  `json:"problem,omitempty"`
 }
 
-// Override is all that was changed of a source: of its quota, and of how its entities are
-// prefetched.
+// Override holds the changed settings of one source: of its quota and of its prefetching.
 type Override struct {
 	limiter.Override
-	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // nil: as it is configured
+	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // nil: as configured
 }
 
-// prefetchOverride returns the changed prefetch settings.
+// prefetchOverride returns o.Prefetch, or an empty override if it is nil.
 func (o Override) prefetchOverride() PrefetchOverride {
 	if o.Prefetch == nil {
 		return PrefetchOverride{}
@@ -41,20 +40,21 @@ func (o Override) prefetchOverride() PrefetchOverride {
 	return *o.Prefetch
 }
 
-// Values has the settings of a source that can change, and the members to read them by.
+// Values holds the settings of a source that can change at run time. Window and TimeZone of
+// its policies can't change; they are there for the reader.
 type Values struct {
 	Policies    []Policy          `json:"policies"`
 	LowRateCaps []limiter.RateCap `json:"lowRateCaps"`
 	Prefetch    Prefetch          `json:"prefetch"`
 }
 
-// Policy is one limit, in calls a window.
+// Policy is one quota policy: a limit in calls per window.
 type Policy struct {
 	Name        string          `json:"name"`
 	Window      string          `json:"window"` // a duration, or day
 	TimeZone    string          `json:"timeZone,omitempty"`
 	Limit       int             `json:"limit"`
-	Target      int             `json:"target"` // 0: as many as the limit's bound allows
+	Target      int             `json:"target"` // calls per window to aim at; 0: the most that keeps within Limit
 	HighReserve limiter.Reserve `json:"highReserve"`
 	LowReserve  int             `json:"lowReserve"`
 }
@@ -67,7 +67,8 @@ func newValues(c limiter.Config, prefetch Prefetch) Values {
 	return q
 }
 
-// effectiveValues returns the settings with a change, or a RefusedError.
+// effectiveValues applies an override to the configured settings. It returns an InvalidError
+// if the result is invalid.
 func effectiveValues(source Source, o Override) (Values, error) {
 	changed, err := source.Quota.With(o.Override)
 	if err == nil {
@@ -111,13 +112,13 @@ func decodeOverride(kept store.Setting) (o Override, err error) {
 		return o, nil
 	}
 	if err := json.Unmarshal(kept.Value, &o); err != nil {
-		return o, fmt.Errorf("the stored settings of %s can't be read: %w; mend their row in the table settings", kept.Source, err)
+		return o, fmt.Errorf("decode the stored settings of %s: %w; correct or delete the row in the table settings", kept.Source, err)
 	}
 	return o, nil
 }
 
-// Quota returns a source's newest change and its revision, as limiter.Settings
-// has it.
+// Quota returns the stored override of a source's quota and its revision. It implements
+// limiter.Settings.
 func (s *Settings) Quota(ctx context.Context, source string) (limiter.Override, int64, error) {
 	kept, err := s.store.Setting(ctx, source)
 	if err != nil {
@@ -127,7 +128,7 @@ func (s *Settings) Quota(ctx context.Context, source string) (limiter.Override, 
 	return o.Override, kept.Revision, err
 }
 
-// Prefetch returns the changed prefetch settings of a source.
+// Prefetch returns the stored override of a source's prefetch settings.
 func (s *Settings) Prefetch(ctx context.Context, source string) (PrefetchOverride, error) {
 	kept, err := s.store.Setting(ctx, source)
 	if err != nil {
@@ -137,30 +138,30 @@ func (s *Settings) Prefetch(ctx context.Context, source string) (PrefetchOverrid
 	return o.prefetchOverride(), err
 }
 
-// Used returns the newest count of a policy's calls, as limiter.Usage has it.
+// Used returns the stored count of a policy's calls. It implements limiter.Usage.
 func (s *Settings) Used(ctx context.Context, source, policy string) (limiter.Count, error) {
 	u, err := s.store.Used(ctx, source, policy)
 	return limiter.Count(u), err
 }
 
-// SetUsed writes a count, as limiter.Usage has it.
+// SetUsed stores a count of a policy's calls. It implements limiter.Usage.
 func (s *Settings) SetUsed(ctx context.Context, source, policy string, c limiter.Count) error {
 	return s.store.SetUsed(ctx, source, policy, store.Usage(c))
 }
 
-// Entry is one change in the audit. The json tags are its form in the admin API.
+// Entry is one entry of the audit log. The json tags define its form in the admin API.
 type Entry struct {
-	ID     int64           `json:"id"` // rises, with gaps
+	ID     int64           `json:"id"` // increases, with gaps
 	At     time.Time       `json:"at"`
 	Actor  string          `json:"actor"`
 	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; log-level; refresh; fault-scenario; entities-register, entities-enable, entities-disable, entities-pin, entities-unpin, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
-	Source string          `json:"source"` // empty for a key
-	Before json.RawMessage `json:"before"` // limiter.Override, access.Key, or which entities or letters were meant
+	Source string          `json:"source"` // empty for actions on API keys
+	Before json.RawMessage `json:"before"` // an Override, an access.Key, or the filter that selected entities or dead letters
 	After  json.RawMessage `json:"after"`
 	Note   string          `json:"note"`
 }
 
-// Audit returns the newest changes, the newest first, limit of them at most.
+// Audit returns the newest audit entries, newest first, at most limit.
 func (s *Settings) Audit(ctx context.Context, limit int) ([]Entry, error) {
 	kept, err := s.store.Audit(ctx, limit)
 	if err != nil {

@@ -9,10 +9,9 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// newGuard returns who knows whom a request is from, and what bounds them, of a
-// service that listens at the address. It fails if that would be open to everybody
-// by mistake. Where only this machine asks, and nobody is asked who they are,
-// nobody is bounded: the meters are nil.
+// newGuard returns the access control and the limits of clients for a service with this listen
+// address. It returns an error if the service would be unprotected beyond loopback. The limiter
+// is nil on loopback without authentication, because clients can't be distinguished there.
 func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *access.ClientLimiter, error) {
 	guard, err := access.New(p.config.Access, p.store, p.log, p.reg)
 	if err != nil {
@@ -30,8 +29,8 @@ func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *acc
 	return guard, access.NewClientLimiter(p.config.Access.Limits, p.reg), nil
 }
 
-// warnPlainHTTP logs that tokens can be read on their way to an address, unless
-// the service or a proxy in front of it speaks TLS.
+// warnPlainHTTP logs a warning if the query service accepts tokens beyond loopback without TLS,
+// neither its own nor that of a trusted proxy.
 func (p parts) warnPlainHTTP(tokens bool, listen string) {
 	if tokens && !access.Loopback(listen) && !p.config.Query.TLS.enabled() && len(p.config.Access.TrustedProxies) == 0 {
 		p.log.Warn("query service accepts tokens over plain HTTP beyond loopback", "listen", listen,
@@ -39,25 +38,25 @@ func (p parts) warnPlainHTTP(tokens bool, listen string) {
 	}
 }
 
-// admin returns the admin API. Whoever serves it lets only those in who may
-// administer, and says who they are.
-func (p parts) admin(guard *access.Guard, prefetched *entities.Entities, dead *dlq.Queue) http.Handler {
-	keys, all, letters := guard.Handler(actor), prefetched.Handler(), dead.Handler()
+// admin returns the handler of the admin API. The query service authenticates the client and
+// checks the scope admin before it calls the handler.
+func (p parts) admin(guard *access.Guard, entityRegistry *entities.Entities, deadLetters *dlq.Queue) http.Handler {
+	keys, entityRoutes, dlqRoutes := guard.Handler(actor), entityRegistry.Handler(), deadLetters.Handler()
 	mux := http.NewServeMux()
 	mux.Handle("/admin/v1/keys", keys)
 	mux.Handle("/admin/v1/keys/", keys)
-	mux.Handle("/admin/v1/entities", all)
-	mux.Handle("/admin/v1/entities/", all)
-	mux.Handle("/admin/v1/snapshots/", all)
+	mux.Handle("/admin/v1/entities", entityRoutes)
+	mux.Handle("/admin/v1/entities/", entityRoutes)
+	mux.Handle("/admin/v1/snapshots/", entityRoutes)
 	for _, path := range []string{"/admin/v1/dlq/", "/admin/v1/dlq-jobs", "/admin/v1/dlq-jobs/"} {
-		mux.Handle(path, letters)
+		mux.Handle(path, dlqRoutes)
 	}
 	mux.Handle(logLevelPath, p.levels.handler(p.log, p.store.WriteAudit))
 	mux.Handle("/", p.settings().Handler(p.limiterView, actor, p.log))
 	return mux
 }
 
-// actor names who asks, for the audit.
+// actor returns the name of the client, for the audit log.
 func actor(r *http.Request) string {
 	c, _ := access.ClientFromContext(r.Context())
 	return c.Name

@@ -26,7 +26,7 @@ const (
 	maxResponseBytes = 16 << 20
 )
 
-// adminClient calls the admin API of a running query service.
+// adminClient calls the HTTP API of a running query service.
 type adminClient struct {
 	base   string
 	token  string
@@ -34,12 +34,12 @@ type adminClient struct {
 }
 
 func addAddrFlag(c *cobra.Command, addr *string) {
-	c.Flags().StringVar(addr, "addr", "", "address of a query service (default FRESHET_ADDR, or query.listen); a token in FRESHET_TOKEN is sent along")
+	c.Flags().StringVar(addr, "addr", "", "address of a query service (default FRESHET_ADDR, or query.listen); FRESHET_TOKEN holds the API key or token")
 }
 
-// newAdminClient returns the API at addr, at FRESHET_ADDR or where the configuration has a
-// query service listen. Only the last needs a configuration that can be read: a
-// stop must not fail for a mistake in it.
+// newAdminClient returns a client for the query service at addr, or else at FRESHET_ADDR, or else
+// at query.listen. It reads the configuration only in the last case, so that an invalid
+// configuration does not prevent an emergency stop.
 func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	if addr == "" {
 		addr = lookup(p.env, "FRESHET_ADDR")
@@ -57,7 +57,7 @@ func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	}
 	token := strings.TrimSpace(lookup(p.env, "FRESHET_TOKEN"))
 	if host, plain := isRemotePlainHTTP(base); plain && token != "" {
-		fmt.Fprintf(p.stderr, "warning: FRESHET_TOKEN travels in clear to %s, and whoever is on the way can read it; use https\n", host)
+		fmt.Fprintf(p.stderr, "warning: FRESHET_TOKEN is sent to %s unencrypted; use https\n", host)
 	}
 	secured, err := p.clientTLS()
 	if err != nil {
@@ -66,13 +66,13 @@ func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	return &adminClient{base, token, &http.Client{
 		Timeout:   adminTimeout,
 		Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true, TLSClientConfig: secured},
-		// The token is for this address and for no other.
+		// Do not follow redirects: the token must not be sent to another address.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// parseBaseURL reads host:port or a URL. An address that listens everywhere is called
-// on this machine.
+// parseBaseURL returns the URL for host:port or a URL. A listen address for all interfaces, such
+// as :8080, becomes a loopback address.
 func parseBaseURL(addr string) (string, error) {
 	wrong := usageError{fmt.Errorf("--addr is %q; it must be host:port or a URL, as in 127.0.0.1:8080 or https://freshet.example", addr)}
 	if !strings.Contains(addr, "://") {
@@ -88,17 +88,17 @@ func parseBaseURL(addr string) (string, error) {
 	return strings.TrimRight(addr, "/"), nil
 }
 
-// isRemotePlainHTTP reports whether what is sent there leaves this machine unencrypted.
+// isRemotePlainHTTP reports whether requests to base leave this machine unencrypted.
 func isRemotePlainHTTP(base string) (host string, plain bool) {
 	u, err := url.Parse(base)
 	if err != nil {
-		return "", false // it was read before
+		return "", false // parseBaseURL has checked it
 	}
 	return u.Host, u.Scheme == "http" && !access.Loopback(u.Host)
 }
 
-// call sends a request to the admin API with a body, if there is one, and reads the
-// answer.
+// call sends a request to the admin API, with a JSON body unless body is nil, and decodes the
+// response into answer.
 func (a *adminClient) call(ctx context.Context, method, path string, body, answer any) error {
 	r, err := a.send(ctx, method, "/admin/v1"+path, body)
 	if err != nil {
@@ -113,14 +113,14 @@ func (a *adminClient) call(ctx context.Context, method, path string, body, answe
 	return nil
 }
 
-// response is an answer that was read.
+// response is an HTTP response whose body has been read.
 type response struct {
 	code   int
 	status string
 	text   []byte
 }
 
-// send sends a request with a body, if there is one, and reads the answer.
+// send sends a request, with a JSON body unless body is nil, and reads the response.
 func (a *adminClient) send(ctx context.Context, method, path string, body any) (response, error) {
 	var content io.Reader = http.NoBody
 	if body != nil {
@@ -147,28 +147,29 @@ func (a *adminClient) send(ctx context.Context, method, path string, body any) (
 			err = failed.Err
 		}
 		if unverified, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-			return response{}, fmt.Errorf("the certificate of %s cannot be verified: %w; set FRESHET_CA_FILE to the certificate of its authority, or --addr to a name that it is for", a.base, unverified.Err)
+			return response{}, fmt.Errorf("verify the certificate of %s: %w; set FRESHET_CA_FILE to the certificate of its authority, or --addr to a name in the certificate", a.base, unverified.Err)
 		}
-		return response{}, fmt.Errorf("nothing answers at %s: %w; start `freshet query`, or say where one runs with --addr or FRESHET_ADDR", a.base, unwrapOpError(err))
+		return response{}, fmt.Errorf("no response from %s: %w; start `freshet query`, or set --addr or FRESHET_ADDR to its address", a.base, unwrapOpError(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxResponseBytes+1))
 	if err != nil {
-		return response{}, fmt.Errorf("read the answer of %s: %w", a.base, err)
+		return response{}, fmt.Errorf("read the response of %s: %w", a.base, err)
 	}
 	if len(text) > maxResponseBytes {
-		return response{}, fmt.Errorf("the answer of %s has more than %d MiB, which no query service gives; check --addr and FRESHET_ADDR, or ask for less, as with --limit", a.base, maxResponseBytes>>20)
+		return response{}, fmt.Errorf("the response of %s is larger than %d MiB; check --addr and FRESHET_ADDR, or request less, for example with --limit", a.base, maxResponseBytes>>20)
 	}
 	return response{resp.StatusCode, resp.Status, text}, nil
 }
 
-// invalidItemsError is what a query service says is wrong, one by one.
+// invalidItemsError is a problem with one error for each invalid item of the request.
 type invalidItemsError struct {
 	error
 	items []problem.Error
 }
 
-// problemError returns the error that a problem is; scope is what was to be allowed.
+// problemError converts a problem response to an error. scope is the scope that the request
+// needs, for the error text.
 func (a *adminClient) problemError(r response, scope access.Scope) error {
 	var p problem.HTTPError
 	if err := json.Unmarshal(r.text, &p); err != nil || p.Detail == "" || p.Code == "no-such-path" {
@@ -178,7 +179,7 @@ func (a *adminClient) problemError(r response, scope access.Scope) error {
 	case "no-such-source", "no-such-facet", "no-such-key", "no-such-snapshot", "no-such-dead-letter", "no-such-job":
 		return notFoundError{errors.New(p.Detail)}
 	case "TOKEN_MISSING", "INVALID_TOKEN", "TOKEN_EXPIRED", "insufficient-scope":
-		return fmt.Errorf("%s asks who calls: %s Set FRESHET_TOKEN to an API key or token that has the scope %s", a.base, p.Detail, scope)
+		return fmt.Errorf("%s rejected the credentials: %s Set FRESHET_TOKEN to an API key or token with the scope %s", a.base, p.Detail, scope)
 	}
 	if len(p.Errors) > 0 || p.Code == "unreadable-dead-letter" {
 		return invalidItemsError{errors.New(p.Detail), p.Errors}
@@ -187,10 +188,10 @@ func (a *adminClient) problemError(r response, scope access.Scope) error {
 }
 
 func (a *adminClient) unexpectedResponse(r response) error {
-	return fmt.Errorf("%s answered %s, and not as a query service of this release does; check --addr and FRESHET_ADDR", a.base, r.status)
+	return fmt.Errorf("unexpected response %s from %s: it is not a freshet query service of this release; check --addr and FRESHET_ADDR", r.status, a.base)
 }
 
-// settings returns the named source's settings, or those of all.
+// settings returns the settings of one source, or of all sources without a name.
 func (a *adminClient) settings(ctx context.Context, source string) ([]settings.State, error) {
 	if source != "" {
 		var one settings.State
@@ -204,8 +205,8 @@ func (a *adminClient) settings(ctx context.Context, source string) ([]settings.S
 	return all.Settings, err
 }
 
-// resolveSource returns the named source, or the only one that there is. instead says what
-// else could be done if there are several.
+// resolveSource returns the named source, or the only source without a name. With several
+// sources it returns a usageError that ends with the alternative in instead.
 func (a *adminClient) resolveSource(ctx context.Context, source, instead string) (string, error) {
 	if source != "" {
 		return source, nil
@@ -215,7 +216,7 @@ func (a *adminClient) resolveSource(ctx context.Context, source, instead string)
 		return "", err
 	}
 	if len(all) != 1 {
-		return "", usageError{fmt.Errorf("which source? name one of %s with --source%s", strings.Join(all, ", "), instead)}
+		return "", usageError{fmt.Errorf("there are several sources; choose one of %s with --source%s", strings.Join(all, ", "), instead)}
 	}
 	return all[0], nil
 }
@@ -229,8 +230,8 @@ func (a *adminClient) sourceNames(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// keepAlive has connections last from one call to the next, for who makes many, until the
-// returned function is called.
+// keepAlive enables HTTP keep-alive, for commands that send many requests. The returned function
+// closes the idle connections.
 func (a *adminClient) keepAlive() (leave func()) {
 	transport := a.client.Transport.(*http.Transport).Clone()
 	transport.DisableKeepAlives, transport.MaxIdleConnsPerHost = false, maxBatchesInFlight

@@ -20,15 +20,15 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// unaudited are the routes that change nothing for others, by why.
+// unaudited maps routes that write no audit entry to the reason.
 var unaudited = map[string]string{
 	"POST /admin/v1/dlq/{source}/plan": "a dry run",
 	"POST /console/login":              "sets the cookie of one browser",
 	"POST /console/logout":             "deletes the cookie of one browser",
 }
 
-// auditedRoutes returns the routes that change something: of the admin API by the OpenAPI
-// document, of the console by its source.
+// auditedRoutes returns the routes that change state. It reads the admin API's routes from the
+// OpenAPI document, and the console's from its source code.
 func auditedRoutes(t *testing.T) (routes []string) {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(schemas.OpenAPI)
@@ -54,7 +54,7 @@ func auditedRoutes(t *testing.T) (routes []string) {
 	return routes
 }
 
-// send sends a form if its body is url.Values, and JSON otherwise. A redirect is not followed.
+// send sends a form if body is a url.Values, and JSON otherwise. It follows no redirects.
 func (d *dev) send(method, path string, body any) []byte {
 	d.Helper()
 	var text []byte
@@ -93,7 +93,7 @@ func (d *dev) audit() (entries []settings.Entry) {
 	return all.Entries
 }
 
-// idOf returns the member id of a JSON object, or of the object in a member of it.
+// idOf returns the member id of a JSON object, or of the object in one of its members.
 func (d *dev) idOf(text []byte, member string) string {
 	d.Helper()
 	object := map[string]any{}
@@ -106,16 +106,16 @@ func (d *dev) idOf(text []byte, member string) string {
 	return fmt.Sprint(object["id"])
 }
 
-// hasWords reports whether an entry names an actor, and all words in its other members. The
-// first word is the action.
+// hasWords reports whether an entry has an actor, the first word as its action, and all other
+// words in its members.
 func hasWords(e settings.Entry, words []string) bool {
 	text := fmt.Sprintf("%s %s %s %s", e.Action, e.Source, e.After, e.Note)
 	return e.Actor != "" && e.Action == words[0] &&
 		!slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
-// Each route that changes something is called once on a running product. Its audit entry has
-// the actor, the act, and the subject in words that are given here.
+// The test calls each route that changes state once, and checks actor, action and subject of its
+// audit entry.
 func TestAudit_RecordsEveryAction(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--no-demo")
@@ -128,7 +128,7 @@ func TestAudit_RecordsEveryAction(t *testing.T) {
 	acts := []struct {
 		route string
 		call  func()
-		words []string // of the action and the subject
+		words []string // action and subject
 	}{
 		{"PATCH /admin/v1/settings/{source}", func() {
 			d.send("PATCH", "/admin/v1/settings/nexon", `{"policies":{"second":{"target":400}}}`)

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// A request of a client counts until it has ended, for minLease at least and maxLease
-	// at most: twice the time in which the source answers as many as one client may have.
+	// minLease and maxLease bound the lease of a client's outstanding request. The lease is twice
+	// the time in which the source fetches the maximum outstanding requests of one client.
 	minLease, maxLease = 2 * time.Minute, time.Hour
-	// newKeysDivisor is the part of what the quota admits that one client's new keys may use.
+	// newKeysDivisor limits the new keys of one client to 1/newKeysDivisor of the quota.
 	newKeysDivisor = 4
 )
 
-// clientBound returns what one client may ask of a facet. An entity costs a call for each
-// of the facet's documents.
+// clientBound returns the limits of one client for a facet. One entity costs one call for each
+// document of the facet.
 func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits access.Limits) producer.Bound {
 	documents := max(1, float64(len(s.Facets[facet].Documents)))
 	may := func(within time.Duration) float64 { return quota.MaxCalls(schemas.High, within) / documents }
 	b := producer.Bound{Window: limits.Outstanding, Lease: minLease}
 	if perMinute := may(time.Minute); limits.Outstanding > 0 {
 		at := perMinute / time.Minute.Seconds() * limits.Outstanding.Seconds()
-		if math.IsInf(at, 1) { // no policy counts by time: what the workers take in at once
+		if math.IsInf(at, 1) { // no policy limits the rate: use the in-flight limit of the workers
 			at = float64(s.Workers.High.MaxInFlight)
 		}
 		b.Outstanding = max(producer.MinOutstanding, int(at))
@@ -44,7 +44,7 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 		}
 		return b
 	}
-	slowest := math.Inf(1) // new keys a second
+	slowest := math.Inf(1) // new keys per second
 	for _, window := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
 		slowest = min(slowest, may(window)/window.Seconds()/newKeysDivisor)
 	}
@@ -55,12 +55,12 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 	return b
 }
 
-// leaseDuration returns a lease of so many seconds, or the nearest there is.
+// leaseDuration returns a lease in seconds as a duration, bounded by minLease and maxLease.
 func leaseDuration(seconds float64) time.Duration {
 	return time.Duration(min(max(seconds, minLease.Seconds()), maxLease.Seconds()) * float64(time.Second))
 }
 
-// explainClients says what one client may ask for.
+// explainClients prints the limits of one client for each facet.
 func (s SourceConfig) explainClients(to io.Writer, quota limiter.Quota, limits access.Limits) {
 	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
 		b := s.clientBound(quota, facet, limits)
@@ -75,8 +75,8 @@ func (s SourceConfig) explainClients(to io.Writer, quota limiter.Quota, limits a
 	}
 }
 
-// formatRate writes how many intervals fit into a minute, or into a longer time if that is less
-// than one.
+// formatRate writes an interval as a rate per minute, or per hour or day if it is longer than a
+// minute or an hour.
 func formatRate(interval time.Duration) string {
 	unit, name := time.Minute, "a minute"
 	switch {
@@ -88,7 +88,7 @@ func formatRate(interval time.Duration) string {
 	return formatCalls(float64(unit)/float64(interval)) + " " + name
 }
 
-// toAccessRefusal is a refusal as readers are told it.
+// toAccessRefusal converts the producer's refusal of a request to the form in HTTP responses.
 func toAccessRefusal(r producer.Refusal) *access.Refusal {
 	return &access.Refusal{
 		NewKeys: r.Outcome == producer.TooManyNewKeys, Max: r.Max, Window: r.Window, After: cmp.Or(r.After, time.Second),

@@ -64,7 +64,7 @@ func TestClientBounds_FollowTheQuota(t *testing.T) {
 			}
 			for facet, want := range map[string]producer.Bound{"one": test.one, "two": test.two} {
 				got := all["api"][facet]
-				// A ring reaches a little further than its window, by the life of a permit.
+				// A sliding-window log covers the lifetime of a permit beyond its window.
 				got.Lease, got.NewKeyInterval = got.Lease.Round(10*time.Second), got.NewKeyInterval.Round(time.Second)
 				if near := got.Outstanding - want.Outstanding; near < 0 && near > -want.Outstanding/10 {
 					got.Outstanding = want.Outstanding
@@ -89,19 +89,19 @@ func TestConfigCheck_PrintsClientBounds(t *testing.T) {
 	}
 }
 
-func TestWishes_CarryTheClientAndItsBound(t *testing.T) {
-	wish := query.UpdateRequest{Entity: schemas.Entity{Source: "api", Facet: "one", Key: "k"}, Reason: schemas.CacheMiss, Client: "c", New: true}
+func TestHighEnqueuer_CarryTheClientAndItsBound(t *testing.T) {
+	request := query.UpdateRequest{Entity: schemas.Entity{Source: "api", Facet: "one", Key: "k"}, Reason: schemas.CacheMiss, Client: "c", New: true}
 	bound := producer.Bound{Outstanding: 7}
-	got := highEnqueuer{bounds: &liveBounds{current: map[string]map[string]producer.Bound{"api": {"one": bound}}}}.wanted(wish)
+	got := highEnqueuer{bounds: &liveBounds{current: map[string]map[string]producer.Bound{"api": {"one": bound}}}}.toRequest(request)
 	if got.Client != "c" || !got.New || got.Bound != bound || got.Lane != schemas.High {
 		t.Errorf("got %+v, want the client, a new key and its bound", got)
 	}
-	if got := (highEnqueuer{}).wanted(wish); got.Client != "" || got.Bound != (producer.Bound{}) {
+	if got := (highEnqueuer{}).toRequest(request); got.Client != "" || got.Bound != (producer.Bound{}) {
 		t.Errorf("got %+v where no client is bounded, want none", got)
 	}
 }
 
-func TestTold_SaysWhichBoundIsReached(t *testing.T) {
+func TestToEnqueueResult_SaysWhichBoundIsReached(t *testing.T) {
 	for outcome, want := range map[producer.Outcome]query.EnqueueResult{
 		producer.TooManyOutstanding: {Reason: "TOO_MANY_OUTSTANDING", Refused: &access.Refusal{Max: 45, After: 3 * time.Second}},
 		producer.TooManyNewKeys:     {Reason: "TOO_MANY", Refused: &access.Refusal{NewKeys: true, Max: 45, Window: time.Minute, After: 3 * time.Second}},
@@ -110,7 +110,7 @@ func TestTold_SaysWhichBoundIsReached(t *testing.T) {
 		if want.Refused.NewKeys {
 			r.Window = time.Minute
 		}
-		got := told(producer.Result{Outcome: outcome, Refusal: &r})
+		got := toEnqueueResult(producer.Result{Outcome: outcome, Refusal: &r})
 		if got.Queued || got.Pending || got.Reason != want.Reason || *got.Refused != *want.Refused {
 			t.Errorf("%s: got %+v with %+v, want %+v", outcome, got, got.Refused, want.Refused)
 		}

@@ -10,17 +10,18 @@ import (
 	"slices"
 )
 
-// consolePath is where the query service has the console.
+// consolePath is the path of the console on the query service.
 const consolePath = "/console"
 
-// firstFacet returns the source and the facet that dev shows: the first of each by name.
+// firstFacet returns the source and the facet that dev uses in its demo and its examples: the
+// first of each by name.
 func firstFacet(config Config) (name, facet string) {
 	name = slices.Sorted(maps.Keys(config.Sources))[0]
 	return name, slices.Sorted(maps.Keys(config.Sources[name].Facets))[0]
 }
 
-// openBrowser opens a URL with what the system has for that. It returns when that has
-// ended, or ctx has: a browser that was opened stays open.
+// openBrowser opens a URL with the operating system's opener. It returns when the opener exits
+// or ctx ends; the browser stays open in both cases.
 func openBrowser(ctx context.Context, url string) error {
 	opener := []string{"xdg-open"}
 	switch runtime.GOOS {

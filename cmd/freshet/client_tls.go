@@ -6,8 +6,8 @@ import (
 	"net"
 )
 
-// clientTLS returns how a command checks the certificate of a query service and shows
-// its own: by FRESHET_CA_FILE, FRESHET_CERT_FILE and FRESHET_KEY_FILE, all PEM.
+// clientTLS returns the TLS settings for calls to a query service: the authority in
+// FRESHET_CA_FILE, and the client certificate in FRESHET_CERT_FILE and FRESHET_KEY_FILE (PEM).
 func (p *program) clientTLS() (*tls.Config, error) {
 	c := TLSConfig{
 		Enabled: true, CAFile: lookup(p.env, "FRESHET_CA_FILE"),
@@ -20,8 +20,8 @@ func (p *program) clientTLS() (*tls.Config, error) {
 	return config, nil
 }
 
-// dialAddress returns an address that can be called: one that listens everywhere is
-// called on this machine.
+// dialAddress returns the address to call for a listen address. An address for all interfaces
+// becomes a loopback address.
 func dialAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); err == nil && (host == "" || (ip != nil && ip.IsUnspecified())) {
@@ -30,8 +30,8 @@ func dialAddress(address string) string {
 	return address
 }
 
-// dialURL returns the address by which this machine calls a listener: a URL if the
-// listener is secured, and host:port otherwise.
+// dialURL returns the address at which this machine can call a listener: an https URL if it has
+// TLS, and host:port otherwise.
 func (c ListenerTLSConfig) dialURL(address string) string {
 	if address = dialAddress(address); c.enabled() {
 		return "https://" + address

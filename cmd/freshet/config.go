@@ -19,8 +19,8 @@ import (
 	"github.com/freshet/freshet/source/nexon"
 )
 
-// Config is everything that can be configured. It comes from defaults, a YAML
-// file, the environment (FRESHET_…) and flags, each winning over the one before.
+// Config is the configuration of a process. Defaults are overridden by the YAML file, the file by
+// environment variables (FRESHET_…), and those by flags.
 type Config struct {
 	Kafka    KafkaConfig             `yaml:"kafka"`
 	Redis    RedisConfig             `yaml:"redis"`
@@ -34,9 +34,9 @@ type Config struct {
 	Sources  map[string]SourceConfig `yaml:"sources"`
 }
 
-// KafkaConfig leads to the brokers. Replication 0 is auto: min(3, brokers), of
-// which one may be out of sync. The group protocol is classic, or consumer, with
-// which the broker shares out the partitions (KIP-848), if it can.
+// KafkaConfig configures the connection to the brokers and the topics. ReplicationFactor auto is
+// min(3, brokers), and MinInsyncReplicas auto is one less, at least 1. GroupProtocol is classic,
+// or consumer: the broker then assigns the partitions (KIP-848).
 type KafkaConfig struct {
 	Brokers           []string   `yaml:"brokers"`
 	TLS               TLSConfig  `yaml:"tls"`
@@ -46,14 +46,14 @@ type KafkaConfig struct {
 	GroupProtocol     string     `yaml:"groupProtocol"`
 }
 
-// SASLConfig is how a client proves who it is; no mechanism: it does not.
+// SASLConfig configures SASL authentication. It is off without a Mechanism.
 type SASLConfig struct {
 	Mechanism    string `yaml:"mechanism"`
 	User         string `yaml:"user"`
 	PasswordFile string `yaml:"passwordFile"`
 }
 
-// TLSConfig secures a connection, if it is enabled.
+// TLSConfig configures TLS of an outgoing connection.
 type TLSConfig struct {
 	Enabled  bool   `yaml:"enabled"`
 	CAFile   string `yaml:"caFile"`
@@ -61,7 +61,7 @@ type TLSConfig struct {
 	KeyFile  string `yaml:"keyFile"`
 }
 
-// RedisConfig leads to a Redis: single, behind sentinels, or a cluster.
+// RedisConfig configures the connection to Redis. Mode is single, sentinel or cluster.
 type RedisConfig struct {
 	Mode         string    `yaml:"mode"`
 	Addresses    []string  `yaml:"addresses"`
@@ -71,47 +71,48 @@ type RedisConfig struct {
 	TLS          TLSConfig `yaml:"tls"`
 }
 
-// DatabaseConfig leads to PostgreSQL; DirectURL past a PgBouncer, for migrations.
+// DatabaseConfig configures the connection to PostgreSQL. Migrations use DirectURL, if it is set,
+// to bypass a PgBouncer.
 type DatabaseConfig struct {
 	URL       string `yaml:"url"`
 	DirectURL string `yaml:"directURL"`
 }
 
-// QueryConfig is where reads are answered, how many bytes of snapshots are kept in memory
-// in front of the database, and whether there is a console: on, read-only or off.
+// QueryConfig configures the query service. CacheMemory bounds the in-memory cache of snapshots,
+// in bytes. Console is on, read-only or off.
 type QueryConfig struct {
 	Listen      string            `yaml:"listen"`
 	TLS         ListenerTLSConfig `yaml:"tls"`
 	CacheMemory source.Bytes      `yaml:"cacheMemory"`
-	// MaxResponseMemory bounds the bytes that responses hold while they are written. One
-	// client may hold half of it. 0: a quarter of the memory limit of the process
-	// (GOMEMLIMIT or its cgroup), 256 MiB if it has none.
+	// MaxResponseMemory bounds the memory of responses that are being written, in bytes. One
+	// client may use half of it. 0: a quarter of the process's memory limit (GOMEMLIMIT or
+	// cgroup), or 256 MiB without a limit.
 	MaxResponseMemory source.Bytes `yaml:"maxResponseMemory"`
 	Console           string       `yaml:"console"`
 }
 
-// OpsConfig is where health and metrics are told, which have no access control:
-// beyond loopback only if that is meant.
+// OpsConfig configures the listener of health and metrics. It has no access control, so an
+// address beyond loopback needs AllowRemote.
 type OpsConfig struct {
 	Listen      string            `yaml:"listen"`
 	TLS         ListenerTLSConfig `yaml:"tls"`
 	AllowRemote bool              `yaml:"allowRemote"`
 }
 
-// checkRemote returns an error if the address would be open by mistake.
+// checkRemote returns an error for an address beyond loopback without AllowRemote.
 func (c OpsConfig) checkRemote() error {
 	if c.AllowRemote || access.Loopback(c.Listen) {
 		return nil
 	}
-	return fmt.Errorf("ops.listen: %s is beyond loopback, and health and metrics have no access control; listen on loopback, or say ops.allowRemote: true if whoever reaches it may read them", c.Listen)
+	return fmt.Errorf("ops.listen: %s is beyond loopback, and health and metrics have no access control; listen on loopback, or set ops.allowRemote: true if everyone who can reach the address may read them", c.Listen)
 }
 
-// MetricsConfig says what stands before every metric's name.
+// MetricsConfig configures the prefix of all metric names.
 type MetricsConfig struct {
 	Namespace string `yaml:"namespace"`
 }
 
-// LogConfig says what is logged and how: debug, info, warn, error; text, json.
+// LogConfig configures logging. Level is debug, info, warn or error; Format is text or json.
 type LogConfig struct {
 	Level  slog.Level `yaml:"level"`
 	Format string     `yaml:"format"`
@@ -135,7 +136,7 @@ func (a *Auto) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// MarshalYAML writes it as it is read.
+// MarshalYAML writes the form that UnmarshalYAML reads.
 func (a Auto) MarshalYAML() (any, error) {
 	if a == 0 {
 		return "auto", nil
@@ -143,11 +144,11 @@ func (a Auto) MarshalYAML() (any, error) {
 	return int(a), nil
 }
 
-// builtInSource is the name of the source that is there without a file.
+// builtInSource is the source that is configured without a configuration file.
 const builtInSource = "nexon"
 
-// defaultConfig returns the settings before any file: everything on this machine,
-// and the Nexon Open API as the only source.
+// defaultConfig returns the configuration without a file: all services on localhost, and the
+// Nexon Open API as the only source.
 func defaultConfig() (Config, error) {
 	c := Config{
 		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},
@@ -168,7 +169,7 @@ func defaultConfig() (Config, error) {
 	return c, nil
 }
 
-// loadConfig returns the configuration of a command: file may be empty.
+// loadConfig returns the checked configuration from a file, which may be "", and the environment.
 func loadConfig(file string, env []string) (Config, error) {
 	c, err := defaultConfig()
 	if err != nil {
@@ -189,8 +190,8 @@ func loadConfig(file string, env []string) (Config, error) {
 	return c, err
 }
 
-// readFile lays a file over the settings. Sources in it replace the default one:
-// who mirrors something else does not mirror that too.
+// readFile applies a file to the configuration. If the file has sources, the built-in source is
+// removed unless the file configures it.
 func (c *Config) readFile(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -213,11 +214,11 @@ func (c *Config) readFile(file string) error {
 
 var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 
-// check returns all mistakes that can be seen without asking anybody.
+// check returns all errors that can be found without connecting to a service.
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	failEach := func(of string, err error) { // each line of it is one mistake
+	failEach := func(of string, err error) { // each line of err is one error
 		if err == nil {
 			return
 		}
@@ -226,7 +227,7 @@ func (c *Config) check() error {
 		}
 	}
 	if len(c.Kafka.Brokers) == 0 {
-		fail("kafka.brokers: name at least one, as in localhost:9092")
+		fail("kafka.brokers: at least one is required, as in localhost:9092")
 	}
 	switch c.Kafka.SASL.Mechanism {
 	case "", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
@@ -238,18 +239,18 @@ func (c *Config) check() error {
 	}
 	switch {
 	case len(c.Redis.Addresses) == 0:
-		fail("redis.addresses: name at least one, as in localhost:6379")
+		fail("redis.addresses: at least one is required, as in localhost:6379")
 	case c.Redis.Mode == "sentinel" && c.Redis.MasterName == "":
-		fail("redis.masterName: sentinels need the name of the master they watch")
+		fail("redis.masterName: mode sentinel needs the name of the master")
 	case c.Redis.Mode == "single" && len(c.Redis.Addresses) > 1:
-		fail("redis.mode: single takes one address; for %d write cluster or sentinel", len(c.Redis.Addresses))
+		fail("redis.mode: single allows one address; for %d addresses use cluster or sentinel", len(c.Redis.Addresses))
 	case !slices.Contains([]string{"single", "sentinel", "cluster"}, c.Redis.Mode):
 		fail("redis.mode: %q must be single, sentinel or cluster", c.Redis.Mode)
 	}
 	for _, u := range []struct{ name, value string }{{"database.url", c.Database.URL}, {"database.directURL", c.Database.DirectURL}} {
 		parsed, err := url.Parse(u.value)
 		if (err != nil || !strings.HasPrefix(parsed.Scheme, "postgres")) && (u.value != "" || u.name == "database.url") {
-			fail("%s: write it as postgres://user:password@host:port/name", u.name) // not the value: it may hold a password
+			fail("%s: must have the form postgres://user:password@host:port/name", u.name) // without the value: it may hold a password
 		}
 	}
 	for _, l := range []struct{ name, value string }{{"query.listen", c.Query.Listen}, {"ops.listen", c.Ops.Listen}} {
@@ -264,20 +265,20 @@ func (c *Config) check() error {
 	}
 	failEach("access", c.Access.Check())
 	if !namespacePattern.MatchString(c.Metrics.Namespace) {
-		fail("metrics.namespace: %q must be empty or letters, digits and underscores", c.Metrics.Namespace)
+		fail("metrics.namespace: %q must be empty, or letters, digits and underscores", c.Metrics.Namespace)
 	}
 	failEach("tracing", c.Tracing.check())
 	if c.Log.Format != "text" && c.Log.Format != "json" {
 		fail("log.format: %q must be text or json", c.Log.Format)
 	}
 	if len(c.Sources) == 0 {
-		fail("sources: there must be at least one")
+		fail("sources: at least one is required")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Sources)) {
 		failEach("sources."+name, c.Sources[name].check(name))
 		for i, credential := range c.Sources[name].Credentials {
 			if credential.Visibility != "" && c.Access.Require == access.Never {
-				fail("sources.%s.credentials[%d].visibility: only those who may see %q are to be served what is fetched with it, and access.require: never asks nobody who they are; set access.require to always or auto, or leave the visibility out", name, i, credential.Visibility)
+				fail("sources.%s.credentials[%d].visibility: %q limits which clients may read the data, but access.require: never does not identify clients; set access.require to always or auto, or remove the visibility", name, i, credential.Visibility)
 			}
 		}
 	}

@@ -20,10 +20,10 @@ import (
 )
 
 func (p *program) config() *cobra.Command {
-	c := &cobra.Command{Use: "config", Short: "Check the configuration, or print it with its defaults"}
+	c := &cobra.Command{Use: "config", Short: "Check or print the configuration"}
 	c.AddCommand(&cobra.Command{
 		Use:   "check",
-		Short: "Say what is wrong with the configuration, or what it comes to",
+		Short: "Check the configuration, and print its effects",
 		RunE: func(*cobra.Command, []string) error {
 			config, err := p.load()
 			if err != nil {
@@ -46,7 +46,7 @@ func (p *program) config() *cobra.Command {
 				s.explainPrefetch(p.stdout, name)
 				for _, at := range secretRefs(s.Config) {
 					if at.env != "" && at.file == "" && lookup(p.env, at.env) == "" {
-						fmt.Fprintf(p.stdout, "  note    %s is not set here; workers will not start without it\n", redactValue(at.env, "secretEnv"))
+						fmt.Fprintf(p.stdout, "  note    %s is not set in this environment; workers do not start without it\n", redactValue(at.env, "secretEnv"))
 					}
 				}
 			}
@@ -55,7 +55,7 @@ func (p *program) config() *cobra.Command {
 		},
 	}, &cobra.Command{
 		Use:   "print",
-		Short: "Print the configuration with all defaults and without secrets",
+		Short: "Print the configuration with defaults, without secrets",
 		RunE: func(*cobra.Command, []string) error {
 			config, err := p.load()
 			if err != nil {
@@ -71,10 +71,10 @@ func (p *program) config() *cobra.Command {
 	})
 	preset := &cobra.Command{
 		Use:   "preset NAME",
-		Short: "Print the configuration of a well-known upstream, to begin with",
-		Long: `Print the configuration of a well-known upstream as a whole file, to be changed to your
-needs: its quota is tested against an upstream that enforces just that. Without a name,
-list them.`,
+		Short: "Print a ready-made configuration of a well-known upstream",
+		Long: `Print the configuration of a well-known upstream as a complete file that you can adapt. The quota
+of each preset is tested against a simulator that enforces the upstream's real quota. Without a
+name, the command lists the presets.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -83,7 +83,7 @@ list them.`,
 			}
 			text, known := presets.All()[args[0]]
 			if !known {
-				return usageError{fmt.Errorf("there is no preset %q; there are %s", args[0], strings.Join(presets.Names(), ", "))}
+				return usageError{fmt.Errorf("unknown preset %q; the presets are %s", args[0], strings.Join(presets.Names(), ", "))}
 			}
 			_, err := p.stdout.Write(wrapPreset(args[0], text))
 			return err
@@ -93,7 +93,7 @@ list them.`,
 	return c
 }
 
-// wrapPreset is a preset as a configuration file of its own.
+// wrapPreset returns a preset as a complete configuration file.
 func wrapPreset(name string, preset []byte) []byte {
 	var out strings.Builder
 	fmt.Fprintf(&out, "sources:\n  %s:\n", name)
@@ -106,7 +106,7 @@ func wrapPreset(name string, preset []byte) []byte {
 	return []byte(out.String())
 }
 
-// explainCredentials says which keys each of several is for, and who sees what it fetches.
+// explainCredentials prints, for each credential, the keys it is used for and its visibility.
 func (s SourceConfig) explainCredentials(to io.Writer) {
 	for _, c := range s.Credentials {
 		keys, seen := "all keys", "every reader"
@@ -120,7 +120,7 @@ func (s SourceConfig) explainCredentials(to io.Writer) {
 	}
 }
 
-// explainPrefetch says what is prefetched, on what, and what a change leads to.
+// explainPrefetch prints the prefetch intervals of each facet, the triggers, and the budget.
 func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 	some := false
 	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {
@@ -141,7 +141,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 			some = true
 			fmt.Fprintf(to, "  prefetch %s: %s\n", facet, how)
 			if by := activeCriteria(c.Active); by != "" {
-				fmt.Fprintf(to, "           only what is active, by %s\n", by)
+				fmt.Fprintf(to, "           active entities only, by %s\n", by)
 			}
 		}
 		for _, other := range slices.Sorted(maps.Keys(c.Triggers)) {
@@ -152,7 +152,7 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 			fmt.Fprintf(to, "           a change of %s refreshes %s%s\n", facet, other, when)
 		}
 		if s.Facets[facet].PublishChanges {
-			fmt.Fprintf(to, "           changes of %s are told on %s\n", facet, schemas.ChangeTopic(source))
+			fmt.Fprintf(to, "           changes of %s are published to %s\n", facet, schemas.ChangeTopic(source))
 		}
 	}
 	if !some {
@@ -174,10 +174,10 @@ func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 	if hours {
 		words = append(words, "hours of "+cmp.Or(spending.TimeZone, "UTC"))
 	}
-	fmt.Fprintf(to, "           of what LOW has left%s\n", strings.Join(words, ", "))
+	fmt.Fprintf(to, "           with the remaining quota of LOW%s\n", strings.Join(words, ", "))
 }
 
-// activeCriteria names what an entity is judged by.
+// activeCriteria lists the paths and params that decide whether an entity is active.
 func activeCriteria(a scheduler.Active) string {
 	var by []string
 	if a.Status.Path != "" {
@@ -190,7 +190,7 @@ func activeCriteria(a scheduler.Active) string {
 	return strings.Join(by, ", ")
 }
 
-// formatCalls writes a number of calls, which may have a fraction.
+// formatCalls writes a number of calls with at most one decimal place.
 func formatCalls(n float64) string {
 	return strconv.FormatFloat(math.Round(10*n)/10, 'f', -1, 64)
 }

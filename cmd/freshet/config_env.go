@@ -15,17 +15,17 @@ import (
 
 const envPrefix = "FRESHET_"
 
-// nonSettingVariables are those that are no settings of the configuration: what the
-// commands read themselves, and what the tests and scripts do.
+// nonSettingVariables matches FRESHET_ variables that are not configuration settings: commands,
+// tests and scripts read them directly.
 var nonSettingVariables = regexp.MustCompile(`^FRESHET_(CONFIG|ADDR|TOKEN|(CA|CERT|KEY)_FILE|TEST_.*|SERVICES_DIR)$`)
 
-// kubernetesVariables are what Kubernetes puts into a container's environment for a
-// service of this name.
+// kubernetesVariables matches variables that Kubernetes sets in containers for a Service whose
+// name begins with freshet.
 var kubernetesVariables = regexp.MustCompile(`^FRESHET(_[A-Z0-9]+)*_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// readEnv lays the environment over the settings. A setting's variable is its
-// path in capitals, with underscores; with _FILE behind it the value is read
-// from a file. Lists are separated by commas.
+// readEnv applies environment variables to the configuration. The variable of a setting is its
+// path in upper case, with underscores: FRESHET_KAFKA_BROKERS. With the suffix _FILE the value is
+// read from the file that the variable names. Lists are comma-separated.
 func (c *Config) readEnv(env []string) error {
 	settings := map[string]setting{}
 	collectSettings(reflect.ValueOf(c).Elem(), "", settings)
@@ -58,7 +58,7 @@ func (c *Config) readEnv(env []string) error {
 			}
 		}
 		if !known {
-			errs = append(errs, fmt.Errorf("%s: there is no such setting%s", variable, suggestSetting(key, settings)))
+			errs = append(errs, fmt.Errorf("%s: unknown setting%s", variable, suggestSetting(key, settings)))
 			continue
 		}
 		if err := target.set(value); err != nil {
@@ -68,7 +68,8 @@ func (c *Config) readEnv(env []string) error {
 	return errors.Join(errs...)
 }
 
-// setting is a field that a variable can set; done puts it where it belongs.
+// setting is a field that a variable can set. done, if not nil, stores the changed struct that
+// contains the field.
 type setting struct {
 	field reflect.Value
 	done  func()
@@ -84,7 +85,7 @@ func (s setting) set(value string) error {
 	} else if s.field.Kind() == reflect.String {
 		s.field.SetString(value)
 	} else if err := yaml.Unmarshal([]byte(value), s.field.Addr().Interface()); err != nil {
-		return fmt.Errorf("%q can't be read as %s", value, s.field.Type())
+		return fmt.Errorf("%q is not a valid %s", value, s.field.Type())
 	}
 	if s.done != nil {
 		s.done()
@@ -92,8 +93,8 @@ func (s setting) set(value string) error {
 	return nil
 }
 
-// collectSettings finds the settings below a struct by their yaml names. Lists of
-// anything but text, and maps, can be set in the file only.
+// collectSettings adds the settings in a struct by their variable names. Maps, and lists other
+// than lists of strings, can only be set in the file.
 func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
@@ -119,13 +120,13 @@ var (
 	notInName = regexp.MustCompile(`[^A-Z0-9]+`)
 )
 
-// toEnvName writes a yaml name as part of a variable: highReserve is HIGH_RESERVE, and
-// clientCAFile is CLIENT_CA_FILE.
+// toEnvName converts a YAML name to a part of a variable name: highReserve to HIGH_RESERVE, and
+// clientCAFile to CLIENT_CA_FILE.
 func toEnvName(name string) string {
 	return notInName.ReplaceAllString(strings.ToUpper(wordStart.ReplaceAllString(name, "${1}${3}_${2}${4}")), "_")
 }
 
-// suggestSetting suggests the settings that share most with a mistaken one.
+// suggestSetting returns a hint with the setting that shares most words with an unknown one.
 func suggestSetting(key string, settings map[string]setting) string {
 	best, found := 0, ""
 	for _, name := range slices.Sorted(maps.Keys(settings)) {

@@ -14,8 +14,8 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// explainDecode adds the line and a caret to an error of reading a file, also
-// where the library gives none: a value that a type refuses.
+// explainDecode adds the line of the file and a caret to a decoding error. For errors without a
+// position, such as those of UnmarshalText, it searches the file for the quoted value.
 func explainDecode(file string, text []byte, err error) error {
 	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok && wrong.DstType == reflect.TypeFor[time.Duration]() {
 		err = &yaml.SyntaxError{Message: fmt.Sprintf("%s is not a duration; %s", wrong.Token.Value, durationHint), Token: wrong.Token}
@@ -30,7 +30,7 @@ func explainDecode(file string, text []byte, err error) error {
 
 const durationHint = "write a duration as in 500ms, 30s or 1h"
 
-// addHint says what would be right where the standard library does not.
+// addHint adds the valid forms to an error message of the standard library.
 func addHint(message string) string {
 	for prefix, right := range map[string]string{
 		"time: ":             durationHint,
@@ -43,7 +43,7 @@ func addHint(message string) string {
 	return message
 }
 
-// findQuotedScalar finds the scalar that a message quotes.
+// findQuotedScalar returns the first scalar in a file whose value the message quotes, or nil.
 func findQuotedScalar(text []byte, message string) ast.Node {
 	f, err := parser.ParseBytes(text, 0)
 	if err != nil {
@@ -74,7 +74,7 @@ func (f scalarFinder) in(root ast.Node) (found ast.Node) {
 
 type visitor func(n ast.Node) bool
 
-// Visit goes on below a node while the function says so.
+// Visit implements ast.Visitor. It continues below a node if the function returns true.
 func (v visitor) Visit(n ast.Node) ast.Visitor {
 	if v(n) {
 		return v
@@ -82,11 +82,10 @@ func (v visitor) Visit(n ast.Node) ast.Visitor {
 	return nil
 }
 
-// settingPath is how a mistake begins that check found: the path of its setting.
+// settingPath matches the path of a setting, with which each error of check begins.
 var settingPath = regexp.MustCompile(`^[a-zA-Z0-9_-]+((\.[a-zA-Z0-9_-]+)|(\[[0-9]+\]))*`)
 
-// explainCheck shows, below each mistake that check found, the setting in the
-// file, if it stands there.
+// explainCheck adds the lines of the file with the setting to each error of check.
 func explainCheck(file string, text []byte, err error) error {
 	var out []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -98,7 +97,8 @@ func explainCheck(file string, text []byte, err error) error {
 	return errors.New(strings.Join(out, "\n"))
 }
 
-// annotateSetting returns the lines around a setting, or around what it would stand in.
+// annotateSetting returns the lines of the file around a setting, or around the nearest setting
+// above it that is in the file.
 func annotateSetting(text []byte, path string) string {
 	for path != "" {
 		var query strings.Builder

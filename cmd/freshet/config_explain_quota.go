@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// explainQuota says what each policy comes to, and what all of them together let each
-// lane do.
+// explainQuota prints the effect of each quota policy, and the maximum calls of each lane under
+// all policies.
 func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
 	bounds := map[string]limiter.PolicyBound{}
 	for _, b := range quota.Bounds() {
@@ -24,13 +24,13 @@ func (s SourceConfig) explainQuota(to io.Writer, quota limiter.Quota) {
 		fmt.Fprintf(to, "  quota   %s: %s\n", p.Name, formatPolicy(p, bounds[p.Name]))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.quota().Breakers)) {
-		fmt.Fprintf(to, "  halt    %s: one that is refused is stopped alone, and probed\n", name)
+		fmt.Fprintf(to, "  breaker %s: a rejected one has its own circuit breaker\n", name)
 	}
 	for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 		fmt.Fprintf(to, "  %-6s  at most %s a second, %s a minute, %s an hour, %s a day\n", lane,
 			formatMaxCalls(quota, lane, time.Second), formatMaxCalls(quota, lane, time.Minute), formatMaxCalls(quota, lane, time.Hour), formatMaxCalls(quota, lane, 24*time.Hour))
 	}
-	fmt.Fprintf(to, "          after Redis lost its state no call is made for %v\n", quota.Quiet().Round(time.Millisecond))
+	fmt.Fprintf(to, "          after Redis loses its data, no calls for %v\n", quota.Quiet().Round(time.Millisecond))
 }
 
 func formatMaxCalls(q limiter.Quota, lane schemas.Lane, within time.Duration) string {
@@ -41,7 +41,7 @@ func formatMaxCalls(q limiter.Quota, lane schemas.Lane, within time.Duration) st
 	return formatCount(int64(n))
 }
 
-// formatPolicy says what one policy comes to.
+// formatPolicy describes the effect of one policy.
 func formatPolicy(p limiter.Policy, b limiter.PolicyBound) string {
 	units := "calls"
 	if p.Unit != "" {
@@ -54,17 +54,17 @@ func formatPolicy(p limiter.Policy, b limiter.PolicyBound) string {
 	case p.MinInterval != nil:
 		text = fmt.Sprintf("calls are %v apart", p.MinInterval.Min)
 	case p.Window == limiter.InFlight:
-		text = formatCount(int64(p.Limit)) + " under way at once, of all processes together"
+		text = formatCount(int64(p.Limit)) + " in flight, of all processes together"
 	case p.Restore > 0:
 		text = fmt.Sprintf("%s %s at once, and %s a second", formatCount(int64(p.Limit)), units, formatCalls(float64(p.Restore)))
 	case len(p.CountedStatuses) > 0:
-		text = fmt.Sprintf("%s answers of the statuses %s in %v", formatCount(int64(p.Limit)), formatStatuses(p.CountedStatuses), formatWindow(p.Window))
+		text = fmt.Sprintf("%s responses with status %s in %v", formatCount(int64(p.Limit)), formatStatuses(p.CountedStatuses), formatWindow(p.Window))
 	case p.Reported:
-		text = fmt.Sprintf("%s %s in %v, or what the answers tell", formatCount(int64(p.Limit)), units, formatWindow(p.Window))
+		text = fmt.Sprintf("%s %s in %v, or the limit that responses report", formatCount(int64(p.Limit)), units, formatWindow(p.Window))
 	case p.Unit != "" || p.Scope != "":
 		text = fmt.Sprintf("%s %s in %v; up to %s are used", formatCount(int64(p.Limit)), units, formatWindow(p.Window), formatCalls(b.PerWindow))
 	default:
-		text = fmt.Sprintf("%d in %v; up to %s are used, %s of them kept for HIGH; at most %d can arrive",
+		text = fmt.Sprintf("%d in %v; up to %s are used, %s of them reserved for HIGH; at most %d can arrive",
 			b.Limit, formatWindow(b.Window), formatCalls(b.PerWindow), formatCalls(b.PerWindow-b.Low), b.Max)
 	}
 	if scopes := limiter.Placeholders(p.Scope); len(scopes) > 0 {
@@ -81,15 +81,15 @@ func formatPolicy(p limiter.Policy, b limiter.PolicyBound) string {
 		text += "; " + strings.Join(costs, ", ")
 	}
 	if len(p.FreeStatuses) > 0 {
-		text += "; answers of " + formatStatuses(p.FreeStatuses) + " are free"
+		text += "; responses with status " + formatStatuses(p.FreeStatuses) + " are free"
 	}
 	if !p.HighReserve.IsZero() && (p.Unit != "" || p.Scope != "" || p.Reported || p.Restore > 0) {
-		text += fmt.Sprintf("; %v kept for HIGH", p.HighReserve)
+		text += fmt.Sprintf("; %v reserved for HIGH", p.HighReserve)
 	}
 	return text
 }
 
-// formatWindow writes a window without the zeros that nobody needs: 1h for 1h0m0s.
+// formatWindow writes a window without zero units: 1h instead of 1h0m0s.
 func formatWindow(w limiter.Window) string {
 	text := w.String()
 	for _, zeros := range []string{"m0s", "h0m"} {

@@ -10,18 +10,18 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// checkInsecure returns an error if a credential would travel to another machine in
-// clear text, unless the source says that this is meant.
+// checkInsecure returns an error if the source would send a credential to another machine
+// unencrypted and does not have insecure: true.
 func (s SourceConfig) checkInsecure() error {
 	u, err := url.Parse(s.BaseURL)
 	if err != nil || u.Scheme != "http" || access.Loopback(u.Host) || s.Insecure || !s.sendsCredential() {
-		return nil //nolint:nilerr // a URL that cannot be read is another mistake
+		return nil //nolint:nilerr // source.New reports an invalid URL
 	}
-	return errors.New("baseURL: the source's credential would travel over http in clear text; use https, or set insecure: true if the network up to the upstream is trusted")
+	return errors.New("baseURL: the source would send its credential unencrypted over http; use https, or set insecure: true if the network to the upstream is trusted")
 }
 
-// sendsCredential reports whether the source's calls carry a credential: its own, or
-// one in a header whose name the HTTP standard reserves for credentials.
+// sendsCredential reports whether the source's calls have a credential: a configured one, or an
+// Authorization, Proxy-Authorization or Cookie header.
 func (s SourceConfig) sendsCredential() bool {
 	if slices.ContainsFunc(secretRefs(s.Config), func(p secretRef) bool { return p.env != "" || p.file != "" }) {
 		return true

@@ -28,7 +28,7 @@ func TestConfig_RefusesACredentialOverPlainHTTP(t *testing.T) {
 		if (code != 0) != c.refused {
 			t.Errorf("%s: got exit %d, want refused %v: %s%s", c.name, code, c.refused, stdout, stderr)
 		}
-		for _, want := range []string{"sources.mine.baseURL: the source's credential would travel over http in clear text", "insecure: true", "^"} {
+		for _, want := range []string{"sources.mine.baseURL: the source would send its credential unencrypted over http", "insecure: true", "^"} {
 			if c.refused && !strings.Contains(stderr, want) {
 				t.Errorf("%s: got %q, want it to mention %q", c.name, stderr, want)
 			}

@@ -14,10 +14,11 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// leaseMargin is for telling Redis that a call has ended, after the longest one.
+// leaseMargin extends a lease beyond the call timeout, so that the worker can release it after
+// the longest call.
 const leaseMargin = 5 * time.Second
 
-// quota returns the source's quota with what the rest of its configuration says of it.
+// quota returns the quota configuration, completed from the rest of the source's configuration.
 func (s SourceConfig) quota() limiter.Config {
 	q := s.Quota
 	q.Lease = s.Timeout + leaseMargin
@@ -30,7 +31,7 @@ func (s SourceConfig) quota() limiter.Config {
 		}
 	}
 	q.Breakers = map[string]string{}
-	if len(s.Credentials) > 0 { // also one that is listed alone: by its name it is halted
+	if len(s.Credentials) > 0 { // also with a single listed credential: its name identifies its breaker
 		q.Breakers[source.BlockCredential] = "{credential}"
 	}
 	for _, r := range s.Rules {
@@ -44,8 +45,8 @@ func (s SourceConfig) quota() limiter.Config {
 	return q
 }
 
-// costRanges returns the units that the cheapest and the dearest document are estimated to
-// cost, by unit. A document that does not name a unit costs 1 of it.
+// costRanges returns, for each unit, the lowest and the highest estimated cost of a document. A
+// document without a cost in a unit costs 1 of it.
 func (s SourceConfig) costRanges() map[string]limiter.CostRange {
 	ranges, documents := map[string]limiter.CostRange{}, 0
 	named := map[string]int{}
@@ -70,7 +71,7 @@ func (s SourceConfig) costRanges() map[string]limiter.CostRange {
 	return ranges
 }
 
-// endpoints are the source's documents, as quotas know them, with their facets.
+// endpoints returns the source's documents as facet/document, which is their name in quotas.
 func (s SourceConfig) endpoints() []string {
 	var all []string
 	for name, f := range s.Facets {
@@ -82,8 +83,8 @@ func (s SourceConfig) endpoints() []string {
 	return all
 }
 
-// checkQuota returns what of the quota does not fit the rest of the source, each without
-// the quota's name in front of it.
+// checkQuota returns the quota settings that contradict the rest of the source. The errors begin
+// with the path below quota.
 func (s SourceConfig) checkQuota() (errs []error) {
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	endpoints, placeholders := s.endpoints(), map[string]bool{}
@@ -96,42 +97,42 @@ func (s SourceConfig) checkQuota() (errs []error) {
 			placeholders[param] = true
 		}
 	}
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	for _, r := range s.Announced {
-		told[r.Policy] = true
+		reported[r.Policy] = true
 	}
 	for i, p := range s.Quota.Policies {
 		at := fmt.Sprintf("policies[%d]", i)
 		if p.Lease != 0 && p.Window != limiter.InFlight {
-			fail("%s.lease: only a policy of window: in-flight has places that are leased; leave it out", at)
+			fail("%s.lease: only a policy with window: in-flight has leases; remove it", at)
 		}
 		for _, name := range limiter.Placeholders(p.Scope) {
 			if !placeholders[name] {
-				fail("%s.scope: there is no {%s}; there are %s", at, name, joinNames(placeholders))
+				fail("%s.scope: unknown placeholder {%s}; the source has %s", at, name, joinNames(placeholders))
 			}
 		}
 		for _, name := range p.Match.Endpoints {
 			if !slices.Contains(endpoints, name) {
-				fail("%s.match.endpoints: %q is no facet or facet/document of the source, which has %s", at, name, s.endpoints())
+				fail("%s.match.endpoints: %q is not a facet or facet/document of the source, which has %s", at, name, s.endpoints())
 			}
 		}
 		for _, name := range p.Match.Methods {
 			if !slices.Contains(supportedMethods, name) {
-				fail("%s.match.methods: %q is no method that a source calls with, which are %s", at, name, strings.Join(supportedMethods, " and "))
+				fail("%s.match.methods: %q is not supported; sources call with %s", at, name, strings.Join(supportedMethods, " and "))
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(p.Costs)) {
 			if !slices.Contains(endpoints, name) && !slices.Contains(supportedMethods, name) {
-				fail("%s.costs.%s: write a method or a facet/document of the source, which has %s", at, name, s.endpoints())
+				fail("%s.costs.%s: must be a method or a facet/document of the source, which has %s", at, name, s.endpoints())
 			}
 		}
 		for _, status := range append(slices.Clone(p.FreeStatuses), p.CountedStatuses...) {
 			if http.StatusText(status) == "" {
-				fail("%s: %d is no status of an answer", at, status)
+				fail("%s: %d is not an HTTP status", at, status)
 			}
 		}
-		if p.Reported && !told[p.Name] {
-			fail("%s.reported: no rule of announced says where answers tell of %s; add one with policy: %s", at, p.Name, p.Name)
+		if p.Reported && !reported[p.Name] {
+			fail("%s.reported: no rule in announced reads the limit of %s from responses; add one with policy: %s", at, p.Name, p.Name)
 		}
 	}
 	return errs
@@ -139,8 +140,8 @@ func (s SourceConfig) checkQuota() (errs []error) {
 
 var supportedMethods = []string{http.MethodGet, http.MethodPost}
 
-// checkCosts returns the costs in units that no policy counts. One that names no unit
-// counts calls, whatever a document says that they cost.
+// checkCosts returns an error for each cost in a unit that no policy counts. A policy without a
+// unit counts calls and ignores costs.
 func (s SourceConfig) checkCosts() (errs []error) {
 	units := map[string]bool{}
 	for _, p := range s.Quota.Policies {
@@ -161,7 +162,7 @@ func (s SourceConfig) checkCosts() (errs []error) {
 	return errs
 }
 
-// checkAnnounced returns the rules that tell of a policy that there is none of.
+// checkAnnounced returns an error for each rule that refers to an unknown policy.
 func checkAnnounced(rules []announced.Rule, policies []limiter.Policy) error {
 	var errs []error
 	for i, r := range rules {

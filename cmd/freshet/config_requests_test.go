@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// asked is a source whose requests say all that can be said of them.
+// asked is a source that uses every setting of requests.
 const asked = `
 sources:
   forge:
@@ -81,12 +81,12 @@ func TestConfigPrint_RoundTripsRequestSettings(t *testing.T) {
 
 func TestConfigCheck_PrintsRequestsAndCredentials(t *testing.T) {
 	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, asked))
-	const want = `  facet   issues: list (1 to 50 pages, a call each); fresh for 1h0m0s
-  facet   project: items (a GraphQL query, 1 to 10 pages, a call each); fresh for 1h0m0s
+	const want = `  facet   issues: list (1 to 50 pages, one call each); fresh for 1h0m0s
+  facet   project: items (a GraphQL query, 1 to 10 pages, one call each); fresh for 1h0m0s
   facet   search: found (a POST); fresh for 1h0m0s
   credential one: for keys public_.*, seen by every reader
   credential two: for all keys, seen by staff
-  note    FORGE_ONE is not set here; workers will not start without it
+  note    FORGE_ONE is not set in this environment; workers do not start without it
 `
 	if code != 0 || !strings.Contains(stdout, want) {
 		t.Errorf("exit %d\n%s%s\nwant %s", code, stdout, stderr, want)
@@ -115,8 +115,8 @@ func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 		{"variable: after", "variable: first", "sources.forge.facets.project.documents.items.paging.variable: first contains"},
 		{"point: 5", "point: -5", "sources.forge.facets.project.documents.items.cost.point: -5 must not"},
 		{"point: 5", "requests: 5", "sources.forge.facets.project.documents.items.cost.requests: no policy of the quota counts that unit"},
-		{"limit: 60,", "limit: 60, lease: 20s,", "sources.forge.quota.policies[0].lease: only a policy of window: in-flight"},
-		{"limit: 60,", "limit: 60, match: {methods: [get]},", `sources.forge.quota.policies[0].match.methods: "get" is no method`},
+		{"limit: 60,", "limit: 60, lease: 20s,", "sources.forge.quota.policies[0].lease: only a policy with window: in-flight"},
+		{"limit: 60,", "limit: 60, match: {methods: [get]},", `sources.forge.quota.policies[0].match.methods: "get" is not supported`},
 		{"User-Agent:", `"User\nAgent":`, `sources.forge.headers.User Agent: "User\nAgent" is not a valid header name`},
 		{"resource: core", `resource: "co re"`, `sources.forge.facets.issues.documents.list.resource: "co re" must be`},
 		{"      project:", "      nothing: ~\n      project:", "sources.forge.facets.nothing.keyPattern: \"\" matches no key;"},

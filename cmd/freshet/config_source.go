@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// SourceConfig is one upstream with its quota and its workers.
+// SourceConfig configures one source: the upstream, its quota, workers and prefetching.
 type SourceConfig struct {
 	source.Config `yaml:",inline"`
 	Quota         limiter.Config `yaml:"quota"`
@@ -22,18 +22,17 @@ type SourceConfig struct {
 	Prefetch      PrefetchConfig `yaml:"prefetch,omitempty"`
 }
 
-// PrefetchConfig is how a source's entities are refreshed before anybody asks: how much
-// may be spent on it, in the time zone of the quota's day if it names none, and how each
-// facet is; one that is not named is not.
+// PrefetchConfig configures prefetching: how much of the quota it may use, and the facets to
+// prefetch. Without a time zone, the time zone of the quota's day policy applies.
 type PrefetchConfig struct {
 	scheduler.BudgetConfig `yaml:",inline"`
 	Facets                 facetPrefetches `yaml:"facets,omitempty"`
 }
 
-// facetPrefetches is how each facet is prefetched, by name.
+// facetPrefetches configures the prefetching of each facet, by facet name.
 type facetPrefetches map[string]scheduler.Config
 
-// UnmarshalYAML lets a facet of which nothing is said be as one of an empty object.
+// UnmarshalYAML reads a facet without a value (null) as an empty object: with all defaults.
 func (p *facetPrefetches) UnmarshalYAML(unmarshal func(any) error) error {
 	var all map[string]*scheduler.Config
 	err := unmarshal(&all)
@@ -48,19 +47,20 @@ func (p *facetPrefetches) UnmarshalYAML(unmarshal func(any) error) error {
 	return err
 }
 
-// WorkersConfig bounds the workers of one process.
+// WorkersConfig bounds the workers of one process. MaxBodyMemory bounds the response bodies in
+// memory, in bytes per lane.
 type WorkersConfig struct {
 	High          LaneConfig   `yaml:"high"`
 	Low           LaneConfig   `yaml:"low"`
-	MaxBodyMemory source.Bytes `yaml:"maxBodyMemory"` // of bodies in memory, for each lane
+	MaxBodyMemory source.Bytes `yaml:"maxBodyMemory"`
 }
 
-// LaneConfig bounds one lane's worker.
+// LaneConfig bounds the worker of one lane. MaxInFlight is in records.
 type LaneConfig struct {
 	MaxInFlight int `yaml:"maxInFlight"`
 }
 
-// UnmarshalYAML lets a source that leaves settings out have the default ones.
+// UnmarshalYAML sets the defaults before it reads a source.
 func (s *SourceConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain SourceConfig
 	p := plain{
@@ -80,7 +80,7 @@ func (s SourceConfig) check(name string) error {
 		errs = append(errs, fmt.Errorf("workers: high.maxInFlight and low.maxInFlight are %d and %d; they must be at least 1", s.Workers.High.MaxInFlight, s.Workers.Low.MaxInFlight))
 	}
 	if s.Workers.MaxBodyMemory < s.MaxBody {
-		errs = append(errs, fmt.Errorf("workers.maxBodyMemory: %d must be at least maxBody (%d), or a large answer could never be taken", s.Workers.MaxBodyMemory, s.MaxBody))
+		errs = append(errs, fmt.Errorf("workers.maxBodyMemory: %d must be at least maxBody (%d), or the largest allowed response would never fit", s.Workers.MaxBodyMemory, s.MaxBody))
 	}
 	for facet := range s.Facets {
 		if err := schemas.CheckName("facet", facet); err != nil {
@@ -107,7 +107,7 @@ func (s SourceConfig) check(name string) error {
 	src, err := source.New(name, s.Config, nil, s.maxConnections())
 	if err != nil {
 		if name == builtInSource && len(s.Facets) == 0 {
-			err = fmt.Errorf("%w; a source in a file replaces the built-in one whole; begin with what `freshet config print` shows", err)
+			err = fmt.Errorf("%w; a source in a file replaces all settings of the built-in one; copy them from the output of `freshet config print`", err)
 		}
 		errs = append(errs, err)
 	} else {
@@ -116,21 +116,21 @@ func (s SourceConfig) check(name string) error {
 	return errors.Join(errs...)
 }
 
-// newSchedule returns when the source's entities are prefetched, or all mistakes in that.
+// newSchedule returns the prefetch schedule of the source, or all errors in its configuration.
 func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 	var errs []error
 	facets := map[string]scheduler.Facet{}
 	for name, f := range s.Facets {
 		facets[name] = scheduler.Facet{Config: scheduler.DefaultConfig(), Cost: len(f.Documents)}
 	}
-	there := "the source has no facets"
+	available := "the source has no facets"
 	if len(facets) > 0 {
-		there = "there are " + strings.Join(slices.Sorted(maps.Keys(facets)), ", ")
+		available = "the source has " + strings.Join(slices.Sorted(maps.Keys(facets)), ", ")
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Prefetch.Facets)) {
 		f, known := facets[name]
 		if !known {
-			errs = append(errs, fmt.Errorf("facets.%s: there is no such facet; %s", name, there))
+			errs = append(errs, fmt.Errorf("facets.%s: unknown facet; %s", name, available))
 			continue
 		}
 		f.Config = s.Prefetch.Facets[name]
@@ -143,10 +143,11 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 	return schedule, errors.Join(append(errs, err)...)
 }
 
-// checkPrefetchFacet returns what of a facet's prefetch is not as the facet is.
+// checkPrefetchFacet returns the settings in a facet's prefetch configuration that contradict the
+// facet's own configuration.
 func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	for i, name := range c.Active.Params {
-		if _, known := f.Params[name]; !known && name != "" { // an empty one is another mistake
+		if _, known := f.Params[name]; !known && name != "" { // NewSchedule reports an empty name
 			errs = append(errs, fmt.Errorf("active.params[%d]: the facet has no param %q; it has %s", i, name, joinNames(f.Params)))
 		}
 	}
@@ -157,7 +158,7 @@ func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	for _, of := range slices.Sorted(maps.Keys(paths)) {
 		document, _, member := strings.Cut(strings.ReplaceAll(paths[of], `\.`, "\x00"), ".")
 		document = strings.ReplaceAll(document, "\x00", ".")
-		if _, known := f.Documents[document]; !known && member && document != "" { // of what is no path another mistake is told
+		if _, known := f.Documents[document]; !known && member && document != "" { // NewSchedule reports an invalid path
 			errs = append(errs, fmt.Errorf("%s: %q must begin with a document of the facet, which has %s", of, paths[of], joinNames(f.Documents)))
 		}
 	}
@@ -166,13 +167,13 @@ func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 		longest, of = c.MaxInterval, "maxInterval"
 	}
 	if c.Mode != scheduler.Off && f.KeepFor > 0 && longest > f.KeepFor {
-		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: what nobody reads would be deleted before it is due; shorten it, or keep the facet longer", of, longest, f.KeepFor))
+		errs = append(errs, fmt.Errorf("%s: %v is longer than the facet's keepFor, %v: snapshots without reads would be deleted before they are due; shorten it, or increase keepFor", of, longest, f.KeepFor))
 	}
 	return errs
 }
 
-// describeDocuments writes what a facet's documents are asked for by, where that is more than
-// one GET.
+// describeDocuments lists the documents of a facet, with the kind of request unless it is a
+// single GET.
 func describeDocuments(f source.Facet) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {
@@ -185,7 +186,7 @@ func describeDocuments(f source.Facet) string {
 			how = append(how, "a POST")
 		}
 		if d.Paging != nil {
-			how = append(how, fmt.Sprintf("1 to %d pages, a call each", d.Paging.PageLimit()))
+			how = append(how, fmt.Sprintf("1 to %d pages, one call each", d.Paging.PageLimit()))
 		}
 		if len(how) > 0 {
 			name += " (" + strings.Join(how, ", ") + ")"
@@ -195,7 +196,7 @@ func describeDocuments(f source.Facet) string {
 	return strings.Join(all, ", ")
 }
 
-// joinNames writes the names that there are.
+// joinNames returns the sorted keys of a map as a comma-separated list, or "none".
 func joinNames[T any](all map[string]T) string {
 	if len(all) == 0 {
 		return "none"
@@ -203,7 +204,8 @@ func joinNames[T any](all map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
 }
 
-// spending returns what may be spent on prefetching, by hours of a time zone that is named.
+// spending returns the budget of prefetching. Its time zone defaults to the one of the quota's
+// day policy.
 func (s SourceConfig) spending() scheduler.BudgetConfig {
 	spending := s.Prefetch.BudgetConfig
 	for _, p := range s.Quota.Policies {
@@ -214,7 +216,7 @@ func (s SourceConfig) spending() scheduler.BudgetConfig {
 	return spending
 }
 
-// maxConnections is how many calls may be under way at once.
+// maxConnections returns the maximum number of concurrent upstream calls of one process.
 func (s SourceConfig) maxConnections() int {
 	documents := 1
 	for _, f := range s.Facets {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// cases is a source with two facets, of which the prefetch is left to be said.
+// cases is a source with two facets; a test appends the value of prefetch.
 const cases = `
 sources:
   court:
@@ -17,7 +17,7 @@ sources:
     prefetch: `
 
 func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
-	const replaces = "; a source in a file replaces the built-in one whole; begin with what `freshet config print` shows"
+	const replaces = "; a source in a file replaces all settings of the built-in one; copy them from the output of `freshet config print`"
 	for text, want := range map[string]string{
 		cases + `{facets: {progress: }}`:                                   "",
 		cases + `{facets: {progress: {}, general: {mode: off}}}`:           "",
@@ -42,7 +42,7 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 		cases + `{rateCaps: [{from: 19, to: 23}]}`:                                                                          "rateCaps[0] has no rate; write one as in {from: 19, to: 23, rate: 150/s}",
 		cases + `{rateCaps: [{rate: 1/s}, {rate: 2/s}]}`:                                                                    "ratecaps[1] never applys",
 		cases + `{facets: {progress: {triggers: {nothing: }}}}`:                                                             `facets.progress.triggers.nothing: there is no facet "nothing"; there are general, progress`,
-		cases + `{facets: {progres: {}}}`:                                                                                   "facets.progres: there is no such facet; there are general, progress",
+		cases + `{facets: {progres: {}}}`:                                                                                   "facets.progres: unknown facet; the source has general, progress",
 		cases + `{facets: {progress: {mode: adaptive, maxInterval: 10m}}}`:                                                  "facets.progress.maxInterval: minInterval and maxInterval are 30m0s and 10m0s; they must rise",
 		cases + `{facets: {progress: {tiers: {hot: {every: 7h}}}}}`:                                                         "facets.progress.tiers: hot.every, warm.every and cold.every are 7h0m0s, 6h0m0s and 24h0m0s; they must rise",
 		cases + `{facets: {progress: {mode: adaptive, minInterval: 200h}}}`:                                                 "facets.progress.minInterval: minInterval and maxInterval are 200h0m0s and 168h0m0s; they must rise",
@@ -52,7 +52,7 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 		cases + `{facets: {progress: {triggers: {general: {quiet: 1ms}}}}}`:                                                 "general.quiet: 1ms must be from 1s to 24h0m0s",
 		cases + `{facets: {progress: {triggers: {general: {quite: 1m}}}}}`:                                                  "quite",
 		cases + `{facets: {progress: {tiers: {hot: {every: 1.5}}}}}`:                                                        "1.5 is not a duration; write a duration as in 500ms, 30s or 1h",
-		"sources: {nexon: {prefetch: {facets: {character: }}}}":                                                             "facets.character: there is no such facet; the source has no facets",
+		"sources: {nexon: {prefetch: {facets: {character: }}}}":                                                             "facets.character: unknown facet; the source has no facets",
 		"sources: {mine: {quota: {policies: [{name: s, limit: 60, window: 1s}], lowRateCaps: [{from: 1, to: 2}]}}}":         "quota.lowRateCaps[0] has no rate",
 		"sources: {mine: {quota: {policies: [{name: s, limit: 60, window: 1s}], lowRateCaps: [{rate: 1/s}, {rate: 2/s}]}}}": "quota.lowRatecaps[1] never applys",
 		"sources: {nexon: {quota: {policies: []}}}":                                                                         "facets: a source needs at least one" + replaces,
@@ -84,19 +84,19 @@ func TestConfigCheck_PrintsPrefetch(t *testing.T) {
 	const rest = "{facets: {progress: {triggers: {general: }, active: {status: {path: case.status, block: [x]}, unless: [case.end], params: [token]}}}"
 	for text, want := range map[string]string{
 		rest + "}": `  prefetch progress: every 1h0m0s, 6h0m0s or 24h0m0s, by how much it is read
-           only what is active, by case.status, case.end, param token
+           active entities only, by case.status, case.end, param token
            a change of progress refreshes general
-           changes of progress are told on court.changes
-           of what LOW has left, at most 150/s from 19 to 24 h, else at most 250/s, hours of Asia/Seoul
+           changes of progress are published to court.changes
+           with the remaining quota of LOW, at most 150/s from 19 to 24 h, else at most 250/s, hours of Asia/Seoul
 `,
 		"{facets: {progress: {triggers: {general: {quiet: 5m}}}}}":                  "a change of progress refreshes general, once changes pause for 5m0s, after 50m0s at most\n",
-		rest + ", rateCaps: [{rate: 900/s}]}":                                       "has left, at all hours at most 900/s\n",
-		rest + ", rateCaps: []}":                                                    "of what LOW has left\n",
-		rest + ", timeZone: Europe/Paris, rateCaps: [{from: 1, to: 2, rate: 3/s}]}": "has left, at most 3/s from 1 to 2 h, hours of Europe/Paris\n",
+		rest + ", rateCaps: [{rate: 900/s}]}":                                       "quota of LOW, at all hours at most 900/s\n",
+		rest + ", rateCaps: []}":                                                    "with the remaining quota of LOW\n",
+		rest + ", timeZone: Europe/Paris, rateCaps: [{from: 1, to: 2, rate: 3/s}]}": "quota of LOW, at most 3/s from 1 to 2 h, hours of Europe/Paris\n",
 		"{facets: {general: {mode: adaptive, notBefore: 02:00}}}": `  prefetch general: every 30m0s to 168h0m0s, by how often it changes and is read, not before 02:00 in UTC
-           changes of progress are told on court.changes
-           of what LOW`,
-		"{}": "  facet   progress: case; fresh for 1h0m0s\n           changes of progress are told on court.changes\nthe configuration is valid\n",
+           changes of progress are published to court.changes
+           with the remaining quota of LOW`,
+		"{}": "  facet   progress: case; fresh for 1h0m0s\n           changes of progress are published to court.changes\nthe configuration is valid\n",
 	} {
 		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, cases+text))
 		if code != 0 || !strings.Contains(stdout, want) {

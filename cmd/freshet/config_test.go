@@ -102,7 +102,7 @@ func TestConfig_EnvironmentOverridesFile(t *testing.T) {
 		"FRESHET_SOURCES_MINE_WORKERS_HIGH_MAX_IN_FLIGHT=7", "FRESHET_SOURCES_MINE_TIMEOUT=3s", "FRESHET_SOURCES_MINE_WORKERS_MAX_BODY_MEMORY=64MiB",
 		"FRESHET_SOURCES_MINE_GZIP=false", "FRESHET_SOURCES_MINE_BASE_URL=http://127.0.0.1:9/x", "FRESHET_LOG_LEVEL=debug",
 		"FRESHET_KAFKA_REPLICATION_FACTOR=2", "FRESHET_METRICS_NAMESPACE=", "FRESHET_REDIS_MODE=cluster", "FRESHET_REDIS_ADDRESSES=a:1,b:1",
-		// What is not for us, though it looks like it.
+		// Variables with the prefix that are not settings.
 		"FRESHET_SERVICE_HOST=10.0.0.1", "FRESHET_SERVICE_PORT=8080", "FRESHET_SERVICE_PORT_HTTP=8080", "FRESHET_PORT=tcp://10.0.0.1:8080",
 		"FRESHET_PORT_8080_TCP_ADDR=10.0.0.1", "FRESHET_QUERY_SERVICE_HOST=10.0.0.1", "FRESHET_ADDR=x", "FRESHET_TOKEN=x", "FRESHET_TEST_KAFKA=x",
 	})
@@ -146,7 +146,7 @@ func TestConfigPrint_RoundTripsWithoutSecrets(t *testing.T) {
 
 func TestConfigCheck_PrintsQuota(t *testing.T) {
 	code, stdout, stderr := command(t, nil, "config", "check")
-	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them kept for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
+	for _, want := range []string{"500 in 1s", "449.9 are used", "100 of them reserved for HIGH", "at most 497", "item-equipment", "NEXON_API_KEY is not set", "valid"} {
 		if code != 0 || !strings.Contains(stdout, want) {
 			t.Errorf("exit %d: %q does not mention %q; %s", code, stdout, want, stderr)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// newTLSConfig returns the settings of a secured connection; nil if it is not enabled.
+// newTLSConfig returns the TLS settings of a connection, or nil if TLS is not enabled.
 func (t TLSConfig) newTLSConfig() (*tls.Config, error) {
 	if !t.Enabled {
 		return nil, nil //nolint:nilnil // no TLS
@@ -54,7 +54,7 @@ func readSecret(name, file string) (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// kafkaOptions are the settings of every client's connection to the brokers.
+// kafkaOptions returns the options that all Kafka clients share.
 func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...),
@@ -85,16 +85,16 @@ func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
 }
 
 const (
-	// redisTimeout bounds one read or write of Redis.
+	// redisTimeout bounds one read from, or write to, a Redis connection.
 	redisTimeout = time.Second
-	// embeddedTimeout is that of the embedded Redis, which shares the processor with its
-	// load: a late answer says that the process is busy, and not that Redis is unreachable.
+	// embeddedTimeout replaces redisTimeout for the embedded Redis. It shares the CPU with its
+	// load, so a late response means a busy process, not an unreachable Redis.
 	embeddedTimeout = 5 * time.Second
 )
 
-// newClient returns a client whose calls end with their contexts: a stopped Redis
-// is noticed in as long as the caller says, and not in as long as the library
-// would wait. Nothing is sent twice by itself. timeout bounds one read or write.
+// newClient returns a Redis client. Each call ends at the deadline of its context, so the caller
+// decides how long it waits for an unreachable Redis. The client does not retry commands. timeout
+// bounds one read or write.
 func (c RedisConfig) newClient(timeout time.Duration) (redis.UniversalClient, error) {
 	secured, err := c.TLS.newTLSConfig()
 	if err != nil {
@@ -112,7 +112,7 @@ func (c RedisConfig) newClient(timeout time.Duration) (redis.UniversalClient, er
 	}), nil
 }
 
-// openPostgres connects, or says what to look at.
+// openPostgres connects to the database. Its error names the settings to check.
 func openPostgres(ctx context.Context, c DatabaseConfig) (*postgres.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

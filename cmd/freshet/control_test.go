@@ -21,7 +21,7 @@ func (d *dev) stats() (s simulator.Stats) {
 	return s
 }
 
-// view is what `freshet limiter` shows.
+// view returns the output of `freshet limiter` as JSON.
 func (d *dev) view() (v limiter.View) {
 	d.Helper()
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "jsonl")), &v); err != nil {
@@ -30,7 +30,7 @@ func (d *dev) view() (v limiter.View) {
 	return v
 }
 
-// waitFor waits until the condition holds, and says how long that took.
+// waitFor waits until the condition holds, and logs the duration.
 func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	began := time.Now()
@@ -45,14 +45,14 @@ func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) 
 	t.Logf("%s took %v", what, time.Since(began).Round(time.Millisecond))
 }
 
-// obeyed is within how long every limiter must obey; slack is what this machine
-// may take to show it.
+// obeyed is the time within which every limiter must apply a change. slack is the additional time
+// for a slow test machine.
 const (
 	obeyed = 2 * time.Second
 	slack  = 5 * time.Second
 )
 
-// inForce waits until the limits of the window have been told to Redis.
+// inForce waits until the workers have written the changed limits to Redis.
 func (d *dev) inForce(revision int64, limit, target int) {
 	d.Helper()
 	waitFor(d, obeyed+slack, fmt.Sprintf("revision %d", revision), func() bool {
@@ -67,7 +67,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	d.mustRun(0, nil, "settings", "set", "second.limit=110", "second.target=50", "second.highReserve=10")
 	d.inForce(1, 110, 50)
 
-	keys := characters("k", 300) // for six seconds: some must wait yet when it has stopped
+	keys := characters("k", 300) // calls for six seconds, so that some still wait at the stop
 	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.UpdateQueued) }
 	for _, key := range keys {
 		d.until("a promise", key, queued)
@@ -81,7 +81,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Fatalf("all %d calls were made before the stop", before.Arrivals)
 	}
 
-	// Reads are served, wishes queued.
+	// Reads are served, and refreshes are queued.
 	if r := d.read("first"); !isFresh(r) {
 		t.Errorf("while stopped: %d %s", r.status, r.body.Freshness)
 	}
@@ -100,7 +100,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Errorf("%d calls arrived more than two seconds after the stop", after.Arrivals-before.Arrivals)
 	}
 
-	// What is refused changes nothing.
+	// A rejected change has no effect.
 	d.mustRun(1, []string{"target: 600 is above the limit of 110"}, "settings", "set", "second.target=600")
 	if v := d.view(); v.Revision != 2 || v.NewestRevision != 2 || v.Policies[0].Limit != 110 {
 		t.Errorf("a refused change is shown: %+v", v)
@@ -117,7 +117,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	for _, key := range append(keys, "another") {
 		d.until("a fresh answer", key, isFresh)
 	}
-	// On a slow machine a wish is pending for so long that it is wished again.
+	// On a slow machine a request is pending for so long that it is enqueued again.
 	all := len(keys) + 2
 	if s := d.stats(); s.Arrivals < all || s.Arrivals > all+8 || s.DistinctKeys != all || s.ByStatus[429] != 0 || s.Refused != 0 {
 		t.Errorf("%d calls for %d entities, %v", s.Arrivals, s.DistinctKeys, s.ByStatus)
@@ -134,7 +134,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	if strings.Join(actions, " ") != "set resume stop set" || entries[2].Note != "try it" || !strings.Contains(string(entries[0].After), "440") {
 		t.Errorf("the audit has %v, and last %+v, %s", actions, entries[0], entries[0].After)
 	}
-	if code, stderr := d.stop(); code != 0 { // a machine that is too slow for its permits says so there
+	if code, stderr := d.stop(); code != 0 { // stderr shows if the machine was too slow for its permits
 		t.Errorf("stopped with %d: %s", code, stderr)
 	}
 }
@@ -142,14 +142,14 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
-	waitFor(t, patience, "a report of who is idle", func() bool {
+	waitFor(t, patience, "a report of an idle worker", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 1
 	})
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "limiter", "--source", "nexon")), " ")
 	for _, part := range []string{
-		"nexon: flowing; settings at revision 0", "POLICY LIMIT TARGET USED LEFT NOW FOR LOW RESETS",
-		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REFUSED WAITS FOR TOLD", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
+		"nexon: flowing; settings at revision 0", "POLICY LIMIT TARGET USED REMAINING FOR LOW RESETS",
+		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REJECTED REASON REPORTED", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
 	} {
 		if !strings.Contains(table, part) {
 			t.Errorf("%q is not in %s", part, table)
@@ -159,7 +159,7 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
 		t.Errorf("%+v, %v", all, err)
 	}
-	d.mustRun(3, []string{`there is no source "github"; the configuration has nexon`}, "limiter", "--source", "github")
+	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "limiter", "--source", "github")
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
 	for _, want := range []string{
 		`freshet_rate_limiter_limit{policy="second",source="nexon"} 500`, `freshet_rate_limiter_remaining{policy="day",priority="HIGH",source="nexon"} `,
@@ -175,15 +175,15 @@ func TestLimiterState_DescribesEveryState(t *testing.T) {
 	at := time.Date(2026, 11, 20, 15, 0, 0, 0, time.UTC)
 	until := at.Add(12 * time.Second)
 	for want, v := range map[string]limiter.View{
-		"flowing; settings at revision 7":                                                    {State: "flowing"},
-		"backing-off, for another 12s; settings at revision 7":                               {State: "backing-off", Until: &until},
-		"ramping up after a backoff, at 62% of the rate; settings at revision 7":             {State: "ramping", RampRatio: 0.62},
-		"stopped, until `freshet resume --source nexon`; settings at revision 7":             {State: "stopped"},
-		"no call yet: what the day has used is being read; settings at revision 7":           {State: "restoring-count"},
-		"quiet-period, for another 12s; settings at revision 7":                              {State: "quiet-period", Until: &until},
-		"breaker open, next probe in 12s; settings at revision 7":                            {State: "breaker-open", Until: &until},
-		"breaker open, the next call that is asked for is the probe; settings at revision 7": {State: "breaker-open"},
-		"unused; no worker has asked for a permit yet":                                       {State: "unused"},
+		"flowing; settings at revision 7":                                                        {State: "flowing"},
+		"backing-off, for another 12s; settings at revision 7":                                   {State: "backing-off", Until: &until},
+		"ramping up after a backoff, at 62% of the rate; settings at revision 7":                 {State: "ramping", RampRatio: 0.62},
+		"stopped, until `freshet resume --source nexon`; settings at revision 7":                 {State: "stopped"},
+		"no calls yet: restoring the count of the day from the database; settings at revision 7": {State: "restoring-count"},
+		"quiet-period, for another 12s; settings at revision 7":                                  {State: "quiet-period", Until: &until},
+		"breaker open, next probe in 12s; settings at revision 7":                                {State: "breaker-open", Until: &until},
+		"breaker open, the next call is the probe; settings at revision 7":                       {State: "breaker-open"},
+		"unused; no worker has requested a permit yet":                                           {State: "unused"},
 	} {
 		v.Source, v.At, v.Revision = "nexon", at, 7
 		if got := limiterState(v); got != want {
@@ -214,23 +214,23 @@ func TestLimiter_PrintsScopes(t *testing.T) {
 		{Policy: "core", Scope: `"spent"`, Remaining: &none, Until: &soon},
 		{Policy: "core", Scope: `"new"`, InFlight: 1},
 		{Policy: "credential breaker", Scope: `"old"`, BreakerOpen: true, Until: &passed},
-		{Policy: "places", Remaining: &left},
+		{Policy: "concurrent", Remaining: &left},
 	}}
 	if err := p.printLimiter(v); err != nil {
 		t.Fatal(err)
 	}
-	want := "  POLICY             FOR      LEFT         UNDER WAY  MORE IN\n" +
-		"  core               \"acme\"   4,987        12         1m30s\n" +
-		"  core               \"spent\"  0            0          1m30s\n" +
-		"  core               \"new\"    unknown yet  1          -\n" +
-		"  credential breaker  \"old\"    halted       0          0s\n" +
-		"  places             -        4,987        0          -\n"
+	want := "  POLICY              SCOPE    REMAINING     IN FLIGHT  NEXT IN\n" +
+		"  core                \"acme\"   4,987         12         1m30s\n" +
+		"  core                \"spent\"  0             0          1m30s\n" +
+		"  core                \"new\"    unknown       1          -\n" +
+		"  credential breaker  \"old\"    breaker open  0          0s\n" +
+		"  concurrent          -        4,987         0          -\n"
 	if !strings.Contains(said.String(), want) {
 		t.Errorf("%s\nwant\n%s", said.String(), want)
 	}
 	said.Reset()
 	v.Scopes = nil
-	if err := p.printLimiter(v); err != nil || strings.Contains(said.String(), "UNDER WAY") {
+	if err := p.printLimiter(v); err != nil || strings.Contains(said.String(), "IN FLIGHT") {
 		t.Errorf("without scopes: %s, %v", said.String(), err)
 	}
 }

@@ -46,8 +46,8 @@ sources:
           active: {status: {path: progress.status, block: [종결, 확정]}, params: [encCsNo]}
 `
 
-// court is an upstream whose cases are as they are told to be, and the product that
-// mirrors it.
+// court is an upstream with court cases whose state the test sets, and a dev process that mirrors
+// it.
 type court struct {
 	*dev
 	db    *sqlite.Store
@@ -56,9 +56,9 @@ type court struct {
 
 	mu     sync.Mutex
 	status string
-	entry  int            // the last one of each case's progress
+	entry  int            // number of the last progress entry of each case
 	calls  map[string]int // by facet and key
-	odd    []string       // calls without the reference that a case is registered with
+	odd    []string       // calls without the reference param that a case is registered with
 }
 
 func newCourt(t *testing.T) *court {
@@ -101,7 +101,7 @@ func (c *court) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"status": c.status, "entry": c.entry})
 }
 
-// setStatus has the cases have one more entry, and a status.
+// setStatus adds a progress entry to all cases and sets their status.
 func (c *court) setStatus(status string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,11 +133,11 @@ func (c *court) state(facet, key string) store.State {
 	return all[0]
 }
 
-// register has the scheduler ask for a case's progress when it is due.
+// register registers a case's progress for prefetching at a due time.
 func (c *court) register(key string, due time.Time) {
 	c.Helper()
 	e := caseOf("progress", key)
-	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // or its due time stays
+	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // otherwise the old due time would stay
 		c.Fatal(err)
 	}
 	entity := store.RegisteredEntity{Entity: e, Params: map[string]string{"encCsNo": "enc-" + key}, Tier: store.Cold, Enabled: true, Due: due}
@@ -146,7 +146,7 @@ func (c *court) register(key string, due time.Time) {
 	}
 }
 
-// makeDue has a case come due now, and the scheduler look.
+// makeDue makes a case due now and notifies the scheduler.
 func (c *court) makeDue(key string) {
 	c.Helper()
 	c.register(key, time.Now().Add(-time.Second))
@@ -155,8 +155,8 @@ func (c *court) makeDue(key string) {
 	}
 }
 
-// waitUntilSkipped waits until the scheduler has decided about a case that was due: it asks
-// for all that it asks for before it looks again, and finds another case.
+// waitUntilSkipped waits until the scheduler has skipped a due case. The scheduler enqueues all due
+// entities before it reads again, so the test waits until it has enqueued another, later case.
 func (c *court) waitUntilSkipped(key string) {
 	c.Helper()
 	c.waitFor("a look at "+key, func() bool {
@@ -171,7 +171,7 @@ func (c *court) waitUntilSkipped(key string) {
 	c.waitUntilIdle()
 }
 
-// age has what is stored count as checked so long ago.
+// age moves the check time of a snapshot into the past.
 func (c *court) age(facet, key string, by time.Duration) {
 	c.Helper()
 	s := c.state(facet, key)
@@ -184,22 +184,22 @@ func (c *court) age(facet, key string, by time.Duration) {
 	}
 }
 
-// waitUntilIdle waits until every request has come to its end, and what follows from it too.
+// waitUntilIdle waits until all requests are settled and all their triggers are delivered.
 func (c *court) waitUntilIdle() {
 	c.Helper()
 	c.waitFor("the end of all that follows", func() bool {
-		if c.lag() != 0 { // what they have changed is written down before they end
+		if c.lag() != 0 { // outbox events are written before a request is settled
 			return false
 		}
 		next, err := c.db.NextOutboxTime(c.Context(), "court")
 		if err != nil {
 			c.Fatal(err)
 		}
-		return next.IsZero() && c.lag() == 0 // what was triggered is asked for before an effect ends
+		return next.IsZero() && c.lag() == 0 // triggered requests are enqueued before an outbox event is deleted
 	})
 }
 
-// lag returns how many requests have not come to their end; -1: that is not known.
+// lag returns the consumer lag in records, or -1 if it is unknown.
 func (c *court) lag() int64 {
 	lags, err := topics.Measure(c.Context(), kadm.NewClient(c.kafka), "court")
 	if err != nil {
@@ -208,8 +208,8 @@ func (c *court) lag() int64 {
 	return lags[0].Records + lags[1].Records
 }
 
-// reopen reads a case for the first time, and waits until its general facts are there
-// too, which nobody has asked for: that its progress is known is a change.
+// reopen reads a case for the first time, and waits until its facet general is stored, too. The
+// first snapshot of progress is a change, so it triggers general.
 func (c *court) reopen(key string) {
 	c.Helper()
 	c.register(key, time.Now().Add(time.Hour))
@@ -220,7 +220,7 @@ func (c *court) reopen(key string) {
 	c.waitUntilIdle()
 }
 
-// readChanges returns n changes of a case.
+// readChanges consumes n change events of a case.
 func (c *court) readChanges(n int, key string) (all []schemas.Change) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
@@ -264,7 +264,7 @@ func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 		t.Errorf("what is general was asked for %d times within a day", n)
 	}
 
-	// An unchanged progress leaves what is general alone.
+	// An unchanged progress does not trigger general.
 	c.age("progress", "long-ago", 7*time.Hour)
 	c.age("general", "long-ago", 25*time.Hour)
 	c.makeDue("long-ago")

@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Two accounts have twice the budget of one, and calls go with the one that has more left.
+// Two credentials have twice the quota of one. Each call uses the one with more remaining quota.
 func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 	c := accelerated(preset(t, "github-rest"), 400) // an hour is 9 s
 	c.Auth.SecretEnv = ""
@@ -45,11 +45,11 @@ func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 	}
 }
 
-// Of two credentials the one that is refused is stopped alone: every entity is fetched with
-// the other, and with both again once its file holds another secret.
+// A rejected credential opens only its own breaker: the other credential fetches every entity.
+// When the file holds another secret, both are used again.
 func TestCredentials_SkipExpiredUntilFileChanges(t *testing.T) {
 	var mu sync.Mutex
-	calls := map[string]int{} // by the secret and the status
+	calls := map[string]int{} // key: secret and status
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret := r.Header.Get("Authorization")
 		mu.Lock()
@@ -110,8 +110,8 @@ sources:
 	})
 }
 
-// A credential from the environment whose refusal ends is used again under a quota for the
-// whole source, although its secret never changes: one call probes it.
+// A credential from the environment keeps its secret. A probe finds out when the upstream accepts
+// it again, also under a quota for the whole source.
 func TestCredentials_ProbeRejectedOldSecret(t *testing.T) {
 	t.Setenv("FIRST_TOKEN", "first")
 	t.Setenv("SECOND_TOKEN", "second")

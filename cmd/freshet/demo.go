@@ -18,30 +18,30 @@ import (
 
 const (
 	demoInterval       = 50 * time.Millisecond
-	demoReadKeys       = 40  // entities that people read, the first of them most often
-	demoPrefetchedKeys = 160 // entities that are prefetched, those among them
+	demoReadKeys       = 40  // number of entities that are read; low numbers are read most often
+	demoPrefetchedKeys = 160 // number of prefetched entities, including the read ones
 
-	// Of so many reads one is for an entity that does not exist, one by somebody who
-	// wants it refreshed at once, and one is the last before content changes upstream.
+	// One in demoMissingEvery reads is of a missing entity, one in demoRefreshEvery is followed
+	// by an explicit refresh, and one in demoChangeEvery by a change of the upstream's content.
 	demoMissingEvery, demoRefreshEvery, demoChangeEvery = 50, 40, 100
-	// demoMissingKeyReads is for how many reads that entity is the same: the first one has it looked
-	// for, and later ones are told that it does not exist.
+	// demoMissingKeyReads is the number of reads after which the missing entity's key changes:
+	// the first read of a key enqueues a refresh, and later ones get NOT_FOUND.
 	demoMissingKeyReads = 3 * demoMissingEvery
 )
 
 const (
-	// demoFreshFor is for how long the demo's content is fresh: most of the reads are
-	// answered so, and the first is stale within ten seconds of the start.
+	// demoFreshFor replaces freshFor. Most reads are FRESH, and the first STALE read comes
+	// within ten seconds of the start.
 	demoFreshFor = 6 * time.Second
-	// demoPrefetchInterval is how often each entity is prefetched: as often as may be.
+	// demoPrefetchInterval is the prefetch interval of every tier, the shortest allowed one.
 	demoPrefetchInterval = time.Minute
 )
 
-// demoRetryDelays is how long the demo waits before each scheduled retry.
+// demoRetryDelays replaces the delays of scheduled retries.
 var demoRetryDelays = []time.Duration{5 * time.Second, 15 * time.Second, 30 * time.Second}
 
-// shortenIntervals has what the demo shows happen within seconds, which would take hours: that
-// content grows old, and is prefetched whatever the hour. Quotas stay as they are.
+// shortenIntervals changes the first facet so that staleness, retries and prefetching are
+// visible within seconds instead of hours. Quotas stay as configured.
 func shortenIntervals(config Config) {
 	name, facet := firstFacet(config)
 	s := config.Sources[name]
@@ -62,10 +62,10 @@ func shortenIntervals(config Config) {
 	config.Sources[name] = s
 }
 
-// demo does what a few people would, through the front door.
+// demo generates the load of a few users through the HTTP API.
 type demo struct {
 	base, name, facet string
-	upstream          *simulatedUpstream // nil: the upstream is real, and the demo only reads
+	upstream          *simulatedUpstream // nil: the upstream is real, and the demo sends reads only
 	client            *http.Client
 }
 
@@ -74,7 +74,8 @@ func newDemo(base string, config Config, w *simulatedUpstream) *demo {
 	return &demo{base, name, facet, w, &http.Client{Timeout: 5 * time.Second}}
 }
 
-// run reads some entities often, others seldom, and now and then one that does not exist.
+// run sends a read every demoInterval until ctx ends: some entities often, others rarely, and
+// sometimes a missing one.
 func (d *demo) run(ctx context.Context) error {
 	registered := d.upstream == nil
 	tick := time.NewTicker(demoInterval)
@@ -91,12 +92,12 @@ func (d *demo) run(ctx context.Context) error {
 		}
 		entity := "/v1/" + d.name + "/" + d.facet + "/" + key
 		status := d.send(ctx, http.MethodGet, entity, nil)
-		if status == http.StatusOK && !registered { // a scheduler that looks before any call is possible looks again only after 10 s
+		if status == http.StatusOK && !registered { // not at the start: a scheduler that finds no quota waits 10 s
 			d.register(ctx)
 			registered = true
 		}
 		if d.upstream == nil {
-			continue // a real upstream's quota is not for a demo to spend
+			continue // do not spend a real upstream's quota on forced refreshes
 		}
 		if n%demoRefreshEvery == demoRefreshEvery/2 {
 			d.send(ctx, http.MethodPost, entity+"/refresh", nil)
@@ -107,7 +108,7 @@ func (d *demo) run(ctx context.Context) error {
 	}
 }
 
-// register has the demo's entities prefetched.
+// register registers the demo's entities for prefetching.
 func (d *demo) register(ctx context.Context) {
 	type order struct {
 		Key string `json:"key"`
@@ -122,8 +123,8 @@ func (d *demo) register(ctx context.Context) {
 	}
 }
 
-// send sends a request and returns the status of its answer, 0 if there is none: what
-// follows from it is to be seen elsewhere.
+// send sends a request and returns the HTTP status, or 0 without a response. It ignores the
+// response body: the demo shows its effects in the console and in metrics.
 func (d *demo) send(ctx context.Context, method, path string, body []byte) int {
 	req, err := http.NewRequestWithContext(ctx, method, d.base+path, bytes.NewReader(body))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// sum adds up the samples of a metric that have all the labels, as in end="not_found".
+// sum adds the samples of a metric that have all the labels, such as end="not_found".
 func (d *dev) sum(name string, labels ...string) (total float64) {
 	d.Helper()
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
@@ -54,7 +54,7 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	if calls := d.stats().Arrivals - before; calls < 5 || calls > 150 {
 		t.Errorf("%d calls in five seconds", calls)
 	}
-	if code, stderr := d.stop(); code != 0 { // a slow machine may log that it is one
+	if code, stderr := d.stop(); code != 0 { // a slow machine may log warnings
 		t.Errorf("stopped with %d: %s", code, stderr)
 	}
 }
@@ -66,18 +66,18 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	state := func(want string) func() bool { return func() bool { return d.view().State == want } }
 	flows := func() {
 		t.Helper()
-		d.set("well")
+		d.set("healthy")
 		before := well()
 		waitFor(t, 2*patience, "ten calls that are well again", func() bool { return well() >= before+10 })
 	}
 	flows()
 
-	d.set("storm")
+	d.set("rate-limited")
 	waitFor(t, patience, "a brake", state("backing-off"))
 	waitFor(t, patience, "a brake told", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
 	flows()
 
-	d.set("poisoned")
+	d.set("poison-keys")
 	waitFor(t, patience, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
 	waitFor(t, patience, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
 	waitFor(t, patience, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })

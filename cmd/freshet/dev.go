@@ -25,14 +25,14 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// devOptions are what `freshet dev` is called with.
+// devOptions are the flags of `freshet dev`.
 type devOptions struct {
 	listen   string
 	dataDir  string
 	upstream string
 	noDemo   bool
 	open     bool
-	// browser opens a URL for the person at this machine.
+	// browser opens a URL in the user's browser.
 	browser func(ctx context.Context, url string) error
 }
 
@@ -40,29 +40,29 @@ func (p *program) dev() *cobra.Command {
 	o := devOptions{browser: openBrowser}
 	c := &cobra.Command{
 		Use:   "dev",
-		Short: "Run everything in this process, to see it work",
+		Short: "Run everything in one process, to try it",
 		Long: `Run the query service, the workers, the scheduler, Kafka, Redis, the database and a simulated
-upstream in this process, with the sources and quotas of production. It listens on loopback only.
-On the simulated upstream a demo reads a few entities, for which content grows old within seconds;
-what it prints says how to break that upstream, and mend it.`,
+upstream in one process, with the sources and quotas of production. It listens on loopback only.
+A demo reads some entities; their snapshots become stale within seconds. The output shows how
+to inject faults into the simulated upstream, and how to clear them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := p.runDev(cmd.Context(), o, time.Now())
 			if err == nil {
-				fmt.Fprintln(p.stdout, "Stopped in order.")
+				fmt.Fprintln(p.stdout, "Stopped.")
 			}
 			return err
 		},
 	}
 	c.Flags().StringVar(&o.listen, "listen", "127.0.0.1:8080", "address of the query API, on loopback")
-	c.Flags().StringVar(&o.dataDir, "data-dir", "", "keep snapshots and topics in this folder (default: memory, lost on exit)")
-	c.Flags().StringVar(&o.upstream, "upstream", "", "call this upstream (scheme://host:port) in place of the simulator")
-	c.Flags().BoolVar(&o.noDemo, "no-demo", false, "make no demo load")
+	c.Flags().StringVar(&o.dataDir, "data-dir", "", "keep snapshots and topics in this directory (default: in memory, lost on exit)")
+	c.Flags().StringVar(&o.upstream, "upstream", "", "call this upstream (scheme://host:port) instead of the simulator")
+	c.Flags().BoolVar(&o.noDemo, "no-demo", false, "do not generate demo load")
 	c.Flags().BoolVar(&o.open, "open", false, "open the console in the browser")
 	return c
 }
 
-// runDev starts everything and runs it until ctx ends. Addresses are taken and
-// settings checked before anything starts.
+// runDev starts all roles and embedded services and runs them until ctx ends. It checks the
+// settings and binds the address before it starts anything.
 func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (err error) {
 	config, err := p.load()
 	if err != nil {
@@ -73,68 +73,69 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 		return usageError{fmt.Errorf("--listen is %q; it must be host:port, as in 127.0.0.1:8080", o.listen)}
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return usageError{fmt.Errorf("--listen is %s; dev is for this machine and listens on loopback only, as on 127.0.0.1:8080", o.listen)}
+		return usageError{fmt.Errorf("--listen is %s; dev listens on loopback only, as in 127.0.0.1:8080", o.listen)}
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.listen)
 	if err != nil {
-		return fmt.Errorf("%s is not to be had: %w; choose another address with --listen, as in --listen 127.0.0.1:0", o.listen, unwrapOpError(err))
+		return fmt.Errorf("listen on %s: %w; choose another address with --listen, as in --listen 127.0.0.1:0", o.listen, unwrapOpError(err))
 	}
-	// The server closes it; this is for a start that fails.
+	// The server closes the listener. This close is for a start that fails.
 	defer func() { _ = l.Close() }()
 
 	if !o.noDemo && o.upstream == "" {
 		shortenIntervals(config)
 	}
-	behind := newGroup(context.WithoutCancel(ctx))
-	defer func() { err = errors.Join(err, behind.stop()) }()
-	in, closeAll, err := p.startEmbedded(ctx, o, config, behind)
+	background := newGroup(context.WithoutCancel(ctx))
+	defer func() { err = errors.Join(err, background.stop()) }()
+	in, closeAll, err := p.startEmbedded(ctx, o, config, background)
 	defer closeAll()
 	if err != nil {
 		return err
 	}
-	front := newGroup(withEither(ctx, behind.ctx))
-	front.run(func(ctx context.Context) error {
+	foreground := newGroup(withEither(ctx, background.ctx))
+	foreground.run(func(ctx context.Context) error {
 		return in.run(ctx, serving(l), working([]schemas.Lane{schemas.High, schemas.Low}, func() {}), scheduling(func() {}))
 	})
 	base := "http://" + l.Addr().String()
 	if !o.noDemo {
-		front.run(func(ctx context.Context) error { return newDemo(base, config, in.upstream).run(ctx) })
+		foreground.run(func(ctx context.Context) error { return newDemo(base, config, in.upstream).run(ctx) })
 	}
-	if err := waitForOK(front.ctx, base+"/readyz"); err != nil {
-		return errors.Join(err, front.stop())
+	if err := waitForOK(foreground.ctx, base+"/readyz"); err != nil {
+		return errors.Join(err, foreground.stop())
 	}
 	p.printWelcome(base, in, o, time.Since(started))
 	if o.open {
-		front.run(func(ctx context.Context) error {
+		foreground.run(func(ctx context.Context) error {
 			if err := o.browser(ctx, base+consolePath); err != nil {
-				in.log.Warn("the browser could not be opened; open this address by hand", "url", base+consolePath, "err", err)
+				in.log.Warn("browser could not be opened; open the URL yourself", "url", base+consolePath, "err", err)
 			}
 			return nil
 		})
 	}
-	<-front.ctx.Done()
-	return front.stop()
+	<-foreground.ctx.Done()
+	return foreground.stop()
 }
 
-// address is a line of what dev prints.
+// address is one line of the table of addresses that dev prints.
 type address struct{ name, at, note string }
 
-// embedded is what dev has in place of the services.
+// embedded holds the parts on embedded services.
 type embedded struct {
 	parts
-	upstream  *simulatedUpstream // of the simulated upstream; nil: the upstream is real
+	upstream  *simulatedUpstream // nil: the upstream is real (--upstream)
 	addresses []address
 }
 
-// startEmbedded starts what dev has in place of the services.
-func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config, behind *group) (embedded, func(), error) {
+// startEmbedded starts the embedded Kafka, Redis, database and, without --upstream, the
+// simulator. The returned function closes them and is never nil.
+func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config, background *group) (embedded, func(), error) {
 	var closers []func()
 	closeAll := func() {
 		for _, c := range slices.Backward(closers) {
 			c()
 		}
 	}
-	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // the table is to be seen
+	config.Log.Level = max(config.Log.Level, slog.LevelWarn) // so that logs do not hide the printed table
 	made := embedded{parts: parts{config: config, secret: optionalSecret}}
 	made.log, made.levels = p.logger(config.Log)
 	made.registry, made.reg = newRegistry(config.Metrics.Namespace)
@@ -149,8 +150,8 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 	opts := []kfake.Opt{kfake.NumBrokers(1)}
 	for _, name := range names {
 		for _, t := range schemas.Topics(name) {
-			// Without its retention: a topic that was trimmed by time and restarted
-			// counts from 0 again here, and its group would miss what follows.
+			// The topics have no retention. After a restart kfake starts the offsets of a
+			// trimmed topic at 0 again, and the consumer group would skip new records.
 			opts = append(opts, kfake.SeedTopics(t.Partitions, t.Name))
 		}
 	}
@@ -177,7 +178,7 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 		return fail(fmt.Errorf("start the embedded Redis: %w", err))
 	}
 	closers = append(closers, rds.Close)
-	behind.run(func(ctx context.Context) error { return expireKeys(ctx, rds) })
+	background.run(func(ctx context.Context) error { return expireKeys(ctx, rds) })
 	config.Redis = RedisConfig{Mode: "single", Addresses: []string{rds.Addr()}}
 	if made.rdb, err = config.Redis.newClient(embeddedTimeout); err != nil {
 		return fail(err)
@@ -194,11 +195,11 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 
 	upstream := address{"Upstream", o.upstream, "yours"}
 	if o.upstream == "" {
-		if made.upstream, err = startSimulator(ctx, behind); err != nil {
+		if made.upstream, err = startSimulator(ctx, background); err != nil {
 			return fail(err)
 		}
-		made.weather = made.upstream
-		upstream = address{"Upstream", made.upstream.url, "simulated; its judge: /_stats"}
+		made.faultScenarios = made.upstream
+		upstream = address{"Upstream", made.upstream.url, "simulated; call counts: /_stats"}
 	}
 	if err := redirectSources(made.config.Sources, upstream.at); err != nil {
 		return fail(err)
@@ -216,7 +217,8 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 	return made, closeAll, nil
 }
 
-// optionalSecret is requireSecret where a credential may be missing: none is sent.
+// optionalSecret reads a credential like requireSecret, but a missing one is not an error:
+// calls are then sent without it.
 func optionalSecret(at secretRef) (string, error) {
 	if at.file == "" && os.Getenv(at.env) == "" {
 		return "", nil
@@ -224,7 +226,8 @@ func optionalSecret(at secretRef) (string, error) {
 	return requireSecret(at)
 }
 
-// expireKeys lets keys of the embedded Redis expire, which it does only when told.
+// expireKeys advances the clock of the embedded Redis. miniredis expires keys only on
+// FastForward.
 func expireKeys(ctx context.Context, rds *miniredis.Miniredis) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -238,8 +241,8 @@ func expireKeys(ctx context.Context, rds *miniredis.Miniredis) error {
 	}
 }
 
-// startSimulator starts an upstream as strict as the default source's real one.
-func startSimulator(ctx context.Context, behind *group) (*simulatedUpstream, error) {
+// startSimulator starts a simulated upstream with the limits of the real Nexon Open API.
+func startSimulator(ctx context.Context, background *group) (*simulatedUpstream, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("listen for the simulated upstream: %w", err)
@@ -250,7 +253,7 @@ func startSimulator(ctx context.Context, behind *group) (*simulatedUpstream, err
 		Seed:    1,
 	})
 	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
-	behind.run(func(ctx context.Context) error {
+	background.run(func(ctx context.Context) error {
 		stop := context.AfterFunc(ctx, func() { upstream.Close(); _ = server.Close() })
 		defer stop()
 		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -261,7 +264,7 @@ func startSimulator(ctx context.Context, behind *group) (*simulatedUpstream, err
 	return &simulatedUpstream{upstream, "http://" + l.Addr().String()}, nil
 }
 
-// redirectSources has every source call another scheme and host, by its own paths.
+// redirectSources replaces scheme and host in the base URL of every source. Paths stay.
 func redirectSources(sources map[string]SourceConfig, to string) error {
 	target, err := url.Parse(to)
 	if err != nil || target.Host == "" || (target.Scheme != "http" && target.Scheme != "https") {
@@ -282,12 +285,12 @@ func redirectSources(sources map[string]SourceConfig, to string) error {
 	return nil
 }
 
-// waitForOK waits until a URL answers with 200.
+// waitForOK polls a URL until it responds with 200, for at most 10 s.
 func waitForOK(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	again := time.NewTicker(5 * time.Millisecond)
-	defer again.Stop()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {
@@ -300,18 +303,18 @@ func waitForOK(ctx context.Context, url string) error {
 			}
 		}
 		select {
-		case <-again.C:
+		case <-ticker.C:
 		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer: %w", url, context.Cause(ctx))
+			return fmt.Errorf("no 200 response from %s: %w", url, context.Cause(ctx))
 		}
 	}
 }
 
-// printWelcome prints what there is and what to try.
+// printWelcome prints the addresses and the commands to try.
 func (p *program) printWelcome(base string, in embedded, o devOptions, took time.Duration) {
 	name, facet := firstFacet(in.config)
 	rows := [][]string{
-		{"Console", base + consolePath, "what goes on here, live"},
+		{"Console", base + consolePath, "live state of this process"},
 		{"Query API", base + "/v1/" + name + "/" + facet + "/{key}", "contract: " + base + "/docs"},
 		{"Metrics", base + "/metrics", "health: /healthz"},
 	}
@@ -324,17 +327,17 @@ func (p *program) printWelcome(base string, in embedded, o devOptions, took time
 	fmt.Fprintf(p.stdout, "freshet %s\n\n", version())
 	_ = printTable(p.stdout, rows)
 	if o.dataDir == "" {
-		fmt.Fprintf(p.stdout, "\nEverything is kept in memory and lost on exit; --data-dir DIR keeps snapshots and topics.\n")
+		fmt.Fprintf(p.stdout, "\nAll data is in memory and lost on exit. --data-dir DIR keeps snapshots and topics.\n")
 	} else {
-		fmt.Fprintf(p.stdout, "\nSnapshots and topics are kept in %s; what Redis knows is lost on exit.\n", o.dataDir)
+		fmt.Fprintf(p.stdout, "\nSnapshots and topics are kept in %s. The data in Redis is lost on exit.\n", o.dataDir)
 	}
-	fmt.Fprintf(p.stdout, "\nTry, twice:  curl -i %s/v1/%s/%s/somebody\nand then:    curl -i -X POST %s/v1/%s/%s/somebody/refresh\n", base, name, facet, base, name, facet)
+	fmt.Fprintf(p.stdout, "\nRead an entity, twice:  curl -i %s/v1/%s/%s/somebody\nRefresh it:             curl -i -X POST %s/v1/%s/%s/somebody/refresh\n", base, name, facet, base, name, facet)
 	if in.upstream != nil {
-		breaks, mends := in.upstream.curlCommands()
-		fmt.Fprintf(p.stdout, "\nBreak the upstream (429s):  %s\nand mend it:                %s\n", breaks, mends)
+		setFaults, clearFaults := in.upstream.curlCommands()
+		fmt.Fprintf(p.stdout, "\nMake the upstream respond with 429:  %s\nClear the faults:                    %s\n", setFaults, clearFaults)
 		if !o.noDemo {
 			f := in.config.Sources[name].Facets[facet]
-			fmt.Fprintf(p.stdout, "\nSo that the demo moves, %s is fresh for %v, prefetched every %v and retried after %v at first; not so with --no-demo.\n", facet, f.FreshFor, demoPrefetchInterval, demoRetryDelays[0])
+			fmt.Fprintf(p.stdout, "\nThe demo shortens intervals: %s is fresh for %v, prefetched every %v, and first retried after %v. --no-demo keeps the configured ones.\n", facet, f.FreshFor, demoPrefetchInterval, demoRetryDelays[0])
 		}
 	}
 	fmt.Fprintf(p.stdout, "\nReady in %v. Ctrl-C stops.\n", took.Round(time.Millisecond))

@@ -22,12 +22,12 @@ import (
 func (p *program) dlq() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dlq",
-		Short: "Look at dead letters, and replay or purge them",
-		Long: `Look at dead letters, requests that can't succeed without a human, through a query service, and
-have them replayed or purged. First mend the cause: what comes back after three replays is
-not replayed again.
+		Short: "List, replay and purge dead letters",
+		Long: `List, replay and purge dead letters, through a query service. A dead letter is an update request
+that failed permanently. Fix the cause before a replay: a dead letter is replayed at most three
+times.
 
-  freshet dlq list --group --since 24h     what died since yesterday, and why
+  freshet dlq list --group --since 24h     new dead letters since yesterday, by error
   freshet dlq show 3:120                   one of them, with its payload and headers
   freshet dlq replay --reason UPSTREAM_5XX --dry-run
   freshet dlq replay --reason UPSTREAM_5XX --rate 50/s`,
@@ -36,7 +36,7 @@ not replayed again.
 	return c
 }
 
-// deadLetterFilter is which letters a command is about.
+// deadLetterFilter holds the flags that select dead letters.
 type deadLetterFilter struct {
 	addr, source                                                             string
 	reason, fingerprint, facet, key, since, until, offset, attempts, handled string
@@ -44,19 +44,19 @@ type deadLetterFilter struct {
 
 func (d *deadLetterFilter) addFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&d.source, "source", "", "of this source (default: the only one)")
-	f.StringVar(&d.reason, "reason", "", "that died for this reason, as in UPSTREAM_5XX")
-	f.StringVar(&d.fingerprint, "fingerprint", "", "with this fingerprint of their error (see list --group)")
-	f.StringVar(&d.facet, "facet", "", "of this facet")
-	f.StringVar(&d.key, "key", "", "of this key, or of FACET/KEY as listed")
-	f.StringVar(&d.since, "since", "", "that died from then on: a time, or how long ago, as in 24h")
-	f.StringVar(&d.until, "until", "", "that died before then: a time, or how long ago")
-	f.StringVar(&d.offset, "offset", "", "the one that lies there: partition:offset, as in 3:120")
-	f.StringVar(&d.attempts, "attempts", "", "after so many calls of the upstream")
+	f.StringVar(&d.source, "source", "", "source (required if there are several)")
+	f.StringVar(&d.reason, "reason", "", "dead letters with this reason, as in UPSTREAM_5XX")
+	f.StringVar(&d.fingerprint, "fingerprint", "", "dead letters whose error has this fingerprint (see list --group)")
+	f.StringVar(&d.facet, "facet", "", "dead letters of this facet")
+	f.StringVar(&d.key, "key", "", "dead letters of this key, or of FACET/KEY as listed")
+	f.StringVar(&d.since, "since", "", "dead letters since this time, or since this long ago, as in 24h")
+	f.StringVar(&d.until, "until", "", "dead letters before this time, or before this long ago")
+	f.StringVar(&d.offset, "offset", "", "the dead letter at this partition:offset, as in 3:120")
+	f.StringVar(&d.attempts, "attempts", "", "dead letters after this number of upstream calls")
 	addAddrFlag(c, &d.addr)
 }
 
-// values are the filter as the admin API takes it.
+// values returns the filter as members of the admin API.
 func (d *deadLetterFilter) values(now time.Time) (map[string]string, error) {
 	values := map[string]string{}
 	var errs []error
@@ -91,7 +91,7 @@ func (d *deadLetterFilter) values(now time.Time) (map[string]string, error) {
 		for _, reason := range schemas.DeadLetterReasons {
 			all = append(all, string(reason))
 		}
-		errs = append(errs, fmt.Errorf("--reason is %q; there are %s", d.reason, strings.Join(all, ", ")))
+		errs = append(errs, fmt.Errorf("--reason is %q; it must be one of %s", d.reason, strings.Join(all, ", ")))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, usageError{err}
@@ -99,7 +99,7 @@ func (d *deadLetterFilter) values(now time.Time) (map[string]string, error) {
 	return values, nil
 }
 
-// parseTime reads a time, or how long ago it was; days are taken too.
+// parseTime parses a time, or a duration before now, which may be in days.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	ago := text
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
@@ -115,11 +115,12 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 			return at, nil
 		}
 	}
-	return time.Time{}, errors.New("it must be how long ago, as in 90m, 24h or 7d, or a time, as in 2026-01-27T12:00:00Z")
+	return time.Time{}, errors.New("it must be a duration before now, as in 90m, 24h or 7d, or a time, as in 2026-01-27T12:00:00Z")
 }
 
-// begin returns the API, the path of the source's letters below it, and the filter.
-func (p *program) begin(ctx context.Context, d *deadLetterFilter) (api *adminClient, path string, values map[string]string, err error) {
+// prepareDLQ returns the client, the path of the source's dead letters in the admin API, and the
+// filter.
+func (p *program) prepareDLQ(ctx context.Context, d *deadLetterFilter) (api *adminClient, path string, values map[string]string, err error) {
 	if values, err = d.values(time.Now()); err != nil {
 		return nil, "", nil, err
 	}
@@ -147,7 +148,7 @@ func (p *program) dlqList() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List dead letters, the newest first, or count them by what went wrong",
+		Short: "List dead letters, newest first, or count them by error",
 		Example: `  freshet dlq list --group --since 24h
   freshet dlq list --reason PARSE_ERROR --limit 0 -o jsonl`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -157,31 +158,31 @@ func (p *program) dlqList() *cobra.Command {
 			if limit < 0 {
 				return usageError{fmt.Errorf("--limit is %d; it must be 0, for all, or more", limit)}
 			}
-			api, path, values, err := p.begin(cmd.Context(), &d)
+			api, path, values, err := p.prepareDLQ(cmd.Context(), &d)
 			if err != nil {
 				return err
 			}
 			if group {
-				return p.groupLetters(cmd.Context(), api, path, values, output)
+				return p.groupDeadLetters(cmd.Context(), api, path, values, output)
 			}
-			return p.listLetters(cmd.Context(), api, path, values, output, limit)
+			return p.listDeadLetters(cmd.Context(), api, path, values, output, limit)
 		},
 	}
 	d.addFlags(c)
-	c.Flags().StringVar(&d.handled, "handled", "open", "open, handled, replayed, purged or all")
-	c.Flags().BoolVar(&group, "group", false, "count them by reason and error")
-	c.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all")
+	c.Flags().StringVar(&d.handled, "handled", "open", "state: open, handled, replayed, purged or all")
+	c.Flags().BoolVar(&group, "group", false, "count dead letters by reason and error")
+	c.Flags().IntVar(&limit, "limit", 100, "maximum number of dead letters; 0: all")
 	output.addFlag(c)
 	return c
 }
 
-func (p *program) groupLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format) error {
+func (p *program) groupDeadLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format) error {
 	var all dlq.Groups
 	if err := api.call(ctx, http.MethodGet, path+"/groups?"+queryOf(values).Encode(), nil, &all); err != nil {
 		return err
 	}
 	if all.More {
-		fmt.Fprintln(p.stderr, "there are more groups than are shown; choose fewer letters, as with --since")
+		fmt.Fprintln(p.stderr, "there are more groups than shown; narrow the selection, for example with --since")
 	}
 	if output == "table" && len(all.Groups) == 0 {
 		_, err := fmt.Fprintln(p.stdout, "no dead letters")
@@ -196,12 +197,12 @@ func (p *program) groupLetters(ctx context.Context, api *adminClient, path strin
 	})
 }
 
-// listLetters prints pages as they come, so that a million need no memory; an array of JSON
-// is one.
-func (p *program) listLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format, limit int) error {
+// listDeadLetters prints each page as it arrives, so that a list of a million needs no memory.
+// The format json collects all pages, because its output is one array.
+func (p *program) listDeadLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format, limit int) error {
 	defer api.keepAlive()()
 	q := queryOf(values)
-	header := []string{"ID", "DIED", "REASON", "STATUS", "FACET/KEY", "ATTEMPTS", "REPLAYS", "HANDLED", "ERROR"}
+	header := []string{"ID", "TIME", "REASON", "STATUS", "FACET/KEY", "ATTEMPTS", "REPLAYS", "HANDLED", "ERROR"}
 	row := func(e dlq.Entry) [][]string {
 		return [][]string{{
 			e.ID, formatTime(e.At), string(e.Reason), formatStatus(e.Status), escapeUnprintable(e.Facet + "/" + e.Key), strconv.Itoa(e.Attempts), strconv.Itoa(e.Replays),
@@ -227,7 +228,7 @@ func (p *program) listLetters(ctx context.Context, api *adminClient, path string
 			if err := printAll(p.stdout, output, list.DeadLetters, header, row); err != nil {
 				return err
 			}
-			header = nil // a table has one
+			header = nil // only the first page has a header
 		}
 		if !last {
 			q.Set("after", list.Next)
@@ -240,7 +241,7 @@ func (p *program) listLetters(ctx context.Context, api *adminClient, path string
 			_, err := fmt.Fprintln(p.stdout, "no dead letters")
 			return err
 		case output == "table" && list.Next != "":
-			fmt.Fprintf(p.stderr, "there are more than %d; --limit 0 lists all, --group counts them\n", limit)
+			fmt.Fprintf(p.stderr, "there are more than %d dead letters; --limit 0 lists all, --group counts them\n", limit)
 		}
 		return nil
 	}
@@ -262,10 +263,11 @@ func orDash(s string) string {
 
 func formatTime(t time.Time) string { return t.Local().Format(time.DateTime) }
 
-// maxBriefLength is how much of an error or a key a line of a table holds, in characters.
+// maxBriefLength is the maximum length of a table cell, in characters.
 const maxBriefLength = 72
 
-// shorten is a text in one line of bounded length, in which nothing hides.
+// shorten returns a text as one line of at most maxBriefLength characters, with unprintable
+// characters escaped.
 func shorten(s string) string {
 	s = escapeUnprintable(strings.Join(strings.Fields(s), " "))
 	if utf8.RuneCountInString(s) > maxBriefLength {

@@ -20,21 +20,21 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// jobPollInterval is how often a job is looked at while somebody follows it.
+// jobPollInterval is the interval at which followJob reads a job.
 const jobPollInterval = 500 * time.Millisecond
 
 func (p *program) dlqReplay() *cobra.Command {
 	var d deadLetterFilter
 	var lane, rate, note, resume string
-	var most int64
+	var maxCount int64
 	var dry, yes bool
 	c := &cobra.Command{
 		Use:   "replay",
-		Short: "Ask again for the requests of dead letters, once their cause is mended",
-		Long: `Ask again for the requests of all open dead letters that the filters choose. The query services
-do it, each letter once, also if one of them dies: what was interrupted goes on by itself.
-Interrupting this command leaves the job going. Replays go to the LOW lane unless told
-otherwise, so that they don't take what is kept for users.`,
+		Short: "Enqueue the requests of dead letters again, after their cause is fixed",
+		Long: `Enqueue the requests of all open dead letters that match the filters again. The query services
+run this as a job and enqueue each dead letter once; if one of them crashes, another continues
+the job. Interrupting this command does not stop the job. Replays use the LOW lane by default,
+so that they do not use quota that is reserved for users.`,
 		Example: `  freshet dlq replay --reason UPSTREAM_5XX --since 24h --dry-run
   freshet dlq replay --reason UPSTREAM_5XX --since 24h --rate 50/s
   freshet dlq replay --offset 3:120 --lane high --yes
@@ -47,67 +47,68 @@ otherwise, so that they don't take what is kept for users.`,
 			if err != nil {
 				return err
 			}
-			order := map[string]any{"kind": store.ReplayJob, "lane": strings.ToUpper(lane), "rate": perSecond, "max": most, "note": note}
+			order := map[string]any{"kind": store.ReplayJob, "lane": strings.ToUpper(lane), "rate": perSecond, "max": maxCount, "note": note}
 			if !slices.Contains([]any{string(schemas.High), string(schemas.Low)}, order["lane"]) {
 				return usageError{fmt.Errorf("--lane is %q; it must be high or low", lane)}
 			}
-			return p.order(cmd, &d, order, dry, yes)
+			return p.startJob(cmd, &d, order, dry, yes)
 		},
 	}
 	d.addFlags(c)
-	c.Flags().StringVar(&lane, "lane", "low", "high or low")
-	c.Flags().StringVar(&rate, "rate", "50/s", "at most so many in a second or minute, as in 50/s or 30/m; 0: as many as go")
-	c.Flags().StringVar(&resume, "resume", "", "go on with this job, which was stopped")
-	addJobFlags(c, &most, &note, &dry, &yes)
+	c.Flags().StringVar(&lane, "lane", "low", "lane of the replays: high or low")
+	c.Flags().StringVar(&rate, "rate", "50/s", "maximum rate, as in 50/s or 30/m; 0: unlimited")
+	c.Flags().StringVar(&resume, "resume", "", "continue this stopped job")
+	addJobFlags(c, &maxCount, &note, &dry, &yes)
 	return c
 }
 
 func (p *program) dlqPurge() *cobra.Command {
 	var d deadLetterFilter
 	var note string
-	var most int64
+	var maxCount int64
 	var dry, yes bool
 	c := &cobra.Command{
 		Use:   "purge",
-		Short: "Mark dead letters as done with, and delete them where Kafka can",
-		Long: `Mark all open dead letters that the filters choose as done with. Kafka can delete only what its
-partitions begin with: of each, all that lies before the first letter which is still open.
-A letter that is younger than 15 s, and one that has no entry in the index yet, count as open, the
-latter for a day. That is done also when the filters choose none, as after replays. Nothing brings
-back what was purged.`,
-		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d       # what Kafka deletes tomorrow anyway
-  freshet dlq purge --fingerprint F --since 6h --dry-run   # of tonight's`,
+		Short: "Mark dead letters as purged, and delete them from Kafka where possible",
+		Long: `Mark all open dead letters that match the filters as purged. A purge can't be undone.
+
+Kafka can delete only the first records of a partition. So the purge then deletes, in each
+partition, all records before the first open dead letter. It does so even if no dead letter
+matches the filters, which deletes replayed ones. A dead letter younger than 15 s counts as open,
+and one that is not indexed yet counts as open for a day.`,
+		Example: `  freshet dlq purge --reason UPSTREAM_4XX --until 6d       # Kafka's retention deletes these tomorrow
+  freshet dlq purge --fingerprint F --since 6h --dry-run   # dead letters of the last six hours`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return p.order(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": most, "note": note}, dry, yes)
+			return p.startJob(cmd, &d, map[string]any{"kind": store.PurgeJob, "max": maxCount, "note": note}, dry, yes)
 		},
 	}
 	d.addFlags(c)
-	addJobFlags(c, &most, &note, &dry, &yes)
+	addJobFlags(c, &maxCount, &note, &dry, &yes)
 	return c
 }
 
-func addJobFlags(c *cobra.Command, most *int64, note *string, dry, yes *bool) {
-	c.Flags().Int64Var(most, "max", 0, "at most so many letters; 0: all")
-	c.Flags().StringVar(note, "note", "", "why, for the audit")
-	c.Flags().BoolVar(dry, "dry-run", false, "count what would be done, and do nothing")
-	c.Flags().BoolVar(yes, "yes", false, "do not ask")
+func addJobFlags(c *cobra.Command, maxCount *int64, note *string, dry, yes *bool) {
+	c.Flags().Int64Var(maxCount, "max", 0, "maximum number of dead letters; 0: all")
+	c.Flags().StringVar(note, "note", "", "reason, for the audit log")
+	c.Flags().BoolVar(dry, "dry-run", false, "print the plan and do nothing")
+	c.Flags().BoolVar(yes, "yes", false, "do not ask for confirmation")
 }
 
-// parseJobRate reads a number of letters in a second or minute, and returns it for a second.
+// parseJobRate parses a rate such as 50/s or 30/m, and returns it per second.
 func parseJobRate(text string) (float64, error) {
 	number, unit, _ := strings.Cut(text, "/")
 	n, err := strconv.Atoi(number)
 	per := map[string]float64{"s": 1, "m": 60, "": 1}[unit]
 	if err != nil || n < 0 || per == 0 || (unit == "" && n != 0) {
-		return 0, usageError{fmt.Errorf("--rate is %q; it must be a number in a second or minute, as in 50/s or 30/m, or 0 for as many as go", text)}
+		return 0, usageError{fmt.Errorf("--rate is %q; it must be a number per second or minute, as in 50/s or 30/m, or 0 for no limit", text)}
 	}
 	return float64(n) / per, nil
 }
 
-// order shows what would be done, and unless that is all has it done.
-func (p *program) order(cmd *cobra.Command, d *deadLetterFilter, order map[string]any, dry, yes bool) error {
+// startJob prints the plan of a job and, unless dry is set, starts the job and follows it.
+func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[string]any, dry, yes bool) error {
 	ctx := cmd.Context()
-	api, path, values, err := p.begin(ctx, d)
+	api, path, values, err := p.prepareDLQ(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -116,7 +117,7 @@ func (p *program) order(cmd *cobra.Command, d *deadLetterFilter, order map[strin
 	if err := api.call(ctx, http.MethodPost, path+"/plan", order, &plan); err != nil {
 		return err
 	}
-	if err := p.tellPlan(plan); err != nil {
+	if err := p.printPlan(plan); err != nil {
 		return err
 	}
 	verb := map[any]string{store.ReplayJob: "replay", store.PurgeJob: "purge"}[order["kind"]]
@@ -124,39 +125,41 @@ func (p *program) order(cmd *cobra.Command, d *deadLetterFilter, order map[strin
 	case dry:
 		return nil
 	case plan.Total == 0 && verb == "replay":
-		return notFoundError{errors.New("there is no dead letter to replay")}
+		return notFoundError{errors.New("no open dead letter matches the filters")}
 	case plan.Total > 0 && plan.Count+plan.IfReadable == 0:
-		return notFoundError{fmt.Errorf("none of %d dead letters would be replayed; the table says why", plan.Total)}
+		return notFoundError{fmt.Errorf("none of %d dead letters can be replayed; the table shows the reasons", plan.Total)}
 	case !yes:
 		in := cmd.InOrStdin()
 		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
-		if plan.Total == 0 { // replays leave handled letters behind
-			question = fmt.Sprintf("The filters choose no open letter. Delete the handled ones of %s, whatever the filters, where Kafka can?", d.source)
+		if plan.Total == 0 { // records of replayed dead letters may still be in the topic
+			question = fmt.Sprintf("No open dead letter matches the filters. Delete all handled dead letters of %s from Kafka where possible, regardless of the filters?", d.source)
 		}
 		if err := confirm(ctx, in, isTerminal(in), p.stderr, question); err != nil {
 			return err
 		}
 	}
-	values["until"] = plan.Until.Format(time.RFC3339Nano) // what died since was not shown
+	values["until"] = plan.Until.Format(time.RFC3339Nano) // exclude dead letters that the plan did not show
 	var j store.DLQJob
 	if err := api.call(ctx, http.MethodPost, path+"/jobs", order, &j); err != nil {
 		return err
 	}
-	return p.follow(ctx, api, j)
+	return p.followJob(ctx, api, j)
 }
 
-// tellPlan prints what would become of which letters.
-func (p *program) tellPlan(plan dlq.Plan) error {
-	rows := [][]string{{"LETTERS", "REASON", "FACET", "BECOMES"}}
+// printPlan prints the number of dead letters by reason and facet, with the action of the job.
+func (p *program) printPlan(plan dlq.Plan) error {
+	rows := [][]string{{"COUNT", "REASON", "FACET", "ACTION"}}
 	for _, r := range plan.Routes {
 		to := r.Topic
 		switch {
 		case r.Refused != "":
-			to = "nothing: " + refusals[r.Refused]
+			to = "none: " + refusals[r.Refused]
 		case to == "":
-			to = "marked as done with"
+			to = "mark as purged"
 		case r.IfReadable:
-			to += ", if this release can read them"
+			to = "publish to " + to + ", if this release can read them"
+		default:
+			to = "publish to " + to
 		}
 		rows = append(rows, []string{strconv.FormatInt(r.Count, 10), string(r.Reason), shorten(r.Facet), to})
 	}
@@ -164,56 +167,56 @@ func (p *program) tellPlan(plan dlq.Plan) error {
 		return err
 	}
 	if plan.More {
-		fmt.Fprintln(p.stderr, "there are more kinds of letters than the table shows; the numbers below it are of all")
+		fmt.Fprintln(p.stderr, "the table does not show all rows; the total below it counts all dead letters")
 	}
 	more := ""
 	if plan.IfReadable > 0 {
 		more = fmt.Sprintf(", and %d more if this release can read them", plan.IfReadable)
 	}
-	_, err := fmt.Fprintf(p.stdout, "%d of %d letters%s\n", plan.Count, plan.Total, more)
+	_, err := fmt.Fprintf(p.stdout, "%d of %d dead letters%s\n", plan.Count, plan.Total, more)
 	return err
 }
 
-// refusals are why a letter stays open, in words.
+// refusals explains each reason for which a job leaves a dead letter open.
 var refusals = map[string]string{
-	dlq.RefusedLimit:       fmt.Sprintf("replayed %d times already; mend the cause, then `freshet snapshot refresh`, or purge", schemas.MaxReplays),
-	dlq.RefusedUndecodable: "no request that this release can read, or cut as too large; upgrade, or purge",
-	dlq.RefusedGone:        "Kafka has it no longer; purge",
-	dlq.RefusedInvalid:     "the configuration has no such facet, or it takes no such key; mend it, or purge",
+	dlq.RefusedLimit:       fmt.Sprintf("already replayed %d times; fix the cause, then run `freshet snapshot refresh`, or purge", schemas.MaxReplays),
+	dlq.RefusedUndecodable: "the payload was truncated, or this release can't decode it; upgrade, or purge",
+	dlq.RefusedGone:        "Kafka has deleted the record; purge",
+	dlq.RefusedInvalid:     "the facet is not configured, or it does not accept the key; fix the configuration, or purge",
 }
 
-// follow tells how far a job is until it has ended. What interrupts the command does not
-// interrupt the job.
-func (p *program) follow(ctx context.Context, api *adminClient, j store.DLQJob) error {
+// followJob prints the progress of a job until the job ends. If ctx ends first, the job continues
+// without the command.
+func (p *program) followJob(ctx context.Context, api *adminClient, j store.DLQJob) error {
 	defer api.keepAlive()()
 	f, isFile := p.stderr.(*os.File)
 	shown := &jobProgress{progress: progress{out: p.stderr, terminal: isFile && isTerminal(f), started: time.Now()}}
 	tick := time.NewTicker(jobPollInterval)
 	defer tick.Stop()
 	for j.State == store.JobRunning {
-		shown.tell(j, time.Now())
+		shown.print(j, time.Now())
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			shown.clear()
-			return partialError{fmt.Errorf("job %s goes on without this command: %d of %d are done; see `freshet dlq jobs`, end it with `freshet dlq stop %s`", j.ID, j.Done, j.Total, j.ID)}
+			return partialError{fmt.Errorf("job %s continues without this command (%d of %d done); list jobs with `freshet dlq jobs`, stop it with `freshet dlq stop %s`", j.ID, j.Done, j.Total, j.ID)}
 		}
-		is, err := api.job(ctx, j.ID)
+		is, err := api.getJob(ctx, j.ID)
 		if err == nil {
 			j = is
 		} else if ctx.Err() == nil {
 			shown.clear()
-			return fmt.Errorf("job %s goes on, but can't be looked at: %w", j.ID, err)
+			return fmt.Errorf("read the state of job %s, which continues: %w", j.ID, err)
 		}
 	}
 	shown.clear()
-	return p.ended(j)
+	return p.reportJobEnd(j)
 }
 
-// ended says how a job ended.
-func (p *program) ended(j store.DLQJob) error {
-	did := map[store.JobKind]string{store.ReplayJob: "asked for again", store.PurgeJob: "done with"}[j.Kind]
-	if _, err := fmt.Fprintf(p.stdout, "%d of %d letters are %s (job %s)\n", j.Done, j.Total, did, j.ID); err != nil {
+// reportJobEnd prints the result of a job. It returns a partialError if dead letters stay open.
+func (p *program) reportJobEnd(j store.DLQJob) error {
+	did := map[store.JobKind]string{store.ReplayJob: "replayed", store.PurgeJob: "purged"}[j.Kind]
+	if _, err := fmt.Fprintf(p.stdout, "%d of %d dead letters %s (job %s)\n", j.Done, j.Total, did, j.ID); err != nil {
 		return err
 	}
 	var why []string
@@ -221,7 +224,7 @@ func (p *program) ended(j store.DLQJob) error {
 		why = append(why, fmt.Sprintf("%d stay open: %s", j.Refused[refused], refusals[refused]))
 	}
 	if j.State == store.JobStopped {
-		why = append(why, "somebody stopped the job; go on with `freshet dlq replay --resume "+j.ID+"`")
+		why = append(why, "the job was stopped; continue it with `freshet dlq replay --resume "+j.ID+"`")
 	}
 	if len(why) > 0 {
 		return partialError{errors.New(strings.Join(why, "; "))}
@@ -229,24 +232,24 @@ func (p *program) ended(j store.DLQJob) error {
 	return nil
 }
 
-// jobProgress tells how far a job is: a bar at a terminal, and lines elsewhere.
+// jobProgress prints the progress of a job: a bar at a terminal, lines elsewhere.
 type jobProgress struct {
 	progress
-	told time.Time
+	printedAt time.Time
 }
 
-func (s *jobProgress) tell(j store.DLQJob, now time.Time) {
-	if now.Sub(s.told) < s.interval() {
+func (s *jobProgress) print(j store.DLQJob, now time.Time) {
+	if now.Sub(s.printedAt) < s.interval() {
 		return
 	}
-	s.told = now
+	s.printedAt = now
 	refused := j.RefusedCount()
-	text := fmt.Sprintf("%d of %d letters", j.Done+refused, j.Total)
+	text := fmt.Sprintf("%d of %d dead letters", j.Done+refused, j.Total)
 	if refused > 0 {
 		text += fmt.Sprintf(", %d stay open", refused)
 	}
 	if j.Error != "" {
-		text += ", waits: " + shorten(j.Error)
+		text += ", waiting: " + shorten(j.Error)
 	}
 	s.line(float64(j.Done+refused)/float64(max(1, j.Total)), text)
 }
@@ -256,7 +259,7 @@ func (p *program) dlqJobs() *cobra.Command {
 	var output format
 	c := &cobra.Command{
 		Use:   "jobs",
-		Short: "List what is being done about dead letters, and what was",
+		Short: "List replay and purge jobs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
 				return err
@@ -269,7 +272,7 @@ func (p *program) dlqJobs() *cobra.Command {
 			if err := api.call(cmd.Context(), http.MethodGet, "/dlq-jobs", nil, &all); err != nil {
 				return err
 			}
-			header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "OF", "STAY OPEN", "ORDERED", "LAST PROGRESS", "BY", "WAITS"}
+			header := []string{"JOB", "KIND", "SOURCE", "STATE", "DONE", "TOTAL", "STAY OPEN", "CREATED", "LAST PROGRESS", "BY", "WAITING FOR"}
 			return printAll(p.stdout, output, all.Jobs, header, func(j store.DLQJob) [][]string {
 				return [][]string{{
 					j.ID, string(j.Kind), j.Source, string(j.State), strconv.FormatInt(j.Done, 10), strconv.FormatInt(j.Total, 10),
@@ -287,18 +290,19 @@ func (p *program) dlqStop() *cobra.Command {
 	var addr string
 	c := &cobra.Command{
 		Use:   "stop JOB",
-		Short: "Stop a job on dead letters; what it has done is done",
+		Short: "Stop a replay or purge job",
+		Long:  "Stop a replay or purge job. It does not undo the dead letters that are replayed or purged already.",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			api, err := p.newAdminClient(addr)
 			if err != nil {
 				return err
 			}
-			j, err := api.switchJob(cmd.Context(), args[0], "stop")
+			j, err := api.changeJob(cmd.Context(), args[0], "stop")
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(p.stdout, "job %s is stopped within half a minute; %d of %d letters are done so far\n", j.ID, j.Done, j.Total)
+			_, err = fmt.Fprintf(p.stdout, "job %s stops within 30 s; %d of %d dead letters are done so far\n", j.ID, j.Done, j.Total)
 			return err
 		},
 	}
@@ -306,8 +310,8 @@ func (p *program) dlqStop() *cobra.Command {
 	return c
 }
 
-// resumeJob goes on with a job. A flag that would be ignored is refused: whoever gives --max or
-// --dry-run means it.
+// resumeJob continues a stopped job. It rejects flags that it would ignore, such as --max or
+// --dry-run.
 func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
 	given := cmd.Flags()
 	rest := given.NFlag() - 1
@@ -318,28 +322,29 @@ func (p *program) resumeJob(cmd *cobra.Command, addr, id string) error {
 	}
 	switch {
 	case id == "":
-		return usageError{errors.New("--resume names no job; `freshet dlq jobs` lists them")}
+		return usageError{errors.New("--resume needs the ID of a job; `freshet dlq jobs` lists them")}
 	case rest > 0:
-		return usageError{errors.New("--resume goes on with the job as it was ordered, so no other flag but --addr goes with it; leave them out, or stop the job and order another")}
+		return usageError{errors.New("--resume continues a job with its original filters and excludes all flags but --addr; remove them, or start a new job")}
 	}
 	api, err := p.newAdminClient(addr)
 	if err != nil {
 		return err
 	}
-	j, err := api.switchJob(cmd.Context(), id, "resume")
+	j, err := api.changeJob(cmd.Context(), id, "resume")
 	if err != nil {
 		return err
 	}
-	return p.follow(cmd.Context(), api, j)
+	return p.followJob(cmd.Context(), api, j)
 }
 
-// job looks at a job.
-func (a *adminClient) job(ctx context.Context, id string) (j store.DLQJob, err error) {
+// getJob reads a job.
+func (a *adminClient) getJob(ctx context.Context, id string) (j store.DLQJob, err error) {
 	err = a.call(ctx, http.MethodGet, "/dlq-jobs/"+url.PathEscape(id), nil, &j)
 	return j, err
 }
 
-func (a *adminClient) switchJob(ctx context.Context, id, verb string) (j store.DLQJob, err error) {
+// changeJob stops or resumes a job.
+func (a *adminClient) changeJob(ctx context.Context, id, verb string) (j store.DLQJob, err error) {
 	err = a.call(ctx, http.MethodPost, "/dlq-jobs/"+url.PathEscape(id)+"/"+verb, map[string]string{}, &j)
 	return j, err
 }

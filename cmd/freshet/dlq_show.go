@@ -25,9 +25,9 @@ func (p *program) dlqShow() *cobra.Command {
 	var limit int
 	c := &cobra.Command{
 		Use:   "show [PARTITION:OFFSET]",
-		Short: "Show dead letters whole: payload, headers, attempts, error, what the upstream answered",
-		Long: `Show dead letters as Kafka has them: payload, headers, attempts, error, and the beginning of what
-the upstream answered. Name one, or choose some by filters; the newest come first.`,
+		Short: "Show complete dead letters: payload, headers, attempts, error, upstream response",
+		Long: `Show complete dead letters from Kafka: payload, headers, attempts, error, and the beginning of
+the upstream's response. Pass one PARTITION:OFFSET, or filters; newest first.`,
 		Example: `  freshet dlq show 3:120
   freshet dlq show --key somebody`,
 		Args: cobra.MaximumNArgs(1),
@@ -39,9 +39,9 @@ the upstream answered. Name one, or choose some by filters; the newest come firs
 				d.offset = args[0]
 			}
 			if limit < 1 || limit > maxPageSize {
-				return usageError{fmt.Errorf("--limit is %d; it must lie between 1 and %d", limit, maxPageSize)}
+				return usageError{fmt.Errorf("--limit is %d; it must be between 1 and %d", limit, maxPageSize)}
 			}
-			api, path, values, err := p.begin(cmd.Context(), &d)
+			api, path, values, err := p.prepareDLQ(cmd.Context(), &d)
 			if err != nil {
 				return err
 			}
@@ -52,17 +52,17 @@ the upstream answered. Name one, or choose some by filters; the newest come firs
 					return err
 				}
 			}
-			return p.showLetters(cmd.Context(), api, path, ids, d.offset == "", output)
+			return p.showDeadLetters(cmd.Context(), api, path, ids, d.offset == "", output)
 		},
 	}
 	d.addFlags(c)
-	c.Flags().IntVar(&limit, "limit", 10, "at most so many")
-	c.Flags().StringVar(&d.handled, "handled", "all", "open, handled, replayed, purged or all")
+	c.Flags().IntVar(&limit, "limit", 10, "maximum number of dead letters")
+	c.Flags().StringVar(&d.handled, "handled", "all", "state: open, handled, replayed, purged or all")
 	output.addFlag(c)
 	return c
 }
 
-// listIDs returns the chosen letters.
+// listIDs returns the IDs of the newest dead letters that match the filter.
 func listIDs(ctx context.Context, api *adminClient, path string, values map[string]string, limit int) ([]string, error) {
 	q := queryOf(values)
 	q.Set("limit", strconv.Itoa(limit))
@@ -75,21 +75,21 @@ func listIDs(ctx context.Context, api *adminClient, path string, values map[stri
 		ids = append(ids, e.ID)
 	}
 	if len(ids) == 0 {
-		return nil, notFoundError{errors.New("there is no such dead letter")}
+		return nil, notFoundError{errors.New("no dead letter matches the filters")}
 	}
 	return ids, nil
 }
 
-// showLetters prints letters. One that a filter chose by the index, and that Kafka has no longer
-// or nobody can read, keeps none of the others from being shown.
-func (p *program) showLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
+// showDeadLetters prints dead letters. With chosen, the IDs come from a filter: a dead letter
+// that Kafka has deleted, or that can't be decoded, is reported to stderr and skipped.
+func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
 	lost := 0
 	for i, id := range ids {
 		var raw json.RawMessage
 		err := api.call(ctx, http.MethodGet, path+"/"+strings.Replace(id, ":", "/", 1), nil, &raw)
-		if chosen && (errors.As(err, new(notFoundError)) || errors.As(err, new(invalidItemsError))) { // the others are there
-			fmt.Fprintf(p.stderr, "letter %s: %v\n", id, err)
+		if chosen && (errors.As(err, new(notFoundError)) || errors.As(err, new(invalidItemsError))) {
+			fmt.Fprintf(p.stderr, "dead letter %s: %v\n", id, err)
 			lost++
 			continue
 		}
@@ -107,7 +107,7 @@ func (p *program) showLetters(ctx context.Context, api *adminClient, path string
 		if i > lost {
 			fmt.Fprintln(p.stdout)
 		}
-		if err := showLetter(p.stdout, id, letter); err != nil {
+		if err := showDeadLetter(p.stdout, id, letter); err != nil {
 			return err
 		}
 	}
@@ -117,22 +117,22 @@ func (p *program) showLetters(ctx context.Context, api *adminClient, path string
 		}
 	}
 	if lost > 0 {
-		return partialError{fmt.Errorf("%d of %d letters can't be shown", lost, len(ids))}
+		return partialError{fmt.Errorf("%d of %d dead letters can't be shown", lost, len(ids))}
 	}
 	return nil
 }
 
-// showLetter prints a letter for people. What can't be printed is escaped: it is what
-// strangers sent.
-func showLetter(w io.Writer, id string, d schemas.DeadLetter) error {
+// showDeadLetter prints one dead letter as text. It escapes unprintable characters, because the
+// content comes from outside.
+func showDeadLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 	replay := d.Replay()
 	rows := [][]string{
-		{"letter", id},
-		{"died", formatTime(d.Time)},
+		{"id", id},
+		{"time", formatTime(d.Time)},
 		{"reason", escapeUnprintable(string(d.Reason))},
 		{"error", escapeUnprintable(d.Error)},
-		{"attempts", fmt.Sprintf("%d calls of the upstream", d.Attempts)},
-		{"replayed", fmt.Sprintf("%d times of at most %d", replay.Count, schemas.MaxReplays)},
+		{"attempts", fmt.Sprintf("%d upstream calls", d.Attempts)},
+		{"replays", fmt.Sprintf("%d of at most %d", replay.Count, schemas.MaxReplays)},
 		{"record", fmt.Sprintf("%s, partition %d, offset %d", escapeUnprintable(d.Topic), d.Partition, d.Offset)},
 		{"worker", escapeUnprintable(d.Worker + " of " + d.Group)},
 		{"key", escapeUnprintable(string(d.Key))},
@@ -141,7 +141,7 @@ func showLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 		rows = append(rows, []string{"status", strconv.Itoa(d.Status)})
 	}
 	if d.ValueBytes != 0 {
-		rows = append(rows, []string{"cut", fmt.Sprintf("the payload had %d bytes; all of it lies where the record was read", d.ValueBytes)})
+		rows = append(rows, []string{"truncated", fmt.Sprintf("the payload had %d bytes; the original record has all of them", d.ValueBytes)})
 	}
 	if err := printTable(w, rows); err != nil {
 		return err
@@ -151,13 +151,13 @@ func showLetter(w io.Writer, id string, d schemas.DeadLetter) error {
 	}
 	fmt.Fprintf(w, "payload\n%s\n", formatPayload(d.Value))
 	if len(d.Sample) > 0 {
-		fmt.Fprintf(w, "answer, %s\n%s\n", escapeUnprintable(d.SampleType), formatPayload(d.Sample))
+		fmt.Fprintf(w, "response, %s\n%s\n", escapeUnprintable(d.SampleType), formatPayload(d.Sample))
 	}
 	return nil
 }
 
-// escapeUnprintable escapes what is no text, what could move a terminal's cursor, and what makes
-// text look like another one: the marks of its direction, and characters without a width.
+// escapeUnprintable escapes invalid UTF-8, control characters, which could move a terminal's
+// cursor, and invisible characters, such as direction marks, which could disguise the text.
 func escapeUnprintable(s string) string {
 	var b strings.Builder
 	for s != "" {
@@ -173,7 +173,8 @@ func escapeUnprintable(s string) string {
 	return b.String()
 }
 
-// formatPayload is a payload for people: JSON on lines of its own, anything else escaped.
+// formatPayload returns a payload as indented lines: JSON is formatted, and unprintable
+// characters are escaped.
 func formatPayload(b []byte) string {
 	var out bytes.Buffer
 	if json.Valid(b) && json.Indent(&out, b, "", "  ") == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// setUpstreamFailing has the upstream refuse all keys that begin with bad for good, or none.
+// setUpstreamFailing makes the upstream reject all keys with the prefix bad permanently, or none.
 func (d *dev) setUpstreamFailing(ill bool) {
 	d.Helper()
 	c := simulator.Control{Faults: []simulator.Fault{}}
@@ -42,7 +42,8 @@ func (d *dev) setUpstreamFailing(ill bool) {
 	}
 }
 
-// waitForDeadLetters has n keys end as letters, beside others that vouch for the upstream.
+// waitForDeadLetters reads n keys that become dead letters. It reads other keys as well, so that
+// the upstream counts as healthy.
 func (d *dev) waitForDeadLetters(prefix string, n int) {
 	d.Helper()
 	d.setUpstreamFailing(true)
@@ -67,7 +68,7 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 			t.Errorf("nothing is %q", text)
 		}
 	}
-	if code, _, errs := d.dlq(context.Background(), "replay", "--yes", "--reason", "parse_error"); code != 3 || !strings.Contains(errs, "there is no dead letter to replay") {
+	if code, _, errs := d.dlq(context.Background(), "replay", "--yes", "--reason", "parse_error"); code != 3 || !strings.Contains(errs, "no open dead letter matches the filters") {
 		t.Errorf("exit %d, %q", code, errs)
 	}
 	for _, c := range [][]string{
@@ -80,9 +81,9 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 		{"between 1 and 1000", "show", "--limit", "0"},
 		{"high or low", "replay", "--lane", "middle"},
 		{"50/s or 30/m", "replay", "--rate", "50"},
-		{"no other flag but --addr", "replay", "--resume", "none", "--dry-run"},
-		{"no other flag but --addr", "replay", "--max", "5", "--resume", "none", "--addr", d.api},
-		{"names no job", "replay", "--resume", ""},
+		{"excludes all flags but --addr", "replay", "--resume", "none", "--dry-run"},
+		{"excludes all flags but --addr", "replay", "--max", "5", "--resume", "none", "--addr", d.api},
+		{"needs the ID of a job", "replay", "--resume", ""},
 		{"50/s or 30/m", "replay", "--rate", "9/h"},
 		{"table, json or jsonl", "list", "-o", "xml"},
 		{"accepts 1 arg", "stop"},
@@ -91,14 +92,14 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 	}
 	d.mustRun(3, []string{`no source "github"`}, "dlq", "list", "--source", "github")
 	d.mustRun(3, []string{"does not have the record"}, "dlq", "show", "3:99999")
-	d.mustRun(3, []string{"there is no such dead letter"}, "dlq", "show", "--key", "nobody")
+	d.mustRun(3, []string{"no dead letter matches the filters"}, "dlq", "show", "--key", "nobody")
 	d.mustRun(3, []string{"no such job"}, "dlq", "stop", "none")
 	d.mustRun(3, []string{"no such job"}, "dlq", "replay", "--resume", "none")
 	d.mustRun(3, []string{"no such job"}, "dlq", "replay", "--resume", "none", "--addr", d.api)
 
 	d.waitForDeadLetters("a", 5)
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "dlq", "list", "--limit", "0")), " ")
-	for _, want := range []string{"ID DIED REASON STATUS FACET/KEY ATTEMPTS REPLAYS HANDLED ERROR", "UPSTREAM_4XX 400 character/bad-a4 2 0 - document"} {
+	for _, want := range []string{"ID TIME REASON STATUS FACET/KEY ATTEMPTS REPLAYS HANDLED ERROR", "UPSTREAM_4XX 400 character/bad-a4 2 0 - document"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("%q is not in %s", want, table)
 		}
@@ -114,28 +115,28 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 		t.Fatalf("%+v, %v", all, err)
 	}
 	d.mustRun(0, []string{"character/bad-a1"}, "dlq", "list", "--key", "character/bad-a1")
-	d.mustRun(0, []string{"1 of 1 letters\n"}, "dlq", "replay", "--dry-run", "--key", "character/bad-a1")
-	d.mustRun(0, []string{"UPSTREAM_4XX", "0 times of at most 3", `"key": "bad-a1"`, "OPENAPI00004", "answer, application/json"}, "dlq", "show", all[0].ID)
+	d.mustRun(0, []string{"1 of 1 dead letters\n"}, "dlq", "replay", "--dry-run", "--key", "character/bad-a1")
+	d.mustRun(0, []string{"UPSTREAM_4XX", "0 of at most 3", `"key": "bad-a1"`, "OPENAPI00004", "response, application/json"}, "dlq", "show", all[0].ID)
 	d.mustRun(0, []string{`"reason":"UPSTREAM_4XX"`}, "dlq", "show", "--key", "bad-a1", "-o", "jsonl")
 
-	d.mustRun(0, []string{"nexon.update-priority-low\n", "5 of 5 letters\n"}, "dlq", "replay", "--dry-run")
-	if code, out, errs := d.dlq(context.Background(), "replay"); code != 2 || !strings.Contains(out, "5 of 5 letters") || !strings.Contains(errs, "give --yes") {
+	d.mustRun(0, []string{"nexon.update-priority-low\n", "5 of 5 dead letters\n"}, "dlq", "replay", "--dry-run")
+	if code, out, errs := d.dlq(context.Background(), "replay"); code != 2 || !strings.Contains(out, "5 of 5 dead letters") || !strings.Contains(errs, "--yes") {
 		t.Errorf("without a terminal: exit %d, %q, %q", code, out, errs)
 	}
-	if code, out, errs := d.dlq(context.Background(), "replay", "--yes", "--lane", "high", "--rate", "0", "--max", "3"); code != 0 || !strings.Contains(out, "3 of 3 letters are asked for again (job ") || strings.Contains(out, "%") || !strings.Contains(errs, " %, 0 of 3 letters") {
+	if code, out, errs := d.dlq(context.Background(), "replay", "--yes", "--lane", "high", "--rate", "0", "--max", "3"); code != 0 || !strings.Contains(out, "3 of 3 dead letters replayed (job ") || strings.Contains(out, "%") || !strings.Contains(errs, " %, 0 of 3 dead letters") {
 		t.Errorf("exit %d, %q, %q", code, out, errs)
 	}
 	d.mustRun(0, []string{"REPLAY  nexon   DONE   3"}, "dlq", "jobs")
 	if n := strings.Count(d.mustRun(0, nil, "dlq", "list", "--handled", "replayed", "-o", "jsonl"), "\n"); n != 3 {
 		t.Errorf("%d were replayed, want 3", n)
 	}
-	if code, out, _ := d.dlq(context.Background(), "purge", "--yes", "--note", "they are nobody's"); code != 0 || !strings.Contains(out, "2 of 2 letters are done with") {
+	if code, out, _ := d.dlq(context.Background(), "purge", "--yes", "--note", "they are nobody's"); code != 0 || !strings.Contains(out, "2 of 2 dead letters purged") {
 		t.Errorf("exit %d, %q", code, out)
 	}
-	if code, out, errs := d.dlq(context.Background(), "purge"); code != 2 || !strings.Contains(out, "0 of 0 letters") || !strings.Contains(errs, "give --yes") {
+	if code, out, errs := d.dlq(context.Background(), "purge"); code != 2 || !strings.Contains(out, "0 of 0 dead letters") || !strings.Contains(errs, "--yes") {
 		t.Errorf("without a terminal: exit %d, %q, %q", code, out, errs)
 	}
-	if code, out, errs := d.dlq(context.Background(), "purge", "--yes"); code != 0 || !strings.Contains(out, "0 of 0 letters are done with (job ") {
+	if code, out, errs := d.dlq(context.Background(), "purge", "--yes"); code != 0 || !strings.Contains(out, "0 of 0 dead letters purged (job ") {
 		t.Errorf("nothing is open, and what is handled stays: exit %d, %q, %q", code, out, errs)
 	}
 	d.mustRun(0, []string{"replay-started", "replay-ended", "purge-ended", "they are nobody's"}, "settings", "audit")
@@ -149,7 +150,7 @@ func (d *dev) dlq(ctx context.Context, args ...string) (code int, stdout, stderr
 	return code, out.String(), errs.String()
 }
 
-// TestDLQ_InterruptLeavesJobRunning until it is stopped, and it can be resumed.
+// An interrupted command leaves the job running. dlq stop stops it, and --resume continues it.
 func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--no-demo")
@@ -159,7 +160,7 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	defer following.Wait()
 	defer interrupt()
 	following.Go(func() {
-		if code, out, errs := d.dlq(ctx, "replay", "--yes", "--rate", "1/m"); code != 4 || !strings.Contains(errs, "goes on without this command") || strings.Contains(out, "are asked for again") {
+		if code, out, errs := d.dlq(ctx, "replay", "--yes", "--rate", "1/m"); code != 4 || !strings.Contains(errs, "continues without this command") || strings.Contains(out, "dead letters replayed") {
 			t.Errorf("exit %d, %q, %q", code, out, errs)
 		}
 	})
@@ -183,7 +184,7 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	interrupt()
 	following.Wait()
 	job(store.JobRunning, 1)
-	d.mustRun(0, []string{"is stopped", "1 of 4"}, "dlq", "stop", id)
+	d.mustRun(0, []string{"stops within 30 s", "1 of 4"}, "dlq", "stop", id)
 	job(store.JobStopped, 1)
 
 	again, leave := context.WithCancel(context.Background())
@@ -191,10 +192,10 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	following.Go(func() { d.dlq(again, "replay", "--resume", id) })
 	job(store.JobRunning, 1)
 	d.mustRun(0, nil, "dlq", "stop", id)
-	following.Wait() // who follows it is told
+	following.Wait() // the command that follows the job ends, too
 }
 
-// TestDLQ_FollowReportsOpenDeadLetters with exit code 4, and what to do about each kind.
+// A command that follows a job reports open dead letters with exit code 4, and what to do next.
 func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -203,18 +204,18 @@ func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 		says    string
 	}{
 		"all":     {store.DLQJob{State: store.JobDone, Total: 2, Done: 2}, false, ""},
-		"limit":   {store.DLQJob{State: store.JobDone, Total: 2, Done: 1, Refused: map[string]int64{dlq.RefusedLimit: 1}}, true, "1 stay open: replayed 3 times already; mend"},
-		"several": {store.DLQJob{State: store.JobDone, Refused: map[string]int64{dlq.RefusedGone: 4, dlq.RefusedInvalid: 1}}, true, "4 stay open: Kafka has it no longer; purge; 1 stay open: the configuration"},
+		"limit":   {store.DLQJob{State: store.JobDone, Total: 2, Done: 1, Refused: map[string]int64{dlq.RefusedLimit: 1}}, true, "1 stay open: already replayed 3 times; fix"},
+		"several": {store.DLQJob{State: store.JobDone, Refused: map[string]int64{dlq.RefusedGone: 4, dlq.RefusedInvalid: 1}}, true, "4 stay open: Kafka has deleted the record; purge; 1 stay open: the facet"},
 		"stopped": {store.DLQJob{State: store.JobStopped, ID: "j"}, true, "freshet dlq replay --resume j"},
 	} {
 		var out bytes.Buffer
 		p := &program{stdout: &out}
 		test.j.Kind = store.ReplayJob
-		err := p.ended(test.j)
+		err := p.reportJobEnd(test.j)
 		if partial := errors.As(err, new(partialError)); partial != test.partial || err != nil && !strings.Contains(err.Error(), test.says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if want := fmt.Sprintf("%d of %d letters are asked for again", test.j.Done, test.j.Total); !strings.Contains(out.String(), want) {
+		if want := fmt.Sprintf("%d of %d dead letters replayed", test.j.Done, test.j.Total); !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %q", name, out.String())
 		}
 	}

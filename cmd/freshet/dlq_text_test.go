@@ -14,14 +14,14 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// fakeAdminAPI is an admin API that says what it is told to, by method and path.
+// fakeAdminAPI is an admin API with scripted responses by method and path.
 type fakeAdminAPI struct {
 	*testing.T
 	answers map[string]func(*http.Request) (status int, body any)
 	asked   []string
 }
 
-// dlq runs a command against it, about the source nexon.
+// dlq runs a dlq command against the fake API.
 func (s *fakeAdminAPI) dlq(args ...string) (code int, stdout, stderr string) {
 	s.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func respondWith(body any) func(*http.Request) (int, any) {
 	return func(*http.Request) (int, any) { return http.StatusOK, body }
 }
 
-// TestDLQReplay_PossiblyReadableOnly: whoever buried it could not.
+// The release that wrote the dead letter could not decode its request; this one may be able to.
 func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
@@ -58,19 +58,19 @@ func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 		"POST /dlq/nexon/jobs": respondWith(map[string]any{"state": "DONE", "kind": "REPLAY", "id": "j", "done": 2, "total": 3}),
 	}}
 	code, out, errs := s.dlq("replay", "--source", "nexon", "--reason", "UNKNOWN_MAJOR", "--yes")
-	for _, want := range []string{"nexon.update-priority-low, if this release can read them", "0 of 3 letters, and 2 more if this release can read them", "2 of 3 letters are asked for again"} {
+	for _, want := range []string{"nexon.update-priority-low, if this release can read them", "0 of 3 dead letters, and 2 more if this release can read them", "2 of 3 dead letters replayed"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("exit %d: %q is not in %s%s", code, want, out, errs)
 		}
 	}
 	s.answers["POST /dlq/nexon/plan"] = respondWith(dlq.Plan{Total: 1, Routes: []dlq.Route{{Reason: schemas.Upstream5xx, Count: 1, Refused: dlq.RefusedLimit}}})
 	s.asked = nil
-	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters would be replayed") || len(s.asked) != 1 {
+	if code, _, errs := s.dlq("replay", "--source", "nexon", "--yes"); code != 3 || !strings.Contains(errs, "none of 1 dead letters can be replayed") || len(s.asked) != 1 {
 		t.Errorf("exit %d, %q, %v", code, errs, s.asked)
 	}
 }
 
-// TestDLQReplay_OrdersWhatPlanShowed: letters that died meanwhile are of none of it.
+// Dead letters that are newer than the plan are not part of the job.
 func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2026, 1, 27, 12, 0, 0, 1000, time.UTC)
@@ -85,7 +85,7 @@ func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 		},
 	}}
 	code, out, errs := s.dlq("purge", "--source", "nexon", "--reason", "upstream_5xx", "--yes")
-	if code != 0 || !strings.Contains(out, "1500 of 1500 letters") || !strings.Contains(errs, "more kinds of letters than the table shows") {
+	if code != 0 || !strings.Contains(out, "1500 of 1500 dead letters") || !strings.Contains(errs, "the table does not show all rows") {
 		t.Errorf("exit %d, %q, %q", code, out, errs)
 	}
 	if f := ordered.Filter; f["until"] != "2026-01-27T12:00:00.000001Z" || f["reason"] != "UPSTREAM_5XX" {
@@ -93,7 +93,7 @@ func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	}
 }
 
-// TestDLQShow_ContinuesAfterMissingRecord: the index knows letters that Kafka has deleted.
+// The index may list dead letters that Kafka has deleted already.
 func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	t.Parallel()
 	refused := func(status int, code string) func(*http.Request) (int, any) {
@@ -106,9 +106,9 @@ func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 		"GET /dlq/nexon/3/2": refused(http.StatusUnprocessableEntity, "unreadable-dead-letter"),
 		"GET /dlq/nexon/3/3": there,
 	}}
-	for output, want := range map[string]string{"table": "letter    3:3", "json": `"UPSTREAM_4XX"`} {
+	for output, want := range map[string]string{"table": "id        3:3", "json": `"UPSTREAM_4XX"`} {
 		code, out, errs := s.dlq("show", "--source", "nexon", "--key", "k", "-o", output)
-		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "letter 3:1: no-such-dead-letter\nletter 3:2: unreadable-dead-letter\n") || !strings.Contains(errs, "2 of 3 letters") {
+		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "dead letter 3:1: no-such-dead-letter\ndead letter 3:2: unreadable-dead-letter\n") || !strings.Contains(errs, "2 of 3 dead letters") {
 			t.Errorf("%s: exit %d, %q, %q", output, code, out, errs)
 		}
 	}
@@ -121,7 +121,7 @@ func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	}
 }
 
-// TestDLQShow_EscapesUnprintableText: neither moves it a cursor, nor turns text around.
+// Text from outside must not move the cursor or change the text direction.
 func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 	t.Parallel()
 	const evil = "a\x1b[2J\u009b1m\u202e\u200b\x7f\xff \"b\\\u00fc"
@@ -140,12 +140,11 @@ func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 		Key: []byte(evil), Reason: evil, Error: evil, Topic: evil, Group: evil, Worker: evil, Value: []byte(evil), Sample: []byte(evil), SampleType: evil,
 		Headers: []schemas.Header{{Key: evil, Value: []byte(evil)}},
 	}
-	if err := showLetter(&out, "3:1", d); err != nil || strings.ContainsAny(out.String(), "\x1b\u009b\u202e\u200b\x7f") || strings.Count(out.String(), shown) != 11 {
+	if err := showDeadLetter(&out, "3:1", d); err != nil || strings.ContainsAny(out.String(), "\x1b\u009b\u202e\u200b\x7f") || strings.Count(out.String(), shown) != 11 {
 		t.Errorf("%v, %d, %q", err, strings.Count(out.String(), shown), out.String())
 	}
 }
 
-// TestDLQList_PagesShareOneHeader.
 func TestDLQList_PagesShareOneHeader(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
@@ -154,16 +153,15 @@ func TestDLQList_PagesShareOneHeader(t *testing.T) {
 			return http.StatusOK, dlq.DeadLetterList{DeadLetters: []dlq.Entry{{ID: "3:1"}, {ID: "3:2"}}, Next: next}
 		},
 	}}
-	if code, out, _ := s.dlq("list", "--source", "nexon", "--limit", "0"); code != 0 || strings.Count(out, "\n") != 7 || strings.Contains(out, "\n\n") || strings.Count(out, "DIED") != 1 {
+	if code, out, _ := s.dlq("list", "--source", "nexon", "--limit", "0"); code != 0 || strings.Count(out, "\n") != 7 || strings.Contains(out, "\n\n") || strings.Count(out, "HANDLED") != 1 {
 		t.Errorf("exit %d, %s", code, out)
 	}
 }
 
-// TestAdminClient_RejectsOversizedResponse.
 func TestAdminClient_RejectsOversizedResponse(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": respondWith(strings.Repeat("x", maxResponseBytes))}}
-	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "more than 16 MiB") {
+	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "larger than 16 MiB") {
 		t.Errorf("exit %d, %q", code, errs)
 	}
 }

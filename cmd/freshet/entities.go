@@ -21,16 +21,16 @@ import (
 func (p *program) entities() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "entities",
-		Short: "Say which entities are prefetched: import, list, enable, disable and pin them",
-		Long: `Say which entities are prefetched, through a query service. Those that are read become so by
-themselves, where their facet is (sources.{source}.prefetch); an import need not wait for
-the first reader.`,
+		Short: "Manage the entities that are prefetched: import, list, enable, disable, pin",
+		Long: `Manage the entities that are prefetched, through a query service. The first read of an entity
+registers it if its facet is prefetched (sources.{source}.prefetch). An import registers
+entities before their first read.`,
 	}
 	c.AddCommand(p.entitiesImport(), p.entitiesList(), p.entitiesSwitch(true), p.entitiesSwitch(false), p.entitiesPin(true), p.entitiesPin(false))
 	return c
 }
 
-// entityFilter is which entities a command is about.
+// entityFilter holds the flags that select entities.
 type entityFilter struct {
 	addr, source, facet, tier, prefix string
 	enabled                           string
@@ -38,9 +38,9 @@ type entityFilter struct {
 
 func (c *entityFilter) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&c.facet, "facet", "", "of this facet")
-	f.StringVar(&c.tier, "tier", "", "of this tier: hot, warm or cold")
-	f.StringVar(&c.prefix, "prefix", "", "whose key begins with this")
+	f.StringVar(&c.facet, "facet", "", "entities of this facet")
+	f.StringVar(&c.tier, "tier", "", "entities in this tier: hot, warm or cold")
+	f.StringVar(&c.prefix, "prefix", "", "entities whose key has this prefix")
 	addAddrFlag(cmd, &c.addr)
 }
 
@@ -54,7 +54,7 @@ func (c *entityFilter) check() error {
 	return nil
 }
 
-// label is the source, or its facet, as people read it.
+// label returns source, or source/facet, for messages.
 func (c *entityFilter) label() string { return strings.TrimRight(c.source+"/"+c.facet, "/") }
 
 func (c *entityFilter) toQuery() url.Values {
@@ -67,7 +67,8 @@ func (c *entityFilter) toQuery() url.Values {
 	return q
 }
 
-// count returns how many are chosen, as people read it.
+// count returns the number of selected entities, and a text for messages: "about N" if the
+// database estimated it.
 func (a *adminClient) count(ctx context.Context, c entityFilter) (n entities.CountResult, text string, err error) {
 	err = a.call(ctx, http.MethodGet, "/entities/count?"+c.toQuery().Encode(), nil, &n)
 	text = strconv.FormatInt(n.Count, 10)
@@ -86,7 +87,7 @@ func (p *program) entitiesList() *cobra.Command {
 	var count bool
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the entities that are prefetched, or count them",
+		Short: "List registered entities, or count them",
 		Example: `  freshet entities list --source nexon --facet character --tier hot
   freshet entities list --enabled false --limit 0 -o jsonl
   freshet entities list --count`,
@@ -121,15 +122,15 @@ func (p *program) entitiesList() *cobra.Command {
 		},
 	}
 	c.addFlags(cmd)
-	cmd.Flags().StringVar(&c.source, "source", "", "of this source (default all)")
-	cmd.Flags().StringVar(&c.enabled, "enabled", "", "that are enabled (true), or disabled (false)")
-	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all")
-	cmd.Flags().BoolVar(&count, "count", false, "print how many there are, or about how many")
+	cmd.Flags().StringVar(&c.source, "source", "", "entities of this source (default all)")
+	cmd.Flags().StringVar(&c.enabled, "enabled", "", "enabled entities (true), or disabled ones (false)")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of entities; 0: all")
+	cmd.Flags().BoolVar(&count, "count", false, "print only the number of entities, which may be an estimate")
 	output.addFlag(cmd)
 	return cmd
 }
 
-// listEntities prints entities as they come: there may be more than fit into memory.
+// listEntities prints each page as it arrives, because all entities may not fit into memory.
 func (p *program) listEntities(ctx context.Context, api *adminClient, c entityFilter, f format, limit int) error {
 	defer api.keepAlive()()
 	query, printed := c.toQuery(), 0
@@ -154,11 +155,11 @@ func (p *program) listEntities(ctx context.Context, api *adminClient, c entityFi
 		}
 		query.Set("after", *page.Next)
 	}
-	fmt.Fprintf(p.stderr, "%d are shown, and there may be more; --limit 0 shows all\n", printed)
+	fmt.Fprintf(p.stderr, "%d entities shown, there may be more; --limit 0 shows all\n", printed)
 	return out.end()
 }
 
-// entityPrinter prints a list a page at a time.
+// entityPrinter prints a list of entities page by page.
 type entityPrinter struct {
 	w      io.Writer
 	format format
@@ -192,7 +193,7 @@ func (s *entityPrinter) print(page []entities.Entity) error {
 	return printTable(s.w, lines)
 }
 
-// separator is what stands before an element of an array.
+// separator returns the text before the next element of a JSON array.
 func (s *entityPrinter) separator() string {
 	if s.begun {
 		return ","
@@ -221,7 +222,7 @@ func entityRow(e entities.Entity) []string {
 	if len(e.Params) > 0 {
 		text, err := json.Marshal(e.Params)
 		if err != nil {
-			panic(err) // they are texts
+			panic(err) // a map of strings can always be encoded
 		}
 		params = string(text)
 	}
@@ -240,10 +241,10 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 	verb := map[bool]string{true: "enable", false: "disable"}[enable]
 	cmd := &cobra.Command{
 		Use:   verb + " [KEY...]",
-		Short: map[bool]string{true: "Put entities back into the schedule", false: "Take entities out of the schedule"}[enable],
+		Short: map[bool]string{true: "Enable prefetching of entities", false: "Disable prefetching of entities"}[enable],
 		Long: map[bool]string{
-			true:  "Put entities back into the schedule: those with the keys, all that --prefix and --tier choose,\nor every one of the source or facet with --all.",
-			false: "Take entities out of the schedule: those with the keys, all that --prefix and --tier choose, or\nevery one of the source or facet with --all. What is stored of them remains, is served, and is\nrefreshed when somebody reads it.",
+			true:  "Enable prefetching of entities: of the given keys, of the entities that --prefix and --tier\nselect, or with --all of every entity of the source or facet.",
+			false: "Disable prefetching of entities: of the given keys, of the entities that --prefix and --tier\nselect, or with --all of every entity of the source or facet. Their snapshots stay, are served,\nand are refreshed after a read.",
 		}[enable],
 		Example: strings.ReplaceAll(`  freshet entities VERB --source nexon --facet character --tier cold
   freshet entities VERB --source nexon --facet character --all
@@ -254,11 +255,11 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 				return err
 			}
 			if len(keys) > 0 && (c.facet == "" || c.tier != "" || c.prefix != "") {
-				return usageError{errors.New("keys need --facet, and stand alone: leave out --tier and --prefix")}
+				return usageError{errors.New("keys need --facet, and exclude --tier and --prefix")}
 			}
 			some := len(keys) > 0 || c.prefix != "" || c.tier != ""
 			if some && all {
-				return usageError{errors.New("--all stands alone: leave out keys, --prefix and --tier")}
+				return usageError{errors.New("--all excludes keys, --prefix and --tier")}
 			}
 			api, err := p.newAdminClient(c.addr)
 			if err != nil {
@@ -268,7 +269,7 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 				return err
 			}
 			if !some && !all {
-				return usageError{fmt.Errorf("name keys, --prefix or --tier, or give --all for every entity of %s", c.label())}
+				return usageError{fmt.Errorf("pass keys, --prefix or --tier, or --all for every entity of %s", c.label())}
 			}
 			slices.Sort(keys)
 			keys = slices.Compact(keys)
@@ -279,26 +280,26 @@ func (p *program) entitiesSwitch(enable bool) *cobra.Command {
 			}
 			n, err := api.switchEntities(cmd.Context(), c, keys, verb)
 			if err != nil && n > 0 {
-				err = fmt.Errorf("%w; %d were %sd before, and doing it again goes on", err, n, verb)
+				err = fmt.Errorf("%w; %d entities are %sd already; run the command again to continue", err, n, verb)
 			}
 			if err != nil {
 				return err
 			}
 			fmt.Fprintf(p.stdout, "%d %sd\n", n, verb)
 			if n < len(keys) {
-				fmt.Fprintf(p.stderr, "%d of %d %sd; the others were so already or are not registered\n", n, len(keys), verb)
+				fmt.Fprintf(p.stderr, "%d of %d %sd; the others already were, or are not registered\n", n, len(keys), verb)
 			}
 			return nil
 		},
 	}
 	c.addFlags(cmd)
-	cmd.Flags().StringVar(&c.source, "source", "", "of this source (may be left out if there is one)")
+	cmd.Flags().StringVar(&c.source, "source", "", "entities of this source (required if there are several)")
 	cmd.Flags().BoolVar(&all, "all", false, "every entity of the source, or of the facet")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return cmd
 }
 
-// confirmSwitch asks whether that many are meant.
+// confirmSwitch asks for confirmation, with the number of entities.
 func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFilter, keys []string, enable bool) error {
 	text := strconv.Itoa(len(keys))
 	if len(keys) == 0 {
@@ -313,7 +314,8 @@ func (p *program) confirmSwitch(cmd *cobra.Command, api *adminClient, c entityFi
 	return confirm(cmd.Context(), in, isTerminal(in), p.stderr, question)
 }
 
-// switchEntities enables or disables, a part at a time, until all is done.
+// switchEntities enables or disables the entities in several requests, and returns how many it
+// changed.
 func (a *adminClient) switchEntities(ctx context.Context, c entityFilter, keys []string, verb string) (n int, err error) {
 	defer a.keepAlive()()
 	parts := slices.Collect(slices.Chunk(keys, maxKeysPerRequest))

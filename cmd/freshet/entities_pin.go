@@ -11,15 +11,15 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// entitiesPin is the command that pins entities to a tier, or unpins them.
+// entitiesPin returns the command pin, or the command unpin.
 func (p *program) entitiesPin(pin bool) *cobra.Command {
 	var c entityFilter
 	cmd := &cobra.Command{
 		Use:   "pin KEY...",
-		Short: "Pin entities to a tier, whatever their reads are",
-		Long: `Pin registered entities to a tier. Reads don't move a pinned entity to another tier. In the mode
-adaptive, which has no tiers, the interval of the tier is the longest that a pinned entity has.
-An import pins each entity whose row names a tier.`,
+		Short: "Pin entities to a tier, independently of their reads",
+		Long: `Pin registered entities to a tier. Reads do not move a pinned entity to another tier. In the
+adaptive mode, the tier's interval is the maximum interval of a pinned entity. An import pins
+each entity whose row has a tier.`,
 		Example: `  freshet entities pin --source nexon --facet character --tier hot somebody somebody-else`,
 		Args:    cobra.MinimumNArgs(1),
 	}
@@ -28,8 +28,8 @@ An import pins each entity whose row names a tier.`,
 		verb = "unpin"
 		cmd.Use = "unpin KEY..."
 		cmd.Short = "Let reads change the tier of pinned entities again"
-		cmd.Long = `Unpin entities. Each keeps its tier until its reads change it. An import unpins each entity whose
-row names no tier.`
+		cmd.Long = `Unpin entities. Each keeps its tier until its reads change it. An import unpins each entity
+whose row has no tier.`
 		cmd.Example = `  freshet entities unpin --source nexon --facet character somebody`
 	}
 	cmd.RunE = func(cmd *cobra.Command, keys []string) error {
@@ -37,9 +37,9 @@ row names no tier.`
 		case err != nil:
 			return err
 		case c.facet == "":
-			return usageError{errors.New("name the facet of the keys with --facet")}
+			return usageError{errors.New("--facet is required")}
 		case pin && c.tier == "":
-			return usageError{errors.New("name the tier with --tier: hot, warm or cold")}
+			return usageError{errors.New("--tier is required: hot, warm or cold")}
 		}
 		api, err := p.newAdminClient(c.addr)
 		if err != nil {
@@ -61,13 +61,13 @@ row names no tier.`
 		}
 		fmt.Fprintf(p.stdout, "%d %sned\n", n, verb)
 		if n < len(keys) {
-			fmt.Fprintf(p.stderr, "%d of %d %sned; the others were so already or are not registered\n", n, len(keys), verb)
+			fmt.Fprintf(p.stderr, "%d of %d %sned; the others already were, or are not registered\n", n, len(keys), verb)
 		}
 		return nil
 	}
 	f := cmd.Flags()
-	f.StringVar(&c.source, "source", "", "of this source (may be left out if there is one)")
-	f.StringVar(&c.facet, "facet", "", "of this facet")
+	f.StringVar(&c.source, "source", "", "entities of this source (required if there are several)")
+	f.StringVar(&c.facet, "facet", "", "facet of the entities")
 	if pin {
 		f.StringVar(&c.tier, "tier", "", "the tier: hot, warm or cold")
 	}

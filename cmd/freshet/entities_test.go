@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// prefetching is a configuration in which one facet is prefetched, and one is not.
+// prefetching writes a configuration with one prefetched facet and one other facet.
 func prefetching(t *testing.T) string {
 	return write(t, `sources:
   mirror:
@@ -25,7 +25,7 @@ func prefetching(t *testing.T) string {
 
 func TestEntities_ImportListDisableEnable(t *testing.T) {
 	d := startDev(t, "--no-demo", "--config", prefetching(t))
-	const n = 1200 // in files, each of which SQLite takes in time on a busy machine
+	const n = 1200 // small enough for SQLite on a slow machine
 	var files []string
 	for from := 0; from < n; from += n / 4 {
 		rows := "key,tier,p\n"
@@ -63,27 +63,27 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 			t.Errorf("%d in %s, %v", len(all), format, err)
 		}
 	}
-	d.mustRun(2, []string{"with --tier: hot, warm or cold"}, "entities", "pin", "--facet", "f", "k/0000")
-	d.mustRun(2, []string{"with --facet"}, "entities", "unpin", "k/0000")
+	d.mustRun(2, []string{"--tier is required: hot, warm or cold"}, "entities", "pin", "--facet", "f", "k/0000")
+	d.mustRun(2, []string{"--facet is required"}, "entities", "unpin", "k/0000")
 	d.mustRun(0, []string{"2 unpinned\n"}, "entities", "unpin", "--facet", "f", "k/0000", "k/0001")
 	d.mustRun(0, []string{"1 pinned\n"}, "entities", "pin", "--facet", "f", "--tier", "hot", "k/0000")
 	if text := d.mustRun(0, nil, "entities", "list", "--prefix", "none", "-o", "json"); text != "[]\n" {
 		t.Errorf("nothing is %q", text)
 	}
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "entities", "list", "--limit", "1100")
-	if code != 0 || strings.Count(out, "\n") != 1101 || !strings.Contains(errs, "1100 are shown, and there may be more") {
+	if code != 0 || strings.Count(out, "\n") != 1101 || !strings.Contains(errs, "1100 entities shown, there may be more") {
 		t.Errorf("exit %d, %d lines, %q", code, strings.Count(out, "\n"), errs)
 	}
 
-	d.mustRun(2, []string{"give --yes"}, "entities", "disable", "--facet", "f", "--tier", "hot")
+	d.mustRun(2, []string{"--yes"}, "entities", "disable", "--facet", "f", "--tier", "hot")
 	d.mustRun(0, []string{"400 disabled\n"}, "entities", "disable", "--facet", "f", "--tier", "hot", "--yes")
 	for _, c := range []struct {
 		verb      string
 		keys      []string
 		out, errs string
 	}{
-		{"enable", []string{"k/0000", "k/0003", "k/0001", "k/0003", "nobody"}, "2 enabled\n", "2 of 4 enabled; the others were so already or are not registered\n"},
-		{"enable", []string{"nobody"}, "0 enabled\n", "0 of 1 enabled; the others were so already or are not registered\n"},
+		{"enable", []string{"k/0000", "k/0003", "k/0001", "k/0003", "nobody"}, "2 enabled\n", "2 of 4 enabled; the others already were, or are not registered\n"},
+		{"enable", []string{"nobody"}, "0 enabled\n", "0 of 1 enabled; the others already were, or are not registered\n"},
 		{"disable", []string{"k/0000"}, "1 disabled\n", ""},
 	} {
 		code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, append([]string{"entities", c.verb, "--facet", "f", "--yes"}, c.keys...)...)
@@ -94,14 +94,14 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 	d.mustRun(0, []string{"1 enabled\n"}, "entities", "enable", "--facet", "f", "--yes", "--prefix", "k/0000")
 	d.mustRun(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
 	d.mustRun(0, []string{"entities-disable", `{"enabled":false,"source":"mirror","facet":"f","tier":"hot","entities":400}`, `"keys":["k/0000","k/0001","k/0003","nobody"]`}, "settings", "audit")
-	d.mustRun(2, []string{"name keys, --prefix or --tier, or give --all for every entity of mirror/f\n"}, "entities", "disable", "--yes", "--facet", "f")
-	d.mustRun(2, []string{"or give --all for every entity of mirror\n"}, "entities", "enable", "--yes", "--prefix", "")
-	d.mustRun(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--tier", "hot")
-	d.mustRun(2, []string{"--all stands alone"}, "entities", "disable", "--yes", "--all", "--facet", "f", "k/0000")
+	d.mustRun(2, []string{"pass keys, --prefix or --tier, or --all for every entity of mirror/f\n"}, "entities", "disable", "--yes", "--facet", "f")
+	d.mustRun(2, []string{"or --all for every entity of mirror\n"}, "entities", "enable", "--yes", "--prefix", "")
+	d.mustRun(2, []string{"--all excludes"}, "entities", "disable", "--yes", "--all", "--tier", "hot")
+	d.mustRun(2, []string{"--all excludes"}, "entities", "disable", "--yes", "--all", "--facet", "f", "k/0000")
 	d.mustRun(0, []string{"398\n"}, "entities", "list", "--enabled", "false", "--count")
 	d.mustRun(0, []string{"398 enabled\n"}, "entities", "enable", "--yes", "--all")
 	d.mustRun(2, []string{"keys need --facet"}, "entities", "disable", "--yes", "k")
-	d.mustRun(2, []string{"leave out --tier"}, "entities", "disable", "--yes", "--facet", "f", "--tier", "hot", "k")
+	d.mustRun(2, []string{"exclude --tier"}, "entities", "disable", "--yes", "--facet", "f", "--tier", "hot", "k")
 	d.mustRun(2, []string{"hot, warm or cold"}, "entities", "disable", "--yes", "--tier", "lukewarm")
 	d.mustRun(2, []string{"true or false"}, "entities", "list", "--enabled", "yes")
 	d.mustRun(2, []string{"0, for all, or more"}, "entities", "list", "--limit", "-1")
@@ -116,7 +116,7 @@ func TestSnapshot_GetRefreshDelete(t *testing.T) {
 	d.mustRun(3, []string{"There is no such source"}, "snapshot", "get", "github/character/somebody")
 	d.mustRun(3, []string{"no such facet"}, "snapshot", "get", "nexon/guild/somebody")
 	d.mustRun(1, []string{"does not match the pattern"}, "snapshot", "get", "nexon/character/some body/../x")
-	d.mustRun(4, []string{"nothing is stored of " + name + " yet (UPDATING", "--wait 10s"}, "snapshot", "get", name)
+	d.mustRun(4, []string{"no snapshot of " + name + " is stored yet (UPDATING", "--wait 10s"}, "snapshot", "get", name)
 	d.until("a fresh answer", "somebody", isFresh)
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "snapshot", "get", name)
 	if code != 0 || !json.Valid([]byte(out)) || !strings.HasPrefix(out, "{") || !strings.HasPrefix(errs, "FRESH, checked 20") {
@@ -124,19 +124,19 @@ func TestSnapshot_GetRefreshDelete(t *testing.T) {
 	}
 	d.mustRun(0, []string{"nexon/character/other: FRESH, checked 20"}, "snapshot", "refresh", "nexon/character/other", "--wait", "20s")
 	d.mustRun(0, []string{"nexon/character/third: a refresh is queued"}, "snapshot", "refresh", "nexon/character/third")
-	d.mustRun(2, []string{"from 0s to 30s"}, "snapshot", "refresh", name, "--wait", "1h")
-	d.mustRun(2, []string{"give --yes"}, "snapshot", "delete", name)
+	d.mustRun(2, []string{"between 0s and 30s"}, "snapshot", "refresh", name, "--wait", "1h")
+	d.mustRun(2, []string{"--yes"}, "snapshot", "delete", name)
 	d.mustRun(0, []string{name + " is deleted\n"}, "snapshot", "delete", name, "--yes")
 	d.mustRun(3, []string{"Nothing is stored of " + name}, "snapshot", "delete", name, "--yes")
 	d.mustRun(3, []string{"Nothing is stored of nexon/character/a/b?c"}, "snapshot", "delete", "nexon/character/a/b?c", "--yes")
 	d.mustRun(0, []string{"snapshot-delete", `{"facet":"character","key":"somebody"}`}, "settings", "audit")
 }
 
-// TestSnapshotDelete_StopsServing reads from the memory in front of the store.
+// The deleted snapshot must also leave the query service's cache.
 func TestSnapshotDelete_StopsServing(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
-	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh brings it back
+	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh stores it again
 	d.mustRun(0, nil, "snapshot", "delete", "nexon/character/somebody", "--yes")
 	d.until("an answer that nothing is stored", "somebody", func(r read) bool { return r.status == http.StatusAccepted })
 }

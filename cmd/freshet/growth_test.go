@@ -17,7 +17,7 @@ var (
 	growthRow   = regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|")
 )
 
-// listTables returns those that the migrations of a database make.
+// listTables returns the tables that the migrations of a database create.
 func listTables(t *testing.T, database string) []string {
 	t.Helper()
 	found := map[string]bool{}

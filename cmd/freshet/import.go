@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// A request has partRows and partBytes at most, less than the API takes, and
-	// inFlight are under way at once: the rate is not bound by round trips.
+	// maxBatchRows and maxBatchBytes bound one request, below the API's own bounds. Up to
+	// maxBatchesInFlight requests are in flight, so that round trips do not limit the rate.
 	maxBatchRows       = 5000
 	maxBatchBytes      = 1<<20 - 4<<10
 	maxBatchesInFlight = 4
-	// maxRowErrorsShown is how many wrong rows of one request an error names.
+	// maxRowErrorsShown is the number of invalid rows of one request that an error names.
 	maxRowErrorsShown = 3
 )
 
@@ -33,20 +33,22 @@ func (p *program) entitiesImport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import [FILE]",
 		Short: "Register entities from a file, or from stdin: CSV or JSON lines",
-		Long: `Register entities of a facet from a file, or from stdin, so that they are prefetched. CSV has
-a header line with the column key, and tier (hot, warm, cold; empty: cold) and enabled (true,
-false; empty: true) if it likes; every other column is the facet's param of that name. A JSON line is
-an object with key, params, tier and enabled. Each entity becomes due in a slot of its own.
+		Long: `Register entities of a facet from a file, or from stdin, so that they are prefetched.
 
-What is registered already gets the params, the tier and the flag of its row, and keeps when
-it is due. So an import may be repeated, and one that was stopped goes on with --skip.`,
+CSV needs a header line with the column key. The columns tier (hot, warm, cold; empty: cold) and
+enabled (true, false; empty: true) are optional. Every other column is the facet's param of that
+name. A JSON line is an object with key, params, tier and enabled. The due times of the new
+entities are spread evenly.
+
+For an entity that is already registered, the import replaces params, tier and enabled, and keeps
+its due time. So an import can be repeated, and --skip continues one that was interrupted.`,
 		Example: `  freshet entities import --source nexon --facet character characters.csv
   zcat characters.jsonl.gz | freshet entities import --facet character --keep-going`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case i.facet == "":
-				return usageError{errors.New("say of which facet they are with --facet")}
+				return usageError{errors.New("--facet is required")}
 			case format != "" && format != "csv" && format != "jsonl":
 				return usageError{fmt.Errorf("--format is %q; it must be csv or jsonl", format)}
 			case i.skip < 0:
@@ -79,28 +81,29 @@ it is due. So an import may be repeated, and one that was stopped goes on with -
 				return err
 			}
 			if i.rows < i.skip {
-				fmt.Fprintf(p.stderr, "there are %d rows, and --skip %d leaves out all of them and more; is it the same input?\n", i.rows, i.skip)
+				fmt.Fprintf(p.stderr, "warning: --skip %d skips all of the %d rows; check that it is the same input\n", i.skip, i.rows)
 			}
-			fmt.Fprintf(p.stdout, "%d rows, %d added, %d known", i.last-i.begun, i.added, i.known)
-			if i.wrong == 0 {
+			fmt.Fprintf(p.stdout, "%d rows, %d added, %d known", i.last-i.start, i.added, i.known)
+			if i.invalid == 0 {
 				fmt.Fprintln(p.stdout)
 				return nil
 			}
-			fmt.Fprintf(p.stdout, ", %d wrong\n", i.wrong)
-			return partialError{fmt.Errorf("%d rows are wrong and were left out", i.wrong)}
+			fmt.Fprintf(p.stdout, ", %d invalid\n", i.invalid)
+			return partialError{fmt.Errorf("%d invalid rows were skipped", i.invalid)}
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&i.source, "source", "", "of this source (may be left out if there is one)")
-	f.StringVar(&i.facet, "facet", "", "of this facet")
-	f.StringVar(&format, "format", "", "csv or jsonl (default: as the first byte tells)")
-	f.IntVar(&i.skip, "skip", 0, "leave out so many rows, of an import that was stopped after them")
-	f.BoolVar(&i.keepGoing, "keep-going", false, "name wrong rows on stderr and leave them out, in place of stopping")
+	f.StringVar(&i.source, "source", "", "source of the entities (required if there are several)")
+	f.StringVar(&i.facet, "facet", "", "facet of the entities")
+	f.StringVar(&format, "format", "", "csv or jsonl (default: detected by the first byte)")
+	f.IntVar(&i.skip, "skip", 0, "skip this number of rows, to continue an interrupted import")
+	f.BoolVar(&i.keepGoing, "keep-going", false, "print invalid rows to stderr and skip them, instead of stopping")
 	addAddrFlag(c, &addr)
 	return c
 }
 
-// importer is one import.
+// importer runs one import: read builds batches, send registers them, and run counts the results
+// in the order of the input.
 type importer struct {
 	api           *adminClient
 	source, facet string
@@ -109,39 +112,39 @@ type importer struct {
 	input         *countingReader
 	progress      *progress
 	stderr        io.Writer
-	begun, last   int // rows before the first, and up to the last that is done with all before it
-	rows          int // of an input that has ended
+	start, last   int // rows before the first imported one, and up to the last for which all batches are done
+	rows          int // number of rows in the input; set when the input ends
 	added, known  int
-	wrong         int
+	invalid       int
 }
 
-// importBatch is what one request registers, and what became of it.
+// importBatch holds the rows of one request, and its result.
 type importBatch struct {
-	orders []json.RawMessage
-	lines  []int // of the orders
-	bytes  int
-	last   int // number of its last row
-	wrong  []rowError
-	end    error // why nothing follows; nil: more does
-	done   chan struct{}
+	orders  []json.RawMessage
+	lines   []int // line numbers of the orders
+	bytes   int
+	last    int // number of the batch's last row
+	invalid []rowError
+	end     error // set on the last batch: io.EOF, or the error that ended the input
+	done    chan struct{}
 	entities.RegisterResult
 	failed error
 }
 
-// run imports until the input ends, something is wrong, or ctx ends. What was sent is
-// waited for in any case: the error says where to go on.
+// run imports until the input ends, an error occurs, or ctx ends. It always waits for the
+// requests in flight, and then returns an error with the row at which to continue.
 func (i *importer) run(ctx context.Context, format string) error {
-	parts, enough := make(chan *importBatch), make(chan struct{})
-	defer close(enough)
-	go i.read(format, parts, enough) // blocked in a read, it ends with the program
+	batches, stop := make(chan *importBatch), make(chan struct{})
+	defer close(stop)
+	go i.read(format, batches, stop) // while it blocks in a read, it ends only with the process
 	tick := time.NewTicker(i.progress.interval())
 	defer tick.Stop()
 	interrupted := ctx.Done()
-	i.begun, i.last = i.skip, i.skip
-	var sent []*importBatch // in their order
+	i.start, i.last = i.skip, i.skip
+	var sent []*importBatch // in input order
 	var failed, end error
 	for ended := false; !ended || len(sent) > 0; {
-		more := parts
+		more := batches
 		if ended || len(sent) == maxBatchesInFlight {
 			more = nil
 		}
@@ -170,48 +173,48 @@ func (i *importer) run(ctx context.Context, format string) error {
 				ended, end = true, errors.New("interrupted")
 			}
 		case now := <-tick.C:
-			i.progress.show(i.last-i.begun, now)
+			i.progress.show(i.last-i.start, now)
 		}
 	}
 	i.progress.clear()
 	if failed == nil && !errors.Is(end, io.EOF) {
 		failed = end
 	}
-	if failed == nil || i.last == i.begun { // where nothing was done, the same command begins where this one did
+	if failed == nil || i.last == i.start { // without progress, --skip stays the same
 		return failed
 	}
 	stopped := "; stopped"
 	if strings.HasSuffix(failed.Error(), ".") {
 		stopped = " Stopped"
 	}
-	return fmt.Errorf("%w%s after row %d; go on with --skip %d", failed, stopped, i.last, i.last)
+	return fmt.Errorf("%w%s after row %d; continue with --skip %d", failed, stopped, i.last, i.last)
 }
 
-// record counts what became of a part, and names its wrong rows.
+// record adds the result of a batch to the totals, and prints its invalid rows.
 func (i *importer) record(p *importBatch) {
 	i.last = max(i.last, p.last)
 	i.added += p.Added
 	i.known += p.Known
-	i.wrong += len(p.wrong)
-	if len(p.wrong) > 0 {
+	i.invalid += len(p.invalid)
+	if len(p.invalid) > 0 {
 		i.progress.clear()
 	}
-	slices.SortFunc(p.wrong, func(a, b rowError) int { return a.line - b.line })
-	for _, w := range p.wrong {
+	slices.SortFunc(p.invalid, func(a, b rowError) int { return a.line - b.line })
+	for _, w := range p.invalid {
 		fmt.Fprintln(i.stderr, w.Error())
 	}
 }
 
-// read reads parts until the input ends or they are enough.
-func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan struct{}) {
+// read reads batches until the input ends or stop is closed.
+func (i *importer) read(format string, batches chan<- *importBatch, stop <-chan struct{}) {
 	p := &importBatch{done: make(chan struct{})}
-	emit := func(end error) (goOn bool) {
+	emit := func(end error) (proceed bool) {
 		p.end = end
 		select {
-		case parts <- p:
+		case batches <- p:
 			p = &importBatch{done: make(chan struct{}), last: p.last}
 			return end == nil
-		case <-enough:
+		case <-stop:
 			return false
 		}
 	}
@@ -222,12 +225,12 @@ func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan 
 	}
 	for n := 1; ; n++ {
 		o, line, err := rows.next()
-		wrong, only := errors.AsType[rowError](err)
+		invalid, isRowError := errors.AsType[rowError](err)
 		switch {
-		case n <= i.skip && (err == nil || only):
+		case n <= i.skip && (err == nil || isRowError):
 			continue
-		case only && i.keepGoing:
-			p.wrong = append(p.wrong, wrong)
+		case isRowError && i.keepGoing:
+			p.invalid = append(p.invalid, invalid)
 		case err != nil:
 			i.rows = n - 1
 			emit(err)
@@ -235,7 +238,7 @@ func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan 
 		default:
 			text, err := json.Marshal(o)
 			if err != nil {
-				panic(err) // it is of our own type
+				panic(err) // an Order can always be encoded
 			}
 			if p.bytes+len(text) >= maxBatchBytes && !emit(nil) {
 				return
@@ -243,14 +246,15 @@ func (i *importer) read(format string, parts chan<- *importBatch, enough <-chan 
 			p.orders, p.lines, p.bytes = append(p.orders, text), append(p.lines, line), p.bytes+len(text)+1
 		}
 		p.last = n
-		if len(p.orders)+len(p.wrong) == maxBatchRows && !emit(nil) {
+		if len(p.orders)+len(p.invalid) == maxBatchRows && !emit(nil) {
 			return
 		}
 	}
 }
 
-// send registers a part. Of wrong rows only the query service knows some: its facet has
-// a pattern for keys.
+// send registers the rows of a batch. Only the query service can find some invalid rows, such
+// as a key that does not match the facet's keyPattern. With keepGoing, send removes them and
+// sends the rest again.
 func (i *importer) send(ctx context.Context, p *importBatch) {
 	defer close(p.done)
 	for len(p.orders) > 0 {
@@ -260,27 +264,27 @@ func (i *importer) send(ctx context.Context, p *importBatch) {
 			p.RegisterResult = done
 			return
 		}
-		refused, ok := errors.AsType[invalidItemsError](err)
+		rejected, ok := errors.AsType[invalidItemsError](err)
 		if !ok {
 			p.failed = err
 			return
 		}
-		wrong := p.removeInvalid(refused)
-		if !i.keepGoing || len(wrong) == 0 {
+		invalid := p.removeInvalid(rejected)
+		if !i.keepGoing || len(invalid) == 0 {
 			p.failed = err
-			if len(wrong) > 0 {
-				p.failed = joinRowErrors(wrong)
+			if len(invalid) > 0 {
+				p.failed = joinRowErrors(invalid)
 			}
 			return
 		}
-		p.wrong = append(p.wrong, wrong...)
+		p.invalid = append(p.invalid, invalid...)
 	}
 }
 
-// removeInvalid takes the orders out that were refused, and returns them.
-func (p *importBatch) removeInvalid(refused invalidItemsError) (wrong []rowError) {
+// removeInvalid removes the rejected rows from the batch and returns their errors.
+func (p *importBatch) removeInvalid(rejected invalidItemsError) (invalid []rowError) {
 	at := map[int]string{}
-	for _, e := range refused.items {
+	for _, e := range rejected.items {
 		var index int
 		if _, err := fmt.Sscanf(e.Pointer, "#/entities/%d", &index); err == nil && index < len(p.orders) {
 			at[index] = e.Detail
@@ -289,23 +293,23 @@ func (p *importBatch) removeInvalid(refused invalidItemsError) (wrong []rowError
 	orders, lines := p.orders[:0], p.lines[:0]
 	for index, order := range p.orders {
 		if detail, ok := at[index]; ok {
-			wrong = append(wrong, rowError{p.lines[index], errors.New(detail)})
+			invalid = append(invalid, rowError{p.lines[index], errors.New(detail)})
 			continue
 		}
 		orders, lines = append(orders, order), append(lines, p.lines[index])
 	}
 	p.orders, p.lines = orders, lines
-	return wrong
+	return invalid
 }
 
-// joinRowErrors is the error of rows that are wrong.
-func joinRowErrors(wrong []rowError) error {
+// joinRowErrors returns one error for invalid rows; it names at most maxRowErrorsShown.
+func joinRowErrors(invalid []rowError) error {
 	var texts []string
-	for _, w := range wrong[:min(len(wrong), maxRowErrorsShown)] {
+	for _, w := range invalid[:min(len(invalid), maxRowErrorsShown)] {
 		texts = append(texts, w.Error())
 	}
-	if more := len(wrong) - len(texts); more > 0 {
-		texts = append(texts, fmt.Sprintf("and %d or more others", more))
+	if more := len(invalid) - len(texts); more > 0 {
+		texts = append(texts, fmt.Sprintf("and at least %d more", more))
 	}
 	return errors.New(strings.Join(texts, "; "))
 }

@@ -10,17 +10,18 @@ import (
 )
 
 const (
-	// barInterval is how often a terminal is told how far it is, and lineEvery a log.
+	// barInterval is the update interval of the bar at a terminal, and lineInterval that of
+	// lines elsewhere.
 	barInterval  = 200 * time.Millisecond
 	lineInterval = 10 * time.Second
 	barWidth     = 24
 )
 
-// countingReader counts what was read of an input, of which the size may be known.
+// countingReader counts the bytes that are read from an input.
 type countingReader struct {
 	in   io.Reader
 	read atomic.Int64
-	size int64 // bytes; 0: not known
+	size int64 // of the whole input, in bytes; 0: unknown
 }
 
 func newCountingReader(in io.Reader) *countingReader {
@@ -39,7 +40,7 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// progress tells how far long work is: a bar at a terminal, and lines elsewhere.
+// progress prints the progress of a long operation: a bar at a terminal, lines elsewhere.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -63,7 +64,7 @@ func (p *progress) show(rows int, now time.Time) {
 	p.write(text)
 }
 
-// line tells that a part is done, of 1.
+// line prints a text with the part that is done, from 0 to 1.
 func (p *progress) line(part float64, text string) {
 	part = min(1, part)
 	bar := ""
@@ -82,7 +83,7 @@ func (p *progress) write(text string) {
 	fmt.Fprintln(p.out, text)
 }
 
-// clear takes the bar away, for what else is written.
+// clear removes the bar before other output.
 func (p *progress) clear() {
 	if p.terminal {
 		fmt.Fprint(p.out, "\r\x1b[K")

@@ -14,10 +14,10 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// maxRowBytes bounds a line; what a row may hold is far less.
+// maxRowBytes bounds one line. It is far above the size of a valid row.
 const maxRowBytes = 64 << 10
 
-// rowError is a row that is wrong; the next one may be well.
+// rowError reports an invalid row. Reading may continue with the next row.
 type rowError struct {
 	line int
 	error
@@ -25,16 +25,16 @@ type rowError struct {
 
 func (e rowError) Error() string { return fmt.Sprintf("line %d: %s", e.line, e.error) }
 
-// rowReader reads entities line by line. No value has a line break of its own, so that a
-// quote that is not closed spoils its line and no more.
+// rowReader reads entities line by line. Values must not contain line breaks, so an unclosed
+// quote makes only its own line invalid.
 type rowReader struct {
 	lines *bufio.Scanner
-	line  int // number of the last one
+	line  int // number of the last line read
 	parse func(text []byte) (entities.EntitySpec, error)
 }
 
-// newRowReader reads CSV with a header, or a JSON object a line, as the format says; empty:
-// as the first byte tells.
+// newRowReader returns a reader of CSV with a header, or of one JSON object per line. An empty
+// format is detected by the first byte.
 func newRowReader(in io.Reader, format string) (*rowReader, error) {
 	buffered := bufio.NewReader(in)
 	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
@@ -42,9 +42,9 @@ func newRowReader(in io.Reader, format string) (*rowReader, error) {
 			return nil, err
 		}
 	}
-	first, _ := buffered.Peek(1) // an error is met again by who reads
+	first, _ := buffered.Peek(1) // the next read returns the error again
 	if format != "csv" && string(first) == "[" {
-		return nil, errors.New(`write one JSON object a line, not an array, as in {"key":"somebody","tier":"hot"}`)
+		return nil, errors.New(`the input is a JSON array; write one JSON object per line, as in {"key":"somebody","tier":"hot"}`)
 	}
 	if format == "" {
 		format = "csv"
@@ -59,7 +59,7 @@ func newRowReader(in io.Reader, format string) (*rowReader, error) {
 	}
 	text, err := r.read()
 	if errors.Is(err, io.EOF) {
-		return nil, errors.New("there is nothing to import: CSV begins with a header line, as in key,tier")
+		return nil, errors.New("the input is empty; CSV begins with a header line, as in key,tier")
 	}
 	if err != nil {
 		return nil, err
@@ -76,8 +76,7 @@ func newRowReader(in io.Reader, format string) (*rowReader, error) {
 	return r, nil
 }
 
-// next returns the next row, or io.EOF behind the last. After a rowError it may be
-// called again.
+// next returns the next row, or io.EOF after the last. It may be called again after a rowError.
 func (r *rowReader) next() (o entities.EntitySpec, line int, err error) {
 	text, err := r.read()
 	if err != nil {
@@ -89,7 +88,7 @@ func (r *rowReader) next() (o entities.EntitySpec, line int, err error) {
 	return o, r.line, nil
 }
 
-// read returns the next line that is not empty.
+// read returns the next non-empty line.
 func (r *rowReader) read() ([]byte, error) {
 	for r.lines.Scan() {
 		r.line++
@@ -99,14 +98,14 @@ func (r *rowReader) read() ([]byte, error) {
 	}
 	switch err := r.lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return nil, fmt.Errorf("line %d: it is longer than %d bytes, as no row is", r.line+1, maxRowBytes)
+		return nil, fmt.Errorf("line %d: longer than the maximum of %d bytes", r.line+1, maxRowBytes)
 	case err != nil:
 		return nil, fmt.Errorf("after line %d: %w", r.line, err)
 	}
 	return nil, io.EOF
 }
 
-// csvParser splits lines, each by itself.
+// csvParser parses CSV lines independently of each other.
 type csvParser struct {
 	line   bytes.Reader
 	reader *csv.Reader
@@ -130,12 +129,12 @@ func (c *csvParser) splitLine(text []byte) ([]string, error) {
 	return fields, err
 }
 
-// parseHeader reads the header.
+// parseHeader parses and checks the header line.
 func (c *csvParser) parseHeader(header []string) error {
 	for _, name := range header {
 		name = strings.TrimSpace(name)
 		if name == "" || slices.Contains(c.names, name) {
-			return fmt.Errorf("the header has a column without a name, or two of one: %.200q", header)
+			return fmt.Errorf("the header has an empty or a duplicate column name: %.200q", header)
 		}
 		c.names = append(c.names, strings.Clone(name))
 	}
@@ -145,14 +144,15 @@ func (c *csvParser) parseHeader(header []string) error {
 	return nil
 }
 
-// parseRow reads a row: what is in no column of its own is a param, empty: none.
+// parseRow parses a row. Columns other than key, tier and enabled are params; an empty value
+// sets no param.
 func (c *csvParser) parseRow(text []byte) (o entities.EntitySpec, err error) {
 	fields, err := c.splitLine(text)
 	if err != nil {
 		return o, err
 	}
 	if len(fields) != len(c.names) {
-		return o, fmt.Errorf("it has %d fields, and the header has %d", len(fields), len(c.names))
+		return o, fmt.Errorf("the row has %d fields, the header has %d", len(fields), len(c.names))
 	}
 	for i, name := range c.names {
 		value := fields[i]

@@ -22,16 +22,16 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// fakeEntitiesAPI is a query service that takes entities, and no keys with an x.
+// fakeEntitiesAPI is a query service that registers entities and rejects keys with an x.
 type fakeEntitiesAPI struct {
 	*testing.T
 	server *httptest.Server
 	mu     sync.Mutex
 	got    map[string]entities.EntitySpec
-	sent   int // orders that were taken
+	sent   int // number of accepted entities
 	calls  int
-	// before is called before each batch is taken, with its number and its first entity;
-	// an error refuses it.
+	// before is called before each batch, with its number and its first entity. An error
+	// rejects the batch.
 	before func(call int, first string) error
 }
 
@@ -94,7 +94,7 @@ func (r *fakeEntitiesAPI) serve(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(done)
 }
 
-// imports runs an import of in to its end.
+// imports runs an import of an input until it ends.
 func (r *fakeEntitiesAPI) imports(ctx context.Context, in io.Reader, args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
 	root := newRoot([]string{"FRESHET_ADDR=" + r.server.URL}, &out, &errs)
@@ -104,7 +104,7 @@ func (r *fakeEntitiesAPI) imports(ctx context.Context, in io.Reader, args ...str
 	return out.String(), errs.String(), err
 }
 
-// table writes n rows of both formats.
+// tableOf returns n rows in each format.
 func tableOf(n int) map[string]string {
 	var c, j strings.Builder
 	c.WriteString("key,tier,enabled,ocid\n")
@@ -159,7 +159,7 @@ func TestImport_ResumesWithSkip(t *testing.T) {
 			t.Fatalf("%s: %q, %v", format, stdout, err)
 		}
 		before := r.sent
-		if before != skip { // all that was sent was waited for
+		if before != skip { // the command waited for all requests in flight
 			t.Errorf("%d were registered, and %d are told", before, skip)
 		}
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
@@ -170,16 +170,16 @@ func TestImport_ResumesWithSkip(t *testing.T) {
 	}
 }
 
-var goOn = regexp.MustCompile(`; stopped after row (\d+); go on with --skip (\d+)$`)
+var resumeHint = regexp.MustCompile(`; stopped after row (\d+); continue with --skip (\d+)$`)
 
 func skipOf(t *testing.T, err error) int {
 	t.Helper()
 	if err == nil {
 		t.Fatal("the import did not stop")
 	}
-	m := goOn.FindStringSubmatch(err.Error())
+	m := resumeHint.FindStringSubmatch(err.Error())
 	if m == nil || m[1] != m[2] {
-		t.Fatalf("%v does not say where to go on", err)
+		t.Fatalf("%v has no row at which to continue", err)
 	}
 	n, err := strconv.Atoi(m[1])
 	if err != nil {
@@ -192,15 +192,15 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 	const n = 50_000
 	for format, text := range tableOf(n) {
 		r := newFakeEntitiesAPI(t)
-		// The fourth is refused when the three behind it were taken, which do not count.
+		// The fourth batch is rejected after the next three were accepted, which do not count.
 		later := make(chan struct{})
-		var behind atomic.Int64
+		var background atomic.Int64
 		r.before = func(_ int, first string) error {
 			if strings.Contains(first, "k015000") {
 				<-later
 				return errors.New("the database is away")
 			}
-			if first > `{"key":"k015000` && behind.Add(1) == maxBatchesInFlight-1 {
+			if first > `{"key":"k015000` && background.Add(1) == maxBatchesInFlight-1 {
 				close(later)
 			}
 			return nil
@@ -227,12 +227,12 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 	}
 	r := newFakeEntitiesAPI(t)
 	r.server.Close()
-	if _, _, err := r.imports(t.Context(), strings.NewReader("key\na\n")); err == nil || !strings.Contains(err.Error(), "nothing answers at") || strings.Contains(err.Error(), "--skip") {
+	if _, _, err := r.imports(t.Context(), strings.NewReader("key\na\n")); err == nil || !strings.Contains(err.Error(), "no response from") || strings.Contains(err.Error(), "--skip") {
 		t.Error(err)
 	}
 }
 
-// endless is a table without an end, that counts what was read of it.
+// endless is an infinite table that counts the bytes that are read.
 type endless struct {
 	rows atomic.Int64
 	rest []byte
@@ -268,7 +268,7 @@ func TestImport_ReadsOnlyWhatIsInFlight(t *testing.T) {
 		ended <- err
 	}()
 	<-full
-	cancel() // four are under way and nobody has been answered
+	cancel() // four batches are in flight without a response
 	close(go1)
 	if n := skipOf(t, <-ended); n != maxBatchesInFlight*maxBatchRows || r.calls != maxBatchesInFlight {
 		t.Errorf("%d rows in %d calls", n, r.calls)
@@ -281,7 +281,7 @@ func TestImport_ReadsOnlyWhatIsInFlight(t *testing.T) {
 func TestImport_StopsAtInvalidRow(t *testing.T) {
 	long := strings.Repeat("v", 70_000)
 	for _, c := range []struct{ in, want string }{
-		{"key,tier\na,hot\n\nb c\n", `line 4: it has 1 fields, and the header has 2; stopped after row 1; go on with --skip 1`},
+		{"key,tier\na,hot\n\nb c\n", `line 4: the row has 1 fields, the header has 2; stopped after row 1; continue with --skip 1`},
 		{"key,tier\na,hot\nb,lukewarm\nc,hot\n", `line 3: the tier "lukewarm" must be hot, warm or cold; stopped after row 1`},
 		{"key,enabled\na,1\nb,yes\n", `line 3: enabled is "yes"; it must be true or false; stopped after row 1`},
 		{"key\na\n..\n", `line 3: the key may not be ".."; stopped after row 1`},
@@ -289,21 +289,21 @@ func TestImport_StopsAtInvalidRow(t *testing.T) {
 		{"key,p\na,1\nb,\"1\"\"2\"3\n", `line 3: extraneous or missing " in quoted-field; stopped after row 1`},
 		{"key\na\n\xff\n", `line 3: the key is not valid UTF-8; stopped after row 1`},
 		{"key,p\na,1\nb,\x01\n", `line 3: the param p must be UTF-8 without control characters; stopped after row 1`},
-		{"key,p\na,1\nb," + long + "\n", `line 3: it is longer than 65536 bytes, as no row is; stopped after row 1`},
-		{"key\na\nx\n", `line 3: no key has an x`}, // all of a request or none
+		{"key,p\na,1\nb," + long + "\n", `line 3: longer than the maximum of 65536 bytes; stopped after row 1`},
+		{"key\na\nx\n", `line 3: no key has an x`}, // a request registers all of its rows or none
 		{"key\nx1\na\nx2\nx3\n", `line 2: no key has an x; line 4: no key has an x`},
 		{"name,tier\na,hot\n", `line 1: the header has no column key; it has ["name" "tier"]. CSV begins with a header line, as in key,tier`},
-		{"\n\nkey,key\na,a\n", `line 3: the header has a column without a name, or two of one`},
-		{"key,\na,a\n", `line 1: the header has a column without a name`},
-		{"", `there is nothing to import: CSV begins with a header line, as in key,tier`},
+		{"\n\nkey,key\na,a\n", `line 3: the header has an empty or a duplicate column name`},
+		{"key,\na,a\n", `line 1: the header has an empty or a duplicate column name`},
+		{"", `the input is empty; CSV begins with a header line, as in key,tier`},
 		{"{\"key\":\"a\"}\n{\"key\":\"b\",\"teir\":\"hot\"}\n", `line 2: json: unknown field "teir"; there are key, params, tier and enabled; stopped after row 1`},
 		{"{\"key\":\"a\"}\nb\n", `line 2: it must be an object, as in {"key":"somebody","tier":"hot"}; stopped after row 1`},
-		{"[{\"key\":\"a\"}]\n", `write one JSON object a line, not an array`},
+		{"[{\"key\":\"a\"}]\n", `the input is a JSON array; write one JSON object per line`},
 		{"{\"key\":\"a\"} {\"key\":\"b\"}\n", `line 1: something follows the object`},
 	} {
 		r := newFakeEntitiesAPI(t)
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(c.in))
-		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "go on with") != strings.Contains(c.want, "stopped") || stdout != "" || stderr != "" {
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "continue with") != strings.Contains(c.want, "stopped") || stdout != "" || stderr != "" {
 			t.Errorf("%.80q: %q, %q, %v", c.in, stdout, stderr, err)
 		}
 		if want := strings.Count(c.want, "after row 1"); len(r.got) != want {
@@ -318,7 +318,7 @@ func TestImport_KeepGoingSkipsInvalidRows(t *testing.T) {
 	stdout, stderr, err := r.imports(t.Context(), strings.NewReader(in), "--keep-going")
 	wrong := "line 3: no key has an x\nline 4: the tier \"lukewarm\" must be hot, warm or cold\nline 5: no key has an x\nline 6: no key has an x\n" +
 		"line 8: extraneous or missing \" in quoted-field\n"
-	if stdout != "8 rows, 3 added, 0 known, 5 wrong\n" || stderr != wrong || !errors.As(err, new(partialError)) {
+	if stdout != "8 rows, 3 added, 0 known, 5 invalid\n" || stderr != wrong || !errors.As(err, new(partialError)) {
 		t.Errorf("%q, %q, %v", stdout, stderr, err)
 	}
 	for _, key := range []string{"a", "c", "e"} {
@@ -327,7 +327,7 @@ func TestImport_KeepGoingSkipsInvalidRows(t *testing.T) {
 		}
 	}
 	stdout, stderr, err = r.imports(t.Context(), strings.NewReader("key\nx\n"), "--keep-going")
-	if stdout != "1 rows, 0 added, 0 known, 1 wrong\n" || stderr != "line 2: no key has an x\n" || !errors.As(err, new(partialError)) {
+	if stdout != "1 rows, 0 added, 0 known, 1 invalid\n" || stderr != "line 2: no key has an x\n" || !errors.As(err, new(partialError)) {
 		t.Errorf("%q, %q, %v", stdout, stderr, err)
 	}
 	stdout, _, err = r.imports(t.Context(), strings.NewReader(in), "--keep-going", "--skip", "7")
@@ -341,9 +341,9 @@ func TestImport_SkipCountsEachRowOnce(t *testing.T) {
 	for _, c := range []struct{ skip, in, stdout, stderr, err string }{
 		{"1", "key\na\nb\n", "1 rows, 1 added, 0 known\n", "", ""},
 		{"2", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "", ""},
-		{"3", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "there are 2 rows, and --skip 3 leaves out all of them and more; is it the same input?\n", ""},
+		{"3", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "warning: --skip 3 skips all of the 2 rows; check that it is the same input\n", ""},
 		{"1", "key\na\nx\n", "", "", "line 3: no key has an x"}, // the same --skip is right
-		{"1", "key\na\nb\n\xff\n", "", "", "line 4: the key is not valid UTF-8; stopped after row 2; go on with --skip 2"},
+		{"1", "key\na\nb\n\xff\n", "", "", "line 4: the key is not valid UTF-8; stopped after row 2; continue with --skip 2"},
 		{"1", "nokey\na\n", "", "", `line 1: the header has no column key; it has ["nokey"]. CSV begins with a header line, as in key,tier`},
 	} {
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(c.in), "--skip", c.skip)
@@ -363,7 +363,7 @@ func TestImport_ErrorTextJoinsSentences(t *testing.T) {
 		return errors.New(away)
 	}
 	_, _, err := r.imports(t.Context(), strings.NewReader(tableOf(6000)["csv"]))
-	if want := away + " Stopped after row 5000; go on with --skip 5000"; err == nil || err.Error() != want {
+	if want := away + " Stopped after row 5000; continue with --skip 5000"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 }

@@ -17,23 +17,24 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// kafkaClient returns the options of the Kafka client of this name. Its metrics are exported to
+// kafkaClient returns the options of the Kafka client with this name. Its metrics are exported to
 // Prometheus and not pushed to the brokers (KIP-714).
 func (p parts) kafkaClient(name string) []kgo.Opt {
 	return append(slices.Clone(p.kafka), kgo.ClientID("freshet-"+name), kgo.DisableClientMetrics(), kgo.WithHooks(kprom.NewMetrics("kafka_client",
 		kprom.Registerer(p.reg), kprom.WithStaticLabel(prometheus.Labels{"client": name}))))
 }
 
-// registerPoolMetrics tells of the connections to PostgreSQL.
+// registerPoolMetrics registers the metrics of the PostgreSQL connection pool.
 func registerPoolMetrics(pool pgxpoolprometheus.Stater, reg prometheus.Registerer) {
 	reg.MustRegister(pgxpoolprometheus.NewCollector(pool, nil))
 }
 
-// registerRedisMetrics tells of the connections to Redis, and how long what is asked of it takes.
+// registerRedisMetrics registers the metrics of the Redis connection pool and of the duration of
+// commands.
 func registerRedisMetrics(rdb redis.UniversalClient, reg prometheus.Registerer) {
 	times := &redisTimingHook{
 		duration: prometheus.NewHistogramVec(observe.Histogram("redis_command_duration_seconds",
-			"Round trips to Redis: a script by its name, any other command by its own, several at once as pipeline.",
+			"Duration of round trips to Redis, by command; scripts by their name, and pipelines as pipeline.",
 			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1), []string{"command"}),
 		scripts: map[string]string{},
 	}
@@ -44,7 +45,7 @@ func registerRedisMetrics(rdb redis.UniversalClient, reg prometheus.Registerer) 
 	rdb.AddHook(times)
 }
 
-// redisTimingHook is a hook that measures commands.
+// redisTimingHook is a redis.Hook that measures the duration of commands.
 type redisTimingHook struct {
 	duration *prometheus.HistogramVec
 	scripts  map[string]string // names by SHA-1
@@ -82,8 +83,8 @@ func (t *redisTimingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) re
 	}
 }
 
-// isHandshake reports whether a command is how a connection begins, which is nobody's
-// request.
+// isHandshake reports whether a command belongs to the handshake of a new connection. Its duration
+// is not measured.
 func isHandshake(cmd redis.Cmder) bool {
 	switch cmd.Name() {
 	case "hello", "client", "auth", "select", "readonly":
@@ -92,7 +93,7 @@ func isHandshake(cmd redis.Cmder) bool {
 	return false
 }
 
-// label returns a command's name, or that of its script.
+// label returns the name of a command, or of the script that it runs.
 func (t *redisTimingHook) label(cmd redis.Cmder) string {
 	name := cmd.Name()
 	if name != "evalsha" {

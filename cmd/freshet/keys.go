@@ -16,10 +16,10 @@ import (
 func (p *program) keys() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "keys",
-		Short: "Make, list and revoke the API keys by which callers are known",
-		Long: `Make, list and revoke the API keys by which callers are known, through a query service.
-The first is made while it listens on loopback, or with the token of access.adminTokenFile
-in FRESHET_TOKEN. What is changed holds within five seconds in every query service.`,
+		Short: "Create, list and revoke API keys",
+		Long: `Create, list and revoke API keys, through a query service. To create the first key, call a
+query service that listens on loopback, or put the token of access.adminTokenFile into
+FRESHET_TOKEN. Every query service applies a change within five seconds.`,
 	}
 	c.AddCommand(p.keysCreate(), p.keysList(), p.keysRevoke())
 	return c
@@ -31,17 +31,16 @@ func (p *program) keysCreate() *cobra.Command {
 	var scopes []string
 	c := &cobra.Command{
 		Use:   "create",
-		Short: "Make an API key and print it, once",
-		Long: `Make an API key and print it. It is shown now and never again: only its hash is kept. The
-scope read is for reads, refresh for asking for refreshes, and admin for everything. What a
-source fetches with a credential of limited visibility is there for those alone who have the
-scope see:VISIBILITY besides.`,
+		Short: "Create an API key and print it once",
+		Long: `Create an API key and print it. It can't be shown again: freshet stores only its hash. The
+scope read allows reads, refresh allows explicit refreshes, and admin allows everything. Data
+fetched with a credential of limited visibility needs the scope see:VISIBILITY, too.`,
 		Example: `  freshet keys create --name a-dashboard --scopes read --expires 90d
   freshet keys create --name a-partner --scopes read,refresh,see:partner
   FRESHET_TOKEN=$(cat admin-token) freshet keys create --name on-call --scopes admin`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if order.Name == "" || len(scopes) == 0 {
-				return usageError{errors.New("say whose key it is and what for, as in --name a-dashboard --scopes read,refresh")}
+				return usageError{errors.New("--name and --scopes are required, as in --name a-dashboard --scopes read,refresh")}
 			}
 			for _, s := range scopes {
 				order.Scopes = append(order.Scopes, access.Scope(strings.TrimSpace(s)))
@@ -54,17 +53,17 @@ scope see:VISIBILITY besides.`,
 			if err := api.call(cmd.Context(), http.MethodPost, "/keys", order, &made); err != nil {
 				return err
 			}
-			fmt.Fprintf(p.stderr, "key %s of %q with %s; it is not shown again\n", made.Key.ID, made.Key.Name, formatScopes(made.Key))
+			fmt.Fprintf(p.stderr, "created key %s of %q with scopes %s; it is not shown again\n", made.Key.ID, made.Key.Name, formatScopes(made.Key))
 			if !made.Required {
-				fmt.Fprintln(p.stderr, "note: this query service asks nobody for keys at present; with access.require: auto it does from its next start, now that there is one, and then only a key with the scope admin, or the token of access.adminTokenFile, may administer")
+				fmt.Fprintln(p.stderr, "note: this query service does not require keys yet. With access.require: auto it requires them after its next start, because a key exists now. The admin API then needs a key with the scope admin, or the token of access.adminTokenFile.")
 			}
 			_, err = fmt.Fprintln(p.stdout, made.Secret)
 			return err
 		},
 	}
-	c.Flags().StringVar(&order.Name, "name", "", "whose key it is, for lists and audits")
-	c.Flags().StringSliceVar(&scopes, "scopes", nil, "what it is for: read, refresh, inspect, delegate, see:VISIBILITY, admin")
-	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "how long it holds, as in 90d or 12h (default: until it is revoked)")
+	c.Flags().StringVar(&order.Name, "name", "", "name of the key's owner, for lists and the audit log")
+	c.Flags().StringSliceVar(&scopes, "scopes", nil, "scopes: read, refresh, inspect, delegate, see:VISIBILITY, admin")
+	c.Flags().StringVar(&order.ExpiresIn, "expires", "", "lifetime, as in 90d or 12h (default: valid until revoked)")
 	addAddrFlag(c, &addr)
 	return c
 }
@@ -74,7 +73,7 @@ func (p *program) keysList() *cobra.Command {
 	var output format
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List all API keys, also those that were revoked",
+		Short: "List all API keys, including revoked ones",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
 				return err
@@ -98,14 +97,14 @@ func (p *program) keysList() *cobra.Command {
 }
 
 func keyRow(k access.Key) [][]string {
-	state := "holds"
+	state := "active"
 	switch {
 	case k.RevokedAt != nil:
 		state = "revoked " + k.RevokedAt.Format(time.RFC3339) + " by " + *k.RevokedBy
 	case k.ExpiresAt != nil && k.ExpiresAt.Before(time.Now()):
 		state = "expired " + k.ExpiresAt.Format(time.RFC3339)
 	case k.ExpiresAt != nil:
-		state = "until " + k.ExpiresAt.Format(time.RFC3339)
+		state = "active until " + k.ExpiresAt.Format(time.RFC3339)
 	}
 	return [][]string{{k.ID, k.Name, formatScopes(k), state, k.CreatedAt.Format(time.RFC3339), k.CreatedBy}}
 }
@@ -123,12 +122,12 @@ func (p *program) keysRevoke() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "revoke ID",
-		Short: "Have an API key hold no more",
+		Short: "Revoke an API key",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			id := args[0]
-			if strings.HasPrefix(id, "fsk_") { // and not echoed: it may be the whole key
-				return usageError{errors.New("name the key by its id, the part between fsk_ and the next _; `freshet keys list` has it")}
+			if strings.HasPrefix(id, "fsk_") { // do not print the argument: it may be the whole key
+				return usageError{errors.New("pass the key's ID, the part between fsk_ and the next _; `freshet keys list` shows it")}
 			}
 			api, err := p.newAdminClient(addr)
 			if err != nil {
@@ -148,7 +147,7 @@ func (p *program) keysRevoke() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	addAddrFlag(c, &addr)
 	return c
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// as runs a command against the running product with a token.
+// as runs a command against the running dev process with a token.
 func (d *dev) as(token string, args ...string) (code int, stdout, stderr string) {
 	d.Helper()
 	return command(d.T, []string{"FRESHET_ADDR=" + d.api, "FRESHET_TOKEN=" + token}, args...)
@@ -26,12 +26,12 @@ func (d *dev) as(token string, args ...string) (code int, stdout, stderr string)
 
 func TestKeys_CreateListRevoke(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	d.until("a fresh answer", "somebody", isFresh) // a stop in the middle of a start is another test's
+	d.until("a fresh answer", "somebody", isFresh) // stopping during the start is the subject of another test
 	code, key, notes := d.as("", "keys", "create", "--name", "a dashboard", "--scopes", "read,refresh", "--expires", "90d")
 	if code != 0 || !regexp.MustCompile(`^fsk_[0-9a-z]{12}_[0-9A-Za-z_-]{43}\n$`).MatchString(key) {
 		t.Fatalf("exit %d, %q, %q", code, key, notes)
 	}
-	for _, want := range []string{`"a dashboard" with read,refresh`, "not shown again", "asks nobody for keys at present", "access.require"} {
+	for _, want := range []string{`"a dashboard" with scopes read,refresh`, "not shown again", "does not require keys yet", "access.require"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q does not mention %q", notes, want)
 		}
@@ -41,20 +41,20 @@ func TestKeys_CreateListRevoke(t *testing.T) {
 		t.Error("the key is on stderr too")
 	}
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "keys", "list")), " ")
-	for _, want := range []string{"ID NAME SCOPES STATE CREATED BY", id + " a dashboard read,refresh until 20", "unauthenticated@127.0.0.1"} {
+	for _, want := range []string{"ID NAME SCOPES STATE CREATED BY", id + " a dashboard read,refresh active until 20", "unauthenticated@127.0.0.1"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("%q is not in %s", want, table)
 		}
 	}
-	d.mustRun(2, []string{"give --yes"}, "keys", "revoke", id)
-	if text := d.mustRun(2, []string{"by its id"}, "keys", "revoke", "--yes", strings.TrimSpace(key)); strings.Contains(text, key[20:50]) {
+	d.mustRun(2, []string{"--yes"}, "keys", "revoke", id)
+	if text := d.mustRun(2, []string{"the key's ID"}, "keys", "revoke", "--yes", strings.TrimSpace(key)); strings.Contains(text, key[20:50]) {
 		t.Error("the key is shown")
 	}
 	d.mustRun(0, []string{"key " + id + ` of "a dashboard" is revoked`}, "keys", "revoke", id, "--yes")
 	d.mustRun(0, []string{"revoked 20", "by unauthenticated@127.0.0.1"}, "keys", "list")
 	d.mustRun(3, []string{"There is no key"}, "keys", "revoke", "aaaaaaaaaaaa", "--yes")
 	d.mustRun(2, []string{"--name a-dashboard --scopes read,refresh"}, "keys", "create", "--name", "a")
-	if code, _, notes := d.as("", "keys", "create", "--name", "a partner", "--scopes", "read, see:partner"); code != 0 || !strings.Contains(notes, `"a partner" with read,see:partner`) {
+	if code, _, notes := d.as("", "keys", "create", "--name", "a partner", "--scopes", "read, see:partner"); code != 0 || !strings.Contains(notes, `"a partner" with scopes read,see:partner`) {
 		t.Errorf("exit %d, %s", code, notes)
 	}
 	d.mustRun(1, []string{"must be read, refresh, inspect, delegate or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
@@ -72,7 +72,7 @@ func TestKeys_AdminAPIRequiresKey(t *testing.T) {
 	for _, args := range [][]string{{"settings", "get"}, {"stop", "--yes"}, {"limiter"}, {"keys", "list"}, {"settings", "audit"}} {
 		for _, wrong := range []string{"", "x", "fsk_aaaaaaaaaaaa_" + strings.Repeat("A", 43)} {
 			code, stdout, stderr := d.as(wrong, args...)
-			if code != 1 || stdout != "" || !strings.Contains(stderr, "Set FRESHET_TOKEN to an API key or token that has the scope admin") {
+			if code != 1 || stdout != "" || !strings.Contains(stderr, "Set FRESHET_TOKEN to an API key or token with the scope admin") {
 				t.Errorf("%q with %q: exit %d, %q, %q", args, wrong, code, stdout, stderr)
 			}
 		}
@@ -108,7 +108,7 @@ func TestKeys_AdminAPIRequiresKey(t *testing.T) {
 }
 
 func TestAdminClient_WarnsOfTokenOverHTTP(t *testing.T) {
-	const warning = "warning: FRESHET_TOKEN travels in clear"
+	const warning = "warning: FRESHET_TOKEN is sent to"
 	for addr, warned := range map[string]bool{
 		"http://freshet.invalid:8080": true, "HTTP://freshet.invalid/": true, "freshet.invalid:8080": true, "http://127.0.0.1@freshet.invalid/": true,
 		"https://freshet.invalid": false, "127.0.0.1:1": false, "http://localhost:1/": false, "http://[::1]:1": false, "0.0.0.0:1": false,

@@ -18,11 +18,15 @@ func (p *program) limiter() *cobra.Command {
 	var output format
 	c := &cobra.Command{
 		Use:   "limiter",
-		Short: "Show what the sources' limiters do now: what is left, who waits and why",
-		Long: `Show what the sources' limiters do now, through a query service: whether calls flow, what
-is left of each policy, for all and for LOW, what is left for each value of a policy's scope and
-what is halted alone, as the workers know, and how many calls wait in each worker, since when and
-why. Of a window of many calls only what could be made this instant is known.`,
+		Short: "Show the current state of the limiters: remaining quota, breakers and waiting calls",
+		Long: `Show the current state of the sources' limiters, through a query service:
+
+- the state of the source, such as flowing, backing-off, breaker-open or stopped
+- the remaining calls of each policy, in total and for LOW; of a window with a large limit only
+  the calls that could be sent at this moment are known
+- the remaining calls and the circuit breaker of each value of a policy's scope, as the workers
+  report them
+- the waiting calls of each worker, the age of the oldest, and the reason`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
 				return err
@@ -55,7 +59,7 @@ why. Of a window of many calls only what could be made this instant is known.`,
 	return c
 }
 
-// limiters returns the limiter of the named source, or those of all.
+// limiters returns the limiter's state of one source, or of all sources without a name.
 func (a *adminClient) limiters(ctx context.Context, source string) ([]limiter.View, error) {
 	names := []string{source}
 	if source == "" {
@@ -73,14 +77,14 @@ func (a *adminClient) limiters(ctx context.Context, source string) ([]limiter.Vi
 	return all, nil
 }
 
-// printLimiter prints one limiter for people.
+// printLimiter prints the tables of one limiter.
 func (p *program) printLimiter(v limiter.View) error {
 	fmt.Fprintf(p.stdout, "%s: %s\n", v.Source, limiterState(v))
 	if v.NewestRevision > v.Revision {
-		fmt.Fprintf(p.stdout, "Revision %d of the settings is set and not in force yet.\n", v.NewestRevision)
+		fmt.Fprintf(p.stdout, "Revision %d of the settings is stored, but not in force yet.\n", v.NewestRevision)
 	}
 	if len(v.Policies) > 0 {
-		rows := [][]string{{"  POLICY", "LIMIT", "TARGET", "USED", "LEFT NOW", "FOR LOW", "RESETS"}}
+		rows := [][]string{{"  POLICY", "LIMIT", "TARGET", "USED", "REMAINING", "FOR LOW", "RESETS"}}
 		for _, policy := range v.Policies {
 			rows = append(rows, policyRow(policy, v.At))
 		}
@@ -90,7 +94,7 @@ func (p *program) printLimiter(v limiter.View) error {
 		}
 	}
 	if len(v.Scopes) > 0 {
-		rows := [][]string{{"  POLICY", "FOR", "LEFT", "UNDER WAY", "MORE IN"}}
+		rows := [][]string{{"  POLICY", "SCOPE", "REMAINING", "IN FLIGHT", "NEXT IN"}}
 		for _, scope := range v.Scopes {
 			rows = append(rows, scopeRow(scope, v.At))
 		}
@@ -104,32 +108,32 @@ func (p *program) printLimiter(v limiter.View) error {
 		_, err := fmt.Fprintln(p.stdout, "  No worker has reported within the last minute.")
 		return err
 	}
-	rows := [][]string{{"  PROCESS", "LANE", "WAITING", "OLDEST", "GRANTED", "REFUSED", "WAITS FOR", "TOLD"}}
+	rows := [][]string{{"  PROCESS", "LANE", "WAITING", "OLDEST", "GRANTED", "REJECTED", "REASON", "REPORTED"}}
 	for _, process := range v.Processes {
-		told := formatDuration(v.At.Sub(process.At)) + " ago"
-		rows = append(rows, append(laneRow("  "+process.Process, "HIGH", process.High), told), append(laneRow("  ", "LOW", process.Low), ""))
+		reported := formatDuration(v.At.Sub(process.At)) + " ago"
+		rows = append(rows, append(laneRow("  "+process.Process, "HIGH", process.High), reported), append(laneRow("  ", "LOW", process.Low), ""))
 	}
 	return printTable(p.stdout, rows)
 }
 
-// limiterState says in a line what is going on.
+// limiterState describes the state of a limiter in one line.
 func limiterState(v limiter.View) string {
 	text := v.State
 	switch v.State {
 	case "unused":
-		return "unused; no worker has asked for a permit yet"
+		return "unused; no worker has requested a permit yet"
 	case "stopped":
 		text = "stopped, until `freshet resume --source " + v.Source + "`"
 	case "ramping":
 		text = fmt.Sprintf("ramping up after a backoff, at %.0f%% of the rate", 100*v.RampRatio)
 	case "breaker-open":
-		text = "breaker open, the next call that is asked for is the probe"
+		text = "breaker open, the next call is the probe"
 		if v.Until != nil {
 			text = "breaker open, next probe in " + formatDuration(v.Until.Sub(v.At))
 		}
 		return fmt.Sprintf("%s; settings at revision %d", text, v.Revision)
 	case "restoring-count":
-		text = "no call yet: what the day has used is being read"
+		text = "no calls yet: restoring the count of the day from the database"
 	}
 	if v.Until != nil {
 		text += ", for another " + formatDuration(v.Until.Sub(v.At))
@@ -156,41 +160,41 @@ func policyRow(policy limiter.PolicyView, now time.Time) []string {
 	}
 }
 
-// scopeRow says what a policy has left for one value of its scope; what is halted has more
-// when it is probed.
+// scopeRow returns the table row of one value of a policy's scope. With an open breaker, NEXT IN
+// is the time until the next probe.
 func scopeRow(scope limiter.ScopeView, now time.Time) []string {
-	left, more := "unknown yet", "-"
+	remaining, next := "unknown", "-"
 	value := scope.Scope
 	if value == "" {
-		value = "-" // the policy holds for the source
+		value = "-" // the policy applies to the whole source
 	}
 	switch {
 	case scope.BreakerOpen:
-		left = "halted"
+		remaining = "breaker open"
 	case scope.Remaining != nil:
-		left = formatCount(*scope.Remaining)
+		remaining = formatCount(*scope.Remaining)
 	}
 	if scope.Until != nil {
-		more = formatDuration(scope.Until.Sub(now))
+		next = formatDuration(scope.Until.Sub(now))
 	}
-	return []string{"  " + scope.Policy, value, left, formatCount(scope.InFlight), more}
+	return []string{"  " + scope.Policy, value, remaining, formatCount(scope.InFlight), next}
 }
 
 func laneRow(process, lane string, v limiter.LaneView) []string {
-	oldest, why := "-", v.Reason
+	oldest, reason := "-", v.Reason
 	if v.Waiting > 0 {
 		oldest = formatDuration(time.Duration(v.OldestMS * float64(time.Millisecond)))
-		if why == "" {
-			why = "its slot"
+		if reason == "" {
+			reason = "pacing"
 		}
 	}
-	if why == "" {
-		why = "-"
+	if reason == "" {
+		reason = "-"
 	}
-	return []string{process, lane, formatCount(int64(v.Waiting)), oldest, formatCount(v.Granted), formatCount(v.Rejected), why}
+	return []string{process, lane, formatCount(int64(v.Waiting)), oldest, formatCount(v.Granted), formatCount(v.Rejected), reason}
 }
 
-// formatCount writes a number as people read it: 20,000,000.
+// formatCount writes a number with thousands separators, as in 20,000,000.
 func formatCount(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -199,7 +203,8 @@ func formatCount(n int64) string {
 	return text
 }
 
-// formatDuration writes a duration as short as people need it.
+// formatDuration writes a duration, rounded to 10 ms below 10 s, to seconds below 1 h, and to
+// minutes above.
 func formatDuration(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < 10*time.Second:

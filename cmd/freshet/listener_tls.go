@@ -15,23 +15,22 @@ import (
 	"time"
 )
 
-// ListenerTLSConfig secures a listener. Without CertFile it speaks plain HTTP. The
-// files are read again when they change, for the connections that begin from then on.
+// ListenerTLSConfig configures TLS of a listener. Without CertFile the listener serves plain HTTP.
+// Changed files are read again, and apply to new connections.
 type ListenerTLSConfig struct {
-	// CertFile holds the certificate and its chain up to the authority, KeyFile the
-	// private key, both as PEM.
+	// CertFile holds the certificate with its chain, KeyFile the private key, both in PEM.
 	CertFile string `yaml:"certFile"`
 	KeyFile  string `yaml:"keyFile"`
-	// ClientCAFile holds the authorities of client certificates, as PEM; empty: no
-	// client is asked for a certificate.
+	// ClientCAFile holds the authorities of client certificates, in PEM. If it is empty, client
+	// certificates are not requested.
 	ClientCAFile string `yaml:"clientCAFile"`
-	// ClientAuth is require, which is the default, or request: a client may have no
-	// certificate, and one that it has must be of those authorities. A certificate
-	// opens the connection, and stands in for no token.
+	// ClientAuth is require, the default, or request: a client may then have no certificate, but
+	// a certificate that it sends must be valid. A certificate admits the connection; requests
+	// still need a token.
 	ClientAuth string `yaml:"clientAuth"`
 }
 
-// What ListenerTLSConfig.ClientAuth may be.
+// Values of ListenerTLSConfig.ClientAuth.
 const (
 	requestCertificate = "request"
 	requireCertificate = "require"
@@ -39,13 +38,13 @@ const (
 
 func (c ListenerTLSConfig) enabled() bool { return c.CertFile != "" }
 
-// requiresClientCert reports whether every client must have a certificate.
+// requiresClientCert reports whether every client must send a certificate.
 func (c ListenerTLSConfig) requiresClientCert() bool {
 	return c.ClientCAFile != "" && c.ClientAuth != requestCertificate
 }
 
-// check returns all mistakes that can be seen without reading the files. Each begins
-// with the setting's path below the listener's tls.
+// check returns all errors that can be found without reading the files. Each begins with the
+// setting's path below tls.
 func (c ListenerTLSConfig) check() error {
 	var errs []error
 	if (c.CertFile == "") != (c.KeyFile == "") {
@@ -66,28 +65,28 @@ func (c ListenerTLSConfig) check() error {
 	return errors.Join(errs...)
 }
 
-// certificateReloadInterval is how often the files are read again at most.
+// certificateReloadInterval is the minimum interval between two reads of the files.
 const certificateReloadInterval = time.Second
 
-// certificateReloader are the files of a listener, as they were read last. Its methods may
-// be called concurrently.
+// certificateReloader holds the TLS settings of a listener and reloads them when the files change.
+// Its methods may be called concurrently.
 type certificateReloader struct {
-	setting string // as in query.tls
+	setting string // path of the settings, such as query.tls
 	config  ListenerTLSConfig
-	// probes: every client may connect, since the handler asks for the certificate
-	// (certified) and answers probes without one.
+	// probes admits connections without a client certificate. The handler requires it instead
+	// (requireClientCert), except for probes.
 	probes bool
 	log    *slog.Logger
 	now    func() time.Time
 
 	mu      sync.Mutex
-	at      time.Time // of the last look
+	at      time.Time // of the last read
 	read    [3][]byte
 	current *tls.Config
 	failing bool
 }
 
-// loadCertificates reads the files of a listener; nil if it speaks plain HTTP.
+// loadCertificates reads the files of a listener. It returns nil for plain HTTP.
 func loadCertificates(setting string, config ListenerTLSConfig, probes bool) (*certificateReloader, error) {
 	if !config.enabled() {
 		return nil, nil //nolint:nilnil // plain HTTP
@@ -100,7 +99,7 @@ func loadCertificates(setting string, config ListenerTLSConfig, probes bool) (*c
 	return c, nil
 }
 
-// load reads the files and, if they have changed, uses them from now on.
+// load reads the files and, if they have changed, builds new TLS settings.
 func (c *certificateReloader) load() (changed bool, err error) {
 	var read [3][]byte
 	for i, f := range []struct{ setting, name string }{{"certFile", c.config.CertFile}, {"keyFile", c.config.KeyFile}, {"clientCAFile", c.config.ClientCAFile}} {
@@ -132,15 +131,15 @@ func (c *certificateReloader) load() (changed bool, err error) {
 		if c.config.requiresClientCert() && !c.probes {
 			next.ClientAuth = tls.RequireAndVerifyClientCert
 		}
-		// A session that is resumed would outlive the authority that admitted it.
+		// A resumed session would skip the verification by a replaced authority.
 		next.SessionTicketsDisabled = true
 	}
 	c.read, c.current = read, next
 	return true, nil
 }
 
-// configForClient returns the settings of a connection that begins. Files that can't be
-// used change nothing: they may be in the middle of being written.
+// configForClient returns the TLS settings for a new connection. Unusable files change nothing,
+// because they may be in the middle of a write.
 func (c *certificateReloader) configForClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,23 +148,23 @@ func (c *certificateReloader) configForClient(*tls.ClientHelloInfo) (*tls.Config
 		changed, err := c.load()
 		switch {
 		case err != nil && !c.failing:
-			c.log.Warn("certificate files cannot be used; the certificate stays as it was", "setting", c.setting, "err", err)
+			c.log.Warn("certificate files unusable, old certificate stays in use", "setting", c.setting, "err", err)
 		case err == nil && (changed || c.failing):
-			c.log.Info("certificate files were read", "setting", c.setting, "changed", changed)
+			c.log.Info("certificate files read", "setting", c.setting, "changed", changed)
 		}
 		c.failing = err != nil
 	}
 	return c.current, nil
 }
 
-// boundListener is an address that was taken, and how connections to it are secured.
+// boundListener is a bound address with its TLS settings.
 type boundListener struct {
 	net.Listener
-	certificates *certificateReloader // nil: they are not
+	certificates *certificateReloader // nil: plain HTTP
 }
 
-// bind takes an address and reads the files of its TLS, or says what to change. The
-// setting is the listener's, as in query.
+// bind reads the TLS files and binds an address. setting is the path of the listener's settings,
+// such as query; errors name it and the flag.
 func bind(ctx context.Context, address, setting, flag string, config ListenerTLSConfig, probes bool) (*boundListener, error) {
 	c, err := loadCertificates(setting+".tls", config, probes)
 	if err != nil {
@@ -178,8 +177,8 @@ func bind(ctx context.Context, address, setting, flag string, config ListenerTLS
 	return &boundListener{l, c}, nil
 }
 
-// listener returns the listener of encrypted connections, or of plain ones if there is
-// no certificate. HTTP/2 is offered on the former.
+// listener returns the listener that accepts TLS connections, with HTTP/2, or plain ones without
+// a certificate.
 func (b *boundListener) listener(log *slog.Logger) net.Listener {
 	if b.certificates == nil {
 		return b.Listener
@@ -188,8 +187,8 @@ func (b *boundListener) listener(log *slog.Logger) net.Listener {
 	return tls.NewListener(b.Listener, &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: b.certificates.configForClient})
 }
 
-// requireClientCert answers clients that have shown a certificate, and any other client only
-// whether the process is alive and ready: the kubelet and load balancers have none.
+// requireClientCert rejects requests without a verified client certificate, except for /livez and
+// /readyz: the kubelet and load balancers have no certificate.
 func (c ListenerTLSConfig) requireClientCert(next http.Handler) http.Handler {
 	if !c.requiresClientCert() {
 		return next

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// secureOps is a listener of health and metrics that speaks TLS.
+// secureOps is a TLS listener of health and metrics.
 type secureOps struct {
 	*testing.T
 	base  string
-	clock atomic.Int64 // seconds that have passed for it
+	clock atomic.Int64 // elapsed seconds of the reloader's clock
 	notes logBuffer
 }
 
@@ -48,14 +48,14 @@ func (s *secureOps) serve(b *boundListener, handler http.Handler) {
 	})
 }
 
-// reached is what a client learns of the service.
+// reached is the response to a client, with facts about the connection.
 type reached struct {
 	status int
-	proto  int // major version of HTTP
+	proto  int // HTTP major version
 	tls    *tls.ConnectionState
 }
 
-// get requests a path by a client.
+// get requests a path with a client.
 func (s *secureOps) get(client *http.Client, path string) (reached, error) {
 	s.Helper()
 	req, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.base+path, http.NoBody)
@@ -70,7 +70,7 @@ func (s *secureOps) get(client *http.Client, path string) (reached, error) {
 	return reached{resp.StatusCode, resp.ProtoMajor, resp.TLS}, nil
 }
 
-// serial returns the serial number of the certificate that the client is shown.
+// serial returns the serial number of the server certificate that a client sees.
 func (s *secureOps) serial(client *http.Client) int64 {
 	s.Helper()
 	resp, err := s.get(client, "/livez")
@@ -80,7 +80,7 @@ func (s *secureOps) serial(client *http.Client) int64 {
 	return resp.tls.PeerCertificates[0].SerialNumber.Int64()
 }
 
-// newTLSClient returns a client of its own connections.
+// newTLSClient returns a client with its own connections.
 func newTLSClient(t *testing.T, config *tls.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -125,7 +125,7 @@ func TestListenerTLS_KeepsItsCertificateWhileFilesAreUnusable(t *testing.T) {
 			t.Errorf("got the certificate %d, want %d", got, first)
 		}
 	}
-	if got := len(s.notes.lines(t, "certificate files cannot be used; the certificate stays as it was")); got != 1 {
+	if got := len(s.notes.lines(t, "certificate files unusable, old certificate stays in use")); got != 1 {
 		t.Errorf("got %d warnings, want 1", got)
 	}
 	_, _, second := ca.issue("server")
@@ -133,7 +133,7 @@ func TestListenerTLS_KeepsItsCertificateWhileFilesAreUnusable(t *testing.T) {
 	if got := s.serial(newTLSClient(t, ca.trusting())); got != second {
 		t.Errorf("after the repair: got the certificate %d, want %d", got, second)
 	}
-	if got := len(s.notes.lines(t, "certificate files were read")); got != 1 {
+	if got := len(s.notes.lines(t, "certificate files read")); got != 1 {
 		t.Errorf("got %d messages of the repair, want 1", got)
 	}
 }
@@ -182,7 +182,7 @@ func TestListenerTLS_AdmitsClientsByTheirCertificate(t *testing.T) {
 		}
 		s.serve(b, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		trusting := ca.trusting()
-		// A client chooses none of its certificates if no name of an authority fits.
+		// A client sends no certificate if the server's list of authorities has none of its issuers.
 		trusting.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			if len(c.pair) == 0 {
 				return &tls.Certificate{}, nil

@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// boundsInterval is within how long a change of a quota changes the bounds of clients.
+	// boundsInterval is the interval at which settings are read; a changed quota changes the
+	// limits of clients within it.
 	boundsInterval = 5 * time.Second
 	// boundsTimeout bounds one read of a source's settings.
 	boundsTimeout = time.Second
 )
 
-// liveBounds are the bounds of clients by source and facet. They follow the quota in
-// force: the configured one, with the newest change of it that holds.
+// liveBounds holds the limits of one client by source and facet. They follow the quota in force:
+// the configured one with the newest valid override. Its methods may be called concurrently.
 type liveBounds struct {
 	sources  map[string]SourceConfig
 	limits   access.Limits
@@ -31,8 +32,8 @@ type liveBounds struct {
 
 	mu        sync.RWMutex // guards current
 	current   map[string]map[string]producer.Bound
-	revisions map[string]int64 // of the settings that were applied; Run's alone
-	failing   map[string]bool  // sources whose settings can't be read; Run's alone
+	revisions map[string]int64 // revisions of the applied settings; used by Run only
+	failing   map[string]bool  // sources whose settings can't be read; used by Run only
 }
 
 // newLiveBounds returns the bounds of the configured quotas.
@@ -47,7 +48,7 @@ func newLiveBounds(c Config, settings limiter.Settings, log *slog.Logger) (*live
 	}, nil
 }
 
-// of returns the bound of a client for an entity.
+// of returns the limits of a client for the entity's facet.
 func (b *liveBounds) of(e schemas.Entity) producer.Bound {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -70,14 +71,14 @@ func (b *liveBounds) Run(ctx context.Context) error {
 	}
 }
 
-// follow applies the newest settings of a source. Settings that can't be read, or under
-// which no quota holds, leave its bounds as they are.
+// follow applies the newest settings of a source. Unreadable settings and an invalid quota leave
+// the limits unchanged.
 func (b *liveBounds) follow(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, boundsTimeout)
 	defer cancel()
 	override, revision, err := b.settings.Quota(ctx, name)
 	if errors.Is(err, context.Canceled) {
-		return // Run ends
+		return // Run is ending
 	}
 	if failing := err != nil; failing != b.failing[name] {
 		b.failing[name] = failing
@@ -97,25 +98,24 @@ func (b *liveBounds) follow(ctx context.Context, name string) {
 		bounds, err = s.clientBounds(config, b.limits)
 	}
 	if err != nil {
-		b.log.Error("client bounds unchanged: no quota holds under the settings", "source", name, "revision", revision, "err", err)
+		b.log.Error("quota override invalid, client limits unchanged", "source", name, "revision", revision, "err", err)
 		return
 	}
 	b.mu.Lock()
 	b.current[name] = bounds
 	b.mu.Unlock()
-	b.log.Info("client bounds changed", "source", name, "revision", revision)
+	b.log.Info("client limits changed", "source", name, "revision", revision)
 }
 
 func (b *liveBounds) logRead(name string, err error) {
 	if err != nil {
-		b.log.Warn("settings unreadable, client bounds unchanged", "source", name, "err", err)
+		b.log.Warn("settings read failed, client limits unchanged", "source", name, "err", err)
 		return
 	}
-	b.log.Info("settings readable again", "source", name)
+	b.log.Info("settings read restored", "source", name)
 }
 
-// clientBounds returns the bounds of a client by source and facet, under the configured
-// quotas.
+// clientBounds returns the limits of one client by source and facet under the configured quotas.
 func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
 	all := map[string]map[string]producer.Bound{}
 	for name, s := range c.Sources {
@@ -128,7 +128,7 @@ func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
 	return all, nil
 }
 
-// clientBounds returns the bound of a client for each facet, under a quota.
+// clientBounds returns the limits of one client for each facet under a quota.
 func (s SourceConfig) clientBounds(config limiter.Config, limits access.Limits) (map[string]producer.Bound, error) {
 	quota, err := limiter.NewQuota(config)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// changedSettings are settings that the test changes.
+// changedSettings is a limiter.Settings that the test changes.
 type changedSettings struct {
 	mu       sync.Mutex
 	override limiter.Override
@@ -28,7 +28,7 @@ func (s *changedSettings) Quota(context.Context, string) (limiter.Override, int6
 	return s.override, s.revision, s.err
 }
 
-// set makes the limit of the policy "second" the newest settings.
+// set stores a new limit of the policy "second".
 func (s *changedSettings) set(limit int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,9 +42,9 @@ func (s *changedSettings) fail(err error) {
 	s.err = err
 }
 
-// follow runs the bounds of the source "api", of 60 calls a second, under these settings. It
-// returns a function that lets one interval pass and returns how many requests a client of
-// the facet "one" may have outstanding then, and the log since the last call.
+// follow runs liveBounds of the source "api", with 60 calls a second, under these settings. It
+// returns a function that waits for one interval, and then returns the maximum outstanding
+// requests of a client in the facet "one", and the log since its last call.
 func follow(t *testing.T, settings limiter.Settings) (next func() (outstanding int, logged string)) {
 	t.Helper()
 	text := strings.NewReplacer("LIMITS", "", "POLICIES", "{name: second, limit: 60, window: 1s}").Replace(bounded)
@@ -67,7 +67,7 @@ func follow(t *testing.T, settings limiter.Settings) (next func() (outstanding i
 		}
 	})
 	return func() (int, string) {
-		time.Sleep(boundsInterval) // of the bubble
+		time.Sleep(boundsInterval) // fake time of the synctest bubble
 		synctest.Wait()
 		defer log.Reset()
 		return b.of(schemas.Entity{Source: "api", Facet: "one", Key: "k"}).Outstanding, log.String()
@@ -87,7 +87,7 @@ func TestLiveBounds_FollowAChangedQuota(t *testing.T) {
 		if lowered < configured/2-5 || lowered > configured/2 {
 			t.Errorf("after the limit was halved: got %d outstanding, want about %d", lowered, configured/2)
 		}
-		if want := `msg="client bounds changed" source=api revision=1`; !strings.Contains(logged, want) {
+		if want := `msg="client limits changed" source=api revision=1`; !strings.Contains(logged, want) {
 			t.Errorf("log: got %q, want %q in it", logged, want)
 		}
 		settings.set(60)
@@ -107,11 +107,11 @@ func TestLiveBounds_KeepTheLastThatHeld(t *testing.T) {
 		settings.set(30)
 		want, _ := next()
 		settings.set(-1)
-		if got, logged := next(); got != want || !strings.Contains(logged, "no quota holds under the settings") {
+		if got, logged := next(); got != want || !strings.Contains(logged, "quota override invalid") {
 			t.Errorf("a limit of -1: got %d outstanding and the log %q, want %d and an error", got, logged, want)
 		}
 		settings.fail(errors.New("the database is away"))
-		if got, logged := next(); got != want || !strings.Contains(logged, "settings unreadable") {
+		if got, logged := next(); got != want || !strings.Contains(logged, "settings read failed") {
 			t.Errorf("unreadable: got %d outstanding and the log %q, want %d and a warning", got, logged, want)
 		}
 		if _, logged := next(); logged != "" {
@@ -119,7 +119,7 @@ func TestLiveBounds_KeepTheLastThatHeld(t *testing.T) {
 		}
 		settings.fail(nil)
 		settings.set(60)
-		if got, logged := next(); got <= want || !strings.Contains(logged, "settings readable again") {
+		if got, logged := next(); got <= want || !strings.Contains(logged, "settings read restored") {
 			t.Errorf("readable again: got %d outstanding and the log %q, want more than %d", got, logged, want)
 		}
 	})

@@ -19,15 +19,16 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// logLevel are what is logged now, and what is configured: to that it goes back by
-// itself, so that nobody finds a disk full of what somebody else wanted to see.
+// logLevel is the current log level of this process. A changed level reverts to the configured
+// one after a while, so that debug logs do not fill a disk. Its methods may be called
+// concurrently.
 type logLevel struct {
 	now        slog.LevelVar
 	configured slog.Level
 
 	mu          sync.Mutex
-	until       time.Time   // zero: for as long as the process runs
-	revertTimer *time.Timer // nil while nothing is changed for a time
+	until       time.Time   // when the level reverts; zero: never
+	revertTimer *time.Timer // nil if no revert is scheduled
 }
 
 func newLogLevel(configured slog.Level) *logLevel {
@@ -36,14 +37,14 @@ func newLogLevel(configured slog.Level) *logLevel {
 	return l
 }
 
-// logLevelState is what is told of them.
+// logLevelState is the response of GET and PUT /admin/v1/log.
 type logLevelState struct {
 	Level      slog.Level `json:"level"`
 	Configured slog.Level `json:"configured"`
 	Until      *time.Time `json:"until"`
 }
 
-// set changes the level for a time; 0: for as long as the process runs.
+// set changes the level for a duration; 0: until the process ends.
 func (l *logLevel) set(to slog.Level, d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +60,7 @@ func (l *logLevel) set(to slog.Level, d time.Duration) {
 		l.revertTimer = time.AfterFunc(d, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.until.Equal(until) { // nobody has changed it since
+			if l.until.Equal(until) { // the level has not been changed since
 				l.now.Set(l.configured)
 				l.until, l.revertTimer = time.Time{}, nil
 			}
@@ -78,8 +79,8 @@ func (l *logLevel) state() logLevelState {
 	return s
 }
 
-// logLevelRequest asks for a level. For is a duration; empty: ten minutes; 0s: for as long
-// as the process runs.
+// logLevelRequest is the body of PUT /admin/v1/log. For is a duration; empty: ten minutes; 0s:
+// until the process ends.
 type logLevelRequest struct {
 	Level string `json:"level"`
 	For   string `json:"for"`
@@ -90,7 +91,7 @@ const (
 	maxLevelDuration     = 24 * time.Hour
 )
 
-// parse returns what is ordered.
+// parse returns the level and the duration, or an error for the caller.
 func (o logLevelRequest) parse() (to slog.Level, d time.Duration, err error) {
 	if err := to.UnmarshalText([]byte(o.Level)); err != nil || strings.ContainsAny(o.Level, "+-") {
 		return 0, 0, fmt.Errorf("level: %q must be debug, info, warn or error", o.Level)
@@ -98,18 +99,18 @@ func (o logLevelRequest) parse() (to slog.Level, d time.Duration, err error) {
 	d = defaultLevelDuration
 	if o.For != "" {
 		if d, err = time.ParseDuration(o.For); err != nil || d < 0 || d > maxLevelDuration {
-			return 0, 0, fmt.Errorf("for: %q must be a duration up to 24h, as in 10m, or 0s for as long as the process runs", o.For)
+			return 0, 0, fmt.Errorf("for: %q must be a duration up to 24h, as in 10m, or 0s for no end", o.For)
 		}
 	}
 	return to, d, nil
 }
 
-// logLevelPath is where the level is shown and changed, by each role at its ops.listen
-// and by the query service as a part of its admin API.
+// logLevelPath is the route of the log level: on ops.listen of each role, and in the query
+// service's admin API.
 const logLevelPath = "/admin/v1/log"
 
-// handler shows and changes the level of this process. noted writes the audit entry of a
-// change; nil at ops.listen, where the actor is not known and a role may not write the audit.
+// handler returns the handler of logLevelPath. noted writes the audit entry of a change. It is
+// nil on ops.listen, where the actor is unknown and the role may not write to the audit log.
 func (l *logLevel) handler(log *slog.Logger, noted func(context.Context, store.AuditEntry) error) http.Handler {
 	return adminapi.API{
 		Paths: map[string]map[string]adminapi.Handle{logLevelPath: {
@@ -129,68 +130,69 @@ func (l *logLevel) handler(log *slog.Logger, noted func(context.Context, store.A
 				if by == "" {
 					by = "ops.listen"
 				}
-				// Without the database the level is changed all the same: its log is needed then.
+				// A failed audit entry does not prevent the change: while the database is
+				// unavailable, debug logs are needed most.
 				if noted != nil {
 					if err := noted(r.Context(), logLevelAuditEntry(by, l.now.Level(), to, d)); err != nil {
-						log.Warn("change of the log level is not in the audit", "level", to.String(), "by", by, "err", err)
+						log.Warn("audit entry for the log level change not written", "level", to.String(), "by", by, "err", err)
 					}
 				}
-				tell := func() { log.Warn("the level of logs was changed", "level", to.String(), "for", d, "by", by) }
-				if to > slog.LevelWarn { // afterwards nobody would see it
-					tell()
+				logChange := func() { log.Warn("log level changed", "level", to.String(), "for", d, "by", by) }
+				if to > slog.LevelWarn { // after the change the new level would suppress the line
+					logChange()
 				}
 				l.set(to, d)
 				if to <= slog.LevelWarn {
-					tell()
+					logChange()
 				}
 				return adminapi.Answer{Body: l.state()}, nil
 			},
 		}},
 		Explain:     func(error) *problem.HTTPError { return nil },
-		Unavailable: "The level can't be changed at the moment.",
-		CrossSite:   "The level of logs is not changed by pages of another site.",
+		Unavailable: "The log level can't be changed now.",
+		CrossSite:   "Cross-site requests may not change the log level.",
 		Log:         log,
 	}.Handler()
 }
 
-// logLevelAuditEntry returns the audit entry of a change of the log level of this process.
+// logLevelAuditEntry returns the audit entry for a change of this process's log level.
 func logLevelAuditEntry(by string, from, to slog.Level, d time.Duration) store.AuditEntry {
 	text := func(level slog.Level) json.RawMessage {
 		text, err := json.Marshal(map[string]string{"process": workerName(), "level": level.String(), "for": d.String()})
 		if err != nil {
-			panic(err) // a map of strings
+			panic(err) // a map of strings can always be encoded
 		}
 		return text
 	}
 	return store.AuditEntry{At: time.Now().UTC().Truncate(time.Microsecond), Actor: by, Action: "log-level", Before: text(from), After: text(to)}
 }
 
-// requireLoopback lets only callers on this machine in: health and metrics may be open to a
-// whole network, and what changes the process is not.
+// requireLoopback rejects requests that do not come from this machine. ops.listen may be
+// reachable from a network (ops.allowRemote), but the log level must not be changed from there.
 func requireLoopback(next http.Handler) http.Handler {
 	return requireLoopbackHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
 		here := err == nil && net.ParseIP(host).IsLoopback() && access.Loopback(r.Host) && !access.Forwarded(r.Header)
 		if !here {
-			_ = problem.New(http.StatusForbidden, "loopback-only", "The level of logs is changed from this machine alone, at a loopback address.").Write(w, r)
+			_ = problem.New(http.StatusForbidden, "loopback-only", "The log level can be changed only from this machine, through a loopback address.").Write(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
 	}))
 }
 
-// log shows or changes the level of a running process.
+// log returns the command that shows or changes the log level of a running process.
 func (p *program) log() *cobra.Command {
 	var addr, lasting string
 	c := &cobra.Command{
 		Use:   "log [debug|info|warn|error]",
-		Short: "Show what a running process logs, or change it for a while",
-		Long: `Show the level from which on a running process logs, or change it. After a while it goes back
-to log.level by itself. A process listens for this at ops.listen, to this machine alone; a query
-service besides at its own address, to whoever may administer.`,
-		Example: `  freshet log                       # of the process at ops.listen
+		Short: "Show or change the log level of a running process",
+		Long: `Show the log level of a running process, or change it. A changed level reverts to log.level
+after --for. Every process accepts this command on ops.listen, from the same machine only. A
+query service also accepts it on query.listen, with the scope admin.`,
+		Example: `  freshet log                       # the process at ops.listen
   freshet log debug --for 5m
-  freshet log warn --for 0s --addr 127.0.0.1:8080   # of that query service, until it stops`,
+  freshet log warn --for 0s --addr 127.0.0.1:8080   # the query service at this address, with no end`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if addr == "" {
@@ -220,19 +222,19 @@ service besides at its own address, to whoever may administer.`,
 			return err
 		},
 	}
-	c.Flags().StringVar(&lasting, "for", defaultLevelDuration.String(), "for how long; 0s: until it stops")
-	c.Flags().StringVar(&addr, "addr", "", "address of a process (default from ops.listen); a token in FRESHET_TOKEN is sent along")
+	c.Flags().StringVar(&lasting, "for", defaultLevelDuration.String(), "how long the level is in force; 0s: until the process ends")
+	c.Flags().StringVar(&addr, "addr", "", "address of a process (default from ops.listen); FRESHET_TOKEN holds the API key or token")
 	return c
 }
 
-// String tells them in a line.
+// String returns the state as one line of text.
 func (s logLevelState) String() string {
 	text := strings.ToLower(s.Level.String())
 	switch {
 	case s.Until != nil:
 		text += fmt.Sprintf(", until %s; then %s", s.Until.Local().Format(time.TimeOnly), strings.ToLower(s.Configured.String()))
 	case s.Level != s.Configured:
-		text += fmt.Sprintf(", until it stops; %s is configured", strings.ToLower(s.Configured.String()))
+		text += fmt.Sprintf(", until the process ends; %s is configured", strings.ToLower(s.Configured.String()))
 	}
 	return text
 }

@@ -29,7 +29,7 @@ func TestLogLevel_RevertsAfterDuration(t *testing.T) {
 
 		l.set(slog.LevelDebug, time.Minute)
 		<-time.After(30 * time.Second)
-		l.set(slog.LevelError, 2*time.Minute) // the first one's end is not the second's
+		l.set(slog.LevelError, 2*time.Minute) // the first timer must not end the second change
 		<-time.After(time.Minute)
 		check(slog.LevelError, "after another one's time")
 		<-time.After(2 * time.Minute)
@@ -38,7 +38,7 @@ func TestLogLevel_RevertsAfterDuration(t *testing.T) {
 		l.set(slog.LevelDebug, 0)
 		<-time.After(48 * time.Hour)
 		check(slog.LevelDebug, "without an end")
-		if s := l.state(); s.Until != nil || s.String() != "debug, until it stops; info is configured" {
+		if s := l.state(); s.Until != nil || s.String() != "debug, until the process ends; info is configured" {
 			t.Errorf("%+v: %s", s, s)
 		}
 		l.set(slog.LevelInfo, time.Minute)
@@ -74,7 +74,7 @@ func TestLog_ChangesLevelOfRunningProcess(t *testing.T) {
 			t.Errorf("%s: %d, %q", args, code, notes)
 		}
 	}
-	// Who writes to the API itself is told as well.
+	// A direct call of the API gets the same error.
 	for body, want := range map[string]int{
 		`{"level": "info", "for": "1m"}`: http.StatusOK, `{"level": "x"}`: http.StatusBadRequest,
 		`{"level": "info", "to": 1}`: http.StatusBadRequest, `[]`: http.StatusBadRequest,

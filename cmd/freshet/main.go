@@ -1,6 +1,3 @@
-// Command freshet keeps local snapshots of data fresh when that data lives
-// behind a scarce, rate-limited API, and serves reads in milliseconds whatever
-// that API is doing. `freshet dev` runs all of it in one process.
 package main
 
 import (
@@ -14,14 +11,15 @@ import (
 )
 
 func main() {
-	// The first signal stops in order, a second one at once.
+	// The first signal starts a graceful shutdown. AfterFunc then restores the default
+	// handling, so a second signal ends the process at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// run is the program: data goes to stdout, everything else to stderr. It returns
-// the exit code: 0 ok, 1 error, 2 usage, 3 not found, 4 partial.
+// run executes a command and returns the exit code: 0 success, 1 error, 2 usage error, 3 not
+// found, 4 partial success. Data goes to stdout, everything else to stderr.
 func run(ctx context.Context, args, env []string, stdout, stderr io.Writer) int {
 	root := newRoot(env, stdout, stderr)
 	root.SetArgs(args)

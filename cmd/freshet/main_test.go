@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// characters are n keys: prefix0, prefix1 and so on.
+// characters returns n keys: prefix0, prefix1 and so on.
 func characters(prefix string, n int) []string {
 	keys := make([]string, n)
 	for i := range keys {
@@ -35,10 +35,10 @@ func characters(prefix string, n int) []string {
 	return keys
 }
 
-// patience bounds every wait for something that must happen.
+// patience bounds every wait for an expected event.
 const patience = 2 * time.Minute
 
-// command runs freshet to its end and returns what it printed.
+// command runs a freshet command until it ends, and returns its exit code and output.
 func command(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -46,11 +46,11 @@ func command(t *testing.T, env []string, args ...string) (code int, stdout, stde
 	return code, out.String(), errs.String()
 }
 
-// dev is the whole product in this process.
+// dev is a running `freshet dev` in the test process.
 type dev struct {
 	*testing.T
 	api, upstream string
-	text          string // what it printed until it was ready
+	text          string // output until it was ready
 	client        *http.Client
 	stop          func() (code int, stderr string)
 }
@@ -127,7 +127,7 @@ func (d *dev) read(key string) read {
 	return r
 }
 
-// until reads until the condition holds.
+// until reads a key until the condition holds.
 func (d *dev) until(what, key string, holds func(read) bool) read {
 	d.Helper()
 	deadline := time.After(patience)
@@ -150,7 +150,7 @@ func isFresh(r read) bool { return r.status == 200 && r.body.Freshness == "FRESH
 
 func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	// A machine that is busy may take longer to ask Redis than a read waits for it.
+	// On a busy machine, Redis may respond later than a read waits for it.
 	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
 		t.Errorf("first: %+v", r)
 	}
@@ -198,7 +198,7 @@ func TestDev_PrintedURLsAnswer(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	for _, want := range []string{
 		"\n\n  Console    " + d.api + "/console ", "Query API  " + d.api + "/v1/nexon/character/{key}", "Metrics", "Upstream   " + d.upstream, "Kafka", "Redis", "in memory",
-		"lost on exit; --data-dir DIR", "curl -i " + d.api + "/v1/nexon/character/somebody", "-X POST", "Ready in ",
+		"lost on exit. --data-dir DIR", "curl -i " + d.api + "/v1/nexon/character/somebody", "-X POST", "Ready in ",
 	} {
 		if !strings.Contains(d.text, want) {
 			t.Errorf("dev does not print %q:\n%s", want, d.text)
@@ -248,7 +248,7 @@ func TestDev_DataDirPersists(t *testing.T) {
 }
 
 func TestRead_HostileKeysKeepUpstreamPath(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "open.yaml") // a facet that takes any key, in path and query
+	file := filepath.Join(t.TempDir(), "open.yaml") // a facet that accepts any key, in path and query
 	config := `
 sources:
   nexon:
@@ -321,8 +321,8 @@ func TestCommand_ErrorsNameTheFix(t *testing.T) {
 		{[]string{"dev", "--listen", "127.0.0.1:0", "--data-dir", os.Args[0]}, nil, 1, []string{"--data-dir"}},
 		{[]string{"dev", "--nope"}, nil, 2, []string{"unknown flag: --nope", "freshet dev --help"}},
 		{[]string{"dev", "extra"}, nil, 2, []string{"extra"}},
-		{[]string{"quary"}, nil, 2, []string{`no command "quary" (did you mean query?)`}},
-		{[]string{"topics"}, nil, 2, []string{"which one?", "topics --help"}},
+		{[]string{"quary"}, nil, 2, []string{`unknown command "quary" (did you mean query?)`}},
+		{[]string{"topics"}, nil, 2, []string{"a subcommand is missing", "topics --help"}},
 		{[]string{"topics", "lag", "-o", "xml"}, nil, 2, []string{"table, json or jsonl"}},
 		{[]string{"worker", "--lane", "middle"}, nil, 2, []string{"high, low or both"}},
 		{[]string{"simulate", "--limit", "fast"}, nil, 2, []string{"500/1s"}},
@@ -336,7 +336,7 @@ func TestCommand_ErrorsNameTheFix(t *testing.T) {
 		{[]string{"simulate", "--listen", taken.Addr().String()}, nil, 1, []string{"address already in use", "--listen"}},
 		{[]string{"query", "--listen", taken.Addr().String()}, nil, 1, []string{"address already in use", "--listen", "query.listen"}},
 		{[]string{"query", "--listen", "127.0.0.1:0"}, []string{"FRESHET_DATABASE_URL=postgres://127.0.0.1:1/x"}, 1, []string{"connect to the database", "database.url", "freshet migrate up"}},
-		{[]string{"healthcheck", "--addr", "127.0.0.1:1"}, nil, 1, []string{"nothing answers"}},
+		{[]string{"healthcheck", "--addr", "127.0.0.1:1"}, nil, 1, []string{"no response"}},
 		{[]string{"config", "check", "--config", "/does/not/exist"}, nil, 1, []string{"/does/not/exist"}},
 		{[]string{"config", "check", "--config", file("kafka: {brokerz: []}")}, nil, 1, []string{`[1:9] unknown field "brokerz"`, "^"}},
 		{[]string{"config", "check", "--config", file("sources:\n  mine:\n    timeout: fast\n")}, nil, 1, []string{"[3:14]", `invalid duration "fast"`, "30s or 1h", "^"}},

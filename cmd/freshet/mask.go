@@ -15,28 +15,28 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// redacted takes the place of a secret in whatever is printed.
+// redacted replaces a secret in all output.
 const redacted = "REDACTED"
 
 // secretPart is a part of a setting's value that may be a secret.
 type secretPart struct {
 	text string
-	// strong parts are secrets for certain enough to be searched for in every line that is
-	// logged; the others only in errors about the configuration.
+	// strong marks a part that is certainly a secret: it is redacted in every log line. Other
+	// parts are redacted only in errors about the configuration.
 	strong bool
 }
 
 var (
 	secretName = regexp.MustCompile(`(?i)(pass|pwd|secret|token|credential|cookie|signature|session|auth|api.?key|access.?key|private|^sig$|^key$|.[_-]key$|Key$)`)
-	// nonSecretNames are settings whose names look like those of secrets.
+	// nonSecretNames are settings that match secretName but hold no secret.
 	nonSecretNames = []string{"key", "keys", "keyPattern", "auth", "tokens", "access", "credentials", "low", "high"}
-	// nonSecretHeaders are headers whose values are no secrets.
+	// nonSecretHeaders are request headers that hold no secret.
 	nonSecretHeaders = []string{"Accept", "Accept-Language", "Accept-Charset", "User-Agent", "Content-Type", "Cache-Control", "X-Github-Api-Version", "Prefer"}
-	// nonSecretParameters are parameters of a connection to PostgreSQL that are no secrets.
+	// nonSecretParameters are PostgreSQL connection parameters that hold no secret.
 	nonSecretParameters = regexp.MustCompile(`^(sslmode|sslrootcert|sslcert|sslkey|application_name|connect_timeout|target_session_attrs|search_path|statement_timeout|default_query_exec_mode|host|port|user|dbname|options|pool_[a-z_]+)$`)
 
 	userinfo    = regexp.MustCompile(`[a-zA-Z][a-zA-Z0-9+.-]*://([^\s/?#"']*):([^\s"']*)@`)
-	password    = regexp.MustCompile(`:([^\s"':]+)@`) // also of what is no URL by a mistake
+	password    = regexp.MustCompile(`:([^\s"':]+)@`) // also in malformed URLs
 	userOnly    = regexp.MustCompile(`https?://([^\s/?#@:"']+)@`)
 	assignment  = regexp.MustCompile(`(?i)([a-z0-9_.-]+)\s*=\s*('[^']*'|[^\s&'"#;]+)`)
 	scheme      = regexp.MustCompile(`(?i)\b(?:bearer|basic|token|digest)\s+([^\s"',;]+)`)
@@ -45,7 +45,8 @@ var (
 	variable    = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 )
 
-// looksRandom reports whether a word looks like a token: names have fewer digits.
+// looksRandom reports whether a word looks like a token: at least 16 characters, with at least 3
+// digits and 3 letters. Most names have fewer digits.
 func looksRandom(word string) bool {
 	digits, letters := 0, 0
 	for _, r := range word {
@@ -59,21 +60,21 @@ func looksRandom(word string) bool {
 	return len(word) >= 16 && digits >= 3 && letters >= 3
 }
 
-// isSecretName reports whether a member, parameter or header of that name holds a secret.
+// isSecretName reports whether a member, parameter or header with this name holds a secret.
 func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
 }
 
-// isUnder reports whether a setting lies below one of that name, or is it. A name may be
-// misspelt at its end.
+// isUnder reports whether name is an element of a setting's path. The last letter of name and all
+// letters after it may be misspelt.
 func isUnder(path []string, name string) bool {
 	return slices.ContainsFunc(path, func(p string) bool {
 		return strings.HasPrefix(strings.ToLower(p), strings.ToLower(name[:len(name)-1]))
 	})
 }
 
-// findSecrets returns the parts of a setting's value that may be secrets. path is the names of
-// the settings around it, and its own at the end.
+// findSecrets returns the parts of a setting's value that may be secrets. path is the path of the
+// setting. The value's form counts independently of the path, because names may be misspelt.
 func findSecrets(path []string, value string) (all []secretPart) {
 	name := ""
 	if len(path) > 0 {
@@ -84,7 +85,7 @@ func findSecrets(path []string, value string) (all []secretPart) {
 			all = append(all, secretPart{text, strong})
 		}
 	}
-	// By its form, wherever it stands: a setting may be misspelt.
+	// By the form of the value.
 	for _, m := range append(userinfo.FindAllStringSubmatch(value, -1), password.FindAllStringSubmatch(value, -1)...) {
 		add(m[len(m)-1], true)
 		if plain, err := url.PathUnescape(m[len(m)-1]); err == nil {
@@ -110,7 +111,7 @@ func findSecrets(path []string, value string) (all []secretPart) {
 			add(word, true)
 		}
 	}
-	// By its setting.
+	// By the name of the setting.
 	switch {
 	case name == "secretEnv":
 		if !variable.MatchString(value) {
@@ -133,8 +134,8 @@ func findSecrets(path []string, value string) (all []secretPart) {
 			add(value, isSecretName(name))
 		}
 	case (name == "url" || name == "directURL") && !strings.Contains(value, "://") && !strings.Contains(value, "="):
-		add(value, true) // no URL: it may be the password alone
-	case name != "query" && (strings.Contains(value, "\n") || strings.HasPrefix(value, "{") && strings.Contains(value, `"`)): // of a misspelt body
+		add(value, true) // not a URL: it may be only the password
+	case name != "query" && (strings.Contains(value, "\n") || strings.HasPrefix(value, "{") && strings.Contains(value, `"`)): // the body of a misspelt setting
 		for _, part := range findBodySecrets(value) {
 			add(part.text, part.strong)
 		}
@@ -144,7 +145,8 @@ func findSecrets(path []string, value string) (all []secretPart) {
 	return all
 }
 
-// findBodySecrets returns the values of a body: in what is not known as JSON all of it.
+// findBodySecrets returns the values in a request body: of JSON or a form the texts without
+// placeholders, and of any other body every line.
 func findBodySecrets(body string) (all []secretPart) {
 	var walk func(name string, v any)
 	walk = func(name string, v any) {
@@ -180,12 +182,13 @@ func findBodySecrets(body string) (all []secretPart) {
 	return all
 }
 
-// redactValue returns a setting's value without the parts that may be secrets.
+// redactValue returns a setting's value with all parts redacted that may be secrets.
 func redactValue(value string, path ...string) string {
 	return replaceSecrets(value, findSecrets(path, value), func(secretPart) bool { return true })
 }
 
-// replaceSecrets returns a text without those of the secrets, the longest first.
+// replaceSecrets redacts the secrets that these selects, in plain, URL-encoded and JSON-escaped
+// form. It replaces longer secrets first, because one secret may contain another.
 func replaceSecrets(text string, secrets []secretPart, these func(secretPart) bool) string {
 	secrets = slices.Clone(secrets)
 	slices.SortStableFunc(secrets, func(a, b secretPart) int { return len(b.text) - len(a.text) })
@@ -201,17 +204,18 @@ func replaceSecrets(text string, secrets []secretPart, these func(secretPart) bo
 }
 
 func escapeJSON(text string) string {
-	out, _ := json.Marshal(text) // a string has no value that can't be written
+	out, _ := json.Marshal(text) // a string can always be encoded
 	return string(out)
 }
 
-// masker keeps the secrets of a configuration out of what is printed.
+// masker redacts the secrets of a configuration in output. Its methods may be called concurrently.
 type masker struct {
 	mu      sync.Mutex
 	secrets []secretPart
 }
 
-// minSecretLength is the length from which on a secret is searched for, in bytes.
+// minSecretLength is the length of the shortest secret that is redacted, in bytes. Shorter texts
+// occur by chance.
 const minSecretLength = 4
 
 func (m *masker) add(all ...secretPart) {
@@ -224,8 +228,8 @@ func (m *masker) add(all ...secretPart) {
 	}
 }
 
-// text returns the text without secrets; all: also without those that are searched for only
-// in errors about the configuration.
+// text redacts the secrets in a text. With all it redacts also the parts that are not strong, and
+// short ones.
 func (m *masker) text(text string, all bool) string {
 	m.mu.Lock()
 	secrets := m.secrets
@@ -233,7 +237,7 @@ func (m *masker) text(text string, all bool) string {
 	return replaceSecrets(text, secrets, func(f secretPart) bool { return all || f.strong && len(f.text) >= 6 })
 }
 
-// maskedError is an error whose text has no secrets.
+// maskedError is an error whose secrets are redacted.
 type maskedError struct {
 	text string
 	err  error
@@ -242,7 +246,7 @@ type maskedError struct {
 func (e maskedError) Error() string { return e.text }
 func (e maskedError) Unwrap() error { return e.err }
 
-// maskError returns an error about the configuration without secrets in its text.
+// maskError redacts the secrets in the text of an error about the configuration.
 func (m *masker) maskError(err error) error {
 	if err == nil {
 		return nil
@@ -253,7 +257,7 @@ func (m *masker) maskError(err error) error {
 	return err
 }
 
-// writer returns a writer that masks what is written, a line or a record at a time.
+// writer returns a writer that redacts secrets. Each Write must hold complete lines.
 func (m *masker) writer(to io.Writer) io.Writer { return maskingWriter{m, to} }
 
 type maskingWriter struct {
@@ -272,7 +276,7 @@ func (w maskingWriter) Write(p []byte) (int, error) {
 	return w.to.Write(p)
 }
 
-// learn takes in the secrets of a configuration file and of the environment.
+// learn adds the secrets in a configuration file and in the environment.
 func (m *masker) learn(file []byte, env []string) {
 	for _, entry := range env {
 		name, value, _ := strings.Cut(entry, "=")
@@ -292,7 +296,7 @@ func (m *masker) learn(file []byte, env []string) {
 	}
 }
 
-// settingPathOf returns a path for the variable of a setting, as secretsOf takes it.
+// settingPathOf returns a path for the variable of a setting, as findSecrets expects it.
 func settingPathOf(variable string) []string {
 	switch {
 	case strings.Contains(variable, "DATABASE"):
@@ -330,7 +334,7 @@ func (m *masker) learnNode(path []string, n ast.Node) {
 
 func (m *masker) learnText(path []string, value string) {
 	m.add(findSecrets(path, value)...)
-	if strings.Contains(value, "\n") { // an excerpt shows its lines
+	if strings.Contains(value, "\n") { // error excerpts show single lines
 		for line := range strings.Lines(value) {
 			for _, f := range findSecrets(path, strings.TrimSpace(line)) {
 				m.add(f)
@@ -341,26 +345,26 @@ func (m *masker) learnText(path []string, value string) {
 
 var yamlMember = regexp.MustCompile(`(?:^|[{,\s-])["']?([A-Za-z][A-Za-z0-9_.-]*)["']?\s*:`)
 
-// yamlPunctuation are what may stand around a value in YAML.
+// yamlPunctuation holds the characters that may surround a value in YAML.
 const yamlPunctuation = " \t\r\n\"'{}[],|>*&!:"
 
-// yamlNamedLine is how a line begins that has a name.
+// yamlNamedLine matches a line that begins with a name and a colon.
 var yamlNamedLine = regexp.MustCompile(`^[\s-]*["']?[A-Za-z][A-Za-z0-9_.-]*["']?\s*:`)
 
-// yamlSecretName is the name of a setting that holds secrets, whose colon may be missing.
+// yamlSecretName matches the name of a setting that holds secrets; its colon may be missing.
 var yamlSecretName = regexp.MustCompile(`^[\s-]*["']?(headers|body|variables|params|url|directURL|secretEnv|prefix)\b["']?`)
 
-// learnLines takes in the secrets of a file line by line, for it may be one that can't be
-// parsed, or not as it was meant. A value reaches from its name to the end of the line, and
-// over the deeper lines behind it. In a broken file a line without a name of its own may
-// belong to any setting.
+// learnLines adds the secrets of a file line by line, because the file may be invalid YAML, or
+// have another structure than intended. A value reaches from its name to the end of the line, and
+// over the following lines with a deeper indentation. In an invalid file, a line without a name
+// may belong to any setting.
 func (m *masker) learnLines(text string, broken bool) {
 	type open struct {
 		indent int
 		name   string
 	}
 	var around []open
-	var last []string // the path of the last name: what follows may be its value
+	var last []string // path of the last name; the next line may be its value
 	for line := range strings.Lines(text) {
 		trimmed := strings.TrimSpace(line)
 		indent := len(line) - len(strings.TrimLeft(line, " \t-"))

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// planted are secrets of every kind, by what they are.
+// planted holds one secret of every kind.
 var planted = map[string]string{
 	"database password": "Db-Passw0rd/1", "direct password": "DirectHunter3", "sslpassword": "SslHunter4", "password parameter": "ParamHunter5",
 	"header": "HeaderHunter6", "bearer header": "BearerHunter7", "document header": "DocHunter8", "path key": "PathHunter9",
@@ -18,7 +18,7 @@ var planted = map[string]string{
 	"param": "ParamHunter13", "the credential itself": "sk_live_51HunterZ", "prefix": "xoxb-1234567890-hunter",
 }
 
-// withSecrets is a configuration that has all of them.
+// withSecrets is a configuration with all planted secrets.
 const withSecrets = `database:
   url: "postgres://freshet:Db-Passw0rd%2F1@db:5432/freshet?sslmode=verify-full&password=ParamHunter5"
   directURL: "postgres://freshet:DirectHunter3@db:5432/freshet?sslpassword=SslHunter4"
@@ -53,7 +53,7 @@ sources:
         params: {apiToken: ParamHunter13}
 `
 
-// assertNoSecret fails if a text has one of the secrets.
+// assertNoSecret fails the test if a text contains a planted secret.
 func assertNoSecret(t *testing.T, what, text string) {
 	t.Helper()
 	for kind, secret := range planted {
@@ -86,7 +86,7 @@ func TestConfigPrint_ShowsNoSecret(t *testing.T) {
 	assertNoSecret(t, "config check", stdout+stderr)
 }
 
-// Each mistake is made in each line that has a secret, and in the lines around it.
+// The test makes each mistake in each line with a secret and in the adjacent lines.
 func TestConfigErrors_ShowNoSecret(t *testing.T) {
 	lines := strings.SplitAfter(withSecrets, "\n")
 	mistakes := map[string]func(line string) string{
@@ -124,7 +124,7 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 	for _, name := range slices.Sorted(maps.Keys(mistakes)) {
 		mistake := mistakes[name]
 		for n := range lines {
-			if strings.TrimSpace(lines[n]) == "" || chance.IntN(4) > 0 { // a quarter: with the race detector all take half a minute
+			if strings.TrimSpace(lines[n]) == "" || chance.IntN(4) > 0 { // a random quarter: with the race detector, all lines take half a minute
 				continue
 			}
 			text := strings.Join(lines[:n], "") + mistake(lines[n]) + strings.Join(lines[n+1:], "")

@@ -9,13 +9,12 @@ import (
 	"strings"
 )
 
-// responseMemoryDivisor is the part of the memory limit that responses may hold by default:
-// 1/responsePart.
+// responseMemoryDivisor gives the default for query.maxResponseMemory: the memory limit divided
+// by it.
 const responseMemoryDivisor = 4
 
-// maxResponseMemory returns how many bytes the responses that are being written may
-// hold: the setting, or a quarter of the memory limit of the process; 0 if there is
-// neither.
+// maxResponseMemory returns the bound for the memory of responses that are being written, in
+// bytes: the setting, or a quarter of the process's memory limit. It is 0 if there is neither.
 func (c QueryConfig) maxResponseMemory() int64 {
 	if c.MaxResponseMemory > 0 {
 		return int64(c.MaxResponseMemory)
@@ -23,17 +22,16 @@ func (c QueryConfig) maxResponseMemory() int64 {
 	return memoryLimit("/") / responseMemoryDivisor
 }
 
-// memoryLimit returns how many bytes of memory this process may use, by GOMEMLIMIT or
-// by its cgroup, whichever is less; 0 if neither limits it. root is where the file
-// system begins.
+// memoryLimit returns the memory limit of this process in bytes: the smaller of GOMEMLIMIT and
+// the limit of its cgroup, or 0 without a limit. root is the root of the file system.
 func memoryLimit(root string) int64 {
-	limit := debug.SetMemoryLimit(-1) // changes nothing
+	limit := debug.SetMemoryLimit(-1) // a negative limit only reads the setting
 	for _, group := range cgroupLimitFiles(root) {
 		text, err := os.ReadFile(group)
 		if err != nil {
 			continue
 		}
-		// "max" and what version 1 writes for no limit are beyond any machine.
+		// Without a limit, version 2 writes "max", and version 1 a number near 1<<63.
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
 			limit = min(limit, n)
 		}
@@ -44,13 +42,14 @@ func memoryLimit(root string) int64 {
 	return limit
 }
 
-// cgroupLimitFiles returns the files that may hold a limit of this process: of version 2 those
-// of its group and of the groups above, of version 1 that of the memory controller.
+// cgroupLimitFiles returns the files that may hold a memory limit of this process. For cgroup
+// version 2: the files of its group and of all parent groups. For version 1: the file of the
+// memory controller.
 func cgroupLimitFiles(root string) []string {
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	const mount = "sys/fs/cgroup"
 	files := []string{
-		filepath.Join(root, mount, "memory.max"), // in a container its group is the root
+		filepath.Join(root, mount, "memory.max"), // in a container the process's group is the root
 		filepath.Join(root, mount, "memory/memory.limit_in_bytes"),
 	}
 	for line := range strings.SplitSeq(string(text), "\n") {

@@ -10,7 +10,7 @@ import (
 func TestMemoryLimit_IsTheSmallestThatHolds(t *testing.T) {
 	for name, c := range map[string]struct {
 		files map[string]string
-		env   int64 // as GOMEMLIMIT
+		env   int64 // GOMEMLIMIT
 		want  int64
 	}{
 		"nothing":                 {nil, 0, 0},

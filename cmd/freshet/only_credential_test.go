@@ -11,9 +11,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// With a credential that is listed alone a refusal stops everything: one call probes after
-// 5 s, and the next only after as long again. So in eight seconds there are the calls that
-// were under way as it was refused, and one.
+// A rejection of the only listed credential stops all calls. The first probe is sent after 5 s,
+// and the next one 5 s later. So within eight seconds there are the calls that were in flight at
+// the rejection, and one probe.
 func TestCredentials_SingleOneIsProbed(t *testing.T) {
 	t.Setenv("THE_ONLY_ONE", "expired")
 	var first atomic.Int64
@@ -49,8 +49,8 @@ sources:
 	}
 }
 
-// A halt is longer with each refusal, and so is that of the only credential, where a rule
-// says that what it may do is used up.
+// The breaker of a credential stays open longer after each rejection. This also applies to the only
+// credential if a rule reports its quota as used up.
 func TestCredentials_SingleOneHasOwnBreaker(t *testing.T) {
 	for name, c := range map[string]struct {
 		config SourceConfig

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/deploy"
 )
 
-// root is the folder of the repository.
+// root is the root directory of the repository.
 const root = "../.."
 
 func readDoc(t *testing.T, path ...string) string {
@@ -29,7 +29,7 @@ var (
 	fences = regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```$")
 )
 
-// checkCommandLine returns what is wrong with a command line, without running it.
+// checkCommandLine returns the usage error of a command line, without running it.
 func checkCommandLine(line string) error {
 	line, _, _ = strings.Cut(line, " #")
 	c, rest, err := newRoot(nil, io.Discard, io.Discard).Find(strings.Fields(line)[1:])
@@ -39,7 +39,7 @@ func checkCommandLine(line string) error {
 	if err := c.ParseFlags(rest); err != nil {
 		return err
 	}
-	if given := c.Flags().Args(); c.HasSubCommands() || len(given) > 0 { // a command may be named without what it needs
+	if given := c.Flags().Args(); c.HasSubCommands() || len(given) > 0 { // a text may name a command without its arguments
 		return c.ValidateArgs(given)
 	}
 	return nil

@@ -21,15 +21,14 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// healthCheck asks one dependency for its state; what is required makes the process
-// not ready.
+// healthCheck checks one dependency. A failed required check makes the process not ready.
 type healthCheck struct {
 	required bool
 	run      func(ctx context.Context) error
 }
 
-// newRegistry returns a registry with the runtime's own metrics, and a registerer
-// that puts the namespace before the names of ours.
+// newRegistry returns a registry with the metrics of the Go runtime, and a registerer that adds
+// the namespace to the names of freshet's own metrics.
 func newRegistry(namespace string) (*prometheus.Registry, prometheus.Registerer) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -38,14 +37,14 @@ func newRegistry(namespace string) (*prometheus.Registry, prometheus.Registerer)
 		ours = prometheus.WrapRegistererWithPrefix(prefix, reg)
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "build_info", Help: "1, with the version that runs.", ConstLabels: prometheus.Labels{"version": version()},
+		Name: "build_info", Help: "Always 1; the label version is the version of this process.", ConstLabels: prometheus.Labels{"version": version()},
 	})
 	info.Set(1)
 	ours.MustRegister(info)
 	return reg, ours
 }
 
-// metricPrefix returns what stands before the name of each of our metrics.
+// metricPrefix returns the prefix of the names of freshet's own metrics.
 func metricPrefix(namespace string) string {
 	if namespace == "" {
 		return ""
@@ -53,7 +52,8 @@ func metricPrefix(namespace string) string {
 	return namespace + "_"
 }
 
-// newOpsHandler answers for the process: alive, ready, healthy, and its metrics.
+// newOpsHandler returns the handler of ops.listen: liveness, readiness, health, metrics and the log
+// level.
 func (p parts) newOpsHandler(h *health) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "ok") })
@@ -64,10 +64,11 @@ func (p parts) newOpsHandler(h *health) http.Handler {
 	return mux
 }
 
-// readsCheckName is whether reads can be answered.
+// readsCheckName is the name of the check whether the query service can serve reads.
 const readsCheckName = "reads"
 
-// health remembers the last look for a moment: a probe must not become load.
+// health runs the health checks. It caches their results for healthCacheTTL, so that frequent
+// probes do not load the dependencies.
 type health struct {
 	checks map[string]healthCheck
 
@@ -78,10 +79,10 @@ type health struct {
 
 const (
 	healthCacheTTL = time.Second
-	pingTimeout    = time.Second // bounds one look at a dependency
+	pingTimeout    = time.Second // bounds one check of all dependencies
 )
 
-// checkAll asks all dependencies at once, or returns what was found a moment ago.
+// checkAll runs all checks concurrently, or returns the cached results.
 func (h *health) checkAll(ctx context.Context) map[string]error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +107,7 @@ func (h *health) checkAll(ctx context.Context) map[string]error {
 	return found
 }
 
-// missing names the required dependencies that are away.
+// missing returns the names of the failed required checks.
 func (h *health) missing(found map[string]error) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
@@ -125,15 +126,15 @@ func (h *health) handleReady(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintln(w, "ok")
 }
 
-// dependency is the state of one in the health of a process.
+// dependency is the state of one dependency in the response of /healthz?verbose.
 type dependency struct {
 	OK     bool   `json:"ok"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// handleHealth answers whether all is well, and with ?verbose which dependency is away and
-// why: that names what stands behind the process, so that the query service serves it
-// to administrators only.
+// handleHealth responds with the health of the process, and with ?verbose with the state and the
+// error of each dependency. Those errors name internal hosts, so the query service serves
+// ?verbose to administrators only.
 func (h *health) handleHealth(w http.ResponseWriter, r *http.Request) {
 	found := h.checkAll(r.Context())
 	ready := len(h.missing(found)) == 0
@@ -157,16 +158,15 @@ func (h *health) handleHealth(w http.ResponseWriter, r *http.Request) {
 	if !ready {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
-	_ = json.NewEncoder(w).Encode(answer) // the client has left otherwise
+	_ = json.NewEncoder(w).Encode(answer) // fails only if the client has disconnected
 }
 
-// bind takes the address of health and metrics, before anything starts that they
-// report on.
+// bind binds the address of health and metrics. Roles call it before they start anything else.
 func (c OpsConfig) bind(ctx context.Context) (*boundListener, error) {
 	return bind(ctx, c.Listen, "ops", "--ops-listen", c.TLS, true)
 }
 
-// serveOps answers on its own address until ctx ends.
+// serveOps serves health and metrics on their own listener until ctx ends.
 func serveOps(ctx context.Context, l net.Listener, handler http.Handler, log *slog.Logger) error {
 	if access.Loopback(l.Addr().String()) {
 		handler = requireLoopbackHost(handler)
@@ -183,19 +183,19 @@ func serveOps(ctx context.Context, l net.Listener, handler http.Handler, log *sl
 	return nil
 }
 
-// requireLoopbackHost answers to the names of this machine alone: a page whose name was made
-// to lead here must not read what lies behind.
+// requireLoopbackHost rejects requests whose Host header is not a loopback name. It prevents DNS
+// rebinding: a web page could otherwise read this listener through its own host name.
 func requireLoopbackHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !access.Loopback(r.Host) {
-			http.Error(w, "this answers to localhost and 127.0.0.1 alone", http.StatusMisdirectedRequest)
+			http.Error(w, "the Host header must be localhost or a loopback address", http.StatusMisdirectedRequest)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// listen takes an address, or says how to choose another.
+// listen binds an address. Its error names the flag and the setting of the address.
 func listen(ctx context.Context, address, setting, flag string) (net.Listener, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -204,7 +204,8 @@ func listen(ctx context.Context, address, setting, flag string) (net.Listener, e
 	return l, nil
 }
 
-// unwrapOpError drops what the sentence around it says already.
+// unwrapOpError returns the cause of a net.OpError, because the caller's text already has its
+// operation and address.
 func unwrapOpError(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// format is how a list is printed: as a table, as one JSON array, or as a line of
-// JSON for each element.
+// format is an output format of lists: table, json (one array) or jsonl (one JSON object per
+// line).
 type format string
 
 func (f *format) addFlag(c *cobra.Command) {
@@ -26,7 +26,8 @@ func (f format) check() error {
 	return nil
 }
 
-// printAll prints a list; rows are what an element is in a table.
+// printAll prints a list in a format. rows returns the table rows of one element. Without a
+// header a table has only rows.
 func printAll[T any](w io.Writer, f format, all []T, header []string, rows func(T) [][]string) error {
 	encoder := json.NewEncoder(w)
 	switch f {

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// exampleKeys are keys as the upstreams of the presets write them, by preset and facet.
+// exampleKeys are valid keys of the presets' upstreams, by preset and facet.
 var exampleKeys = map[string]map[string]string{
 	"nexon-service":     {"character": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
 	"nexon-development": {"character": "93f1c1c2d1a5e3b8a7f6e5d4c3b2a190efe8d04e6d233bd35cf2fabdeb93fb0d"},
@@ -53,7 +53,7 @@ func TestPresets_AdmitAnExampleKey(t *testing.T) {
 	}
 }
 
-// The upstream answers a node only if it is asked for by a global id.
+// The upstream returns a node only for a global ID.
 func TestPresetShopifyGraphQL_BuildsTheGlobalID(t *testing.T) {
 	var asked string
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

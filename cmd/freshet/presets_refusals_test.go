@@ -10,9 +10,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// What is documented of GitHub's refusals, which the contract's simulator sends some of:
-// those of the secondary limits are 403 or, by GraphQL, 200 with an error; and a 403 that
-// speaks of no limit is a missing permission.
+// The responses are from GitHub's documentation; the contract's simulator sends only some of them.
+// A secondary limit is a 403, or 200 with an error in GraphQL. A 403 that mentions no limit is a
+// missing permission.
 func TestPresetGitHub_ClassifiesRefusals(t *testing.T) {
 	for _, c := range []struct {
 		preset, facet, key string
@@ -59,7 +59,7 @@ func TestPresetGitHub_ClassifiesRefusals(t *testing.T) {
 	}
 }
 
-// unlimitedPermit are permits for whatever is asked for.
+// unlimitedPermit grants every call.
 type unlimitedPermit struct{}
 
 func (unlimitedPermit) Acquire(context.Context, source.Call) (source.Permit, error) {

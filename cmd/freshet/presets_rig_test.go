@@ -26,7 +26,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// preset returns a preset as it is shipped.
+// preset returns an unchanged preset.
 func preset(t *testing.T, name string) SourceConfig {
 	t.Helper()
 	var c SourceConfig
@@ -36,8 +36,8 @@ func preset(t *testing.T, name string) SourceConfig {
 	return c
 }
 
-// accelerated is a source whose upstream's time runs so much faster: windows of ten seconds
-// and more are shorter, and what takes as long to fill is filled faster.
+// accelerated returns a source for an upstream whose time runs faster by the factor speed: windows
+// of ten seconds or longer are shorter, and buckets that need as long to refill do so faster.
 func accelerated(c SourceConfig, speed float64) SourceConfig {
 	const short = 10 * time.Second
 	policies := append([]limiter.Policy{}, c.Quota.Policies...)
@@ -56,7 +56,7 @@ func accelerated(c SourceConfig, speed float64) SourceConfig {
 		rules[i].Wait = time.Duration(float64(rules[i].Wait) / speed)
 	}
 	c.Rules = rules
-	// A place is kept for as long as a call may take: nobody waits long for one here.
+	// A lease lasts as long as the longest call, so a short call timeout keeps the tests fast.
 	c.Timeout = 3 * time.Second
 	for i := range policies {
 		policies[i].Lease = 0
@@ -64,7 +64,7 @@ func accelerated(c SourceConfig, speed float64) SourceConfig {
 	return c
 }
 
-// presetRun is a preset that calls an upstream which enforces its contract.
+// presetRun runs a preset against a simulated upstream that enforces the contract.
 type presetRun struct {
 	*testing.T
 	config   SourceConfig
@@ -75,17 +75,17 @@ type presetRun struct {
 	stop     context.CancelFunc
 	closing  []func()
 	wg       sync.WaitGroup
-	stood    atomic.Int64 // how often this process stood still for longer than is allowed for
+	stood    atomic.Int64 // number of pauses of this process that were longer than the quota's jitter allows
 	good     atomic.Int64
 	mu       sync.Mutex
 	bad      map[string]int
 }
 
-// startPresetRun has so many processes of their own limiters and connections call on and on, with
-// so many callers a lane, for keys of that form.
+// startPresetRun starts limiters and sources of several simulated processes. call then starts the
+// callers.
 func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *presetRun {
 	t.Helper()
-	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // first: without one the test ends here
+	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // first, because the test is skipped without Redis
 	upstream, err := contract.New(name, o)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Option
 	return a
 }
 
-// end ends all calls.
+// end stops all callers.
 func (a *presetRun) end() {
 	a.stop()
 	a.wg.Wait()
@@ -128,7 +128,7 @@ func (a *presetRun) end() {
 	}
 }
 
-// watch counts how often a timer is late by more than half of what quotas allow for.
+// watch counts timer delays above half of the jitter that quotas allow for.
 func (a *presetRun) watch() {
 	const every, allowed = 2 * time.Millisecond, 5 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -147,7 +147,7 @@ func (a *presetRun) watch() {
 	}
 }
 
-// call has so many callers of each process call on and on.
+// call starts callers in each process that call without a pause.
 func (a *presetRun) call(callers int, lane schemas.Lane, facet string, key func() string, params map[string]string) {
 	for i, l := range a.limiters {
 		for range callers {
@@ -183,7 +183,7 @@ func (a *presetRun) one(s *source.Source, l *limiter.Limiter, lane schemas.Lane,
 	a.mu.Unlock()
 }
 
-// presetPermits are those of one lane, without records to be numbered.
+// presetPermits adapts a limiter to source.Permits, for one lane.
 type presetPermits struct {
 	permits
 	lane schemas.Lane
@@ -194,29 +194,29 @@ func (p presetPermits) Acquire(ctx context.Context, c source.Call) (source.Permi
 	if err != nil {
 		return nil, err
 	}
-	return &presetPermit{of: p, call: c, admission: permit.(admission)}, nil
+	return &presetPermit{of: p, call: c, limiterPermit: permit.(limiterPermit)}, nil
 }
 
 type presetPermit struct {
-	admission
+	limiterPermit
 	of   presetPermits
 	call source.Call
 }
 
 func (p *presetPermit) Spend(ctx context.Context) error {
-	for !p.admission.Spend() {
+	for !p.limiterPermit.Spend() {
 		again, err := p.of.Reacquire(ctx, p.of.lane, p.call)
 		if err != nil {
 			return err
 		}
-		p.admission = again.(admission)
+		p.limiterPermit = again.(limiterPermit)
 	}
 	return nil
 }
 
 func (p *presetPermit) Finished(e source.CallResult) { p.ReportEnd(e) }
 
-// keys returns one of n keys at a time, numbers all.
+// keys returns a function that returns one of n random numeric keys.
 func keys(n int) func() string {
 	return func() string { return fmt.Sprint(100 + rand.IntN(n)) }
 }
@@ -226,12 +226,12 @@ var (
 	usedPart = flag.Float64("used", 1, "part of the wanted use of a budget that this machine must reach, above 0 and at most 1")
 )
 
-// fullSaturation is how long a run of presets takes that leaves none of them out.
+// fullSaturation is the -saturate duration with which no preset is skipped.
 const fullSaturation = time.Minute
 
-// saturated returns how long a preset is saturated. The test is skipped without -saturate,
-// because a busy machine proves nothing, and in a short run also if its window takes longer
-// to be warm than the run does.
+// saturated returns the duration for which a preset is saturated. It skips the test without
+// -saturate, because a busy machine falsifies the result, and in a short run also if the warm-up
+// of the window takes longer than the run.
 func saturated(t *testing.T, warm time.Duration) time.Duration {
 	t.Helper()
 	if *saturate <= 0 {
@@ -243,8 +243,8 @@ func saturated(t *testing.T, warm time.Duration) time.Duration {
 	return max(*saturate, warm)
 }
 
-// partOfUse returns the part of the wanted use of a budget that this machine must reach.
-// That no call is refused holds on any machine.
+// partOfUse returns the fraction of the expected quota usage that this machine must reach. The
+// absence of refused calls is checked on any machine.
 func partOfUse(t *testing.T) float64 {
 	t.Helper()
 	if *usedPart <= 0 || *usedPart > 1 {

@@ -16,23 +16,23 @@ import (
 	"github.com/freshet/freshet/simulator/contract"
 )
 
-// saturationTest is how a preset is saturated, and which policy of the contract that uses up.
+// saturationTest describes how to saturate a preset, and which policy of the contract it uses up.
 type saturationTest struct {
 	speed  float64
 	secret string
 	keys   int
-	low    map[string]int // callers of a process by facet
+	low    map[string]int // callers per process, by facet
 	high   map[string]int
-	// The policy of the contract that binds, and which part of it is used: 0.95 where not
-	// said. Its window passes warm before anything is counted.
+	// The binding policy of the contract, and the fraction of it that is used; default 0.95.
+	// Counting starts after a warm-up of one window.
 	policy string
 	part   float64
 	warm   time.Duration
-	crowd  int // times as many callers
+	crowd  int // factor for the number of callers
 }
 
 var saturations = map[string]saturationTest{
-	// 450 of the 500 calls are what the preset uses (quota.md §2).
+	// The preset uses 450 of the 500 calls (docs/quotas.md).
 	"nexon-service":     {secret: "app-1", keys: 500, high: map[string]int{"character": 100}, low: map[string]int{"character": 100}, policy: "second", part: 0.95 * 450 / 500},
 	"nexon-development": {secret: "app-1", keys: 50, high: map[string]int{"character": 10}, policy: "second"},
 	"github-rest":       {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"user": 20}, high: map[string]int{"user": 4}, policy: "core"},
@@ -53,7 +53,7 @@ var saturations = map[string]saturationTest{
 	"court":      {keys: 500, low: map[string]int{"progress": 3, "general": 3}, high: map[string]int{"progress": 1}, policy: "minute", warm: 125 * time.Second},
 }
 
-// slow are calls that take long and come out of order.
+// slow makes calls take long and end out of order.
 var brisk, slow = simulator.Range{Min: 20 * time.Millisecond, Max: 200 * time.Millisecond}, simulator.Range{Min: 20 * time.Millisecond, Max: 600 * time.Millisecond}
 
 func TestPresets_AreValid(t *testing.T) {
@@ -71,7 +71,7 @@ func TestPresets_AreValid(t *testing.T) {
 	}
 }
 
-// The one with hundreds of calls a second has the machine to itself.
+// The preset with hundreds of calls a second is not tested in parallel with others.
 func TestPresetNexon_UsesBudgetWithoutRefusals(t *testing.T) {
 	saturations["nexon-service"].run(t, "nexon-service", contract.Options{Latency: brisk})
 }
@@ -85,16 +85,16 @@ func TestPresets_UseBudgetWithoutRefusals(t *testing.T) {
 	}
 }
 
-// What is learned is learned as well from answers that come late, out of order and by
-// another clock.
+// Reported limits are learned also from responses that arrive late, out of order, and with another
+// clock.
 func TestPresets_LearnDespiteClockSkew(t *testing.T) {
 	t.Parallel()
 	for _, name := range presets.Names() {
 		if len(preset(t, name).Announced) > 0 {
 			how := saturations[name]
-			how.crowd = 5 // of calls that take five times as long
+			how.crowd = 5 // because calls take five times as long
 			if strings.HasPrefix(name, "github") {
-				how.speed = 80 // 100 in flight are no more
+				how.speed = 80 // the contract allows 100 calls in flight
 			}
 			how.run(t, name, contract.Options{Latency: slow, MaxExtraLatency: 700 * time.Millisecond, Skew: 37 * time.Second})
 		}
@@ -108,7 +108,7 @@ func (how saturationTest) run(t *testing.T, name string, o contract.Options) {
 		if name != "nexon-service" {
 			t.Parallel()
 		}
-		// A machine that stands still for longer than the quota allows for proves nothing.
+		// If the process pauses for longer than the quota's jitter, the result is invalid.
 		for range 3 {
 			if how.once(t, name, o) {
 				return
@@ -118,7 +118,7 @@ func (how saturationTest) run(t *testing.T, name string, o contract.Options) {
 	})
 }
 
-// once saturates a preset; false: the machine stood still, and calls were refused.
+// once saturates a preset. It returns false if calls were refused while the process paused.
 func (how saturationTest) once(t *testing.T, name string, o contract.Options) bool {
 	if how.speed == 0 {
 		how.speed = 1
@@ -137,7 +137,7 @@ func (how saturationTest) once(t *testing.T, name string, o contract.Options) bo
 	return a.measure(how, saturated(t, how.warm))
 }
 
-// measure lets the callers call for so long and judges by what the upstream has counted.
+// measure saturates the preset for a duration and checks the counts of the upstream.
 func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 	t := a.T
 	t.Helper()
@@ -147,7 +147,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		<-timer.C
 	}
 	begun := a.await(func(s contract.Stats) bool { return s.Arrivals >= 3 })
-	pass(3 * time.Second) // until all have found their way
+	pass(3 * time.Second) // until all callers are in a steady state
 	warm := a.upstream.Stats()
 	pass(took)
 	s, elapsed := a.upstream.Stats(), time.Since(begun.First)
@@ -172,8 +172,8 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		}
 		found = true
 		over := elapsed
-		if windowOf(t, p) <= time.Second { // which begin and end with calls
-			over = s.Last.Sub(warm.Last) - windowOf(t, p) // but for the one that is under way
+		if windowOf(t, p) <= time.Second { // short windows begin and end with a call
+			over = s.Last.Sub(warm.Last) - windowOf(t, p) // without the window in progress
 			p.Used -= usedOf(warm, p)
 		}
 		most := float64(p.Limit) * over.Seconds() / windowOf(t, p).Seconds()
@@ -189,7 +189,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 	return true
 }
 
-// await returns what the upstream has counted once that holds.
+// await waits until the condition holds and returns the upstream's counts.
 func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	a.Helper()
 	var s contract.Stats
@@ -197,7 +197,7 @@ func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	return s
 }
 
-// usedOf is what was used before of the same policy and scope.
+// usedOf returns the usage of the same policy and scope in earlier counts.
 func usedOf(s contract.Stats, p contract.PolicyStats) float64 {
 	for _, before := range s.Policies {
 		if before.Name == p.Name && before.Scope == p.Scope {
@@ -207,7 +207,7 @@ func usedOf(s contract.Stats, p contract.PolicyStats) float64 {
 	return 0
 }
 
-// windowOf is the window of a contract's policy, or in which its bucket is filled.
+// windowOf returns the window of a contract's policy, or the refill time of its bucket.
 func windowOf(t *testing.T, p contract.PolicyStats) time.Duration {
 	t.Helper()
 	window, err := time.ParseDuration(strings.TrimPrefix(p.Window, "filled in "))
@@ -217,13 +217,13 @@ func windowOf(t *testing.T, p contract.PolicyStats) time.Duration {
 	return window
 }
 
-// Who crashes while it calls has its place for as long as its lease, and no longer.
+// The lease of a crashed process ends after its duration, and its slot is free again.
 func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	c := accelerated(preset(t, "court"), 1)
 	c.Quota.Policies = []limiter.Policy{{Name: "places", Limit: 3, Window: limiter.InFlight}}
 	c.Timeout = time.Second
 	lease := c.quota().Lease
-	a := startPresetRun(t, "stripe", c, contract.Options{}, map[string]string{"": ""}, 2) // any upstream will do
+	a := startPresetRun(t, "stripe", c, contract.Options{}, map[string]string{"": ""}, 2) // the upstream does not matter
 	defer a.end()
 	crashing, living := a.limiters[0], a.limiters[1]
 	call := limiter.Call{Endpoint: "progress/progress", Method: http.MethodGet, Key: "k"}
@@ -241,7 +241,7 @@ func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	for range 3 {
 		spend(crashing)
 	}
-	crashed := time.Now() // nobody tells how those calls ended
+	crashed := time.Now() // the ends of these calls are never reported
 	var back []time.Duration
 	for range 3 {
 		spend(living)

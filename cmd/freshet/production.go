@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// dev and simulate are left out of a build with the tag production, together with the
-// simulator, the embedded Kafka, Redis and SQLite: a production image has no use for them.
+// A build with the tag production has no dev and simulate commands. It does not link the
+// simulator and the embedded Kafka, Redis and SQLite, which a production image never uses.
 
 func (p *program) dev() *cobra.Command { return leftOut("dev") }
 
 func (p *program) simulate() *cobra.Command { return leftOut("simulate") }
 
-// leftOut returns a hidden command that says which build has it.
+// leftOut returns a hidden command whose error names the build that has the command.
 func leftOut(name string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
@@ -23,7 +23,7 @@ func leftOut(name string) *cobra.Command {
 		DisableFlagParsing: true,
 		Args:               cobra.ArbitraryArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return usageError{fmt.Errorf("this build has no command %s: the tag production leaves out the simulator and the embedded services; "+
+			return usageError{fmt.Errorf("this build has no command %s: the build tag production excludes the simulator and the embedded services; "+
 				"build freshet without that tag, as `go install github.com/freshet/freshet/cmd/freshet@latest` does", name)}
 		},
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// embeddedPackages are the packages of the simulator and of the embedded services.
+// embeddedPackages matches the packages of the simulator and of the embedded services.
 var embeddedPackages = regexp.MustCompile(`(^|/)(simulator|kfake|miniredis|gopher-lua|sqlite|libc)(/|$)`)
 
 // embeddedModules returns the modules of a program that hold an embedded service.
@@ -59,7 +59,7 @@ func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
 	}
 }
 
-// The check above is worth nothing if it does not know the embedded packages.
+// This ensures that embeddedPackages matches: the default build must link the embedded services.
 func TestDefaultBuild_LinksTheEmbeddedServices(t *testing.T) {
 	text, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// redacted returns the configuration without its secrets, to be printed.
+// redacted returns a copy of the configuration with all secrets redacted.
 func (c Config) redacted() Config {
 	c.Database.URL = redactValue(c.Database.URL, "database", "url")
 	c.Database.DirectURL = redactValue(c.Database.DirectURL, "database", "directURL")
@@ -71,7 +71,7 @@ func redactMap(all map[string]string, setting string) map[string]string {
 	return out
 }
 
-// redactVariable is hidden of a GraphQL variable.
+// redactVariable redacts the secrets in a GraphQL variable.
 func redactVariable(name string, v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -14,10 +14,10 @@ func (p *program) query() *cobra.Command {
 	var address, opsAddress string
 	c := &cobra.Command{
 		Use:   "query",
-		Short: "Serve reads over HTTP and ask for refreshes",
-		Long: `Serve reads over HTTP from what is stored, and ask for a refresh where one is due.
-It needs PostgreSQL; without Redis or Kafka it goes on serving what is stored, and says
-that nothing is refreshed.`,
+		Short: "Serve snapshots over HTTP and enqueue refreshes",
+		Long: `Serve stored snapshots over HTTP, and enqueue a refresh if a snapshot is stale or missing.
+The query service needs PostgreSQL. Without Redis or Kafka it still serves stored snapshots;
+its responses then say that no refresh is queued.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := p.load()
 			if err != nil {
@@ -56,9 +56,9 @@ func (p *program) worker() *cobra.Command {
 	var name, lane, opsAddress string
 	c := &cobra.Command{
 		Use:   "worker",
-		Short: "Fetch what was asked for and store it",
-		Long: `Read the requests of a source from Kafka, fetch each within the source's quota, and store
-what changed. Any number of workers may run; the quota holds for all of them together.`,
+		Short: "Consume update requests, fetch the entities and store their snapshots",
+		Long: `Consume the update requests of a source from Kafka, fetch each entity within the source's
+quota, and store changed snapshots. Any number of workers may run; they share the quota.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			lanes, ok := map[string][]schemas.Lane{
 				"high": {schemas.High}, "low": {schemas.Low}, "both": {schemas.High, schemas.Low},
@@ -67,12 +67,12 @@ what changed. Any number of workers may run; the quota holds for all of them tog
 				return usageError{fmt.Errorf("--lane is %q; it must be high, low or both", lane)}
 			}
 			return p.runWithOps(cmd.Context(), opsAddress, func(parts parts, ops string) role {
-				return working(lanes, func() { parts.log.Info("worker is up", "lane", lane, "ops", ops) }, namesOrAll(name)...)
+				return working(lanes, func() { parts.log.Info("worker started", "lane", lane, "ops", ops) }, namesOrAll(name)...)
 			})
 		},
 	}
-	c.Flags().StringVar(&name, "source", "", "work this source only (default all)")
-	c.Flags().StringVar(&lane, "lane", "both", "work this lane: high, low or both")
+	c.Flags().StringVar(&name, "source", "", "consume this source only (default all)")
+	c.Flags().StringVar(&lane, "lane", "both", "lane to consume: high, low or both")
 	addOpsFlag(c, &opsAddress)
 	return c
 }
@@ -81,13 +81,13 @@ func (p *program) scheduler() *cobra.Command {
 	var name, opsAddress string
 	c := &cobra.Command{
 		Use:   "scheduler",
-		Short: "Ask for what readers will want before they do",
-		Long: `Ask for the entities of each source as they come due, on what readers leave of its quota, and
-delete what was kept for longer than keepFor. Any number may run; none asks for what
-another has claimed. What is prefetched stands under sources.NAME.prefetch.`,
+		Short: "Prefetch entities before their snapshots are read",
+		Long: `Enqueue a refresh of each registered entity when it is due, with the quota that readers leave,
+and delete snapshots that are older than keepFor. Any number of schedulers may run; each due
+entity is claimed by one of them. Configure prefetching under sources.NAME.prefetch.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.runWithOps(cmd.Context(), opsAddress, func(parts parts, ops string) role {
-				return scheduling(func() { parts.log.Info("scheduler is up", "ops", ops) }, namesOrAll(name)...)
+				return scheduling(func() { parts.log.Info("scheduler started", "ops", ops) }, namesOrAll(name)...)
 			})
 		},
 	}
@@ -96,7 +96,7 @@ another has claimed. What is prefetched stands under sources.NAME.prefetch.`,
 	return c
 }
 
-// namesOrAll returns the one name, or none for all.
+// namesOrAll returns a list of the name, or nil, which means all sources, for an empty name.
 func namesOrAll(name string) []string {
 	if name == "" {
 		return nil
@@ -105,10 +105,10 @@ func namesOrAll(name string) []string {
 }
 
 func addOpsFlag(c *cobra.Command, address *string) {
-	c.Flags().StringVar(address, "ops-listen", "", "address of health and metrics (default from ops.listen)")
+	c.Flags().StringVar(address, "ops-listen", "", "address of the health and metrics endpoints (default from ops.listen)")
 }
 
-// runWithOps runs a role that serves nobody on real services, beside its health and metrics.
+// runWithOps runs a worker or scheduler on real services, with its health and metrics endpoints.
 func (p *program) runWithOps(ctx context.Context, opsAddress string, of func(parts parts, ops string) role) error {
 	config, err := p.load()
 	if err != nil {

@@ -13,27 +13,27 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// usageError is a mistake in how the command was called.
+// usageError reports wrong arguments or flags: exit code 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// notFoundError is about something that there is none of.
+// notFoundError reports that the named object does not exist: exit code 3.
 type notFoundError struct{ error }
 
 func (e notFoundError) Unwrap() error { return e.error }
 
-// partialError is about something of which a part was done, or not yet.
+// partialError reports that an operation succeeded in part, or has not finished yet: exit code 4.
 type partialError struct{ error }
 
 func (e partialError) Unwrap() error { return e.error }
 
-// program is what every command has.
+// program holds the environment and the output streams that all commands share.
 type program struct {
 	env            []string
 	stdout, stderr io.Writer
 	configFile     string
-	mask           *masker // of stderr
+	mask           *masker // redacts secrets in stderr
 }
 
 func newRoot(env []string, stdout, stderr io.Writer) *cobra.Command {
@@ -42,11 +42,11 @@ func newRoot(env []string, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "freshet",
 		Short: "Keeps local snapshots of rate-limited data fresh, and serves them in milliseconds",
-		Long: `freshet keeps local snapshots of data fresh when that data lives behind a scarce,
-rate-limited API, and serves reads in milliseconds whatever that API is doing.
+		Long: `freshet keeps local snapshots of data fresh when that data lives behind a rate-limited API.
+It serves reads in milliseconds, whatever that API is doing.
 
-Try it with everything in one process:   freshet dev
-On real services, in this order:         freshet migrate up, freshet topics ensure,
+Try it, everything in one process:       freshet dev
+Deploy on real services, in this order:  freshet migrate up, freshet topics ensure,
                                          freshet query, freshet worker, freshet scheduler`,
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -59,7 +59,7 @@ On real services, in this order:         freshet migrate up, freshet topics ensu
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	})
-	root.PersistentFlags().StringVar(&p.configFile, "config", lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); settings may also come from FRESHET_… variables")
+	root.PersistentFlags().StringVar(&p.configFile, "config", lookup(env, "FRESHET_CONFIG"), "configuration file (YAML); FRESHET_… environment variables override it")
 	root.AddCommand(p.dev(), p.query(), p.worker(), p.scheduler(), p.entities(), p.snapshot(), p.dlq(), p.settings(), p.limiter(), p.stop(), p.resume(), p.keys(), p.log(),
 		p.simulate(), p.migrate(), p.topics(), p.config(),
 		p.healthcheck(), p.version())
@@ -71,14 +71,15 @@ On real services, in this order:         freshet migrate up, freshet topics ensu
 		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
 			hint = " (did you mean " + near[0] + "?)"
 		}
-		return fmt.Errorf("there is no command %q%s", args[0], hint)
+		return fmt.Errorf("unknown command %q%s", args[0], hint)
 	}
 	root.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	rejectUnknownArgs(root)
 	return root
 }
 
-// rejectUnknownArgs makes an unknown argument or subcommand an error of usage.
+// rejectUnknownArgs makes an unexpected argument or an unknown subcommand a usageError, for a
+// command and all its subcommands.
 func rejectUnknownArgs(c *cobra.Command) {
 	if c.Args == nil {
 		c.Args = cobra.NoArgs
@@ -92,7 +93,7 @@ func rejectUnknownArgs(c *cobra.Command) {
 	}
 	if c.HasSubCommands() && c.RunE == nil {
 		c.RunE = func(c *cobra.Command, _ []string) error {
-			return usageError{fmt.Errorf("which one? see `%s --help`", c.CommandPath())}
+			return usageError{fmt.Errorf("a subcommand is missing; see `%s --help`", c.CommandPath())}
 		}
 	}
 	for _, sub := range c.Commands() {
@@ -109,18 +110,18 @@ func lookup(env []string, name string) string {
 	return ""
 }
 
-// load returns the configuration of a command. Its secrets stand in no error and no log.
+// load returns the configuration of a command. Errors and logs never show its secrets.
 func (p *program) load() (Config, error) {
 	text, err := os.ReadFile(p.configFile)
 	if err != nil {
-		text = nil // loading says why
+		text = nil // loadConfig returns the error
 	}
 	p.mask.learn(text, p.env)
 	c, err := loadConfig(p.configFile, p.env)
 	return c, p.mask.maskError(err)
 }
 
-// requireSecret reads a credential, which then stands in no log.
+// requireSecret reads a credential and redacts it in all logs from now on.
 func (p *program) requireSecret(at secretRef) (string, error) {
 	secret, err := requireSecret(at)
 	p.mask.add(secretPart{secret, true})
@@ -137,7 +138,8 @@ func (p *program) logger(c LogConfig) (*slog.Logger, *logLevel) {
 	return slog.New(observe.TraceHandler(h)), l
 }
 
-// connect returns the parts of a role on real services, and what closes them.
+// connect connects to the real services. It returns the parts of a role and a function that
+// closes the connections.
 func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func(), err error) {
 	parts := parts{config: config, secret: p.requireSecret}
 	parts.log, parts.levels = p.logger(config.Log)
@@ -166,18 +168,19 @@ func (p *program) connect(ctx context.Context, config Config) (_ parts, _ func()
 	return parts, func() { flush(); closeAll() }, nil
 }
 
-// release is the version of what is built for a release, as v1.2.3:
-// -ldflags "-X main.release=v1.2.3". It is empty otherwise.
+// release is the version of a release build, such as v1.2.3. The linker sets it:
+// -ldflags "-X main.release=v1.2.3". It is empty in other builds.
 var release string
 
-// version returns the version of this program.
+// version returns the version of this build.
 func version() string {
 	info, _ := debug.ReadBuildInfo()
 	return versionOf(release, info)
 }
 
-// versionOf is that of a release, or else what the build knows: of `go install …@v1.2.3`,
-// or of a checkout. Neither is known of a build without its repository, as in an image.
+// versionOf returns release, or the module version in the build info: of
+// `go install …@v1.2.3`, or of a checkout. A build without its repository, as in a container
+// image, has neither and is v0.0.0-dev.
 func versionOf(release string, info *debug.BuildInfo) string {
 	switch {
 	case release != "":

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The example of docs/schedule.md is valid, and the check says how it is read.
+// The example in docs/schedule.md is valid, and config check prints its effects.
 func TestConfigCheck_AcceptsTheExampleOfATrigger(t *testing.T) {
 	text, err := os.ReadFile("../../docs/schedule.md")
 	if err != nil {

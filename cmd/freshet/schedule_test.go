@@ -12,7 +12,7 @@ func TestAnnounceScheduler_ReturnsShare(t *testing.T) {
 	now := time.Now()
 	shareIs := func(self string, after time.Duration, want float64) {
 		t.Helper()
-		server.SetTime(now.Add(after)) // its clock counts, and nobody else's
+		server.SetTime(now.Add(after)) // only the clock of Redis counts
 		got, err := announceScheduler(t.Context(), rdb, "nexon", self)
 		if err != nil || got != want {
 			t.Errorf("the share of %s after %v is %v, %v; want %v", self, after, got, err, want)
@@ -21,9 +21,9 @@ func TestAnnounceScheduler_ReturnsShare(t *testing.T) {
 	shareIs("a", 0, 1)
 	shareIs("b", time.Second, 0.5)
 	shareIs("a", 2*time.Second, 0.5)
-	shareIs("a", schedulerTTL+2*time.Second, 1) // b has died
+	shareIs("a", schedulerTTL+2*time.Second, 1) // b sends no heartbeats any more
 	if _, err := announceScheduler(t.Context(), rdb, "other", "c"); err != nil {
 		t.Fatal(err)
 	}
-	shareIs("a", schedulerTTL+3*time.Second, 1) // of a source of its own
+	shareIs("a", schedulerTTL+3*time.Second, 1) // the scheduler of another source
 }

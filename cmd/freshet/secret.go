@@ -11,18 +11,17 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// secretReloadInterval is how often a credential's file is read: it has no other way to say
-// that it was changed.
+// secretReloadInterval is the interval at which the file of a credential is read again.
 const secretReloadInterval = 2 * time.Second
 
-// secretRef is where one credential of a source is found.
+// secretRef refers to one credential of a source.
 type secretRef struct {
-	name      string // of the credential; empty: the source's only one
-	setting   string // that says where
-	env, file string // the variable or the file; both empty: the source has none
+	name      string // name of the credential; empty: the only one of the source
+	setting   string // path of its settings, such as auth
+	env, file string // variable or file with the secret; both empty: the source has none
 }
 
-// secretRefs are those of a source's credentials.
+// secretRefs returns the references to all credentials of a source.
 func secretRefs(c source.Config) []secretRef {
 	if len(c.Credentials) == 0 {
 		return []secretRef{{"", "auth", c.Auth.SecretEnv, c.Auth.SecretFile}}
@@ -34,7 +33,8 @@ func secretRefs(c source.Config) []secretRef {
 	return all
 }
 
-// requireSecret reads a credential; it must be there.
+// requireSecret reads a credential. It returns an error for a missing or empty one, and "" if the
+// source has none.
 func requireSecret(at secretRef) (string, error) {
 	switch {
 	case at.file != "":
@@ -54,14 +54,15 @@ func requireSecret(at secretRef) (string, error) {
 
 func noSecret(secretRef) (string, error) { return "", nil }
 
-// reloadSecret has a source use the credential that its file holds now, and tells
-// of each change, until ctx ends. A file that can't be read, or is empty, changes
-// nothing: it may be in the middle of being written. If it stays so, that is said.
+// reloadSecret reads the file of a credential every secretReloadInterval until ctx ends, and
+// updates the source when the secret changes. It calls changed after each update. An unreadable
+// or empty file changes nothing, because it may be in the middle of a write; the third failure in
+// a row is logged.
 func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed func(name string), log *slog.Logger) error {
 	if at.file == "" {
 		return nil
 	}
-	var known string // the source is given what is found first, too: it may have changed since
+	var known string // empty at first: the file may have changed since the source was built
 	failures := 0
 	tick := time.NewTicker(secretReloadInterval)
 	defer tick.Stop()
@@ -74,7 +75,7 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 		now, err := requireSecret(at)
 		if err != nil {
 			if failures++; failures == 3 {
-				log.Warn("the credential's file can't be used; the credential stays as it was", "source", s.Name(), "credential", at.name, "err", err)
+				log.Warn("credential file unusable, old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
 			}
 			continue
 		}
@@ -85,11 +86,11 @@ func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed f
 		first := known == ""
 		known = now
 		if err := s.SetCredential(at.name, now); err != nil {
-			log.Error("the changed credential can't be used; the one before stays", "source", s.Name(), "credential", at.name, "err", err)
+			log.Error("changed credential invalid, old credential stays in use", "source", s.Name(), "credential", at.name, "err", err)
 			continue
 		}
 		if !first {
-			log.Info("the credential was changed", "source", s.Name(), "credential", at.name)
+			log.Info("credential changed", "source", s.Name(), "credential", at.name)
 			changed(at.name)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 func (p *program) migrate() *cobra.Command {
-	c := &cobra.Command{Use: "migrate", Short: "Bring the database up to this release, or show where it is"}
+	c := &cobra.Command{Use: "migrate", Short: "Apply the database migrations of this release, or list them"}
 	url := func() (string, error) {
 		config, err := p.load()
 		if config.Database.DirectURL != "" {
@@ -31,7 +31,7 @@ func (p *program) migrate() *cobra.Command {
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "up",
-		Short: "Apply the migrations that are missing",
+		Short: "Apply pending migrations",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			to, err := url()
 			if err != nil {
@@ -48,7 +48,7 @@ func (p *program) migrate() *cobra.Command {
 		},
 	}, &cobra.Command{
 		Use:   "status",
-		Short: "List the migrations and whether they are applied",
+		Short: "List all migrations and their status",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			of, err := url()
 			if err != nil {
@@ -69,7 +69,7 @@ func (p *program) migrate() *cobra.Command {
 }
 
 func (p *program) topics() *cobra.Command {
-	c := &cobra.Command{Use: "topics", Short: "Create the sources' topics, or show how far behind they are"}
+	c := &cobra.Command{Use: "topics", Short: "Create the Kafka topics of the sources, or show consumer lag"}
 	var output format
 	admin := func() (Config, *kadm.Client, error) {
 		config, err := p.load()
@@ -88,7 +88,7 @@ func (p *program) topics() *cobra.Command {
 	}
 	ensure := &cobra.Command{
 		Use:   "ensure",
-		Short: "Create the topics that are missing and report those that differ",
+		Short: "Create missing topics and report topics whose settings differ",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, client, err := admin()
 			if err != nil {
@@ -103,7 +103,7 @@ func (p *program) topics() *cobra.Command {
 					state := map[bool]string{true: "created", false: "exists"}[t.Created]
 					fmt.Fprintf(p.stdout, "%-8s %s\n", state, t.Name)
 					for _, d := range t.Drift {
-						fmt.Fprintf(p.stderr, "%s: %s; it was left as it is\n", t.Name, d)
+						fmt.Fprintf(p.stderr, "%s: %s; the topic was not changed\n", t.Name, d)
 					}
 				}
 				if err != nil {
@@ -115,7 +115,7 @@ func (p *program) topics() *cobra.Command {
 	}
 	lag := &cobra.Command{
 		Use:   "lag",
-		Short: "Show how many records of each lane are not committed",
+		Short: "Show the consumer lag of each lane, in records",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
 				return err
@@ -133,7 +133,7 @@ func (p *program) topics() *cobra.Command {
 				}
 				all = append(all, some...)
 			}
-			return printAll(p.stdout, output, all, []string{"SOURCE", "LANE", "BEHIND", "COMMITTED", "GROUP"}, lagRow)
+			return printAll(p.stdout, output, all, []string{"SOURCE", "LANE", "LAG", "COMMITTED", "GROUP"}, lagRow)
 		},
 	}
 	output.addFlag(lag)
@@ -149,7 +149,7 @@ func (p *program) healthcheck() *cobra.Command {
 	var address string
 	c := &cobra.Command{
 		Use:   "healthcheck",
-		Short: "Ask a running role whether it is ready (for container health checks)",
+		Short: "Check whether a running role is ready (for container health checks)",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := p.load()
 			if err != nil {
@@ -160,7 +160,8 @@ func (p *program) healthcheck() *cobra.Command {
 			if err != nil {
 				return usageError{fmt.Errorf("--addr is %q; it must be host:port", config.Ops.Listen)}
 			}
-			// As the kubelet does: the certificate is for other names, and nothing secret is sent.
+			// Like the kubelet, do not verify the certificate: it is valid for other names, and
+			// the request holds no secret.
 			insecure := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true} //nolint:gosec // see above
 			client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{TLSClientConfig: insecure, DisableKeepAlives: true}}
 			req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, base+"/readyz", http.NoBody)
@@ -169,7 +170,7 @@ func (p *program) healthcheck() *cobra.Command {
 			}
 			resp, err := client.Do(req)
 			if err != nil {
-				return fmt.Errorf("nothing answers: %w", err)
+				return fmt.Errorf("no response: %w", err)
 			}
 			defer func() { _ = resp.Body.Close() }()
 			text, _ := io.ReadAll(io.LimitReader(resp.Body, 1000))
@@ -180,6 +181,6 @@ func (p *program) healthcheck() *cobra.Command {
 			return err
 		},
 	}
-	c.Flags().StringVar(&address, "addr", "", "address of the role's health (default from ops.listen)")
+	c.Flags().StringVar(&address, "addr", "", "address of the role's health endpoint (default from ops.listen)")
 	return c
 }

@@ -19,10 +19,10 @@ import (
 func (p *program) settings() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "settings",
-		Short: "Show or change the sources' settings while freshet runs",
-		Long: `Show or change the sources' quotas and how their entities are prefetched while freshet runs,
-through a query service. A change lies over the configuration until it is taken back. Every
-limiter and scheduler follows it within two seconds. A quota that can't be held is refused.`,
+		Short: "Show or change the settings of sources while freshet runs",
+		Long: `Show or change the quotas and prefetch settings of sources while freshet runs, through a query
+service. A change overrides the configuration until it is reset. Limiters and schedulers apply
+it within two seconds. An invalid quota or interval is rejected.`,
 	}
 	c.AddCommand(p.settingsGet(), p.settingsSet(), p.settingsAudit())
 	return c
@@ -33,7 +33,7 @@ func (p *program) settingsGet() *cobra.Command {
 	var output format
 	c := &cobra.Command{
 		Use:   "get",
-		Short: "Show what is configured and what holds now",
+		Short: "Show the configured and the effective settings",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
 				return err
@@ -59,15 +59,19 @@ func (p *program) settingsSet() *cobra.Command {
 	var addr, source string
 	c := &cobra.Command{
 		Use:   "set SETTING=VALUE...",
-		Short: "Change a source's limits, rate caps and prefetching, all or none",
-		Long: `Change limits, rate caps and prefetching of a source; all that is given, or nothing. For each
-policy there are limit, target, highReserve and lowReserve, and for the source lowRateCaps:
-rates that bound LOW from one hour of the day to another, of which the first that holds the
-hour counts; none lifts them all. An empty value returns a setting to what is configured.
+		Short: "Change a source's limits, rate caps and prefetch settings",
+		Long: `Change the limits, rate caps and prefetch settings of a source. The command applies all
+assignments or none. An empty value resets a setting to its configured value.
 
-prefetch is on or off. Each facet that the configuration prefetches has the intervals hot, warm
-and cold of its tiers, the bounds minInterval and maxInterval of the adaptive interval, and
-active: which entities are prefetched, as JSON. An entity follows a changed interval from its next refresh on.`,
+POLICY.limit, .target, .highReserve, .lowReserve   of each quota policy
+lowRateCaps                    rate caps of LOW by hour of the day; the first that matches counts;
+                               none removes all of them
+prefetch                       on or off
+prefetch.FACET.hot, .warm, .cold                   interval of each tier
+prefetch.FACET.minInterval, .maxInterval           bounds of the adaptive interval
+prefetch.FACET.active          JSON rule for which entities are prefetched
+
+An entity uses a changed interval after its next refresh.`,
 		Example: `  freshet settings set --source nexon second.target=400 second.highReserve=120
   freshet settings set --source nexon day.limit=15000000 lowRateCaps=19-23:150/s,250/s
   freshet settings set --source nexon second.target= lowRateCaps=none
@@ -95,7 +99,7 @@ active: which entities are prefetched, as JSON. An entity follows a changed inte
 			return p.printSettings("table", []settings.State{state})
 		},
 	}
-	c.Flags().StringVar(&source, "source", "", "change this source (may be left out if there is one)")
+	c.Flags().StringVar(&source, "source", "", "change this source (required if there are several)")
 	addAddrFlag(c, &addr)
 	return c
 }
@@ -106,7 +110,7 @@ func (p *program) settingsAudit() *cobra.Command {
 	var output format
 	c := &cobra.Command{
 		Use:   "audit",
-		Short: "List who changed what, the newest first",
+		Short: "List audit entries, newest first",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := output.check(); err != nil {
 				return err
@@ -126,27 +130,28 @@ func (p *program) settingsAudit() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().IntVar(&limit, "limit", 20, "at most so many, up to 1000")
+	c.Flags().IntVar(&limit, "limit", 20, "maximum number of entries, up to 1000")
 	output.addFlag(c)
 	addAddrFlag(c, &addr)
 	return c
 }
 
-// printSettings prints what holds; what does not fit together goes to stderr.
+// printSettings prints the settings of sources. For an override that the configuration no
+// longer allows it prints a warning to stderr.
 func (p *program) printSettings(f format, all []settings.State) error {
 	for _, s := range all {
 		if s.Problem != "" {
-			fmt.Fprintf(p.stderr, "%s: what was changed does not fit the configuration any more: %s; take it back with `freshet settings set`\n", s.Source, s.Problem)
+			fmt.Fprintf(p.stderr, "%s: the override is invalid under the current configuration: %s; reset it with `freshet settings set`\n", s.Source, s.Problem)
 		}
 	}
 	return printAll(p.stdout, f, all, []string{"SOURCE", "SETTING", "CONFIGURED", "NOW"}, settingRows)
 }
 
-// settingRows are a source's rows in a table, by the names that set takes.
+// settingRows returns the table rows of one source, with the setting names of `settings set`.
 func settingRows(s settings.State) [][]string {
 	rows := [][]string{{s.Source, "stopped", "false", strconv.FormatBool(s.Stopped)}}
 	add := func(name, configured string, now func(settings.Values) string) {
-		text := "?" // said on stderr
+		text := "?" // printSettings prints the reason to stderr
 		if s.Effective != nil {
 			text = now(*s.Effective)
 		}
@@ -163,7 +168,7 @@ func settingRows(s settings.State) [][]string {
 			{"lowReserve", func(p settings.Policy) string { return strconv.Itoa(p.LowReserve) }},
 		} {
 			if policy.Window == limiter.Day.String() && (member.name == "target" || member.name == "lowReserve") {
-				continue // a day has neither
+				continue // a day policy has neither
 			}
 			add(policy.Name+"."+member.name, member.of(policy), func(q settings.Values) string { return member.of(q.Policies[i]) })
 		}
@@ -183,7 +188,7 @@ func settingRows(s settings.State) [][]string {
 	return rows
 }
 
-// prefetchMembers are the settings of a facet that is prefetched.
+// prefetchMembers are the settings of one prefetched facet.
 var prefetchMembers = []struct {
 	name string
 	of   func(settings.PrefetchFacet) string
@@ -203,7 +208,7 @@ func onOrOff(on bool) string {
 	return "off"
 }
 
-// rateCapsText writes rate caps as set reads them.
+// rateCapsText writes rate caps in the form that parseRateCaps reads.
 func rateCapsText(all []limiter.RateCap) string {
 	if len(all) == 0 {
 		return noRateCaps

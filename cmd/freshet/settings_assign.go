@@ -11,13 +11,13 @@ import (
 
 const noRateCaps = "none"
 
-// prefetchSetting is the setting that has a source's entities prefetched or not, and the first
-// part of the names of its facets' settings.
+// prefetchSetting is the setting that enables prefetching of a source, and the first part of the
+// names of its facets' prefetch settings.
 const prefetchSetting = "prefetch"
 
-// parseAssignments reads assignments as in second.target=400, lowRateCaps=19-23:150/s,250/s or
-// prefetch.character.hot=30m.
-// An empty value returns a setting to what is configured.
+// parseAssignments parses assignments such as second.target=400, lowRateCaps=19-23:150/s,250/s
+// and prefetch.character.hot=30m.
+// An empty value resets a setting to its configured value.
 func parseAssignments(assignments []string) (settings.Patch, error) {
 	var patch settings.Patch
 	policies := map[string]settings.PolicyPatch{}
@@ -26,35 +26,35 @@ func parseAssignments(assignments []string) (settings.Patch, error) {
 	for _, a := range assignments {
 		name, value, found := strings.Cut(a, "=")
 		if !found {
-			return patch, fmt.Errorf("%q sets nothing; write it as in second.target=400", a)
+			return patch, fmt.Errorf("%q has no =VALUE; write it as in second.target=400", a)
 		}
 		if seen[name] {
-			return patch, fmt.Errorf("%s is given twice", name)
+			return patch, fmt.Errorf("%s is set twice", name)
 		}
 		seen[name] = true
-		if of, err := prefetch.assign(name, value); of {
+		if matched, err := prefetch.assign(name, value); matched {
 			if err != nil {
 				return patch, fmt.Errorf("%s: %w", name, err)
 			}
 			continue
 		}
-		policy, limit, _ := strings.Cut(name, ".")
+		policy, field, _ := strings.Cut(name, ".")
 		change := policies[policy]
 		var err error
-		switch limit {
+		switch field {
 		case "limit":
-			change.Limit, err = member(value, parseInt)
+			change.Limit, err = parseMember(value, parseInt)
 		case "target":
-			change.Target, err = member(value, parseInt)
+			change.Target, err = parseMember(value, parseInt)
 		case "highReserve":
-			change.HighReserve, err = member(value, limiter.ParseReserve)
+			change.HighReserve, err = parseMember(value, limiter.ParseReserve)
 		case "lowReserve":
-			change.LowReserve, err = member(value, parseInt)
+			change.LowReserve, err = parseMember(value, parseInt)
 		default:
 			if name != "lowRateCaps" {
-				return patch, fmt.Errorf("there is no setting %q; for each policy there are limit, target, highReserve and lowReserve, as in second.target, for the source lowRateCaps and prefetch, and for each facet that is prefetched hot, warm, cold, minInterval, maxInterval and active, as in prefetch.character.hot", name)
+				return patch, fmt.Errorf("unknown setting %q; the settings are POLICY.limit, .target, .highReserve and .lowReserve, lowRateCaps, prefetch, and prefetch.FACET.hot, .warm, .cold, .minInterval, .maxInterval and .active", name)
 			}
-			patch.LowRateCaps, err = member(value, parseRateCaps)
+			patch.LowRateCaps, err = parseMember(value, parseRateCaps)
 		}
 		if err != nil {
 			return patch, fmt.Errorf("%s: %w", name, err)
@@ -74,18 +74,18 @@ func parseAssignments(assignments []string) (settings.Patch, error) {
 	return patch, nil
 }
 
-// prefetchAssignments is what assignments change of how entities are prefetched.
+// prefetchAssignments collects the assignments to prefetch settings.
 type prefetchAssignments struct {
 	enabled settings.Member[bool]
 	facets  map[string]settings.FacetPatch
 	given   bool
 }
 
-// assign reads the assignment if it is of prefetching.
-func (p *prefetchAssignments) assign(name, value string) (of bool, err error) {
+// assign parses the assignment if its name is a prefetch setting. matched reports whether it is.
+func (p *prefetchAssignments) assign(name, value string) (matched bool, err error) {
 	if name == prefetchSetting {
 		p.given = true
-		p.enabled, err = member(value, parseOnOff)
+		p.enabled, err = parseMember(value, parseOnOff)
 		return true, err
 	}
 	parts := strings.Split(name, ".")
@@ -95,17 +95,17 @@ func (p *prefetchAssignments) assign(name, value string) (of bool, err error) {
 	change := p.facets[parts[1]]
 	switch parts[2] {
 	case "hot":
-		change.Hot, err = member(value, settings.ParseDuration)
+		change.Hot, err = parseMember(value, settings.ParseDuration)
 	case "warm":
-		change.Warm, err = member(value, settings.ParseDuration)
+		change.Warm, err = parseMember(value, settings.ParseDuration)
 	case "cold":
-		change.Cold, err = member(value, settings.ParseDuration)
+		change.Cold, err = parseMember(value, settings.ParseDuration)
 	case "minInterval":
-		change.MinInterval, err = member(value, settings.ParseDuration)
+		change.MinInterval, err = parseMember(value, settings.ParseDuration)
 	case "maxInterval":
-		change.MaxInterval, err = member(value, settings.ParseDuration)
+		change.MaxInterval, err = parseMember(value, settings.ParseDuration)
 	case "active":
-		change.Active, err = member(value, settings.ParseActive)
+		change.Active, err = parseMember(value, settings.ParseActive)
 	default:
 		return false, nil
 	}
@@ -113,6 +113,7 @@ func (p *prefetchAssignments) assign(name, value string) (of bool, err error) {
 	return true, err
 }
 
+// toPatch returns the collected assignments as a member of a settings.Patch.
 func (p *prefetchAssignments) toPatch() (m settings.Member[settings.PrefetchPatch]) {
 	if !p.given {
 		return m
@@ -135,7 +136,7 @@ func parseOnOff(text string) (bool, error) {
 	return text == "on", nil
 }
 
-func member[T any](value string, parse func(string) (T, error)) (settings.Member[T], error) {
+func parseMember[T any](value string, parse func(string) (T, error)) (settings.Member[T], error) {
 	if value == "" {
 		return settings.Reset[T](), nil
 	}
@@ -151,7 +152,7 @@ func parseInt(text string) (int, error) {
 	return n, nil
 }
 
-// parseRateCaps reads a list of rates, each for all hours or for some.
+// parseRateCaps parses a comma-separated list of rates, each optionally with its hours.
 func parseRateCaps(text string) (settings.RateCaps, error) {
 	all := settings.RateCaps{}
 	if text == noRateCaps {

@@ -16,9 +16,8 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// mustRun runs a command against the running product, and fails the test unless it
-// ends with the code and says the words: on stdout if it went well, on stderr if
-// it did not.
+// mustRun runs a command against the running dev process. It fails the test unless the command
+// exits with the code and prints the words: to stdout on success, otherwise to stderr.
 func (d *dev) mustRun(code int, words []string, args ...string) string {
 	d.Helper()
 	got, stdout, stderr := command(d.T, []string{"FRESHET_ADDR=" + d.api}, args...)
@@ -88,8 +87,8 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 		t.Errorf("one entry is\n%s", text)
 	}
 
-	d.mustRun(3, []string{`there is no source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
-	d.mustRun(3, []string{`there is no source`}, "settings", "set", "--source", "github", "second.target=5")
+	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
+	d.mustRun(3, []string{`unknown source`}, "settings", "set", "--source", "github", "second.target=5")
 	d.mustRun(1, []string{"between 1 and 1000"}, "settings", "audit", "--limit", "0")
 	if code, stderr := d.stop(); code != 0 || stderr != "" {
 		t.Errorf("stopped with %d: %s", code, stderr)
@@ -98,7 +97,7 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 
 func TestStop_AndResumeByCommand(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	d.mustRun(2, []string{"give --yes"}, "stop") // nobody is at a terminal here
+	d.mustRun(2, []string{"--yes"}, "stop") // a test has no terminal
 	if d.state().Stopped {
 		t.Error("stopped without an answer")
 	}
@@ -110,7 +109,7 @@ func TestStop_AndResumeByCommand(t *testing.T) {
 	d.mustRun(0, []string{"nexon is running (revision 2)"}, "resume", "--all")
 	d.mustRun(0, []string{"nexon is running (revision 2)"}, "resume")
 	d.mustRun(0, []string{"stop", "they asked us to", `{"stopped":true}`}, "settings", "audit")
-	d.mustRun(3, []string{"there is no source"}, "stop", "--yes", "--source", "github")
+	d.mustRun(3, []string{"unknown source"}, "stop", "--yes", "--source", "github")
 	d.mustRun(2, []string{"exclude each other"}, "stop", "--yes", "--source", "nexon", "--all")
 }
 
@@ -118,8 +117,8 @@ func TestCommands_NeedSourceIfSeveral(t *testing.T) {
 	source := "quota: {policies: [{name: second, limit: 500, window: 1s}]}, facets: {f: {documents: {d: {path: \"/{key}\"}}}}"
 	file := write(t, fmt.Sprintf("sources:\n  a: {baseURL: http://a.example, %s}\n  b: {baseURL: http://b.example, %s}\n", source, source))
 	d := startDev(t, "--no-demo", "--config", file)
-	d.mustRun(2, []string{"name one of a, b with --source, or take all with --all"}, "stop", "--yes")
-	d.mustRun(2, []string{"name one of a, b with --source"}, "settings", "set", "second.limit=40")
+	d.mustRun(2, []string{"choose one of a, b with --source, or use --all"}, "stop", "--yes")
+	d.mustRun(2, []string{"choose one of a, b with --source"}, "settings", "set", "second.limit=40")
 	d.mustRun(0, []string{"b is stopped (revision 1)"}, "stop", "--yes", "--source", "b")
 	d.mustRun(0, []string{"a is stopped (revision 1)", "b is stopped (revision 1)"}, "stop", "--yes", "--all")
 	if text := d.mustRun(0, nil, "settings", "get", "-o", "jsonl"); strings.Count(text, `"stopped":true,"revision":1`) != 2 {
@@ -134,14 +133,14 @@ func TestCommand_UsageErrorsBeforeAnyCall(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"settings"}, "which one?"},
+		{[]string{"settings"}, "a subcommand is missing"},
 		{[]string{"settings", "get", "-o", "xml"}, "table, json or jsonl"},
 		{[]string{"settings", "audit", "-o", "xml"}, "table, json or jsonl"},
 		{[]string{"settings", "set"}, "requires at least 1 arg"},
 		{[]string{"settings", "set", "second.target"}, "write it as in second.target=400"},
-		{[]string{"settings", "set", "second.target=1", "second.target="}, "second.target is given twice"},
-		{[]string{"settings", "set", "second.window=2s"}, `there is no setting "second.window"`},
-		{[]string{"settings", "set", "target=2"}, `there is no setting "target"`},
+		{[]string{"settings", "set", "second.target=1", "second.target="}, "second.target is set twice"},
+		{[]string{"settings", "set", "second.window=2s"}, `unknown setting "second.window"`},
+		{[]string{"settings", "set", "target=2"}, `unknown setting "target"`},
 		{[]string{"settings", "set", "second.target=fast"}, `second.target: "fast" must be a whole number`},
 		{[]string{"settings", "set", "second.highReserve=fast"}, `second.highReserve: "fast" must be a number of calls a window, or a rate`},
 		{[]string{"settings", "set", "lowRateCaps=19:150/s"}, `lowRateCaps: "19:150/s" must be full hours, as in 19-23:150/s`},
@@ -158,10 +157,10 @@ func TestCommand_UsageErrorsBeforeAnyCall(t *testing.T) {
 
 func TestAdminClient_NamesUnexpectedServer(t *testing.T) {
 	for answer, want := range map[string]string{
-		"404 page not found": "answered 404 Not Found, and not as a query service of this release does",
-		"200 <html>":         "answered 200 OK, and not as",
-		"302 elsewhere":      "answered 302 Found, and not as",
-		`404 {"code":"no-such-path","detail":"none"}`: "and not as",
+		"404 page not found": "unexpected response 404 Not Found",
+		"200 <html>":         "unexpected response 200 OK",
+		"302 elsewhere":      "unexpected response 302 Found",
+		`404 {"code":"no-such-path","detail":"none"}`: "unexpected response 404",
 		`503 {"code":"x","detail":"not now"}`:         "freshet: not now\n",
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -179,7 +178,7 @@ func TestAdminClient_NamesUnexpectedServer(t *testing.T) {
 	}
 	for _, args := range [][]string{{"settings", "get"}, {"settings", "set", "second.target=1"}, {"settings", "audit"}, {"stop", "--yes"}, {"resume"}} {
 		code, stdout, stderr := command(t, []string{"FRESHET_QUERY_LISTEN=0.0.0.0:1"}, args...)
-		if code != 1 || stdout != "" || !strings.Contains(stderr, "nothing answers at http://127.0.0.1:1: connect: connection refused; start `freshet query`") || !strings.Contains(stderr, "--addr or FRESHET_ADDR") {
+		if code != 1 || stdout != "" || !strings.Contains(stderr, "no response from http://127.0.0.1:1: connect: connection refused; start `freshet query`") || !strings.Contains(stderr, "--addr or FRESHET_ADDR") {
 			t.Errorf("%q: exit %d, stdout %q, stderr %q", args, code, stdout, stderr)
 		}
 	}

@@ -24,25 +24,26 @@ func (p *program) simulate() *cobra.Command {
 	var c simulator.Config
 	cmd := &cobra.Command{
 		Use:   "simulate",
-		Short: "Run the upstream simulator alone",
-		Long: `Run an upstream with documents of the Nexon Open API's shape and size, a real quota and
-misbehaviour on request. GET /_stats is the judge of what arrived, GET /_arrivals lists
-every call, POST /_control changes latency, quota, content and faults while it runs.
+		Short: "Run only the upstream simulator",
+		Long: `Run a simulated upstream. Its documents have the shape and size of the Nexon Open API's, it
+enforces a quota, and it injects faults on request. GET /_stats counts calls and violations of
+the quota, GET /_arrivals lists every call, and POST /_control changes latency, quota, content
+and faults while it runs.
 
-With --contract it is another API with that one's quotas, announced and refused as that one
-does, on small made-up documents. GET /_stats is its judge, POST /_reset forgets what it saw.`,
+--contract simulates another API: its quotas, rate-limit headers and refusals, with small
+made-up documents. GET /_stats counts calls, and POST /_reset clears the counts.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error
 			if c.Latency, err = parseRange(latency); err != nil {
 				return usageError{err}
 			}
 			if speed <= 0 {
-				return usageError{fmt.Errorf("--speed is %v; it must be above 0, and 60 makes a minute of an hour", speed)}
+				return usageError{fmt.Errorf("--speed is %v; it must be above 0; for example, 60 shortens an hour to a minute", speed)}
 			}
 			if name != "" {
 				for _, other := range []string{"limit", "no-compression", "pretty"} {
 					if cmd.Flags().Changed(other) {
-						return usageError{fmt.Errorf("--%s means nothing to a contract, which brings its own; leave it or --contract out", other)}
+						return usageError{fmt.Errorf("--%s and --contract exclude each other: a contract has its own settings; remove one of them", other)}
 					}
 				}
 				upstream, err := contract.New(name, contract.Options{Speed: speed, Latency: c.Latency, Seed: c.Seed})
@@ -52,7 +53,7 @@ does, on small made-up documents. GET /_stats is its judge, POST /_reset forgets
 				return p.serveUpstream(cmd.Context(), address, "", upstream)
 			}
 			if cmd.Flags().Changed("speed") {
-				return usageError{errors.New("--speed belongs to --contract, whose windows it shortens")}
+				return usageError{errors.New("--speed needs --contract, because it shortens a contract's windows")}
 			}
 			for _, text := range limits {
 				limit, err := parseLimit(text)
@@ -70,17 +71,17 @@ does, on small made-up documents. GET /_stats is its judge, POST /_reset forgets
 		},
 	}
 	cmd.Flags().StringVar(&address, "listen", "127.0.0.1:9090", "address to listen on")
-	cmd.Flags().StringArrayVar(&limits, "limit", []string{"500/1s", "20000000/24h"}, "calls in any sliding window; may be given several times")
-	cmd.Flags().StringVar(&latency, "latency", "30ms-1.7s", "range of the answers' latency; 0 for none")
-	cmd.Flags().Uint64Var(&c.Seed, "seed", 1, "seed of the made-up content")
-	cmd.Flags().BoolVar(&c.Identity, "no-compression", false, "never compress")
-	cmd.Flags().BoolVar(&c.Pretty, "pretty", false, "indent the documents, as the real API does")
-	cmd.Flags().StringVar(&name, "contract", "", "be an API with these quotas instead, such as github-rest")
-	cmd.Flags().Float64Var(&speed, "speed", 1, "divide the contract's windows of 10s and more")
+	cmd.Flags().StringArrayVar(&limits, "limit", []string{"500/1s", "20000000/24h"}, "maximum calls per sliding window; repeat the flag for several limits")
+	cmd.Flags().StringVar(&latency, "latency", "30ms-1.7s", "range of the response latency; 0 for none")
+	cmd.Flags().Uint64Var(&c.Seed, "seed", 1, "random seed of the content")
+	cmd.Flags().BoolVar(&c.Identity, "no-compression", false, "never compress responses")
+	cmd.Flags().BoolVar(&c.Pretty, "pretty", false, "indent the JSON documents, as the real API does")
+	cmd.Flags().StringVar(&name, "contract", "", "simulate this API instead, such as github-rest")
+	cmd.Flags().Float64Var(&speed, "speed", 1, "divide the contract's windows of 10s or longer by this factor")
 	return cmd
 }
 
-// serveUpstream listens until the context ends.
+// serveUpstream serves the simulated upstream until ctx ends.
 func (p *program) serveUpstream(ctx context.Context, address, base string, upstream http.Handler) error {
 	l, err := listen(ctx, address, "the simulator's address", "--listen")
 	if err != nil {
@@ -88,14 +89,14 @@ func (p *program) serveUpstream(ctx context.Context, address, base string, upstr
 	}
 	server := &http.Server{Handler: upstream, ReadHeaderTimeout: 5 * time.Second}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
-	fmt.Fprintf(p.stderr, "upstream at http://%s%s, its judge at http://%s/_stats\n", l.Addr(), base, l.Addr())
+	fmt.Fprintf(p.stderr, "upstream: http://%s%s, statistics: http://%s/_stats\n", l.Addr(), base, l.Addr())
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-// parseLimit reads a limit such as 500/1s.
+// parseLimit parses a limit such as 500/1s.
 func parseLimit(text string) (simulator.Limit, error) {
 	count, window, found := strings.Cut(text, "/")
 	n, err := strconv.Atoi(count)
@@ -106,7 +107,7 @@ func parseLimit(text string) (simulator.Limit, error) {
 	return simulator.Limit{Limit: n, Window: d}, nil
 }
 
-// parseRange reads a range of durations such as 30ms-1.7s, or one alone.
+// parseRange parses a range of durations such as 30ms-1.7s, or a single duration.
 func parseRange(text string) (simulator.Range, error) {
 	low, high, found := strings.Cut(text, "-")
 	if !found {

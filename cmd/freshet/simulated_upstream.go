@@ -13,54 +13,53 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// simulatedUpstream is how the simulated upstream of dev behaves. It is kept by the simulator
-// alone, so that whoever sets it, here or by the simulator's own control API, all see
-// the same.
+// simulatedUpstream runs fault scenarios in dev's simulator, for the console. Only the simulator
+// holds the current scenario, so changes through its own control API are visible, too.
 type simulatedUpstream struct {
 	simulator *simulator.Simulator
 	url       string // the simulator's URL
 }
 
-// healthyLatency is how long a healthy upstream takes to answer.
+// healthyLatency is the response latency without faults.
 var healthyLatency = simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * time.Millisecond}
 
-// faultScenario is a weather and what makes it.
+// faultScenario is a scenario with the simulator settings that cause it.
 type faultScenario struct {
 	console.FaultScenario
 	latency simulator.Range
-	faults  []simulator.Fault // empty but not nil: the simulator would keep its own
+	faults  []simulator.Fault // not nil: with nil the simulator keeps its faults
 }
 
-// faultScenarios are all there are. A weather that lets some calls fail must leave more than
-// half of them well, or the upstream is taken to be sick and not the entities.
+// faultScenarios are all scenarios, the healthy one first. In poison-keys fewer than half of the
+// calls may fail; otherwise the circuit breaker would take the whole upstream for unhealthy.
 var faultScenarios = []faultScenario{
 	{
-		console.FaultScenario{Name: "well", Title: "Well", Description: "Every call is answered within two seconds; after a stop they go on with the next probe, which may be a minute away, and at half the rate for some seconds."},
+		console.FaultScenario{Name: "healthy", Title: "Healthy", Description: "Every call succeeds within two seconds. After an outage, calls continue with the breaker's next probe, which may take a minute, and at half the rate for some seconds."},
 		healthyLatency,
 		[]simulator.Fault{},
 	},
 	{
-		console.FaultScenario{Name: "storm", Title: "Storm of 429s", Description: "Every call is refused with Retry-After: 3, so all calls stop for as long, again and again, while reads go on and grow stale."},
+		console.FaultScenario{Name: "rate-limited", Title: "Rate limited (429)", Description: "Every call gets 429 with Retry-After: 3. All calls back off for three seconds, again and again. Reads continue, and their snapshots become stale."},
 		healthyLatency,
 		[]simulator.Fault{{Kind: simulator.TooManyRequests, RetryAfter: "3"}},
 	},
 	{
-		console.FaultScenario{Name: "outage", Title: "Outage", Description: "Every call ends with a 500 or a broken connection, so within seconds all calls stop but for single probes, and nothing is given up."},
+		console.FaultScenario{Name: "outage", Title: "Outage", Description: "Every call ends with a 500 or a connection reset. Within seconds the circuit breaker opens: only single probes are sent, and no request becomes a dead letter."},
 		healthyLatency,
 		[]simulator.Fault{{Kind: simulator.Reset, Percent: new(30.0)}, {Kind: simulator.InternalError}},
 	},
 	{
-		console.FaultScenario{Name: "slow", Title: "Slow", Description: "Answers take from one to six seconds, so more calls are under way at once, and what is asked for comes later."},
+		console.FaultScenario{Name: "slow", Title: "Slow", Description: "Responses take one to six seconds. More calls are in flight, and refreshes take longer."},
 		simulator.Range{Min: time.Second, Max: 6 * time.Second},
 		[]simulator.Fault{},
 	},
 	{
-		console.FaultScenario{Name: "maintenance", Title: "Maintenance", Description: "Every call is told that the API or the game is closed, so all calls stop at once, and one probes after ten seconds and then less and less often."},
+		console.FaultScenario{Name: "maintenance", Title: "Maintenance", Description: "Every call gets a maintenance error. All calls stop at once; a probe is sent after ten seconds, and then at growing intervals."},
 		healthyLatency,
 		[]simulator.Fault{{Kind: simulator.GameMaintenance, Percent: new(50.0)}, {Kind: simulator.Maintenance}},
 	},
 	{
-		console.FaultScenario{Name: "poisoned", Title: "Poisoned keys", Description: "Keys that end with 3 are refused for good and become dead letters, those that end with 17 or 57 fail and are retried, and all others go on."},
+		console.FaultScenario{Name: "poison-keys", Title: "Poison keys", Description: "Calls for keys that end with 3 are rejected permanently, and their requests become dead letters. Keys that end with 17 or 57 fail and are retried. All other keys succeed."},
 		healthyLatency,
 		[]simulator.Fault{{Key: "3$", Kind: simulator.BadParameter}, {Key: "[15]7$", Kind: simulator.InternalError}},
 	},
@@ -70,7 +69,7 @@ func (c faultScenario) control() simulator.Control {
 	return simulator.Control{Latency: &c.latency, Faults: c.faults}
 }
 
-// List returns every weather, the good one first.
+// List returns all scenarios, the healthy one first.
 func (w *simulatedUpstream) List() []console.FaultScenario {
 	all := make([]console.FaultScenario, len(faultScenarios))
 	for i, c := range faultScenarios {
@@ -79,8 +78,8 @@ func (w *simulatedUpstream) List() []console.FaultScenario {
 	return all
 }
 
-// Current returns the name of the weather; empty if somebody has made one of their own by
-// the simulator's control API.
+// Current returns the name of the current scenario. It is empty after other settings through the
+// simulator's control API.
 func (w *simulatedUpstream) Current() string {
 	now := w.simulator.CurrentControl()
 	for _, c := range faultScenarios {
@@ -91,7 +90,7 @@ func (w *simulatedUpstream) Current() string {
 	return ""
 }
 
-// Set changes the weather by its name. Calls that are under way end as they began.
+// Set starts a scenario by its name. Calls in flight end under the previous one.
 func (w *simulatedUpstream) Set(_ context.Context, name string) error {
 	names := make([]string, len(faultScenarios))
 	for i, c := range faultScenarios {
@@ -100,11 +99,12 @@ func (w *simulatedUpstream) Set(_ context.Context, name string) error {
 		}
 		names[i] = c.Name
 	}
-	return fmt.Errorf("there is no weather %q; there are %s", name, strings.Join(names, ", "))
+	return fmt.Errorf("unknown fault scenario %q; the scenarios are %s", name, strings.Join(names, ", "))
 }
 
-// curlCommands returns the commands that bring a storm, and end it, without a console.
-func (w *simulatedUpstream) curlCommands() (breaks, mends string) {
+// curlCommands returns the commands that make the upstream respond with 429, and that clear all
+// faults.
+func (w *simulatedUpstream) curlCommands() (set, clear string) {
 	return `curl -d '{"faults":[{"kind":"429","retryAfter":"3"}]}' ` + w.url + "/_control",
 		`curl -d '{"faults":[]}' ` + w.url + "/_control"
 }

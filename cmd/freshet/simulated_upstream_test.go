@@ -24,7 +24,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	t.Cleanup(upstream.Close)
 	w := &simulatedUpstream{upstream, server.URL}
 	kinds := w.List()
-	if len(kinds) != 6 || kinds[0].Name != "well" {
+	if len(kinds) != 6 || kinds[0].Name != "healthy" {
 		t.Fatalf("there are %+v", kinds)
 	}
 
@@ -44,7 +44,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 				sent.Add(1)
 				resp, err := client.Do(req)
 				if err != nil {
-					continue // a broken connection, as in an outage
+					continue // a connection reset, as in an outage
 				}
 				answered.Add(1)
 				_ = resp.Body.Close()
@@ -60,7 +60,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 			}
 		}
 	}
-	if err := w.Set(t.Context(), "well"); err != nil {
+	if err := w.Set(t.Context(), "healthy"); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, patience, "answers afterwards", func() bool { return answered.Load() > 20 })
@@ -73,19 +73,19 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 
 func TestFaultScenario_RejectsUnknownName(t *testing.T) {
 	w := &simulatedUpstream{simulator: simulator.New(simulator.Config{})}
-	if w.Current() != "" { // no latency: none of ours
+	if w.Current() != "" { // settings that belong to no scenario
 		t.Errorf("by hand it is %q", w.Current())
 	}
 	if err := w.Set(t.Context(), "outage"); err != nil {
 		t.Fatal(err)
 	}
 	err := w.Set(t.Context(), "rain")
-	if err == nil || !strings.Contains(err.Error(), `no weather "rain"; there are well, storm, outage, slow, maintenance, poisoned`) || w.Current() != "outage" {
+	if err == nil || !strings.Contains(err.Error(), `unknown fault scenario "rain"; the scenarios are healthy, rate-limited, outage, slow, maintenance, poison-keys`) || w.Current() != "outage" {
 		t.Errorf("%v, and it is %q", err, w.Current())
 	}
 }
 
-// set changes the weather of a running dev as its curl line does.
+// set starts a fault scenario of a running dev process through the simulator's control API.
 func (d *dev) set(name string) {
 	d.Helper()
 	for _, c := range faultScenarios {
@@ -98,7 +98,7 @@ func (d *dev) set(name string) {
 			return
 		}
 	}
-	d.Fatalf("there is no weather %q", name)
+	d.Fatalf("unknown fault scenario %q", name)
 }
 
 func (d *dev) control(url, text string) {
@@ -133,12 +133,13 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	d.until("a fresh answer", "during", isFresh)
 
 	bare := startDev(t, "--no-demo", "--upstream", "http://127.0.0.1:1")
-	if strings.Contains(bare.text, "_control") || strings.Contains(bare.text, "Break") {
+	if strings.Contains(bare.text, "_control") || strings.Contains(bare.text, "429") {
 		t.Errorf("there is nothing to break, and it prints %s", bare.text)
 	}
 }
 
-// runDevWithBrowser runs dev and returns what it would have opened, and what it logs of the browser.
+// runDevWithBrowser runs dev with a fake browser. It returns the opened URL, the console's URL and
+// the log lines about the browser.
 func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, log string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -153,7 +154,7 @@ func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, l
 	if err := p.runDev(ctx, o, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(errs.String()) { // a stop at once has others to say something
+	for line := range strings.Lines(errs.String()) { // an early stop causes other log lines, too
 		if strings.Contains(line, "browser") {
 			log += line
 		}

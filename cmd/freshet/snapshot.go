@@ -19,15 +19,15 @@ import (
 func (p *program) snapshot() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Print what is stored of an entity, refresh it or delete it",
-		Long: `Print what is stored of an entity, refresh entities or delete one, through a query service. An entity
-is named as source/facet/key; the key may have slashes of its own.`,
+		Short: "Print, refresh or delete snapshots",
+		Long: `Print, refresh or delete the snapshots of entities, through a query service. An entity is written
+as source/facet/key. The key may contain slashes.`,
 	}
 	c.AddCommand(p.snapshotGet(), p.snapshotRefresh(), p.snapshotDelete())
 	return c
 }
 
-// parseEntity reads source/facet/key.
+// parseEntity parses source/facet/key.
 func parseEntity(text string) (e schemas.Entity, err error) {
 	parts := strings.SplitN(text, "/", 3)
 	if len(parts) < 3 {
@@ -44,7 +44,7 @@ func entityPath(e schemas.Entity) string {
 	return "/" + e.Source + "/" + e.Facet + "/" + url.PathEscape(e.Key)
 }
 
-// readResult is what a read tells of an entity.
+// readResult is the response to a read.
 type readResult struct {
 	Snapshot      json.RawMessage `json:"snapshot"`
 	Freshness     string          `json:"freshness"`
@@ -55,7 +55,7 @@ type readResult struct {
 	NotQueued     *string         `json:"notQueuedReason"`
 }
 
-// state says how it stands with an entity, in one line.
+// state describes freshness and queued refresh in one line.
 func (s readResult) state() string {
 	text := s.Freshness
 	if s.CheckedAt != nil {
@@ -73,10 +73,10 @@ func (s readResult) state() string {
 	return text
 }
 
-// errRefreshDone says that a refresh has landed, to a client that may not read the snapshot.
-var errRefreshDone = errors.New("the refresh has landed, and the key or token lacks the scope read to see it")
+// errRefreshDone reports a finished refresh to a client that may not read the snapshot.
+var errRefreshDone = errors.New("the refresh is done; reading the snapshot needs the scope read")
 
-// read asks a query service for or about an entity; not a snapshot: found is false.
+// read sends a read or a refresh request. found is false if the response has no snapshot.
 func (p *program) read(cmd *cobra.Command, api *adminClient, method, path string, scope access.Scope) (s readResult, found bool, err error) {
 	r, err := api.send(cmd.Context(), method, "/v1"+path, nil)
 	if err != nil {
@@ -101,8 +101,9 @@ func (p *program) snapshotGet() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "get SOURCE/FACET/KEY",
 		Short: "Print an entity's snapshot as JSON",
-		Long: `Print an entity's snapshot as JSON, and how fresh it is on stderr. It is a read as any other:
-what is stale or missing is queued. Exit code 3: there is none; 4: there is none yet.`,
+		Long: `Print an entity's snapshot as JSON, and its freshness on stderr. Like any read, this enqueues a
+refresh of a stale or missing snapshot. Exit code 3: the upstream has no such entity; 4: no
+snapshot is stored yet.`,
 		Example: `  freshet snapshot get nexon/character/somebody`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -119,7 +120,7 @@ what is stale or missing is queued. Exit code 3: there is none; 4: there is none
 				return err
 			}
 			if !found {
-				return partialError{fmt.Errorf("nothing is stored of %s yet (%s); ask again, or wait for it with `freshet snapshot refresh %s --wait 10s`", e, s.state(), e)}
+				return partialError{fmt.Errorf("no snapshot of %s is stored yet (%s); try again, or wait for it with `freshet snapshot refresh %s --wait 10s`", e, s.state(), e)}
 			}
 			fmt.Fprintln(p.stderr, s.state())
 			_, err = p.stdout.Write(append(bytes.TrimSpace(s.Snapshot), '\n'))
@@ -135,9 +136,9 @@ func (p *program) snapshotDelete() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "delete SOURCE/FACET/KEY",
-		Short: "Delete what is stored of an entity, and its registration",
-		Long: `Delete what is stored of an entity, its failures and its registration: it is not prefetched
-any more. A refresh that is under way may store it again, and so may its next reader.`,
+		Short: "Delete an entity's snapshot, status and registration",
+		Long: `Delete an entity's snapshot, its failure status and its registration, which ends its prefetching.
+A refresh in flight may store the snapshot again, and so may the next read.`,
 		Example: `  freshet snapshot delete nexon/character/somebody`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -151,7 +152,7 @@ any more. A refresh that is under way may store it again, and so may its next re
 			}
 			if !yes {
 				in := cmd.InOrStdin()
-				if err := confirm(cmd.Context(), in, isTerminal(in), p.stderr, "Delete all that is stored of "+e.String()+"?"); err != nil {
+				if err := confirm(cmd.Context(), in, isTerminal(in), p.stderr, "Delete the snapshot, status and registration of "+e.String()+"?"); err != nil {
 					return err
 				}
 			}
@@ -163,7 +164,7 @@ any more. A refresh that is under way may store it again, and so may its next re
 			return err
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	addAddrFlag(c, &addr)
 	return c
 }

@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// maxWait is how long a query service holds an answer back.
+	// maxWait is the query service's maximum for the parameter wait.
 	maxWait = 30 * time.Second
-	// maxRefreshKeys is how many keys one request refreshes.
+	// maxRefreshKeys is the maximum number of keys in one request.
 	maxRefreshKeys = 100
 )
 
@@ -31,10 +31,10 @@ func (p *program) snapshotRefresh() *cobra.Command {
 	var wait time.Duration
 	c := &cobra.Command{
 		Use:   "refresh [SOURCE/FACET/KEY...]",
-		Short: "Request a refresh of entities, before all requests that nobody waits for",
-		Long: `Request a refresh of entities in the lane HIGH: of those that are named, and of those in a file,
-one SOURCE/FACET/KEY a line. An entity that is refused does not keep the others back: its line says
-why it is not queued. Exit code 4: some are not queued, or the one has not landed within --wait.`,
+		Short: "Enqueue refreshes of entities in the HIGH lane",
+		Long: `Enqueue a refresh of each given entity in the HIGH lane, and of each entity in a file, one
+SOURCE/FACET/KEY per line. If a refresh is rejected, its line shows the reason, and the command
+continues. Exit code 4: some refreshes are not queued, or the refresh is not done within --wait.`,
 		Example: `  freshet snapshot refresh nexon/character/somebody --wait 10s
   freshet snapshot refresh nexon/character/somebody nexon/character/somebody-else
   sed 's|^|nexon/character/|' keys.txt | freshet snapshot refresh --file -`,
@@ -45,10 +45,10 @@ why it is not queued. Exit code 4: some are not queued, or the one has not lande
 				return err
 			}
 			if wait < 0 || wait > maxWait {
-				return usageError{fmt.Errorf("--wait is %v; it must be from 0s to %v", wait, maxWait)}
+				return usageError{fmt.Errorf("--wait is %v; it must be between 0s and %v", wait, maxWait)}
 			}
 			if wait > 0 && len(all) > 1 {
-				return usageError{errors.New("--wait is for one entity; leave it out, and read the entities afterwards")}
+				return usageError{errors.New("--wait needs exactly one entity; remove it, and read the entities later")}
 			}
 			api, err := p.newAdminClient(addr)
 			if err != nil {
@@ -60,13 +60,14 @@ why it is not queued. Exit code 4: some are not queued, or the one has not lande
 			return p.refreshMany(cmd.Context(), api, all)
 		},
 	}
-	c.Flags().DurationVar(&wait, "wait", 0, "wait until the one entity is refreshed, for so long at most")
-	c.Flags().StringVar(&file, "file", "", "refresh the entities in this file too, one SOURCE/FACET/KEY a line; -: stdin")
+	c.Flags().DurationVar(&wait, "wait", 0, "wait this long for the refresh of the one entity to finish")
+	c.Flags().StringVar(&file, "file", "", "also refresh the entities in this file, one SOURCE/FACET/KEY per line; -: stdin")
 	addAddrFlag(c, &addr)
 	return c
 }
 
-// readEntityNames returns the entities that arguments and the lines of a file name, each once.
+// readEntityNames returns the entities in the arguments and in the lines of a file, without
+// duplicates.
 func readEntityNames(args []string, file string, stdin io.Reader) (all []schemas.Entity, err error) {
 	names := slices.Clone(args)
 	if file != "" {
@@ -90,7 +91,7 @@ func readEntityNames(args []string, file string, stdin io.Reader) (all []schemas
 		}
 	}
 	if len(names) == 0 {
-		return nil, usageError{errors.New("name an entity, as in nexon/character/somebody, or a file of them with --file")}
+		return nil, usageError{errors.New("pass an entity, as in nexon/character/somebody, or a file of entities with --file")}
 	}
 	known := map[schemas.Entity]bool{}
 	for _, name := range names {
@@ -126,17 +127,17 @@ func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Ent
 	}
 	text := fmt.Sprintf("%s: a refresh is queued", e)
 	if s.EstimatedWait != nil {
-		text += fmt.Sprintf(", and waits for about %v", time.Duration(*s.EstimatedWait)*time.Millisecond)
+		text += fmt.Sprintf(", estimated wait %v", time.Duration(*s.EstimatedWait)*time.Millisecond)
 	}
 	if wait > 0 {
-		return partialError{fmt.Errorf("%s; it has not landed within %v", text, wait)}
+		return partialError{fmt.Errorf("%s; it is not done after %v", text, wait)}
 	}
 	_, err = fmt.Fprintln(p.stdout, text)
 	return err
 }
 
-// refreshMany refreshes entities, as many of one facet with each request as it takes, and
-// prints what became of each.
+// refreshMany enqueues refreshes, with up to maxRefreshKeys keys of one facet per request, and
+// prints the result of each.
 func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schemas.Entity) error {
 	defer api.keepAlive()()
 	type facet struct{ source, name string }
@@ -154,7 +155,7 @@ func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schem
 		for keys := range slices.Chunk(of[f], maxRefreshKeys) {
 			items, err := api.refresh(ctx, f.source, f.name, keys)
 			if err != nil {
-				return fmt.Errorf("%w; before that, %d of %d refreshes were queued", err, queued, len(all))
+				return fmt.Errorf("%w; %d of %d refreshes are queued already", err, queued, len(all))
 			}
 			for _, it := range items {
 				e := schemas.Entity{Source: f.source, Facet: f.name, Key: it.Key}
@@ -175,7 +176,7 @@ func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schem
 	return nil
 }
 
-// refreshResult is what became of the refresh of one key.
+// refreshResult is the result for one key in the response to a refresh.
 type refreshResult struct {
 	Key    string     `json:"key"`
 	Queued bool       `json:"updateQueued"`
@@ -184,7 +185,7 @@ type refreshResult struct {
 	Detail string     `json:"detail"`
 }
 
-// String says it in a line.
+// String returns the result as one line of text.
 func (k refreshResult) String() string {
 	if k.Queued {
 		return "a refresh is queued"
@@ -199,7 +200,7 @@ func (k refreshResult) String() string {
 	return text
 }
 
-// refresh refreshes keys of one facet.
+// refresh enqueues refreshes of keys of one facet.
 func (a *adminClient) refresh(ctx context.Context, source, facet string, keys []string) ([]refreshResult, error) {
 	r, err := a.send(ctx, http.MethodPost, "/v1/"+source+"/"+facet+"/refresh", map[string][]string{"keys": keys})
 	if err != nil {

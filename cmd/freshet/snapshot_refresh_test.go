@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// More keys than one request takes, of which one can't exist and one was refreshed a moment
-// ago.
+// The file has more keys than one request allows. One key is invalid, and one was refreshed
+// recently.
 func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	const name = "nexon/character/"
@@ -39,9 +39,9 @@ func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
 		}
 	}
 	d.until("a fresh answer", "many199", isFresh)
-	d.mustRun(3, []string{"no such facet", "before that, 0 of 2"}, "snapshot", "refresh", "nexon/guild/a", "nexon/guild/b")
-	d.mustRun(2, []string{"--wait is for one entity"}, "snapshot", "refresh", name+"a", name+"b", "--wait", "1s")
-	d.mustRun(2, []string{"name an entity"}, "snapshot", "refresh")
+	d.mustRun(3, []string{"no such facet", "0 of 2 refreshes are queued already"}, "snapshot", "refresh", "nexon/guild/a", "nexon/guild/b")
+	d.mustRun(2, []string{"--wait needs exactly one entity"}, "snapshot", "refresh", name+"a", name+"b", "--wait", "1s")
+	d.mustRun(2, []string{"pass an entity"}, "snapshot", "refresh")
 	d.mustRun(1, []string{"no such file"}, "snapshot", "refresh", "--file", file+"-missing")
 }
 

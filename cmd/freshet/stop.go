@@ -16,16 +16,16 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// stopTarget is which sources a stop or resume is for, and why.
+// stopTarget holds the flags of stop and resume: the sources and the reason.
 type stopTarget struct {
 	addr, source, note string
 	all                bool
 }
 
 func (t *stopTarget) addFlags(c *cobra.Command) {
-	c.Flags().StringVar(&t.source, "source", "", "this source (may be left out if there is one)")
+	c.Flags().StringVar(&t.source, "source", "", "source (required if there are several, unless --all)")
 	c.Flags().BoolVar(&t.all, "all", false, "all sources")
-	c.Flags().StringVar(&t.note, "note", "", "why, for the audit")
+	c.Flags().StringVar(&t.note, "note", "", "reason, for the audit log")
 	addAddrFlag(c, &t.addr)
 }
 
@@ -34,10 +34,10 @@ func (p *program) stop() *cobra.Command {
 	var yes bool
 	c := &cobra.Command{
 		Use:   "stop",
-		Short: "Emergency stop: make no call to a source's upstream until it is resumed",
-		Long: `Make no call to a source's upstream until it is resumed, through a query service. Every
-worker obeys within two seconds. Requests wait meanwhile; none is lost
-within a day (HIGH; LOW three days). What a replay has asked for waits with them.`,
+		Short: "Emergency stop: send no calls to a source's upstream until resume",
+		Long: `Stop all calls to a source's upstream, through a query service, until freshet resume. Every
+worker stops within two seconds. Update requests and replays wait in Kafka meanwhile; HIGH
+requests expire after a day, LOW ones after three days.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.stopOrResume(cmd.Context(), t, "stop", func(names []string) error {
 				if yes {
@@ -49,7 +49,7 @@ within a day (HIGH; LOW three days). What a replay has asked for waits with them
 		},
 	}
 	t.addFlags(c)
-	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	c.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return c
 }
 
@@ -57,7 +57,7 @@ func (p *program) resume() *cobra.Command {
 	var t stopTarget
 	c := &cobra.Command{
 		Use:   "resume",
-		Short: "Take an emergency stop back",
+		Short: "End an emergency stop",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return p.stopOrResume(cmd.Context(), t, "resume", func([]string) error { return nil })
 		},
@@ -66,11 +66,11 @@ func (p *program) resume() *cobra.Command {
 	return c
 }
 
-// stopOrResume stops or resumes the sources, if agreed returns nil. One that fails does
-// not keep the others from being stopped.
+// stopOrResume stops or resumes the sources if agreed returns nil. An error with one source
+// does not prevent the others from being stopped.
 func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, agreed func(names []string) error) error {
 	if t.all && t.source != "" {
-		return usageError{errors.New("--source and --all exclude each other; name one source, or take all")}
+		return usageError{errors.New("--source and --all exclude each other; use one of them")}
 	}
 	api, err := p.newAdminClient(t.addr)
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, a
 		names, err = api.sourceNames(ctx)
 	} else {
 		names = make([]string, 1)
-		names[0], err = api.resolveSource(ctx, t.source, ", or take all with --all")
+		names[0], err = api.resolveSource(ctx, t.source, ", or use --all")
 	}
 	if err == nil {
 		err = agreed(names)
@@ -106,16 +106,16 @@ func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, a
 	return errors.Join(errs...)
 }
 
-// confirm returns nil if somebody at the terminal says yes. Where nobody can be
-// asked it fails at once.
+// confirm asks a yes/no question at the terminal and returns nil for yes. Without a terminal it
+// returns a usageError at once.
 func confirm(ctx context.Context, in io.Reader, terminal bool, out io.Writer, question string) error {
-	alone := usageError{errors.New("this asks first, and nobody is at a terminal to answer; give --yes if it is meant")}
+	noTerminal := usageError{errors.New("confirmation needs a terminal; pass --yes to skip it")}
 	if !terminal {
-		return alone
+		return noTerminal
 	}
 	fmt.Fprint(out, question+" [y/N] ")
 	answers := make(chan string, 1)
-	go func() { // ends with the line, or with the program
+	go func() { // ends when the line is read, or with the process
 		line, err := bufio.NewReader(in).ReadString('\n')
 		if err != nil && line == "" {
 			close(answers)
@@ -127,7 +127,7 @@ func confirm(ctx context.Context, in io.Reader, terminal bool, out io.Writer, qu
 	case answer, open := <-answers:
 		switch {
 		case !open:
-			return alone
+			return noTerminal
 		case answer == "y" || answer == "yes":
 			return nil
 		}
@@ -137,8 +137,8 @@ func confirm(ctx context.Context, in io.Reader, terminal bool, out io.Writer, qu
 	}
 }
 
-// isTerminal reports whether somebody may answer. A device that is none, as
-// /dev/null, answers at once that there is nothing.
+// isTerminal reports whether in is a character device. For /dev/null it is true, too; confirm
+// then reads EOF.
 func isTerminal(in io.Reader) bool {
 	f, ok := in.(*os.File)
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// secureQuery is a query service on embedded parts that speaks TLS.
+// secureQuery is a query service with TLS on embedded services.
 type secureQuery struct {
 	*testing.T
 	base string
@@ -27,8 +27,8 @@ func startSecureQuery(t *testing.T) *secureQuery {
 	}
 	config.Query.TLS = ListenerTLSConfig{CertFile: certFile, KeyFile: keyFile}
 	p := &program{stdout: t.Output(), stderr: t.Output()}
-	behind := newGroup(context.WithoutCancel(t.Context()))
-	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: "http://127.0.0.1:1"}, config, behind)
+	background := newGroup(context.WithoutCancel(t.Context()))
+	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: "http://127.0.0.1:1"}, config, background)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,15 +37,15 @@ func startSecureQuery(t *testing.T) *secureQuery {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front := newGroup(t.Context())
-	front.run(func(ctx context.Context) error {
+	foreground := newGroup(t.Context())
+	foreground.run(func(ctx context.Context) error {
 		return made.run(ctx, serving(b.listener(slog.New(slog.DiscardHandler))))
 	})
 	t.Cleanup(func() {
-		if err := front.stop(); err != nil {
+		if err := foreground.stop(); err != nil {
 			t.Error(err)
 		}
-		if err := behind.stop(); err != nil {
+		if err := background.stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -94,14 +94,14 @@ func TestQueryTLS_ServesReadsStreamsAndTheConsole(t *testing.T) {
 func TestCommands_TrustAPrivateAuthority(t *testing.T) {
 	s := startSecureQuery(t)
 	addr := "FRESHET_ADDR=" + s.base
-	if code, _, stderr := command(t, []string{addr}, "settings", "get"); code != 1 || !strings.Contains(stderr, "cannot be verified") || !strings.Contains(stderr, "FRESHET_CA_FILE") {
+	if code, _, stderr := command(t, []string{addr}, "settings", "get"); code != 1 || !strings.Contains(stderr, "verify the certificate") || !strings.Contains(stderr, "FRESHET_CA_FILE") {
 		t.Errorf("without the authority: got exit %d and %q, want 1 and FRESHET_CA_FILE named", code, stderr)
 	}
 	trusted := []string{addr, "FRESHET_CA_FILE=" + s.ca.file, "FRESHET_TOKEN=a-token"}
 	if code, _, stderr := command(t, trusted, "settings", "get"); code != 0 || strings.Contains(stderr, "in clear") {
 		t.Errorf("with the authority: got exit %d and %q, want 0 and no warning", code, stderr)
 	}
-	if code, _, stderr := command(t, trusted, "dlq", "list"); code != 0 { // it keeps its connection
+	if code, _, stderr := command(t, trusted, "dlq", "list"); code != 0 { // this command keeps its connection alive
 		t.Errorf("with the authority: got exit %d and %q, want 0", code, stderr)
 	}
 	if code, _, stderr := command(t, []string{addr, "FRESHET_CA_FILE=/no/such/file"}, "settings", "get"); code != 1 || !strings.Contains(stderr, "FRESHET_CA_FILE") {
@@ -133,7 +133,7 @@ func TestQuery_WarnsOfTokensOverPlainHTTP(t *testing.T) {
 		"on loopback":              {true, "127.0.0.1:8080", func(*Config) {}, 0},
 		"where no token is needed": {false, "0.0.0.0:8080", func(*Config) {}, 0},
 		"with TLS":                 {true, "0.0.0.0:8080", func(c *Config) { c.Query.TLS.CertFile = "cert.pem" }, 0},
-		"behind a proxy":           {true, "0.0.0.0:8080", func(c *Config) { c.Access.TrustedProxies = []string{"10.0.0.0/8"} }, 0},
+		"background a proxy":       {true, "0.0.0.0:8080", func(c *Config) { c.Access.TrustedProxies = []string{"10.0.0.0/8"} }, 0},
 	} {
 		config, err := defaultConfig()
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// authority makes certificates for tests.
+// authority is a certificate authority for tests.
 type authority struct {
 	t    *testing.T
 	dir  string
@@ -59,8 +59,8 @@ func (a *authority) write(name, kind string, der []byte) string {
 	return path
 }
 
-// issue writes a certificate for loopback, and its key, to the files of that name; it
-// replaces what was there.
+// issue writes a certificate for loopback and its key to files of that name, and replaces
+// existing ones.
 func (a *authority) issue(name string) (certFile, keyFile string, serial int64) {
 	a.t.Helper()
 	a.made++
@@ -86,7 +86,7 @@ func (a *authority) issue(name string) (certFile, keyFile string, serial int64) 
 	return a.write(name+".pem", "CERTIFICATE", der), a.write(name+".key", "PRIVATE KEY", private), serial
 }
 
-// pair returns a certificate of that name for a client.
+// pair returns a client certificate.
 func (a *authority) pair(name string) tls.Certificate {
 	a.t.Helper()
 	certFile, keyFile, _ := a.issue(name)
@@ -97,7 +97,7 @@ func (a *authority) pair(name string) tls.Certificate {
 	return pair
 }
 
-// trusting returns the settings of a client that trusts the authority.
+// trusting returns the TLS settings of a client that trusts the authority.
 func (a *authority) trusting(own ...tls.Certificate) *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)

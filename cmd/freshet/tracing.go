@@ -19,11 +19,11 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// TracingConfig says where spans are sent: to an OpenTelemetry collector that speaks
-// OTLP over HTTP below this URL, as http://localhost:4318; empty: nothing is traced. Sample is the
-// part of traces begun here that are kept; one that a client who may ask has begun is kept if
-// the client keeps it. What the collector asks for (headers, certificates) is read from
-// the standard variables, OTEL_EXPORTER_OTLP_….
+// TracingConfig configures the export of spans. Endpoint is the base URL of an OpenTelemetry
+// collector (OTLP over HTTP), such as http://localhost:4318; empty: no tracing. SampleRatio is the
+// ratio of sampled traces that begin here. A trace that an authorized client began keeps the
+// client's sampling decision. Headers and certificates for the collector come from the standard
+// variables OTEL_EXPORTER_OTLP_….
 type TracingConfig struct {
 	Endpoint    string  `yaml:"endpoint"`
 	SampleRatio float64 `yaml:"sampleRatio"`
@@ -35,24 +35,24 @@ func (c TracingConfig) check() error {
 	switch {
 	case c.Endpoint == "":
 	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
-		errs = append(errs, errors.New("endpoint: it must be the URL of a collector, as in http://localhost:4318, or empty")) // not the value: it may hold a password
+		errs = append(errs, errors.New("endpoint: must be the URL of a collector, as in http://localhost:4318, or empty")) // without the value: it may hold a password
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		errs = append(errs, errors.New("endpoint: it must have no user, query or fragment; what the collector asks for goes into OTEL_EXPORTER_OTLP_HEADERS"))
+		errs = append(errs, errors.New("endpoint: must not have a user, query or fragment; set OTEL_EXPORTER_OTLP_HEADERS for the collector's credentials"))
 	}
-	if !(c.SampleRatio > 0 && c.SampleRatio <= 1) { // not a number is neither
-		errs = append(errs, fmt.Errorf("sampleRatio: %v must be above 0 and at most 1: the part of traces that are kept", c.SampleRatio))
+	if !(c.SampleRatio > 0 && c.SampleRatio <= 1) { // rejects NaN, too
+		errs = append(errs, fmt.Errorf("sampleRatio: %v must be above 0 and at most 1; it is the ratio of sampled traces", c.SampleRatio))
 	}
 	return errors.Join(errs...)
 }
 
-// maxAttributeBytes bounds a span's attributes; a collector refuses what is too large, with
-// all that is sent beside it.
+// maxAttributeBytes bounds each attribute of a span. A collector rejects an oversized export with
+// all its spans.
 const maxAttributeBytes = 1 << 10
 
-// flushTimeout is how long a stop waits for the last spans to be taken.
+// flushTimeout bounds the export of the last spans at shutdown.
 const flushTimeout = 5 * time.Second
 
-// newTracer returns what makes spans, and what sends the last of them.
+// newTracer returns a tracer and a function that exports the remaining spans at shutdown.
 func (c TracingConfig) newTracer(ctx context.Context, log *slog.Logger) (observe.Tracer, func(), error) {
 	if c.Endpoint == "" {
 		return observe.Tracer{}, func() {}, nil
@@ -71,12 +71,12 @@ func (c TracingConfig) newTracer(ctx context.Context, log *slog.Logger) (observe
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if err := provider.Shutdown(limit); err != nil {
-			log.Warn("the last spans were not taken", "err", err)
+			log.Warn("export of the last spans failed", "err", err)
 		}
 	}, nil
 }
 
-// newProvider returns a provider that keeps what Sample says.
+// newProvider returns a tracer provider that samples by SampleRatio.
 func (c TracingConfig) newProvider(options ...sdk.TracerProviderOption) *sdk.TracerProvider {
 	limits := sdk.NewSpanLimits()
 	limits.AttributeValueLengthLimit = maxAttributeBytes
@@ -87,8 +87,8 @@ func (c TracingConfig) newProvider(options ...sdk.TracerProviderOption) *sdk.Tra
 		)))...)
 }
 
-// linkSampler keeps a new trace that leads back to one which is kept, as a retry's does:
-// half of a story is none.
+// linkSampler samples a new trace if it links to a sampled one, such as the trace of a retry. So
+// all traces of one request are sampled, or none.
 type linkSampler struct{ sdk.Sampler }
 
 // ShouldSample implements trace.Sampler.
@@ -101,11 +101,10 @@ func (l linkSampler) ShouldSample(p sdk.SamplingParameters) sdk.SamplingResult {
 	return l.Sampler.ShouldSample(p)
 }
 
-// tracingErrorInterval is how often it is logged that spans are lost.
+// tracingErrorInterval is the minimum interval between two log lines about lost spans.
 const tracingErrorInterval = time.Minute
 
-// tracingErrorHandler logs what goes wrong with spans, now and then: they are lost, and
-// nothing else is.
+// tracingErrorHandler logs export errors at most once per tracingErrorInterval.
 type tracingErrorHandler struct {
 	log  *slog.Logger
 	mu   sync.Mutex
@@ -118,6 +117,6 @@ func (t *tracingErrorHandler) Handle(err error) {
 	defer t.mu.Unlock()
 	if now := time.Now(); now.Sub(t.last) >= tracingErrorInterval {
 		t.last = now
-		t.log.Warn("spans are lost: look at the collector and at tracing.endpoint", "err", err)
+		t.log.Warn("spans lost; check the collector and tracing.endpoint", "err", err)
 	}
 }

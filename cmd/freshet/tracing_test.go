@@ -26,7 +26,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// logBuffer is where a process logs in memory.
+// logBuffer is an in-memory log.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -38,7 +38,7 @@ func (n *logBuffer) Write(p []byte) (int, error) {
 	return n.text.Write(p)
 }
 
-// lines returns what was logged with this message.
+// lines returns the log records with this message.
 func (n *logBuffer) lines(t *testing.T, message string) (all []map[string]any) {
 	t.Helper()
 	n.mu.Lock()
@@ -55,8 +55,8 @@ func (n *logBuffer) lines(t *testing.T, message string) (all []map[string]any) {
 	return all
 }
 
-// traced are a query process and a worker process that share nothing but Kafka, Redis
-// and the database: each has its own spans, metrics and log.
+// traced runs a query service and a worker that share only Kafka, Redis and the database. Each has
+// its own spans, metrics and log.
 type traced struct {
 	*testing.T
 	api          string
@@ -80,14 +80,14 @@ func newTraced(t *testing.T, sample float64) *traced {
 	character := facets["character"]
 	character.Retry = []time.Duration{50 * time.Millisecond}
 	facets["character"] = character
-	behind := newGroup(context.WithoutCancel(t.Context()))
-	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: server.URL}, config, behind)
+	background := newGroup(context.WithoutCancel(t.Context()))
+	made, closeAll, err := p.startEmbedded(t.Context(), devOptions{upstream: server.URL}, config, background)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(closeAll)
 	t.Cleanup(func() {
-		if err := behind.stop(); err != nil {
+		if err := background.stop(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -120,7 +120,7 @@ func newTraced(t *testing.T, sample float64) *traced {
 	return tr
 }
 
-// read asks for an entity as a client does that traces.
+// read requests an entity with the trace context of a client.
 func (tr *traced) read(method, path, parent string) (status int) {
 	tr.Helper()
 	req, err := http.NewRequestWithContext(tr.Context(), method, tr.api+path, http.NoBody)
@@ -137,8 +137,7 @@ func (tr *traced) read(method, path, parent string) (status int) {
 	return resp.StatusCode
 }
 
-// spansOfTrace returns the spans of a trace by their names, the last of each, and how many
-// there are.
+// spansOfTrace returns the last span of each name in a trace, and the number of its spans.
 func spansOfTrace(id string, exporters ...*tracetest.InMemoryExporter) (all map[string]tracetest.SpanStub, n int) {
 	all = map[string]tracetest.SpanStub{}
 	for _, e := range exporters {
@@ -162,7 +161,7 @@ func attributeOf(s tracetest.SpanStub, name string) string {
 }
 
 func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
-	tr := newTraced(t, 1e-9) // what the client keeps is kept, and nothing else
+	tr := newTraced(t, 1e-9) // so low that only traces sampled by the client are sampled
 	const id = "0af7651916cd43dd8448eb211c80319c"
 	key := "somebody"
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/"+key, "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
@@ -204,7 +203,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 	if s := spans["call the upstream"]; attributeOf(s, "http.response.status_code") != "200" || s.SpanKind != trace.SpanKindClient {
 		t.Errorf("the call says %v", s.Attributes)
 	}
-	// The write of the batch leads there and back.
+	// The span of the batch write and the span of the request link to each other.
 	write := slices.IndexFunc(tr.works.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == "write snapshots" })
 	store := spans["store"]
 	if write < 0 || len(store.Links) != 1 || len(tr.works.GetSpans()[write].Links) != 1 {
@@ -219,7 +218,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 			t.Errorf("%q tells the upstream's URL: %s", s.Name, text)
 		}
 	}
-	// Another client's, who keeps none, leaves nothing.
+	// A trace that its client does not sample exports no spans.
 	tr.reads.Reset()
 	tr.works.Reset()
 	if status := tr.read(http.MethodPost, "/v1/nexon/character/"+key+"/refresh?wait=5s", "00-1af7651916cd43dd8448eb211c80319d-b7ad6b7169203331-00"); status != http.StatusOK {
@@ -233,7 +232,8 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	tr := newTraced(t, 1e-9)
 	const id = "2af7651916cd43dd8448eb211c80319e"
-	// A failure is counted only while an entity that was answered well before is still.
+	// The upstream counts as healthy because another entity succeeded before, so the failure is
+	// counted.
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/known?wait=10s", ""); status != http.StatusOK {
 		t.Fatalf("read of another key: got status %d, want 200", status)
 	}
@@ -306,12 +306,12 @@ func TestTracing_LogsLostSpansRateLimited(t *testing.T) {
 	for range 3 {
 		lost.Handle(context.DeadlineExceeded)
 	}
-	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 1 {
+	if all := n.lines(t, "spans lost; check the collector and tracing.endpoint"); len(all) != 1 {
 		t.Errorf("%d lines", len(all))
 	}
 	lost.last = lost.last.Add(-tracingErrorInterval)
 	lost.Handle(context.DeadlineExceeded)
-	if all := n.lines(t, "spans are lost: look at the collector and at tracing.endpoint"); len(all) != 2 {
+	if all := n.lines(t, "spans lost; check the collector and tracing.endpoint"); len(all) != 2 {
 		t.Errorf("%d lines after a minute", len(all))
 	}
 }
@@ -320,7 +320,7 @@ func TestTracing_RejectsUnsafeEndpoint(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"": "", "http://localhost:4318": "", "https://collector.example/otlp/": "",
 		"localhost:4318": "must be the URL", "ftp://x": "must be the URL", "https://": "must be the URL",
-		"https://user:s3cret@x": "no user", "https://x/?api-key=s3cret": "no user", "https://x/#s3cret": "no user",
+		"https://user:s3cret@x": "must not have a user", "https://x/?api-key=s3cret": "must not have a user", "https://x/#s3cret": "must not have a user",
 	} {
 		err := TracingConfig{Endpoint: endpoint, SampleRatio: 0.5}.check()
 		if (err == nil) != (want == "") || (err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret"))) {

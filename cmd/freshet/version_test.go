@@ -33,8 +33,8 @@ func TestVersion_PrefersRelease(t *testing.T) {
 	}
 }
 
-// What releases and images are built with sets the variable by its name, and the linker
-// says nothing of one that does not exist.
+// Release builds set the variable with a linker flag. The linker does not report an unknown
+// variable, so a test must.
 func TestVersion_SetByLinkerFlag(t *testing.T) {
 	setting := regexp.MustCompile(`-X (\S+)=(\{\{ \.Tag }}|\$VERSION)"`)
 	variables := map[string]bool{}

@@ -34,7 +34,7 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// parts are what the roles are wired from: the services, real or embedded.
+// parts holds the components from which the roles are wired, on real or embedded services.
 type parts struct {
 	config Config
 	store  interface {
@@ -57,52 +57,52 @@ type parts struct {
 	levels   *logLevel
 	trace    observe.Tracer
 	registry *prometheus.Registry
-	reg      prometheus.Registerer // registers there, under the namespace
-	// secret returns the credential that is found there.
+	reg      prometheus.Registerer // registers in registry, with the namespace as prefix
+	// secret reads a credential.
 	secret func(secretRef) (string, error)
 
-	// The door to the topics and the look at them, which all roles share; run sets
-	// and runs them.
+	// All roles share the Kafka client, the producer and the lag sampler. run creates and runs
+	// them.
 	client   *kgo.Client
 	producer *producer.Producer
 	lag      *topics.Sampler
 
-	weather console.FaultScenarios // of dev's simulated upstream; nil: there is none
+	faultScenarios console.FaultScenarios // of dev's simulated upstream; nil: none
 
-	opsListener net.Listener // where the query service tells of its health besides; may be nil
+	opsListener net.Listener // the query service's listener of health and metrics; may be nil
 }
 
-// role is what a process does with the parts, until ctx ends.
+// role runs a role with the parts until ctx ends.
 type role func(ctx context.Context, p parts) error
 
-// run runs roles until ctx ends, and until the last of them has stopped what they
-// all lean on.
+// run runs roles until ctx ends. It stops the roles first, and then the producer and the lag
+// sampler, which they use.
 func (p parts) run(ctx context.Context, roles ...role) error {
 	var err error
 	p.client, err = kgo.NewClient(append(append(producer.ClientOptions(producer.DefaultMaxBuffered), p.kafkaClient("producer")...), p.trace.Kafka()...)...)
 	if err != nil {
-		return fmt.Errorf("make the producer's client: %w", err)
+		return fmt.Errorf("create the producer's Kafka client: %w", err)
 	}
 	defer p.client.Close()
 	p.producer = producer.New(p.rdb, p.client, producer.DefaultMaxBuffered, p.log, p.reg, p.trace)
 	p.lag = topics.NewSampler(kadm.NewClient(p.client), slices.Sorted(maps.Keys(p.config.Sources)), p.log, p.reg)
-	behind := newGroup(context.WithoutCancel(ctx))
-	behind.run(p.producer.Run)
-	behind.run(p.lag.Run)
-	front := newGroup(withEither(ctx, behind.ctx))
+	background := newGroup(context.WithoutCancel(ctx))
+	background.run(p.producer.Run)
+	background.run(p.lag.Run)
+	foreground := newGroup(withEither(ctx, background.ctx))
 	for _, role := range roles {
-		front.run(func(ctx context.Context) error { return role(ctx, p) })
+		foreground.run(func(ctx context.Context) error { return role(ctx, p) })
 	}
-	<-front.ctx.Done()
-	return errors.Join(front.stop(), behind.stop())
+	<-foreground.ctx.Done()
+	return errors.Join(foreground.stop(), background.stop())
 }
 
 func (p parts) noSource(name string) error {
-	return usageError{fmt.Errorf("there is no source %q; the configuration has %s", name,
+	return usageError{fmt.Errorf("unknown source %q; the configuration has %s", name,
 		strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ", "))}
 }
 
-// sources builds the named sources, or all.
+// sources builds the named sources, or all sources without names.
 func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 	if len(names) == 0 {
 		names = slices.Sorted(maps.Keys(p.config.Sources))
@@ -138,7 +138,7 @@ func (p parts) secrets(c source.Config) (map[string]string, error) {
 	return found, nil
 }
 
-// settings returns the settings of all sources that can change while freshet runs.
+// settings returns the run-time settings of all sources.
 func (p parts) settings() *settings.Settings {
 	sources := map[string]settings.Source{}
 	for name, s := range p.config.Sources {
@@ -147,14 +147,14 @@ func (p parts) settings() *settings.Settings {
 	return settings.New(p.store, sources)
 }
 
-// serving serves reads on the listener until ctx ends. It stops before what it
-// leans on: no further requests, then what was promised to Kafka.
+// serving returns the query role on a listener. At shutdown it first stops accepting requests,
+// and parts.run then flushes the producer.
 func serving(l net.Listener) role {
 	return func(ctx context.Context, p parts) error { return p.serve(ctx, l) }
 }
 
 func (p parts) serve(ctx context.Context, l net.Listener) error {
-	p.secret = noSecret // the query service calls no upstream
+	p.secret = noSecret // the query service sends no upstream calls
 	sources, err := p.sources()
 	if err != nil {
 		return err
@@ -163,11 +163,11 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	for name, s := range sources {
 		known[name] = readable{s, slices.ContainsFunc(p.config.Sources[name].Credentials, func(c source.Credential) bool { return c.Visibility != "" })}
 	}
-	prefetched, err := p.entities(sources)
+	entityRegistry, err := p.entities(sources)
 	if err != nil {
 		return err
 	}
-	guard, meters, err := p.newGuard(ctx, l.Addr().String())
+	guard, clientLimiter, err := p.newGuard(ctx, l.Addr().String())
 	if err != nil {
 		return err
 	}
@@ -175,7 +175,7 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 	if err := p.checkMigrations(ctx); err != nil {
 		return err
 	}
-	dead := p.letters(sources)
+	deadLetters := p.deadLetters(sources)
 	var server *query.Server
 	h := &health{checks: map[string]healthCheck{
 		readsCheckName: {required: true, run: func(ctx context.Context) error { return server.Ready(ctx, p.store.Ping) }},
@@ -188,51 +188,51 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 		return server.Refresh(ctx, client, all, f)
 	}
 	var bounds *liveBounds
-	if meters != nil {
+	if clientLimiter != nil {
 		if bounds, err = newLiveBounds(p.config, p.settings(), p.log); err != nil {
 			return err
 		}
 	}
-	pages, beside := p.console(sources, guard, meters, h, dead, ask)
-	waiting := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.opening, p.log)
+	pages, runConsole := p.console(sources, guard, clientLimiter, h, deadLetters, ask)
+	waitEstimator := newWaits(p.lag, slices.Sorted(maps.Keys(p.config.Sources)), p.waitEstimate, p.log)
 	server, err = query.New(query.Config{
 		Memory: int64(p.config.Query.CacheMemory), ResponseMemory: p.config.Query.maxResponseMemory(), Origins: p.config.Access.AllowedOrigins, Proxies: p.config.Access.TrustedProxies,
 	}, query.Deps{
-		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds}, SettleSubscriber: settles{p}, WaitEstimator: waiting, Authenticator: guard, ClientLimiter: meters, ReadRecorder: readers{prefetched},
-		Ops: ops, Admin: p.admin(guard, prefetched, dead), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
+		Store: p.store, Sources: known, Enqueuer: highEnqueuer{p.producer, bounds}, SettleSubscriber: settles{p}, WaitEstimator: waitEstimator, Authenticator: guard, ClientLimiter: clientLimiter, ReadRecorder: readers{entityRegistry},
+		Ops: ops, Admin: p.admin(guard, entityRegistry, deadLetters), Console: pages, Log: p.log, Metrics: p.reg, Trace: p.trace,
 	})
 	if err != nil {
 		return err
 	}
-	p.log.Info("query service is up", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.AuthRequired())
-	behind := newGroup(context.WithoutCancel(ctx))
-	behind.run(guard.Run)
-	behind.run(server.Run)
-	behind.run(waiting.Run)
-	behind.run(beside)
+	p.log.Info("query service started", "listen", l.Addr().String(), "ops", p.opsAddress(), "access", guard.AuthRequired())
+	background := newGroup(context.WithoutCancel(ctx))
+	background.run(guard.Run)
+	background.run(server.Run)
+	background.run(waitEstimator.Run)
+	background.run(runConsole)
 	if bounds != nil {
-		behind.run(bounds.Run)
+		background.run(bounds.Run)
 	}
-	front := newGroup(withEither(ctx, behind.ctx))
-	front.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
-	front.run(dead.Run)
+	foreground := newGroup(withEither(ctx, background.ctx))
+	foreground.run(func(ctx context.Context) error { return server.Serve(ctx, l) })
+	foreground.run(deadLetters.Run)
 	if p.opsListener != nil {
-		front.run(func(ctx context.Context) error {
+		foreground.run(func(ctx context.Context) error {
 			return serveOps(ctx, p.opsListener, p.config.Ops.TLS.requireClientCert(ops), p.log)
 		})
 	}
-	<-front.ctx.Done()
-	return errors.Join(front.stop(), behind.stop())
+	<-foreground.ctx.Done()
+	return errors.Join(foreground.stop(), background.stop())
 }
 
-// readable is a source as the query service knows it.
+// readable adapts a source to query.Source.
 type readable struct {
 	*source.Source
-	limits bool // it has a credential of limited visibility
+	limits bool // a credential has a limited visibility
 }
 
-// Visibility returns who may see what would be fetched for a key now. A source that limits
-// nothing need not look for the credentials of each key that is read.
+// Visibility returns the visibility of data that would be fetched for a key now. It skips the
+// search for the key's credentials if no credential limits visibility.
 func (r readable) Visibility(key string) string {
 	if !r.limits {
 		return ""
@@ -247,54 +247,56 @@ func (p parts) opsAddress() string {
 	return p.opsListener.Addr().String()
 }
 
-// settles lets the query service hear of settled requests.
+// settles adapts the producer's subscription of settled requests to query.SettleSubscriber.
 type settles struct{ parts }
 
-// Subscribe tells of them until ctx ends.
-func (s settles) Subscribe(ctx context.Context, heard func(schemas.Settled), line func(up bool)) error {
-	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), heard, line)
+// Subscribe calls onSettled for each settled request, and onConnection when the subscription connects or
+// disconnects, until ctx ends.
+func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnection func(connected bool)) error {
+	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
 }
 
-// highEnqueuer lets the query service ask the producer. Without bounds no client is told apart.
+// highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. Without bounds the
+// producer does not limit clients.
 type highEnqueuer struct {
 	*producer.Producer
 	bounds *liveBounds
 }
 
-// Enqueue asks for refreshes in the HIGH lane: a person waits.
-func (w highEnqueuer) Enqueue(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
-	return w.answers(all, func(asked []producer.Request) []producer.Result { return w.EnqueueAll(ctx, asked) })
+// Enqueue enqueues update requests without waiting for Kafka's acknowledgement.
+func (e highEnqueuer) Enqueue(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
+	return e.enqueueAll(all, func(requests []producer.Request) []producer.Result { return e.EnqueueAll(ctx, requests) })
 }
 
-// EnqueueAndWait enqueues refreshes that must not be lost in the HIGH lane.
-func (w highEnqueuer) EnqueueAndWait(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
-	return w.answers(all, func(asked []producer.Request) []producer.Result { return w.EnqueueAllAndWait(ctx, asked) })
+// EnqueueAndWait enqueues update requests and waits for Kafka's acknowledgement.
+func (e highEnqueuer) EnqueueAndWait(ctx context.Context, all []query.UpdateRequest) []query.EnqueueResult {
+	return e.enqueueAll(all, func(requests []producer.Request) []producer.Result { return e.EnqueueAllAndWait(ctx, requests) })
 }
 
-func (w highEnqueuer) answers(all []query.UpdateRequest, request func([]producer.Request) []producer.Result) []query.EnqueueResult {
-	asked := make([]producer.Request, len(all))
-	for i, wish := range all {
-		asked[i] = w.wanted(wish)
+func (e highEnqueuer) enqueueAll(all []query.UpdateRequest, enqueue func([]producer.Request) []producer.Result) []query.EnqueueResult {
+	requests := make([]producer.Request, len(all))
+	for i, r := range all {
+		requests[i] = e.toRequest(r)
 	}
-	answers := make([]query.EnqueueResult, len(all))
-	for i, r := range request(asked) {
-		answers[i] = told(r)
+	results := make([]query.EnqueueResult, len(all))
+	for i, r := range enqueue(requests) {
+		results[i] = toEnqueueResult(r)
 	}
-	return answers
+	return results
 }
 
-func (w highEnqueuer) wanted(wish query.UpdateRequest) producer.Request {
+func (e highEnqueuer) toRequest(r query.UpdateRequest) producer.Request {
 	out := producer.Request{
-		Entity: wish.Entity, Lane: schemas.High, Reason: wish.Reason, Floor: wish.Floor, Cooldown: wish.Cooldown,
-		CorrelationID: wish.CorrelationID, TraceParent: wish.TraceParent, New: wish.New,
+		Entity: r.Entity, Lane: schemas.High, Reason: r.Reason, Floor: r.Floor, Cooldown: r.Cooldown,
+		CorrelationID: r.CorrelationID, TraceParent: r.TraceParent, New: r.New,
 	}
-	if w.bounds != nil {
-		out.Client, out.Bound = wish.Client, w.bounds.of(wish.Entity)
+	if e.bounds != nil {
+		out.Client, out.Bound = r.Client, e.bounds.of(r.Entity)
 	}
 	return out
 }
 
-func told(r producer.Result) query.EnqueueResult {
+func toEnqueueResult(r producer.Result) query.EnqueueResult {
 	a := query.EnqueueResult{Queued: r.Queued(), Pending: r.Outcome == producer.Pending, Number: r.Number, Until: r.Until}
 	switch {
 	case errors.Is(r.Err, producer.ErrBufferFull) || errors.Is(r.Err, producer.ErrStopped):
@@ -314,9 +316,9 @@ func told(r producer.Result) query.EnqueueResult {
 	return a
 }
 
-// group runs parts side by side; the first error ends all of them.
+// group runs functions concurrently. The first error cancels all of them.
 type group struct {
-	ctx    context.Context //nolint:containedctx // it is the group's own
+	ctx    context.Context //nolint:containedctx // the context that the group cancels
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 	mu     sync.Mutex
@@ -332,7 +334,7 @@ func (g *group) run(part func(context.Context) error) {
 	g.wg.Go(func() {
 		err := part(g.ctx)
 		if g.ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			return // it was stopped as it started
+			return // the group was stopped while the function started
 		}
 		if err != nil {
 			g.mu.Lock()
@@ -343,14 +345,14 @@ func (g *group) run(part func(context.Context) error) {
 	})
 }
 
-// stop ends the parts, waits for them and returns their errors.
+// stop cancels the functions, waits until they return, and returns their errors.
 func (g *group) stop() error {
 	g.cancel(nil)
 	g.wg.Wait()
 	return errors.Join(g.errs...)
 }
 
-// withEither returns a context that ends when one of the two does.
+// withEither returns a child context of a that also ends when b ends.
 func withEither(a, b context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(a)
 	context.AfterFunc(b, func() { cancel(context.Cause(b)) })

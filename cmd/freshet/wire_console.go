@@ -18,42 +18,42 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// What query.console may be.
+// Values of query.console.
 const (
 	consoleOn       = "on"
-	consoleReadOnly = "read-only" // nobody may change anything by it
+	consoleReadOnly = "read-only" // the console has no actions
 	consoleOff      = "off"
 )
 
-// console returns the pages for operators, nil if there are to be none, and what is to run
-// beside them.
-func (p parts) console(sources map[string]*source.Source, guard *access.Guard, meters *access.ClientLimiter, h *health, dead *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
+// console returns the console's handler, or nil if it is off, and a function that must run while
+// the handler is in use.
+func (p parts) console(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, h *health, deadLetters *dlq.Queue, ask refreshing) (pages http.Handler, run func(context.Context) error) {
 	if p.config.Query.Console == consoleOff {
 		return nil, func(context.Context) error { return nil }
 	}
 	seen := &overview{parts: p, health: h}
-	return console.New(p.consoleDeps(sources, guard, meters, seen, dead, ask)), seen.sampleReads
+	return console.New(p.consoleDeps(sources, guard, clientLimiter, seen, deadLetters, ask)), seen.sampleReads
 }
 
-// consoleDeps are what they show and act by, over what the query service has. ask asks for
-// a refresh as that does.
-func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, meters *access.ClientLimiter, seen *overview, dead *dlq.Queue, ask refreshing) console.Deps {
+// consoleDeps returns the dependencies of the console. ask enqueues refreshes through the query
+// service.
+func (p parts) consoleDeps(sources map[string]*source.Source, guard *access.Guard, clientLimiter *access.ClientLimiter, seen *overview, deadLetters *dlq.Queue, ask refreshing) console.Deps {
 	facets := map[string][]string{}
 	for name, s := range p.config.Sources {
 		facets[name] = slices.Sorted(maps.Keys(s.Facets))
 	}
 	return console.Deps{
 		Sources: slices.Sorted(maps.Keys(p.config.Sources)), Facets: facets,
-		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), DLQ: dead, Audit: p.store, Guard: guard, Meters: meters,
-		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, FaultScenarios: p.weather,
+		Overview: seen, Entities: entityReader{p, sources, ask}, Limits: limits{p.settings(), p}, Schedule: p.schedules(), DLQ: deadLetters, Audit: p.store, Guard: guard, Meters: clientLimiter,
+		Process: workerName(), ReadOnly: p.config.Query.Console == consoleReadOnly, Version: version(), Clock: time.Now, Log: p.log, FaultScenarios: p.faultScenarios,
 	}
 }
 
-// refreshing enqueues refreshes of entities of one facet that a person wants, on the account
-// of the client with this ID; "": on no account.
+// refreshing enqueues refreshes of entities of one facet. They count against the limits of the
+// client with this ID; "" means no client.
 type refreshing func(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []query.EnqueueResult
 
-// overview tells the console what is going on.
+// overview provides lanes, dependencies and read statistics to the console.
 type overview struct {
 	parts
 	health *health
@@ -73,13 +73,13 @@ func (o *overview) Lanes(source string) []console.LaneLag {
 	return lanes
 }
 
-// Dependencies returns what health found a second ago at most, by name.
+// Dependencies returns the states of the dependencies, sorted by name, at most healthCacheTTL old.
 func (o *overview) Dependencies(ctx context.Context) []console.Dependency {
 	found := o.health.checkAll(ctx)
 	var all []console.Dependency
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		if name == readsCheckName {
-			continue // it follows from the others
+			continue // it is derived from the others
 		}
 		d := console.Dependency{Name: name}
 		if err := found[name]; err != nil {
@@ -90,16 +90,16 @@ func (o *overview) Dependencies(ctx context.Context) []console.Dependency {
 	return all
 }
 
-// limits lets the console see and change quotas.
+// limits provides the settings and the limiter's state to the console.
 type limits struct {
 	*settings.Settings
 	parts parts
 }
 
-// View returns what the limiter of a source does now.
+// View returns the current state of a source's limiter.
 func (l limits) View(ctx context.Context, source string) (limiter.View, error) {
 	if _, known := l.parts.config.Sources[source]; !known {
-		return limiter.View{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration names the sources.")
+		return limiter.View{}, problem.New(http.StatusNotFound, "no-such-source", "There is no such source. The configuration lists the sources.")
 	}
 	view, _, set, err := l.parts.limiterNow(ctx, source)
 	return withStopState(view, set), err

@@ -21,24 +21,25 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// entityReadTimeout bounds what the looks at one entity may take.
+// entityReadTimeout bounds all reads for one entity's page.
 const entityReadTimeout = 2 * time.Second
 
-// maxDeadLettersShown are so many of an entity's dead letters, the newest.
+// maxDeadLettersShown is the number of an entity's newest dead letters that are shown.
 const maxDeadLettersShown = 10
 
-// entityReader tells the console what is known of an entity.
+// entityReader provides the state of one entity to the console.
 type entityReader struct {
 	parts   parts
 	sources map[string]*source.Source
 	ask     refreshing
 }
 
-// CheckKey returns why there can be no such entity.
+// CheckKey returns an error for an entity that can't exist: an unknown source or facet, or an
+// invalid key.
 func (k entityReader) CheckKey(e schemas.Entity) error {
 	src, there := k.sources[e.Source]
 	if !there {
-		return fmt.Errorf("there is no source %.80q; the configuration has %s", e.Source, strings.Join(slices.Sorted(maps.Keys(k.sources)), ", "))
+		return fmt.Errorf("unknown source %.80q; the configuration has %s", e.Source, strings.Join(slices.Sorted(maps.Keys(k.sources)), ", "))
 	}
 	if err := schemas.CheckKey(e.Key); err != nil {
 		return err
@@ -46,9 +47,10 @@ func (k entityReader) CheckKey(e schemas.Entity) error {
 	return src.CheckKey(e.Facet, e.Key)
 }
 
-// Entity looks everywhere at once. Without Redis only Way is missing; without the database
-// there is an error. For a client that may not see the entity it looks as well, so that the
-// time does not tell of it, and returns nothing.
+// Entity reads the state of an entity concurrently from the database and Redis. Without Redis only
+// Request is missing; without the database it returns an error. For a client that may not see the
+// entity it returns the state of an unknown entity. It reads everything even then, so that the
+// response time does not reveal the entity.
 func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Client) (console.Entity, error) {
 	if err := k.CheckKey(e); err != nil {
 		return console.Entity{}, err
@@ -58,7 +60,7 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 	facet, _ := k.sources[e.Source].Facet(e.Facet)
 	found := console.Entity{Entity: e, FreshFor: facet.FreshFor, AbsentFor: facet.NotFoundFor, KeepFor: facet.KeepFor}
 	empty := found
-	looks := []func() error{
+	reads := []func() error{
 		func() error { return k.content(ctx, &found) },
 		func() error {
 			all, err := k.parts.store.Statuses(ctx, []schemas.Entity{e})
@@ -76,16 +78,16 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 			return err
 		},
 		func() error {
-			found.Request = k.way(ctx, e)
+			found.Request = k.requestState(ctx, e)
 			return nil
 		},
 	}
-	errs := make([]error, len(looks))
+	errs := make([]error, len(reads))
 	var wg sync.WaitGroup
-	for i, look := range looks {
+	for i, read := range reads {
 		wg.Go(func() {
 			defer recoverPanic(k.parts.log, &errs[i])
-			errs[i] = look()
+			errs[i] = read()
 		})
 	}
 	wg.Wait()
@@ -97,25 +99,25 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 		return empty, nil
 	}
 	found.DeadLetters = slices.DeleteFunc(found.DeadLetters, func(l store.DeadLetter) bool { return !k.Sees(c, e, l.Visibility) })
-	if w := &found.Request; w.Number <= found.State.Version { // what it covers is stored: it keeps nobody back
+	if w := &found.Request; w.Number <= found.State.Version { // the result of the request is stored already
 		w.Lane, w.Number, w.Confirmed, w.Until = "", 0, false, time.Time{}
 	}
 	return found, nil
 }
 
-// errPanic is what is told of a look that has a bug.
-var errPanic = errors.New("it ended in a panic, of which the log tells")
+// errPanic is the error of a read that panicked.
+var errPanic = errors.New("the read panicked; see the log")
 
-// recoverPanic ends a panic of what runs behind no request, where a bug would end the process, which
-// serves readers; the deferred call makes it an error.
+// recoverPanic is a deferred call that converts a panic to an error. The console's goroutines have
+// no recover of the HTTP server, so a panic in them would end the query service.
 func recoverPanic(log *slog.Logger, err *error) {
 	if p := recover(); p != nil {
-		log.Error("a look of the console has a bug", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		log.Error("panic in a console read", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		*err = errPanic
 	}
 }
 
-// content looks at what is stored.
+// content reads the snapshot.
 func (k entityReader) content(ctx context.Context, found *console.Entity) error {
 	s, err := k.parts.store.Get(ctx, found.Entity)
 	if errors.Is(err, store.ErrNotFound) {
@@ -132,16 +134,16 @@ func (k entityReader) content(ctx context.Context, found *console.Entity) error 
 	return err
 }
 
-// Sees reports whether a client sees an entity. As for readers, both count: the visibility
-// within which its content was fetched, and the one within which it would be fetched now. Of a
-// source that is not configured any more nobody knows the latter.
+// Sees reports whether a client may see an entity. As for reads, the client needs two
+// visibilities: the one with which the content was fetched, and the one with which it would be
+// fetched now. A source that is no longer configured has only the first.
 func (k entityReader) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 	src, there := k.sources[e.Source]
 	return c.Sees(visibility) && (!there || c.Sees(src.Visibility(e.Key)))
 }
 
-// registered finds an entity among those that are prefetched: of all whose keys begin as its
-// own does it is the first.
+// registered returns the registration of an entity, or nil. The entity's own key sorts first among
+// the keys with that prefix, so one row is enough.
 func (k entityReader) registered(ctx context.Context, e schemas.Entity) (*store.RegisteredEntity, error) {
 	all, err := k.parts.store.Entities(ctx, store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
 	if err != nil || len(all) == 0 || all[0].Entity != e {
@@ -150,12 +152,12 @@ func (k entityReader) registered(ctx context.Context, e schemas.Entity) (*store.
 	return &all[0], nil
 }
 
-// way looks at what Redis knows.
-func (k entityReader) way(ctx context.Context, e schemas.Entity) console.RequestState {
+// requestState reads the coalescing state of an entity from Redis.
+func (k entityReader) requestState(ctx context.Context, e schemas.Entity) console.RequestState {
 	w, err := producer.NewCoalescer(k.parts.rdb).ReadState(ctx, e)
 	if err != nil {
 		if !errors.Is(err, context.Canceled) {
-			k.parts.log.Warn("an entity is shown without what is under way for it", "err", err)
+			k.parts.log.Warn("coalescing state read failed; entity shown without it", "err", err)
 		}
 		return console.RequestState{Unknown: true}
 	}
@@ -165,8 +167,8 @@ func (k entityReader) way(ctx context.Context, e schemas.Entity) console.Request
 	}
 }
 
-// Refresh enqueues refreshes of entities of one facet, and says of each what became of that.
-// A client without the scope admin has them on its account, as with POST …/refresh.
+// Refresh enqueues refreshes of entities of one facet and returns the result of each. They count
+// against the limits of a client without the scope admin, as with POST …/refresh.
 func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]console.RefreshResult, error) {
 	for _, e := range all {
 		if err := k.CheckKey(e); err != nil {
@@ -181,41 +183,41 @@ func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c acces
 	if !c.May(access.Admin) {
 		client = c.ID()
 	}
-	var of []schemas.Entity
-	var at []int // of each entity of the request, its place in all
+	var visible []schemas.Entity
+	var indexes []int // index in all, for each entity of the request
 	for i, e := range all {
 		if !k.Sees(c, e, stored[i].Visibility) {
-			results[i].Message = "No refresh is queued: it may be seen by others alone, and so it is for them to ask for."
+			results[i].Message = "No refresh is queued: your key or token may not see this entity."
 			continue
 		}
-		of, at = append(of, e), append(at, i)
+		visible, indexes = append(visible, e), append(indexes, i)
 	}
-	if len(of) == 0 {
+	if len(visible) == 0 {
 		return results, nil
 	}
-	facet, _ := k.sources[of[0].Source].Facet(of[0].Facet)
-	for j, a := range k.ask(ctx, client, of, facet) {
-		i := at[j]
+	facet, _ := k.sources[visible[0].Source].Facet(visible[0].Facet)
+	for j, a := range k.ask(ctx, client, visible, facet) {
+		i := indexes[j]
 		results[i] = console.RefreshResult{Queued: a.Queued, Message: describeRefresh(a)}
 	}
 	return results, nil
 }
 
-// describeRefresh says what became of a wish.
+// describeRefresh describes the result of a refresh request.
 func describeRefresh(a query.EnqueueResult) string {
 	switch {
 	case a.Queued:
 		return "A refresh is queued."
 	case a.Pending:
-		return "A refresh is being queued, but Kafka has not acknowledged it yet. Ask again in a few seconds to be certain."
+		return "A refresh is being queued, but Kafka has not acknowledged it yet. Try again in a few seconds to be certain."
 	case a.Refused != nil:
 		return "No refresh is queued. " + a.Refused.Detail()
 	case a.Reason == query.ReasonCooldown:
-		return fmt.Sprintf("It was refreshed on request a moment ago; the next one is taken at %s.", a.Until.UTC().Format("15:04:05 UTC"))
+		return fmt.Sprintf("No refresh is queued: the entity was refreshed on request recently. The next request is possible at %s.", a.Until.UTC().Format("15:04:05 UTC"))
 	case a.Reason == query.ReasonBusy:
-		return "No refresh is queued: Kafka takes requests more slowly than they come. Ask again in a few seconds."
+		return "No refresh is queued: Kafka is slower than the requests arrive. Try again in a few seconds."
 	case a.Reason == query.ReasonDown:
-		return "No refresh is queued: Redis or Kafka does not answer. Ask again when they do."
+		return "No refresh is queued: Redis or Kafka does not respond. Try again when they do."
 	}
 	return "No refresh is queued: " + a.Reason + "."
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// onPostgres gives parts a real database.
+// onPostgres returns a change of parts that uses PostgreSQL instead of SQLite.
 func onPostgres(t *testing.T) func(*parts) {
 	t.Helper()
 	url := servicetest.Postgres(t)
@@ -77,7 +77,7 @@ func TestEntityReader_CollectsAllState(t *testing.T) {
 		f.write("a", 7, time.Minute, "")
 		f.write("ab", 8, time.Minute, "")
 		now := time.Now().UTC().Truncate(time.Microsecond)
-		for _, key := range []string{"ab", "b"} { // those beside it
+		for _, key := range []string{"ab", "b"} { // other keys with a similar name
 			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
@@ -126,8 +126,8 @@ func TestEntityReader_HidesInvisibleContent(t *testing.T) {
 		}
 		p.config.Sources[builtInSource] = c
 	})
-	f.write("then", 7, time.Minute, "partner") // and would be fetched for everybody
-	f.write("now", 8, time.Minute, "")         // and would be fetched for the partner
+	f.write("then", 7, time.Minute, "partner") // would be fetched for everybody now
+	f.write("now", 8, time.Minute, "")         // would be fetched for the partner now
 	f.write("never", 9, time.Minute, "")
 	for _, key := range []string{"then", "now", "never"} {
 		got := f.look(key, anybody)
@@ -191,7 +191,7 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 	})
 }
 
-// The hash is written as package lua does.
+// The test writes the Redis hash in the form of package lua.
 func TestEntityReader_ShowsCoalescingState(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	const ms = "9999999999999"
@@ -246,7 +246,7 @@ func TestEntityReader_FailsWithoutDatabase(t *testing.T) {
 func TestEntityReader_RejectsInvalidKey(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	for e, mention := range map[schemas.Entity]string{
-		testEntity(""): "", {Source: "other", Facet: "character", Key: "a"}: `no source "other"; the configuration has nexon`,
+		testEntity(""): "", {Source: "other", Facet: "character", Key: "a"}: `unknown source "other"; the configuration has nexon`,
 		{Source: builtInSource, Facet: "other", Key: "a"}: "it has character", testEntity(strings.Repeat("x", 2000)): "",
 	} {
 		err := f.deps.Entities.CheckKey(e)
@@ -264,7 +264,7 @@ func TestEntityReader_RejectsInvalidKey(t *testing.T) {
 	}
 }
 
-// refreshOne refreshes one entity and returns the words of the console.
+// refreshOne refreshes one entity and returns the console's message.
 func refreshOne(t *testing.T, k console.Entities, e schemas.Entity, c access.Client) (string, error) {
 	t.Helper()
 	results, err := k.Refresh(t.Context(), []schemas.Entity{e}, c)
@@ -285,27 +285,27 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	}
 	ask("A refresh is queued.")
 	f.write("limited", 1, time.Minute, "partner")
-	if told, err := refreshOne(t, f.deps.Entities, testEntity("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "others alone") {
-		t.Errorf("who may not see it had it fetched: %q, %v", told, err)
+	if told, err := refreshOne(t, f.deps.Entities, testEntity("limited"), access.Client{Scopes: []access.Scope{access.Inspect, access.Refresh}}); err != nil || !strings.Contains(told, "may not see this entity") {
+		t.Errorf("refresh without the visibility: %q, %v", told, err)
 	}
 	way := f.look("a", anybody).Request
 	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
 		t.Errorf("%+v", way)
 	}
-	ask("A refresh is queued.") // it is covered by the first
+	ask("A refresh is queued.") // covered by the first request
 	coalescing := producer.NewCoalescer(f.rdb)
 	waitFor(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}
-	ask("It was refreshed on request a moment ago; the next one is taken at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
+	ask("No refresh is queued: the entity was refreshed on request recently. The next request is possible at " + f.look("a", anybody).Request.CooldownUntil.Format("15:04:05") + " UTC.")
 	if w := f.ask(http.MethodPost, "/v1/nexon/character/a/refresh"); w.Code != http.StatusTooManyRequests {
 		t.Errorf("by the API: %d %s", w.Code, w.Body)
 	}
 	f.stopRedis()
-	ask("No refresh is queued: Redis or Kafka does not answer.")
+	ask("No refresh is queued: Redis or Kafka does not respond.")
 	for want, a := range map[string]query.EnqueueResult{
-		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka takes": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
+		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka is slower": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
 	} {
 		if got := describeRefresh(a); !strings.HasPrefix(got, want) {
 			t.Errorf("%+v: %s", a, got)

@@ -17,52 +17,52 @@ import (
 )
 
 const (
-	// readsWindow is how far back the reads lie that the console shows, and readsEvery how often
-	// a look at them is kept for that.
+	// readsWindow is the period of the read statistics that the console shows, and
+	// readsSampleInterval the interval of the samples.
 	readsWindow, readsSampleInterval = 5 * time.Minute, 15 * time.Second
 )
 
-// readsHistory has the looks at the metrics of reads, the oldest first: the first is as old as
-// readsOver, or of the start. It takes about a millisecond to gather all metrics, and each page
-// that is open asks every second, so that the last look is remembered besides.
+// readsHistory holds samples of the read metrics, oldest first. The first is readsWindow old, or
+// from the start of the process. last is the newest sample: gathering all metrics takes about a
+// millisecond, and every open page requests them each second, so it is reused for healthCacheTTL.
 type readsHistory struct {
-	mu   sync.Mutex
-	kept []readsSample
-	last readsSample
+	mu      sync.Mutex
+	samples []readsSample
+	last    readsSample
 }
 
-// readsSample is what readers were told from the start of the process to a time.
+// readsSample holds the read counts from the start of the process to a time.
 type readsSample struct {
 	at  time.Time
 	all []sourceReads
 }
 
-// sourceReads is that of one source. Its ages are in told.
+// sourceReads holds the read counts and the ages at read of one source.
 type sourceReads struct {
 	counts console.ReadStats
-	told   ageHistogram
+	ages   ageHistogram
 }
 
-// Reads returns what the query service told its readers in the last five minutes, for each
-// source, in their order. What can't be gathered is as not read.
+// Reads returns the read statistics of the last five minutes for each source, sorted by name.
+// Metrics that can't be gathered count as 0.
 func (o *overview) Reads() []console.ReadStats {
 	r := &o.reads
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now := time.Now(); now.Sub(r.last.at) >= healthCacheTTL {
-		r.last = o.lookAtReads(now)
+		r.last = o.takeSample(now)
 	}
-	return r.shown()
+	return r.recent()
 }
 
-// sampleReads keeps looks, also while nobody shows them, until ctx ends.
+// sampleReads takes a sample every readsSampleInterval until ctx ends, even without an open page.
 func (o *overview) sampleReads(ctx context.Context) error {
 	tick := time.NewTicker(readsSampleInterval)
 	defer tick.Stop()
 	for {
-		look := o.lookAtReads(time.Now())
+		sample := o.takeSample(time.Now())
 		o.reads.mu.Lock()
-		o.reads.keep(look)
+		o.reads.add(sample)
 		o.reads.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -72,49 +72,49 @@ func (o *overview) sampleReads(ctx context.Context) error {
 	}
 }
 
-func (o *overview) lookAtReads(now time.Time) readsSample {
-	found, err := o.registry.Gather() // with an error it is all that could be
+func (o *overview) takeSample(now time.Time) readsSample {
+	found, err := o.registry.Gather() // with an error, found holds the metrics that were gathered
 	if err != nil {
-		o.log.Debug("not every metric could be gathered", "err", err)
+		o.log.Debug("metrics gathered in part", "err", err)
 	}
 	return readsSample{now, sumReads(found, metricPrefix(o.config.Metrics.Namespace), slices.Sorted(maps.Keys(o.config.Sources)))}
 }
 
-func (r *readsHistory) keep(look readsSample) {
-	r.kept = append(r.kept, look)
-	for len(r.kept) > 1 && look.at.Sub(r.kept[1].at) >= readsWindow {
-		r.kept = r.kept[1:]
+func (r *readsHistory) add(sample readsSample) {
+	r.samples = append(r.samples, sample)
+	for len(r.samples) > 1 && sample.at.Sub(r.samples[1].at) >= readsWindow {
+		r.samples = r.samples[1:]
 	}
 }
 
-// shown returns what the last look has more than the first that is kept.
-func (r *readsHistory) shown() []console.ReadStats {
+// recent returns the difference between the newest and the oldest sample.
+func (r *readsHistory) recent() []console.ReadStats {
 	all := make([]console.ReadStats, len(r.last.all))
 	for i, t := range r.last.all {
-		if len(r.kept) > 0 {
-			t = t.since(r.kept[0].all[i])
+		if len(r.samples) > 0 {
+			t = t.since(r.samples[0].all[i])
 		}
 		all[i] = t.counts
-		all[i].AgeP50, all[i].AgeP95 = t.told.quantile(0.5), t.told.quantile(0.95)
+		all[i].AgeP50, all[i].AgeP95 = t.ages.quantile(0.5), t.ages.quantile(0.95)
 	}
 	return all
 }
 
-// since returns what came to it since before.
+// since returns the difference to an earlier sample.
 func (t sourceReads) since(before sourceReads) sourceReads {
 	t.counts.Fresh -= before.counts.Fresh
 	t.counts.Stale -= before.counts.Stale
 	t.counts.Updating -= before.counts.Updating
 	t.counts.NotFound -= before.counts.NotFound
-	t.told = t.told.since(before.told)
+	t.ages = t.ages.since(before.ages)
 	return t
 }
 
-// sumReads sums up the facets of each source.
+// sumReads returns the read metrics of each source, summed over its facets.
 func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []sourceReads {
 	all := make([]sourceReads, len(sources))
 	for i, name := range sources {
-		all[i] = sourceReads{counts: console.ReadStats{Source: name}, told: ageHistogram{buckets: map[ageBucket]int64{}}}
+		all[i] = sourceReads{counts: console.ReadStats{Source: name}, ages: ageHistogram{buckets: map[ageBucket]int64{}}}
 	}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
@@ -129,7 +129,7 @@ func sumReads(families []*dto.MetricFamily, prefix string, sources []string) []s
 					*n += int64(m.GetCounter().GetValue())
 				}
 			case prefix + "snapshot_age_at_read_seconds":
-				all[i].told.add(m.GetHistogram())
+				all[i].ages.add(m.GetHistogram())
 			}
 		}
 	}
@@ -158,18 +158,18 @@ func countOf(r *console.ReadStats, f query.Freshness) *int64 {
 	return nil
 }
 
-// ageHistogram are those of some snapshots as they were read, in buckets.
+// ageHistogram is a histogram of the ages of snapshots at read.
 type ageHistogram struct {
 	total   int64
-	buckets map[ageBucket]int64 // but those of no age
+	buckets map[ageBucket]int64 // without the ages of zero
 }
 
-// ageBucket is of ages above and up to a bound, in seconds.
+// ageBucket holds ages in the interval (above, upTo], in seconds.
 type ageBucket struct{ above, upTo float64 }
 
-// add adds the native buckets of a histogram: those of the ages differ by a tenth, while a
-// classic one may reach from ten minutes to half an hour. Two histograms may have come down
-// to buckets of two sizes; each is then taken as it is.
+// add adds the native buckets of a Prometheus histogram. Native buckets are about 10 % wide; a
+// classic bucket may span ten minutes to half an hour. Histograms with different bucket widths can
+// be added.
 func (a *ageHistogram) add(h *dto.Histogram) {
 	a.total += int64(h.GetSampleCount()) //nolint:gosec // a count of reads
 	base := math.Exp2(math.Exp2(-float64(h.GetSchema())))
@@ -185,8 +185,8 @@ func (a *ageHistogram) add(h *dto.Histogram) {
 	}
 }
 
-// since returns the ages without those of before. Where buckets have come to be larger since,
-// they have them within.
+// since returns the difference to an earlier histogram. If buckets have become wider since, it
+// subtracts each old bucket from the wider one that contains it.
 func (a ageHistogram) since(before ageHistogram) ageHistogram {
 	left := ageHistogram{a.total - before.total, maps.Clone(a.buckets)}
 	for b, n := range before.buckets {
@@ -205,8 +205,8 @@ func (a ageHistogram) since(before ageHistogram) ageHistogram {
 	return left
 }
 
-// quantile returns an age that so many of the snapshots were not older than; zero if there
-// are none. What is in no bucket was of no age, by the clocks of two hosts.
+// quantile returns the q-quantile of the ages, or zero without reads. Reads outside all buckets
+// have the age zero, or a negative one because of clock differences.
 func (a ageHistogram) quantile(q float64) time.Duration {
 	young := float64(a.total)
 	for _, n := range a.buckets {

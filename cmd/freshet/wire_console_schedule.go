@@ -19,28 +19,29 @@ import (
 )
 
 const (
-	// dueTTL and countsEvery are for how long what was read of the database is shown
-	// before it is read again; dueTakes and countsTake bound a look.
+	// dueTTL and countsTTL are the ages at which values from the database are read again;
+	// dueTimeout and countsTimeout bound one read.
 	dueTTL, dueTimeout       = 2 * time.Second, 5 * time.Second
 	countsTTL, countsTimeout = time.Minute, 30 * time.Second
-	// maxStaleness is how much older it may become while the next look is under way, or fails.
+	// maxStaleness is the additional age up to which a value is shown while the next read is in
+	// progress or fails.
 	maxStaleness = 30 * time.Second
-	// firstReadWait is how long somebody waits for the first look.
+	// firstReadWait is the time for which a caller waits for the first read.
 	firstReadWait = 300 * time.Millisecond
-	// maxDueCounted are counted of what is due.
+	// maxDueCounted bounds each count of due entities, retries and outbox events.
 	maxDueCounted = 1000
 )
 
-// backlogs count what is due, each up to a bound and by an index.
+// backlogs counts due entities, retries and outbox events, each up to a bound and with an index.
 type backlogs interface {
-	TierBacklogs(ctx context.Context, source string, now time.Time, most int) ([]store.TierBacklog, error)
-	RetryBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
-	OutboxBacklog(ctx context.Context, source string, by time.Time, most int) (store.Backlog, error)
+	TierBacklogs(ctx context.Context, source string, now time.Time, max int) ([]store.TierBacklog, error)
+	RetryBacklog(ctx context.Context, source string, by time.Time, max int) (store.Backlog, error)
+	OutboxBacklog(ctx context.Context, source string, by time.Time, max int) (store.Backlog, error)
 }
 
-// withStopState is a view whose state tells of a stop, and of its end, as soon as it is set: Redis hears
-// of it from the workers, within two seconds, or never if none runs. What is set is nil where
-// that could not be read.
+// withStopState corrects the state of a view by the stored override, so that the console shows a
+// stop or resume at once. Workers report it to Redis only within two seconds, or never if none
+// runs. set is nil if the override could not be read.
 func withStopState(view limiter.View, set *limiter.Override) limiter.View {
 	switch obeyed := view.State == "stopped"; {
 	case set == nil:
@@ -53,15 +54,15 @@ func withStopState(view limiter.View, set *limiter.Override) limiter.View {
 	return view
 }
 
-// scheduleReader tells the console of the schedules.
+// scheduleReader provides the state of the schedules to the console.
 type scheduleReader struct {
-	parts parts
-	of    map[string]*scheduleCache
-	live  map[string]*livePrefetch  // missing: its configuration has a mistake
-	asked *cached[map[string]int64] // by source
+	parts     parts
+	caches    map[string]*scheduleCache
+	live      map[string]*livePrefetch  // no entry: the source's configuration is invalid
+	requested *cached[map[string]int64] // by source
 }
 
-// scheduleCache is what is remembered of a source's schedule.
+// scheduleCache caches database reads for one source's schedule.
 type scheduleCache struct {
 	due    cached[console.Due]
 	counts cached[map[tierKey]entityCount]
@@ -80,7 +81,7 @@ type entityCount struct {
 func (p parts) schedules() scheduleReader {
 	s := scheduleReader{p, map[string]*scheduleCache{}, map[string]*livePrefetch{}, &cached[map[string]int64]{}}
 	for name := range p.config.Sources {
-		s.of[name] = &scheduleCache{}
+		s.caches[name] = &scheduleCache{}
 		if live, err := p.livePrefetch(name); err == nil {
 			s.live[name] = live
 		}
@@ -88,54 +89,54 @@ func (p parts) schedules() scheduleReader {
 	return s
 }
 
-// Schedule returns how it stands with a source's schedule.
+// Schedule returns the state of a source's schedule.
 func (s scheduleReader) Schedule(ctx context.Context, source string) console.ScheduleState {
-	read, known := s.of[source]
+	read, known := s.caches[source]
 	if !known {
-		return console.ScheduleState{Due: console.Due{Error: "there is no such source"}}
+		return console.ScheduleState{Due: console.Due{Error: "unknown source"}}
 	}
 	c, now := s.parts.config.Sources[source], time.Now()
 	var all console.ScheduleState
 	c, all.Disabled = s.inForce(ctx, source, c)
-	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // unless they end
-	var asked sync.WaitGroup
-	ask := func(f func()) {
-		asked.Go(func() {
+	all.FeedRate.Error, all.Schedulers.Error = errPanic.Error(), errPanic.Error() // replaced unless the reads panic
+	var running sync.WaitGroup
+	start := func(f func()) {
+		running.Go(func() {
 			var err error
 			defer recoverPanic(s.parts.log, &err)
 			f()
 		})
 	}
-	ask(func() { all.FeedRate, all.RateCap = s.feed(ctx, source, c, now) })
-	ask(func() { all.Schedulers = s.schedulers(ctx, source) })
-	ask(func() {
-		due, trouble := read.due.value(ctx, dueTTL, dueTimeout, func(ctx context.Context) (due console.Due, err error) {
+	start(func() { all.FeedRate, all.RateCap = s.feed(ctx, source, c, now) })
+	start(func() { all.Schedulers = s.schedulers(ctx, source) })
+	start(func() {
+		due, err := read.due.value(ctx, dueTTL, dueTimeout, func(ctx context.Context) (due console.Due, err error) {
 			defer recoverPanic(s.parts.log, &err)
 			return s.due(ctx, source)
 		})
-		due.Error = s.trouble(trouble)
+		due.Error = s.describe(err)
 		all.Due = due
 	})
-	ask(func() {
-		counts, trouble := read.counts.value(ctx, countsTTL, countsTimeout, func(ctx context.Context) (found map[tierKey]entityCount, err error) {
+	start(func() {
+		counts, err := read.counts.value(ctx, countsTTL, countsTimeout, func(ctx context.Context) (found map[tierKey]entityCount, err error) {
 			defer recoverPanic(s.parts.log, &err)
 			return s.counts(ctx, source)
 		})
-		all.Facets = facetSchedules(c, counts, s.trouble(trouble), now)
+		all.Facets = facetSchedules(c, counts, s.describe(err), now)
 	})
-	counters, _ := s.asked.value(ctx, dueTTL, dueTimeout, func(context.Context) (found map[string]int64, err error) {
+	counters, _ := s.requested.value(ctx, dueTTL, dueTimeout, func(context.Context) (found map[string]int64, err error) {
 		defer recoverPanic(s.parts.log, &err)
 		return s.counters(), nil
 	})
 	if n, there := counters[source]; there {
 		all.Requested = &n
 	}
-	asked.Wait()
+	running.Wait()
 	return all
 }
 
-// inForce returns the source with the settings in force, or as it is configured if they are
-// not known, and whether prefetching is disabled.
+// inForce returns the source's configuration with the settings in force, or configured if they are
+// unknown, and whether prefetching is disabled.
 func (s scheduleReader) inForce(ctx context.Context, source string, configured SourceConfig) (c SourceConfig, disabled bool) {
 	c = configured
 	live, ok := s.live[source]
@@ -147,22 +148,22 @@ func (s scheduleReader) inForce(ctx context.Context, source string, configured S
 	return live.inForce(ctx)
 }
 
-// trouble is why something is not known; the log has the error.
-func (s scheduleReader) trouble(err error) string {
+// describe returns the text that the console shows for a failed read; it logs the error.
+func (s scheduleReader) describe(err error) string {
 	switch {
 	case err == nil:
 		return ""
 	case errors.Is(err, errNotReadYet):
-		return "it is being read"
+		return "the value is being read"
 	case errors.Is(err, errPanic):
 		return err.Error()
 	case !errors.Is(err, context.Canceled):
-		s.parts.log.Debug("the console shows a part of the schedule as not known", "err", err)
+		s.parts.log.Debug("schedule read failed", "err", err)
 	}
-	return "the database does not answer"
+	return "the database does not respond"
 }
 
-// due counts what is due: up to a bound each, by an index.
+// due counts due entities, retries and outbox events.
 func (s scheduleReader) due(ctx context.Context, source string) (console.Due, error) {
 	now, db := time.Now(), s.parts.store
 	d := console.Due{At: now, MaxCounted: maxDueCounted}
@@ -183,7 +184,8 @@ func (s scheduleReader) due(ctx context.Context, source string) (console.Due, er
 	return d, err
 }
 
-// counts counts the enabled entities of each tier, or has the database estimate them.
+// counts returns the number of enabled entities per facet and tier; large numbers are estimates of
+// the database.
 func (s scheduleReader) counts(ctx context.Context, source string) (map[tierKey]entityCount, error) {
 	counts, enabled := map[tierKey]entityCount{}, true
 	for facet := range s.parts.config.Sources[source].Facets {
@@ -198,10 +200,10 @@ func (s scheduleReader) counts(ctx context.Context, source string) (map[tierKey]
 	return counts, nil
 }
 
-// facetSchedules is how the facets are configured, with what was counted of each.
-func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, trouble string, now time.Time) []console.FacetSchedule {
+// facetSchedules returns the prefetch configuration of each facet, with the entity counts.
+func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, failure string, now time.Time) []console.FacetSchedule {
 	schedule, err := c.newSchedule()
-	if err != nil { // the process would not have started
+	if err != nil { // impossible: the process does not start with an invalid configuration
 		return nil
 	}
 	var all []console.FacetSchedule
@@ -213,7 +215,7 @@ func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, trouble stri
 		shown := console.FacetSchedule{Facet: name, Mode: string(f.Mode), MinInterval: f.MinInterval, MaxInterval: f.MaxInterval, ReadyAt: schedule.ContentReadyAt(name, now)}
 		for tier, of := range map[store.Tier]scheduler.Tier{store.Hot: f.Tiers.Hot, store.Warm: f.Tiers.Warm, store.Cold: f.Tiers.Cold} {
 			n := counts[tierKey{name, tier}]
-			shown.Tiers[tier] = console.TierSchedule{Interval: of.Every, Entities: console.Reading[int64]{Value: n.n, Error: trouble}, Exact: n.exact}
+			shown.Tiers[tier] = console.TierSchedule{Interval: of.Every, Entities: console.Reading[int64]{Value: n.n, Error: failure}, Exact: n.exact}
 		}
 		for _, other := range slices.Sorted(maps.Keys(f.Triggers)) {
 			t := console.TriggerSchedule{Facet: other, Backoff: f.Triggers[other].Backoff}
@@ -225,7 +227,8 @@ func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, trouble stri
 	return all
 }
 
-// feed is what the schedulers may feed now, reckoned as they do.
+// feed returns the rate at which the schedulers may enqueue now, calculated like in a scheduler,
+// and the rate cap in force, if there is one.
 func (s scheduleReader) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Reading[float64], rateCap *float64) {
 	schedule, err := c.newSchedule()
 	if err == nil {
@@ -235,16 +238,16 @@ func (s scheduleReader) feed(ctx context.Context, source string, c SourceConfig,
 	}
 	budget, err := scheduler.NewBudget(c.spending())
 	if err != nil {
-		return console.Reading[float64]{Error: "the configuration has a mistake"}, rateCap
+		return console.Reading[float64]{Error: "the configuration is invalid"}, rateCap
 	}
-	room, err := s.parts.room(ctx, source, c.maxFacetCost())
+	capacity, err := s.parts.capacity(ctx, source, c.maxFacetCost())
 	if err != nil {
 		return console.Reading[float64]{Error: "Redis does not answer"}, rateCap
 	}
-	return console.Reading[float64]{Value: budget.Rate(room, now)}, rateCap
+	return console.Reading[float64]{Value: budget.Rate(capacity, now)}, rateCap
 }
 
-// schedulers are those that have said lately that they live.
+// schedulers returns the live schedulers of a source.
 func (s scheduleReader) schedulers(ctx context.Context, source string) console.Reading[[]console.SchedulerHeartbeat] {
 	all, err := readSchedulers(ctx, s.parts.rdb, source)
 	if err != nil {
@@ -253,11 +256,11 @@ func (s scheduleReader) schedulers(ctx context.Context, source string) console.R
 	return console.Reading[[]console.SchedulerHeartbeat]{Value: all}
 }
 
-// readSchedulers reads what share writes.
+// readSchedulers reads the heartbeats that announceScheduler writes.
 func readSchedulers(ctx context.Context, rdb redis.UniversalClient, source string) ([]console.SchedulerHeartbeat, error) {
 	now, err := rdb.Time(ctx).Result()
 	if err != nil {
-		return nil, fmt.Errorf("ask Redis for the time: %w", err)
+		return nil, fmt.Errorf("read the time from Redis: %w", err)
 	}
 	found, err := rdb.ZRevRangeByScoreWithScores(ctx, schedulersKey(source), &redis.ZRangeBy{
 		Max: "+inf", Min: strconv.FormatInt(now.Add(-schedulerTTL).UnixMilli(), 10), Count: 100,
@@ -272,11 +275,11 @@ func readSchedulers(ctx context.Context, rdb redis.UniversalClient, source strin
 	return all, nil
 }
 
-// counters are how many entities the schedulers of this process have asked for, by source.
+// counters returns the number of prefetch requests of this process's schedulers, by source.
 func (s scheduleReader) counters() map[string]int64 {
-	families, err := s.parts.registry.Gather() // with an error it is all that could be
+	families, err := s.parts.registry.Gather() // with an error, families holds the metrics that were gathered
 	if err != nil {
-		s.parts.log.Debug("not every metric could be gathered", "err", err)
+		s.parts.log.Debug("metrics gathered in part", "err", err)
 	}
 	all := map[string]int64{}
 	for _, family := range families {
@@ -290,34 +293,36 @@ func (s scheduleReader) counters() map[string]int64 {
 	return all
 }
 
-// errNotReadYet says that the first look at something has not ended.
-var errNotReadYet = errors.New("it is being read")
+// errNotReadYet reports that the first read has not finished.
+var errNotReadYet = errors.New("the value is being read")
 
-// cached remembers what was read last. It is read by one at a time, whoever asks, and nobody
-// waits for it who has what was read before.
+// cached caches the result of a slow read. At most one read is in progress. A caller waits only
+// for the first read, at most firstReadWait; later callers get the cached value while it is
+// refreshed in the background.
 type cached[T any] struct {
-	mu    sync.Mutex
-	read  T
-	err   error
-	at    time.Time     // when it was read; zero: never
-	tried time.Time     // when the last look began
-	under chan struct{} // closed when the look under way ends; nil: none is
+	mu        sync.Mutex
+	read      T
+	err       error
+	at        time.Time     // time of the last successful read; zero: none
+	startedAt time.Time     // start of the last read
+	reading   chan struct{} // closed when the read in progress ends; nil: no read is in progress
 }
 
-// value returns what was read, and reads it anew where that is older than every.
-func (k *cached[T]) value(ctx context.Context, every, takes time.Duration, read func(context.Context) (T, error)) (T, error) {
+// value returns the cached value. It starts a read, bounded by timeout, if the last one started
+// more than ttl ago.
+func (k *cached[T]) value(ctx context.Context, ttl, timeout time.Duration, read func(context.Context) (T, error)) (T, error) {
 	k.mu.Lock()
-	if k.under == nil && time.Since(k.tried) >= every {
-		k.tried, k.under = time.Now(), make(chan struct{})
-		go k.look(context.WithoutCancel(ctx), takes, read)
+	if k.reading == nil && time.Since(k.startedAt) >= ttl {
+		k.startedAt, k.reading = time.Now(), make(chan struct{})
+		go k.refresh(context.WithoutCancel(ctx), timeout, read)
 	}
-	under, first := k.under, k.at.IsZero() || time.Since(k.at) > every+maxStaleness // nobody has looked for long
+	reading, first := k.reading, k.at.IsZero() || time.Since(k.at) > ttl+maxStaleness // no value, or one that is too old
 	k.mu.Unlock()
-	if under != nil && first {
+	if reading != nil && first {
 		wait := time.NewTimer(firstReadWait)
 		defer wait.Stop()
 		select {
-		case <-under:
+		case <-reading:
 		case <-wait.C:
 		case <-ctx.Done():
 		}
@@ -326,7 +331,7 @@ func (k *cached[T]) value(ctx context.Context, every, takes time.Duration, read 
 	defer k.mu.Unlock()
 	var none T
 	switch {
-	case !k.at.IsZero() && time.Since(k.at) <= every+maxStaleness:
+	case !k.at.IsZero() && time.Since(k.at) <= ttl+maxStaleness:
 		return k.read, nil
 	case k.err != nil:
 		return none, k.err
@@ -334,8 +339,8 @@ func (k *cached[T]) value(ctx context.Context, every, takes time.Duration, read 
 	return none, errNotReadYet
 }
 
-func (k *cached[T]) look(ctx context.Context, takes time.Duration, read func(context.Context) (T, error)) {
-	ctx, cancel := context.WithTimeout(ctx, takes)
+func (k *cached[T]) refresh(ctx context.Context, timeout time.Duration, read func(context.Context) (T, error)) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	found, err := read(ctx)
 	k.mu.Lock()
@@ -343,6 +348,6 @@ func (k *cached[T]) look(ctx context.Context, takes time.Duration, read func(con
 	if k.err = err; err == nil {
 		k.read, k.at = found, time.Now()
 	}
-	close(k.under)
-	k.under = nil
+	close(k.reading)
+	k.reading = nil
 }

@@ -54,7 +54,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func() console.ScheduleState { return f.deps.Schedule.Schedule(ctx, builtInSource) }
-	waitFor(t, patience, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag is sampled by then
+	waitFor(t, patience, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag must be sampled first
 	got := look()
 	facet, d := got.Facets[0], got.Due
 	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Interval: time.Hour, Entities: console.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
@@ -136,7 +136,7 @@ func TestCached_OneReaderNoWaiting(t *testing.T) {
 			t.Errorf("it succeeds again: %d, %v", n, err)
 		}
 		before := reads.Load()
-		time.Sleep(time.Hour) // nobody looks at night
+		time.Sleep(time.Hour) // no reads for an hour
 		if n, err := value(); n != before+1 || err != nil {
 			t.Errorf("in the morning: %d, %v; %d were read before", n, err, before)
 		}
@@ -151,7 +151,7 @@ func TestCached_OneReaderNoWaiting(t *testing.T) {
 	})
 }
 
-// buggyDue is a database that panics when it is asked for what is due, for counts and for settings.
+// buggyDue is a store whose reads of due entities, counts and settings panic.
 type buggyDue struct{ *sqlite.Store }
 
 func (buggyDue) TierBacklogs(context.Context, string, time.Time, int) ([]store.TierBacklog, error) {
@@ -187,7 +187,7 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 	if _, err := f.deps.Limits.Stop(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "me"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := state(); got != console.StateStopping { // no worker runs that could tell Redis
+	if got := state(); got != console.StateStopping { // no worker runs that could report the stop to Redis
 		t.Error(got)
 	}
 	for _, c := range []struct {
@@ -197,8 +197,8 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 	}{
 		{&limiter.Override{Stopped: true}, 4, "stopped"},
 		{&limiter.Override{}, 4, console.StateResuming},
-		{nil, 4, "stopped"},                 // nobody knows
-		{&limiter.Override{}, 3, "stopped"}, // it was set meanwhile
+		{nil, 4, "stopped"},                 // the override is unknown
+		{&limiter.Override{}, 3, "stopped"}, // the override changed after the view
 	} {
 		if v := withStopState(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
 			t.Errorf("%+v: %s", c, v.State)

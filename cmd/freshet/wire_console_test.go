@@ -30,7 +30,7 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// consoleFixture are what the console is told, on embedded services and a database.
+// consoleFixture holds the console's dependencies on embedded services.
 type consoleFixture struct {
 	*testing.T
 	parts
@@ -87,7 +87,7 @@ func newConsoleFixture(t *testing.T, change func(*parts)) *consoleFixture {
 	return f
 }
 
-// wire does what serve does, without a listener.
+// wire does the wiring of serve, without a listener.
 func (f *consoleFixture) wire() {
 	f.Helper()
 	sources, err := f.sources()
@@ -104,7 +104,7 @@ func (f *consoleFixture) wire() {
 		"redis":        {run: func(ctx context.Context) error { return f.rdb.Ping(ctx).Err() }},
 		"kafka":        {run: f.client.Ping},
 	}}
-	dead := f.letters(sources)
+	dead := f.deadLetters(sources)
 	ask := func(ctx context.Context, client string, all []schemas.Entity, facet source.Facet) []query.EnqueueResult {
 		return f.server.Refresh(ctx, client, all, facet)
 	}
@@ -124,7 +124,7 @@ func testEntity(key string) schemas.Entity {
 	return schemas.Entity{Source: builtInSource, Facet: "character", Key: key}
 }
 
-// write stores content that was checked so long ago.
+// write stores a snapshot that was checked at an age.
 func (f *consoleFixture) write(key string, version int64, age time.Duration, visibility string) {
 	f.Helper()
 	text := []byte(`{"name":"` + key + `"}`)
@@ -137,7 +137,7 @@ func (f *consoleFixture) write(key string, version int64, age time.Duration, vis
 	}
 }
 
-// ask sends a request of a client on this machine.
+// ask sends a request from a loopback address.
 func (f *consoleFixture) ask(method, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	f.server.ServeHTTP(w, httptest.NewRequestWithContext(f.Context(), method, "http://127.0.0.1"+path, http.NoBody))
@@ -182,9 +182,9 @@ func TestConsoleReads_SumsFacets(t *testing.T) {
 	for range 9 {
 		ages.WithLabelValues("young", "a").Observe(0)
 	}
-	ages.WithLabelValues("young", "a").Observe(-1) // by another host's clock
+	ages.WithLabelValues("young", "a").Observe(-1) // negative because of another host's clock
 	for i := range 10 {
-		ages.WithLabelValues("mixed", "a").Observe(100 * float64(i/6)) // six of no age
+		ages.WithLabelValues("mixed", "a").Observe(100 * float64(i/6)) // six reads have the age zero
 	}
 	families, err := reg.Gather()
 	if err != nil {
@@ -192,8 +192,8 @@ func TestConsoleReads_SumsFacets(t *testing.T) {
 	}
 	sources := []string{"one", "two", "young", "mixed"}
 	r := readsHistory{last: readsSample{time.Now(), sumReads(families, "", sources)}}
-	got := r.shown()
-	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is a tenth
+	got := r.recent()
+	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is about 10 % wide
 	if got[0].Fresh != 100 || !near(got[0].AgeP50, 50*time.Second) || !near(got[0].AgeP95, 95*time.Second) {
 		t.Errorf("%+v", got[0])
 	}
@@ -210,7 +210,7 @@ func TestConsoleReads_CoverFiveMinutes(t *testing.T) {
 	reads := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "reads_total"}, []string{"source", "facet", "freshness"})
 	old := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "snapshot_age_at_read_seconds", NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 12}, []string{"source", "facet"})
 	reg.MustRegister(reads, old)
-	told := func(n int, age time.Duration) {
+	record := func(n int, age time.Duration) {
 		for range n {
 			reads.WithLabelValues("one", "a", "STALE").Inc()
 			old.WithLabelValues("one", "a").Observe(age.Seconds())
@@ -225,27 +225,27 @@ func TestConsoleReads_CoverFiveMinutes(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.last = readsSample{then.Add(at), sumReads(families, "", []string{"one"})}
-		r.keep(r.last)
-		return r.shown()[0]
+		r.add(r.last)
+		return r.recent()[0]
 	}
 	look(0)
-	told(1000, 10*time.Hour)
+	record(1000, 10*time.Hour)
 	if got := look(time.Minute); got.Stale != 1000 || got.AgeP50 < 9*time.Hour {
 		t.Errorf("of the first minute: %+v", got)
 	}
-	for i := range 12 { // so many different ages that the buckets come to be larger
-		told(1, time.Second<<i)
+	for i := range 12 { // ages in such a wide range that the buckets become wider
+		record(1, time.Second<<i)
 	}
-	told(100, 10*time.Minute)
+	record(100, 10*time.Minute)
 	if got := look(5 * time.Minute); got.Stale != 1112 {
 		t.Errorf("of five minutes: %+v", got)
 	}
 	got := look(6 * time.Minute)
 	if got.Stale != 112 || got.AgeP50 < 5*time.Minute || got.AgeP50 > 20*time.Minute || got.AgeP95 > 2*time.Hour {
-		t.Errorf("behind the first minute: %+v", got)
+		t.Errorf("background the first minute: %+v", got)
 	}
-	if got := look(20 * time.Minute); got != (console.ReadStats{Source: "one"}) || len(r.kept) != 2 {
-		t.Errorf("nobody has read since: %+v, %d looks", got, len(r.kept))
+	if got := look(20 * time.Minute); got != (console.ReadStats{Source: "one"}) || len(r.samples) != 2 {
+		t.Errorf("nobody has read since: %+v, %d looks", got, len(r.samples))
 	}
 }
 
@@ -306,7 +306,7 @@ func TestConsoleLimits_ReadAndChange(t *testing.T) {
 	}
 }
 
-// hanging is a database that answers nothing about settings.
+// hanging is a store whose reads of settings never return.
 type hanging struct{ *sqlite.Store }
 
 func (hanging) Setting(ctx context.Context, _ string) (store.Setting, error) {
@@ -314,7 +314,7 @@ func (hanging) Setting(ctx context.Context, _ string) (store.Setting, error) {
 	return store.Setting{}, ctx.Err()
 }
 
-// buggy is a database that panics when it is asked for failures.
+// buggy is a store whose reads of statuses panic.
 type buggy struct{ *sqlite.Store }
 
 func (buggy) Statuses(context.Context, []schemas.Entity) ([]store.Status, error) { panic("a bug") }

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// entities returns which entities of the sources are prefetched.
+// entities returns the registry of prefetched entities.
 func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, error) {
 	known := map[string]entities.Source{}
 	for name, s := range sources {
@@ -32,33 +32,34 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 	return entities.New(entities.Deps{Store: p.store, Sources: known, Notifier: others{p}, Actor: actor, Now: time.Now, Log: p.log}), nil
 }
 
-// notifyTimeout bounds what telling others may take.
+// notifyTimeout bounds the notification of other processes through Redis.
 const notifyTimeout = time.Second
 
-// others are told what was done to entities, over Redis.
+// others notifies other processes of changed entities, through Redis. It implements
+// entities.Notifier.
 type others struct{ parts }
 
-// WakeAt tells the schedulers that something is due then.
+// WakeAt notifies the schedulers that an entity is due at a time.
 func (o others) WakeAt(ctx context.Context, source string, at time.Time) {
 	poll.WakeAt(ctx, o.rdb, scheduleChannel(source), at, o.log)
 }
 
-// Invalidate ends an entity's hold, and tells the query services to look again, as after a
-// settle of no number: they find that nothing is stored.
+// Invalidate removes an entity's hold and publishes a settle event without a number. The query
+// services then drop the entity from their caches and read the database again.
 func (o others) Invalidate(ctx context.Context, e schemas.Entity) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
 	err := o.producer.ClearHold(ctx, e)
 	err = errors.Join(err, o.rdb.Publish(ctx, schemas.SettledChannel(e.Source), schemas.Settled{Entity: e}.Encode()).Err())
 	if err != nil {
-		o.log.Warn("what was deleted may be served for half a minute yet, and held back for longer: Redis could not be told", "entity", e.String(), "err", err)
+		o.log.Warn("cache invalidation failed; query services may serve the deleted snapshot for 30s, and its hold remains", "entity", e.String(), "err", err)
 	}
 }
 
-// readers lets the query service tell who is read.
+// readers adapts the entity registry to query.ReadRecorder.
 type readers struct{ *entities.Entities }
 
-// RecordReads counts reads that were made until a time.
+// RecordReads adds the counts of reads until a time.
 func (r readers) RecordReads(ctx context.Context, reads []query.ReadCount, until time.Time) error {
 	all := make([]entities.ReadCount, len(reads))
 	for i, read := range reads {

@@ -16,8 +16,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// withPrefetch returns the source with changed prefetch settings, or all mistakes in them. The
-// prefetch switch is not a part of a source.
+// withPrefetch applies an override to the source's prefetch settings. It returns all errors in the
+// result. It ignores o.Enabled, which is not part of the configuration.
 func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, error) {
 	if len(o.Facets) == 0 {
 		return s, nil
@@ -27,7 +27,7 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 	for _, name := range slices.Sorted(maps.Keys(o.Facets)) {
 		c, there := s.Prefetch.Facets[name]
 		if !there || c.Mode == scheduler.Off {
-			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch such a facet; it prefetches %s", name, joinNames(s.prefetchedFacets())))
+			errs = append(errs, fmt.Errorf("facets.%s: the configuration does not prefetch this facet; it prefetches %s", name, joinNames(s.prefetchedFacets())))
 			continue
 		}
 		change := o.Facets[name]
@@ -57,7 +57,7 @@ func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, e
 	return s, errors.Join(errs...)
 }
 
-// prefetchedFacets are the facets that the configuration prefetches.
+// prefetchedFacets returns the facets that the configuration prefetches.
 func (s SourceConfig) prefetchedFacets() map[string]scheduler.Config {
 	all := map[string]scheduler.Config{}
 	for name, c := range s.Prefetch.Facets {
@@ -68,7 +68,8 @@ func (s SourceConfig) prefetchedFacets() map[string]scheduler.Config {
 	return all
 }
 
-// prefetch returns the prefetch settings of the source with a change, or all mistakes in it.
+// prefetch returns the prefetch settings with an override, or all errors in the result. It
+// implements settings.Source.Prefetch.
 func (s SourceConfig) prefetch(o settings.PrefetchOverride) (settings.Prefetch, error) {
 	changed, err := s.withPrefetch(o)
 	if err != nil {
@@ -88,15 +89,15 @@ func (s SourceConfig) prefetch(o settings.PrefetchOverride) (settings.Prefetch, 
 func prefetchEnabled(o settings.PrefetchOverride) bool { return o.Enabled == nil || *o.Enabled }
 
 const (
-	// prefetchReadInterval is how often the prefetch settings of a source are read, and
-	// prefetchReadTimeout bounds one read: a change is in force within 2 s.
+	// prefetchReadInterval is the interval at which prefetch settings are read, and
+	// prefetchReadTimeout bounds one read. So a change is in force within 2 s.
 	prefetchReadInterval = time.Second
 	prefetchReadTimeout  = 500 * time.Millisecond
 )
 
-// livePrefetch has the prefetch settings of a source that are in force: the configuration with
-// the changes of the settings. While the settings can't be read, the last ones stay in force.
-// Its methods may be called concurrently.
+// livePrefetch holds the prefetch settings in force of one source: the configured ones with the
+// stored override. While the override can't be read, the last one stays in force. Its methods may
+// be called concurrently.
 type livePrefetch struct {
 	source string
 	config SourceConfig
@@ -106,9 +107,9 @@ type livePrefetch struct {
 
 	mu       sync.Mutex
 	readAt   time.Time
-	override settings.PrefetchOverride // that was read last
+	override settings.PrefetchOverride // the last one that was read
 	current  *scheduler.Schedule
-	changed  SourceConfig // that current is of
+	changed  SourceConfig // the configuration of current
 	failing  bool
 }
 
@@ -130,12 +131,13 @@ func (l *livePrefetch) now(ctx context.Context) (*scheduler.Schedule, bool) {
 		o, err := l.read(ctx, l.source)
 		cancel()
 		l.readAt = time.Now()
-		l.took(o, err)
+		l.apply(o, err)
 	}
 	return l.current, prefetchEnabled(l.override)
 }
 
-// inForce returns the source with the settings in force, and whether prefetching is disabled.
+// inForce returns the source's configuration with the settings in force, and whether prefetching
+// is disabled.
 func (l *livePrefetch) inForce(ctx context.Context) (c SourceConfig, disabled bool) {
 	_, enabled := l.now(ctx)
 	l.mu.Lock()
@@ -143,15 +145,15 @@ func (l *livePrefetch) inForce(ctx context.Context) (c SourceConfig, disabled bo
 	return l.changed, !enabled
 }
 
-// took puts settings that were read in force.
-func (l *livePrefetch) took(o settings.PrefetchOverride, err error) {
+// apply puts an override in force, or logs the error with which it was read.
+func (l *livePrefetch) apply(o settings.PrefetchOverride, err error) {
 	switch {
 	case err != nil && !l.failing && !errors.Is(err, context.Canceled):
 		l.failing = true
-		l.log.Warn("prefetch settings can't be read; the last ones stay in force", "err", err)
+		l.log.Warn("prefetch settings read failed; the last ones stay in force", "err", err)
 	case err == nil && l.failing:
 		l.failing = false
-		l.log.Info("prefetch settings are read again")
+		l.log.Info("prefetch settings read restored")
 	}
 	if err != nil || reflect.DeepEqual(o, l.override) {
 		return
@@ -161,25 +163,26 @@ func (l *livePrefetch) took(o settings.PrefetchOverride, err error) {
 	if err == nil {
 		schedule, err = changed.newSchedule()
 	}
-	if err != nil { // the configuration is newer than the change
-		l.log.Error("prefetch settings do not fit the configuration, which is in force; take them back with `freshet settings set`", "err", err)
+	if err != nil { // the configuration is newer than the override
+		l.log.Error("prefetch override invalid, configured settings in force; reset it with `freshet settings set`", "err", err)
 		changed, schedule = l.config, l.base
 	}
 	l.override, l.changed, l.current = o, changed, schedule.WithPriceOf(l.base)
 	l.log.Info("prefetch settings changed", "enabled", prefetchEnabled(o), "facets_changed", len(o.Facets))
 }
 
-// Prefetches reports whether the configuration prefetches the facet; its reads count also
-// while prefetching is disabled.
+// Prefetches reports whether the configuration prefetches the facet. It is true also while
+// prefetching is disabled, so that reads are still counted.
 func (l *livePrefetch) Prefetches(facet string) bool { return l.base.Prefetches(facet) }
 
-// FirstDue returns when an entity that is registered now is due first.
+// FirstDue returns the first due time of an entity that is registered now.
 func (l *livePrefetch) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	s, _ := l.now(context.Background())
 	return s.FirstDue(r, now)
 }
 
-// ReadsMakeDue is scheduler.Schedule's. It is called within a transaction, and reads nothing.
+// ReadsMakeDue calls scheduler.Schedule.ReadsMakeDue. It is called in a transaction, so it does
+// not read the settings.
 func (l *livePrefetch) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	l.mu.Lock()
 	s := l.current

@@ -16,7 +16,8 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// prefetchParts have the built-in source, whose facet character is prefetched by tiers.
+// prefetchParts returns parts with the built-in source, whose facet character is prefetched by
+// tiers.
 func prefetchParts(t *testing.T) parts {
 	t.Helper()
 	config, err := defaultConfig()
@@ -45,8 +46,8 @@ func live(t *testing.T, p parts) *livePrefetch {
 	return l
 }
 
-// firstIn returns when an entity that is registered now is due first, which is within one
-// interval of its tier.
+// firstIn returns the time until the first due time of an entity that is registered now. It is at
+// most one interval of its tier.
 func firstIn(l *livePrefetch, now time.Time) time.Duration {
 	longest := time.Duration(0)
 	for i := range 200 {
@@ -86,7 +87,7 @@ func TestLivePrefetch_FollowsAChangeInTheDatabase(t *testing.T) {
 	}
 }
 
-// fakeRead has livePrefetch read settings of a test in a bubble.
+// fakeRead runs a test in a synctest bubble with a livePrefetch that reads the test's settings.
 func fakeRead(t *testing.T, test func(l *livePrefetch, set func(settings.PrefetchOverride, error))) {
 	t.Helper()
 	p := prefetchParts(t)
@@ -125,8 +126,8 @@ func TestLivePrefetch_KeepsTheLastSettingsWhileTheyCannotBeRead(t *testing.T) {
 	})
 }
 
-// A facet that was changed may be gone from a newer configuration. The rest of the change
-// holds.
+// An override may change a facet that a newer configuration no longer has. The rest of the
+// override stays in force.
 func TestLivePrefetch_WithoutAFittingChangeIsAsConfigured(t *testing.T) {
 	fakeRead(t, func(l *livePrefetch, set func(settings.PrefetchOverride, error)) {
 		hour := settings.Duration(time.Hour)
@@ -191,6 +192,6 @@ func TestSettings_PrefetchIsChangedByCommand(t *testing.T) {
 	d.mustRun(1, []string{"it prefetches f"}, "settings", "set", "prefetch.quiet.hot=7h")
 	d.mustRun(2, []string{"must be on or off"}, "settings", "set", "prefetch=no")
 	d.mustRun(2, []string{"must be a duration"}, "settings", "set", "prefetch.f.hot=often")
-	d.mustRun(2, []string{"there is no setting"}, "settings", "set", "prefetch.f.mode=off")
+	d.mustRun(2, []string{"unknown setting"}, "settings", "set", "prefetch.f.mode=off")
 	d.mustRun(2, []string{"must be an object"}, "settings", "set", "prefetch.f.active=none")
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// scheduling asks for the entities of the named sources, or of all, as they come due, and
-// ends what was kept too long, until ctx ends.
+// scheduling returns the scheduler role for the named sources, or for all sources: it prefetches
+// due entities and deletes data beyond its retention. It calls up when it has started.
 func scheduling(up func(), names ...string) role {
 	return func(ctx context.Context, p parts) error { return p.schedule(ctx, up, names) }
 }
@@ -47,7 +47,7 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 		}
 		s, err := scheduler.NewScheduler(name, live.base, scheduler.Deps{
 			Live:  live.now,
-			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Capacity: p.look(name, c),
+			Store: p.store, Enqueuer: lowEnqueuer{p.producer}, Capacity: p.capacityFunc(name, c),
 			Poller: poll.New(scheduleChannel(name), p.rdb, p.log.With("source", name), scheduler.Messages), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
@@ -60,46 +60,48 @@ func (p parts) schedule(ctx context.Context, up func(), names []string) error {
 			}
 		}
 	}
-	front := newGroup(ctx)
+	foreground := newGroup(ctx)
 	for _, run := range runs {
-		front.run(run)
+		foreground.run(run)
 	}
 	up()
-	<-front.ctx.Done()
-	return front.stop()
+	<-foreground.ctx.Done()
+	return foreground.stop()
 }
 
-// checkMigrations returns an error if the database lacks what this release needs, or can't be
-// asked.
+// checkMigrations returns an error if the database schema is older than this release, or if the
+// database can't be read.
 func (p parts) checkMigrations(ctx context.Context) error {
 	_, err := p.store.Statuses(ctx, []schemas.Entity{{}})
 	if err == nil {
-		_, err = p.store.States(ctx, []schemas.Entity{{}}) // has a column of the newest migration
+		_, err = p.store.States(ctx, []schemas.Entity{{}}) // reads the table of snapshots, too
 	}
 	if err != nil {
-		return fmt.Errorf("%w; check that the database has been migrated (`freshet migrate up`)", err)
+		return fmt.Errorf("read the database: %w; after an upgrade, run `freshet migrate up`", err)
 	}
 	return nil
 }
 
-// scheduleChannel is where the schedulers of a source hear of what is due.
+// scheduleChannel returns the Redis channel that notifies the schedulers of a source of due
+// entities.
 func scheduleChannel(source string) string { return "schedule:" + source }
 
-// look returns how it stands with a source: what LOW may call, and what waits for it.
-func (p parts) look(name string, c SourceConfig) scheduler.CapacityFunc {
+// capacityFunc returns a function that reads the capacity of a source for prefetching and announces this
+// scheduler.
+func (p parts) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc {
 	cost := c.maxFacetCost()
-	self := workerName() + "/" + rand.Text()[:8] // processes of several hosts may have one name
+	self := workerName() + "/" + rand.Text()[:8] // host and pid may be equal in several containers
 	return func(ctx context.Context, _ time.Time) (scheduler.Capacity, error) {
-		room, err := p.room(ctx, name, cost)
+		capacity, err := p.capacity(ctx, name, cost)
 		if err != nil {
 			return scheduler.Capacity{}, err
 		}
-		room.Share, err = announceScheduler(ctx, p.rdb, name, self)
-		return room, err
+		capacity.Share, err = announceScheduler(ctx, p.rdb, name, self)
+		return capacity, err
 	}
 }
 
-// maxFacetCost is how many calls the dearest of the facets takes.
+// maxFacetCost returns the highest number of calls that one facet takes.
 func (s SourceConfig) maxFacetCost() float64 {
 	cost := 1.0
 	for _, f := range s.Facets {
@@ -108,50 +110,53 @@ func (s SourceConfig) maxFacetCost() float64 {
 	return cost
 }
 
-// room returns what LOW may call of a source, and what waits for it; of work whose calls are
-// so many at most. The share is that of who feeds alone.
-func (p parts) room(ctx context.Context, name string, cost float64) (scheduler.Capacity, error) {
+// capacity returns the capacity of a source for prefetching: the rate of LOW, the calls that wait in
+// its topic, and their lag. cost is the maximum number of calls per record. Share is 1, the value
+// for a single scheduler.
+func (p parts) capacity(ctx context.Context, name string, cost float64) (scheduler.Capacity, error) {
 	view, quota, set, err := p.limiterNow(ctx, name)
 	if err != nil {
 		return scheduler.Capacity{}, err
 	}
-	room := scheduler.Capacity{PerSecond: quota.LowPerSecond(view), Share: 1}
-	if set != nil && set.Stopped { // Redis hears of it from workers, and there may be none
-		room.PerSecond = 0
+	capacity := scheduler.Capacity{PerSecond: quota.LowPerSecond(view), Share: 1}
+	if set != nil && set.Stopped { // workers report the stop to Redis, but none may be running
+		capacity.PerSecond = 0
 	}
 	records, known := p.lag.Records(name, schemas.Low)
-	if !known { // yet, or any more, of which the sampler tells: nothing is fed blindly
-		room.PerSecond = 0
-		return room, nil
+	if !known { // without a measured lag nothing is enqueued; the sampler logs the reason
+		capacity.PerSecond = 0
+		return capacity, nil
 	}
-	room.Queued = cost * float64(records)
+	capacity.Queued = cost * float64(records)
 	wait, _, known := p.lag.EstimateWait(name, schemas.Low)
 	switch {
 	case known:
-		room.Lag = wait
-	case room.Queued > max(2*cost, maxUnclaimedWork.Seconds()*room.PerSecond):
-		room.PerSecond = 0 // nobody has worked on it lately, and nobody knows how fast it will be
+		capacity.Lag = wait
+	case capacity.Queued > max(2*cost, maxUnclaimedWork.Seconds()*capacity.PerSecond):
+		capacity.PerSecond = 0 // no worker has consumed LOW recently, so its throughput is unknown
 	}
-	return room, nil
+	return capacity, nil
 }
 
-// maxUnclaimedWork is how much of LOW's work may wait in its topic without anybody working on it:
-// should workers come back, and be a hundred times slower, it waits less than LOW may.
+// maxUnclaimedWork bounds the calls that may wait in LOW's topic while no worker consumes it, as a
+// duration at the rate of LOW. Workers that are a hundred times slower still consume them in about
+// 17 minutes.
 const maxUnclaimedWork = 10 * time.Second
 
-// schedulerTTL is how long a scheduler counts that has not said that it lives.
+// schedulerTTL is the time after its last heartbeat for which a scheduler still counts.
 const schedulerTTL = 30 * time.Second
 
 func schedulersKey(source string) string { return "schedulers:{" + source + "}" }
 
-// announceScheduler says that a scheduler of the source lives, and returns its share of what they
-// feed together. For a moment after one has come they may feed more, and until one that
-// has died is not counted any more, less.
+// announceScheduler writes the heartbeat of a scheduler, and returns its share of the rate: one
+// divided by the number of live schedulers of the source. After a scheduler starts, all of them
+// together exceed the rate until their next heartbeats. After one crashes, they use less than the
+// rate until schedulerTTL.
 func announceScheduler(ctx context.Context, rdb redis.UniversalClient, source, self string) (float64, error) {
 	key := schedulersKey(source)
-	now, err := rdb.Time(ctx).Result() // those of hosts may differ
+	now, err := rdb.Time(ctx).Result() // the clocks of hosts may differ
 	if err != nil {
-		return 0, fmt.Errorf("ask Redis for the time: %w", err)
+		return 0, fmt.Errorf("read the time from Redis: %w", err)
 	}
 	pipe := rdb.TxPipeline()
 	pipe.ZAdd(ctx, key, redis.Z{Score: float64(now.UnixMilli()), Member: self})
@@ -164,77 +169,80 @@ func announceScheduler(ctx context.Context, rdb redis.UniversalClient, source, s
 	return 1 / float64(max(1, count.Val())), nil
 }
 
-// quotaReadTimeout bounds how long that waits for what was changed of the quota: with a database
-// that hangs there must be time left to ask Redis.
+// quotaReadTimeout bounds the read of a quota override in limiterNow, so that a database that
+// hangs leaves time to read Redis.
 const quotaReadTimeout = 500 * time.Millisecond
 
-// limiterNow returns the limiter of a source as it is now, with the quota that is in
-// force as far as what was changed of it can be read and holds, and that; nil: it can't be.
+// limiterNow returns the current state of a source's limiter, the quota in force, and the stored
+// override. If the override can't be read, set is nil, and if it is invalid, it is ignored; in
+// both cases quota is the configured one.
 func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View, quota limiter.Quota, set *limiter.Override, err error) {
 	config := p.config.Sources[source].quota()
 	if quota, err = limiter.NewQuota(config); err != nil {
 		return view, quota, nil, err
 	}
-	brief, cancel := context.WithTimeout(ctx, quotaReadTimeout)
-	o, revision, err := p.settings().Quota(brief, source)
+	readCtx, cancel := context.WithTimeout(ctx, quotaReadTimeout)
+	o, revision, err := p.settings().Quota(readCtx, source)
 	cancel()
 	if err != nil {
-		if !errors.Is(err, context.Canceled) { // otherwise whoever wanted to see it has left
-			p.log.Warn("the limiter is shown without what was changed of its quota", "source", source, "err", err)
+		if !errors.Is(err, context.Canceled) { // the client has disconnected
+			p.log.Warn("quota override read failed; limiter state shown with the configured quota", "source", source, "err", err)
 		}
 	} else if changed, err := config.With(o); err == nil {
 		if effective, err := limiter.NewQuota(changed); err == nil {
 			quota = effective
 		}
 	}
-	if err == nil || o.Stopped { // that much could be read
+	if err == nil || o.Stopped { // a partly readable override may still hold the stop
 		set = &o
 	}
 	view, err = limiter.ReadView(ctx, p.rdb, source, quota, revision)
 	return view, quota, set, err
 }
 
-// limiterView shows the limiter of a source as it is now.
+// limiterView returns the current state of a source's limiter. It implements
+// settings.ReadLimiter.
 func (p parts) limiterView(ctx context.Context, source string) (any, error) {
 	view, _, _, err := p.limiterNow(ctx, source)
 	return view, err
 }
 
-// lowEnqueuer lets what nobody waits for ask the producer, in the LOW lane.
+// lowEnqueuer adapts the producer to the schedulers' and the outbox relay's Enqueuer, for the LOW
+// lane.
 type lowEnqueuer struct{ *producer.Producer }
 
-// Prefetch asks for entities that are due.
-func (d lowEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	return d.enqueue(ctx, schemas.Prefetch, asks)
+// Prefetch enqueues refreshes of due entities.
+func (d lowEnqueuer) Prefetch(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
+	return d.enqueue(ctx, schemas.Prefetch, claimed)
 }
 
-// Trigger asks for facets that a change concerns.
-func (d lowEnqueuer) Trigger(ctx context.Context, asks []store.ClaimedRequest) []store.ClaimedRequest {
-	return d.enqueue(ctx, schemas.Trigger, asks)
+// Trigger enqueues refreshes of facets that a change triggers.
+func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest) []store.ClaimedRequest {
+	return d.enqueue(ctx, schemas.Trigger, claimed)
 }
 
-// enqueue waits until Kafka has each, and returns those of which that is not certain. What is
-// held is left out: its failure has a retry, or an end, of its own.
-func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, asks []store.ClaimedRequest) (left []store.ClaimedRequest) {
-	wishes := make([]producer.Request, len(asks))
-	for i, a := range asks {
-		wishes[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
+// enqueue waits for Kafka's acknowledgements and returns the requests without one. It does not
+// return requests of entities with a hold: those have a scheduled retry or are dead letters.
+func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
+	requests := make([]producer.Request, len(claimed))
+	for i, a := range claimed {
+		requests[i] = producer.Request{Entity: a.Entity, Params: a.Params, Lane: schemas.Low, Reason: reason, Floor: a.Version}
 	}
-	for i, r := range d.EnqueueAllAndWait(ctx, wishes) {
+	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		if !r.Queued() && r.Outcome != producer.Held {
-			left = append(left, asks[i])
+			left = append(left, claimed[i])
 		}
 	}
 	return left
 }
 
-// relay returns what carries out what follows from the changes of a source.
+// relay returns the outbox relay of a source.
 func (p parts) relay(name string) *outbox.Relay {
-	loop := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.Messages)
-	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, loop, p.log, p.reg)
+	poller := poll.New(outbox.Channel(name), p.rdb, p.log.With("source", name), outbox.Messages)
+	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, poller, p.log, p.reg)
 }
 
-// triggers returns which facets a change of each refreshes.
+// triggers returns, for each facet, the facets that a change of it refreshes.
 func (s SourceConfig) triggers() map[string][]store.Trigger {
 	all := map[string][]store.Trigger{}
 	for facet, f := range s.Prefetch.Facets {

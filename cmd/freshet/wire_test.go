@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// firstLine is closed when something is logged.
+// firstLine is a log writer that signals the first line.
 type firstLine struct {
 	once sync.Once
 	seen chan struct{}

@@ -11,82 +11,84 @@ import (
 )
 
 const (
-	// openingReadInterval is how often the limiters are read for waiting times, and openingTTL how
-	// long an answer counts.
-	openingReadInterval = 5 * time.Second
-	openingTTL          = 30 * time.Second
+	// estimateInterval is the interval at which the limiters are read, and estimateTTL the time
+	// after which a result is ignored.
+	estimateInterval = 5 * time.Second
+	estimateTTL      = 30 * time.Second
 )
 
-// lagWaits is the waiting time by the lag and the throughput of the last minute.
+// lagWaits estimates waiting times from the consumer lag and the throughput of the last minute.
 type lagWaits interface {
 	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }
 
-// waits returns waiting times of HIGH for the query service. The throughput of the last minute
-// knows nothing of a day that is used up since, so the limiter's opening is the least.
+// waits estimates the waiting times that the query service reports (estimatedWaitMs). The lag
+// gives the estimate. For HIGH the limiter's state gives a lower bound, because the throughput of
+// the last minute ignores, for example, a daily quota that has just been used up.
 type waits struct {
 	lag     lagWaits
 	sources []string
-	open    func(ctx context.Context, source string) (limiter.WaitEstimate, error)
+	read    func(ctx context.Context, source string) (limiter.WaitEstimate, error)
 	log     *slog.Logger
 
-	mu       sync.Mutex
-	openings map[string]readOpening
+	mu        sync.Mutex
+	estimates map[string]timedEstimate
 }
 
-// readOpening is an opening, and when it was read by this process' clock.
-type readOpening struct {
+// timedEstimate is a limiter's estimate with the time of reading, by this process's clock.
+type timedEstimate struct {
 	limiter.WaitEstimate
-	read time.Time
+	readAt time.Time
 }
 
-func newWaits(lag lagWaits, sources []string, open func(context.Context, string) (limiter.WaitEstimate, error), log *slog.Logger) *waits {
-	return &waits{lag: lag, sources: sources, open: open, log: log, openings: map[string]readOpening{}}
+func newWaits(lag lagWaits, sources []string, read func(context.Context, string) (limiter.WaitEstimate, error), log *slog.Logger) *waits {
+	return &waits{lag: lag, sources: sources, read: read, log: log, estimates: map[string]timedEstimate{}}
 }
 
-// EstimateWait returns how long a request that is published now will wait, when that was measured and
-// whether it is known. It is not known while calls are stopped. It asks nobody.
+// EstimateWait returns the estimated wait of a request that is published now, the time of the
+// measurement, and whether an estimate is available. There is none while calls are stopped. It
+// sends no requests.
 func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, time.Time, bool) {
 	wait, measured, known := w.lag.EstimateWait(source, lane)
 	w.mu.Lock()
-	opening, read := w.openings[source]
+	estimate, found := w.estimates[source]
 	w.mu.Unlock()
-	age := time.Since(opening.read)
-	if !read || age > openingTTL || lane != schemas.High {
+	age := time.Since(estimate.readAt)
+	if !found || age > estimateTTL || lane != schemas.High {
 		return wait, measured, known
 	}
-	if opening.Stopped {
+	if estimate.Stopped {
 		return 0, time.Time{}, false
 	}
 	records, counted := w.lag.Records(source, lane)
 	if !counted {
 		records = 0
 	}
-	if least := opening.Wait(records) - age; opening.Delay > age && least > wait {
-		return least, opening.read, true
-	} else if known && least > wait {
-		return least, measured, true
+	if lowerBound := estimate.Wait(records) - age; estimate.Delay > age && lowerBound > wait {
+		return lowerBound, estimate.readAt, true
+	} else if known && lowerBound > wait {
+		return lowerBound, measured, true
 	}
 	return wait, measured, known
 }
 
-// Run reads the limiters every openingInterval until ctx ends. A limiter that can't be read
-// leaves the last opening to age.
+// Run reads the limiters every estimateInterval until ctx ends. If a read fails, the last
+// estimate stays in use until estimateTTL.
 func (w *waits) Run(ctx context.Context) error {
-	tick := time.NewTicker(openingReadInterval)
+	tick := time.NewTicker(estimateInterval)
 	defer tick.Stop()
 	for {
 		for _, source := range w.sources {
-			brief, cancel := context.WithTimeout(ctx, openingReadInterval)
-			opening, err := w.open(brief, source)
+			readCtx, cancel := context.WithTimeout(ctx, estimateInterval)
+			estimate, err := w.read(readCtx, source)
 			cancel()
 			if err != nil {
-				w.log.Debug("limiter not read for waiting times", "source", source, "err", err)
+				w.log.Debug("limiter state read failed", "source", source, "err", err)
 				continue
 			}
 			w.mu.Lock()
-			w.openings[source] = readOpening{opening, time.Now()}
+			w.estimates[source] = timedEstimate{estimate, time.Now()}
 			w.mu.Unlock()
 		}
 		select {
@@ -97,13 +99,13 @@ func (w *waits) Run(ctx context.Context) error {
 	}
 }
 
-// opening returns when a source's limiter lets HIGH call again.
-func (p parts) opening(ctx context.Context, source string) (limiter.WaitEstimate, error) {
+// waitEstimate returns the limiter's estimate of when it grants the next permits of HIGH.
+func (p parts) waitEstimate(ctx context.Context, source string) (limiter.WaitEstimate, error) {
 	view, quota, set, err := p.limiterNow(ctx, source)
 	if err != nil {
 		return limiter.WaitEstimate{}, err
 	}
-	opening := quota.EstimateWait(view)
-	opening.Stopped = opening.Stopped || set != nil && set.Stopped
-	return opening, nil
+	estimate := quota.EstimateWait(view)
+	estimate.Stopped = estimate.Stopped || set != nil && set.Stopped
+	return estimate, nil
 }

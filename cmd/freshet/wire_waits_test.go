@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// fixedLag is a lag of 380 records, worked off at 20 a second.
+// fixedLag is a lag of 380 records with a throughput of 20 a second.
 type fixedLag struct{ known bool }
 
 func (m fixedLag) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, bool) {
@@ -20,7 +20,7 @@ func (m fixedLag) EstimateWait(string, schemas.Lane) (time.Duration, time.Time, 
 }
 func (m fixedLag) Records(string, schemas.Lane) (int64, bool) { return 380, true }
 
-// The waiting time is never less than the limiter's own.
+// The estimated wait is never below the limiter's estimate.
 func TestWaits_UseTheLimiter(t *testing.T) {
 	for name, c := range map[string]struct {
 		lag     bool

@@ -18,39 +18,41 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// working works the lanes of the named sources, or of all, until ctx ends.
-// Permits flow until the last worker has stopped. up is called once they work.
+// working returns the worker role for lanes of the named sources, or of all sources. At shutdown
+// the limiters keep granting permits until the last worker has stopped. It calls up when the
+// workers have started.
 func working(lanes []schemas.Lane, up func(), names ...string) role {
 	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, up, names) }
 }
 
-// waitForRedis waits for Redis, as workers do that lose it later: a deployment in the
-// midst of its outage must not have to be repeated.
+// waitForRedis waits until Redis responds, so that a worker can start during an outage of Redis.
+// It returns an error if Redis may evict keys.
 func (p parts) waitForRedis(ctx context.Context) error {
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
 	for n := 0; ; n++ {
 		err := limiter.CheckRedis(ctx, p.rdb)
 		switch {
 		case errors.Is(err, limiter.ErrEvictionEnabled):
 			return err
 		case err == nil && n > 0:
-			p.log.Info("Redis answers", "tries", n)
+			p.log.Info("redis connected", "attempts", n)
 			return nil
 		case err == nil || ctx.Err() != nil:
 			return nil
 		case n == 0:
-			p.log.Warn("the worker waits for Redis before it begins; look at redis.addresses if it is not away", "err", err)
+			p.log.Warn("redis not reachable, worker waits; check redis.addresses", "err", err)
 		}
 		select {
-		case <-again.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// drainMargin is what a stop allows, beyond the longest call, for writing what it brought.
+// drainMargin extends the drain timeout beyond the longest upstream call, so that its result can
+// be stored.
 const drainMargin = 5 * time.Second
 
 func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names []string) error {
@@ -64,36 +66,36 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 	if err != nil {
 		return err
 	}
-	behind := newGroup(context.WithoutCancel(ctx))
-	front := newGroup(withEither(ctx, behind.ctx))
-	stop := func(err error) error { return errors.Join(err, front.stop(), behind.stop()) }
-	changes := p.settings()
+	background := newGroup(context.WithoutCancel(ctx))
+	foreground := newGroup(withEither(ctx, background.ctx))
+	stop := func(err error) error { return errors.Join(err, foreground.stop(), background.stop()) }
+	overrides := p.settings()
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		s := sources[name]
 		defer s.Close()
 		c := p.config.Sources[name]
 		l, err := limiter.New(name, c.quota(), limiter.Deps{
-			Redis: p.rdb, Settings: changes, Usage: changes, Process: workerName(), Log: p.log, Metrics: p.reg,
+			Redis: p.rdb, Settings: overrides, Usage: overrides, Process: workerName(), Log: p.log, Metrics: p.reg,
 		})
 		if err != nil {
 			return stop(fmt.Errorf("sources.%s.quota.%w", name, err))
 		}
-		behind.run(l.Run)
-		renewed := func(credential string) {
-			if credential == "" { // it is the only one, and refused with it is the source
+		background.run(l.Run)
+		closeBreakers := func(credential string) {
+			if credential == "" { // the only credential: its rejection opened the source's breaker
 				l.CloseBreaker(time.Now())
 			}
 			l.CloseCredentialBreaker(credential)
 		}
 		for _, at := range secretRefs(c.Config) {
-			behind.run(func(ctx context.Context) error { return reloadSecret(ctx, at, s, renewed, p.log) })
+			background.run(func(ctx context.Context) error { return reloadSecret(ctx, at, s, closeBreakers, p.log) })
 		}
-		again := retries.New(name, p.store, retryEnqueuer{p.producer}, p.rdb, p.log, p.reg)
-		front.run(again.Run)
+		retrier := retries.New(name, p.store, retryEnqueuer{p.producer}, p.rdb, p.log, p.reg)
+		foreground.run(retrier.Run)
 		relay := p.relay(name)
-		front.run(relay.Run)
+		foreground.run(relay.Run)
 		deps := consumer.Deps{
-			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: again, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(),
+			Store: p.store, Requests: p.producer.Coalescer, Permits: permits{l}, Retries: retrier, Outbox: relay, Lag: p.lag, Health: consumer.NewHealth(),
 			Kafka: p.kafkaClient, Log: p.log, Metrics: p.reg, Tracer: p.trace,
 		}
 		for _, lane := range lanes {
@@ -109,15 +111,15 @@ func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names 
 			if err != nil {
 				return stop(err)
 			}
-			front.run(w.Run)
+			foreground.run(w.Run)
 		}
 	}
 	up()
-	<-front.ctx.Done()
+	<-foreground.ctx.Done()
 	return stop(nil)
 }
 
-// workerName tells workers apart in dead letters.
+// workerName returns host/pid, the name of this process in dead letters, audit and console.
 func workerName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -126,60 +128,60 @@ func workerName() string {
 	return fmt.Sprintf("%s/%d", host, os.Getpid())
 }
 
-// permits lets the worker ask the limiter.
+// permits adapts the limiter to consumer.Permits.
 type permits struct{ *limiter.Limiter }
 
 // Acquire waits for a permit.
 func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(p.Limiter.Acquire(ctx, lane, charged(c)))
+	return toPermit(p.Limiter.Acquire(ctx, lane, toLimiterCall(c)))
 }
 
-// AcquireRetry waits for a permit after a failure.
+// AcquireRetry waits for a permit of a retry after a failure.
 func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(p.Limiter.AcquireRetry(ctx, lane, charged(c)))
+	return toPermit(p.Limiter.AcquireRetry(ctx, lane, toLimiterCall(c)))
 }
 
-// Reacquire waits for a permit in front of the others.
+// Reacquire waits for a permit ahead of other waiters.
 func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
-	return admitted(p.Limiter.Reacquire(ctx, lane, charged(c)))
+	return toPermit(p.Limiter.Reacquire(ctx, lane, toLimiterCall(c)))
 }
 
-func admitted(p *limiter.Permit, err error) (consumer.Permit, error) {
+func toPermit(p *limiter.Permit, err error) (consumer.Permit, error) {
 	if err != nil {
 		return nil, err
 	}
-	return admission{p}, nil
+	return limiterPermit{p}, nil
 }
 
-// charged is a call as the limiter charges it.
-func charged(c source.Call) limiter.Call {
+// toLimiterCall converts a source's call to the limiter's form.
+func toLimiterCall(c source.Call) limiter.Call {
 	return limiter.Call{
 		Endpoint: c.Facet + "/" + c.Document, Method: c.Method, Key: c.Key, Resource: c.Resource,
 		Values: c.Params, Costs: c.Costs, Credentials: c.Credentials, Client: c.Client,
 	}
 }
 
-// admission is a permit of the limiter.
-type admission struct{ *limiter.Permit }
+// limiterPermit adapts a permit of the limiter to consumer.Permit.
+type limiterPermit struct{ *limiter.Permit }
 
-// ReportEnd tells the limiter how the call ended.
-func (a admission) ReportEnd(e source.CallResult) { a.Permit.ReportEnd(e.Status, e.Notices) }
+// ReportEnd reports the result of the call to the limiter.
+func (a limiterPermit) ReportEnd(e source.CallResult) { a.Permit.ReportEnd(e.Status, e.Notices) }
 
-// retryEnqueuer lets scheduled retries ask the producer.
+// retryEnqueuer adapts the producer to retries.Enqueuer.
 type retryEnqueuer struct{ *producer.Producer }
 
-// Ask asks for each retry, and waits until Kafka has it. What could not be asked for
-// is to be asked for once more.
+// Enqueue enqueues each due retry and waits for Kafka's acknowledgement. It returns the retries
+// that were not enqueued.
 func (d retryEnqueuer) Enqueue(ctx context.Context, due []store.Status) []store.Status {
-	wishes := make([]producer.Request, len(due))
+	requests := make([]producer.Request, len(due))
 	for i, s := range due {
-		wishes[i] = producer.Request{
+		requests[i] = producer.Request{
 			Entity: s.Entity, Params: s.Params, Lane: s.Lane, Reason: schemas.Retry,
 			CorrelationID: s.CorrelationID, TraceParent: s.TraceParent, Replay: s.Replay,
 		}
 	}
 	var left []store.Status
-	for i, r := range d.EnqueueAllAndWait(ctx, wishes) {
+	for i, r := range d.EnqueueAllAndWait(ctx, requests) {
 		if !r.Queued() {
 			left = append(left, due[i])
 		}

@@ -81,7 +81,7 @@ func TestConsole_ShowsScheduler(t *testing.T) {
 
 func TestConsole_ShowsBackoffAfter429(t *testing.T) {
 	o := newOperator(t)
-	o.scenario("storm")
+	o.scenario("rate-limited")
 	o.page("/limiter")
 	o.untilText("#budget", "backing off until .*, because the upstream rejected calls")
 	o.page("")
@@ -90,7 +90,7 @@ func TestConsole_ShowsBackoffAfter429(t *testing.T) {
 
 func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	o := newOperator(t)
-	o.scenario("poisoned")
+	o.scenario("poison-keys")
 	until(t, "three dead letters", func() bool {
 		for i := range 5 {
 			o.read(fmt.Sprintf("poisoned-%d3", i))
@@ -104,7 +104,7 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	if got := o.untilText("#safe-to-replay", "^(Not yet|No)"); !strings.Contains(got, "would fail again unless") {
 		t.Errorf("safe to replay: got %q, want %q in it", got, "would fail again unless")
 	}
-	o.scenario("well")
+	o.scenario("healthy")
 	o.page("/limiter")
 	o.untilText("[data-item='state.nexon']", "^flowing$")
 	o.page("/dlq?source=nexon&reason=UPSTREAM_4XX")

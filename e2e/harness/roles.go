@@ -6,9 +6,9 @@ import "context"
 // query service the pattern captures the listen address.
 func Ready(role string) string {
 	if role == "query" {
-		return `query service is up.* listen=([0-9.:]+)`
+		return `query service started.* listen=([0-9.:]+)`
 	}
-	return role + " is up"
+	return role + " started"
 }
 
 // Query starts a query service that connects to Kafka through the site's proxy, and returns
