@@ -144,6 +144,6 @@ func TestPlan_JudgesItsOwnOrder(t *testing.T) {
 	}
 	r.planned.Count = 0
 	if !strings.Contains(r.get(root+"/dlq/plan?source=nexon&kind=REPLAY&lane=LOW").textByID("safe-to-replay"), "none of them would be replayed") {
-		t.Error("what the plan counted is not what is judged")
+		t.Error("safe-to-replay: got an answer that ignores the count of the plan")
 	}
 }

@@ -36,9 +36,9 @@ var proseRules = []struct {
 // metrics, YAML keys and HTTP paths.
 var proseNames = map[string]string{
 	"wish": "request", "wishes": "requests", "door": "enqueuer", "bell": "notifier", "brake": "backoff", "brakes": "backoffs",
-	"braked": "backing off", "weather": "fault scenario", "doubt": "unconfirmed", "needs": "deps", "hindrance": "blocker",
+	"braked": "backing off", "weather": "fault scenario", "doubt": "unconfirmed", "hindrance": "blocker",
 	"foregone": "not found", "patience": "timeout", "letter": "dead letter", "letters": "dead letters", "untold": "unrecorded",
-	"ceiling": "rate cap", "ceilings": "rate caps", "gap": "minimum interval", "sick": "unhealthy", "lapsed": "expired",
+	"ceiling": "rate cap", "ceilings": "rate caps", "gap": "minimum interval", "sick": "unhealthy",
 }
 
 // logMethods are the methods of slog.Logger that take a message.

@@ -15,7 +15,7 @@ import (
 )
 
 // explainDecode adds the line of the file and a caret to a decoding error. For errors without a
-// position, such as those of UnmarshalText, it searches the file for the quoted value.
+// position, such as errors of UnmarshalText, it searches the file for the quoted value.
 func explainDecode(file string, text []byte, err error) error {
 	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok && wrong.DstType == reflect.TypeFor[time.Duration]() {
 		err = &yaml.SyntaxError{Message: fmt.Sprintf("%s is not a duration; %s", wrong.Token.Value, durationHint), Token: wrong.Token}

@@ -170,7 +170,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 	topic := schemas.RequestTopic("nexon", schemas.High)
 	below := map[string]string{
 		"GET /v1/:source/:facet/:key": "",
-		"enqueue update request":           "GET /v1/:source/:facet/:key",
+		"enqueue update request":      "GET /v1/:source/:facet/:key",
 		topic + " publish":            "enqueue update request",
 		topic + " receive":            topic + " publish",
 		"refresh":                     topic + " receive",
