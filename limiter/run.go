@@ -230,14 +230,14 @@ func (l *Limiter) gatherDemand() demand {
 		l.mu.Lock()
 		d, _ := l.step(time.Now())
 		l.mu.Unlock()
-		asked := d.high + d.low
+		requested := d.high + d.low
 		for _, c := range d.queues {
-			asked += c.n
+			requested += c.n
 		}
-		if asked == n {
+		if requested == n {
 			return d
 		}
-		n = asked
+		n = requested
 		runtime.Gosched()
 	}
 }
@@ -259,10 +259,10 @@ func (l *Limiter) fail(d demand, now time.Time, err error) {
 	}
 	// It is unknown whether the script ran. A repeated backoff or breaker event has no effect,
 	// but a repeated refund would allow one call too many.
-	told, _, _ := strings.Cut(d.events, "refund ")
-	if told = strings.TrimSpace(told); told != "" {
-		l.events = append(l.events, told)
-		l.backoffPending = l.backoffPending || strings.Contains(told, "backoff ") || strings.Contains(told, "open ")
+	repeated, _, _ := strings.Cut(d.events, "refund ")
+	if repeated = strings.TrimSpace(repeated); repeated != "" {
+		l.events = append(l.events, repeated)
+		l.backoffPending = l.backoffPending || strings.Contains(repeated, "backoff ") || strings.Contains(repeated, "open ")
 	}
 }
 
@@ -306,26 +306,26 @@ func (l *Limiter) applyGrant(a answer) {
 		return // a backoff or a stop arrived during the call, so its slots are released
 	}
 	for _, side := range []struct {
-		q     *queue
-		waits []time.Duration
-		back  time.Duration
-		why   refusal
-		asked int
+		q         *queue
+		waits     []time.Duration
+		back      time.Duration
+		refusal   refusal
+		requested int
 	}{{&l.high, a.high, a.backHigh, a.refusalHigh, a.demand.high}, {&l.low, a.low, a.backLow, a.refusalLow, a.demand.low}} {
 		q := side.q
 		for _, wait := range side.waits {
 			q.slots = append(q.slots, slot{notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds()})
 		}
 		q.used += int64(len(side.waits))
-		if side.asked > 0 {
-			q.refusal = side.why
+		if side.requested > 0 {
+			q.refusal = side.refusal
 		}
 		if side.back > 0 {
 			q.back = a.before.Add(side.back)
-			q.refused += int64(side.asked - len(side.waits))
-			l.metrics.rejected[q.lane].Add(float64(side.asked - len(side.waits)))
+			q.rejected += int64(side.requested - len(side.waits))
+			l.metrics.rejected[q.lane].Add(float64(side.requested - len(side.waits)))
 		}
-		if side.why == refusedByDayCount {
+		if side.refusal == refusedByDayCount {
 			l.requestDayCount()
 		}
 	}
@@ -365,7 +365,7 @@ func (l *Limiter) applyQueueGrant(a answer, i int, c queueGrant) {
 	q.refusal = c.refusal
 	if c.back > 0 {
 		q.back = a.before.Add(micros(c.back))
-		q.refused += int64(n - len(c.slots))
+		q.rejected += int64(n - len(c.slots))
 		l.metrics.rejected[q.lane].Add(float64(n - len(c.slots)))
 	}
 	if c.refusal == refusedByDayCount {

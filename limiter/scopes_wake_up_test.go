@@ -8,8 +8,8 @@ import (
 
 // wakeUpRecorder records the processes named on the wake-up channel.
 type wakeUpRecorder struct {
-	redis *miniredis.Miniredis
-	names []string
+	redis    *miniredis.Miniredis
+	names    []string
 	received chan struct{}
 }
 
