@@ -8,15 +8,15 @@ import (
 
 // OpenBreaker opens the source's circuit breaker for all processes, because a call sent at that
 // time showed that the upstream is unhealthy. No calls are sent except single probes: the first
-// after `first`, later ones after pauses that double up to `most` (at least one second each). A
+// after `first`, later ones after pauses that double up to `maxPause` (at least one second each). A
 // probe needs room in all policies, like any call. CloseBreaker closes the breaker.
 //
 // While the breaker is open, further reports can only lengthen its pauses, so failed probes
 // need not be reported. Calls sent before the breaker closed last cannot open it again. Slots
 // reserved before are released.
-func (l *Limiter) OpenBreaker(first, most time.Duration, sent time.Time) {
+func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 	l.mu.Lock()
-	l.events = append(l.events, fmt.Sprintf("open %d %d %d", first.Microseconds(), most.Microseconds(), max(0, l.clock.at(sent))))
+	l.events = append(l.events, fmt.Sprintf("open %d %d %d", first.Microseconds(), maxPause.Microseconds(), max(0, l.clock.at(sent))))
 	if !l.breakerOpen.Load() { // otherwise the reserved slot is the next probe
 		l.backoffPending = true
 		l.releaseSlots()

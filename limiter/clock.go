@@ -29,11 +29,11 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 		*c = next
 		return 0
 	}
-	passed, most, least := micros(redis-c.redis), then.Sub(c.before), before.Sub(c.then)
-	ahead := passed - most - clockSlack - most/clockDrift
+	elapsed, longest, shortest := micros(redis-c.redis), then.Sub(c.before), before.Sub(c.then)
+	ahead := elapsed - longest - clockSlack - longest/clockDrift
 	// A small step back is harmless. The new reading must be kept all the same, or a later step
 	// forward to the old time would not be detected.
-	behind := least - passed - clockSlack - least/clockDrift
+	behind := shortest - elapsed - clockSlack - shortest/clockDrift
 	if ahead > 0 || behind > 0 || then.Sub(before) <= 2*c.then.Sub(c.before) || then.Sub(c.then) > clockLife {
 		*c = next
 	}

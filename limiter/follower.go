@@ -158,8 +158,8 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 	}
 	event := "used 0 0 0 0"
 	if !c.At.IsZero() {
-		rate, most := quota.maxUncounted()
-		event = fmt.Sprintf("used %d %d %d %d %d", c.DayEnd.UnixMicro(), c.Calls, c.At.UnixMicro(), rate, most)
+		rate, burst := quota.maxUncounted()
+		event = fmt.Sprintf("used %d %d %d %d %d", c.DayEnd.UnixMicro(), c.Calls, c.At.UnixMicro(), rate, burst)
 	}
 	l.mu.Lock()
 	l.events = append(l.events, event)
@@ -187,9 +187,9 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if lost := now.Sub(f.savedAt) > maxDayCountAge; lost != l.dayCountUnsaved {
-		l.dayCountUnsaved = lost
-		if lost {
+	if unsaved := now.Sub(f.savedAt) > maxDayCountAge; unsaved != l.dayCountUnsaved {
+		l.dayCountUnsaved = unsaved
+		if unsaved {
 			l.log.Error("day's call count can't be saved; no permits are granted", "err", err)
 		}
 		l.wake()
@@ -219,12 +219,12 @@ func (f *follower) scheduleReport(now time.Time) {
 		l.reportForcesCall = true
 	}
 	l.reportWanted = l.reportWanted || (due && !blocked)
-	alone := due && blocked && l.failed == 0
+	withoutCall := due && blocked && l.failed == 0
 	l.mu.Unlock()
 	if due {
 		f.reportedAt = now
 	}
-	if alone {
+	if withoutCall {
 		l.publishReport()
 	}
 	l.wake()

@@ -160,7 +160,7 @@ func (l *Limiter) Reacquire(ctx context.Context, lane schemas.Lane, c Call) (*Pe
 	return l.acquire(ctx, lane, c, &Permit{}, (*queue).pushFront)
 }
 
-func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Permit, stand func(*queue, *Permit)) (*Permit, error) {
+func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Permit, insert func(*queue, *Permit)) (*Permit, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -168,18 +168,18 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	l.mu.Lock()
 	q := l.queueFor(lane, c)
 	p.queue = q
-	stand(q, p)
+	insert(q, p)
 	// The first caller calls Redis itself, for everybody who arrives meanwhile. If several
 	// wait, Run makes the call: it wakes up for the next slot anyway.
-	leads := false
+	makesCall := false
 	var d demand
 	if !l.calling {
 		d, _ = l.step(p.since)
-		leads = d.needed() && l.canCallRedis(p.since) && l.waiting() == 1
-		l.calling = leads
+		makesCall = d.needed() && l.canCallRedis(p.since) && l.waiting() == 1
+		l.calling = makesCall
 	}
 	l.mu.Unlock()
-	if leads {
+	if makesCall {
 		if l.callRedis(d) {
 			l.mu.Lock()
 			l.handover = true // Run calls for the others
@@ -282,7 +282,7 @@ func (l *Limiter) takeEvents() string {
 // l.mu.
 func (l *Limiter) takeBucketEvents() []bucketEvent {
 	n := min(len(l.bucketEvents), maxEvents)
-	told := slices.Clone(l.bucketEvents[:n])
+	taken := slices.Clone(l.bucketEvents[:n])
 	l.bucketEvents = l.bucketEvents[n:]
-	return told
+	return taken
 }

@@ -11,7 +11,7 @@ import (
 // with an unused quota. It is the lowest maximum of all policies over all values of their
 // scopes, or +Inf if no policy limits calls by time.
 func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
-	most := math.Inf(1)
+	limit := math.Inf(1)
 	for _, l := range q.partitioned {
 		calls := 0.0
 		for i, one := range l.partitions {
@@ -19,33 +19,33 @@ func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 				calls += float64(one.burst) + float64(within)/float64(one.interval)
 			}
 		}
-		most = min(most, calls)
+		limit = min(limit, calls)
 	}
 	for _, r := range q.windowLogs {
 		calls := r.high
 		if lane == schemas.Low {
 			calls = r.low
 		}
-		most = min(most, scaleToPeriod(float64(calls), r.reach, within))
+		limit = min(limit, scaleToPeriod(float64(calls), r.reach, within))
 	}
 	if d := q.day; d != nil {
 		calls := float64(d.policy.Limit)
 		if lane == schemas.Low { // LOW is paced over the day
 			calls = max(1, (calls-86400*d.reserve)*min(1, within.Hours()/24))
 		}
-		most = min(most, calls)
+		limit = min(limit, calls)
 	}
 	for _, s := range q.scoped {
-		most = min(most, q.values(s)*s.maxUnits(lane, within)/float64(s.cheapest))
+		limit = min(limit, q.values(s)*s.maxUnits(lane, within)/float64(s.cheapest))
 	}
 	if lane == schemas.Low {
 		for _, c := range q.config.LowRateCaps {
 			if c.From == c.To {
-				most = min(most, float64(c.Rate)*within.Seconds())
+				limit = min(limit, float64(c.Rate)*within.Seconds())
 			}
 		}
 	}
-	return math.Floor(most + 1e-6)
+	return math.Floor(limit + 1e-6)
 }
 
 // scaleToPeriod returns the calls that a window allows within a period, which can be longer.
@@ -63,11 +63,11 @@ func (s scopedPolicy) maxUnits(lane schemas.Lane, within time.Duration) float64 
 		if low {
 			units = s.numbers[2]
 		}
-		most := scaleToPeriod(s.wholeCalls(units), micros(s.numbers[0]), within)
+		limit := scaleToPeriod(s.wholeCalls(units), micros(s.numbers[0]), within)
 		if interval := n(4); interval > 0 {
-			most = min(most, n(5)+float64(within)/interval)
+			limit = min(limit, n(5)+float64(within)/interval)
 		}
-		return most
+		return limit
 	case leakyBucketKind:
 		if len(s.policy.CountedStatuses) > 0 {
 			return math.Inf(1) // successful calls cost nothing

@@ -26,7 +26,7 @@ type queue struct {
 	back     time.Time // when Redis must be asked again; before that it would reject
 	refusal  refusal   // why it was rejected last
 	used     int64     // slots granted
-	refused  int64
+	rejected int64
 }
 
 // push inserts p by its turn.

@@ -142,8 +142,8 @@ func (l *Limiter) laneTotals(lane schemas.Lane) *queue {
 }
 
 func (q *queue) add(other *queue) {
-	q.used, q.refused = q.used+other.used, q.refused+other.refused
-	other.used, other.refused = 0, 0
+	q.used, q.rejected = q.used+other.used, q.rejected+other.rejected
+	other.used, other.rejected = 0, 0
 }
 
 // waiting returns the number of waiters. The caller holds l.mu.

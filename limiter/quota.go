@@ -235,13 +235,13 @@ func (q Quota) initialBackoff() time.Duration {
 	if q.config.Backoff > 0 {
 		return q.config.Backoff
 	}
-	least := maxBackoff
+	shortest := maxBackoff
 	for _, p := range q.config.Policies {
 		if p.Window > 0 {
-			least = min(least, time.Duration(p.Window))
+			shortest = min(shortest, time.Duration(p.Window))
 		}
 	}
-	return max(least, time.Second)
+	return max(shortest, time.Second)
 }
 
 // Quiet returns the quiet period: how long no permit is granted after the state in Redis was

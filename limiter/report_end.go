@@ -120,13 +120,13 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	case concurrencyKind:
 		l.addBucketEvent(c.bucket, 'c', c.ticket(s))
 	case reportedKind:
-		how, left, till := 1, int64(-1), int64(0)
+		outcome, remaining, until := 1, int64(-1), int64(0)
 		told := c.bucket
 		switch {
 		case n.Remaining != announced.Unknown:
-			how, left = 2, n.Remaining
+			outcome, remaining = 2, n.Remaining
 			if n.Reset >= 0 {
-				till = read + (n.Reset + n.Slack).Microseconds()
+				until = read + (n.Reset + n.Slack).Microseconds()
 			}
 			// The response can name another budget than the one that was charged.
 			if of := l.bucketOf(c.policyIndex, s.candidate.call, s.candidate.credential); of.key != c.key {
@@ -134,11 +134,11 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 				l.addBucketEvent(c.bucket, 'n', fmt.Sprintf("%s 0 0 %d -1 0 0", c.ticket(s), s.at))
 			}
 		case used == 0:
-			how = 0
+			outcome = 0
 		case status >= 200 && status < 400 || status == 404:
-			how = 3
+			outcome = 3
 		}
-		l.addBucketEvent(told, 'n', fmt.Sprintf("%s %d %d %d %d %d %d", c.ticket(s), how, used, s.at, left, till, n.Slack.Microseconds()))
+		l.addBucketEvent(told, 'n', fmt.Sprintf("%s %d %d %d %d %d %d", c.ticket(s), outcome, used, s.at, remaining, until, n.Slack.Microseconds()))
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
@@ -162,8 +162,8 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 func (c bucketCost) ticket(s slot) string { return s.ticket + ":" + strconv.Itoa(c.units) }
 
 // addBucketEvent adds an event to the next call to Redis. The caller holds l.mu.
-func (l *Limiter) addBucketEvent(b *bucket, what byte, rest string) {
-	l.bucketEvents = append(l.bucketEvents, bucketEvent{b, what, rest})
+func (l *Limiter) addBucketEvent(b *bucket, kind byte, args string) {
+	l.bucketEvents = append(l.bucketEvents, bucketEvent{b, kind, args})
 }
 
 // refundBuckets returns an unused slot to the buckets that it was charged to. The caller holds
@@ -191,32 +191,32 @@ func (l *Limiter) refundBuckets(s slot) {
 
 // OpenScopeBreaker opens the circuit breaker of one of the call's scopes (a name in
 // Config.Breakers) for all processes, because of the call's response. One probe goes out after
-// first, and then after pauses that double up to most, until one succeeds. first == 0 means
+// first, and then after pauses that double up to maxPause, until one succeeds. first == 0 means
 // that the upstream named no time. A scope without a breaker backs the whole source off.
-func (p *Permit) OpenScopeBreaker(what string, first, most time.Duration) {
+func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 	l := p.limiter
 	l.mu.Lock()
 	if first <= 0 {
 		first = l.quota.initialBackoff()
 	}
-	var halted *bucket
+	var opened *bucket
 	if p.slot.candidate != nil {
 		for _, c := range p.slot.candidate.costs {
-			if s := l.quota.scoped[c.policyIndex]; s.kind == breakerKind && s.policy.Name == what+" breaker" {
-				halted = c.bucket
+			if s := l.quota.scoped[c.policyIndex]; s.kind == breakerKind && s.policy.Name == scope+" breaker" {
+				opened = c.bucket
 			}
 		}
 	}
-	if halted == nil {
+	if opened == nil {
 		l.mu.Unlock()
 		l.BackOff(first, p.spent)
 		return
 	}
-	l.addBucketEvent(halted, 'h', fmt.Sprintf("%d %d %d", first.Microseconds(), max(first, most).Microseconds(), max(0, l.clock.at(p.spent))))
-	l.rememberOpenBreaker(halted)
+	l.addBucketEvent(opened, 'h', fmt.Sprintf("%d %d %d", first.Microseconds(), max(first, maxPause).Microseconds(), max(0, l.clock.at(p.spent))))
+	l.rememberOpenBreaker(opened)
 	for _, q := range l.queues {
 		q.slots = slices.DeleteFunc(q.slots, func(s slot) bool {
-			gone := s.candidate != nil && slices.ContainsFunc(s.candidate.costs, func(c bucketCost) bool { return c.key == halted.key })
+			gone := s.candidate != nil && slices.ContainsFunc(s.candidate.costs, func(c bucketCost) bool { return c.key == opened.key })
 			if gone {
 				l.refund(s)
 			}

@@ -3,7 +3,6 @@ package limiter
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -12,8 +11,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/freshet/freshet/schemas"
 )
@@ -230,14 +227,14 @@ func (l *Limiter) gatherDemand() demand {
 		l.mu.Lock()
 		d, _ := l.step(time.Now())
 		l.mu.Unlock()
-		asked := d.high + d.low
+		requested := d.high + d.low
 		for _, c := range d.queues {
-			asked += c.n
+			requested += c.n
 		}
-		if asked == n {
+		if requested == n {
 			return d
 		}
-		n = asked
+		n = requested
 		runtime.Gosched()
 	}
 }
@@ -259,10 +256,10 @@ func (l *Limiter) fail(d demand, now time.Time, err error) {
 	}
 	// It is unknown whether the script ran. A repeated backoff or breaker event has no effect,
 	// but a repeated refund would allow one call too many.
-	told, _, _ := strings.Cut(d.events, "refund ")
-	if told = strings.TrimSpace(told); told != "" {
-		l.events = append(l.events, told)
-		l.backoffPending = l.backoffPending || strings.Contains(told, "backoff ") || strings.Contains(told, "open ")
+	repeated, _, _ := strings.Cut(d.events, "refund ")
+	if repeated = strings.TrimSpace(repeated); repeated != "" {
+		l.events = append(l.events, repeated)
+		l.backoffPending = l.backoffPending || strings.Contains(repeated, "backoff ") || strings.Contains(repeated, "open ")
 	}
 }
 
@@ -306,26 +303,26 @@ func (l *Limiter) applyGrant(a answer) {
 		return // a backoff or a stop arrived during the call, so its slots are released
 	}
 	for _, side := range []struct {
-		q     *queue
-		waits []time.Duration
-		back  time.Duration
-		why   refusal
-		asked int
+		q         *queue
+		waits     []time.Duration
+		back      time.Duration
+		refusal   refusal
+		requested int
 	}{{&l.high, a.high, a.backHigh, a.refusalHigh, a.demand.high}, {&l.low, a.low, a.backLow, a.refusalLow, a.demand.low}} {
 		q := side.q
 		for _, wait := range side.waits {
 			q.slots = append(q.slots, slot{notBefore: a.then.Add(wait), notAfter: a.before.Add(wait + permitLife), at: a.now + wait.Microseconds()})
 		}
 		q.used += int64(len(side.waits))
-		if side.asked > 0 {
-			q.refusal = side.why
+		if side.requested > 0 {
+			q.refusal = side.refusal
 		}
 		if side.back > 0 {
 			q.back = a.before.Add(side.back)
-			q.refused += int64(side.asked - len(side.waits))
-			l.metrics.rejected[q.lane].Add(float64(side.asked - len(side.waits)))
+			q.rejected += int64(side.requested - len(side.waits))
+			l.metrics.rejected[q.lane].Add(float64(side.requested - len(side.waits)))
 		}
-		if side.why == refusedByDayCount {
+		if side.refusal == refusedByDayCount {
 			l.requestDayCount()
 		}
 	}
@@ -365,39 +362,10 @@ func (l *Limiter) applyQueueGrant(a answer, i int, c queueGrant) {
 	q.refusal = c.refusal
 	if c.back > 0 {
 		q.back = a.before.Add(micros(c.back))
-		q.refused += int64(n - len(c.slots))
+		q.rejected += int64(n - len(c.slots))
 		l.metrics.rejected[q.lane].Add(float64(n - len(c.slots)))
 	}
 	if c.refusal == refusedByDayCount {
 		l.requestDayCount()
 	}
-}
-
-// ErrEvictionEnabled means that Redis can evict the limiter's state under memory pressure. The
-// limit would then no longer hold.
-var ErrEvictionEnabled = errors.New("redis can evict keys, among them the count of calls; set maxmemory-policy to noeviction")
-
-// CheckRedis returns ErrEvictionEnabled if Redis can evict keys, or an error if Redis does not
-// answer. A server that refuses INFO passes the check.
-func CheckRedis(ctx context.Context, rdb redis.UniversalClient) error {
-	check := func(ctx context.Context, rdb redis.Cmdable) error {
-		memory, err := rdb.Info(ctx, "memory").Result()
-		if err != nil {
-			if _, refused := errors.AsType[redis.Error](err); refused {
-				return nil // it answers, but does not allow INFO
-			}
-			return fmt.Errorf("read the memory settings of Redis: %w", err)
-		}
-		for line := range strings.Lines(memory) {
-			policy, found := strings.CutPrefix(strings.TrimSpace(line), "maxmemory_policy:")
-			if found && policy != "noeviction" {
-				return fmt.Errorf("maxmemory-policy %s: %w", policy, ErrEvictionEnabled)
-			}
-		}
-		return nil
-	}
-	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		return cluster.ForEachMaster(ctx, func(ctx context.Context, node *redis.Client) error { return check(ctx, node) })
-	}
-	return check(ctx, rdb)
 }

@@ -249,17 +249,17 @@ func (p Policy) cost(c Call) int {
 
 func (p Policy) checkScoped() error {
 	window := time.Duration(p.Window)
-	ways := 0
+	kinds := 0
 	for _, is := range []bool{p.MinInterval != nil, p.Window == InFlight, p.Restore > 0, p.Reported && p.Restore == 0, len(p.CountedStatuses) > 0} {
 		if is {
-			ways++
+			kinds++
 		}
 	}
 	timed := p.MinInterval == nil && p.Window != InFlight && p.Restore == 0
 	switch {
 	case p.Name == "" || strings.ContainsAny(p.Name, ".=, \n"):
 		return errors.New("name: it must not be empty and must not contain dots, commas, equals signs or spaces")
-	case ways > 1:
+	case kinds > 1:
 		return errors.New("a policy has only one of: window, restore, window: in-flight, reported, minInterval, countedStatuses; write the others as separate policies")
 	case p.Window == Day:
 		return errors.New("window: a day counts the whole source and can't have a scope, a unit or costs; describe this limit in a source of its own")

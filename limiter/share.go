@@ -76,8 +76,8 @@ func (l *Limiter) LowReserve() float64 {
 	defer l.mu.Unlock()
 	reserve := 0.0
 	for _, p := range l.quota.config.Policies {
-		if kept := float64(p.LowReserve) / time.Duration(p.Window).Seconds(); p.LowReserve > 0 && (reserve == 0 || kept < reserve) {
-			reserve = kept
+		if reserved := float64(p.LowReserve) / time.Duration(p.Window).Seconds(); p.LowReserve > 0 && (reserve == 0 || reserved < reserve) {
+			reserve = reserved
 		}
 	}
 	return reserve
@@ -92,10 +92,10 @@ func (q Quota) share(lane schemas.Lane, v View) Share {
 		if b.Window == Day {
 			continue
 		}
-		aSecond := v.RampRatio * q.calls(b) / time.Duration(b.Window).Seconds()
-		bound := Bound{Kind: ByWindow, Policy: b.Name, PerSecond: b.PerWindow * aSecond}
+		perUnit := v.RampRatio * q.calls(b) / time.Duration(b.Window).Seconds()
+		bound := Bound{Kind: ByWindow, Policy: b.Name, PerSecond: b.PerWindow * perUnit}
 		if low {
-			bound.PerSecond, bound.Reserved = b.Low*aSecond, (b.PerWindow-b.Low)*aSecond
+			bound.PerSecond, bound.Reserved = b.Low*perUnit, (b.PerWindow-b.Low)*perUnit
 		}
 		s.Bounds = append(s.Bounds, bound)
 	}

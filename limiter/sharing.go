@@ -39,7 +39,7 @@ const resourcesTTL = 24 * time.Hour
 func (f *follower) syncResources(ctx context.Context) {
 	l := f.l
 	l.mu.Lock()
-	scopes, tell := l.scopesBy("resource"), l.newResources
+	scopes, resources := l.scopesBy("resource"), l.newResources
 	l.newResources = nil
 	l.mu.Unlock()
 	if !scopes || l.rdb == nil {
@@ -48,8 +48,8 @@ func (f *follower) syncResources(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, redisTimeout)
 	defer cancel()
 	pipe := l.rdb.Pipeline()
-	if len(tell) > 0 {
-		pipe.HSet(ctx, resourcesKey(l.source), tell)
+	if len(resources) > 0 {
+		pipe.HSet(ctx, resourcesKey(l.source), resources)
 		pipe.Expire(ctx, resourcesKey(l.source), resourcesTTL)
 	}
 	all := pipe.HGetAll(ctx, resourcesKey(l.source))
@@ -57,7 +57,7 @@ func (f *follower) syncResources(ctx context.Context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
-		l.newResources = append(tell, l.newResources...) // sent again a second later
+		l.newResources = append(resources, l.newResources...) // sent again a second later
 		return
 	}
 	for endpoint, resource := range all.Val() {
@@ -71,19 +71,19 @@ func (f *follower) syncResources(ctx context.Context) {
 // process. It returns when ctx ends.
 func (l *Limiter) subscribeWakeUps(ctx context.Context) {
 	l.mu.Lock()
-	places := slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })
+	limitsInFlight := slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })
 	l.mu.Unlock()
-	if l.rdb == nil || !places {
+	if l.rdb == nil || !limitsInFlight {
 		return
 	}
-	line := l.rdb.Subscribe(ctx, wakeUpChannel(l.source))
-	defer func() { _ = line.Close() }()
-	told := line.Channel()
+	subscription := l.rdb.Subscribe(ctx, wakeUpChannel(l.source))
+	defer func() { _ = subscription.Close() }()
+	messages := subscription.Channel()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case m, open := <-told:
+		case m, open := <-messages:
 			if !open {
 				return
 			}

@@ -149,7 +149,7 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 		if q.lane != lane {
 			continue
 		}
-		v.Waiting, v.Granted, v.Rejected = v.Waiting+q.length, v.Granted+q.used, v.Rejected+q.refused
+		v.Waiting, v.Granted, v.Rejected = v.Waiting+q.length, v.Granted+q.used, v.Rejected+q.rejected
 		for _, first := range []*Permit{q.fresh.first, q.retries.first} {
 			for p := first; p != nil; p = p.after { // the first is not the oldest if it came by Reacquire
 				if oldest == nil || p.since.Before(oldest.since) {

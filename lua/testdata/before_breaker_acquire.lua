@@ -1,71 +1,18 @@
--- limiter_acquire: reserves time slots for upstream calls of one source, for all
--- its policies together or not at all (design and proof: limiter/doc.go).
---
--- KEYS[1]  the source's state, quota:{source}:state
--- ARGV[1]  slots wanted by HIGH
--- ARGV[2]  slots wanted by LOW
--- ARGV[3]  the quota: revision, stopped (0 or 1), horizon and quiet start in us, and
---          for each policy a section; numbers have 16 places, padded with blanks. Sections:
---          L window, T and B of the lanes high, shared and low (T 0: no such lane)
---          R reach, slots in it, slots in it that LOW may use
---          D slots a day, millionths of a slot a second kept for HIGH
---          Empty: nothing is wanted or changed, see Returns
--- ARGV[4]  a name of 26 characters for the quota, such as the start of its SHA-1
--- ARGV[5]  three midnights around now, in us; may be empty, see Returns
--- ARGV[6]  LOW's interval in us before and from a moment, and that moment; empty or
---          not there: no ceiling
--- ARGV[7]  what has happened, words apart by blanks; or not there:
---          backoff D BASE SENT the upstream refused the call of slot SENT for D us
---                              (0: it did not say; BASE is then the first pause)
---          refund SLOT         a slot of which nothing was sent
---          used END N AT RATE MOST  the day until END had N calls at AT, and since
---                              then at most MOST and RATE a second
---          step NOW            Redis' clock was found to be set forward when it showed NOW
---
--- Returns {n HIGH, n LOW, now, day's calls, runs...}: the slots granted, HIGH's first,
--- as runs of three numbers: how many, the first as a wait in us from now, and the
--- interval. If demand was refused four more numbers follow, for HIGH and LOW: in how
--- many us to ask again (0: nothing was refused), and the section that refused it (or:
--- -1 backoff, -2 stopped, -3 lost state, -4 the day is not counted until `used` is told,
--- -5 ceiling). {-1}: the midnights are needed. For an empty quota instead
--- {now, birth, revision, stopped, backoff until, ramp in thousandths, uncounted,
--- then for each section: 1, L's window, slots that high, shared, low have at once;
--- 2, R's reach, slots, LOW's, used; 3, D's limit, reserve, used, end}.
---
--- Atomic: one read and one write. A state that is missing, garbled, from before a
--- restart or a failover, or from before Redis' clock was set back starts quiet,
--- for permits of the lost state may still be on their way.
---
--- The state, without expiry: a line of numbers, the quota in force, the strictest
--- quota of the callers of this epoch, the slots of the rings; lines of a later
--- format that follow are kept. The newest revision is in force; where callers of
--- one revision differ, each gets what all of them allow, until the stricter have
--- been silent for an epoch.
---
--- This first half decides most calls, for a third of the time: where one quota of
--- lanes high and shared, and perhaps a day, is in force for all, and nothing is lost,
--- braked or told. It leaves the rest to limiter_load, which decides as it does (a test
--- holds them side by side) and says until when this half may. Of the line of numbers
--- it reads: format in 2 places, replication id 40, until when 16, name of the quota and
--- of the server's process 40,
--- then in 16 each: now, TAT of high and of shared, the day's calls, LOW's last step,
--- HIGH's
--- and LOW's return, the day's end.
+-- limiter_acquire of a release without circuit breaker, first part (fast path). Tests run
+-- it on a state that newer processes share. Its contract is that of limiter_acquire.lua
+-- without the events open and close, the reason -6 and section 4.
 
 local sub, format, ceil, floor, max, min = string.sub, string.format, math.ceil, math.floor, math.max, math.min
-local MARGIN = 10000000 -- around midnight a call counts in both days for so long
-local AHEAD = 50000     -- LOW may be so far ahead of its pace
-local AGAIN = 10000000  -- who is refused asks again by then: a pace may rise, a brake be gone
+local MARGIN = 10000000
+local AHEAD = 50000
+local AGAIN = 10000000
 
 local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 local quota, state = ARGV[3], redis.call('GETRANGE', KEYS[1], 0, 225)
 
--- What tells a server from what it was before a restart, and from its replica, is
--- its replication id. It need not be asked for what this very process has written a
--- moment ago: no server starts, and no caller finds another one, as fast as that.
 local SAME = 5000
-local name, anybody = ARGV[4] .. sub(tostring(redis), -14), '--------------' -- of the quota, and of the process
+local name, anybody = ARGV[4] .. sub(tostring(redis), -14), '--------------'
 local replid
 local function readReplid()
   local info = redis.pcall('INFO', 'replication')
@@ -74,22 +21,17 @@ local function readReplid()
   return replid
 end
 
--- The short way, until the moment that the state names: one quota of lanes high
--- and shared, and perhaps a day, in force for all; nothing lost, braked or
--- happened. It decides as the long way below does, for a third of its time.
--- Garbled numbers make it fail until that moment, and then the state counts as lost.
 local calm = tonumber(sub(state, 43, 58)) or 0
 if now < calm and not ARGV[6] and (sub(state, 59, 98) == name or sub(state, 59, 98) == ARGV[4] .. anybody) then
   local ago = now - sub(state, 99, 114)
   if ago >= 0 and (ago < SAME or sub(state, 3, 42) == readReplid()) then
-    -- A number that this call does not need stays a text, and is written as it came.
     local nHigh, nLow, horizon = ARGV[1] + 0, ARGV[2] + 0, sub(quota, 18, 33) + 0
     local t1, b1, t2, b2 = 0, 0, sub(quota, 99, 114) + 0, sub(quota, 115, 130) - 1
     local tat1, tat2 = sub(state, 115, 130), sub(state, 131, 146) + 0
     local used, paced, backHigh, backLow = sub(state, 147, 162) + 0, sub(state, 163, 178), sub(state, 179, 194), sub(state, 195, 210)
     local highMost, lowMost, pace, dayEnd, left = nHigh, nLow, 0, 0, nil
     if nHigh > 0 then t1, b1, tat1 = sub(quota, 67, 82) + 0, sub(quota, 83, 98) - 1, tat1 + 0 end
-    if #quota > 162 then -- there is a day
+    if #quota > 162 then
       dayEnd = sub(state, 211, 226) + 0
       left = sub(quota, 164, 179) - used
       if nHigh > left then highMost = max(0, left) end
@@ -102,7 +44,6 @@ if now < calm and not ARGV[6] and (sub(state, 59, 98) == name or sub(state, 59, 
     end
     local edge, runs, run = now + horizon, {}, 0
     local gotHigh, gotLow, returnHigh, returnLow, whyHigh, whyLow = 0, 0, 0, 0, 0, 0
-    -- What the lanes have at once comes in one piece; then slot by slot.
     if highMost > 0 then
       if t1 > 0 then
         if tat1 < now then tat1 = now end
@@ -115,7 +56,7 @@ if now < calm and not ARGV[6] and (sub(state, 59, 98) == name or sub(state, 59, 
         if n > 0 then gotHigh, tat2 = gotHigh + n, tat2 + n * t2 end
       end
       if gotHigh > 0 then run, runs[1], runs[2], runs[3] = 1, gotHigh, 0, 0 end
-      local before, open = now, gotHigh == 1 -- the last run has one slot yet
+      local before, open = now, gotHigh == 1
       while gotHigh < highMost do
         local slot, shared = tat2 - b2 * t2, true
         if t1 > 0 and tat1 - b1 * t1 <= slot then slot, shared = tat1 - b1 * t1, false end

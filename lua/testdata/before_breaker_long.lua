@@ -1,23 +1,22 @@
--- limiter_load: the second half of limiter_acquire, which stands in front of it and
--- says what both take and return. Its locals are ours.
+-- limiter_acquire of a release without circuit breaker, second part: it continues
+-- before_breaker_acquire.lua, with its locals.
 
 local FORMAT, EPOCH = '01', 2500000
 local BRAKE_MOST, RAMP = 60000000, 10000000
-local UNWRITTEN = 100000000 -- no process calls on for so long without writing the day's count down
+local UNWRITTEN = 100000000
 local LINE = '%s%s%16d%s%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d%16d'
-local OTHERS = '----------------------------------------' -- in place of the name of a quota that is not in force alone
+local OTHERS = '----------------------------------------'
 local find, huge = string.find, math.huge
 local last, backHigh, backLow, paced, used, dayEnd = 0, 0, 0, 0, 0, 0
 local birth, epoch, brake, braked, step, nextUsed, dayBorn, uncounted = now, now, 0, 0, 0, 0, now, 1
 local tats, held, strictest, rings, rest, seen = {}, nil, nil, {}, '', nil
 local looking = quota == ''
 if not replid then readReplid() end
-if not find(replid, '[^0]') then name = ARGV[4] .. anybody end -- this server has no id to be told apart by
+if not find(replid, '[^0]') then name = ARGV[4] .. anybody end
 state = redis.call('GET', KEYS[1])
 
 local function number(text, i) return sub(text, i, i + 15) + 0 end
 
--- The sections of a quota: kind, key, and its numbers.
 local WIDTH = {L = 7, R = 3, D = 2}
 local function sections(text)
   local all, i = {}, 50
@@ -68,7 +67,6 @@ if looking then
   quota = held
 end
 
--- What two quotas of one revision both allow.
 local function strict(a, b)
   if not a or a == b then return b end
   local of, all = {}, sections(a)
@@ -93,7 +91,6 @@ local function strict(a, b)
   return text(head, all)
 end
 
--- Which quota is in force now.
 local before = held
 if not looking then
   local mine, theirs = number(quota, 1), held and number(held, 1) or -1
@@ -101,7 +98,6 @@ if not looking then
     held, strictest, epoch = quota, quota, now
   elseif mine == theirs then
     if now - epoch >= EPOCH or now < epoch then
-      -- Who has been silent for a whole epoch no longer counts.
       held, strictest, epoch = now - epoch < 2 * EPOCH and strict(strictest, quota) or quota, quota, now
     else
       held, strictest = strict(held, quota), strict(strictest, quota)
@@ -125,8 +121,6 @@ for i, s in ipairs(policies) do
   end
 end
 
--- The slots of the policies that were in force before: another T or B must not
--- make room for a second burst, and a policy that is new starts as if used up.
 if seen and before ~= held then
   local tatsOf, ringOf, had = {}, {}, {}
   local l, r = 0, 0
@@ -158,7 +152,6 @@ if seen and before ~= held then
   tats, rings, backHigh, backLow = newTats, newRings, 0, 0
 end
 
--- What was lost, and what happened.
 local back = seen and last - now or 0
 local lost = not seen or back > 10000 or #tats ~= max(3, #T) or #rings ~= #reach or sub(state, 3, 42) ~= replid
 local happened, i = {}, 1
@@ -176,7 +169,7 @@ if lost and not looking then
   for n = 1, #T do tats[n] = max(now + quiet, brake) + max(B[n] - 1, 0) * T[n] end
   for n = 1, #reach do rings[n] = string.rep(format('%16d', now + horizon), slots[n]) end
 elseif back > 0 then
-  now = last -- a small step back: time stands still
+  now = last
 end
 
 if day and (dayEnd == 0 or now >= dayEnd + MARGIN) then
@@ -200,7 +193,6 @@ while happened[i] do
   if happened[i] == 'backoff' then
     local d, base, sent = happened[i + 1] + 0, happened[i + 2] + 0, happened[i + 3] + 0
     if d == 0 and sent >= braked then
-      -- Refused again soon after the last pause: it was too short.
       step = brake > 0 and now < brake + RAMP + step and min(2 * step, BRAKE_MOST) or base
       step = max(step, base)
       d = step
@@ -217,7 +209,6 @@ while happened[i] do
       for n = 1, #rings do
         for p = #rings[n] - 15, 1, -16 do
           if number(rings[n], p) == slot then
-            -- For a slot yet to come another one was dropped, which may leave the reach only then.
             local ahead = slot > now and format('%16d', slot - reach[n]) or ''
             rings[n] = ahead .. sub(rings[n], 1, p - 1) .. sub(rings[n], p + 16)
             break
@@ -230,9 +221,8 @@ while happened[i] do
     local most = tonumber(happened[i + 5]) or 0
     if uncounted == 1 then
       local known = 0
-      -- Of a day before: what was called around this midnight is not known.
       if e == dayEnd then known = n else when = min(when, e - MARGIN) end
-      if when > dayEnd - 90000000000 - 2 * MARGIN then -- a day has at most 25 hours
+      if when > dayEnd - 90000000000 - 2 * MARGIN then
         used = max(used, known + most + floor(rate * max(0, min(now + horizon - when, UNWRITTEN)) / 1000000))
       end
       used, uncounted = max(used, known), 0
@@ -244,7 +234,6 @@ while happened[i] do
 end
 if not day then uncounted = 0 end
 
--- After a brake the rate comes back from half to the whole.
 local ramp = 1
 if brake > 0 and now < brake + RAMP then ramp = max(0.5, min(1, 0.5 + 0.5 * (now - brake) / RAMP)) end
 local earliest, stopped = max(now, brake), sub(held, 17, 17) == '1'
@@ -271,7 +260,6 @@ if looking then
   return out
 end
 
--- What the day and the ceiling leave to whom.
 local highMost, lowMost, pace, paceWhy = huge, huge, 0, 0
 local inMargin = day and now + horizon >= dayEnd - MARGIN
 if day then
@@ -291,8 +279,6 @@ if (ARGV[6] or '') ~= '' then
   if ceiling > pace then pace, paceWhy = ceiling, -5 end
 end
 
--- The earliest slot for HIGH (first, second = 1, 2) or LOW (2, 3), the section
--- that decides it, and the lane of each L section that it takes.
 local taken = {}
 local function slotOf(first, second)
   local slot, why = earliest, brake > now and -1 or 0
@@ -302,7 +288,7 @@ local function slotOf(first, second)
     if ta > 0 then a = tats[l + first] - (B[l + first] - 1) * ta end
     if tb > 0 then b = tats[l + second] - (B[l + second] - 1) * tb end
     local n = second
-    if max(a, earliest) <= max(b, earliest) then b, n = a, first end -- at once in both: one's own
+    if max(a, earliest) <= max(b, earliest) then b, n = a, first end
     taken[l] = n
     if b > slot then slot, why = b, index[l / 3 + 1] end
   end
@@ -353,19 +339,16 @@ local function grant(n, most, first, second, before, interval)
     end
   end
   if granted == n then return granted, 0, 0, before end
-  if granted == limit then -- the day has no more
+  if granted == limit then
     return granted, max(1, min(1000000, dayEnd + MARGIN - now)), day.day, before
   end
   if why == 0 or now < birth + quiet or lost then why = -3 end
-  -- Back when a batch of slots has come within the horizon, but while at least
-  -- half of the reserved ones are still ahead: few calls, and no idle lane.
   local batch = max(1, min(n - granted, floor(horizon / 2 / interval)))
   local from = max(slot - horizon, before)
   if from > now + AGAIN then from, interval = now + AGAIN, 0 end
   return granted, max(1, ceil(from + (batch - 1) * interval) - now), why, ceil(from + batch * interval)
 end
 
--- How far apart the slots of who waits are, on the average.
 local function interval(first, second)
   local most = 1
   for l = 0, #T - 3, 3 do
@@ -380,7 +363,6 @@ nHigh, returnHigh, whyHigh, backHigh = grant(ARGV[1] + 0, highMost, 1, 2, backHi
 lowMost = min(lowMost, highMost - nHigh)
 nLow, returnLow, whyLow, backLow = grant(ARGV[2] + 0, lowMost, 2, 3, backLow, max(pace, interval(2, 3)))
 
--- Until when the short way may be taken.
 local simple = #T == 3 and T[3] == 0 and #reach == 0 and held == quota and strictest == quota
 calm = 0
 if simple and uncounted == 0 and not stopped and now >= brake + RAMP and now >= birth + quiet then
