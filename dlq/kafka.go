@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// maxOffsetGap is the longest run of unwanted records that is read instead of skipped by a
-	// seek.
+	// maxOffsetGap is the longest run of unwanted records that is read. A seek skips longer runs.
 	maxOffsetGap = 2000
 	// maxClockStepBack is how much earlier than the job's time a record's timestamp may be. The
 	// host's clock may have been set back after the job saved ChunkStartedAt.
@@ -26,7 +25,7 @@ const (
 	// search ends: only few hosts have clocks that are further ahead.
 	maxClockSkew   = 5 * time.Minute
 	maxLateRecords = 5000
-	// maxFetchBytes limits one fetch. A dead letter may have a MiB.
+	// maxFetchBytes is the maximum size of one fetch. A dead letter may be 1 MiB large.
 	maxFetchBytes = 4 << 20
 )
 
@@ -35,7 +34,7 @@ type Kafka struct {
 	options []kgo.Opt
 }
 
-// NewKafka returns a Kafka that makes a client with these options for each call.
+// NewKafka returns a Kafka that creates a client with these options for each call.
 func NewKafka(options []kgo.Opt) *Kafka { return &Kafka{options} }
 
 // client returns a client without assigned partitions.
@@ -121,8 +120,8 @@ func headersOf(r *kgo.Record) []schemas.Header {
 	return headers
 }
 
-// consumeRecords calls each for every record until each returns false for the last wanted one. The
-// client must have one assigned partition only.
+// consumeRecords calls each for every record until each returns false. The client must have exactly
+// one assigned partition.
 func consumeRecords(ctx context.Context, c *kgo.Client, each func(*kgo.Record) (more bool)) error {
 	for {
 		fetches := c.PollFetches(ctx)

@@ -132,7 +132,7 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 		// The filter's Until does not exclude it if the worker's clock is behind the clock of the
 		// process that created the job.
 		items[i].diedByThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
-		// Only the request is kept: a dead letter may have a MiB.
+		// Only the request is kept: a dead letter may be 1 MiB large.
 		items[i].request, items[i].refused = q.buildRequest(j, id, r)
 		known = i + 1 // records arrive in order, so the ones before it that did not arrive are deleted
 	})

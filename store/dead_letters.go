@@ -27,8 +27,8 @@ type DeadLetter struct {
 	// Error is the first MaxIndexedErrorBytes of the dead letter's error. Fingerprint is that of
 	// schemas.DeadLetter: equal for errors that differ only in keys and numbers.
 	Error, Fingerprint string
-	Status             int // of the upstream's last answer; 0 if there was none
-	Attempts           int // calls of the upstream
+	Status             int // HTTP status of the last upstream response; 0 without one
+	Attempts           int // upstream calls
 	// Replays is how often the request had been replayed before it was dead-lettered.
 	Replays int
 	// Visibility is the group of clients that may see the dead letter; empty: every reader.
@@ -60,8 +60,8 @@ type DeadLetterFilter struct {
 	Fingerprint string                   `json:"fingerprint,omitempty"`
 	Facet       string                   `json:"facet,omitempty"`
 	Key         string                   `json:"key,omitempty"`
-	Since       time.Time                `json:"since,omitzero"` // from then on
-	Until       time.Time                `json:"until,omitzero"` // before then
+	Since       time.Time                `json:"since,omitzero"` // inclusive
+	Until       time.Time                `json:"until,omitzero"` // exclusive
 	Attempts    *int                     `json:"attempts,omitempty"`
 	Partition   *int32                   `json:"partition,omitempty"`
 	Offset      *int64                   `json:"offset,omitempty"`

@@ -201,7 +201,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		}
 		c.add(w)
 		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
-		b.Results[i] = store.Superseded // unless it is returned
+		b.Results[i] = store.Superseded // unless the statement returns the row
 	}
 	if len(c.versions) == 0 {
 		return nil
@@ -219,7 +219,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	for i, w := range b.Writes {
 		if w.Kind == store.Absence {
 			c.add(w)
-			b.Results[i] = store.Superseded // unless it is returned
+			b.Results[i] = store.Superseded // unless the statement returns the row
 		}
 	}
 	if len(c.versions) == 0 {

@@ -45,7 +45,7 @@ func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before st
 		switch {
 		case err == nil:
 			r.Due = min(r.Due, r.Latest)
-			r.Before = append([]byte{}, r.Before...) // an empty one is read as nil, which is NULL
+			r.Before = append([]byte{}, r.Before...) // an empty blob is scanned as nil, which would be inserted as NULL
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"net/url"
 
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // a SQLite that needs no C compiler
+	_ "modernc.org/sqlite" // SQLite in Go, without cgo
 
 	"github.com/freshet/freshet/schemas"
 	"github.com/freshet/freshet/store"
@@ -21,7 +21,7 @@ import (
 // Store is a store in one SQLite database. Its methods may be called concurrently.
 type Store struct {
 	db     *sql.DB
-	keeper *sql.DB // has one idle connection to a database in memory; nil for a file
+	keeper *sql.DB // holds one idle connection to a database in memory; nil for a file
 	// get is the prepared SelectSnapshot. Parsing it takes four times as long as running it, and
 	// bursts of reads of new keys share one connection.
 	get *sql.Stmt
@@ -174,7 +174,7 @@ func (s *Store) inTx(ctx context.Context, do func(*sql.Tx) error) error {
 	}
 	ended := false
 	defer func() {
-		if !ended { // a panic: the one connection must not stay in a transaction
+		if !ended { // after a panic, the only connection must not stay in a transaction
 			_ = tx.Rollback()
 		}
 	}()
