@@ -22,7 +22,7 @@ var posts = map[string]url.Values{
 	"/fault-scenario": {"scenario": {"storm"}},
 }
 
-// actionsDone counts what was done in the rig.
+// actionsDone counts the actions that the fakes recorded.
 func (r *rig) actionsDone() int {
 	n := len(r.refreshed) + len(r.orders) + len(r.ordered) + len(r.switched)
 	if r.scenario != "fair" {
