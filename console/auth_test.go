@@ -22,7 +22,7 @@ var posts = map[string]url.Values{
 	"/fault-scenario": {"scenario": {"storm"}},
 }
 
-// actionsDone counts the actions that the fakes recorded.
+// actionsDone returns the number of actions in the rig.
 func (r *rig) actionsDone() int {
 	n := len(r.refreshed) + len(r.orders) + len(r.ordered) + len(r.switched)
 	if r.scenario != "fair" {

@@ -182,7 +182,7 @@ func (r *rig) wantList(query string, want ...string) {
 	}
 }
 
-// audit returns the audit entries since fill, the oldest first.
+// audit returns the audit entries after the entries of fill, the oldest first.
 func (r *rig) audit() (all []string) {
 	r.Helper()
 	entries, err := r.db.Audit(r.Context(), 100)
