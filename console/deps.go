@@ -128,9 +128,8 @@ type Entity struct {
 	Stored  bool
 	State   store.State
 	Payload []byte
-	// FreshFor is the time after a check in which the snapshot is fresh, AbsentFor the TTL of a
-	// stored not-found, and KeepFor the time after which content is no longer served; 0: no such
-	// limit.
+	// FreshFor is how long a snapshot is fresh after a check. AbsentFor is the TTL of a stored
+	// not-found. KeepFor is how long content is served after its fetch; 0: no limit.
 	FreshFor, AbsentFor, KeepFor time.Duration
 	// Status holds its failures; its State is empty if there are none.
 	Status  store.Status

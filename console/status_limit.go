@@ -7,7 +7,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// laneLimit returns how many calls a second a lane may make now, after its share, the other lane's
+// laneLimit returns how many calls a second a lane may make now. It includes the other lane's
 // reserve, the rate cap of the hour and the daily quota.
 func laneLimit(v *limiter.View, lane schemas.Lane) statusItem {
 	if v == nil {

@@ -113,8 +113,8 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 }
 
 // page returns at most limit entities that the filter matches after an entity, and the cursor of
-// the next page. The database selects only by source, facet and key prefix, which an index covers,
-// and page filters the rest, because a selective filter could scan millions of rows.
+// the next page. The database selects by source, facet and key prefix, which an index covers. page
+// filters the rest itself, because a selective filter in SQL could scan millions of rows.
 func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) (found []store.RegisteredEntity, next *string, err error) {
 	together := store.EntityFilter{Source: f.Source, Facet: f.Facet}
 	if f.Facet != "" {

@@ -12,8 +12,8 @@ import (
 )
 
 // Active selects the entities of a facet that are prefetched, by their stored content and params.
-// Other entities are only looked at when they are due. The rule is applied at each due time, so a
-// changed rule takes effect at once, and an entity that a manual refresh finds active again is
+// Other entities are only examined when they are due. The rule is applied at each due time, so a
+// changed rule takes effect at once. An entity that a manual refresh finds active again is
 // prefetched again.
 //
 // A path is a list of names joined by dots, as in select. The first name is a document. A dot

@@ -24,10 +24,10 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 
 // adaptiveInterval returns the optimal interval of an entity at a price.
 //
-// An entity that changes λ times a day and is checked every T days returns current content to a
-// reader with the probability (1-e^-x)/x, where x = λT. One more check a day adds r/λ ·
-// (1-e^-x(1+x)) current reads a day at r reads a day. The number of current reads is at its maximum
-// if one more call has the same value for every entity; that value is the price. So 1-e^-x(1+x) =
+// Let an entity change λ times a day and be checked every T days, and x = λT. A read returns
+// current content with the probability (1-e^-x)/x. One more check a day adds r/λ · (1-e^-x(1+x))
+// current reads a day at r reads a day. The number of current reads is at its maximum if one more
+// call has the same value for every entity; that value is the price. So 1-e^-x(1+x) =
 // price·cost·λ/r. If an entity changes so often that no check is worth the price, the equation has
 // no solution, and the interval is the upper bound.
 //

@@ -58,8 +58,8 @@ func (s timeScale) of(t time.Time) time.Duration {
 
 // at returns the moment of a place on the scale. In plain time the moment may be before the content
 // is ready. Then it is moved into the first interval after the ready time, in proportion to its
-// position in the waiting period, so that the due times do not pile up. An interval that is shorter
-// than the waiting period keeps its own slots.
+// position in the waiting period. So due times do not pile up. An interval that is shorter than the
+// waiting period keeps its own slots.
 func (s timeScale) at(place, every time.Duration) time.Time {
 	if !s.plain {
 		return s.timeAt(place)

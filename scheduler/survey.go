@@ -9,12 +9,12 @@ import (
 
 // Survey is a pass over the entities that are not due yet. A due time depends on the price at which
 // it was planned, and does not change when the price falls. So a tick that leaves budget unused
-// reads the next entities in the order of their due times, and moves those forward whose interval
-// has become shorter. Their requests use the budget, which pauses the pass.
+// reads the next entities in due order. It moves those forward whose interval has become shorter.
+// Their requests use the budget, which pauses the pass.
 //
-// A pass begins when the price has fallen by a tenth since the start of the last pass, and
-// otherwise after surveyInterval, because new entities may have a shorter interval than their tier.
-// 300 entities take one step, a million take 2,000.
+// A pass begins when the price has fallen by a tenth since the start of the last pass, or after
+// surveyInterval. The latter finds new entities whose interval is shorter than their tier's. 300
+// entities take one step, a million take 2,000.
 type Survey struct {
 	after time.Time // entities that are due until this time are done; zero: no pass is running
 	began time.Time
@@ -79,9 +79,9 @@ func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more boo
 	return true, nil
 }
 
-// EarlierDue returns a new due time for an entity that is not due yet, if it is earlier than the
-// planned one by more than a tenth of the interval. It respects the cool-down. Only the adaptive
-// mode plans by a price. An entity that was never fetched is due at once.
+// EarlierDue returns a new due time for an entity that is not due yet. earlier is true if it
+// precedes the planned one by more than a tenth of the interval. It respects the cool-down. Only
+// the adaptive mode plans by a price. An entity that was never fetched is due at once.
 func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, earlier bool) {
 	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.ContentNotReady(now) {
 		return time.Time{}, false

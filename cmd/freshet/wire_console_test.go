@@ -376,7 +376,7 @@ func TestConsole_CrossSiteLinkShowsLandingPage(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1/console/settings", http.NoBody)
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	w := httptest.NewRecorder()
-	if f.server.ServeHTTP(w, r); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `<a href="/console/settings">Go on to the page</a>`) {
+	if f.server.ServeHTTP(w, r); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `<a href="/console/settings">Continue to the page</a>`) {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }

@@ -43,8 +43,8 @@ func (r *result) recordRead(second int32, e *simEntity) {
 	}
 }
 
-// recordRefresh counts a refresh. It is on time if it came at most ten minutes after its due time,
-// or at most a twentieth of the time between the last check and the due time.
+// recordRefresh counts a refresh. It is on time if its delay is at most ten minutes, or at most a
+// twentieth of the time between the last check and the due time.
 func (r *result) recordRefresh(second int32, a request, e *simEntity) {
 	r.low++
 	late := second - a.due
