@@ -108,7 +108,7 @@ bench: ## measure the figures of the README, as ratios within one run
 	(cd e2e && $(GO) test -run '^$$' -bench Worker -benchtime $${BENCHTIME:-3x} .); \
 	$(GO) test -run '^$$' -bench . ./source ./store/postgres ./simulator
 
-bench-limiter: ## every line of the limiter's bar beside its peers, on a real Redis; fails if one is missed
+bench-limiter: ## compare the limiter with other limiters on a real Redis; fails if a limit is missed
 	@$(SERVICES); FRESHET_TEST_REQUIRE=1 $(GO) test -count=1 -v -run '^TestLimiter_BenchmarkTable$$' ./limiter -bar
 
 bench-reads: ## compare fresh reads with the cache of nginx and a bare handler; fails below its limits (ROUND=5s)

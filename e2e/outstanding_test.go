@@ -142,7 +142,7 @@ func TestOutstanding_FollowsTheLiveQuota(t *testing.T) {
 	b.until(timeout, "the log line of the query service", func() bool {
 		text, err := os.ReadFile(filepath.Join(b.Dir, "query.log"))
 		b.check(err)
-		return strings.Contains(string(text), `msg="client bounds changed"`)
+		return strings.Contains(string(text), `msg="client limits changed"`)
 	})
 	_, after := b.untilRefused(b.as("after"), "after", 2*maxOutstanding)
 	atMost(t, "limit of a second active client under half of the quota", after.max, before.max/4)
