@@ -48,7 +48,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 		return nil
 	}
 	r := &memoryWaiter{client: client, bytes: n, ready: make(chan struct{})}
-	place := b.enqueue(client, r)
+	element := b.enqueue(client, r)
 	b.mu.Unlock()
 	select {
 	case <-r.ready:
@@ -61,7 +61,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	case <-r.ready: // granted at the same moment
 		b.used -= n
 	default:
-		b.waiting.Remove(place)
+		b.waiting.Remove(element)
 	}
 	b.admit()
 	return context.Cause(ctx)
@@ -87,7 +87,7 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 		b.mu.Unlock()
 		return nil
 	}
-	place := b.growing.PushBack(more)
+	element := b.growing.PushBack(more)
 	b.admit()
 	b.mu.Unlock()
 	select {
@@ -100,7 +100,7 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	select {
 	case <-more.ready: // granted at the same moment; resize(0) releases it
 	default:
-		b.growing.Remove(place)
+		b.growing.Remove(element)
 		b.admit()
 	}
 	return context.Cause(ctx)
