@@ -72,7 +72,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	for _, key := range keys {
 		d.until("a promise", key, queued)
 	}
-	waitFor(t, patience, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
+	waitFor(t, eventTimeout, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
 	d.mustRun(0, []string{"nexon is stopped (revision 2)"}, "stop", "--yes", "--note", "try it")
 	waitFor(t, obeyed+slack, "the state stopped", func() bool { v := d.view(); return v.State == "stopped" && v.Revision == 2 })
 	<-time.After(obeyed)
@@ -88,7 +88,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	if r := d.until("a promise while stopped", "another", queued); r.status != 202 {
 		t.Errorf("while stopped a new one: %+v", r)
 	}
-	waitFor(t, patience, "the report of who waits", func() bool {
+	waitFor(t, eventTimeout, "the report of who waits", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == "stopped"
 	})
@@ -142,7 +142,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
-	waitFor(t, patience, "a report of an idle worker", func() bool {
+	waitFor(t, eventTimeout, "a report of an idle worker", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 1
 	})

@@ -117,7 +117,7 @@ func (c *court) callCount(facet, key string) int {
 
 func (c *court) waitFor(what string, holds func() bool) {
 	c.Helper()
-	waitFor(c, patience, what, holds)
+	waitFor(c, eventTimeout, what, holds)
 }
 
 func caseOf(facet, key string) schemas.Entity {
@@ -223,7 +223,7 @@ func (c *court) reopen(key string) {
 // readChanges consumes n change events of a case.
 func (c *court) readChanges(n int, key string) (all []schemas.Change) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.Context(), eventTimeout)
 	defer cancel()
 	for len(all) < n {
 		fetches := c.kafka.PollFetches(ctx)

@@ -101,7 +101,7 @@ sources:
 	mu.Unlock()
 	write("one", "renewed")
 	n := 100
-	waitFor(t, patience, "the renewed credential is used", func() bool {
+	waitFor(t, eventTimeout, "the renewed credential is used", func() bool {
 		n++
 		fetched(n)
 		mu.Lock()
@@ -149,12 +149,12 @@ sources:
 			t.Fatalf("read of k%d: got %d %s, want 200", n, status, text)
 		}
 	}
-	waitFor(t, patience, "the credential is halted", func() bool {
+	waitFor(t, eventTimeout, "the credential is halted", func() bool {
 		fetch()
 		return refused.Load() > 0 && d.sum("rate_limiter_scope_breakers_open") > 0
 	})
 	accepts.Store(true)
-	waitFor(t, patience, "the credential is used again", func() bool {
+	waitFor(t, eventTimeout, "the credential is used again", func() bool {
 		fetch()
 		return accepted.Load() > 3
 	})

@@ -51,7 +51,7 @@ func (d *dev) waitForDeadLetters(prefix string, n int) {
 		d.do(http.MethodGet, d.api+"/v1/nexon/character/"+key)
 	}
 	for since := time.Now(); strings.Count(d.mustRun(0, nil, "dlq", "list", "-o", "jsonl"), "\n") != n; <-time.After(100 * time.Millisecond) {
-		if time.Since(since) > 2*patience {
+		if time.Since(since) > 2*eventTimeout {
 			d.Fatalf("there are not %d letters:\n%s", n, d.mustRun(0, nil, "dlq", "list"))
 		}
 	}
@@ -174,7 +174,7 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 			if len(all) == 1 {
 				j = all[0]
 			}
-			if time.Since(since) > patience {
+			if time.Since(since) > eventTimeout {
 				t.Fatalf("the job is not %s with %d done: %+v", state, done, j)
 			}
 		}

@@ -35,8 +35,8 @@ func characters(prefix string, n int) []string {
 	return keys
 }
 
-// patience bounds every wait for an expected event.
-const patience = 2 * time.Minute
+// eventTimeout bounds every wait for an expected event.
+const eventTimeout = 2 * time.Minute
 
 // command runs a freshet command until it ends, and returns its exit code and output.
 func command(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
@@ -130,7 +130,7 @@ func (d *dev) read(key string) read {
 // until reads a key until the condition holds.
 func (d *dev) until(what, key string, holds func(read) bool) read {
 	d.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(eventTimeout)
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for {
@@ -141,7 +141,7 @@ func (d *dev) until(what, key string, holds func(read) bool) read {
 		select {
 		case <-look.C:
 		case <-deadline:
-			d.Fatalf("%s did not happen within %v; the last answer was %d %s", what, patience, r.status, r.body.Freshness)
+			d.Fatalf("%s did not happen within %v; the last answer was %d %s", what, eventTimeout, r.status, r.body.Freshness)
 		}
 	}
 }
@@ -214,7 +214,7 @@ func TestDev_PrintedURLsAnswer(t *testing.T) {
 func TestDemo_GeneratesLoad(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(eventTimeout)
 	for {
 		_, text := d.do(http.MethodGet, d.upstream+"/_stats")
 		var stats struct {

@@ -63,7 +63,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	if err := w.Set(t.Context(), "healthy"); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, patience, "answers afterwards", func() bool { return answered.Load() > 20 })
+	waitFor(t, eventTimeout, "answers afterwards", func() bool { return answered.Load() > 20 })
 	cancel()
 	load.Wait()
 	if got := upstream.Stats().Arrivals; int64(got) < sent.Load() {
@@ -128,7 +128,7 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	if r := d.read("during"); r.status != 202 {
 		t.Errorf("during the storm: %+v", r)
 	}
-	waitFor(t, patience, "a brake", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
+	waitFor(t, eventTimeout, "a brake", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
 	d.control(lines[1][2], lines[1][1])
 	d.until("a fresh answer", "during", isFresh)
 

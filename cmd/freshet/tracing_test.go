@@ -178,7 +178,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 		"call the upstream":           "refresh",
 		"store":                       "refresh",
 	}
-	waitFor(t, patience, "all spans of the way", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
+	waitFor(t, eventTimeout, "all spans of the way", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
 	spans, n := spansOfTrace(id, tr.reads, tr.works)
 	for name, parent := range below {
 		s, found := spans[name]
@@ -245,13 +245,13 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/unlucky", "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
 		t.Fatalf("status %d", status)
 	}
-	waitFor(t, patience, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
+	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
 	line := tr.notes.lines(t, "retry scheduled")[0]
 	if line["trace_id"] != id || line["correlation_id"] != "the-correlation" || line["span_id"] == "" {
 		t.Errorf("the line names another trace: %v", line)
 	}
 	var retry tracetest.SpanStub
-	waitFor(t, patience, "the retry's own trace", func() bool {
+	waitFor(t, eventTimeout, "the retry's own trace", func() bool {
 		all := tr.works.GetSpans()
 		i := slices.IndexFunc(all, func(s tracetest.SpanStub) bool {
 			return s.Name == "enqueue update request" && attributeOf(s, "freshet.reason") == "RETRY"
@@ -269,7 +269,7 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	if retry.Parent.IsValid() || len(retry.Links) != 1 || retry.Links[0].SpanContext.SpanID() != failed.SpanContext.SpanID() {
 		t.Errorf("the retry leads to %v, not to %v", retry.Links, failed.SpanContext)
 	}
-	waitFor(t, patience, "the way of the retry", func() bool {
+	waitFor(t, eventTimeout, "the way of the retry", func() bool {
 		after, _ := spansOfTrace(retry.SpanContext.TraceID().String(), tr.works)
 		return attributeOf(after["refresh"], "freshet.end") == "changed"
 	})

@@ -294,7 +294,7 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	}
 	ask("A refresh is queued.") // covered by the first request
 	coalescing := producer.NewCoalescer(f.rdb)
-	waitFor(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
+	waitFor(t, eventTimeout, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func() console.ScheduleState { return f.deps.Schedule.Schedule(ctx, builtInSource) }
-	waitFor(t, patience, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag must be sampled first
+	waitFor(t, eventTimeout, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag must be sampled first
 	got := look()
 	facet, d := got.Facets[0], got.Due
 	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Interval: time.Hour, Entities: console.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
@@ -66,7 +66,7 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	if d.Retries.Count != 2 || d.Scheduled.Count != 3 || d.Retries.Oldest.Sub(now.Add(-time.Hour)).Abs() > time.Millisecond || d.Outbox.Count != 0 {
 		t.Errorf("%+v", d)
 	}
-	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Age > patience {
+	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Age > eventTimeout {
 		t.Errorf("%+v", got.Schedulers)
 	}
 	if got.RateCap == nil || math.Abs(got.FeedRate.Value-*got.RateCap) > 1 || got.Requested != nil {
@@ -75,9 +75,9 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_requested_total", ConstLabels: prometheus.Labels{"source": builtInSource}})
 	f.reg.MustRegister(asked)
 	asked.Add(7)
-	waitFor(t, patience, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
+	waitFor(t, eventTimeout, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
 	f.stopRedis()
-	waitFor(t, patience, "that Redis is down", func() bool {
+	waitFor(t, eventTimeout, "that Redis is down", func() bool {
 		got := look()
 		return got.FeedRate.Error == "Redis does not answer" && got.Schedulers.Error == "Redis does not answer" && got.Due.Error == "" && len(got.Facets) == 1
 	})
@@ -166,7 +166,7 @@ func (buggyDue) Setting(context.Context, string) (store.Setting, error) { panic(
 
 func TestConsoleSchedule_RecoversPanic(t *testing.T) {
 	f := newConsoleFixture(t, func(p *parts) { p.store = buggyDue{p.store.(*sqlite.Store)} })
-	waitFor(t, patience, "that it is not known", func() bool {
+	waitFor(t, eventTimeout, "that it is not known", func() bool {
 		got := f.deps.Schedule.Schedule(t.Context(), builtInSource)
 		return strings.Contains(got.Due.Error, "panic") && strings.Contains(got.FeedRate.Error, "panic") && strings.Contains(got.Facets[0].Tiers[0].Entities.Error, "panic") && got.Schedulers.Error == ""
 	})

@@ -158,7 +158,7 @@ func TestConsoleReads_CountsByFreshness(t *testing.T) {
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/new")
-		waitFor(t, patience, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
+		waitFor(t, eventTimeout, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
 		got := f.deps.Overview.Reads()[0]
 		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
 		if got.Fresh != 18 || got.Stale != 2 || got.NotFound != 0 || !about(got.AgeP50, 10*time.Minute) || !about(got.AgeP95, 5*time.Hour) {
@@ -267,7 +267,7 @@ func TestConsoleOverview_NamesFailedDependency(t *testing.T) {
 		t.Errorf("all answer, and %v are down", got)
 	}
 	f.stopRedis()
-	waitFor(t, patience, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
+	waitFor(t, eventTimeout, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
 }
 
 func TestConsoleOverview_ShowsLanes(t *testing.T) {
@@ -278,7 +278,7 @@ func TestConsoleOverview_ShowsLanes(t *testing.T) {
 		}
 	}
 	want := []console.LaneLag{{Lane: schemas.High, Records: 7, RecordsKnown: true}, {Lane: schemas.Low, RecordsKnown: true}}
-	waitFor(t, patience, "the sample of records on which nobody works", func() bool {
+	waitFor(t, eventTimeout, "the sample of records on which nobody works", func() bool {
 		got := f.deps.Overview.Lanes(builtInSource)
 		lain := got[0].StalledFor
 		got[0].StalledFor = 0
@@ -336,7 +336,7 @@ func TestAgeHistogram_ToleratesMissingBuckets(t *testing.T) {
 
 func TestLimiterNow_LeavesTimeForRedis(t *testing.T) {
 	f := newConsoleFixture(t, func(p *parts) { p.store = hanging{p.store.(*sqlite.Store)} })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
 	if v, err := f.deps.Limits.View(ctx, builtInSource); err != nil || v.State != "unused" {
 		t.Errorf("%+v, %v", v, err)

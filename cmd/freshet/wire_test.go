@@ -47,7 +47,7 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
+	case <-time.After(eventTimeout):
 		t.Error("it does not see that Redis answers")
 	}
 
