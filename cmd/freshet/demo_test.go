@@ -36,7 +36,7 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
 	if !strings.Contains(d.text, "fresh for 6s") {
-		t.Errorf("it is not said what is not as configured:\n%s", d.text)
+		t.Errorf("the output does not list the shortened intervals:\n%s", d.text)
 	}
 	for what, labels := range map[string][]string{
 		"rate_limiter_acquired_total": {`"HIGH"`, `"LOW"`},
@@ -52,10 +52,10 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	before := d.stats().Arrivals
 	<-time.After(5 * time.Second)
 	if calls := d.stats().Arrivals - before; calls < 5 || calls > 150 {
-		t.Errorf("%d calls in five seconds", calls)
+		t.Errorf("calls in five seconds: got %d", calls)
 	}
 	if code, stderr := d.stop(); code != 0 { // a slow machine may log warnings
-		t.Errorf("stopped with %d: %s", code, stderr)
+		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }
 
@@ -83,7 +83,7 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
 	waitFor(t, eventTimeout, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
 	if s := d.view().State; s != "flowing" && s != "ramping" {
-		t.Errorf("for a few keys the source is %s", s)
+		t.Errorf("source state with poison keys: got %s", s)
 	}
 	flows()
 
@@ -99,7 +99,7 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	d.set("outage")
 	waitFor(t, eventTimeout, "a stop with probes", state("breaker-open"))
 	if n := d.sum("settled_total", `"dead_letter"`); n > letters {
-		t.Errorf("an outage buried %v", n-letters)
+		t.Errorf("dead letters of an outage: got %v, want 0", n-letters)
 	}
 	flows()
 

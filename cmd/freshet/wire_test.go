@@ -36,7 +36,7 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 	<-said.seen
 	select {
 	case err := <-answered:
-		t.Fatalf("it went on without Redis: %v", err)
+		t.Fatalf("worker started without Redis: %v", err)
 	default:
 	}
 	if err := m.StartAddr(address); err != nil {
@@ -48,13 +48,13 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(eventTimeout):
-		t.Error("it does not see that Redis answers")
+		t.Error("worker did not notice that Redis responds")
 	}
 
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errors.New("SIGTERM"))
 	m.Close()
 	if err := p.waitForRedis(stopped); err != nil {
-		t.Errorf("a stop while it waits: %v", err)
+		t.Errorf("stop while waiting: got %v", err)
 	}
 }
