@@ -194,13 +194,13 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 		r := newFakeEntitiesAPI(t)
 		// The fourth batch is rejected after the next three were accepted, which do not count.
 		later := make(chan struct{})
-		var background atomic.Int64
+		var behind atomic.Int64
 		r.before = func(_ int, first string) error {
 			if strings.Contains(first, "k015000") {
 				<-later
 				return errors.New("the database is away")
 			}
-			if first > `{"key":"k015000` && background.Add(1) == maxBatchesInFlight-1 {
+			if first > `{"key":"k015000` && behind.Add(1) == maxBatchesInFlight-1 {
 				close(later)
 			}
 			return nil
