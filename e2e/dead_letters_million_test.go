@@ -29,7 +29,7 @@ func TestDLQ_ListsAndPurgesAMillionInBoundedMemory(t *testing.T) {
 	server := f.queryProcess()
 	list, purge := f.runDLQ(server, "list", "--limit", "0", "-o", "jsonl"), f.runDLQ(server, "purge", "--yes")
 	equal(t, "dead letters in the list", list.lines, deadLetters)
-	if want := fmt.Sprintf("%d of %d letters are done with", deadLetters, deadLetters); !strings.Contains(purge.first, want) {
+	if want := fmt.Sprintf("%d of %d dead letters purged", deadLetters, deadLetters); !strings.Contains(purge.first, want) {
 		t.Errorf("output of purge: got %q, want %q in it", purge.first, want)
 	}
 	starts, ends, err := topics.Bounds(t.Context(), f.admin, schemas.DeadLetterTopic(f.Source))

@@ -13,7 +13,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-const upstreamReady = `upstream at (http://[0-9.:]+)`
+const upstreamReady = `upstream: (http://[0-9.:]+)`
 
 // Control changes the behaviour of the upstream.
 func (s *Site) Control(ctx context.Context, c simulator.Control) error {
