@@ -303,7 +303,7 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 		t.Errorf("by the API: %d %s", w.Code, w.Body)
 	}
 	f.stopRedis()
-	ask("No refresh is queued: Redis or Kafka does not respond.")
+	ask("No refresh is queued: Redis or Kafka does not answer.")
 	for want, a := range map[string]query.EnqueueResult{
 		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka is slower": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
 	} {
