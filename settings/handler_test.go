@@ -17,7 +17,7 @@ func TestGet_UnchangedEqualsConfigured(t *testing.T) {
 	}
 	all := r.do(http.MethodGet, "/admin/v1/settings", "").Settings
 	if len(all) != 2 || all[0].Source != "nexon" || all[1].Source != "other" || len(all[1].Effective.LowRateCaps) != 1 {
-		t.Errorf("%+v", all)
+		t.Errorf("got %+v", all)
 	}
 	if entries := r.do(http.MethodGet, "/admin/v1/audit", "").Entries; entries == nil || len(entries) != 0 {
 		t.Errorf("audit %+v", entries)
@@ -265,7 +265,7 @@ func TestHandler_DatabaseErrorHidesDetail(t *testing.T) {
 	r.before = func() error { return errDown }
 	a := r.act("stop", "")
 	if a.StatusCode != 503 || a.Code != "store-unavailable" || a.Header.Get("Retry-After") != "1" || strings.Contains(a.text, "secret") {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s", a.StatusCode, a.text)
 	}
 	if !strings.Contains(r.log.String(), errDown.Error()) {
 		t.Errorf("log: got %s, want the error", r.log.String())
@@ -276,14 +276,14 @@ func TestHandler_ReadsLimiter(t *testing.T) {
 	r := newRig(t)
 	getLimiter := func() response { t.Helper(); return r.do(http.MethodGet, "/admin/v1/limiter/nexon", "") }
 	if a := getLimiter(); a.StatusCode != 200 || !strings.HasPrefix(a.text, `{"source":"nexon","state":"unused",`) {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s", a.StatusCode, a.text)
 	}
 	r.readLimiter = func(context.Context, string) (any, error) { return nil, errDown }
 	if a := getLimiter(); a.StatusCode != 503 || a.Code != "limiter-unavailable" || strings.Contains(a.text, "secret") || !strings.Contains(r.log.String(), "secret") {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s", a.StatusCode, a.text)
 	}
 	r.handler = r.Handler(nil, nil, nil)
 	if a := getLimiter(); a.StatusCode != 501 || a.Code != "limiter-unsupported" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s", a.StatusCode, a.text)
 	}
 }

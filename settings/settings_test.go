@@ -47,7 +47,7 @@ func TestChange_RetriesAfterConflict(t *testing.T) {
 	}
 	state, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon", Actor: "a"})
 	if err != nil || !state.Stopped || state.Revision != 2 || state.Effective.Policies[0].Target != 400 || *state.ChangedBy != "a" {
-		t.Errorf("%+v, %v", state, err)
+		t.Errorf("got %+v, %v", state, err)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestChange_WithRevisionIsNotRetried(t *testing.T) {
 	}
 	_, err := r.Change(t.Context(), ChangeRequest{Source: "nexon", Revision: new(int64(0))}, target(401))
 	if conflict, ok := errors.AsType[*ConflictError](err); !ok || conflict.Actual != 1 || conflict.Expected != 0 {
-		t.Errorf("%v", err)
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -72,7 +72,7 @@ func TestChange_ReturnsErrBusyAfterMaxAttempts(t *testing.T) {
 		t.Errorf("got %v after %d attempts, want ErrBusy after %d", err, n, maxAttempts)
 	}
 	if a := r.act("stop", ""); a.StatusCode != 409 || a.Code != "busy" || a.Header.Get("Retry-After") != "1" {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s", a.StatusCode, a.text)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestState_ShowsOverrideThatNoLongerFits(t *testing.T) {
 	r.sources["nexon"] = source
 	a := r.get()
 	if a.StatusCode != 200 || a.Effective != nil || !strings.Contains(a.Problem, `there is no policy "day"`) {
-		t.Errorf("%d %s", a.StatusCode, a.text)
+		t.Errorf("got %d %s", a.StatusCode, a.text)
 	}
 	if a := r.act("stop", ""); a.StatusCode != 200 || !a.Stopped {
 		t.Errorf("stop: %d %s", a.StatusCode, a.text)
@@ -129,7 +129,7 @@ func TestGet_UnreadableRowIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, err := r.Quota(t.Context(), "nexon"); err == nil || !strings.Contains(err.Error(), "correct or delete the row in the table settings") {
-		t.Errorf("%v", err)
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -143,10 +143,10 @@ func TestStop_WorksWithUnreadableRow(t *testing.T) {
 		t.Error("Resume: got nil, want an error for the unreadable row")
 	}
 	if s, err := r.Stop(t.Context(), ChangeRequest{Source: "nexon", Actor: "me"}); err != nil || !s.Stopped || s.Revision != 2 {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("got %+v, %v", s, err)
 	}
 	if o, _, err := r.Quota(t.Context(), "nexon"); err != nil || !o.Stopped {
-		t.Errorf("%+v, %v", o, err)
+		t.Errorf("got %+v, %v", o, err)
 	}
 	entries, err := r.store.Audit(t.Context(), 10)
 	if err != nil || len(entries) == 0 || string(entries[0].Before) != unread {
@@ -164,7 +164,7 @@ func TestUsed_ReturnsStoredCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c, err := r.Used(t.Context(), "nexon", "day"); err != nil || c != want {
-		t.Errorf("%+v, %v", c, err)
+		t.Errorf("got %+v, %v", c, err)
 	}
 }
 

@@ -55,27 +55,27 @@ func TestConfigPrint_RoundTripsRequestSettings(t *testing.T) {
 	}
 	again, err := loadConfig(write(t, printed), nil)
 	if err != nil {
-		t.Fatalf("what was printed is not read: %v\n%s", err, printed)
+		t.Fatalf("read the printed configuration: %v\n%s", err, printed)
 	}
 	code, twice, stderr := command(t, nil, "config", "print", "--config", write(t, printed))
 	if code != 0 || printed != twice {
-		t.Errorf("%s%s\nis printed and read as\n%s", stderr, printed, twice)
+		t.Errorf("%s%s\ngot after a round trip\n%s", stderr, printed, twice)
 	}
 	before, after := config.Sources["forge"].Config, again.Sources["forge"].Config
 	for name, f := range before.Facets {
 		if !reflect.DeepEqual(f.Documents, after.Facets[name].Documents) {
-			t.Errorf("the documents of %s are printed and read as others:\n%s", name, printed)
+			t.Errorf("documents of %s changed in a round trip:\n%s", name, printed)
 		}
 	}
 	if !reflect.DeepEqual(before.Credentials, after.Credentials) || before.Auth != after.Auth || !maps.Equal(before.Headers, after.Headers) {
-		t.Errorf("the credentials or the headers are printed and read as others:\n%s", printed)
+		t.Errorf("credentials or headers changed in a round trip:\n%s", printed)
 	}
 	d := after.Facets["project"].Documents["items"]
 	if d.GraphQL == nil || fmt.Sprint(d.GraphQL.Variables["of"]) != "map[archived:false labels:[a {key} {key}] least:1.5 none:<nil>]" || d.Paging.Variable != "after" || d.Cost["point"] != 5 {
-		t.Errorf("%+v", d)
+		t.Errorf("got %+v", d)
 	}
 	if r := after.Rules[0]; r.Block != "endpoint" || r.Wait.Seconds() != 60 || r.Text != "LIMITED_NUMBER" {
-		t.Errorf("%+v", r)
+		t.Errorf("got %+v", r)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestConfigCheck_PrintsRequestsAndCredentials(t *testing.T) {
   note    FORGE_ONE is not set in this environment; workers do not start without it
 `
 	if code != 0 || !strings.Contains(stdout, want) {
-		t.Errorf("exit %d\n%s%s\nwant %s", code, stdout, stderr, want)
+		t.Errorf("got exit %d\n%s%s\nwant %s", code, stdout, stderr, want)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestConfig_ErrorShowsRequestSetting(t *testing.T) {
 	} {
 		text := strings.Replace(asked, c.from, c.to, 1)
 		if text == asked {
-			t.Fatalf("%q is not there", c.from)
+			t.Fatalf("%q is not in the configuration", c.from)
 		}
 		_, err := loadConfig(write(t, text), nil)
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "^") {

@@ -67,15 +67,15 @@ func TestConfig_RejectsInvalidPrefetch(t *testing.T) {
 			continue
 		}
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "^") {
-			t.Errorf("%s\n%v, want %q", text, err, want)
+			t.Errorf("%s\ngot %v, want %q", text, err, want)
 			continue
 		}
 		n := strings.Count(err.Error(), replaces)
 		if asked := strings.Contains(text, "nexon: {") && !strings.Contains(text, "documents"); (n == 1) != asked || n > 1 {
-			t.Errorf("%s\nsays %d times that a source in a file replaces the built-in one: %v", text, n, err)
+			t.Errorf("%s\ngot the hint about the built-in source %d times: %v", text, n, err)
 		}
 		if wrong := strings.Count(err.Error(), "^"); strings.HasPrefix(text, cases) && wrong != 1 {
-			t.Errorf("%s\nhas %d mistakes, want 1: %v", text, wrong, err)
+			t.Errorf("%s\ngot %d errors, want 1: %v", text, wrong, err)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestConfigCheck_PrintsPrefetch(t *testing.T) {
 	} {
 		code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, cases+text))
 		if code != 0 || !strings.Contains(stdout, want) {
-			t.Errorf("%s: exit %d\n%s%s\nwant %s", text, code, stdout, stderr, want)
+			t.Errorf("%s: got exit %d\n%s%s\nwant %s", text, code, stdout, stderr, want)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestConfig_DefaultsAreValid(t *testing.T) {
 	nexon := c.Sources["nexon"]
 	if len(c.Sources) != 1 || nexon.BaseURL != "https://open.api.nexon.com/maplestory/v1" || nexon.Quota.Policies[0].Target != 450 ||
 		nexon.Facets["character"].KeepFor != 720*time.Hour || nexon.Workers.MaxBodyMemory != 128<<20 || c.Query.Listen != "127.0.0.1:8080" {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v", c)
 	}
 }
 
@@ -53,7 +53,7 @@ func TestConfig_FileReplacesDefaultSource(t *testing.T) {
 	if len(c.Sources) != 1 || !there || mine.Timeout != 10*time.Second || !mine.Gzip || mine.Quota.Jitter != 10*time.Millisecond ||
 		mine.Facets["repo"].FreshFor != time.Hour || mine.Facets["repo"].KeyPattern != source.DefaultFacet().KeyPattern ||
 		mine.Workers.Low.MaxInFlight != 1024 || c.Query.Listen != "127.0.0.1:1" || c.Ops.Listen != "127.0.0.1:9464" {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v", c)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 		}
 		f := c.Sources["mine"].Facets["repo"]
 		if len(f.Retry) != len(want) || len(want) > 0 && !reflect.DeepEqual(f.Retry, want) || (f.ShrinkGuard == 0.25) != strings.Contains(text, "0.25") {
-			t.Errorf("%s is %v, guard %v", text, f.Retry, f.ShrinkGuard)
+			t.Errorf("%s: got retry %v, shrink guard %v", text, f.Retry, f.ShrinkGuard)
 		}
 		printed, err := yaml.Marshal(c)
 		if err != nil {
@@ -81,7 +81,7 @@ func TestConfig_RetryReplacesDefault(t *testing.T) {
 		}
 		again, err := loadConfig(write(t, string(printed)), nil)
 		if err != nil || !reflect.DeepEqual(again.Sources["mine"].Facets["repo"].Retry, f.Retry) {
-			t.Errorf("printed it is read as %v, %v:\n%s", again.Sources["mine"].Facets["repo"].Retry, err, printed)
+			t.Errorf("after a round trip: got %v, %v:\n%s", again.Sources["mine"].Facets["repo"].Retry, err, printed)
 		}
 	}
 	for text, mention := range map[string]string{
@@ -113,10 +113,10 @@ func TestConfig_EnvironmentOverridesFile(t *testing.T) {
 	if !reflect.DeepEqual(c.Kafka.Brokers, []string{"a:1", "b:2"}) || c.Database.URL != "postgres://u:p@db/x" || mine.Workers.High.MaxInFlight != 7 ||
 		mine.Timeout != 3*time.Second || mine.Workers.MaxBodyMemory != 64<<20 || mine.Gzip || mine.BaseURL != "http://127.0.0.1:9/x" ||
 		c.Kafka.ReplicationFactor != 2 || c.Metrics.Namespace != "" || len(c.Redis.Addresses) != 2 || c.Log.Level.String() != "DEBUG" {
-		t.Errorf("%+v", c)
+		t.Errorf("got %+v", c)
 	}
 	if mine.Facets["repo"].FreshFor != time.Hour {
-		t.Error("a variable for a source lost its facets")
+		t.Error("a variable removed the facets of a source")
 	}
 }
 
@@ -140,7 +140,7 @@ func TestConfigPrint_RoundTripsWithoutSecrets(t *testing.T) {
 	}
 	two, err := yaml.Marshal(want)
 	if err != nil || string(one) != string(two) {
-		t.Errorf("read again it is\n%s\nand was\n%s", one, two)
+		t.Errorf("after a round trip: got\n%s\nwant\n%s", one, two)
 	}
 }
 
@@ -159,13 +159,13 @@ func TestWorker_RequiresSecret(t *testing.T) {
 		t.Errorf("unset: %v", err)
 	}
 	if secret, err := optionalSecret(secretRef{setting: "auth", env: "A_KEY"}); err != nil || secret != "" {
-		t.Errorf("in dev: %q, %v", secret, err)
+		t.Errorf("dev: got %q, %v", secret, err)
 	}
 	if secret, err := requireSecret(secretRef{setting: "auth", file: write(t, " key\n")}); err != nil || secret != "key" {
 		t.Errorf("from a file: %q, %v", secret, err)
 	}
 	if _, err := requireSecret(secretRef{setting: "auth", file: write(t, "\n")}); err == nil {
-		t.Error("an empty file is a secret")
+		t.Error("empty file: got no error")
 	}
 	t.Setenv("A_KEY", "k")
 	if secret, err := requireSecret(secretRef{setting: "auth", env: "A_KEY"}); err != nil || secret != "k" {
@@ -186,7 +186,7 @@ func TestConfig_VisibilityNeedsAccessControl(t *testing.T) {
 			}
 		}
 		if mistaken && strings.Contains(err.Error(), "credentials[0]") {
-			t.Errorf("%v", err)
+			t.Errorf("got %v", err)
 		}
 	}
 	if _, err := loadConfig(write(t, minimal+"access:\n  require: never\n"), nil); err != nil {
@@ -198,18 +198,18 @@ func TestConfig_ConsoleDefaultsToOn(t *testing.T) {
 	for text, want := range map[string]string{"": "on", "query: {console: on}\n": "on", "query: {console: read-only}\n": "read-only", "query: {console: off}\n": "off"} {
 		c, err := loadConfig(write(t, minimal+text), nil)
 		if err != nil || c.Query.Console != want {
-			t.Errorf("%q is %q, %v", text, c.Query.Console, err)
+			t.Errorf("%q: got %q, %v", text, c.Query.Console, err)
 		}
 		printed, err := yaml.Marshal(c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if again, err := loadConfig(write(t, string(printed)), nil); err != nil || again.Query.Console != want {
-			t.Errorf("printed it is read as %q, %v", again.Query.Console, err)
+			t.Errorf("after a round trip: got %q, %v", again.Query.Console, err)
 		}
 	}
 	if c, err := loadConfig("", []string{"FRESHET_QUERY_CONSOLE=off"}); err != nil || c.Query.Console != "off" {
-		t.Errorf("by the environment %q, %v", c.Query.Console, err)
+		t.Errorf("from the environment: got %q, %v", c.Query.Console, err)
 	}
 	for _, text := range []string{"query: {console: false}\n", "query: {console: readonly}\n", "query: {console: \"\"}\n"} {
 		if _, err := loadConfig(write(t, minimal+text), nil); err == nil || !strings.Contains(err.Error(), "must be on, read-only or off") {

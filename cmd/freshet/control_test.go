@@ -72,23 +72,23 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	for _, key := range keys {
 		d.until("a promise", key, queued)
 	}
-	waitFor(t, patience, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
+	waitFor(t, eventTimeout, "the first calls", func() bool { return d.stats().Arrivals >= 20 })
 	d.mustRun(0, []string{"nexon is stopped (revision 2)"}, "stop", "--yes", "--note", "try it")
 	waitFor(t, obeyed+slack, "the state stopped", func() bool { v := d.view(); return v.State == "stopped" && v.Revision == 2 })
 	<-time.After(obeyed)
 	before := d.stats()
 	if before.Arrivals >= len(keys) {
-		t.Fatalf("all %d calls were made before the stop", before.Arrivals)
+		t.Fatalf("all %d calls were sent before the stop", before.Arrivals)
 	}
 
 	// Reads are served, and refreshes are queued.
 	if r := d.read("first"); !isFresh(r) {
-		t.Errorf("while stopped: %d %s", r.status, r.body.Freshness)
+		t.Errorf("known key while stopped: got %d %s", r.status, r.body.Freshness)
 	}
 	if r := d.until("a promise while stopped", "another", queued); r.status != 202 {
-		t.Errorf("while stopped a new one: %+v", r)
+		t.Errorf("new key while stopped: got %+v", r)
 	}
-	waitFor(t, patience, "the report of who waits", func() bool {
+	waitFor(t, eventTimeout, "the report of who waits", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting > 10 && v.Processes[0].High.Reason == "stopped"
 	})
@@ -97,20 +97,20 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	}
 	<-time.After(time.Second)
 	if after := d.stats(); after.Arrivals != before.Arrivals {
-		t.Errorf("%d calls arrived more than two seconds after the stop", after.Arrivals-before.Arrivals)
+		t.Errorf("calls later than two seconds after the stop: got %d, want 0", after.Arrivals-before.Arrivals)
 	}
 
 	// A rejected change has no effect.
 	d.mustRun(1, []string{"target: 600 is above the limit of 110"}, "settings", "set", "second.target=600")
 	if v := d.view(); v.Revision != 2 || v.NewestRevision != 2 || v.Policies[0].Limit != 110 {
-		t.Errorf("a refused change is shown: %+v", v)
+		t.Errorf("rejected change in force: %+v", v)
 	}
 
 	d.mustRun(0, []string{"nexon is running (revision 3)"}, "resume")
 	d.inForce(3, 110, 50)
 	waitFor(t, obeyed+slack, "a call", func() bool { return d.stats().Arrivals > before.Arrivals })
 	if s := d.stats(); s.MaxInSlidingSecond > 110 {
-		t.Errorf("%d calls in a second, and 110 are allowed", s.MaxInSlidingSecond)
+		t.Errorf("calls in a sliding second: got %d, want at most 110", s.MaxInSlidingSecond)
 	}
 	d.mustRun(0, nil, "settings", "set", "second.limit=", "second.target=440", "second.highReserve=")
 	d.inForce(4, 500, 440)
@@ -120,7 +120,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	// On a slow machine a request is pending for so long that it is enqueued again.
 	all := len(keys) + 2
 	if s := d.stats(); s.Arrivals < all || s.Arrivals > all+8 || s.DistinctKeys != all || s.ByStatus[429] != 0 || s.Refused != 0 {
-		t.Errorf("%d calls for %d entities, %v", s.Arrivals, s.DistinctKeys, s.ByStatus)
+		t.Errorf("got %d calls for %d entities: %v", s.Arrivals, s.DistinctKeys, s.ByStatus)
 	}
 
 	var entries []settings.Entry
@@ -132,17 +132,17 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		actions = append(actions, e.Action)
 	}
 	if strings.Join(actions, " ") != "set resume stop set" || entries[2].Note != "try it" || !strings.Contains(string(entries[0].After), "440") {
-		t.Errorf("the audit has %v, and last %+v, %s", actions, entries[0], entries[0].After)
+		t.Errorf("audit: got %v, newest %+v, %s", actions, entries[0], entries[0].After)
 	}
 	if code, stderr := d.stop(); code != 0 { // stderr shows if the machine was too slow for its permits
-		t.Errorf("stopped with %d: %s", code, stderr)
+		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }
 
 func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "first", isFresh)
-	waitFor(t, patience, "a report of an idle worker", func() bool {
+	waitFor(t, eventTimeout, "a report of an idle worker", func() bool {
 		v := d.view()
 		return len(v.Processes) == 1 && v.Processes[0].High.Waiting == 0 && v.Processes[0].High.Granted == 1
 	})
@@ -152,12 +152,12 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 		"second 500 in 1s 450 - ", "day 20,000,000 a day - 1 19,999,999 ", "PROCESS LANE WAITING OLDEST GRANTED REJECTED REASON REPORTED", " HIGH 0 - ", " ago LOW 0 - 0 0 -",
 	} {
 		if !strings.Contains(table, part) {
-			t.Errorf("%q is not in %s", part, table)
+			t.Errorf("got %[2]s, want %[1]q in it", part, table)
 		}
 	}
 	var all []limiter.View
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "json")), &all); err != nil || len(all) != 1 || *all[0].Policies[1].Used != 1 {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf("got %+v, %v", all, err)
 	}
 	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "limiter", "--source", "github")
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
@@ -166,7 +166,7 @@ func TestLimiter_PrintsTableAndJSON(t *testing.T) {
 		`freshet_rate_limiter_state{source="nexon",state="`, `freshet_rate_limiter_waiting{priority="LOW",source="nexon"} 0`,
 	} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("the metrics lack %s", want)
+			t.Errorf("metrics have no %s", want)
 		}
 	}
 }
@@ -187,19 +187,19 @@ func TestLimiterState_DescribesEveryState(t *testing.T) {
 	} {
 		v.Source, v.At, v.Revision = "nexon", at, 7
 		if got := limiterState(v); got != want {
-			t.Errorf("%q; want %q", got, want)
+			t.Errorf("got %q, want %q", got, want)
 		}
 	}
 	for d, want := range map[time.Duration]string{
 		-time.Second: "0s", 1234 * time.Millisecond: "1.23s", 83*time.Second + 400*time.Millisecond: "1m23s", 25*time.Hour + 119*time.Second: "25h01m",
 	} {
 		if got := formatDuration(d); got != want {
-			t.Errorf("%v is %q; want %q", d, got, want)
+			t.Errorf("%v: got %q, want %q", d, got, want)
 		}
 	}
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 20_000_000: "20,000,000", -123456: "-123,456", -123: "-123"} {
 		if got := formatCount(n); got != want {
-			t.Errorf("%d is %q; want %q", n, got, want)
+			t.Errorf("%d: got %q, want %q", n, got, want)
 		}
 	}
 }

@@ -117,7 +117,7 @@ func (c *court) callCount(facet, key string) int {
 
 func (c *court) waitFor(what string, holds func() bool) {
 	c.Helper()
-	waitFor(c, patience, what, holds)
+	waitFor(c, eventTimeout, what, holds)
 }
 
 func caseOf(facet, key string) schemas.Entity {
@@ -214,7 +214,7 @@ func (c *court) reopen(key string) {
 	c.Helper()
 	c.register(key, time.Now().Add(time.Hour))
 	if status, text := c.do(http.MethodGet, c.api+"/v1/court/progress/"+key); status != http.StatusAccepted && status != http.StatusOK {
-		c.Fatalf("%d %s", status, text)
+		c.Fatalf("got %d %s", status, text)
 	}
 	c.waitFor("what is general of "+key, func() bool { return c.state("general", key).HasContent() })
 	c.waitUntilIdle()
@@ -223,7 +223,7 @@ func (c *court) reopen(key string) {
 // readChanges consumes n change events of a case.
 func (c *court) readChanges(n int, key string) (all []schemas.Change) {
 	c.Helper()
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.Context(), eventTimeout)
 	defer cancel()
 	for len(all) < n {
 		fetches := c.kafka.PollFetches(ctx)
@@ -261,7 +261,7 @@ func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 	c.waitFor("a refresh of what is general", func() bool { return c.callCount("general", "long-ago") == 2 })
 	c.waitUntilIdle()
 	if n := c.callCount("general", "lately"); n != 1 {
-		t.Errorf("what is general was asked for %d times within a day", n)
+		t.Errorf("calls of general within a day: got %d, want 1", n)
 	}
 
 	// An unchanged progress does not trigger general.
@@ -271,19 +271,19 @@ func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 	c.waitFor("one more prefetch", func() bool { return c.callCount("progress", "long-ago") == 3 })
 	c.waitUntilIdle()
 	if n := c.callCount("general", "long-ago"); n != 2 {
-		t.Errorf("what is general was asked for %d times, once without a change", n)
+		t.Errorf("calls of general without a change: got %d in total", n)
 	}
 
 	after := c.state("progress", "lately")
 	told := c.readChanges(2, "lately")
 	if first := told[0]; len(first.Before) != 0 || !bytes.Equal(first.After, before.Hash[:]) {
-		t.Errorf("first %+v", first)
+		t.Errorf("first change: got %+v", first)
 	}
 	if second := told[1]; !bytes.Equal(second.Before, before.Hash[:]) || !bytes.Equal(second.After, after.Hash[:]) || second.Version != after.Version {
-		t.Errorf("then %+v, want version %d", second, after.Version)
+		t.Errorf("second change: got %+v, want version %d", second, after.Version)
 	}
 	if len(c.odd) > 0 {
-		t.Errorf("calls without the reference that is registered: %q", c.odd)
+		t.Errorf("calls without the registered reference: %q", c.odd)
 	}
 }
 
@@ -300,7 +300,7 @@ func TestActive_SkipsClosedCaseUntilReopened(t *testing.T) {
 	c.makeDue("closing")
 	c.waitUntilSkipped("closing")
 	if n := c.callCount("progress", "closing"); n != 2 {
-		t.Fatalf("a closed case was asked for: %d calls", n)
+		t.Fatalf("calls for a closed case: got %d, want 0", n)
 	}
 
 	c.setStatus("진행중") // an appeal

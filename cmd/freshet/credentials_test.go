@@ -41,7 +41,7 @@ func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 		}
 	}
 	if used["alice"] < 1000 || used["bob"] < 1000 || s.Refused > 0 {
-		t.Errorf("%v used, %d refused: %v", used, s.Refused, s.Violations)
+		t.Errorf("got usage %v, %d refused calls: %v", used, s.Refused, s.Violations)
 	}
 }
 
@@ -88,7 +88,7 @@ sources:
 	d := startDev(t, "--no-demo", "--config", config, "--upstream", upstream.URL, "--data-dir", dir)
 	fetched := func(n int) {
 		if status, text := d.do(http.MethodGet, fmt.Sprintf("%s/v1/api/thing/k%d?wait=25s", d.api, n)); status != http.StatusOK {
-			t.Fatalf("%d %s", status, text)
+			t.Fatalf("got %d %s", status, text)
 		}
 	}
 	for n := range 40 {
@@ -96,12 +96,12 @@ sources:
 	}
 	mu.Lock()
 	if calls["Bearer expired"] > 4 || calls["Bearer good"] < 40 {
-		t.Errorf("with one that has expired: %v", calls)
+		t.Errorf("calls with the expired credential: %v", calls)
 	}
 	mu.Unlock()
 	write("one", "renewed")
 	n := 100
-	waitFor(t, patience, "the renewed credential is used", func() bool {
+	waitFor(t, eventTimeout, "the renewed credential is used", func() bool {
 		n++
 		fetched(n)
 		mu.Lock()
@@ -149,12 +149,12 @@ sources:
 			t.Fatalf("read of k%d: got %d %s, want 200", n, status, text)
 		}
 	}
-	waitFor(t, patience, "the credential is halted", func() bool {
+	waitFor(t, eventTimeout, "the credential is halted", func() bool {
 		fetch()
 		return refused.Load() > 0 && d.sum("rate_limiter_scope_breakers_open") > 0
 	})
 	accepts.Store(true)
-	waitFor(t, patience, "the credential is used again", func() bool {
+	waitFor(t, eventTimeout, "the credential is used again", func() bool {
 		fetch()
 		return accepted.Load() > 3
 	})

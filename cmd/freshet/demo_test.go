@@ -36,7 +36,7 @@ func TestDemo_ProducesActivity(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
 	if !strings.Contains(d.text, "fresh for 6s") {
-		t.Errorf("it is not said what is not as configured:\n%s", d.text)
+		t.Errorf("the output does not list the shortened intervals:\n%s", d.text)
 	}
 	for what, labels := range map[string][]string{
 		"rate_limiter_acquired_total": {`"HIGH"`, `"LOW"`},
@@ -45,17 +45,17 @@ func TestDemo_ProducesActivity(t *testing.T) {
 		"prefetch_requested_total":    {"source"},
 	} {
 		for _, label := range labels {
-			waitFor(t, patience, what+" "+label, func() bool { return d.sum(what, label) > 0 })
+			waitFor(t, eventTimeout, what+" "+label, func() bool { return d.sum(what, label) > 0 })
 		}
 	}
 	d.mustRun(0, []string{strconv.Itoa(demoPrefetchedKeys)}, "entities", "list", "--count", "--prefix", "demo-")
 	before := d.stats().Arrivals
 	<-time.After(5 * time.Second)
 	if calls := d.stats().Arrivals - before; calls < 5 || calls > 150 {
-		t.Errorf("%d calls in five seconds", calls)
+		t.Errorf("calls in five seconds: got %d", calls)
 	}
 	if code, stderr := d.stop(); code != 0 { // a slow machine may log warnings
-		t.Errorf("stopped with %d: %s", code, stderr)
+		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }
 
@@ -68,28 +68,28 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 		t.Helper()
 		d.set("healthy")
 		before := well()
-		waitFor(t, 2*patience, "ten calls that are well again", func() bool { return well() >= before+10 })
+		waitFor(t, 2*eventTimeout, "ten calls that are well again", func() bool { return well() >= before+10 })
 	}
 	flows()
 
 	d.set("rate-limited")
-	waitFor(t, patience, "a brake", state("backing-off"))
-	waitFor(t, patience, "a brake told", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
+	waitFor(t, eventTimeout, "a brake", state("backing-off"))
+	waitFor(t, eventTimeout, "a brake told", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
 	flows()
 
 	d.set("poison-keys")
-	waitFor(t, patience, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
-	waitFor(t, patience, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
-	waitFor(t, patience, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
-	waitFor(t, patience, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
+	waitFor(t, eventTimeout, "a dead letter", func() bool { return d.sum("settled_total", `"dead_letter"`) > 0 })
+	waitFor(t, eventTimeout, "a dead letter on its topic", func() bool { return d.sum("dlq_message_count") > 0 })
+	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return d.sum("settled_total", `"retrying"`) > 0 })
+	waitFor(t, eventTimeout, "a retry that is asked for", func() bool { return d.sum("retries_requested_total") > 0 })
 	if s := d.view().State; s != "flowing" && s != "ramping" {
-		t.Errorf("for a few keys the source is %s", s)
+		t.Errorf("source state with poison keys: got %s", s)
 	}
 	flows()
 
 	d.set("slow")
 	var long float64
-	waitFor(t, patience, "ten long calls", func() bool {
+	waitFor(t, eventTimeout, "ten long calls", func() bool {
 		long = d.sum("upstream_duration_seconds_count", `"ok"`) - d.sum("upstream_duration_seconds_bucket", `"ok"`, `le="2`)
 		return long >= 10
 	})
@@ -97,14 +97,14 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 
 	letters := d.sum("settled_total", `"dead_letter"`)
 	d.set("outage")
-	waitFor(t, patience, "a stop with probes", state("breaker-open"))
+	waitFor(t, eventTimeout, "a stop with probes", state("breaker-open"))
 	if n := d.sum("settled_total", `"dead_letter"`); n > letters {
-		t.Errorf("an outage buried %v", n-letters)
+		t.Errorf("dead letters of an outage: got %v, want 0", n-letters)
 	}
 	flows()
 
 	d.set("maintenance")
-	waitFor(t, patience, "a stop with probes", state("breaker-open"))
-	waitFor(t, patience, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
+	waitFor(t, eventTimeout, "a stop with probes", state("breaker-open"))
+	waitFor(t, eventTimeout, "the reason", func() bool { return d.sum("update_process_error_total", `"maintenance"`) > 0 })
 	flows()
 }

@@ -51,7 +51,7 @@ func (d *dev) waitForDeadLetters(prefix string, n int) {
 		d.do(http.MethodGet, d.api+"/v1/nexon/character/"+key)
 	}
 	for since := time.Now(); strings.Count(d.mustRun(0, nil, "dlq", "list", "-o", "jsonl"), "\n") != n; <-time.After(100 * time.Millisecond) {
-		if time.Since(since) > 2*patience {
+		if time.Since(since) > 2*eventTimeout {
 			d.Fatalf("there are not %d letters:\n%s", n, d.mustRun(0, nil, "dlq", "list"))
 		}
 	}
@@ -65,11 +65,11 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 	d.mustRun(0, []string{"no dead letters\n"}, "dlq", "list", "--group", "--since", "24h")
 	for _, list := range [][]string{{"list"}, {"list", "--group"}, {"jobs"}} {
 		if text := d.mustRun(0, nil, append(append([]string{"dlq"}, list...), "-o", "json")...); text != "[]\n" {
-			t.Errorf("nothing is %q", text)
+			t.Errorf("empty list: got %q", text)
 		}
 	}
 	if code, _, errs := d.dlq(context.Background(), "replay", "--yes", "--reason", "parse_error"); code != 3 || !strings.Contains(errs, "no open dead letter matches the filters") {
-		t.Errorf("exit %d, %q", code, errs)
+		t.Errorf("got exit %d, output %q", code, errs)
 	}
 	for _, c := range [][]string{
 		{"UPSTREAM_5XX", "list", "--reason", "x"},
@@ -101,18 +101,18 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "dlq", "list", "--limit", "0")), " ")
 	for _, want := range []string{"ID TIME REASON STATUS FACET/KEY ATTEMPTS REPLAYS HANDLED ERROR", "UPSTREAM_4XX 400 character/bad-a4 2 0 - document"} {
 		if !strings.Contains(table, want) {
-			t.Errorf("%q is not in %s", want, table)
+			t.Errorf("got %[2]s, want %[1]q in it", want, table)
 		}
 	}
 	if code, out, errs := d.dlq(context.Background(), "list", "--limit", "2"); code != 0 || strings.Count(out, "\n") != 3 || !strings.Contains(errs, "there are more than 2") {
-		t.Errorf("exit %d, %q, %q", code, out, errs)
+		t.Errorf("got exit %d, stdout %q, stderr %q", code, out, errs)
 	}
 	if table := strings.Join(strings.Fields(d.mustRun(0, nil, "dlq", "list", "--group")), " "); !strings.Contains(table, "ERROR 5 UPSTREAM_4XX 400 character ") {
 		t.Error(table)
 	}
 	var all []dlq.Entry
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "dlq", "list", "--key", "bad-a1", "-o", "json")), &all); err != nil || len(all) != 1 {
-		t.Fatalf("%+v, %v", all, err)
+		t.Fatalf("got %+v, %v", all, err)
 	}
 	d.mustRun(0, []string{"character/bad-a1"}, "dlq", "list", "--key", "character/bad-a1")
 	d.mustRun(0, []string{"1 of 1 dead letters\n"}, "dlq", "replay", "--dry-run", "--key", "character/bad-a1")
@@ -121,23 +121,23 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 
 	d.mustRun(0, []string{"nexon.update-priority-low\n", "5 of 5 dead letters\n"}, "dlq", "replay", "--dry-run")
 	if code, out, errs := d.dlq(context.Background(), "replay"); code != 2 || !strings.Contains(out, "5 of 5 dead letters") || !strings.Contains(errs, "--yes") {
-		t.Errorf("without a terminal: exit %d, %q, %q", code, out, errs)
+		t.Errorf("without a terminal: got exit %d, stdout %q, stderr %q", code, out, errs)
 	}
 	if code, out, errs := d.dlq(context.Background(), "replay", "--yes", "--lane", "high", "--rate", "0", "--max", "3"); code != 0 || !strings.Contains(out, "3 of 3 dead letters replayed (job ") || strings.Contains(out, "%") || !strings.Contains(errs, " %, 0 of 3 dead letters") {
-		t.Errorf("exit %d, %q, %q", code, out, errs)
+		t.Errorf("got exit %d, stdout %q, stderr %q", code, out, errs)
 	}
 	d.mustRun(0, []string{"REPLAY  nexon   DONE   3"}, "dlq", "jobs")
 	if n := strings.Count(d.mustRun(0, nil, "dlq", "list", "--handled", "replayed", "-o", "jsonl"), "\n"); n != 3 {
 		t.Errorf("%d were replayed, want 3", n)
 	}
 	if code, out, _ := d.dlq(context.Background(), "purge", "--yes", "--note", "they are nobody's"); code != 0 || !strings.Contains(out, "2 of 2 dead letters purged") {
-		t.Errorf("exit %d, %q", code, out)
+		t.Errorf("got exit %d, output %q", code, out)
 	}
 	if code, out, errs := d.dlq(context.Background(), "purge"); code != 2 || !strings.Contains(out, "0 of 0 dead letters") || !strings.Contains(errs, "--yes") {
-		t.Errorf("without a terminal: exit %d, %q, %q", code, out, errs)
+		t.Errorf("without a terminal: got exit %d, stdout %q, stderr %q", code, out, errs)
 	}
 	if code, out, errs := d.dlq(context.Background(), "purge", "--yes"); code != 0 || !strings.Contains(out, "0 of 0 dead letters purged (job ") {
-		t.Errorf("nothing is open, and what is handled stays: exit %d, %q, %q", code, out, errs)
+		t.Errorf("purge without open dead letters: got exit %d, %q, %q", code, out, errs)
 	}
 	d.mustRun(0, []string{"replay-started", "replay-ended", "purge-ended", "they are nobody's"}, "settings", "audit")
 }
@@ -161,7 +161,7 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	defer interrupt()
 	following.Go(func() {
 		if code, out, errs := d.dlq(ctx, "replay", "--yes", "--rate", "1/m"); code != 4 || !strings.Contains(errs, "continues without this command") || strings.Contains(out, "dead letters replayed") {
-			t.Errorf("exit %d, %q, %q", code, out, errs)
+			t.Errorf("got exit %d, stdout %q, stderr %q", code, out, errs)
 		}
 	})
 	job := func(state store.JobState, done int64) (j store.DLQJob) {
@@ -169,13 +169,13 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 		for since := time.Now(); j.State != state || j.Done != done; <-time.After(50 * time.Millisecond) {
 			var all []store.DLQJob
 			if err := json.Unmarshal([]byte(d.mustRun(0, nil, "dlq", "jobs", "-o", "json")), &all); err != nil || len(all) > 1 {
-				t.Fatalf("%+v, %v", all, err)
+				t.Fatalf("got %+v, %v", all, err)
 			}
 			if len(all) == 1 {
 				j = all[0]
 			}
-			if time.Since(since) > patience {
-				t.Fatalf("the job is not %s with %d done: %+v", state, done, j)
+			if time.Since(since) > eventTimeout {
+				t.Fatalf("job: want %s with %d done, got %+v", state, done, j)
 			}
 		}
 		return j

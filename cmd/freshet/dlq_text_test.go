@@ -86,10 +86,10 @@ func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	}}
 	code, out, errs := s.dlq("purge", "--source", "nexon", "--reason", "upstream_5xx", "--yes")
 	if code != 0 || !strings.Contains(out, "1500 of 1500 dead letters") || !strings.Contains(errs, "the table does not show all rows") {
-		t.Errorf("exit %d, %q, %q", code, out, errs)
+		t.Errorf("got exit %d, stdout %q, stderr %q", code, out, errs)
 	}
 	if f := ordered.Filter; f["until"] != "2026-01-27T12:00:00.000001Z" || f["reason"] != "UPSTREAM_5XX" {
-		t.Errorf("%v", f)
+		t.Errorf("got %v", f)
 	}
 }
 
@@ -109,15 +109,15 @@ func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	for output, want := range map[string]string{"table": "id        3:3", "json": `"UPSTREAM_4XX"`} {
 		code, out, errs := s.dlq("show", "--source", "nexon", "--key", "k", "-o", output)
 		if code != 4 || !strings.Contains(out, want) || strings.HasPrefix(out, "\n") || !strings.Contains(errs, "dead letter 3:1: no-such-dead-letter\ndead letter 3:2: unreadable-dead-letter\n") || !strings.Contains(errs, "2 of 3 dead letters") {
-			t.Errorf("%s: exit %d, %q, %q", output, code, out, errs)
+			t.Errorf("%s: got exit %d, stdout %q, stderr %q", output, code, out, errs)
 		}
 	}
 	if code, _, errs := s.dlq("show", "--source", "nexon", "3:1"); code != 3 || !strings.Contains(errs, "no-such-dead-letter") {
-		t.Errorf("exit %d, %q", code, errs)
+		t.Errorf("got exit %d, output %q", code, errs)
 	}
 	s.answers["GET /dlq/nexon/3/2"] = refused(http.StatusServiceUnavailable, "unavailable")
 	if code, out, errs := s.dlq("show", "--source", "nexon"); code != 1 || strings.Contains(out, "3:3") || !strings.Contains(errs, "unavailable") {
-		t.Errorf("nobody answers: exit %d, %q, %q", code, out, errs)
+		t.Errorf("nobody answers: got exit %d, stdout %q, stderr %q", code, out, errs)
 	}
 }
 
@@ -127,13 +127,13 @@ func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 	const evil = "a\x1b[2J\u009b1m\u202e\u200b\x7f\xff \"b\\\u00fc"
 	const shown = `a\x1b[2J\u009b1m\u202e\u200b\x7f\xff "b\ü`
 	if got := shorten(evil); got != shown {
-		t.Errorf("%q", got)
+		t.Errorf("got %q", got)
 	}
 	if got := formatPayload([]byte(evil + "\r\n" + evil)); got != "  "+shown+"\n  "+shown {
-		t.Errorf("%q", got)
+		t.Errorf("got %q", got)
 	}
 	if got := formatPayload([]byte(`{"a":"` + "\u009b\u202e\x7f" + `"}`)); got != "  {\n    \"a\": \"\\u009b\\u202e\\x7f\"\n  }" {
-		t.Errorf("%q", got)
+		t.Errorf("got %q", got)
 	}
 	var out bytes.Buffer
 	d := schemas.DeadLetter{
@@ -154,7 +154,7 @@ func TestDLQList_PagesShareOneHeader(t *testing.T) {
 		},
 	}}
 	if code, out, _ := s.dlq("list", "--source", "nexon", "--limit", "0"); code != 0 || strings.Count(out, "\n") != 7 || strings.Contains(out, "\n\n") || strings.Count(out, "HANDLED") != 1 {
-		t.Errorf("exit %d, %s", code, out)
+		t.Errorf("got exit %d, output %s", code, out)
 	}
 }
 
@@ -162,6 +162,6 @@ func TestAdminClient_RejectsOversizedResponse(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){"GET /dlq/nexon": respondWith(strings.Repeat("x", maxResponseBytes))}}
 	if code, _, errs := s.dlq("list", "--source", "nexon"); code != 1 || !strings.Contains(errs, "larger than 16 MiB") {
-		t.Errorf("exit %d, %q", code, errs)
+		t.Errorf("got exit %d, output %q", code, errs)
 	}
 }

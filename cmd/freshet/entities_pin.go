@@ -27,7 +27,7 @@ each entity whose row has a tier.`,
 	if !pin {
 		verb = "unpin"
 		cmd.Use = "unpin KEY..."
-		cmd.Short = "Let reads change the tier of pinned entities again"
+		cmd.Short = "Unpin entities"
 		cmd.Long = `Unpin entities. Each keeps its tier until its reads change it. An import unpins each entity
 whose row has no tier.`
 		cmd.Example = `  freshet entities unpin --source nexon --facet character somebody`

@@ -48,7 +48,7 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "entities", "list", "--facet", "f", "--prefix", "k/0001")), " ")
 	for _, want := range []string{"SOURCE FACET KEY TIER PINNED ENABLED DUE READS LAST READ CHANGES PARAMS", "mirror f k/0001 warm true true 20", ` 0.0 never 0.0 {"p":"1"}`} {
 		if !strings.Contains(table, want) {
-			t.Errorf("%q is not in %s", want, table)
+			t.Errorf("got %[2]s, want %[1]q in it", want, table)
 		}
 	}
 	d.mustRun(0, []string{"1200\n"}, "entities", "list", "--count")
@@ -60,7 +60,7 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 		}
 		var all []entities.Entity
 		if err := json.Unmarshal([]byte(text), &all); err != nil || len(all) != n || all[n-1].Key != "k/1199" {
-			t.Errorf("%d in %s, %v", len(all), format, err)
+			t.Errorf("got %d entities in %s, %v", len(all), format, err)
 		}
 	}
 	d.mustRun(2, []string{"--tier is required: hot, warm or cold"}, "entities", "pin", "--facet", "f", "k/0000")
@@ -68,7 +68,7 @@ func TestEntities_ImportListDisableEnable(t *testing.T) {
 	d.mustRun(0, []string{"2 unpinned\n"}, "entities", "unpin", "--facet", "f", "k/0000", "k/0001")
 	d.mustRun(0, []string{"1 pinned\n"}, "entities", "pin", "--facet", "f", "--tier", "hot", "k/0000")
 	if text := d.mustRun(0, nil, "entities", "list", "--prefix", "none", "-o", "json"); text != "[]\n" {
-		t.Errorf("nothing is %q", text)
+		t.Errorf("empty list: got %q", text)
 	}
 	code, out, errs := command(t, []string{"FRESHET_ADDR=" + d.api}, "entities", "list", "--limit", "1100")
 	if code != 0 || strings.Count(out, "\n") != 1101 || !strings.Contains(errs, "1100 entities shown, there may be more") {

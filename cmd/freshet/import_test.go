@@ -160,7 +160,7 @@ func TestImport_ResumesWithSkip(t *testing.T) {
 		}
 		before := r.sent
 		if before != skip { // the command waited for all requests in flight
-			t.Errorf("%d were registered, and %d are told", before, skip)
+			t.Errorf("registered: got %d, the error says %d", before, skip)
 		}
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
 		if want := fmt.Sprintf("%d rows, %d added, 0 known\n", n-skip, n-skip); stdout != want || stderr != "" || err != nil {
@@ -194,13 +194,13 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 		r := newFakeEntitiesAPI(t)
 		// The fourth batch is rejected after the next three were accepted, which do not count.
 		later := make(chan struct{})
-		var background atomic.Int64
+		var behind atomic.Int64
 		r.before = func(_ int, first string) error {
 			if strings.Contains(first, "k015000") {
 				<-later
 				return errors.New("the database is away")
 			}
-			if first > `{"key":"k015000` && background.Add(1) == maxBatchesInFlight-1 {
+			if first > `{"key":"k015000` && behind.Add(1) == maxBatchesInFlight-1 {
 				close(later)
 			}
 			return nil
@@ -212,11 +212,11 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 		}
 		for i := range skip {
 			if _, there := r.got[fmt.Sprintf("k%06d", i)]; !there {
-				t.Fatalf("row %d is not registered, and is to be skipped", i+1)
+				t.Fatalf("row %d is skipped but not registered", i+1)
 			}
 		}
 		if _, there := r.got[fmt.Sprintf("k%06d", skip)]; there {
-			t.Errorf("row %d is registered, and is to be sent again", skip+1)
+			t.Errorf("row %d is registered but not skipped", skip+1)
 		}
 		r.before = nil
 		stdout, _, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))
@@ -271,10 +271,10 @@ func TestImport_ReadsOnlyWhatIsInFlight(t *testing.T) {
 	cancel() // four batches are in flight without a response
 	close(go1)
 	if n := skipOf(t, <-ended); n != maxBatchesInFlight*maxBatchRows || r.calls != maxBatchesInFlight {
-		t.Errorf("%d rows in %d calls", n, r.calls)
+		t.Errorf("got %d rows in %d calls", n, r.calls)
 	}
 	if most := (maxBatchesInFlight + 1) * maxBatchRows; in.rows.Load() > int64(most+10) {
-		t.Errorf("%d rows were read while %d were under way", in.rows.Load(), maxBatchesInFlight*maxBatchRows)
+		t.Errorf("got %d rows read with %d in flight", in.rows.Load(), maxBatchesInFlight*maxBatchRows)
 	}
 }
 
@@ -394,7 +394,7 @@ func TestImport_SplitsBatchesByBytes(t *testing.T) {
 	}
 	stdout, _, err := r.imports(t.Context(), strings.NewReader(in.String()))
 	if err != nil || stdout != "1000 rows, 1000 added, 0 known\n" || r.calls < 18 || r.calls > 20 {
-		t.Errorf("%q in %d calls, %v", stdout, r.calls, err)
+		t.Errorf("got %q in %d calls, %v", stdout, r.calls, err)
 	}
 }
 
@@ -415,10 +415,10 @@ func TestImport_ExitCodes(t *testing.T) {
 		}
 	}
 	if code, _, stderr := command(t, env, "entities", "import", "--source", "nexon", "--facet", "f", filepath.Dir(file)); code != 1 || !strings.HasSuffix(stderr, "is a directory; name a file\n") {
-		t.Errorf("exit %d, %s", code, stderr)
+		t.Errorf("got exit %d, output %s", code, stderr)
 	}
 	if code, _, stderr := command(t, env, "entities", "import", "--source", "nexon", "--facet", "f", file+"s"); code != 1 || !strings.Contains(stderr, "no such file") {
-		t.Errorf("exit %d, %s", code, stderr)
+		t.Errorf("got exit %d, output %s", code, stderr)
 	}
 }
 

@@ -40,7 +40,7 @@ func TestRedisMetrics_LabelCommandsAndScripts(t *testing.T) {
 			if family.GetName() == "redis_command_duration_seconds" {
 				counts[m.GetLabel()[0].GetValue()] = m.GetHistogram().GetSampleCount()
 			} else if !strings.HasPrefix(family.GetName(), "redis_pool_") {
-				t.Errorf("there is %s", family.GetName())
+				t.Errorf("unexpected metric %s", family.GetName())
 			}
 		}
 	}
@@ -50,7 +50,7 @@ func TestRedisMetrics_LabelCommandsAndScripts(t *testing.T) {
 		t.Errorf("%v, want %v", counts, want)
 	}
 	if !slices.ContainsFunc(lua.All, func(s lua.Script) bool { return s == lua.LimiterAcquire }) {
-		t.Error("not all scripts are known by name")
+		t.Error("a script has no name")
 	}
 }
 
@@ -83,11 +83,11 @@ func TestMetrics_HistogramsHaveBothBucketKinds(t *testing.T) {
 		for _, m := range family.GetMetric() {
 			h := m.GetHistogram()
 			if len(h.GetBucket()) < 5 || h.Schema == nil || h.ZeroThreshold == nil {
-				t.Errorf("%s has %d classic buckets, and of native ones the schema %v", family.GetName(), len(h.GetBucket()), h.Schema)
+				t.Errorf("%s: got %d classic buckets and native schema %v", family.GetName(), len(h.GetBucket()), h.Schema)
 			}
 		}
 	}
 	if histograms < 9 {
-		t.Errorf("%d histograms", histograms)
+		t.Errorf("got %d histograms", histograms)
 	}
 }

@@ -29,40 +29,40 @@ func TestKeys_CreateListRevoke(t *testing.T) {
 	d.until("a fresh answer", "somebody", isFresh) // stopping during the start is the subject of another test
 	code, key, notes := d.as("", "keys", "create", "--name", "a dashboard", "--scopes", "read,refresh", "--expires", "90d")
 	if code != 0 || !regexp.MustCompile(`^fsk_[0-9a-z]{12}_[0-9A-Za-z_-]{43}\n$`).MatchString(key) {
-		t.Fatalf("exit %d, %q, %q", code, key, notes)
+		t.Fatalf("got exit %d, stdout %q, stderr %q", code, key, notes)
 	}
 	for _, want := range []string{`"a dashboard" with scopes read,refresh`, "not shown again", "does not require keys yet", "access.require"} {
 		if !strings.Contains(notes, want) {
-			t.Errorf("%q does not mention %q", notes, want)
+			t.Errorf("got %q, want %q in it", notes, want)
 		}
 	}
 	id := key[4:16]
 	if strings.Contains(notes, key[20:50]) {
-		t.Error("the key is on stderr too")
+		t.Error("the key is printed to stderr")
 	}
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "keys", "list")), " ")
 	for _, want := range []string{"ID NAME SCOPES STATE CREATED BY", id + " a dashboard read,refresh active until 20", "unauthenticated@127.0.0.1"} {
 		if !strings.Contains(table, want) {
-			t.Errorf("%q is not in %s", want, table)
+			t.Errorf("got %[2]s, want %[1]q in it", want, table)
 		}
 	}
 	d.mustRun(2, []string{"--yes"}, "keys", "revoke", id)
 	if text := d.mustRun(2, []string{"the key's ID"}, "keys", "revoke", "--yes", strings.TrimSpace(key)); strings.Contains(text, key[20:50]) {
-		t.Error("the key is shown")
+		t.Error("the key is printed")
 	}
 	d.mustRun(0, []string{"key " + id + ` of "a dashboard" is revoked`}, "keys", "revoke", id, "--yes")
 	d.mustRun(0, []string{"revoked 20", "by unauthenticated@127.0.0.1"}, "keys", "list")
 	d.mustRun(3, []string{"There is no key"}, "keys", "revoke", "aaaaaaaaaaaa", "--yes")
 	d.mustRun(2, []string{"--name a-dashboard --scopes read,refresh"}, "keys", "create", "--name", "a")
 	if code, _, notes := d.as("", "keys", "create", "--name", "a partner", "--scopes", "read, see:partner"); code != 0 || !strings.Contains(notes, `"a partner" with scopes read,see:partner`) {
-		t.Errorf("exit %d, %s", code, notes)
+		t.Errorf("got exit %d, output %s", code, notes)
 	}
 	d.mustRun(1, []string{"must be read, refresh, inspect, delegate or admin"}, "keys", "create", "--name", "a", "--scopes", "write")
 	d.mustRun(1, []string{"from a minute to ten years"}, "keys", "create", "--name", "a", "--scopes", "read", "--expires", "soon")
 	d.mustRun(2, []string{"table, json or jsonl"}, "keys", "list", "-o", "xml")
 	d.mustRun(0, []string{"key-create", "key-revoke", id}, "settings", "audit")
 	if code, stderr := d.stop(); code != 0 || stderr != "" {
-		t.Errorf("stopped with %d: %s", code, stderr)
+		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }
 
@@ -87,7 +87,7 @@ func TestKeys_AdminAPIRequiresKey(t *testing.T) {
 		t.Fatalf("exit %d", code)
 	}
 	if code, _, stderr := d.as(strings.TrimSpace(reader), "keys", "list"); code != 1 || !strings.Contains(stderr, "needs the scope admin") || !strings.Contains(stderr, "FRESHET_TOKEN") {
-		t.Errorf("a reader: exit %d, %s", code, stderr)
+		t.Errorf("key with the scope read: exit %d, %s", code, stderr)
 	}
 	if code, _, stderr := d.as(admin, "stop", "--yes"); code != 0 {
 		t.Errorf("exit %d: %s", code, stderr)
@@ -103,7 +103,7 @@ func TestKeys_AdminAPIRequiresKey(t *testing.T) {
 		got = append(got, e.Action+" by "+e.Actor)
 	}
 	if !slices.Equal(got, want) || strings.Contains(text, token) || strings.Contains(text, admin[20:50]) {
-		t.Errorf("%q", got)
+		t.Errorf("got %q", got)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 	database := "FRESHET_DATABASE_URL=" + servicetest.Postgres(t)
 	query := []string{"query", "--listen", "0.0.0.0:0", "--ops-listen", "127.0.0.1:0"}
 	if code, _, stderr := command(t, []string{database}, query...); code != 1 || !strings.Contains(stderr, "freshet migrate up") {
-		t.Errorf("before its tables are there: exit %d, %s", code, stderr)
+		t.Errorf("before migrations: got exit %d, %s", code, stderr)
 	}
 	if code, _, stderr := command(t, []string{database}, "migrate", "up"); code != 0 {
 		t.Fatal(stderr)
@@ -163,7 +163,7 @@ func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 	} {
 		code, stdout, stderr := command(t, []string{database, env}, query...)
 		if code != 1 || stdout != "" || !strings.Contains(stderr, want) {
-			t.Errorf("%s: exit %d, %q, %q", env, code, stdout, stderr)
+			t.Errorf("%s: got exit %d, stdout %q, stderr %q", env, code, stdout, stderr)
 		}
 	}
 }

@@ -35,8 +35,8 @@ func characters(prefix string, n int) []string {
 	return keys
 }
 
-// patience bounds every wait for an expected event.
-const patience = 2 * time.Minute
+// eventTimeout bounds every wait for an expected event.
+const eventTimeout = 2 * time.Minute
 
 // command runs a freshet command until it ends, and returns its exit code and output.
 func command(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
@@ -84,7 +84,7 @@ func startDev(t *testing.T, args ...string) *dev {
 		}
 	}
 	c, errs := d.stop()
-	t.Fatalf("dev ended with %d before it was ready: %s%s", c, d.text, errs)
+	t.Fatalf("dev exited with %d before it was ready: %s%s", c, d.text, errs)
 	return nil
 }
 
@@ -130,7 +130,7 @@ func (d *dev) read(key string) read {
 // until reads a key until the condition holds.
 func (d *dev) until(what, key string, holds func(read) bool) read {
 	d.Helper()
-	deadline := time.After(patience)
+	deadline := time.After(eventTimeout)
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for {
@@ -141,7 +141,7 @@ func (d *dev) until(what, key string, holds func(read) bool) read {
 		select {
 		case <-look.C:
 		case <-deadline:
-			d.Fatalf("%s did not happen within %v; the last answer was %d %s", what, patience, r.status, r.body.Freshness)
+			d.Fatalf("%s did not happen within %v; the last answer was %d %s", what, eventTimeout, r.status, r.body.Freshness)
 		}
 	}
 }
@@ -152,11 +152,11 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	// On a busy machine, Redis may respond later than a read waits for it.
 	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
-		t.Errorf("first: %+v", r)
+		t.Errorf("first read: got %+v", r)
 	}
 	r := d.until("a fresh answer", "somebody", isFresh)
 	if n := len(r.body.Snapshot); n < 200_000 || !bytes.HasPrefix(r.body.Snapshot, []byte(`{"item-equipment":{`)) {
-		t.Errorf("a snapshot of %d bytes: %.60s", n, r.body.Snapshot)
+		t.Errorf("snapshot: got %d bytes: %.60s", n, r.body.Snapshot)
 	}
 
 	if status, text := d.do(http.MethodPost, d.api+"/v1/nexon/character/somebody/refresh"); status != 202 {
@@ -172,7 +172,7 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 		UnknownParameters []string `json:"unknownParameters"`
 	}
 	if _, text := d.do(http.MethodGet, d.upstream+"/_stats"); json.Unmarshal(text, &stats) != nil || stats.Arrivals != 3 || len(stats.UnknownPaths)+len(stats.UnknownParameters) != 0 {
-		t.Errorf("the upstream saw %+v", stats)
+		t.Errorf("upstream: got %+v", stats)
 	}
 	_, text := d.do(http.MethodGet, d.api+"/metrics")
 	for _, want := range []string{
@@ -183,14 +183,14 @@ func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 		`freshet_build_info{`,
 	} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("the metrics lack %s", want)
+			t.Errorf("metrics have no %s", want)
 		}
 	}
 	if _, text := d.do(http.MethodGet, d.api+"/healthz?verbose"); !strings.Contains(string(text), `"ready":true`) || strings.Contains(string(text), `"ok":false`) {
 		t.Errorf("health %s", text)
 	}
 	if code, stderr := d.stop(); code != 0 || stderr != "" {
-		t.Errorf("stopped with %d: %s", code, stderr)
+		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestDev_PrintedURLsAnswer(t *testing.T) {
 func TestDemo_GeneratesLoad(t *testing.T) {
 	t.Parallel()
 	d := startDev(t)
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(eventTimeout)
 	for {
 		_, text := d.do(http.MethodGet, d.upstream+"/_stats")
 		var stats struct {
@@ -227,7 +227,7 @@ func TestDemo_GeneratesLoad(t *testing.T) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("no demo load arrives")
+			t.Fatal("no demo load within the timeout")
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestDev_DataDirPersists(t *testing.T) {
 	d := startDev(t, "--no-demo", "--data-dir", dir)
 	d.until("a fresh answer", "somebody", isFresh)
 	if !strings.Contains(d.text, dir) {
-		t.Errorf("dev does not say where it keeps things:\n%s", d.text)
+		t.Errorf("the output does not name the data directory:\n%s", d.text)
 	}
 	d.stop()
 	again := startDev(t, "--no-demo", "--data-dir", dir)
@@ -291,7 +291,7 @@ sources:
 		t.Fatal(err)
 	}
 	if len(stats.UnknownPaths)+len(stats.UnknownParameters) > 0 || len(stats.ByPath) != 1 || stats.DistinctKeys != fetched || fetched < 14 {
-		t.Errorf("%d keys were fetched; the upstream saw %+v", fetched, stats)
+		t.Errorf("fetched keys: got %d; upstream: %+v", fetched, stats)
 	}
 }
 
@@ -357,11 +357,11 @@ func TestCommand_ErrorsNameTheFix(t *testing.T) {
 		}
 		for _, want := range c.want {
 			if !strings.Contains(stderr, want) {
-				t.Errorf("%q: %q does not mention %q", c.args, stderr, want)
+				t.Errorf("%q: got %q, want %q in it", c.args, stderr, want)
 			}
 		}
 		if strings.Contains(stderr, "hunter2") || strings.Contains(stderr, "goroutine") {
-			t.Errorf("%q: %q says too much", c.args, stderr)
+			t.Errorf("%q: got %q, which has a secret or a stack trace", c.args, stderr)
 		}
 	}
 }

@@ -136,7 +136,7 @@ func TestConfigErrors_ShowNoSecret(t *testing.T) {
 		}
 	}
 	if failed < 20 {
-		t.Errorf("only %d mistakes were found: the test shows little", failed)
+		t.Errorf("errors found: got %d, want more", failed)
 	}
 }
 

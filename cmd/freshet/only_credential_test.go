@@ -41,7 +41,7 @@ sources:
 	for n := range 60 {
 		d.do(http.MethodGet, fmt.Sprintf("%s/v1/api/thing/k%d", d.api, n))
 	}
-	waitFor(t, patience, "eight seconds are over since the first call", func() bool {
+	waitFor(t, eventTimeout, "eight seconds are over since the first call", func() bool {
 		return first.Load() > 0 && time.Since(began)-time.Duration(first.Load()) > 8*time.Second
 	})
 	if n := calls.Load(); n != 1 {

@@ -66,7 +66,7 @@ func TestPresets_AreValid(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, known := saturations[name]; !known {
-			t.Errorf("nobody has said how %s is saturated", name)
+			t.Errorf("no saturationTest for %s", name)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (how saturationTest) run(t *testing.T, name string, o contract.Options) {
 				return
 			}
 		}
-		t.Error("this machine is too busy to tell")
+		t.Error("this machine is too busy for a result")
 	})
 }
 
@@ -184,7 +184,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		}
 	}
 	if !found {
-		t.Errorf("the contract has counted nothing for %s: %+v", how.policy, s.Policies)
+		t.Errorf("the contract has no counts of %s: %+v", how.policy, s.Policies)
 	}
 	return true
 }
@@ -247,9 +247,9 @@ func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 		spend(living)
 		back = append(back, time.Since(crashed))
 	}
-	t.Logf("a lease is %v; the places are back after %v", lease, back)
+	t.Logf("slots free after: got %[2]v, want the lease of %[1]v", lease, back)
 	if back[0] < lease-200*time.Millisecond || back[2] > lease+10*time.Second {
-		t.Errorf("a lease is %v; the places are back after %v", lease, back)
+		t.Errorf("slots free after: got %[2]v, want the lease of %[1]v", lease, back)
 	}
 	waited := make(chan time.Time)
 	ctx, stop := context.WithCancel(t.Context())
@@ -263,7 +263,7 @@ func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	}()
 	select {
 	case <-waited:
-		t.Error("a fourth is in flight")
+		t.Error("in flight: got 4, want at most 3")
 	case <-time.After(2 * time.Second):
 	}
 }

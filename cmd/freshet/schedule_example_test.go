@@ -26,6 +26,6 @@ func TestConfigCheck_AcceptsTheExampleOfATrigger(t *testing.T) {
 	code, stdout, stderr := command(t, nil, "config", "check", "--config", write(t, example+facets))
 	want := "a change of progress refreshes general, once changes pause for 5m0s, after 30m0s at most\n"
 	if code != 0 || !strings.Contains(stdout, want) {
-		t.Errorf("exit %d\n%s%s\nwant %s", code, stdout, stderr, want)
+		t.Errorf("got exit %d\n%s%s\nwant %s", code, stdout, stderr, want)
 	}
 }

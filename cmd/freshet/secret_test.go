@@ -25,10 +25,10 @@ func TestSecretRefs_PerCredential(t *testing.T) {
 	}
 	config.Credentials[1] = source.Credential{Name: "b", SecretEnv: "B_KEY"}
 	if _, err := (parts{secret: requireSecret}).secrets(config); err == nil || !strings.HasPrefix(err.Error(), "credentials[1].secretEnv: B_KEY is not set") {
-		t.Errorf("one that is missing: %v", err)
+		t.Errorf("missing secret: got %v", err)
 	}
 	if found, err := (parts{secret: optionalSecret}).secrets(config); err != nil || found["a"] != "one" || found["b"] != "" {
-		t.Errorf("one that may be missing: %v, %v", found, err)
+		t.Errorf("optional secret: got %v, %v", found, err)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestReloadSecret_UsesChangedFile(t *testing.T) {
 		go func() {
 			done <- reloadSecret(ctx, secretRefs(config)[0], s, func(name string) {
 				if changes++; name != "one" {
-					t.Errorf("told of a change of %q", name)
+					t.Errorf("unexpected change of %q", name)
 				}
 			}, slog.New(slog.DiscardHandler))
 		}()

@@ -63,13 +63,14 @@ func (p *program) settingsSet() *cobra.Command {
 		Long: `Change the limits, rate caps and prefetch settings of a source. The command applies all
 assignments or none. An empty value resets a setting to its configured value.
 
-POLICY.limit, .target, .highReserve, .lowReserve   of each quota policy
-lowRateCaps                    rate caps of LOW by hour of the day; the first that matches counts;
-                               none removes all of them
-prefetch                       on or off
-prefetch.FACET.hot, .warm, .cold                   interval of each tier
-prefetch.FACET.minInterval, .maxInterval           bounds of the adaptive interval
-prefetch.FACET.active          JSON rule for which entities are prefetched
+  POLICY.limit, POLICY.target               limit and target of a quota policy
+  POLICY.highReserve, POLICY.lowReserve     calls reserved for a lane
+  lowRateCaps                               rate caps of LOW by hour of the day; the first that
+                                            matches applies; none removes all of them
+  prefetch                                  on or off
+  prefetch.FACET.hot, .warm, .cold          interval of each tier
+  prefetch.FACET.minInterval, .maxInterval  bounds of the adaptive interval
+  prefetch.FACET.active                     JSON rule that selects the prefetched entities
 
 An entity uses a changed interval after its next refresh.`,
 		Example: `  freshet settings set --source nexon second.target=400 second.highReserve=120

@@ -30,7 +30,7 @@ func (d *dev) mustRun(code int, words []string, args ...string) string {
 	}
 	for _, w := range words {
 		if !strings.Contains(said, w) {
-			d.Errorf("%q: %q does not mention %q", args, said, w)
+			d.Errorf("%q: got %q, want %q in it", args, said, w)
 		}
 	}
 	return stdout
@@ -58,22 +58,22 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 	s := d.state()
 	if p := s.Effective.Policies; s.Revision != 1 || p[0].Target != 400 || p[0].HighReserve.Calls != 120 || p[1].Limit != 15_000_000 ||
 		len(s.Effective.LowRateCaps) != 2 || s.Effective.LowRateCaps[0] != (limiter.RateCap{From: 19, To: 23, Rate: 150}) {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 	table = strings.Join(strings.Fields(d.mustRun(0, nil, "settings", "get", "--source", "nexon")), " ")
 	for _, row := range []string{"nexon second.target 450 400", "nexon lowRateCaps none 19-23:150/s,250/s", "nexon revision 0 1, 20"} {
 		if !strings.Contains(table, row) {
-			t.Errorf("%q is not in %s", row, table)
+			t.Errorf("got %[2]s, want %[1]q in it", row, table)
 		}
 	}
 
 	d.mustRun(1, []string{`policies[0] "second": target: 600 is above the limit of 500`}, "settings", "set", "second.target=600", "day.limit=1")
 	if again := d.state(); again.Revision != 1 {
-		t.Errorf("a refused change was made: %+v", again)
+		t.Errorf("rejected change applied: %+v", again)
 	}
 	d.mustRun(0, nil, "settings", "set", "second.target=", "lowRateCaps=")
 	if s := d.state(); s.Revision != 2 || s.Effective.Policies[0].Target != 450 || s.Effective.Policies[0].HighReserve.Calls != 120 || len(s.Effective.LowRateCaps) != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("got %+v", s)
 	}
 
 	var entries []settings.Entry
@@ -81,17 +81,17 @@ func TestSettings_GetSetRejectReset(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(entries) != 2 || entries[0].Action != "set" || entries[0].Actor != "unauthenticated@127.0.0.1" || !strings.Contains(string(entries[0].Before), "19") {
-		t.Errorf("%+v", entries)
+		t.Errorf("got %+v", entries)
 	}
 	if text := d.mustRun(0, []string{"AT", "unauthenticated@127.0.0.1"}, "settings", "audit", "--limit", "1"); strings.Count(text, "\n") != 2 {
-		t.Errorf("one entry is\n%s", text)
+		t.Errorf("audit with limit 1: got\n%s", text)
 	}
 
 	d.mustRun(3, []string{`unknown source "github"; the configuration has nexon`}, "settings", "get", "--source", "github")
 	d.mustRun(3, []string{`unknown source`}, "settings", "set", "--source", "github", "second.target=5")
 	d.mustRun(1, []string{"between 1 and 1000"}, "settings", "audit", "--limit", "0")
 	if code, stderr := d.stop(); code != 0 || stderr != "" {
-		t.Errorf("stopped with %d: %s", code, stderr)
+		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestStop_AndResumeByCommand(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.mustRun(2, []string{"--yes"}, "stop") // a test has no terminal
 	if d.state().Stopped {
-		t.Error("stopped without an answer")
+		t.Error("stopped without a confirmation")
 	}
 	d.mustRun(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--note", "they asked us to")
 	d.mustRun(0, []string{"nexon is stopped (revision 1)"}, "stop", "--yes", "--source", "nexon")
@@ -194,7 +194,7 @@ func TestAdminClient_SendsTokenSilently(t *testing.T) {
 	for token, want := range map[string]string{"hunter2": "Bearer hunter2", "": ""} {
 		code, stdout, stderr := command(t, []string{"FRESHET_TOKEN=" + token}, "settings", "audit", "--addr", strings.TrimPrefix(server.URL, "http://"))
 		if code != 0 || got != want || strings.Contains(stdout+stderr, "hunter2") {
-			t.Errorf("%q was sent; exit %d, %s%s", got, code, stdout, stderr)
+			t.Errorf("sent %q; exit %d, %s%s", got, code, stdout, stderr)
 		}
 	}
 }
@@ -234,6 +234,6 @@ func TestConfirm_RequiresYesAtTerminal(t *testing.T) {
 	}
 	defer func() { _ = file.Close() }()
 	if isTerminal(file) || isTerminal(strings.NewReader("")) {
-		t.Error("a file or a text was taken for a terminal")
+		t.Error("isTerminal: got true for a file or a string")
 	}
 }

@@ -21,7 +21,7 @@ func TestSimulate_ServesContractAtSpeed(t *testing.T) {
 	}()
 	line, err := bufio.NewReader(reader).ReadString('\n')
 	if err != nil {
-		t.Fatalf("it ended with %v, having said %q", err, line)
+		t.Fatalf("ended with %v after the output %q", err, line)
 	}
 	go func() { _, _ = io.Copy(io.Discard, reader) }()
 	base := regexp.MustCompile(`http://[0-9.:]+`).FindString(line)
@@ -32,10 +32,10 @@ func TestSimulate_ServesContractAtSpeed(t *testing.T) {
 	}
 	_ = resp.Body.Close()
 	if got := resp.Header.Get("RateLimit-Policy"); got != `"burst";q=100;w=2,"daily";q=10000;w=2880` {
-		t.Errorf("the policy is %s", got)
+		t.Errorf("policy: got %s", got)
 	}
 	cancel()
 	if c := <-code; c != 0 {
-		t.Errorf("it ended with %d", c)
+		t.Errorf("exit code: got %d", c)
 	}
 }

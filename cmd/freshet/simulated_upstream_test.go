@@ -25,7 +25,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	w := &simulatedUpstream{upstream, server.URL}
 	kinds := w.List()
 	if len(kinds) != 6 || kinds[0].Name != "healthy" {
-		t.Fatalf("there are %+v", kinds)
+		t.Fatalf("scenarios: got %+v", kinds)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -55,7 +55,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 		for _, to := range kinds {
 			for _, name := range []string{from.Name, to.Name} {
 				if err := w.Set(t.Context(), name); err != nil || w.Current() != name {
-					t.Errorf("%s was set: %v, now it is %q", name, err, w.Current())
+					t.Errorf("set %s: %v; current: got %q", name, err, w.Current())
 				}
 			}
 		}
@@ -63,25 +63,25 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 	if err := w.Set(t.Context(), "healthy"); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, patience, "answers afterwards", func() bool { return answered.Load() > 20 })
+	waitFor(t, eventTimeout, "answers afterwards", func() bool { return answered.Load() > 20 })
 	cancel()
 	load.Wait()
 	if got := upstream.Stats().Arrivals; int64(got) < sent.Load() {
-		t.Errorf("the judge counted %d of %d calls", got, sent.Load())
+		t.Errorf("simulator counted %d of %d calls", got, sent.Load())
 	}
 }
 
 func TestFaultScenario_RejectsUnknownName(t *testing.T) {
 	w := &simulatedUpstream{simulator: simulator.New(simulator.Config{})}
 	if w.Current() != "" { // settings that belong to no scenario
-		t.Errorf("by hand it is %q", w.Current())
+		t.Errorf("current after control API: got %q", w.Current())
 	}
 	if err := w.Set(t.Context(), "outage"); err != nil {
 		t.Fatal(err)
 	}
 	err := w.Set(t.Context(), "rain")
 	if err == nil || !strings.Contains(err.Error(), `unknown fault scenario "rain"; the scenarios are healthy, rate-limited, outage, slow, maintenance, poison-keys`) || w.Current() != "outage" {
-		t.Errorf("%v, and it is %q", err, w.Current())
+		t.Errorf("got %v, current %q", err, w.Current())
 	}
 }
 
@@ -121,20 +121,20 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	lines := regexp.MustCompile(`: +curl -d '([^']+)' (http://\S+)\n`).FindAllStringSubmatch(d.text, -1)
 	if len(lines) != 2 {
-		t.Fatalf("dev prints %q", d.text)
+		t.Fatalf("dev output: got %q", d.text)
 	}
 	d.until("a fresh answer", "before", isFresh)
 	d.control(lines[0][2], lines[0][1])
 	if r := d.read("during"); r.status != 202 {
-		t.Errorf("during the storm: %+v", r)
+		t.Errorf("rate-limited: got %+v", r)
 	}
-	waitFor(t, patience, "a brake", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
+	waitFor(t, eventTimeout, "a brake", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
 	d.control(lines[1][2], lines[1][1])
 	d.until("a fresh answer", "during", isFresh)
 
 	bare := startDev(t, "--no-demo", "--upstream", "http://127.0.0.1:1")
 	if strings.Contains(bare.text, "_control") || strings.Contains(bare.text, "429") {
-		t.Errorf("there is nothing to break, and it prints %s", bare.text)
+		t.Errorf("with a real upstream: got %s", bare.text)
 	}
 }
 
@@ -165,10 +165,10 @@ func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, l
 func TestDev_OpensConsoleOnRequest(t *testing.T) {
 	url, console, log := runDevWithBrowser(t, devOptions{open: true}, nil)
 	if url == "" || url != console || !strings.HasSuffix(url, "/console") || log != "" {
-		t.Errorf("%q was opened, %q is printed; log %q", url, console, log)
+		t.Errorf("opened %q, printed %q; log %q", url, console, log)
 	}
 	_, console, log = runDevWithBrowser(t, devOptions{open: true}, errors.New("no such program"))
 	if strings.Count(log, "\n") != 1 || !strings.Contains(log, "no such program") || !strings.Contains(log, console) {
-		t.Errorf("log %q", log)
+		t.Errorf("log: got %q", log)
 	}
 }

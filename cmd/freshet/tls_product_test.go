@@ -133,7 +133,7 @@ func TestQuery_WarnsOfTokensOverPlainHTTP(t *testing.T) {
 		"on loopback":              {true, "127.0.0.1:8080", func(*Config) {}, 0},
 		"where no token is needed": {false, "0.0.0.0:8080", func(*Config) {}, 0},
 		"with TLS":                 {true, "0.0.0.0:8080", func(c *Config) { c.Query.TLS.CertFile = "cert.pem" }, 0},
-		"background a proxy":       {true, "0.0.0.0:8080", func(c *Config) { c.Access.TrustedProxies = []string{"10.0.0.0/8"} }, 0},
+		"behind a proxy":           {true, "0.0.0.0:8080", func(c *Config) { c.Access.TrustedProxies = []string{"10.0.0.0/8"} }, 0},
 	} {
 		config, err := defaultConfig()
 		if err != nil {

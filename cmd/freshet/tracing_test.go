@@ -178,12 +178,12 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 		"call the upstream":           "refresh",
 		"store":                       "refresh",
 	}
-	waitFor(t, patience, "all spans of the way", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
+	waitFor(t, eventTimeout, "all spans of the way", func() bool { all, _ := spansOfTrace(id, tr.reads, tr.works); return len(all) >= len(below) })
 	spans, n := spansOfTrace(id, tr.reads, tr.works)
 	for name, parent := range below {
 		s, found := spans[name]
 		if !found {
-			t.Errorf("there is no span %q; there are %v", name, slices.Sorted(maps.Keys(spans)))
+			t.Errorf("no span %q; got %v", name, slices.Sorted(maps.Keys(spans)))
 			continue
 		}
 		want := "b7ad6b7169203331" // the client's
@@ -191,17 +191,17 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 			want = spans[parent].SpanContext.SpanID().String()
 		}
 		if got := s.Parent.SpanID().String(); got != want {
-			t.Errorf("%q is not below %q", name, parent)
+			t.Errorf("%q is not a child of %q", name, parent)
 		}
 	}
 	if n != len(below) {
-		t.Errorf("%d spans: %v", n, slices.Sorted(maps.Keys(spans)))
+		t.Errorf("got %d spans: %v", n, slices.Sorted(maps.Keys(spans)))
 	}
 	if s := spans["refresh"]; attributeOf(s, "freshet.entity") != "nexon/character/"+key || attributeOf(s, "freshet.correlation_id") != "the-correlation" || attributeOf(s, "freshet.end") != "changed" {
-		t.Errorf("the refresh says %v", s.Attributes)
+		t.Errorf("attributes of the refresh: got %v", s.Attributes)
 	}
 	if s := spans["call the upstream"]; attributeOf(s, "http.response.status_code") != "200" || s.SpanKind != trace.SpanKindClient {
-		t.Errorf("the call says %v", s.Attributes)
+		t.Errorf("attributes of the call: got %v", s.Attributes)
 	}
 	// The span of the batch write and the span of the request link to each other.
 	write := slices.IndexFunc(tr.works.GetSpans(), func(s tracetest.SpanStub) bool { return s.Name == "write snapshots" })
@@ -215,7 +215,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 	}
 	for _, s := range slices.Concat(tr.reads.GetSpans(), tr.works.GetSpans()) {
 		if text := fmt.Sprintf("%+v", s); strings.Contains(text, "http://") && strings.Contains(text, "ocid") {
-			t.Errorf("%q tells the upstream's URL: %s", s.Name, text)
+			t.Errorf("%q contains the upstream's URL: %s", s.Name, text)
 		}
 	}
 	// A trace that its client does not sample exports no spans.
@@ -225,7 +225,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 		t.Errorf("status %d", status)
 	}
 	if n := len(tr.reads.GetSpans()) + len(tr.works.GetSpans()); n != 0 {
-		t.Errorf("%d spans of a trace that its client does not keep", n)
+		t.Errorf("spans of an unsampled trace: got %d, want 0", n)
 	}
 }
 
@@ -245,13 +245,13 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	if status := tr.read(http.MethodGet, "/v1/nexon/character/unlucky", "00-"+id+"-b7ad6b7169203331-01"); status != http.StatusAccepted {
 		t.Fatalf("status %d", status)
 	}
-	waitFor(t, patience, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
+	waitFor(t, eventTimeout, "a scheduled retry", func() bool { return len(tr.notes.lines(t, "retry scheduled")) > 0 })
 	line := tr.notes.lines(t, "retry scheduled")[0]
 	if line["trace_id"] != id || line["correlation_id"] != "the-correlation" || line["span_id"] == "" {
-		t.Errorf("the line names another trace: %v", line)
+		t.Errorf("trace in the log line: got %v", line)
 	}
 	var retry tracetest.SpanStub
-	waitFor(t, patience, "the retry's own trace", func() bool {
+	waitFor(t, eventTimeout, "the retry's own trace", func() bool {
 		all := tr.works.GetSpans()
 		i := slices.IndexFunc(all, func(s tracetest.SpanStub) bool {
 			return s.Name == "enqueue update request" && attributeOf(s, "freshet.reason") == "RETRY"
@@ -264,12 +264,12 @@ func TestTracing_RetryLinksToFirstTrace(t *testing.T) {
 	before, _ := spansOfTrace(id, tr.works)
 	failed := before["refresh"]
 	if attributeOf(failed, "freshet.end") != "retrying" {
-		t.Errorf("the refresh that failed says %v", failed.Attributes)
+		t.Errorf("attributes of the failed refresh: got %v", failed.Attributes)
 	}
 	if retry.Parent.IsValid() || len(retry.Links) != 1 || retry.Links[0].SpanContext.SpanID() != failed.SpanContext.SpanID() {
-		t.Errorf("the retry leads to %v, not to %v", retry.Links, failed.SpanContext)
+		t.Errorf("link of the retry: got %v, want %v", retry.Links, failed.SpanContext)
 	}
-	waitFor(t, patience, "the way of the retry", func() bool {
+	waitFor(t, eventTimeout, "the way of the retry", func() bool {
 		after, _ := spansOfTrace(retry.SpanContext.TraceID().String(), tr.works)
 		return attributeOf(after["refresh"], "freshet.end") == "changed"
 	})
@@ -290,12 +290,12 @@ func TestTracing_FlushesSpansAtShutdown(t *testing.T) {
 	span.End()
 	flush()
 	if kind, found := paths.Load("/v1/traces"); !found || kind != "application/x-protobuf" {
-		t.Errorf("the collector was sent no spans: %v", kind)
+		t.Errorf("the collector received no spans: %v", kind)
 	}
 
 	off, flush, err := TracingConfig{SampleRatio: 1}.newTracer(t.Context(), slog.New(slog.DiscardHandler))
 	if err != nil || off.Enabled() || off.Kafka() != nil {
-		t.Errorf("without an endpoint spans are made: %v", err)
+		t.Errorf("tracing enabled without an endpoint: %v", err)
 	}
 	flush()
 }
@@ -307,12 +307,12 @@ func TestTracing_LogsLostSpansRateLimited(t *testing.T) {
 		lost.Handle(context.DeadlineExceeded)
 	}
 	if all := n.lines(t, "spans lost; check the collector and tracing.endpoint"); len(all) != 1 {
-		t.Errorf("%d lines", len(all))
+		t.Errorf("lines: got %d", len(all))
 	}
 	lost.last = lost.last.Add(-tracingErrorInterval)
 	lost.Handle(context.DeadlineExceeded)
 	if all := n.lines(t, "spans lost; check the collector and tracing.endpoint"); len(all) != 2 {
-		t.Errorf("%d lines after a minute", len(all))
+		t.Errorf("lines after a minute: got %d", len(all))
 	}
 }
 
@@ -329,7 +329,7 @@ func TestTracing_RejectsUnsafeEndpoint(t *testing.T) {
 	}
 	for _, sample := range []float64{0, -1, 1.1, math.NaN(), math.Inf(1)} {
 		if err := (TracingConfig{SampleRatio: sample}).check(); err == nil {
-			t.Errorf("%v is taken", sample)
+			t.Errorf("sample ratio %v: got no error", sample)
 		}
 	}
 }

@@ -28,7 +28,7 @@ func TestVersion_PrefersRelease(t *testing.T) {
 		{"", nil, "v0.0.0-dev"},
 	} {
 		if have := versionOf(c.release, c.info); have != c.want {
-			t.Errorf("%q and %+v: %s, and not %s", c.release, c.info, have, c.want)
+			t.Errorf("%q and %+v: got %s, want %s", c.release, c.info, have, c.want)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestVersion_SetByLinkerFlag(t *testing.T) {
 		}
 		text, err := exec.Command(program, "version").Output()
 		if err != nil || strings.TrimSpace(string(text)) != "freshet v9.8.7" {
-			t.Errorf("built with %s it says %q, %v", variable, text, err)
+			t.Errorf("built with %s: got %q, %v", variable, text, err)
 		}
 	}
 }

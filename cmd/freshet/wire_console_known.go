@@ -217,7 +217,7 @@ func describeRefresh(a query.EnqueueResult) string {
 	case a.Reason == query.ReasonBusy:
 		return "No refresh is queued: Kafka is slower than the requests arrive. Try again in a few seconds."
 	case a.Reason == query.ReasonDown:
-		return "No refresh is queued: Redis or Kafka does not respond. Try again when they do."
+		return "No refresh is queued: Redis or Kafka does not answer. Try again when they do."
 	}
 	return "No refresh is queued: " + a.Reason + "."
 }

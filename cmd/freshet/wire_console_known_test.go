@@ -132,11 +132,11 @@ func TestEntityReader_HidesInvisibleContent(t *testing.T) {
 	for _, key := range []string{"then", "now", "never"} {
 		got := f.look(key, anybody)
 		if got.Stored != (key == "never") || (got.Payload == nil) != (key != "never") {
-			t.Errorf("%s: anybody is shown %+v", key, got)
+			t.Errorf("%s: anonymous client got %+v", key, got)
 		}
 		for _, c := range []access.Client{partner, {Name: "key:3", Scopes: []access.Scope{access.Admin}}} {
 			if got := f.look(key, c); string(got.Payload) != `{"name":"`+key+`"}` {
-				t.Errorf("%s: %s is shown %s", key, c.Name, got.Payload)
+				t.Errorf("%s: client %s got %s", key, c.Name, got.Payload)
 			}
 		}
 	}
@@ -239,7 +239,7 @@ func TestEntityReader_FailsWithoutDatabase(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
 	if got, err := f.deps.Entities.Entity(ctx, testEntity("a"), anybody); err == nil {
-		t.Errorf("%+v", got)
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -290,11 +290,11 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	}
 	way := f.look("a", anybody).Request
 	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
-		t.Errorf("%+v", way)
+		t.Errorf("got %+v", way)
 	}
 	ask("A refresh is queued.") // covered by the first request
 	coalescing := producer.NewCoalescer(f.rdb)
-	waitFor(t, patience, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
+	waitFor(t, eventTimeout, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 		t.Errorf("by the API: %d %s", w.Code, w.Body)
 	}
 	f.stopRedis()
-	ask("No refresh is queued: Redis or Kafka does not respond.")
+	ask("No refresh is queued: Redis or Kafka does not answer.")
 	for want, a := range map[string]query.EnqueueResult{
 		"A refresh is being queued": {Pending: true}, "No refresh is queued: Kafka is slower": {Reason: query.ReasonBusy}, "No refresh is queued: HELD_X.": {Reason: "HELD_X"},
 	} {

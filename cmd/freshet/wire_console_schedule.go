@@ -160,7 +160,7 @@ func (s scheduleReader) describe(err error) string {
 	case !errors.Is(err, context.Canceled):
 		s.parts.log.Debug("schedule read failed", "err", err)
 	}
-	return "the database does not respond"
+	return "the database does not answer"
 }
 
 // due counts due entities, retries and outbox events.

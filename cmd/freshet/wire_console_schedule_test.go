@@ -54,20 +54,20 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 		t.Fatal(err)
 	}
 	look := func() console.ScheduleState { return f.deps.Schedule.Schedule(ctx, builtInSource) }
-	waitFor(t, patience, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag must be sampled first
+	waitFor(t, eventTimeout, "what the prefetch may feed", func() bool { return look().FeedRate.Value > 0 }) // the lag must be sampled first
 	got := look()
 	facet, d := got.Facets[0], got.Due
 	if facet.Mode != "tiers" || facet.Tiers[store.Hot] != (console.TierSchedule{Interval: time.Hour, Entities: console.Reading[int64]{Value: 10}, Exact: true}) || facet.Tiers[store.Cold].Entities.Value != 9 {
-		t.Errorf("%+v", facet)
+		t.Errorf("got %+v", facet)
 	}
 	if len(d.Tiers) != 3 || d.Tiers[0].Count != 2 || d.Tiers[1].Count != 1 || !d.Next.Equal(now.Add(-10*time.Minute).Truncate(time.Microsecond)) || d.Error != "" {
-		t.Errorf("%+v", d)
+		t.Errorf("got %+v", d)
 	}
 	if d.Retries.Count != 2 || d.Scheduled.Count != 3 || d.Retries.Oldest.Sub(now.Add(-time.Hour)).Abs() > time.Millisecond || d.Outbox.Count != 0 {
-		t.Errorf("%+v", d)
+		t.Errorf("got %+v", d)
 	}
-	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Age > patience {
-		t.Errorf("%+v", got.Schedulers)
+	if len(got.Schedulers.Value) != 1 || got.Schedulers.Value[0].Process != "host/1/AAAA" || got.Schedulers.Value[0].Age > eventTimeout {
+		t.Errorf("got %+v", got.Schedulers)
 	}
 	if got.RateCap == nil || math.Abs(got.FeedRate.Value-*got.RateCap) > 1 || got.Requested != nil {
 		t.Errorf("%+v, rate cap %v, asked %v", got.FeedRate, got.RateCap, got.Requested)
@@ -75,14 +75,14 @@ func TestConsoleSchedule_ShowsState(t *testing.T) {
 	asked := prometheus.NewCounter(prometheus.CounterOpts{Name: "prefetch_requested_total", ConstLabels: prometheus.Labels{"source": builtInSource}})
 	f.reg.MustRegister(asked)
 	asked.Add(7)
-	waitFor(t, patience, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
+	waitFor(t, eventTimeout, "what was asked for", func() bool { n := look().Requested; return n != nil && *n == 7 })
 	f.stopRedis()
-	waitFor(t, patience, "that Redis is down", func() bool {
+	waitFor(t, eventTimeout, "that Redis is down", func() bool {
 		got := look()
 		return got.FeedRate.Error == "Redis does not answer" && got.Schedulers.Error == "Redis does not answer" && got.Due.Error == "" && len(got.Facets) == 1
 	})
 	if got := f.deps.Schedule.Schedule(ctx, "nowhere"); got.Due.Error == "" {
-		t.Errorf("of no source: %+v", got)
+		t.Errorf("unknown source: got %+v", got)
 	}
 }
 
@@ -114,11 +114,11 @@ func TestCached_OneReaderNoWaiting(t *testing.T) {
 			time.Sleep(dueTTL / 2)
 			began := time.Now()
 			if n, err := value(); n != 1 || err != nil || time.Since(began) > 0 {
-				t.Errorf("while it hangs: %d, %v after %v", n, err, time.Since(began))
+				t.Errorf("while the read hangs: got %d, %v after %v", n, err, time.Since(began))
 			}
 		}
 		if n := reads.Load(); n > 3 {
-			t.Errorf("%d looks at once", n)
+			t.Errorf("concurrent reads: got %d", n)
 		}
 		hangs.Store(false)
 		fails.Store(true)
@@ -126,26 +126,26 @@ func TestCached_OneReaderNoWaiting(t *testing.T) {
 		_, _ = value()
 		synctest.Wait()
 		if n, err := value(); n != 0 || err == nil {
-			t.Errorf("too old to be shown: %d, %v", n, err)
+			t.Errorf("expired value: got %d, %v", n, err)
 		}
 		fails.Store(false)
 		time.Sleep(dueTTL)
 		_, _ = value()
 		synctest.Wait()
 		if n, err := value(); n == 0 || err != nil {
-			t.Errorf("it succeeds again: %d, %v", n, err)
+			t.Errorf("after recovery: got %d, %v", n, err)
 		}
 		before := reads.Load()
 		time.Sleep(time.Hour) // no reads for an hour
 		if n, err := value(); n != before+1 || err != nil {
-			t.Errorf("in the morning: %d, %v; %d were read before", n, err, before)
+			t.Errorf("after the pause: got %d, %v; %d before", n, err, before)
 		}
 
 		var slow cached[int64]
 		hangs.Store(true)
 		began := time.Now()
 		if _, err := slow.value(t.Context(), dueTTL, dueTimeout, read); !errors.Is(err, errNotReadYet) || time.Since(began) != firstReadWait {
-			t.Errorf("the first look hangs: %v after %v", err, time.Since(began))
+			t.Errorf("first read hangs: got %v after %v", err, time.Since(began))
 		}
 		time.Sleep(dueTimeout)
 	})
@@ -166,7 +166,7 @@ func (buggyDue) Setting(context.Context, string) (store.Setting, error) { panic(
 
 func TestConsoleSchedule_RecoversPanic(t *testing.T) {
 	f := newConsoleFixture(t, func(p *parts) { p.store = buggyDue{p.store.(*sqlite.Store)} })
-	waitFor(t, patience, "that it is not known", func() bool {
+	waitFor(t, eventTimeout, "that it is not known", func() bool {
 		got := f.deps.Schedule.Schedule(t.Context(), builtInSource)
 		return strings.Contains(got.Due.Error, "panic") && strings.Contains(got.FeedRate.Error, "panic") && strings.Contains(got.Facets[0].Tiers[0].Entities.Error, "panic") && got.Schedulers.Error == ""
 	})

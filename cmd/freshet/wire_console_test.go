@@ -158,7 +158,7 @@ func TestConsoleReads_CountsByFreshness(t *testing.T) {
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/stale")
 		f.ask(http.MethodGet, "/v1/nexon/character/new")
-		waitFor(t, patience, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
+		waitFor(t, eventTimeout, "the count", func() bool { return f.deps.Overview.Reads()[0].Updating == 1 })
 		got := f.deps.Overview.Reads()[0]
 		about := func(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
 		if got.Fresh != 18 || got.Stale != 2 || got.NotFound != 0 || !about(got.AgeP50, 10*time.Minute) || !about(got.AgeP95, 5*time.Hour) {
@@ -195,13 +195,13 @@ func TestConsoleReads_SumsFacets(t *testing.T) {
 	got := r.recent()
 	near := func(got, want time.Duration) bool { return (got - want).Abs() < want/10 } // a bucket is about 10 % wide
 	if got[0].Fresh != 100 || !near(got[0].AgeP50, 50*time.Second) || !near(got[0].AgeP95, 95*time.Second) {
-		t.Errorf("%+v", got[0])
+		t.Errorf("got %+v", got[0])
 	}
 	if got[1] != (console.ReadStats{Source: "two", NotFound: 3}) || got[2] != (console.ReadStats{Source: "young"}) {
-		t.Errorf("%+v", got[1:])
+		t.Errorf("got %+v", got[1:])
 	}
 	if got[3].AgeP50 != 0 || !near(got[3].AgeP95, 100*time.Second) {
-		t.Errorf("%+v", got[3])
+		t.Errorf("got %+v", got[3])
 	}
 }
 
@@ -231,21 +231,21 @@ func TestConsoleReads_CoverFiveMinutes(t *testing.T) {
 	look(0)
 	record(1000, 10*time.Hour)
 	if got := look(time.Minute); got.Stale != 1000 || got.AgeP50 < 9*time.Hour {
-		t.Errorf("of the first minute: %+v", got)
+		t.Errorf("first minute: got %+v", got)
 	}
 	for i := range 12 { // ages in such a wide range that the buckets become wider
 		record(1, time.Second<<i)
 	}
 	record(100, 10*time.Minute)
 	if got := look(5 * time.Minute); got.Stale != 1112 {
-		t.Errorf("of five minutes: %+v", got)
+		t.Errorf("five minutes: got %+v", got)
 	}
 	got := look(6 * time.Minute)
 	if got.Stale != 112 || got.AgeP50 < 5*time.Minute || got.AgeP50 > 20*time.Minute || got.AgeP95 > 2*time.Hour {
-		t.Errorf("background the first minute: %+v", got)
+		t.Errorf("after the first minute: got %+v", got)
 	}
 	if got := look(20 * time.Minute); got != (console.ReadStats{Source: "one"}) || len(r.samples) != 2 {
-		t.Errorf("nobody has read since: %+v, %d looks", got, len(r.samples))
+		t.Errorf("without new reads: got %+v, %d samples", got, len(r.samples))
 	}
 }
 
@@ -254,7 +254,7 @@ func TestConsoleOverview_NamesFailedDependency(t *testing.T) {
 	down := func() (names []string) {
 		all := f.deps.Overview.Dependencies(t.Context())
 		if !slices.IsSortedFunc(all, func(a, b console.Dependency) int { return strings.Compare(a.Name, b.Name) }) || len(all) != 3 {
-			t.Fatalf("%+v", all)
+			t.Fatalf("got %+v", all)
 		}
 		for _, d := range all {
 			if d.Error != "" {
@@ -264,10 +264,10 @@ func TestConsoleOverview_NamesFailedDependency(t *testing.T) {
 		return names
 	}
 	if got := down(); len(got) > 0 {
-		t.Errorf("all answer, and %v are down", got)
+		t.Errorf("failed dependencies: got %v, want none", got)
 	}
 	f.stopRedis()
-	waitFor(t, patience, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
+	waitFor(t, eventTimeout, "that Redis is down", func() bool { return slices.Equal(down(), []string{"redis"}) })
 }
 
 func TestConsoleOverview_ShowsLanes(t *testing.T) {
@@ -278,14 +278,14 @@ func TestConsoleOverview_ShowsLanes(t *testing.T) {
 		}
 	}
 	want := []console.LaneLag{{Lane: schemas.High, Records: 7, RecordsKnown: true}, {Lane: schemas.Low, RecordsKnown: true}}
-	waitFor(t, patience, "the sample of records on which nobody works", func() bool {
+	waitFor(t, eventTimeout, "the sample of records on which nobody works", func() bool {
 		got := f.deps.Overview.Lanes(builtInSource)
 		lain := got[0].StalledFor
 		got[0].StalledFor = 0
 		return reflect.DeepEqual(got, want) && lain > 0
 	})
 	if got := f.deps.Overview.Lanes("other"); !reflect.DeepEqual(got, []console.LaneLag{{Lane: schemas.High}, {Lane: schemas.Low}}) {
-		t.Errorf("of no source: %+v", got)
+		t.Errorf("unknown source: got %+v", got)
 	}
 }
 
@@ -293,16 +293,16 @@ func TestConsoleLimits_ReadAndChange(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	v, err := f.deps.Limits.View(t.Context(), builtInSource)
 	if err != nil || v.Source != builtInSource || v.State != "unused" {
-		t.Errorf("%+v, %v", v, err)
+		t.Errorf("got %+v, %v", v, err)
 	}
 	if _, err := f.deps.Limits.View(t.Context(), "other"); problemOf(err) != http.StatusNotFound {
 		t.Errorf("another source: %v", err)
 	}
 	if s, err := f.deps.Limits.Stop(t.Context(), settings.ChangeRequest{Source: builtInSource, Actor: "key:1"}); err != nil || !s.Stopped {
-		t.Errorf("%+v, %v", s, err)
+		t.Errorf("got %+v, %v", s, err)
 	}
 	if all, err := f.deps.Limits.Audit(t.Context(), 10); err != nil || len(all) != 1 || all[0].Actor != "key:1" {
-		t.Errorf("%+v, %v", all, err)
+		t.Errorf("got %+v, %v", all, err)
 	}
 }
 
@@ -330,16 +330,16 @@ func TestAgeHistogram_ToleratesMissingBuckets(t *testing.T) {
 	a := ageHistogram{buckets: map[ageBucket]int64{}}
 	a.add(&dto.Histogram{SampleCount: new(uint64(3)), Schema: new(int32(3)), PositiveSpan: []*dto.BucketSpan{{Offset: new(int32(1)), Length: new(uint32(5))}}, PositiveDelta: []int64{3}})
 	if base := math.Exp2(1. / 8); len(a.buckets) != 1 || a.buckets[ageBucket{1, base}] != 3 {
-		t.Errorf("%+v", a)
+		t.Errorf("got %+v", a)
 	}
 }
 
 func TestLimiterNow_LeavesTimeForRedis(t *testing.T) {
 	f := newConsoleFixture(t, func(p *parts) { p.store = hanging{p.store.(*sqlite.Store)} })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), eventTimeout)
 	defer cancel()
 	if v, err := f.deps.Limits.View(ctx, builtInSource); err != nil || v.State != "unused" {
-		t.Errorf("%+v, %v", v, err)
+		t.Errorf("got %+v, %v", v, err)
 	}
 }
 
@@ -363,10 +363,10 @@ func TestConsole_FollowsConfiguredMode(t *testing.T) {
 			}
 		}
 		if f.deps.ReadOnly != (word == consoleReadOnly) {
-			t.Errorf("%s: read-only is %v", word, f.deps.ReadOnly)
+			t.Errorf("%s: read-only: got %v", word, f.deps.ReadOnly)
 		}
 		if !slices.Equal(f.deps.Sources, []string{builtInSource}) || !reflect.DeepEqual(f.deps.Facets, map[string][]string{builtInSource: {"character"}}) || f.deps.Guard.AuthRequired() {
-			t.Errorf("%+v", f.deps)
+			t.Errorf("got %+v", f.deps)
 		}
 	}
 }
@@ -377,6 +377,6 @@ func TestConsole_CrossSiteLinkShowsLandingPage(t *testing.T) {
 	r.Header.Set("Sec-Fetch-Site", "cross-site")
 	w := httptest.NewRecorder()
 	if f.server.ServeHTTP(w, r); w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), `<a href="/console/settings">Continue to the page</a>`) {
-		t.Errorf("%d %s", w.Code, w.Body)
+		t.Errorf("got %d %s", w.Code, w.Body)
 	}
 }

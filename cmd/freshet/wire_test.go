@@ -36,7 +36,7 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 	<-said.seen
 	select {
 	case err := <-answered:
-		t.Fatalf("it went on without Redis: %v", err)
+		t.Fatalf("worker started without Redis: %v", err)
 	default:
 	}
 	if err := m.StartAddr(address); err != nil {
@@ -47,14 +47,14 @@ func TestWorker_WaitsForRedisAtStart(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(patience):
-		t.Error("it does not see that Redis answers")
+	case <-time.After(eventTimeout):
+		t.Error("worker did not notice that Redis responds")
 	}
 
 	stopped, stop := context.WithCancelCause(t.Context())
 	stop(errors.New("SIGTERM"))
 	m.Close()
 	if err := p.waitForRedis(stopped); err != nil {
-		t.Errorf("a stop while it waits: %v", err)
+		t.Errorf("stop while waiting: got %v", err)
 	}
 }
