@@ -44,7 +44,7 @@ type Guard struct {
 
 	required    atomic.Bool
 	admin       atomic.Pointer[[sha256.Size]byte] // hash of the admin token; nil: there is none
-	readMu      sync.Mutex                        // serializes updates of keys
+	readMu      sync.Mutex                        // serialises updates of keys
 	keys        atomic.Pointer[cachedKeys]
 	keyCreated  bool            // Load found a key, which may be revoked or expired
 	invalidKeys map[string]bool // keys already logged as invalid; guarded by readMu

@@ -184,7 +184,7 @@ type loginForm struct {
 func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
 	to := localPath(r.FormValue("to"))
 	if !c.Guard.AuthRequired() {
-		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec
+		http.Redirect(w, r, to, http.StatusSeeOther) //nolint:gosec // localPath allows only local paths
 		return
 	}
 	c.render(w, r, http.StatusOK, "login", "Log in", loginForm{To: to, CrossSite: r.Header.Get("Sec-Fetch-Site") == "cross-site"})

@@ -51,7 +51,7 @@ func (t *task) finish() {
 	t.releases.add(t)
 }
 
-// entityQueues serializes the tasks of each entity. Tasks of different entities run concurrently,
+// entityQueues serialises the tasks of each entity. Tasks of different entities run concurrently,
 // also within one partition.
 type entityQueues struct {
 	mu       sync.Mutex

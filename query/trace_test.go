@@ -74,6 +74,6 @@ func TestTrace_IgnoresUnauthorizedClients(t *testing.T) {
 	r.raw(http.MethodGet, "/nowhere")
 	r.raw(http.MethodGet, "/livez")
 	if n := len(spans.GetSpans()); n != 0 {
-		t.Errorf("spans of unauthorized requests: got %d, want 0", n)
+		t.Errorf("spans of unauthorised requests: got %d, want 0", n)
 	}
 }

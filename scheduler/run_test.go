@@ -95,7 +95,7 @@ func (w *world) work() {
 // testScheduler is a scheduler that may be killed.
 type testScheduler struct {
 	*Scheduler
-	ctx context.Context //nolint:containedctx
+	ctx context.Context //nolint:containedctx // its life in the test
 }
 
 func (w *world) scheduler() *testScheduler {

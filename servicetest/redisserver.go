@@ -73,12 +73,12 @@ func freePort(t testing.TB) string {
 	return ""
 }
 
-// Replica starts a replica and waits until it is synchronized with the server.
+// Replica starts a replica and waits until it is synchronised with the server.
 func (s *RedisServer) Replica(options ...string) *RedisServer {
 	s.t.Helper()
 	host, port, _ := net.SplitHostPort(s.Address)
 	r := PrivateRedis(s.t, append([]string{"--replicaof", host, port}, options...)...)
-	r.waitUntil("is synchronized with "+s.Address, func(ctx context.Context) bool {
+	r.waitUntil("is synchronised with "+s.Address, func(ctx context.Context) bool {
 		info, err := r.Client.Info(ctx, "replication").Result()
 		return err == nil && strings.Contains(info, "master_link_status:up")
 	})

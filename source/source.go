@@ -126,6 +126,7 @@ func New(name string, config Config, secrets map[string]string, inFlight int) (*
 	return s, nil
 }
 
+// Name returns the name of the source.
 func (s *Source) Name() string { return s.name }
 
 // HasFacet reports whether the source has a facet with that name.

@@ -119,7 +119,7 @@ func (r Result) String() string { return resultNames[r] }
 var ErrRejected = errors.New("the database rejects the data of a row")
 
 // ErrContention is wrapped by the error of a transaction that was rolled back because of another
-// one (serialization failure, deadlock). The database is healthy; retry at once.
+// one (serialisation failure, deadlock). The database is healthy; retry at once.
 var ErrContention = errors.New("the transaction was rolled back because of a concurrent one")
 
 // ErrNotFound is returned if no state of the entity is stored.

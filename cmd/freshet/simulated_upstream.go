@@ -104,7 +104,7 @@ func (w *simulatedUpstream) Set(_ context.Context, name string) error {
 
 // curlCommands returns the commands that make the upstream respond with 429, and that clear all
 // faults.
-func (w *simulatedUpstream) curlCommands() (set, clear string) {
+func (w *simulatedUpstream) curlCommands() (set, reset string) {
 	return `curl -d '{"faults":[{"kind":"429","retryAfter":"3"}]}' ` + w.url + "/_control",
 		`curl -d '{"faults":[]}' ` + w.url + "/_control"
 }

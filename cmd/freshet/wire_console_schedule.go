@@ -34,9 +34,9 @@ const (
 
 // backlogs counts due entities, retries and outbox events, each up to a bound and with an index.
 type backlogs interface {
-	TierBacklogs(ctx context.Context, source string, now time.Time, max int) ([]store.TierBacklog, error)
-	RetryBacklog(ctx context.Context, source string, by time.Time, max int) (store.Backlog, error)
-	OutboxBacklog(ctx context.Context, source string, by time.Time, max int) (store.Backlog, error)
+	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
+	RetryBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
+	OutboxBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 }
 
 // withStopState corrects the state of a view by the stored override, so that the console shows a

@@ -51,7 +51,7 @@ func (d replayEnqueuer) Enqueue(ctx context.Context, all []dlq.ReplayRequest) []
 		case r.Err != nil:
 			errs[i] = r.Err
 		case !r.Queued():
-			errs[i] = fmt.Errorf("Kafka has not acknowledged the request yet: %s", r.Outcome)
+			errs[i] = fmt.Errorf("the request is not acknowledged by Kafka yet: %s", r.Outcome)
 		}
 	}
 	return errs

@@ -55,7 +55,7 @@ func (p *Proxy) Redirect(to string) {
 // SetDelay delays all bytes in each direction.
 func (p *Proxy) SetDelay(by time.Duration) { p.delay.Store(int64(by)) }
 
-// Stall(true) keeps connections open and accepts new ones, but forwards no bytes. Stall(false)
+// Stall with true keeps connections open and accepts new ones, but forwards no bytes. Stall with false
 // forwards the buffered bytes, like a network that recovers.
 func (p *Proxy) Stall(on bool) {
 	p.mu.Lock()

@@ -46,7 +46,7 @@ func (s *Site) StartKafka(ctx context.Context) error {
 	}
 	address, ok := strings.CutPrefix(strings.TrimSpace(text), "export FRESHET_TEST_KAFKA=")
 	if !ok {
-		return fmt.Errorf("scripts/services up kafka: got %q, want export FRESHET_TEST_KAFKA=...", text)
+		return fmt.Errorf("scripts/services up kafka: got %q, want an export of FRESHET_TEST_KAFKA", text)
 	}
 	s.Broker = address
 	return nil

@@ -89,7 +89,7 @@ func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unloc
 	}, err
 }
 
-// AllowConnections(true) allows connections to the site's database. AllowConnections(false)
+// AllowConnections with true allows connections to the site's database. With false it
 // rejects new connections and terminates the open ones. Other databases of the server are not
 // affected.
 func (s *Site) AllowConnections(ctx context.Context, allow bool) error {

@@ -91,7 +91,7 @@ func (t *injector) injectRedisFault(ctx context.Context, f fault) (err error) {
 // gap. The killed server is restarted as the replica of the new primary.
 func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	old, next := t.s.Redis, t.replica
-	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // after another fault it may have to synchronize again
+	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // after another fault it may have to synchronise again
 		state, err := replication(ctx, next)
 		return state["master_link_status"] == "up", err
 	})

@@ -109,7 +109,7 @@ func (s *Store) Write(ctx context.Context, writes []store.Write) ([]store.Result
 
 // classifyError wraps an error by its SQLSTATE: ErrRejected for errors in the data (22, data
 // exception; 23, integrity violation) and ErrContention for conflicts of transactions (40001,
-// serialization failure; 40P01, deadlock).
+// serialisation failure; 40P01, deadlock).
 func classifyError(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	switch {
