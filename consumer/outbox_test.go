@@ -269,7 +269,7 @@ func TestParams_InvalidBecomeDeadLetterWithAdvice(t *testing.T) {
 	r.register("long", map[string]string{"encCsNo": strings.Repeat("n", 9<<10)})
 	r.work(schemas.High)
 	for key, mention := range map[string]string{
-		"a key": "the key does not match the pattern",
+		"a key": "the key does not match the keyPattern",
 		"open":  "register the entity with a value for encCsNo",
 		"dots":  "register the entity with other params",
 		"long":  "register the entity with other params",
