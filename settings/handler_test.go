@@ -63,7 +63,7 @@ func TestPatch_RejectsInvalidQuota(t *testing.T) {
 		`{"policies":{"second":{"highReserve":450}}}`:                    `leave nothing of 450 to share`,
 		`{"policies":{"minute":{"limit":5}}}`:                            `there is no policy "minute"; the quota has second, day`,
 		`{"policies":{"day":{"limit":0}}}`:                               `limit: 0 is too small`,
-		`{"policies":{"day":{"target":5}}}`:                              `a day has neither`,
+		`{"policies":{"day":{"target":5}}}`:                              `a policy with window: day has neither`,
 		`{"lowRateCaps":[{"from":25,"rate":"1/s"}]}`:                     `hours are 0 to 24`,
 		`{"policies":{"second":{"limit":300}}}`:                          `target: 450 is above the limit of 300`,
 		`{"policies":{"second":{"lowReserve":-1}}}`:                      `must not be negative`,

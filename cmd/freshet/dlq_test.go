@@ -91,11 +91,11 @@ func TestDLQ_ListShowReplayPurge(t *testing.T) {
 		d.mustRun(2, c[:1], append([]string{"dlq"}, c[1:]...)...)
 	}
 	d.mustRun(3, []string{`no source "github"`}, "dlq", "list", "--source", "github")
-	d.mustRun(3, []string{"does not have the record"}, "dlq", "show", "3:99999")
+	d.mustRun(3, []string{"has no record at this offset"}, "dlq", "show", "3:99999")
 	d.mustRun(3, []string{"no dead letter matches the filters"}, "dlq", "show", "--key", "nobody")
-	d.mustRun(3, []string{"no such job"}, "dlq", "stop", "none")
-	d.mustRun(3, []string{"no such job"}, "dlq", "replay", "--resume", "none")
-	d.mustRun(3, []string{"no such job"}, "dlq", "replay", "--resume", "none", "--addr", d.api)
+	d.mustRun(3, []string{"The job does not exist"}, "dlq", "stop", "none")
+	d.mustRun(3, []string{"The job does not exist"}, "dlq", "replay", "--resume", "none")
+	d.mustRun(3, []string{"The job does not exist"}, "dlq", "replay", "--resume", "none", "--addr", d.api)
 
 	d.waitForDeadLetters("a", 5)
 	table := strings.Join(strings.Fields(d.mustRun(0, nil, "dlq", "list", "--limit", "0")), " ")
