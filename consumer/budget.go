@@ -67,7 +67,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	return context.Cause(ctx)
 }
 
-// reserve is acquire for bodies that may turn out to be larger than n.
+// reserve acquires n bytes like acquire. The reservation can grow if the body turns out to be larger.
 func (b *memoryBudget) reserve(ctx context.Context, client string, n int64) (*reservation, error) {
 	if err := b.acquire(ctx, client, n); err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ func (w *Worker) releaseLoop(ctx context.Context) {
 		}
 	}
 	if err := w.releaseBatch(context.WithoutCancel(ctx), w.releases.take()); err != nil {
-		w.log.Warn("last release of outstanding requests failed; counts end when their leases expire", "err", err)
+		w.log.Warn("outstanding requests not released at stop; they expire with their leases", "err", err)
 	}
 }
 

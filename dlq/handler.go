@@ -58,7 +58,7 @@ func newEntry(d store.DeadLetter) Entry {
 // DeadLetterList is a page of dead letters, newest first.
 type DeadLetterList struct {
 	DeadLetters []Entry `json:"deadLetters"`
-	// Next is the value of the parameter after for the next page; empty on the last page.
+	// Next is the value of the query parameter "after" that returns the next page; empty on the last.
 	Next string `json:"next,omitempty"`
 }
 

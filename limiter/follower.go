@@ -75,7 +75,7 @@ func (f *follower) logCondition(action string, err error) {
 	case err != nil && !f.failing[action]:
 		f.l.log.Warn("limiter action failed; the last known value is used", "action", action, "err", err)
 	case err == nil && f.failing[action]:
-		f.l.log.Info("limiter action recovered", "action", action)
+		f.l.log.Info("limiter action works again", "action", action)
 	}
 	f.failing[action] = err != nil
 }
@@ -115,7 +115,7 @@ func (f *follower) applySettings() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil { // it was valid with the configured jitter, and a lower rate always fits
-		l.log.Error("quota can't be lowered to the measured jitter; it is unchanged", "jitter", f.spread, "err", err)
+		l.log.Error("quota not adapted to the measured jitter; the previous quota stays in effect", "jitter", f.spread, "err", err)
 		quota = l.quota
 	}
 	l.setQuota(quota, max(0, f.revision), f.stopped)

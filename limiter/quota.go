@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// permitLife is V of the proof: a permit can be spent for this long after its slot.
+	// permitLife is the time after its slot during which a permit can be spent (V in the proof in
+	// doc.go).
 	permitLife = 40 * time.Millisecond
 	// horizon is how far in the future a slot can be reserved.
 	horizon = 150 * time.Millisecond

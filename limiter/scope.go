@@ -153,7 +153,7 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		// assumes.
 		early := int(math.Ceil(float64(p.Restore)*(permitLife+jitter).Seconds())) + 1
 		if early > budget/2 {
-			return s, fmt.Errorf("limit: %d units are restored while a call is on its way, more than half of the %d that can be used at once; raise the limit or lower restore", early, budget)
+			return s, fmt.Errorf("limit: %d units are restored between a permit and the arrival of its call, more than half of the usable %d; raise limit or lower restore", early, budget)
 		}
 		s.kind = leakyBucketKind
 		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}

@@ -235,7 +235,7 @@ func nextProbeAt(sections []int64) int64 {
 	return 0
 }
 
-// readState reads the state in Redis without its reports.
+// readState returns the view without the reports of the processes about their waiting calls.
 func readState(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
 	v := View{Source: source, State: stateUnused, At: time.Now().UTC(), RampRatio: 1, Policies: []PolicyView{}}
 	args := []any{0, 0, "", "", quota.midnights(v.At)}

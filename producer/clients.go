@@ -18,8 +18,9 @@ const (
 	MinOutstanding = 10
 	// activeTTL is how long a client counts as active after its last request ended.
 	activeTTL = 5 * time.Second
-	// refusalTTL is how long a process caches that Redis refused a client. Until it expires, a
-	// request of that client costs one Redis call and takes no lock.
+	// refusalTTL is how long a process remembers that a client has reached its maximum of outstanding
+	// requests. Meanwhile a request of that client only looks up its entity: one Redis call instead of
+	// two, and no lock.
 	refusalTTL = 100 * time.Millisecond
 	// maxRefusals is the maximum number of cached refusals.
 	maxRefusals = 10_000

@@ -44,7 +44,7 @@ func (s *Server) handleError(err error, c echo.Context) {
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
-		s.log.Error("problem not encoded", "err", err)
+		s.log.Error("error response not encoded; sent without details", "err", err)
 		text = []byte(`{"status":500}`)
 	}
 	p.Headers(c.Response().Header())

@@ -167,9 +167,9 @@ func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bo
 	}
 	switch {
 	case failed != nil && !failing:
-		t.log.Warn("recording reads failed; the scheduler does not see them", "err", failed)
+		t.log.Warn("recording of reads failed; the scheduler does not see them", "err", failed)
 	case failed == nil && failing:
-		t.log.Info("recording reads restored")
+		t.log.Info("recording of reads works again")
 	}
 	return failed != nil
 }

@@ -18,8 +18,8 @@ func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 	})
 }
 
-// dueAfter decides on an entity that was claimed at a time, checked after `checked`, and is due
-// again after `visited`.
+// dueAfter returns the decision of Policy.Next for an entity that is claimed at 10:00. Its last check
+// was at 10:00 + checked; the claim is processed at 10:00 + visited.
 func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.Decision, due time.Duration) {
 	claimed := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	c := candidate(1, store.Hot)

@@ -294,7 +294,7 @@ func (s scheduleReader) counters() map[string]int64 {
 }
 
 // errNotReadYet reports that the first read has not finished.
-var errNotReadYet = errors.New("the value is being read")
+var errNotReadYet = errors.New("not read yet; try again in a few seconds")
 
 // cached caches the result of a slow read. At most one read is in progress. A caller waits only
 // for the first read, at most firstReadWait; later callers get the cached value while it is

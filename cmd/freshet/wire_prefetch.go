@@ -107,7 +107,7 @@ type livePrefetch struct {
 
 	mu       sync.Mutex
 	readAt   time.Time
-	override settings.PrefetchOverride // the last one that was read
+	override settings.PrefetchOverride // as read from the database last
 	current  *scheduler.Schedule
 	changed  SourceConfig // the configuration of current
 	failing  bool

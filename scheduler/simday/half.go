@@ -42,8 +42,9 @@ func (g *simulation) halfAgeInterval(e *simEntity) float64 {
 	return math.Min(math.Max(float64(e.checked-e.updated)/2*g.stretch, minHalfAge), maxHalfAge)
 }
 
-// adjustStretch finds by bisection the stretch at which a sample of the entities uses load.PerDay.
-// It raises the target (aim) while budget is idle, and lowers it while there is a backlog.
+// adjustStretch sets the factor (stretch) by which all intervals are multiplied, so that a sample of
+// the entities uses load.PerDay calls times aim. aim rises while budget is idle, and falls while
+// there is a backlog. The factor is found by bisection.
 func (g *simulation) adjustStretch(load scheduler.Load) {
 	g.aim *= math.Exp(0.02 * (load.Unused - math.Min(load.Backlog.Hours(), 1)))
 	g.aim = math.Min(math.Max(g.aim, 0.1), 10)
