@@ -193,7 +193,7 @@ func (f *fakeDLQ) SetJobState(_ context.Context, id string, to store.JobState, a
 func (f *fakeScenarios) List() []FaultScenario {
 	return []FaultScenario{
 		{"fair", "Fair", "The upstream answers as it should."},
-		{"storm", "429 storm", "It refuses calls for their number: watch the brake on the limiter page."},
+		{"storm", "429 storm", "It refuses calls for their number: watch the backoff on the limiter page."},
 		{"outage", "Outage", "It answers 503: the source is stopped and probed, and retries wait."},
 		{"slow", "Slow", "It takes seconds: lanes fall behind."},
 		{"maintenance", "Maintenance", "It says that it is closed: calls stop until it opens."},

@@ -42,8 +42,8 @@ func backingOffView(since time.Duration) limiter.View {
 			{Policy: "credential", Scope: "token-c", BreakerOpen: true, Until: new(at.Add(90 * time.Second)), At: at},
 		},
 		Processes: []limiter.ProcessView{{
-			Process: "worker-1", At: at, High: limiter.LaneView{Waiting: 3, OldestMS: 8_200, Reason: "braked: the upstream refused calls", Granted: 1_204},
-			Low: limiter.LaneView{Waiting: 512, OldestMS: 41_000, Reason: "braked: the upstream refused calls", Granted: 80_113},
+			Process: "worker-1", At: at, High: limiter.LaneView{Waiting: 3, OldestMS: 8_200, Reason: "backoff: the upstream refused calls", Granted: 1_204},
+			Low: limiter.LaneView{Waiting: 512, OldestMS: 41_000, Reason: "backoff: the upstream refused calls", Granted: 80_113},
 		}},
 	}
 }

@@ -68,9 +68,9 @@ func TestPages_RenderFullAndEmpty(t *testing.T) {
 		t.Errorf("got %q, want default-src none and nothing unsafe", contentSecurityPolicy)
 	}
 	for _, filled := range []bool{true, false} {
-		for _, weather := range []bool{true, false} {
+		for _, faultScenarios := range []bool{true, false} {
 			r := newRig(t)
-			if weather {
+			if faultScenarios {
 				r = newRig(t, withScenarios)
 			}
 			if filled {

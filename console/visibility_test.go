@@ -74,11 +74,11 @@ func TestConsole_FiltersByVisibility(t *testing.T) {
 		r.get(root+"/dlq/plan?source=nexon&kind=PURGE", "Authorization", "Bearer "+token)
 		for _, f := range r.filters {
 			if !slices.Equal(f.Visibilities, want) || (f.Visibilities == nil) != (want == nil) {
-				t.Errorf("as %s: got letters of %v, want of %v", token, f.Visibilities, want)
+				t.Errorf("as %s: got dead letters of %v, want of %v", token, f.Visibilities, want)
 			}
 		}
 		if len(r.filters) == 0 {
-			t.Errorf("as %s: no letters were listed", token)
+			t.Errorf("as %s: no dead letters were listed", token)
 		}
 	}
 }

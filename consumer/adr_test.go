@@ -12,18 +12,18 @@ import (
 )
 
 // countADRDeadLetters returns how many dead letters the ADR writes for records with this outcome.
-func countADRDeadLetters(o source.Outcome, records int) (letters int) {
+func countADRDeadLetters(o source.Outcome, records int) (deadLetters int) {
 	for range records {
 		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx after three tries
-			letters++
+			deadLetters++
 		}
 	}
-	return letters
+	return deadLetters
 }
 
 // countDeadLetters processes records of that many entities for at most an hour, all with this
 // outcome and without a known-good entity. It returns the number of dead letters and calls.
-func countDeadLetters(t *testing.T, o source.Outcome, records int) (letters, calls int) {
+func countDeadLetters(t *testing.T, o source.Outcome, records int) (deadLetters, calls int) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {
 		h, end := NewHealth(), time.Now().Add(time.Hour)
@@ -38,7 +38,7 @@ func countDeadLetters(t *testing.T, o source.Outcome, records int) (letters, cal
 					break
 				}
 				if d.next == stepDeadLetter && !d.needsConfirmation {
-					letters++
+					deadLetters++
 					break
 				}
 				did.unconfirmed = d.needsConfirmation
@@ -49,19 +49,19 @@ func countDeadLetters(t *testing.T, o source.Outcome, records int) (letters, cal
 			}
 		}
 	})
-	return letters, calls
+	return deadLetters, calls
 }
 
 func compareDeadLetters(t *testing.T, o source.Outcome, records, most int) {
 	t.Helper()
-	letters, calls := countDeadLetters(t, o, records)
+	deadLetters, calls := countDeadLetters(t, o, records)
 	theirs := countADRDeadLetters(o, records)
-	t.Logf("%d records: %d dead letters by the ADR, %d by freshet in %d calls", records, theirs, letters, calls)
+	t.Logf("%d records: %d dead letters by the ADR, %d by freshet in %d calls", records, theirs, deadLetters, calls)
 	if theirs != records {
 		t.Errorf("dead letters of the ADR: got %d, want %d", theirs, records)
 	}
-	if letters > most {
-		t.Errorf("dead letters: got %d, want at most %d", letters, most)
+	if deadLetters > most {
+		t.Errorf("dead letters: got %d, want at most %d", deadLetters, most)
 	}
 }
 

@@ -176,11 +176,11 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	defer stop()
 	produced := make(chan error, 1)
 	go func() { produced <- prod.Run(ctx) }()
-	wishes := make([]producer.Request, benchEvents)
-	for i := range wishes {
-		wishes[i] = producer.Request{Entity: schemas.Entity{Source: name, Facet: "f", Key: fmt.Sprint(name, i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
+	requests := make([]producer.Request, benchEvents)
+	for i := range requests {
+		requests[i] = producer.Request{Entity: schemas.Entity{Source: name, Facet: "f", Key: fmt.Sprint(name, i)}, Lane: schemas.Low, Reason: schemas.Prefetch}
 	}
-	for _, r := range prod.EnqueueAll(ctx, wishes) {
+	for _, r := range prod.EnqueueAll(ctx, requests) {
 		if !r.Queued() {
 			b.Fatalf("enqueue: got %+v, want queued", r)
 		}

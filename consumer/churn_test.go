@@ -178,18 +178,18 @@ func (s *churn) leave() (left <-chan struct{}) {
 // enqueueSome requests new entities, and some earlier ones again.
 func (s *churn) enqueueSome() {
 	s.Helper()
-	wishes := map[string]producer.Request{}
+	requests := map[string]producer.Request{}
 	for range 20 {
-		key := fmt.Sprint("k", len(s.numbers)+len(wishes))
-		wishes[key] = producer.Request{Entity: entity(key), Lane: s.lane, Reason: schemas.CacheMiss}
+		key := fmt.Sprint("k", len(s.numbers)+len(requests))
+		requests[key] = producer.Request{Entity: entity(key), Lane: s.lane, Reason: schemas.CacheMiss}
 	}
 	for key := range s.numbers {
-		if len(wishes) < 25 {
-			wishes[key] = producer.Request{Entity: entity(key), Lane: s.lane, Reason: schemas.Trigger}
+		if len(requests) < 25 {
+			requests[key] = producer.Request{Entity: entity(key), Lane: s.lane, Reason: schemas.Trigger}
 		}
 	}
-	for key, wish := range wishes {
-		switch result := s.producer.Enqueue(s.Context(), wish); {
+	for key, request := range requests {
+		switch result := s.producer.Enqueue(s.Context(), request); {
 		case result.Queued():
 			s.numbers[key] = max(s.numbers[key], result.Number)
 		case result.Outcome != producer.Pending: // while an earlier request is being published

@@ -67,15 +67,15 @@ func (r *rig) workRecording(slots int, changes ...func(*consumer.Deps)) *recordi
 // enqueueAs requests keys on behalf of a client that may have 400 outstanding requests.
 func (r *rig) enqueueAs(client string, keys ...string) (published int) {
 	r.Helper()
-	wishes := make([]producer.Request, len(keys))
+	requests := make([]producer.Request, len(keys))
 	for i, key := range keys {
-		wishes[i] = producer.Request{
+		requests[i] = producer.Request{
 			Entity: entity(key), Lane: schemas.High, Reason: schemas.CacheMiss, Client: schemas.ClientID(client),
 			Bound: producer.Bound{Outstanding: 400, Window: 2 * time.Second, Lease: time.Hour},
 		}
 	}
 	before := r.produced(schemas.High)
-	for i, result := range r.producer.EnqueueAll(r.Context(), wishes) {
+	for i, result := range r.producer.EnqueueAll(r.Context(), requests) {
 		switch {
 		case result.Outcome == producer.Published:
 			published++

@@ -44,8 +44,8 @@ func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	if s.Lane != schemas.High || s.CorrelationID != "corr-a" || s.TraceParent != "trace-a" || s.Reason != string(schemas.Upstream5xx) || s.Error == "" {
 		t.Errorf("status: got %+v, want that of the request", s)
 	}
-	if calls, letters, told := r.upstream.Stats().ByFault[simulator.InternalError], len(r.deadLetters()), r.retries.n.Load(); calls != 3 || letters != 0 || told != 1 {
-		t.Errorf("got %d calls, %d dead letters and %d announced retries", calls, letters, told)
+	if calls, deadLetters, told := r.upstream.Stats().ByFault[simulator.InternalError], len(r.deadLetters()), r.retries.n.Load(); calls != 3 || deadLetters != 0 || told != 1 {
+		t.Errorf("got %d calls, %d dead letters and %d announced retries", calls, deadLetters, told)
 	}
 	if r.lock("a") != "" {
 		t.Errorf("lock: got %q, want none", r.lock("a"))
@@ -100,11 +100,11 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	if got := r.readStale("a"); got.Outcome != producer.Held || got.HoldReason != schemas.HoldSuspended {
 		t.Errorf("a read gave %+v", got)
 	}
-	letters, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}, store.DeadLetter{}, 10)
-	if err != nil || len(letters) != 3 {
-		t.Fatalf("dead letters in the index: got %d, %v", len(letters), err)
+	deadLetters, err := r.db.DeadLetters(t.Context(), store.DeadLetterFilter{Source: "nexon", Handled: store.OpenDeadLetters}, store.DeadLetter{}, 10)
+	if err != nil || len(deadLetters) != 3 {
+		t.Fatalf("dead letters in the index: got %d, %v", len(deadLetters), err)
 	}
-	for _, l := range letters {
+	for _, l := range deadLetters {
 		if l.Entity != entity("a") || l.Topic != schemas.DeadLetterTopic("nexon") || l.Reason != schemas.Upstream5xx || l.Attempts != 3 {
 			t.Errorf("index row: got %+v, want the dead letter of a with 3 attempts", l)
 		}
@@ -184,8 +184,8 @@ func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 			r.work(schemas.High)
 			r.enqueue("a", schemas.High, schemas.Stale)
 			r.untilCommitted(schemas.High)
-			if calls, letters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != c.calls || letters != 0 {
-				t.Errorf("got %d calls and %d new dead letters, want none", calls, letters)
+			if calls, deadLetters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != c.calls || deadLetters != 0 {
+				t.Errorf("got %d calls and %d new dead letters, want none", calls, deadLetters)
 			}
 			if got, s := r.readStale("a"), r.status("a"); got.Outcome != producer.Held || got.HoldReason != c.hold || s.State != c.state {
 				t.Errorf("a read gave %+v, %+v", got, s)
@@ -352,8 +352,8 @@ func TestDeadLetter_IsWrittenOnceForHeldEntity(t *testing.T) {
 	if s := r.status("a"); s.State != store.Failed || s.Failures != 1 {
 		t.Errorf("status: got %+v, want FAILED once", s)
 	}
-	if calls, letters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != 2+3*2 || letters != 1+3 {
-		t.Errorf("got %d calls and %d dead letters", calls, letters)
+	if calls, deadLetters := r.upstream.Stats().Arrivals, len(r.deadLetters()); calls != 2+3*2 || deadLetters != 1+3 {
+		t.Errorf("got %d calls and %d dead letters", calls, deadLetters)
 	}
 }
 

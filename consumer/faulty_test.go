@@ -47,12 +47,12 @@ func (f *faultyStore) Statuses(ctx context.Context, of []schemas.Entity) ([]stor
 	return f.Store.Statuses(ctx, of)
 }
 
-func (f *faultyStore) WriteFailure(ctx context.Context, s store.Status, letter *store.DeadLetter) error {
+func (f *faultyStore) WriteFailure(ctx context.Context, s store.Status, deadLetter *store.DeadLetter) error {
 	if f.down.Load() {
 		f.tries.Add(1)
 		return errInjected
 	}
-	return f.Store.WriteFailure(ctx, s, letter)
+	return f.Store.WriteFailure(ctx, s, deadLetter)
 }
 
 // faultyRequests fails the operations whose flags are set.

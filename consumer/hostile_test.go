@@ -221,15 +221,15 @@ func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}, kgo.SeedBrokers(brokers...), kgo.DisableClientMetrics()).Run)
-	letters := 0
+	deadLetters := 0
 	r.until("a dead letter for each", func() bool {
 		ends, err := admin.ListEndOffsets(t.Context(), schemas.DeadLetterTopic(name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		o, _ := ends.Lookup(schemas.DeadLetterTopic(name), 0)
-		letters = int(o.Offset)
-		return letters == 3
+		deadLetters = int(o.Offset)
+		return deadLetters == 3
 	})
 }
 

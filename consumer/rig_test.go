@@ -279,12 +279,12 @@ func requestFor(key string) producer.Request {
 // enqueueAll requests many refreshes at once and expects that Kafka acknowledges them.
 func (r *rig) enqueueAll(keys []string, lane schemas.Lane, reason schemas.Reason) {
 	r.Helper()
-	wishes := make([]producer.Request, len(keys))
+	requests := make([]producer.Request, len(keys))
 	for i, key := range keys {
-		wishes[i] = producer.Request{Entity: entity(key), Lane: lane, Reason: reason}
+		requests[i] = producer.Request{Entity: entity(key), Lane: lane, Reason: reason}
 	}
 	before := r.produced(lane)
-	for i, result := range r.producer.EnqueueAll(r.Context(), wishes) {
+	for i, result := range r.producer.EnqueueAll(r.Context(), requests) {
 		if !result.Queued() {
 			r.Fatalf("request for %s: got %+v", keys[i], result)
 		}

@@ -49,7 +49,7 @@ func (p *scopedPermits) Reacquire(ctx context.Context, lane schemas.Lane, c sour
 	return p.Acquire(ctx, lane, c)
 }
 
-func (p *scopedPermits) BackOff(time.Duration, time.Time)                    { p.note("brake") }
+func (p *scopedPermits) BackOff(time.Duration, time.Time)                    { p.note("backoff") }
 func (p *scopedPermits) OpenBreaker(time.Duration, time.Duration, time.Time) { p.note("probe") }
 
 type scopedPermit struct {
@@ -89,7 +89,7 @@ func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 			w.WriteHeader(http.StatusTooManyRequests)
 		}, []string{"basic one 429", "basic one halts its endpoint for 2s to 2m0s", "basic one 200", "basic one well"}},
 		"the source": {3, func(w http.ResponseWriter) { w.WriteHeader(http.StatusTooManyRequests) }, []string{
-			"basic one 429", "basic one 429", "basic one 429", "brake", "basic one 200", "basic one well",
+			"basic one 429", "basic one 429", "basic one 429", "backoff", "basic one 200", "basic one well",
 		}},
 		"a call": {1, func(w http.ResponseWriter) { w.WriteHeader(http.StatusConflict) }, []string{
 			"basic one 409", "basic one 200", "basic one well",

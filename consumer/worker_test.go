@@ -136,11 +136,11 @@ func TestDeadLetter_CopiesPoisonMessage(t *testing.T) {
 	r.enqueue("b", schemas.Low, schemas.Prefetch)
 	r.untilStored("b")
 	r.untilCommitted(schemas.Low)
-	letters := r.deadLetters()
-	if len(letters) != len(want) {
-		t.Errorf("%d dead letters, want %d", len(letters), len(want))
+	deadLetters := r.deadLetters()
+	if len(deadLetters) != len(want) {
+		t.Errorf("%d dead letters, want %d", len(deadLetters), len(want))
 	}
-	for _, d := range letters {
+	for _, d := range deadLetters {
 		if want[string(d.Value)] != d.Reason || string(d.Key) != "k" || d.Attempts != 0 || d.Error == "" ||
 			d.Topic != "nexon.update-priority-low" || d.Group != "nexon.low-worker" || d.Worker != "worker" {
 			t.Errorf("dead letter: got %+v", d)
@@ -186,11 +186,11 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 			r.control(simulator.Control{Faults: []simulator.Fault{c.fault}})
 			r.enqueue("a", schemas.High, schemas.UserRequest)
 			r.untilCommitted(schemas.High)
-			letters := r.deadLetters()
-			if len(letters) != 1 {
-				t.Fatalf("dead letters: got %d, want 1", len(letters))
+			deadLetters := r.deadLetters()
+			if len(deadLetters) != 1 {
+				t.Fatalf("dead letters: got %d, want 1", len(deadLetters))
 			}
-			d := letters[0]
+			d := deadLetters[0]
 			if d.Reason != c.reason || d.Attempts != c.attempts || !strings.Contains(string(d.Sample), c.sample) ||
 				(d.Status != c.status && d.Status != 0) || len(d.Headers) != 1 || string(d.Headers[0].Value) != "trace-a" {
 				t.Errorf("dead letter: got %s after %d attempts, status %d: %s; sample %.60q", d.Reason, d.Attempts, d.Status, d.Error, d.Sample)
@@ -440,11 +440,11 @@ func TestDeadLetter_FailedWriteHoldsRecord(t *testing.T) {
 	var refuse atomic.Bool
 	refuse.Store(true)
 	refused := make(chan struct{}, 100)
-	letters := r.topicID(schemas.DeadLetterTopic("nexon"))
+	deadLetters := r.topicID(schemas.DeadLetterTopic("nexon"))
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r.kafka.KeepControl()
 		p := req.(*kmsg.ProduceRequest)
-		if !refuse.Load() || len(p.Topics) == 0 || p.Topics[0].TopicID != letters {
+		if !refuse.Load() || len(p.Topics) == 0 || p.Topics[0].TopicID != deadLetters {
 			return nil, nil, false
 		}
 		resp := p.ResponseKind().(*kmsg.ProduceResponse)

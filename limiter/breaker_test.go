@@ -251,11 +251,11 @@ func (s *sharing) since(from time.Time) (all []time.Time) {
 }
 
 func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
-	var sick sync.Map // limiters whose upstream is unhealthy
+	var unhealthy sync.Map // limiters whose upstream is unhealthy
 	shared(t, 3, 64, func(s *sharing, l *Limiter) {
 		at := time.Now()
 		sleep(20 * ms) // response time
-		if _, is := sick.Load(l); is {
+		if _, is := unhealthy.Load(l); is {
 			l.OpenBreaker(5*time.Second, time.Minute, at)
 		} else {
 			l.CloseBreaker(at)
@@ -263,7 +263,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 	}, func(s *sharing) {
 		elapse(4 * time.Second)
 		for _, l := range s.limiters {
-			sick.Store(l, true)
+			unhealthy.Store(l, true)
 		}
 		elapse(100 * ms) // the first responses
 		for i, l := range s.limiters {
@@ -287,7 +287,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 			}
 			last = at
 		}
-		sick.Clear()
+		unhealthy.Clear()
 		for len(s.since(last.Add(1))) == 0 {
 			elapse(10 * ms)
 		}

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	ms       = time.Millisecond
-	patience = 20 * time.Second
+	ms          = time.Millisecond
+	waitTimeout = 20 * time.Second
 	// lapse is the longest time until the call of a held permit arrives: 150 ms horizon, 40 ms
 	// lifetime, 10 ms network, and a margin for a slow machine.
 	lapse = 300 * ms
@@ -179,13 +179,13 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	if lost && quiet < time.Second {
 		f.Errorf("%s: a call arrived %v after the return, before the quiet period was over", what, quiet)
 	}
-	f.flow(patience, 450) // a second, in which a burst would be visible
+	f.flow(waitTimeout, 450) // a second, in which a burst would be visible
 	f.keeps(what)
 }
 
 func TestFleet_KeepsTheLimitUnderFaults(t *testing.T) {
 	f := newFleet(t, 3, "--appendonly", "yes", "--appendfsync", "everysec")
-	f.flow(patience, 150) // the quiet period is over and the bursts are used up
+	f.flow(waitTimeout, 150) // the quiet period is over and the bursts are used up
 	f.stop("a process stopped and resumed", 2*time.Second, f.workers[0])
 	f.replace(1)
 	f.stop("all processes stopped and resumed", 500*ms, f.workers...)
@@ -211,7 +211,7 @@ func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	}
 	for _, w := range workers {
 		resumed := w.counters()
-		until(f, patience, "a permit of a resumed process", func() bool { return w.counters()[acquiredTotal] > resumed[acquiredTotal] })
+		until(f, waitTimeout, "a permit of a resumed process", func() bool { return w.counters()[acquiredTotal] > resumed[acquiredTotal] })
 		lapsed += w.counters()[lapsedTotal]
 	}
 	return lapsed
@@ -255,7 +255,7 @@ func (f *fleet) replace(i int) {
 	f.Helper()
 	f.workers[i].kill()
 	f.workers[i] = newProcess(f.TB, f.job)
-	until(f, patience, "a permit of the new process", func() bool { return f.workers[i].counters()[acquiredTotal] > 0 })
+	until(f, waitTimeout, "a permit of the new process", func() bool { return f.workers[i].counters()[acquiredTotal] > 0 })
 	f.keeps("a process killed and another started")
 }
 
@@ -273,7 +273,7 @@ func (f *fleet) failover() {
 	}
 	replica.StopReplication()
 	behind := state(replica)
-	f.flow(patience, 225)
+	f.flow(waitTimeout, 225)
 	if state(f.redis) == behind || state(replica) != behind {
 		f.Fatal("the replica lacks no writes, so the failover tests nothing")
 	}
@@ -305,7 +305,7 @@ func TestFleet_NoticesAStoppedRedis(t *testing.T) {
 	asked := time.Now()
 	waiter := make(chan error, 1)
 	go func() { waiter <- acquire() }()
-	until(t, patience, "a failed call to the stopped Redis", func() bool { return counted(t, reg)[failuresTotal] > 0 })
+	until(t, waitTimeout, "a failed call to the stopped Redis", func() bool { return counted(t, reg)[failuresTotal] > 0 })
 	noticed := time.Since(asked)
 	t.Logf("noticed after %v", noticed)
 	if noticed > 400*ms {

@@ -16,7 +16,7 @@ type probes struct {
 // openBreaker reports an unhealthy upstream by one process.
 func (w *world) openBreaker(first, most time.Duration) {
 	p := w.processes[w.rng.IntN(len(w.processes))]
-	w.braked = true
+	w.backedOff = true
 	p.limiter.OpenBreaker(first, most, time.Now().Add(-span(w.rng, 0, 2*time.Second)))
 }
 
@@ -39,7 +39,7 @@ func (w *world) applyOpen(at time.Time, redisNow int64, first, most time.Duratio
 	case sent >= s.ended:
 		*s = probes{in: true, blind: s.blind, began: redisNow, next: at.Add(first), pause: first, most: max(first, most)}
 		if !s.blind {
-			w.brakes = append(w.brakes, backoffRecord{told: at, until: s.next, probing: true})
+			w.backoffs = append(w.backoffs, backoffRecord{told: at, until: s.next, probing: true})
 		}
 	}
 }
@@ -50,8 +50,8 @@ func (w *world) applyClose(at time.Time, redisNow, sent int64) {
 		return
 	}
 	s.in, s.ended = false, redisNow
-	for i := range w.brakes {
-		if b := &w.brakes[i]; b.probing && b.until.After(at) {
+	for i := range w.backoffs {
+		if b := &w.backoffs[i]; b.probing && b.until.After(at) {
 			b.until = at
 		}
 	}

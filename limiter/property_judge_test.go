@@ -11,13 +11,13 @@ import (
 
 // record contains the facts that the judge uses. It is independent of the limiter's decisions.
 type record struct {
-	calls   []call
-	grants  map[inFlightCall]grants
-	refunds map[inFlightCall]int
-	brakes  []backoffRecord
-	// brakedAt is when Redis received the last backoff, by its own clock in us.
-	brakedAt int64
-	stop     probes
+	calls    []call
+	grants   map[inFlightCall]grants
+	refunds  map[inFlightCall]int
+	backoffs []backoffRecord
+	// backedOffAt is when Redis received the last backoff, by its own clock in us.
+	backedOffAt int64
+	stop        probes
 	scripted
 	forgot bool     // Redis lost calls
 	said   []string // log of the run
@@ -128,9 +128,9 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 
 // forget records that Redis lost everything since then: backoffs and the settings after newest.
 func (w *world) forget(since time.Time, newest int) {
-	w.forgot, w.lost, w.brakedAt, w.stop.blind, w.newest = true, true, 0, true, newest
-	for i := range w.brakes {
-		if b := &w.brakes[i]; b.told.After(since) && b.until.After(time.Now()) {
+	w.forgot, w.lost, w.backedOffAt, w.stop.blind, w.newest = true, true, 0, true, newest
+	for i := range w.backoffs {
+		if b := &w.backoffs[i]; b.told.After(since) && b.until.After(time.Now()) {
 			b.until = time.Now()
 		}
 	}
@@ -138,8 +138,8 @@ func (w *world) forget(since time.Time, newest int) {
 
 // brakeShorter shortens the expected backoffs after a step of Redis' clock.
 func (w *world) brakeShorter(by time.Duration) {
-	for i := range w.brakes {
-		w.brakes[i].until = w.brakes[i].until.Add(-by)
+	for i := range w.backoffs {
+		w.backoffs[i].until = w.backoffs[i].until.Add(-by)
 	}
 }
 
@@ -257,8 +257,8 @@ func (w *world) pauses() {
 		}
 		w.none(s.at.Add(learnt), until, "while stopped")
 	}
-	for _, b := range w.brakes {
-		w.none(b.told.Add(horizon+permitLife+ms), b.until, "while braked")
+	for _, b := range w.backoffs {
+		w.none(b.told.Add(horizon+permitLife+ms), b.until, "while backing off")
 	}
 }
 
@@ -280,7 +280,7 @@ func (w *world) none(from, to time.Time, when string) {
 // flow checks that a saturated budget is used up in the calm part of a run.
 func (w *world) flow() {
 	last := w.settings[len(w.settings)-1]
-	if w.trial.loose || w.braked || last.override.Stopped || w.demand.low < w.trial.low {
+	if w.trial.loose || w.backedOff || last.override.Stopped || w.demand.low < w.trial.low {
 		return
 	}
 	q, err := NewQuota(last.config)

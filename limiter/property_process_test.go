@@ -90,7 +90,7 @@ type world struct {
 	processes                            []*process
 	begun                                int
 	override                             Override
-	braked                               bool
+	backedOff                            bool
 
 	mu          sync.Mutex
 	skew        time.Duration // of Redis' clock
@@ -239,14 +239,14 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 		switch word {
 		case "backoff":
 			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
-			if a == 0 && sent < w.brakedAt {
+			if a == 0 && sent < w.backedOffAt {
 				continue // an earlier call than the last backoff: the same incident
 			}
 			if a == 0 {
 				a = b
 			}
-			w.brakedAt = max(w.brakedAt, redisNow.UnixMicro())
-			w.brakes = append(w.brakes, backoffRecord{told: at, until: at.Add(micros(a))})
+			w.backedOffAt = max(w.backedOffAt, redisNow.UnixMicro())
+			w.backoffs = append(w.backoffs, backoffRecord{told: at, until: at.Add(micros(a))})
 		case "open":
 			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
 			w.applyOpen(at, redisNow.UnixMicro(), micros(a), micros(b), sent)

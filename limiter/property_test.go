@@ -305,7 +305,7 @@ func (w *world) setClock(by time.Duration) {
 // backOff reports a refusal by one process.
 func (w *world) backOff(d time.Duration) {
 	p := w.processes[w.rng.IntN(len(w.processes))]
-	w.braked = true
+	w.backedOff = true
 	p.limiter.BackOff(d, time.Now().Add(-span(w.rng, 0, 300*ms)))
 }
 

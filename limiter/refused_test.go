@@ -70,13 +70,13 @@ func TestAcquire_WithoutRedisCallsOnceASecond(t *testing.T) {
 
 func TestBackOff_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	r := &redisDouble{}
-	var braked time.Time
+	var backedOff time.Time
 	r.answer = func(n int, d demand) (grant, error) {
 		var us, base, sent int64
 		if _, err := fmt.Sscanf(d.events, "backoff %d %d %d", &us, &base, &sent); err == nil {
-			braked = time.Now().Add(micros(us))
+			backedOff = time.Now().Add(micros(us))
 		}
-		if wait := time.Until(braked); wait > horizon {
+		if wait := time.Until(backedOff); wait > horizon {
 			return grant{backLow: wait - horizon}, nil
 		} else if wait > 0 {
 			return grant{low: []time.Duration{wait}}, nil

@@ -31,14 +31,14 @@ type scopesJudge struct {
 	story  []string
 	wrong  map[string]int
 
-	seen    map[string][]time.Time // arrivals, or units, by policy and value
-	levels  map[string]float64
-	fixed   map[string]*fixedWindow
-	flying  map[string]int
-	stopped time.Time // no call may arrive after that time
-	losses  int       // losses of Redis' state
-	sick    string    // the refused credential
-	dear    int       // maximum cost of a document
+	seen      map[string][]time.Time // arrivals, or units, by policy and value
+	levels    map[string]float64
+	fixed     map[string]*fixedWindow
+	flying    map[string]int
+	stopped   time.Time // no call may arrive after that time
+	losses    int       // losses of Redis' state
+	unhealthy string    // the refused credential
+	dear      int       // maximum cost of a document
 }
 
 const refusedTold = "reported: refused"
@@ -172,7 +172,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			back = append(back, func() { j.flying[id]-- })
 		}
 	}
-	if c.credential == j.sick && j.sick != "" {
+	if c.credential == j.unhealthy && j.unhealthy != "" {
 		a.status, a.notices = 401, nil
 	}
 	a.then = func() {
@@ -220,7 +220,7 @@ func (j *scopesJudge) play(f *callers) {
 	}
 	f.mu.Lock()
 	f.fails = func() (before, after bool) { return false, false }
-	j.sick = ""
+	j.unhealthy = ""
 	f.mu.Unlock()
 	for _, c := range names(2) {
 		f.members[0].limiter.CloseCredentialBreaker(c)
@@ -354,7 +354,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 		}
 	case 8:
 		f.mu.Lock()
-		j.sick = map[bool]string{true: "c0", false: ""}[other]
+		j.unhealthy = map[bool]string{true: "c0", false: ""}[other]
 		f.mu.Unlock()
 	case 9, 10:
 		m.stop() // its calls run to their end, but report nothing

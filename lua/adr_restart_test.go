@@ -26,9 +26,9 @@ func TestADRBuckets_AreFullAgainAfterARestart(t *testing.T) {
 func TestState_RestartBeginsQuietAndKeepsABackoff(t *testing.T) {
 	kept := []string{"--appendonly", "yes", "--appendfsync", "always"}
 	for name, c := range map[string]struct {
-		options []string
-		happens func(s *servicetest.RedisServer) *servicetest.RedisServer
-		braked  bool // the backoff was not lost
+		options    []string
+		happens    func(s *servicetest.RedisServer) *servicetest.RedisServer
+		backingOff bool // the backoff was not lost
 	}{
 		"a restart that loses all": {nil, func(s *servicetest.RedisServer) *servicetest.RedisServer {
 			s.Kill()
@@ -53,23 +53,23 @@ func TestState_RestartBeginsQuietAndKeepsABackoff(t *testing.T) {
 			s := servicetest.PrivateRedis(t, c.options...)
 			b := newBucket(t, s.Client)
 			b.awake()
-			braked := b
-			braked.key += "2"
-			braked.awake()
-			sent := braked.acquire(1, 1).now
-			braked.acquireAfter(0, 0, backoffEvent(60*second, second, sent))
+			backingOff := b
+			backingOff.key += "2"
+			backingOff.awake()
+			sent := backingOff.acquire(1, 1).now
+			backingOff.acquireAfter(0, 0, backoffEvent(60*second, second, sent))
 			if g := b.acquire(20, 20); len(g.all()) < 25 {
 				t.Fatalf("before: %+v", g)
 			}
 
 			b.rdb = c.happens(s).Client
-			braked.rdb = b.rdb
+			backingOff.rdb = b.rdb
 			g := b.acquire(20, 20)
 			if len(g.all()) > 0 || g.refusalHigh != refusedByStateLoss || g.refusalLow != refusedByStateLoss || g.backHigh < quiet-horizon-second/2 {
 				t.Errorf("after: %+v", g)
 			}
-			g = braked.acquire(1, 1)
-			if got := g.backHigh == 10*second; len(g.all()) > 0 || got != c.braked {
+			g = backingOff.acquire(1, 1)
+			if got := g.backHigh == 10*second; len(g.all()) > 0 || got != c.backingOff {
 				t.Errorf("with a backoff of a minute: %+v", g)
 			}
 		})

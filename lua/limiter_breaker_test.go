@@ -90,8 +90,8 @@ func (b bucket) shiftBreaker(by int64) {
 	s := b.state()
 	at := len(s) - len("P\n") - 6*16
 	n := b.numbers(s[at+1 : len(s)-1])
-	brake := max(n[0], n[1]+by)
-	b.setState(s[:258] + digits(brake) + s[274:at] + "P" + digits(n[0], n[1]+by, n[2]+by, n[3]+by, n[4], n[5]) + "\n")
+	backoff := max(n[0], n[1]+by)
+	b.setState(s[:258] + digits(backoff) + s[274:at] + "P" + digits(n[0], n[1]+by, n[2]+by, n[3]+by, n[4], n[5]) + "\n")
 }
 
 func TestBreaker_DoublesItsPauses(t *testing.T) {

@@ -50,22 +50,22 @@ func benchmarkRequest(b *testing.B, addresses []string) {
 	b.Cleanup(func() { _ = rdb.Close() })
 	source := servicetest.Name("nexon")
 	c := NewCoalescer(rdb)
-	wish := func(n int) Request {
+	newRequest := func(n int) Request {
 		return Request{Entity: schemas.Entity{Source: source, Facet: "character", Key: fmt.Sprint(n)}, Lane: schemas.High, Reason: schemas.CacheMiss, New: true}
 	}
 	bounded := func(n int) Request {
-		req := wish(n)
+		req := newRequest(n)
 		req.Client = schemas.ClientID("a")
 		req.Bound = Bound{Outstanding: 1 << 30, Window: time.Second, Lease: time.Second, NewKeys: 1 << 20, NewKeyInterval: time.Microsecond}
 		return req
 	}
 	n := 0
-	request := func(b *testing.B, want Outcome, batch int, wish func(int) Request) {
+	request := func(b *testing.B, want Outcome, batch int, newRequest func(int) Request) {
 		b.ReportAllocs()
 		for b.Loop() {
 			requests := make([]Request, batch)
 			for i := range requests {
-				requests[i] = wish(n)
+				requests[i] = newRequest(n)
 				n++
 			}
 			results := c.acquire(b.Context(), requests)
@@ -76,7 +76,7 @@ func benchmarkRequest(b *testing.B, addresses []string) {
 		}
 	}
 	for _, batch := range []int{1, 100} {
-		b.Run(fmt.Sprintf("publishes-internal-%d", batch), func(b *testing.B) { request(b, Published, batch, wish) })
+		b.Run(fmt.Sprintf("publishes-internal-%d", batch), func(b *testing.B) { request(b, Published, batch, newRequest) })
 		b.Run(fmt.Sprintf("publishes-client-%d", batch), func(b *testing.B) { request(b, Published, batch, bounded) })
 		b.Run(fmt.Sprintf("covered-%d", batch), func(b *testing.B) {
 			request(b, Pending, batch, func(int) Request { return bounded(0) })

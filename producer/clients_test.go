@@ -113,11 +113,11 @@ func TestEnqueueAll_DecidesAgainBehindARefusedClient(t *testing.T) {
 		got := r.EnqueueAll(r.Context(), batch)
 		for i := range want {
 			if got[i].Outcome != want[i] {
-				r.Errorf("wish %d, for %s: got %s %v, want %s", i, batch[i].Entity.Key, got[i].Outcome, got[i].Err, want[i])
+				r.Errorf("request %d, for %s: got %s %v, want %s", i, batch[i].Entity.Key, got[i].Outcome, got[i].Err, want[i])
 			}
 		}
 		if got[4].Number != got[3].Number {
-			r.Errorf("the pending wish is covered by %d, want the published %d", got[4].Number, got[3].Number)
+			r.Errorf("the pending request is covered by %d, want the published %d", got[4].Number, got[3].Number)
 		}
 		if c, d := r.outstanding("c"), r.outstanding("d"); c != 1 || d != 1 {
 			r.Errorf("c has %d and d %d outstanding, want 1 and 1", c, d)

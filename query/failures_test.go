@@ -75,7 +75,7 @@ func TestWait_DoesNotReturnAnOutdatedEntry(t *testing.T) {
 		n := len(r.enqueued())
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, "/v1/nexon/character/a"+path+"?wait=20s") }()
-		waitFor(t, "a wish", func() bool { return len(r.enqueued()) == n+1 })
+		waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) == n+1 })
 		pass := r.slow()
 		s := r.putSnapshot("a", 0, withVersion(101, 2))
 		time.AfterFunc(3*fallbackTimeout, pass)
@@ -93,7 +93,7 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=1s") }()
-	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
+	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker crashed before it settled
 	r.server.cache.invalidate(entity("a"))                        // as if its TTL had expired
 	if a := <-answered; a.body.Freshness != Fresh {
@@ -107,7 +107,7 @@ func TestWait_PollsWhileDisconnected(t *testing.T) {
 	answered := make(chan answer, 1)
 	r.server.onConnection(false)
 	go func() { answered <- r.get("a?wait=20s") }()
-	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
+	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, but the message was lost
 	if a := <-answered; a.body.Freshness != Fresh {
 		t.Errorf("got %s, want FRESH", a.text)

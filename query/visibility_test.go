@@ -328,7 +328,7 @@ func TestVisibility_LimitsWaitsAndStreams(t *testing.T) {
 		method, path, _ := strings.Cut(path, " ")
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(method, path) }()
-		waitFor(t, "a wish", func() bool { return len(r.enqueued()) > before })
+		waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > before })
 		r.putSnapshot("waited", 0, partner)
 		if a := <-answered; a.StatusCode != 404 || a.body.LastCheckedAt != nil {
 			t.Errorf("%s: got %d %s, want 404", path, a.StatusCode, a.text)

@@ -22,7 +22,7 @@ func TestWait_EndsWithASettle(t *testing.T) {
 			r.mu.Unlock()
 			answered := make(chan answer, 1)
 			go func() { answered <- r.get(key+how[0], how[1:]...) }()
-			waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
+			waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 			select {
 			case a := <-answered:
 				t.Fatalf("%s %v: did not wait: got %d %s", key, how, a.StatusCode, a.text)
@@ -89,7 +89,7 @@ func TestWait_EndsWithAFailure(t *testing.T) {
 	r := newRig(t)
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=30s") }()
-	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
+	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 	r.mu.Lock()
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult { return EnqueueResult{Reason: "HELD_RETRYING"} }
 	r.mu.Unlock()
@@ -142,7 +142,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 		r.mu.Unlock()
 		answered := make(chan answer, 1)
 		go func() { answered <- r.do(http.MethodPost, "/v1/nexon/character/a/refresh?wait=20s") }()
-		waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
+		waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
 		return answered
 	}
 	version := func(n int64) func(*store.Snapshot) { return func(s *store.Snapshot) { s.Version = n } }

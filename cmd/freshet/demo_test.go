@@ -73,8 +73,8 @@ func TestFaultScenario_VisibleAndRecovers(t *testing.T) {
 	flows()
 
 	d.set("rate-limited")
-	waitFor(t, eventTimeout, "a brake", state("backing-off"))
-	waitFor(t, eventTimeout, "a brake told", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
+	waitFor(t, eventTimeout, "a backoff", state("backing-off"))
+	waitFor(t, eventTimeout, "a counted backoff", func() bool { return d.sum("rate_limiter_backoffs_total") > 0 })
 	flows()
 
 	d.set("poison-keys")

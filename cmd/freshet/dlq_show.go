@@ -100,14 +100,14 @@ func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path st
 			all = append(all, raw)
 			continue
 		}
-		var letter schemas.DeadLetter
-		if err := json.Unmarshal(raw, &letter); err != nil {
+		var deadLetter schemas.DeadLetter
+		if err := json.Unmarshal(raw, &deadLetter); err != nil {
 			return err
 		}
 		if i > lost {
 			fmt.Fprintln(p.stdout)
 		}
-		if err := showDeadLetter(p.stdout, id, letter); err != nil {
+		if err := showDeadLetter(p.stdout, id, deadLetter); err != nil {
 			return err
 		}
 	}

@@ -52,7 +52,7 @@ func (d *dev) waitForDeadLetters(prefix string, n int) {
 	}
 	for since := time.Now(); strings.Count(d.mustRun(0, nil, "dlq", "list", "-o", "jsonl"), "\n") != n; <-time.After(100 * time.Millisecond) {
 		if time.Since(since) > 2*eventTimeout {
-			d.Fatalf("there are not %d letters:\n%s", n, d.mustRun(0, nil, "dlq", "list"))
+			d.Fatalf("there are not %d dead letters:\n%s", n, d.mustRun(0, nil, "dlq", "list"))
 		}
 	}
 	d.setUpstreamFailing(false)

@@ -128,7 +128,7 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	if r := d.read("during"); r.status != 202 {
 		t.Errorf("rate-limited: got %+v", r)
 	}
-	waitFor(t, eventTimeout, "a brake", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
+	waitFor(t, eventTimeout, "a backoff", func() bool { return d.view().State == "backing-off" && d.stats().ByStatus[429] > 0 })
 	d.control(lines[1][2], lines[1][1])
 	d.until("a fresh answer", "during", isFresh)
 

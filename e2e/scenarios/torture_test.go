@@ -195,12 +195,12 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 		failed: map[string]failure{"failed": {state: "FAILED", updated: read.Add(time.Second).UnixMicro()}},
 	}
 	for name, c := range map[string]struct {
-		key   string
-		got   int64
-		doubt bool
-		long  bool
-		of    int
-		want  bool // missed
+		key         string
+		got         int64
+		unconfirmed bool
+		long        bool
+		of          int
+		want        bool // missed
 	}{
 		"fetched since":                 {"k", checked.Add(-time.Minute).UnixMicro(), false, false, 1, false},
 		"nothing since":                 {"k", checked.UnixMicro(), false, false, 1, true},
@@ -214,7 +214,7 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 			l.queuedReads[fmt.Sprint(i)] = queuedRead{promise{c.key, "query-1", read}, c.got}
 		}
 		var judged table
-		judged.judgeQueuedReads(e, l, func(string, time.Time) (bool, bool) { return c.doubt, c.long })
+		judged.judgeQueuedReads(e, l, func(string, time.Time) (bool, bool) { return c.unconfirmed, c.long })
 		if judged.missed != c.want {
 			t.Errorf("%s: got missed %t, want %t", name, judged.missed, c.want)
 		}
