@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// countADRDeadLetters returns how many dead letters the ADR writes for records with this outcome.
-func countADRDeadLetters(o source.Outcome, records int) (deadLetters int) {
+// countDeadLettersByADR returns how many dead letters the ADR writes for records with this outcome.
+func countDeadLettersByADR(o source.Outcome, records int) (deadLetters int) {
 	for range records {
 		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx after three tries
 			deadLetters++
@@ -55,7 +55,7 @@ func countDeadLetters(t *testing.T, o source.Outcome, records int) (deadLetters,
 func compareDeadLetters(t *testing.T, o source.Outcome, records, most int) {
 	t.Helper()
 	deadLetters, calls := countDeadLetters(t, o, records)
-	theirs := countADRDeadLetters(o, records)
+	theirs := countDeadLettersByADR(o, records)
 	t.Logf("%d records: %d dead letters by the ADR, %d by freshet in %d calls", records, theirs, deadLetters, calls)
 	if theirs != records {
 		t.Errorf("dead letters of the ADR: got %d, want %d", theirs, records)

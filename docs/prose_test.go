@@ -28,7 +28,7 @@ var proseRules = []struct {
 	{"write update request", regexp.MustCompile(`(?i)\bwish(?:es)?\b`)},
 	{"write backoff", regexp.MustCompile(`(?i)\bbrak(?:e|es|ed|ing)\b`)},
 	{"write unhealthy", regexp.MustCompile(`(?i)\b(?:sick|ailing|ails)\b`)},
-	{"write enqueuer, notifier, fault scenario, needs confirmation or blocker", regexp.MustCompile(`(?i)\b(?:doors?|bells?|weather|doubt(?:s|ed|ful)?|hindrances?|foregone|patience|deaf|befalls?|neighbours?)\b`)},
+	{"write enqueuer, notifier, fault scenario, unconfirmed or blocker", regexp.MustCompile(`(?i)\b(?:doors?|bells?|weather|doubt(?:s|ed|ful)?|hindrances?|foregone|patience|deaf|befalls?|neighbours?)\b`)},
 	{"write publish, dead-letter", regexp.MustCompile(`(?i)\b(?:bur(?:y|ies|ied)|stood back|stands? back)\b`)},
 }
 
@@ -38,7 +38,7 @@ var proseNames = map[string]string{
 	"wish": "request", "wishes": "requests", "door": "enqueuer", "bell": "notifier", "brake": "backoff", "brakes": "backoffs",
 	"braked": "backing off", "weather": "fault scenario", "doubt": "unconfirmed", "hindrance": "blocker",
 	"foregone": "not found", "patience": "timeout", "letter": "dead letter", "letters": "dead letters", "untold": "unrecorded",
-	"ceiling": "rate cap", "ceilings": "rate caps", "gap": "minimum interval", "sick": "unhealthy",
+	"ceiling": "rate cap", "ceilings": "rate caps", "sick": "unhealthy",
 }
 
 // logMethods are the methods of slog.Logger that take a message.
@@ -93,13 +93,9 @@ func findProse(path, text string) (found []string) {
 					}
 				}
 			case *ast.FuncDecl:
-				if n.Name.IsExported() && !strings.HasSuffix(path, "_test.go") {
-					name(fset.Position(n.Pos()).Line, n.Name.Name)
-				}
+				name(fset.Position(n.Pos()).Line, n.Name.Name)
 			case *ast.TypeSpec:
-				if n.Name.IsExported() {
-					name(fset.Position(n.Pos()).Line, n.Name.Name)
-				}
+				name(fset.Position(n.Pos()).Line, n.Name.Name)
 			}
 			return true
 		})

@@ -136,8 +136,8 @@ func (w *world) forget(since time.Time, newest int) {
 	}
 }
 
-// brakeShorter shortens the expected backoffs after a step of Redis' clock.
-func (w *world) brakeShorter(by time.Duration) {
+// shortenBackoffs shortens the expected backoffs after a step of Redis' clock.
+func (w *world) shortenBackoffs(by time.Duration) {
 	for i := range w.backoffs {
 		w.backoffs[i].until = w.backoffs[i].until.Add(-by)
 	}

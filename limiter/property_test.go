@@ -296,7 +296,7 @@ func (w *world) setClock(by time.Duration) {
 			}
 		}
 		w.noBegin = time.Now().Add(3 * time.Second)
-		w.brakeShorter(by)
+		w.shortenBackoffs(by)
 		w.silence = w.silence.Add(-by)
 	}
 	w.skew, w.stop.blind = skew, true

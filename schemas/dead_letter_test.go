@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func exampleLetter(t *testing.T) DeadLetter {
+func exampleDeadLetter(t *testing.T) DeadLetter {
 	t.Helper()
 	value, err := os.ReadFile("golden/update_request/v2.0-full.json")
 	if err != nil {
@@ -26,7 +26,7 @@ func exampleLetter(t *testing.T) DeadLetter {
 }
 
 func TestDeadLetter_RoundTripsByteForByte(t *testing.T) {
-	want := exampleLetter(t)
+	want := exampleDeadLetter(t)
 	got, err := ParseDeadLetter(want.Key, want.Value, want.RecordHeaders())
 	if err != nil {
 		t.Fatal(err)
@@ -45,7 +45,7 @@ func TestDeadLetter_RoundTripsWithoutAnswer(t *testing.T) {
 }
 
 func TestDeadLetter_OwnHeadersFitTopic(t *testing.T) {
-	d := exampleLetter(t)
+	d := exampleDeadLetter(t)
 	d.Headers = nil
 	d.Error = strings.Repeat("유", 100_000)
 	d.Sample = make([]byte, 1<<20)
@@ -63,7 +63,7 @@ func TestDeadLetter_OwnHeadersFitTopic(t *testing.T) {
 }
 
 func TestDeadLetter_CutFitsTopic(t *testing.T) {
-	d := exampleLetter(t)
+	d := exampleDeadLetter(t)
 	d.Value, d.Key = make([]byte, 10<<20), make([]byte, 1<<20)
 	d.Headers = append(d.Headers, Header{"huge", make([]byte, 1<<20)})
 	cut := d.Cut()
@@ -84,7 +84,7 @@ func TestDeadLetter_CutFitsTopic(t *testing.T) {
 }
 
 func TestDeadLetter_ReplacesHeadersOfEarlierOne(t *testing.T) {
-	d := exampleLetter(t)
+	d := exampleDeadLetter(t)
 	d.Headers = append(d.Headers, Header{headerReason, []byte("PARSE_ERROR")})
 	got, err := ParseDeadLetter(d.Key, d.Value, d.RecordHeaders())
 	if err != nil || got.Reason != Upstream5xx || len(got.Headers) != 2 {
@@ -93,7 +93,7 @@ func TestDeadLetter_ReplacesHeadersOfEarlierOne(t *testing.T) {
 }
 
 func TestParseDeadLetter_RejectsOtherRecords(t *testing.T) {
-	broken := exampleLetter(t).RecordHeaders()
+	broken := exampleDeadLetter(t).RecordHeaders()
 	for i := range broken {
 		if broken[i].Key == headerOffset {
 			broken[i].Value = []byte("12a")
@@ -112,11 +112,11 @@ func TestParseDeadLetter_RejectsOtherRecords(t *testing.T) {
 
 func TestDeadLetter_JSONFitsSchemaAndGolden(t *testing.T) {
 	schema := compile(t, "dead_letter.v1.schema.json")
-	undecodable := exampleLetter(t)
+	undecodable := exampleDeadLetter(t)
 	undecodable.Value, undecodable.Headers, undecodable.Status, undecodable.Sample = []byte{0xff}, nil, 0, nil
 	undecodable.SampleType, undecodable.Reason, undecodable.Attempts = "", Undecodable, 0
 	for file, d := range map[string]DeadLetter{
-		"golden/dead_letter/upstream-5xx.json": exampleLetter(t),
+		"golden/dead_letter/upstream-5xx.json": exampleDeadLetter(t),
 		"golden/dead_letter/undecodable.json":  undecodable,
 	} {
 		got, err := json.MarshalIndent(d, "", "  ")

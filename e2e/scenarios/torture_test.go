@@ -221,7 +221,7 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 	}
 }
 
-func TestTortureJudge_SeesAFailureWithoutADeadLetter(t *testing.T) {
+func TestTortureJudge_SeesAFailureWithoutDeadLetter(t *testing.T) {
 	e := &finalState{
 		failed:          map[string]failure{"one": {state: "FAILED", times: 1}, "two": {state: "SUSPENDED", times: 3}, "passes": {state: "RETRYING"}},
 		deadLetterCount: map[string]int{"one": 1, "two": 2},
