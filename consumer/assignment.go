@@ -15,19 +15,21 @@ import (
 )
 
 const (
-	// commitInterval bounds how much is repeated after a crash.
+	// commitInterval is the time between two commits. Records that ended after the last commit are
+	// processed again after a crash.
 	commitInterval = 500 * time.Millisecond
-	// commitTimeout bounds one commit.
+	// commitTimeout is the time limit of one commit.
 	commitTimeout = 5 * time.Second
-	// revokeTimeout is how long a rebalance waits for sent calls. It is well below the
-	// rebalance timeout of one minute.
+	// revokeTimeout is how long the revocation of a partition waits for upstream calls in flight.
+	// It is well below the rebalance timeout of one minute.
 	revokeTimeout = 10 * time.Second
-	// rejoinInterval is the delay between two attempts at the last commit.
+	// rejoinInterval is the delay between two attempts of commitLast, which may have to wait until
+	// this member has rejoined its group.
 	rejoinInterval = 100 * time.Millisecond
 )
 
-// assignment holds the partitions that this group member owns, each with its ledger. Offsets
-// are committed only here.
+// assignment holds the partitions that this group member owns, each with its ledger. Only its
+// methods commit offsets.
 type assignment struct {
 	log           *slog.Logger
 	revokeTimeout time.Duration
@@ -114,14 +116,15 @@ func (a *assignment) remove(partitions map[string][]int32) map[string]map[int32]
 	return taken
 }
 
-// revoked handles a revocation: it lets no further call be sent, waits for sent calls, commits
-// each partition's prefix of done records, and then closes the ledgers.
+// revoked handles the revocation of partitions. It stops new upstream calls, waits for the calls in
+// flight, commits each partition's offset after its unbroken prefix of done records, and then marks
+// the ledgers as revoked.
 func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[string][]int32) {
 	taken := a.remove(removed)
 	limit, cancel := context.WithTimeout(ctx, a.revokeTimeout)
 	defer cancel()
 	var sent []<-chan struct{}
-	for _, l := range flatten(taken) { // close all of them before waiting for the first
+	for _, l := range flatten(taken) { // close all ledgers before waiting for the first
 		sent = append(sent, l.close())
 	}
 	for _, ended := range sent {
@@ -145,7 +148,7 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 // lost handles partitions that another member may already own: it commits nothing.
 func (a *assignment) lost(removed map[string][]int32) {
 	taken := a.remove(removed)
-	for _, l := range flatten(taken) { // at once, without waiting for a commit in flight
+	for _, l := range flatten(taken) { // close the ledgers at once, without waiting for a commit in flight
 		l.close()
 	}
 	if n := len(flatten(taken)); n > 0 {
@@ -180,7 +183,7 @@ func flatten(ledgers map[string]map[int32]*ledger) []*ledger {
 	return all
 }
 
-// commitAll commits the new commit points of all owned partitions.
+// commitAll commits the offset of each owned partition whose commit point has changed.
 func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
 	a.committing.Lock()
 	defer a.committing.Unlock()
@@ -210,8 +213,8 @@ func (a *assignment) commitLast(ctx context.Context, c *kgo.Client) error {
 	}
 }
 
-// commit commits the ledgers' commit points. The caller holds a.committing, so that no ledger
-// is revoked before the broker has answered.
+// commit commits the offset of each ledger whose commit point has changed. The caller holds
+// a.committing, so that no ledger is revoked before the broker has answered.
 func (a *assignment) commit(ctx context.Context, c *kgo.Client, ledgers map[string]map[int32]*ledger) error {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	moved := map[*ledger]int64{}

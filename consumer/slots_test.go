@@ -13,7 +13,8 @@ func taskOfClient(client string, offset int) *task {
 	return t
 }
 
-// nextTask returns the next task to get a slot, or nil.
+// nextTask assigns a slot to the next task and returns the task, or nil if no slot is free or no
+// task waits.
 func nextTask(q *slotQueue) *task {
 	one, _ := q.next()
 	return one.task
@@ -138,7 +139,7 @@ func TestReleaseQueue_IsBounded(t *testing.T) {
 	if got := len(d.take()); got != maxReleases {
 		t.Errorf("kept %d after they were given back, want %d", got, maxReleases)
 	}
-	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // for a task outside a worker
+	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // a task outside a worker has a nil queue
 }
 
 func TestSlotQueue_PreemptsForClientsWithFewerSlots(t *testing.T) {
