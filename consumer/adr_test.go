@@ -16,7 +16,7 @@ import (
 // have outcome o.
 func countADRDeadLetters(o source.Outcome, records int) (letters int) {
 	for range records {
-		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx after three tries
+		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx too, after three tries
 			letters++
 		}
 	}

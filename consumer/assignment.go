@@ -37,8 +37,8 @@ type assignment struct {
 	mu      sync.Mutex
 	ledgers map[string]map[int32]*ledger
 
-	// committing is held during a commit and during a revocation, so that no commit can
-	// overtake a revocation.
+	// committing is held during a commit and during a revocation, so that no offset is committed
+	// after its partition was revoked.
 	committing sync.Mutex
 }
 
@@ -46,9 +46,9 @@ func newAssignment(log *slog.Logger) *assignment {
 	return &assignment{log: log, revokeTimeout: revokeTimeout, ledgers: map[string]map[int32]*ledger{}}
 }
 
-// options returns the client's group settings. Rebalances are blocked from each poll until its
-// records are in the ledgers: a record that was read under one assignment must never enter the
-// ledger of the next one.
+// options returns the client's group settings. Each poll blocks rebalances until the polled records
+// are in the ledgers: a record that was read under one assignment must never enter the ledger of
+// the next one.
 func (a *assignment) options(brokerAssigns bool) []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.DisableAutoCommit(),
@@ -86,7 +86,8 @@ func (a *assignment) ledgerOf(topic string, partition int32) *ledger {
 	return a.ledgers[topic][partition]
 }
 
-// oldest returns the timestamp of the oldest record in all ledgers that is not done, or zero.
+// oldest returns the timestamp of the oldest record in all ledgers that is not done, or the zero
+// time.
 func (a *assignment) oldest() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -145,7 +146,8 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 	a.revokeAll(taken)
 }
 
-// lost handles partitions that another member may already own: it commits nothing.
+// lost handles partitions that this member lost because its group session expired. Another member
+// may already own them, so lost commits nothing.
 func (a *assignment) lost(removed map[string][]int32) {
 	taken := a.remove(removed)
 	for _, l := range flatten(taken) { // close the ledgers at once, without waiting for a commit in flight

@@ -32,7 +32,7 @@ type attempt struct {
 	sent      int
 	number    int64
 	began     time.Time
-	durations []time.Duration // of finished calls
+	durations []time.Duration // durations of the finished calls
 	calls     []*call         // the calls that were sent
 	skipped   schemas.Verdict
 	preempted bool // slotQueue.preempt has chosen this attempt to give its slot up
@@ -93,7 +93,8 @@ func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permi
 	return &call{a: a, target: target, permit: p}, nil
 }
 
-// Grow waits for memory for a body that is larger than expected (source.Memory).
+// Grow waits for memory for n more bytes of a body that is larger than expected. It implements
+// source.MemoryLimiter.
 func (a *attempt) Grow(ctx context.Context, n int64) error { return a.memory.grow(ctx, n) }
 
 // acquire waits for a permit. Unless the attempt is a probe, the wait ends when the source's
@@ -111,8 +112,9 @@ func (a *attempt) acquire(ctx context.Context, target source.Call, acquire func(
 	return acquire(ctx, a.w.lane, target)
 }
 
-// credentialsFor returns the credentials that a call may use: the attempt's fixed one, else all
-// that the upstream has not refused for this record, else all.
+// credentialsFor returns the credentials that a call may use: only the attempt's credential if it
+// is set. Otherwise it returns the credentials that the upstream has not refused for this record,
+// or all credentials if the upstream has refused all of them.
 func (a *attempt) credentialsFor(all []string) []string {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(a.t.refusedBy, name) })
 	switch {

@@ -137,8 +137,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// throughReal returns the function through. It sends benchEvents events through a worker that uses
-// real Redis and PostgreSQL, and returns the time that this took.
+// throughReal returns the function `through`, which sends benchEvents events through a worker that
+// uses real Redis and PostgreSQL, and returns the time that this took.
 func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *postgres.Store) {
 	b.Helper()
 	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))

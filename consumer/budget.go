@@ -108,7 +108,8 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	return context.Cause(ctx)
 }
 
-// resize sets the reservation to n bytes, all of them used. 0 releases it.
+// resize sets the reservation to n bytes, and marks all of them as used by bodies. 0 releases the
+// reservation.
 func (r *reservation) resize(n int64) {
 	b := r.b
 	b.mu.Lock()
@@ -121,7 +122,7 @@ func (r *reservation) resize(n int64) {
 	b.admit()
 }
 
-// grant grows the waiter's reservation. The caller holds b.mu.
+// grant enlarges the waiter's reservation and wakes the waiter. The caller holds b.mu.
 func (b *memoryBudget) grant(r *memoryWaiter) {
 	b.used += r.bytes
 	r.grows.held += r.bytes
@@ -140,7 +141,8 @@ func (b *memoryBudget) inUse() int64 {
 
 func (b *memoryBudget) fits(n int64) bool { return b.used == 0 || b.used+n <= b.limit }
 
-// resize changes memory that acquire has reserved, from `from` bytes to `to` bytes. 0 releases it.
+// resize changes memory that acquire has reserved, from `from` bytes to `to` bytes. If to is 0, it
+// releases the memory.
 func (b *memoryBudget) resize(from, to int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -139,7 +139,7 @@ func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 					mu.Unlock()
 				}
 				r.resize(each)
-				time.Sleep(time.Second) // fake time of the bubble
+				time.Sleep(time.Second) // fake time of synctest
 				r.resize(0)
 			})
 		}
@@ -158,7 +158,7 @@ func TestReservation_GrowEndsWithContext(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
 		second, _ := b.reserve(t.Context(), "", 50)
-		if err := first.grow(t.Context(), 200); err != nil { // above the limit
+		if err := first.grow(t.Context(), 200); err != nil { // above the limit; one reservation may exceed it
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())

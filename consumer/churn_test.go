@@ -114,7 +114,7 @@ type churn struct {
 	cuts          bool          // also cut the connections of members to Kafka
 	missed        time.Duration // session timeout of the group
 	members       []member
-	numbers       map[string]int64 // number of each key's last request
+	numbers       map[string]int64 // version of each key's last request
 	revokedCalls  atomic.Int64     // calls in flight at a revocation
 	losses        atomic.Int64     // lost sessions
 	cutOff        int

@@ -24,12 +24,12 @@ const (
 type releaseQueue struct {
 	mu    sync.Mutex
 	ended []schemas.Outstanding
-	added chan struct{} // holds one signal that ended is not empty
+	added chan struct{} // buffered for one signal; signals that `ended` is not empty
 }
 
 func newReleaseQueue() *releaseQueue { return &releaseQueue{added: make(chan struct{}, 1)} }
 
-// add adds the task's request, which has ended. A nil queue ignores it.
+// add adds the task's request, which has ended, to the queue. A nil queue ignores the request.
 func (d *releaseQueue) add(t *task) {
 	if d == nil || t.client == "" {
 		return

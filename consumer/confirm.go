@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// maxKnownGood is how many known-good entities of a facet are kept.
+	// maxKnownGood is how many known-good entities of each facet are kept in memory.
 	maxKnownGood = 16
 	// confirmEntities is how many known-good entities must fail before a failure is attributed to
 	// the source or scope (sharedFault).
@@ -45,7 +45,7 @@ type refusals struct{ entities map[schemas.Entity]struct{} }
 type verdict int
 
 const (
-	faultUnknown verdict = iota // not confirmed in time
+	faultUnknown verdict = iota // no verdict was found in time
 	entityFault                 // only this entity fails: another entity succeeded afterwards
 	sharedFault                 // the source, the credential or the scope fails
 	noKnownGood                 // there is no known-good entity for a confirming call
@@ -238,8 +238,8 @@ func (h *Health) beginRun(q faultQuery) bool {
 	return true
 }
 
-// finishRun ends a run of confirming calls. If its verdict is a fault of the source, it opens a
-// breaker and returns which one.
+// finishRun ends a run of confirming calls. If the verdict is sharedFault for the source or a
+// facet, it opens a breaker and returns which one.
 func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagnosis) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -375,7 +375,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 			w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, sharedFault))
 		}
 		w.metrics.errors.WithLabelValues(string(o.Class)).Inc()
-		if f.calls == 0 { // no call could be sent, so waiting wastes nothing
+		if f.calls == 0 { // no call could be sent: wait before the next connection attempt
 			sleep(ctx, unreachableDelay)
 		}
 		return o, true

@@ -96,13 +96,13 @@ type Worker struct {
 	recordLimit *semaphore.Weighted // limits the sum of records in flight and records that wait for a slot
 	slots       *slotQueue
 	memory      *memoryBudget
-	parseSlots  chan struct{} // one for each CPU
+	parseSlots  chan struct{} // limits parsing to one goroutine for each CPU
 	bodySizes   *sizeEstimates
 
 	redactionLogged atomic.Bool // the warning about a credential in content was logged
 	entityQueues    entityQueues
 	breakerQueue    *breakerQueue
-	// life ends when Run's context ends, and hard when the drain has timed out. Tasks and
+	// life ends when Run's context ends. hard ends when the drain has timed out. Tasks and
 	// confirming calls use them because they outlive the record that starts them.
 	life, hard       context.Context //nolint:containedctx // of Run
 	releases         *releaseQueue

@@ -66,7 +66,7 @@ func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context
 			}
 			return struct{}{}, err
 		})
-		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // only the breaker counts it as a failure; the write has succeeded
+		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // the database call has succeeded; only the breaker counts it as a failure
 			return nil
 		}
 		return err

@@ -38,11 +38,12 @@ func dlqClientOptions() []kgo.Opt {
 	}
 }
 
-// dlqCompressor compresses with a window as large as that of other clients. The Kafka library uses
-// a smaller one, so a record that fitted its request topic might not fit the dead-letter topic.
+// dlqCompressor compresses with a window as large as other Kafka clients use. The compressor of
+// franz-go has a smaller window. With it a record that fitted its request topic might not fit the
+// dead-letter topic.
 type dlqCompressor struct{}
 
-// dlqEncoder returns the shared encoder. It is created once, because clearing its tables takes
+// dlqEncoder returns the shared encoder. It is created once, because creating an encoder takes
 // longer than compressing a dead letter.
 var dlqEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedBetterCompression))

@@ -28,10 +28,12 @@ const (
 	actionOpenScope              // the breaker of the call's scope (decision.block) opens for pause, after further refusals for longer, up to maxPause
 )
 
-// decision is the complete result of decide.
+// decision says what happens after an attempt: to its record, and to the calls of its source or
+// scope.
 type decision struct {
 	next step
-	// wait is the delay before the next try or the scheduled retry; 0 for the facet's own delay.
+	// wait is the delay before the next try or the scheduled retry; 0 means the delay that the
+	// facet configures.
 	wait              time.Duration
 	countsFailure     bool // the failure counts toward maxConsecutiveTries (stepRetryNow) or toward the facet's retry rounds (stepScheduleRetry)
 	limitRounds       bool // a dead letter follows after maxOwnFailures failures, even if the facet allows more rounds
@@ -56,13 +58,14 @@ const (
 
 	// notReadyDelay is the delay for content that is not ready, if the upstream names none.
 	notReadyDelay = 5 * time.Minute
-	// maxOwnFailures is the number of failures of its own after which a refused entity becomes a
-	// dead letter.
+	// maxOwnFailures is how many refusals that are attributed to the entity itself lead to a dead
+	// letter.
 	maxOwnFailures = 3
 	// outageDelay is the delay of a retry if the failure was not the entity's own, or could not be
 	// attributed. The retry also waits for the source's breaker to close.
 	outageDelay = 30 * time.Second
-	// endpointDelay spreads the retries of an endpoint whose breaker is open.
+	// endpointDelay is the delay of retries for an endpoint whose breaker is open. Its jitter
+	// spreads these retries.
 	endpointDelay = 2 * time.Minute
 	// unreachableDelay is the delay before the next connection attempt if no call could be sent.
 	unreachableDelay = 5 * time.Second

@@ -73,13 +73,14 @@ type Permit interface {
 	Spend() bool
 	// Release returns an unspent permit.
 	Release()
-	// Written is called when the request was written, Answered when the first byte of the
-	// answer arrived.
+	// Written is called when the HTTP request was written. Answered is called when the first byte
+	// of the response arrived.
 	Written()
 	Answered()
 	// Credential returns the name of the credential to use, one of source.Call.Credentials.
 	Credential() string
-	// IsProbe reports whether the call probes an open breaker of one scope.
+	// IsProbe reports whether the call is a probe of a scope (endpoint, resource or credential)
+	// whose breaker is open.
 	IsProbe() bool
 	// ReportEnd records how the call ended, once for each spent permit, as soon as the answer
 	// has arrived.

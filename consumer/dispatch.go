@@ -75,7 +75,7 @@ func (k *entityQueues) enter(t *task) bool {
 	return true
 }
 
-// tryEnter reports whether the task may start. It never queues it.
+// tryEnter reports whether the task may start. Unlike enter, it never queues the task.
 func (k *entityQueues) tryEnter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -106,7 +106,7 @@ func (k *entityQueues) leave(t *task) *task {
 }
 
 // dispatch starts the processing of polled records. Invalid records become dead letters, satisfied
-// requests are marked as done, and the rest is admitted as slots become free.
+// requests are marked as done, and all other records are admitted (see admit).
 func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 	for _, t := range tasks {
 		w.decode(t)

@@ -63,9 +63,9 @@
 //	half-open → open       the probe failed
 //
 // A probe fetches a known-good entity of either lane. Every fourth probe is the oldest waiting
-// record that has not sent a call yet; without a known-good entity every probe is. Each facet has a
-// breaker of its own, in the memory of this process. The source's breaker, in Redis, opens only if
-// no other facet in use had a good answer within a minute.
+// record that has not sent a call yet; without a known-good entity every probe is such a record.
+// Each facet has a breaker of its own, in the memory of this process. The source's breaker, in
+// Redis, opens only if no other facet in use had a good answer within a minute.
 //
 // Example: a client requests 600 keys that do not exist, each answered 400, while other clients
 // request existing keys. None of the 600 is known-good, so none is evidence against the source. No

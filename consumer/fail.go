@@ -24,7 +24,7 @@ const (
 	// suspendAfter is how many consecutive dead letters suspend an entity.
 	suspendAfter = 3
 	// suspendedHold is the TTL of a suspended entity's hold in Redis. The status row in the
-	// database has no end.
+	// database has no end time.
 	suspendedHold = 10 * 365 * 24 * time.Hour
 )
 
@@ -165,8 +165,8 @@ func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end 
 	return endWithHold(r.Entity, r.Version, s, now), true
 }
 
-// endWithHold returns the end of a request. The end sets the entity's hold in Redis again, for the
-// time that remains of it by the status s.
+// endWithHold returns the end of a request that failed. Settling it sets the entity's hold in Redis
+// again, for the time that is left until s.Until.
 func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) schemas.End {
 	end := schemas.End{Entity: e, Number: number, Hold: string(s.State), HoldFor: s.Until.Sub(now)}
 	if s.State == store.Suspended {

@@ -175,7 +175,7 @@ func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 		hold  string
 		calls int
 	}{
-		{store.Failed, schemas.HoldFailed, 2}, // 2: the request is called, because a person may wait for it
+		{store.Failed, schemas.HoldFailed, 2}, // 2 calls: the request is not skipped, because a person may wait for it
 		{store.Suspended, schemas.HoldSuspended, 2},
 	} {
 		t.Run(c.hold, func(t *testing.T) {
@@ -273,7 +273,7 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	keys := keysOf("k", 40)
-	r.requests.noBegin.Store(true) // all records are about to be fetched
+	r.requests.noBegin.Store(true) // all records stop directly before their fetch
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })
 	r.db.down.Store(true)

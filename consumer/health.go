@@ -173,7 +173,7 @@ func (h *Health) record(end callEnd, subject evidence, known bool, openSince fun
 		d = h.recordBad(end)
 	}
 	if d == noDiagnosis && stopped && subject != scopeEvidence {
-		return sourceOpen // another process has opened it
+		return sourceOpen // another process has opened the source's breaker
 	}
 	return d
 }

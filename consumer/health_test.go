@@ -32,7 +32,7 @@ func endCalls(h *Health, facet string, entities int, classes ...source.Class) (l
 	return last
 }
 
-// breakerOpen returns a function that reports the breaker as open at any time, or never.
+// breakerOpen returns a function that reports the source's breaker as always open or as never open.
 func breakerOpen(always bool) func(time.Time) bool { return func(time.Time) bool { return always } }
 
 func times(n int, c source.Class) []source.Class {

@@ -210,7 +210,7 @@ func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 		return b
 	}
 	repeated := bytes.Repeat(noise(200<<10), 10)                   // compresses well with a large window
-	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // compresses to half a byte for each byte, which fits the topic
+	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // compresses to half of its size, which fits the topic
 	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the last record shows that the partition continues
 		record := &kgo.Record{Topic: schemas.RequestTopic(name, schemas.High), Key: []byte("k"), Value: value}
 		if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {

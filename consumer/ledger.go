@@ -46,7 +46,7 @@ func newLedger() *ledger {
 type entry struct {
 	offset int64
 	epoch  int32     // leader epoch
-	at     time.Time // timestamp of the record
+	at     time.Time // the Kafka record's timestamp
 	done   bool
 }
 

@@ -22,7 +22,7 @@ import (
 // response of that kind. If `all` is set, every key gets the response of that kind.
 type kindUpstream struct {
 	calls atomic.Int64
-	all   atomic.Value // string
+	all   atomic.Value // a string: the kind of response for all keys
 	share atomic.Int64 // percentage of calls to which `all` applies
 }
 
@@ -189,7 +189,7 @@ func TestOutage_IsDetectedWithin35Calls(t *testing.T) {
 			a.all.Store(c.kind)
 			before := a.calls.Load()
 			var keys []string
-			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // few different entities are called
+			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // requests new entities, one after the other, until the breaker opens
 				keys = append(keys, fmt.Sprint("k", n))
 				r.enqueue(keys[n], schemas.High, schemas.CacheMiss)
 				r.until("its end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })

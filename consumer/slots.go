@@ -116,7 +116,8 @@ func (b *memoryBudget) enqueue(client string, r *memoryWaiter) *list.Element {
 // second all these requests fit.
 const maxWaitingHigh = 2048
 
-// maxWaitingRecords returns how many records of a lane may wait for a slot. LOW has no clients.
+// maxWaitingRecords returns how many records of a lane may wait for a slot. It is 0 for LOW, whose
+// records have no clients that could take turns.
 func maxWaitingRecords(lane schemas.Lane) int {
 	if lane == schemas.High {
 		return maxWaitingHigh

@@ -49,7 +49,8 @@ func TestSlotQueue_ServesClientWithFewestSlots(t *testing.T) {
 }
 
 // For any order of records: no slot is lost, no record is lost or granted twice, records of a
-// client keep their order, and no waiting client has fewer slots than the served one.
+// client keep their order, and a slot never goes to a client while another waiting client has fewer
+// slots.
 func TestSlotQueue_LosesNothing(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 23))

@@ -113,7 +113,7 @@ func TestStop_LeavesGroupIfCommitFails(t *testing.T) {
 	}
 }
 
-// refused returns a response that refuses all commits.
+// refused returns a response that refuses all commits of the request with this error.
 func refused(req *kmsg.OffsetCommitRequest, why *kerr.Error) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
 	for _, topic := range req.Topics {

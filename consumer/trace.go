@@ -63,7 +63,7 @@ func (t *task) headers() []schemas.Header {
 // the same replay.
 func (t *task) replay() schemas.ReplayMark { return schemas.ReplayOf(t.headers()) }
 
-// traced returns ctx in the record's trace, even if this process records no spans, so that log
+// traced returns ctx with the record's trace, even if this process records no spans, so that log
 // lines carry the requester's trace id.
 func (t *task) traced(ctx context.Context) context.Context {
 	if trace.SpanContextFromContext(ctx).IsValid() {
