@@ -55,7 +55,8 @@ func (t Tracer) Start(ctx context.Context, name string, options ...trace.SpanSta
 }
 
 // Kafka returns the settings of a Kafka client that traces records. A produced record gets the
-// trace of its context as a header. A received record gets the trace in its headers as its context.
+// trace of its context as a header. The context of a received record carries the trace that is in
+// the record's headers.
 func (t Tracer) Kafka() []kgo.Opt {
 	if !t.Enabled() {
 		return nil
