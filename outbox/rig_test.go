@@ -56,7 +56,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// relay returns another relay, with a Kafka client that times out soon.
+// relay returns another relay on this store, with a Kafka client whose timeouts are 1 s.
 func (r *rig) relay(st Store, loop *poll.Poller) *Relay {
 	r.Helper()
 	return New("court", st, r.enqueuer, r.client(
@@ -195,7 +195,7 @@ func (r *rig) ends() (n int) {
 	return n
 }
 
-// refuse makes the broker reject records with a code, until accept is called.
+// refuse makes the broker reject produced records with this error code, until accept is called.
 func (r *rig) refuse(code int16) (accept func()) {
 	done := make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
