@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Change is published on a source's change topic when different content of an entity was stored.
-// Its JSON form is change.v1.schema.json. A change may be published more than once, and the changes
-// of one entity may arrive out of order. Entity and Version identify a change, and a later change
-// of the entity has a higher version.
+// Change is published on a source's change topic when an entity's stored content was replaced by
+// different content, or its first content was stored. Its JSON form is change.v1.schema.json. A
+// change may be published more than once, and the changes of one entity may arrive out of order.
+// Entity and Version identify a change, and a later change of the entity has a higher version.
 type Change struct {
 	Entity  Entity
 	Version int64 // version of the snapshot with the new content

@@ -16,7 +16,7 @@ const (
 )
 
 // End is the way in which a request ended. It is stored in Redis, so that later requests of the
-// entity can be decided by it.
+// entity are checked against it.
 type End struct {
 	Entity Entity
 	// Number is the number of the fetch, or the request's version if nothing was fetched.
