@@ -1,7 +1,8 @@
 package consumer
 
-// These tests compare the dead letters of adr-013 §5 and §10 with freshet's. The ADR writes one
-// for every 4xx, every unreadable answer, and every 5xx after three tries.
+// These tests compare how many dead letters adr-013 (§5 and §10) and freshet write for the same
+// failures. The ADR writes a dead letter for every 4xx, for every unreadable response, and for
+// every 5xx after three tries.
 
 import (
 	"testing"
@@ -11,18 +12,20 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// countDeadLettersByADR returns how many dead letters the ADR writes for records with this outcome.
+// countDeadLettersByADR returns how many dead letters the ADR writes if all calls for these records
+// have outcome o.
 func countDeadLettersByADR(o source.Outcome, records int) (deadLetters int) {
 	for range records {
-		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx after three tries
+		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx too, after three tries
 			deadLetters++
 		}
 	}
 	return deadLetters
 }
 
-// countDeadLetters processes records of that many entities for at most an hour, all with this
-// outcome and without a known-good entity. It returns the number of dead letters and calls.
+// countDeadLetters processes that many records for at most an hour of fake time, one record for
+// each entity. All calls have outcome o, and there is no known-good entity. It returns how many
+// dead letters freshet writes and how many calls it makes.
 func countDeadLetters(t *testing.T, o source.Outcome, records int) (deadLetters, calls int) {
 	t.Helper()
 	synctest.Test(t, func(*testing.T) {

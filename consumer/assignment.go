@@ -15,19 +15,21 @@ import (
 )
 
 const (
-	// commitInterval bounds how much is repeated after a crash.
+	// commitInterval is the time between two commits. Records that ended after the last commit are
+	// processed again after a crash.
 	commitInterval = 500 * time.Millisecond
-	// commitTimeout bounds one commit.
+	// commitTimeout is the time limit of one commit.
 	commitTimeout = 5 * time.Second
-	// revokeTimeout is how long a rebalance waits for sent calls. It is well below the
-	// rebalance timeout of one minute.
+	// revokeTimeout is how long the revocation of a partition waits for upstream calls in flight.
+	// It is well below the rebalance timeout of one minute.
 	revokeTimeout = 10 * time.Second
-	// rejoinInterval is the delay between two attempts at the last commit.
+	// rejoinInterval is the delay between two attempts of commitLast, which may have to wait until
+	// this member has rejoined its group.
 	rejoinInterval = 100 * time.Millisecond
 )
 
-// assignment holds the partitions that this group member owns, each with its ledger. Offsets
-// are committed only here.
+// assignment holds the partitions that this group member owns, each with its ledger. Only its
+// methods commit offsets.
 type assignment struct {
 	log           *slog.Logger
 	revokeTimeout time.Duration
@@ -35,8 +37,8 @@ type assignment struct {
 	mu      sync.Mutex
 	ledgers map[string]map[int32]*ledger
 
-	// committing is held during a commit and during a revocation, so that no commit can
-	// overtake a revocation.
+	// committing is held during a commit and during a revocation, so that no offset is committed
+	// after its partition was revoked.
 	committing sync.Mutex
 }
 
@@ -44,9 +46,9 @@ func newAssignment(log *slog.Logger) *assignment {
 	return &assignment{log: log, revokeTimeout: revokeTimeout, ledgers: map[string]map[int32]*ledger{}}
 }
 
-// options returns the client's group settings. Rebalances are blocked from each poll until its
-// records are in the ledgers: a record that was read under one assignment must never enter the
-// ledger of the next one.
+// options returns the client's group settings. Each poll blocks rebalances until the polled records
+// are in the ledgers: a record that was read under one assignment must never enter the ledger of
+// the next one.
 func (a *assignment) options(brokerAssigns bool) []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.DisableAutoCommit(),
@@ -84,7 +86,8 @@ func (a *assignment) ledgerOf(topic string, partition int32) *ledger {
 	return a.ledgers[topic][partition]
 }
 
-// oldest returns the timestamp of the oldest record in all ledgers that is not done, or zero.
+// oldest returns the timestamp of the oldest record in all ledgers that is not done, or the zero
+// time.
 func (a *assignment) oldest() time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,14 +117,15 @@ func (a *assignment) remove(partitions map[string][]int32) map[string]map[int32]
 	return taken
 }
 
-// revoked handles a revocation: it lets no further call be sent, waits for sent calls, commits
-// each partition's prefix of done records, and then closes the ledgers.
+// revoked handles the revocation of partitions. It stops new upstream calls, waits for the calls in
+// flight, commits each partition's offset after its unbroken prefix of done records, and then marks
+// the ledgers as revoked.
 func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[string][]int32) {
 	taken := a.remove(removed)
 	limit, cancel := context.WithTimeout(ctx, a.revokeTimeout)
 	defer cancel()
 	var sent []<-chan struct{}
-	for _, l := range flatten(taken) { // close all of them before waiting for the first
+	for _, l := range flatten(taken) { // close all ledgers before waiting for the first
 		sent = append(sent, l.close())
 	}
 	for _, ended := range sent {
@@ -142,10 +146,11 @@ func (a *assignment) revoked(ctx context.Context, c *kgo.Client, removed map[str
 	a.revokeAll(taken)
 }
 
-// lost handles partitions that another member may already own: it commits nothing.
+// lost handles partitions that this member lost because its group session expired. Another member
+// may already own them, so lost commits nothing.
 func (a *assignment) lost(removed map[string][]int32) {
 	taken := a.remove(removed)
-	for _, l := range flatten(taken) { // at once, without waiting for a commit in flight
+	for _, l := range flatten(taken) { // close the ledgers at once, without waiting for a commit in flight
 		l.close()
 	}
 	if n := len(flatten(taken)); n > 0 {
@@ -180,7 +185,7 @@ func flatten(ledgers map[string]map[int32]*ledger) []*ledger {
 	return all
 }
 
-// commitAll commits the new commit points of all owned partitions.
+// commitAll commits the offset of each owned partition whose commit point has changed.
 func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
 	a.committing.Lock()
 	defer a.committing.Unlock()
@@ -210,8 +215,8 @@ func (a *assignment) commitLast(ctx context.Context, c *kgo.Client) error {
 	}
 }
 
-// commit commits the ledgers' commit points. The caller holds a.committing, so that no ledger
-// is revoked before the broker has answered.
+// commit commits the offset of each ledger whose commit point has changed. The caller holds
+// a.committing, so that no ledger is revoked before the broker has answered.
 func (a *assignment) commit(ctx context.Context, c *kgo.Client, ledgers map[string]map[int32]*ledger) error {
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	moved := map[*ledger]int64{}

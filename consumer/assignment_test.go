@@ -67,7 +67,7 @@ func TestAssignment_LossStopsCallsDuringCommit(t *testing.T) {
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
 	l := a.ledgerOf("t", 0)
-	a.committing.Lock() // a commit without an answer of the broker
+	a.committing.Lock() // as if a commit waited for the broker's response
 	done := make(chan struct{})
 	go func() { defer close(done); a.lost(of) }()
 	look := time.NewTicker(time.Millisecond)

@@ -14,27 +14,28 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// attempt is one fetch of a task. It supplies the source with permits, and gets the number of
-// the fetch when the first permit is spent.
+// attempt is one fetch of a task's entity. It acquires a permit for each upstream call of the
+// fetch. When the first permit is spent, the fetch gets its number (its version) from Redis.
 type attempt struct {
 	w      *Worker
 	t      *task
 	memory *reservation // for the response bodies
-	// probe: the attempt may call while the source's breaker is open. goesFirst: it gets the
-	// next permit. credential: the only one to use, if not empty.
+	// probe allows calls while the source's circuit breaker is open. goesFirst makes the attempt
+	// get the next permit, before other waiting calls. credential, if not empty, is the only
+	// credential that the attempt may use.
 	probe, goesFirst bool
 	credential       string
 	candidates       []string // credentials that the last call could use; guarded by mu
 
 	mu        sync.Mutex
-	started   bool // the ledger counts the record as one with a sent call
+	started   bool // the ledger counts the record as having a call in flight
 	sent      int
 	number    int64
 	began     time.Time
-	durations []time.Duration // of finished calls
+	durations []time.Duration // durations of the finished calls
 	calls     []*call         // the calls that were sent
 	skipped   schemas.Verdict
-	preempted bool // chosen by slotQueue.preempt
+	preempted bool // slotQueue.preempt has chosen this attempt to give its slot up
 
 	ended bool // the record was settled or given up
 }
@@ -50,23 +51,24 @@ var (
 // too slowly, and further permits would only use up the quota.
 const maxLapsedPermits = 5
 
-// callStarted reports whether the ledger counts the record as one with a sent call.
+// callStarted reports whether the ledger counts the record as having a call in flight.
 func (a *attempt) callStarted() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.started
 }
 
-// markStarted makes the ledger count the record as one with a sent call. It reports false if the
+// markStarted makes the ledger count the record as having a call in flight. It reports false if the
 // record's assignment has ended. The caller holds a.mu.
 func (a *attempt) markStarted() bool {
 	a.started = a.started || a.t.ledger.startCall()
 	return a.started
 }
 
-// Acquire waits for a permit in the worker's lane.
+// Acquire waits for a permit for the call in the worker's lane. It implements source.Permits.
 func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permit, error) {
-	// Closed while the database can't store results, and for LOW while it yields to HIGH.
+	// The gates are closed while the database can't store results. In the LOW lane they are also
+	// closed while LOW yields to HIGH.
 	if err := a.w.gates.wait(ctx); err != nil {
 		return nil, err
 	}
@@ -91,7 +93,8 @@ func (a *attempt) Acquire(ctx context.Context, target source.Call) (source.Permi
 	return &call{a: a, target: target, permit: p}, nil
 }
 
-// Grow waits for memory for a body that is larger than expected (source.Memory).
+// Grow waits for memory for n more bytes of a body that is larger than expected. It implements
+// source.MemoryLimiter.
 func (a *attempt) Grow(ctx context.Context, n int64) error { return a.memory.grow(ctx, n) }
 
 // acquire waits for a permit. Unless the attempt is a probe, the wait ends when the source's
@@ -109,8 +112,9 @@ func (a *attempt) acquire(ctx context.Context, target source.Call, acquire func(
 	return acquire(ctx, a.w.lane, target)
 }
 
-// credentialsFor returns the credentials that a call may use: the attempt's fixed one, else all
-// that the upstream has not refused for this record, else all.
+// credentialsFor returns the credentials that a call may use: only the attempt's credential if it
+// is set. Otherwise it returns the credentials that the upstream has not refused for this record,
+// or all credentials if the upstream has refused all of them.
 func (a *attempt) credentialsFor(all []string) []string {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(a.t.refusedBy, name) })
 	switch {
@@ -161,7 +165,8 @@ func (a *attempt) scopeKeys() []string {
 
 const scopeSource = " source"
 
-// scopeKey names the scope that a refusal of the call pauses.
+// scopeKey returns the key of the scope that is paused if the upstream refuses the call. block is
+// the kind of scope, one of the source.Block constants.
 func scopeKey(block string, c *call) string {
 	switch {
 	case c == nil:
@@ -173,7 +178,7 @@ func scopeKey(block string, c *call) string {
 	return scopeSource
 }
 
-// recordSuccess reports each call's success to its permit. It is called after the fetch.
+// recordSuccess reports to each call's permit that the fetch succeeded.
 func (a *attempt) recordSuccess() {
 	for _, c := range a.calls {
 		c.permit.ReportSuccess()
@@ -192,10 +197,10 @@ type call struct {
 // Release returns an unspent permit.
 func (c *call) Release() { c.permit.Release() }
 
-// Written tells the limiter that the request was written.
+// Written informs the limiter that the HTTP request was written.
 func (c *call) Written() { c.permit.Written() }
 
-// Answered tells the limiter that the answer has begun.
+// Answered informs the limiter that the first byte of the response has arrived.
 func (c *call) Answered() { c.permit.Answered() }
 
 // Credential returns the name of the credential that the limiter chose.
@@ -210,9 +215,9 @@ func (c *call) Finished(e source.CallResult) {
 	endCallSpan(c.span, e.Status, e.Err)
 }
 
-// Spend spends the permit directly before the call is sent. Before the first call it gets the
-// number of the fetch, because numbers must rise in the order in which fetches start. If the
-// permit expired meanwhile, Spend acquires another one and repeats both steps.
+// Spend spends the permit directly before the call is sent. Before the first call it also gets the
+// fetch's number from Redis, because numbers must rise in the order in which fetches start. If the
+// permit expired meanwhile, Spend acquires another permit and tries again.
 func (c *call) Spend(ctx context.Context) error {
 	for range maxLapsedPermits {
 		spent, err := c.spend(ctx)
@@ -241,7 +246,7 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 		}
 	}
 	if !c.permit.Spend() {
-		if a.sent == 0 { // a revocation must not wait for a record that waits for its first permit
+		if a.sent == 0 { // a revocation waits for calls in flight, but must not wait for a record without a sent call
 			a.started = false
 			a.t.ledger.endCall()
 			if !a.t.ledger.is(ledgerOpen) {
@@ -255,7 +260,8 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// begin makes the ledger count the record as one with a sent call, and gets the fetch's number.
+// begin makes the ledger count the record as having a call in flight, and gets the fetch's number
+// from Redis.
 func (a *attempt) begin(ctx context.Context) error {
 	if !a.markStarted() {
 		return errRevoked

@@ -83,7 +83,7 @@ func document(key string) string {
 }
 
 // BenchmarkWorker measures entities a second on the whole path of a record, from the topic to the
-// committed offset. It compares them with a bare upsert of the same number into the same database.
+// committed offset. It compares that rate with bare upserts of as many rows into the same database.
 // Redis and PostgreSQL are real, and the upstream answers at once.
 func BenchmarkWorker(b *testing.B) {
 	through, pg := throughReal(b)
@@ -100,7 +100,8 @@ func BenchmarkWorker(b *testing.B) {
 }
 
 // BenchmarkWorkerTraced compares the CPU time of an event without spans, with dropped spans and
-// with recorded spans, in alternating rounds. The process includes the broker and the upstream.
+// with recorded spans, in alternating rounds. The measured CPU time includes the fake broker and
+// the fake upstream, which run in the same process.
 func BenchmarkWorkerTraced(b *testing.B) {
 	through, _ := throughReal(b)
 	ways := []struct {
@@ -136,7 +137,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// throughReal returns a function that sends events through a worker on real services.
+// throughReal returns the function `through`, which sends benchEvents events through a worker that
+// uses real Redis and PostgreSQL, and returns the time that this took.
 func throughReal(b *testing.B) (through func(observe.Tracer) time.Duration, pg *postgres.Store) {
 	b.Helper()
 	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.AllowAutoTopicCreation(), kfake.DefaultNumPartitions(24))
@@ -235,7 +237,7 @@ func throughWorker(b *testing.B, kafka *kfake.Cluster, rdb redis.UniversalClient
 	return took
 }
 
-// bareUpserts returns the time that the store alone needs for the same number of entities.
+// bareUpserts returns the time that the store needs to write benchEvents entities without a worker.
 func bareUpserts(b *testing.B, pg *postgres.Store, round int) time.Duration {
 	b.Helper()
 	var writes []store.Write

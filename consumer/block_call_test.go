@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// refuseOne makes the upstream refuse calls for entity a, for 30 s each. It returns their count.
+// refuseOne makes the upstream refuse calls for entity a, each with a Retry-After of 30 s. It
+// returns the counter of the refused calls.
 func (r *rig) refuseOne() *atomic.Int64 {
 	var refused atomic.Int64
 	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {

@@ -8,24 +8,25 @@ import (
 
 // memoryBudget bounds the bytes of response bodies in memory. An estimated number of bytes is
 // reserved for each entity before its permit is requested. If a body turns out to be larger, its
-// reservation grows while the body is read, and reading waits for that. One entity at a time may
-// exceed the limit; otherwise entities that each hold a part of their bodies could deadlock. So
+// reservation must grow, and the body is read further only when it has grown. One entity at a time
+// may exceed the limit; otherwise entities that each hold a part of their bodies could deadlock. So
 // memory is bounded by the limit plus the bodies of one entity.
 type memoryBudget struct {
 	mu        sync.Mutex
 	limit     int64
 	used      int64
-	overLimit *reservation // the one that exceeds the limit, or nil
-	growing   list.List    // of *memoryWaiter whose reservation is to grow; served before waiting
-	waiting   list.List    // of *memoryWaiter for new reservations, in fairOrder
+	overLimit *reservation // the only reservation that may exceed the limit, or nil
+	growing   list.List    // *memoryWaiter elements that enlarge a reservation; served before those in waiting
+	waiting   list.List    // *memoryWaiter elements for new reservations, in fairOrder
 	order     fairOrder
 }
 
-// reservation is the memory reserved for one entity's bodies. The budget's lock guards its fields.
+// reservation is the memory reserved for the response bodies of one entity. The budget's lock
+// guards its fields.
 type reservation struct {
 	b     *memoryBudget
 	held  int64
-	spare int64 // the part of held that no body uses yet
+	spare int64 // the bytes of held that no body uses yet
 }
 
 type memoryWaiter struct {
@@ -39,7 +40,7 @@ type memoryWaiter struct {
 func newMemoryBudget(limit int64) *memoryBudget { return &memoryBudget{limit: limit} }
 
 // acquire reserves n bytes. It waits until they are free or ctx ends. Clients are served in turn.
-// A single reservation is always granted, however large it is.
+// While nothing else is reserved, n may exceed the limit.
 func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) error {
 	b.mu.Lock()
 	if b.waiting.Len() == 0 && b.fits(n) {
@@ -58,7 +59,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-r.ready: // granted at the same moment
+	case <-r.ready: // granted while ctx ended
 		b.used -= n
 	default:
 		b.waiting.Remove(element)
@@ -67,7 +68,8 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	return context.Cause(ctx)
 }
 
-// reserve acquires n bytes like acquire. The reservation can grow if the body turns out to be larger.
+// reserve waits for n bytes like acquire, and returns them as a reservation. The reservation can
+// grow if the bodies turn out to be larger than n.
 func (b *memoryBudget) reserve(ctx context.Context, client string, n int64) (*reservation, error) {
 	if err := b.acquire(ctx, client, n); err != nil {
 		return nil, err
@@ -98,7 +100,7 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-more.ready: // granted at the same moment; resize(0) releases it
+	case <-more.ready: // granted while ctx ended; resize(0) will release it
 	default:
 		b.growing.Remove(element)
 		b.admit()
@@ -106,7 +108,8 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	return context.Cause(ctx)
 }
 
-// resize sets the reservation to n bytes, all of them used. 0 releases it.
+// resize sets the reservation to n bytes, and marks all of them as used by bodies. 0 releases the
+// reservation.
 func (r *reservation) resize(n int64) {
 	b := r.b
 	b.mu.Lock()
@@ -119,7 +122,7 @@ func (r *reservation) resize(n int64) {
 	b.admit()
 }
 
-// grant grows the waiter's reservation. The caller holds b.mu.
+// grant enlarges the waiter's reservation and wakes the waiter. The caller holds b.mu.
 func (b *memoryBudget) grant(r *memoryWaiter) {
 	b.used += r.bytes
 	r.grows.held += r.bytes
@@ -138,7 +141,8 @@ func (b *memoryBudget) inUse() int64 {
 
 func (b *memoryBudget) fits(n int64) bool { return b.used == 0 || b.used+n <= b.limit }
 
-// resize changes the size of a reservation made by acquire. 0 releases it.
+// resize changes memory that acquire has reserved, from `from` bytes to `to` bytes. If to is 0, it
+// releases the memory.
 func (b *memoryBudget) resize(from, to int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -35,7 +35,7 @@ func TestSizeEstimates_RiseAtOnceAndFallSlowly(t *testing.T) {
 func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		if err := b.acquire(t.Context(), "", 1000); err != nil { // a single one may exceed the limit
+		if err := b.acquire(t.Context(), "", 1000); err != nil { // a reservation may exceed the limit if it is the only one
 			t.Fatal(err)
 		}
 		order := make(chan int64, 3)
@@ -54,7 +54,7 @@ func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 		if got := <-order; got != 60 || len(order) != 0 {
 			t.Errorf("%d was admitted first, %d others", got, len(order))
 		}
-		b.resize(60, 70) // the answer was larger, so none is admitted
+		b.resize(60, 70) // the body was larger than its reservation, so no waiter fits
 		synctest.Wait()
 		if len(order) != 0 {
 			t.Error("a smaller reservation was granted first, want the queue order")
@@ -120,7 +120,7 @@ func TestMemoryBudget_IsFreeAfterAllReleases(t *testing.T) {
 func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		const entities, each = 8, 60 // with an estimate of 10
+		const entities, each = 8, 60 // each: bytes of one entity's body, whose estimate is 10
 		var most int64
 		var mu sync.Mutex
 		var wg sync.WaitGroup
@@ -139,7 +139,7 @@ func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 					mu.Unlock()
 				}
 				r.resize(each)
-				time.Sleep(time.Second) // fake time of the bubble
+				time.Sleep(time.Second) // fake time of synctest
 				r.resize(0)
 			})
 		}
@@ -158,7 +158,7 @@ func TestReservation_GrowEndsWithContext(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
 		second, _ := b.reserve(t.Context(), "", 50)
-		if err := first.grow(t.Context(), 200); err != nil { // above the limit
+		if err := first.grow(t.Context(), 200); err != nil { // above the limit; one reservation may exceed it
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -233,7 +233,7 @@ func TestReservation_ServesClientsInTurn(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if err := first.grow(t.Context(), 150); err != nil { // reservations still grow above the limit
+		if err := first.grow(t.Context(), 150); err != nil { // first may still grow above the limit
 			t.Fatal(err)
 		}
 		for i, want := range []string{"flood", "quiet", "flood", "flood"} {

@@ -47,7 +47,7 @@ func (s *slowUpstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// cuttableDialer is a member's connection to the brokers, which can be cut.
+// cuttableDialer dials a group member's connections to the brokers. The test can cut them.
 type cuttableDialer struct {
 	mu    sync.Mutex
 	cut   bool
@@ -78,8 +78,8 @@ func (c *cuttableDialer) set(cut bool) {
 	c.conns = nil
 }
 
-// lossCounter counts the calls that workers logged as in flight at a revocation, and the lost
-// sessions.
+// lossCounter is a log handler. It counts the calls that were in flight at a revocation and the
+// lost group sessions, which workers log.
 type lossCounter struct {
 	slog.Handler
 	calls, losses *atomic.Int64
@@ -111,10 +111,10 @@ type churn struct {
 	broker        bool          // the broker assigns the partitions
 	revokeTimeout time.Duration // timeout of a revocation
 	inFlight      int
-	cuts          bool          // also cut members off from Kafka
-	missed        time.Duration // the session expires after this time
+	cuts          bool          // also cut the connections of members to Kafka
+	missed        time.Duration // session timeout of the group
 	members       []member
-	numbers       map[string]int64 // number of each key's last request
+	numbers       map[string]int64 // version of each key's last request
 	revokedCalls  atomic.Int64     // calls in flight at a revocation
 	losses        atomic.Int64     // lost sessions
 	cutOff        int
@@ -150,7 +150,7 @@ func (s *churn) join() {
 	m := member{cable: &cuttableDialer{}}
 	deps.Kafka = func(string) []kgo.Opt {
 		return append(s.brokers(), kgo.SessionTimeout(s.missed), kgo.HeartbeatInterval(200*time.Millisecond),
-			kgo.RebalanceTimeout(5*time.Second), kgo.Dialer(m.cable.dial)) // a join without an answer times out before the test
+			kgo.RebalanceTimeout(5*time.Second), kgo.Dialer(m.cable.dial)) // an unanswered join must time out before the test does
 	}
 	deps.Log = slog.New(lossCounter{deps.Log.Handler(), &s.revokedCalls, &s.losses})
 	c := consumer.DefaultConfig(s.lane)
@@ -164,7 +164,8 @@ func (s *churn) join() {
 	s.members = append(s.members, m)
 }
 
-// leave makes a random member leave in order.
+// leave stops a random member, which leaves the group cleanly. The channel is closed when it has
+// stopped.
 func (s *churn) leave() (left <-chan struct{}) {
 	i := s.rng.IntN(len(s.members))
 	m := s.members[i]
@@ -192,7 +193,7 @@ func (s *churn) enqueueSome() {
 		switch result := s.producer.Enqueue(s.Context(), request); {
 		case result.Queued():
 			s.numbers[key] = max(s.numbers[key], result.Number)
-		case result.Outcome != producer.Pending: // while an earlier request is being published
+		case result.Outcome != producer.Pending: // Pending: an earlier request of the key is being published
 			s.Fatalf("request for %s: got %+v", key, result)
 		}
 	}
@@ -205,7 +206,7 @@ func (s *churn) joinAndLeave(steps int) {
 	for range steps {
 		s.enqueueSome()
 		if s.lane == schemas.Low {
-			s.behind.records.Store(int64(s.rng.IntN(3) / 2 * 6000)) // HIGH is behind now and then
+			s.behind.records.Store(int64(s.rng.IntN(3) / 2 * 6000)) // now and then HIGH has a large backlog, so that LOW yields
 		}
 		before := s.n.Load()
 		switch n := len(s.members); {
@@ -233,8 +234,8 @@ func (s *churn) joinAndLeave(steps int) {
 		}
 	}
 	calls, requests := s.n.Load(), s.produced(s.lane)
-	// A member that lost its session learns of it later, and meanwhile continues with the records
-	// that it has read.
+	// A member notices late that it lost its session. Until then it processes the records that it
+	// has read, and the next owner processes them again.
 	most := s.revokedCalls.Load() + s.losses.Load()*int64(s.inFlight+256)
 	s.Logf("%d calls for %d requests for %d entities; %d under way at a revocation, %d times cut off, %d sessions lost",
 		calls, requests, len(s.numbers), s.revokedCalls.Load(), s.cutOff, s.losses.Load())

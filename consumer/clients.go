@@ -12,24 +12,24 @@ const (
 	// releaseLinger is how long the first ended request waits for others, so that one call to
 	// Redis releases many. No record waits for it.
 	releaseLinger = 10 * time.Millisecond
-	// maxReleases bounds the queue, for example while Redis is down. The counts of dropped
-	// requests end when their leases expire.
+	// maxReleases is the maximum length of the queue, which grows for example while Redis is down.
+	// Further requests are dropped. They count as outstanding until their leases expire.
 	maxReleases = 10_000
-	// releaseTimeout bounds one call to Redis, and is the delay after a failed one.
+	// releaseTimeout is the time limit of one call to Redis, and the delay after a failed call.
 	releaseTimeout = time.Second
 )
 
 // releaseQueue holds requests that have ended and are still counted as outstanding for their
-// clients. If a worker is killed, the counts end when their leases expire.
+// clients. If a worker is killed, its requests count as outstanding until their leases expire.
 type releaseQueue struct {
 	mu    sync.Mutex
 	ended []schemas.Outstanding
-	added chan struct{} // holds one signal that ended is not empty
+	added chan struct{} // buffered for one signal; signals that `ended` is not empty
 }
 
 func newReleaseQueue() *releaseQueue { return &releaseQueue{added: make(chan struct{}, 1)} }
 
-// add adds the task's request, which has ended. A nil queue ignores it.
+// add adds the task's request, which has ended, to the queue. A nil queue ignores the request.
 func (d *releaseQueue) add(t *task) {
 	if d == nil || t.client == "" {
 		return
@@ -64,8 +64,9 @@ func (d *releaseQueue) putBack(all []schemas.Outstanding) {
 	}
 }
 
-// releaseLoop releases ended requests until ctx ends, and then once more the ones that are left.
-// No record waits for it, because a count that is not released ends with its lease.
+// releaseLoop subtracts ended requests from their clients' outstanding counts until ctx ends. Then
+// it makes one last call for the rest of the queue. No record waits for it, because a count that is
+// never released ends when its lease expires.
 func (w *Worker) releaseLoop(ctx context.Context) {
 	wait, failing := releaseLinger, false
 	for {

@@ -96,13 +96,13 @@ func (r *rig) outstanding(client string) int64 {
 	return n
 }
 
-// One client requests 2,000 keys, and then twenty others request one key each. The limit admits
-// 400 requests of the first client, two seconds of the rate. The worker serves the others before
-// them, within the first 120 calls. In the order of the topic they would be behind 400 calls, and
-// without the limit behind 2,000.
+// One client requests 2,000 keys, and then twenty others request one key each. The limit admits 400
+// requests of the first client (two seconds at 200 calls a second). The worker serves the twenty
+// others within the first 120 calls. In the order of the topic they would follow after 400 calls,
+// and without the limit after 2,000.
 func TestWorker_ServesClientsInTurn(t *testing.T) {
 	t.Parallel()
-	for _, slots := range []int{64, 512} { // fewer and more than the outstanding requests
+	for _, slots := range []int{64, 512} { // fewer slots than outstanding requests, and more
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			r := newRig(t)
 			r.limit(200)
@@ -141,8 +141,8 @@ func TestWorker_ServesClientsInTurn(t *testing.T) {
 	}
 }
 
-// A client that exceeds its limit gets all keys in the end, if it repeats rejected requests.
-// Package lua tests that it gets the whole rate.
+// A client that exceeds its limit gets all keys in the end, if it repeats rejected requests. A test
+// of package lua shows that such a client can use the whole rate.
 func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 	r := newRig(t)
 	n := r.workRecording(512)
@@ -164,7 +164,7 @@ func TestWorker_ProcessesAllRequestsOfOneClient(t *testing.T) {
 	r.until("the counts to end", func() bool { return r.outstanding("only") == 0 })
 }
 
-// Each way to end a request releases its count.
+// However a request ends, it no longer counts as outstanding for its client.
 func TestWorker_ReleasesCountsForEachEnd(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) { f.Retry = []time.Duration{time.Hour} })
@@ -179,8 +179,8 @@ func TestWorker_ReleasesCountsForEachEnd(t *testing.T) {
 	r.until("the counts to end", func() bool { return r.outstanding("a") == 0 })
 }
 
-// The counts of a killed worker's requests end with their leases. The next worker reads the same
-// records and releases their counts.
+// The requests of a killed worker count as outstanding until their leases expire, or until the next
+// worker has processed the same records.
 func TestWorker_KilledLeavesCountsToTheLease(t *testing.T) {
 	r := newRig(t)
 	r.requests.noDischarge.Store(true)

@@ -33,7 +33,8 @@ func conditionEndpoint(facet string) observe.Condition {
 	}
 }
 
-// condition returns the condition of the scope that a refusal of this call pauses.
+// condition returns the log condition for the scope that is paused if the upstream refuses this
+// call. block is the kind of scope, one of the source.Block constants.
 func (c *call) condition(block string) observe.Condition {
 	switch block {
 	case source.BlockCredential:
@@ -82,7 +83,8 @@ func (w *Worker) logConditions(a *attempt, f fetched, d decision, diag diagnosis
 	}
 }
 
-// pauseError adds the pause that the upstream requests to the answer's error.
+// pauseError adds the response's class and the pause that the upstream requests to the response's
+// error.
 func pauseError(o source.Outcome) error {
 	return fmt.Errorf("%w (class %s, requested pause %v)", o.Err, o.Class, max(o.RetryAfter, o.Wait))
 }

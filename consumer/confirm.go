@@ -16,58 +16,61 @@ import (
 )
 
 const (
-	// maxKnownGood is how many known-good entities of a facet are kept.
+	// maxKnownGood is how many known-good entities of each facet are kept in memory.
 	maxKnownGood = 16
-	// confirmEntities is how many known-good entities must fail before a fault is shared.
+	// confirmEntities is how many known-good entities must fail before a failure is attributed to
+	// the source or scope (sharedFault).
 	confirmEntities = 2
-	// confirmDelay is how long a run waits for the answer of an ordinary call, which can
-	// make its confirming calls unnecessary.
+	// confirmDelay is how long a run waits before its first confirming call. If an ordinary call
+	// succeeds in that time, no confirming call is necessary.
 	confirmDelay = 50 * time.Millisecond
-	// maxScopes bounds the number of scopes and runs that are kept.
+	// maxScopes is the maximum number of entries in Health.refused, and in Health.runs.
 	maxScopes = 1000
 )
 
-// knownGood is an entity that is suitable for a confirming call or a probe: it was answered with
-// content, or has a stored snapshot.
+// knownGood is an entity that is suitable for a confirming call or a probe: the upstream has
+// returned content for it, or it has a stored snapshot.
 type knownGood struct {
 	entity schemas.Entity
 	params map[string]string
 	stored store.State
-	failed bool // it has failed since its last good answer
+	failed bool // it has failed since its last successful call
 }
 
-// refusals holds the entities that a scope refused in a row.
+// refusals holds the entities that were refused in one scope since the last successful call in that
+// scope.
 type refusals struct{ entities map[schemas.Entity]struct{} }
 
-// verdict attributes a failure.
+// verdict says what a failure is attributed to.
 type verdict int
 
 const (
-	faultUnknown verdict = iota // not confirmed in time
-	entityFault                 // only this entity fails: another entity succeeded after it
+	faultUnknown verdict = iota // no verdict was found in time
+	entityFault                 // only this entity fails: another entity succeeded afterwards
 	sharedFault                 // the source, the credential or the scope fails
-	noKnownGood                 // there is no known-good entity to confirm it with
+	noKnownGood                 // there is no known-good entity for a confirming call
 )
 
 // faultQuery is a failure that needs a verdict.
 type faultQuery struct {
 	entity     schemas.Entity
-	scope      string // empty for the source
+	scope      string // a scopeKey; empty if the source itself may be at fault
 	credential string
 	after      time.Time // when the failure was observed
 }
 
 func (q faultQuery) key() string { return q.entity.Facet + q.scope }
 
-// confirmRun is the current or the last run of confirming calls of a faultQuery.
+// confirmRun is the current or the last run of confirming calls for a faultQuery: fetches of
+// known-good entities that show whether they fail too.
 type confirmRun struct {
 	active  bool
 	started time.Time
 	verdict verdict
 }
 
-// recordKnownGood adds the task's entity to the known-good ones. answered says that it was just
-// answered with content, and not only has a stored snapshot.
+// recordKnownGood adds the task's entity to the known-good ones. answered is true if the upstream
+// has just returned content for it, and false if it only has a stored snapshot.
 func (h *Health) recordKnownGood(t *task, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -90,7 +93,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	default: // the front half is for answered ones
+	default: // the front half is reserved for entities with answered set
 		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // not a secret
 	}
 }
@@ -121,7 +124,8 @@ func (h *Health) hasCandidate(facet string) bool {
 	return false
 }
 
-// candidate returns a known-good entity of the facet that has not failed and is not in except, or nil.
+// candidate returns a known-good entity of the facet that has not failed and is not listed in
+// `except`. It returns nil if there is none.
 func (h *Health) candidate(facet string, except map[schemas.Entity]bool) *knownGood {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,7 +172,7 @@ func (h *Health) recordCandidateFailure(k *knownGood) {
 	k.failed = true
 }
 
-// recordRefusal records that a scope refused an entity.
+// recordRefusal records that the entity was refused in the query's scope.
 func (h *Health) recordRefusal(q faultQuery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -185,7 +189,8 @@ func (h *Health) recordRefusal(q faultQuery) {
 	}
 }
 
-// clearRefusals records that scopes with these keys answered successfully.
+// clearRefusals deletes the refusals of the scopes with these keys, because a call in them
+// succeeded.
 func (h *Health) clearRefusals(keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -194,7 +199,8 @@ func (h *Health) clearRefusals(keys []string) {
 	}
 }
 
-// lookupVerdict returns the verdict if it is known. Otherwise changed is closed when it may be.
+// lookupVerdict returns the verdict for a failure if it is known. Otherwise it returns a channel
+// that is closed when the verdict may have become known.
 func (h *Health) lookupVerdict(q faultQuery) (v verdict, known bool, changed <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -232,8 +238,8 @@ func (h *Health) beginRun(q faultQuery) bool {
 	return true
 }
 
-// finishRun ends a run of confirming calls. If its verdict is a fault of the source, it opens a
-// breaker and returns which one.
+// finishRun ends a run of confirming calls. If the verdict is sharedFault for the source or a
+// facet, it opens a breaker and returns which one.
 func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagnosis) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -250,15 +256,15 @@ func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagno
 	return d
 }
 
-// failureStreak returns how many calls of the facet have failed since the last good answer.
+// failureStreak returns how many calls of the facet have failed since its last successful call.
 func (h *Health) failureStreak(facet string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.facet(facet).streak
 }
 
-// awaitVerdict attributes a failure. It waits for another entity's good answer or for the end of
-// a run of confirming calls, but at most for Config.ConfirmTimeout.
+// awaitVerdict attributes a failure. It waits until another entity's call succeeds or a run of
+// confirming calls ends, but at most for Config.ConfirmTimeout.
 func (w *Worker) awaitVerdict(ctx, hard context.Context, q faultQuery) verdict {
 	limit := time.NewTimer(w.config.ConfirmTimeout)
 	defer limit.Stop()
@@ -305,7 +311,7 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 			break
 		}
 	}
-	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // one failed entity is not enough
+	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // one failed known-good entity is not enough
 		v = noKnownGood
 	}
 	w.announceOpen(w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
@@ -342,7 +348,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 		record: &kgo.Record{}, ledger: newLedger(), params: k.params, stored: k.stored,
 		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
 	}
-	t.stored.ETag, t.stored.LastModified = "", "" // may be outdated
+	t.stored.ETag, t.stored.LastModified = "", "" // the validators may be outdated
 	t.ledger.add(0, 0, now)
 	t.facet, _ = w.source.Facet(k.entity.Facet)
 	var err error
@@ -369,7 +375,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 			w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, sharedFault))
 		}
 		w.metrics.errors.WithLabelValues(string(o.Class)).Inc()
-		if f.calls == 0 { // no call could be sent, so waiting wastes nothing
+		if f.calls == 0 { // no call could be sent: wait before the next connection attempt
 			sleep(ctx, unreachableDelay)
 		}
 		return o, true

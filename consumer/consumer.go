@@ -27,19 +27,21 @@ type Config struct {
 	// MaxInFlight is the number of slots: records that are processed at once. A HIGH worker reads
 	// more records than that, which wait for a slot, so that it can serve clients in turn.
 	MaxInFlight int
-	// MaxBodyBytes bounds the response bodies in memory (see memoryBudget). Memory for an
-	// entity is reserved before its permit is requested.
+	// MaxBodyBytes is the maximum number of bytes of response bodies in memory (see memoryBudget).
+	// Memory for an entity is reserved before its permit is requested.
 	MaxBodyBytes int64
-	// MaxBatch is the maximum number of results in one write. Linger is how long the first
-	// result waits for others.
+	// MaxBatch is the maximum number of results in one write. Linger is how long the first result
+	// of a write waits for others.
 	MaxBatch int
 	Linger   time.Duration
-	// ConfirmTimeout is how long a failed record waits for the verdict whether the failure is
-	// the entity's own. The verdict comes from another entity's answer or from confirming calls.
+	// ConfirmTimeout is how long a failed record waits for the verdict whether the failure is the
+	// entity's own. The verdict comes from a successful call of another entity or from confirming
+	// calls.
 	ConfirmTimeout time.Duration
-	// DrainTimeout is how long a stop waits until the answers of sent calls are stored.
+	// DrainTimeout is how long Run continues after its context ended, to store the responses of
+	// calls in flight.
 	DrainTimeout time.Duration
-	// WorkerName identifies the worker in dead letters.
+	// WorkerName identifies the worker in the dead letters that it writes.
 	WorkerName string
 	// Triggers lists by facet the triggers that a change of the facet fires.
 	Triggers map[string][]store.Trigger
@@ -47,8 +49,8 @@ type Config struct {
 	ServerSideAssignment bool
 }
 
-// DefaultConfig returns the limits of a lane's worker. HIGH writes small batches soon, LOW
-// writes large ones (adr-013 §13).
+// DefaultConfig returns the limits of a lane's worker. HIGH writes small batches after a short
+// linger, LOW writes large batches after a longer one (adr-013 §13).
 func DefaultConfig(lane schemas.Lane) Config {
 	c := Config{MaxBodyBytes: 128 << 20, ConfirmTimeout: 5 * time.Second, DrainTimeout: 25 * time.Second, WorkerName: "worker"}
 	if lane == schemas.High {
@@ -59,11 +61,11 @@ func DefaultConfig(lane schemas.Lane) Config {
 	return c
 }
 
-// leaveTimeout bounds the last commit and leaving the consumer group.
+// leaveTimeout is the time limit for the last commit and for leaving the consumer group together.
 const leaveTimeout = 10 * time.Second
 
-// maxPollRecords is the maximum number of records in one poll. They share one lookup in Redis
-// and one in the database.
+// maxPollRecords is the maximum number of records in one poll. The records of one poll share their
+// lookups in Redis and in the database.
 const maxPollRecords = 256
 
 // Worker processes one lane of one source. Run may be called once.
@@ -91,17 +93,17 @@ type Worker struct {
 	assignment *assignment
 	writer     *writer
 
-	recordLimit *semaphore.Weighted // records in flight and records that wait for a slot
+	recordLimit *semaphore.Weighted // limits the sum of records in flight and records that wait for a slot
 	slots       *slotQueue
 	memory      *memoryBudget
-	parseSlots  chan struct{} // one for each CPU
+	parseSlots  chan struct{} // limits parsing to one goroutine for each CPU
 	bodySizes   *sizeEstimates
 
-	redactionLogged atomic.Bool // a credential in content was logged as a warning
+	redactionLogged atomic.Bool // the warning about a credential in content was logged
 	entityQueues    entityQueues
 	breakerQueue    *breakerQueue
-	// life ends when Run stops, hard when the drain has timed out. Tasks and confirming calls
-	// use them because they outlive the record that starts them.
+	// life ends when Run's context ends. hard ends when the drain has timed out. Tasks and
+	// confirming calls use them because they outlive the record that starts them.
 	life, hard       context.Context //nolint:containedctx // of Run
 	releases         *releaseQueue
 	tasks            sync.WaitGroup
@@ -145,11 +147,11 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		kgo.WithContext(kafkaCtx),
 		kgo.ConsumerGroup(schemas.Group(src.Name(), lane)),
 		kgo.ConsumeTopics(schemas.RequestTopic(src.Name(), lane)),
-		// Also if the committed offset no longer exists: the rest of the log is read from its
-		// start, so that no record is skipped.
+		// Without a committed offset, or if that offset no longer exists, the partition is read
+		// from its first record, so that no record is skipped.
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		// Short, so that the partitions of a killed worker move soon.
+		// The session timeout is short, so that the partitions of a killed worker move soon.
 		kgo.SessionTimeout(10 * time.Second),
 		kgo.HeartbeatInterval(2 * time.Second),
 		kgo.RebalanceTimeout(time.Minute),
@@ -176,7 +178,8 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 //  3. It stores, settles and commits the answers of sent calls, for at most Config.DrainTimeout.
 //  4. It leaves the consumer group.
 func (w *Worker) Run(ctx context.Context) error {
-	// hard outlives ctx. It aborts the writes of sent calls when the drain times out.
+	// hard is a context that outlives ctx. It ends when the drain times out, which aborts the
+	// writes of results.
 	hard, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer abort(nil)
 
@@ -196,7 +199,7 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	drained := make(chan struct{})
 	background.Go(func() {
-		<-ctx.Done() // not the end of pollLoop, which a waiting revocation can delay
+		<-ctx.Done() // the drain starts here and not at the end of pollLoop, which a revocation can delay
 		limit := time.NewTimer(w.config.DrainTimeout)
 		defer limit.Stop()
 		select {
@@ -293,7 +296,7 @@ func (w *Worker) pollLoop(ctx context.Context) {
 	}
 }
 
-// logPollErrors logs the beginning and the end of errors that keep records from being read.
+// logPollErrors logs when polls begin to fail, and when they succeed again.
 func (w *Worker) logPollErrors(ctx context.Context, fetches kgo.Fetches) {
 	failed := false
 	fetches.EachError(func(topic string, partition int32, err error) {

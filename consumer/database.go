@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// slowThreshold is the duration of one batch after which it counts as a failure: a database
-	// that slow can't keep up with fetching. A batch that hangs counts again after each further
-	// slowThreshold.
+	// slowThreshold is the duration after which a database call counts as a failure for the circuit
+	// breaker: so slow a database can't store results as fast as they are fetched. A call that
+	// hangs counts again after each further slowThreshold.
 	slowThreshold = 2 * time.Second
 	// dbBreakerTimeout is how long the breaker stays open before it lets one call through.
 	dbBreakerTimeout = 2 * time.Second
@@ -27,8 +27,8 @@ var (
 )
 
 // newDBBreaker returns the database's circuit breaker. It opens after five failed or slow calls in
-// a row. It also opens if half of at least ten calls within ten seconds failed or were slow.
-// Nothing is fetched unless it is closed, because nothing could be stored.
+// a row. It also opens if half of at least ten calls within ten seconds failed or were slow. Unless
+// it is closed the worker fetches nothing, because no result could be stored.
 func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 	return gobreaker.NewCircuitBreaker[struct{}](gobreaker.Settings{
 		Name: "database", MaxRequests: 1, Timeout: dbBreakerTimeout,
@@ -51,7 +51,8 @@ func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 	})
 }
 
-// retryDB is retry with the calls made through the database's circuit breaker.
+// retryDB repeats a database call until it succeeds, like retry, but makes the calls through the
+// database's circuit breaker. A slow call counts as a failure only for the breaker.
 func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context) error) error {
 	return w.retry(ctx, op, func(ctx context.Context) error {
 		_, err := w.dbBreaker.Execute(func() (struct{}, error) {
@@ -65,16 +66,16 @@ func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context
 			}
 			return struct{}{}, err
 		})
-		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // only the breaker counts it as a failure; the write has succeeded
+		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // the database call has succeeded; only the breaker counts it as a failure
 			return nil
 		}
 		return err
 	})
 }
 
-// countSlow counts a failure of the breaker for each slowThreshold that a call lasts, until end is
-// called. Calls that hang are few and end too late to open the breaker by themselves. end reports
-// whether the breaker counted any failure.
+// countSlow makes the breaker count one failure for each slowThreshold that a database call lasts,
+// until the returned function `end` is called. Without it calls that hang would not open the
+// breaker, because they are few and end late. end reports whether the breaker counted any failure.
 func (w *Worker) countSlow() (end func() (counted bool)) {
 	var mu sync.Mutex
 	var ended, counted bool
@@ -100,8 +101,8 @@ func (w *Worker) countSlow() (end func() (counted bool)) {
 	}
 }
 
-// probeDatabase calls the database while its breaker is open, because all workers may be waiting
-// for it to close.
+// probeDatabase calls the database while its breaker is open. Otherwise the breaker might never
+// close, because all records may wait until it is closed.
 func (w *Worker) probeDatabase(ctx context.Context) {
 	nobody := []schemas.Entity{{Source: w.source.Name(), Facet: "-", Key: "-"}}
 	for {

@@ -15,9 +15,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// maxDeadLetterBatch bounds the bytes of unacknowledged dead letters, and so of each batch,
-// because a topic accepts batches of at least 1 MiB. A larger dead letter is sent alone; it may be
-// as large as its topic allows.
+// maxDeadLetterBatch is the maximum number of bytes of unacknowledged dead letters. So no batch is
+// larger than that, and each topic accepts it, because a topic accepts at least 1 MiB. A larger
+// dead letter is sent in a batch of its own, and may be as large as its topic allows.
 const maxDeadLetterBatch = 512 << 10
 
 // dlqClientOptions returns the settings of the Kafka client that writes dead letters.
@@ -25,7 +25,7 @@ func dlqClientOptions() []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.WithCompressor(dlqCompressor{}),
-		// If a broker hangs, the dead letter is written again.
+		// If a broker hangs, the client gives up after this time, and writeDeadLetter tries again.
 		kgo.RecordDeliveryTimeout(10 * time.Second),
 		kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProduceRequestTimeout(5 * time.Second),
@@ -38,11 +38,12 @@ func dlqClientOptions() []kgo.Opt {
 	}
 }
 
-// dlqCompressor compresses with a window as large as that of other clients. The Kafka library uses
-// a smaller one, so a record that fitted its request topic might not fit the dead-letter topic.
+// dlqCompressor compresses with a window as large as other Kafka clients use. The compressor of
+// franz-go has a smaller window. With it a record that fitted its request topic might not fit the
+// dead-letter topic.
 type dlqCompressor struct{}
 
-// dlqEncoder returns the shared encoder. It is created once, because clearing its tables takes
+// dlqEncoder returns the shared encoder. It is created once, because creating an encoder takes
 // longer than compressing a dead letter.
 var dlqEncoder = sync.OnceValues(func() (*zstd.Encoder, error) {
 	return zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedBetterCompression))
@@ -57,7 +58,8 @@ func (dlqCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag
 	return e.EncodeAll(src, nil), kgo.CodecZstd
 }
 
-// deadLetter settles a record that failed for good with a dead letter.
+// deadLetter writes a dead letter for a record that failed for good and settles its request. It
+// writes none if an earlier dead letter of the entity covers the request (endIfHeld).
 func (w *Worker) deadLetter(ctx context.Context, t *task, f failure) {
 	var before store.Status
 	if w.owns(t) {
@@ -82,7 +84,7 @@ func (w *Worker) publishDeadLetter(ctx context.Context, r *kgo.Record) (*kgo.Rec
 
 // recordSize returns an upper bound of a record's bytes in a batch.
 func recordSize(r *kgo.Record) int {
-	const overhead = 32 // lengths and deltas of a record or a header
+	const overhead = 32 // bytes of the lengths and deltas that encode a record or a header
 	n := overhead + len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {
 		n += overhead + len(h.Key) + len(h.Value)
@@ -109,8 +111,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 			d = deadLetter{d.Cut()} // the retry writes the shortened dead letter
 		}
 		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
-			// If the topic was deleted and created again, the client must forget the old topic's
-			// ID.
+			// If the topic was deleted and created again, the client must drop the old topic's ID.
 			w.dlqClient.PurgeTopicsFromProducing(schemas.DeadLetterTopic(w.source.Name()))
 		}
 		if err == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// maxMessage is max.message.bytes of the topic of dlqWorker.
+// maxMessage is the setting max.message.bytes of the topic that dlqWorker creates.
 const maxMessage = 1 << 20
 
 // dlqWorker returns a worker that can only publish dead letters, and its topic on a real Kafka.
@@ -35,8 +35,8 @@ func dlqWorker(tb testing.TB, partitions int32) (w *Worker, topic string) {
 	return &Worker{dlqClient: client, dlqUnacked: semaphore.NewWeighted(maxDeadLetterBatch)}, topic
 }
 
-// Dead letters of one partition are published concurrently. Some fit the topic only alone. Random
-// bytes do not compress.
+// Dead letters of one partition are published concurrently. Some are so large that the topic
+// accepts them only in a batch of their own. Their values are random bytes, which do not compress.
 func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
 	w, topic := dlqWorker(t, 1)
 	var all sync.WaitGroup

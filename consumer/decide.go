@@ -18,78 +18,84 @@ const (
 	stepDeadLetter                // write a dead letter, then commit
 )
 
-// scopeAction pauses calls, in all processes.
+// scopeAction is the pause of calls that a decision orders. It applies to all processes.
 type scopeAction int
 
 const (
 	actionNone       scopeAction = iota
 	actionBackOff                // the source backs off for decision.pause; 0 if the upstream named no duration
-	actionOpenSource             // the source's breaker opens; its probes follow after pause, then doubling up to maxPause
-	actionOpenScope              // the breaker of the call's scope (decision.block) opens for pause, and longer up to maxPause
+	actionOpenSource             // the source's breaker opens; the first probe follows after pause, later ones after doubled pauses up to maxPause
+	actionOpenScope              // the breaker of the call's scope (decision.block) opens for pause, after further refusals for longer, up to maxPause
 )
 
-// decision is the complete result of decide.
+// decision says what happens after an attempt: to its record, and to the calls of its source or
+// scope.
 type decision struct {
 	next step
-	// wait is the delay before the next try or the scheduled retry; 0 for the facet's own delay.
+	// wait is the delay before the next try or the scheduled retry; 0 means the delay that the
+	// facet configures.
 	wait              time.Duration
-	countsFailure     bool // it counts as a failure: of the consecutive tries if stepRetryNow, of the rounds if stepScheduleRetry
-	limitRounds       bool // at most maxOwnFailures rounds
+	countsFailure     bool // the failure counts toward maxConsecutiveTries (stepRetryNow) or toward the facet's retry rounds (stepScheduleRetry)
+	limitRounds       bool // a dead letter follows after maxOwnFailures failures, even if the facet allows more rounds
 	needsConfirmation bool // the dead letter is written only if a second call fails in the same way
 	awaitBreaker      bool // the record gives its slot up and waits until the source's breaker closes
 	requeue           bool // the record was preempted, gives its slot up and waits for its client's next turn
 	action            scopeAction
-	block             string // scope of actionOpenScope
+	block             string // kind of the scope for actionOpenScope: a source.Block constant
 	pause             time.Duration
 	maxPause          time.Duration
-	reason            schemas.DeadLetterReason // of a dead letter or a retry
+	reason            schemas.DeadLetterReason // reason of the dead letter or of the retry
 }
 
 const (
-	// maxConsecutiveTries is how often a call with a transient failure is made before a retry is
-	// scheduled.
+	// maxConsecutiveTries is how many consecutive tries with a transient failure a record makes
+	// before a retry is scheduled.
 	maxConsecutiveTries = 3
-	initialRetryDelay   = 200 * time.Millisecond // doubles
+	initialRetryDelay   = 200 * time.Millisecond // delay before the second consecutive try; it doubles with each further try
 	// maxPartitionHold is how long consecutive tries may delay the commits of a partition
 	// (semantics §4).
 	maxPartitionHold = time.Minute
 
 	// notReadyDelay is the delay for content that is not ready, if the upstream names none.
 	notReadyDelay = 5 * time.Minute
-	// maxOwnFailures is the number of failures of its own after which a refused entity becomes a
-	// dead letter.
+	// maxOwnFailures is how many refusals that are attributed to the entity itself lead to a dead
+	// letter.
 	maxOwnFailures = 3
 	// outageDelay is the delay of a retry if the failure was not the entity's own, or could not be
 	// attributed. The retry also waits for the source's breaker to close.
 	outageDelay = 30 * time.Second
-	// endpointDelay spreads the retries of an endpoint whose breaker is open.
+	// endpointDelay is the delay of retries for an endpoint whose breaker is open. Its jitter
+	// spreads these retries.
 	endpointDelay = 2 * time.Minute
 	// unreachableDelay is the delay before the next connection attempt if no call could be sent.
 	unreachableDelay = 5 * time.Second
 
 	outagePause, outageMaxPause           = 5 * time.Second, time.Minute
 	maintenancePause, maintenanceMaxPause = 10 * time.Second, time.Minute
-	// An expired credential fails all requests, although none of them is wrong.
+	// Pauses after the upstream has refused a credential. An expired credential makes all requests
+	// fail, although the requests are valid.
 	refusedPause, refusedMaxPause = 5 * time.Second, 5 * time.Minute
 
-	// maxBlock is the longest pause of a scope that was refused for its quota. If a rule names a
-	// minimum pause, the longest pause is ruleBlockFactor times as long, but at most maxRuleBlock.
+	// maxBlock is the longest pause of a scope that was refused for its quota. If a configured rule
+	// names a minimum pause, the longest pause is ruleBlockFactor times as long, but at most
+	// maxRuleBlock.
 	maxBlock, maxRuleBlock = time.Minute, time.Hour
 	ruleBlockFactor        = 60
-	// minCallDelay is the minimum delay before a call that was refused alone is made again.
+	// minCallDelay is the minimum delay before the retry of a call that was refused by itself,
+	// without its scope (`block: call`).
 	minCallDelay = time.Second
 )
 
 // attemptHistory is the state of a record at the time of a decision.
 type attemptHistory struct {
-	calls            int           // sent in this attempt
+	calls            int           // calls that were sent in this attempt
 	failures         int           // consecutive counted failures before this one
-	sinceFirstCall   time.Duration // of the consecutive tries
+	sinceFirstCall   time.Duration // time since the first of the consecutive tries began
 	listedCredential bool          // the last call used a credential that the configuration lists by name
-	unconfirmed      bool          // it failed in the same way before and is being confirmed
+	unconfirmed      bool          // the previous call failed in the same way, and this call was made to confirm the failure
 }
 
-// allowsRetryNow reports whether a failed call is made again without a scheduled retry.
+// allowsRetryNow reports whether the record makes another try at once, without a scheduled retry.
 func (t attemptHistory) allowsRetryNow(o source.Outcome) bool {
 	return o.Class == source.Transient && t.calls > 0 && t.failures+1 < maxConsecutiveTries && t.sinceFirstCall < maxPartitionHold
 }
@@ -132,7 +138,7 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 		case o.Block == source.BlockCall && requested > 0:
 			return decision{next: stepScheduleRetry, wait: max(requested, minCallDelay), reason: schemas.Outage}
 		case o.Class == source.Quota && v == entityFault:
-			counted.wait = outageDelay // the pause that the upstream requested may just have ended
+			counted.wait = outageDelay // another entity may have succeeded only because the upstream's pause has just ended
 			return counted
 		case o.Block == source.BlockCall || v == entityFault:
 			return counted
@@ -142,7 +148,7 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 		return decideRefusal(o, t, requested)
 	case source.Transient, source.Permanent, source.BadContent:
 	}
-	// It is the entity's own failure only if the source is healthy.
+	// A failure is attributed to the entity only while the source is healthy.
 	switch {
 	case d == sourceOpened:
 		outage.action, outage.pause, outage.maxPause = actionOpenSource, outagePause, outageMaxPause
@@ -162,7 +168,8 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 	return outage
 }
 
-// decideRefusal returns the decision about a refusal that concerns more than its entity.
+// decideRefusal returns the decision about a call that was refused for its credential or quota, if
+// the refusal concerns more than the entity.
 func decideRefusal(o source.Outcome, t attemptHistory, requested time.Duration) decision {
 	pause, maxPause := requested, max(requested, maxBlockFor(o.Wait))
 	if o.Class == source.AuthRefused {
@@ -172,9 +179,9 @@ func decideRefusal(o source.Outcome, t attemptHistory, requested time.Duration) 
 	case o.Block == source.BlockEndpoint || o.Block == source.BlockResource:
 		return decision{next: stepScheduleRetry, wait: max(pause, minCallDelay), reason: schemas.Outage, action: actionOpenScope, block: o.Block, pause: pause, maxPause: maxPause}
 	case o.Block == source.BlockCredential && (t.listedCredential || o.Class == source.Quota):
-		// The other credentials can still be used. If there is only one, the whole source pauses.
-		// But a breaker that opens for a quota stays open longer with each refusal; a backoff does
-		// not.
+		// Only this credential pauses, so the other credentials can still be used. If it is the
+		// only one, the effect is a pause of the whole source. A breaker is used instead of a
+		// backoff, because it stays open longer after each further refusal.
 		return decision{action: actionOpenScope, block: o.Block, pause: pause, maxPause: maxPause}
 	case o.Class == source.AuthRefused:
 		return decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage, action: actionOpenSource, pause: pause, maxPause: maxPause}
@@ -182,7 +189,8 @@ func decideRefusal(o source.Outcome, t attemptHistory, requested time.Duration) 
 	return decision{action: actionBackOff, pause: pause}
 }
 
-// maxBlockFor returns the longest pause of a scope for which a rule names the minimum pause wait.
+// maxBlockFor returns the longest pause of a scope. `wait` is the minimum pause that a configured
+// rule names for it, or 0.
 func maxBlockFor(wait time.Duration) time.Duration {
 	return max(maxBlock, min(ruleBlockFactor*wait, maxRuleBlock))
 }
@@ -202,8 +210,9 @@ func deadLetterReason(o source.Outcome) schemas.DeadLetterReason {
 	return schemas.Unreachable
 }
 
-// readable reports whether bad content could be parsed, which makes it evidence about its entity.
-// An HTML page in place of JSON can't be parsed.
+// readable reports whether bad content is still content of the entity: it is too large or has
+// shrunk. Its failure is then evidence about the entity. Other bad content, such as an HTML page in
+// place of JSON, is evidence about the source.
 func readable(o source.Outcome) bool {
 	return errors.Is(o.Err, errShrunk) || errors.Is(o.Err, source.ErrOversized)
 }

@@ -34,33 +34,35 @@ type Requests interface {
 type Permits interface {
 	// Acquire waits for a permit. It fails only when ctx ends.
 	Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// AcquireRetry is Acquire for a record whose last call failed. While other records wait too,
-	// such a record waits longer, and longest to become a probe.
+	// AcquireRetry waits for a permit like Acquire, for a record whose last call failed. While
+	// other records wait, they are served more often than such records. A record whose last call
+	// failed is the last choice for a probe.
 	AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// Reacquire is Acquire for a caller whose permit expired unspent. It gets the next permit.
+	// Reacquire waits for a permit like Acquire, but the caller gets the next permit before all
+	// others. It is meant for callers whose permit expired unspent, and for probes.
 	Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
-	// BackOff stops all calls to the source for d, because a call sent at that time was refused.
-	// If d is 0 the upstream named no duration, and the implementation chooses one.
+	// BackOff stops all calls to the source for d, because a call that was sent at time `sent` was
+	// refused. If d is 0 the upstream named no duration, and the implementation chooses one.
 	BackOff(d time.Duration, sent time.Time)
-	// OpenBreaker opens the source's circuit breaker, because a call sent at that time failed
-	// for a reason that concerns all entities. One probe is let through after the duration
-	// first, and then after pauses that double up to most, until CloseBreaker is called. A call
-	// sent before the breaker opened does not prolong it.
+	// OpenBreaker opens the source's circuit breaker, because a call that was sent at time `sent`
+	// failed for a reason that concerns all entities. The first probe is allowed after the duration
+	// `first`, and later ones after pauses that double up to `most`, until CloseBreaker is called.
+	// A call that was sent before the breaker opened does not keep it open longer.
 	OpenBreaker(first, most time.Duration, sent time.Time)
-	// CloseBreaker closes a breaker that opened before that time, because a call sent then
-	// succeeded. It is called after each successful call.
+	// CloseBreaker closes the source's breaker if it opened before time `sent`, because a call that
+	// was sent at that time succeeded. It is called after each successful call.
 	CloseBreaker(sent time.Time)
-	// BreakerOpenSince reports whether the breaker is open, or was open at any time since then,
-	// as far as this process knows.
+	// BreakerOpenSince reports whether the breaker is open now or was open at any time after
+	// `since`, as far as this process knows.
 	BreakerOpenSince(since time.Time) bool
 	// UntilBreakerOpens returns a context that ends when the breaker opens; it has ended
 	// already while the breaker is open. BreakerClosed returns a channel that is closed while
 	// the breaker is closed.
 	UntilBreakerOpens() context.Context
 	BreakerClosed() <-chan struct{}
-	// HighPerSecond returns how many calls a second the quota's windows allow for HIGH,
-	// infinite if none limits it. LowReserve returns how many of them are reserved for LOW,
-	// 0 for none.
+	// HighPerSecond returns how many calls a second the quota's windows allow for HIGH, or infinity
+	// if no window limits the rate. LowReserve returns how many calls a second are reserved for
+	// LOW, 0 for none.
 	HighPerSecond() float64
 	LowReserve() float64
 }
@@ -71,20 +73,21 @@ type Permit interface {
 	Spend() bool
 	// Release returns an unspent permit.
 	Release()
-	// Written is called when the request was written, Answered when the first byte of the
-	// answer arrived.
+	// Written is called when the HTTP request was written. Answered is called when the first byte
+	// of the response arrived.
 	Written()
 	Answered()
-	// Credential returns the name of the credential to use, one of the Call's credentials.
+	// Credential returns the name of the credential to use, one of source.Call.Credentials.
 	Credential() string
-	// IsProbe reports whether the call probes an open breaker of one scope.
+	// IsProbe reports whether the call is a probe of a scope (endpoint, resource or credential)
+	// whose breaker is open.
 	IsProbe() bool
 	// ReportEnd records how the call ended, once for each spent permit, as soon as the answer
 	// has arrived.
 	ReportEnd(e source.CallResult)
 	// OpenScopeBreaker opens the breaker of the call's scope ("endpoint", "resource" or
-	// "credential"), because the call was refused: for the duration first, and longer after each
-	// further refusal, up to most. If first is 0 the implementation chooses a duration.
+	// "credential"), because the call was refused: for the duration `first`, and longer after each
+	// further refusal, up to `most`. If first is 0, the implementation chooses a duration.
 	OpenScopeBreaker(scope string, first, most time.Duration)
 	// ReportSuccess closes the breakers of the call's scopes. It is called after each
 	// successful call.
@@ -118,7 +121,7 @@ type Retries interface {
 
 // Outbox delivers the events that were stored together with changes.
 type Outbox interface {
-	// Notify announces a new event. A lost announcement only delays it.
+	// Notify announces a new event. If the announcement is lost, the event is only delivered later.
 	Notify()
 }
 
@@ -136,8 +139,9 @@ type Deps struct {
 	Retries  Retries
 	Outbox   Outbox
 	Lag      Lag
-	Health   *Health // of the source; the workers of both lanes share it
-	// Kafka returns the connection settings of a Kafka client. Each client name is used once.
+	Health   *Health // health of the source; the workers of both lanes share it
+	// Kafka returns the connection settings of a Kafka client. The worker requests settings once
+	// for each client name.
 	Kafka   func(client string) []kgo.Opt
 	Log     *slog.Logger
 	Metrics prometheus.Registerer

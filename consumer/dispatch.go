@@ -20,16 +20,16 @@ type task struct {
 	record   *kgo.Record
 	ledger   *ledger
 	client   string        // schemas.ClientID; empty without a client
-	releases *releaseQueue // receives the ended request; nil to count nothing
+	releases *releaseQueue // the task's request is added here when it ends; nil if it is not counted
 	request  schemas.UpdateRequest
-	params   map[string]string // params of the request, completed by the registered ones
+	params   map[string]string // params of the request, completed by the entity's registered params
 	plan     *source.Plan
 	stored   store.State
 	facet    source.Facet
 	calls    int // number of sent calls
 	// failures counts consecutive failures that are attributed to the upstream. firstCall is when
-	// the first of these calls was sent. unconfirmed: the last failure was the entity's own and
-	// permanent, and one more call is to confirm it.
+	// the first of these calls was sent. unconfirmed is true if the last failure was the entity's
+	// own and permanent, and one more call must confirm it.
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
@@ -37,7 +37,8 @@ type task struct {
 	hasSlot     bool // it occupies a slot (Config.MaxInFlight)
 	// refusedBy lists the credentials that the upstream refused for this record.
 	refusedBy []string
-	// failedNumber is the number of a failed fetch of its entity that is stored as its status.
+	// failedNumber is the number of the entity's last failed fetch whose failure status is stored;
+	// 0 if there was none.
 	failedNumber int64
 	// invalid is the reason why the record can never be processed, or nil.
 	invalid error
@@ -45,7 +46,8 @@ type task struct {
 	span    trace.Span // covers the processing of the record
 }
 
-// finish marks the record as done in its ledger and releases its client's count.
+// finish marks the record as done in its ledger, and queues its request to be subtracted from the
+// client's outstanding count.
 func (t *task) finish() {
 	t.ledger.markDone(t.record.Offset, t.record.LeaderEpoch)
 	t.releases.add(t)
@@ -73,7 +75,7 @@ func (k *entityQueues) enter(t *task) bool {
 	return true
 }
 
-// tryEnter reports whether the task may start. It never queues it.
+// tryEnter reports whether the task may start. Unlike enter, it never queues the task.
 func (k *entityQueues) tryEnter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,8 +86,8 @@ func (k *entityQueues) tryEnter(t *task) bool {
 	return true
 }
 
-// leave ends a task and returns the next one of its entity, or nil. The next task inherits the
-// number and the version that this one stored.
+// leave ends a task and returns the next task of its entity, or nil. The next task inherits the
+// failed number and the snapshot version that this task has stored.
 func (k *entityQueues) leave(t *task) *task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,7 +106,7 @@ func (k *entityQueues) leave(t *task) *task {
 }
 
 // dispatch starts the processing of polled records. Invalid records become dead letters, satisfied
-// requests are marked as done, and the rest is admitted as slots become free.
+// requests are marked as done, and all other records are admitted (see admit).
 func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 	for _, t := range tasks {
 		w.decode(t)
@@ -150,14 +152,14 @@ func (w *Worker) decode(t *task) {
 		if errors.Is(err, schemas.ErrUnknownMajor) {
 			reason = schemas.UnknownMajor
 		}
-		// Its entity is unknown, so the record gets a key of its own.
+		// The record's entity is unknown, so its topic, partition and offset serve as its key.
 		t.request = schemas.UpdateRequest{Entity: schemas.Entity{Key: fmt.Sprintf("%s/%d/%d", t.record.Topic, t.record.Partition, t.record.Offset)}}
 		refuse(reason, err)
 		return
 	}
 	if t.request.Version > time.Now().Add(24*time.Hour).UnixMilli() {
-		// Versions follow Redis' clock. A version from the future is corrupt and would outrank all
-		// others.
+		// Versions are milliseconds of Redis' clock. A version more than a day in the future is
+		// corrupt, and would be higher than all later ones.
 		t.request.Version = 0
 	}
 	if t.request.Source != w.source.Name() {
@@ -166,7 +168,7 @@ func (w *Worker) decode(t *task) {
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
 	t.params = t.request.Params
-	if t.facet.HasMissingParams(t.params) { // addParams plans it
+	if t.facet.HasMissingParams(t.params) { // addParams plans the calls later
 		err = w.source.CheckKey(t.request.Facet, t.request.Key)
 	} else {
 		t.plan, err = w.planFor(t)
@@ -247,20 +249,20 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	return verdicts, nil
 }
 
-// satisfiedByTime reports whether a request of unknown version is satisfied. Only its time can
-// decide that: a fetch that began after the request is stored.
+// satisfiedByTime reports whether a request without a version is satisfied. It is if the stored
+// snapshot comes from a fetch that began after the request.
 func (t *task) satisfiedByTime() bool {
 	return t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt)
 }
 
-// alreadyFailed reports whether a fetch of the entity that began after the request has failed
-// since dispatch, while this task was queued behind another one.
+// alreadyFailed reports whether the task's request is covered by a failed fetch of the entity,
+// which began after the request and failed while this task waited behind another one.
 func (t *task) alreadyFailed() bool {
 	return t.request.Version > 0 && t.request.Version <= t.failedNumber
 }
 
-// numberWithoutFetch returns the number under which a request that was not fetched is stored as
-// failed: its own version, or one that is higher than all earlier ones.
+// numberWithoutFetch returns the number with which the failure of a request is stored if no fetch
+// was made: the request's version, or else a number that is higher than all earlier ones.
 func (t *task) numberWithoutFetch() int64 {
 	if t.request.Version > 0 {
 		return t.request.Version

@@ -51,9 +51,9 @@
 //	ok, not modified, not found, not ready     | success           | closes breakers; earlier failures were the entities' own
 //
 // A confirming run fetches up to two known-good entities, one after the other, and stops at the
-// first success. One run at a time is made for a facet and for a scope. An ordinary success within
-// 50 ms makes the run's calls unnecessary. Confirming calls need permits like all calls, and their
-// results are stored.
+// first success. Each facet and each scope has at most one run at a time. An ordinary success
+// within 50 ms makes the run's calls unnecessary. Confirming calls need permits like all calls, and
+// their results are stored.
 //
 // # States of a circuit breaker
 //
@@ -62,10 +62,10 @@
 //	half-open → closed     the probe succeeded; the rate rises from half of the limit
 //	half-open → open       the probe failed
 //
-// A probe fetches a known-good entity of either lane. Every fourth probe, and each one if there is
-// no known-good entity, is the oldest waiting first attempt. A facet has a breaker of its own, in
-// this process. The source's breaker, in Redis, opens only if no other facet in use had a good
-// answer within a minute.
+// A probe fetches a known-good entity of either lane. Every fourth probe is the oldest waiting
+// record that has not sent a call yet; without a known-good entity every probe is such a record.
+// Each facet has a breaker of its own, in the memory of this process. The source's breaker, in
+// Redis, opens only if no other facet in use had a good answer within a minute.
 //
 // Example: a client requests 600 keys that do not exist, each answered 400, while other clients
 // request existing keys. None of the 600 is known-good, so none is evidence against the source. No

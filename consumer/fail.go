@@ -24,7 +24,7 @@ const (
 	// suspendAfter is how many consecutive dead letters suspend an entity.
 	suspendAfter = 3
 	// suspendedHold is the TTL of a suspended entity's hold in Redis. The status row in the
-	// database has no end.
+	// database has no end time.
 	suspendedHold = 10 * 365 * 24 * time.Hour
 )
 
@@ -36,11 +36,11 @@ const (
 func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failure) {
 	before, err := w.readStatus(ctx, t.request.Entity)
 	if err != nil {
-		return // given up; the record is read again
+		return // ctx ended; the record is read again
 	}
 	row := w.statusRow(t, f, before)
 	row.State = store.Retrying
-	wait := d.wait + jittered(d.wait/4) // never earlier than the upstream requested
+	wait := d.wait + jittered(d.wait/4) // jitter is only added, so that the retry is not earlier than the upstream requested
 	if d.countsFailure {
 		if w.endIfHeld(ctx, t, f, before) {
 			return
@@ -88,13 +88,13 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
-		row.Failures++ // a request that bypasses the hold is no further failure
+		row.Failures++ // while the hold lasts, a further failure is not counted: the request has bypassed the hold
 	}
 	switch {
 	case !w.owns(t):
 		row.State = ""
 	case t.facet.FailedFor == 0 && before.State == "":
-		row.State = "" // the facet is not configured here, so nothing requests it
+		row.State = "" // the facet is not configured here, so the entity needs no hold
 	case t.facet.FailedFor == 0 || row.Failures >= suspendAfter || before.State == store.Suspended:
 		row.State, row.Until = store.Suspended, time.Time{} // otherwise the retry of a removed facet would be repeated forever
 	}
@@ -153,10 +153,11 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 	return w.retry(ctx, opSettle, func(ctx context.Context) error { return w.requests.Settle(ctx, ends) })
 }
 
-// endFromStatus reports whether the entity's stored failure settles the request: the fetch that
-// failed began after the request. This happens if the worker that stored the failure died before
-// it settled the request. Later requests are fetched even if a hold should have rejected them. If
-// Redis has lost the hold, a request that bypasses holds may depend on this one.
+// endFromStatus reports whether the entity's stored failure settles the request, because the failed
+// fetch began after the request. This happens if the worker that stored the failure died before it
+// settled the request. A request after the failed fetch is fetched even if a hold should have
+// rejected it. Redis may have lost the hold, and a request that bypasses holds may have been
+// coalesced with it.
 func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
 	if s.State == "" || r.Version == 0 || r.Version > s.Version {
 		return schemas.End{}, false
@@ -164,7 +165,8 @@ func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end 
 	return endWithHold(r.Entity, r.Version, s, now), true
 }
 
-// endWithHold returns the end of a request that restores the remaining time of a status's hold.
+// endWithHold returns the end of a request that failed. Settling it sets the entity's hold in Redis
+// again, for the time that is left until s.Until.
 func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) schemas.End {
 	end := schemas.End{Entity: e, Number: number, Hold: string(s.State), HoldFor: s.Until.Sub(now)}
 	if s.State == store.Suspended {
@@ -176,9 +178,9 @@ func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) 
 	return end
 }
 
-// endIfHeld settles a record whose entity had failed for good before the request was made,
-// although the entity's hold should have rejected the request. The existing dead letter covers
-// this failure too. It reports whether the record needs nothing further.
+// endIfHeld settles a record whose entity had failed for good before the request was made, although
+// the entity's hold should have rejected the request. The existing dead letter covers this failure
+// too. It reports true if the record needs no further processing.
 func (w *Worker) endIfHeld(ctx context.Context, t *task, f failure, before store.Status) bool {
 	if (before.State != store.Failed && before.State != store.Suspended) || t.request.Reason.PassesHolds() {
 		return false

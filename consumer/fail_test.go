@@ -19,7 +19,8 @@ func (r *rig) readStale(key string) producer.Result {
 	return r.producer.Enqueue(r.Context(), producer.Request{Entity: entity(key), Lane: schemas.High, Reason: schemas.Stale})
 }
 
-// fault makes the upstream fail for the keys; "" removes the fault.
+// fault makes the upstream fail in this way for the keys that match the regular expression. The
+// kind "" removes all faults.
 func (r *rig) fault(kind simulator.Kind, keys string) {
 	r.Helper()
 	c := simulator.Control{Faults: []simulator.Fault{}}
@@ -57,7 +58,7 @@ func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	}
 
 	r.fault("", "")
-	r.enqueue("a", schemas.High, schemas.Retry) // as if it was due
+	r.enqueue("a", schemas.High, schemas.Retry) // as if the scheduled retry was due
 	r.untilStored("a")
 	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 	r.untilCommitted(schemas.High)
@@ -70,7 +71,7 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) {
 		f.Retry = []time.Duration{time.Minute, time.Minute}
-		f.FailedFor = time.Millisecond // so that its end is not waited for
+		f.FailedFor = time.Millisecond // so that the hold of a failure ends at once
 	})
 	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
@@ -78,7 +79,7 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	r.untilStored("good")
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	for failure := 1; failure <= 3; failure++ {
-		for round := 1; round <= 2; round++ { // all rounds again for each failure
+		for round := 1; round <= 2; round++ { // each failure (dead letter) needs all retry rounds again
 			r.untilCommitted(schemas.High)
 			if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || s.Failures != failure-1 || len(r.deadLetters()) != failure-1 {
 				t.Fatalf("round %d: got %+v and %d dead letters", round, s, len(r.deadLetters()))
@@ -155,7 +156,7 @@ func TestFailure_SettlesOlderRequestsWithoutFetch(t *testing.T) {
 	}
 }
 
-// failedBefore stores that the entity has failed, without a hold in Redis.
+// failedBefore stores a failure status of the entity in the database, without the hold in Redis.
 func (r *rig) failedBefore(key string, state store.StatusState) {
 	r.Helper()
 	err := r.db.WriteFailure(r.Context(), store.Status{
@@ -174,7 +175,7 @@ func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 		hold  string
 		calls int
 	}{
-		{store.Failed, schemas.HoldFailed, 2}, // a person may depend on this request
+		{store.Failed, schemas.HoldFailed, 2}, // 2 calls: the request is not skipped, because a person may wait for it
 		{store.Suspended, schemas.HoldSuspended, 2},
 	} {
 		t.Run(c.hold, func(t *testing.T) {
@@ -272,11 +273,11 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	keys := keysOf("k", 40)
-	r.requests.noBegin.Store(true) // all records are about to be fetched
+	r.requests.noBegin.Store(true) // all records stop directly before their fetch
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })
 	r.db.down.Store(true)
-	r.enqueue("a", schemas.High, schemas.CacheMiss) // it detects that the database is down
+	r.enqueue("a", schemas.High, schemas.CacheMiss) // its calls of the database fail and open the breaker
 	r.until("the breaker to open", func() bool { return r.db.tries.Load() >= 5 })
 	r.requests.noBegin.Store(false)
 	r.until("another try", func() bool { return r.db.tries.Load() >= 6 })
@@ -319,7 +320,7 @@ func TestProbe_FailureDoesNotCountForEntity(t *testing.T) {
 			r := newRig(t)
 			r.fault(kind, "")
 			r.work(schemas.High)
-			// Another process has opened the breaker; this one has one known-good entity.
+			// Another process has opened the breaker. This process knows one known-good entity.
 			r.limiter.OpenBreaker(time.Second, time.Second, time.Now())
 			r.enqueue("a", schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)
@@ -340,12 +341,12 @@ func TestDeadLetter_IsWrittenOnceForHeldEntity(t *testing.T) {
 	r.work(schemas.High)
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	r.untilCommitted(schemas.High)
-	for range 100 { // with the ADR: 100 events, 100 calls, 100 dead letters
+	for range 100 { // by adr-013 these reads would cause 100 events, 100 calls and 100 dead letters
 		if got := r.readStale("a"); got.Outcome != producer.Held {
 			t.Fatalf("a read gave %+v", got)
 		}
 	}
-	for range 3 { // requests that bypass the hold count as no further failures
+	for range 3 { // failures of requests that bypass the hold are not counted
 		r.enqueue("a", schemas.High, schemas.UserRequest)
 		r.untilCommitted(schemas.High)
 	}
@@ -360,7 +361,8 @@ func TestDeadLetter_IsWrittenOnceForHeldEntity(t *testing.T) {
 func TestFailure_SettlesQueuedRequestsOfEntity(t *testing.T) {
 	r := newRig(t)
 	r.fault(simulator.InternalError, "")
-	// A backlog whose locks have expired: each request is a record of its own.
+	// The requests form a backlog. Their locks have expired, so none was coalesced and each one is
+	// a record of its own.
 	for n := range 12 {
 		r.enqueue("a", schemas.High, schemas.Stale)
 		if err := r.rdb.HDel(t.Context(), "upd:{nexon/character/a}", "lock").Err(); err != nil {

@@ -55,7 +55,8 @@ func (f *faultyStore) WriteFailure(ctx context.Context, s store.Status, deadLett
 	return f.Store.WriteFailure(ctx, s, deadLetter)
 }
 
-// faultyRequests fails the operations whose flags are set.
+// faultyRequests fails Peek, Begin, Settle or ReleaseOutstanding while the flag of that operation
+// is set.
 type faultyRequests struct {
 	consumer.Requests
 	noPeek, noBegin, noSettle, noDischarge atomic.Bool

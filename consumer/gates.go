@@ -11,7 +11,7 @@ type gates struct {
 	mu      sync.Mutex
 	closed  map[gate]struct{}
 	changed chan struct{} // closed and replaced when a gate opens
-	// low lets one LOW call pass while only gateYield is closed.
+	// low passes one signal for each LOW call that may continue while only gateYield is closed.
 	low chan struct{}
 }
 
@@ -19,7 +19,7 @@ type gate string
 
 const (
 	gateDatabase gate = "database" // closed while the database's breaker is not closed
-	gateYield    gate = "yield"    // closed while LOW yields to HIGH
+	gateYield    gate = "yield"    // closed while a LOW worker yields to HIGH
 )
 
 func newGates() *gates {

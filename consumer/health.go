@@ -12,28 +12,29 @@ import (
 const (
 	// These limits apply only without a known-good entity. The source is then unhealthy if two
 	// conditions hold. More than half of the last windowSize calls failed, on at least minEntities
-	// entities. And more than half of the entities called since the first of these failures failed
-	// too.
+	// entities. And more than half of the entities called since the first of these failures failed.
 	windowSize  = 20
 	minEntities = 5
 	// minRefused is how many entities in a row must be refused before the fault is attributed to
 	// their credential or scope. It applies only without a known-good entity.
 	minRefused = 3
-	// holdAfter is the number of consecutive failed calls after which new calls of the facet wait
-	// for the end of the running confirming calls.
+	// holdAfter is the number of consecutive failed calls of a facet after which its new calls wait
+	// until the running confirming calls have ended.
 	holdAfter = 11
-	// healthyTTL is how long a good answer proves that its endpoint is healthy.
+	// healthyTTL is how long a successful call proves that its facet's endpoint is healthy.
 	healthyTTL = time.Minute
 	// The first probe of an open endpoint follows after endpointPause; the pause doubles up to
 	// endpointMaxPause.
 	endpointPause    = 5 * time.Second
 	endpointMaxPause = time.Minute
-	// maxSyncDelay is the maximum delay until this process knows that a breaker has opened.
+	// maxSyncDelay is the maximum delay until the limiter of this process knows that the source's
+	// breaker has opened in Redis.
 	maxSyncDelay = time.Minute
 )
 
-// Health attributes failures of one source by the outcomes of its calls in this process (see
-// doc.go). The workers of both lanes share one Health. Its methods may be called concurrently.
+// Health uses the outcomes of a source's calls in this process to decide whether a failure belongs
+// to the source, a facet or an entity (see doc.go). The workers of both lanes share one Health. Its
+// methods may be called concurrently.
 type Health struct {
 	mu             sync.Mutex
 	sourceWindow   window
@@ -41,12 +42,12 @@ type Health struct {
 	unhealthy      bool                        // this process considers the source unhealthy
 	unhealthySince time.Time                   // when it became unhealthy
 	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
-	refused        map[string]*refusals        // by scope: entities refused since its last good answer
+	refused        map[string]*refusals        // by faultQuery.key: the entities refused in that scope since its last successful call
 	runs           map[string]*confirmRun      // by faultQuery.key
 	changed        chan struct{}               // closed when a verdict may have changed; nil while nothing waits
 }
 
-// NewHealth returns the health of a source that has not failed yet.
+// NewHealth returns the Health of a source without any recorded failure.
 func NewHealth() *Health {
 	return &Health{
 		facets: map[string]*facetHealth{}, endpoints: map[string]*endpointBreaker{},
@@ -57,21 +58,21 @@ func NewHealth() *Health {
 // facetHealth is the health of one facet.
 type facetHealth struct {
 	window
-	good   [2]callEnd // the last good answers, of two different entities
-	streak int        // failed calls since the last good answer
+	good   [2]callEnd // the last successful calls, of two different entities
+	streak int        // failed calls since the last successful one
 	known  []*knownGood
 }
 
 type callEnd struct {
 	entity     schemas.Entity
 	credential string
-	first      time.Time // when the first of the consecutive tries began
+	first      time.Time // when the first of the record's consecutive tries began
 	began      time.Time
 	failed     bool
 }
 
-// window holds the last calls, and the last call of each of the last entities. An entity's
-// position is that of its first try.
+// window holds the last windowSize calls, and the last call of each of the last windowSize
+// entities. A repeated try replaces the entity's element, without a change of the order.
 type window struct {
 	calls      [windowSize]callEnd
 	next       int
@@ -88,7 +89,7 @@ func (w *window) add(e callEnd) {
 			return
 		}
 	}
-	if e.first.Equal(e.began) { // a repeated try of an entity that was dropped is not added again
+	if e.first.Equal(e.began) { // a repeated try does not add an entity again that was dropped from the window
 		w.entities[w.nextEntity%windowSize] = e
 		w.nextEntity++
 	}
@@ -112,7 +113,7 @@ func (w *window) showsOutage() bool {
 	failing, healthy := 0, 0
 	for _, e := range w.entities {
 		switch {
-		case e.began.Before(since): // or the element is empty
+		case e.began.Before(since): // called before the first failure, or an empty element
 		case e.failed:
 			failing++
 		default:
@@ -124,22 +125,23 @@ func (w *window) showsOutage() bool {
 
 // endpointBreaker is the open breaker of one facet.
 type endpointBreaker struct {
-	nextProbe time.Time // earliest time of the next probe
+	nextProbe time.Time // time before which no probe is sent
 	pause     time.Duration
 }
 
-// diagnosis is the effect of a call's end on more than its entity.
+// diagnosis says which breaker of the source or the facet is open, opened or closed when a call has
+// ended.
 type diagnosis int
 
 const (
-	noDiagnosis  diagnosis = iota // none
+	noDiagnosis  diagnosis = iota // no breaker is open
 	recovered                     // a breaker has closed
 	sourceOpen                    // the source's breaker was open before
 	sourceOpened                  // this call has opened the source's breaker
 	endpointOpen                  // the facet's breaker is open
 )
 
-// open reports whether a breaker is open, so that the call's end says nothing about its entity.
+// open reports whether a breaker is open. If so, a failed call is no evidence against its entity.
 func (d diagnosis) open() bool { return d == sourceOpen || d == sourceOpened || d == endpointOpen }
 
 // evidence names the subject that an outcome is evidence about.
@@ -152,9 +154,9 @@ const (
 	scopeEvidence           // refusal of a credential or quota, or maintenance
 )
 
-// record adds the end of a call and returns the diagnosis. known says whether the entity is
-// known-good. openSince reports whether the source's breaker, opened by any process, was open at any
-// time since then.
+// record adds the end of a call and returns the diagnosis. known is true if the entity is
+// known-good. openSince reports whether the source's breaker was open at any time after `since`,
+// opened by any process.
 func (h *Health) record(end callEnd, subject evidence, known bool, openSince func(since time.Time) bool) diagnosis {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -171,12 +173,12 @@ func (h *Health) record(end callEnd, subject evidence, known bool, openSince fun
 		d = h.recordBad(end)
 	}
 	if d == noDiagnosis && stopped && subject != scopeEvidence {
-		return sourceOpen // another process has opened it
+		return sourceOpen // another process has opened the source's breaker
 	}
 	return d
 }
 
-// reset forgets all failures of the source.
+// reset deletes all recorded failures of the source.
 func (h *Health) reset() {
 	h.unhealthy, h.sourceWindow = false, window{}
 	for _, f := range h.facets {
@@ -271,8 +273,8 @@ func (h *Health) facet(name string) *facetHealth {
 	return f
 }
 
-// otherFacetHealthy reports whether another facet with a closed breaker had a good answer within
-// healthyTTL.
+// otherFacetHealthy reports whether a call of another facet, whose breaker is closed, succeeded
+// within healthyTTL.
 func (h *Health) otherFacetHealthy(facet string, now time.Time) bool {
 	for name, f := range h.facets {
 		if name != facet && h.endpoints[name] == nil && !f.good[0].began.IsZero() && now.Sub(f.good[0].began) < healthyTTL {
@@ -299,7 +301,7 @@ func (h *Health) changeSignal() <-chan struct{} {
 
 // admit reports whether a call to the facet may be made now. While the facet's breaker is open,
 // only one call after each pause is allowed. If a known-good entity exists, it is returned as the
-// probe instead.
+// entity to probe with, and ok is false.
 func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -318,8 +320,8 @@ func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	return true, nil
 }
 
-// awaitConfirm waits, for at most a second, while all calls of the facet fail and a confirming
-// call is running.
+// awaitConfirm waits while a confirming call runs and the last holdAfter calls of the facet have
+// failed, but at most one second.
 func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 	limit := time.Now().Add(time.Second)
 	for {
@@ -340,7 +342,7 @@ func (h *Health) awaitConfirm(ctx context.Context, facet string) {
 	}
 }
 
-// evidenceOf returns the evidence in an outcome.
+// evidenceOf returns the subject that an outcome is evidence about.
 func evidenceOf(o source.Outcome) evidence {
 	switch o.Class {
 	case source.OK, source.NotModified, source.NotFound, source.NotReady:

@@ -15,13 +15,15 @@ func of(facet string, n int) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: facet, Key: fmt.Sprint(n)}
 }
 
-// endFirstCall records the end of an entity's first call, which has just begun.
+// endFirstCall records the end of an entity's first call, with this outcome class. The call began
+// at the present time.
 func endFirstCall(h *Health, e schemas.Entity, c source.Class, probed func(time.Time) bool) diagnosis {
 	now := time.Now()
 	return h.record(callEnd{entity: e, first: now, began: now}, evidenceOf(source.Outcome{Class: c}), false, probed)
 }
 
-// endCalls records the ends of calls, one second apart, and returns the last diagnosis.
+// endCalls records the end of one call for each class, one second apart. The calls rotate over that
+// many entities. It returns the diagnosis of the last call.
 func endCalls(h *Health, facet string, entities int, classes ...source.Class) (last diagnosis) {
 	for i, c := range classes {
 		last = endFirstCall(h, of(facet, i%entities), c, breakerOpen(h.unhealthy))
@@ -30,7 +32,7 @@ func endCalls(h *Health, facet string, entities int, classes ...source.Class) (l
 	return last
 }
 
-// breakerOpen returns a function that reports the breaker as open at any time, or never.
+// breakerOpen returns a function that reports the source's breaker as always open or as never open.
 func breakerOpen(always bool) func(time.Time) bool { return func(time.Time) bool { return always } }
 
 func times(n int, c source.Class) []source.Class {
@@ -79,9 +81,9 @@ func TestHealth_NeedsFiveFailingEntities(t *testing.T) {
 	})
 }
 
-// callEntities calls entities in the order of a lane: first each once, one second apart, then the
-// failing ones again, at most times. Keys begin at from. It returns the first diagnosis other than
-// noDiagnosis.
+// callEntities records calls of entities, one second apart: first one call of each entity, then
+// further rounds with only the failing entities, `times` rounds in all. The entities are numbered
+// from `from` upward. It returns the first diagnosis other than noDiagnosis.
 func callEntities(h *Health, from, entities, times int, fails func(n int) bool) diagnosis {
 	first := map[int]time.Time{}
 	for try := range times {
@@ -106,9 +108,9 @@ func callEntities(h *Health, from, entities, times int, fails func(n int) bool) 
 	return noDiagnosis
 }
 
-// Failed entities are called again, so a third of the entities makes most of the calls. At the end
-// of a round it makes all of them. These calls must not open the breaker, because its probes would
-// fail too.
+// A minority of the entities fails and is called repeatedly, so most of the last calls fail, and at
+// the end all of them. These calls must not open the breaker, because all other entities are
+// healthy.
 func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 	for _, c := range []struct{ entities, each, times int }{{15, 3, 4}, {60, 3, 3}, {300, 4, 9}, {1000, 5, 2}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -125,8 +127,8 @@ func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 	}
 }
 
-// Entities that succeeded before an outage must not hide it, even if few entities are called
-// during the outage.
+// The successes before an outage must not keep it from being detected, even if few entities are
+// called during the outage.
 func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
@@ -141,7 +143,7 @@ func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		callEntities(h, 0, 100, 1, func(int) bool { return false })
-		for n := range 5 { // one after the other, three times each
+		for n := range 5 { // one failing entity after the other, three calls each
 			got := callEntities(h, 1000+n, 1, 3, func(int) bool { return true })
 			if (got == sourceOpened) != (n == 4) {
 				t.Errorf("after %d failing entities: got %v", n+1, got)
@@ -169,7 +171,7 @@ func TestHealth_IgnoresOldFailures(t *testing.T) {
 	})
 }
 
-// An upstream that fails for three of five calls is unhealthy, for any entities.
+// An upstream that fails for three of five calls is unhealthy, whichever entities are called.
 func TestHealth_DetectsMostlyFailingUpstream(t *testing.T) {
 	for seed := range uint64(50) {
 		synctest.Test(t, func(t *testing.T) {
@@ -189,7 +191,7 @@ func TestHealth_DetectsMostlyFailingUpstream(t *testing.T) {
 	}
 }
 
-// The last call of an entity decides whether it counts as failing.
+// The last call of an entity decides whether the entity counts as failing.
 func TestHealth_UsesLastCallOfEachEntity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
@@ -290,7 +292,7 @@ func TestHealth_OpensSourceWithoutHealthyEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		endCalls(h, "other", 5, times(5, source.OK)...)
-		time.Sleep(healthyTTL) // longer ago than healthyTTL
+		time.Sleep(healthyTTL) // the other facet's last success is now longer ago than healthyTTL
 		if got := endCalls(h, "unhealthy", 11, times(11, source.Transient)...); got != sourceOpened {
 			t.Errorf("diagnosis: got %v, want the source opened", got)
 		}
@@ -335,8 +337,9 @@ func TestVerdict_IsEntityFaultAfterLaterSuccess(t *testing.T) {
 	}
 }
 
-// For any answers to a hostile client's keys in any order: no breaker opens while a healthy
-// known-good entity exists, and a run that it ends successfully confirms the earlier failures.
+// A hostile client requests random keys, whose calls fail in random ways. No breaker opens while a
+// healthy known-good entity exists. If that entity succeeds in a confirming run, the earlier
+// failures are attributed to their own entities.
 func TestHealth_HostileAnswersOpenNoBreaker(t *testing.T) {
 	for range 100 {
 		seed := rand.Uint64()

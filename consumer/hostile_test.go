@@ -40,7 +40,7 @@ func (r *rig) upstreamOf(h http.HandlerFunc, change ...func(*source.Config)) {
 	r.source = r.newSource(c)
 }
 
-// worker returns a worker with the test's own settings.
+// worker returns a worker with this configuration, store, permits and Kafka settings.
 func (r *rig) worker(c consumer.Config, st consumer.Store, p consumer.Permits, kafka ...kgo.Opt) *consumer.Worker {
 	r.Helper()
 	deps := r.deps()
@@ -85,7 +85,8 @@ func TestWorker_AcceptsBinaryHeader(t *testing.T) {
 	}
 }
 
-// rejectingStore rejects the writes of one entity, like a database that can't store its content.
+// rejectingStore rejects all writes of the entity `key`, like a database that can't store the
+// entity's content.
 type rejectingStore struct {
 	consumer.Store
 	key string
@@ -171,7 +172,7 @@ func TestNotModified_WithoutSnapshotIsFetchedInFull(t *testing.T) {
 	}
 }
 
-// wideCompressor compresses like other Kafka clients, with a window of several MiB.
+// wideCompressor compresses with a window of several MiB, like Kafka clients other than franz-go.
 type wideCompressor struct{}
 
 func (wideCompressor) Compress(_ *bytes.Buffer, src []byte, _ ...kgo.CompressFlag) ([]byte, kgo.CompressionCodecType) {
@@ -209,7 +210,7 @@ func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 		return b
 	}
 	repeated := bytes.Repeat(noise(200<<10), 10)                   // compresses well with a large window
-	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // compresses to half a byte for each byte, which fits the topic
+	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // compresses to half of its size, which fits the topic
 	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the last record shows that the partition continues
 		record := &kgo.Record{Topic: schemas.RequestTopic(name, schemas.High), Key: []byte("k"), Value: value}
 		if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {
@@ -234,7 +235,7 @@ func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 }
 
 // blockProduce makes the embedded broker leave produce requests to the topic unanswered until the
-// test ends. The channel is closed at the first one.
+// test ends. The returned channel is closed when the first such request arrives.
 func (r *rig) blockProduce(topic string) <-chan struct{} {
 	r.Helper()
 	id := r.topicID(topic)
@@ -311,7 +312,7 @@ func TestWorker_BoundsMemoryForGrowingAnswers(t *testing.T) {
 	}
 }
 
-// expiringPermits can never be spent, as if Redis answered too slowly.
+// expiringPermits grants permits that can never be spent, as if Redis answered too slowly.
 type expiringPermits struct{ asked atomic.Int64 }
 
 func (l *expiringPermits) Acquire(context.Context, schemas.Lane, source.Call) (consumer.Permit, error) {
@@ -340,7 +341,7 @@ func (l *expiringPermits) UntilBreakerOpens() context.Context { return context.B
 
 func (l *expiringPermits) BreakerClosed() <-chan struct{} { return always }
 
-// always is closed.
+// always is a closed channel, from which a receive never blocks.
 var always = func() <-chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 type expiredPermit struct{}

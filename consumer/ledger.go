@@ -46,7 +46,7 @@ func newLedger() *ledger {
 type entry struct {
 	offset int64
 	epoch  int32     // leader epoch
-	at     time.Time // timestamp of the record
+	at     time.Time // the Kafka record's timestamp
 	done   bool
 }
 
@@ -59,8 +59,8 @@ const (
 )
 
 // add adds a record that was read. It reports false for a record that was added before (a repeated
-// delivery) and after close. A lower offset with a later leader epoch is no repetition: the log
-// was truncated there.
+// delivery), and for any record after close. A lower offset with a later leader epoch is not a
+// repeated delivery: the log was truncated at that offset.
 func (l *ledger) add(offset int64, epoch int32, at time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,8 +178,9 @@ func (l *ledger) revoke() {
 	l.endLifetime(errRevoked)
 }
 
-// bind returns a context that ends with ctx, or when the ledger closes, unless keeps then reports
-// true. The caller must call the returned function.
+// bind returns a context that ends when ctx ends, or when the ledger is closed. If keeps reports
+// true at that time, closing the ledger does not end the context. The caller must call the returned
+// function.
 func (l *ledger) bind(ctx context.Context, keeps func() bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.lifetime, func() {

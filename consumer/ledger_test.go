@@ -56,8 +56,8 @@ func TestLedger_RereadsTruncatedLog(t *testing.T) {
 	if l.at(t) != 50 {
 		t.Errorf("commit point: got %d, want 50", l.at(t))
 	}
-	l.markDone(99, 3) // from before the truncation
-	l.markDone(50, 3) // likewise; its call was in flight
+	l.markDone(99, 3) // the record was read before the truncation (leader epoch 3)
+	l.markDone(50, 3) // as above; its call was in flight during the truncation
 	if l.at(t) != 50 {
 		t.Errorf("commit point: got %d, whose record is not done", l.at(t))
 	}
@@ -111,7 +111,8 @@ func TestLedger_RevokedCommitsNothing(t *testing.T) {
 	}
 }
 
-// Compares random reads and ends with a plain set.
+// The test adds records and marks them as done at random. It compares the commit point with a plain
+// set of the open records.
 func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -120,13 +121,13 @@ func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 		next, last := rng.Int64N(1000), int64(-1)
 		for range 300 {
 			if rng.IntN(2) == 0 {
-				next += 1 + rng.Int64N(3) // gaps
+				next += 1 + rng.Int64N(3) // offsets have gaps
 				if l.add(next, 0, time.Time{}) != true {
 					t.Fatalf("seed %d: add %d: got false, want true", seed, next)
 				}
 				undone[next] = true
 			} else {
-				for offset := range undone { // any of them
+				for offset := range undone { // Go's random map order picks one
 					l.markDone(offset, 0)
 					delete(undone, offset)
 					break

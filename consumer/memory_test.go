@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// gauge returns the value of a metric of the last created worker.
+// gauge returns the value of a gauge of the worker that was created last.
 func (r *rig) gauge(name string) float64 {
 	r.Helper()
 	families, err := r.metrics.Gather()
@@ -28,7 +28,8 @@ func (r *rig) gauge(name string) float64 {
 	return 0
 }
 
-// The upstream has answered small bodies before, so the worker expects small ones.
+// The upstream's first bodies are small, so the worker reserves little memory for the large ones
+// that follow.
 func TestWorker_BoundsMemoryForSuddenLargeBodies(t *testing.T) {
 	r := newRig(t)
 	const limit, maxBody, body, entities = 8 << 20, 4 << 20, 3 << 20, 24

@@ -30,7 +30,7 @@ type metrics struct {
 	redacted           prometheus.Counter
 }
 
-// Values of settled_total's label end for requests that were not written.
+// Values of the label `end` of settled_total for requests whose fetch result was not written.
 const (
 	endRetrying   = "retrying"
 	endDeadLetter = "dead_letter"
@@ -138,7 +138,7 @@ func (m *metrics) batchWritten(n int, took time.Duration, results []store.Result
 // requestStored counts a request whose fetch result was written.
 func (m *metrics) requestStored(r store.Result, requestedAt time.Time) {
 	m.settled.WithLabelValues(r.String()).Inc()
-	if !requestedAt.IsZero() { // a record of another producer may lack the time
+	if !requestedAt.IsZero() { // a record that another program produced may lack the time
 		m.latency.Observe(max(0, time.Since(requestedAt).Seconds()))
 	}
 }

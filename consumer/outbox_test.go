@@ -22,9 +22,9 @@ import (
 // scriptedUpstream answers all requests with the same text and records its calls.
 type scriptedUpstream struct {
 	mu       sync.Mutex
-	text     string // empty: answer 404
+	text     string // response body; if empty, the response is 404
 	calls    []string
-	answered map[int]int // count by HTTP status
+	answered map[int]int // number of responses by HTTP status
 }
 
 func (p *scriptedUpstream) respondWith(text string) {
@@ -94,7 +94,7 @@ func (r *rig) outboxEvents() (all []store.OutboxEvent) {
 	return all
 }
 
-// checked requests a refresh with these params and waits for its result.
+// checked requests a refresh with these params, waits until it is stored, and returns the snapshot.
 func (r *rig) checked(key string, params map[string]string) store.Snapshot {
 	r.Helper()
 	return r.checkedFor(schemas.UserRequest, key, params)
@@ -208,7 +208,8 @@ func TestTrigger_CarriesParamsOfTheChange(t *testing.T) {
 	r.wantTriggers(nil)
 }
 
-// Params of another facet are used only if no params are registered.
+// A trigger's params, which come from another facet, are used only where the entity has no
+// registered params.
 func TestTrigger_RegisteredParamsTakePrecedence(t *testing.T) {
 	r := newRig(t)
 	p := r.newUpstream("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})
@@ -239,7 +240,8 @@ func TestParams_RegisteredFillMissingOnes(t *testing.T) {
 	r.checked("a", map[string]string{"encCsNo": "own/1"})
 	r.checked("a", map[string]string{"encCsNo": "own", "wmonid": "own"})
 	r.checked("b", map[string]string{"wmonid": "own", "page": "3"})
-	// Without registration the call is made with an empty value. Only the upstream can judge that.
+	// Without registered params the call is made with empty values, because only the upstream can
+	// decide whether they are valid.
 	r.checked("c", nil)
 	want := []string{"/x?n=n&w=w&page=1", "/x?n=own%2F1&w=w&page=1", "/x?n=own&w=own&page=1", "/x?n=n&w=own&page=3", "/x?n=&w=&page=1"}
 	if got := p.called(); !reflect.DeepEqual(got, want) {
@@ -250,7 +252,8 @@ func TestParams_RegisteredFillMissingOnes(t *testing.T) {
 	}
 }
 
-// A path can't be built without its value, so a request gets its plan when it has one.
+// The path of the call needs the value of a param. So the call is planned only after the registered
+// params are read.
 func TestParams_RegisteredFillPath(t *testing.T) {
 	r := newRig(t)
 	p := r.newUpstream("/x/{encCsNo}/basic", map[string]string{"encCsNo": ""})
@@ -292,7 +295,7 @@ func TestParams_InvalidBecomeDeadLetterWithAdvice(t *testing.T) {
 	if got := p.called(); len(got) != 0 {
 		t.Errorf("called %q", got)
 	}
-	// After a new registration a refresh requests it.
+	// After the entity is registered with the missing param, a refresh is possible again.
 	r.register("open", map[string]string{"encCsNo": "n"})
 	r.until("a refresh", func() bool {
 		w := requestFor("open")
@@ -302,8 +305,8 @@ func TestParams_InvalidBecomeDeadLetterWithAdvice(t *testing.T) {
 	r.untilStored("open")
 }
 
-// An entity may be registered again between a failure and its retry. This is how an expired
-// reference is replaced.
+// An entity may be registered again between a failure and its retry. So an operator can replace an
+// expired value.
 func TestParams_RetryUsesCurrentRegistration(t *testing.T) {
 	r := newRig(t)
 	p := r.newUpstream("/x?n={encCsNo}&w={wmonid}", map[string]string{"encCsNo": "", "wmonid": ""})

@@ -10,9 +10,10 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// addParams completes the params of requests with the ones that their entities are registered
-// with, and plans their calls. Readers know only the key. The request itself is not changed, so
-// that a retry uses the params that are registered then. It fails only if ctx ends.
+// addParams completes the params of requests with the params that their entities are registered
+// with, and plans their calls. Readers of the HTTP API know only the key. The request itself is not
+// changed, so that a later retry uses the params that are registered at its own time. It fails only
+// if ctx ends.
 func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	var incomplete []*task
 	var entities []schemas.Entity
@@ -40,7 +41,7 @@ func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 					t.params[name] = value
 				}
 			}
-			for name, value := range t.request.Params { // params of a trigger fill the rest
+			for name, value := range t.request.Params { // a trigger's params are used only where no registered value exists
 				if t.params[name] == "" {
 					t.params[name] = value
 				}
@@ -62,7 +63,7 @@ func (t *task) ownParams() map[string]string {
 	return t.request.Params
 }
 
-// paramAdvice returns what to do about params that make no valid call.
+// paramAdvice returns what an operator can do if the params do not make a valid call.
 func (t *task) paramAdvice() string {
 	var open []string
 	for _, name := range slices.Sorted(maps.Keys(t.facet.Params)) {

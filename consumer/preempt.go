@@ -23,8 +23,8 @@ func (a *attempt) preemptible() bool {
 	return a.t.hasSlot && !a.goesFirst && a.sent == 0 && !a.preempted
 }
 
-// watchWait cancels a wait for a permit with errPreempted as soon as the attempt is chosen. The
-// caller calls stop after the wait.
+// watchWait cancels a wait for a permit with errPreempted as soon as slotQueue.preempt chooses the
+// attempt. The caller calls stop after the wait.
 func (a *attempt) watchWait(cancel context.CancelCauseFunc) (stop func()) {
 	var mu sync.Mutex // guards timer and stopped
 	var timer *time.Timer
@@ -64,9 +64,9 @@ func (w *Worker) requeue(ctx context.Context, t *task) bool {
 }
 
 // preempt reports whether a record of the client, which occupies a slot and waits for a permit, is
-// chosen to be preempted. It is if a client with fewer slots waits for a slot, or if other clients
-// wait for memory. It never chooses more records than wait. The caller calls preempted for each
-// chosen record.
+// chosen to be preempted. It is chosen if a client with fewer slots waits for a slot, or if other
+// clients wait for memory. preempt never chooses more records than such clients have waiting. The
+// caller calls preempted for each chosen record.
 func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,7 +85,8 @@ func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	return true
 }
 
-// preempted ends the choice of a record: the slot is free, or the permit came first.
+// preempted ends the preemption of a chosen record, because its slot is free, or because its permit
+// was granted first.
 func (q *slotQueue) preempted() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

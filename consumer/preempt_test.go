@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// blockedPermits grants no permit for keys that begin with "flood" until lift is called: the
-// breaker of their credential is open.
+// blockedPermits grants no permit for keys that begin with "flood" until `lifted` is closed, as if
+// the breaker of their credential was open.
 type blockedPermits struct {
 	consumer.Permits
 	lifted chan struct{}
@@ -53,8 +53,8 @@ func (s *blockedPermits) waits() int {
 func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		slots, held int   // held: requests of the flood that then wait for permits
-		bytes       int64 // the first estimate of an entity is 1 MiB
+		slots, held int   // held: requests of client "flood" that wait for a permit when all slots or all memory are in use
+		bytes       int64 // MaxBodyBytes; 1 MiB is reserved for an entity at first
 	}{
 		"that hold all slots":  {32, 32, 1 << 30},
 		"that hold all memory": {512, 4, 4 << 20},
@@ -138,7 +138,7 @@ func (o *outagePermits) Acquire(ctx context.Context, lane schemas.Lane, c source
 	return o.Permits.Acquire(ctx, lane, c)
 }
 
-// Reacquire is for probes, which this test does not make.
+// Reacquire waits even while the breaker is open, so this test makes no probes.
 func (o *outagePermits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	select {
 	case <-o.closed:
@@ -148,8 +148,8 @@ func (o *outagePermits) Reacquire(ctx context.Context, lane schemas.Lane, c sour
 	}
 }
 
-// A request that takes the slot of one that waits for the end of an outage waits independently: it
-// is not given up when the other wait ends.
+// During an outage requests give their slots to the next ones, which then wait for the breaker too.
+// No request is lost when the wait of another one ends.
 func TestOutage_KeepsRequestsQueuedBehindOthers(t *testing.T) {
 	r := newRig(t)
 	const n = 60

@@ -6,16 +6,17 @@ import (
 	"sync"
 )
 
-// firstAttemptEvery makes every fourth probe a first attempt from the queue, even if there are
-// known-good entities: all of those may fail for reasons of their own.
+// firstAttemptEvery makes every fourth probe a record from breakerQueue, even if there are
+// known-good entities, because each of these entities may fail for a reason of its own.
 const firstAttemptEvery = 4
 
-// breakerQueue holds first attempts that gave their slot up while the source's breaker is open.
-// Each waits until the breaker closes or it is chosen as the probe. The oldest comes first.
+// breakerQueue holds records that gave their slot up before they sent a call, because the source's
+// breaker is open. Each waits until the breaker closes or the record is chosen as the probe. The
+// oldest record is chosen first.
 type breakerQueue struct {
 	mu    sync.Mutex
 	list  []*breakerWaiter
-	added chan struct{} // holds one signal that an attempt was added
+	added chan struct{} // holds one signal that a record was added
 }
 
 type breakerWaiter struct{ chosen, done chan struct{} }
@@ -62,8 +63,8 @@ func (l *breakerQueue) choose() *breakerWaiter {
 }
 
 // awaitBreaker gives the task's slot up until the source's breaker closes or the task is chosen as
-// the probe. For a probe it returns the waiter; the caller closes done after one attempt. It
-// reports false if ctx or the assignment ended.
+// the probe. If the task is the probe, awaitBreaker returns its waiter, and the caller must close
+// waiter.done after one attempt. It reports false if ctx or the assignment ended.
 func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaiter, ok bool) {
 	ctx, unbind := t.ledger.bind(ctx, func() bool { return false })
 	defer unbind()
@@ -77,7 +78,7 @@ func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaite
 	w.breakerQueue.remove(waiter)
 	w.reacquireSlot(t)
 	if ctx.Err() != nil {
-		close(waiter.done) // probeLoop then chooses another task
+		close(waiter.done) // if this task was chosen, probeLoop now chooses another one
 		return nil, false
 	}
 	select {
@@ -89,8 +90,8 @@ func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaite
 	}
 }
 
-// probeLoop sends probes while the source's breaker is open, with known-good entities and with the
-// oldest first attempt.
+// probeLoop sends probes while the source's breaker is open: fetches of known-good entities, and
+// the oldest records of breakerQueue.
 func (w *Worker) probeLoop(ctx, hard context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		select {

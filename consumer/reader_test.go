@@ -18,12 +18,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// kindUpstream answers by key: a key that begins with the name of a kind gets that answer. If all
-// is set, every key does.
+// kindUpstream chooses its response by the key: a key that begins with the name of a kind gets the
+// response of that kind. If `all` is set, every key gets the response of that kind.
 type kindUpstream struct {
 	calls atomic.Int64
-	all   atomic.Value // string
-	share atomic.Int64 // percentage of calls that all applies to
+	all   atomic.Value // a string: the kind of response for all keys
+	share atomic.Int64 // percentage of calls to which `all` applies
 }
 
 func (a *kindUpstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -40,7 +40,7 @@ func (a *kindUpstream) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case "html":
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = fmt.Fprint(w, "<html>busy</html>")
-	case "page": // a rule classifies it as quota
+	case "page": // a rule of the source classifies this page as class quota
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = fmt.Fprint(w, "<html>too many requests</html>")
 	case "broken":
@@ -64,7 +64,7 @@ func (r *rig) newKindUpstream() *kindUpstream {
 	return a
 }
 
-// countingPermits counts the calls that pause the source.
+// countingPermits counts how often the worker pauses the source or opens its breaker.
 type countingPermits struct {
 	permits
 	stops *atomic.Int64
@@ -115,7 +115,7 @@ func TestHostileReader_OpensNoBreaker(t *testing.T) {
 			r.untilStored(known...)
 			for from := 0; from < len(bad); from += 100 {
 				r.enqueueAll(bad[from:min(from+100, len(bad))], schemas.High, schemas.CacheMiss)
-				honest := keysOf(fmt.Sprint("honest", from, "-"), 5) // concurrent with the hostile ones
+				honest := keysOf(fmt.Sprint("honest", from, "-"), 5) // requested while the hostile requests are processed
 				r.enqueueAll(honest, schemas.High, schemas.CacheMiss)
 				r.untilStored(honest...)
 			}
@@ -189,7 +189,7 @@ func TestOutage_IsDetectedWithin35Calls(t *testing.T) {
 			a.all.Store(c.kind)
 			before := a.calls.Load()
 			var keys []string
-			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // few calls are made
+			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // requests new entities, one after the other, until the breaker opens
 				keys = append(keys, fmt.Sprint("k", n))
 				r.enqueue(keys[n], schemas.High, schemas.CacheMiss)
 				r.until("its end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })

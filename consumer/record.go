@@ -10,7 +10,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// content is the content of an answer, ready to be stored.
+// content is the extracted content of an entity, ready to be stored.
 type content struct {
 	hash           store.Hash
 	extractVersion int64
@@ -18,9 +18,9 @@ type content struct {
 	bytes          int // bytes in memory until the write
 }
 
-// newContent prepares content for the write and releases it. Content that is probably stored
-// already is not encoded; if the store needs it after all, it is parsed again from the compressed
-// answers. Other content is encoded at once, so that the answers can be freed.
+// newContent prepares c for the write and releases it. Content that is probably stored already is
+// not encoded; if the store needs it after all, it is parsed again from the compressed answers.
+// Other content is encoded at once, so that the answers can be freed.
 func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Content) content {
 	defer c.Release()
 	made := content{hash: c.Hash, extractVersion: c.ExtractVersion}
@@ -42,8 +42,8 @@ func (w *Worker) newContent(t *task, answers *source.Responses, c *source.Conten
 	return made
 }
 
-// storeResult submits a result to the writer and waits until it is written, settled and done. It
-// returns 0 if hard ended first.
+// storeResult submits a result to the writer and waits until the result is written, its request is
+// settled and its record is marked as done. It returns 0 if hard ended first.
 func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.Result {
 	defer f.memory.resize(0)
 	t := a.t
@@ -71,7 +71,7 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 	result := w.writer.submit(hard, item)
 	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {
-		t.stored.Version, t.stored.CheckedAt = a.number, a.began // the entity's next record inherits it
+		t.stored.Version, t.stored.CheckedAt = a.number, a.began // the entity's next record inherits both (entityQueues.leave)
 	}
 	if item.rejected != nil && t.record.Topic != "" { // a confirming call or a probe has no record
 		w.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
@@ -79,8 +79,8 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 	return result
 }
 
-// outboxEventsOf returns the events to store if the entity's content has changed. A trigger passes
-// on the params that its target facet needs and lacks.
+// outboxEventsOf returns the events to store if the entity's content has changed. A trigger carries
+// the request's params for which its target facet has no value in the configuration.
 func (w *Worker) outboxEventsOf(t *task) store.OutboxEvents {
 	e := store.OutboxEvents{PublishChange: t.facet.PublishChanges}
 	for _, trigger := range w.config.Triggers[t.request.Facet] {

@@ -13,15 +13,16 @@ import (
 )
 
 const (
-	// dependencyTimeout bounds one call of PostgreSQL, Redis or Kafka, because each of them may
-	// hang instead of failing. The Kafka client gives up a record after its own, shorter limits.
+	// dependencyTimeout is the time limit of one call to PostgreSQL, Redis or Kafka, because each
+	// of them may hang instead of failing. The Kafka client has shorter limits of its own for a
+	// record that it produces.
 	dependencyTimeout = 15 * time.Second
 	// minBackoff is the first delay between two calls; it doubles up to maxBackoff.
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 5 * time.Second
 )
 
-// The operations that are retried until they succeed, as logs and metrics name them.
+// The names, in logs and metrics, of the operations that are retried until they succeed.
 const (
 	opReachDB     = "reach the database"
 	opStates      = "look up snapshots"
@@ -36,7 +37,7 @@ const (
 	opPoll        = "read from Kafka"
 )
 
-// failedOperation returns the condition of an operation that is being retried.
+// failedOperation returns the log condition of an operation that fails and is retried.
 func failedOperation(op string) observe.Condition {
 	return observe.Condition{
 		Failing: "operation failed; retrying while its records are held", Recovered: "operation recovered",

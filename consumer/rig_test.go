@@ -34,8 +34,8 @@ import (
 // waitTimeout bounds every wait for an event.
 const waitTimeout = 2 * time.Minute
 
-// rig connects all parts on a request's path: producer, Kafka, worker, limiter, upstream and
-// store. They are real, with embedded services. Tests inject faults between the parts.
+// rig connects all parts on a request's path: producer, Kafka, worker, limiter, upstream and store.
+// All parts are real; the services behind them are embedded. Tests inject faults between the parts.
 type rig struct {
 	*testing.T
 	kafka    *kfake.Cluster
@@ -52,7 +52,7 @@ type rig struct {
 	changes  countingOutbox
 	behind   fixedLag
 	health   *consumer.Health
-	metrics  *prometheus.Registry // of the last created worker
+	metrics  *prometheus.Registry // metrics of the worker that was created last
 }
 
 func newRig(t *testing.T, kafka ...kfake.Opt) *rig {
@@ -149,7 +149,8 @@ func (r *rig) newSource(c source.Config) *source.Source {
 	return s
 }
 
-// run calls do until the test ends, and waits for its return.
+// run starts do in a goroutine. It ends do's context, and waits until do returns, when stop is
+// called or the test ends.
 func (r *rig) run(do func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -187,7 +188,7 @@ func wrapPermit(c source.Call) func(*limiter.Permit, error) (consumer.Permit, er
 	}
 }
 
-// testPermit is a permit of a limiter with one quota, for the first credential of the call.
+// testPermit is a permit of the rig's limiter. It uses the first credential of the call.
 type testPermit struct {
 	*limiter.Permit
 	credential string
@@ -226,17 +227,18 @@ func (r *rig) deps() consumer.Deps {
 	}
 }
 
-// countingRetries counts announced retries.
+// countingRetries counts the calls of WakeAt.
 type countingRetries struct{ n atomic.Int64 }
 
 func (s *countingRetries) WakeAt(context.Context, time.Time) { s.n.Add(1) }
 
-// countingOutbox counts announced events.
+// countingOutbox counts the calls of Notify.
 type countingOutbox struct{ n atomic.Int64 }
 
 func (s *countingOutbox) Notify() { s.n.Add(1) }
 
-// fixedLag reports a fixed number of HIGH records; a negative one means unknown.
+// fixedLag reports a fixed number of records as the backlog of HIGH. A negative number means that
+// the backlog is unknown.
 type fixedLag struct{ records atomic.Int64 }
 
 func (b *fixedLag) Records(string, schemas.Lane) (int64, bool) {
@@ -308,7 +310,7 @@ func entity(key string) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: "character", Key: key}
 }
 
-// produce publishes any record to a request topic.
+// produce publishes a record, also an invalid one, to the lane's request topic.
 func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
 	r.Helper()
 	record.Topic = schemas.RequestTopic("nexon", lane)
@@ -319,7 +321,8 @@ func (r *rig) produce(lane schemas.Lane, record kgo.Record) kgo.Record {
 	return record
 }
 
-// until polls until holds reports true. No event exists across all parts that it could wait for.
+// until polls until holds reports true. It must poll, because no single event covers the producer,
+// Kafka, the worker and the store.
 func (r *rig) until(what string, holds func() bool) {
 	r.Helper()
 	deadline := time.After(waitTimeout)
@@ -419,7 +422,7 @@ func (r *rig) deadLetters() []schemas.DeadLetter {
 	return all
 }
 
-// store writes a snapshot with that number, like a worker.
+// store writes a snapshot with that number as its version, like a worker.
 func (r *rig) store(key string, number int64) {
 	r.Helper()
 	_, err := r.db.Write(r.Context(), []store.Write{{

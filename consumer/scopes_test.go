@@ -15,10 +15,11 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// scopedPermits grants permits with credentials and records the calls of their methods.
+// scopedPermits grants permits with credentials, and records which methods of the permits are
+// called.
 type scopedPermits struct {
 	permits
-	credentials []string // used in turn: the next one after the breaker of the previous one opens
+	credentials []string // names of the credentials; each is used until its breaker opens
 	mu          sync.Mutex
 	told        []string
 }
@@ -76,7 +77,7 @@ func (q scopedPermit) OpenScopeBreaker(what string, first, most time.Duration) {
 func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		refusals int64 // refusals of the entity and of two known-good ones
+		refusals int64 // expected refusals: of the entity itself, and of two known-good entities
 		refuse   func(w http.ResponseWriter)
 		want     []string
 	}{

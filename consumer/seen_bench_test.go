@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// BenchmarkObservability measures the cost of making one event observable: metrics alone, and
-// metrics with spans that are disabled, dropped, or recorded.
+// BenchmarkObservability measures what the metrics of one event cost, and what its spans cost if
+// tracing is disabled, or spans are dropped or recorded.
 func BenchmarkObservability(b *testing.B) {
 	b.Run("metrics", func(b *testing.B) {
 		m := newMetrics("nexon", schemas.High, prometheus.NewRegistry())
@@ -52,7 +52,7 @@ func BenchmarkObservability(b *testing.B) {
 	}
 }
 
-// startSpans starts the spans of a record that is written alone.
+// startSpans starts and ends all spans of a record whose result is written in a batch of its own.
 func startSpans(w *Worker, batch []*item) {
 	t := batch[0].task
 	ctx, hard, span := w.startSpan(context.Background(), context.Background(), t)

@@ -10,14 +10,14 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// slotQueue assigns a worker's slots to records. A free slot goes to the client with the fewest
-// free slots
+// slotQueue assigns a worker's slots to records. A free slot goes to the client that occupies the
+// fewest slots. Among equal clients, the record that has waited longest gets it.
 type slotQueue struct {
 	mu      sync.Mutex
-	free    int            // slots
-	held    map[string]int // slots by client
+	free    int            // number of free slots
+	held    map[string]int // number of occupied slots by client
 	waiting map[string][]slotWaiter
-	lastSeq int64 // sequence number of the last added record
+	lastSeq int64 // sequence number of the record that was added last
 	// preempting counts records that preempt has chosen and that still occupy their slot.
 	preempting int
 }
@@ -35,8 +35,8 @@ func newSlotQueue(slots int) *slotQueue {
 	return &slotQueue{free: slots, held: map[string]int{}, waiting: map[string][]slotWaiter{}}
 }
 
-// add queues a record for a slot. A record that gave its slot up passes the channel to close when
-// it gets one again.
+// add queues a record for a slot. For a record that gave its slot up, granted is closed when it
+// gets a slot again. It is nil for a record that has not started.
 func (q *slotQueue) add(t *task, granted chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -60,7 +60,7 @@ func (q *slotQueue) next() (slotWaiter, bool) {
 	}
 	all := q.waiting[client]
 	next := all[0]
-	all[0] = slotWaiter{} // lets the task be garbage collected
+	all[0] = slotWaiter{} // so that the task can be garbage collected
 	if q.waiting[client] = all[1:]; len(all) == 1 {
 		delete(q.waiting, client)
 	}
@@ -110,12 +110,14 @@ func (b *memoryBudget) enqueue(client string, r *memoryWaiter) *list.Element {
 	return b.waiting.PushFront(r)
 }
 
-// maxWaitingHigh is the maximum number of HIGH records that wait for a slot. Clients take turns
-// only among records that were read. By default all clients together may have two seconds of HIGH
-// calls outstanding, which fits up to 1,000 calls a second.
+// maxWaitingHigh is the maximum number of HIGH records that wait for a slot. It must be large,
+// because clients take turns only among the records that were read. By default all clients together
+// may have as many outstanding requests as HIGH may call in two seconds. At up to 1,000 calls a
+// second all these requests fit.
 const maxWaitingHigh = 2048
 
-// maxWaitingRecords returns how many records of a lane may wait for a slot. LOW has no clients.
+// maxWaitingRecords returns how many records of a lane may wait for a slot. It is 0 for LOW, whose
+// records have no clients that could take turns.
 func maxWaitingRecords(lane schemas.Lane) int {
 	if lane == schemas.High {
 		return maxWaitingHigh
@@ -144,7 +146,8 @@ func (w *Worker) admit(ctx context.Context, t *task) {
 }
 
 // grantSlots starts tasks while slots are free. Tasks use the worker's contexts, because the
-// caller's may end earlier. When the worker stops, waiting tasks get a slot and end at once.
+// caller's may end earlier. When the worker stops, waiting tasks still get slots one after the
+// other, and end at once.
 func (w *Worker) grantSlots() {
 	for waiter, ok := w.slots.next(); ok; waiter, ok = w.slots.next() {
 		t := waiter.task
@@ -182,8 +185,8 @@ func (w *Worker) releaseSlot(t *task) {
 	w.grantSlots()
 }
 
-// reacquireSlot waits for a slot for a task that gave its own up. The wait also ends soon when the
-// worker stops, because the tasks that have slots end then.
+// reacquireSlot waits until a task that gave its slot up gets one again. The wait also ends soon
+// when the worker stops, because the tasks that have slots end then.
 func (w *Worker) reacquireSlot(t *task) {
 	granted := make(chan struct{})
 	w.slots.add(t, granted)

@@ -13,7 +13,8 @@ func taskOfClient(client string, offset int) *task {
 	return t
 }
 
-// nextTask returns the next task to get a slot, or nil.
+// nextTask assigns a slot to the next task and returns the task, or nil if no slot is free or no
+// task waits.
 func nextTask(q *slotQueue) *task {
 	one, _ := q.next()
 	return one.task
@@ -48,7 +49,8 @@ func TestSlotQueue_ServesClientWithFewestSlots(t *testing.T) {
 }
 
 // For any order of records: no slot is lost, no record is lost or granted twice, records of a
-// client keep their order, and no waiting client has fewer slots than the served one.
+// client keep their order, and a slot never goes to a client while another waiting client has fewer
+// slots.
 func TestSlotQueue_LosesNothing(t *testing.T) {
 	for seed := range uint64(50) {
 		rng := rand.New(rand.NewPCG(seed, 23))
@@ -138,7 +140,7 @@ func TestReleaseQueue_IsBounded(t *testing.T) {
 	if got := len(d.take()); got != maxReleases {
 		t.Errorf("kept %d after they were given back, want %d", got, maxReleases)
 	}
-	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // for a task outside a worker
+	(*releaseQueue)(nil).add(taskOfClient("a", 1)) // a task outside a worker has a nil queue
 }
 
 func TestSlotQueue_PreemptsForClientsWithFewerSlots(t *testing.T) {

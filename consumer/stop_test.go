@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// A revocation delays the poll, and so the end of pollLoop. It must not delay a stop longer than a
-// stop may take.
+// A revocation delays a poll, and so the end of pollLoop. The stop must nevertheless end within its
+// time limit.
 func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	r := newRig(t)
 	c := consumer.DefaultConfig(schemas.High)
@@ -32,7 +32,7 @@ func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	go func() { ended <- w.Run(ctx) }()
 	keys := keysOf("k", 40)
 	r.untilJoined(1, 4)
-	r.requests.noSettle.Store(true) // the sent calls are not settled
+	r.requests.noSettle.Store(true) // no call can be settled, so all stay in flight
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("the calls", func() bool { return r.upstream.Stats().Arrivals == 40 })
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run)
@@ -49,14 +49,14 @@ func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	r.untilCommitted(schemas.High)
 }
 
-// All members stop at once. Each one that leaves changes the group of the others, whose commits
-// are refused until they have rejoined it.
+// All members of the group stop at once. Each member that leaves causes a rebalance, and the broker
+// refuses the commits of the others until they have rejoined the group.
 func TestStop_RetriesLastCommitDuringRebalance(t *testing.T) {
 	for _, refusal := range []*kerr.Error{kerr.IllegalGeneration, kerr.RebalanceInProgress} {
 		t.Run(refusal.Message, func(t *testing.T) {
 			r := newRig(t)
 			var leaving atomic.Bool
-			left := 3 // refusals after the member leaves; the control function runs alone
+			left := 3 // commits to refuse after the other member leaves; needs no lock, because the control function runs alone
 			r.kafka.ControlKey(int16(kmsg.OffsetCommit), func(req kmsg.Request) (kmsg.Response, error, bool) {
 				r.kafka.KeepControl()
 				if leaving.Load() {
@@ -84,8 +84,8 @@ func TestStop_RetriesLastCommitDuringRebalance(t *testing.T) {
 	}
 }
 
-// If the group refuses all commits, the member cannot commit. It leaves the group nevertheless,
-// because otherwise its partitions would wait for its session to expire.
+// If the broker refuses all commits, the member cannot commit its offsets. It leaves the group
+// nevertheless, because otherwise its partitions would wait for its session to expire.
 func TestStop_LeavesGroupIfCommitFails(t *testing.T) {
 	r := newRig(t)
 	var stopping atomic.Bool
@@ -113,7 +113,7 @@ func TestStop_LeavesGroupIfCommitFails(t *testing.T) {
 	}
 }
 
-// refused returns a response that refuses all commits.
+// refused returns a response that refuses all commits of the request with this error.
 func refused(req *kmsg.OffsetCommitRequest, why *kerr.Error) kmsg.Response {
 	resp := req.ResponseKind().(*kmsg.OffsetCommitResponse)
 	for _, topic := range req.Topics {
@@ -143,8 +143,8 @@ func (w *waitingPermits) Acquire(ctx context.Context, _ schemas.Lane, _ source.C
 }
 
 // A member loses its session while the upstream is down, for example because its network fails. It
-// gives up the records that it has read. They must leave the queue for permits and free their
-// slots for the next owner.
+// gives up the records that it has read. The records must stop waiting for permits and free their
+// slots, so that the worker can process the records of its next assignment.
 func TestRevocation_GivesUpWaitingRecords(t *testing.T) {
 	r := newRig(t, kfake.GroupMinSessionTimeout(1500*time.Millisecond))
 	const room = 20
@@ -198,7 +198,7 @@ func TestRevocation_WaitsForDeadLetter(t *testing.T) {
 	}
 }
 
-// staysFalse checks for a while that an event does not happen.
+// staysFalse fails the test if happened reports true within d.
 func (r *rig) staysFalse(d time.Duration, what string, happened func() bool) {
 	r.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -216,7 +216,8 @@ func (r *rig) staysFalse(d time.Duration, what string, happened func() bool) {
 	}
 }
 
-// joined reports whether the group has that many members with that many partitions.
+// joined reports whether the HIGH group has that many members, which own that many partitions in
+// all.
 func (r *rig) joined(members, partitions int) bool {
 	r.Helper()
 	group := schemas.Group("nexon", schemas.High)
@@ -231,8 +232,8 @@ func (r *rig) joined(members, partitions int) bool {
 	return len(g.Members) == members && has == partitions
 }
 
-// The Kafka client waits for a hanging broker even after its contexts end, so the worker aborts its
-// requests.
+// The Kafka client waits for a hanging broker even after its contexts end. So the worker must abort
+// the client's requests when it stops.
 func TestStop_AbandonsHangingBroker(t *testing.T) {
 	r := newRig(t)
 	w := r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter})
@@ -259,7 +260,8 @@ func TestStop_AbandonsHangingBroker(t *testing.T) {
 	}
 }
 
-// untilJoined waits until the group has that many members with that many partitions.
+// untilJoined waits until the HIGH group has that many members, which own that many partitions in
+// all.
 func (r *rig) untilJoined(members, partitions int) {
 	r.Helper()
 	r.until("the assignment", func() bool { return r.joined(members, partitions) })

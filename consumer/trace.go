@@ -14,10 +14,11 @@ import (
 )
 
 // A record's span is a child of the span in which the Kafka client received it. So it belongs to
-// the trace of the read that requested the refresh. A batch write has a trace of its own; links
-// connect it with the spans of its results, in both directions.
+// the trace of the read that requested the refresh. A batch write has a trace of its own. Span
+// links connect the span of the batch with the spans of its results, in both directions.
 
-// startSpan starts the span of a record's processing, and returns both contexts with that span.
+// startSpan starts the span of a record's processing. It returns ctx and hard, both with that span,
+// and the span.
 func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context, context.Context, trace.Span) {
 	if !w.tracer.Enabled() {
 		t.span = observe.NoSpan
@@ -35,7 +36,8 @@ func (w *Worker) startSpan(ctx, hard context.Context, t *task) (context.Context,
 	return ctx, trace.ContextWithSpan(hard, t.span), t.span
 }
 
-// traceParent returns the trace parent that the record's retry or status refers to.
+// traceParent returns the trace parent that is stored with the record's retry or failure status:
+// the record's span, or else the trace parent in its headers.
 func (t *task) traceParent() string {
 	if t.span != nil && t.span.SpanContext().IsValid() {
 		return observe.TraceParent(trace.ContextWithSpan(context.Background(), t.span))
@@ -57,10 +59,11 @@ func (t *task) headers() []schemas.Header {
 	return headers
 }
 
-// replay returns the replay that published the record. Its retries belong to the same replay.
+// replay returns the mark of the replay that published the record. Retries of the record belong to
+// the same replay.
 func (t *task) replay() schemas.ReplayMark { return schemas.ReplayOf(t.headers()) }
 
-// traced returns ctx in the record's trace, even if this process records no spans, so that log
+// traced returns ctx with the record's trace, even if this process records no spans, so that log
 // lines carry the requester's trace id.
 func (t *task) traced(ctx context.Context) context.Context {
 	if trace.SpanContextFromContext(ctx).IsValid() {
@@ -113,7 +116,7 @@ func (w *Worker) startBatchSpan(ctx context.Context, batch []*item) (context.Con
 			links = append(links, trace.Link{SpanContext: i.span.SpanContext()})
 		}
 	}
-	if len(links) == 0 { // no sampled span links to it
+	if len(links) == 0 { // no sampled span would be linked with the batch
 		return ctx, observe.NoSpan
 	}
 	ctx, span := w.tracer.Start(ctx, opWrite, trace.WithNewRoot(), trace.WithLinks(links...),
@@ -124,7 +127,7 @@ func (w *Worker) startBatchSpan(ctx context.Context, batch []*item) (context.Con
 	return ctx, span
 }
 
-// endStoreSpan ends the span of one result's write.
+// endStoreSpan ends the span of one result, from its submission to the writer until it is written.
 func endStoreSpan(span trace.Span, r store.Result) {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.String("freshet.result", r.String()))

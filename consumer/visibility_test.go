@@ -36,9 +36,9 @@ func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
 		gone              bool
 	}{
 		{"", 0, 1, false},
-		{"partner", 1, 1, false}, // a client with access to all may get "not modified"
+		{"partner", 1, 1, false}, // the stored snapshot is visible to all, so a conditional request ("not modified") is allowed
 		{"partner", 2, 1, false},
-		{"staff", 3, 2, false}, // but its answer gives no access to others
+		{"staff", 3, 2, false}, // the stored snapshot has another visibility, so the content is fetched in full
 		{"", 4, 3, false},
 		{"partner", 4, 3, true},
 	} {
@@ -75,7 +75,7 @@ func TestDeadLetterIndex_KeepsNoSampleOfLimitedContent(t *testing.T) {
 			r := newRig(t)
 			r.facet(func(f *source.Facet) { f.Retry = nil })
 			r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
-				if req.URL.Query().Get("ocid") != "kim" { // another entity proves that the source is healthy
+				if req.URL.Query().Get("ocid") != "kim" { // a success of another entity proves that the source is healthy
 					_, _ = w.Write([]byte(`{"x":1}`))
 					return
 				}

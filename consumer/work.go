@@ -12,22 +12,22 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// work processes one record until it is settled. If ctx or the record's assignment ends before
-// a call is sent, work returns early and the record is read again. After a call is sent only
-// hard can end it, so that the answer is stored.
+// work processes one record until it is settled. If ctx or the record's assignment ends before a
+// call is sent, work returns early and the record is read again. After a call is sent, only the end
+// of hard aborts the processing, so that the response is stored.
 func (w *Worker) work(ctx, hard context.Context, t *task) {
 	started := time.Now()
 	ctx, hard, span := w.startSpan(ctx, hard, t)
 	defer span.End()
 	if t.invalid != nil {
-		if !t.ledger.startCall() { // a revocation waits for this dead letter; else the next owner writes a second one
+		if !t.ledger.startCall() { // makes a revocation wait for this dead letter; otherwise the next owner would write a second one
 			return
 		}
 		defer t.ledger.endCall()
 		w.deadLetter(ctx, t, failure{reason: t.reason, err: t.invalid, number: t.request.Version})
 		return
 	}
-	if t.satisfiedByTime() { // by the previous record of its entity
+	if t.satisfiedByTime() { // the previous record of its entity has satisfied the request
 		w.skip(t, schemas.Satisfied)
 		return
 	}
@@ -38,7 +38,8 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 	var probe *breakerWaiter // set while this record is the breaker's probe
 	for t.ledger.is(ledgerOpen) {
 		a := &attempt{w: w, t: t, probe: probe != nil}
-		// A record that waits gives up its reservations when its assignment ends.
+		// When the record's assignment ends, a record without a sent call stops waiting and
+		// releases its reservations.
 		bound, unbind := t.ledger.bind(ctx, a.callStarted)
 		d := w.tryOnce(bound, hard, a)
 		unbind()
@@ -49,7 +50,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			close(probe.done)
 			probe = nil
 		}
-		if a.preempted && !d.requeue { // its permit was granted at the same moment
+		if a.preempted && !d.requeue { // its permit was granted before preemption ended the wait
 			w.slots.preempted()
 		}
 		if a.ended {
@@ -74,15 +75,16 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 	}
 }
 
-// sleepBetween waits between two attempts. It reports false if ctx or the assignment ended.
+// sleepBetween waits for the decision's delay between two attempts of a record. It reports false if
+// ctx or the assignment ended.
 func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool {
 	ctx, unbind := a.t.ledger.bind(ctx, func() bool { return false })
 	defer unbind()
 	return sleep(ctx, jittered(d.wait))
 }
 
-// tryOnce makes one attempt and carries out the decision about it. Afterwards either a.ended is
-// set or the returned decision says how the record continues.
+// tryOnce makes one attempt and applies the decision about its outcome. Afterwards either a.ended
+// is set, or the returned decision says what the record waits for before its next attempt.
 func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }
@@ -155,8 +157,8 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 
 var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endpoint is open, while other endpoints of the source are healthy")
 
-// evaluate attributes the outcome of an attempt, decides what follows, and updates the health,
-// the permits and the log accordingly.
+// evaluate attributes the outcome of an attempt and decides the next step. It updates the Health,
+// pauses calls if necessary, and logs conditions.
 func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
 	if a.began.IsZero() {
@@ -177,7 +179,7 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	if needsVerdict(o, history, diag) {
 		v = w.attribute(ctx, hard, a, o, diag)
 		if v == sharedFault && diag == noDiagnosis && evidenceOf(o) != scopeEvidence {
-			diag = sourceOpen // a confirming call has opened this breaker, or the endpoint's
+			diag = sourceOpen // a confirming call has opened the source's or the endpoint's breaker
 		}
 	} else if history.allowsRetryNow(o) && diag == noDiagnosis {
 		w.startConfirm(hard, faultQuery{entity: t.request.Entity, after: time.Now()})
@@ -189,7 +191,7 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	switch {
 	case d.countsFailure && d.next == stepRetryNow:
 		t.failures++
-	case diag.open() || d.action != actionNone: // the failures were not the entity's
+	case diag.open() || d.action != actionNone: // the failures are not attributed to the entity
 		t.failures, t.unconfirmed, t.firstCall = 0, false, time.Time{}
 	}
 	t.unconfirmed = d.needsConfirmation
@@ -201,7 +203,8 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	return d
 }
 
-// attribute returns whether a failure is the entity's or shared by its source or scope.
+// attribute returns the verdict for a failure: a fault of the entity, or one that its source or
+// scope shares.
 func (w *Worker) attribute(ctx, hard context.Context, a *attempt, o source.Outcome, diag diagnosis) verdict {
 	q := faultQuery{entity: a.t.request.Entity, after: time.Now()}
 	if evidenceOf(o) == scopeEvidence {
@@ -228,14 +231,16 @@ func (w *Worker) applyAction(a *attempt, o source.Outcome, d decision) {
 	}
 }
 
-// recordSuccess closes the breakers that the attempt's calls were charged to.
+// recordSuccess closes the source's breaker and the breakers of all scopes that the attempt's calls
+// belong to.
 func (w *Worker) recordSuccess(a *attempt) {
 	w.permits.CloseBreaker(a.began)
 	a.recordSuccess()
 	w.health.clearRefusals(a.scopeKeys())
 }
 
-// announceOpen publishes and logs a breaker that a confirming call or a probe has opened.
+// announceOpen logs a breaker that a confirming call or a probe has opened. For the source's
+// breaker it also opens the breaker in Redis.
 func (w *Worker) announceOpen(d diagnosis, facet string, err error) {
 	switch d {
 	case sourceOpened:
@@ -252,7 +257,7 @@ type fetched struct {
 	outcome source.Outcome
 	calls   int
 	content content      // empty unless the outcome has content
-	memory  *reservation // of Worker.memory; the caller resizes it to 0
+	memory  *reservation // memory of the response bodies; the caller must resize it to 0
 }
 
 // fetch makes one attempt: it reserves memory, gets permits, calls the upstream and parses the
@@ -275,8 +280,8 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	f.memory.resize(int64(answers.Bytes()))
 	w.bodySizes.record(t.request.Facet, int64(answers.Bytes()))
 
-	// Decompressing, parsing and compressing again happen in one step, under one slot. So no
-	// decompressed body waits in memory.
+	// Decompressing, parsing and compressing again happen in one step, while the goroutine holds
+	// one of parseSlots. So no decompressed body waits in memory.
 	w.parseSlots <- struct{}{}
 	defer func() { <-w.parseSlots }()
 	f.outcome = w.source.Read(answers, time.Now())
@@ -294,8 +299,9 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	return f, nil
 }
 
-// reportRedacted counts credentials that were found in content. Only the first one of a source
-// is logged as a warning, because most such upstreams repeat the credential in every answer.
+// reportRedacted counts credentials that were found in content. Only the first one of a source is
+// logged as a warning, because an upstream that repeats the credential usually does so in every
+// response.
 func (w *Worker) reportRedacted(ctx context.Context, n int, t *task) {
 	if n == 0 {
 		return
@@ -311,15 +317,16 @@ func (w *Worker) reportRedacted(ctx context.Context, n int, t *task) {
 
 var errShrunk = errors.New("the content has shrunk")
 
-// shrunk turns content that is much smaller than the stored snapshot into bad content, because
-// the snapshot is more likely to be right.
+// shrunk returns the outcome for content that is much smaller than the stored snapshot. Its class
+// is BadContent, because the snapshot is more likely to be right. `stored` is the snapshot's size
+// in bytes.
 func shrunk(o source.Outcome, stored int) source.Outcome {
 	defer o.Content.Release()
 	text := o.Content.JSON
 	return source.Outcome{
 		Class: source.BadContent, Status: o.Status,
 		Err: fmt.Errorf("%w from %d to %d bytes, below the facet's shrinkGuard; if the new content is right, delete the snapshot", errShrunk, stored, len(text)),
-		// Copied, because Release reuses the content's memory.
+		// The sample is copied, because Release reuses the content's memory.
 		Sample: append([]byte(nil), text[:min(len(text), schemas.MaxSampleBytes)]...), SampleType: "application/json",
 	}
 }

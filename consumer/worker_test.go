@@ -77,7 +77,7 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
-	for i := range 6 { // several records of one entity, none of which satisfies another
+	for i := range 6 { // six records for each entity; none is satisfied by the fetch of another
 		for _, key := range []string{"a", "b", "c"} {
 			request := schemas.UpdateRequest{
 				EventID: "e", Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest,
@@ -163,7 +163,7 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 		sample   string
 		status   int
 	}{
-		// Called a second time to confirm that the failure is its own.
+		// The entity is called a second time to confirm that the failure is its own.
 		{simulator.Fault{Kind: simulator.HTML200}, schemas.ParseError, 2, "<", 200},
 		{simulator.Fault{Kind: simulator.BadJSON}, schemas.ParseError, 2, "{", 200},
 		{simulator.Fault{Kind: simulator.Deep, Depth: 100_000}, schemas.ParseError, 2, "", 200},
@@ -329,7 +329,7 @@ func TestRedisDown_SendsAndLosesNothing(t *testing.T) {
 func TestCrash_BeforeSettleRepeatsWithoutCall(t *testing.T) {
 	r := newRig(t)
 	result := r.enqueue("a", schemas.High, schemas.CacheMiss)
-	// The killed worker has begun, fetched and written, but not settled.
+	// The killed worker has fetched and stored the entity, but has not settled the request.
 	request := schemas.UpdateRequest{Entity: entity("a"), Version: result.Number, Lane: schemas.High}
 	_, number, err := r.requests.Begin(t.Context(), request, 0)
 	if err != nil {

@@ -16,11 +16,12 @@ type item struct {
 	task     *task
 	write    store.Write
 	rejected error             // set if the database rejects the content
-	written  chan store.Result // buffered, for one result
-	span     trace.Span        // from submission to result
+	written  chan store.Result // buffered channel for one result
+	span     trace.Span        // covers the time from submit to the result
 }
 
-// writer writes results in batches, one batch at a time. The next batch collects meanwhile.
+// writer writes results in batches, one batch at a time. Results that arrive during a write form
+// the next batch.
 type writer struct {
 	w     *Worker
 	items chan *item
@@ -71,7 +72,8 @@ func (wr *writer) collect(first *item) []*item {
 
 // flush writes a batch, then settles its requests, then marks their records as done. A crash
 // between write and settle only repeats a fetch. In the reverse order a settled request could be
-// skipped without its result being stored. Offsets come last for the same reason.
+// skipped without its result being stored. Records are marked as done last for the same reason: the
+// offset of a done record may be committed.
 func (wr *writer) flush(hard context.Context, batch []*item) {
 	w := wr.w
 	writes := make([]store.Write, len(batch))
@@ -86,7 +88,7 @@ func (wr *writer) flush(hard context.Context, batch []*item) {
 	err := w.retryDB(hard, opWrite, func(ctx context.Context) (err error) {
 		results, err = w.store.Write(ctx, writes)
 		if errors.Is(err, store.ErrRejected) {
-			rejected, err = err, nil // a repeated write would be rejected too
+			rejected, err = err, nil // not returned as an error, because a repeated write would be rejected too
 		}
 		return err
 	})
@@ -137,8 +139,8 @@ func (wr *writer) isolate(hard context.Context, batch []*item, rejected error) {
 	}
 }
 
-// endOf returns how a written request ended. A result that was not written because a later fetch
-// is stored satisfies its request too.
+// endOf returns the end of a request after the write with result r. If a later fetch is already
+// stored, the result is not written, but the request is satisfied too.
 func endOf(i *item, r store.Result) schemas.End {
 	e := schemas.End{Entity: i.write.Entity, Number: i.write.Version, Satisfied: true}
 	if r == store.AbsenceStored {

@@ -8,19 +8,20 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// LOW yields while a new HIGH record would wait longer than yieldAbove, until it would wait at
-// most yieldBelow. The wait assumes one call a record at the rate that the quota's windows allow
-// for HIGH. At the 500 calls a second of adr-013 §12 these are 5,000 and 1,000 records. A source
-// with only a concurrency limit has no such rate; there LOW never yields, and HIGH gets the next
-// free slot.
+// yieldAbove and yieldBelow control when LOW yields to HIGH: its calls stop. LOW begins to yield
+// when a new HIGH record would wait longer than yieldAbove. LOW continues when a new HIGH record
+// would wait at most yieldBelow. The wait is computed for one call for each record, at the rate
+// that the quota's windows allow for HIGH. At the rate of adr-013 §12, 500 calls a second, the
+// limits are 5,000 and 1,000 waiting HIGH records. A source with only a concurrency limit has no
+// such rate; there LOW never yields, and HIGH gets the next free slot.
 const (
 	yieldAbove = 10 * time.Second
 	yieldBelow = 2 * time.Second
 	yieldEvery = time.Second
 )
 
-// highWait returns how long a new record waits behind that many HIGH records at that many calls a
-// second.
+// highWait returns how long a new record waits behind that many HIGH records, if HIGH makes
+// perSecond calls a second.
 func highWait(records int64, perSecond float64) time.Duration {
 	if records <= 0 {
 		return 0
@@ -29,8 +30,9 @@ func highWait(records int64, perSecond float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// yieldLoop stops the calls of a LOW worker while HIGH is behind, except for the calls that the
-// quota reserves for LOW: each process makes that many. An unknown lag changes nothing.
+// yieldLoop stops the calls of a LOW worker while HIGH is behind, except for calls at the rate that
+// the quota reserves for LOW. Each process makes calls at that rate. While the lag is unknown, the
+// worker keeps its state.
 func (w *Worker) yieldLoop(ctx context.Context) {
 	tick, pass := time.NewTicker(yieldEvery), time.NewTicker(yieldEvery)
 	defer tick.Stop()

@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// source40 grants permits of a source of 40 calls a minute, of which that many a second are
-// reserved for LOW.
+// source40 grants the permits of a source with a quota of 40 calls a minute. `reserve` is the
+// number of calls a second that are reserved for LOW.
 type source40 struct {
 	permits
 	reserve float64
@@ -29,7 +29,8 @@ func (r *rig) lowWorker(p consumer.Permits) {
 	r.run(w.Run)
 }
 
-// LOW yields by the wait of HIGH records: 8 records at 40 calls a minute wait 12 s.
+// Whether LOW yields depends on the wait of HIGH records, not on their number: at 40 calls a
+// minute, 8 records wait 12 s, which is above yieldAbove.
 func TestYield_ScalesWithTheSource(t *testing.T) {
 	r := newRig(t)
 	r.behind.records.Store(8)

@@ -11,10 +11,10 @@ import (
 // Condition names a failure that can last for a while, such as an outage. Two conditions are
 // the same if all their fields are equal.
 type Condition struct {
-	Failing   string // log message of the first failure
-	Recovered string // log message of the recovery
-	// Attr and Value are a log attribute that tells apart conditions with the same messages,
-	// such as facet=character. Attr may be empty.
+	Failing   string // message that is logged at the first failure, when the condition begins
+	Recovered string // message that is logged when the condition ends
+	// Attr and Value are the name and the value of a log attribute, such as facet=character. It
+	// distinguishes conditions with the same messages. Attr may be empty.
 	Attr, Value string
 }
 
@@ -31,19 +31,22 @@ type failures struct {
 	first, last time.Time
 }
 
-// recoverAfter is how long a condition must be free of failures before Resolved logs its
-// recovery. An operation that fails and succeeds in turn is logged as one failure.
+// recoverAfter is how long a condition must be free of failures before Resolved logs its recovery.
+// So an operation that alternates between failure and success within a second is logged as one
+// continuous failure.
 const recoverAfter = time.Second
 
-// Active reports whether any condition has failed and has not recovered.
+// Active reports whether at least one condition has failed and has not recovered.
 func (c *Conditions) Active() bool { return c.n.Load() > 0 }
 
-// Warn records a failure that ends without an operator.
+// Warn records a failure of the condition that needs no operator, and logs the first one with level
+// WARN.
 func (c *Conditions) Warn(log *slog.Logger, cond Condition, err error) {
 	c.record(log, slog.LevelWarn, cond, err)
 }
 
-// Error records a failure that an operator should look at.
+// Error records a failure of the condition that needs an operator, and logs the first one with
+// level ERROR.
 func (c *Conditions) Error(log *slog.Logger, cond Condition, err error) {
 	c.record(log, slog.LevelError, cond, err)
 }
@@ -67,8 +70,8 @@ func (c *Conditions) record(log *slog.Logger, level slog.Level, cond Condition, 
 	}
 }
 
-// Resolved records a success. It logs the recovery if the condition had failed, and its last
-// failure is at least one second old.
+// Resolved records a success. If the condition has failed, and its last failure is at least one
+// second old, Resolved ends the condition and logs the recovery.
 func (c *Conditions) Resolved(log *slog.Logger, cond Condition) {
 	if !c.Active() {
 		return
@@ -85,7 +88,7 @@ func (c *Conditions) Resolved(log *slog.Logger, cond Condition) {
 		cond.attrs(slog.Int("failures", f.count), slog.Duration("outage", time.Since(f.first)))...)
 }
 
-// attrs returns the condition's attribute, if it has one, and more.
+// attrs returns the condition's attribute, if it has one, followed by the attributes in `more`.
 func (c Condition) attrs(more ...slog.Attr) []slog.Attr {
 	if c.Attr == "" {
 		return more

@@ -16,9 +16,10 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Histogram returns the options of a histogram with classic and native buckets. buckets are the
-// upper bounds of the classic ones, in the base unit of its name. Native buckets differ by 10 %. A
-// native histogram that exceeds 160 buckets is reset at most once an hour instead of growing.
+// Histogram returns the options of a histogram with classic and native buckets. `buckets` are the
+// upper bounds of the classic buckets, in the unit that the name ends in. Each native bucket is 1.1
+// times as wide as the previous one. A native histogram that exceeds 160 buckets is reset at most
+// once an hour instead of growing.
 func Histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -53,9 +54,9 @@ func (t Tracer) Start(ctx context.Context, name string, options ...trace.SpanSta
 	return t.tracer.Start(ctx, name, options...) //nolint:spancheck // the caller ends it
 }
 
-// Kafka returns the settings of a Kafka client that traces records. A produced record continues
-// the trace of its context in its headers. A received record carries the trace of its headers in
-// its context.
+// Kafka returns the settings of a Kafka client that traces records. A produced record gets the
+// trace of its context as a header. The context of a received record carries the trace that is in
+// the record's headers.
 func (t Tracer) Kafka() []kgo.Opt {
 	if !t.Enabled() {
 		return nil
@@ -63,14 +64,16 @@ func (t Tracer) Kafka() []kgo.Opt {
 	return []kgo.Opt{kgo.WithHooks(kotel.NewTracer(kotel.TracerProvider(t.provider), kotel.TracerPropagator(propagator)))}
 }
 
-// TraceParentSize is the length of a W3C trace parent of version 00. Longer values are rejected,
-// because they would be stored in Kafka and the database with each request of a batch.
+// TraceParentSize is the length of a W3C trace parent of version 00. Values of another length are
+// rejected, because a long value would be stored in Kafka and in the database with each request of
+// a batch.
 const TraceParentSize = 55
 
 // propagator reads and writes trace parents (W3C Trace Context).
 var propagator propagation.TraceContext
 
-// traceParentCarrier exposes only the traceparent field to propagator. The trace state is dropped.
+// traceParentCarrier passes only the field `traceparent` to and from propagator. The field
+// `tracestate` is dropped.
 type traceParentCarrier struct{ parent string }
 
 func (h *traceParentCarrier) Get(key string) string {
@@ -88,8 +91,8 @@ func (h *traceParentCarrier) Set(key, value string) {
 
 func (h *traceParentCarrier) Keys() []string { return []string{"traceparent"} }
 
-// WithTraceParent returns ctx with the remote span of a trace parent. It returns ctx itself if
-// parent is empty or malformed.
+// WithTraceParent returns a context in which the span of the trace parent is the current remote
+// span. It returns ctx unchanged if `parent` is empty or malformed.
 func WithTraceParent(ctx context.Context, parent string) context.Context {
 	if len(parent) != TraceParentSize {
 		return ctx
@@ -104,8 +107,8 @@ func TraceParent(ctx context.Context) string {
 	return h.parent
 }
 
-// LinkTo returns the options of a span that starts a new trace and links to the span of a trace
-// parent. It is for work that happens much later, such as a retry.
+// LinkTo returns the options of a span that starts a new trace and has a link to the span of the
+// trace parent `parent`. It is for work much later than that span, such as a retry.
 func LinkTo(parent string) []trace.SpanStartOption {
 	options := []trace.SpanStartOption{trace.WithNewRoot()}
 	if s := trace.SpanContextFromContext(WithTraceParent(context.Background(), parent)); s.IsValid() {

@@ -8,15 +8,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store holds outbox events.
+// Store is the database with the outbox events.
 type Store interface {
-	// ClaimOutboxEvents claims up to most due events of the source, the earliest first. No other
-	// call returns them before the lease ends.
+	// ClaimOutboxEvents claims due events of the source, the earliest first and no more than
+	// `most`. No other call returns them before the lease ends.
 	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, most int) ([]store.OutboxEvent, error)
 	// NextOutboxTime returns when the next event may be claimed, or zero if there is none.
 	NextOutboxTime(ctx context.Context, source string) (time.Time, error)
-	// MarkChangesPublished records that the changes of events are published, so that only their
-	// triggers are left.
+	// MarkChangesPublished records that the changes of these events are published, so that only the
+	// events' triggers are left to deliver.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
 	// DeleteOutboxEvents deletes delivered events.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
@@ -26,8 +26,8 @@ type Store interface {
 
 // Enqueuer publishes update requests.
 type Enqueuer interface {
-	// Trigger enqueues each request in the LOW lane, with a fetch that begins after it. It returns
-	// the requests that must be enqueued again, because they are neither held nor certain to be
-	// processed.
+	// Trigger enqueues each request in the LOW lane as a strict request: a fetch must begin after
+	// it. It returns the requests that must be enqueued again. A request that a hold rejects is not
+	// returned.
 	Trigger(ctx context.Context, requests []store.ClaimedRequest) (left []store.ClaimedRequest)
 }

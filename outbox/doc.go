@@ -1,7 +1,7 @@
 // Package outbox delivers the events of the transactional outbox: it publishes stored changes on
-// their source's change topic, and requests refreshes of the facets that they trigger. The events
-// are written by the transaction that stores the change (store.OutboxEvents), so that no event
-// exists without its change and none is lost.
+// their source's change topic, and requests refreshes of the facets that the changes trigger. The
+// events are written by the transaction that stores the change (store.OutboxEvents), so that no
+// event exists without its change and none is lost.
 //
 // # States of an event
 //
@@ -19,8 +19,8 @@
 //   - A trigger with a quiet time fires when no change of its entity was stored for that time. It
 //     fires at its maximum delay after the first change at the latest. All these changes cause one
 //     refresh.
-//   - A trigger is skipped if its target was checked within the trigger's back-off. A target that
-//     is held counts as requested, because its failure has a retry or an end of its own.
+//   - A trigger is skipped if its target entity was checked within the trigger's back-off. A target
+//     with a hold counts as requested: the hold ends, or the target has a scheduled retry.
 //
 // Example: facet progress triggers facet general, with a quiet time of 30 s and a maximum delay of
 // 5 min. Progress of case 42 changes at 12:00:00 and again at 12:00:20. Both changes are

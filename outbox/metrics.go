@@ -24,7 +24,7 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 		requested: counter("triggers_requested_total", "Refreshes requested because another facet has changed."),
 		skipped:   counter("triggers_skipped_total", "Triggers skipped because their facet was checked within the back-off."),
 	}
-	// Computed at each scrape, so that it keeps rising while no event can be claimed.
+	// The gauge is computed at each scrape, so that it keeps rising while no event can be claimed.
 	rising := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "outbox_lag_seconds", Help: "Age of the oldest due event that is not delivered; 0 if there is none.", ConstLabels: labels,
 	}, func() float64 { return m.lag.age(time.Now()).Seconds() })
@@ -32,19 +32,20 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// lagTracker tracks since when the oldest event is due. The time of the next claim is not enough,
-// because an event whose delivery failed can be claimed again only a lease later.
+// lagTracker tracks since when the oldest undelivered event has been due. The time of the next
+// possible claim does not show that: an event whose delivery failed was due earlier, but can only
+// be claimed again when its lease ends.
 type lagTracker struct {
 	mu       sync.Mutex
 	inFlight time.Time // due time of the oldest event that is being delivered
-	// retrying is the due time of the oldest event whose delivery failed, and retryAt when its
-	// lease ends. Only this process knows of it, because it holds the claim.
+	// retrying is the due time of the oldest event whose delivery failed, and retryAt is when the
+	// lease of that event ends. Only this process knows both times, because it holds the claim.
 	retrying, retryAt time.Time
 	next              time.Time // when the next event may be claimed
 }
 
-// claimed records the events of a claim. Once retryAt has passed, the failed events are among them
-// or claimed by another process.
+// claimed records the events that this process has just claimed. After retryAt has passed, the
+// events whose delivery failed are among them, or another process has claimed them.
 func (w *lagTracker) claimed(all []store.OutboxEvent, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -57,7 +58,8 @@ func (w *lagTracker) claimed(all []store.OutboxEvent, now time.Time) {
 	}
 }
 
-// delivered records the end of a delivery: which events are left, and when their lease ends.
+// delivered records the end of a delivery attempt: which events are left undelivered, and that
+// their lease ends at retryAt.
 func (w *lagTracker) delivered(all []store.OutboxEvent, left map[int64]bool, retryAt time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

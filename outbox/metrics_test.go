@@ -17,7 +17,8 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 			t.Errorf("%s: got age %v, want %d s", what, got, want)
 		}
 	}
-	// deliver claims events at a time and leaves some of them.
+	// deliver claims the events at that second, and delivers all of them except the events with the
+	// IDs in left.
 	deliver := func(at int, all []store.OutboxEvent, left ...int64) {
 		w.claimed(all, after(at))
 		undone := map[int64]bool{}
@@ -32,15 +33,15 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 	w.claimed([]store.OutboxEvent{young, old}, after(31))
 	is("under way", after(35), 35)
 	deliver(0, []store.OutboxEvent{old}, 1)
-	w.setNext(after(60)) // end of its claim, which is not its due time
+	w.setNext(after(60)) // the event's claim ends, but the event was due earlier
 	is("left", after(20), 20)
-	deliver(30, []store.OutboxEvent{young}) // while the first event's lease runs
+	deliver(30, []store.OutboxEvent{young}) // while the lease of the old event runs
 	is("another one is ended", after(40), 40)
 	w.claimed([]store.OutboxEvent{old, young}, after(60))
 	w.delivered([]store.OutboxEvent{old, young}, map[int64]bool{2: true}, after(120))
 	is("the older is ended", after(70), 40)
 
-	w.claimed(nil, after(120)) // another process has claimed it
+	w.claimed(nil, after(120)) // another process has claimed the young event
 	w.setNext(time.Time{})
 	is("all is ended", after(121), 0)
 	w.setNext(after(130))

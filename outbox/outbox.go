@@ -20,9 +20,9 @@ import (
 const (
 	// lease is how long an event stays claimed. After that any relay may claim it again.
 	lease = time.Minute
-	// kafkaTimeout bounds one delivery attempt. It is well below the lease.
+	// kafkaTimeout is the time limit of one delivery attempt. It is well below the lease.
 	kafkaTimeout = 20 * time.Second
-	// finishTimeout bounds the database update after a delivery.
+	// finishTimeout is the time limit of the database update after a delivery.
 	finishTimeout = 5 * time.Second
 	// maxClaim is the maximum number of events in one claim.
 	maxClaim = 256
@@ -51,7 +51,7 @@ func New(source string, st Store, enqueuer Enqueuer, kafka *kgo.Client, poller *
 	return &Relay{source, st, enqueuer, kafka, poller, log.With("source", source), newMetrics(source, reg)}
 }
 
-// Notify announces an event that this process has stored.
+// Notify wakes this relay, because this process has stored an event.
 func (r *Relay) Notify() { r.poller.WakeLocal(time.Now()) }
 
 // Run delivers events until ctx ends. Events of another process that stopped before it delivered
@@ -67,7 +67,7 @@ func (r *Relay) deliverDue(ctx context.Context, now time.Time) (next time.Time, 
 	if err := r.deliver(ctx, all, now); err != nil {
 		return time.Time{}, err
 	}
-	if len(all) == maxClaim { // more may be due
+	if len(all) == maxClaim { // more events may be due
 		return now, nil
 	}
 	next, err = r.store.NextOutboxTime(ctx, r.source)
@@ -114,8 +114,9 @@ func (r *Relay) deliver(ctx context.Context, all []store.OutboxEvent, now time.T
 	return nil
 }
 
-// recordDelivery deletes delivered events, and marks the changes of published ones whose triggers
-// are left. It does so even if ctx has ended, because the changes would be published again.
+// recordDelivery deletes delivered events, and marks the changes of events whose triggers are left
+// as published. It does so even if ctx has ended, because otherwise the changes would be published
+// again.
 func (r *Relay) recordDelivery(ctx context.Context, delivered, published []int64) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
@@ -130,17 +131,17 @@ func (r *Relay) recordDelivery(ctx context.Context, delivered, published []int64
 	return r.store.DeleteOutboxEvents(ctx, delivered)
 }
 
-// publish publishes the changes of events on the change topic. It adds the events that Kafka has
-// not acknowledged to left, and returns the first error.
+// publish publishes the changes of events on the change topic. It sets `left` for each event whose
+// change Kafka has not acknowledged, and returns the first error.
 func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[int64]bool) (first error) {
 	var records []*kgo.Record
-	var ids []int64 // of the records' events
+	var ids []int64 // event IDs, in the order of records
 	for _, e := range all {
 		if !e.PublishChange {
 			continue
 		}
 		record, err := recordOf(e)
-		if err != nil { // a retry would fail too
+		if err != nil { // the change is dropped, because a retry would fail too
 			r.log.Error("change can't be encoded and is dropped", "entity", e.Entity.String(), "version", e.Version, "err", err)
 			continue
 		}
@@ -154,7 +155,7 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 		}
 		left[ids[slices.Index(records, result.Record)]] = true
 		if errors.Is(result.Err, kerr.UnknownTopicOrPartition) || errors.Is(result.Err, kerr.UnknownTopicID) {
-			// If the topic was deleted and created again, the client must forget the old topic's ID.
+			// If the topic was deleted and created again, the client must drop the old topic's ID.
 			r.kafka.PurgeTopicsFromProducing(schemas.ChangeTopic(r.source))
 			result.Err = fmt.Errorf("%w; create %s with `freshet topics ensure`", result.Err, schemas.ChangeTopic(r.source))
 		}
@@ -165,7 +166,7 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 	return first
 }
 
-// recordOf returns the record of an event's change.
+// recordOf returns the Kafka record with the change of an event.
 func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 	c := schemas.Change{Entity: e.Entity, Version: e.Version, At: e.At, After: e.After[:]}
 	if e.Before != (store.Hash{}) {
@@ -173,24 +174,24 @@ func recordOf(e store.OutboxEvent) (*kgo.Record, error) {
 	}
 	key, value, err := c.Encode()
 	// The record has no timestamp of its own, so the client uses the time of publishing. With the
-	// time of an old change the client's delivery timeout would expire at once.
+	// time of an old change as its timestamp, the client's delivery timeout would expire at once.
 	return &kgo.Record{Topic: schemas.ChangeTopic(e.Entity.Source), Key: key, Value: value}, err
 }
 
-// target is an entity that triggers of one or more events refer to.
+// target is an entity that the triggers of one or more events refresh.
 type target struct {
-	request    store.ClaimedRequest // with the params of the latest change
+	request    store.ClaimedRequest // its params come from the latest change
 	lastChange time.Time
 	triggers   []store.Trigger
 	eventIDs   []int64
 }
 
-// fires reports whether any of the triggers fires.
+// fires reports whether at least one trigger of the target fires, so that the target is refreshed.
 func (t *target) fires(state store.State, now time.Time) bool {
 	return slices.ContainsFunc(t.triggers, func(tr store.Trigger) bool { return tr.Fires(state, now) })
 }
 
-// targetsOf returns the entities that the events' triggers refer to, each once.
+// targetsOf returns the entities that the events' triggers refresh, each entity once.
 func targetsOf(all []store.OutboxEvent) (targets []*target) {
 	byEntity := map[schemas.Entity]*target{}
 	for _, e := range all {
@@ -211,7 +212,7 @@ func targetsOf(all []store.OutboxEvent) (targets []*target) {
 }
 
 // trigger requests refreshes of the events' targets. It skips targets that were checked within
-// their triggers' back-off. It adds the events of requests that failed to left.
+// their triggers' back-off. It sets `left` for the events whose requests could not be enqueued.
 func (r *Relay) trigger(ctx context.Context, all []store.OutboxEvent, left map[int64]bool, now time.Time) error {
 	targets := targetsOf(all)
 	if len(targets) == 0 {

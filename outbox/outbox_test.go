@@ -102,8 +102,8 @@ func TestRelay_RetriesRejectedChangeAfterLease(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A change that can't be published is retried every minute. Requesting its triggers each time
-// would waste calls.
+// A change that can't be published is retried every minute. If each attempt also requested the
+// change's triggers, it would waste upstream calls.
 func TestRelay_TriggersOnlyAfterPublishing(t *testing.T) {
 	r := newRig(t)
 	accept := r.refuse(kerr.TopicAuthorizationFailed.Code)
@@ -140,7 +140,7 @@ func TestRelay_HangingBrokerDeletesNothing(t *testing.T) {
 	if next := r.deliverAt(start.Add(lease)); !next.IsZero() {
 		t.Errorf("next due: got %v", next)
 	}
-	if n := r.ends(); n != 1 && n != 2 { // a record that timed out may have arrived nevertheless
+	if n := r.ends(); n != 1 && n != 2 { // the first attempt's record may have arrived although the client timed out
 		t.Errorf("published %d times, want 1 or 2", n)
 	}
 	r.wantLeft(0)
@@ -190,7 +190,8 @@ func TestRelay_CombinesTriggersOfOneKey(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// The first change of a key must not decide for the others.
+// When several changes trigger the same target, the back-off and the params of the first change
+// must not decide alone.
 func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 	r := newRig(t)
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
@@ -209,7 +210,7 @@ func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 func TestRelay_SkipsTriggersWithinBackoff(t *testing.T) {
 	r := newRig(t)
 	now := start.Add(24 * time.Hour)
-	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // just within the back-off
+	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // general/a was checked just within the back-off of 24 h
 	r.write(general("b"), start, "g", store.OutboxEvents{})
 	for _, key := range []string{"a", "b", "c"} {
 		r.write(progress(key), now, "x", triggering(24*time.Hour, nil))
@@ -240,7 +241,7 @@ func TestRelay_KeepsEventsIfStatesFail(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// fallible is a store whose operations fail on demand.
+// fallible is a store whose operations fail while the matching error is set.
 type fallible struct {
 	Store
 	states, finish error
@@ -312,8 +313,9 @@ func TestRelay_TwoInstancesDeliverOnce(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A claim counts from when it was made. If it counted from the beginning of a long backlog, it
-// would end before its events are delivered, and another relay would claim them too.
+// The lease of a claim begins when the claim is made. If all batches of a long backlog used the
+// start of the first batch, later leases would end before their events are delivered, and another
+// relay would claim these events too.
 func TestRelay_ClaimsBacklogInBatches(t *testing.T) {
 	r := newRig(t)
 	for n := range maxClaim + 1 {
@@ -342,7 +344,7 @@ func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 		}
 	})
 	t.Cleanup(func() { stop(); wg.Wait() })
-	for range 2 { // at the start, and after the subscription
+	for range 2 { // one lookup at the start, and one after the subscription to Redis
 		looks.await(t)
 	}
 	began := time.Now()

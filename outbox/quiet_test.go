@@ -8,7 +8,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// quietly triggers the general facet when changes pause for 10 s, after 60 s at most.
+// quietly returns events whose trigger refreshes the general facet when no change was stored for 10
+// s, or 60 s after the first change at the latest.
 func quietly() store.OutboxEvents {
 	return store.OutboxEvents{PublishChange: true, Triggers: []store.Trigger{{Facet: "general", Quiet: 10 * time.Second, MaxDelay: time.Minute}}}
 }
@@ -48,7 +49,8 @@ func TestQuiet_WaitsAtMostMaxDelay(t *testing.T) {
 	}
 }
 
-// Any relay finds a waiting event, because it is in the database.
+// An event that waits for its quiet time is in the database, so a relay of another process can
+// deliver it.
 func TestQuiet_SurvivesTheProcess(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())
@@ -76,7 +78,8 @@ func TestQuiet_RetriesFailedRequest(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// A trigger in its quiet time is not late and must not raise an alert.
+// An event in its trigger's quiet time is not overdue, so it must not count as lag and raise an
+// alert.
 func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 	r := newRig(t)
 	r.write(progress("a"), start, "x", quietly())

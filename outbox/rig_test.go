@@ -22,19 +22,19 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// generous bounds every wait for an event.
+// generous is the time limit of each wait in a test.
 const generous = 30 * time.Second
 
 // start is the due time of a test's first event.
 var start = time.Date(2026, 1, 27, 12, 0, 0, 123000, time.UTC)
 
-// rig has a database, a broker, and an enqueuer that records requests.
+// rig has a relay with a database, an embedded broker, and an enqueuer that records requests.
 type rig struct {
 	*testing.T
 	kafka    *kfake.Cluster
 	db       *sqlite.Store
 	enqueuer *fakeEnqueuer
-	log      bytes.Buffer // of the rig's own relay
+	log      bytes.Buffer // log output of the rig's own relay
 	*Relay
 }
 
@@ -56,7 +56,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// relay returns another relay, with a Kafka client that times out soon.
+// relay returns another relay on this store, with a Kafka client whose timeouts are 1 s.
 func (r *rig) relay(st Store, loop *poll.Poller) *Relay {
 	r.Helper()
 	return New("court", st, r.enqueuer, r.client(
@@ -75,10 +75,11 @@ func (r *rig) client(opts ...kgo.Opt) *kgo.Client {
 	return c
 }
 
-// fakeEnqueuer records requests and returns the ones for which leaves reports true.
+// fakeEnqueuer records requests. It returns the requests for which leaves reports true, as if they
+// could not be enqueued.
 type fakeEnqueuer struct {
 	mu     sync.Mutex
-	leaves func(store.ClaimedRequest) bool // nil: it returns none
+	leaves func(store.ClaimedRequest) bool // if nil, no request is returned
 	asks   []store.ClaimedRequest
 	calls  int
 }
@@ -97,7 +98,7 @@ func (d *fakeEnqueuer) Trigger(_ context.Context, asks []store.ClaimedRequest) (
 	return left
 }
 
-// asked returns the keys that were requested since the last call, sorted.
+// asked returns facet/key of the entities that were requested since its last call, sorted.
 func (d *fakeEnqueuer) asked() (keys []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -131,7 +132,7 @@ func triggering(backoff time.Duration, params map[string]string) store.OutboxEve
 
 func hashOf(text string) store.Hash { return sha256.Sum256([]byte(text)) }
 
-// write stores content that was fetched at a time, with a version derived from it.
+// write stores content that was fetched at the time `at`, which also gives the snapshot's version.
 func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.OutboxEvents) {
 	r.Helper()
 	results, err := r.db.Write(r.Context(), []store.Write{{
@@ -143,7 +144,7 @@ func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.O
 	}
 }
 
-// deliverAt delivers due events at a time and returns the next due time.
+// deliverAt delivers the events that are due at the time now, and returns the next due time.
 func (r *rig) deliverAt(now time.Time) time.Time {
 	r.Helper()
 	next, err := r.deliverDue(r.Context(), now)
@@ -153,8 +154,7 @@ func (r *rig) deliverAt(now time.Time) time.Time {
 	return next
 }
 
-// wantLeft fails the test unless that many events are stored, claimed or not. It claims them
-// itself.
+// wantLeft fails the test unless that many events are stored, whether claimed or not.
 func (r *rig) wantLeft(want int) {
 	r.Helper()
 	all, err := r.db.ClaimOutboxEvents(r.Context(), "court", start.Add(1000*time.Hour), 0, 10_000)
@@ -195,7 +195,7 @@ func (r *rig) ends() (n int) {
 	return n
 }
 
-// refuse makes the broker reject records with a code, until accept is called.
+// refuse makes the broker reject produced records with this error code, until accept is called.
 func (r *rig) refuse(code int16) (accept func()) {
 	done := make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {

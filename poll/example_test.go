@@ -7,7 +7,8 @@ import (
 	"github.com/freshet/freshet/poll"
 )
 
-// The broker accepts two of three requests at first. EnqueueAll enqueues the third one again.
+// The first call of enqueue accepts two of three requests. EnqueueAll calls enqueue again for the
+// third one.
 func ExampleEnqueueAll() {
 	enqueue := func(_ context.Context, requests []string) (left []string) {
 		accepted := requests[:min(2, len(requests))]

@@ -1,7 +1,7 @@
 // Package poll calls a function when work is due. A Poller sleeps until the next due time, wakes
 // earlier when any process announces earlier work over Redis, and retries failed calls with
-// backoff. Announcements may be lost: after a reconnection, and after a maximum interval, the
-// Poller calls the function anyway.
+// backoff. Announcements may be lost. Therefore the Poller also calls the function after a
+// reconnection to Redis, and whenever a maximum interval has passed since the last call.
 //
 // Example: work returns 12:00:00 as the next due time, and the maximum interval is 10 min. At
 // 11:50:00 the Poller sleeps until 12:00:00. At 11:55:00 another process calls WakeAt for 11:57:00.
@@ -21,20 +21,21 @@ const (
 	// minBackoff is the first delay after a failure; it doubles up to maxBackoff.
 	minBackoff = 100 * time.Millisecond
 	maxBackoff = 5 * time.Second
-	// publishTimeout bounds the announcement to other processes.
+	// publishTimeout is the time limit for the publication of a wake-up on the Redis channel.
 	publishTimeout = time.Second
 )
 
-// Messages are the log messages of the first failure and of the recovery.
+// Messages are the log messages for the first failed call of a Poller's function and for its
+// recovery.
 type Messages struct{ Failing, Recovered string }
 
-// Poller calls a function when work is due. Any number of pollers may share a channel.
+// Poller calls a function when work is due. Any number of pollers may share a Redis channel.
 type Poller struct {
 	channel  string
 	rdb      redis.UniversalClient
 	log      *slog.Logger
 	messages Messages
-	local    chan time.Time // wake-up of this process; buffered, for one time
+	local    chan time.Time // wake-up time set by this process; buffered for one value
 }
 
 // New returns a poller that listens on a Redis channel.
@@ -42,14 +43,15 @@ func New(channel string, rdb redis.UniversalClient, log *slog.Logger, messages M
 	return &Poller{channel: channel, rdb: rdb, log: log, messages: messages, local: make(chan time.Time, 1)}
 }
 
-// WakeAt wakes all pollers of the channel at that time. This poller wakes even if Redis is down.
-// Others that miss the message find the work after a reconnection or their maximum interval.
+// WakeAt wakes all pollers of the channel at the time `at`. This poller wakes even if Redis is
+// down. A poller in another process that misses the message finds the work after its reconnection
+// or its maximum interval.
 func (p *Poller) WakeAt(ctx context.Context, at time.Time) {
 	p.WakeLocal(at)
 	WakeAt(ctx, p.rdb, p.channel, at, p.log)
 }
 
-// WakeLocal wakes only this poller at that time.
+// WakeLocal wakes only this poller at the time `at`.
 func (p *Poller) WakeLocal(at time.Time) {
 	first := at
 	for sent := false; !sent; {
@@ -62,8 +64,8 @@ func (p *Poller) WakeLocal(at time.Time) {
 	}
 }
 
-// WakeAt wakes all pollers of a channel at that time, from a process that may have none. It logs a
-// failure and does not return it, because pollers find the work later by themselves.
+// WakeAt wakes all pollers of a channel at the time `at`. It is for processes without a poller of
+// their own. It only logs a failure, because pollers find the work later even without the wake-up.
 func WakeAt(ctx context.Context, rdb redis.UniversalClient, channel string, at time.Time, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
@@ -73,8 +75,8 @@ func WakeAt(ctx context.Context, rdb redis.UniversalClient, channel string, at t
 }
 
 // Run calls work at once and then until ctx ends: at the due time that work returned, at the time
-// of a wake-up, and after a reconnection to Redis. Two calls are at most the duration latest
-// apart. A call that fails is repeated with backoff.
+// of a wake-up, and after a reconnection to Redis. At most the duration `latest` passes between two
+// calls. A call that fails is repeated with backoff.
 func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error {
 	subscription := p.rdb.Subscribe(ctx, p.channel)
 	defer func() { _ = subscription.Close() }()
@@ -138,8 +140,9 @@ func (p *Poller) workUntilDone(ctx context.Context, work func(context.Context, t
 	}
 }
 
-// EnqueueAll calls enqueue with all, and then with backoff for the elements that it returned, until
-// none is left, while reports false, or ctx ends. It returns the elements that are left.
+// EnqueueAll enqueues all elements. It calls enqueue again, with backoff, for the elements that
+// enqueue returned as left. It ends when no element is left, when `while` returns false, or when
+// ctx ends. It returns the elements that are left.
 func EnqueueAll[T any](ctx context.Context, all []T, while func() bool, enqueue func(context.Context, []T) (left []T)) []T {
 	backoff := minBackoff
 	for left := all; ; backoff = min(2*backoff, maxBackoff) {

@@ -16,7 +16,8 @@ import (
 
 const waitTimeout = time.Minute
 
-// runPoller runs a poller and returns it, with a channel of its calls of work.
+// runPoller runs a poller and returns it. The returned channel receives the time of each call of
+// work.
 func runPoller(t *testing.T, rdb redis.UniversalClient, log *slog.Logger, work func(time.Time) (time.Time, error)) (*Poller, <-chan time.Time) {
 	t.Helper()
 	calls := make(chan time.Time, 1000)
@@ -47,7 +48,8 @@ func nextCall(t *testing.T, calls <-chan time.Time) time.Time {
 	}
 }
 
-// awaitSubscribed waits for the first call and for the one after the subscription.
+// awaitSubscribed waits for two calls of work: the first one, and the one after the poller has
+// subscribed to Redis.
 func awaitSubscribed(t *testing.T, calls <-chan time.Time) {
 	t.Helper()
 	nextCall(t, calls)
@@ -106,7 +108,7 @@ func TestPoller_RetriesFailedWorkAndLogsOnce(t *testing.T) {
 	for range 4 {
 		nextCall(t, calls)
 	}
-	nextCall(t, calls) // after the subscription, which followed the first call
+	nextCall(t, calls) // the call after the subscription, which follows the first call
 	mu.Lock()
 	defer mu.Unlock()
 	if got := text.String(); strings.Count(got, "work failing") != 1 || strings.Count(got, "work recovered") != 1 {

@@ -1,6 +1,6 @@
-// Package retries enqueues scheduled retries when they are due. Any number of instances may run
-// for a source; each due retry is claimed by one of them. An instance sleeps until the next retry
-// is due, and is woken by earlier ones (package poll).
+// Package retries enqueues scheduled retries when they are due. Any number of instances may run for
+// a source; each due retry is claimed by one of them. An instance sleeps until the next retry is
+// due. It is woken when an earlier retry is scheduled (package poll).
 //
 // States of a retry, which is a status row with state RETRYING:
 //
@@ -11,9 +11,10 @@
 //	claimed, enqueued → due again, when the lease ends without any of these
 //
 // Invariants:
-//   - Enqueueing a retry does not delete it: its row is deleted with the snapshot that results
-//     (semantics §5). If the request is lost, the retry is due again after the lease.
-//   - A retry that no instance claims stays due.
+//   - Enqueueing a retry does not delete its row. The row is deleted when the snapshot of the
+//     retry's fetch is stored (semantics §5). If the request is lost, the retry is due again after
+//     the lease.
+//   - A retry stays due until an instance claims it.
 //
 // Example: a fetch fails at 12:00 and the facet's first delay is 1 min. The retry is due at 12:01.
 // If the worker that reads its request is killed, the retry is enqueued again at 12:11.
@@ -31,7 +32,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store holds scheduled retries.
+// Store is the database with the scheduled retries.
 type Store interface {
 	// ClaimRetries claims up to limit due retries of the source, the earliest first. No other
 	// caller gets them before the lease ends.
@@ -42,14 +43,14 @@ type Store interface {
 
 // Enqueuer publishes update requests.
 type Enqueuer interface {
-	// Enqueue enqueues each retry in its original lane, with a fetch that begins after it. It
-	// returns the retries that must be enqueued again.
+	// Enqueue enqueues a strict request for each retry in its original lane: a fetch must begin
+	// after the request. It returns the retries that could not be enqueued.
 	Enqueue(ctx context.Context, due []store.Status) []store.Status
 }
 
 const (
-	// lease is how long a claimed retry may take to end in a snapshot or another failure before it
-	// is due again.
+	// lease is how long a retry stays claimed. A retry without a stored snapshot or a new failure
+	// by then is due again.
 	lease = 10 * time.Minute
 	// maxClaim is the maximum number of retries in one claim.
 	maxClaim = 256
@@ -65,7 +66,7 @@ type Retries struct {
 	requested prometheus.Counter
 }
 
-// New returns the retries of a source. Run enqueues them.
+// New returns the Retries of a source. They do nothing until Run is called.
 func New(source string, st Store, enqueuer Enqueuer, rdb redis.UniversalClient, log *slog.Logger, reg prometheus.Registerer) *Retries {
 	log = log.With("source", source)
 	r := &Retries{
@@ -103,8 +104,8 @@ func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, 
 	}
 }
 
-// enqueue enqueues claimed retries, and retries the ones that fail until half of the lease is
-// over. The ones that are left are due again when the lease ends.
+// enqueue enqueues claimed retries. If some fail, it repeats them until half of the lease is over.
+// The retries that are left then are due again when the lease ends.
 func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 	until := time.Now().Add(lease / 2)
 	left := poll.EnqueueAll(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {

@@ -20,7 +20,7 @@ import (
 
 const waitTimeout = time.Minute
 
-// fakeEnqueuer records enqueued retries and rejects the first ones.
+// fakeEnqueuer records enqueued retries, after it has rejected the first `refuse` of them.
 type fakeEnqueuer struct {
 	mu     sync.Mutex
 	refuse int
@@ -82,7 +82,8 @@ func (r *rig) start(instances int) {
 	r.Cleanup(func() { stop(); wg.Wait() })
 }
 
-// schedule stores a retry like a worker, and announces it if tell is set.
+// schedule stores a retry like a worker does. If tell is true, it also announces the retry to all
+// instances.
 func (r *rig) schedule(key string, at time.Time, tell bool) {
 	r.Helper()
 	e := schemas.Entity{Source: "nexon", Facet: "character", Key: key}
@@ -114,7 +115,7 @@ func TestRetries_EnqueuesWhenDue(t *testing.T) {
 	r.start(2)
 	due := time.Now().Add(300 * time.Millisecond)
 	r.schedule("later", time.Now().Add(time.Hour), true)
-	r.schedule("soon", due, true) // wakes instances that sleep for an hour
+	r.schedule("soon", due, true) // wakes instances that sleep until "later" is due
 	r.wantEnqueued("soon")
 	if time.Now().Before(due) {
 		t.Errorf("enqueued %v too early", time.Until(due))
@@ -131,7 +132,7 @@ func TestRetries_InstancesShareDueRetries(t *testing.T) {
 	const n = 3 * maxClaim
 	due := time.Now().Add(200 * time.Millisecond)
 	for i := range n {
-		r.schedule(fmt.Sprint(i), due, i == n-1) // the last one wakes the instances for all
+		r.schedule(fmt.Sprint(i), due, i == n-1) // only the last retry is announced; it wakes the instances, which find all of them
 	}
 	for range n {
 		r.wantEnqueued("")

@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// Change is published on a source's change topic when different content of an entity was stored.
-// Its JSON form is change.v1.schema.json. A change may be published more than once, and the
-// changes of one entity may arrive out of order. Entity and Version identify it, and versions
-// rise.
+// Change is published on a source's change topic when an entity's stored content was replaced by
+// different content, or its first content was stored. Its JSON form is change.v1.schema.json. A
+// change may be published more than once, and the changes of one entity may arrive out of order.
+// Entity and Version identify a change, and a later change of the entity has a higher version.
 type Change struct {
 	Entity  Entity
 	Version int64 // version of the snapshot with the new content
-	// At is when the fetch began that found the change.
+	// At is the time at which the fetch that found the change began.
 	At time.Time
-	// Before and After are SHA-256 hashes of the canonical content without the members that the
-	// facet ignores. Before is empty if there was no content.
+	// Before and After are SHA-256 hashes of the entity's canonical content before and after the
+	// change. Members that the facet ignores are left out. Before is empty if no content was
+	// stored.
 	Before, After []byte
 }
 
@@ -36,7 +37,7 @@ type changeJSON struct {
 	NewHash       string    `json:"newHash"`
 }
 
-// Encode returns the record's key, facet/key, and its value.
+// Encode returns the Kafka record's key (facet/key) and its value (JSON).
 func (c Change) Encode() (key, value []byte, err error) {
 	j := changeJSON{
 		SchemaVersion: changeMajor, Source: c.Entity.Source, Facet: c.Entity.Facet, Key: c.Entity.Key,
@@ -50,7 +51,7 @@ func (c Change) Encode() (key, value []byte, err error) {
 	return []byte(c.Entity.Facet + "/" + c.Entity.Key), value, err
 }
 
-// DecodeChange decodes the value of Encode. Unknown members are ignored.
+// DecodeChange decodes a record value that Encode has returned. Unknown members are ignored.
 func DecodeChange(value []byte) (Change, error) {
 	var j changeJSON
 	if err := json.Unmarshal(value, &j); err != nil {
@@ -76,7 +77,7 @@ func DecodeChange(value []byte) (Change, error) {
 	return c, nil
 }
 
-// hashOf decodes a hash in hexadecimal.
+// hashOf decodes a SHA-256 hash in hexadecimal. `name` is the name of its JSON member, for errors.
 func hashOf(name, text string) ([]byte, error) {
 	hash, err := hex.DecodeString(text)
 	if err == nil && len(hash) != sha256.Size {

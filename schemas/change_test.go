@@ -18,7 +18,7 @@ func exampleChange() Change {
 	}
 }
 
-// The golden record has a member of a later release.
+// The golden record has a member that a later release could add; decoding must ignore it.
 func TestChange_GoldenFitsSchemaAndDecodes(t *testing.T) {
 	golden, err := os.ReadFile("golden/change/v1.json")
 	if err != nil {
@@ -111,7 +111,7 @@ func TestDecodeChange_RejectsInvalid(t *testing.T) {
 			t.Errorf("%s: error %v, want one that mentions %q", name, err, c.mention)
 		}
 	}
-	// The schema rejects the same members.
+	// The JSON Schema must reject the same faults as DecodeChange.
 	for _, value := range []string{
 		replaced(`"version":1790000000000,`, ""), replaced(`"version":1`, `"version":-1`), replaced(`"schemaVersion":1`, `"schemaVersion":2`),
 		replaced(now, now[2:]), replaced(old, ""), replaced("2026-09-21T14:13:20Z", "yesterday"),
@@ -136,7 +136,7 @@ func FuzzDecodeChange(f *testing.F) {
 		}
 		key, encoded, err := c.Encode()
 		if err != nil {
-			if c.At.UTC().Year() > 9999 || c.At.UTC().Year() < 0 { // JSON can contain a year outside the range that Go encodes
+			if c.At.UTC().Year() > 9999 || c.At.UTC().Year() < 0 { // Go decodes some years from JSON that it can't encode
 				return
 			}
 			t.Fatalf("decoded but not encoded: %v", err)

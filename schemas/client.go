@@ -7,8 +7,8 @@ import (
 )
 
 // ClientHeader is the record header with the ClientID of the client that requested the refresh.
-// Records of the scheduler, of retries and of triggers have no such header; they belong to the
-// client "".
+// Records of the scheduler, of retries and of triggers have no such header; they count for the
+// client with the empty ClientID.
 const ClientHeader = "freshet.client"
 
 const (
@@ -38,10 +38,10 @@ func notBase64URL(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_'
 }
 
-// Outstanding is one HIGH request of a client that was published and has not ended, as counted in
-// Redis.
+// Outstanding is one HIGH request of a client that was published and has not ended. Redis counts
+// these requests for each client.
 type Outstanding struct {
-	Client string // ClientID; not counted if empty
+	Client string // ClientID; if empty, the request is not counted
 	Entity Entity
 	Number int64 // the request's version
 }

@@ -17,11 +17,11 @@ type Header struct {
 	Value []byte `json:"value"`
 }
 
-// TraceParent is the header with the W3C trace parent of the read that requested the refresh. It
-// is copied unchanged to the retry and the dead letter.
+// TraceParent is the header with the W3C trace parent of the read that requested the refresh. It is
+// copied unchanged to the request's retries and to its dead letter.
 const TraceParent = "traceparent"
 
-// Headers that a dead letter adds to its record's headers.
+// Headers that a dead letter adds to the headers of the original record.
 const (
 	deadLetterPrefix = "__dlq.errors."
 
@@ -57,8 +57,8 @@ const (
 	ParseError      DeadLetterReason = "PARSE_ERROR"
 	OversizedAnswer DeadLetterReason = "OVERSIZED_ANSWER"
 	Unstorable      DeadLetterReason = "UNSTORABLE"
-	// Outage is the reason of a retry whose failure was not the entity's own. A dead letter never
-	// has it.
+	// Outage is the reason of a retry whose failure was not the entity's own. No dead letter has
+	// this reason.
 	Outage DeadLetterReason = "UPSTREAM_OUTAGE"
 )
 
@@ -68,7 +68,8 @@ var DeadLetterReasons = []DeadLetterReason{
 }
 
 const (
-	// MaxSampleBytes bounds the stored part of an upstream's answer.
+	// MaxSampleBytes is the maximum size of the part of an upstream's response that a dead letter
+	// stores.
 	MaxSampleBytes = 16 << 10
 	maxErrorBytes  = 4 << 10
 )
@@ -84,7 +85,7 @@ type DeadLetter struct {
 	Error   string           `json:"error"`
 	// Attempts is the number of upstream calls made for the request.
 	Attempts  int       `json:"attempts"`
-	Topic     string    `json:"topic"` // Topic, Partition and Offset locate the original record; Group and Worker read it
+	Topic     string    `json:"topic"` // Topic, Partition and Offset locate the original record; Group and Worker name the consumer group and the worker that read it
 	Partition int32     `json:"partition"`
 	Offset    int64     `json:"offset"`
 	Group     string    `json:"group"`
@@ -92,16 +93,16 @@ type DeadLetter struct {
 	Time      time.Time `json:"time"`
 	// Status is the HTTP status of the upstream's last answer; 0 if there was none.
 	Status     int    `json:"status,omitempty"`
-	Sample     []byte `json:"sample,omitempty"` // first bytes of the answer, decompressed
+	Sample     []byte `json:"sample,omitempty"` // first bytes of the upstream's last response, decompressed
 	SampleType string `json:"sampleType,omitempty"`
 	// ValueBytes is the length of the original value if the dead letter was shortened, otherwise
 	// 0. The whole value is at Topic, Partition and Offset until Kafka deletes it.
 	ValueBytes int `json:"valueBytes,omitempty"`
 }
 
-// Cut returns the dead letter in a form that fits its topic: with the beginning of the value and
-// of the key, and without original headers except the trace parent. It is for a record that
-// compressed better on its request topic than the dead letter can.
+// Cut returns a shortened dead letter that fits its topic. It has only the beginning of the value
+// and of the key, and of the original headers only the trace parent. Cut is for records that fit
+// their request topic only because they were compressed well, so that the dead letter is too large.
 func (d DeadLetter) Cut() DeadLetter {
 	d.ValueBytes = len(d.Value)
 	d.Value = d.Value[:min(len(d.Value), MaxRecordBytes/2)]
@@ -112,9 +113,9 @@ func (d DeadLetter) Cut() DeadLetter {
 	return d
 }
 
-// RecordHeaders returns the headers of the record on the dead-letter topic: the original headers
-// in their order, then the dead letter's own. The sample is cut to MaxSampleBytes, so that the
-// dead letter fits its topic if the original fitted its own.
+// RecordHeaders returns the headers of the record on the dead-letter topic: the original headers in
+// their order, then the headers that the dead letter adds. The sample is cut to MaxSampleBytes, so
+// that the dead letter fits its topic if the original record fitted the request topic.
 func (d DeadLetter) RecordHeaders() []Header {
 	headers := make([]Header, 0, len(d.Headers)+13)
 	for _, h := range d.Headers {
@@ -205,8 +206,9 @@ func ParseDeadLetter(key, value []byte, headers []Header) (DeadLetter, error) {
 	return d, errors.Join(errs...)
 }
 
-// MarshalJSON returns the form of dead_letter.v1.schema.json: the fields, with byte strings in
-// base64, and the decoded request, which is null if the value can't be decoded.
+// MarshalJSON encodes the dead letter as in dead_letter.v1.schema.json: the fields, with byte
+// strings in base64, and in addition the decoded request, which is null if the value can't be
+// decoded.
 func (d DeadLetter) MarshalJSON() ([]byte, error) {
 	type plain DeadLetter
 	out := struct {

@@ -11,10 +11,11 @@ import (
 )
 
 const (
-	// fingerprintTextBytes is how many bytes of an error, without keys and numbers, a fingerprint
-	// covers. Excerpts of answers follow after that.
+	// fingerprintTextBytes is how many bytes at the beginning of an error a fingerprint covers,
+	// after keys and numbers are replaced. Excerpts of long responses come later in the error, so
+	// they have no influence.
 	fingerprintTextBytes = 300
-	// maxSampleInSummary is the maximum length of an answer that a summary includes, in bytes.
+	// maxSampleInSummary is the maximum length of a response that a summary includes, in bytes.
 	maxSampleInSummary = 300
 	// fingerprintBytes is the length of a fingerprint in bytes. Among a thousand errors the
 	// probability that any two collide is below 10^-13.
@@ -23,12 +24,13 @@ const (
 
 var (
 	errorWords = regexp.MustCompile(`[0-9A-Za-z]+(-[0-9A-Za-z]+)*`)
-	// Matches words that are a number or an id. Codes such as OPENAPI00004 do not match.
+	// numbers matches words that are a number or an ID. Error codes such as OPENAPI00004 do not
+	// match.
 	numbers = regexp.MustCompile(`^([0-9]+(ms|s|m|h|us|ns|B|KiB|MiB)?|[0-9a-fA-F]{8,}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})$`)
 )
 
-// Summary returns the error in one line, with the upstream's answer if that is short JSON. Many
-// upstreams answer every error with status 400 and explain it in the body.
+// Summary returns the error in one line. It includes the upstream's response if the response is
+// short JSON. Many upstreams answer every error with status 400 and explain it in the body.
 func (d DeadLetter) Summary() string {
 	text := d.Error
 	if len(d.Sample) <= maxSampleInSummary && json.Valid(d.Sample) {
@@ -38,14 +40,15 @@ func (d DeadLetter) Summary() string {
 }
 
 // Fingerprint returns a hash that is equal for dead letters of the same kind, so that they can be
-// counted, listed and replayed together. Their summaries differ only in the entity's key, numbers
-// and ids. e is the dead letter's entity and may be empty.
+// counted, listed and replayed together. The summaries of such dead letters differ only in the
+// entity's key, in numbers and in IDs. e is the dead letter's entity; it is empty if the entity is
+// unknown.
 func (d DeadLetter) Fingerprint(e Entity) string {
-	// Keys and numbers vary in length, so they are replaced before the text is cut. Otherwise a
-	// longer key could push different text past the end.
+	// Keys and numbers vary in length, so they are replaced before the text is cut. Otherwise the
+	// end of the text that the hash covers would depend on the length of the key.
 	text := cut(d.Summary(), maxErrorBytes)
 	for _, key := range []string{url.PathEscape(e.Key), url.QueryEscape(e.Key), e.Key} {
-		if len(key) > 3 || errorWords.FindString(key) != key { // a short key may be a part of any word
+		if len(key) > 3 || errorWords.FindString(key) != key { // a short key can be a part of other words, so only whole words are replaced below
 			text = strings.ReplaceAll(text, key, "#")
 		}
 	}

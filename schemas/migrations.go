@@ -3,8 +3,8 @@ package schemas
 import "embed"
 
 // Migrations holds the SQL migrations in goose's format, in one folder for each database:
-// migrations/postgres and migrations/sqlite. A migration expands the schema first and removes old
-// parts one release later, so that two releases can share a database.
+// migrations/postgres and migrations/sqlite. A release only adds to the schema. Parts that it no
+// longer uses are removed one release later, so that two successive releases can share a database.
 //
 //go:embed migrations
 var Migrations embed.FS

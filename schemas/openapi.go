@@ -12,8 +12,8 @@ import (
 //go:embed openapi.yaml
 var OpenAPI []byte
 
-// OpenAPIPage is the specification as one HTML page without scripts and external resources. A test
-// generates it from OpenAPI.
+// OpenAPIPage is the specification as one HTML page without scripts or external resources.
+// TestPage_MatchesDocument generates it from OpenAPI when it runs with -update.
 //
 //go:embed openapi.html
 var OpenAPIPage []byte

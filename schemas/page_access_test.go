@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// access lists the alternative security requirements of an operation; none if the document has no
-// schemes.
+// access lists the security requirements of an operation. A request must meet one of them. The list
+// is empty if the document has no security schemes.
 func (p *pager) access(o *operation) []accessView {
 	if len(p.Components.SecuritySchemes) == 0 {
 		return nil
@@ -30,7 +30,8 @@ func (p *pager) access(o *operation) []accessView {
 	return ways
 }
 
-// schemeOf describes how a client authenticates with the scheme.
+// schemeOf returns the description of a security scheme for the page: how a client authenticates
+// with it.
 func schemeOf(name string, s securityScheme) schemeView {
 	v := schemeView{Anchor: "auth-" + slug(name), Name: name, Text: texts(s.Description)}
 	headers, options := credential(s)
@@ -59,8 +60,8 @@ func schemeOf(name string, s securityScheme) schemeView {
 	return v
 }
 
-// credential returns the header that a request needs for a scheme, or curl options. The secret
-// itself comes from the shell's environment.
+// credential returns how curl sends a scheme's credential: as a header, or with other curl options.
+// The secret itself comes from a variable of the shell.
 func credential(s securityScheme) (header, options []string) {
 	switch {
 	case s.Type == "http" && strings.EqualFold(s.Scheme, "basic"):
@@ -81,11 +82,11 @@ func credential(s securityScheme) (header, options []string) {
 	return nil, nil
 }
 
-// curl returns the command that makes the request, ready for a shell.
+// curl returns the curl command that makes the operation's example request, quoted for a shell.
 func (p *pager) curl(v operationView, parameters []parameter, body requestBody, stream bool) string {
 	words := []string{"curl -i"}
 	if stream {
-		words[0] = "curl -iN" // unbuffered
+		words[0] = "curl -iN" // -N: unbuffered output
 	}
 	switch v.Method {
 	case "GET":
@@ -163,7 +164,7 @@ func (p *pager) curl(v operationView, parameters []parameter, body requestBody, 
 	return b.String()
 }
 
-// exampleOf returns the document's example of a parameter, or its name in capitals.
+// exampleOf returns the document's example of a parameter, or the parameter's name in capitals.
 func (p *pager) exampleOf(of parameter) string {
 	value := of.Example
 	for _, e := range of.Examples {

@@ -8,8 +8,9 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// The part of an OpenAPI document that the page supports. Parsing is strict: an unsupported field
-// fails, because it would be missing on the page.
+// The following types are the part of an OpenAPI document that the page supports. Parsing is
+// strict: a document with another field is an error, because that field would be missing on the
+// page.
 
 type document struct {
 	OpenAPI    string
@@ -33,7 +34,8 @@ type tag struct {
 	Name, Summary, Description string
 }
 
-// requirement maps security schemes to scopes; all of them are required.
+// requirement maps the names of security schemes to the scopes that a request needs. A request must
+// fulfil all schemes of a requirement.
 type requirement = ordered[[]string]
 
 type path struct {
@@ -113,7 +115,7 @@ type securityScheme struct {
 	}]
 }
 
-// schema is a JSON Schema, or true or false.
+// schema is a JSON Schema: an object with members, or only true or false (Always).
 type schema struct {
 	Always *bool
 	schemaMembers
@@ -171,7 +173,7 @@ func (s *schema) UnmarshalYAML(read func(any) error) error {
 	return read(&s.schemaMembers)
 }
 
-// types is one type or several.
+// types is the list of types in a schema's member `type`, which can be one name or a list of names.
 type types []string
 
 func (t *types) UnmarshalYAML(read func(any) error) error {
@@ -183,7 +185,7 @@ func (t *types) UnmarshalYAML(read func(any) error) error {
 	return read((*[]string)(t))
 }
 
-// ordered is a map that keeps the order of the document.
+// ordered is a map whose entries keep their order in the document.
 type ordered[T any] []entry[T]
 
 type entry[T any] struct {
@@ -212,7 +214,7 @@ func (o *ordered[T]) UnmarshalYAML(read func(any) error) error {
 	return nil
 }
 
-// literal is a value in the document, as JSON.
+// literal is an example or default value in the document, encoded as JSON.
 type literal string
 
 func (l *literal) UnmarshalYAML(read func(any) error) error {
@@ -229,7 +231,7 @@ func (l *literal) of(value any) error {
 	return err
 }
 
-// String returns the value for display: text without quotes.
+// String returns the value for display: a string without its quotes, other values as JSON.
 func (l literal) String() string {
 	var text string
 	if json.Unmarshal([]byte(l), &text) == nil {
@@ -268,7 +270,7 @@ func toJSON(value any) (string, error) {
 	default:
 		var b strings.Builder
 		e := json.NewEncoder(&b)
-		e.SetEscapeHTML(false) // the template escapes it
+		e.SetEscapeHTML(false) // the HTML template escapes the text
 		err := e.Encode(value)
 		return strings.TrimSuffix(b.String(), "\n"), err
 	}

@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// part is a piece of a type: text, or a link to a schema.
+// part is a piece of a type's description on the page: text, or a link to the schema Href.
 type part struct{ Text, Href string }
 
-// rule is a constraint of a value besides its type.
+// rule is a constraint on a value in addition to its type, such as a maximum.
 type rule struct {
 	Name   string
 	Values []string
 }
 
-// row is a member of a schema at some depth.
+// row is one line in the table of a schema: a member of the schema, or of an object nested in it.
 type row struct {
 	Depth      int
 	Name       string
 	Any        bool   // Name is a placeholder for any name
-	Lead       string // introduces the rows below instead of naming a member
+	Lead       string // a heading for the rows below, in a row without a member
 	Type       []part
 	Required   bool
 	Deprecated bool
@@ -27,7 +27,7 @@ type row struct {
 	Text       []block
 }
 
-// deepest is the maximum indentation of rows.
+// deepest is the maximum indentation level of rows.
 const deepest = 5
 
 func (p *pager) typeOf(s *schema) []part {
@@ -75,7 +75,8 @@ func (p *pager) typeOf(s *schema) []part {
 	return words(strings.Join(kinds, " or "))
 }
 
-// joined returns a choice or a sum of types. An alternative without rows shows its rules here.
+// joined returns the types of several schemas, separated by `by`. If they are alternatives (" or
+// "), an alternative without rows of its own is followed by its rules.
 func (p *pager) joined(of []schema, by string) []part {
 	var parts []part
 	for i := range of {
@@ -95,7 +96,8 @@ func (p *pager) joined(of []schema, by string) []part {
 
 func words(text string) []part { return []part{{Text: text}} }
 
-// rowsOf lists the members of a schema that is defined in place.
+// rowsOf lists the members of a schema as rows. A reference to a named schema gives no rows,
+// because that schema has its own table.
 func (p *pager) rowsOf(s *schema, depth int) []row {
 	if s == nil || s.Always != nil || s.Ref != "" {
 		return nil

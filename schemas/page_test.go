@@ -21,7 +21,7 @@ var (
 	pageTemplate string
 )
 
-// pageOf renders the page of an OpenAPI document.
+// pageOf renders the HTML page of an OpenAPI document.
 func pageOf(text []byte) ([]byte, error) {
 	d, err := readDocument(text)
 	if err != nil {
@@ -60,7 +60,7 @@ func TestPage_MatchesDocument(t *testing.T) {
 	}
 }
 
-// Matches everything that a browser would follow, load or run.
+// The expressions match everything in the page that a browser would follow, load or run.
 var (
 	ids     = regexp.MustCompile(` id="([^"]*)"`)
 	anchors = regexp.MustCompile(` href="#([^"]*)"`)

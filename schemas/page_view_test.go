@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// The data of the template.
+// The following types are the data of the page's template.
 
 type pageView struct {
 	Style       template.CSS
@@ -34,7 +34,7 @@ type groupView struct {
 
 type operationView struct {
 	Anchor, Method, Path, Summary string
-	Pieces                        []part // pieces of the path: a placeholder has an Href
+	Pieces                        []part // pieces of the path; a piece with an Href is a placeholder
 	Text                          []block
 	Deprecated                    bool
 	Access                        []accessView
@@ -44,7 +44,7 @@ type operationView struct {
 	Curl                          string
 }
 
-// accessView is one security requirement: all of its schemes together.
+// accessView is one security requirement: a request must use all of its schemes together.
 type accessView []struct {
 	Name, Href string
 	Scopes     []string
@@ -100,7 +100,7 @@ type schemeView struct {
 	Scopes            []entry[string]
 }
 
-// block is a paragraph or a list item.
+// block is a paragraph or, if Item is true, a list item.
 type block struct {
 	Item   bool
 	Pieces []struct {
@@ -149,7 +149,8 @@ func blockOf(text string, isItem bool) block {
 	return b
 }
 
-// pager renders the page of a document. It collects unresolved references in missing.
+// pager renders the page of a document. `missing` collects the references that it could not
+// resolve.
 type pager struct {
 	*document
 	missing []string
@@ -194,7 +195,7 @@ func (p *pager) view() (pageView, error) {
 			for i, t := range tags {
 				g := v.group("tag-"+slug(t), t)
 				if i > 0 {
-					made.Anchor += "-" + slug(t) // listed once for each tag
+					made.Anchor += "-" + slug(t) // an operation with several tags is listed once for each, with different anchors
 				}
 				g.Operations = append(g.Operations, made)
 			}
@@ -287,7 +288,8 @@ func (p *pager) operation(name, method string, at path, o *operation) operationV
 	return v
 }
 
-// parameters merges the parameters of the path and of the operation, which take precedence.
+// parameters merges lists of parameters. A parameter of a later list, the operation's, replaces one
+// with the same name in an earlier list, the path's.
 func (p *pager) parameters(lists ...[]parameter) []parameter {
 	var all []parameter
 	for _, of := range slices.Concat(lists...) {

@@ -4,7 +4,7 @@ import (
 	"strconv"
 )
 
-// Headers of a replayed request. They are copied to the dead letter that it may become.
+// Headers of a replayed request. If the request becomes a dead letter again, they are copied to it.
 const (
 	replayPrefix = "__dlq.replay."
 
@@ -13,8 +13,8 @@ const (
 	headerReplayOf    = replayPrefix + "of"
 )
 
-// MaxReplays is how often one dead letter may be replayed. After that its cause must be fixed
-// first.
+// MaxReplays is how often the request of a dead letter may be replayed. After that its cause must
+// be fixed first.
 const MaxReplays = 3
 
 // ReplayMark identifies the replay that published a request.
@@ -27,7 +27,7 @@ type ReplayMark struct {
 	Of string
 }
 
-// Headers returns the headers of the request's record.
+// Headers returns the headers that mark a record as replayed, or none if ID is empty.
 func (r ReplayMark) Headers() []Header {
 	if r.ID == "" {
 		return nil
@@ -39,8 +39,8 @@ func (r ReplayMark) Headers() []Header {
 	return headers
 }
 
-// ReplayOf returns the replay in a record's headers. A malformed count becomes MaxReplays, so that
-// the request is not replayed again.
+// ReplayOf returns the ReplayMark in a record's headers. A malformed count becomes MaxReplays, so
+// that the request is not replayed again.
 func ReplayOf(headers []Header) ReplayMark {
 	var r ReplayMark
 	for _, h := range headers {
@@ -59,5 +59,6 @@ func ReplayOf(headers []Header) ReplayMark {
 	return r
 }
 
-// Replay returns the replay that published the dead letter's request.
+// Replay returns the mark of the replay that published the dead letter's request; its ID is empty
+// if no replay did.
 func (d DeadLetter) Replay() ReplayMark { return ReplayOf(d.Headers) }

@@ -11,8 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// Lane says whether a person waits (HIGH) or not (LOW). It determines the topic, the consumer
-// group and the share of the upstream's quota. On the wire it is the request's priority.
+// Lane says whether a person waits for the request (HIGH) or not (LOW). It determines the topic,
+// the consumer group and the share of the upstream's quota. On the wire it is the request's
+// priority.
 type Lane string
 
 // The two lanes of a source.
@@ -27,8 +28,8 @@ func (l Lane) Valid() bool { return l == High || l == Low }
 // Reason says why a refresh was requested.
 type Reason string
 
-// The reasons that this release knows. A newer release of the same major version may write others;
-// they are kept and count as strict.
+// The reasons that this release knows. A newer release of the same major version may write other
+// reasons. They are kept, and such requests are strict.
 const (
 	CacheMiss   Reason = "CACHE_MISS"
 	Stale       Reason = "STALE"
@@ -39,8 +40,8 @@ const (
 	Trigger     Reason = "TRIGGER"
 )
 
-// Relaxed reports whether a fetch that was in flight when the request was made satisfies it. For
-// the other, strict, reasons the fetch must begin after the request.
+// Relaxed reports whether a request for this reason is also satisfied by a fetch that was in flight
+// when the request was made. For the other, strict, reasons the fetch must begin after the request.
 func (r Reason) Relaxed() bool {
 	return r == CacheMiss || r == Stale || r == Prefetch
 }
@@ -100,7 +101,8 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// maxNameBytes keeps the longest topic name within Kafka's limit of 249 characters.
+// maxNameBytes is the maximum length of a source's or facet's name. It keeps topic names within
+// Kafka's limit of 249 characters.
 const maxNameBytes = 63
 
 // CheckName returns nil if name is valid for a source or a facet: at most 63 lower-case letters,

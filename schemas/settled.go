@@ -13,13 +13,14 @@ const settledPrefix = "settled:"
 func SettledChannel(source string) string { return settledPrefix + source }
 
 // Settled announces that a request of the entity was settled. The message does not contain the
-// result, which is stored.
+// result; readers find it in the database.
 type Settled struct {
 	Entity Entity
-	Number int64 // number of the End
+	Number int64 // the End's number
 }
 
-// Encode returns the message: the number, one space, facet/key. The channel names the source.
+// Encode returns the message: the number, one space, facet/key. The source is not part of the
+// message, because the channel contains its name.
 func (s Settled) Encode() string {
 	return strconv.FormatInt(s.Number, 10) + " " + s.Entity.Facet + "/" + s.Entity.Key
 }
@@ -35,7 +36,7 @@ func DecodeSettled(channel, message string) (Settled, error) {
 	if err != nil {
 		return Settled{}, fmt.Errorf("message %q does not begin with a number", message)
 	}
-	facet, key, _ := strings.Cut(name, "/") // neither a number nor a facet contains its separator
+	facet, key, _ := strings.Cut(name, "/") // a facet's name contains no slash, so the first slash ends it
 	s := Settled{Entity{Source: source, Facet: facet, Key: key}, int64(number)}
 	if err := s.Entity.Check(); err != nil {
 		return Settled{}, fmt.Errorf("message %q contains no valid entity: %w", message, err)

@@ -2,8 +2,8 @@ package schemas
 
 import "time"
 
-// Topic describes one topic of a source as `topics ensure` creates it
-// (adr-013 §4). Replication follows the number of brokers.
+// Topic describes one topic of a source as `topics ensure` creates it (adr-013 §4). The replication
+// factor is no part of it, because it depends on the number of brokers.
 type Topic struct {
 	Name       string
 	Partitions int32
@@ -15,10 +15,12 @@ type Topic struct {
 const (
 	// MaxRecordBytes is max.message.bytes of the request topics: Kafka's default.
 	MaxRecordBytes = 1 << 20
-	// MaxRequestBytes is the maximum size of an encoded UpdateRequest. Real ones have some hundred
-	// bytes; the largest that the key and header limits allow has a few thousand.
+	// MaxRequestBytes is the maximum size of an encoded UpdateRequest. Real requests have some
+	// hundred bytes. The largest request that the limits of keys and headers allow has a few
+	// thousand bytes.
 	MaxRequestBytes = 64 << 10
-	// deadLetterRoom is how many bytes a dead letter's own headers may add to a record.
+	// deadLetterRoom is the maximum number of bytes that the headers of a dead letter add to the
+	// original record.
 	deadLetterRoom = 64 << 10
 )
 

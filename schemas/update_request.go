@@ -14,8 +14,8 @@ import (
 const SchemaVersion = "2.0"
 
 // MaxVersion is the largest version of a request. Redis scripts use doubles, which are exact up to
-// 2^53. Versions follow Redis' clock in ms, so real ones are far below, and request_begin does not
-// let a record advance them past that clock.
+// 2^53. Versions follow Redis' clock in milliseconds, so real versions are far below this limit.
+// The script request_begin lowers a record's version to at most one day after that clock.
 const MaxVersion = 1 << 52
 
 // UpdateRequest requests one refresh of one entity. Its JSON form is
@@ -24,13 +24,14 @@ type UpdateRequest struct {
 	SchemaVersion string `json:"schemaVersion"`
 	EventID       string `json:"eventId"` // UUIDv7
 	Entity
-	Params        map[string]string `json:"params,omitempty"` // take precedence over the facet's configured params
+	Params        map[string]string `json:"params,omitempty"` // these take precedence over the params that the facet configures
 	Lane          Lane              `json:"priority"`
 	Reason        Reason            `json:"reason"`
 	RequestedAt   time.Time         `json:"requestedAt"`
 	CorrelationID string            `json:"correlationId"`
-	// Version is the number that coalescing assigned; it rises for each entity. 0 means unknown:
-	// then only a fetch that began after RequestedAt satisfies the request.
+	// Version is the number that coalescing assigned to the request; it rises with each request of
+	// an entity. 0 means unknown. Then only a fetch that began after RequestedAt satisfies the
+	// request.
 	Version int64  `json:"version"`
 	RunID   string `json:"runId,omitempty"`
 	Page    string `json:"page,omitempty"`
@@ -109,8 +110,8 @@ func (r UpdateRequest) check() error {
 	return nil
 }
 
-// v1 is the record of adr-013 §1. Its version is a counter that restarts, so the converted
-// request's version is unknown.
+// v1 is the JSON form of a request of adr-013 §1. The version in such a record is a counter that
+// restarts, so the converted request gets the version 0 (unknown).
 type v1 struct {
 	EventID       string      `json:"eventId"`
 	CharacterID   json.Number `json:"characterId"`

@@ -41,7 +41,7 @@ var goldenRequests = map[string]UpdateRequest{
 		Params: map[string]string{"ocid": "abc123"},
 		Lane:   High, Reason: CacheMiss,
 		RequestedAt:   time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC),
-		CorrelationID: "trace-1", Version: 0, // an unrelated counter: unknown
+		CorrelationID: "trace-1", Version: 0, // the record's version is an unrelated counter, so it becomes 0 (unknown)
 	},
 }
 
@@ -205,7 +205,8 @@ func FuzzDecodeUpdateRequest(f *testing.F) {
 		}
 		encoded, err := r.Encode()
 		if err != nil {
-			// The one thing JSON reads and Go does not write: a year past 9999.
+			// Go decodes some times from JSON that it can't encode: a year above 9999, or some time
+			// zones.
 			if r.RequestedAt.Year() > 9999 || strings.Contains(err.Error(), "timezone") {
 				return
 			}

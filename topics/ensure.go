@@ -27,8 +27,8 @@ type Replication struct {
 type Topic struct {
 	Name    string
 	Created bool
-	// Drift lists how an existing topic differs from the design. Ensure never changes an existing
-	// topic, because the difference may be intended.
+	// Drift lists how an existing topic differs from the design (schemas.Topics). Ensure never
+	// changes an existing topic, because the difference may be intended.
 	Drift []string
 }
 

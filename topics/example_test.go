@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// Ensure creates the topics of a source. A second call finds them all.
+// Ensure creates the topics of a source. The second call creates nothing, because all topics exist.
 func ExampleEnsure() {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {

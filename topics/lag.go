@@ -22,8 +22,8 @@ type Lag struct {
 	Lane   schemas.Lane `json:"lane"`
 	Topic  string       `json:"topic"`
 	Group  string       `json:"group"`
-	// Records is the number of uncommitted records, Committed the number of committed ones since
-	// the topic was created.
+	// Records is the number of uncommitted records. Committed is the number of records that were
+	// committed or deleted since the topic was created.
 	Records   int64 `json:"records"`
 	Committed int64 `json:"committed"`
 }
@@ -38,7 +38,7 @@ func Measure(ctx context.Context, admin *kadm.Client, source string) ([]Lag, err
 			return nil, err
 		}
 		committed, err := admin.FetchOffsets(ctx, l.Group)
-		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // no worker has joined the group yet
+		if err != nil && !errors.Is(err, kerr.GroupIDNotFound) { // the group does not exist until a worker joins it
 			return nil, fmt.Errorf("fetch offsets of group %s: %w", l.Group, err)
 		}
 		ends.Each(func(end kadm.ListedOffset) {
@@ -84,7 +84,7 @@ func countDeadLetters(ctx context.Context, admin *kadm.Client, source string) (i
 	return n, err
 }
 
-// hint adds how to create a missing topic.
+// hint adds to the error of a missing topic how to create the topic.
 func hint(err error) error {
 	if errors.Is(err, kerr.UnknownTopicOrPartition) {
 		return fmt.Errorf("%w; create it with `freshet topics ensure`", err)
@@ -96,25 +96,26 @@ const (
 	sampleInterval = 5 * time.Second
 	// sampleWindow is the period over which throughput is measured.
 	sampleWindow = time.Minute
-	// sampleTTL is how long an estimate is valid without a new sample.
+	// sampleTTL is how long the last sample is valid if no new one can be taken.
 	sampleTTL = 30 * time.Second
 )
 
 // Sampler measures the lag of sources in the background, so that reads never query Kafka.
 type Sampler struct {
 	measure     func(ctx context.Context, source string) ([]Lag, error)
-	count       func(ctx context.Context, source string) (int64, error) // dead letters
+	count       func(ctx context.Context, source string) (int64, error) // counts dead letters
 	sources     []string
 	log         *slog.Logger
 	lag         *prometheus.GaugeVec
 	deadLetters *prometheus.GaugeVec
 
-	// Used only by Run: failed measurements, and when dead letters were last counted.
+	// The following fields are used only by Run: whether the last measurements failed, and when the
+	// dead letters of each source were last counted.
 	lagUnmeasured, deadLettersUnmeasured unmeasured
 	counted                              map[string]time.Time
 
 	mu      sync.Mutex
-	samples map[lane][]sample // oldest first
+	samples map[lane][]sample // the samples of each lane, oldest first
 }
 
 type lane struct {
@@ -144,7 +145,8 @@ func NewSampler(admin *kadm.Client, sources []string, log *slog.Logger, reg prom
 	return s
 }
 
-// Run measures every 5 s until ctx ends. If a measurement fails the last one stays valid for 30 s.
+// Run measures every 5 s until ctx ends. If a measurement fails, the last successful one stays
+// valid for 30 s.
 func (s *Sampler) Run(ctx context.Context) error {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
@@ -162,7 +164,7 @@ func (s *Sampler) sample(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, sampleInterval)
 	defer cancel()
 	var lagErrs, letterErrs []error
-	for _, source := range s.sources { // a source that can't be measured must not hide the others
+	for _, source := range s.sources { // if one source can't be measured, the others still must be
 		lags, err := s.measure(limit, source)
 		if err == nil {
 			s.addSamples(time.Now(), lags)
@@ -182,7 +184,7 @@ func (s *Sampler) sample(ctx context.Context) {
 	}
 }
 
-// unmeasured says that the last measurement failed.
+// unmeasured is true while measurements fail.
 type unmeasured bool
 
 // log logs the first of consecutive failures.
@@ -243,9 +245,10 @@ func (s *Sampler) Records(source string, l schemas.Lane) (n int64, known bool) {
 	return all[len(all)-1].records, true
 }
 
-// EstimateWait returns how long a record that is published now waits behind others, and when that
-// was measured. It divides the lag by the throughput of the last minute. known is false without a
-// backlog, without any commit in that minute, or if the last sample is too old.
+// EstimateWait estimates how long a record that is published now waits behind the lane's backlog.
+// It also returns the time of the sample that the estimate uses. It divides the lag by the
+// throughput of the last minute. known is false without a backlog, without any commit in that
+// minute, or if the last sample is too old.
 func (s *Sampler) EstimateWait(source string, l schemas.Lane) (wait time.Duration, measured time.Time, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,9 +265,10 @@ func (s *Sampler) EstimateWait(source string, l schemas.Lane) (wait time.Duratio
 	return max(0, wait-time.Since(last.at)), last.at, true
 }
 
-// StalledFor returns for how long records of a lane have waited without a commit. The samples
-// reach back a little more than a minute. It returns 0 if no record waits, if records were
-// committed between the last two samples, or if the last sample is too old.
+// StalledFor returns for how long records of a lane have waited while no offset was committed. The
+// result is at most a little more than a minute, the age of the oldest sample. It returns 0 if no
+// record waits, if records were committed between the last two samples, or if the last sample is
+// too old.
 func (s *Sampler) StalledFor(source string, l schemas.Lane) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -120,7 +120,8 @@ func TestMeasure_CountsUncommittedRecords(t *testing.T) {
 			for lags == nil {
 				var err error
 				lags, err = Measure(t.Context(), admin, source)
-				// A new broker creates its topic of group offsets at the first request.
+				// A new broker creates its internal topic of group offsets at the first request,
+				// and refuses requests until the topic exists.
 				if err != nil && (!errors.Is(err, kerr.CoordinatorNotAvailable) || time.Now().After(deadline)) {
 					t.Fatal(err)
 				}
@@ -211,7 +212,7 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 		if w, known := wait(); known {
 			t.Errorf("got %v without commits, want unknown", w)
 		}
-		next(400, 100) // 100 in 10 s, so 400 take 40 s
+		next(400, 100) // 100 records were committed in 10 s, so 400 records take 40 s
 		if w, known := wait(); !known || w != 40*time.Second {
 			t.Errorf("wait: got %v, known %v, want 40s", w, known)
 		}
@@ -233,7 +234,7 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 		if w, known := wait(); known {
 			t.Errorf("got %v from an old sample, want unknown", w)
 		}
-		wantKnown(0, 1) // an old lag must not pass for a current one
+		wantKnown(0, 1) // the last sample is too old to be reported as the present lag
 		if _, _, known := s.EstimateWait("github", schemas.High); known {
 			t.Error("got a wait for a source without samples")
 		}
