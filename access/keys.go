@@ -40,7 +40,7 @@ func splitKey(text string) (id, secret string, ok bool) {
 }
 
 // clientOfKey returns the client of an API key. It takes the same time whether or not the id is
-// known.
+// known, so that an attacker can't find valid ids.
 func (g *Guard) clientOfKey(text string) (Client, error) {
 	id, secret, ok := splitKey(text)
 	keys := g.keys.Load()
@@ -65,7 +65,8 @@ type cachedKeys struct {
 	readAt time.Time // start of the read
 }
 
-// maxAgeOf returns how old the last read may be for this client's key.
+// maxAgeOf returns the maximum age of the cached API keys at which the key of this client is
+// still accepted.
 func (c Config) maxAgeOf(client Client) time.Duration {
 	if client.May(Admin) {
 		return c.MaxAge.AdminKeys
@@ -73,7 +74,7 @@ func (c Config) maxAgeOf(client Client) time.Duration {
 	return c.MaxAge.APIKeys
 }
 
-// cachedKey is a key with its client, created once per read.
+// cachedKey is an API key with its Client, which is created once per read of the keys.
 type cachedKey struct {
 	store.APIKey
 	client Client
