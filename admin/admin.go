@@ -40,12 +40,12 @@ type API struct {
 	// Bodies are the maximum body sizes in bytes, by pattern, of paths that accept more than 64
 	// KiB.
 	Bodies map[string]int64
-	// Explain returns the problem for an error that the client caused, else nil. Other errors
-	// are logged, because they may contain internal details; the client gets status 503 with
+	// Explain returns the problem for an error that the client caused, else nil. Other errors are
+	// logged, because they may contain internal details; the client gets status 503 with the text
 	// Unavailable.
 	Explain     func(error) *problem.HTTPError
 	Unavailable string
-	// CrossSite is the detail of the problem for pages of another site.
+	// CrossSite is the detail text of the problem that rejects requests of pages of other sites.
 	CrossSite string
 	Log       *slog.Logger
 }
@@ -93,7 +93,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 	}
 	body, err := json.Marshal(answer.Body)
 	if err != nil {
-		panic(err) // the types of this project can't fail
+		panic(err) // encoding the types of this project can't fail
 	}
 	if answer.ETag != "" {
 		w.Header().Set("ETag", answer.ETag)
@@ -106,7 +106,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 	}
 }
 
-// fail responds with the problem of an error.
+// fail writes the problem of an error as the response.
 func (a API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p, known := errors.AsType[*problem.HTTPError](err)
 	if !known {
