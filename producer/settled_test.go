@@ -25,7 +25,7 @@ type subscriber struct {
 	stop   func()
 }
 
-// subscribe subscribes to a new source, and to others, until the test ends.
+// subscribe subscribes to a new source and to the sources in others until the test ends.
 func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subscriber {
 	t.Helper()
 	f := &subscriber{T: t, rdb: rdb, source: servicetest.Name("nexon"), calls: make(chan any, 10_000)}
@@ -51,7 +51,7 @@ func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subsc
 	return f
 }
 
-// expect fails unless the next calls are these.
+// expect fails the test unless the next recorded calls are these.
 func (f *subscriber) expect(want ...any) {
 	f.Helper()
 	for i, w := range want {
