@@ -49,7 +49,7 @@ func (s *slowRedis) EnqueueAndWait(ctx context.Context, requests []UpdateRequest
 	return s.Enqueue(ctx, requests)
 }
 
-// withSlowRedis runs a test in a synctest bubble.
+// withSlowRedis runs a test in a synctest bubble, with a slowRedis as the Enqueuer.
 func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *slowRedis)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -85,8 +85,8 @@ type EnqueueResult struct {
 	Queued bool
 	// Pending: Kafka has not acknowledged the covering record yet. Enqueue again to be certain.
 	Pending bool
-	// Number is the number of the covering request. A fetch that begins after that request has a
-	// higher number.
+	// Number is the number of the request that covers this one. A fetch that begins after that
+	// request has a higher number.
 	Number int64
 	// Reason says why the request is not queued. Until is when a retry may succeed; zero:
 	// unknown.
@@ -96,7 +96,7 @@ type EnqueueResult struct {
 	Refused *access.Refusal
 
 	refused error         // the problem to respond with, if a limit of the client is exceeded
-	waited  time.Duration // how long the read waited, if Reason is reasonSlow
+	waited  time.Duration // how long the read has waited for the result, if Reason is reasonSlow
 }
 
 // Reasons why an update request is not queued. The reasons of holds begin with HELD_.
@@ -168,7 +168,7 @@ type ReadRecorder interface {
 	// Counts reports whether reads of the facet are recorded. It is called for each read and
 	// must be fast.
 	Counts(source, facet string) bool
-	// RecordReads records reads up to the time until, each entity once. Reads of a failed call
-	// are lost. No client waits for it.
+	// RecordReads records the reads before the time until. The argument reads has each entity
+	// once. Reads of a failed call are lost. No client waits for the call.
 	RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error
 }

@@ -114,14 +114,16 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// gzipPrefix describes the start of a gzip member. It ends on a byte boundary, so any text can
-// follow it without compressing the start again.
+// gzipPrefix has the checksum and the size of the data in an unfinished gzip member. The
+// compressed bytes end on a byte boundary, so text can be appended to them without compressing
+// them again.
 type gzipPrefix struct {
-	crc  uint32 // of the compressed data
+	crc  uint32 // CRC-32 of the data before compression
 	size uint32
 }
 
-// appendGzip appends the start of a gzip member that contains the parts.
+// appendGzip appends an unfinished gzip member that contains the parts. It returns the result and
+// the checksum and size of the parts.
 func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipPrefix) {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)
@@ -138,7 +140,8 @@ func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipPrefix) {
 	return out.bytes, open
 }
 
-// close appends the text as stored blocks, and the end of the member.
+// close appends the text to the unfinished gzip member as stored (uncompressed) blocks, and ends
+// the member.
 func (open gzipPrefix) close(dst []byte, text string) []byte {
 	dst = appendStored(dst, text, true)
 	dst = binary.LittleEndian.AppendUint32(dst, crc32.Update(open.crc, crc32.IEEETable, []byte(text)))

@@ -88,7 +88,7 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 	return nil
 }
 
-// run sends events until the stream ends, starting with v.
+// run sends events until the stream ends. The first event reports the state in v.
 func (st *stream) run(v view, w *waiter) {
 	beat := time.NewTicker(heartbeatInterval)
 	defer beat.Stop()
@@ -125,10 +125,11 @@ func (st *stream) run(v view, w *waiter) {
 		}
 		seen, err := st.s.readAndEnqueue(st.c, st.client, st.entity, st.facet, acceptDeadline(0))
 		if seen.notVisible {
-			return // the entity was fetched under another visibility
+			return // a later fetch has stored the entity under a visibility that the client may not see
 		}
 		if err != nil || seen.fallback {
-			// The last event is still correct, and no second notification will come: retry.
+			// The read failed, and no second notification will come for the same change: read again
+			// later.
 			due.Reset(maxRetryDelay)
 			continue
 		}
@@ -136,7 +137,8 @@ func (st *stream) run(v view, w *waiter) {
 	}
 }
 
-// stillAuthorized reports whether the client may still read; its key may have been revoked.
+// stillAuthorized reports whether the client may still read. For example, its API key may have
+// been revoked since the stream began.
 func (st *stream) stillAuthorized() bool {
 	client, err := st.s.authenticator.Authenticate(st.c.Request(), st.c.RealIP())
 	return err == nil && client.May(access.Read)

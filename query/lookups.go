@@ -67,7 +67,7 @@ func (l *lookups) enter(key lookup) bool {
 	return false
 }
 
-// leave frees a slot, or uses it to read the waiting keys.
+// leave frees a slot. If keys wait, it uses the slot to read them instead.
 func (l *lookups) leave() {
 	if batch := l.next(); len(batch) > 0 {
 		go l.run(batch)

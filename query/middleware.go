@@ -29,7 +29,7 @@ func (s *Server) authorized(scope access.Scope, handle func(echo.Context, access
 		if !client.May(scope) {
 			return access.Forbid(scope)
 		}
-		if scope != access.Admin { // an operator who stops a source must not be rate-limited
+		if scope != access.Admin { // no rate limit for operators, so that an emergency stop always works
 			if err := s.limiter.AllowRequests(client.Name, 1); err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// fullResult is the result for a client that has used its share.
+// fullResult returns the result for a client that has used its share of outstanding requests.
 func fullResult(context.Context, UpdateRequest) EnqueueResult {
 	return EnqueueResult{
 		Reason: ReasonOutstanding, Until: time.Now().Add(3 * time.Second), Refused: &access.Refusal{Max: 45, After: 3 * time.Second},

@@ -23,13 +23,14 @@ type view struct {
 	fallback   bool // the store did not respond in time; the entry may be outdated
 	notVisible bool // the client may not see the entity
 	freshness  Freshness
-	reason     schemas.Reason // of the update request that is needed; empty: none
+	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
 	result     EnqueueResult
 	at         time.Time
 }
 
-// readVisible reads an entity from the cache or the store. It returns errNotVisible if the
-// client may not see what is stored: its visibility may differ from that of a fetch now.
+// readVisible reads an entity from the cache or the store. It returns errNotVisible if the client
+// may not see the stored snapshot. The visibility of that snapshot may differ from the visibility
+// that a fetch would have now.
 func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (view, error) {
 	found, fallback, err := s.cache.get(c.Request().Context(), client.Name, e, f)
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
@@ -65,8 +66,8 @@ func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.
 	return v, err
 }
 
-// readAgain reads an entity once more after a wait that ended without a notification; the
-// notification may have been lost.
+// readAgain reads an entity once more after a wait has timed out, because a notification may have
+// been lost. waited is the result of the last read during the wait.
 func (s *Server) readAgain(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, waited view) view {
 	v, err := s.readVisible(c, client, e, f)
 	if err != nil {
@@ -191,8 +192,8 @@ var (
 	varyByEncoding = []string{"Accept-Encoding"}
 )
 
-// respondSnapshot responds with the snapshot, or with 304 if the client already has it. It is
-// the hot path: everything that responses share is in the entry.
+// respondSnapshot responds with the snapshot, or with 304 if the client already has it. Most
+// requests end here, so everything that several responses can share is in the cache entry.
 func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
 	as := bestEncoding(r.Header["Accept-Encoding"])

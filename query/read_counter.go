@@ -140,8 +140,9 @@ func (t *readCounter) run(ctx context.Context) {
 	}
 }
 
-// flush records the reads up to now. Reads of a failed call are lost. It logs the first failure
-// and the recovery; failing is the state before, and the result is the state after.
+// flush records the reads since the last flush. Reads of a failed call are lost. It logs the
+// first failure and the recovery: failing reports whether the previous flush failed, and the
+// result reports whether this one failed.
 func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bool {
 	reads := t.take()
 	if len(reads) == 0 {

@@ -94,7 +94,7 @@ func overBudget(detail string) error {
 	return p
 }
 
-// release returns up to n bytes to the budget.
+// release returns n bytes to the budget, but at most the bytes that are still reserved.
 func (h *reservation) release(n int64) {
 	n = min(n, h.bytes)
 	if n <= 0 {

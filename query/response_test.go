@@ -75,7 +75,7 @@ func (r *rig) listen(t *testing.T) *pipeListener {
 }
 
 // large is 1 MB of JSON that zstd compresses to some kilobytes; dense is 1 MB that it can't
-// compress. They are created outside of any bubble, like encoded.
+// compress. Like the variable encoded, they are created outside of any synctest bubble.
 var (
 	large = strings.Repeat(`{"name":"a","level":200},`, 40_000)
 	dense = func() string {
@@ -119,7 +119,7 @@ func heapSize() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Eight batches of 100 documents of 1 MB are 800 MB when they are unpacked.
+// Eight batches of 100 documents of 1 MB are 800 MB if all of them are unpacked in memory.
 func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 	for _, as := range []string{"identity", "gzip", "zstd"} {
 		t.Run(as, func(t *testing.T) {

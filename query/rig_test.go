@@ -37,7 +37,7 @@ type rig struct {
 	config  Config
 	reads   ReadRecorder
 	limits  func(key string) string // visibility of a fetch by key; nil: visible to all
-	store   Store                   // nil: the rig
+	store   Store                   // nil: the rig is the store
 	console http.Handler            // nil: no console
 	server  *Server
 	reg     *prometheus.Registry
@@ -49,7 +49,7 @@ type rig struct {
 	hold           chan struct{} // if not nil, store reads block until it is closed
 	requests       []UpdateRequest
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
-	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: same as answer
+	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: the same function as respond
 	wait           time.Duration
 	client         access.Client
 	refused        error           // error of Authenticate
@@ -240,7 +240,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	return r
 }
 
-// limitedSource is a source with limited visibilities.
+// limitedSource is a source in which the visibility of each key can be set.
 type limitedSource struct {
 	*source.Source
 	visibility func(key string) string

@@ -60,7 +60,7 @@ type Server struct {
 	stopping         chan struct{} // closed at shutdown: waiting requests respond at once
 }
 
-// New returns the service. It fails if a trusted proxy is not a network.
+// New returns the service. It fails if an element of Config.Proxies is not a network (CIDR).
 func New(config Config, deps Deps) (*Server, error) {
 	m := newMetrics(deps.Metrics)
 	counter := newReadCounter(deps.ReadRecorder, m, deps.Log)

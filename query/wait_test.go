@@ -147,7 +147,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	}
 	version := func(n int64) func(*store.Snapshot) { return func(s *store.Snapshot) { s.Version = n } }
 	answered := refresh()
-	r.putSnapshot("a", 0, version(99)) // the end of an earlier request, whose number is 100
+	r.putSnapshot("a", 0, version(99)) // the result of an earlier fetch; the request that waits has the number 100
 	select {
 	case a := <-answered:
 		t.Fatalf("released by an earlier fetch: %s", a.text)
@@ -158,7 +158,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	answered = refresh()
-	r.settle("a", 102) // it failed: nothing new is stored
+	r.settle("a", 102) // the second request ends with a failure: nothing new is stored
 	r.putSnapshot("a", 2*time.Hour, version(98))
 	if a := <-answered; a.StatusCode != 200 {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
