@@ -91,8 +91,8 @@ func ClientFromContext(ctx context.Context) (Client, bool) {
 	return c, ok
 }
 
-// maxNameSize is the maximum length in bytes of text from outside in a client name, such as the
-// subject of a token.
+// maxNameSize is the maximum length in bytes of a text that a client name contains unchanged,
+// such as the subject of a token.
 const maxNameSize = 128
 
 // cleanName returns text for use in a client name. If the text is too long or has unprintable

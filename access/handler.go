@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	maxKeyNameSize = 64 // in bytes
+	maxKeyNameSize = 64 // maximum length of the name of a key, in bytes
 	// minKeyTTL and maxKeyTTL limit the lifetime of a key that expires.
 	minKeyTTL = time.Minute
 	maxKeyTTL = 10 * 365 * 24 * time.Hour
@@ -37,8 +37,8 @@ type Key struct {
 	Scopes    []Scope    `json:"scopes"`
 	CreatedAt time.Time  `json:"createdAt"`
 	CreatedBy string     `json:"createdBy"`
-	ExpiresAt *time.Time `json:"expiresAt"` // nil: never
-	RevokedAt *time.Time `json:"revokedAt"` // nil: not revoked
+	ExpiresAt *time.Time `json:"expiresAt"` // nil: the key does not expire
+	RevokedAt *time.Time `json:"revokedAt"` // nil: the key is not revoked
 	RevokedBy *string    `json:"revokedBy"`
 }
 

@@ -25,8 +25,8 @@ const (
 	// key id (kid) cause. Otherwise forged key ids could flood the issuer with requests.
 	unknownKeyInterval = 10 * time.Second
 	fetchTimeout       = 5 * time.Second
-	maxKeySetSize      = 1 << 20 // in bytes
-	minRSABits         = 2048    // in bits (NIST SP 800-131A)
+	maxKeySetSize      = 1 << 20 // maximum size of the key set, in bytes
+	minRSABits         = 2048    // minimum length of an RSA key, in bits (NIST SP 800-131A)
 )
 
 // keySet has the public keys that verify JWTs. It does not use the HTTP client of the jwkset
@@ -44,7 +44,7 @@ type keySet struct {
 	inFlight       chan struct{} // closed when the current fetch ends; nil: none is running
 	unknownFetched time.Time     // time of the last fetch that an unknown kid caused
 	fetched        time.Time     // start of the last successful fetch; zero: none
-	failed         bool          // the last fetch failed
+	failed         bool          // true if the last fetch failed
 }
 
 var (
@@ -101,7 +101,7 @@ func (s *keySet) readOrFetch(ctx context.Context, kid string) (jwkset.JWK, error
 			return key, err
 		}
 		s.unknownFetched = s.now()
-		inFlight = s.startFetch(context.WithoutCancel(ctx)) // other requests wait for it too
+		inFlight = s.startFetch(context.WithoutCancel(ctx)) // other requests may wait for this fetch too
 	}
 	s.mu.Unlock()
 	select {

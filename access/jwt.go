@@ -49,7 +49,7 @@ func newVerifier(config Config, log *slog.Logger, readAt prometheus.Gauge) *veri
 // the key.
 func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	return func(token *jwt.Token) (any, error) {
-		if _, critical := token.Header["crit"]; critical { // no extension is supported (RFC 7515 §4.1.11)
+		if _, critical := token.Header["crit"]; critical { // freshet supports no extensions of the header (RFC 7515 §4.1.11)
 			return nil, errors.New("the token has a crit header")
 		}
 		if !hasType(token.Header, i.config.Types...) {

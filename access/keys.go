@@ -17,14 +17,14 @@ import (
 const (
 	keyPrefix    = "fsk_"
 	keyIDSize    = 12
-	keySecretLen = 43 // 32 bytes in base64url
+	keySecretLen = 43 // the secret has 32 bytes, encoded in base64url
 )
 
 // makeKey returns the id of a new key, the hash of its secret, and the complete key, which is
 // shown only once.
 func makeKey() (id string, hash [32]byte, fullKey string) {
 	var secret [32]byte
-	_, _ = rand.Read(secret[:]) // never fails
+	_, _ = rand.Read(secret[:]) // rand.Read never fails
 	text := base64.RawURLEncoding.EncodeToString(secret[:])
 	id = strings.ToLower(rand.Text()[:keyIDSize])
 	return id, sha256.Sum256([]byte(text)), keyPrefix + id + "_" + text
@@ -62,7 +62,7 @@ func (g *Guard) clientOfKey(text string) (Client, error) {
 // cachedKeys are the API keys that were not revoked at the last read.
 type cachedKeys struct {
 	byID   map[string]cachedKey
-	readAt time.Time // start of the read
+	readAt time.Time // time at which the read began
 }
 
 // maxAgeOf returns the maximum age of the cached API keys at which the key of this client is

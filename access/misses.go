@@ -56,7 +56,7 @@ func (m *ClientLimiter) RecordMisses(client string, n int) {
 // takeAlways takes n tokens even if there are fewer. It returns how long until at least one token
 // is available.
 func (b *bucket) takeAlways(r callRate, n int, now time.Time) (wait time.Duration) {
-	b.take(r, 0, now) // refills the bucket
+	b.take(r, 0, now) // with n = 0, take only refills the bucket
 	b.left -= float64(n)
 	if b.left >= 1 {
 		return 0

@@ -34,7 +34,7 @@ func (c Config) checkOpenRequest(r *http.Request) error {
 	listed := false
 	for _, origin := range r.Header.Values("Origin") {
 		if slices.Contains(c.AllowedOrigins, origin) {
-			listed = true // the configuration allows this other site
+			listed = true // the configuration allows the site that sent the request
 		} else if !isOwnOrigin(origin, r.Host) {
 			return crossSite()
 		}
