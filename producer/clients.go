@@ -265,7 +265,7 @@ func (r *refusalCache) add(a account, refusal Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if len(r.all) >= maxRefusals && now.Sub(r.swept) >= refusalTTL { // at most ten sweeps per second
+	if len(r.all) >= maxRefusals && now.Sub(r.swept) >= refusalTTL { // expired entries are deleted at most ten times per second
 		r.swept = now
 		for k, v := range r.all {
 			if !now.Before(v.until) {

@@ -74,7 +74,7 @@ func TestEnqueueAll_CoversARefusedClientToo(t *testing.T) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		r.mustEnqueue(Published, r.clientRequest("b", "b"))
 		r.waitUntilConfirmed()
-		for range 2 { // the second time the refusal is cached
+		for range 2 { // in the second round the refusal of client a is cached
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "b"))
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "a1"))
 			r.mustEnqueue(TooManyOutstanding, r.clientRequest("a", "a29"))
@@ -293,7 +293,7 @@ func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 		"covered":             {r.clientRequest("a", "warm"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, release := r.blockProduce() // so that no confirmation changes the counts
+			_, release := r.blockProduce() // so that no confirmation adds a round trip
 			trips := countRoundTrips(rdb)
 			r.Enqueue(t.Context(), test.req)
 			got := trips.Load()

@@ -116,7 +116,7 @@ type ack struct {
 	lane   schemas.Lane
 	number int64
 	client string       // client whose outstanding count includes the request; empty: none
-	acked  chan<- error // receives err; nil: no caller waits
+	acked  chan<- error // receives err when the publish has ended; nil: no caller waits
 	err    error
 	// refused is true if the request exceeded its client's limit and was never published.
 	refused bool

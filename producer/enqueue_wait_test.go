@@ -65,7 +65,7 @@ func TestEnqueueAndWait_ReturnsAfterTheAck(t *testing.T) {
 
 func TestEnqueueAllAndWait_PublishesEachOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		requests := make([]Request, 700) // for 600 entities, in more than one pipeline
+		requests := make([]Request, 700) // 700 requests for 600 entities, in more than one pipeline
 		for i := range requests {
 			requests[i] = r.request(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
 		}

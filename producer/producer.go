@@ -65,7 +65,7 @@ const (
 	TooManyOutstanding Outcome = "TOO_MANY_OUTSTANDING"
 	TooManyNewKeys     Outcome = "TOO_MANY_NEW_KEYS"
 
-	refusedOutcome Outcome = "REFUSED" // reply of coalesce_acquire; acquire replaces it by one of the two above
+	refusedOutcome Outcome = "REFUSED" // reply of the script coalesce_acquire; acquire replaces it by one of the two above
 )
 
 // Result is the outcome of one request.
@@ -73,7 +73,7 @@ type Result struct {
 	Outcome    Outcome
 	Number     int64     // number of the record that covers the request; 0 if it is refused
 	HoldReason string    // reason of the hold or cool-down that refuses the request; empty: none
-	Until      time.Time // when the refusal ends
+	Until      time.Time // when the refusal ends; zero: unknown or not refused
 	Refusal    *Refusal  // set if the request exceeds its client's Bound
 	// Err is ErrBufferFull, ErrStopped, ErrNotSent or a Redis error. Then nothing was published
 	// and Outcome is empty.
@@ -122,8 +122,8 @@ type Producer struct {
 	maxBuffered int64
 	breaker     *gobreaker.CircuitBreaker[[]Result] // circuit breaker of Redis
 
-	buffered atomic.Int64 // records whose locks are neither confirmed nor rolled back
-	acks     chan ack     // has capacity for every buffered record, so that a Kafka callback never blocks
+	buffered atomic.Int64 // number of records whose locks are neither confirmed nor rolled back
+	acks     chan ack     // channel with capacity for every buffered record, so that a Kafka callback never blocks
 	// Every enqueue holds a read lock of closing from acquire to publish, so that no record is
 	// published after the last flush.
 	closing sync.RWMutex
