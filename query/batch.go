@@ -55,8 +55,8 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	return s.writeBatch(c, client, all, views)
 }
 
-// readViews reads several entities, and enqueues the update requests that are due in one call. It
-// fails only if none of the entities that the client may see can be read.
+// readViews reads several entities, and enqueues all update requests that they need in one call.
+// It fails only if none of the entities that the client may see can be read.
 func (s *Server) readViews(c echo.Context, client access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
 	views := make([]view, len(all))
 	visible, indexOf := make([]schemas.Entity, 0, len(all)), make([]int, 0, len(all))

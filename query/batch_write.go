@@ -109,9 +109,9 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 type batch struct {
 	as   encoding
 	out  func([]byte) error
-	text []byte // not written yet
+	text []byte // text that is not written yet
 	gzip gzipPrefix
-	buf  []byte // reused for the document of each item
+	buf  []byte // buffer that is reused for the document of each item
 }
 
 // write writes all items. It calls written for each item after the item was passed to out.

@@ -35,7 +35,7 @@ type batcher struct {
 // queuedRequest is an update request with the channel for its result.
 type queuedRequest struct {
 	request UpdateRequest
-	result  chan<- EnqueueResult // buffered
+	result  chan<- EnqueueResult // buffered channel, so that a send never blocks
 }
 
 // enqueue sends one update request and returns its result. urgent means that a client waits and

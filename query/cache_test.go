@@ -61,7 +61,8 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	}
 }
 
-// A load that began before a settle message may return the snapshot from before it.
+// A load that began before a settle message may return the snapshot that was stored before that
+// message.
 func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
@@ -158,7 +159,7 @@ func TestCache_FallsBackFromAHangingDatabase(t *testing.T) {
 	r.hold = hold
 	r.mu.Unlock()
 	r.settle("a", 8)
-	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // a deadlock would block here
+	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // a deadlock would block this read
 		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }

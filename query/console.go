@@ -28,7 +28,7 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 		defer leave()
 		if r.URL.Path == consoleStreamPath || strings.HasPrefix(r.URL.Path, consoleStreamPath+"/") {
 			c.Set(waitsKey, true)
-			go func() { // an open page must not delay the shutdown
+			go func() { // a page that keeps its event stream open must not delay the shutdown
 				select {
 				case <-s.stopping:
 					leave()

@@ -18,7 +18,7 @@ import (
 // Deps are the dependencies of the query service.
 type Deps struct {
 	Store            Store
-	Sources          map[string]Source // by name
+	Sources          map[string]Source // sources by name
 	Enqueuer         Enqueuer
 	SettleSubscriber SettleSubscriber
 	WaitEstimator    WaitEstimator
@@ -50,8 +50,8 @@ type Config struct {
 type Store interface {
 	// Get returns an entity's snapshot, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
-	// GetAll returns the snapshots of the entities in their order, in one round trip. Version is
-	// 0 where nothing is stored.
+	// GetAll returns the snapshots of several entities, in the order of the entities and in one
+	// round trip. A snapshot with the version 0 means that nothing is stored.
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 }
 
@@ -113,11 +113,12 @@ const (
 
 // Enqueuer enqueues update requests in the HIGH lane.
 type Enqueuer interface {
-	// Enqueue returns a result for each request, in their order. It does not wait for Kafka, and
-	// returns soon.
+	// Enqueue returns a result for each request, in the order of the requests. It does not wait
+	// for Kafka.
 	Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult
-	// EnqueueAndWait returns a result for each request, in their order. It returns when each is
-	// acknowledged by Kafka or refused. If ctx ends first, the remaining results are Pending.
+	// EnqueueAndWait returns a result for each request, in the order of the requests. It returns
+	// when Kafka has acknowledged each request, or it was refused. If ctx ends first, the
+	// remaining results are Pending.
 	EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult
 }
 

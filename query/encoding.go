@@ -27,7 +27,7 @@ var contentEncoding = [encodings][]string{gzipped: {"gzip"}, zstandard: {"zstd"}
 // equal, it prefers zstd (the stored form), then gzip, then identity (RFC 9110 §12.5.3). A
 // client that accepts none of the three gets identity.
 func bestEncoding(header []string) encoding {
-	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed
+	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed in Accept-Encoding
 	star := -1.0
 	for _, list := range header {
 		for list != "" {
@@ -83,17 +83,17 @@ func parseQuality(params string) float64 {
 func appendFrame(dst []byte, text string) []byte {
 	const (
 		singleSegment = 1 << 5
-		rawMost       = 128 << 10 // largest block of the format
+		rawMost       = 128 << 10 // largest block that the zstd format allows
 	)
 	dst = append(dst, 0x28, 0xb5, 0x2f, 0xfd)
-	dst = append(dst, 2<<6|singleSegment)                          // size field of four bytes
+	dst = append(dst, 2<<6|singleSegment)                          // frame header with a size field of four bytes
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(text))) //nolint:gosec // texts are short
 	for {
 		block := text[:min(len(text), rawMost)]
 		text = text[len(block):]
-		head := len(block) << 3 // block type raw
+		head := len(block) << 3 // block header: the size, and the type raw
 		if text == "" {
-			head |= 1 // last block
+			head |= 1 // marks the last block of the frame
 		}
 		dst = append(dst, byte(head), byte(head>>8), byte(head>>16)) //nolint:gosec // the three bytes of the header
 		dst = append(dst, block...)

@@ -13,7 +13,7 @@ import (
 )
 
 // readBody has the fields of a read response, except the snapshot. The stored bytes of the
-// snapshot are spliced in before them.
+// snapshot are written before these fields.
 type readBody struct {
 	Freshness     Freshness  `json:"freshness"`
 	LastUpdatedAt *time.Time `json:"lastUpdatedAt"`

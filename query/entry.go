@@ -31,7 +31,7 @@ type entry struct {
 	etag, lastModified []string
 	freshTail          string
 	bodies             [encodings]body
-	headerCache        [2]atomic.Pointer[timeHeaders] // for FRESH and for STALE
+	headerCache        [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE
 	onGrow             func(*entry)                   // called after a body was encoded
 	extraBytes         atomic.Int64                   // size of the bodies other than zstd
 	count              *readCount                     // counts the reads; nil: reads are not counted
@@ -92,7 +92,7 @@ func (e *entry) weight() int64 {
 func marshalTail(b readBody) string {
 	text, err := json.Marshal(b)
 	if err != nil {
-		panic(err) // a struct of plain fields can't fail
+		panic(err) // encoding a struct of plain fields can't fail
 	}
 	text[0] = ','
 	return string(text)
@@ -102,7 +102,7 @@ func marshalTail(b readBody) string {
 func (e *entry) body(as encoding) (*body, error) {
 	b := &e.bodies[as]
 	b.once.Do(func() {
-		b.err = errNotEncoded // remains if encode panics
+		b.err = errNotEncoded // err keeps this value if encode panics
 		b.err = e.encode(as, b)
 		b.length = []string{strconv.Itoa(len(b.bytes))}
 		e.extraBytes.Add(int64(cap(b.bytes)))
@@ -196,7 +196,8 @@ func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
 	if f == Stale {
 		slot = &e.headerCache[1]
 	}
-	// Seconds are counted from the check, so that Age and max-age change at the same time.
+	// The seconds are counted from the last check of the entity, so that Age and max-age change at
+	// the same time.
 	age := now.Sub(e.CheckedAt)
 	second := int64(age / time.Second)
 	if s := slot.Load(); s != nil && s.second == second {

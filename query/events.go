@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// heartbeatInterval is how often a comment is sent, so that proxies do not close an idle
-	// stream.
+	// heartbeatInterval is how often a stream sends an SSE comment, so that proxies do not close
+	// it while it has no events.
 	heartbeatInterval = 15 * time.Second
 	// minReconnectDelay is the minimum delay before a client reconnects; the maximum is twice
 	// that. The random part spreads the reconnects after a restart.
@@ -54,9 +54,9 @@ type stream struct {
 
 // events streams the changes of an entity as server-sent events. The stream ends when the client
 // disconnects, its permission ends, or the process shuts down. A stream counts as a reader: it
-// enqueues an update request when the snapshot becomes stale. Events carry no content; the
-// client reads it with If-None-Match if it wants it. Several changes during a disconnect are
-// reported as one event.
+// enqueues an update request when the snapshot becomes stale. Events carry no content; a client
+// that needs the content reads the entity with If-None-Match. Several changes while a client is
+// disconnected are reported as one event.
 func (s *Server) events(c echo.Context, client access.Client) error {
 	e, f, err := s.entityOf(c, client)
 	if err != nil {
@@ -191,7 +191,7 @@ func (st *stream) send(v view) bool {
 		ETag *string `json:"etag"`
 	}{body, optionalString(now.etag)})
 	if err != nil {
-		panic(err) // a struct of plain fields can't fail
+		panic(err) // encoding a struct of plain fields can't fail
 	}
 	id := ""
 	if now.version > 0 {

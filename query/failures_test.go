@@ -95,7 +95,7 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	go func() { answered <- r.get("a?wait=1s") }()
 	waitFor(t, "a wish", func() bool { return len(r.enqueued()) > 0 })
 	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // stored by a worker that crashed before it settled the request
-	r.server.cache.invalidate(entity("a"))                        // as if its TTL had expired
+	r.server.cache.invalidate(entity("a"))                        // as if the TTL of the cached entry had expired
 	if a := <-answered; a.body.Freshness != Fresh {
 		t.Errorf("got %s, want FRESH", a.text)
 	}
@@ -119,7 +119,7 @@ func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	r.get("a")
 	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
-	for i := range int64(20) { // a refresh that a read enqueued would be settled and cause the next one
+	for i := range int64(20) { // if reads enqueued refreshes, each settled refresh would lead to the next one
 		r.settle("a", 200+i)
 		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
 			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
@@ -184,7 +184,7 @@ func TestBatch_FailsOnlyForAllItems(t *testing.T) {
 	pass := r.slow()
 	defer pass()
 	r.settle("good", 9)
-	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // must not block
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // must not wait for the blocked store
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 }

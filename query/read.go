@@ -53,7 +53,8 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 
 // readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
 // stored, it waits until the deadline for the request to be accepted. For a fallback entry it
-// enqueues nothing: while the store fails, each settle message would cause another fetch.
+// enqueues nothing. Otherwise, while the store can't be read, the settle message of each refresh
+// would lead to the next refresh.
 func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
 	v, err := s.readVisible(c, client, e, f)
 	switch {
@@ -80,7 +81,7 @@ func (s *Server) readAgain(c echo.Context, client access.Client, e schemas.Entit
 // storeUnavailable returns the problem of a read that fails because the store can't be read and
 // nothing is cached.
 func (s *Server) storeUnavailable(c echo.Context, e schemas.Entity, err error) error {
-	level := slog.LevelDebug // WARN at most once per second: in an outage every read comes here
+	level := slog.LevelDebug // WARN at most once per second, because in an outage every read fails
 	if now, last := time.Now().UnixNano(), s.lastStoreWarning.Load(); now-last >= int64(time.Second) && s.lastStoreWarning.CompareAndSwap(last, now) {
 		level = slog.LevelWarn
 	}
@@ -230,7 +231,7 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	headers := v.timeHeaders(v.freshness, v.at)
 	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
 	h["Age"], h["Cache-Control"], h["Cache-Status"] = headers.age, headers.cacheControl, headers.cacheStatus
-	if vary := h["Vary"]; len(vary) > 0 { // CORS added Vary: Origin
+	if vary := h["Vary"]; len(vary) > 0 { // the CORS middleware has added Vary: Origin
 		h["Vary"] = append(vary, varyByEncoding...)
 	} else {
 		h["Vary"] = varyByEncoding

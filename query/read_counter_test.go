@@ -31,8 +31,8 @@ type fakeRecorder struct {
 	observe func(context.Context, []ReadCount) error // nil: RecordReads succeeds
 
 	mu          sync.Mutex
-	reads       map[string]int // by key
-	calls       []int          // number of entities of each call
+	reads       map[string]int // number of recorded reads by key
+	calls       []int          // number of entities in each call of RecordReads
 	until       time.Time
 	countsCalls atomic.Int64
 }
@@ -194,7 +194,7 @@ func TestReadCounter_IsOptional(t *testing.T) {
 	r.get("b")
 	r.do(http.MethodGet, "/v1/nexon/character?key=a&key=b")
 	r.refresh("a")
-	r.server.readCounter.run(t.Context()) // there is no counter: returns at once
+	r.server.readCounter.run(t.Context()) // run returns at once, because there is no read counter
 	if known, _ := r.server.cache.entries.GetIfPresent(entity("a")); known == nil || known.count != nil {
 		t.Errorf("cached entry: %+v", known)
 	}

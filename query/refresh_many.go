@@ -36,7 +36,7 @@ type refreshItem struct {
 	UpdateQueued    bool       `json:"updateQueued"`
 	NotQueuedReason *string    `json:"notQueuedReason"`
 	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
-	Detail          string     `json:"detail,omitempty"` // why it is not queued
+	Detail          string     `json:"detail,omitempty"` // why the refresh is not queued
 }
 
 // refreshMany enqueues refreshes of several keys of a facet and waits until Kafka has
@@ -59,7 +59,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	}
 	items, errs, results := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
 	var visible []schemas.Entity
-	var indexes []int // index of each entity in keys
+	var indexes []int // index of each entity in the slice keys
 	for i, key := range keys {
 		e.Key = key
 		if errs[i] = checkKey(e, src); errs[i] != nil {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxUncounted is the maximum size in bytes of a response that is not counted. The
-	// connection itself uses about as much memory.
+	// maxUncounted is the maximum size in bytes of a response that does not count toward the
+	// budget. The connection itself uses about as much memory.
 	maxUncounted = 16 << 10
 	// clientShare: one client may use 1/clientShare of the budget.
 	clientShare = 2

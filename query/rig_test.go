@@ -36,7 +36,7 @@ type rig struct {
 	testing.TB
 	config  Config
 	reads   ReadRecorder
-	limits  func(key string) string // visibility of a fetch by key; nil: visible to all
+	limits  func(key string) string // visibility that a fetch of the key would have now; nil: visible to all
 	store   Store                   // nil: the rig is the store
 	console http.Handler            // nil: no console
 	server  *Server
@@ -52,9 +52,9 @@ type rig struct {
 	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: the same function as respond
 	wait           time.Duration
 	client         access.Client
-	refused        error           // error of Authenticate
-	limiterCalls   []string        // calls of the limiter
-	exceeded       map[string]bool // limits that are exceeded
+	refused        error           // error that Authenticate returns
+	limiterCalls   []string        // calls of the ClientLimiter so far
+	exceeded       map[string]bool // names of the limits that the client has exceeded
 	missCount      int             // number of keys not found in the store
 }
 

@@ -56,7 +56,7 @@ type Server struct {
 	batcher          *batcher
 	enqueueSlots     chan struct{} // one slot per refresh that waits for Kafka
 	waiterCount      atomic.Int64
-	lastStoreWarning atomic.Int64  // Unix nanoseconds; limits the log of store failures
+	lastStoreWarning atomic.Int64  // time of the last warning about store failures, in Unix nanoseconds
 	stopping         chan struct{} // closed at shutdown: waiting requests respond at once
 }
 

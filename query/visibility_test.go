@@ -140,7 +140,7 @@ var attempts = []struct {
 func (r *rig) attempt(i int, key string) string {
 	r.Helper()
 	a := attempts[i]
-	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // ends a stream that is served
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // ends the request if it is served as an event stream
 	defer cancel()
 	req := httptest.NewRequestWithContext(ctx, a.method, fmt.Sprintf(a.path, key), nil)
 	req.Header.Set("X-Correlation-Id", "one")

@@ -131,6 +131,6 @@ func (s *Server) acquireWaitSlot(client access.Client) (leave func(), err error)
 
 // extendWriteDeadline moves the write deadline to the end of the wait plus responseTimeout.
 func (s *Server) extendWriteDeadline(c echo.Context, timeout time.Duration) {
-	// a test's connection has no deadline; the error is expected
+	// The error is expected in tests: their connections have no deadline.
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(timeout + responseTimeout))
 }

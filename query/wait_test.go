@@ -103,7 +103,7 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 	r := newRig(t)
 	for how, want := range map[string]time.Duration{"?wait=0": 0, "?wait=250ms": 250 * time.Millisecond, "?wait=4s": 4 * time.Second, "?wait=1h": maxWait, "?wait=99999": maxWait, "?wait=18446744074": maxWait} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t) // created in the bubble, so that it uses virtual time
+			r := newRig(t) // the rig is created in the bubble, so that it uses virtual time
 			began := time.Now()
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a"+how, nil)
 			c := r.server.echo.NewContext(req, httptest.NewRecorder())
@@ -125,7 +125,7 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 			t.Errorf("%s: got %d %s, want 400 bad-wait", how, a.StatusCode, a.text)
 		}
 	}
-	for _, prefer := range []string{"wait=soon", "wait=-1", "return=minimal", "wait", ""} { // ignored (RFC 7240)
+	for _, prefer := range []string{"wait=soon", "wait=-1", "return=minimal", "wait", ""} { // these preferences are ignored (RFC 7240)
 		if a := r.get("a", "Prefer", prefer); a.StatusCode != 202 || a.Header.Get("Preference-Applied") != "" {
 			t.Errorf("%s: got %d, want 202", prefer, a.StatusCode)
 		}
@@ -151,7 +151,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	select {
 	case a := <-answered:
 		t.Fatalf("released by an earlier fetch: %s", a.text)
-	case <-time.After(50 * time.Millisecond): // gives an error time to show
+	case <-time.After(50 * time.Millisecond): // a request that is released too early would respond within this time
 	}
 	s := r.putSnapshot("a", 0, version(101))
 	if a := <-answered; a.StatusCode != 200 || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
@@ -185,7 +185,7 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 		})
 	}
 	waitFor(t, "all wait", func() bool { return r.server.waiterCount.Load() == many })
-	if n := len(r.enqueued()); n > many/10 { // concurrent requests share one call
+	if n := len(r.enqueued()); n > many/10 { // concurrent reads share one update request
 		t.Logf("%d update requests", n)
 	}
 	close(r.server.stopping)
