@@ -14,9 +14,9 @@ import (
 // Scope is a permission of a client.
 type Scope string
 
-// The scopes, in addition to Delegate and See. Read: read snapshots. Refresh: enqueue
-// refreshes. Inspect: read everything that operators can see. Admin: everything; it includes all
-// other scopes.
+// The scopes; Delegate and See define two more. Read lets a client read snapshots. Refresh lets
+// it enqueue refreshes. Inspect lets it read everything that operators can see. Admin includes
+// all other scopes.
 const (
 	Read    Scope = "read"
 	Refresh Scope = "refresh"
@@ -24,14 +24,14 @@ const (
 	Admin   Scope = "admin"
 )
 
-// seePrefix begins the scopes of See.
+// seePrefix is the prefix of the scopes that See returns.
 const seePrefix = "see:"
 
 // See returns the scope that allows a client to see entities of a visibility. It is useful only
 // together with Read, Refresh or Inspect.
 func See(visibility string) Scope { return Scope(seePrefix + visibility) }
 
-// visibilityName has the same rule as package source.
+// visibilityName matches the valid names of visibilities. Package source uses the same rule.
 var visibilityName = regexp.MustCompile("^[0-9A-Za-z_-]{1,40}$")
 
 // known reports whether the scope is valid.
@@ -57,14 +57,14 @@ func (c Client) May(s Scope) bool {
 	return slices.Contains(c.Scopes, s) || slices.Contains(c.Scopes, Admin)
 }
 
-// Sees reports whether the client may see entities of a visibility. Every client sees the empty
-// one.
+// Sees reports whether the client may see entities of a visibility. Every client may see entities
+// without a visibility (the empty string).
 func (c Client) Sees(visibility string) bool {
 	return visibility == "" || c.May(See(visibility))
 }
 
-// Visibilities returns the visibilities that the client may see in addition to the empty one;
-// nil: all.
+// Visibilities returns the visibilities that the client may see. It may also see all entities
+// without a visibility. nil means that it may see everything.
 func (c Client) Visibilities() []string {
 	if c.May(Admin) {
 		return nil
@@ -85,13 +85,14 @@ func WithClient(ctx context.Context, c Client) context.Context {
 	return context.WithValue(ctx, clientKey{}, c)
 }
 
-// ClientFromContext returns the client of a context of WithClient.
+// ClientFromContext returns the client that WithClient stored in ctx, and whether there is one.
 func ClientFromContext(ctx context.Context) (Client, bool) {
 	c, ok := ctx.Value(clientKey{}).(Client)
 	return c, ok
 }
 
-// maxNameSize is the maximum length in bytes of the external part of a client name.
+// maxNameSize is the maximum length in bytes of a text that a client name contains unchanged,
+// such as the subject of a token.
 const maxNameSize = 128
 
 // cleanName returns text for use in a client name. If the text is too long or has unprintable

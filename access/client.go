@@ -12,8 +12,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Delegate is the scope of a key that calls on behalf of its own users. It names the user in
-// Config.ClientHeader, and each user has separate limits.
+// Delegate is the scope of an API key or token whose holder sends requests on behalf of its own
+// users. The header Config.ClientHeader of a request names the user, and each user has separate
+// limits.
 const Delegate Scope = "delegate"
 
 // maxClientHeaderSize is the maximum length in bytes of the value of Config.ClientHeader.
@@ -22,17 +23,17 @@ const maxClientHeaderSize = 256
 // codeClient is the problem code of an invalid client header.
 const codeClient = "bad-client"
 
-// ID returns the client's schemas.ClientID. It identifies the client in Redis and in Kafka
-// records without revealing its name. Clients with the same BoundName have the same ID.
+// ID returns the client's schemas.ClientID, a hash of BoundName. It identifies the client in
+// Redis and in Kafka records without revealing its name.
 func (c Client) ID() string { return schemas.ClientID(c.BoundName()) }
 
 // BoundName returns the name under which all limits count the client. Unauthenticated addresses
 // of one IPv6 /64 network share a name.
 func (c Client) BoundName() string { return limitKey(c.Name) }
 
-// delegated returns the client on whose behalf the request is sent. If c has the scope Delegate
-// and the header is set, the name of the result contains a hash of c's name and the header
-// value; else it is c. The value itself is not stored or logged.
+// delegated returns the client on whose behalf c sends the request. If c has the scope Delegate
+// and the request has the header, the returned client's name is c's name and a hash of the header
+// value. Otherwise the result is c. The header value itself is not stored or logged.
 func (c Client) delegated(header string, r *http.Request) (Client, error) {
 	if header == "" || !c.May(Delegate) {
 		return c, nil
@@ -51,7 +52,8 @@ func (c Client) delegated(header string, r *http.Request) (Client, error) {
 
 var headerName = regexp.MustCompile("^[0-9A-Za-z-]{1,64}$")
 
-// reservedHeaders have a defined meaning, or are set by proxies.
+// reservedHeaders are headers that can't be the Config.ClientHeader, because they have a defined
+// meaning or proxies set them.
 var reservedHeaders = []string{
 	"Authorization", "Cookie", "Host", "Origin", "Forwarded", "X-Forwarded-For", "X-Correlation-Id", "Traceparent",
 	"Prefer", "If-None-Match", "Accept", "Accept-Encoding", "Connection", "Content-Length", "Content-Type", "Transfer-Encoding",

@@ -17,19 +17,19 @@ const (
 	maxClients = 100_000
 )
 
-// ClientLimiter limits the requests of each client of this process. A nil one has no limits. Its
-// methods may be called concurrently.
+// ClientLimiter limits the requests of each client of this process. A nil *ClientLimiter has no
+// limits. Its methods may be called concurrently.
 type ClientLimiter struct {
 	requests   callRate
-	lookupRate callRate // of lookups of keys that are not stored; see lookupLimit
+	lookupRate callRate // limit of lookups of entities that are not stored; see lookupLimit
 	waiting    int
 	refused    *prometheus.CounterVec
 	now        func() time.Time
 
 	mu      sync.Mutex
-	clients map[string]*list.Element // elements of recent
-	recent  *list.List               // of *clientBuckets, most recently used first
-	waits   map[string]int           // waiting requests by client
+	clients map[string]*list.Element // list elements of recent, by client
+	recent  *list.List               // list of *clientBuckets, most recently used first
+	waits   map[string]int           // number of waiting requests by client
 }
 
 // callRate is a number of calls per window; 0 calls: no limit.
@@ -45,7 +45,7 @@ type clientBuckets struct {
 	misses   bucket
 }
 
-// NewClientLimiter returns a limiter. The limits must be valid (Config.Check).
+// NewClientLimiter returns a limiter. The limits must have passed Config.Check.
 func NewClientLimiter(l Limits, reg prometheus.Registerer) *ClientLimiter {
 	m := &ClientLimiter{
 		waiting: l.Waiting, now: time.Now, clients: map[string]*list.Element{}, recent: list.New(), waits: map[string]int{},
@@ -95,7 +95,7 @@ func limitKey(client string) string {
 	return unauthenticatedPrefix + netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
 }
 
-// bucketsOf returns the buckets of a client. It creates them if there are none.
+// bucketsOf returns the token buckets of a client, and creates them at the first call.
 func (m *ClientLimiter) bucketsOf(client string) *clientBuckets {
 	client = limitKey(client)
 	if e, known := m.clients[client]; known {
@@ -117,7 +117,8 @@ type bucket struct {
 	at   time.Time
 }
 
-// take takes n tokens and returns 0, or returns how long until n tokens are available.
+// take takes n tokens and returns 0. If there are fewer than n tokens, it takes none and returns
+// the time until there are enough.
 func (b *bucket) take(r callRate, n int, now time.Time) (wait time.Duration) {
 	capacity := float64(r.calls)
 	if b.at.IsZero() {
@@ -134,8 +135,9 @@ func (b *bucket) take(r callRate, n int, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// AcquireWaitSlot counts a waiting or streaming request of a client until release is called.
-// release is idempotent. The error is a *problem.HTTPError with status 429.
+// AcquireWaitSlot counts a waiting or streaming request of a client until the returned function
+// is called. Further calls of that function have no effect. The error is a *problem.HTTPError
+// with status 429.
 func (m *ClientLimiter) AcquireWaitSlot(client string) (leave func(), err error) {
 	if m == nil || m.waiting == 0 {
 		return func() {}, nil

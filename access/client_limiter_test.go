@@ -20,8 +20,8 @@ func newTestLimiter(l Limits) (m *ClientLimiter, pass func(time.Duration)) {
 	return m, func(d time.Duration) { at = at.Add(d) }
 }
 
-// checkProblem fails unless err is nil (code is empty) or a problem with this code and
-// Retry-After.
+// checkProblem fails the test unless err is a problem with this code and this Retry-After. If
+// code is empty, err must be nil.
 func checkProblem(t *testing.T, what string, err error, code string, after time.Duration) {
 	t.Helper()
 	p, refused := errors.AsType[*problem.HTTPError](err)

@@ -16,52 +16,54 @@ import (
 
 // Config has the settings of authentication and of the limits per client.
 type Config struct {
-	// Require is always, never or auto. With auto, authentication is required if a credential is
-	// configured, if an API key was ever created, or if the service listens on more than
-	// loopback.
+	// Require is "always", "never" or "auto". With auto, authentication is required if a
+	// credential is configured, if an API key was ever created, or if the service listens on an
+	// address that other machines can reach.
 	Require Require `yaml:"require"`
-	// AdminTokenFile contains a token with the scope admin, for creating the first key and for
-	// emergencies. It has at least 32 characters. The file is read again when it changes;
-	// removing it revokes the token.
+	// AdminTokenFile is a file with a token that has the scope admin, for creating the first API
+	// key and for emergencies. The token must have at least 32 characters. The file is read again
+	// when it changes; removing it revokes the token.
 	AdminTokenFile string `yaml:"adminTokenFile"`
-	// JWKSURL is the URL of the keys that sign JWTs. A token must have this Issuer and Audience,
-	// and be signed with one of the Algorithms.
+	// JWKSURL is the URL of the public keys (a JWK set) that verify JWTs. A token must have this
+	// Issuer and Audience, and be signed with one of the Algorithms.
 	JWKSURL    string   `yaml:"jwksURL"`
 	Issuer     string   `yaml:"issuer"`
 	Audience   string   `yaml:"audience"`
 	Algorithms []string `yaml:"algorithms"`
-	// Types are the accepted values of a token's header typ. RFC 9068 defines at+jwt for access
-	// tokens. Many issuers send JWT or no typ, which counts as JWT. ID, refresh and logout
-	// tokens of the type JWT are rejected if their claims identify them.
+	// Types are the accepted values of the header parameter "typ" of a token. RFC 9068 defines
+	// at+jwt for access tokens. Many issuers send JWT, or no typ at all, which counts as JWT. ID,
+	// refresh and logout tokens can have the type JWT too. They are rejected if their claims show
+	// their kind.
 	Types []string `yaml:"types"`
-	// ScopePrefix is the prefix of freshet's scopes in a token, such as freshet: or
-	// https://freshet.example/. Scopes without it are ignored. It is necessary if the issuer
-	// also serves other services; else their scope admin would apply to freshet. API keys have
-	// no prefix.
+	// ScopePrefix is the prefix of freshet's scopes in a token, such as "freshet:" or
+	// "https://freshet.example/". Scopes without the prefix are ignored. Set it if the issuer also
+	// issues tokens for other services; otherwise their scope "admin" would be valid for freshet.
+	// The scopes of API keys have no prefix.
 	ScopePrefix string `yaml:"scopePrefix"`
-	// Hosts are the accepted values of the header Host, without port, if authentication is off.
-	// Loopback names are always accepted; * accepts any.
+	// Hosts are the accepted values of the header Host, without port, while authentication is off.
+	// Loopback names are always accepted; * accepts any host.
 	Hosts []string `yaml:"hosts"`
 	// AllowedOrigins are the web origins whose pages may call the service (CORS).
 	AllowedOrigins []string `yaml:"allowedOrigins"`
-	// TrustedProxies are the networks of proxies whose X-Forwarded-For is used.
+	// TrustedProxies are the networks of proxies whose header X-Forwarded-For is trusted.
 	TrustedProxies []string `yaml:"trustedProxies"`
-	// ClientHeader is the header in which a key or token with the scope delegate names the
-	// client on whose behalf it calls; empty: none. From other clients the header is ignored.
+	// ClientHeader is the name of the header in which a key or token with the scope delegate names
+	// the client on whose behalf it calls; empty: there is no such header. It is ignored in the
+	// requests of clients without that scope.
 	ClientHeader string `yaml:"clientHeader"`
 	MaxAge       MaxAge `yaml:"maxAge"`
 	Limits       Limits `yaml:"limits"`
 }
 
-// MaxAge limits how long cached keys stay valid while they can't be read again. It is the
-// longest time that a revocation may take effect late. A request with an older key gets status
-// 503.
+// MaxAge limits how long cached keys stay valid while they can't be read again. A revocation
+// takes effect at most this long after it was made. If the cached keys are older, requests with
+// them get status 503.
 type MaxAge struct {
-	// APIKeys applies to API keys, AdminKeys to API keys with the scope admin, while the
-	// database is unavailable.
+	// APIKeys limits API keys, and AdminKeys limits API keys with the scope admin. Both apply
+	// while the database is unavailable.
 	APIKeys   time.Duration `yaml:"apiKeys"`
 	AdminKeys time.Duration `yaml:"adminKeys"`
-	// SigningKeys applies to the keys of JWKSURL, while that URL is unavailable.
+	// SigningKeys limits the public keys from JWKSURL. It applies while that URL is unavailable.
 	SigningKeys time.Duration `yaml:"signingKeys"`
 }
 
@@ -91,18 +93,19 @@ const (
 	Never  Require = "never"
 )
 
-// Limits are the limits of one client. Outstanding and NewKeys apply per source to all processes
-// together; the others apply per process.
+// Limits are the limits of one client. Outstanding and NewKeys count per source, in all processes
+// together. The others count per process.
 type Limits struct {
-	// Requests limits requests. A read counts as 1, each further key of a batch as 1. If a
-	// document must be unpacked, each 64 KiB count as 1; if it must be compressed, each 16 KiB.
+	// Requests limits the rate of requests. A read counts as 1, and so does each further key of a
+	// batch. In addition, each 64 KiB of a document that must be decompressed counts as 1, and
+	// each 16 KiB of a document that must be compressed.
 	Requests Rate `yaml:"requests"`
-	Waiting  int  `yaml:"waiting"` // waiting or streaming requests; 0: no limit
-	// Outstanding is the time that the outstanding requests of one client may occupy the
-	// source's HIGH rate while no other client is active; 0: no limit.
+	Waiting  int  `yaml:"waiting"` // maximum number of waiting or streaming requests; 0: no limit
+	// Outstanding limits the HIGH requests of one client that have not ended: to the number that
+	// the source's quota allows in this time. Active clients share that number. 0: no limit.
 	Outstanding time.Duration `yaml:"outstanding"`
-	// NewKeys limits requests for entities without a snapshot. auto: a quarter of the smallest
-	// window of the source's quota.
+	// NewKeys limits the rate of requests for entities without a snapshot. "auto" is a quarter of
+	// the HIGH rate that the source's quota allows.
 	NewKeys Rate `yaml:"newKeys"`
 }
 
@@ -118,13 +121,15 @@ type Rate string
 
 var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 
-// Parse returns the calls per window; 0 for no limit and for AutoRate.
+// Parse returns the number of calls and the length of the window. The number is 0 if there is no
+// limit, and for AutoRate.
 func (r Rate) Parse() (calls int, window time.Duration) {
 	calls, window, _ = r.parse()
 	return calls, window
 }
 
-// parse returns the calls per window; 0 for no limit.
+// parse returns the number of calls and the length of the window. The number is 0 if there is no
+// limit.
 func (r Rate) parse() (calls int, window time.Duration, err error) {
 	if r == "" || r == "0" {
 		return 0, 0, nil
@@ -152,7 +157,7 @@ func DefaultConfig() Config {
 var asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 
 // Check returns all errors that can be found without reading files or calling other services.
-// Each begins with the path of the setting below access.
+// Each error begins with the path of the wrong setting, relative to "access".
 func (c Config) Check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -250,12 +255,12 @@ func isOrigin(text string) bool {
 }
 
 var (
-	// originHost allows no pattern characters, because a CORS library may treat them as a
-	// pattern.
+	// originHost matches the host and port of a web origin. It allows no wildcard characters,
+	// because a CORS library may treat them as a pattern.
 	originHost = regexp.MustCompile(`^([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?$`)
-	// tokenType is the subtype of a media type (RFC 6838 §4.2).
+	// tokenType matches the type of a token: the subtype of a media type (RFC 6838 §4.2).
 	tokenType = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z!#$&^_.+-]{0,126}$`)
-	// hostName allows underscores, which occur in container names.
+	// hostName matches a host name. It allows underscores, because names of containers have them.
 	hostName = regexp.MustCompile(`^[a-z0-9._-]+$`)
 )
 
@@ -267,7 +272,7 @@ func isHost(text string) bool {
 	return err == nil || hostName.MatchString(text)
 }
 
-// hostOf returns the host of "host" or "host:port".
+// hostOf returns the host of an address, which is "host" or "host:port".
 func hostOf(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host
@@ -289,10 +294,10 @@ func Loopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// requiresAuth reports whether a service that listens on the address requires authentication.
-// created: an API key was created at some time; it may be expired or revoked, since an expired
-// last key must not open the service to everyone. It returns an error if the service would be
-// open by mistake or usable by no one.
+// requiresAuth reports whether a service that listens on this address requires authentication.
+// The argument created means that an API key was ever created. The key may be expired or revoked
+// now: the expiry of the last key must not open the service to everyone. It returns an error if
+// the service would be open by mistake, or if every request would be rejected.
 func (c Config) requiresAuth(listen string, created bool) (bool, error) {
 	hasCredentials := c.JWKSURL != "" || c.AdminTokenFile != "" || created
 	loopback := Loopback(listen)

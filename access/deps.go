@@ -9,8 +9,8 @@ import (
 
 // KeyStore stores API keys in the database.
 type KeyStore interface {
-	// Keys returns all API keys, or with live only the keys that are not revoked. Every query
-	// service calls it every keyReadInterval.
+	// Keys returns all API keys or, if live is true, only the keys that are not revoked. Every
+	// query service calls it every 5 s (keyReadInterval).
 	Keys(ctx context.Context, live bool) ([]store.APIKey, error)
 	// AddKey inserts a key and its audit entry in one transaction.
 	AddKey(ctx context.Context, key store.APIKey, entry store.AuditEntry) error

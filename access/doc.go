@@ -29,9 +29,9 @@
 //	up to maxAge.apiKeys (24 h)             valid      503 keys-unavailable
 //	more                                    503        503
 //
-// Example: the database fails at 12:00:00, and a key is revoked elsewhere at 12:00:01. The
-// key stays valid here until the database answers, at most until 12:05:00 if it has the
-// scope admin and until 12:00:00 of the next day otherwise.
+// Example: the database fails at 12:00:00, and another process revokes a key at 12:00:01. The
+// key stays valid in this process until the database responds: at most until 12:05:00 if the
+// key has the scope admin, and until 12:00:00 of the next day otherwise.
 //
 // # Limits
 //

@@ -22,12 +22,13 @@ import (
 )
 
 const (
-	// keyReadInterval is how often the API keys are read, and so the longest delay until a key
-	// created or revoked by another process takes effect here. keyReadTimeout is the timeout of
-	// one read.
+	// keyReadInterval is the interval between two reads of the API keys. A key that another
+	// process creates or revokes takes effect in this process within that time. keyReadTimeout is
+	// the timeout of one read.
 	keyReadInterval = 5 * time.Second
 	keyReadTimeout  = 3 * time.Second
-	// minAdminTokenSize is in characters: 32 hexadecimal digits have 128 bits.
+	// minAdminTokenSize is the minimum length of the admin token in characters. 32 hexadecimal
+	// digits have 128 bits.
 	minAdminTokenSize = 32
 	// maxTokenSize is the maximum length of a token in bytes.
 	maxTokenSize = 8 << 10
@@ -40,13 +41,13 @@ type Guard struct {
 	log      *slog.Logger
 	metrics  *metrics
 	now      func() time.Time
-	verifier *verifier // nil: JWTs are rejected
+	verifier *verifier // nil: the guard rejects all JWTs
 
 	required    atomic.Bool
-	admin       atomic.Pointer[[sha256.Size]byte] // hash of the admin token; nil: there is none
+	admin       atomic.Pointer[[sha256.Size]byte] // hash of the admin token; nil: there is no admin token
 	readMu      sync.Mutex                        // serialises updates of keys
 	keys        atomic.Pointer[cachedKeys]
-	keyCreated  bool            // Load found a key, which may be revoked or expired
+	keyCreated  bool            // Load found an API key, which may be revoked or expired
 	invalidKeys map[string]bool // keys already logged as invalid; guarded by readMu
 }
 
@@ -101,8 +102,8 @@ func (g *Guard) readLiveKeys(ctx context.Context) error {
 	return err
 }
 
-// readKeys reads all API keys, or with live only the keys that are not revoked, and
-// caches the keys that are not revoked.
+// readKeys reads all API keys or, if live is true, only the keys that are not revoked. It caches
+// the keys that are not revoked.
 func (g *Guard) readKeys(ctx context.Context, live bool) ([]store.APIKey, error) {
 	ctx, cancel := context.WithTimeout(ctx, keyReadTimeout)
 	defer cancel()
@@ -136,8 +137,8 @@ func (g *Guard) setKeys(keys cachedKeys) {
 }
 
 // SetListenAddress decides whether authentication is required, from the address on which the
-// service listens. It is called after Load. It fails if the service would be open by mistake or
-// usable by no one.
+// service listens. It must be called after Load. It fails if the service would be open by
+// mistake, or if every request would be rejected.
 func (g *Guard) SetListenAddress(address string) error {
 	required, err := g.config.requiresAuth(address, g.keyCreated)
 	if err != nil {
@@ -191,8 +192,9 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// reportAge logs when the cached API keys become too old (admin keys do first), and when they
-// are read again. before is the previous result; the result is whether they are too old.
+// reportAge logs an error when the cached API keys become older than MaxAge.AdminKeys, the
+// shorter of the two limits, and logs when they are read again. It returns whether they are too
+// old. The argument before is the result of the previous call.
 func (g *Guard) reportAge(before bool) bool {
 	age := g.now().Sub(g.keys.Load().readAt)
 	tooOld := age > g.config.MaxAge.AdminKeys
@@ -205,8 +207,9 @@ func (g *Guard) reportAge(before bool) bool {
 	return tooOld
 }
 
-// rereadAdminToken reads the admin token file once. If the file was removed, the token is
-// revoked. If it can't be read, the token stays valid: the file may be in the middle of a write.
+// rereadAdminToken reads the admin token file. If the file is missing twice in succession, the
+// token is revoked. If the file can't be read, the previous token stays valid, because another
+// program may be writing the file.
 func (g *Guard) rereadAdminToken(removedFailures, fileFailures *failures) {
 	sum, err := readAdminToken(g.config.AdminTokenFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -230,8 +233,9 @@ func (g *Guard) rereadAdminToken(removedFailures, fileFailures *failures) {
 // failures counts consecutive failures.
 type failures int
 
-// isSecond reports whether this is the second consecutive failure, the only one to log: the
-// first may be caused by a file in the middle of a write.
+// isSecond counts a failure, and reports whether it is the second consecutive one. A nil err ends
+// the count. Only the second failure is logged: the first may have been caused by a program that
+// was writing the file.
 func (f *failures) isSecond(err error) bool {
 	if *f++; err == nil {
 		*f = 0
@@ -241,10 +245,10 @@ func (f *failures) isSecond(err error) bool {
 
 var adminScopes = []Scope{Admin}
 
-// Authenticate returns the client of a request that came from this address. Its errors are
+// Authenticate returns the client of a request that came from this IP address. Its errors are
 // *problem.HTTPError. A token is accepted only in the header Authorization, because URLs are
 // stored in logs, histories and referrers. A browser's EventSource can't set that header; a page
-// must stream with fetch instead.
+// must read the event stream with fetch instead.
 func (g *Guard) Authenticate(r *http.Request, address string) (c Client, err error) {
 	if g.AuthRequired() {
 		if c, err = g.clientOfToken(r.Context(), r.Header.Values("Authorization")); err == nil {
@@ -269,7 +273,7 @@ func (g *Guard) clientOfToken(ctx context.Context, headers []string) (Client, er
 		return Client{}, missingToken()
 	}
 	if len(headers) > 1 || len(token) > maxTokenSize {
-		return Client{}, invalidToken() // with two headers, a proxy may have checked the other one
+		return Client{}, invalidToken() // two headers: a proxy may have checked the token in the other header
 	}
 	if admin := g.admin.Load(); admin != nil {
 		sum := sha256.Sum256([]byte(token))
@@ -283,8 +287,8 @@ func (g *Guard) clientOfToken(ctx context.Context, headers []string) (Client, er
 	return g.verifier.client(ctx, token, g.now())
 }
 
-// Admin returns a handler that requires the scope admin. It uses the client of the context if
-// there is one, and authenticates the request otherwise.
+// Admin returns a handler that requires the scope admin and then calls next. It uses the client
+// in the request's context if there is one, and authenticates the request otherwise.
 func (g *Guard) Admin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, known := ClientFromContext(r.Context())

@@ -18,7 +18,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// createKey inserts a key into the store directly.
+// createKey inserts a key into the store directly, without the admin API.
 func (r *rig) createKey(name string, expires time.Time, scopes ...string) (id, fullKey string) {
 	r.Helper()
 	id, hash, fullKey := makeKey()
@@ -190,7 +190,7 @@ func (f *fakeKeys) RevokeKey(context.Context, string, string, time.Time, store.A
 	return f.err
 }
 
-// fakeGuard returns a guard that runs in a synctest bubble.
+// fakeGuard returns a guard with a fakeKeys store, for use in a synctest bubble.
 func fakeGuard(t *testing.T, change func(*Config)) (*Guard, *fakeKeys) {
 	t.Helper()
 	c, keys := DefaultConfig(), &fakeKeys{}

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	maxKeyNameSize = 64 // in bytes
+	maxKeyNameSize = 64 // maximum length of the name of a key, in bytes
 	// minKeyTTL and maxKeyTTL limit the lifetime of a key that expires.
 	minKeyTTL = time.Minute
 	maxKeyTTL = 10 * 365 * 24 * time.Hour
@@ -37,8 +37,8 @@ type Key struct {
 	Scopes    []Scope    `json:"scopes"`
 	CreatedAt time.Time  `json:"createdAt"`
 	CreatedBy string     `json:"createdBy"`
-	ExpiresAt *time.Time `json:"expiresAt"` // nil: never
-	RevokedAt *time.Time `json:"revokedAt"` // nil: not revoked
+	ExpiresAt *time.Time `json:"expiresAt"` // nil: the key does not expire
+	RevokedAt *time.Time `json:"revokedAt"` // nil: the key is not revoked
 	RevokedBy *string    `json:"revokedBy"`
 }
 
@@ -70,9 +70,9 @@ type keysAPI struct {
 	actor func(*http.Request) string
 }
 
-// Handler returns the admin API of API keys, /admin/v1/keys and below. It requires the scope
-// admin and rejects requests from pages of other sites. actor returns the name of the client for
-// the audit.
+// Handler returns the admin API of API keys, for the path /admin/v1/keys and all paths below it.
+// It requires the scope admin and rejects requests from pages of other sites. actor returns the
+// name of a request's client for the audit.
 func (g *Guard) Handler(actor func(*http.Request) string) http.Handler {
 	a := &keysAPI{g, actor}
 	return g.Admin(admin.API{
@@ -100,7 +100,7 @@ func (a *keysAPI) list(r *http.Request) (admin.Answer, error) {
 type NewKey struct {
 	Name   string  `json:"name"`
 	Scopes []Scope `json:"scopes"`
-	// ExpiresIn is the lifetime, as in 90d or 12h; empty: until it is revoked.
+	// ExpiresIn is the lifetime of the key, as in 90d or 12h; empty: the key does not expire.
 	ExpiresIn string `json:"expiresIn,omitempty"`
 }
 
@@ -125,8 +125,8 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if ttl > 0 {
 		key.ExpiresAt = now.Add(ttl)
 	}
-	// A key must not outlive the credential that created it, or that credential would never
-	// expire.
+	// A key must not outlive the credential that created it. Otherwise a credential could evade
+	// its own expiry by creating a key.
 	if end := creator.Expires; !end.IsZero() && (key.ExpiresAt.IsZero() || key.ExpiresAt.After(end)) {
 		key.ExpiresAt = end.UTC().Truncate(time.Microsecond)
 	}
@@ -135,7 +135,7 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if err := a.guard.store.AddKey(r.Context(), key, auditEntry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
 		return admin.Answer{}, err
 	}
-	// Read again instead of added to the cache, because the key may already be revoked.
+	// The new key is not added to the cache directly, because it may already be revoked.
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
 		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
 	}
@@ -175,7 +175,8 @@ func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
 	return all[i], nil
 }
 
-// auditEntry returns the audit entry of a change to a key.
+// auditEntry returns the audit entry of a change to a key. before and after are the key before
+// and after the change; nil: there was none.
 func auditEntry(action, actor string, at time.Time, before, after *store.APIKey) store.AuditEntry {
 	text := func(k *store.APIKey) json.RawMessage {
 		if k == nil {
@@ -183,7 +184,7 @@ func auditEntry(action, actor string, at time.Time, before, after *store.APIKey)
 		}
 		text, err := json.Marshal(newKeyView(*k))
 		if err != nil {
-			panic(err) // a type of this package can't fail
+			panic(err) // encoding a type of this package can't fail
 		}
 		return text
 	}

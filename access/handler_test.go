@@ -86,7 +86,7 @@ func TestHandler_CreatesListsAndRevokesKeys(t *testing.T) {
 	if len(list.Keys) != 2 || strings.Contains(list.Body.String(), a.Made.Secret[20:]) || strings.Contains(list.Body.String(), "hash") {
 		t.Errorf("got %s, want 2 keys without secrets", list.Body)
 	}
-	for range 2 { // revoking it again changes nothing
+	for range 2 { // revoking the key a second time changes nothing
 		gone := r.do(admin, "DELETE", keysPath+"/"+made.ID, "")
 		if gone.ResponseRecorder.Code != 200 || gone.ID != made.ID || !gone.RevokedAt.Equal(now) || *gone.RevokedBy != "key:"+id+" on call" {
 			t.Errorf("got %d %s, want 200 with the revoked key", gone.ResponseRecorder.Code, gone.Body)

@@ -17,34 +17,34 @@ import (
 )
 
 const (
-	// fetchInterval is how often the keys are fetched. fetchRetryDelay is the interval until the
-	// first fetch succeeds, and while the keys are too old.
+	// fetchInterval is the interval between fetches of the signing keys. fetchRetryDelay is the
+	// interval until the first fetch succeeds, and while the cached keys are too old.
 	fetchRetryDelay = 5 * time.Second
 	fetchInterval   = 10 * time.Minute
-	// unknownKeyInterval is the minimum interval between fetches for tokens with an unknown kid,
-	// so that forged kids can't flood the issuer.
+	// unknownKeyInterval is the minimum interval between two fetches that tokens with an unknown
+	// key id (kid) cause. Otherwise forged key ids could flood the issuer with requests.
 	unknownKeyInterval = 10 * time.Second
 	fetchTimeout       = 5 * time.Second
-	maxKeySetSize      = 1 << 20 // in bytes
-	minRSABits         = 2048    // in bits (NIST SP 800-131A)
+	maxKeySetSize      = 1 << 20 // maximum size of the key set, in bytes
+	minRSABits         = 2048    // minimum length of an RSA key, in bits (NIST SP 800-131A)
 )
 
-// keySet has the public keys that sign JWTs. It does not use the client of the jwkset library,
-// which blocks requests for its rate limit and reads responses of any size.
+// keySet has the public keys that verify JWTs. It does not use the HTTP client of the jwkset
+// library: that client blocks requests for its rate limit and reads responses of any size.
 type keySet struct {
 	*jwkset.MemoryJWKSet
 	url    string
 	client *http.Client
 	log    *slog.Logger
 	now    func() time.Time
-	maxAge time.Duration    // of keys that can't be fetched again
+	maxAge time.Duration    // how long the keys stay valid while they can't be fetched
 	readAt prometheus.Gauge // Unix seconds of the last fetch
 
 	mu             sync.Mutex
 	inFlight       chan struct{} // closed when the current fetch ends; nil: none is running
-	unknownFetched time.Time     // last fetch that an unknown kid caused
+	unknownFetched time.Time     // time of the last fetch that an unknown kid caused
 	fetched        time.Time     // start of the last successful fetch; zero: none
-	failed         bool          // the last fetch failed
+	failed         bool          // true if the last fetch failed
 }
 
 var (
@@ -59,7 +59,8 @@ func (s *keySet) ready() bool {
 	return !s.fetched.IsZero() && s.now().Sub(s.fetched) <= s.maxAge
 }
 
-// readOnlyKey returns the key if there is exactly one.
+// readOnlyKey returns the only key of the set. If there is not exactly one key, it returns an
+// error.
 func (s *keySet) readOnlyKey(ctx context.Context) (key jwkset.JWK, err error) {
 	all, err := s.KeyReadAll(ctx)
 	if err != nil {
@@ -71,9 +72,9 @@ func (s *keySet) readOnlyKey(ctx context.Context) (key jwkset.JWK, err error) {
 	return all[0], nil
 }
 
-// KeyRead returns the key with this id. If it is unknown, the keys are fetched again, at most
-// once per unknownKeyInterval. If that fails, the error is errKeysUnavailable, because the key
-// may be new.
+// KeyRead returns the key with the id kid. If the id is unknown, the keys are fetched again, at
+// most once per unknownKeyInterval. If that fetch fails, the error is errKeysUnavailable, because
+// the id may belong to a new key.
 func (s *keySet) KeyRead(ctx context.Context, kid string) (jwkset.JWK, error) {
 	key, err := s.readOrFetch(ctx, kid)
 	if err == nil {
@@ -100,7 +101,7 @@ func (s *keySet) readOrFetch(ctx context.Context, kid string) (jwkset.JWK, error
 			return key, err
 		}
 		s.unknownFetched = s.now()
-		inFlight = s.startFetch(context.WithoutCancel(ctx)) // other requests wait for it too
+		inFlight = s.startFetch(context.WithoutCancel(ctx)) // other requests may wait for this fetch too
 	}
 	s.mu.Unlock()
 	select {
@@ -176,8 +177,8 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		if k.USE != "" && k.USE != jwkset.UseSig {
 			continue
 		}
-		// Private members are not read, so a symmetric key is invalid here. An invalid key is
-		// skipped and does not affect the others.
+		// The secret members of a key are not read, so a symmetric key is invalid here. An invalid
+		// key is skipped and does not affect the other keys.
 		key, err := jwkset.NewJWKFromMarshal(k, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
 		if err != nil {
 			continue
@@ -187,7 +188,7 @@ func (s *keySet) get(ctx context.Context) ([]jwkset.JWK, error) {
 		}
 		keys = append(keys, key)
 	}
-	if len(keys) == 0 && len(set.Keys) > 0 { // an empty set revokes all keys
+	if len(keys) == 0 && len(set.Keys) > 0 { // a set without any keys is valid: it revokes all keys
 		return nil, errors.New("the key set has no valid public key for signatures")
 	}
 	return keys, nil

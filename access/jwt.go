@@ -17,7 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// clockLeeway is the accepted clock difference to the issuer for nbf and iat.
+// clockLeeway is the accepted difference between the clocks of freshet and the issuer, for the
+// claims "nbf" and "iat".
 const clockLeeway = 30 * time.Second
 
 // verifier verifies the JWTs of one issuer.
@@ -43,11 +44,12 @@ func newVerifier(config Config, log *slog.Logger, readAt prometheus.Gauge) *veri
 	return &verifier{keySet: set, config: config}
 }
 
-// key returns the function that selects the public key for a token. A token without a kid is
-// accepted only if there is exactly one key; otherwise its sender could choose the key.
+// key returns the function that selects the public key that verifies a token. A token without a
+// key id (kid) is accepted only if there is exactly one key; otherwise its sender could choose
+// the key.
 func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	return func(token *jwt.Token) (any, error) {
-		if _, critical := token.Header["crit"]; critical { // no extension is supported (RFC 7515 §4.1.11)
+		if _, critical := token.Header["crit"]; critical { // freshet supports no extensions of the header (RFC 7515 §4.1.11)
 			return nil, errors.New("the token has a crit header")
 		}
 		if !hasType(token.Header, i.config.Types...) {
@@ -73,8 +75,9 @@ func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	}
 }
 
-// hasType reports whether a token's header typ is one of the types. Case is ignored, and
-// "application/" may be omitted (RFC 7515 §4.1.9). A missing typ counts as JWT (RFC 7519 §5.1).
+// hasType reports whether the header parameter "typ" of a token is one of the types. Case is
+// ignored, and "application/" may be omitted (RFC 7515 §4.1.9). A missing typ counts as JWT (RFC
+// 7519 §5.1).
 func hasType(header map[string]any, types ...string) bool {
 	typ, is := header["typ"].(string)
 	if _, ok := header["typ"]; !ok {
@@ -94,8 +97,8 @@ const (
 	plainJWT  = "JWT"
 )
 
-// claims are the claims that freshet reads. RFC 8693 and RFC 9068 define scope as a string; some
-// issuers send scp as a list.
+// claims are the claims that freshet reads. RFC 8693 and RFC 9068 define the claim "scope" as one
+// string; some issuers send a list in the claim "scp" instead.
 type claims struct {
 	jwt.RegisteredClaims
 	scope string
@@ -104,8 +107,8 @@ type claims struct {
 	notAccessToken bool
 }
 
-// UnmarshalJSON reads claims by their exact names. encoding/json ignores case, so that it would
-// read SCOPE as scope; an issuer may let its users choose claim names.
+// UnmarshalJSON reads claims by their exact names. encoding/json ignores case and would read
+// SCOPE as scope. That is dangerous if an issuer lets its users choose the names of claims.
 func (c *claims) UnmarshalJSON(text []byte) error {
 	all, err := parseMembers(text)
 	if err != nil {
@@ -125,9 +128,10 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// isNotAccessToken reports whether the claims identify another kind of token: ID tokens (OpenID
-// Connect Core §2, §3.1.3.6, §3.3.2.11), security events such as logout tokens (RFC 8417 §2.2),
-// and the kinds that Keycloak (typ) and Amazon Cognito (token_use) name in a claim.
+// isNotAccessToken reports whether the claims show that a token is not an access token. It
+// detects ID tokens (OpenID Connect Core §2, §3.1.3.6, §3.3.2.11), security events such as logout
+// tokens (RFC 8417 §2.2), and the kinds that Keycloak (typ) and Amazon Cognito (token_use) name
+// in a claim.
 func isNotAccessToken(claims map[string]json.RawMessage) bool {
 	for _, claim := range []string{"nonce", "at_hash", "c_hash", "events"} {
 		if _, ok := claims[claim]; ok {
@@ -201,7 +205,7 @@ func (i *verifier) client(ctx context.Context, token string, now time.Time) (Cli
 		return Client{}, expiredToken()
 	case err != nil:
 		return Client{}, invalidToken()
-	case !now.Before(c.ExpiresAt.Time): // the leeway does not apply to exp
+	case !now.Before(c.ExpiresAt.Time): // clockLeeway does not apply to the claim "exp"
 		return Client{}, expiredToken()
 	case c.Subject == "" || c.notAccessToken && !hasType(parsed.Header, accessJWT):
 		return Client{}, invalidToken()
@@ -216,8 +220,8 @@ func (i *verifier) client(ctx context.Context, token string, now time.Time) (Cli
 	return client, nil
 }
 
-// onlyExpired reports whether expiry is the only error of a token. The parser checks claims only
-// after the signature.
+// onlyExpired reports whether expiry is the only error of a token. The parser checks the claims
+// after the signature, so the signature of such a token is valid.
 func onlyExpired(err error) bool {
 	for _, other := range []error{
 		jwt.ErrTokenMalformed, jwt.ErrTokenUnverifiable, jwt.ErrTokenSignatureInvalid, jwt.ErrTokenRequiredClaimMissing,

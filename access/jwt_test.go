@@ -132,7 +132,7 @@ func TestClaims_HaveExactNames(t *testing.T) {
 	r.rejects("Iss alone", 401, codeInvalid, rs(validClaims("iss", nil, "Iss", "https://issuer.example")))
 }
 
-// signRaw signs claims given as JSON text.
+// signRaw returns a token with claims given as JSON text, signed with the named key.
 func signRaw(t *testing.T, name, text string) string {
 	t.Helper()
 	head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"RS256","kid":"` + name + `"}`))
@@ -290,7 +290,7 @@ func TestVerifier_FetchesKeysPeriodically(t *testing.T) {
 	})
 }
 
-// signWithHeader returns a token with additional header parameters; nil removes one.
+// signWithHeader returns a token with additional header parameters; a nil value removes one.
 func signWithHeader(t *testing.T, c jwt.MapClaims, parameters map[string]any) string {
 	t.Helper()
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)

@@ -17,14 +17,14 @@ import (
 const (
 	keyPrefix    = "fsk_"
 	keyIDSize    = 12
-	keySecretLen = 43 // 32 bytes in base64url
+	keySecretLen = 43 // the secret has 32 bytes, encoded in base64url
 )
 
 // makeKey returns the id of a new key, the hash of its secret, and the complete key, which is
 // shown only once.
 func makeKey() (id string, hash [32]byte, fullKey string) {
 	var secret [32]byte
-	_, _ = rand.Read(secret[:]) // never fails
+	_, _ = rand.Read(secret[:]) // rand.Read never fails
 	text := base64.RawURLEncoding.EncodeToString(secret[:])
 	id = strings.ToLower(rand.Text()[:keyIDSize])
 	return id, sha256.Sum256([]byte(text)), keyPrefix + id + "_" + text
@@ -40,7 +40,7 @@ func splitKey(text string) (id, secret string, ok bool) {
 }
 
 // clientOfKey returns the client of an API key. It takes the same time whether or not the id is
-// known.
+// known, so that an attacker can't find valid ids.
 func (g *Guard) clientOfKey(text string) (Client, error) {
 	id, secret, ok := splitKey(text)
 	keys := g.keys.Load()
@@ -62,10 +62,11 @@ func (g *Guard) clientOfKey(text string) (Client, error) {
 // cachedKeys are the API keys that were not revoked at the last read.
 type cachedKeys struct {
 	byID   map[string]cachedKey
-	readAt time.Time // start of the read
+	readAt time.Time // time at which the read began
 }
 
-// maxAgeOf returns how old the last read may be for this client's key.
+// maxAgeOf returns the maximum age of the cached API keys at which the key of this client is
+// still accepted.
 func (c Config) maxAgeOf(client Client) time.Duration {
 	if client.May(Admin) {
 		return c.MaxAge.AdminKeys
@@ -73,7 +74,7 @@ func (c Config) maxAgeOf(client Client) time.Duration {
 	return c.MaxAge.APIKeys
 }
 
-// cachedKey is a key with its client, created once per read.
+// cachedKey is an API key with its Client, which is created once per read of the keys.
 type cachedKey struct {
 	store.APIKey
 	client Client

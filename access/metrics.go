@@ -6,7 +6,7 @@ type metrics struct {
 	refused           *prometheus.CounterVec
 	keys              prometheus.Gauge
 	keysReadAt        prometheus.Gauge
-	signingKeysReadAt prometheus.Gauge // last fetch of the signing keys
+	signingKeysReadAt prometheus.Gauge // Unix seconds of the last fetch of the signing keys
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// missesPerNewKey is how many lookups of missing keys a client may make for each new key of its
-// limit. Only the database knows whether an uncached key is stored. If a site uses one API key
-// for all its visitors, one visitor who invents keys must not block the stored keys of the
-// others. So the limit of lookups is higher than that of new keys; it only protects the
-// database.
+// missesPerNewKey is how many lookups of keys without a snapshot a client may make for each new
+// key that Limits.NewKeys allows. Only the database knows whether an uncached key has a snapshot.
+// If a site uses one API key for all its visitors, a visitor that invents keys must not block
+// reads of stored keys by the others. So the limit of lookups is higher than the limit of new
+// keys; it only protects the database.
 const missesPerNewKey = 10
 
 // autoLookupLimit is the limit of lookups if Limits.NewKeys is AutoRate. It protects the database and
@@ -17,7 +17,8 @@ const missesPerNewKey = 10
 // on two cores (docs/operating.md).
 var autoLookupLimit = callRate{20_000, time.Minute}
 
-// lookupLimit returns the limit of lookups of missing keys, per process, for all sources together.
+// lookupLimit returns the limit of one client's lookups of keys without a snapshot. It applies
+// per process, to all sources together.
 func lookupLimit(newKeys Rate) callRate {
 	if newKeys == AutoRate {
 		return autoLookupLimit
@@ -52,9 +53,10 @@ func (m *ClientLimiter) RecordMisses(client string, n int) {
 	m.bucketsOf(client).misses.takeAlways(m.lookupRate, n, m.now())
 }
 
-// takeAlways takes n tokens even if there are fewer, and returns how long until one is available.
+// takeAlways takes n tokens even if there are fewer. It returns how long until at least one token
+// is available.
 func (b *bucket) takeAlways(r callRate, n int, now time.Time) (wait time.Duration) {
-	b.take(r, 0, now) // refills the bucket
+	b.take(r, 0, now) // with n = 0, take only refills the bucket
 	b.left -= float64(n)
 	if b.left >= 1 {
 		return 0

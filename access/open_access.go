@@ -12,13 +12,13 @@ import (
 // entries show it.
 const unauthenticatedPrefix = "unauthenticated@"
 
-// checkOpenRequest checks a request to a service without authentication. Every client that
-// reaches the service may do everything, and a browser on this machine
-// sends any request that a web page asks for. Two attacks must fail:
-//   - DNS rebinding: a page whose host name resolves to this service is of the same origin. It
-//     is rejected by its Host header.
-//   - A page of another site can't read the response, but an image or a no-cors fetch would
-//     spend the upstream's budget. It is rejected by Origin and Sec-Fetch-Site.
+// checkOpenRequest checks a request to a service without authentication. Such a service accepts
+// the requests of every client that can connect, and a browser on this machine sends the requests
+// of any web page. Two attacks must fail:
+//   - DNS rebinding: the host name of the attacker's page resolves to this service, so the browser
+//     treats both as one origin. The request is rejected because of its Host header.
+//   - A page of another site can't read the response, but its images and no-cors fetches would use
+//     up the upstream's quota. The request is rejected because of Origin and Sec-Fetch-Site.
 //
 // A client that is not a browser sends none of these headers and is accepted.
 //
@@ -34,7 +34,7 @@ func (c Config) checkOpenRequest(r *http.Request) error {
 	listed := false
 	for _, origin := range r.Header.Values("Origin") {
 		if slices.Contains(c.AllowedOrigins, origin) {
-			listed = true // the configuration allows this other site
+			listed = true // the configuration allows the site that sent the request
 		} else if !isOwnOrigin(origin, r.Host) {
 			return crossSite()
 		}

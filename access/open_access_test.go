@@ -23,7 +23,8 @@ func TestOpen_EveryClientIsAdmin(t *testing.T) {
 	}
 }
 
-// calls sends a request with this Host and these headers.
+// calls sends a request with this Host and these headers, and returns the status and problem
+// code.
 func (r *rig) calls(host string, headers ...string) (status int, code string) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/somebody", http.NoBody)
@@ -78,13 +79,13 @@ func TestOpen_RejectsPagesOfOtherSites(t *testing.T) {
 			headers []string
 			passes  bool
 		}{
-			{nil, true}, // not a browser
+			{nil, true}, // a client that is not a browser
 			{[]string{"Sec-Fetch-Site", "none"}, true},
 			{[]string{"Sec-Fetch-Site", "same-origin"}, true},
 			{[]string{"Sec-Fetch-Site", "same-origin", "Origin", "http://127.0.0.1:8080"}, true},
 			{[]string{"Sec-Fetch-Site", "cross-site", "Origin", "https://app.example"}, true},
-			{[]string{"Sec-Fetch-Site", "cross-site"}, false}, // an image
-			{[]string{"Sec-Fetch-Site", "same-site"}, false},  // a page on another port
+			{[]string{"Sec-Fetch-Site", "cross-site"}, false}, // an image in a page of another site
+			{[]string{"Sec-Fetch-Site", "same-site"}, false},  // a page on another port of this host
 			{[]string{"Sec-Fetch-Site", "same-site", "Origin", "https://127.0.0.1:8080"}, false},
 			{[]string{"Sec-Fetch-Site", "same-origin", "Sec-Fetch-Site", "cross-site"}, false},
 			{[]string{"Origin", "http://127.0.0.1:3000"}, false},
@@ -151,7 +152,7 @@ func TestRequiresAuth_ExpiredKeysDoNotOpenTheService(t *testing.T) {
 		r := newRig(t, func(c *Config) { c.Require = Auto })
 		id, key := r.createKey("on call", now.Add(time.Hour), "admin")
 		end(r, id)
-		if err := r.Load(t.Context()); err != nil { // a restart
+		if err := r.Load(t.Context()); err != nil { // reads the keys again, as after a restart
 			t.Fatal(err)
 		}
 		if err := r.SetListenAddress("127.0.0.1:8080"); err != nil || !r.AuthRequired() {

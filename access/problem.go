@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// Problem codes. For a rejected token the response says only that it is invalid or, if it is
-// otherwise valid, expired: its holder can renew it.
+// Problem codes. The response to a rejected token says only that the token is invalid or, if
+// nothing else is wrong, that it has expired, so that its holder can renew it.
 const (
 	codeMissing   = "TOKEN_MISSING"
 	codeInvalid   = "INVALID_TOKEN"
@@ -21,7 +21,7 @@ const (
 	codeForwarded = "forwarded-without-access-control"
 )
 
-// challenge adds the header WWW-Authenticate (RFC 6750).
+// challenge adds the header WWW-Authenticate (RFC 6750) to a problem.
 func challenge(p *problem.HTTPError, attributes string) *problem.HTTPError {
 	p.Header = http.Header{"Www-Authenticate": {`Bearer realm="freshet"` + attributes}}
 	return p
@@ -61,7 +61,8 @@ func forwarded() *problem.HTTPError {
 		"A proxy forwarded this request, and authentication is disabled. Set access.adminTokenFile or access.jwksURL, or create an API key with `freshet keys create`. To allow every client of the proxy to read and administer, set access.require: never.")
 }
 
-// signingKeysUnavailable is the problem of a token that can't be verified now.
+// signingKeysUnavailable is the problem of a token that can't be verified now, because the
+// signing keys can't be fetched.
 func signingKeysUnavailable() *problem.HTTPError {
 	p := problem.New(http.StatusServiceUnavailable, codeNoKeys, "Tokens can't be verified now: the signing key could not be fetched. Retry later.")
 	p.After = fetchRetryDelay
@@ -76,7 +77,7 @@ func apiKeysTooOld() *problem.HTTPError {
 	return p
 }
 
-// Forbid returns the problem of a client without the scope.
+// Forbid returns the problem (403) for a client that lacks this scope.
 func Forbid(s Scope) *problem.HTTPError {
 	return challenge(problem.New(http.StatusForbidden, codeScope, fmt.Sprintf("This request needs the scope %s. Your API key or token does not have it.", s)),
 		fmt.Sprintf(`, error="insufficient_scope", scope="%s"`, s))

@@ -7,15 +7,15 @@ import (
 
 // Refusal describes a limit, shared by all processes, that an update request exceeds.
 type Refusal struct {
-	// NewKeys: the client exceeded the limit of new keys. Otherwise it exceeded its share of
-	// outstanding requests.
+	// NewKeys is true if the client exceeded the limit of new keys, and false if it exceeded its
+	// share of outstanding requests.
 	NewKeys bool
-	Max     int           // outstanding requests, or new keys at once
+	Max     int           // maximum number of outstanding requests, or of new keys at once
 	Window  time.Duration // time in which Max new keys become available again
 	After   time.Duration // when to retry
 }
 
-// Detail returns the sentence for the client.
+// Detail returns the sentence that explains the refusal to the client.
 func (r Refusal) Detail() string {
 	if r.NewKeys {
 		return fmt.Sprintf("You exceeded the limit of new entities: %d at once and per %v. Retry later, or request fewer.", r.Max, r.Window.Round(time.Second))
@@ -23,7 +23,8 @@ func (r Refusal) Detail() string {
 	return fmt.Sprintf("Your outstanding requests have reached your current share, %d. Wait until one ends.", r.Max)
 }
 
-// RecordRefusal counts a refusal and returns its *problem.HTTPError.
+// RecordRefusal counts a refusal in the metrics, and returns the *problem.HTTPError for the
+// client.
 func (m *ClientLimiter) RecordRefusal(r Refusal) error {
 	limit, code, window := "outstanding", "too-many-outstanding", time.Duration(0)
 	if r.NewKeys {

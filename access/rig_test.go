@@ -29,7 +29,8 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// signers are created once, because creating an RSA key is slow.
+// signers are the private keys of the test issuer, by name. They are created once, because
+// creating an RSA key is slow.
 var signers = sync.OnceValue(func() map[string]crypto.Signer {
 	one, err1 := rsa.GenerateKey(rand.Reader, 2048)
 	two, err2 := rsa.GenerateKey(rand.Reader, 2048)
@@ -41,14 +42,14 @@ var signers = sync.OnceValue(func() map[string]crypto.Signer {
 	return map[string]crypto.Signer{"one": one, "two": two, "curve": curve, "edwards": edwards}
 })
 
-// fakeIssuer is an issuer of tokens with its key set.
+// fakeIssuer is an HTTP server with the public keys of a token issuer.
 type fakeIssuer struct {
 	*testing.T
 	server  *httptest.Server
 	fetches atomic.Int64
 	mu      sync.Mutex
-	serve   []string // names of signers; nil: the issuer is unavailable
-	alg     string   // alg of every key; empty: left out
+	serve   []string // names of the signers whose public keys it serves; nil: it is unavailable
+	alg     string   // parameter alg of every key; empty: the keys have none
 	raw     string   // response body to send instead, if not empty
 }
 
@@ -101,7 +102,8 @@ func (i *fakeIssuer) servesText(text string) {
 // now is the current time of the tests.
 var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// validClaims returns the claims of a valid token.
+// validClaims returns the claims of a valid token, with changes: pairs of a claim name and a
+// value, where nil removes the claim.
 func validClaims(change ...any) jwt.MapClaims {
 	c := jwt.MapClaims{
 		"iss": "https://issuer.example", "aud": "freshet", "sub": "somebody", "scope": "read refresh unheard-of",
@@ -117,7 +119,8 @@ func validClaims(change ...any) jwt.MapClaims {
 	return c
 }
 
-// sign returns a token signed by a signer, with the signer's kid.
+// sign returns a token with these claims, signed by the named signer. The name is also the
+// token's key id (kid).
 func sign(t testing.TB, method jwt.SigningMethod, name string, c jwt.MapClaims) string {
 	t.Helper()
 	token := jwt.NewWithClaims(method, c)
@@ -134,7 +137,7 @@ func signed(t testing.TB, token *jwt.Token, key any) string {
 	return text
 }
 
-// rig has a guard with a database in memory.
+// rig is a guard with an in-memory database.
 type rig struct {
 	testing.TB
 	*Guard
@@ -172,7 +175,7 @@ func newRig(t testing.TB, change func(*Config)) *rig {
 	return r
 }
 
-// withIssuer returns a guard that accepts the tokens of an issuer.
+// withIssuer returns a guard that accepts the tokens of a fakeIssuer, which serves these signers.
 func withIssuer(t *testing.T, serve ...string) (*rig, *fakeIssuer) {
 	t.Helper()
 	i := newFakeIssuer(t, serve...)
@@ -208,7 +211,7 @@ func (r *rig) authenticate(headers ...string) (Client, *problem.HTTPError) {
 	return c, p
 }
 
-// rejects fails unless the request is rejected with this status and code.
+// rejects fails the test unless the request is rejected with this status and code.
 func (r *rig) rejects(what string, status int, code string, headers ...string) {
 	r.Helper()
 	c, p := r.authenticate(headers...)
@@ -221,7 +224,7 @@ func (r *rig) rejects(what string, status int, code string, headers ...string) {
 	}
 }
 
-// accepts fails unless the request is accepted as the client with this name and these scopes.
+// accepts fails the test unless the request is accepted as a client with this name and scopes.
 func (r *rig) accepts(what, name string, header string, scopes ...Scope) Client {
 	r.Helper()
 	c, p := r.authenticate(header)

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	maxBodyBytes = 64 << 10 // default, in bytes
+	maxBodyBytes = 64 << 10 // default maximum size of a request body, in bytes
 	// requestTimeout is the timeout of one request.
 	requestTimeout = 5 * time.Second
 )
 
 // Answer is a response, written as JSON.
 type Answer struct {
-	Status int    // 0: 200
-	ETag   string // empty: none
+	Status int    // HTTP status; 0 means 200
+	ETag   string // value of the header ETag; empty: no such header
 	Body   any
 }
 
@@ -35,17 +35,18 @@ type Handle func(r *http.Request) (Answer, error)
 
 // API is one part of the admin API.
 type API struct {
-	// Paths are the handlers by pattern (http.ServeMux) and method. GET also handles HEAD.
+	// Paths has the handler for each pattern (http.ServeMux) and method. The handler of GET also
+	// handles HEAD.
 	Paths map[string]map[string]Handle
-	// Bodies are the maximum body sizes in bytes, by pattern, of paths that accept more than 64
-	// KiB.
+	// Bodies has the maximum body size in bytes, by pattern, for the paths that accept more than
+	// 64 KiB.
 	Bodies map[string]int64
-	// Explain returns the problem for an error that the client caused, else nil. Other errors
-	// are logged, because they may contain internal details; the client gets status 503 with
+	// Explain returns the problem for an error that the client caused, else nil. Other errors are
+	// logged, because they may contain internal details; the client gets status 503 with the text
 	// Unavailable.
 	Explain     func(error) *problem.HTTPError
 	Unavailable string
-	// CrossSite is the detail of the problem for pages of another site.
+	// CrossSite is the detail text of the problem that rejects requests of pages of other sites.
 	CrossSite string
 	Log       *slog.Logger
 }
@@ -93,7 +94,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 	}
 	body, err := json.Marshal(answer.Body)
 	if err != nil {
-		panic(err) // the types of this project can't fail
+		panic(err) // encoding the types of this project can't fail
 	}
 	if answer.ETag != "" {
 		w.Header().Set("ETag", answer.ETag)
@@ -106,7 +107,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 	}
 }
 
-// fail responds with the problem of an error.
+// fail writes the problem of an error as the response.
 func (a API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	p, known := errors.AsType[*problem.HTTPError](err)
 	if !known {

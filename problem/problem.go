@@ -1,5 +1,5 @@
-// Package problem has the error responses of all HTTP interfaces: problem details (RFC 9457)
-// with an additional code for programs.
+// Package problem defines the error responses of all HTTP interfaces: problem details (RFC 9457)
+// with an additional field, code, for programs.
 package problem
 
 import (
@@ -16,45 +16,49 @@ import (
 // ContentType is the media type of a problem.
 const ContentType = "application/problem+json"
 
-// HTTPError is a problem: an error that handlers return, and the response body for it.
+// HTTPError is an error that an HTTP handler returns. Its JSON form is the response body.
 type HTTPError struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`
 	Status int    `json:"status"`
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
-	// Errors lists the single errors, if there are several.
+	// Errors lists the individual errors if the request has several.
 	Errors []Error `json:"errors,omitempty"`
-	// After is the value of Retry-After, which has whole seconds and is rounded up; 0: none.
+	// After is the delay that the header Retry-After states, rounded up to whole seconds. With 0
+	// the response has no such header.
 	After time.Duration `json:"-"`
 	// Header has additional response headers, such as WWW-Authenticate.
 	Header http.Header `json:"-"`
 }
 
-// Error is one error in a request body; Pointer is its position (RFC 6901, after a #).
+// Error is one of several errors in a request body. Pointer is the JSON pointer (RFC 6901) to the
+// wrong value, with a # before it.
 type Error struct {
 	Detail  string `json:"detail"`
 	Pointer string `json:"pointer"`
 }
 
-// New returns a problem. Programs evaluate code; detail is a sentence for people.
+// New returns a problem with this HTTP status. The argument code is for programs, and detail is a
+// sentence for people.
 func New(status int, code, detail string) *HTTPError {
 	return &HTTPError{Type: "urn:freshet:problem:" + code, Title: http.StatusText(status), Status: status, Detail: detail, Code: code}
 }
 
 func (p *HTTPError) Error() string { return p.Code + ": " + p.Detail }
 
-// NoPath returns the problem of an unknown path.
+// NoPath returns the problem (404) for a request to an unknown path.
 func NoPath() *HTTPError {
 	return New(http.StatusNotFound, "no-such-path", "Unknown path. /openapi.yaml lists the paths.")
 }
 
-// NoMethod returns the problem of a method that the path does not support.
+// NoMethod returns the problem (405) for a request with a method that the path does not support.
 func NoMethod() *HTTPError {
 	return New(http.StatusMethodNotAllowed, "method-not-allowed", "This path does not support the method. /openapi.yaml lists the methods.")
 }
 
-// Body returns the problem of a request body that can't be read, with the reason err.
+// Body returns the problem for a request body that can't be read because of err: status 413 if
+// the body is too long, else 400.
 func Body(err error) *HTTPError {
 	if large, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return New(http.StatusRequestEntityTooLarge, "body-too-large", fmt.Sprintf("The body must not be longer than %d bytes.", large.Limit))
@@ -62,7 +66,7 @@ func Body(err error) *HTTPError {
 	return New(http.StatusBadRequest, "bad-body", err.Error())
 }
 
-// Headers sets the response headers of the problem.
+// Headers sets the response headers of the problem in h.
 func (p *HTTPError) Headers(h http.Header) {
 	maps.Copy(h, p.Header)
 	h.Set("Content-Type", ContentType)

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// BenchmarkSettle settles batches as large as a worker writes them.
+// BenchmarkSettle measures Settle with batches of the size that workers write.
 func BenchmarkSettle(b *testing.B) {
 	b.Run("redis", func(b *testing.B) { benchmarkSettle(b, []string{servicetest.RedisAddress(b)}) })
 	b.Run("cluster", func(b *testing.B) { benchmarkSettle(b, servicetest.RedisClusterAddresses(b)) })
@@ -37,9 +37,9 @@ func benchmarkSettle(b *testing.B, addresses []string) {
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*len(ends)), "us/settle")
 }
 
-// BenchmarkEnqueue measures a request that is published, without a client and with one, and a
-// request that is covered. The difference between the first two is the cost of the limits per
-// client. Kafka is in memory, and nothing waits for it.
+// BenchmarkEnqueue measures three requests: one that is published without a client, one that is
+// published for a client, and one that another request covers. The difference between the first
+// two is the cost of the limits per client. Kafka is in memory, and Enqueue does not wait for it.
 func BenchmarkEnqueue(b *testing.B) {
 	b.Run("redis", func(b *testing.B) { benchmarkRequest(b, []string{servicetest.RedisAddress(b)}) })
 	b.Run("cluster", func(b *testing.B) { benchmarkRequest(b, servicetest.RedisClusterAddresses(b)) })

@@ -16,8 +16,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// failingRedis replies to each script like Redis for a covered request, or fails like an
-// unreachable Redis. There is no network in a synctest bubble.
+// failingRedis is a fake Redis for tests in a synctest bubble, where no network is possible. It
+// replies to each script that the request is covered. While down is true, it fails instead.
 type failingRedis struct {
 	down  bool
 	stall time.Duration // how long a failed call takes

@@ -16,8 +16,8 @@ func ClientOptions(maxBuffered int) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()), // idempotent writes are the client's default
 		kgo.ProducerBatchCompression(kgo.ZstdCompression(), kgo.NoCompression()),
-		// The default waits forever for a broker that hangs. A record that timed out may still
-		// be written; then the worker does one fetch too many.
+		// By default the client waits forever for a broker that hangs. A record whose delivery
+		// timed out may still be written; then a worker makes one unnecessary fetch.
 		kgo.RecordDeliveryTimeout(deliveryTimeout),
 		kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProduceRequestTimeout(deliveryTimeout / 2),

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// MinOutstanding is the smallest share of a client: it may have this many HIGH requests
-	// outstanding, regardless of the number of active clients and the speed of the source.
+	// MinOutstanding is the smallest share of a client. Every client may have this many HIGH
+	// requests outstanding, however many clients are active and however slow the source is.
 	MinOutstanding = 10
 	// activeTTL is how long a client counts as active after its last request ended.
 	activeTTL = 5 * time.Second
-	// refusalTTL is how long a process remembers that a client has reached its maximum of outstanding
-	// requests. Meanwhile a request of that client only looks up its entity: one Redis call instead of
-	// two, and no lock.
+	// refusalTTL is how long a process remembers that a client has reached its maximum of
+	// outstanding requests. Meanwhile a request of that client takes no lock. Redis is called only
+	// once for it, to find out whether another request covers it.
 	refusalTTL = 100 * time.Millisecond
 	// maxRefusals is the maximum number of cached refusals.
 	maxRefusals = 10_000
@@ -33,8 +33,8 @@ type Bound struct {
 	// other client is active. With n active clients each gets 1/n of it, but at least
 	// MinOutstanding. 0: no limit.
 	Outstanding int
-	// Window is the time in which the source answers Outstanding requests. It determines the
-	// Retry-After of a client that exceeds its share.
+	// Window is the time that the source needs to process Outstanding requests. The Retry-After of
+	// a client that exceeds its share is calculated from it.
 	Window time.Duration
 	// Lease is how long a request counts as outstanding if no worker releases it earlier.
 	Lease time.Duration
@@ -49,8 +49,8 @@ func (req Request) isBounded() bool {
 	return req.Client != "" && req.Lane == schemas.High && (req.Bound.Outstanding > 0 || (req.New && req.Bound.NewKeys > 0))
 }
 
-// countedClient returns the client whose outstanding requests include this one once it is
-// published; empty: none.
+// countedClient returns the client whose count of outstanding requests includes this request
+// after it is published; empty: no client.
 func (req Request) countedClient() string {
 	if req.isBounded() && req.Bound.Outstanding > 0 {
 		return req.Client
@@ -71,8 +71,8 @@ type account struct{ source, client string }
 
 func (req Request) account() account { return account{req.Entity.Source, req.Client} }
 
-// clientsKey returns the key of the sorted set of a source's active clients. The keys of all
-// clients of a source share its hash tag, because one script changes several of them.
+// clientsKey returns the Redis key of the sorted set of a source's active clients. The keys of
+// all clients of a source share its hash tag, because one script changes several of them.
 func clientsKey(source string) string { return "clients:{" + source + "}" }
 
 func (a account) key() string { return clientsKey(a.source) + ":" + a.client }
@@ -114,7 +114,7 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 		for k, i := range byAccount[accounts[n]] {
 			number := results[i].Number
 			switch {
-			case err != nil: // unknown whether Redis counted it; if it did, the lease expires
+			case err != nil: // Redis may have counted the request; then its lease expires
 				results[i] = Result{Err: fmt.Errorf("count %s toward the limit of its client: %w", requests[i].Entity, err)}
 			case reply[4+k] == 0:
 				continue
@@ -129,14 +129,14 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 	if len(refusedAcks) == 0 {
 		return
 	}
-	if _, err := c.confirmOrRollBack(ctx, refusedAcks); err == nil { // on an error a lock may remain; it expires
+	if _, err := c.confirmOrRollBack(ctx, refusedAcks); err == nil { // after an error a lock may remain until it expires
 		c.reacquire(ctx, requests, results, refusedAcks)
 	}
 }
 
 // reacquire decides again about requests that were covered by locks of refused requests, because
-// nothing was published for those locks. Another client may be refused in turn, so it recurses
-// at most once per client of an entity in the batch.
+// nothing was published for those locks. The next client that gets the lock may be refused too,
+// so reacquire recurses at most once per client of an entity in the batch.
 func (c *Coalescer) reacquire(ctx context.Context, requests []Request, results []Result, refusedAcks []ack) {
 	rolledBack := map[schemas.Entity]int64{} // numbers of the locks that were rolled back
 	for _, a := range refusedAcks {
@@ -159,8 +159,8 @@ func (c *Coalescer) reacquire(ctx context.Context, requests []Request, results [
 	}
 }
 
-// admitCall returns the client_admit call for the requests of one account. All facets of a
-// source have the same bound, so the bound of the first request applies to all.
+// admitCall returns the call of the Lua script client_admit for the requests of one account. All
+// facets of a source have the same bound, so the bound of the first request applies to all.
 func admitCall(a account, requests []Request, results []Result, indexes []int) eval.Call {
 	b := requests[indexes[0]].Bound
 	args := []any{
@@ -177,13 +177,14 @@ func admitCall(a account, requests []Request, results []Result, indexes []int) e
 	return eval.Call{Key: clientsKey(a.source), More: []string{a.key(), a.key() + ":new"}, Args: args}
 }
 
-// newRefusal decodes one verdict of client_admit. share and outstanding are the client's current
-// counts; wait is the time until one more new key is allowed.
+// newRefusal decodes one verdict of the Lua script client_admit. outstanding is the number of
+// outstanding requests that the client has now, and share is its maximum. wait is the time until
+// one more new key is allowed.
 func (b Bound) newRefusal(verdict, share, outstanding int64, wait time.Duration) Refusal {
 	if verdict == 2 {
 		return Refusal{TooManyNewKeys, b.NewKeys, time.Duration(b.NewKeys) * b.NewKeyInterval, wait}
 	}
-	// The client's share ends within Window if every client gets its fair pace.
+	// The source processes a full share within Window if it treats all active clients equally.
 	excess := float64(outstanding-share+1) / math.Max(1, float64(share))
 	return Refusal{Outcome: TooManyOutstanding, Max: int(share), After: min(b.Lease, time.Duration(excess*float64(b.Window)))}
 }
@@ -194,7 +195,7 @@ func (r Refusal) result() Result {
 }
 
 // ReleaseOutstanding removes ended requests from their clients' outstanding counts. It is
-// idempotent. A request that is missed stops counting when its lease expires.
+// idempotent. A request that is not removed stops counting when its lease expires.
 func (c *Coalescer) ReleaseOutstanding(ctx context.Context, ended []schemas.Outstanding) error {
 	var calls []eval.Call
 	callIndex := map[account]int{}
@@ -237,7 +238,7 @@ func (p *Producer) releaseFailed(ctx context.Context, acks []ack) {
 	}
 }
 
-// refusalCache caches refused clients for refusalTTL, so that each further request costs no
+// refusalCache remembers refused clients for refusalTTL, so that their further requests take no
 // lock.
 type refusalCache struct {
 	mu    sync.Mutex
@@ -264,7 +265,7 @@ func (r *refusalCache) add(a account, refusal Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	if len(r.all) >= maxRefusals && now.Sub(r.swept) >= refusalTTL { // at most ten sweeps per second
+	if len(r.all) >= maxRefusals && now.Sub(r.swept) >= refusalTTL { // expired entries are deleted at most ten times per second
 		r.swept = now
 		for k, v := range r.all {
 			if !now.Before(v.until) {

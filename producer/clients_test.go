@@ -74,7 +74,7 @@ func TestEnqueueAll_CoversARefusedClientToo(t *testing.T) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		r.mustEnqueue(Published, r.clientRequest("b", "b"))
 		r.waitUntilConfirmed()
-		for range 2 { // the second time the refusal is cached
+		for range 2 { // in the second round the refusal of client a is cached
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "b"))
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "a1"))
 			r.mustEnqueue(TooManyOutstanding, r.clientRequest("a", "a29"))
@@ -228,14 +228,15 @@ func TestRecords_CarryTheClient(t *testing.T) {
 	})
 }
 
-// An attacker that is refused costs one call per request and takes no lock.
+// A request of a refused client costs one Redis call and takes no lock, so an attacker can't fill
+// Redis.
 func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
 	at := time.Now()
 	r.refusals.now = func() time.Time { return at }
 	r.EnqueueAll(t.Context(), r.clientRequests("a", 21))
-	r.waitUntilConfirmed() // so that no confirmation changes the counts later
+	r.waitUntilConfirmed() // so that no confirmation adds a round trip later
 	trips := countRoundTrips(rdb)
 	req := r.clientRequest("a", "z")
 	r.mustEnqueue(TooManyOutstanding, req)
@@ -281,7 +282,7 @@ func TestRefusalCache_RemovesExpiredWhenFull(t *testing.T) {
 func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	r := newRig(t, rdb, 1000)
-	r.mustEnqueue(Published, r.clientRequest("a", "warm")) // loads the scripts
+	r.mustEnqueue(Published, r.clientRequest("a", "warm")) // loads the Lua scripts into Redis
 	r.waitUntilConfirmed()
 	for name, test := range map[string]struct {
 		req  Request
@@ -292,7 +293,7 @@ func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 		"covered":             {r.clientRequest("a", "warm"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, release := r.blockProduce() // so that no confirmation changes the counts
+			_, release := r.blockProduce() // so that no confirmation adds a round trip
 			trips := countRoundTrips(rdb)
 			r.Enqueue(t.Context(), test.req)
 			got := trips.Load()

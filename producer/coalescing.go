@@ -16,7 +16,7 @@ const (
 	// deliveryTimeout is how long a record may wait for its acknowledgement by Kafka.
 	deliveryTimeout = 10 * time.Second
 	// pendingTTL is the TTL of a lock whose record Kafka has not acknowledged. It is longer than
-	// deliveryTimeout, so the lock never expires before the publish is decided.
+	// deliveryTimeout, so the lock does not expire while the publish may still succeed.
 	pendingTTL = deliveryTimeout + 2*time.Second
 	// highLockTTL and lowLockTTL are the TTLs of a lock whose record Kafka has acknowledged
 	// (adr-013 §2).
@@ -52,7 +52,7 @@ func boolToInt(b bool) int {
 // does.
 func (c *Coalescer) acquire(ctx context.Context, requests []Request) []Result {
 	calls := make([]eval.Call, len(requests))
-	cachedRefusals := make([]Refusal, len(requests)) // of requests whose client Redis refused within refusalTTL
+	cachedRefusals := make([]Refusal, len(requests)) // cached refusals, by index of the request
 	for i, req := range requests {
 		var refuse bool
 		cachedRefusals[i], refuse = c.refusals.of(req)
@@ -116,15 +116,16 @@ type ack struct {
 	lane   schemas.Lane
 	number int64
 	client string       // client whose outstanding count includes the request; empty: none
-	acked  chan<- error // receives err; nil: no caller waits
+	acked  chan<- error // receives err when the publish has ended; nil: no caller waits
 	err    error
-	// refused: the request exceeded its client's limit and was never published.
+	// refused is true if the request exceeded its client's limit and was never published.
 	refused bool
 }
 
 // confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the
 // locks of all others. conflicts counts the locks that a worker or a later request had already
-// replaced. err is the first error; a lock that was not reached expires within pendingTTL.
+// replaced. err is the first error. A lock that was not changed because of an error expires
+// within pendingTTL.
 func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call
 	for _, a := range acks {
@@ -157,9 +158,9 @@ func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflict
 	return conflicts, err
 }
 
-// Peek returns for each request whether it is worth waiting for a permit. It takes one round
-// trip per cluster node. stored has the version of each entity's snapshot, 0 for none. An error
-// applies to all requests.
+// Peek decides for each request whether a fetch still seems necessary, before a worker waits for
+// a permit. It takes one round trip per cluster node. stored has the version of each entity's
+// snapshot, 0 for none. An error applies to all requests.
 func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, stored []int64) ([]schemas.Verdict, error) {
 	if len(requests) == 0 {
 		return nil, nil
@@ -179,9 +180,9 @@ func (c *Coalescer) Peek(ctx context.Context, requests []schemas.UpdateRequest, 
 	return verdicts, nil
 }
 
-// Begin decides again, directly before a fetch is sent, whether the fetch is needed. If it is,
-// Begin returns the fetch's own number. A repeated call before the fetch returns a higher
-// number.
+// Begin decides again whether the fetch for a request is needed, directly before the fetch is
+// sent. If it is, Begin returns the fetch's own number, which becomes the version of the
+// snapshot. If Begin is called again for the same fetch, the number is higher.
 func (c *Coalescer) Begin(ctx context.Context, r schemas.UpdateRequest, stored int64) (schemas.Verdict, int64, error) {
 	reply, err := eval.Once(ctx, c.rdb, lua.RequestBegin, eval.Call{
 		Key: key(r.Entity), Args: []any{r.Version, string(r.Lane), stored, hashTTL.Milliseconds()},
@@ -197,9 +198,10 @@ func (c *Coalescer) Begin(ctx context.Context, r schemas.UpdateRequest, stored i
 	return schemas.Verdict(verdict), number, nil
 }
 
-// Settle releases the locks of requests whose ends are durable, and publishes each end to the
-// subscribers of SubscribeSettled. It is idempotent. After an error some locks may not be
-// released, and the caller must not commit the offset of any of these requests.
+// Settle releases the locks of requests that have ended and whose outcome is stored durably. It
+// publishes each end to the subscribers of SubscribeSettled. It is idempotent. After an error
+// some locks may not be released, and the caller must not commit the offset of any of these
+// requests.
 func (c *Coalescer) Settle(ctx context.Context, ends []schemas.End) error {
 	if len(ends) == 0 {
 		return nil

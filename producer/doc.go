@@ -6,9 +6,10 @@
 // # Coalescing
 //
 // Redis has one hash per entity. It contains the lock of the request that covers others,
-// the last number issued (ver), the last number satisfied (done), a hold and a cool-down.
-// Each request that gets its own record takes the lock and a number. A number is at least
-// the time of Redis in milliseconds, and higher than all earlier numbers of the entity.
+// the highest number given to a request or fetch so far (ver), the highest number that a
+// fetch has satisfied (done), a hold and a cool-down. Each request that gets its own record
+// takes the lock and a new number. A number is at least the time of Redis in milliseconds,
+// and higher than all earlier numbers of the entity.
 //
 //	state of the lock    event                                  next state   outcome
 //	none                 request                                pending      PUBLISHED
@@ -49,5 +50,5 @@
 // # Limits per client
 //
 // A request that would be published counts toward the Bound of its client, which all
-// processes share. If it exceeds the Bound, its lock is rolled back.
+// processes share. If it exceeds the Bound, it is refused and its lock is rolled back.
 package producer

@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// blockProduce blocks the broker's responses to produce requests until release is called. held
-// receives a value at the first blocked request.
+// blockProduce blocks the broker's responses to produce requests until release is called. The
+// channel held receives a value when the first request is blocked.
 func (r *rig) blockProduce() (held <-chan struct{}, release func()) {
 	in, out := make(chan struct{}, 1), make(chan struct{})
 	r.kafka.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
@@ -65,7 +65,7 @@ func TestEnqueueAndWait_ReturnsAfterTheAck(t *testing.T) {
 
 func TestEnqueueAllAndWait_PublishesEachOnce(t *testing.T) {
 	eachRedis(t, func(r *rig) {
-		requests := make([]Request, 700) // for 600 entities, in more than one pipeline
+		requests := make([]Request, 700) // 700 requests for 600 entities, in more than one pipeline
 		for i := range requests {
 			requests[i] = r.request(strconv.Itoa(i%600), schemas.Low, schemas.Prefetch)
 		}
@@ -95,7 +95,7 @@ func TestEnqueueAndWait_CanceledIsPending(t *testing.T) {
 		if got := <-answered; got.Outcome != Pending || got.Queued() {
 			r.Errorf("got %+v, want PENDING", got)
 		}
-		release() // the record is written although the caller has gone
+		release() // the record is written although the caller no longer waits
 		if got := r.EnqueueAndWait(r.Context(), req); got.Outcome != AlreadyProcessing {
 			r.Errorf("enqueued again: got %+v, want ALREADY_PROCESSING", got)
 		}

@@ -2,7 +2,7 @@ package producer
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics has the names of adr-013 §12.
+// metrics are the producer's Prometheus metrics. Their names are defined in adr-013 §12.
 type metrics struct {
 	outcomes   *prometheus.CounterVec
 	hits       prometheus.Counter

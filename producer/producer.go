@@ -20,15 +20,15 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Request is a request to refresh one entity, before coalescing. If it is not covered by another
-// one, the producer publishes a schemas.UpdateRequest for it.
+// Request is a request to refresh one entity, before coalescing. If no other request covers it,
+// the producer publishes a schemas.UpdateRequest for it.
 type Request struct {
 	Entity schemas.Entity
 	Params map[string]string
 	Lane   schemas.Lane
 	Reason schemas.Reason
-	// Floor is the version of the snapshot that the caller has read, 0 for none. A lock up to
-	// this version no longer covers the request.
+	// Floor is the version of the snapshot that the caller has read, 0 for none. A lock whose
+	// number is at most Floor does not cover the request, because its fetch is already stored.
 	Floor int64
 	// Cooldown is how long after a USER_REQUEST the next one is refused; 0: never.
 	Cooldown      time.Duration
@@ -65,15 +65,15 @@ const (
 	TooManyOutstanding Outcome = "TOO_MANY_OUTSTANDING"
 	TooManyNewKeys     Outcome = "TOO_MANY_NEW_KEYS"
 
-	refusedOutcome Outcome = "REFUSED" // reply of coalesce_acquire; acquire replaces it by one of the two above
+	refusedOutcome Outcome = "REFUSED" // reply of the script coalesce_acquire; acquire replaces it by one of the two above
 )
 
 // Result is the outcome of one request.
 type Result struct {
 	Outcome    Outcome
-	Number     int64     // of the record that covers the request; 0 if refused
-	HoldReason string    // why the request was refused
-	Until      time.Time // when the refusal ends
+	Number     int64     // number of the record that covers the request; 0 if it is refused
+	HoldReason string    // reason of the hold or cool-down that refuses the request; empty: none
+	Until      time.Time // when the refusal ends; zero: unknown or not refused
 	Refusal    *Refusal  // set if the request exceeds its client's Bound
 	// Err is ErrBufferFull, ErrStopped, ErrNotSent or a Redis error. Then nothing was published
 	// and Outcome is empty.
@@ -107,8 +107,8 @@ const (
 	maxBatchSize = 512
 	// acquireTimeout is the timeout of one pipeline.
 	acquireTimeout = 5 * time.Second
-	// confirmInterval is how often EnqueueAndWait checks whether the covering record of another
-	// producer has been acknowledged.
+	// confirmInterval is how often EnqueueAndWait checks whether Kafka has acknowledged a record
+	// of another producer that covers the request.
 	confirmInterval = 50 * time.Millisecond
 )
 
@@ -120,12 +120,12 @@ type Producer struct {
 	metrics     *metrics
 	tracer      observe.Tracer
 	maxBuffered int64
-	breaker     *gobreaker.CircuitBreaker[[]Result] // of Redis
+	breaker     *gobreaker.CircuitBreaker[[]Result] // circuit breaker of Redis
 
-	buffered atomic.Int64 // records whose locks are neither confirmed nor rolled back
-	acks     chan ack     // has capacity for every buffered record, so that a Kafka callback never blocks
-	// closing is read-locked from acquire to produce, so that no record is produced after the
-	// last flush.
+	buffered atomic.Int64 // number of records whose locks are neither confirmed nor rolled back
+	acks     chan ack     // channel with capacity for every buffered record, so that a Kafka callback never blocks
+	// Every enqueue holds a read lock of closing from acquire to publish, so that no record is
+	// published after the last flush.
 	closing sync.RWMutex
 	stopped bool
 }
@@ -155,7 +155,7 @@ func (p *Producer) Enqueue(ctx context.Context, req Request) Result {
 	return p.EnqueueAll(ctx, []Request{req})[0]
 }
 
-// EnqueueAll is Enqueue for several requests, in one round trip per cluster node.
+// EnqueueAll does the same as Enqueue for several requests, in one round trip per cluster node.
 func (p *Producer) EnqueueAll(ctx context.Context, requests []Request) []Result {
 	results := make([]Result, 0, len(requests))
 	for batch := range slices.Chunk(requests, min(maxBatchSize, int(p.maxBuffered))) {
@@ -172,7 +172,8 @@ func (p *Producer) EnqueueAndWait(ctx context.Context, req Request) Result {
 	return p.EnqueueAllAndWait(ctx, []Request{req})[0]
 }
 
-// EnqueueAllAndWait is EnqueueAndWait for several requests. It returns when all have a result.
+// EnqueueAllAndWait does the same as EnqueueAndWait for several requests. It returns when all of
+// them have a result.
 func (p *Producer) EnqueueAllAndWait(ctx context.Context, requests []Request) []Result {
 	results := make([]Result, len(requests))
 	pending := make([]int, len(requests)) // indexes of the requests whose outcome is still Pending
@@ -266,8 +267,8 @@ func (p *Producer) rejectAll(requests []Request, err error) []Result {
 	return results
 }
 
-// publish gives the record to the Kafka client. Run later confirms or rolls back its lock and
-// frees its slot of the buffer.
+// publish passes the record to the Kafka client. When the publish has ended, Run confirms or
+// rolls back the lock of the request and frees its slot of the buffer.
 func (p *Producer) publish(traced context.Context, req Request, number int64) error {
 	a := ack{entity: req.Entity, lane: req.Lane, number: number, client: req.countedClient(), acked: req.acked}
 	record, err := newRecord(req, number)
@@ -275,7 +276,8 @@ func (p *Producer) publish(traced context.Context, req Request, number int64) er
 		p.acknowledged(a, err)
 		return err
 	}
-	// The record is published even if the caller has gone: its lock already covers others.
+	// The record is published even if the caller no longer waits: its lock already covers other
+	// requests.
 	p.kafka.TryProduce(traced, record, func(_ *kgo.Record, err error) { p.acknowledged(a, err) })
 	return nil
 }
@@ -322,11 +324,13 @@ func newRecord(req Request, number int64) (*kgo.Record, error) {
 	return record, nil
 }
 
-// confirmTimeout is the timeout of one batch of confirmations. A lock that is missed expires.
+// confirmTimeout is the timeout of one batch of confirmations. A lock that is not confirmed in
+// time expires.
 const confirmTimeout = time.Second
 
 // Run confirms and rolls back locks until ctx ends. Then it rejects further requests with
-// ErrStopped, flushes the buffer for at most deliveryTimeout, and handles the last locks.
+// ErrStopped, flushes the buffer for at most deliveryTimeout, and confirms or rolls back the
+// remaining locks.
 func (p *Producer) Run(ctx context.Context) error {
 	flushed := make(chan error, 1)
 	stop := context.AfterFunc(ctx, func() {
@@ -354,8 +358,8 @@ func (p *Producer) Run(ctx context.Context) error {
 	}
 }
 
-// confirmBatch confirms or rolls back the lock of first and of all acks that are already
-// waiting, at most 512 together.
+// confirmBatch confirms or rolls back the locks of the ack first and of the acks that are already
+// in the channel, at most 512 in total.
 func (p *Producer) confirmBatch(ctx context.Context, first ack) {
 	batch := []ack{first}
 	for len(p.acks) > 0 && len(batch) < 512 {

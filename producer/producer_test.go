@@ -28,7 +28,7 @@ type rig struct {
 	*Producer
 	kafka *kfake.Cluster
 	rdb   redis.UniversalClient
-	stop  func() error // stops Run
+	stop  func() error // function that stops Run
 	name  string       // name of the source, different in each test
 }
 
@@ -68,7 +68,7 @@ func (r *rig) request(key string, lane schemas.Lane, reason schemas.Reason) Requ
 	return Request{Entity: schemas.Entity{Source: r.name, Facet: "character", Key: key}, Lane: lane, Reason: reason}
 }
 
-// mustEnqueue enqueues a request and fails if the outcome differs.
+// mustEnqueue enqueues a request and fails the test if the outcome is not want.
 func (r *rig) mustEnqueue(want Outcome, req Request) Result {
 	r.Helper()
 	got := r.Enqueue(r.Context(), req)
@@ -267,7 +267,7 @@ func TestEnqueue_FullBufferLeavesNoLock(t *testing.T) {
 		r.kafka.SleepControl(func() { <-release })
 		return nil, nil, false
 	})
-	for i := range 5 { // Enqueue does not wait for Kafka
+	for i := range 5 { // Enqueue returns although Kafka does not respond
 		r.mustEnqueue(Published, r.request(fmt.Sprint(i), schemas.High, schemas.CacheMiss))
 	}
 	req := r.request("one more", schemas.High, schemas.CacheMiss)

@@ -37,7 +37,7 @@ func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []
 		channels[i] = schemas.SettledChannel(source)
 	}
 	slices.Sort(channels)
-	channels = slices.Compact(channels) // Redis confirms each channel once
+	channels = slices.Compact(channels) // Redis confirms a channel once, even if it is listed twice
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		if subscribeOnce(ctx, rdb, channels, onSettled, onConnected) {
 			backoff = minBackoff

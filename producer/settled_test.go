@@ -25,7 +25,7 @@ type subscriber struct {
 	stop   func()
 }
 
-// subscribe subscribes to a new source, and to others, until the test ends.
+// subscribe subscribes to a new source and to the sources in others until the test ends.
 func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subscriber {
 	t.Helper()
 	f := &subscriber{T: t, rdb: rdb, source: servicetest.Name("nexon"), calls: make(chan any, 10_000)}
@@ -51,7 +51,7 @@ func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subsc
 	return f
 }
 
-// expect fails unless the next calls are these.
+// expect fails the test unless the next recorded calls are these.
 func (f *subscriber) expect(want ...any) {
 	f.Helper()
 	for i, w := range want {
@@ -141,7 +141,7 @@ func TestSubscribeSettled_ConnectsWhenRedisReturns(t *testing.T) {
 	}
 	m.Close()
 	f.expect(false)
-	f.stop() // while Redis is unavailable
+	f.stop() // stops the subscriber while Redis is unavailable
 	if err := goleak.Find(kept); err != nil {
 		t.Error(err)
 	}
@@ -175,14 +175,14 @@ func TestSubscribeSettled_DetectsAHangingRedis(t *testing.T) {
 	hung := time.Now()
 	server.Freeze()
 	f.expect(false)
-	if took := time.Since(hung); took > 4*time.Second { // 2 s on an idle machine
+	if took := time.Since(hung); took > 4*time.Second { // on an idle machine it takes 2 s
 		t.Errorf("detection took %v, want at most 4s", took)
 	}
 	server.Continue()
 	f.expect(true)
 	f.expectOpen()
 	server.Freeze()
-	f.stop() // before the connection is established
+	f.stop() // stops the subscriber before its connection is established
 	f.expect(false)
 	server.Continue()
 }

@@ -13,19 +13,21 @@ import (
 // CoalesceState is a snapshot of an entity's coalescing state, at one moment by the clock of
 // Redis. The zero value: no request is in flight, and no hold or cool-down is active.
 type CoalesceState struct {
-	// Lane, Number and Until describe the lock: the request that covers others. An empty Lane:
-	// there is no lock. Confirmed: Kafka has acknowledged the record of the request.
+	// Lane, Number and Until describe the lock of the request that covers others: its lane, its
+	// number, and when the lock expires. If Lane is empty, there is no lock. Confirmed means that
+	// Kafka has acknowledged the record of the request.
 	Lane      schemas.Lane
 	Number    int64
 	Confirmed bool
 	Until     time.Time
-	// Issued is the last number issued. If it is above Number, a fetch has begun after the
-	// request.
+	// Issued is the highest number that a request or fetch of the entity has received. If it is
+	// above Number, a fetch has begun after the request.
 	Issued int64
-	// Done is the last number satisfied. Requests up to it need no fetch.
+	// Done is the highest number that a fetch has satisfied. Requests with a number up to Done
+	// need no fetch.
 	Done int64
-	// Hold is why requests are refused until HoldUntil; empty: there is no hold. Explicit
-	// refreshes, retries and replays are not refused.
+	// Hold is the reason why requests are refused until HoldUntil; empty: there is no hold.
+	// Explicit refreshes, retries and replays are not refused.
 	Hold      string
 	HoldUntil time.Time
 	// CooledUntil is when the cool-down ends; until then a USER_REQUEST is refused. Zero: none.

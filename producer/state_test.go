@@ -8,7 +8,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// mustReadState returns the state and fails if reading changed the hash.
+// mustReadState returns the state of an entity. It fails the test if reading changed the hash in
+// Redis.
 func (r *rig) mustReadState(e schemas.Entity) CoalesceState {
 	r.Helper()
 	before, err := r.rdb.HGetAll(r.Context(), key(e)).Result()

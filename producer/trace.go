@@ -44,7 +44,7 @@ func (p *Producer) startSpans(requests []Request) batchSpans {
 	return spans
 }
 
-// of returns the context in which the record of request i is published.
+// of returns the context in which the record of the request with index i is published.
 func (f batchSpans) of(i int) context.Context {
 	if f == nil {
 		return context.Background()

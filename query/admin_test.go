@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// echoRequest is an admin API that responds with the request it received.
+// echoRequest is a fake admin API. It responds with the method and the path that it received.
 func echoRequest(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, r.Method+" "+r.URL.EscapedPath())
 }

@@ -77,7 +77,7 @@ func TestAge_FollowsTheClock(t *testing.T) {
 		{59*time.Second + 999*time.Millisecond, "59", "freshet; hit; ttl=3540"},
 		{60 * time.Second, "60", "freshet; hit; ttl=3540"},
 		{61 * time.Second, "61", "freshet; hit; ttl=3539"},
-		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the clocks of two hosts differ
+		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the check is one second in the future, because the clocks of two hosts differ
 	} {
 		st := e.timeHeaders(Fresh, s.CheckedAt.Add(c.after))
 		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {
@@ -113,7 +113,7 @@ func TestBatch_AnswersEachKeyAsIfAlone(t *testing.T) {
 			t.Errorf("key %q", a.body.Items[5].Key)
 		}
 	}
-	if n := r.storeReads() - before; n != 1 { // missing keys are cached too
+	if n := r.storeReads() - before; n != 1 { // the cache also has the keys without a snapshot, so only the first batch reads the store
 		t.Errorf("got %d store reads for three batches, want 1", n)
 	}
 	for query, code := range map[string]string{
@@ -163,8 +163,8 @@ func BenchmarkHotRead(b *testing.B) {
 	}
 }
 
-// BenchmarkHotReadCounted measures the cost of read counts on a cache hit: it alternates between
-// off and on in one run.
+// BenchmarkHotReadCounted measures how much read counts cost on a cache hit. It alternates
+// between rounds without and with read counts.
 func BenchmarkHotReadCounted(b *testing.B) {
 	const turn = 1000
 	serve := []func(){
@@ -175,7 +175,7 @@ func BenchmarkHotReadCounted(b *testing.B) {
 	turns := 0
 	for b.Loop() {
 		for i := range serve {
-			which := (i + turns) % 2 // the order alternates
+			which := (i + turns) % 2 // the order of the two rounds alternates
 			began := time.Now()
 			for range turn {
 				serve[which]()

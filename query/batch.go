@@ -55,8 +55,8 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	return s.writeBatch(c, client, all, views)
 }
 
-// readViews is readAndEnqueue for several entities. It fails if the store can't be read for any
-// entity that the client may see.
+// readViews reads several entities, and enqueues all update requests that they need in one call.
+// It fails only if none of the entities that the client may see can be read.
 func (s *Server) readViews(c echo.Context, client access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
 	views := make([]view, len(all))
 	visible, indexOf := make([]schemas.Entity, 0, len(all)), make([]int, 0, len(all))
@@ -102,8 +102,8 @@ func (s *Server) readViews(c echo.Context, client access.Client, src Source, all
 	return views, nil
 }
 
-// enqueueMany is enqueueRead for several update requests. If one of them is a cache miss, all
-// wait for acceptTimeout.
+// enqueueMany enqueues several update requests and waits for their results: up to acceptTimeout
+// if one of them is a cache miss, else up to staleTimeout. After that it returns reasonSlow.
 func (s *Server) enqueueMany(c echo.Context, requests []UpdateRequest) []EnqueueResult {
 	urgent := slices.ContainsFunc(requests, func(r UpdateRequest) bool { return r.Reason == schemas.CacheMiss })
 	done := make(chan []EnqueueResult, 1)

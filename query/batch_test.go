@@ -32,7 +32,7 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	r.putSnapshot("small", time.Minute)
 	r.putSnapshot("broken", time.Minute, func(s *store.Snapshot) { s.Payload, s.Size = []byte("?"), 1<<20 })
 	const path = "/v1/nexon/character?key=large&key=dense&key=broken&key=new&key=small&key=large"
-	for range 2 { // in the first round nothing is encoded yet
+	for range 2 { // in the first round the cache has no encoded body
 		for as, broken := range map[string]int{"identity": 500, "gzip": 500} {
 			a := r.do(http.MethodGet, path, "Accept-Encoding", as)
 			if a.StatusCode != 200 || len(a.body.Items) != 6 {
@@ -91,7 +91,7 @@ func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 		{one, "gzip", "1 61"},
 		{one, "gzip", "1"},
 		{batch, "gzip", "1 1"},
-		{batch, "identity", "1 1 30"}, // a batch does not cache it
+		{batch, "identity", "1 1 30"}, // a batch does not cache an unpacked document of this size
 		{batch, "identity", "1 1 30"},
 		{one, "identity", "1 15"},
 		{one, "identity", "1"},

@@ -32,14 +32,15 @@ type item struct {
 func (it *item) marshal() {
 	text, err := json.Marshal(it)
 	if err != nil {
-		panic(err) // a struct of plain fields can't fail
+		panic(err) // encoding a struct of plain fields can't fail
 	}
 	text[0] = ','
 	it.rest = text
 }
 
 // writeBatch writes {"items":[…]} item by item. The document of an item is unpacked just before
-// it is written, and released after that, so that a batch holds one unpacked document.
+// it is written, and released after that, so that memory holds only one unpacked document of a
+// batch.
 func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.Entity, views []view) error {
 	as := bestEncoding(c.Request().Header["Accept-Encoding"])
 	items := make([]item, len(views))
@@ -108,12 +109,12 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 type batch struct {
 	as   encoding
 	out  func([]byte) error
-	text []byte // not written yet
+	text []byte // text that is not written yet
 	gzip gzipPrefix
-	buf  []byte // reused for the document of each item
+	buf  []byte // buffer that is reused for the document of each item
 }
 
-// write writes all items. It calls written after each item is passed to out.
+// write writes all items. It calls written for each item after the item was passed to out.
 func (b *batch) write(items []item, written func(*item)) error {
 	if b.as == gzipped {
 		if err := b.out([]byte(gzipHeader)); err != nil {
@@ -200,7 +201,7 @@ func (b *batch) flush() error {
 	return b.out(part)
 }
 
-// join adds the checksum and the size of the data that follows.
+// join updates the checksum and the size of a gzip member to which the data of other is appended.
 func (open *gzipPrefix) join(other gzipPrefix) {
 	open.crc = combineCRC(open.crc, other.crc, other.size)
 	open.size += other.size // modulo 2^32, as the gzip format requires

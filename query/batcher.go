@@ -10,8 +10,8 @@ const (
 	// maxBatchSize is the maximum number of update requests in one Redis pipeline. Its scripts
 	// must complete within the Redis client's read timeout of 1 s, even on a busy machine.
 	maxBatchSize = 32
-	// maxBatches is the maximum number of pipelines in flight per process. Fewer would make
-	// larger batches; more keep one slow cluster node from delaying the others.
+	// maxBatches is the maximum number of pipelines in flight per process. With fewer pipelines
+	// the batches would be larger; with more, a slow cluster node delays fewer other batches.
 	maxBatches = 8
 	// maxEnqueued is the maximum number of update requests that wait for a pipeline, about 20 MB
 	// of memory. The queue fills if Redis hangs, because reads of stale snapshots do not wait
@@ -27,24 +27,25 @@ type batcher struct {
 	log      *slog.Logger
 
 	mu         sync.Mutex
-	urgent     []queuedRequest // a client waits, and nothing is stored for it
+	urgent     []queuedRequest // requests for which a client waits and nothing is stored
 	background []queuedRequest
-	batches    int // in flight
+	batches    int // number of batches in flight
 }
 
 // queuedRequest is an update request with the channel for its result.
 type queuedRequest struct {
 	request UpdateRequest
-	result  chan<- EnqueueResult // buffered
+	result  chan<- EnqueueResult // buffered channel, so that a send never blocks
 }
 
-// enqueue sends one update request and returns its result. urgent: a client waits, and nothing
-// is stored for it.
+// enqueue sends one update request and returns its result. urgent means that a client waits and
+// that nothing is stored for the entity.
 func (q *batcher) enqueue(req UpdateRequest, urgent bool) EnqueueResult {
 	return q.enqueueAll([]UpdateRequest{req}, urgent)[0]
 }
 
-// enqueueAll is enqueue for several requests. The results are in the order of the requests.
+// enqueueAll sends several update requests and returns their results, in the order of the
+// requests.
 func (q *batcher) enqueueAll(requests []UpdateRequest, urgent bool) []EnqueueResult {
 	channels := make([]chan EnqueueResult, len(requests))
 	all := make([]queuedRequest, len(requests))

@@ -18,7 +18,7 @@ type slowRedis struct {
 
 	mu                    sync.Mutex
 	inFlight, maxInFlight int
-	batches, larger       int // larger: batches larger than maxBatchSize
+	batches, larger       int // larger counts the batches that are larger than maxBatchSize
 	order                 []string
 }
 
@@ -34,7 +34,7 @@ func (s *slowRedis) Enqueue(_ context.Context, requests []UpdateRequest) []Enque
 		s.order = append(s.order, w.Entity.Key)
 	}
 	s.mu.Unlock()
-	time.Sleep(s.took) // virtual time of the bubble
+	time.Sleep(s.took) // passes in virtual time, because tests run in a synctest bubble
 	s.mu.Lock()
 	s.inFlight--
 	s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *slowRedis) EnqueueAndWait(ctx context.Context, requests []UpdateRequest
 	return s.Enqueue(ctx, requests)
 }
 
-// withSlowRedis runs a test in a synctest bubble.
+// withSlowRedis runs a test in a synctest bubble, with a slowRedis as the Enqueuer.
 func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *slowRedis)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -59,7 +59,7 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 		r.server.batcher.enqueuer = redis
 		test(r, redis)
 		synctest.Wait()
-		time.Sleep(2 * took) // enqueueing in the background must end within the bubble
+		time.Sleep(2 * took) // requests that are enqueued in the background must end within the bubble
 	})
 }
 
@@ -156,7 +156,7 @@ func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 			r.Errorf("got %d after %v, want 202 within %v", a.StatusCode, time.Since(began), 2*redis.took)
 		}
 		time.Sleep(30 * redis.took)
-		synctest.Wait() // the last batch has ended
+		synctest.Wait() // returns when the last batch has ended
 		if got, want := len(redis.order), 20*maxBatchSize+1; got != want {
 			r.Errorf("sent requests: got %d, want %d", got, want)
 		}
@@ -177,7 +177,7 @@ func TestBatcher_IsBounded(t *testing.T) {
 		if !fill(2 * maxBatches * maxBatchSize) {
 			r.Fatal("an empty queue is full")
 		}
-		synctest.Wait() // batches are in flight
+		synctest.Wait() // returns when batches are in flight
 		enqueued := func() int {
 			q.mu.Lock()
 			defer q.mu.Unlock()

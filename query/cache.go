@@ -22,8 +22,8 @@ import (
 
 const (
 	// cacheTTL is how long an entry is valid while the settle subscription is connected, and
-	// disconnectedTTL while it is not. cacheTTL limits the damage of messages lost without an
-	// error, and of workers of an older release that publish none.
+	// disconnectedTTL while it is not. cacheTTL limits how old an entry can become if a settle
+	// message is lost without an error, or if a worker of an older release publishes none.
 	cacheTTL        = 30 * time.Second
 	disconnectedTTL = time.Second
 	// fallbackTimeout is how long a read waits for the store if the cache has an outdated entry.
@@ -60,7 +60,8 @@ type snapshotCache struct {
 	stripes [256]stripe
 }
 
-// stripe orders settle messages and completed loads of the entities that hash to it.
+// stripe is a lock that puts settle messages and completed loads in one order, for the entities
+// that hash to it.
 type stripe struct {
 	mu      sync.Mutex
 	settles uint64
@@ -78,12 +79,12 @@ func newSnapshotCache(st Store, limited func(schemas.Entity) bool, maxBytes int6
 	return c
 }
 
-// now returns nanoseconds since the start; never 0.
+// now returns the nanoseconds since the cache was created; never 0.
 func (m *snapshotCache) now() int64 { return int64(time.Since(m.started)) + 1 }
 
-// get returns the cached or stored entry of an entity, nil if nothing is stored. fallback: the
-// store did not respond in time, and the entry may be outdated. err is the error of the store if
-// nothing is cached, or the problem of a client that reads too many missing keys.
+// get returns the cached or stored entry of an entity; nil if nothing is stored. fallback means
+// that the store did not respond in time, and that the entry may be outdated. err is the error of
+// the store if nothing is cached, or the problem of a client that reads too many missing keys.
 func (m *snapshotCache) get(ctx context.Context, client string, e schemas.Entity, f source.Facet) (found *entry, fallback bool, err error) {
 	cached, _ := m.entries.GetIfPresent(e)
 	now := m.now()
@@ -169,9 +170,9 @@ func (m *snapshotCache) load(ctx context.Context, e schemas.Entity, f source.Fac
 	return found, nil
 }
 
-// newEntry returns the cache entry of a snapshot. If only some clients may see the entity,
-// shared HTTP caches must not keep it, even
-// if the facet is public.
+// newEntry returns the cache entry of a snapshot that a load read, which began at the time began.
+// If only some clients may see the entity, shared HTTP caches must not keep it, even if the facet
+// is public.
 func (m *snapshotCache) newEntry(s store.Snapshot, f source.Facet, began int64) *entry {
 	f.Public = f.Public && s.Visibility == "" && !m.isLimited(s.Entity)
 	return newEntry(s, f, began, m.readCounts.newCount(s.Entity), m.reweigh)
@@ -189,8 +190,8 @@ func (m *snapshotCache) settleCount(e schemas.Entity) uint64 {
 	return s.settles
 }
 
-// put caches a loaded entry, unless a settle message arrived since the load began, or the cached
-// entry comes from a later load.
+// put caches a loaded entry. It does nothing if a settle message arrived since the load began, or
+// if the cached entry comes from a load that began later.
 func (m *snapshotCache) put(found *entry, settles uint64) {
 	s := m.stripe(found.Entity)
 	s.mu.Lock()
@@ -205,7 +206,8 @@ func (m *snapshotCache) put(found *entry, settles uint64) {
 	m.missing.readAt.Invalidate(found.Entity)
 }
 
-// putMissing caches that a load, which began at that time, found nothing.
+// putMissing caches that nothing is stored for an entity. began is the time at which the load
+// began. Like put, it does nothing if a settle message arrived since then.
 func (m *snapshotCache) putMissing(e schemas.Entity, settles uint64, began int64) {
 	s := m.stripe(e)
 	s.mu.Lock()

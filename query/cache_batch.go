@@ -16,7 +16,8 @@ type cacheResult struct {
 	err      error
 }
 
-// getAll is get for several entities of one facet, with at most one read of the store.
+// getAll does the same as get for several entities of one facet, with at most one read of the
+// store.
 func (m *snapshotCache) getAll(ctx context.Context, client string, entities []schemas.Entity, f source.Facet) []cacheResult {
 	limitErr := m.limiter.AllowLookup(client)
 	found := make([]cacheResult, len(entities))
@@ -84,7 +85,7 @@ func (m *snapshotCache) getAll(ctx context.Context, client string, entities []sc
 	return found
 }
 
-// loadAll is load for several entities.
+// loadAll does the same as load for several entities, with one read of the store.
 func (m *snapshotCache) loadAll(ctx context.Context, entities []schemas.Entity, f source.Facet) ([]*entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()

@@ -18,7 +18,7 @@ const (
 )
 
 // missingCache caches which entities have no snapshot, and when that was read. The invariants of
-// snapshotCache apply; it is written under the lock of the entity's stripe.
+// snapshotCache apply to it too. It is written under the lock of the entity's stripe.
 type missingCache struct {
 	readAt *otter.Cache[schemas.Entity, int64]
 }
@@ -27,8 +27,8 @@ func newMissingCache() missingCache {
 	return missingCache{otter.Must(&otter.Options[schemas.Entity, int64]{MaximumSize: maxMissing})}
 }
 
-// isMissing reports whether the cache knows that nothing is stored for an entity: the store said
-// so within missingTTL, and no settle message has arrived since.
+// isMissing reports whether the cache knows that nothing is stored for an entity: a read of the
+// store within the last missingTTL found nothing, and no settle message has arrived since.
 func (m *snapshotCache) isMissing(e schemas.Entity, now int64) bool {
 	readAt, ok := m.missing.readAt.GetIfPresent(e)
 	if !ok {

@@ -128,7 +128,7 @@ func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 400
-	var stored [keys]atomic.Int64 // version that was settled; 0 since before its deletion
+	var stored [keys]atomic.Int64 // settled version of each key; 0 if the key is being deleted or is deleted
 	var done atomic.Bool
 	var all sync.WaitGroup
 	for i := range keys {
@@ -150,7 +150,7 @@ func TestMissing_IsInvalidAfterASettle(t *testing.T) {
 	}
 	for reader := range uint64(4) {
 		all.Go(func() {
-			dice := rand.New(rand.NewPCG(2, reader)) // seeds: 2, and 0 to 3
+			dice := rand.New(rand.NewPCG(2, reader)) // the seeds are 2 and the number of the reader
 			for !done.Load() {
 				i := dice.IntN(keys)
 				before := stored[i].Load()

@@ -61,7 +61,8 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 	}
 }
 
-// A load that began before a settle message may return the snapshot from before it.
+// A load that began before a settle message may return the snapshot that was stored before that
+// message.
 func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
@@ -95,7 +96,7 @@ func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	r.mu.Lock()
 	r.storeErr = errors.New("down")
 	r.mu.Unlock()
-	r.settle("a", 8) // it may be outdated, but there is no other
+	r.settle("a", 8) // the cached entry may be outdated, but the store can't be read
 	for range 20 {
 		a := r.get("a")
 		if a.StatusCode != 200 || a.Header.Get("Age") != "600" || string(a.body.Snapshot) != content {
@@ -158,7 +159,7 @@ func TestCache_FallsBackFromAHangingDatabase(t *testing.T) {
 	r.hold = hold
 	r.mu.Unlock()
 	r.settle("a", 8)
-	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // a deadlock would block here
+	if a := r.get("a"); a.StatusCode != 200 || a.body.Freshness != Fresh { // a deadlock would block this read
 		t.Errorf("got %d %s, want 200 FRESH", a.StatusCode, a.text)
 	}
 }
@@ -168,7 +169,7 @@ func TestCache_IsBounded(t *testing.T) {
 	for i := range 500 {
 		key := fmt.Sprint(i)
 		r.putSnapshot(key, time.Minute)
-		r.get(key, "Accept-Encoding", "gzip") // and its encoded bodies
+		r.get(key, "Accept-Encoding", "gzip") // also caches the gzip body
 	}
 	r.server.cache.entries.CleanUp()
 	if n := r.server.cache.entries.WeightedSize(); n > 64<<10 || n == 0 {
@@ -182,8 +183,8 @@ func TestCache_IsBounded(t *testing.T) {
 	}
 }
 
-// In any order of events, no read may return a snapshot that a settle message received before
-// the read made outdated.
+// In any order of events, no read may return a snapshot that is older than the last settle
+// message received before the read.
 func TestCache_NoReadIsOlderThanTheLastSettle(t *testing.T) {
 	r := newRig(t)
 	const keys, writes = 3, 300

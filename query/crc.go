@@ -8,7 +8,8 @@ func combineCRC(first, second uint32, length uint32) uint32 {
 	return multiplyPolynomials(powerOfX(length), first) ^ second
 }
 
-// reversedIEEE is the polynomial of CRC-32, lowest power first.
+// reversedIEEE is the polynomial of CRC-32. The highest bit is the coefficient of the lowest
+// power.
 const reversedIEEE = 0xedb88320
 
 // multiplyPolynomials returns a·b modulo the polynomial.

@@ -18,7 +18,7 @@ import (
 // Deps are the dependencies of the query service.
 type Deps struct {
 	Store            Store
-	Sources          map[string]Source // by name
+	Sources          map[string]Source // sources by name
 	Enqueuer         Enqueuer
 	SettleSubscriber SettleSubscriber
 	WaitEstimator    WaitEstimator
@@ -50,8 +50,8 @@ type Config struct {
 type Store interface {
 	// Get returns an entity's snapshot, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
-	// GetAll returns the snapshots of the entities in their order, in one round trip. Version is
-	// 0 where nothing is stored.
+	// GetAll returns the snapshots of several entities, in the order of the entities and in one
+	// round trip. A snapshot with the version 0 means that nothing is stored.
 	GetAll(ctx context.Context, of []schemas.Entity) ([]store.Snapshot, error)
 }
 
@@ -85,8 +85,8 @@ type EnqueueResult struct {
 	Queued bool
 	// Pending: Kafka has not acknowledged the covering record yet. Enqueue again to be certain.
 	Pending bool
-	// Number is the number of the covering request. A fetch that begins after that request has a
-	// higher number.
+	// Number is the number of the request that covers this one. A fetch that begins after that
+	// request has a higher number.
 	Number int64
 	// Reason says why the request is not queued. Until is when a retry may succeed; zero:
 	// unknown.
@@ -96,7 +96,7 @@ type EnqueueResult struct {
 	Refused *access.Refusal
 
 	refused error         // the problem to respond with, if a limit of the client is exceeded
-	waited  time.Duration // how long the read waited, if Reason is reasonSlow
+	waited  time.Duration // how long the read has waited for the result, if Reason is reasonSlow
 }
 
 // Reasons why an update request is not queued. The reasons of holds begin with HELD_.
@@ -113,11 +113,12 @@ const (
 
 // Enqueuer enqueues update requests in the HIGH lane.
 type Enqueuer interface {
-	// Enqueue returns a result for each request, in their order. It does not wait for Kafka, and
-	// returns soon.
+	// Enqueue returns a result for each request, in the order of the requests. It does not wait
+	// for Kafka.
 	Enqueue(ctx context.Context, requests []UpdateRequest) []EnqueueResult
-	// EnqueueAndWait returns a result for each request, in their order. It returns when each is
-	// acknowledged by Kafka or refused. If ctx ends first, the remaining results are Pending.
+	// EnqueueAndWait returns a result for each request, in the order of the requests. It returns
+	// when Kafka has acknowledged each request, or it was refused. If ctx ends first, the
+	// remaining results are Pending.
 	EnqueueAndWait(ctx context.Context, requests []UpdateRequest) []EnqueueResult
 }
 
@@ -168,7 +169,7 @@ type ReadRecorder interface {
 	// Counts reports whether reads of the facet are recorded. It is called for each read and
 	// must be fast.
 	Counts(source, facet string) bool
-	// RecordReads records reads up to the time until, each entity once. Reads of a failed call
-	// are lost. No client waits for it.
+	// RecordReads records the reads before the time until. The argument reads has each entity
+	// once. Reads of a failed call are lost. No client waits for the call.
 	RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error
 }

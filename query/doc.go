@@ -1,6 +1,6 @@
 // Package query is the HTTP service. It serves snapshots from its cache or the store,
 // enqueues an update request when a refresh is due, and never calls the upstream. It waits
-// for a refresh only if the client asks for that. It also records which entities are
+// for a refresh only if the client requests it. It also records which entities are
 // read, so that the scheduler can prefetch them.
 //
 // # Freshness
@@ -35,9 +35,9 @@
 //
 // A client waits with ?wait=5s or the header Prefer: wait=5, at most 30 s:
 //
-//  1. Register a waiter for the entity. A settle message from now on wakes it.
+//  1. Register a waiter for the entity. Each later settle message of it wakes the waiter.
 //  2. Read the entity, and enqueue an update request if one is due.
-//  3. If no refresh is expected, respond. Else wait for a notification and repeat step 2.
+//  3. If no refresh is expected, respond. Else wait for a settle message and repeat step 2.
 //  4. If the time is up, read once more, because a settle message may have been lost, and
 //     respond.
 //

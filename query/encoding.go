@@ -27,7 +27,7 @@ var contentEncoding = [encodings][]string{gzipped: {"gzip"}, zstandard: {"zstd"}
 // equal, it prefers zstd (the stored form), then gzip, then identity (RFC 9110 §12.5.3). A
 // client that accepts none of the three gets identity.
 func bestEncoding(header []string) encoding {
-	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed
+	rating := [encodings]float64{identity: -1, gzipped: -1, zstandard: -1} // -1: not listed in Accept-Encoding
 	star := -1.0
 	for _, list := range header {
 		for list != "" {
@@ -83,17 +83,17 @@ func parseQuality(params string) float64 {
 func appendFrame(dst []byte, text string) []byte {
 	const (
 		singleSegment = 1 << 5
-		rawMost       = 128 << 10 // largest block of the format
+		rawMost       = 128 << 10 // largest block that the zstd format allows
 	)
 	dst = append(dst, 0x28, 0xb5, 0x2f, 0xfd)
-	dst = append(dst, 2<<6|singleSegment)                          // size field of four bytes
+	dst = append(dst, 2<<6|singleSegment)                          // frame header with a size field of four bytes
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(text))) //nolint:gosec // texts are short
 	for {
 		block := text[:min(len(text), rawMost)]
 		text = text[len(block):]
-		head := len(block) << 3 // block type raw
+		head := len(block) << 3 // block header: the size, and the type raw
 		if text == "" {
-			head |= 1 // last block
+			head |= 1 // marks the last block of the frame
 		}
 		dst = append(dst, byte(head), byte(head>>8), byte(head>>16)) //nolint:gosec // the three bytes of the header
 		dst = append(dst, block...)
@@ -114,14 +114,16 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// gzipPrefix describes the start of a gzip member. It ends on a byte boundary, so any text can
-// follow it without compressing the start again.
+// gzipPrefix has the checksum and the size of the data in an unfinished gzip member. The
+// compressed bytes end on a byte boundary, so text can be appended to them without compressing
+// them again.
 type gzipPrefix struct {
-	crc  uint32 // of the compressed data
+	crc  uint32 // CRC-32 of the data before compression
 	size uint32
 }
 
-// appendGzip appends the start of a gzip member that contains the parts.
+// appendGzip appends an unfinished gzip member that contains the parts. It returns the result and
+// the checksum and size of the parts.
 func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipPrefix) {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)
@@ -138,7 +140,8 @@ func appendGzip(dst []byte, parts ...[]byte) ([]byte, gzipPrefix) {
 	return out.bytes, open
 }
 
-// close appends the text as stored blocks, and the end of the member.
+// close appends the text to the unfinished gzip member as stored (uncompressed) blocks, and ends
+// the member.
 func (open gzipPrefix) close(dst []byte, text string) []byte {
 	dst = appendStored(dst, text, true)
 	dst = binary.LittleEndian.AppendUint32(dst, crc32.Update(open.crc, crc32.IEEETable, []byte(text)))

@@ -13,7 +13,7 @@ import (
 )
 
 // readBody has the fields of a read response, except the snapshot. The stored bytes of the
-// snapshot are spliced in before them.
+// snapshot are written before these fields.
 type readBody struct {
 	Freshness     Freshness  `json:"freshness"`
 	LastUpdatedAt *time.Time `json:"lastUpdatedAt"`
@@ -40,7 +40,8 @@ func optionalTime(t time.Time) *time.Time {
 	return &t
 }
 
-// estimateWait returns the estimated wait of a HIGH request; the zero value if it is unknown.
+// estimateWait returns how long a HIGH request will probably wait; the zero value if that is
+// unknown.
 func (s *Server) estimateWait(source string) waitEstimate {
 	wait, measured, known := s.estimator.EstimateWait(source, schemas.High)
 	if !known {
@@ -118,7 +119,8 @@ func enqueueTimeout(urgent bool, deadline time.Time) time.Duration {
 	return staleTimeout
 }
 
-// refusedResult returns the result of an update request that exceeds a limit of its client.
+// refusedResult returns the result of an update request that exceeds a limit of its client. err
+// is the problem for the client.
 func refusedResult(err error) EnqueueResult {
 	result := EnqueueResult{Reason: ReasonTooMany, refused: err}
 	if p, ok := errors.AsType[*problem.HTTPError](err); ok {

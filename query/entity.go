@@ -44,7 +44,8 @@ func (s *Server) entityAndWait(c echo.Context, client access.Client) (e schemas.
 	return e, f, wait, err
 }
 
-// facetOf returns the entity without its key, its facet and its source.
+// facetOf returns the source and the facet in the request path, and an entity with their names
+// and without a key.
 func (s *Server) facetOf(c echo.Context) (e schemas.Entity, f source.Facet, src Source, err error) {
 	if e.Source, err = pathParam(c, "source"); err != nil {
 		return e, f, nil, err

@@ -22,18 +22,19 @@ const bodyPrefix = `{"snapshot":`
 // each encoding, and the headers that change once per second.
 type entry struct {
 	store.State
-	payload []byte // as stored; a part of the zstd body
+	payload []byte // the bytes in the store; they share memory with the zstd body
 	facet   source.Facet
-	// readAt is when the load began, in snapshotCache time; 0 after a settle message.
+	// readAt is the time at which the load from the store began, by snapshotCache.now. 0 means
+	// that a settle message has made the entry outdated.
 	readAt atomic.Int64
 
 	etag, lastModified []string
 	freshTail          string
 	bodies             [encodings]body
-	headerCache        [2]atomic.Pointer[timeHeaders] // for FRESH and for STALE
+	headerCache        [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE
 	onGrow             func(*entry)                   // called after a body was encoded
 	extraBytes         atomic.Int64                   // size of the bodies other than zstd
-	count              *readCount                     // of reads; nil: reads are not counted
+	count              *readCount                     // counts the reads; nil: reads are not counted
 }
 
 // body is a complete FRESH response body in one encoding. It is encoded at first use.
@@ -42,7 +43,7 @@ type body struct {
 	made   atomic.Bool // set when the fields below are valid
 	bytes  []byte
 	err    error
-	tail   int // offset of the tail
+	tail   int // offset of the tail in the body, in bytes
 	prefix gzipPrefix
 	length []string
 }
@@ -91,7 +92,7 @@ func (e *entry) weight() int64 {
 func marshalTail(b readBody) string {
 	text, err := json.Marshal(b)
 	if err != nil {
-		panic(err) // a struct of plain fields can't fail
+		panic(err) // encoding a struct of plain fields can't fail
 	}
 	text[0] = ','
 	return string(text)
@@ -101,7 +102,7 @@ func marshalTail(b readBody) string {
 func (e *entry) body(as encoding) (*body, error) {
 	b := &e.bodies[as]
 	b.once.Do(func() {
-		b.err = errNotEncoded // remains if encode panics
+		b.err = errNotEncoded // err keeps this value if encode panics
 		b.err = e.encode(as, b)
 		b.length = []string{strconv.Itoa(len(b.bytes))}
 		e.extraBytes.Add(int64(cap(b.bytes)))
@@ -135,7 +136,7 @@ func (e *entry) appendText(dst []byte) ([]byte, error) {
 	return store.Snapshot{State: e.State, Payload: e.payload}.Decode(dst)
 }
 
-// parts returns a body with another tail, in two pieces.
+// parts returns the response body with this tail instead of the FRESH tail, in two pieces.
 func (e *entry) parts(as encoding, tail string) (first, second []byte, err error) {
 	b, err := e.body(as)
 	if err != nil {
@@ -171,8 +172,8 @@ const (
 	compressedPerRequest = 16 << 10
 )
 
-// extraRequests returns how many additional requests a response counts as; 0 if nothing must be unpacked
-// or compressed.
+// extraRequests returns how many additional requests a response counts as; 0 if its document need
+// not be unpacked or compressed.
 func (e *entry) extraRequests(as encoding) int {
 	switch {
 	case e.bodies[as].made.Load():
@@ -195,7 +196,8 @@ func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
 	if f == Stale {
 		slot = &e.headerCache[1]
 	}
-	// Seconds are counted from the check, so that Age and max-age change at the same time.
+	// The seconds are counted from the last check of the entity, so that Age and max-age change at
+	// the same time.
 	age := now.Sub(e.CheckedAt)
 	second := int64(age / time.Second)
 	if s := slot.Load(); s != nil && s.second == second {

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// heartbeatInterval is how often a comment is sent, so that proxies do not close an idle
-	// stream.
+	// heartbeatInterval is how often a stream sends an SSE comment, so that proxies do not close
+	// it while it has no events.
 	heartbeatInterval = 15 * time.Second
 	// minReconnectDelay is the minimum delay before a client reconnects; the maximum is twice
 	// that. The random part spreads the reconnects after a restart.
@@ -54,9 +54,9 @@ type stream struct {
 
 // events streams the changes of an entity as server-sent events. The stream ends when the client
 // disconnects, its permission ends, or the process shuts down. A stream counts as a reader: it
-// enqueues an update request when the snapshot becomes stale. Events carry no content; the
-// client reads it with If-None-Match if it wants it. Several changes during a disconnect are
-// reported as one event.
+// enqueues an update request when the snapshot becomes stale. Events carry no content; a client
+// that needs the content reads the entity with If-None-Match. Several changes while a client is
+// disconnected are reported as one event.
 func (s *Server) events(c echo.Context, client access.Client) error {
 	e, f, err := s.entityOf(c, client)
 	if err != nil {
@@ -88,7 +88,7 @@ func (s *Server) events(c echo.Context, client access.Client) error {
 	return nil
 }
 
-// run sends events until the stream ends, starting with v.
+// run sends events until the stream ends. The first event reports the state in v.
 func (st *stream) run(v view, w *waiter) {
 	beat := time.NewTicker(heartbeatInterval)
 	defer beat.Stop()
@@ -125,10 +125,11 @@ func (st *stream) run(v view, w *waiter) {
 		}
 		seen, err := st.s.readAndEnqueue(st.c, st.client, st.entity, st.facet, acceptDeadline(0))
 		if seen.notVisible {
-			return // the entity was fetched under another visibility
+			return // a later fetch has stored the entity under a visibility that the client may not see
 		}
 		if err != nil || seen.fallback {
-			// The last event is still correct, and no second notification will come: retry.
+			// The read failed, and no second notification will come for the same change: read again
+			// later.
 			due.Reset(maxRetryDelay)
 			continue
 		}
@@ -136,7 +137,8 @@ func (st *stream) run(v view, w *waiter) {
 	}
 }
 
-// stillAuthorized reports whether the client may still read; its key may have been revoked.
+// stillAuthorized reports whether the client may still read. For example, its API key may have
+// been revoked since the stream began.
 func (st *stream) stillAuthorized() bool {
 	client, err := st.s.authenticator.Authenticate(st.c.Request(), st.c.RealIP())
 	return err == nil && client.May(access.Read)
@@ -189,7 +191,7 @@ func (st *stream) send(v view) bool {
 		ETag *string `json:"etag"`
 	}{body, optionalString(now.etag)})
 	if err != nil {
-		panic(err) // a struct of plain fields can't fail
+		panic(err) // encoding a struct of plain fields can't fail
 	}
 	id := ""
 	if now.version > 0 {

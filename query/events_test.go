@@ -126,7 +126,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 		}
 		f.leave()
 	}
-	// A client that missed nothing gets the next event first.
+	// After a reconnect, a client that missed nothing gets no event until the next change.
 	f = r.follow("a", streamState{version: 13, etag: r.get("a").Header.Get("ETag")}.id())
 	waitFor(t, "the stream", func() bool { return r.server.waiterCount.Load() == 1 })
 	r.putSnapshot("a", 0, hash(14, 2))

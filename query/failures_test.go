@@ -30,7 +30,7 @@ func (r *rig) slow() (pass func()) {
 	}
 }
 
-// set changes the rig while requests are in flight.
+// set changes fields of the rig under its lock, while requests are in flight.
 func (r *rig) set(change func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,8 +94,8 @@ func TestWait_ReadsOnceMoreAtTheTimeout(t *testing.T) {
 	answered := make(chan answer, 1)
 	go func() { answered <- r.get("a?wait=1s") }()
 	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // and its worker crashed before it settled
-	r.server.cache.invalidate(entity("a"))                        // as if its TTL had expired
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // stored by a worker that crashed before it settled the request
+	r.server.cache.invalidate(entity("a"))                        // as if the TTL of the cached entry had expired
 	if a := <-answered; a.body.Freshness != Fresh {
 		t.Errorf("got %s, want FRESH", a.text)
 	}
@@ -108,7 +108,7 @@ func TestWait_PollsWhileDisconnected(t *testing.T) {
 	r.server.onConnection(false)
 	go func() { answered <- r.get("a?wait=20s") }()
 	waitFor(t, "an enqueued request", func() bool { return len(r.enqueued()) > 0 })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // settled, but the message was lost
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 101 }) // the request was settled, but the settle message was lost
 	if a := <-answered; a.body.Freshness != Fresh {
 		t.Errorf("got %s, want FRESH", a.text)
 	}
@@ -119,7 +119,7 @@ func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	r.get("a")
 	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
-	for i := range int64(20) { // each further refresh would be fetched, stored and settled
+	for i := range int64(20) { // if reads enqueued refreshes, each settled refresh would lead to the next one
 		r.settle("a", 200+i)
 		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
 			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
@@ -139,7 +139,7 @@ func TestCache_DoesNotShareALoadFromBeforeAReconnect(t *testing.T) {
 	go func() { early <- r.get("a") }()
 	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // settled while disconnected
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // stored and settled while the subscription was disconnected
 	r.server.onConnection(true)
 	if a := r.get("a"); a.body.Freshness != Fresh {
 		t.Errorf("after the reconnect: got %s, want FRESH", a.text)
@@ -159,7 +159,7 @@ func TestCache_EarlierLoadDoesNotReplaceALaterOne(t *testing.T) {
 	go func() { early <- r.get("a") }()
 	waitFor(t, "the early read", func() bool { return r.storeReads() == 1 })
 	r.set(func() { r.hold = nil })
-	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // stored, but not settled yet
+	r.overwrite("a", func(s *store.Snapshot) { s.Version = 9 }) // the snapshot is stored, but its request is not settled yet
 	r.server.cache.getAll(t.Context(), everything.Name, []schemas.Entity{entity("a")}, r.facet())
 	pass()
 	<-early
@@ -184,7 +184,7 @@ func TestBatch_FailsOnlyForAllItems(t *testing.T) {
 	pass := r.slow()
 	defer pass()
 	r.settle("good", 9)
-	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // must not block
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // must not wait for the blocked store
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 }

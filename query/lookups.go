@@ -28,11 +28,11 @@ type lookups struct {
 	waiting  []lookup
 }
 
-// lookup is one waiting key.
+// lookup is one key that waits to be read from the store.
 type lookup struct {
 	ctx    context.Context //nolint:containedctx // context of the waiting reader
 	entity schemas.Entity
-	found  chan<- lookupResult // buffered
+	found  chan<- lookupResult // buffered channel, so that a send never blocks
 }
 
 type lookupResult struct {
@@ -44,7 +44,7 @@ type lookupResult struct {
 func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, error) {
 	found := make(chan lookupResult, 1)
 	if l.enter(lookup{ctx, e, found}) {
-		defer l.leave() // a panic must free the slot too
+		defer l.leave() // a panic in a read must free the slot too
 		return withBreaker(l.breaker, func() (store.Snapshot, error) { return l.store.Get(ctx, e) })
 	}
 	select {
@@ -55,7 +55,8 @@ func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, er
 	}
 }
 
-// enter reserves a slot and returns true, or appends the key to the waiting ones.
+// enter reserves a slot and returns true. If no slot is free, it appends the key to the waiting
+// keys and returns false.
 func (l *lookups) enter(key lookup) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +68,7 @@ func (l *lookups) enter(key lookup) bool {
 	return false
 }
 
-// leave frees a slot, or uses it to read the waiting keys.
+// leave frees a slot. If keys wait, it uses the slot to read them instead.
 func (l *lookups) leave() {
 	if batch := l.next(); len(batch) > 0 {
 		go l.run(batch)
@@ -84,7 +85,7 @@ func (l *lookups) next() []lookup {
 			l.waiting = append([]lookup(nil), l.waiting[n:]...)
 			return batch
 		}
-		if key.ctx.Err() == nil { // else the reader has gone
+		if key.ctx.Err() == nil { // otherwise the reader of this key no longer waits
 			batch = append(batch, key)
 		}
 	}

@@ -37,7 +37,7 @@ func (s *slowStore) read() error {
 	return s.err
 }
 
-// The key "missing" has no snapshot.
+// Get returns a snapshot of any key except "missing".
 func (s *slowStore) Get(_ context.Context, e schemas.Entity) (store.Snapshot, error) {
 	err := s.read()
 	if err == nil && e.Key == "missing" {
@@ -57,7 +57,8 @@ func (s *slowStore) GetAll(_ context.Context, of []schemas.Entity) ([]store.Snap
 	return all, err
 }
 
-// readers reads keys concurrently, and returns the error of each reader.
+// readers runs n concurrent reads, where read i has the key key(i), and returns the error of
+// each.
 func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	t.Helper()
 	errs := make([]error, n)
@@ -77,7 +78,7 @@ func (l *lookups) readers(t *testing.T, n int, key func(int) string) []error {
 	return errs
 }
 
-// isIdle checks that all slots are free when all goroutines of the bubble have ended.
+// isIdle fails the test unless all slots are free once all goroutines of the bubble have ended.
 func (l *lookups) isIdle(t *testing.T) {
 	t.Helper()
 	synctest.Wait()

@@ -120,7 +120,7 @@ func knownMethod(method string) string {
 // allocate for each response.
 type memo[K comparable, V any] struct {
 	mu    sync.Mutex
-	known atomic.Pointer[map[K]V] // replaced by a copy when a key is added
+	known atomic.Pointer[map[K]V] // replaced by a copy of the map when a key is added
 }
 
 func (m *memo[K, V]) get(k K, find func() V) V {

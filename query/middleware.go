@@ -29,7 +29,7 @@ func (s *Server) authorized(scope access.Scope, handle func(echo.Context, access
 		if !client.May(scope) {
 			return access.Forbid(scope)
 		}
-		if scope != access.Admin { // an operator who stops a source must not be rate-limited
+		if scope != access.Admin { // no rate limit for operators, so that an emergency stop always works
 			if err := s.limiter.AllowRequests(client.Name, 1); err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 			c.Error(err) // writes the response, so that its status is known
 		}
 		path := c.Path()
-		if c.Get(waitsKey) != nil { // its duration includes the client's wait, so it gets its own label
+		if c.Get(waitsKey) != nil { // the duration includes the wait that the client requested, so the request gets its own label
 			path += "?wait"
 		}
 		s.metrics.observeResponse(path, r.Method, c.Response().Status, time.Since(started))

@@ -5,17 +5,18 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// forClient returns the request with this client. A cache miss counts as a new key.
+// forClient returns the request with the client's ID. A cache miss counts toward the limit of new
+// keys.
 func (req UpdateRequest) forClient(client access.Client) UpdateRequest {
 	req.Client, req.New = client.ID(), req.Reason == schemas.CacheMiss
 	return req
 }
 
 // flightKey is the singleflight key: concurrent requests of one client for one entity share one
-// result. Clients do not share it, because only one of them may be refused.
+// result. Different clients do not share a result, because only one of them may be refused.
 func (req UpdateRequest) flightKey() string { return req.Entity.String() + " " + req.Client }
 
-// recordRefusals sets the problem of each refused result.
+// recordRefusals counts each refused result and sets the problem for its client.
 func (s *Server) recordRefusals(results []EnqueueResult) []EnqueueResult {
 	for i, result := range results {
 		results[i] = s.recordRefusal(result)

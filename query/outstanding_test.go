@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// fullResult is the result for a client that has used its share.
+// fullResult returns the result for a client that has used its share of outstanding requests.
 func fullResult(context.Context, UpdateRequest) EnqueueResult {
 	return EnqueueResult{
 		Reason: ReasonOutstanding, Until: time.Now().Add(3 * time.Second), Refused: &access.Refusal{Max: 45, After: 3 * time.Second},
@@ -78,7 +78,7 @@ func TestTooManyOutstanding_IsReportedPerItem(t *testing.T) {
 func TestEnqueueRead_SharesNothingBetweenClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		busy := make(chan struct{}) // until it is closed, the first batches are in flight
+		busy := make(chan struct{}) // the first batches are in flight until this channel is closed
 		r.respond = func(ctx context.Context, w UpdateRequest) EnqueueResult {
 			<-busy
 			if w.Client == (access.Client{Name: "flood"}).ID() {

@@ -26,7 +26,8 @@ func withBody(err error, body *readBody) error {
 	return err
 }
 
-// handleError responds to an error with a problem, also to errors of the router.
+// handleError responds with the problem for an error. The error may come from a handler or from
+// the router.
 func (s *Server) handleError(err error, c echo.Context) {
 	if c.Response().Committed {
 		if _, panicked := errors.AsType[*panicError](err); panicked {

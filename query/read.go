@@ -23,13 +23,14 @@ type view struct {
 	fallback   bool // the store did not respond in time; the entry may be outdated
 	notVisible bool // the client may not see the entity
 	freshness  Freshness
-	reason     schemas.Reason // of the update request that is needed; empty: none
+	reason     schemas.Reason // reason of the update request that is needed; empty: none is needed
 	result     EnqueueResult
 	at         time.Time
 }
 
-// readVisible reads an entity from the cache or the store. It returns errNotVisible if the
-// client may not see what is stored: its visibility may differ from that of a fetch now.
+// readVisible reads an entity from the cache or the store. It returns errNotVisible if the client
+// may not see the stored snapshot. The visibility of that snapshot may differ from the visibility
+// that a fetch would have now.
 func (s *Server) readVisible(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (view, error) {
 	found, fallback, err := s.cache.get(c.Request().Context(), client.Name, e, f)
 	if _, refused := errors.AsType[*problem.HTTPError](err); refused {
@@ -52,7 +53,8 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 
 // readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
 // stored, it waits until the deadline for the request to be accepted. For a fallback entry it
-// enqueues nothing: while the store fails, each settle message would cause another fetch.
+// enqueues nothing. Otherwise, while the store can't be read, the settle message of each refresh
+// would lead to the next refresh.
 func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
 	v, err := s.readVisible(c, client, e, f)
 	switch {
@@ -65,8 +67,8 @@ func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.
 	return v, err
 }
 
-// readAgain reads an entity once more after a wait that ended without a notification; the
-// notification may have been lost.
+// readAgain reads an entity once more after a wait has timed out, because a notification may have
+// been lost. waited is the result of the last read during the wait.
 func (s *Server) readAgain(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, waited view) view {
 	v, err := s.readVisible(c, client, e, f)
 	if err != nil {
@@ -79,7 +81,7 @@ func (s *Server) readAgain(c echo.Context, client access.Client, e schemas.Entit
 // storeUnavailable returns the problem of a read that fails because the store can't be read and
 // nothing is cached.
 func (s *Server) storeUnavailable(c echo.Context, e schemas.Entity, err error) error {
-	level := slog.LevelDebug // WARN at most once per second: in an outage every read comes here
+	level := slog.LevelDebug // WARN at most once per second, because in an outage every read fails
 	if now, last := time.Now().UnixNano(), s.lastStoreWarning.Load(); now-last >= int64(time.Second) && s.lastStoreWarning.CompareAndSwap(last, now) {
 		level = slog.LevelWarn
 	}
@@ -191,8 +193,8 @@ var (
 	varyByEncoding = []string{"Accept-Encoding"}
 )
 
-// respondSnapshot responds with the snapshot, or with 304 if the client already has it. It is
-// the hot path: everything that responses share is in the entry.
+// respondSnapshot responds with the snapshot, or with 304 if the client already has it. Most
+// requests end here, so everything that several responses can share is in the cache entry.
 func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas.Entity, v view) error {
 	r, h := c.Request(), c.Response().Header()
 	as := bestEncoding(r.Header["Accept-Encoding"])
@@ -229,7 +231,7 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	headers := v.timeHeaders(v.freshness, v.at)
 	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
 	h["Age"], h["Cache-Control"], h["Cache-Status"] = headers.age, headers.cacheControl, headers.cacheStatus
-	if vary := h["Vary"]; len(vary) > 0 { // CORS added Vary: Origin
+	if vary := h["Vary"]; len(vary) > 0 { // the CORS middleware has added Vary: Origin
 		h["Vary"] = append(vary, varyByEncoding...)
 	} else {
 		h["Vary"] = varyByEncoding

@@ -61,7 +61,8 @@ func newReadCounter(reads ReadRecorder, m *metrics, log *slog.Logger) *readCount
 	return &readCounter{recorder: reads, metrics: m, log: log}
 }
 
-// newCount returns the count of a new cache entry; nil if reads of the facet are not recorded.
+// newCount returns the readCount for a new cache entry; nil if reads of the facet are not
+// recorded.
 func (t *readCounter) newCount(e schemas.Entity) *readCount {
 	if t == nil || !t.recorder.Counts(e.Source, e.Facet) {
 		return nil
@@ -69,7 +70,7 @@ func (t *readCounter) newCount(e schemas.Entity) *readCount {
 	return &readCount{entity: e}
 }
 
-// read counts one read with a snapshot.
+// read counts one read of an entity that has a snapshot.
 func (t *readCounter) read(count *readCount) {
 	if count != nil && count.count.Add(1) == 1 {
 		t.enqueue(count)
@@ -102,7 +103,7 @@ func (t *readCounter) remove(e schemas.Entity) {
 	})
 }
 
-// take returns the counts since the last call and resets them.
+// take returns the read counts since the last call of take, and resets them.
 func (t *readCounter) take() []ReadCount {
 	t.mu.Lock()
 	list, sums := t.list, map[schemas.Entity]int{}
@@ -140,8 +141,9 @@ func (t *readCounter) run(ctx context.Context) {
 	}
 }
 
-// flush records the reads up to now. Reads of a failed call are lost. It logs the first failure
-// and the recovery; failing is the state before, and the result is the state after.
+// flush records the reads since the last flush. Reads of a failed call are lost. It logs the
+// first failure and the recovery: failing reports whether the previous flush failed, and the
+// result reports whether this one failed.
 func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bool {
 	reads := t.take()
 	if len(reads) == 0 {
@@ -149,7 +151,7 @@ func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bo
 	}
 	var failed error
 	for batch := range slices.Chunk(reads, maxFlushBatch) {
-		counts := map[string]int{} // by source
+		counts := map[string]int{} // number of reads by source
 		for _, r := range batch {
 			counts[r.Entity.Source] += r.Count
 		}

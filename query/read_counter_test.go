@@ -28,11 +28,11 @@ import (
 
 // fakeRecorder is a ReadRecorder for the facet character.
 type fakeRecorder struct {
-	observe func(context.Context, []ReadCount) error // nil: succeeds
+	observe func(context.Context, []ReadCount) error // nil: RecordReads succeeds
 
 	mu          sync.Mutex
-	reads       map[string]int // by key
-	calls       []int          // number of entities of each call
+	reads       map[string]int // number of recorded reads by key
+	calls       []int          // number of entities in each call of RecordReads
 	until       time.Time
 	countsCalls atomic.Int64
 }
@@ -93,7 +93,7 @@ func TestReadCounter_CountsReadsWithASnapshot(t *testing.T) {
 			}
 		}
 	}
-	// fetched stores a snapshot for each update request at once.
+	// fetched lets each update request store a snapshot at once, as if it had been fetched.
 	fetched := func(change ...func(*store.Snapshot)) func(*rig) {
 		change = append(change, func(s *store.Snapshot) { s.Version = 101 })
 		return func(r *rig) {
@@ -194,7 +194,7 @@ func TestReadCounter_IsOptional(t *testing.T) {
 	r.get("b")
 	r.do(http.MethodGet, "/v1/nexon/character?key=a&key=b")
 	r.refresh("a")
-	r.server.readCounter.run(t.Context()) // there is no counter: returns at once
+	r.server.readCounter.run(t.Context()) // run returns at once, because there is no read counter
 	if known, _ := r.server.cache.entries.GetIfPresent(entity("a")); known == nil || known.count != nil {
 		t.Errorf("cached entry: %+v", known)
 	}
@@ -291,7 +291,7 @@ func newTestReadCounter(l *fakeRecorder, log *slog.Logger) *readCounter {
 	return newReadCounter(l, newMetrics(prometheus.NewRegistry()), log)
 }
 
-// The same without HTTP, so that reads and flushes collide more often.
+// Reads and flushes run without HTTP, so that they collide more often.
 func TestReadCounter_LosesNoReadBetweenFlushes(t *testing.T) {
 	const readers, reads = 4, 100_000
 	ts := newTestReadCounter(&fakeRecorder{}, slog.New(slog.DiscardHandler))
@@ -333,7 +333,7 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 		dropped = ts.newCount(entity(strconv.Itoa(i)))
 		ts.read(dropped)
 	}
-	ts.read(dropped) // including its first read, when the list was also full
+	ts.read(dropped) // this read and the previous one are not recorded, because the list is full
 	if n := testutil.ToFloat64(ts.metrics.unrecordedFull); n != 2 {
 		t.Errorf("unrecorded reads: got %v, want 2", n)
 	}
@@ -341,7 +341,7 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
 		t.Errorf("RecordReads calls %v, with %d entities", l.calls, len(l.recorded()))
 	}
-	ts.read(dropped) // the list has room again, also for entities that were dropped
+	ts.read(dropped) // after the flush the list has room again, also for this entity
 	ts.flush(t.Context(), time.Now(), false)
 	if n := l.recorded()[dropped.entity.Key]; n != 1 {
 		t.Errorf("got %d recorded, want 1", n)

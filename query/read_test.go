@@ -163,7 +163,7 @@ func TestRead_DoesNotWaitForAHangingEnqueue(t *testing.T) {
 		ended <- ctx.Err()
 		return EnqueueResult{Queued: true}
 	}
-	a := r.get("a") // returns although the enqueuer hangs
+	a := r.get("a") // this read returns although the Enqueuer hangs
 	if a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != "SLOW" {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}

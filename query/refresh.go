@@ -15,9 +15,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// refresh enqueues a strict update request: its fetch begins after the HTTP request. It waits
-// for the result if the client asks for that. A client without the scope read gets 202, or 204
-// once the refresh is stored, and no snapshot.
+// refresh enqueues a strict update request: its fetch begins after the HTTP request. If the
+// client requests a wait, it waits for the result. A client without the scope read gets 202, or
+// 204 once the refresh is stored, and no snapshot.
 func (s *Server) refresh(c echo.Context, client access.Client) error {
 	e, f, wait, err := s.entityAndWait(c, client)
 	if err != nil {
@@ -45,7 +45,7 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 		if err != nil || v.version() >= result.Number || (!v.fallback && req.settled.Load() >= result.Number) {
 			return v, false, err
 		}
-		return v, true, nil // the settled request was an earlier one, or its snapshot is not visible yet
+		return v, true, nil // the settle message was for an earlier request, or the snapshot can't be read yet
 	})
 	if err != nil {
 		return err
@@ -61,14 +61,15 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 		c.Response().Header().Set("Cache-Control", "no-store")
 		return c.NoContent(http.StatusNoContent)
 	}
-	// The request is settled, by a snapshot or by a failure, which readAndEnqueue reports.
+	// The request has ended with a snapshot or with a failure. readAndEnqueue reports either.
 	if v, err = s.readAndEnqueue(c, client, e, f, acceptDeadline(0)); err != nil {
 		return err
 	}
 	return s.respond(c, client, e, v)
 }
 
-// discardBody reads the request body: net/http detects a disconnected client only after that.
+// discardBody reads the request body to its end, because net/http detects that a client has
+// disconnected only after that.
 func discardBody(c echo.Context) error {
 	if _, err := io.Copy(io.Discard, http.MaxBytesReader(c.Response(), c.Request().Body, maxBodyBytes)); err != nil {
 		return problem.Body(err)
@@ -85,7 +86,7 @@ func (s *Server) respondQueued(c echo.Context, e schemas.Entity) error {
 	}{true, s.estimateWait(e.Source)})
 }
 
-// ackTimeout is how long a refresh waits for Kafka. After that the response is that the result
+// ackTimeout is how long a refresh waits for Kafka. After that the response says that the result
 // is unknown.
 const ackTimeout = 5 * time.Second
 
@@ -97,12 +98,12 @@ func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.
 	return results[0], errs[0]
 }
 
-// enqueueAllAndWait is enqueueAndWait for several entities. Each has its own result and its own
-// error.
+// enqueueAllAndWait does the same as enqueueAndWait for several entities. Each entity has its own
+// result and its own error.
 func (s *Server) enqueueAllAndWait(c echo.Context, client access.Client, all []refreshRequest) ([]EnqueueResult, []error) {
 	results, errs := make([]EnqueueResult, len(all)), make([]error, len(all))
 	var requests []UpdateRequest
-	var indexes []int // index in all of each request
+	var indexes []int // index of each request in the slice all
 	for i, req := range all {
 		if _, refused := errors.AsType[*problem.HTTPError](req.err); refused {
 			errs[i] = req.err
@@ -139,8 +140,9 @@ func (result EnqueueResult) notQueued() error {
 	return p
 }
 
-// refreshRequest is a strict update request, with the stored snapshot or the error of reading
-// it. After an error the floor is 0, which is safe: numbers rise anyway.
+// refreshRequest is a strict update request, with the stored snapshot or the error of reading it.
+// After an error the floor is 0. That is safe, because a later request always has a higher
+// number.
 type refreshRequest struct {
 	request UpdateRequest
 	stored  *entry
@@ -152,8 +154,8 @@ func (s *Server) newRefreshRequest(ctx context.Context, client string, e schemas
 	return s.refreshRequestOf(e, f, stored, err)
 }
 
-// newRefreshRequests is newRefreshRequest for several entities of one facet, with one read of
-// the store.
+// newRefreshRequests does the same as newRefreshRequest for several entities of one facet, with
+// one read of the store.
 func (s *Server) newRefreshRequests(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []refreshRequest {
 	requests := make([]refreshRequest, len(all))
 	for i, found := range s.cache.getAll(ctx, client, all, f) {
@@ -173,7 +175,8 @@ func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entr
 }
 
 // waitForAck enqueues refreshes and waits at most ackTimeout until Kafka has acknowledged them.
-// It has its own slots, so that a slow Kafka does not block the update requests of reads.
+// It limits the number of waiting refreshes separately, so that a slow Kafka does not block the
+// update requests of reads.
 func (s *Server) waitForAck(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
 	select {
 	case s.enqueueSlots <- struct{}{}:

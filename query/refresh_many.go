@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// maxRefreshBody is the maximum body size in bytes of a refresh of several keys. It fits maxKeys
-// keys of 256 bytes in which every byte is escaped.
+// maxRefreshBody is the maximum body size in bytes of a refresh of several keys. A body with
+// maxKeys keys of 256 bytes fits, even if every byte is escaped in JSON.
 const maxRefreshBody = 256 << 10
 
 // Reasons why a key is not refreshed, in addition to the reasons of an EnqueueResult.
@@ -36,7 +36,7 @@ type refreshItem struct {
 	UpdateQueued    bool       `json:"updateQueued"`
 	NotQueuedReason *string    `json:"notQueuedReason"`
 	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
-	Detail          string     `json:"detail,omitempty"` // why it is not queued
+	Detail          string     `json:"detail,omitempty"` // why the refresh is not queued
 }
 
 // refreshMany enqueues refreshes of several keys of a facet and waits until Kafka has
@@ -59,7 +59,7 @@ func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	}
 	items, errs, results := make([]refreshItem, len(keys)), make([]error, len(keys)), make([]EnqueueResult, len(keys))
 	var visible []schemas.Entity
-	var indexes []int // index in keys of each entity
+	var indexes []int // index of each entity in the slice keys
 	for i, key := range keys {
 		e.Key = key
 		if errs[i] = checkKey(e, src); errs[i] != nil {

@@ -146,7 +146,7 @@ func TestRefreshMany_RejectsABodyItCannotUse(t *testing.T) {
 	}
 }
 
-// A key may be named refresh.
+// The key of an entity may be "refresh", like the last segment of the path.
 func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("refresh", 0)

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// refreshed returns the response to a waiting refresh of entity a, made with these scopes, while
-// end runs.
+// refreshed sends a waiting refresh of entity a as a client with these scopes. It calls end once
+// the update request is enqueued, and returns the response.
 func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) answer {
 	r.Helper()
 	r.client = access.Client{Name: "key:1", Scopes: scopes}
@@ -27,7 +27,7 @@ func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) an
 	return <-answered
 }
 
-// showsNothing fails if the response contains anything about the snapshot.
+// showsNothing fails the test if the response contains anything about the snapshot.
 func (r *rig) showsNothing(what string, a answer) {
 	r.Helper()
 	for _, header := range []string{"Etag", "Last-Modified", "Age", "Content-Encoding", "Vary"} {

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// maxUncounted is the maximum size in bytes of a response that is not counted. The
-	// connection itself uses about as much memory.
+	// maxUncounted is the maximum size in bytes of a response that does not count toward the
+	// budget. The connection itself uses about as much memory.
 	maxUncounted = 16 << 10
 	// clientShare: one client may use 1/clientShare of the budget.
 	clientShare = 2
@@ -94,7 +94,7 @@ func overBudget(detail string) error {
 	return p
 }
 
-// release returns up to n bytes to the budget.
+// release returns n bytes to the budget, but at most the bytes that are still reserved.
 func (h *reservation) release(n int64) {
 	n = min(n, h.bytes)
 	if n <= 0 {

@@ -75,7 +75,7 @@ func (r *rig) listen(t *testing.T) *pipeListener {
 }
 
 // large is 1 MB of JSON that zstd compresses to some kilobytes; dense is 1 MB that it can't
-// compress. They are created outside of any bubble, like encoded.
+// compress. Like the variable encoded, they are created outside of any synctest bubble.
 var (
 	large = strings.Repeat(`{"name":"a","level":200},`, 40_000)
 	dense = func() string {
@@ -119,7 +119,7 @@ func heapSize() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Eight batches of 100 documents of 1 MB are 800 MB when they are unpacked.
+// Eight batches of 100 documents of 1 MB are 800 MB if all of them are unpacked in memory.
 func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 	for _, as := range []string{"identity", "gzip", "zstd"} {
 		t.Run(as, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 			for range 8 {
 				defer func(c net.Conn) { _ = c.Close() }(p.sendRequest(t, path, as))
 			}
-			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // the length of the timestamps varies
+			each := 100 * (r.server.entryOf("0").responseSize(zstandard) + 8) // 8 more bytes, because the length of the timestamps varies
 			if as != "zstd" {
 				each += int64(largeStored.Size)
 			}
@@ -175,7 +175,7 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 		waitFor(t, "a response of "+client, func() bool { return r.server.responses.now() >= want*int64(len(denseStored.Bytes)) })
 		return c
 	}
-	for i := range int64(3) { // half of the budget
+	for i := range int64(3) { // three responses fill the half of the budget that one client may use
 		defer func(c net.Conn) { _ = c.Close() }(open("ip:a", i+1))
 	}
 	refused := r.get("a", "Accept-Encoding", "zstd")
@@ -270,7 +270,7 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 			if r.server.responses.now() == 0 {
 				t.Fatalf("%s: the budget is unused", path)
 			}
-			time.Sleep(writeTimeout) // virtual time of the bubble
+			time.Sleep(writeTimeout) // passes in the virtual time of the synctest bubble
 			synctest.Wait()
 			if got := r.server.responses.now(); got != 0 {
 				t.Errorf("%s: budget: got %d bytes after %v, want 0", path, got, time.Since(began))
@@ -307,7 +307,7 @@ func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %d of %d bytes, after %v: %v", path, read, resp.ContentLength, time.Since(began), err)
 				}
-				time.Sleep(time.Second) // virtual time of the bubble
+				time.Sleep(time.Second) // passes in the virtual time of the synctest bubble
 			}
 			if read != resp.ContentLength || time.Since(began) < time.Minute {
 				t.Errorf("%s: %d of %d bytes in %v", path, read, resp.ContentLength, time.Since(began))

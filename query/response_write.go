@@ -22,14 +22,14 @@ const (
 	sendBuffer = 256 << 10
 )
 
-// write writes part of a response in chunks. An error means that the client disconnected or was
-// disconnected.
+// write writes part of a response in chunks. An error means that the client disconnected, or was
+// disconnected because it read too slowly.
 func (s *Server) write(c echo.Context, part []byte) error {
 	w := c.Response()
 	deadline := http.NewResponseController(w)
 	for len(part) > 0 {
 		n := min(len(part), writeChunk)
-		_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // the writers of tests have no deadline
+		_ = deadline.SetWriteDeadline(time.Now().Add(writeTimeout)) // the response writers of tests have no deadline
 		if _, err := w.Write(part[:n]); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				s.metrics.timedOut.Inc()

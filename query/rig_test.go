@@ -36,8 +36,8 @@ type rig struct {
 	testing.TB
 	config  Config
 	reads   ReadRecorder
-	limits  func(key string) string // visibility of a fetch by key; nil: visible to all
-	store   Store                   // nil: the rig
+	limits  func(key string) string // visibility that a fetch of the key would have now; nil: visible to all
+	store   Store                   // nil: the rig is the store
 	console http.Handler            // nil: no console
 	server  *Server
 	reg     *prometheus.Registry
@@ -49,12 +49,12 @@ type rig struct {
 	hold           chan struct{} // if not nil, store reads block until it is closed
 	requests       []UpdateRequest
 	respond        func(ctx context.Context, w UpdateRequest) EnqueueResult
-	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: same as answer
+	enqueueAndWait func(ctx context.Context, w UpdateRequest) EnqueueResult // nil: the same function as respond
 	wait           time.Duration
 	client         access.Client
-	refused        error           // error of Authenticate
-	limiterCalls   []string        // calls of the limiter
-	exceeded       map[string]bool // limits that are exceeded
+	refused        error           // error that Authenticate returns
+	limiterCalls   []string        // calls of the ClientLimiter so far
+	exceeded       map[string]bool // names of the limits that the client has exceeded
 	missCount      int             // number of keys not found in the store
 }
 
@@ -240,7 +240,7 @@ func newRig(t testing.TB, change ...func(*rig)) *rig {
 	return r
 }
 
-// limitedSource is a source with limited visibilities.
+// limitedSource is a source in which the visibility of each key can be set.
 type limitedSource struct {
 	*source.Source
 	visibility func(key string) string

@@ -56,11 +56,11 @@ type Server struct {
 	batcher          *batcher
 	enqueueSlots     chan struct{} // one slot per refresh that waits for Kafka
 	waiterCount      atomic.Int64
-	lastStoreWarning atomic.Int64  // Unix nanoseconds; limits the log of store failures
+	lastStoreWarning atomic.Int64  // time of the last warning about store failures, in Unix nanoseconds
 	stopping         chan struct{} // closed at shutdown: waiting requests respond at once
 }
 
-// New returns the service. It fails if a trusted proxy is not a network.
+// New returns the service. It fails if an element of Config.Proxies is not a network (CIDR).
 func New(config Config, deps Deps) (*Server, error) {
 	m := newMetrics(deps.Metrics)
 	counter := newReadCounter(deps.ReadRecorder, m, deps.Log)

@@ -17,9 +17,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// maxClientTraces is how many requests per second and process are traced because their client
-// set the sampled flag. Without this limit any client could have all its requests traced, at the
-// cost of the trace collector.
+// maxClientTraces is how many requests per second and process are traced because their client set
+// the sampled flag. Without this limit any client could have all its requests traced, and
+// overload the trace collector.
 const maxClientTraces = 10
 
 // traceBudget counts the traced requests of the current second. Its methods may be called
@@ -44,9 +44,9 @@ func (b *traceBudget) allow() bool {
 	return b.used <= maxClientTraces
 }
 
-// limitTrace clears the sampled flag of the request's trace parent beyond maxClientTraces. Then
-// neither this service nor the workers record the trace. Clients with the scope inspect are not
-// limited.
+// limitTrace clears the sampled flag of the request's trace parent if more than maxClientTraces
+// requests had the flag in this second. Then neither this service nor the workers record the
+// trace. Clients with the scope inspect are not limited.
 func (s *Server) limitTrace(r *http.Request, client access.Client) {
 	parent := r.Header.Get(schemas.TraceParent)
 	if parent == "" || client.May(access.Inspect) {

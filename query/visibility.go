@@ -6,13 +6,13 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// errNotVisible is the response to a client that may not see an entity: neither what is stored
-// nor what a fetch would return. It is the same whether or not anything is stored. It is
-// returned before any wait and before anything is enqueued.
+// errNotVisible is the response to a client that may not see an entity, because of the visibility
+// of the stored snapshot or of a fetch now. It is the same whether or not anything is stored. It
+// is returned before any wait and before anything is enqueued.
 var errNotVisible error = &readError{
 	problem.New(http.StatusNotFound, "not-found", "There is no such entity, or your API key or token may not see it."),
 	&readBody{Freshness: NotFound},
 }
 
-// notVisible is the view of such an entity in a batch.
+// notVisible is the view, in a batch, of an entity that the client may not see.
 var notVisible = view{notVisible: true, freshness: NotFound}

@@ -92,8 +92,8 @@ type recordEveryRead struct{}
 func (recordEveryRead) Counts(string, string) bool                                { return true }
 func (recordEveryRead) RecordReads(context.Context, []ReadCount, time.Time) error { return nil }
 
-// write stores the result of a fetch this long ago, under a visibility; absent: the upstream has
-// no such entity.
+// write stores the result of a fetch that was made this long ago, with a visibility. absent means
+// that the upstream has no such entity.
 func write(t *testing.T, st realStore, e schemas.Entity, visibility string, version int64, age time.Duration, absent bool) {
 	t.Helper()
 	w := store.Write{
@@ -140,7 +140,7 @@ var attempts = []struct {
 func (r *rig) attempt(i int, key string) string {
 	r.Helper()
 	a := attempts[i]
-	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // ends a stream that is served
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second) // ends the request if it is served as an event stream
 	defer cancel()
 	req := httptest.NewRequestWithContext(ctx, a.method, fmt.Sprintf(a.path, key), nil)
 	req.Header.Set("X-Correlation-Id", "one")
@@ -150,7 +150,7 @@ func (r *rig) attempt(i int, key string) string {
 	rec := httptest.NewRecorder()
 	r.server.ServeHTTP(rec, req)
 	got := r.checked(req, rec)
-	got.Header.Del("Content-Length") // of a batch, whose length depends on the key
+	got.Header.Del("Content-Length") // the length of a batch depends on the length of the key
 	return strings.ReplaceAll(fmt.Sprintln(got.StatusCode, got.Header, got.text), key, "KEY")
 }
 
@@ -160,7 +160,8 @@ func TestVisibility_LimitsReads(t *testing.T) {
 		"nobody": clientWithScopes(), "partner": clientWithScopes("see:partner"), "staff": clientWithScopes("see:staff"), "both": clientWithScopes("see:partner", "see:staff"),
 		"admin": {Name: "admin", Scopes: []access.Scope{access.Admin}},
 	}
-	// The key's prefix is its visibility now; the value is the stored one.
+	// The prefix of a key is the visibility that a fetch would have now. within is the visibility
+	// of the stored snapshot.
 	rows := map[string]struct {
 		within string
 		age    time.Duration
@@ -197,7 +198,7 @@ func TestVisibility_LimitsReads(t *testing.T) {
 					if visibilityByPrefix(key) != "" && !c.Sees(visibilityByPrefix(key)) && r.storeReads() > 0 {
 						t.Errorf("%s and %s: got %d store reads, want none for an invisible key", who, key, r.storeReads())
 					}
-					r.client = clients["admin"] // it is now cached, which must not make it visible
+					r.client = clients["admin"] // this read by an admin caches the entity, which must not make it visible to others
 					r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 					r.mu.Lock()
 					r.requests, r.limiterCalls = nil, nil

@@ -18,8 +18,8 @@ const (
 	maxWait = 30 * time.Second
 	// maxWaiters is the maximum number of waiting and streaming clients per process.
 	maxWaiters = 50_000
-	// minRetryDelay doubles up to maxRetryDelay. It is used while the store can't be read, or
-	// while the settle subscription is disconnected.
+	// While the store can't be read or the settle subscription is disconnected, waiting requests
+	// read the entity again after minRetryDelay. The delay doubles up to maxRetryDelay.
 	minRetryDelay = fallbackTimeout
 	maxRetryDelay = time.Second
 	// responseTimeout is how long a client may take to read the response.
@@ -62,10 +62,10 @@ func (s *Server) parseWait(c echo.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// waitUntil calls read, and again after each notification, as long as read returns
-// keepWaiting. It ends when the timeout expires, the client disconnects or the process shuts
-// down; then timedOut is true. The waiter is registered before the first read, so no
-// notification is missed.
+// waitUntil calls read at once and after each notification, until read returns false for
+// keepWaiting. It also ends when the timeout expires, the client disconnects or the process shuts
+// down; then timedOut is true. The waiter is registered before the first read, so no notification
+// is missed.
 func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Duration, e schemas.Entity, read func(*waiter) (view, bool, error)) (v view, timedOut bool, err error) {
 	c.Set(waitsKey, true)
 	leave, err := s.acquireWaitSlot(client)
@@ -85,12 +85,13 @@ func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Du
 		if err != nil || !keepWaiting {
 			return v, false, err
 		}
-		select { // read may have taken the whole timeout
+		select { // the call of read may have taken the whole timeout
 		case <-limit.C:
 			return v, true, nil
 		default:
 		}
-		// No notification will come for a fallback entry, or while disconnected: retry.
+		// For a fallback entry, or while the subscription is disconnected, no notification will
+		// come. So the entity is read again after a delay.
 		if v.fallback || s.cache.disconnected() {
 			retryTimer.Reset(retryDelay)
 			retryDelay = min(2*retryDelay, maxRetryDelay)
@@ -130,6 +131,6 @@ func (s *Server) acquireWaitSlot(client access.Client) (leave func(), err error)
 
 // extendWriteDeadline moves the write deadline to the end of the wait plus responseTimeout.
 func (s *Server) extendWriteDeadline(c echo.Context, timeout time.Duration) {
-	// a test's connection has no deadline; the error is expected
+	// The error is expected in tests: their connections have no deadline.
 	_ = http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(timeout + responseTimeout))
 }

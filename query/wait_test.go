@@ -103,7 +103,7 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 	r := newRig(t)
 	for how, want := range map[string]time.Duration{"?wait=0": 0, "?wait=250ms": 250 * time.Millisecond, "?wait=4s": 4 * time.Second, "?wait=1h": maxWait, "?wait=99999": maxWait, "?wait=18446744074": maxWait} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t) // created in the bubble, so that it uses virtual time
+			r := newRig(t) // the rig is created in the bubble, so that it uses virtual time
 			began := time.Now()
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/nexon/character/a"+how, nil)
 			c := r.server.echo.NewContext(req, httptest.NewRecorder())
@@ -125,7 +125,7 @@ func TestWait_EndsAtItsTimeout(t *testing.T) {
 			t.Errorf("%s: got %d %s, want 400 bad-wait", how, a.StatusCode, a.text)
 		}
 	}
-	for _, prefer := range []string{"wait=soon", "wait=-1", "return=minimal", "wait", ""} { // ignored (RFC 7240)
+	for _, prefer := range []string{"wait=soon", "wait=-1", "return=minimal", "wait", ""} { // these preferences are ignored (RFC 7240)
 		if a := r.get("a", "Prefer", prefer); a.StatusCode != 202 || a.Header.Get("Preference-Applied") != "" {
 			t.Errorf("%s: got %d, want 202", prefer, a.StatusCode)
 		}
@@ -147,18 +147,18 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	}
 	version := func(n int64) func(*store.Snapshot) { return func(s *store.Snapshot) { s.Version = n } }
 	answered := refresh()
-	r.putSnapshot("a", 0, version(99)) // the end of an earlier request, whose number is 100
+	r.putSnapshot("a", 0, version(99)) // the result of an earlier fetch; the request that waits has the number 100
 	select {
 	case a := <-answered:
 		t.Fatalf("released by an earlier fetch: %s", a.text)
-	case <-time.After(50 * time.Millisecond): // gives an error time to show
+	case <-time.After(50 * time.Millisecond): // a request that is released too early would respond within this time
 	}
 	s := r.putSnapshot("a", 0, version(101))
 	if a := <-answered; a.StatusCode != 200 || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 	answered = refresh()
-	r.settle("a", 102) // it failed: nothing new is stored
+	r.settle("a", 102) // the second request ends with a failure: nothing new is stored
 	r.putSnapshot("a", 2*time.Hour, version(98))
 	if a := <-answered; a.StatusCode != 200 {
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
@@ -185,7 +185,7 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 		})
 	}
 	waitFor(t, "all wait", func() bool { return r.server.waiterCount.Load() == many })
-	if n := len(r.enqueued()); n > many/10 { // concurrent requests share one call
+	if n := len(r.enqueued()); n > many/10 { // concurrent reads share one update request
 		t.Logf("%d update requests", n)
 	}
 	close(r.server.stopping)

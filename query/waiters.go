@@ -23,11 +23,11 @@ type shard struct {
 	waiting map[schemas.Entity]map[*waiter]struct{}
 }
 
-// waiter is one registered waiter.
+// waiter is one HTTP request or stream that waits for settle messages of an entity.
 type waiter struct {
 	entity   schemas.Entity
-	notified chan struct{} // has a capacity of one
-	// settled is the highest number in a settle message so far.
+	notified chan struct{} // channel with a capacity of one
+	// settled is the highest request number in the settle messages of the entity so far.
 	settled atomic.Int64
 }
 
@@ -69,7 +69,7 @@ func (b *waiterSet) remove(w *waiter) {
 	}
 }
 
-// notify wakes all waiters of an entity.
+// notify wakes all waiters of the entity of a settle message.
 func (b *waiterSet) notify(settled schemas.Settled) {
 	s := b.shard(settled.Entity)
 	s.mu.Lock()
@@ -97,6 +97,6 @@ func (b *waiterSet) notifyAll() {
 func (w *waiter) notify() {
 	select {
 	case w.notified <- struct{}{}:
-	default: // already notified; it has not read yet
+	default: // the waiter was already notified and has not read the entity since
 	}
 }
