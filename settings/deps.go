@@ -16,9 +16,10 @@ type Store interface {
 	ChangeSetting(ctx context.Context, s store.Setting, entry store.AuditEntry) error
 	// Audit returns the newest audit entries, newest first, at most limit.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
-	// Used returns the stored count of a policy's calls, or zero.
+	// Used returns the stored count of the calls that a day policy has used, or a zero Usage if
+	// none is stored.
 	Used(ctx context.Context, source, policy string) (store.Usage, error)
-	// SetUsed stores a count. It ignores a count of an earlier day, and a lower count of the
-	// same day.
+	// SetUsed stores a count of a day policy. It ignores u if the stored count is of a later day,
+	// or is higher on the same day.
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
 }

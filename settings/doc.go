@@ -16,11 +16,13 @@
 //	3         POST /sources/nexon/resume                  {second: {target: 400}}  400
 //	4         PATCH {"policies":{"second":{"target":null}}} {}                       450
 //
-// A change is validated before it is stored: an invalid effective quota or interval is an
-// InvalidError. With If-Match (ChangeRequest.Revision) a change applies to one revision only,
-// otherwise it is a ConflictError. Without it, a change that conflicts with another is retried.
+// A change is validated before it is stored: it fails with an InvalidError if the effective quota
+// or a prefetch interval would be invalid. If a request has If-Match (ChangeRequest.Revision) and
+// the current revision is another one, the change fails with a ConflictError. Without If-Match, a
+// change is retried if a concurrent change of the same source is stored first.
 //
 // A newer configuration may make a stored override invalid. State.Effective is then nil, and
-// State.Problem says why. Limiters and schedulers that start use the configured values; a
-// limiter that runs keeps its quota. All of them still obey the emergency stop.
+// State.Problem says why. Limiters and schedulers that start with such an override use the
+// configured values; a limiter that is already running keeps its quota. All of them still obey
+// the emergency stop.
 package settings

@@ -7,7 +7,8 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// A Patch sets some settings and resets others. It leaves all other settings unchanged.
+// This patch sets a policy's target and resets all settings of another policy. It leaves all
+// other settings unchanged.
 func ExamplePatch() {
 	patch := settings.Patch{
 		Policies: settings.Set(map[string]settings.Member[settings.PolicyPatch]{

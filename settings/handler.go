@@ -19,8 +19,8 @@ import (
 
 const (
 	maxNoteLength = 1000 // characters
-	// defaultAuditLimit and maxAuditLimit are the default and the maximum of the query
-	// parameter limit of GET /admin/v1/audit.
+	// defaultAuditLimit and maxAuditLimit are the default and the maximum number of entries in
+	// a response of GET /admin/v1/audit (query parameter "limit").
 	defaultAuditLimit, maxAuditLimit = 100, 1000
 )
 
@@ -35,8 +35,9 @@ type api struct {
 	log         *slog.Logger
 }
 
-// Handler returns the admin API's routes of this package, below /admin/v1. Without readLimiter
-// the limiter route responds with 501. actor returns the name of the caller, for the audit log.
+// Handler returns the handler of this package's admin API routes, below /admin/v1. If look is nil,
+// the route /admin/v1/limiter/{source} responds with 501. actor returns the name of the caller,
+// for the audit log.
 func (s *Settings) Handler(look ReadLimiter, actor func(*http.Request) string, log *slog.Logger) http.Handler {
 	p := &api{s, look, actor, log}
 	return admin.API{
@@ -98,8 +99,8 @@ func (p *api) patchState(r *http.Request) (any, error) {
 	return p.settings.Change(r.Context(), o, patch)
 }
 
-// isObject reports whether a JSON text is an object. Decoding null into a struct would
-// otherwise be taken for an empty object.
+// isObject reports whether a JSON text is an object. Callers check it before they decode into a
+// struct, because encoding/json accepts null there as if it were an empty object.
 func isObject(text []byte) bool { return strings.HasPrefix(strings.TrimSpace(string(text)), "{") }
 
 // handleAction returns a handler for an action whose body holds at most a note.
@@ -161,8 +162,8 @@ func (p *api) getLimiter(r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// ifMatchPattern matches an If-Match header with one revision. An empty header does not match:
-// its sender meant some revision, and must not overwrite another one.
+// ifMatchPattern matches an If-Match header with one revision. An empty header does not match,
+// and is rejected: its sender expects a certain revision, so it must not overwrite just any.
 var ifMatchPattern = regexp.MustCompile(`^("[0-9]{1,18}"|[0-9]{1,18})$`)
 
 // parseRequest returns the source, the actor and the expected revision of a request.

@@ -40,17 +40,19 @@ func Set[T any](value T) Member[T] { return Member[T]{true, &value} }
 // Reset returns a Member that resets a setting to its configured value.
 func Reset[T any]() Member[T] { return Member[T]{given: true} }
 
-// applyTo applies the member to one field of an override, in which nil means as configured.
+// applyTo writes the member's value to one field of an override. A reset writes nil, which stands
+// for the configured value.
 func (m Member[T]) applyTo(to **T) {
 	if m.given {
 		*to = m.value
 	}
 }
 
-// MarshalJSON writes the value or null. The omitzero tag omits a member that is not given.
+// MarshalJSON writes the value, or null for a reset. An unchanged setting is left out of the JSON
+// by the omitzero tag of its field.
 func (m Member[T]) MarshalJSON() ([]byte, error) { return json.Marshal(m.value) }
 
-// UnmarshalJSON reads a value or null.
+// UnmarshalJSON reads a value, or null, which resets the setting.
 func (m *Member[T]) UnmarshalJSON(text []byte) error {
 	*m = Reset[T]()
 	if string(text) == "null" {
@@ -60,11 +62,11 @@ func (m *Member[T]) UnmarshalJSON(text []byte) error {
 	return decode(text, m.value)
 }
 
-// RateCaps is the complete list of rate caps of LOW. An empty list removes all of them.
+// RateCaps is the complete list of rate caps of the LOW lane. An empty list removes all rate caps.
 type RateCaps []limiter.RateCap
 
-// UnmarshalJSON reads a list in which every rate cap has a rate. A missing rate would be 0,
-// and LOW could not call at all.
+// UnmarshalJSON reads a list of rate caps and rejects one without a rate. A missing rate would
+// otherwise be read as 0, which stops all calls of the LOW lane.
 func (c *RateCaps) UnmarshalJSON(text []byte) error {
 	var list []struct {
 		From, To int
@@ -109,7 +111,7 @@ func (p Patch) apply(o *Override) {
 		}
 		o.Policies[name] = policy
 		if policy == (limiter.PolicyOverride{}) {
-			delete(o.Policies, name) // the policy is as configured again
+			delete(o.Policies, name) // the override no longer changes this policy
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Prefetch holds the prefetch settings of one source. Facets holds only facets that the
-// configuration prefetches.
+// Prefetch holds the prefetch settings of one source. Facets holds the facets for which the
+// configuration enables prefetching, by name.
 type Prefetch struct {
 	Enabled bool                     `json:"enabled"`
 	Facets  map[string]PrefetchFacet `json:"facets"`
@@ -33,14 +33,16 @@ type Active struct {
 	Params []string `json:"params,omitempty"`
 }
 
-// Status decides by one text value of the content, at Path, whether an entity is active.
+// Status decides by the text value at Path in an entity's content whether the entity is active.
+// The value must be in Allow, if Allow is not empty, and must not be in Block. An entity without
+// a value at Path is active.
 type Status struct {
 	Path  string   `json:"path,omitempty"`
 	Allow []string `json:"allow,omitempty"`
 	Block []string `json:"block,omitempty"`
 }
 
-// IsZero reports whether the rule has no status.
+// IsZero reports whether s is empty, which means that the rule does not depend on a status.
 func (s Status) IsZero() bool { return s.Path == "" && len(s.Allow)+len(s.Block) == 0 }
 
 // String returns the rule as JSON. {} means that every entity is prefetched.
@@ -52,7 +54,7 @@ func (a Active) String() string {
 	return string(text)
 }
 
-// ParseActive parses the output of String.
+// ParseActive parses a rule in JSON, the form that Active.String returns.
 func ParseActive(text string) (a Active, err error) {
 	if !isObject([]byte(text)) {
 		return a, fmt.Errorf(`%.80q must be an object, as in {"status":{"path":"case.status","block":["closed"]}}, or {} for every entity`, text)
@@ -66,7 +68,7 @@ func ParseActive(text string) (a Active, err error) {
 // Duration is a time.Duration with a short text form, such as 90m, 1h30m or 24h.
 type Duration time.Duration
 
-// ParseDuration parses the text form.
+// ParseDuration parses a duration in the form that time.ParseDuration accepts, such as 90m.
 func ParseDuration(text string) (Duration, error) {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -86,22 +88,24 @@ func (d Duration) String() string {
 	return text
 }
 
-// MarshalText writes the text form.
+// MarshalText returns the duration in the short form of String, such as 90m.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads the text form.
+// UnmarshalText parses a duration like ParseDuration.
 func (d *Duration) UnmarshalText(text []byte) (err error) {
 	*d, err = ParseDuration(string(text))
 	return err
 }
 
-// PrefetchOverride holds the changed prefetch settings of a source. A nil member is as configured.
+// PrefetchOverride holds the changed prefetch settings of a source. A nil member means that the
+// configured value applies.
 type PrefetchOverride struct {
 	Enabled *bool                    `json:"enabled,omitempty"`
 	Facets  map[string]FacetOverride `json:"facets,omitempty"`
 }
 
-// FacetOverride holds the changed prefetch settings of one facet. A nil member is as configured.
+// FacetOverride holds the changed prefetch settings of one facet. A nil member means that the
+// configured value applies.
 type FacetOverride struct {
 	Hot         *Duration `json:"hot,omitempty"`
 	Warm        *Duration `json:"warm,omitempty"`
@@ -165,7 +169,7 @@ func applyPrefetch(m Member[PrefetchPatch], to **PrefetchOverride) {
 				facet = change.value.applyTo(o.Facets[name])
 			}
 			if o.Facets[name] = facet; facet == (FacetOverride{}) {
-				delete(o.Facets, name) // the facet is as configured again
+				delete(o.Facets, name) // the override no longer changes this facet
 			}
 		}
 	}

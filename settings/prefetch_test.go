@@ -75,7 +75,8 @@ func TestPrefetch_RejectsInvalidValues(t *testing.T) {
 	}
 }
 
-// A stop keeps the changes, and a limiter reads its part of them.
+// An emergency stop keeps the prefetch settings of the override. The limiter reads the stop from
+// the same override.
 func TestPrefetch_StopKeepsOverride(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"prefetch":{"enabled":false}}`)

@@ -26,7 +26,7 @@ type rig struct {
 	handler     http.Handler
 	readLimiter ReadLimiter
 	log         bytes.Buffer
-	// before runs before each write; its error fails the write.
+	// before, if not nil, is called before each write of a setting. Its error fails the write.
 	before func() error
 }
 
@@ -73,8 +73,8 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// prefetchOf returns a Source.Prefetch for the facets, each with tiers of 1h, 6h and 24h. An
-// override must keep the intervals in increasing order.
+// prefetchOf returns a Source.Prefetch for the facets, each with the intervals 1h (hot), 6h (warm)
+// and 24h (cold). It returns an error for an override after which the intervals do not increase.
 func prefetchOf(facets ...string) func(PrefetchOverride) (Prefetch, error) {
 	return func(o PrefetchOverride) (Prefetch, error) {
 		p := Prefetch{Enabled: o.Enabled == nil || *o.Enabled, Facets: map[string]PrefetchFacet{}}

@@ -100,7 +100,7 @@ func TestChange_ConcurrentChangesAllApply(t *testing.T) {
 }
 
 // After a deployment the configuration may no longer have a policy that an override changes.
-// State then shows the problem, and Stop and the reset of that policy still work.
+// State then shows the problem. An emergency stop, and a reset of that policy, still succeed.
 func TestState_ShowsOverrideThatNoLongerFits(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"policies":{"second":{"target":400},"day":{"limit":15000000}}}`)

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// State is the settings of one source: as configured, the override, and the result. The
-// json tags define its form in the admin API.
+// State holds the settings of one source: the configured values, the override, and the effective
+// values. The json tags define its form in the admin API.
 type State struct {
 	Source     string     `json:"source"`
 	Stopped    bool       `json:"stopped"`
@@ -29,7 +29,7 @@ type State struct {
 // Override holds the changed settings of one source: of its quota and of its prefetching.
 type Override struct {
 	limiter.Override
-	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // nil: as configured
+	Prefetch *PrefetchOverride `json:"prefetch,omitempty"` // nil: the configured values apply
 }
 
 // prefetchOverride returns o.Prefetch, or an empty override if it is nil.
@@ -40,8 +40,8 @@ func (o Override) prefetchOverride() PrefetchOverride {
 	return *o.Prefetch
 }
 
-// Values holds the settings of a source that can change at run time. Window and TimeZone of
-// its policies can't change; they are there for the reader.
+// Values holds the settings of a source that can change at run time. It also shows the Window and
+// the TimeZone of each policy, which only the configuration file can change.
 type Values struct {
 	Policies    []Policy          `json:"policies"`
 	LowRateCaps []limiter.RateCap `json:"lowRateCaps"`
@@ -54,7 +54,7 @@ type Policy struct {
 	Window      string          `json:"window"` // a duration, or day
 	TimeZone    string          `json:"timeZone,omitempty"`
 	Limit       int             `json:"limit"`
-	Target      int             `json:"target"` // calls per window to aim at; 0: the most that keeps within Limit
+	Target      int             `json:"target"` // calls per window that the limiter allows; 0: the highest number that can't exceed Limit
 	HighReserve limiter.Reserve `json:"highReserve"`
 	LowReserve  int             `json:"lowReserve"`
 }
@@ -156,7 +156,7 @@ type Entry struct {
 	Actor  string          `json:"actor"`
 	Action string          `json:"action"` // set, stop, resume; key-create, key-revoke; log-level; refresh; fault-scenario; entities-register, entities-enable, entities-disable, entities-pin, entities-unpin, snapshot-delete; replay- and purge-started, -stopped, -resumed, -ended
 	Source string          `json:"source"` // empty for actions on API keys
-	Before json.RawMessage `json:"before"` // an Override, an access.Key, or the filter that selected entities or dead letters
+	Before json.RawMessage `json:"before"` // value before the change: an Override, an access.Key, or the filter that selected entities or dead letters
 	After  json.RawMessage `json:"after"`
 	Note   string          `json:"note"`
 }

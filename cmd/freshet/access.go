@@ -29,8 +29,8 @@ func (p parts) newGuard(ctx context.Context, listen string) (*access.Guard, *acc
 	return guard, access.NewClientLimiter(p.config.Access.Limits, p.reg), nil
 }
 
-// warnPlainHTTP logs a warning if the query service accepts tokens beyond loopback without TLS,
-// neither its own nor that of a trusted proxy.
+// warnPlainHTTP logs a warning if clients on other machines may send tokens unencrypted: the query
+// service listens beyond loopback, and has neither TLS nor a trusted proxy that could provide it.
 func (p parts) warnPlainHTTP(tokens bool, listen string) {
 	if tokens && !access.Loopback(listen) && !p.config.Query.TLS.enabled() && len(p.config.Access.TrustedProxies) == 0 {
 		p.log.Warn("query service accepts tokens over plain HTTP beyond loopback", "listen", listen,

@@ -37,9 +37,9 @@ func addAddrFlag(c *cobra.Command, addr *string) {
 	c.Flags().StringVar(addr, "addr", "", "address of a query service (default FRESHET_ADDR, or query.listen); FRESHET_TOKEN holds the API key or token")
 }
 
-// newAdminClient returns a client for the query service at addr, or else at FRESHET_ADDR, or else
-// at query.listen. It reads the configuration only in the last case, so that an invalid
-// configuration does not prevent an emergency stop.
+// newAdminClient returns a client for the query service at addr. An empty addr means the address in
+// FRESHET_ADDR, and if that is not set, query.listen in the configuration. It reads the
+// configuration only in the last case, so an invalid one does not prevent an emergency stop.
 func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	if addr == "" {
 		addr = lookup(p.env, "FRESHET_ADDR")
@@ -92,7 +92,7 @@ func parseBaseURL(addr string) (string, error) {
 func isRemotePlainHTTP(base string) (host string, plain bool) {
 	u, err := url.Parse(base)
 	if err != nil {
-		return "", false // parseBaseURL has checked it
+		return "", false // impossible: parseBaseURL has checked the URL
 	}
 	return u.Host, u.Scheme == "http" && !access.Loopback(u.Host)
 }
@@ -168,8 +168,8 @@ type invalidItemsError struct {
 	items []problem.Error
 }
 
-// problemError converts a problem response to an error. scope is the scope that the request
-// needs, for the error text.
+// problemError converts a problem response to an error. scope is the client scope that the request
+// needs; the error text names it.
 func (a *adminClient) problemError(r response, scope access.Scope) error {
 	var p problem.HTTPError
 	if err := json.Unmarshal(r.text, &p); err != nil || p.Detail == "" || p.Code == "no-such-path" {
@@ -205,8 +205,9 @@ func (a *adminClient) settings(ctx context.Context, source string) ([]settings.S
 	return all.Settings, err
 }
 
-// resolveSource returns the named source, or the only source without a name. With several
-// sources it returns a usageError that ends with the alternative in instead.
+// resolveSource returns source, or the name of the only configured source if source is empty. With
+// several configured sources and no name it returns a usageError. Its text ends with the parameter
+// "instead", which may name another flag, such as ", or use --all".
 func (a *adminClient) resolveSource(ctx context.Context, source, instead string) (string, error) {
 	if source != "" {
 		return source, nil

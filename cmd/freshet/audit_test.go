@@ -54,7 +54,8 @@ func auditedRoutes(t *testing.T) (routes []string) {
 	return routes
 }
 
-// send sends a form if body is a url.Values, and JSON otherwise. It follows no redirects.
+// send sends a request. Its body is a form if body is a url.Values, and JSON otherwise. It follows
+// no redirects.
 func (d *dev) send(method, path string, body any) []byte {
 	d.Helper()
 	var text []byte
@@ -93,7 +94,8 @@ func (d *dev) audit() (entries []settings.Entry) {
 	return all.Entries
 }
 
-// idOf returns the member id of a JSON object, or of the object in one of its members.
+// idOf returns the value of "id" in a JSON object. If the value of the given member is an object,
+// idOf returns the "id" of that inner object instead.
 func (d *dev) idOf(text []byte, member string) string {
 	d.Helper()
 	object := map[string]any{}
@@ -106,8 +108,8 @@ func (d *dev) idOf(text []byte, member string) string {
 	return fmt.Sprint(object["id"])
 }
 
-// hasWords reports whether an entry has an actor, the first word as its action, and all other
-// words in its members.
+// hasWords reports whether an audit entry has an actor, the action words[0], and all other words
+// in its source, its value after the change, or its note.
 func hasWords(e settings.Entry, words []string) bool {
 	text := fmt.Sprintf("%s %s %s %s", e.Action, e.Source, e.After, e.Note)
 	return e.Actor != "" && e.Action == words[0] &&

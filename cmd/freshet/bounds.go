@@ -16,15 +16,17 @@ import (
 )
 
 const (
-	// minLease and maxLease bound the lease of a client's outstanding request. The lease is twice
-	// the time in which the source fetches the maximum outstanding requests of one client.
+	// minLease and maxLease bound the lease of a client's outstanding request: how long it counts
+	// if no worker releases it earlier. The lease is twice the time that the source needs for the
+	// maximum number of outstanding requests of one client, at its mean rate over a day.
 	minLease, maxLease = 2 * time.Minute, time.Hour
-	// newKeysDivisor limits the new keys of one client to 1/newKeysDivisor of the quota.
+	// newKeysDivisor limits a client's requests for new keys, which have no snapshot yet, to
+	// 1/newKeysDivisor of the quota.
 	newKeysDivisor = 4
 )
 
-// clientBound returns the limits of one client for a facet. One entity costs one call for each
-// document of the facet.
+// clientBound returns the limits that apply to each client for requests of a facet. A refresh of
+// one entity costs one call for each document of the facet.
 func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits access.Limits) producer.Bound {
 	documents := max(1, float64(len(s.Facets[facet].Documents)))
 	may := func(within time.Duration) float64 { return quota.MaxCalls(schemas.High, within) / documents }
@@ -75,8 +77,8 @@ func (s SourceConfig) explainClients(to io.Writer, quota limiter.Quota, limits a
 	}
 }
 
-// formatRate writes an interval as a rate per minute, or per hour or day if it is longer than a
-// minute or an hour.
+// formatRate returns the rate of events with this interval as text: per minute, per hour if the
+// interval is longer than a minute, or per day if it is longer than an hour.
 func formatRate(interval time.Duration) string {
 	unit, name := time.Minute, "a minute"
 	switch {

@@ -14,7 +14,7 @@ import (
 const consolePath = "/console"
 
 // firstFacet returns the source and the facet that dev uses in its demo and its examples: the
-// first of each by name.
+// first source by name, and the first facet of that source by name.
 func firstFacet(config Config) (name, facet string) {
 	name = slices.Sorted(maps.Keys(config.Sources))[0]
 	return name, slices.Sorted(maps.Keys(config.Sources[name].Facets))[0]

@@ -35,8 +35,9 @@ type Config struct {
 }
 
 // KafkaConfig configures the connection to the brokers and the topics. ReplicationFactor auto is
-// min(3, brokers), and MinInsyncReplicas auto is one less, at least 1. GroupProtocol is classic,
-// or consumer: the broker then assigns the partitions (KIP-848).
+// min(3, number of brokers). MinInsyncReplicas auto is one less than the replication factor, but at
+// least 1. GroupProtocol is classic or consumer; with consumer the broker assigns the partitions
+// (KIP-848).
 type KafkaConfig struct {
 	Brokers           []string   `yaml:"brokers"`
 	TLS               TLSConfig  `yaml:"tls"`
@@ -118,7 +119,7 @@ type LogConfig struct {
 	Format string     `yaml:"format"`
 }
 
-// Auto is a number, or 0 for auto.
+// Auto is the value of a setting that is a positive number or the word auto. 0 stands for auto.
 type Auto int
 
 // UnmarshalYAML reads a positive number or the word auto.
@@ -218,7 +219,7 @@ var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	failEach := func(of string, err error) { // each line of err is one error
+	failEach := func(of string, err error) { // adds each line of err as an error of its own, below the path in "of"
 		if err == nil {
 			return
 		}

@@ -120,7 +120,8 @@ func (s SourceConfig) explainCredentials(to io.Writer) {
 	}
 }
 
-// explainPrefetch prints the prefetch intervals of each facet, the triggers, and the budget.
+// explainPrefetch prints the prefetch intervals and the triggers of each facet, and the part of the
+// quota that prefetching may use.
 func (s SourceConfig) explainPrefetch(to io.Writer, source string) {
 	some := false
 	for _, facet := range slices.Sorted(maps.Keys(s.Facets)) {

@@ -68,8 +68,9 @@ func (c *Config) readEnv(env []string) error {
 	return errors.Join(errs...)
 }
 
-// setting is a field that a variable can set. done, if not nil, stores the changed struct that
-// contains the field.
+// setting is a configuration field that an environment variable can set. A field of a source is in
+// a copy of the source's configuration; done then stores the copy after the change. Otherwise done
+// is nil.
 type setting struct {
 	field reflect.Value
 	done  func()
@@ -93,8 +94,9 @@ func (s setting) set(value string) error {
 	return nil
 }
 
-// collectSettings adds the settings in a struct by their variable names. Maps, and lists other
-// than lists of strings, can only be set in the file.
+// collectSettings adds the fields of a struct to the map "into", by the names of their environment
+// variables. It skips maps, and lists of anything other than strings: only the configuration file
+// can set them.
 func collectSettings(v reflect.Value, prefix string, into map[string]setting) {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
@@ -126,7 +128,8 @@ func toEnvName(name string) string {
 	return notInName.ReplaceAllString(strings.ToUpper(wordStart.ReplaceAllString(name, "${1}${3}_${2}${4}")), "_")
 }
 
-// suggestSetting returns a hint with the setting that shares most words with an unknown one.
+// suggestSetting returns a hint for the variable of an unknown setting. The hint names the known
+// setting that shares most words with the unknown one.
 func suggestSetting(key string, settings map[string]setting) string {
 	best, found := 0, ""
 	for _, name := range slices.Sorted(maps.Keys(settings)) {

@@ -14,8 +14,9 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// explainDecode adds the line of the file and a caret to a decoding error. For errors without a
-// position, such as errors of UnmarshalText, it searches the file for the quoted value.
+// explainDecode adds to a decoding error the line of the file with the invalid value, and a caret
+// below that value. If the error has no position, as an error of UnmarshalText, explainDecode
+// searches the file for the value that the error quotes.
 func explainDecode(file string, text []byte, err error) error {
 	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok && wrong.DstType == reflect.TypeFor[time.Duration]() {
 		err = &yaml.SyntaxError{Message: fmt.Sprintf("%s is not a duration; %s", wrong.Token.Value, durationHint), Token: wrong.Token}
@@ -74,7 +75,7 @@ func (f scalarFinder) in(root ast.Node) (found ast.Node) {
 
 type visitor func(n ast.Node) bool
 
-// Visit implements ast.Visitor. It continues below a node if the function returns true.
+// Visit implements ast.Visitor. It visits the children of node n only if v(n) is true.
 func (v visitor) Visit(n ast.Node) ast.Visitor {
 	if v(n) {
 		return v
@@ -82,10 +83,10 @@ func (v visitor) Visit(n ast.Node) ast.Visitor {
 	return nil
 }
 
-// settingPath matches the path of a setting, with which each error of check begins.
+// settingPath matches the path of a setting at the beginning of each error of Config.check.
 var settingPath = regexp.MustCompile(`^[a-zA-Z0-9_-]+((\.[a-zA-Z0-9_-]+)|(\[[0-9]+\]))*`)
 
-// explainCheck adds the lines of the file with the setting to each error of check.
+// explainCheck adds to each error of Config.check the lines of the file that hold the setting.
 func explainCheck(file string, text []byte, err error) error {
 	var out []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -97,8 +98,8 @@ func explainCheck(file string, text []byte, err error) error {
 	return errors.New(strings.Join(out, "\n"))
 }
 
-// annotateSetting returns the lines of the file around a setting, or around the nearest setting
-// above it that is in the file.
+// annotateSetting returns the lines of the file around a setting. If the file does not have the
+// setting, it returns the lines around the closest parent setting in the file.
 func annotateSetting(text []byte, path string) string {
 	for path != "" {
 		var query strings.Builder

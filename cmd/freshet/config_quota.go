@@ -14,11 +14,12 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// leaseMargin extends a lease beyond the call timeout, so that the worker can release it after
-// the longest call.
+// leaseMargin is added to the call timeout to get the lease of a slot, so that the worker can
+// release the slot after the longest call before its lease expires.
 const leaseMargin = 5 * time.Second
 
-// quota returns the quota configuration, completed from the rest of the source's configuration.
+// quota returns the configuration of the source's limiter: the quota settings, completed with
+// values from the source's timeout, credentials, documents and rules.
 func (s SourceConfig) quota() limiter.Config {
 	q := s.Quota
 	q.Lease = s.Timeout + leaseMargin
@@ -31,7 +32,7 @@ func (s SourceConfig) quota() limiter.Config {
 		}
 	}
 	q.Breakers = map[string]string{}
-	if len(s.Credentials) > 0 { // also with a single listed credential: its name identifies its breaker
+	if len(s.Credentials) > 0 { // a single listed credential also has a breaker of its own, identified by its name
 		q.Breakers[source.BlockCredential] = "{credential}"
 	}
 	for _, r := range s.Rules {
@@ -45,8 +46,8 @@ func (s SourceConfig) quota() limiter.Config {
 	return q
 }
 
-// costRanges returns, for each unit, the lowest and the highest estimated cost of a document. A
-// document without a cost in a unit costs 1 of it.
+// costRanges returns, for each cost unit, the lowest and the highest estimated cost of a document.
+// A document without an estimate for a unit costs 1 of that unit.
 func (s SourceConfig) costRanges() map[string]limiter.CostRange {
 	ranges, documents := map[string]limiter.CostRange{}, 0
 	named := map[string]int{}
@@ -83,8 +84,8 @@ func (s SourceConfig) endpoints() []string {
 	return all
 }
 
-// checkQuota returns the quota settings that contradict the rest of the source. The errors begin
-// with the path below quota.
+// checkQuota returns an error for each quota setting that contradicts the rest of the source's
+// configuration. Each error begins with the setting's path below quota.
 func (s SourceConfig) checkQuota() (errs []error) {
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	endpoints, placeholders := s.endpoints(), map[string]bool{}
@@ -162,7 +163,8 @@ func (s SourceConfig) checkCosts() (errs []error) {
 	return errs
 }
 
-// checkAnnounced returns an error for each rule that refers to an unknown policy.
+// checkAnnounced returns an error for each rule of the setting announced (how to read a reported
+// limit) that names a policy that the quota does not have.
 func checkAnnounced(rules []announced.Rule, policies []limiter.Policy) error {
 	var errs []error
 	for i, r := range rules {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// asked is a source that uses every setting of requests.
+// asked is the configuration of a source that uses every setting of its upstream requests.
 const asked = `
 sources:
   forge:

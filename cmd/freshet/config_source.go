@@ -143,8 +143,8 @@ func (s SourceConfig) newSchedule() (*scheduler.Schedule, error) {
 	return schedule, errors.Join(append(errs, err)...)
 }
 
-// checkPrefetchFacet returns the settings in a facet's prefetch configuration that contradict the
-// facet's own configuration.
+// checkPrefetchFacet returns an error for each setting in a facet's prefetch configuration that
+// contradicts the facet's own configuration.
 func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	for i, name := range c.Active.Params {
 		if _, known := f.Params[name]; !known && name != "" { // NewSchedule reports an empty name
@@ -204,8 +204,8 @@ func joinNames[T any](all map[string]T) string {
 	return strings.Join(slices.Sorted(maps.Keys(all)), ", ")
 }
 
-// spending returns the budget of prefetching. Its time zone defaults to the one of the quota's
-// day policy.
+// spending returns the configuration of the prefetch budget. If it has no time zone, spending adds
+// the time zone of the quota's day policy.
 func (s SourceConfig) spending() scheduler.BudgetConfig {
 	spending := s.Prefetch.BudgetConfig
 	for _, p := range s.Quota.Policies {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// cases is a source with two facets; a test appends the value of prefetch.
+// cases is the configuration of a source with two facets. It ends with the key prefetch; a test
+// appends the value of that key.
 const cases = `
 sources:
   court:

@@ -87,8 +87,8 @@ func (c KafkaConfig) kafkaOptions() ([]kgo.Opt, error) {
 const (
 	// redisTimeout bounds one read from, or write to, a Redis connection.
 	redisTimeout = time.Second
-	// embeddedTimeout replaces redisTimeout for the embedded Redis. It shares the CPU with its
-	// load, so a late response means a busy process, not an unreachable Redis.
+	// embeddedTimeout replaces redisTimeout for the embedded Redis. That Redis runs in the same
+	// process as its clients, so a late response means a busy process, not an unreachable Redis.
 	embeddedTimeout = 5 * time.Second
 )
 

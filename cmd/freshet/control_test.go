@@ -21,7 +21,7 @@ func (d *dev) stats() (s simulator.Stats) {
 	return s
 }
 
-// view returns the output of `freshet limiter` as JSON.
+// view returns the decoded JSON output of `freshet limiter`.
 func (d *dev) view() (v limiter.View) {
 	d.Helper()
 	if err := json.Unmarshal([]byte(d.mustRun(0, nil, "limiter", "-o", "jsonl")), &v); err != nil {
@@ -30,7 +30,8 @@ func (d *dev) view() (v limiter.View) {
 	return v
 }
 
-// waitFor waits until the condition holds, and logs the duration.
+// waitFor waits until the function holds returns true, and logs the duration. It fails the test
+// after the time limit.
 func waitFor(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
 	began := time.Now()
@@ -52,7 +53,7 @@ const (
 	slack  = 5 * time.Second
 )
 
-// inForce waits until the workers have written the changed limits to Redis.
+// inForce waits until the workers have written the limits of this settings revision to Redis.
 func (d *dev) inForce(revision int64, limit, target int) {
 	d.Helper()
 	waitFor(d, obeyed+slack, fmt.Sprintf("revision %d", revision), func() bool {
@@ -67,7 +68,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	d.mustRun(0, nil, "settings", "set", "second.limit=110", "second.target=50", "second.highReserve=10")
 	d.inForce(1, 110, 50)
 
-	keys := characters("k", 300) // calls for six seconds, so that some still wait at the stop
+	keys := characters("k", 300) // calls for six seconds, so that some requests still wait when the source is stopped
 	queued := func(r read) bool { return isFresh(r) || (r.status == 202 && r.body.UpdateQueued) }
 	for _, key := range keys {
 		d.until("a promise", key, queued)
@@ -81,7 +82,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Fatalf("all %d calls were sent before the stop", before.Arrivals)
 	}
 
-	// Reads are served, and refreshes are queued.
+	// While the source is stopped, reads are served and refreshes are queued.
 	if r := d.read("first"); !isFresh(r) {
 		t.Errorf("known key while stopped: got %d %s", r.status, r.body.Freshness)
 	}
@@ -117,7 +118,8 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	for _, key := range append(keys, "another") {
 		d.until("a fresh answer", key, isFresh)
 	}
-	// On a slow machine a request is pending for so long that it is enqueued again.
+	// On a slow machine a request may wait for longer than its lock lasts. It is then enqueued
+	// again, so some additional calls are allowed.
 	all := len(keys) + 2
 	if s := d.stats(); s.Arrivals < all || s.Arrivals > all+8 || s.DistinctKeys != all || s.ByStatus[429] != 0 || s.Refused != 0 {
 		t.Errorf("got %d calls for %d entities: %v", s.Arrivals, s.DistinctKeys, s.ByStatus)
@@ -134,7 +136,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 	if strings.Join(actions, " ") != "set resume stop set" || entries[2].Note != "try it" || !strings.Contains(string(entries[0].After), "440") {
 		t.Errorf("audit: got %v, newest %+v, %s", actions, entries[0], entries[0].After)
 	}
-	if code, stderr := d.stop(); code != 0 { // stderr shows if the machine was too slow for its permits
+	if code, stderr := d.stop(); code != 0 { // stderr shows whether permits expired because the machine was too slow
 		t.Errorf("stop: got exit %d, want 0: %s", code, stderr)
 	}
 }

@@ -57,8 +57,8 @@ type court struct {
 	mu     sync.Mutex
 	status string
 	entry  int            // number of the last progress entry of each case
-	calls  map[string]int // by facet and key
-	odd    []string       // calls without the reference param that a case is registered with
+	calls  map[string]int // number of calls, by facet/key
+	odd    []string       // URIs of calls without the param encCsNo of the registered case
 }
 
 func newCourt(t *testing.T) *court {
@@ -155,8 +155,9 @@ func (c *court) makeDue(key string) {
 	}
 }
 
-// waitUntilSkipped waits until the scheduler has skipped a due case. The scheduler enqueues all due
-// entities before it reads again, so the test waits until it has enqueued another, later case.
+// waitUntilSkipped waits until the scheduler has moved the due time of a due case, and then until
+// it has enqueued another case, which becomes due later. The scheduler enqueues all due entities
+// before it reads new ones, so by then it would have enqueued the first case, too.
 func (c *court) waitUntilSkipped(key string) {
 	c.Helper()
 	c.waitFor("a look at "+key, func() bool {
@@ -188,14 +189,14 @@ func (c *court) age(facet, key string, by time.Duration) {
 func (c *court) waitUntilIdle() {
 	c.Helper()
 	c.waitFor("the end of all that follows", func() bool {
-		if c.lag() != 0 { // outbox events are written before a request is settled
+		if c.lag() != 0 { // requests in flight may still write outbox events
 			return false
 		}
 		next, err := c.db.NextOutboxTime(c.Context(), "court")
 		if err != nil {
 			c.Fatal(err)
 		}
-		return next.IsZero() && c.lag() == 0 // triggered requests are enqueued before an outbox event is deleted
+		return next.IsZero() && c.lag() == 0 // lag again: a triggered request is enqueued before its outbox event is deleted
 	})
 }
 
@@ -209,7 +210,7 @@ func (c *court) lag() int64 {
 }
 
 // reopen reads a case for the first time, and waits until its facet general is stored, too. The
-// first snapshot of progress is a change, so it triggers general.
+// first snapshot of progress is a change, so it triggers a refresh of general.
 func (c *court) reopen(key string) {
 	c.Helper()
 	c.register(key, time.Now().Add(time.Hour))
@@ -264,7 +265,7 @@ func TestTrigger_RefreshesOtherFacetOncePerDay(t *testing.T) {
 		t.Errorf("calls of general within a day: got %d, want 1", n)
 	}
 
-	// An unchanged progress does not trigger general.
+	// A refresh that finds progress unchanged triggers no refresh of general.
 	c.age("progress", "long-ago", 7*time.Hour)
 	c.age("general", "long-ago", 25*time.Hour)
 	c.makeDue("long-ago")
@@ -303,7 +304,7 @@ func TestActive_SkipsClosedCaseUntilReopened(t *testing.T) {
 		t.Fatalf("calls for a closed case: got %d, want 0", n)
 	}
 
-	c.setStatus("진행중") // an appeal
+	c.setStatus("진행중") // in progress again, because of an appeal
 	if status, text := c.do(http.MethodPost, c.api+"/v1/court/progress/closing/refresh"); status != http.StatusAccepted {
 		t.Fatalf("refresh: %d %s", status, text)
 	}

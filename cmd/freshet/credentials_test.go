@@ -18,9 +18,10 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Two credentials have twice the quota of one. Each call uses the one with more remaining quota.
+// Two credentials have twice the quota of one. Each call uses the credential that has more quota
+// left.
 func TestCredentials_UseMostRemainingQuota(t *testing.T) {
-	c := accelerated(preset(t, "github-rest"), 400) // an hour is 9 s
+	c := accelerated(preset(t, "github-rest"), 400) // time runs 400 times faster, so an hour takes 9 s
 	c.Auth.SecretEnv = ""
 	c.Credentials = nil
 	secrets := map[string]string{}
@@ -45,11 +46,11 @@ func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 	}
 }
 
-// A rejected credential opens only its own breaker: the other credential fetches every entity.
-// When the file holds another secret, both are used again.
+// A rejected credential opens only its own breaker, so the other credential fetches every entity.
+// When the rejected credential's file holds a new secret, both credentials are used again.
 func TestCredentials_SkipExpiredUntilFileChanges(t *testing.T) {
 	var mu sync.Mutex
-	calls := map[string]int{} // key: secret and status
+	calls := map[string]int{} // by Authorization header
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		secret := r.Header.Get("Authorization")
 		mu.Lock()
@@ -110,8 +111,9 @@ sources:
 	})
 }
 
-// A credential from the environment keeps its secret. A probe finds out when the upstream accepts
-// it again, also under a quota for the whole source.
+// The secret of a credential from an environment variable can't change while the process runs. If
+// the upstream rejected it, a probe detects that the upstream accepts it again. This also holds if
+// the quota applies to the whole source instead of each credential.
 func TestCredentials_ProbeRejectedOldSecret(t *testing.T) {
 	t.Setenv("FIRST_TOKEN", "first")
 	t.Setenv("SECOND_TOKEN", "second")

@@ -30,10 +30,11 @@ const (
 )
 
 const (
-	// demoFreshFor replaces freshFor. Most reads are FRESH, and the first STALE read comes
-	// within ten seconds of the start.
+	// demoFreshFor replaces a longer freshFor of the facet. Most reads are then FRESH, and the
+	// first STALE read comes within ten seconds of the start.
 	demoFreshFor = 6 * time.Second
-	// demoPrefetchInterval is the prefetch interval of every tier, the shortest allowed one.
+	// demoPrefetchInterval is the prefetch interval of every tier: the shortest interval that the
+	// configuration allows.
 	demoPrefetchInterval = time.Minute
 )
 
@@ -92,7 +93,7 @@ func (d *demo) run(ctx context.Context) error {
 		}
 		entity := "/v1/" + d.name + "/" + d.facet + "/" + key
 		status := d.send(ctx, http.MethodGet, entity, nil)
-		if status == http.StatusOK && !registered { // not at the start: a scheduler that finds no quota waits 10 s
+		if status == http.StatusOK && !registered { // not before the first success: a scheduler that finds no quota yet waits 10 s
 			d.register(ctx)
 			registered = true
 		}

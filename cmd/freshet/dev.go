@@ -119,7 +119,7 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 // address is one line of the table of addresses that dev prints.
 type address struct{ name, at, note string }
 
-// embedded holds the parts on embedded services.
+// embedded holds the parts of dev, which are built on embedded services.
 type embedded struct {
 	parts
 	upstream  *simulatedUpstream // nil: the upstream is real (--upstream)
@@ -150,8 +150,8 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 	opts := []kfake.Opt{kfake.NumBrokers(1)}
 	for _, name := range names {
 		for _, t := range schemas.Topics(name) {
-			// The topics have no retention. After a restart kfake starts the offsets of a
-			// trimmed topic at 0 again, and the consumer group would skip new records.
+			// The topics keep all records. If kfake deleted old records, it would restart the
+			// topic's offsets at 0 after a restart, and the consumer group would skip new records.
 			opts = append(opts, kfake.SeedTopics(t.Partitions, t.Name))
 		}
 	}
@@ -217,8 +217,8 @@ func (p *program) startEmbedded(ctx context.Context, o devOptions, config Config
 	return made, closeAll, nil
 }
 
-// optionalSecret reads a credential like requireSecret, but a missing one is not an error:
-// calls are then sent without it.
+// optionalSecret reads a credential. Unlike requireSecret it returns no error for a missing
+// credential: calls are then sent without one.
 func optionalSecret(at secretRef) (string, error) {
 	if at.file == "" && os.Getenv(at.env) == "" {
 		return "", nil

@@ -56,7 +56,8 @@ func (d *deadLetterFilter) addFlags(c *cobra.Command) {
 	addAddrFlag(c, &d.addr)
 }
 
-// values returns the filter as members of the admin API.
+// values returns the filter's values by their names in the admin API. It resolves times relative to
+// now.
 func (d *deadLetterFilter) values(now time.Time) (map[string]string, error) {
 	values := map[string]string{}
 	var errs []error
@@ -99,7 +100,8 @@ func (d *deadLetterFilter) values(now time.Time) (map[string]string, error) {
 	return values, nil
 }
 
-// parseTime parses a time, or a duration before now, which may be in days.
+// parseTime parses a time such as 2026-01-27T12:00:00Z, or a duration such as 90m or 7d, which it
+// subtracts from now.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	ago := text
 	if days, isDays := strings.CutSuffix(text, "d"); isDays {
@@ -197,8 +199,8 @@ func (p *program) groupDeadLetters(ctx context.Context, api *adminClient, path s
 	})
 }
 
-// listDeadLetters prints each page as it arrives, so that a list of a million needs no memory.
-// The format json collects all pages, because its output is one array.
+// listDeadLetters prints each page as it arrives, so a list of a million dead letters does not fill
+// the memory. Only for the format json it collects all pages, because its output is one array.
 func (p *program) listDeadLetters(ctx context.Context, api *adminClient, path string, values map[string]string, output format, limit int) error {
 	defer api.keepAlive()()
 	q := queryOf(values)

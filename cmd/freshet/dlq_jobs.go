@@ -131,7 +131,7 @@ func (p *program) startJob(cmd *cobra.Command, d *deadLetterFilter, order map[st
 	case !yes:
 		in := cmd.InOrStdin()
 		question := fmt.Sprintf("%s %d dead letters of %s?", strings.ToUpper(verb[:1])+verb[1:], plan.Count+plan.IfReadable, d.source)
-		if plan.Total == 0 { // records of replayed dead letters may still be in the topic
+		if plan.Total == 0 { // a purge also deletes the Kafka records of dead letters that are already handled
 			question = fmt.Sprintf("No open dead letter matches the filters. Delete all handled dead letters of %s from Kafka where possible, regardless of the filters?", d.source)
 		}
 		if err := confirm(ctx, in, isTerminal(in), p.stderr, question); err != nil {
@@ -185,8 +185,8 @@ var refusals = map[string]string{
 	dlq.RefusedInvalid:     "the facet is not configured, or it does not accept the key; fix the configuration, or purge",
 }
 
-// followJob prints the progress of a job until the job ends. If ctx ends first, the job continues
-// without the command.
+// followJob prints the progress of a job until the job ends. If ctx ends first, followJob returns,
+// and the job continues in the query service.
 func (p *program) followJob(ctx context.Context, api *adminClient, j store.DLQJob) error {
 	defer api.keepAlive()()
 	f, isFile := p.stderr.(*os.File)
@@ -232,7 +232,7 @@ func (p *program) reportJobEnd(j store.DLQJob) error {
 	return nil
 }
 
-// jobProgress prints the progress of a job: a bar at a terminal, lines elsewhere.
+// jobProgress prints the progress of a job: a bar if the output is a terminal, and lines otherwise.
 type jobProgress struct {
 	progress
 	printedAt time.Time

@@ -80,8 +80,9 @@ func listIDs(ctx context.Context, api *adminClient, path string, values map[stri
 	return ids, nil
 }
 
-// showDeadLetters prints dead letters. With chosen, the IDs come from a filter: a dead letter
-// that Kafka has deleted, or that can't be decoded, is reported to stderr and skipped.
+// showDeadLetters prints dead letters. If chosen is true, a filter selected the IDs. A dead letter
+// that Kafka has deleted, or that can't be decoded, is then reported to stderr and skipped;
+// otherwise it is an error.
 func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
 	lost := 0

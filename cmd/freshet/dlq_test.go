@@ -17,7 +17,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// setUpstreamFailing makes the upstream reject all keys with the prefix bad permanently, or none.
+// setUpstreamFailing makes the upstream reject all keys with the prefix "bad" permanently if the
+// parameter is true, and accept all keys if it is false.
 func (d *dev) setUpstreamFailing(ill bool) {
 	d.Helper()
 	c := simulator.Control{Faults: []simulator.Fault{}}
@@ -42,8 +43,9 @@ func (d *dev) setUpstreamFailing(ill bool) {
 	}
 }
 
-// waitForDeadLetters reads n keys that become dead letters. It reads other keys as well, so that
-// the upstream counts as healthy.
+// waitForDeadLetters reads n keys that the upstream rejects, and waits until their requests are
+// dead letters. It reads other keys as well: their success shows that the upstream is healthy, so
+// each failure counts for its key and not for the upstream.
 func (d *dev) waitForDeadLetters(prefix string, n int) {
 	d.Helper()
 	d.setUpstreamFailing(true)

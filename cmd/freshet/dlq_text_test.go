@@ -47,7 +47,8 @@ func respondWith(body any) func(*http.Request) (int, any) {
 	return func(*http.Request) (int, any) { return http.StatusOK, body }
 }
 
-// The release that wrote the dead letter could not decode its request; this one may be able to.
+// A dead letter may hold a request that an older release could not decode. The plan counts it
+// separately, because only a replay shows whether this release can decode it.
 func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){

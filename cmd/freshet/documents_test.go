@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// quotedArgument is one argument of a shell that can contain spaces.
+// quotedArgument matches a quoted argument in a shell command; it can contain spaces.
 var quotedArgument = regexp.MustCompile(`"[^"]*"|'[^']*'`)
 
 func TestDocs_CommandsOfDocumentsExist(t *testing.T) {

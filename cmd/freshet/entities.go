@@ -193,7 +193,8 @@ func (s *entityPrinter) print(page []entities.Entity) error {
 	return printTable(s.w, lines)
 }
 
-// separator returns the text before the next element of a JSON array.
+// separator returns the text before the next element of a JSON array: "[" before the first element,
+// and "," before all others.
 func (s *entityPrinter) separator() string {
 	if s.begun {
 		return ","

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// entitiesPin returns the command pin, or the command unpin.
+// entitiesPin returns the command "entities pin" if pin is true, and "entities unpin" otherwise.
 func (p *program) entitiesPin(pin bool) *cobra.Command {
 	var c entityFilter
 	cmd := &cobra.Command{

@@ -136,7 +136,7 @@ func TestSnapshot_GetRefreshDelete(t *testing.T) {
 func TestSnapshotDelete_StopsServing(t *testing.T) {
 	d := startDev(t, "--no-demo")
 	d.until("a fresh answer", "somebody", isFresh)
-	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh stores it again
+	d.mustRun(0, nil, "stop", "--yes", "--source", "nexon") // so that no refresh stores the snapshot again
 	d.mustRun(0, nil, "snapshot", "delete", "nexon/character/somebody", "--yes")
 	d.until("an answer that nothing is stored", "somebody", func(r read) bool { return r.status == http.StatusAccepted })
 }

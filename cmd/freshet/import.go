@@ -112,7 +112,7 @@ type importer struct {
 	input         *countingReader
 	progress      *progress
 	stderr        io.Writer
-	start, last   int // rows before the first imported one, and up to the last for which all batches are done
+	start, last   int // number of rows to skip, and number of the row up to which all batches are done
 	rows          int // number of rows in the input; set when the input ends
 	added, known  int
 	invalid       int
@@ -121,9 +121,9 @@ type importer struct {
 // importBatch holds the rows of one request, and its result.
 type importBatch struct {
 	orders  []json.RawMessage
-	lines   []int // line numbers of the orders
+	lines   []int // line number of each row in the input
 	bytes   int
-	last    int // number of the batch's last row
+	last    int // number of the batch's last row in the input
 	invalid []rowError
 	end     error // set on the last batch: io.EOF, or the error that ended the input
 	done    chan struct{}
@@ -136,12 +136,12 @@ type importBatch struct {
 func (i *importer) run(ctx context.Context, format string) error {
 	batches, stop := make(chan *importBatch), make(chan struct{})
 	defer close(stop)
-	go i.read(format, batches, stop) // while it blocks in a read, it ends only with the process
+	go i.read(format, batches, stop) // if a read of the input blocks, this goroutine ends only with the process
 	tick := time.NewTicker(i.progress.interval())
 	defer tick.Stop()
 	interrupted := ctx.Done()
 	i.start, i.last = i.skip, i.skip
-	var sent []*importBatch // in input order
+	var sent []*importBatch // batches that were sent and are not recorded yet, in input order
 	var failed, end error
 	for ended := false; !ended || len(sent) > 0; {
 		more := batches
@@ -180,7 +180,7 @@ func (i *importer) run(ctx context.Context, format string) error {
 	if failed == nil && !errors.Is(end, io.EOF) {
 		failed = end
 	}
-	if failed == nil || i.last == i.start { // without progress, --skip stays the same
+	if failed == nil || i.last == i.start { // no batch is done, so the same --skip is still right
 		return failed
 	}
 	stopped := "; stopped"

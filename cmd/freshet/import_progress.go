@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// barInterval is the update interval of the bar at a terminal, and lineInterval that of
-	// lines elsewhere.
+	// barInterval is the update interval of the progress bar at a terminal. lineInterval is the
+	// interval of progress lines in an output that is not a terminal.
 	barInterval  = 200 * time.Millisecond
 	lineInterval = 10 * time.Second
 	barWidth     = 24
@@ -40,7 +40,8 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// progress prints the progress of a long operation: a bar at a terminal, lines elsewhere.
+// progress prints the progress of a long operation: a bar if the output is a terminal, and lines
+// otherwise.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -64,7 +65,7 @@ func (p *progress) show(rows int, now time.Time) {
 	p.write(text)
 }
 
-// line prints a text with the part that is done, from 0 to 1.
+// line prints a text and how much of the operation is done. part is that fraction, from 0 to 1.
 func (p *progress) line(part float64, text string) {
 	part = min(1, part)
 	bar := ""

@@ -33,8 +33,8 @@ type rowReader struct {
 	parse func(text []byte) (entities.EntitySpec, error)
 }
 
-// newRowReader returns a reader of CSV with a header, or of one JSON object per line. An empty
-// format is detected by the first byte.
+// newRowReader returns a reader of CSV with a header, or of one JSON object per line. If format is
+// empty, the first byte of the input determines the format.
 func newRowReader(in io.Reader, format string) (*rowReader, error) {
 	buffered := bufio.NewReader(in)
 	if mark, _ := buffered.Peek(3); string(mark) == "\ufeff" {
@@ -109,7 +109,7 @@ func (r *rowReader) read() ([]byte, error) {
 type csvParser struct {
 	line   bytes.Reader
 	reader *csv.Reader
-	names  []string // of the columns
+	names  []string // column names
 }
 
 func newCSVParser() *csvParser {

@@ -22,7 +22,7 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// fakeEntitiesAPI is a query service that registers entities and rejects keys with an x.
+// fakeEntitiesAPI is a query service that registers entities and rejects keys that contain an x.
 type fakeEntitiesAPI struct {
 	*testing.T
 	server *httptest.Server
@@ -94,7 +94,7 @@ func (r *fakeEntitiesAPI) serve(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(done)
 }
 
-// imports runs an import of an input until it ends.
+// imports imports the input with `freshet entities import` and waits until the command ends.
 func (r *fakeEntitiesAPI) imports(ctx context.Context, in io.Reader, args ...string) (stdout, stderr string, err error) {
 	var out, errs bytes.Buffer
 	root := newRoot([]string{"FRESHET_ADDR=" + r.server.URL}, &out, &errs)
@@ -104,7 +104,7 @@ func (r *fakeEntitiesAPI) imports(ctx context.Context, in io.Reader, args ...str
 	return out.String(), errs.String(), err
 }
 
-// tableOf returns n rows in each format.
+// tableOf returns an import file with n rows for each format, by format.
 func tableOf(n int) map[string]string {
 	var c, j strings.Builder
 	c.WriteString("key,tier,enabled,ocid\n")
@@ -192,7 +192,8 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 	const n = 50_000
 	for format, text := range tableOf(n) {
 		r := newFakeEntitiesAPI(t)
-		// The fourth batch is rejected after the next three were accepted, which do not count.
+		// The fourth batch is rejected only after the three batches behind it were accepted. Those three
+		// batches do not count as imported, because --skip must not skip the fourth one.
 		later := make(chan struct{})
 		var behind atomic.Int64
 		r.before = func(_ int, first string) error {
@@ -232,7 +233,7 @@ func TestImport_ServerFailureLeavesNoGap(t *testing.T) {
 	}
 }
 
-// endless is an infinite table that counts the bytes that are read.
+// endless is an input with infinitely many rows. It counts the rows that were read.
 type endless struct {
 	rows atomic.Int64
 	rest []byte
@@ -342,7 +343,7 @@ func TestImport_SkipCountsEachRowOnce(t *testing.T) {
 		{"1", "key\na\nb\n", "1 rows, 1 added, 0 known\n", "", ""},
 		{"2", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "", ""},
 		{"3", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "warning: --skip 3 skips all of the 2 rows; check that it is the same input\n", ""},
-		{"1", "key\na\nx\n", "", "", "line 3: no key has an x"}, // the same --skip is right
+		{"1", "key\na\nx\n", "", "", "line 3: no key has an x"}, // nothing was imported, so the error names no other --skip
 		{"1", "key\na\nb\n\xff\n", "", "", "line 4: the key is not valid UTF-8; stopped after row 2; continue with --skip 2"},
 		{"1", "nokey\na\n", "", "", `line 1: the header has no column key; it has ["nokey"]. CSV begins with a header line, as in key,tier`},
 	} {
@@ -389,7 +390,7 @@ func TestImport_SplitsBatchesByBytes(t *testing.T) {
 	r := newFakeEntitiesAPI(t)
 	var in strings.Builder
 	in.WriteString("key,p\n")
-	for i := range 1000 { // each < is six bytes in JSON
+	for i := range 1000 { // each < becomes six bytes in JSON (\u003c)
 		fmt.Fprintf(&in, "k%06d,%s\n", i, strings.Repeat("<", 3000))
 	}
 	stdout, _, err := r.imports(t.Context(), strings.NewReader(in.String()))

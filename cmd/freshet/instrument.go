@@ -48,7 +48,7 @@ func registerRedisMetrics(rdb redis.UniversalClient, reg prometheus.Registerer) 
 // redisTimingHook is a redis.Hook that measures the duration of commands.
 type redisTimingHook struct {
 	duration *prometheus.HistogramVec
-	scripts  map[string]string // names by SHA-1
+	scripts  map[string]string // script names, by the SHA-1 of the script
 }
 
 // DialHook implements redis.Hook.

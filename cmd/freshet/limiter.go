@@ -160,8 +160,8 @@ func policyRow(policy limiter.PolicyView, now time.Time) []string {
 	}
 }
 
-// scopeRow returns the table row of one value of a policy's scope. With an open breaker, NEXT IN
-// is the time until the next probe.
+// scopeRow returns the table row for one object of a policy's scope, such as one credential. If its
+// breaker is open, the column NEXT IN shows the time until the breaker's next probe.
 func scopeRow(scope limiter.ScopeView, now time.Time) []string {
 	remaining, next := "unknown", "-"
 	value := scope.Scope

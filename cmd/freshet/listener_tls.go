@@ -73,14 +73,14 @@ const certificateReloadInterval = time.Second
 type certificateReloader struct {
 	setting string // path of the settings, such as query.tls
 	config  ListenerTLSConfig
-	// probes admits connections without a client certificate. The handler requires it instead
-	// (requireClientCert), except for probes.
+	// probes, if true, lets clients without a certificate connect, so that health probes work.
+	// requireClientCert then rejects all other requests without a certificate.
 	probes bool
 	log    *slog.Logger
 	now    func() time.Time
 
 	mu      sync.Mutex
-	at      time.Time // of the last read
+	at      time.Time // time of the last read of the files
 	read    [3][]byte
 	current *tls.Config
 	failing bool
@@ -131,15 +131,16 @@ func (c *certificateReloader) load() (changed bool, err error) {
 		if c.config.requiresClientCert() && !c.probes {
 			next.ClientAuth = tls.RequireAndVerifyClientCert
 		}
-		// A resumed session would skip the verification by a replaced authority.
+		// A resumed TLS session skips the verification of the client certificate. It would thus
+		// accept a certificate of an authority that has been removed from the file.
 		next.SessionTicketsDisabled = true
 	}
 	c.read, c.current = read, next
 	return true, nil
 }
 
-// configForClient returns the TLS settings for a new connection. Unusable files change nothing,
-// because they may be in the middle of a write.
+// configForClient returns the TLS settings for a new connection. If the files are invalid, the last
+// settings stay in force, because another process may be writing the files.
 func (c *certificateReloader) configForClient(*tls.ClientHelloInfo) (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,8 +178,8 @@ func bind(ctx context.Context, address, setting, flag string, config ListenerTLS
 	return &boundListener{l, c}, nil
 }
 
-// listener returns the listener that accepts TLS connections, with HTTP/2, or plain ones without
-// a certificate.
+// listener returns a listener that accepts TLS connections, with HTTP/2. If no certificate is
+// configured, it accepts plain connections.
 func (b *boundListener) listener(log *slog.Logger) net.Listener {
 	if b.certificates == nil {
 		return b.Listener

@@ -48,7 +48,8 @@ func (s *secureOps) serve(b *boundListener, handler http.Handler) {
 	})
 }
 
-// reached is the response to a client, with facts about the connection.
+// reached is the status of the response that a client got, and the HTTP version and TLS state of
+// its connection.
 type reached struct {
 	status int
 	proto  int // HTTP major version
@@ -80,7 +81,7 @@ func (s *secureOps) serial(client *http.Client) int64 {
 	return resp.tls.PeerCertificates[0].SerialNumber.Int64()
 }
 
-// newTLSClient returns a client with its own connections.
+// newTLSClient returns a client that shares no connections with other clients.
 func newTLSClient(t *testing.T, config *tls.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -182,7 +183,8 @@ func TestListenerTLS_AdmitsClientsByTheirCertificate(t *testing.T) {
 		}
 		s.serve(b, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		trusting := ca.trusting()
-		// A client sends no certificate if the server's list of authorities has none of its issuers.
+		// A standard client does not send its certificate if the server accepts no certificates of
+		// that authority. This client always sends its certificate.
 		trusting.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			if len(c.pair) == 0 {
 				return &tls.Certificate{}, nil

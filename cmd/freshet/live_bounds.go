@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	// boundsInterval is the interval at which settings are read; a changed quota changes the
-	// limits of clients within it.
+	// boundsInterval is the interval at which settings are read. A changed quota changes the
+	// limits of clients after at most this time.
 	boundsInterval = 5 * time.Second
 	// boundsTimeout bounds one read of a source's settings.
 	boundsTimeout = time.Second
 )
 
-// liveBounds holds the limits of one client by source and facet. They follow the quota in force:
-// the configured one with the newest valid override. Its methods may be called concurrently.
+// liveBounds holds the limits that apply to each client, by source and facet. It recalculates them
+// when the quota in force changes, which is the configured quota with the newest valid override.
+// Its methods may be called concurrently.
 type liveBounds struct {
 	sources  map[string]SourceConfig
 	limits   access.Limits
@@ -36,7 +37,7 @@ type liveBounds struct {
 	failing   map[string]bool  // sources whose settings can't be read; used by Run only
 }
 
-// newLiveBounds returns the bounds of the configured quotas.
+// newLiveBounds returns liveBounds with the limits under the configured quotas.
 func newLiveBounds(c Config, settings limiter.Settings, log *slog.Logger) (*liveBounds, error) {
 	current, err := c.clientBounds()
 	if err != nil {
@@ -48,7 +49,7 @@ func newLiveBounds(c Config, settings limiter.Settings, log *slog.Logger) (*live
 	}, nil
 }
 
-// of returns the limits of a client for the entity's facet.
+// of returns the limits that apply to each client for requests of the entity's facet.
 func (b *liveBounds) of(e schemas.Entity) producer.Bound {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -115,7 +116,8 @@ func (b *liveBounds) logRead(name string, err error) {
 	b.log.Info("settings read restored", "source", name)
 }
 
-// clientBounds returns the limits of one client by source and facet under the configured quotas.
+// clientBounds returns the limits that apply to each client under the configured quotas, by source
+// and facet.
 func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
 	all := map[string]map[string]producer.Bound{}
 	for name, s := range c.Sources {
@@ -128,7 +130,7 @@ func (c Config) clientBounds() (map[string]map[string]producer.Bound, error) {
 	return all, nil
 }
 
-// clientBounds returns the limits of one client for each facet under a quota.
+// clientBounds returns the limits that apply to each client under a quota, by facet.
 func (s SourceConfig) clientBounds(config limiter.Config, limits access.Limits) (map[string]producer.Bound, error) {
 	quota, err := limiter.NewQuota(config)
 	if err != nil {

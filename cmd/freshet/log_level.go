@@ -138,7 +138,7 @@ func (l *logLevel) handler(log *slog.Logger, noted func(context.Context, store.A
 					}
 				}
 				logChange := func() { log.Warn("log level changed", "level", to.String(), "for", d, "by", by) }
-				if to > slog.LevelWarn { // after the change the new level would suppress the line
+				if to > slog.LevelWarn { // log before the change, because the new level suppresses the line
 					logChange()
 				}
 				l.set(to, d)

@@ -29,7 +29,7 @@ func TestLogLevel_RevertsAfterDuration(t *testing.T) {
 
 		l.set(slog.LevelDebug, time.Minute)
 		<-time.After(30 * time.Second)
-		l.set(slog.LevelError, 2*time.Minute) // the first timer must not end the second change
+		l.set(slog.LevelError, 2*time.Minute) // the timer of the first change must not revert the second change
 		<-time.After(time.Minute)
 		check(slog.LevelError, "after another one's time")
 		<-time.After(2 * time.Minute)

@@ -50,7 +50,7 @@ func command(t *testing.T, env []string, args ...string) (code int, stdout, stde
 type dev struct {
 	*testing.T
 	api, upstream string
-	text          string // output until it was ready
+	text          string // output of dev until it was ready
 	client        *http.Client
 	stop          func() (code int, stderr string)
 }
@@ -127,7 +127,7 @@ func (d *dev) read(key string) read {
 	return r
 }
 
-// until reads a key until the condition holds.
+// until reads a key repeatedly until holds returns true, and returns that last response.
 func (d *dev) until(what, key string, holds func(read) bool) read {
 	d.Helper()
 	deadline := time.After(eventTimeout)
@@ -150,7 +150,7 @@ func isFresh(r read) bool { return r.status == 200 && r.body.Freshness == "FRESH
 
 func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	// On a busy machine, Redis may respond later than a read waits for it.
+	// On a busy machine Redis may respond too late for the read, which then reports SLOW.
 	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
 		t.Errorf("first read: got %+v", r)
 	}

@@ -65,8 +65,8 @@ func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
 }
 
-// isUnder reports whether name is an element of a setting's path. The last letter of name and all
-// letters after it may be misspelt.
+// isUnder reports whether an element of a setting's path is name, or a misspelt form of it: any
+// element that begins with name without its last character.
 func isUnder(path []string, name string) bool {
 	return slices.ContainsFunc(path, func(p string) bool {
 		return strings.HasPrefix(strings.ToLower(p), strings.ToLower(name[:len(name)-1]))
@@ -74,7 +74,7 @@ func isUnder(path []string, name string) bool {
 }
 
 // findSecrets returns the parts of a setting's value that may be secrets. path is the path of the
-// setting. The value's form counts independently of the path, because names may be misspelt.
+// setting. A value that looks like a secret counts under any path, because names may be misspelt.
 func findSecrets(path []string, value string) (all []secretPart) {
 	name := ""
 	if len(path) > 0 {
@@ -85,7 +85,7 @@ func findSecrets(path []string, value string) (all []secretPart) {
 			all = append(all, secretPart{text, strong})
 		}
 	}
-	// By the form of the value.
+	// Secrets that are recognised by the form of the value.
 	for _, m := range append(userinfo.FindAllStringSubmatch(value, -1), password.FindAllStringSubmatch(value, -1)...) {
 		add(m[len(m)-1], true)
 		if plain, err := url.PathUnescape(m[len(m)-1]); err == nil {
@@ -111,7 +111,7 @@ func findSecrets(path []string, value string) (all []secretPart) {
 			add(word, true)
 		}
 	}
-	// By the name of the setting.
+	// Secrets that are recognised by the name of the setting.
 	switch {
 	case name == "secretEnv":
 		if !variable.MatchString(value) {
@@ -135,7 +135,7 @@ func findSecrets(path []string, value string) (all []secretPart) {
 		}
 	case (name == "url" || name == "directURL") && !strings.Contains(value, "://") && !strings.Contains(value, "="):
 		add(value, true) // not a URL: it may be only the password
-	case name != "query" && (strings.Contains(value, "\n") || strings.HasPrefix(value, "{") && strings.Contains(value, `"`)): // the body of a misspelt setting
+	case name != "query" && (strings.Contains(value, "\n") || strings.HasPrefix(value, "{") && strings.Contains(value, `"`)): // probably a request body in a setting with a misspelt name
 		for _, part := range findBodySecrets(value) {
 			add(part.text, part.strong)
 		}
@@ -145,8 +145,8 @@ func findSecrets(path []string, value string) (all []secretPart) {
 	return all
 }
 
-// findBodySecrets returns the values in a request body: of JSON or a form the texts without
-// placeholders, and of any other body every line.
+// findBodySecrets returns the parts of a request body that may be secrets. In JSON or a form: each
+// text with a secret name, or without a placeholder such as {key}. In any other body: every line.
 func findBodySecrets(body string) (all []secretPart) {
 	var walk func(name string, v any)
 	walk = func(name string, v any) {
@@ -187,8 +187,8 @@ func redactValue(value string, path ...string) string {
 	return replaceSecrets(value, findSecrets(path, value), func(secretPart) bool { return true })
 }
 
-// replaceSecrets redacts the secrets that these selects, in plain, URL-encoded and JSON-escaped
-// form. It replaces longer secrets first, because one secret may contain another.
+// replaceSecrets redacts secrets in plain, URL-encoded and JSON-escaped form. The function "these"
+// selects them. Longer secrets are replaced first, because one secret may contain another.
 func replaceSecrets(text string, secrets []secretPart, these func(secretPart) bool) string {
 	secrets = slices.Clone(secrets)
 	slices.SortStableFunc(secrets, func(a, b secretPart) int { return len(b.text) - len(a.text) })
@@ -228,8 +228,8 @@ func (m *masker) add(all ...secretPart) {
 	}
 }
 
-// text redacts the secrets in a text. With all it redacts also the parts that are not strong, and
-// short ones.
+// text redacts secrets in a text. If all is false, it redacts only strong secrets of at least six
+// bytes. If all is true, it redacts every secret that the masker has learnt.
 func (m *masker) text(text string, all bool) string {
 	m.mu.Lock()
 	secrets := m.secrets
@@ -296,7 +296,7 @@ func (m *masker) learn(file []byte, env []string) {
 	}
 }
 
-// settingPathOf returns a path for the variable of a setting, as findSecrets expects it.
+// settingPathOf returns the path to pass to findSecrets for the value of an environment variable.
 func settingPathOf(variable string) []string {
 	switch {
 	case strings.Contains(variable, "DATABASE"):
@@ -334,7 +334,7 @@ func (m *masker) learnNode(path []string, n ast.Node) {
 
 func (m *masker) learnText(path []string, value string) {
 	m.add(findSecrets(path, value)...)
-	if strings.Contains(value, "\n") { // error excerpts show single lines
+	if strings.Contains(value, "\n") { // an error may quote a single line of the value
 		for line := range strings.Lines(value) {
 			for _, f := range findSecrets(path, strings.TrimSpace(line)) {
 				m.add(f)
@@ -354,10 +354,10 @@ var yamlNamedLine = regexp.MustCompile(`^[\s-]*["']?[A-Za-z][A-Za-z0-9_.-]*["']?
 // yamlSecretName matches the name of a setting that holds secrets; its colon may be missing.
 var yamlSecretName = regexp.MustCompile(`^[\s-]*["']?(headers|body|variables|params|url|directURL|secretEnv|prefix)\b["']?`)
 
-// learnLines adds the secrets of a file line by line, because the file may be invalid YAML, or
-// have another structure than intended. A value reaches from its name to the end of the line, and
-// over the following lines with a deeper indentation. In an invalid file, a line without a name
-// may belong to any setting.
+// learnLines adds the secrets of a file line by line, because the file may be invalid YAML, or have
+// another structure than intended. The text after a setting's name counts as its value, and so do
+// the following lines with a deeper indentation. If the file is broken (invalid YAML), each line
+// without a name may be a secret, because it may belong to any setting.
 func (m *masker) learnLines(text string, broken bool) {
 	type open struct {
 		indent int

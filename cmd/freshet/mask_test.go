@@ -86,7 +86,8 @@ func TestConfigPrint_ShowsNoSecret(t *testing.T) {
 	assertNoSecret(t, "config check", stdout+stderr)
 }
 
-// The test makes each mistake in each line with a secret and in the adjacent lines.
+// The test makes each mistake in a random quarter of the lines of a configuration with secrets. The
+// errors must not show any of these secrets.
 func TestConfigErrors_ShowNoSecret(t *testing.T) {
 	lines := strings.SplitAfter(withSecrets, "\n")
 	mistakes := map[string]func(line string) string{

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// responseMemoryDivisor gives the default for query.maxResponseMemory: the memory limit divided
-// by it.
+// responseMemoryDivisor divides the process's memory limit; the result is the default of
+// query.maxResponseMemory.
 const responseMemoryDivisor = 4
 
 // maxResponseMemory returns the bound for the memory of responses that are being written, in
@@ -31,7 +31,8 @@ func memoryLimit(root string) int64 {
 		if err != nil {
 			continue
 		}
-		// Without a limit, version 2 writes "max", and version 1 a number near 1<<63.
+		// Without a limit, the file of cgroup version 2 holds "max", which is not a number, and the
+		// file of version 1 holds a number near 1<<63.
 		if n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil && n > 0 {
 			limit = min(limit, n)
 		}
@@ -49,7 +50,7 @@ func cgroupLimitFiles(root string) []string {
 	text, _ := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	const mount = "sys/fs/cgroup"
 	files := []string{
-		filepath.Join(root, mount, "memory.max"), // in a container the process's group is the root
+		filepath.Join(root, mount, "memory.max"), // in a container, the cgroup of the process is mounted as the root
 		filepath.Join(root, mount, "memory/memory.limit_in_bytes"),
 	}
 	for line := range strings.SplitSeq(string(text), "\n") {

@@ -17,7 +17,7 @@ import (
 func TestCredentials_SingleOneIsProbed(t *testing.T) {
 	t.Setenv("THE_ONLY_ONE", "expired")
 	var first atomic.Int64
-	var calls atomic.Int64 // after the pause
+	var calls atomic.Int64 // calls later than 4 s after the first call
 	began := time.Now()
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		first.CompareAndSwap(0, int64(time.Since(began)))
@@ -49,8 +49,8 @@ sources:
 	}
 }
 
-// The breaker of a credential stays open longer after each rejection. This also applies to the only
-// credential if a rule reports its quota as used up.
+// A credential has a breaker of its own if it is listed by name, or if a rule opens it when the
+// quota of the credential is used up.
 func TestCredentials_SingleOneHasOwnBreaker(t *testing.T) {
 	for name, c := range map[string]struct {
 		config SourceConfig

@@ -39,7 +39,7 @@ func checkCommandLine(line string) error {
 	if err := c.ParseFlags(rest); err != nil {
 		return err
 	}
-	if given := c.Flags().Args(); c.HasSubCommands() || len(given) > 0 { // a text may name a command without its arguments
+	if given := c.Flags().Args(); c.HasSubCommands() || len(given) > 0 { // a page may name a command without its arguments
 		return c.ValidateArgs(given)
 	}
 	return nil
@@ -91,7 +91,7 @@ func TestDocs_NamesOfOperatingGuideExist(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"pg_dump", "pg_basebackup", "pg_total_relation_size", "hot_standby_feedback", "max_wal_size", "wal_compression", "pool_max_conns"} {
-		known += "`" + name + "`" // PostgreSQL's own
+		known += "`" + name + "`" // a name of PostgreSQL
 	}
 	panels, err := deploy.Panels("5m")
 	if err != nil {

@@ -26,8 +26,8 @@ func (f format) check() error {
 	return nil
 }
 
-// printAll prints a list in a format. rows returns the table rows of one element. Without a
-// header a table has only rows.
+// printAll prints a list in a format. rows returns the table rows of one element. If header is nil,
+// the table has no header row.
 func printAll[T any](w io.Writer, f format, all []T, header []string, rows func(T) [][]string) error {
 	encoder := json.NewEncoder(w)
 	switch f {

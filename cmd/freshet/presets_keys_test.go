@@ -53,7 +53,8 @@ func TestPresets_AdmitAnExampleKey(t *testing.T) {
 	}
 }
 
-// The upstream returns a node only for a global ID.
+// Shopify's GraphQL API finds an object only by its global ID, which the preset builds from the
+// key.
 func TestPresetShopifyGraphQL_BuildsTheGlobalID(t *testing.T) {
 	var asked string
 	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

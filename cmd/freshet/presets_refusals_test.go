@@ -11,8 +11,8 @@ import (
 )
 
 // The responses are from GitHub's documentation; the contract's simulator sends only some of them.
-// A secondary limit is a 403, or 200 with an error in GraphQL. A 403 that mentions no limit is a
-// missing permission.
+// GitHub reports a secondary rate limit with status 403, or in GraphQL with status 200 and an error
+// in the body. A 403 that mentions no limit means that a permission is missing.
 func TestPresetGitHub_ClassifiesRefusals(t *testing.T) {
 	for _, c := range []struct {
 		preset, facet, key string

@@ -36,8 +36,9 @@ func preset(t *testing.T, name string) SourceConfig {
 	return c
 }
 
-// accelerated returns a source for an upstream whose time runs faster by the factor speed: windows
-// of ten seconds or longer are shorter, and buckets that need as long to refill do so faster.
+// accelerated returns a source for an upstream whose time runs faster by the factor speed. Windows
+// of ten seconds or longer become shorter by that factor. Token buckets that need ten seconds or
+// longer to refill are refilled faster by that factor.
 func accelerated(c SourceConfig, speed float64) SourceConfig {
 	const short = 10 * time.Second
 	policies := append([]limiter.Policy{}, c.Quota.Policies...)
@@ -56,7 +57,7 @@ func accelerated(c SourceConfig, speed float64) SourceConfig {
 		rules[i].Wait = time.Duration(float64(rules[i].Wait) / speed)
 	}
 	c.Rules = rules
-	// A lease lasts as long as the longest call, so a short call timeout keeps the tests fast.
+	// The lease of a slot is derived from the call timeout, so a short one keeps the tests fast.
 	c.Timeout = 3 * time.Second
 	for i := range policies {
 		policies[i].Lease = 0
@@ -81,11 +82,11 @@ type presetRun struct {
 	bad      map[string]int
 }
 
-// startPresetRun starts limiters and sources of several simulated processes. call then starts the
-// callers.
+// startPresetRun starts a limiter and a source for each of several simulated processes. The method
+// call then starts the callers.
 func startPresetRun(t *testing.T, name string, c SourceConfig, o contract.Options, secrets map[string]string, processes int) *presetRun {
 	t.Helper()
-	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // first, because the test is skipped without Redis
+	id, address := servicetest.Name(name), servicetest.RedisAddress(t) // before everything else, because this call skips the test without Redis
 	upstream, err := contract.New(name, o)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +129,8 @@ func (a *presetRun) end() {
 	}
 }
 
-// watch counts timer delays above half of the jitter that quotas allow for.
+// watch counts pauses of this process: timer ticks that are more than 5 ms late. That is half of
+// the jitter that quotas allow for.
 func (a *presetRun) watch() {
 	const every, allowed = 2 * time.Millisecond, 5 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -147,7 +149,8 @@ func (a *presetRun) watch() {
 	}
 }
 
-// call starts callers in each process that call without a pause.
+// call starts a number of callers in each simulated process. Each caller sends one call after
+// another without a pause.
 func (a *presetRun) call(callers int, lane schemas.Lane, facet string, key func() string, params map[string]string) {
 	for i, l := range a.limiters {
 		for range callers {
@@ -229,9 +232,9 @@ var (
 // fullSaturation is the -saturate duration with which no preset is skipped.
 const fullSaturation = time.Minute
 
-// saturated returns the duration for which a preset is saturated. It skips the test without
-// -saturate, because a busy machine falsifies the result, and in a short run also if the warm-up
-// of the window takes longer than the run.
+// saturated returns the duration for which a preset is saturated: -saturate, or warm if that is
+// longer. It skips the test without -saturate, because a busy machine falsifies the result. It also
+// skips the test if warm, the warm-up of the window, is longer than a -saturate below one minute.
 func saturated(t *testing.T, warm time.Duration) time.Duration {
 	t.Helper()
 	if *saturate <= 0 {

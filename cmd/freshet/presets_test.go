@@ -23,16 +23,16 @@ type saturationTest struct {
 	keys   int
 	low    map[string]int // callers per process, by facet
 	high   map[string]int
-	// The binding policy of the contract, and the fraction of it that is used; default 0.95.
-	// Counting starts after a warm-up of one window.
+	// policy is the policy of the contract that limits the calls, and part the fraction of it
+	// that the run must use (0: 0.95). warm is how long the policy's window takes to warm up.
 	policy string
 	part   float64
 	warm   time.Duration
-	crowd  int // factor for the number of callers
+	crowd  int // factor for the number of callers; 0: 1
 }
 
 var saturations = map[string]saturationTest{
-	// The preset uses 450 of the 500 calls (docs/quotas.md).
+	// The preset uses 450 of the 500 calls per second (docs/quotas.md).
 	"nexon-service":     {secret: "app-1", keys: 500, high: map[string]int{"character": 100}, low: map[string]int{"character": 100}, policy: "second", part: 0.95 * 450 / 500},
 	"nexon-development": {secret: "app-1", keys: 50, high: map[string]int{"character": 10}, policy: "second"},
 	"github-rest":       {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"user": 20}, high: map[string]int{"user": 4}, policy: "core"},
@@ -53,7 +53,7 @@ var saturations = map[string]saturationTest{
 	"court":      {keys: 500, low: map[string]int{"progress": 3, "general": 3}, high: map[string]int{"progress": 1}, policy: "minute", warm: 125 * time.Second},
 }
 
-// slow makes calls take long and end out of order.
+// brisk and slow are latencies of the upstream. With slow, calls take longer and end out of order.
 var brisk, slow = simulator.Range{Min: 20 * time.Millisecond, Max: 200 * time.Millisecond}, simulator.Range{Min: 20 * time.Millisecond, Max: 600 * time.Millisecond}
 
 func TestPresets_AreValid(t *testing.T) {
@@ -71,7 +71,7 @@ func TestPresets_AreValid(t *testing.T) {
 	}
 }
 
-// The preset with hundreds of calls a second is not tested in parallel with others.
+// This preset makes hundreds of calls a second, so it is not tested in parallel with others.
 func TestPresetNexon_UsesBudgetWithoutRefusals(t *testing.T) {
 	saturations["nexon-service"].run(t, "nexon-service", contract.Options{Latency: brisk})
 }
@@ -85,16 +85,16 @@ func TestPresets_UseBudgetWithoutRefusals(t *testing.T) {
 	}
 }
 
-// Reported limits are learned also from responses that arrive late, out of order, and with another
-// clock.
+// The limiter must learn reported limits even if responses arrive late and out of order, and if the
+// upstream's clock differs.
 func TestPresets_LearnDespiteClockSkew(t *testing.T) {
 	t.Parallel()
 	for _, name := range presets.Names() {
 		if len(preset(t, name).Announced) > 0 {
 			how := saturations[name]
-			how.crowd = 5 // because calls take five times as long
+			how.crowd = 5 // more callers, because calls take five times as long
 			if strings.HasPrefix(name, "github") {
-				how.speed = 80 // the contract allows 100 calls in flight
+				how.speed = 80 // at a higher speed, more than the allowed 100 calls would be in flight
 			}
 			how.run(t, name, contract.Options{Latency: slow, MaxExtraLatency: 700 * time.Millisecond, Skew: 37 * time.Second})
 		}
@@ -108,7 +108,8 @@ func (how saturationTest) run(t *testing.T, name string, o contract.Options) {
 		if name != "nexon-service" {
 			t.Parallel()
 		}
-		// If the process pauses for longer than the quota's jitter, the result is invalid.
+		// A pause of this process that exceeds the quota's jitter makes the result invalid. The
+		// test is then repeated.
 		for range 3 {
 			if how.once(t, name, o) {
 				return
@@ -172,8 +173,8 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		}
 		found = true
 		over := elapsed
-		if windowOf(t, p) <= time.Second { // short windows begin and end with a call
-			over = s.Last.Sub(warm.Last) - windowOf(t, p) // without the window in progress
+		if windowOf(t, p) <= time.Second { // count short windows from the last call before the measurement to the last call
+			over = s.Last.Sub(warm.Last) - windowOf(t, p) // leave out the window that is still in progress
 			p.Used -= usedOf(warm, p)
 		}
 		most := float64(p.Limit) * over.Seconds() / windowOf(t, p).Seconds()
@@ -197,7 +198,7 @@ func (a *presetRun) await(holds func(contract.Stats) bool) contract.Stats {
 	return s
 }
 
-// usedOf returns the usage of the same policy and scope in earlier counts.
+// usedOf returns the usage of p's policy and scope in s, the counts of an earlier moment.
 func usedOf(s contract.Stats, p contract.PolicyStats) float64 {
 	for _, before := range s.Policies {
 		if before.Name == p.Name && before.Scope == p.Scope {
@@ -217,13 +218,13 @@ func windowOf(t *testing.T, p contract.PolicyStats) time.Duration {
 	return window
 }
 
-// The lease of a crashed process ends after its duration, and its slot is free again.
+// The leases of a crashed process expire. Another process can then use the slots.
 func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	c := accelerated(preset(t, "court"), 1)
 	c.Quota.Policies = []limiter.Policy{{Name: "places", Limit: 3, Window: limiter.InFlight}}
 	c.Timeout = time.Second
 	lease := c.quota().Lease
-	a := startPresetRun(t, "stripe", c, contract.Options{}, map[string]string{"": ""}, 2) // the upstream does not matter
+	a := startPresetRun(t, "stripe", c, contract.Options{}, map[string]string{"": ""}, 2) // the test sends no calls, so any upstream will do
 	defer a.end()
 	crashing, living := a.limiters[0], a.limiters[1]
 	call := limiter.Call{Endpoint: "progress/progress", Method: http.MethodGet, Key: "k"}

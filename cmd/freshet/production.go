@@ -15,7 +15,8 @@ func (p *program) dev() *cobra.Command { return leftOut("dev") }
 
 func (p *program) simulate() *cobra.Command { return leftOut("simulate") }
 
-// leftOut returns a hidden command whose error names the build that has the command.
+// leftOut returns a hidden command that only returns an error. The error names the build that has
+// the command.
 func leftOut(name string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,

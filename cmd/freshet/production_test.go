@@ -13,7 +13,8 @@ import (
 // embeddedPackages matches the packages of the simulator and of the embedded services.
 var embeddedPackages = regexp.MustCompile(`(^|/)(simulator|kfake|miniredis|gopher-lua|sqlite|libc)(/|$)`)
 
-// embeddedModules returns the modules of a program that hold an embedded service.
+// embeddedModules returns the modules linked into a program that belong to an embedded service, and
+// the number of all linked modules.
 func embeddedModules(t *testing.T, program string) (embedded []string, linked int) {
 	t.Helper()
 	info, err := buildinfo.ReadFile(program)
@@ -59,7 +60,8 @@ func TestProductionBuild_LinksNoSimulatorAndNoEmbeddedService(t *testing.T) {
 	}
 }
 
-// This ensures that embeddedPackages matches: the default build must link the embedded services.
+// This test ensures that embeddedPackages is up to date: it must match packages of the default
+// build, which links the embedded services.
 func TestDefaultBuild_LinksTheEmbeddedServices(t *testing.T) {
 	text, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {

@@ -96,7 +96,8 @@ entity is claimed by one of them. Configure prefetching under sources.NAME.prefe
 	return c
 }
 
-// namesOrAll returns a list of the name, or nil, which means all sources, for an empty name.
+// namesOrAll returns a list that holds only name. If name is empty, it returns nil, which means all
+// sources.
 func namesOrAll(name string) []string {
 	if name == "" {
 		return nil
@@ -109,6 +110,7 @@ func addOpsFlag(c *cobra.Command, address *string) {
 }
 
 // runWithOps runs a worker or scheduler on real services, with its health and metrics endpoints.
+// The parameter "of" returns the role, given its parts and the address of these endpoints.
 func (p *program) runWithOps(ctx context.Context, opsAddress string, of func(parts parts, ops string) role) error {
 	config, err := p.load()
 	if err != nil {

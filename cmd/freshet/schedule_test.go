@@ -12,7 +12,7 @@ func TestAnnounceScheduler_ReturnsShare(t *testing.T) {
 	now := time.Now()
 	shareIs := func(self string, after time.Duration, want float64) {
 		t.Helper()
-		server.SetTime(now.Add(after)) // only the clock of Redis counts
+		server.SetTime(now.Add(after)) // heartbeats use the clock of Redis
 		got, err := announceScheduler(t.Context(), rdb, "nexon", self)
 		if err != nil || got != want {
 			t.Errorf("the share of %s after %v is %v, %v; want %v", self, after, got, err, want)
@@ -25,5 +25,5 @@ func TestAnnounceScheduler_ReturnsShare(t *testing.T) {
 	if _, err := announceScheduler(t.Context(), rdb, "other", "c"); err != nil {
 		t.Fatal(err)
 	}
-	shareIs("a", schedulerTTL+3*time.Second, 1) // the scheduler of another source
+	shareIs("a", schedulerTTL+3*time.Second, 1) // a scheduler of another source does not count
 }

@@ -55,9 +55,9 @@ func requireSecret(at secretRef) (string, error) {
 func noSecret(secretRef) (string, error) { return "", nil }
 
 // reloadSecret reads the file of a credential every secretReloadInterval until ctx ends, and
-// updates the source when the secret changes. It calls changed after each update. An unreadable
-// or empty file changes nothing, because it may be in the middle of a write; the third failure in
-// a row is logged.
+// updates the source when the secret changes. It calls changed after each update. While the file is
+// unreadable or empty, the last secret stays in use, because another process may be writing the
+// file. The third failure in a row is logged.
 func reloadSecret(ctx context.Context, at secretRef, s *source.Source, changed func(name string), log *slog.Logger) error {
 	if at.file == "" {
 		return nil

@@ -160,8 +160,8 @@ func (p *program) healthcheck() *cobra.Command {
 			if err != nil {
 				return usageError{fmt.Errorf("--addr is %q; it must be host:port", config.Ops.Listen)}
 			}
-			// Like the kubelet, do not verify the certificate: it is valid for other names, and
-			// the request holds no secret.
+			// Like the kubelet, do not verify the certificate: it may be issued for other host
+			// names than this address, and the request holds no secret.
 			insecure := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true} //nolint:gosec // see above
 			client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{TLSClientConfig: insecure, DisableKeepAlives: true}}
 			req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, base+"/readyz", http.NoBody)

@@ -169,7 +169,7 @@ func settingRows(s settings.State) [][]string {
 			{"lowReserve", func(p settings.Policy) string { return strconv.Itoa(p.LowReserve) }},
 		} {
 			if policy.Window == limiter.Day.String() && (member.name == "target" || member.name == "lowReserve") {
-				continue // a day policy has neither
+				continue // a day policy has no target and no lowReserve
 			}
 			add(policy.Name+"."+member.name, member.of(policy), func(q settings.Values) string { return member.of(q.Policies[i]) })
 		}

@@ -13,8 +13,9 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// simulatedUpstream runs fault scenarios in dev's simulator, for the console. Only the simulator
-// holds the current scenario, so changes through its own control API are visible, too.
+// simulatedUpstream runs fault scenarios in dev's simulator, for the console. It reads the current
+// scenario from the simulator's settings, so it also detects changes through its control
+// API.
 type simulatedUpstream struct {
 	simulator *simulator.Simulator
 	url       string // the simulator's URL
@@ -27,11 +28,11 @@ var healthyLatency = simulator.Range{Min: 30 * time.Millisecond, Max: 1700 * tim
 type faultScenario struct {
 	console.FaultScenario
 	latency simulator.Range
-	faults  []simulator.Fault // not nil: with nil the simulator keeps its faults
+	faults  []simulator.Fault // never nil, because nil leaves the simulator's faults unchanged
 }
 
-// faultScenarios are all scenarios, the healthy one first. In poison-keys fewer than half of the
-// calls may fail; otherwise the circuit breaker would take the whole upstream for unhealthy.
+// faultScenarios are all scenarios, the healthy one first. In the scenario poison-keys fewer than
+// half of the calls may fail; otherwise the circuit breaker would open for the whole upstream.
 var faultScenarios = []faultScenario{
 	{
 		console.FaultScenario{Name: "healthy", Title: "Healthy", Description: "Every call succeeds within two seconds. After an outage, calls continue with the breaker's next probe, which may take a minute, and at half the rate for some seconds."},
@@ -78,8 +79,8 @@ func (w *simulatedUpstream) List() []console.FaultScenario {
 	return all
 }
 
-// Current returns the name of the current scenario. It is empty after other settings through the
-// simulator's control API.
+// Current returns the name of the current scenario. It is empty if the simulator's settings match
+// no scenario, because a client of the simulator's control API changed them.
 func (w *simulatedUpstream) Current() string {
 	now := w.simulator.CurrentControl()
 	for _, c := range faultScenarios {

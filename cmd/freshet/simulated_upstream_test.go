@@ -73,7 +73,7 @@ func TestFaultScenario_AnySequenceUnderLoad(t *testing.T) {
 
 func TestFaultScenario_RejectsUnknownName(t *testing.T) {
 	w := &simulatedUpstream{simulator: simulator.New(simulator.Config{})}
-	if w.Current() != "" { // settings that belong to no scenario
+	if w.Current() != "" { // a new simulator's settings match no scenario
 		t.Errorf("current after control API: got %q", w.Current())
 	}
 	if err := w.Set(t.Context(), "outage"); err != nil {
@@ -138,8 +138,8 @@ func TestDev_PrintedCurlsSetAndClearFaults(t *testing.T) {
 	}
 }
 
-// runDevWithBrowser runs dev with a fake browser. It returns the opened URL, the console's URL and
-// the log lines about the browser.
+// runDevWithBrowser runs dev with a fake browser, which returns the error ended. It returns the
+// opened URL, the console's URL and the log lines about the browser.
 func runDevWithBrowser(t *testing.T, o devOptions, ended error) (url, console, log string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

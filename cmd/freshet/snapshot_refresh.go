@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// maxWait is the query service's maximum for the parameter wait.
+	// maxWait is the maximum of the query parameter "wait" that the query service allows.
 	maxWait = 30 * time.Second
 	// maxRefreshKeys is the maximum number of keys in one request.
 	maxRefreshKeys = 100

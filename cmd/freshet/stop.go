@@ -66,8 +66,9 @@ func (p *program) resume() *cobra.Command {
 	return c
 }
 
-// stopOrResume stops or resumes the sources if agreed returns nil. An error with one source
-// does not prevent the others from being stopped.
+// stopOrResume sends the action "stop" or "resume" for each selected source. It does nothing if
+// agreed, which confirms the action for these sources, returns an error. If the action fails for
+// one source, it is still sent for the others.
 func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, agreed func(names []string) error) error {
 	if t.all && t.source != "" {
 		return usageError{errors.New("--source and --all exclude each other; use one of them")}

@@ -59,8 +59,8 @@ func (a *authority) write(name, kind string, der []byte) string {
 	return path
 }
 
-// issue writes a certificate for loopback and its key to files of that name, and replaces
-// existing ones.
+// issue writes a new certificate for loopback, and its private key, to the files name.pem and
+// name.key. It replaces existing files.
 func (a *authority) issue(name string) (certFile, keyFile string, serial int64) {
 	a.t.Helper()
 	a.made++

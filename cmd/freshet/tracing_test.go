@@ -62,7 +62,7 @@ type traced struct {
 	api          string
 	upstream     *simulator.Simulator
 	reads, works *tracetest.InMemoryExporter
-	notes        logBuffer // of the worker
+	notes        logBuffer // log of the worker
 }
 
 func newTraced(t *testing.T, sample float64) *traced {
@@ -186,7 +186,7 @@ func TestTracing_OneTraceAcrossProcesses(t *testing.T) {
 			t.Errorf("no span %q; got %v", name, slices.Sorted(maps.Keys(spans)))
 			continue
 		}
-		want := "b7ad6b7169203331" // the client's
+		want := "b7ad6b7169203331" // span ID of the client
 		if parent != "" {
 			want = spans[parent].SpanContext.SpanID().String()
 		}

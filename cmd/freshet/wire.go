@@ -228,11 +228,11 @@ func (p parts) serve(ctx context.Context, l net.Listener) error {
 // readable adapts a source to query.Source.
 type readable struct {
 	*source.Source
-	limits bool // a credential has a limited visibility
+	limits bool // whether any credential limits the visibility of its data
 }
 
-// Visibility returns the visibility of data that would be fetched for a key now. It skips the
-// search for the key's credentials if no credential limits visibility.
+// Visibility returns the visibility that data fetched for this key now would have. If no credential
+// limits the visibility, it does not search for the credentials of the key.
 func (r readable) Visibility(key string) string {
 	if !r.limits {
 		return ""
@@ -250,13 +250,13 @@ func (p parts) opsAddress() string {
 // settles adapts the producer's subscription of settled requests to query.SettleSubscriber.
 type settles struct{ parts }
 
-// Subscribe calls onSettled for each settled request, and onConnection when the subscription connects or
-// disconnects, until ctx ends.
+// Subscribe calls onSettled for each settled request until ctx ends. It calls onConnection whenever
+// the subscription connects or disconnects.
 func (s settles) Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnection func(connected bool)) error {
 	return producer.SubscribeSettled(ctx, s.rdb, slices.Collect(maps.Keys(s.config.Sources)), onSettled, onConnection)
 }
 
-// highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. Without bounds the
+// highEnqueuer adapts the producer to query.Enqueuer, for the HIGH lane. If bounds is nil, the
 // producer does not limit clients.
 type highEnqueuer struct {
 	*producer.Producer

@@ -79,7 +79,7 @@ func (o *overview) Dependencies(ctx context.Context) []console.Dependency {
 	var all []console.Dependency
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		if name == readsCheckName {
-			continue // it is derived from the others
+			continue // this check is derived from the checks of dependencies
 		}
 		d := console.Dependency{Name: name}
 		if err := found[name]; err != nil {

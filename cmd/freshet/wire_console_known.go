@@ -108,8 +108,9 @@ func (k entityReader) Entity(ctx context.Context, e schemas.Entity, c access.Cli
 // errPanic is the error of a read that panicked.
 var errPanic = errors.New("the read panicked; see the log")
 
-// recoverPanic is a deferred call that converts a panic to an error. The console's goroutines have
-// no recover of the HTTP server, so a panic in them would end the query service.
+// recoverPanic is a deferred call that converts a panic to an error. The HTTP server recovers
+// panics only in its own goroutines, so a panic in a goroutine of the console would end the query
+// service.
 func recoverPanic(log *slog.Logger, err *error) {
 	if p := recover(); p != nil {
 		log.Error("panic in a console read", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -136,14 +137,14 @@ func (k entityReader) content(ctx context.Context, found *console.Entity) error 
 
 // Sees reports whether a client may see an entity. As for reads, the client needs two
 // visibilities: the one with which the content was fetched, and the one with which it would be
-// fetched now. A source that is no longer configured has only the first.
+// fetched now. For a source that is no longer configured, the client needs only the first one.
 func (k entityReader) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 	src, there := k.sources[e.Source]
 	return c.Sees(visibility) && (!there || c.Sees(src.Visibility(e.Key)))
 }
 
-// registered returns the registration of an entity, or nil. The entity's own key sorts first among
-// the keys with that prefix, so one row is enough.
+// registered returns the registration of an entity, or nil. It searches by key prefix and reads one
+// row: among all keys that begin with the entity's key, that key itself sorts first.
 func (k entityReader) registered(ctx context.Context, e schemas.Entity) (*store.RegisteredEntity, error) {
 	all, err := k.parts.store.Entities(ctx, store.EntityFilter{Source: e.Source, Facet: e.Facet, KeyPrefix: e.Key}, schemas.Entity{}, 1)
 	if err != nil || len(all) == 0 || all[0].Entity != e {
@@ -184,7 +185,7 @@ func (k entityReader) Refresh(ctx context.Context, all []schemas.Entity, c acces
 		client = c.ID()
 	}
 	var visible []schemas.Entity
-	var indexes []int // index in all, for each entity of the request
+	var indexes []int // index in "all" of each visible entity
 	for i, e := range all {
 		if !k.Sees(c, e, stored[i].Visibility) {
 			results[i].Message = "No refresh is queued: your key or token may not see this entity."

@@ -20,7 +20,7 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// onPostgres returns a change of parts that uses PostgreSQL instead of SQLite.
+// onPostgres returns a function that changes parts to use PostgreSQL instead of SQLite.
 func onPostgres(t *testing.T) func(*parts) {
 	t.Helper()
 	url := servicetest.Postgres(t)
@@ -77,7 +77,7 @@ func TestEntityReader_CollectsAllState(t *testing.T) {
 		f.write("a", 7, time.Minute, "")
 		f.write("ab", 8, time.Minute, "")
 		now := time.Now().UTC().Truncate(time.Microsecond)
-		for _, key := range []string{"ab", "b"} { // other keys with a similar name
+		for _, key := range []string{"ab", "b"} { // other keys that are similar to the key a
 			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
@@ -126,8 +126,8 @@ func TestEntityReader_HidesInvisibleContent(t *testing.T) {
 		}
 		p.config.Sources[builtInSource] = c
 	})
-	f.write("then", 7, time.Minute, "partner") // would be fetched for everybody now
-	f.write("now", 8, time.Minute, "")         // would be fetched for the partner now
+	f.write("then", 7, time.Minute, "partner") // a fetch now would make it visible to everybody
+	f.write("now", 8, time.Minute, "")         // a fetch now would make it visible to the partner only
 	f.write("never", 9, time.Minute, "")
 	for _, key := range []string{"then", "now", "never"} {
 		got := f.look(key, anybody)
@@ -191,7 +191,7 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 	})
 }
 
-// The test writes the Redis hash in the form of package lua.
+// The test writes the Redis hash of an entity in the form that the scripts of package lua use.
 func TestEntityReader_ShowsCoalescingState(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	const ms = "9999999999999"

@@ -17,27 +17,29 @@ import (
 )
 
 const (
-	// readsWindow is the period of the read statistics that the console shows, and
-	// readsSampleInterval the interval of the samples.
+	// readsWindow is the period of the read statistics that the console shows.
+	// readsSampleInterval is the interval between two samples of the read metrics.
 	readsWindow, readsSampleInterval = 5 * time.Minute, 15 * time.Second
 )
 
-// readsHistory holds samples of the read metrics, oldest first. The first is readsWindow old, or
-// from the start of the process. last is the newest sample: gathering all metrics takes about a
-// millisecond, and every open page requests them each second, so it is reused for healthCacheTTL.
+// readsHistory holds samples of the read metrics, oldest first. The first sample is readsWindow
+// old, or from the start of the process. last is the newest sample, which is reused for
+// healthCacheTTL: gathering all metrics takes about a millisecond, and every open page requests
+// them each second.
 type readsHistory struct {
 	mu      sync.Mutex
 	samples []readsSample
 	last    readsSample
 }
 
-// readsSample holds the read counts from the start of the process to a time.
+// readsSample holds the read counts of each source from the start of the process to the time at.
 type readsSample struct {
 	at  time.Time
 	all []sourceReads
 }
 
-// sourceReads holds the read counts and the ages at read of one source.
+// sourceReads holds the read counts of one source, and the ages of its snapshots when they were
+// read.
 type sourceReads struct {
 	counts console.ReadStats
 	ages   ageHistogram
@@ -87,7 +89,7 @@ func (r *readsHistory) add(sample readsSample) {
 	}
 }
 
-// recent returns the difference between the newest and the oldest sample.
+// recent returns the read statistics of each source between the oldest and the newest sample.
 func (r *readsHistory) recent() []console.ReadStats {
 	all := make([]console.ReadStats, len(r.last.all))
 	for i, t := range r.last.all {
@@ -100,7 +102,7 @@ func (r *readsHistory) recent() []console.ReadStats {
 	return all
 }
 
-// since returns the difference to an earlier sample.
+// since returns the reads after an earlier sample: each count minus the count in that sample.
 func (t sourceReads) since(before sourceReads) sourceReads {
 	t.counts.Fresh -= before.counts.Fresh
 	t.counts.Stale -= before.counts.Stale
@@ -158,18 +160,18 @@ func countOf(r *console.ReadStats, f query.Freshness) *int64 {
 	return nil
 }
 
-// ageHistogram is a histogram of the ages of snapshots at read.
+// ageHistogram is a histogram of the ages that snapshots had when they were read.
 type ageHistogram struct {
 	total   int64
-	buckets map[ageBucket]int64 // without the ages of zero
+	buckets map[ageBucket]int64 // ages of zero are only in total
 }
 
 // ageBucket holds ages in the interval (above, upTo], in seconds.
 type ageBucket struct{ above, upTo float64 }
 
-// add adds the native buckets of a Prometheus histogram. Native buckets are about 10 % wide; a
-// classic bucket may span ten minutes to half an hour. Histograms with different bucket widths can
-// be added.
+// add adds the native buckets of a Prometheus histogram. It does not use classic buckets, because
+// one of them may reach from ten minutes to half an hour; native buckets are about 10 % wide.
+// Histograms with different bucket widths can be added.
 func (a *ageHistogram) add(h *dto.Histogram) {
 	a.total += int64(h.GetSampleCount()) //nolint:gosec // a count of reads
 	base := math.Exp2(math.Exp2(-float64(h.GetSchema())))
@@ -185,8 +187,9 @@ func (a *ageHistogram) add(h *dto.Histogram) {
 	}
 }
 
-// since returns the difference to an earlier histogram. If buckets have become wider since, it
-// subtracts each old bucket from the wider one that contains it.
+// since returns the ages after an earlier histogram: each bucket's count minus its earlier count.
+// Prometheus may have made the buckets wider since then. The count of an old bucket is then
+// subtracted from the wider bucket that contains it.
 func (a ageHistogram) since(before ageHistogram) ageHistogram {
 	left := ageHistogram{a.total - before.total, maps.Clone(a.buckets)}
 	for b, n := range before.buckets {
@@ -205,8 +208,8 @@ func (a ageHistogram) since(before ageHistogram) ageHistogram {
 	return left
 }
 
-// quantile returns the q-quantile of the ages, or zero without reads. Reads outside all buckets
-// have the age zero, or a negative one because of clock differences.
+// quantile returns the q-quantile of the ages, or zero without reads. Reads that no bucket counts
+// have the age zero, or a negative age because the clocks of hosts differ.
 func (a ageHistogram) quantile(q float64) time.Duration {
 	young := float64(a.total)
 	for _, n := range a.buckets {

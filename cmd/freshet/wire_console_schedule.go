@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// dueTTL and countsTTL are the ages at which values from the database are read again;
-	// dueTimeout and countsTimeout bound one read.
+	// dueTTL and countsTTL are the ages at which cached values are read from the database again.
+	// dueTimeout and countsTimeout bound one such read.
 	dueTTL, dueTimeout       = 2 * time.Second, 5 * time.Second
 	countsTTL, countsTimeout = time.Minute, 30 * time.Second
 	// maxStaleness is the additional age up to which a value is shown while the next read is in
@@ -32,7 +32,8 @@ const (
 	maxDueCounted = 1000
 )
 
-// backlogs counts due entities, retries and outbox events, each up to a bound and with an index.
+// backlogs counts due entities, retries and outbox events. Each count uses a database index and
+// ends at a limit, so it is fast.
 type backlogs interface {
 	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
 	RetryBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
@@ -59,7 +60,7 @@ type scheduleReader struct {
 	parts     parts
 	caches    map[string]*scheduleCache
 	live      map[string]*livePrefetch  // no entry: the source's configuration is invalid
-	requested *cached[map[string]int64] // by source
+	requested *cached[map[string]int64] // number of prefetch requests, by source
 }
 
 // scheduleCache caches database reads for one source's schedule.
@@ -135,8 +136,8 @@ func (s scheduleReader) Schedule(ctx context.Context, source string) console.Sch
 	return all
 }
 
-// inForce returns the source's configuration with the settings in force, or configured if they are
-// unknown, and whether prefetching is disabled.
+// inForce returns the source's configuration with the settings in force, and whether prefetching is
+// disabled. If the settings in force are unknown, it returns the parameter "configured".
 func (s scheduleReader) inForce(ctx context.Context, source string, configured SourceConfig) (c SourceConfig, disabled bool) {
 	c = configured
 	live, ok := s.live[source]
@@ -227,8 +228,8 @@ func facetSchedules(c SourceConfig, counts map[tierKey]entityCount, failure stri
 	return all
 }
 
-// feed returns the rate at which the schedulers may enqueue now, calculated like in a scheduler,
-// and the rate cap in force, if there is one.
+// feed returns the rate at which the schedulers may enqueue now, in calls a second, and the rate
+// cap in force, if there is one. It calculates the rate as the schedulers do.
 func (s scheduleReader) feed(ctx context.Context, source string, c SourceConfig, now time.Time) (feed console.Reading[float64], rateCap *float64) {
 	schedule, err := c.newSchedule()
 	if err == nil {
@@ -316,7 +317,7 @@ func (k *cached[T]) value(ctx context.Context, ttl, timeout time.Duration, read 
 		k.startedAt, k.reading = time.Now(), make(chan struct{})
 		go k.refresh(context.WithoutCancel(ctx), timeout, read)
 	}
-	reading, first := k.reading, k.at.IsZero() || time.Since(k.at) > ttl+maxStaleness // no value, or one that is too old
+	reading, first := k.reading, k.at.IsZero() || time.Since(k.at) > ttl+maxStaleness // no value yet, or the value is too old
 	k.mu.Unlock()
 	if reading != nil && first {
 		wait := time.NewTimer(firstReadWait)

@@ -197,8 +197,8 @@ func TestLimiterView_ShowsStopAtOnce(t *testing.T) {
 	}{
 		{&limiter.Override{Stopped: true}, 4, "stopped"},
 		{&limiter.Override{}, 4, console.StateResuming},
-		{nil, 4, "stopped"},                 // the override is unknown
-		{&limiter.Override{}, 3, "stopped"}, // the override changed after the view
+		{nil, 4, "stopped"},                 // the override could not be read
+		{&limiter.Override{}, 3, "stopped"}, // the view reports no newer revision, so no resume is pending
 	} {
 		if v := withStopState(limiter.View{State: "stopped", Revision: 3, NewestRevision: c.newest}, c.set); v.State != c.want {
 			t.Errorf("%+v: %s", c, v.State)

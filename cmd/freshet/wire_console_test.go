@@ -87,7 +87,7 @@ func newConsoleFixture(t *testing.T, change func(*parts)) *consoleFixture {
 	return f
 }
 
-// wire does the wiring of serve, without a listener.
+// wire builds the console's dependencies as parts.serve does, but without a listener.
 func (f *consoleFixture) wire() {
 	f.Helper()
 	sources, err := f.sources()
@@ -124,7 +124,7 @@ func testEntity(key string) schemas.Entity {
 	return schemas.Entity{Source: builtInSource, Facet: "character", Key: key}
 }
 
-// write stores a snapshot that was checked at an age.
+// write stores a snapshot that was last checked the duration age ago.
 func (f *consoleFixture) write(key string, version int64, age time.Duration, visibility string) {
 	f.Helper()
 	text := []byte(`{"name":"` + key + `"}`)

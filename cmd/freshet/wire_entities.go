@@ -35,8 +35,8 @@ func (p parts) entities(sources map[string]*source.Source) (*entities.Entities, 
 // notifyTimeout bounds the notification of other processes through Redis.
 const notifyTimeout = time.Second
 
-// others notifies other processes of changed entities, through Redis. It implements
-// entities.Notifier.
+// others notifies the schedulers and query services of changed entities, through Redis. It
+// implements entities.Notifier.
 type others struct{ parts }
 
 // WakeAt notifies the schedulers that an entity is due at a time.
@@ -44,8 +44,8 @@ func (o others) WakeAt(ctx context.Context, source string, at time.Time) {
 	poll.WakeAt(ctx, o.rdb, scheduleChannel(source), at, o.log)
 }
 
-// Invalidate removes an entity's hold and publishes a settle event without a number. The query
-// services then drop the entity from their caches and read the database again.
+// Invalidate removes an entity's hold and notifies the query services, as if a request of the
+// entity had been settled. They then drop the entity from their caches and read the database again.
 func (o others) Invalidate(ctx context.Context, e schemas.Entity) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
@@ -59,7 +59,7 @@ func (o others) Invalidate(ctx context.Context, e schemas.Entity) {
 // readers adapts the entity registry to query.ReadRecorder.
 type readers struct{ *entities.Entities }
 
-// RecordReads adds the counts of reads until a time.
+// RecordReads adds read counts to the registered entities. until is the end of the counted period.
 func (r readers) RecordReads(ctx context.Context, reads []query.ReadCount, until time.Time) error {
 	all := make([]entities.ReadCount, len(reads))
 	for i, read := range reads {

@@ -16,8 +16,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// withPrefetch applies an override to the source's prefetch settings. It returns all errors in the
-// result. It ignores o.Enabled, which is not part of the configuration.
+// withPrefetch applies an override to the source's prefetch settings. If the result is invalid, it
+// returns all errors. It ignores o.Enabled, which is not part of the configuration.
 func (s SourceConfig) withPrefetch(o settings.PrefetchOverride) (SourceConfig, error) {
 	if len(o.Facets) == 0 {
 		return s, nil
@@ -68,8 +68,8 @@ func (s SourceConfig) prefetchedFacets() map[string]scheduler.Config {
 	return all
 }
 
-// prefetch returns the prefetch settings with an override, or all errors in the result. It
-// implements settings.Source.Prefetch.
+// prefetch returns the prefetch settings after an override is applied. If they are invalid, it
+// returns all errors. It is used as settings.Source.Prefetch.
 func (s SourceConfig) prefetch(o settings.PrefetchOverride) (settings.Prefetch, error) {
 	changed, err := s.withPrefetch(o)
 	if err != nil {
@@ -101,15 +101,15 @@ const (
 type livePrefetch struct {
 	source string
 	config SourceConfig
-	base   *scheduler.Schedule // as configured
+	base   *scheduler.Schedule // the configured schedule, without an override
 	read   func(ctx context.Context, source string) (settings.PrefetchOverride, error)
 	log    *slog.Logger
 
 	mu       sync.Mutex
 	readAt   time.Time
-	override settings.PrefetchOverride // as read from the database last
+	override settings.PrefetchOverride // the override that was last read from the database
 	current  *scheduler.Schedule
-	changed  SourceConfig // the configuration of current
+	changed  SourceConfig // the configuration from which current was built
 	failing  bool
 }
 
@@ -145,7 +145,8 @@ func (l *livePrefetch) inForce(ctx context.Context) (c SourceConfig, disabled bo
 	return l.changed, !enabled
 }
 
-// apply puts an override in force, or logs the error with which it was read.
+// apply puts an override in force. If err is not nil, the override could not be read; apply then
+// logs the error, and the last settings stay in force.
 func (l *livePrefetch) apply(o settings.PrefetchOverride, err error) {
 	switch {
 	case err != nil && !l.failing && !errors.Is(err, context.Canceled):
@@ -163,7 +164,7 @@ func (l *livePrefetch) apply(o settings.PrefetchOverride, err error) {
 	if err == nil {
 		schedule, err = changed.newSchedule()
 	}
-	if err != nil { // the configuration is newer than the override
+	if err != nil { // a newer configuration no longer allows the override
 		l.log.Error("prefetch override invalid, configured settings in force; reset it with `freshet settings set`", "err", err)
 		changed, schedule = l.config, l.base
 	}

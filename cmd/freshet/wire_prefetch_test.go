@@ -46,8 +46,8 @@ func live(t *testing.T, p parts) *livePrefetch {
 	return l
 }
 
-// firstIn returns the time until the first due time of an entity that is registered now. It is at
-// most one interval of its tier.
+// firstIn returns the longest time until the first due time among 200 hot entities that are
+// registered now. First due times are spread over one interval of the tier.
 func firstIn(l *livePrefetch, now time.Time) time.Duration {
 	longest := time.Duration(0)
 	for i := range 200 {
@@ -126,8 +126,8 @@ func TestLivePrefetch_KeepsTheLastSettingsWhileTheyCannotBeRead(t *testing.T) {
 	})
 }
 
-// An override may change a facet that a newer configuration no longer has. The rest of the
-// override stays in force.
+// An override may change a facet that a newer configuration no longer has. The configured schedule
+// is then in force. Prefetching stays disabled if the override disables it.
 func TestLivePrefetch_WithoutAFittingChangeIsAsConfigured(t *testing.T) {
 	fakeRead(t, func(l *livePrefetch, set func(settings.PrefetchOverride, error)) {
 		hour := settings.Duration(time.Hour)

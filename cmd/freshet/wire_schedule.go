@@ -23,7 +23,8 @@ import (
 )
 
 // scheduling returns the scheduler role for the named sources, or for all sources: it prefetches
-// due entities and deletes data beyond its retention. It calls up when it has started.
+// due entities and deletes data beyond its retention. It calls the function "up" when it has
+// started.
 func scheduling(up func(), names ...string) role {
 	return func(ctx context.Context, p parts) error { return p.schedule(ctx, up, names) }
 }
@@ -86,8 +87,8 @@ func (p parts) checkMigrations(ctx context.Context) error {
 // entities.
 func scheduleChannel(source string) string { return "schedule:" + source }
 
-// capacityFunc returns a function that reads the capacity of a source for prefetching and announces this
-// scheduler.
+// capacityFunc returns a function that reads the capacity of a source for prefetching. Each call
+// also writes the heartbeat of this scheduler.
 func (p parts) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc {
 	cost := c.maxFacetCost()
 	self := workerName() + "/" + rand.Text()[:8] // host and pid may be equal in several containers
@@ -101,7 +102,7 @@ func (p parts) capacityFunc(name string, c SourceConfig) scheduler.CapacityFunc 
 	}
 }
 
-// maxFacetCost returns the highest number of calls that one facet takes.
+// maxFacetCost returns the number of calls for one entity of the facet with the most documents.
 func (s SourceConfig) maxFacetCost() float64 {
 	cost := 1.0
 	for _, f := range s.Facets {
@@ -110,9 +111,9 @@ func (s SourceConfig) maxFacetCost() float64 {
 	return cost
 }
 
-// capacity returns the capacity of a source for prefetching: the rate of LOW, the calls that wait in
-// its topic, and their lag. cost is the maximum number of calls per record. Share is 1, the value
-// for a single scheduler.
+// capacity returns the capacity of a source for prefetching: the rate of the LOW lane, the calls
+// that wait in its topic, and their lag. cost is the maximum number of calls per record. The
+// returned Share is 1; the caller sets it if several schedulers run.
 func (p parts) capacity(ctx context.Context, name string, cost float64) (scheduler.Capacity, error) {
 	view, quota, set, err := p.limiterNow(ctx, name)
 	if err != nil {
@@ -185,7 +186,7 @@ func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View
 	o, revision, err := p.settings().Quota(readCtx, source)
 	cancel()
 	if err != nil {
-		if !errors.Is(err, context.Canceled) { // the client has disconnected
+		if !errors.Is(err, context.Canceled) { // a cancelled read needs no log line: the client has disconnected
 			p.log.Warn("quota override read failed; limiter state shown with the configured quota", "source", source, "err", err)
 		}
 	} else if changed, err := config.With(o); err == nil {
@@ -193,7 +194,7 @@ func (p parts) limiterNow(ctx context.Context, source string) (view limiter.View
 			quota = effective
 		}
 	}
-	if err == nil || o.Stopped { // a partly readable override may still hold the stop
+	if err == nil || o.Stopped { // an override that is only partly valid may still hold the emergency stop
 		set = &o
 	}
 	view, err = limiter.ReadView(ctx, p.rdb, source, quota, revision)
@@ -221,8 +222,9 @@ func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest
 	return d.enqueue(ctx, schemas.Trigger, claimed)
 }
 
-// enqueue waits for Kafka's acknowledgements and returns the requests without one. It does not
-// return requests of entities with a hold: those have a scheduled retry or are dead letters.
+// enqueue enqueues requests and waits for Kafka's acknowledgements. It returns the requests that
+// were not enqueued. It leaves out requests of entities with a hold, because these entities are not
+// requested until the hold ends.
 func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	requests := make([]producer.Request, len(claimed))
 	for i, a := range claimed {

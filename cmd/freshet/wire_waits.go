@@ -36,7 +36,7 @@ type waits struct {
 	estimates map[string]timedEstimate
 }
 
-// timedEstimate is a limiter's estimate with the time of reading, by this process's clock.
+// timedEstimate is a limiter's estimate with the time at which this process read it.
 type timedEstimate struct {
 	limiter.WaitEstimate
 	readAt time.Time
@@ -48,7 +48,7 @@ func newWaits(lag lagWaits, sources []string, read func(context.Context, string)
 
 // EstimateWait returns the estimated wait of a request that is published now, the time of the
 // measurement, and whether an estimate is available. There is none while calls are stopped. It
-// sends no requests.
+// uses only values in memory.
 func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, time.Time, bool) {
 	wait, measured, known := w.lag.EstimateWait(source, lane)
 	w.mu.Lock()

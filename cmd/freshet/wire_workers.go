@@ -18,9 +18,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// working returns the worker role for lanes of the named sources, or of all sources. At shutdown
-// the limiters keep granting permits until the last worker has stopped. It calls up when the
-// workers have started.
+// working returns the worker role for lanes of the named sources, or of all sources. It calls the
+// function "up" when the workers have started. At shutdown the limiters keep granting permits until
+// the last worker has stopped.
 func working(lanes []schemas.Lane, up func(), names ...string) role {
 	return func(ctx context.Context, p parts) error { return p.work(ctx, lanes, up, names) }
 }
@@ -51,8 +51,8 @@ func (p parts) waitForRedis(ctx context.Context) error {
 	}
 }
 
-// drainMargin extends the drain timeout beyond the longest upstream call, so that its result can
-// be stored.
+// drainMargin is added to the call timeout to get the drain timeout at shutdown, so that the result
+// of the longest call can still be stored.
 const drainMargin = 5 * time.Second
 
 func (p parts) work(ctx context.Context, lanes []schemas.Lane, up func(), names []string) error {
@@ -136,12 +136,14 @@ func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) 
 	return toPermit(p.Limiter.Acquire(ctx, lane, toLimiterCall(c)))
 }
 
-// AcquireRetry waits for a permit of a retry after a failure.
+// AcquireRetry waits for a permit for a request whose last call failed. While other requests wait,
+// such requests get at most every fourth permit.
 func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return toPermit(p.Limiter.AcquireRetry(ctx, lane, toLimiterCall(c)))
 }
 
-// Reacquire waits for a permit ahead of other waiters.
+// Reacquire waits for a new permit after an earlier one expired unused. Its caller is served before
+// all others.
 func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return toPermit(p.Limiter.Reacquire(ctx, lane, toLimiterCall(c)))
 }
