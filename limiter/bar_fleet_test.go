@@ -36,7 +36,7 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.setQuota(q, 0, false) // no configuration yields this quota
+	l.setQuota(q, 0, false) // set directly, because no configuration yields this quota
 	return measured{l, reg}
 }
 
@@ -125,8 +125,7 @@ func (f *fleet) spend(p *Permit, lane schemas.Lane) bool {
 	return true
 }
 
-// saturate runs that many callers per process, which acquire permits continuously until ctx
-// ends.
+// saturate runs `waiters` callers per process, which acquire permits continuously until ctx ends.
 func (f *fleet) saturate(ctx context.Context, lane schemas.Lane, waiters int) (wait func()) {
 	var wg sync.WaitGroup
 	for _, m := range f.limiters {
@@ -182,7 +181,8 @@ func passUntil(ctx context.Context, until time.Time) {
 	<-ctx.Done()
 }
 
-// perSecond returns the rate of a lane's permits since from; an empty lane means all.
+// perSecond returns the permits per second of a lane since the time `from`. An empty lane means
+// both lanes.
 func (f *fleet) perSecond(from time.Time, lane schemas.Lane) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

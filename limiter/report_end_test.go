@@ -35,7 +35,7 @@ func TestReport_ShowsSoonThatCallsEnded(t *testing.T) {
 	}
 	ended := time.Now()
 	var before ProcessView
-	again := false // two reports had the same count
+	again := false // this report has the same number of calls as the last one
 	look := time.NewTicker(20 * ms)
 	defer look.Stop()
 	for limit := time.After(30 * time.Second); !again; {
