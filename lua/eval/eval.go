@@ -24,8 +24,8 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// onceInts is once for a script that returns integers: they are read as such,
-// without one allocation each.
+// onceInts is like once, for a script that returns only integers. It reads them without one
+// allocation for each.
 type onceInts struct{ *redis.IntSliceCmd }
 
 func (onceInts) NoRetry() bool { return true }
@@ -56,7 +56,7 @@ func Once(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) 
 	return cmd.Cmd
 }
 
-// Ints is Once for a script that returns only integers.
+// Ints runs s like Once, for a script that returns only integers, and returns these.
 func Ints(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) ([]int64, error) {
 	cmd := onceInts{redis.NewIntSliceCmd(ctx, c.line("evalsha", s.SHA1)...)}
 	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
