@@ -228,12 +228,13 @@ func (w *world) play(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A bubble begins in 2000, when times in us had one digit fewer than logs require.
+	// A synctest bubble begins in 2000, when times in us had 15 digits. The script's logs require
+	// 16.
 	w.midnight = time.Date(2027, 1, 2, 0, 0, 0, 0, seoul)
 	sleep(time.Until(w.midnight.Add(-w.trial.before)))
 	w.start = time.Now()
 	w.settings = []setting{{at: w.start.Add(-time.Hour), config: w.trial.config}}
-	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // the stored count is not empty
+	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // a saved count exists, as if the source had run before
 	w.calm = w.start.Add(w.trial.busy)
 	for range 1 + w.rng.IntN(3) {
 		w.begin()
