@@ -32,8 +32,8 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	}
 	elapsed, longest, shortest := micros(redis-c.redis), then.Sub(c.before), before.Sub(c.then)
 	ahead := elapsed - longest - clockSlack - longest/clockDrift
-	// Redis' clock was set back slightly, which is harmless. The new reading must be kept, or a
-	// later step forward to the old time would not be detected.
+	// If Redis' clock was set back slightly, that is harmless. But the new reading must be kept,
+	// or a later step forward to the old time would not be detected.
 	behind := shortest - elapsed - clockSlack - shortest/clockDrift
 	if ahead > 0 || behind > 0 || then.Sub(before) <= 2*c.then.Sub(c.before) || then.Sub(c.then) > clockLife {
 		*c = next
@@ -45,8 +45,8 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 // early, never too late.
 func (c *clock) at(t time.Time) int64 { return c.redis + t.Sub(c.then).Microseconds() }
 
-// midnights returns three midnights around now in the day policy's time zone, encoded for the
-// script. Three are needed because Redis' clock and the local one can differ.
+// midnights returns the three midnights nearest to `now` in the day policy's time zone, encoded
+// for the script. Three are needed because Redis' clock and the local one can differ.
 func (q Quota) midnights(now time.Time) string {
 	if q.day == nil {
 		return ""

@@ -54,9 +54,9 @@ type Policy struct {
 	Window Window `yaml:"window,omitempty"`
 	// TimeZone is the IANA time zone of the calendar day. Empty means UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
-	// Target is the number of calls that freshet makes per window. 0 means as many as the proof
-	// in the package comment allows. HighReserve of these calls are kept for HIGH, LowReserve for
-	// LOW.
+	// Target is the maximum number of calls that freshet makes per window. 0 means as many as the
+	// proof in the package comment allows. HighReserve of these calls are kept for HIGH,
+	// LowReserve for LOW.
 	Target      int     `yaml:"target,omitempty"`
 	HighReserve Reserve `yaml:"highReserve,omitempty"`
 	LowReserve  int     `yaml:"lowReserve,omitempty"`
@@ -78,8 +78,9 @@ type Policy struct {
 	CountedStatuses []int `yaml:"countedStatuses,omitempty"`
 	// Restore turns the policy into a leaky bucket of size Limit that drains at this rate.
 	Restore Rate `yaml:"restore,omitempty"`
-	// Reported means that responses report the remaining budget (Source.Announced). Limit and
-	// Window apply while nothing is reported. Pace spreads LOW over the window.
+	// Reported means that responses report the remaining budget (see Announced in package
+	// source). Limit and Window apply while nothing is reported. Pace spreads LOW's calls evenly
+	// over the window.
 	Reported bool `yaml:"reported,omitempty"`
 	Pace     bool `yaml:"pace,omitempty"`
 	// Lease is how long an in-flight slot is held for a call whose end was never reported. 0

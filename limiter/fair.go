@@ -14,8 +14,8 @@ type fair struct {
 	last   map[string]int64 // the last turn given to each client; cleared when no call waits
 }
 
-// maxFairClients is the number of clients in a wait list's memory at which it forgets all clients
-// without waiting calls.
+// maxFairClients limits the clients that a wait list remembers. At the limit it forgets all
+// clients without waiting calls.
 const maxFairClients = 4096
 
 // place gives p its turn and returns the waiter that follows it, or nil if p is last.

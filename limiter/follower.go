@@ -11,8 +11,8 @@ const (
 	// seconds.
 	settingsInterval = time.Second
 	// dayCountInterval is how often the day's count is saved. If saving fails for maxDayCountAge,
-	// no more permits are granted. After a loss of Redis' data, the limiter assumes that since
-	// the last save calls were made at the full rate.
+	// no more permits are granted, because after a loss of Redis' data all time since the last
+	// save counts as calls at the full rate.
 	dayCountInterval = 5 * time.Second
 	maxDayCountAge   = time.Minute
 	// storeTimeout is the timeout of one call to Settings or Usage.

@@ -34,7 +34,7 @@ type Limiter struct {
 	kick             chan struct{}             // wakes Run
 	dayCountNeeded   chan struct{}             // makes the follower send the saved day count to Redis
 	breakerOpen      atomic.Bool               // the source's circuit breaker, as Redis reported it last
-	breakerOpenUntil atomic.Pointer[time.Time] // when it was last known to be open
+	breakerOpenUntil atomic.Pointer[time.Time] // when the breaker was last known to be open
 	breaker          atomic.Pointer[breaker]   // the breaker's state, for callers that wait until it changes
 
 	mu     sync.Mutex
@@ -45,7 +45,7 @@ type Limiter struct {
 	queueByKey   map[string]*queue
 	resources    map[string]string         // maps an endpoint to the upstream's name for its budget
 	newResources []string                  // new endpoint-resource pairs, not yet shared with the other processes
-	bucketEvents []bucketEvent             // for the next call
+	bucketEvents []bucketEvent             // events of buckets, to send with the next call
 	openBreakers map[string]bool           // scope breakers that this process opened, by bucket key
 	states       map[string]bucketSnapshot // last state of each bucket, by name
 	calls        int                       // number of calls to Redis so far; part of each ticket
@@ -66,7 +66,7 @@ type Limiter struct {
 	reportDue        bool     // Run publishes a report now
 	reportedWaiters  bool     // the last report contained waiters
 	lastReports      [2]int64 // slots granted to this process, at its last two reports
-	events           []string // events for the next call
+	events           []string // events to send with the next call to Redis
 	refunds          []slot   // unused slots to return with the next call
 	clock            clock    // last reading of Redis' clock
 	counted          Count    // the day's count, as Redis reported it last
@@ -126,7 +126,7 @@ func incarnationName(process string) string {
 	return strings.Join(append(strings.Fields(process), strconv.FormatUint(life, 36)), "_")
 }
 
-// setQuota replaces the quota that the next call sends. The caller holds l.mu.
+// setQuota replaces the quota that the next call to Redis sends. The caller holds l.mu.
 func (l *Limiter) setQuota(q Quota, revision int64, stopped bool) {
 	l.quota, l.stopped = q, stopped
 	l.terms = terms{}
@@ -266,8 +266,8 @@ func (l *Limiter) refund(s slot) {
 // sends.
 const maxEvents = 200
 
-// takeEvents removes and returns the events for the next call. If the outcome of that call is
-// unknown, fail decides which of them are sent again. The caller holds l.mu.
+// takeEvents removes and returns the events for the next call to Redis. If the outcome of that
+// call is unknown, the method fail decides which events are sent again. The caller holds l.mu.
 func (l *Limiter) takeEvents() string {
 	if len(l.events) == 0 && len(l.refunds) == 0 {
 		return ""
@@ -282,8 +282,8 @@ func (l *Limiter) takeEvents() string {
 	return strings.Join(words, " ")
 }
 
-// takeBucketEvents removes and returns the bucket events for the next call. The caller holds
-// l.mu.
+// takeBucketEvents removes and returns the bucket events for the next call to Redis. The caller
+// holds l.mu.
 func (l *Limiter) takeBucketEvents() []bucketEvent {
 	n := min(len(l.bucketEvents), maxEvents)
 	taken := slices.Clone(l.bucketEvents[:n])

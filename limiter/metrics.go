@@ -215,7 +215,7 @@ func (m *metrics) show(v View) {
 	}
 }
 
-// viewMetricsTTL is how long the gauges of Redis' state stay without an update: three report
+// viewMetricsTTL is how long the gauges of Redis' state are kept without an update: three report
 // intervals of an idle process.
 const viewMetricsTTL = 3 * idleReportInterval
 

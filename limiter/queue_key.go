@@ -15,7 +15,8 @@ type queueKey struct {
 	candidates []*candidate
 }
 
-// candidate is one way to make a call: a credential, and the costs with it.
+// candidate is one way to make a call: a credential, and the costs of the call with this
+// credential.
 type candidate struct {
 	call       Call
 	credential string

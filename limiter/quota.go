@@ -18,9 +18,8 @@ const (
 	// maxWindowLogCalls is the largest limit that is kept as a sliding-window log. Larger
 	// limits use GCRA partitions.
 	maxWindowLogCalls = 99
-	// maxPartitionQuiet limits how much of a window's length the quiet period of GCRA partitions
-	// contains after a loss of state. Partitions start without a burst, so they need no longer
-	// pause.
+	// maxPartitionQuiet limits the quiet period that GCRA partitions need after a loss of state.
+	// Partitions then start without a burst, so they need no pause as long as the window.
 	maxPartitionQuiet = time.Second
 	// maxBackoff is the longest backoff when the upstream names no time.
 	maxBackoff = time.Minute

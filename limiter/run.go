@@ -281,7 +281,7 @@ type answer struct {
 // wait + permitLife, when it may have expired. The caller holds l.mu.
 func (l *Limiter) applyGrant(a answer) {
 	if ahead := l.clock.read(a.before, a.then, a.now); ahead > 0 {
-		// Slots granted before and after the clock step could lie closer together in real time
+		// Slots granted before and after the clock step could be closer together in real time
 		// than Redis assumes, so the state starts again with a quiet period.
 		l.log.Warn("redis clock was set forward; no permits are granted during the quiet period", "by", ahead)
 		l.events = append(l.events, fmt.Sprintf("step %d", a.now))

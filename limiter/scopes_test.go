@@ -271,8 +271,8 @@ func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	})
 }
 
-// Two credentials can be used at the same time, and one has an open breaker. If the limiter
-// always chose the credential with more units left, it would never probe the open breaker.
+// One of two credentials has an open breaker whose probe is due. If the limiter always chose the
+// credential with more units left, it would never send that probe.
 func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	bad, used := true, map[string]int{}
 	answers := func(c atUpstream) answered {

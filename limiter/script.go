@@ -2,7 +2,7 @@ package limiter
 
 import (
 	"context"
-	"crypto/sha1" //nolint:gosec // not for security: the hash is the name of a quota
+	"crypto/sha1" //nolint:gosec // names a quota, as Redis names a script
 	"encoding/hex"
 	"fmt"
 	"strings"

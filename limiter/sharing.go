@@ -69,8 +69,8 @@ func (f *follower) syncResources(ctx context.Context) {
 	}
 }
 
-// subscribeWakeUps retries the queues when Redis reports a free in-flight slot for this
-// process. It returns when ctx ends.
+// subscribeWakeUps lets all queues request slots again when Redis reports a free in-flight slot
+// for this process. It returns when ctx ends.
 func (l *Limiter) subscribeWakeUps(ctx context.Context) {
 	l.mu.Lock()
 	limitsInFlight := slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })

@@ -25,15 +25,15 @@ type View struct {
 	State string     `json:"state"`
 	At    time.Time  `json:"at"`              // by Redis' clock
 	Until *time.Time `json:"until,omitempty"` // end of a backoff or a quiet period, or the time of the next probe
-	// Revision is the revision of the settings in force; NewestRevision that of the stored
-	// settings. If NewestRevision is greater, the limits shown are not in force yet. RampRatio is
-	// the share of the full rate in use, from 0.5 to 1.
+	// Revision is the revision of the settings in force, NewestRevision the revision of the
+	// stored settings. If NewestRevision is greater, the limits shown are not in force yet.
+	// RampRatio is the share of the full rate in use, from 0.5 to 1.
 	Revision       int64        `json:"revision"`
 	NewestRevision int64        `json:"newestRevision"`
 	RampRatio      float64      `json:"rampRatio"`
 	Policies       []PolicyView `json:"policies"`
-	// Scopes are the states of scoped policies for the values of their scopes, as the processes
-	// reported them.
+	// Scopes contains the states of buckets (one policy for one value of its scope), as the
+	// processes reported them.
 	Scopes    []ScopeView   `json:"scopes,omitempty"`
 	Processes []ProcessView `json:"processes"`
 	// High and Low are the current rates of the lanes.
@@ -58,7 +58,7 @@ type PolicyView struct {
 	RemainingForLow int64      `json:"remainingForLow"`
 	ResetsAt        *time.Time `json:"resetsAt,omitempty"`
 
-	length time.Duration // of the window
+	length time.Duration // length of the window
 }
 
 // ProcessView is the report of one process about its waiters.

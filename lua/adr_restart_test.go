@@ -28,7 +28,7 @@ func TestState_RestartBeginsQuietAndKeepsABackoff(t *testing.T) {
 	for name, c := range map[string]struct {
 		options []string
 		happens func(s *servicetest.RedisServer) *servicetest.RedisServer
-		braked  bool // the backoff was not lost with the restart
+		braked  bool // the state still contains the backoff afterwards
 	}{
 		"a restart that loses all": {nil, func(s *servicetest.RedisServer) *servicetest.RedisServer {
 			s.Kill()

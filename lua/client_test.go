@@ -56,7 +56,7 @@ func (a admitted) count(verdict int64) (n int) {
 	return n
 }
 
-// admit runs client_admit for requests of the client id. Each request is one letter for its kind
+// admit runs client_admit for requests of the client id. Each request is one character for its kind
 // (N or K), followed by its member.
 func (c *clients) admit(id string, requests ...string) admitted {
 	c.t.Helper()
@@ -287,8 +287,8 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 }
 
 // A single client that always has more requests gets the source's whole rate. This holds even if
-// the upstream answers in 1.5 s, the client's limit allows requests for 2 s, and the client
-// retries 100 ms after a refusal.
+// the upstream answers in 1.5 s, the client may have only as many requests outstanding as the
+// source calls in 2 s, and the client retries 100 ms after a refusal.
 func TestClientAdmit_LeavesASingleClientTheWholeRate(t *testing.T) {
 	const rate, seconds, tick = 50, 20, 20 * time.Millisecond
 	rdb, m := servicetest.MiniRedis(t)

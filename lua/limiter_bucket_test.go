@@ -65,7 +65,7 @@ type grant struct {
 	high, low               []int64 // slots, in us by that clock
 	backHigh, backLow       int64   // us until the caller should call again; 0: nothing rejected
 	refusalHigh, refusalLow int64
-	used                    int64 // of the day
+	used                    int64 // calls counted in the current day
 }
 
 // all returns the slots of both lanes, in the order of the grants.

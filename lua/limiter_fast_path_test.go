@@ -79,7 +79,7 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 					c.advance(rng.Int64N(2 * epoch))
 				case 1:
 				case 2, 3, 4, 5, 6:
-					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // advance exactly to a slot, or to slightly before it
+					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // to a slot, or slightly before
 				default:
 					c.advance(rng.Int64N(60_000))
 				}

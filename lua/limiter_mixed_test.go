@@ -323,7 +323,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 		b.acquire(0, 0)
 		b.acquireAfter(0, 0, used(c.now.Add(-9500*time.Millisecond), 100, c.now, 1))
 		got = 0
-		for i := range 50 { // until after the end of the backoff
+		for i := range 50 { // from 9.5 s until 14.5 s after midnight; the margin ends at 10 s
 			got += len(dayless.acquire(5, 0).all())
 			if i%5 == 4 {
 				b.acquire(0, 0)

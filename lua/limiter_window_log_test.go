@@ -115,7 +115,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 32))
 		flood := []process{{low: 100, at: c.us()}, {low: 100, at: c.us()}}
 		play(b, c, 2*reach, true, flood)
-		for i := range 60 { // ten slots per reach, each at a random time in its tenth of the reach
+		for i := range 60 { // ten HIGH calls per reach, each at a random time in its tenth of the reach
 			early := rng.Int64N(reach / 10)
 			play(b, c, early, true, flood)
 			g := b.acquire(1, 0)
@@ -123,7 +123,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 				t.Fatalf("HIGH's call %d of ten a reach got %+v", i, g)
 			}
 			play(b, c, reach/10-early, true, flood)
-			if i%10 == 9 { // each of the next ten slots is at least as late in its tenth
+			if i%10 == 9 { // one more tenth, so that each call is a reach or more after the call ten before it
 				play(b, c, reach/10, true, flood)
 			}
 		}

@@ -236,7 +236,7 @@ func (w *walk) compare() {
 	}
 	f := strings.Fields(e.field("lock"))
 	if len(f) == 4 && f[2] == "1" && f[3] == "CONFIRMED" {
-		f = nil // expired
+		f = nil // the lock has expired, so it counts as missing
 	}
 	var want []string
 	if l.n != 0 {

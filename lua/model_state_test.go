@@ -114,7 +114,7 @@ type state struct {
 	topics [2][mostOutstanding]queued
 	work   [3]worker
 
-	stored number // version of the snapshot
+	stored number // version of the stored snapshot
 	seen   moment // when the fetch of the stored snapshot began
 	ended  bool   // the fetch of the stored snapshot was settled
 	row    number // number of the last failed fetch; 0: no retry is scheduled
