@@ -40,7 +40,8 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	return measured{l, reg}
 }
 
-// slotOf returns the times, by Redis' clock, between which the permit's slot is.
+// slotOf returns the earliest and the latest time, by Redis' clock, at which the permit's slot
+// can be.
 func slotOf(p *Permit) (earliest, latest time.Time) {
 	return p.slot.notAfter.Add(-permitLife), p.slot.notBefore
 }
@@ -154,8 +155,8 @@ type arrival struct {
 	process int
 }
 
-// arrive starts the callers at their times. It returns when each arrived and how long it
-// waited.
+// arrive calls Acquire once for each arrival, at its time. It returns when each caller arrived
+// and how long it waited.
 func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (came, waited []time.Duration) {
 	came, waited = make([]time.Duration, len(arrivals)), make([]time.Duration, len(arrivals))
 	var wg sync.WaitGroup

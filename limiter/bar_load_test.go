@@ -97,7 +97,7 @@ func atRandom(perSecond, n, processes int) (all []arrival) {
 }
 
 // inCrowds returns groups of 75 arrivals, each group at a random time in a random process: 300
-// a second on average, with queues of up to a second.
+// arrivals a second on average, so that callers wait up to a second.
 func inCrowds(processes int) (all []arrival) {
 	const crowds, size = 24, 75
 	rng := rand.New(rand.NewPCG(13, 75))

@@ -26,7 +26,7 @@ const (
 // peer is one rate limiter implementation in the comparison.
 type peer struct {
 	name    string
-	command string // its command in Redis' statistics
+	command string // the Redis command that its calls run, as named in Redis' statistics
 	ask     func(client int) error
 }
 
@@ -140,7 +140,7 @@ func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int
 	return perSecond, usec
 }
 
-// ratio returns the median ratio of two peers' rates, round by round.
+// ratio returns the ratio of two peers' rates: the median over all rounds.
 func (c comparison) ratio(of, to string) float64 {
 	var ratios []float64
 	for i, n := range c.perSecond[of] {

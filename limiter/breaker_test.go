@@ -176,7 +176,7 @@ type sharing struct {
 	*testing.T
 	limiters []*Limiter
 	mu       sync.Mutex
-	spent    [][]time.Time // by limiter
+	spent    [][]time.Time // times of the calls of each limiter
 }
 
 // shared runs the test with n limiters, each with `waiters` waiters. A waiter that gets a permit
@@ -265,7 +265,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		for _, l := range s.limiters {
 			sick.Store(l, true)
 		}
-		elapse(100 * ms) // the first responses
+		elapse(100 * ms) // wait for the first responses
 		for i, l := range s.limiters {
 			if !l.breakerOpen.Load() {
 				t.Errorf("limiter %d: breaker is not open", i)

@@ -300,9 +300,9 @@ func checkEachRateCap(all []RateCap) error {
 // DefaultConfig returns a Config with the default jitter and no policies.
 func DefaultConfig() Config { return Config{Jitter: 10 * time.Millisecond} }
 
-// Override contains the changes that an operator made while freshet runs. Fields that are nil or missing keep
-// their configured value. The json tags are its form in the settings table and in the admin
-// API.
+// Override contains the changes that an operator made while freshet runs. Fields that are nil or
+// missing keep their configured value. The json tags define the form in the settings table and in
+// the admin API.
 type Override struct {
 	// Stopped is the emergency stop: no call is sent until it is cleared. Waiting calls keep
 	// waiting.

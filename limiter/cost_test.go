@@ -83,7 +83,7 @@ func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
 	}
 }
 
-// points returns a window of units with that cost range.
+// points returns a configuration with one window of `limit` units. One call costs `costs` units.
 func points(limit int, window time.Duration, costs CostRange) Config {
 	config := scopedConfig(Policy{Name: "points", Unit: "points", Limit: limit, Window: Window(window)})
 	config.Costs = map[string]CostRange{"points": costs}
@@ -117,7 +117,8 @@ func TestWindow_PacesUnits(t *testing.T) {
 	}
 }
 
-// A lost window keeps its limit, and calls resume before its length has passed.
+// After a loss of state a window's limit still holds, and calls resume before a whole window has
+// passed.
 func TestWindow_HoldsAfterLostState(t *testing.T) {
 	const limit, window = 500, 10 * time.Second
 	for seed := range uint64(4) {
@@ -256,7 +257,7 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 	for _, c := range []struct {
 		cost   int
-		units  float64 // per window
+		units  float64 // units per window
 		minute float64 // calls per minute
 	}{{1, 500, 2966}, {100, 500, 29}, {300, 300, 5}, {400, 400, 5}} {
 		quota, err := NewQuota(points(500, 10*time.Second, CostRange{c.cost, c.cost}))

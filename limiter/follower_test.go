@@ -173,7 +173,7 @@ func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 	}
 	r.answer = ahead
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
-		s.set(Override{Stopped: true}) // read at 1 s
+		s.set(Override{Stopped: true}) // the limiter reads it at 1 s
 		elapse(950 * ms)
 		var got []chan *Permit
 		for range 10 {
@@ -213,7 +213,7 @@ func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
 	}
 	s := &settingsDouble{}
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
-		s.set(Override{Stopped: true}) // read at 1 s
+		s.set(Override{Stopped: true}) // the limiter reads it at 1 s
 		elapse(990 * ms)
 		got := ask(t, l, schemas.Low) // Redis replies at 1.01 s
 		elapse(time.Minute)

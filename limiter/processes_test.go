@@ -48,7 +48,8 @@ type arrival struct {
 	lane string
 }
 
-// ServeHTTP records the arrival of a call. The judge keeps records of its own.
+// ServeHTTP records the arrival of a call. The simulator f.judge records it too, and checks the
+// limit.
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.arrivals = append(f.arrivals, arrival{time.Now(), r.URL.Query().Get("character_name")})

@@ -133,12 +133,12 @@ func draw(r *rand.Rand) trial {
 	return tr
 }
 
-// span returns a random duration in nanoseconds.
+// span returns a random duration from least to most, with nanosecond resolution.
 func span(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }
 
-// chance returns true once in n calls.
+// chance returns true with the probability 1/n.
 func chance(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
 // event is one fault or change in a run.
@@ -212,7 +212,8 @@ func (w *world) plan() []event {
 	for range r.IntN(9) {
 		kinds[r.IntN(len(kinds))](span(r, time.Second, end))
 	}
-	// Backoffs can be reported late, and some events wait for midnight's margin.
+	// Some kinds add events at later times. So the events are sorted, and late events are
+	// dropped.
 	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 	return slices.DeleteFunc(all, func(e event) bool { return e.at > end })
 }

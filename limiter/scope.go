@@ -150,8 +150,8 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		s.kind = reportedKind
 		s.numbers = []int64{int64(budget), time.Duration(p.Window).Microseconds(), kept, boolNumber(p.Pace), max(lease, time.Second).Microseconds()}
 	case p.Restore > 0:
-		// When a call reaches the upstream, the upstream can have restored fewer units than Redis
-		// assumed, because Redis counted up to permitLife + jitter later.
+		// A call can reach the upstream up to permitLife + jitter after its slot. So at a later
+		// call the upstream can have restored fewer units than Redis assumes from the slots.
 		early := int(math.Ceil(float64(p.Restore)*(permitLife+jitter).Seconds())) + 1
 		if early > budget/2 {
 			return s, fmt.Errorf("limit: %d units are restored between a permit and the arrival of its call, more than half of the usable %d; raise limit or lower restore", early, budget)

@@ -31,7 +31,7 @@ type scopesJudge struct {
 	story  []string
 	wrong  map[string]int
 
-	seen    map[string][]time.Time // arrivals, or units, by policy and value
+	seen    map[string][]time.Time // arrival times of calls or units, by policy and scope value
 	levels  map[string]float64
 	fixed   map[string]*fixedWindow
 	flying  map[string]int

@@ -432,8 +432,8 @@ func TestScopes_HighGoesBeforeLow(t *testing.T) {
 	})
 }
 
-// Many callers that arrive at the end of a window use no more than the next window has, with
-// two reported limits together.
+// Many callers that wait at the end of a window do not exceed the limit of the next window. This
+// also holds for two reported limits together.
 func TestReported_ManyWaitersKeepTheLimit(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		burst, daily := &fixedWindow{limit: 100, length: 15 * time.Second}, &fixedWindow{limit: 10000, length: 6 * time.Hour}

@@ -81,7 +81,7 @@ var jobFlag = flag.String("limiter.job", "", "run as a worker process with this 
 
 type job struct {
 	Source, Redis, Upstream string
-	High, Low               int // goroutines
+	High, Low               int // number of goroutines that make calls of the lane
 }
 
 func TestMain(m *testing.M) {

@@ -145,7 +145,7 @@ func TestBreaker_ProbesHighFirst(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
-		b.acquireAfter(0, 0, openEvent(0, 0, c.us())) // one second is the minimum
+		b.acquireAfter(0, 0, openEvent(0, 0, c.us())) // the minimum pause of one second applies
 		c.advance(second)
 		if g := b.acquire(1, 1); len(g.high) != 1 || len(g.low) != 0 || g.backLow < 1 || g.refusalLow != refusedByBreaker || g.refusalHigh != refusedByBreaker {
 			t.Errorf("both asked: %+v", g)

@@ -24,7 +24,7 @@ const (
 	epoch   = 2_500_000 // constant of the script: for so many us the quota of a silent caller still counts
 )
 
-// Reasons of rejections other than a section of the quota.
+// Reasons why the script rejects slots, besides the sections of the quota.
 const (
 	refusedByBackoff   = -1
 	refusedByStop      = -2
@@ -285,8 +285,8 @@ func (b bucket) failOver() {
 	b.put(atProcess, strings.Repeat(other, atNow-atProcess))
 }
 
-// awake ends the quiet period by moving the state into the past. Partitions, logs and day are
-// unused.
+// awake ends the quiet period by moving the state into the past. Afterwards the partitions, logs
+// and the day are unused.
 func (b bucket) awake() {
 	b.t.Helper()
 	g := b.acquireAfter(0, 0, "used 0 0 0 0")

@@ -145,7 +145,7 @@ func TestMidnight_IgnoresTheCallersClock(t *testing.T) {
 				}
 			}
 		}
-		// Callers with different clocks share a day too.
+		// Callers with different clocks count in the same day.
 		b.clock = right
 		c.set(midnight(0).Add(-11 * time.Minute))
 		b.forget()

@@ -13,7 +13,7 @@ import (
 
 const (
 	noRateCap = 0
-	never     = 86_400 * second // the interval of a cap of 0
+	never     = 86_400 * second // LOW's minimum interval for a rate cap of 0
 )
 
 // lowRate measures LOW's slots per second during the next `duration` us.

@@ -63,7 +63,7 @@ func TestAcquire_NoWindowExceedsItsBound(t *testing.T) {
 			for range 400 {
 				switch rng.IntN(10) {
 				case 0:
-					c.advance(rng.Int64N(3 * second)) // idle, then a burst
+					c.advance(rng.Int64N(3 * second)) // an idle time, then a burst
 				case 1: // all calls at the same instant
 				default:
 					c.advance(rng.Int64N(30_000))

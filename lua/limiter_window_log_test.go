@@ -50,7 +50,7 @@ func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 			for range 120 {
 				switch rng.IntN(8) {
 				case 0:
-					c.advance(rng.Int64N(2 * reach)) // idle, then a burst
+					c.advance(rng.Int64N(2 * reach)) // an idle time, then a burst
 				case 1: // all calls at the same instant
 				default:
 					c.advance(rng.Int64N(2 * reach / n))

@@ -44,8 +44,8 @@ func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 	}
 }
 
-// served runs steps that lead to a lost request if a lock covers whichever server set it. The
-// last request of the steps must be published instead.
+// served runs steps that lose a request under the broken rule noServer (a lock covers even if
+// another server set it). By our rules the last request of these steps must be published.
 func (w *walk) served(way []step) {
 	var last string
 	for _, st := range way {

@@ -90,7 +90,8 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 	return r, true
 }
 
-// pastItsLife returns the lock after its TTL. A confirmed lock is then none.
+// pastItsLife returns the lock as it is when its TTL has passed: a confirmed lock no longer
+// exists, a pending lock is outlived.
 func (l modelLock) pastItsLife() modelLock {
 	if l.state == confirmed {
 		return modelLock{}

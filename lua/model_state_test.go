@@ -1,7 +1,7 @@
 package lua_test
 
-// An exhaustive model of one entity: every order of requests, publishes, workers and faults,
-// with a few outstanding requests.
+// These files contain an exhaustive model of one entity. A search visits every order of requests,
+// publishes, steps of workers, and faults, with a few outstanding requests.
 //
 // 	model_state_test.go        the state
 // 	model_steps_test.go        the steps
@@ -65,7 +65,7 @@ type flight struct {
 	n      number
 	asked  moment
 	strict bool
-	retry  bool // a scheduled retry
+	retry  bool // the request is a scheduled retry
 	landed bool // the record is in its topic; the acknowledgement is in flight
 	// The producer has rolled the request back, but the record can still arrive in its topic.
 	disowned bool
@@ -75,7 +75,7 @@ type flight struct {
 type queued struct {
 	n      number
 	strict bool
-	done   bool // finished, not committed
+	done   bool // the work on it is finished, but it is not committed
 }
 
 type phase uint8
@@ -186,7 +186,7 @@ func (s *state) quiet() bool {
 		s.work[former].at == idle && s.work[lowLane].at == idle && s.work[highLane].at == idle
 }
 
-// land appends a record to its topic, which always has room.
+// land appends a record to its topic. The array has room for all outstanding records.
 func (s *state) land(l laneID, q queued) {
 	for i, t := 0, s.topic(l); i < len(t); i++ {
 		if t[i].n == 0 {

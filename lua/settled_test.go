@@ -84,7 +84,7 @@ func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 			{own, true, "", "done", fmt.Sprint(own)},         // the same end again
 			{own - 1, false, "FAILED", "hold", ""},           // a failure of an earlier fetch
 			{own - 1, true, "", "done", fmt.Sprint(own)},     // a success of an earlier fetch
-			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure
+			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure of a later fetch
 			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // a number that was not requested
 		} {
 			message := fmt.Sprintf("%d character/%d", end.number, i)
