@@ -24,9 +24,10 @@
 //
 // A process makes one call to Redis at a time. The first caller makes it; callers
 // that arrive meanwhile share the next call. Redis returns slots within the horizon. For
-// requested slots beyond the horizon it returns the time of the next call. If more than horizon/T processes (52 at
-// 350 calls/s) wait with one caller each, every permit costs two calls to Redis.
-// Clients take turns (see fair), and retries get at most every fourth permit.
+// requested slots beyond the horizon it returns the time of the next call. If more than
+// horizon/T processes (52 at 350 calls/s) wait with one caller each, every permit costs
+// two calls to Redis. Clients take turns (see fair), and retries get at most every fourth
+// permit.
 //
 // # Policies
 //

@@ -149,7 +149,7 @@ func (m *metrics) spent(lane schemas.Lane, now time.Time) {
 type perSecond struct {
 	mu           sync.Mutex
 	at           int64 // Unix time of the second that is being counted
-	calls, whole int64 // calls in that second, and in the one before
+	calls, whole int64 // calls in the second `at`, and in the whole second before it
 }
 
 func (s *perSecond) count(now time.Time) {

@@ -12,7 +12,7 @@ type Permit struct {
 	since       time.Time // the time when Acquire was called
 	retry       bool      // the caller's last call failed
 	client      string    // the client of the call
-	turn        int64     // its turn in fair queueing; guarded by limiter.mu
+	turn        int64     // turn in the fair queue (see fair); guarded by limiter.mu
 	slot        slot
 	given       bool          // the permit has a slot; guarded by limiter.mu
 	endReported bool          // ReportEnd was called; guarded by limiter.mu

@@ -85,7 +85,7 @@ type world struct {
 	}
 	wg sync.WaitGroup
 
-	// Used by the driver only.
+	// The next fields are used only by the driver of the run.
 	start, calm, over, midnight, noBegin time.Time
 	processes                            []*process
 	begun                                int

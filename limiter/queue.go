@@ -21,7 +21,7 @@ type queue struct {
 	lastCall int       // number of the last call to Redis that included this queue
 	fresh    waitList
 	retries  waitList // callers of AcquireRetry
-	passed   int      // fresh waiters served since the last retry, while retries waited
+	passed   int      // number of fresh waiters served since the last retry; 0 if no retry waits
 	length   int
 	slots    []slot    // earliest first
 	back     time.Time // time of the next call to Redis; an earlier one would be rejected

@@ -25,7 +25,7 @@ type demand struct {
 	terms     terms
 
 	queues       []queueDemand // for sources with buckets
-	bucketEvents []bucketEvent // for ARGV[9]
+	bucketEvents []bucketEvent // events of single buckets (ARGV[9])
 	tickets      string        // prefix of the tickets of the calls that this demand gets
 	process      string
 }

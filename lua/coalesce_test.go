@@ -293,7 +293,7 @@ func TestCoalesce_LosesNothingInRandomSequences(t *testing.T) {
 }
 
 type accepted struct {
-	at     int // step at which it was accepted
+	at     int // step at which the request was accepted
 	strict bool
 }
 
@@ -302,7 +302,7 @@ func randomSequence(e entity, seed uint64) {
 	type record struct {
 		number int64
 		lane   string
-		asked  int // step at which it was acquired
+		asked  int // step at which the request was acquired
 	}
 	type fetch struct {
 		number int64
