@@ -36,11 +36,12 @@ func measure(source string, q Quota, rdb redis.UniversalClient) measured {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.setQuota(q, 0, false) // no configuration yields this quota
+	l.setQuota(q, 0, false) // set directly, because no configuration yields this quota
 	return measured{l, reg}
 }
 
-// slotOf returns the times, by Redis' clock, between which the permit's slot is.
+// slotOf returns the earliest and the latest time, by Redis' clock, at which the permit's slot
+// can be.
 func slotOf(p *Permit) (earliest, latest time.Time) {
 	return p.slot.notAfter.Add(-permitLife), p.slot.notBefore
 }
@@ -125,8 +126,7 @@ func (f *fleet) spend(p *Permit, lane schemas.Lane) bool {
 	return true
 }
 
-// saturate runs that many callers per process, which acquire permits continuously until ctx
-// ends.
+// saturate runs `waiters` callers per process, which acquire permits continuously until ctx ends.
 func (f *fleet) saturate(ctx context.Context, lane schemas.Lane, waiters int) (wait func()) {
 	var wg sync.WaitGroup
 	for _, m := range f.limiters {
@@ -155,8 +155,8 @@ type arrival struct {
 	process int
 }
 
-// arrive starts the callers at their times. It returns when each arrived and how long it
-// waited.
+// arrive calls Acquire once for each arrival, at its time. It returns when each caller arrived
+// and how long it waited.
 func (f *fleet) arrive(t *testing.T, lane schemas.Lane, arrivals []arrival) (came, waited []time.Duration) {
 	came, waited = make([]time.Duration, len(arrivals)), make([]time.Duration, len(arrivals))
 	var wg sync.WaitGroup
@@ -182,7 +182,8 @@ func passUntil(ctx context.Context, until time.Time) {
 	<-ctx.Done()
 }
 
-// perSecond returns the rate of a lane's permits since from; an empty lane means all.
+// perSecond returns the permits per second of a lane since the time `from`. An empty lane means
+// both lanes.
 func (f *fleet) perSecond(from time.Time, lane schemas.Lane) float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	warmUp   = 500 * time.Millisecond // excludes the bursts of idle partitions
+	warmUp   = 500 * time.Millisecond // not measured: idle partitions first grant their bursts
 	loadTime = 6 * time.Second
 )
 
@@ -24,13 +24,14 @@ type loadRun struct {
 	name  string
 	fleet *fleet
 
-	perPermit float64 // calls to Redis
+	perPermit float64 // calls to Redis per permit
 	low, all  float64 // permits per second
 	came      []time.Duration
 	waited    []time.Duration
 }
 
-// saturated runs LOW and HIGH callers continuously in that many processes.
+// saturated lets `low` LOW callers and `high` HIGH callers per process acquire permits
+// continuously, and measures rate and cost.
 func (l *loadRun) saturated(t *testing.T, low, high int) {
 	f := l.fleet
 	ctx, stop := context.WithCancel(t.Context())
@@ -48,7 +49,8 @@ func (l *loadRun) saturated(t *testing.T, low, high int) {
 	waitHigh()
 }
 
-// bursts lets all partitions fill up, and then starts all callers at once, twice.
+// bursts waits until all partitions can grant their full bursts, and then starts all callers at
+// once. It does so twice.
 func (l *loadRun) bursts(t *testing.T) {
 	for range 2 {
 		passUntil(t.Context(), time.Now().Add(1200*time.Millisecond))
@@ -95,7 +97,7 @@ func atRandom(perSecond, n, processes int) (all []arrival) {
 }
 
 // inCrowds returns groups of 75 arrivals, each group at a random time in a random process: 300
-// a second on average, with queues of up to a second.
+// arrivals a second on average, so that callers wait up to a second.
 func inCrowds(processes int) (all []arrival) {
 	const crowds, size = 24, 75
 	rng := rand.New(rand.NewPCG(13, 75))

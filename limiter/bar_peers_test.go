@@ -23,14 +23,15 @@ const (
 	rounds    = 15
 )
 
-// peer is one implementation that is compared.
+// peer is one rate limiter implementation in the comparison.
 type peer struct {
 	name    string
-	command string // its command in Redis' statistics
+	command string // the Redis command that its calls run, as named in Redis' statistics
 	ask     func(client int) error
 }
 
-// strangers returns the other implementations, with limits that reject nothing.
+// strangers returns the implementations other than freshet's limiter, with limits that reject
+// nothing.
 func strangers(t *testing.T, rdb *redis.Client) []peer {
 	t.Helper()
 	ctx := t.Context()
@@ -52,7 +53,7 @@ func admitted(ok bool, err error) error {
 	return err
 }
 
-// admits asks whether one call is admitted.
+// admits requests one call and reports whether it is admitted.
 type admits func(ctx context.Context) (bool, error)
 
 // rateAdmits returns redis_rate with a limit per second.
@@ -105,11 +106,11 @@ type comparison struct {
 	usec      map[string][]float64 // Redis' own time per call
 }
 
-// compare runs that many clients per peer, alternating between peers.
+// compare measures each peer with `clients` concurrent clients, alternating between the peers.
 func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) comparison {
 	t.Helper()
 	c := comparison{peers, map[string][]float64{}, map[string][]float64{}}
-	for _, p := range peers { // connects and loads scripts before the measurement
+	for _, p := range peers { // connect and load the scripts before the measurement
 		keepAsking(t, clients, sliceTime/10, p.ask)
 	}
 	for range rounds {
@@ -122,8 +123,8 @@ func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) compari
 	return c
 }
 
-// measure runs one peer for one slice. If Redis counts more than one call per request, another
-// program uses it, and the slice is repeated a few times.
+// measure runs one peer for one slice of time. If Redis counts more than one command per request,
+// another program is using Redis. The slice is then repeated, up to a few times.
 func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int) (perSecond, usec float64) {
 	t.Helper()
 	for range 4 {
@@ -139,7 +140,7 @@ func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int
 	return perSecond, usec
 }
 
-// ratio returns the median ratio of two peers' rates, round by round.
+// ratio returns the ratio of two peers' rates: the median over all rounds.
 func (c comparison) ratio(of, to string) float64 {
 	var ratios []float64
 	for i, n := range c.perSecond[of] {
@@ -156,8 +157,8 @@ func (c comparison) rates(b *bar) {
 	}
 }
 
-// keepAsking runs that many clients for a time. It returns the number of requests and the time
-// taken.
+// keepAsking runs `clients` concurrent clients for the duration d. It returns the number of
+// requests and the time taken.
 func keepAsking(t *testing.T, clients int, d time.Duration, ask func(client int) error) (n int, took time.Duration) {
 	t.Helper()
 	counts := make([]int, clients)

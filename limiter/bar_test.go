@@ -23,9 +23,9 @@ import (
 
 var judgeBar = flag.Bool("bar", false, "judge timed figures beside their peers on a real Redis")
 
-// TestLimiter_BenchmarkTable measures the limiter and its peers on the same Redis, and prints
-// one table. Comparisons are medians of ratios of neighbouring slices, so that noise affects
-// both.
+// TestLimiter_BenchmarkTable measures the limiter and its peers on the same Redis, and prints one
+// table. Implementations take turns in short slices of time. Each comparison is the median of the
+// ratios of neighbouring slices, so noise affects both sides.
 func TestLimiter_BenchmarkTable(t *testing.T) {
 	if !*judgeBar {
 		t.Skip("timed values need a quiet machine: make bench-limiter")
@@ -80,11 +80,11 @@ func referenceQuota(t *testing.T) Quota {
 	return q
 }
 
-// refusingNobody returns the same policies with limits that reject nothing, to measure only the
-// overhead.
+// refusingNobody returns q with limits that reject nothing, to measure only the overhead of a
+// call.
 func refusingNobody(q Quota) Quota {
 	l := q.partitioned[0]
-	l.window, l.reach = time.Millisecond, time.Millisecond // shortens the quiet period
+	l.window, l.reach = time.Millisecond, time.Millisecond // a short window shortens the quiet period
 	for i := range l.partitions {
 		if l.partitions[i].interval > 0 {
 			l.partitions[i] = gcra{time.Microsecond, 1_000_000}
@@ -101,7 +101,7 @@ const (
 	missed = "MISSED"
 )
 
-// bar is the table.
+// bar is the printed table of measured values and their limits.
 type bar struct{ lines []barLine }
 
 type barLine struct{ what, figure, limit, verdict string }

@@ -6,18 +6,19 @@ import (
 	"time"
 )
 
-// OpenBreaker opens the source's circuit breaker for all processes, because a call sent at that
-// time showed that the upstream is unhealthy. No calls are sent except single probes: the first
-// after `first`, later ones after pauses that double up to `maxPause` (at least one second each). A
-// probe needs room in all policies, like any call. CloseBreaker closes the breaker.
+// OpenBreaker opens the source's circuit breaker for all processes, because a call sent at the
+// time `sent` showed that the upstream is unhealthy. From then on only single probes are sent:
+// the first one after the pause `first`, each further one after a pause that is twice as long, up
+// to `maxPause`. Each pause is at least one second. A probe needs room in all policies, like any
+// call. CloseBreaker closes the breaker.
 //
-// While the breaker is open, further reports can only lengthen its pauses, so failed probes
-// need not be reported. Calls sent before the breaker closed last cannot open it again. Slots
-// reserved before are released.
+// While the breaker is open, further calls of OpenBreaker can only lengthen the pauses, so failed
+// probes need not be reported. A call that was sent before the breaker last closed cannot open it
+// again. OpenBreaker releases the slots that this process has reserved.
 func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 	l.mu.Lock()
 	l.events = append(l.events, fmt.Sprintf("open %d %d %d", first.Microseconds(), maxPause.Microseconds(), max(0, l.clock.at(sent))))
-	if !l.breakerOpen.Load() { // otherwise the reserved slot is the next probe
+	if !l.breakerOpen.Load() { // while the breaker is open, a reserved slot is kept: it is the next probe
 		l.backoffPending = true
 		l.releaseSlots()
 	}
@@ -25,10 +26,10 @@ func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 	l.wake()
 }
 
-// CloseBreaker closes the source's circuit breaker, because a call sent at that time, after it
-// opened, succeeded. The rate then rises from half to full within ten seconds. A backoff or an
-// emergency stop stays in force. Call it for every success: it does nothing unless this process
-// knows of an open breaker.
+// CloseBreaker closes the source's circuit breaker, because a call succeeded that was sent at the
+// time `sent`, after the breaker had opened. The rate then rises from half to full within ten
+// seconds. A backoff or an emergency stop stays in force. Call it for every success: it does
+// nothing unless this process knows of an open breaker.
 func (l *Limiter) CloseBreaker(sent time.Time) {
 	if !l.breakerOpen.Load() {
 		return
@@ -39,8 +40,9 @@ func (l *Limiter) CloseBreaker(sent time.Time) {
 	l.wake()
 }
 
-// BreakerOpenSince reports whether the breaker was open, as far as this process knows, at any
-// time since then. The outcome of a call sent during that time says nothing about its entity.
+// BreakerOpenSince reports whether, as far as this process knows, the breaker was open at any
+// moment from `since` until now. If it was, the failure of a call sent at `since` says nothing
+// about the entity that was fetched.
 func (l *Limiter) BreakerOpenSince(since time.Time) bool {
 	if l.breakerOpen.Load() {
 		return true
@@ -49,11 +51,12 @@ func (l *Limiter) BreakerOpenSince(since time.Time) bool {
 	return until != nil && !until.Before(since)
 }
 
-// breaker is one state of the circuit breaker, open or closed, until it changes.
+// breaker is one period in which the circuit breaker is open or closed. A change of the circuit
+// breaker ends the period and starts another.
 type breaker struct {
-	healthy context.Context // ends when a closed breaker opens; already ended while open
+	healthy context.Context // ends when the circuit breaker opens; already ended if it is open
 	open    context.CancelFunc
-	closed  chan struct{} // closed when an open breaker closes; already closed while closed
+	closed  chan struct{} // is closed when the circuit breaker closes; already closed if it is closed
 }
 
 func newBreaker(stop bool) *breaker {
@@ -68,11 +71,11 @@ func newBreaker(stop bool) *breaker {
 }
 
 // UntilBreakerOpens returns a context that ends when this process learns that the breaker has
-// opened. While it is open the context has already ended.
+// opened. While the breaker is open, the returned context has already ended.
 func (l *Limiter) UntilBreakerOpens() context.Context { return l.breaker.Load().healthy }
 
 // BreakerClosed returns a channel that is closed when this process learns that the breaker has
-// closed. A process learns it only while it has callers that wait for permits.
+// closed. A process learns this only while some of its callers wait for permits.
 func (l *Limiter) BreakerClosed() <-chan struct{} { return l.breaker.Load().closed }
 
 // applyBreakerState applies the breaker state that Redis returns with every reply. The caller
@@ -81,7 +84,7 @@ func (l *Limiter) applyBreakerState(a answer) {
 	said := func(w refusal) bool { return a.refusalHigh == w || a.refusalLow == w }
 	stop := said(refusedByBreaker)
 	if stop == l.breakerOpen.Load() || (!stop && (said(refusedByStop) || said(refusedByDayCount))) {
-		return // unchanged, or hidden by an emergency stop or a missing day count
+		return // unchanged; or the reply names an emergency stop or a missing day count instead
 	}
 	if !stop {
 		now := time.Now()
@@ -102,7 +105,7 @@ func (l *Limiter) applyBreakerState(a answer) {
 	}
 	l.metrics.breakerOpen.Set(0)
 	for _, q := range l.queues {
-		if q.back.After(a.then) { // rejected demand can be granted now
+		if q.back.After(a.then) { // Redis can now grant the slots that it rejected
 			q.back = a.then
 		}
 	}

@@ -30,7 +30,7 @@ func TestBreaker_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
-		synctest.Wait() // its slot is in 50 ms
+		synctest.Wait() // the caller's slot is in 50 ms
 		sent := r.now() - 1000
 		l.OpenBreaker(5*time.Second, time.Minute, time.Now().Add(-ms))
 		p := <-got
@@ -74,13 +74,13 @@ func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 		if len(r.demands) != 1 {
 			t.Errorf("got %d calls to Redis for successes, want none", len(r.demands))
 		}
-		stopped = true // another process reported it
+		stopped = true // from now on Redis replies that another process has opened the breaker
 		mustAcquire(t, l, schemas.Low)
 		waiter := make(chan *Permit)
 		go func() { waiter <- mustAcquire(t, l, schemas.Low) }()
 		synctest.Wait()
 		sent := r.now()
-		l.CloseBreaker(time.Now()) // the single slot of the demand was the probe
+		l.CloseBreaker(time.Now()) // the only slot that was granted was the probe
 		at := time.Now()
 		if <-waiter; time.Since(at) > ms {
 			t.Errorf("a rejected caller got its permit %v after the breaker closed", time.Since(at))
@@ -176,11 +176,11 @@ type sharing struct {
 	*testing.T
 	limiters []*Limiter
 	mu       sync.Mutex
-	spent    [][]time.Time // by limiter
+	spent    [][]time.Time // times of the calls of each limiter
 }
 
-// shared runs the test with n limiters and that many waiters each. Each waiter sends its call
-// and reports the outcome with `sent`.
+// shared runs the test with n limiters, each with `waiters` waiters. A waiter that gets a permit
+// calls `sent`, which simulates the upstream call and reports its result to the limiter.
 func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), test func(s *sharing)) {
 	_, m := servicetest.MiniRedis(t)
 	run, out := script("nexon", slowClient(t, m.Addr())), newOutside(t)
@@ -235,7 +235,7 @@ func shared(t *testing.T, n, waiters int, sent func(s *sharing, l *Limiter), tes
 	})
 }
 
-// since returns the calls of all limiters since then, in order.
+// since returns the times of the calls of all limiters since `from`, sorted.
 func (s *sharing) since(from time.Time) (all []time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +265,7 @@ func TestBreaker_FleetSendsOneProbePerPause(t *testing.T) {
 		for _, l := range s.limiters {
 			unhealthy.Store(l, true)
 		}
-		elapse(100 * ms) // the first responses
+		elapse(100 * ms) // wait for the first responses
 		for i, l := range s.limiters {
 			if !l.breakerOpen.Load() {
 				t.Errorf("limiter %d: breaker is not open", i)
@@ -346,7 +346,7 @@ func TestBreaker_ReplacesAnExpiredProbe(t *testing.T) {
 		elapse(10 * ms)
 		p := mustAcquire(s.T, l, schemas.High)
 		granted := time.Now()
-		elapse(2 * permitLife) // as if the machine stalled
+		elapse(2 * permitLife) // the permit expires, as if the machine had stalled
 		if p.Spend() {
 			s.Fatal("an expired permit was spent")
 		}
@@ -399,7 +399,7 @@ func TestBreaker_ProbesBothLanes(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, lane := range []schemas.Lane{schemas.High, schemas.Low} {
 			wg.Go(func() {
-				for { // its calls always fail, and it asks again at once
+				for { // this caller's calls always fail, and it calls Acquire again at once
 					p, err := l.Acquire(ctx, lane, Call{})
 					if err != nil {
 						return
@@ -415,7 +415,7 @@ func TestBreaker_ProbesBothLanes(t *testing.T) {
 		elapse(40 * time.Second)
 		stop()
 		wg.Wait()
-		// By chance one lane gets all 40 probes once in 2^39 runs.
+		// The lane of a probe is random. One lane gets all 40 probes only once in 2^39 runs.
 		if n := len(lanes); n < 30 || !slices.Contains(lanes, schemas.High) || !slices.Contains(lanes, schemas.Low) {
 			s.Errorf("%d probes: %v", n, lanes)
 		}

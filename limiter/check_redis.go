@@ -20,7 +20,7 @@ func CheckRedis(ctx context.Context, rdb redis.UniversalClient) error {
 		memory, err := rdb.Info(ctx, "memory").Result()
 		if err != nil {
 			if _, refused := errors.AsType[redis.Error](err); refused {
-				return nil // it answers, but does not allow INFO
+				return nil // Redis answers, but does not allow INFO
 			}
 			return fmt.Errorf("read the memory settings of Redis: %w", err)
 		}

@@ -11,28 +11,29 @@ const dayMargin = 10 * time.Second
 
 // clock relates the local monotonic clock to that of Redis.
 type clock struct {
-	before, then time.Time // the reading was taken between these moments
+	before, then time.Time // the local times before and after the reading
 	redis        int64     // Redis' clock, in us
 }
 
 const (
-	clockSlack = time.Millisecond // difference that is ignored
+	clockSlack = time.Millisecond // a clock difference up to this is ignored
 	clockDrift = 2000             // two clocks drift by at most 1/clockDrift
 	clockLife  = 10 * time.Second // after this time a less precise reading replaces the last one
 )
 
-// read takes a reading. It returns by how much Redis' clock was set forward since the last
-// reading, or 0 if elapsed time explains the difference.
+// read records that Redis' clock showed `redis` (us) between the local times `before` and `then`.
+// It returns by how much Redis' clock was set forward since the last reading, or 0 if the time
+// that has passed explains the difference.
 func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	next := clock{before, then, redis}
-	if c.redis == 0 || redis < c.redis { // set back; the script detects that
+	if c.redis == 0 || redis < c.redis { // the first reading, or set back, which the script detects
 		*c = next
 		return 0
 	}
 	elapsed, longest, shortest := micros(redis-c.redis), then.Sub(c.before), before.Sub(c.then)
 	ahead := elapsed - longest - clockSlack - longest/clockDrift
-	// A small step back is harmless. The new reading must be kept all the same, or a later step
-	// forward to the old time would not be detected.
+	// If Redis' clock was set back slightly, that is harmless. But the new reading must be kept,
+	// or a later step forward to the old time would not be detected.
 	behind := shortest - elapsed - clockSlack - shortest/clockDrift
 	if ahead > 0 || behind > 0 || then.Sub(before) <= 2*c.then.Sub(c.before) || then.Sub(c.then) > clockLife {
 		*c = next
@@ -40,11 +41,12 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 	return max(0, ahead)
 }
 
-// at returns Redis' clock at a local time, or slightly less.
+// at returns the time of Redis' clock in us at the local time t. The result can be slightly too
+// early, never too late.
 func (c *clock) at(t time.Time) int64 { return c.redis + t.Sub(c.then).Microseconds() }
 
-// midnights returns three midnights around now in the day policy's time zone, encoded for the
-// script. Three are needed because Redis' clock and the local one can differ.
+// midnights returns the three midnights nearest to `now` in the day policy's time zone, encoded
+// for the script. Three are needed because Redis' clock and the local one can differ.
 func (q Quota) midnights(now time.Time) string {
 	if q.day == nil {
 		return ""
@@ -60,14 +62,15 @@ func (q Quota) midnights(now time.Time) string {
 	return out.String()
 }
 
-// dayEnd returns the end of the day in which the script counts a call made now.
+// dayEnd returns the end of the day in which the script counts a call made at `now`. Until
+// dayMargin after midnight that is the old day.
 func (q Quota) dayEnd(now time.Time) time.Time {
 	year, month, day := now.Add(-dayMargin).In(q.zone).Date()
 	return time.Date(year, month, day+1, 0, 0, 0, 0, q.zone)
 }
 
-// encodeRateCap returns LOW's minimum interval before and after the nearest full hour, and that
-// hour, encoded for the script.
+// encodeRateCap encodes three values for the script: LOW's minimum interval before the nearest
+// full hour, the interval after it, and the time of that hour.
 func (q Quota) encodeRateCap(now time.Time) string {
 	if len(q.config.LowRateCaps) == 0 {
 		return ""
@@ -83,7 +86,8 @@ func (q Quota) encodeRateCap(now time.Time) string {
 	return out.String()
 }
 
-// neverInterval stands for a rate cap of 0. It is longer than any state is kept.
+// neverInterval is the minimum interval for a rate cap of 0. It is longer than Redis keeps the
+// limiter's state, so no further call is granted.
 const neverInterval = 100 * 365 * 24 * time.Hour
 
 func (q Quota) rateCapInterval(t time.Time) time.Duration {

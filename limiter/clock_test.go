@@ -12,8 +12,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// readings reads a clock that drifts by ppm over a network with latencies up to `most`. step
-// returns how far the clock is set forward before each reading.
+// readings takes n readings of a clock that drifts by `ppm` (parts per million), over a network
+// with latencies up to `most`. Before reading i the clock is set forward by step(i). After each
+// reading `seen` gets the result.
 func readings(rng *rand.Rand, ppm float64, most time.Duration, n int, step func(i int) time.Duration, seen func(i int, ahead, roundtrips, since time.Duration)) {
 	var c clock
 	local := time.Now()
@@ -69,7 +70,8 @@ func TestClock_DetectsAStepForward(t *testing.T) {
 			return by
 		}
 		readings(rng, ppm, most, 300, step, func(i int, ahead, roundtrips, since time.Duration) {
-			// Drift can hide a step of this size, besides the round trips and the slack.
+			// A step is detected only if it is longer than the round trips, the slack and the
+			// possible drift of the clocks together.
 			hidden := roundtrips + clockSlack + since/clockDrift + time.Duration(float64(since)*200/1e6) + time.Microsecond
 			switch {
 			case by > hidden && ahead <= 0:
@@ -96,10 +98,10 @@ func TestClock_DetectsAStepForwardAfterOneBack(t *testing.T) {
 		return c.read(start.Add(after), start.Add(after+roundtrip), redis)
 	}
 	read(0, ms, 10_000_000)
-	if ahead := read(5*time.Second, 20*ms, 12_000_000); ahead != 0 { // 3 s back
+	if ahead := read(5*time.Second, 20*ms, 12_000_000); ahead != 0 { // Redis' clock is set back by 3 s
 		t.Errorf("after a step back: got a forward step of %v", ahead)
 	}
-	if ahead := read(5100*ms, 20*ms, 15_100_000); ahead < 2900*ms { // and forward again
+	if ahead := read(5100*ms, 20*ms, 15_100_000); ahead < 2900*ms { // and set forward again
 		t.Errorf("step of 3 s: got %v", ahead)
 	}
 }
@@ -122,8 +124,8 @@ func TestClock_StepDropsTheGrant(t *testing.T) {
 		}
 		elapse(time.Minute)
 		mustAcquire(t, l, schemas.Low)
-		// The event contains the time at detection: a state born later already includes the
-		// step.
+		// The event contains the time when the step was detected. So the script can ignore it for
+		// a state that was created after the step.
 		told := r.sentEvents()
 		_, step, _ := strings.Cut(told, "step ")
 		var shown int64
@@ -149,8 +151,8 @@ func zones(t *testing.T) (all []Quota) {
 	return all
 }
 
-// instants calls see with times over two years. Most of them are near full hours, midnights and
-// daylight saving changes of all zones.
+// instants calls `see` with random times of two years. Most of these times are near full hours,
+// midnights and daylight saving changes of all zones.
 func instants(seed uint64, see func(now time.Time)) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -186,7 +188,7 @@ func TestMidnights_ContainTheCountedDay(t *testing.T) {
 				if len(m) != 3 || m[0] >= m[1] || m[1] >= m[2] {
 					t.Fatalf("%v: midnights %v", q.zone, m)
 				}
-				// Selects the midnight like the script.
+				// Select the midnight as the script does.
 				i := 1
 				for i < 3 && redis.UnixMicro() >= m[i]+dayMargin.Microseconds() {
 					i++
@@ -215,7 +217,7 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 			case hour == 2:
 				want = 100_000
 			}
-			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // it is computed again every 10 s
+			for _, apart := range []time.Duration{0, 20 * time.Second, -20 * time.Second} { // the encoded cap can be 10 s old, and the clocks can differ
 				got := int64(0)
 				if n := numbers(t, q.encodeRateCap(now.Add(apart))); len(n) == 3 {
 					got = n[1]
@@ -234,7 +236,7 @@ func TestRateCap_AppliesInItsHourAndTimeZone(t *testing.T) {
 func TestBackOff_SendsRedisTime(t *testing.T) {
 	r := &redisDouble{roundup: 4 * ms}
 	r.answer = func(_ int, d demand) (grant, error) {
-		// The reply contains a clock reading of its own.
+		// Redis' clock is read in the middle of the 4 ms of the call.
 		return grant{high: make([]time.Duration, d.high), now: r.now() - 2000}, nil
 	}
 	config := second(500, 450, 100, 0)

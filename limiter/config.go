@@ -14,15 +14,16 @@ import (
 
 // Config is the quota of one source, as the configuration file describes it.
 type Config struct {
-	// Jitter is the largest difference in network delay between two calls (J in the proof of
-	// the package comment).
+	// Jitter is the largest difference in network delay between two calls (J in the proof in the
+	// package comment).
 	Jitter   time.Duration `yaml:"jitter"`
 	Policies []Policy      `yaml:"policies"`
 	// LowRateCaps limit LOW by the hour of the day, in the time zone of the day policy, or in
 	// UTC. The first cap that includes the hour applies.
 	LowRateCaps []RateCap `yaml:"lowRateCaps,omitempty"`
 	// Backoff is the first pause after a refusal without Retry-After. It doubles with each
-	// repeat, up to one minute. 0 means the shortest window.
+	// repeat, up to one minute. 0 means the length of the shortest window, but at least one
+	// second.
 	Backoff time.Duration `yaml:"backoff,omitempty"`
 
 	// The caller derives the fields below from the rest of the source's configuration.
@@ -32,8 +33,8 @@ type Config struct {
 	Breakers map[string]string `yaml:"-"`
 	// Lease is the longest time that a call can be in flight, counted from its permit.
 	Lease time.Duration `yaml:"-"`
-	// Credentials and Endpoints are how many of each the source has. The estimates of LOW's
-	// rate multiply scoped policies by them.
+	// Credentials and Endpoints are the numbers of credentials and endpoints of the source. The
+	// estimates of LOW's rate multiply the rate of a scoped policy by them.
 	Credentials, Endpoints int `yaml:"-"`
 	// Costs holds the estimated cost range of the documents, by unit.
 	Costs map[string]CostRange `yaml:"-"`
@@ -53,8 +54,9 @@ type Policy struct {
 	Window Window `yaml:"window,omitempty"`
 	// TimeZone is the IANA time zone of the calendar day. Empty means UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
-	// Target is how many calls of a window are used. 0 means all that the proof of the package
-	// comment allows. HighReserve of them are kept for HIGH, LowReserve for LOW.
+	// Target is the maximum number of calls that freshet makes per window. 0 means as many as the
+	// proof in the package comment allows. HighReserve of these calls are kept for HIGH,
+	// LowReserve for LOW.
 	Target      int     `yaml:"target,omitempty"`
 	HighReserve Reserve `yaml:"highReserve,omitempty"`
 	LowReserve  int     `yaml:"lowReserve,omitempty"`
@@ -65,8 +67,9 @@ type Policy struct {
 	Scope string `yaml:"scope,omitempty"`
 	// Match selects the calls that the policy counts.
 	Match Match `yaml:"match,omitempty"`
-	// Unit is the unit that is counted; empty means calls. Costs are the units of a call by
-	// endpoint, facet or method. They take precedence over the cost that its document declares.
+	// Unit is the unit that is counted; empty means calls. Costs are the units that one call
+	// takes, by endpoint, facet or method. They take precedence over the cost that its document
+	// declares.
 	Unit  string         `yaml:"unit,omitempty"`
 	Costs map[string]int `yaml:"costs,omitempty"`
 	// A response with a status in FreeStatuses costs nothing. If CountedStatuses is set, only
@@ -75,8 +78,9 @@ type Policy struct {
 	CountedStatuses []int `yaml:"countedStatuses,omitempty"`
 	// Restore turns the policy into a leaky bucket of size Limit that drains at this rate.
 	Restore Rate `yaml:"restore,omitempty"`
-	// Reported means that responses report the remaining budget (Source.Announced). Limit and
-	// Window apply while nothing is reported. Pace spreads LOW over the window.
+	// Reported means that responses report the remaining budget (see Announced in package
+	// source). Limit and Window apply while nothing is reported. Pace spreads LOW's calls evenly
+	// over the window.
 	Reported bool `yaml:"reported,omitempty"`
 	Pace     bool `yaml:"pace,omitempty"`
 	// Lease is how long an in-flight slot is held for a call whose end was never reported. 0
@@ -276,8 +280,8 @@ func CheckRateCaps(all []RateCap) error {
 	return nil
 }
 
-// checkEachRateCap is CheckRateCaps without the check for caps that never apply. An override
-// stored earlier can contain such a cap and must stay valid.
+// checkEachRateCap checks each rate cap alone. Unlike CheckRateCaps it accepts a cap that never
+// applies: an override stored by an older release can contain one and must stay valid.
 func checkEachRateCap(all []RateCap) error {
 	for i, c := range all {
 		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {
@@ -296,9 +300,9 @@ func checkEachRateCap(all []RateCap) error {
 // DefaultConfig returns a Config with the default jitter and no policies.
 func DefaultConfig() Config { return Config{Jitter: 10 * time.Millisecond} }
 
-// Override contains the changes that an operator made while freshet runs. Fields that are nil or missing keep
-// their configured value. The json tags are its form in the settings table and in the admin
-// API.
+// Override contains the changes that an operator made while freshet runs. Fields that are nil or
+// missing keep their configured value. The json tags define the form in the settings table and in
+// the admin API.
 type Override struct {
 	// Stopped is the emergency stop: no call is sent until it is cleared. Waiting calls keep
 	// waiting.

@@ -172,7 +172,7 @@ func FuzzReserve_RoundTrips(f *testing.F) {
 		if written, err := json.Marshal(r); err != nil || json.Unmarshal(written, &read) != nil || read != r {
 			t.Errorf("%q is %+v, in JSON %s, %+v, %v", text, r, written, read, err)
 		}
-		// Any value is rejected without integer overflow.
+		// A reserve of any size gives an error or a valid quota, without integer overflow.
 		config := second(500, 450, 0, 0)
 		config.Policies[0].HighReserve = r
 		if q, err := NewQuota(config); err == nil && q.Bounds()[0].Low < 0 {

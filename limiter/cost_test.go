@@ -16,7 +16,8 @@ type spentUnits struct {
 	calls int
 }
 
-// use answers a call that costs units. With announces, the response reports the cost.
+// use returns an upstream whose calls cost `units` each. If `announces` is set, the responses
+// report the cost.
 func (s *spentUnits) use(units int, announces bool) upstream {
 	return func(c atUpstream) answered {
 		for range units {
@@ -31,15 +32,15 @@ func (s *spentUnits) use(units int, announces bool) upstream {
 	}
 }
 
-// callsOf returns how many calls fit into a window's limit. The estimate must fit before the
-// last call, and each call in flight holds its estimate.
+// callsOf returns how many calls fit into a window's limit. Until a call's response its estimated
+// cost counts, afterwards its actual cost. So the last call needs room for its estimate.
 func callsOf(limit, estimate, actual int, window time.Duration) float64 {
-	const onItsWay = 100 * ms // response time and time to Redis
+	const onItsWay = 100 * ms // time from the permit until the actual cost is in Redis
 	if estimate == actual {
 		return float64(limit / actual)
 	}
 	n := float64(limit-estimate)/float64(actual) + 1
-	for range 20 { // the held units depend on the rate
+	for range 20 { // repeated, because the units held for calls in flight depend on n
 		held := max(0, n*float64(onItsWay)/float64(window)) * float64(estimate-actual)
 		n = max(1, (float64(limit-estimate)-held)/float64(actual)+1)
 	}
@@ -82,7 +83,7 @@ func TestWindow_UsesBudgetAtAnyCost(t *testing.T) {
 	}
 }
 
-// points returns a window of units with that cost range.
+// points returns a configuration with one window of `limit` units. One call costs `costs` units.
 func points(limit int, window time.Duration, costs CostRange) Config {
 	config := scopedConfig(Policy{Name: "points", Unit: "points", Limit: limit, Window: Window(window)})
 	config.Costs = map[string]CostRange{"points": costs}
@@ -116,7 +117,8 @@ func TestWindow_PacesUnits(t *testing.T) {
 	}
 }
 
-// A lost window keeps its limit, and calls resume before its length has passed.
+// After a loss of state a window's limit still holds, and calls resume before a whole window has
+// passed.
 func TestWindow_HoldsAfterLostState(t *testing.T) {
 	const limit, window = 500, 10 * time.Second
 	for seed := range uint64(4) {
@@ -209,7 +211,7 @@ func TestWindow_BoundsItsLog(t *testing.T) {
 	})
 }
 
-// The view shows the remaining units even if an expensive call has used more than its share.
+// The view shows the remaining units even if one call uses most of the window.
 func TestWindow_ShowsWhatIsLeft(t *testing.T) {
 	var spent spentUnits
 	inCallers(t, 1, 1, points(500, 10*time.Second, CostRange{400, 400}), spent.use(400, false), func(f *callers) {
@@ -255,7 +257,7 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 func TestQuota_BoundsCountWholeCalls(t *testing.T) {
 	for _, c := range []struct {
 		cost   int
-		units  float64 // per window
+		units  float64 // units per window
 		minute float64 // calls per minute
 	}{{1, 500, 2966}, {100, 500, 29}, {300, 300, 5}, {400, 400, 5}} {
 		quota, err := NewQuota(points(500, 10*time.Second, CostRange{c.cost, c.cost}))

@@ -14,14 +14,14 @@ type Settings interface {
 
 // Usage stores the count of a day's calls durably, so that it survives a loss of Redis.
 type Usage interface {
-	// Used returns the stored count of a policy, or the zero Count.
+	// Used returns the stored count of a policy, or the zero Count if none is stored.
 	Used(ctx context.Context, source, policy string) (Count, error)
 	// SetUsed stores a count. It ignores a count of an earlier day, and a lower count of the
 	// same day.
 	SetUsed(ctx context.Context, source, policy string, c Count) error
 }
 
-// Count is how many calls of a calendar day were granted.
+// Count is the number of calls that were granted in a calendar day.
 type Count struct {
 	DayEnd time.Time // the midnight at which the day ends
 	Calls  int64

@@ -23,17 +23,18 @@
 //	                           └► Release: the next waiter gets the slot
 //
 // A process makes one call to Redis at a time. The first caller makes it; callers
-// that arrive meanwhile share the next one. Redis returns slots within the horizon.
-// For the rest it returns the time of the next call. If more than horizon/T processes (52 at
-// 350 calls/s) wait with one caller each, every permit costs two calls to Redis.
-// Clients take turns (see fair), and retries get at most every fourth permit.
+// that arrive meanwhile share the next call. Redis returns slots within the horizon. For
+// requested slots beyond the horizon it returns the time of the next call. If more than
+// horizon/T processes (52 at 350 calls/s) wait with one caller each, every permit costs
+// two calls to Redis. Clients take turns (see fair), and retries get at most every fourth
+// permit.
 //
 // # Policies
 //
 // One script, limiter_acquire, applies all policies of a source atomically. It
 // reserves a slot in all of them or in none.
 //
-//	policy                       kept as                               letter
+//	policy                       kept as                               section
 //	window, limit above 99       3 GCRA partitions                     L
 //	window, limit up to 99       sliding-window log of slots           R
 //	calendar day                 counter; LOW is paced                 D
@@ -44,6 +45,8 @@
 //	window: in-flight            set of tickets, queue of processes    C
 //	scope breaker                open or closed, time of next probe    H
 //
+// The last column is the first character of the policy's section in the encoded quota.
+//
 // The GCRA (generic cell rate algorithm) partitions of a window are high (HIGH
 // only), shared, and optionally low (LOW only). Each has an interval T and a burst B.
 // HIGH takes the earlier slot of high and shared, LOW the earlier of shared and low.
@@ -53,9 +56,9 @@
 // upstream's clock differs. LOW's pace is the rest of the day's calls without
 // HIGH's reserve, divided by the seconds left. HIGH can use the whole day.
 //
-// A log of units admits a call at the slot at which enough older units have left the
-// window. A window of more than 200 units rounds slots up to 1/200 of its length, so
-// the log has a bounded size. The pace spreads calls over the window: it delays the
+// A log of units admits a call at the time at which enough older units have left the
+// window. If the window has more than 200 units, these times are rounded up to 1/200 of
+// its length, so the log has a bounded size. The pace spreads calls over the window: it delays the
 // next call, never the current one. If responses report actual costs, there is no
 // pace, because estimates would waste units that the responses refund.
 //
@@ -102,10 +105,12 @@
 // a failed or lost probe needs no report. Example: OpenBreaker(5 s, 60 s) at 12:00:00,
 // probes at 12:00:05, :15, :35, 12:01:15, and then every 60 s. The first
 // success of a call sent after the opening closes the breaker. Every reply of the
-// script contains the breaker's state, and rejected callers ask twice a second. If a
-// backoff ends later than the breaker's pause, the backoff's end applies.
+// script contains the breaker's state. A process with rejected callers calls the script
+// twice a second. If a backoff ends later than the breaker's pause, the backoff's end
+// applies.
 //
-// Both survive a failover. After either, the rate rises from half to full in 10 s.
+// A backoff and an open breaker survive a failover. When one of them ends, the rate rises
+// from half to full in 10 s.
 //
 // Settings that change while freshet runs have a revision. The newest revision that
 // Redis has seen is in force for all processes. If processes have different quotas for

@@ -78,7 +78,7 @@ func ExampleParseRate() {
 	// 0 "fast" must be a rate as in 25/s, 90/m or 5000/h
 }
 
-// A cap from 22 to 3 spans midnight.
+// A rate cap from 22 to 3 o'clock spans midnight.
 func ExampleRateCap_Applies() {
 	night := limiter.RateCap{From: 22, To: 3, Rate: 50}
 	fmt.Println(night.Applies(21), night.Applies(23), night.Applies(2), night.Applies(3))

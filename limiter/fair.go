@@ -11,14 +11,14 @@ import "maps"
 // B, A, A.
 type fair struct {
 	served int64            // the turn served last
-	last   map[string]int64 // the last turn of each client, while calls wait
+	last   map[string]int64 // the last turn given to each client; cleared when no call waits
 }
 
-// maxFairClients is the number of clients that a list remembers before it forgets those without
-// waiting calls.
+// maxFairClients limits the clients that a wait list remembers. At the limit it forgets all
+// clients without waiting calls.
 const maxFairClients = 4096
 
-// place assigns p's turn and returns the waiter that follows it, or nil if p is last.
+// place gives p its turn and returns the waiter that follows it, or nil if p is last.
 func (l *waitList) place(p *Permit) (after *Permit) {
 	if l.last == nil {
 		clear(l.fair.last)
@@ -37,7 +37,7 @@ func (l *waitList) place(p *Permit) (after *Permit) {
 	return after
 }
 
-// placeFirst assigns p the earliest turn and returns the first waiter.
+// placeFirst gives p the earliest turn and returns the waiter that was first so far.
 func (l *waitList) placeFirst(p *Permit) (after *Permit) {
 	p.turn = l.fair.served
 	return l.first

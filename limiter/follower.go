@@ -10,9 +10,9 @@ const (
 	// settingsInterval is how often the settings are read. A change must be in force within two
 	// seconds.
 	settingsInterval = time.Second
-	// dayCountInterval is how often the day's count is saved. If that fails for maxDayCountAge,
-	// no more permits are granted: after a loss of Redis the calls since the last save are
-	// assumed to have been made at the full rate.
+	// dayCountInterval is how often the day's count is saved. If saving fails for maxDayCountAge,
+	// no more permits are granted, because after a loss of Redis' data all time since the last
+	// save counts as calls at the full rate.
 	dayCountInterval = 5 * time.Second
 	maxDayCountAge   = time.Minute
 	// storeTimeout is the timeout of one call to Settings or Usage.
@@ -33,7 +33,7 @@ func (l *Limiter) follow(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			f.saveDayCount(context.WithoutCancel(ctx)) // the calls since the last save
+			f.saveDayCount(context.WithoutCancel(ctx)) // save the calls granted since the last save
 			l.removeReport()
 			return
 		case <-l.dayCountNeeded:
@@ -58,12 +58,12 @@ func (l *Limiter) follow(ctx context.Context) {
 // follower is the state of follow. Only its goroutine uses it.
 type follower struct {
 	l               *Limiter
-	config          Config // with the last valid override
+	config          Config // the configuration with the last valid override
 	stopped         bool
 	revision        int64
-	spread          time.Duration   // measured jitter that the quota was lowered for; 0 means none
-	failing         map[string]bool // conditions that were logged as failing
-	savedAt         time.Time       // when the count was saved, or there was nothing to save
+	spread          time.Duration   // measured jitter for which the quota was lowered; 0: not lowered
+	failing         map[string]bool // actions whose failure was logged
+	savedAt         time.Time       // when the day's count was last saved, or last had no change to save
 	saved           Count
 	jitterCheckedAt time.Time
 	reportedAt      time.Time
@@ -114,7 +114,7 @@ func (f *follower) applySettings() {
 	quota, err := NewQuota(f.config.fitting(f.spread))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err != nil { // it was valid with the configured jitter, and a lower rate always fits
+	if err != nil { // not expected: the settings are valid with the configured jitter, and fitting lowers the rate
 		l.log.Error("quota not adapted to the measured jitter; the previous quota stays in effect", "jitter", f.spread, "err", err)
 		quota = l.quota
 	}
@@ -129,7 +129,7 @@ func (f *follower) applySettings() {
 			}
 			q.slots = nil
 		}
-		if q.back.After(now) { // rejected demand can be granted now
+		if q.back.After(now) { // the new quota can allow slots that Redis rejected
 			q.back = now
 		}
 	}
@@ -153,7 +153,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 		c, err = l.deps.Usage.Used(ctx, l.source, quota.day.policy.Name)
 		f.logCondition("read the saved day count", err)
 		if err != nil {
-			return // the next rejection requests it again
+			return // the next call that Redis rejects for the missing count requests it again
 		}
 	}
 	event := "used 0 0 0 0"
@@ -196,13 +196,14 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	}
 }
 
-// scheduleReport publishes the waiters of this process for the view. It does so every second
-// while calls wait or are made, once more afterwards, and every idleReportInterval when idle.
-// Two reports with the same count mean that calls have ended.
+// scheduleReport lets this process publish the number of its waiters for the view: every second
+// while calls wait or are made, once more afterwards, and every idleReportInterval while the
+// process is idle. The process counts as idle when its last two reports contain the same number
+// of calls.
 //
 // A report follows a successful call for permits, so it adds no load while Redis is down. If no
-// such call happens, one is made for the report. If calls are not allowed (settings unread,
-// count not saved), the report is published alone.
+// such call happens within a second, one is made for the report. If calls for permits are not
+// allowed (settings unread, count not saved), the report is published alone.
 func (f *follower) scheduleReport(now time.Time) {
 	l := f.l
 	if l.rdb == nil {
@@ -215,7 +216,7 @@ func (f *follower) scheduleReport(now time.Time) {
 	due := waiting || l.reportedWaiters || l.lastReports != [2]int64{calls, calls} || now.Sub(f.reportedAt) >= idleReportInterval
 	blocked := l.settingsUnread || l.dayCountUnsaved
 	l.reportedWaiters = waiting
-	if l.reportWanted && !blocked { // no call happened since the last tick
+	if l.reportWanted && !blocked { // no call to Redis happened since the last tick
 		l.reportForcesCall = true
 	}
 	l.reportWanted = l.reportWanted || (due && !blocked)
@@ -253,7 +254,8 @@ func (f *follower) adaptToJitter() {
 	f.applySettings()
 }
 
-// fitting returns the quota with a larger jitter, and with targets lowered to fit it.
+// fitting returns the configuration with at least this jitter, and with targets lowered as far as
+// the proof in the package comment then requires.
 func (c Config) fitting(jitter time.Duration) Config {
 	if jitter <= c.Jitter {
 		return c
@@ -270,8 +272,9 @@ func (c Config) fitting(jitter time.Duration) Config {
 	return c
 }
 
-// fitting returns the largest target, up to the policy's own, that the proof allows with that
-// jitter. It returns 0, which means all that the limit allows, if the reserves alone exceed it.
+// fitting returns the largest target up to p.Target for which the proof in the package comment
+// holds with this jitter. If such a target would be below the reserves, it returns 0: as many
+// calls as the limit allows.
 func (p Policy) fitting(jitter time.Duration) int {
 	for kept := p.HighReserve.in(time.Duration(p.Window)) + p.LowReserve; p.Target > kept; p.Target -= max(1, p.Target/100) {
 		if _, err := newPartitionedWindow(p, jitter); err == nil {

@@ -94,7 +94,7 @@ func TestSettings_ApplyWithinTwoSeconds(t *testing.T) {
 		s := &settingsDouble{takes: takes}
 		simulatedWith(t, r, second(500, 450, 100, 0), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
 			revision := int64(0)
-			for step := range 15 { // at any time between two reads
+			for step := range 15 { // the change is stored at any time between two reads of the settings
 				elapse(time.Duration(step) * 130 * ms)
 				revision++
 				s.set(target(400 + step))
@@ -173,7 +173,7 @@ func TestStop_ReleasesSlotsUntilResumed(t *testing.T) {
 	}
 	r.answer = ahead
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
-		s.set(Override{Stopped: true}) // read at 1 s
+		s.set(Override{Stopped: true}) // the limiter reads it at 1 s
 		elapse(950 * ms)
 		var got []chan *Permit
 		for range 10 {
@@ -213,9 +213,9 @@ func TestStop_ReleasesSlotsOfACallInFlight(t *testing.T) {
 	}
 	s := &settingsDouble{}
 	simulatedWith(t, r, withDay(), Deps{Settings: s}, func(t *testing.T, l *Limiter) {
-		s.set(Override{Stopped: true}) // read at 1 s
+		s.set(Override{Stopped: true}) // the limiter reads it at 1 s
 		elapse(990 * ms)
-		got := ask(t, l, schemas.Low) // response at 1.01 s
+		got := ask(t, l, schemas.Low) // Redis replies at 1.01 s
 		elapse(time.Minute)
 		if told := strings.Count(r.sentEvents(), "refund "); len(got) > 0 || told != 1 {
 			t.Errorf("while stopped: got %d permits and %d refunds, want 0 and 1", len(got), told)
@@ -250,7 +250,7 @@ func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 	})
 }
 
-// r0 returns a time of Redis' clock.
+// r0 returns a fixed time of Redis' clock, in us.
 func r0() int64 { return 1_800_000_000_000_000 }
 
 func (s *settingsDouble) fail(err error) {

@@ -7,13 +7,13 @@ import (
 )
 
 // jitter measures how much the network delays of calls differ. It is the sum of two parts: the
-// delay from the permit until the request is written (99th percentile), and the variation of
-// the fastest response per 100 ms. The variation of all responses would measure the upstream's
-// work instead.
+// delay from the permit until the request is written (99th percentile), and the variation of the
+// fastest response in each 100 ms. The other responses also contain the time that the upstream
+// needs for its work.
 type jitter struct {
 	mu      sync.Mutex
-	writes  []time.Duration // delays since the last measurement
-	bucket  time.Time       // the 100 ms that are being measured
+	writes  []time.Duration // delays until the write, since the last measurement
+	bucket  time.Time       // start of the current 100 ms (a bucket)
 	fastest time.Duration
 	n       int
 	floors  []time.Duration
@@ -22,9 +22,9 @@ type jitter struct {
 const (
 	jitterStep       = 5 * time.Millisecond
 	jitterBucket     = 100 * time.Millisecond
-	minBucketAnswers = 8     // responses a bucket needs to be used
-	minFloors        = 50    // buckets that a measurement needs
-	maxJitterWrites  = 20000 // maximum that is kept
+	minBucketAnswers = 8     // buckets with fewer responses are not used
+	minFloors        = 50    // number of buckets that a measurement needs
+	maxJitterWrites  = 20000 // maximum number of delays that are kept
 	maxJitterFloors  = 600
 	jitterQuantile   = 0.95
 )
@@ -42,7 +42,7 @@ func (j *jitter) answered(written time.Time, d time.Duration) {
 	defer j.mu.Unlock()
 	if bucket := written.Truncate(jitterBucket); !bucket.Equal(j.bucket) {
 		if bucket.Before(j.bucket) {
-			return // the response of a slow call
+			return // a slow call, written before the current 100 ms
 		}
 		if j.n >= minBucketAnswers && len(j.floors) < maxJitterFloors {
 			j.floors = append(j.floors, j.fastest)
@@ -53,8 +53,8 @@ func (j *jitter) answered(written time.Time, d time.Duration) {
 	j.fastest = min(j.fastest, d)
 }
 
-// measure returns the jitter since the last successful measurement. It returns false if there
-// are too few samples.
+// measure returns the jitter since the last measurement that had enough samples. It returns false
+// if there are too few samples.
 func (j *jitter) measure() (time.Duration, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

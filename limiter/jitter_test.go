@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// traffic simulates a process with that many calls per second. late is the delay until a
-// request is written, takes the time until its response.
+// traffic simulates a process that makes `perSecond` calls per second for the duration d. late
+// returns the delay from a permit until its request is written, takes the time from then until
+// the response.
 func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for range perSecond / 10 {
@@ -65,7 +66,8 @@ func TestJitter_AboveConfiguredLowersTheRate(t *testing.T) {
 				if n := strings.Count(log.String(), "jitter exceeds the configured value"); n < 1 || n > 3 {
 					t.Errorf("logged %d times: %s", n, log.String())
 				}
-				// Changed settings are fitted to the jitter too; invalid ones change nothing.
+				// New settings are also lowered to fit the measured jitter. Invalid settings
+				// change nothing.
 				s.set(target(440))
 				sleep(2 * time.Second)
 				s.set(target(500))

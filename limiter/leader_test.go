@@ -77,11 +77,11 @@ func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 		var followers []chan *Permit
 		for range 2 {
 			followers = append(followers, ask(t, l, schemas.Low))
-			synctest.Wait() // each is queued before the next arrives
+			synctest.Wait() // each caller is queued before the next one arrives
 		}
 		elapse(10 * ms)
 		cancel(gone)
-		elapse(10*ms + 1) // the call is not canceled with its caller
+		elapse(10*ms + 1) // the call to Redis goes on after its caller has given up
 		if err := <-leader; !errors.Is(err, gone) {
 			t.Errorf("the first caller got %v", err)
 		}
@@ -98,14 +98,14 @@ func TestAcquire_CanceledCallerLosesNothing(t *testing.T) {
 	})
 }
 
-// stock grants each slot once, and records its use.
+// stock is a fake Redis. It grants each slot once, and records how the slot is used.
 type stock struct {
 	*redisDouble
 	rng     *rand.Rand
 	next    int64
 	granted map[int64]bool
 	spent   map[int64]int
-	held    map[int64]bool // by a permit that was neither spent nor released
+	held    map[int64]bool // slots whose permit was neither spent nor released yet
 }
 
 func newStock() *stock {
@@ -140,7 +140,7 @@ func newStock() *stock {
 	return s
 }
 
-// use spends, releases or abandons a permit.
+// use spends a permit, releases it, or does neither.
 func (s *stock) use(t *testing.T, p *Permit, what int) {
 	t.Helper()
 	at := p.slot.at
@@ -163,7 +163,7 @@ func (s *stock) use(t *testing.T, p *Permit, what int) {
 		if p.Spend() {
 			t.Error("a released permit was spent")
 		}
-	case 1: // two goroutines spend it at once
+	case 1: // two goroutines spend the permit at the same time
 		var wg sync.WaitGroup
 		spent := make(chan bool, 2)
 		for range 2 {
@@ -235,7 +235,7 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	}
 	look := time.NewTicker(5 * ms)
 	defer look.Stop()
-	for deadline := time.After(10 * time.Second); left() > 0; { // they expire without waiters
+	for deadline := time.After(10 * time.Second); left() > 0; { // the remaining slots expire, because no caller waits
 		select {
 		case <-look.C:
 		case <-deadline:
@@ -246,8 +246,8 @@ func TestAcquire_UsesEachSlotOnce(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// Unspent slots have expired and were refunded, or will be. The last call can have brought
-	// slots without waiters.
+	// Each unspent slot has expired and was refunded, or its refund is still to be sent. The last
+	// call to Redis can have granted slots for which no caller waits any more.
 	lapsed := int(testutil.ToFloat64(l.metrics.lapsed))
 	if s.most != 1 || len(s.granted) != len(s.spent)+lapsed+left() {
 		t.Errorf("%d calls at once; %d slots, %d spent, %d expired", s.most, len(s.granted), len(s.spent), lapsed)

@@ -23,7 +23,7 @@ import (
 type Limiter struct {
 	source           string
 	process          string
-	name             string // of this incarnation of the process, without spaces
+	name             string // unique name of this start of the process, without spaces
 	acquireSlots     acquireFunc
 	rdb              redis.UniversalClient // for reports and the view; nil in tests without Redis
 	deps             dependencies
@@ -32,10 +32,10 @@ type Limiter struct {
 	jitter           *jitter
 	readies          sync.Pool                 // reusable ready channels of waiters, with capacity 1
 	kick             chan struct{}             // wakes Run
-	dayCountNeeded   chan struct{}             // asks the follower for the day's count
+	dayCountNeeded   chan struct{}             // makes the follower send the saved day count to Redis
 	breakerOpen      atomic.Bool               // the source's circuit breaker, as Redis reported it last
-	breakerOpenUntil atomic.Pointer[time.Time] // when it was last known to be open
-	breaker          atomic.Pointer[breaker]   // the same, for callers that wait for a change
+	breakerOpenUntil atomic.Pointer[time.Time] // when the breaker was last known to be open
+	breaker          atomic.Pointer[breaker]   // the breaker's state, for callers that wait until it changes
 
 	mu     sync.Mutex
 	high   queue
@@ -43,31 +43,31 @@ type Limiter struct {
 	queues []*queue // high, low, and one for each queue key that has waiters
 	// For sources with buckets:
 	queueByKey   map[string]*queue
-	resources    map[string]string         // endpoint to the upstream's name for its budget
-	newResources []string                  // pairs of endpoint and resource, to be shared with other processes
-	bucketEvents []bucketEvent             // for the next call
+	resources    map[string]string         // maps an endpoint to the upstream's name for its budget
+	newResources []string                  // new endpoint-resource pairs, not yet shared with the other processes
+	bucketEvents []bucketEvent             // events of buckets, to send with the next call
 	openBreakers map[string]bool           // scope breakers that this process opened, by bucket key
 	states       map[string]bucketSnapshot // last state of each bucket, by name
-	calls        int                       // calls to Redis that had tickets
+	calls        int                       // number of calls to Redis so far; part of each ticket
 
 	calling          bool      // a call to Redis is in flight; later callers share the next one
 	handover         bool      // a caller of Acquire leaves further calls to Run
-	pause            time.Time // no call to Redis before, after a failure
+	pause            time.Time // no call to Redis before this time, because the last one failed
 	failed           int       // consecutive failed calls to Redis
 	quota            Quota
 	terms            terms
 	renewed          time.Time // when terms.midnights and terms.rateCap were computed
 	stopped          bool
-	settingsUnread   bool     // the settings were not read yet, so no permit is granted
+	settingsUnread   bool     // no settings were read yet, so no permit is granted
 	dayCountUnsaved  bool     // the day's count can't be saved, so no permit is granted
-	backoffPending   bool     // a backoff or an open event waits for the next call
-	reportWanted     bool     // publish a report after the next call
-	reportForcesCall bool     // and make a call for it
+	backoffPending   bool     // a backoff or an open breaker is not yet reported to Redis
+	reportWanted     bool     // publish a report after the next call to Redis
+	reportForcesCall bool     // make that call even if no slot is needed
 	reportDue        bool     // Run publishes a report now
 	reportedWaiters  bool     // the last report contained waiters
-	lastReports      [2]int64 // calls made by the last two reports
-	events           []string // events for the next call
-	refunds          []slot   // slots that were not used
+	lastReports      [2]int64 // slots granted to this process, at its last two reports
+	events           []string // events to send with the next call to Redis
+	refunds          []slot   // unused slots to return with the next call
 	clock            clock    // last reading of Redis' clock
 	counted          Count    // the day's count, as Redis reported it last
 }
@@ -126,7 +126,7 @@ func incarnationName(process string) string {
 	return strings.Join(append(strings.Fields(process), strconv.FormatUint(life, 36)), "_")
 }
 
-// setQuota replaces the quota that the next call sends. The caller holds l.mu.
+// setQuota replaces the quota that the next call to Redis sends. The caller holds l.mu.
 func (l *Limiter) setQuota(q Quota, revision int64, stopped bool) {
 	l.quota, l.stopped = q, stopped
 	l.terms = terms{}
@@ -148,14 +148,14 @@ func (l *Limiter) Acquire(ctx context.Context, lane schemas.Lane, c Call) (*Perm
 	return l.acquire(ctx, lane, c, &Permit{}, (*queue).push)
 }
 
-// AcquireRetry is Acquire for a caller whose last call failed. While other callers wait, such
-// callers get at most every fourth permit.
+// AcquireRetry waits for a permit like Acquire, for a caller whose last upstream call failed.
+// While other callers wait, callers of AcquireRetry get at most every fourth permit.
 func (l *Limiter) AcquireRetry(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
 	return l.acquire(ctx, lane, c, &Permit{retry: true}, (*queue).push)
 }
 
-// Reacquire is Acquire for a caller whose permit expired before it was spent. It is served
-// first.
+// Reacquire waits for a permit like Acquire, for a caller whose permit expired before it was
+// spent. This caller is served before all other waiters.
 func (l *Limiter) Reacquire(ctx context.Context, lane schemas.Lane, c Call) (*Permit, error) {
 	return l.acquire(ctx, lane, c, &Permit{}, (*queue).pushFront)
 }
@@ -169,8 +169,8 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	q := l.queueFor(lane, c)
 	p.queue = q
 	insert(q, p)
-	// The first caller calls Redis itself, for everybody who arrives meanwhile. If several
-	// wait, Run makes the call: it wakes up for the next slot anyway.
+	// A caller that waits alone calls Redis itself. If several callers wait, Run makes one call
+	// for all of them, because Run wakes up for the next slot anyway.
 	makesCall := false
 	var d demand
 	if !l.calling {
@@ -182,7 +182,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	if makesCall {
 		if l.callRedis(d) {
 			l.mu.Lock()
-			l.handover = true // Run calls for the others
+			l.handover = true // Run makes the further calls for the other waiters
 			l.mu.Unlock()
 			l.wake()
 		}
@@ -195,7 +195,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	p.ready = l.readies.Get().(chan struct{})
 	asking := l.calling
 	l.mu.Unlock()
-	if !asking { // otherwise the call in flight finds this waiter
+	if !asking { // after a call in flight, Redis is called again for this waiter
 		l.wake()
 	}
 	select {
@@ -224,9 +224,10 @@ func (l *Limiter) wake() {
 	}
 }
 
-// BackOff pauses the calls of every process, because the upstream refused a call sent at that
-// time. d is the upstream's Retry-After. With d == 0 the pause is the configured one, and
-// doubles if the last one was too short. Reserved slots are released.
+// BackOff pauses the calls of every process, because the upstream refused a call sent at the time
+// `sent`. The pause lasts d, the upstream's Retry-After. With d == 0 the configured pause
+// applies, and doubles if the last pause was too short. Slots that this process has reserved are
+// released.
 func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.mu.Lock()
 	base := l.quota.initialBackoff()
@@ -238,7 +239,8 @@ func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.wake()
 }
 
-// releaseSlots releases the slots reserved for later. The caller holds l.mu.
+// releaseSlots gives up all slots that this process has reserved but not yet handed to a caller.
+// The caller holds l.mu.
 func (l *Limiter) releaseSlots() {
 	for _, q := range l.queues {
 		for _, s := range q.slots {
@@ -248,8 +250,9 @@ func (l *Limiter) releaseSlots() {
 	}
 }
 
-// refund returns an unused slot to Redis if another call can use it. A slot of a GCRA partition
-// whose time has passed makes no room, but a breaker's probe does. The caller holds l.mu.
+// refund returns an unused slot to Redis if another call can use it. In a source with GCRA
+// partitions only, a past slot makes no room, so slots are returned only while the breaker is
+// open: then each slot is a probe. The caller holds l.mu.
 func (l *Limiter) refund(s slot) {
 	if s.candidate != nil {
 		l.refundBuckets(s)
@@ -259,11 +262,12 @@ func (l *Limiter) refund(s slot) {
 	}
 }
 
-// maxEvents is the maximum number of refunds, and of bucket events, per call.
+// maxEvents is the maximum number of refunds, and also of bucket events, that one call to Redis
+// sends.
 const maxEvents = 200
 
-// takeEvents removes and returns the events for the next call. If the outcome of that call is
-// unknown, fail decides which of them are sent again. The caller holds l.mu.
+// takeEvents removes and returns the events for the next call to Redis. If the outcome of that
+// call is unknown, the method fail decides which events are sent again. The caller holds l.mu.
 func (l *Limiter) takeEvents() string {
 	if len(l.events) == 0 && len(l.refunds) == 0 {
 		return ""
@@ -278,8 +282,8 @@ func (l *Limiter) takeEvents() string {
 	return strings.Join(words, " ")
 }
 
-// takeBucketEvents removes and returns the bucket events for the next call. The caller holds
-// l.mu.
+// takeBucketEvents removes and returns the bucket events for the next call to Redis. The caller
+// holds l.mu.
 func (l *Limiter) takeBucketEvents() []bucketEvent {
 	n := min(len(l.bucketEvents), maxEvents)
 	taken := slices.Clone(l.bucketEvents[:n])

@@ -22,7 +22,7 @@ type redisDouble struct {
 	mu      sync.Mutex
 	demands []demand
 	texts   []string        // encoded quotas
-	at      []time.Duration // since the start
+	at      []time.Duration // time of each call since the start
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)
 	roundup time.Duration // duration of a call
@@ -58,7 +58,7 @@ func (r *redisDouble) sentEvents() (words string) {
 	return words
 }
 
-// now returns its clock.
+// now returns the time of the fake Redis in us.
 func (r *redisDouble) now() int64 { return 1_800_000_000_000_000 + time.Since(r.start).Microseconds() }
 
 // withoutLogs fills in the dependencies that a test does not need.
@@ -70,7 +70,7 @@ func withoutLogs(n Deps) Deps {
 	return n
 }
 
-// sleep sleeps in the bubble's time.
+// sleep sleeps in the simulated time of the synctest bubble.
 func sleep(d time.Duration) { <-time.After(d) }
 
 // elapse sleeps and waits until all goroutines of the bubble are blocked.
@@ -128,8 +128,8 @@ func TestPermit_IsSpentOnceFromItsSlot(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		start := time.Now()
 		p := mustAcquire(t, l, schemas.Low)
-		// Redis' now is somewhere within the round trip, so the slot has certainly come a wait
-		// after its end.
+		// It is unknown when within the round trip Redis read its clock. So the slot (20 ms after
+		// that) has certainly come 20 ms after the end of the round trip of 3 ms.
 		if waited := time.Since(start); waited != 23*ms {
 			t.Errorf("got the permit after %v", waited)
 		}
@@ -149,7 +149,7 @@ func TestPermit_Expires(t *testing.T) {
 	r := &redisDouble{roundup: 3 * ms, answer: func(n int, d demand) (grant, error) { return grantAll(n, d) }}
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		p := mustAcquire(t, l, schemas.Low)
-		sleep(permitLife - 3*ms) // measured from before the call to Redis
+		sleep(permitLife - 3*ms) // a permit's lifetime counts from before the call to Redis
 		if !p.Spend() {
 			t.Error("the permit expired too early")
 		}
@@ -174,13 +174,14 @@ func TestAcquire_WaitersShareTheNextCall(t *testing.T) {
 				order = append(order, i)
 				mu.Unlock()
 			})
-			synctest.Wait() // each is queued before the next arrives
+			synctest.Wait() // each caller is queued before the next one arrives
 		}
 		wg.Wait()
 		if r.most != 1 || len(r.demands) != 2 || r.demands[0].low != 1 || r.demands[1].low != 19 {
 			t.Errorf("demands %+v, %d calls at once", r.demands, r.most)
 		}
-		// Waiters of one reply wake at the same time; the first call's is first.
+		// The first caller has its own call to Redis, so it is first. The others are served by
+		// one reply and wake up at the same time, in any order.
 		if order[0] != 0 || len(order) != 20 {
 			t.Errorf("order %v", order)
 		}

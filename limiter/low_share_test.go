@@ -12,14 +12,16 @@ func smallLimit() Config {
 	return scopedConfig(Policy{Name: "second", Limit: 20, Window: Window(time.Second), HighReserve: Reserve{Calls: 5}, LowReserve: 4})
 }
 
-// today sets Redis' clock to a time with 16 digits, as logs require.
+// today sets Redis' clock to a time of 16 digits in us, because the script's sliding-window logs
+// require that.
 func (f *callers) today() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ahead = 9000 * 24 * time.Hour
 }
 
-// sentIn returns the calls of each lane since then, and the maximum of both within a second.
+// sentIn returns the calls of each lane since `from`, and the maximum number of calls of both
+// lanes within one second.
 func sentIn(f *callers, from time.Time) (high, low []time.Time, most int) {
 	all, _ := f.since(from)
 	var times []time.Time
@@ -79,7 +81,7 @@ func TestLowReserve_LeavesHighItsReserve(t *testing.T) {
 	})
 }
 
-// A new LowReserve allows no second burst.
+// A change of LowReserve allows no second burst.
 func TestLowReserve_ChangesWithoutABurst(t *testing.T) {
 	inCallers(t, 1, 2, smallLimit(), healthyAfter(5*ms), func(f *callers) {
 		f.today()

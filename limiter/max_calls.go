@@ -7,9 +7,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// MaxCalls returns the maximum number of calls that a lane can make within a period, starting
-// with an unused quota. It is the lowest maximum of all policies over all values of their
-// scopes, or +Inf if no policy limits calls by time.
+// MaxCalls returns the maximum number of calls that a lane can make in a period of length
+// `within` that starts with an unused quota. It is the lowest maximum of all policies over all
+// values of their scopes, or +Inf if no policy limits calls by time.
 func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	limit := math.Inf(1)
 	for _, l := range q.partitioned {
@@ -48,7 +48,8 @@ func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	return math.Floor(limit + 1e-6)
 }
 
-// scaleToPeriod returns the calls that a window allows within a period, which can be longer.
+// scaleToPeriod returns how many calls a period of length `within` allows if each window allows
+// `calls`.
 func scaleToPeriod(calls float64, window, within time.Duration) float64 {
 	return calls * max(1, float64(within)/float64(window))
 }
@@ -70,7 +71,7 @@ func (s scopedPolicy) maxUnits(lane schemas.Lane, within time.Duration) float64 
 		return limit
 	case leakyBucketKind:
 		if len(s.policy.CountedStatuses) > 0 {
-			return math.Inf(1) // successful calls cost nothing
+			return math.Inf(1) // an error budget: successful calls cost nothing
 		}
 		units := n(1) + float64(within)/n(0)
 		if low {
@@ -89,8 +90,8 @@ func (s scopedPolicy) maxUnits(lane schemas.Lane, within time.Duration) float64 
 	return math.Inf(1)
 }
 
-// values returns the number of values of a policy's scope. It is +Inf for scopes with a value
-// per entity.
+// values returns the number of values that a policy's scope can have. It is +Inf for scopes such
+// as {key}, which have another value for each entity.
 func (q Quota) values(s scopedPolicy) float64 {
 	n := 1.0
 	for _, name := range s.scope.names {

@@ -35,8 +35,8 @@ type metrics struct {
 	stateLosses       prometheus.Counter
 
 	mu    sync.Mutex // guards the fields below
-	birth int64      // of the state that was shown last
-	shown time.Time  // when it was shown; zero: nothing is shown
+	birth int64      // creation time of the Redis state that the gauges show
+	shown time.Time  // when the gauges were last set; zero: they are removed
 }
 
 // viewStates are all values of View.State.
@@ -149,13 +149,13 @@ func (m *metrics) spent(lane schemas.Lane, now time.Time) {
 type perSecond struct {
 	mu           sync.Mutex
 	at           int64 // Unix time of the second that is being counted
-	calls, whole int64 // calls in that second, and in the one before
+	calls, whole int64 // calls in the second `at`, and in the whole second before it
 }
 
 func (s *perSecond) count(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if to := now.Unix(); to == s.at-1 { // it waited for the lock while the second ended
+	if to := now.Unix(); to == s.at-1 { // the second ended while this goroutine waited for the lock
 		s.whole++
 		return
 	}
@@ -163,7 +163,7 @@ func (s *perSecond) count(now time.Time) {
 	s.calls++
 }
 
-// last returns the number of calls in the second before now.
+// last returns the number of calls in the full second before the current one.
 func (s *perSecond) last(now time.Time) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *perSecond) last(now time.Time) int64 {
 	return s.whole
 }
 
-// turn starts another second. The caller holds s.mu.
+// turn starts counting for the second `to`. The caller holds s.mu.
 func (s *perSecond) turn(to int64) {
 	switch to {
 	case s.at:
@@ -207,7 +207,7 @@ func (m *metrics) show(v View) {
 		if p.Used != nil {
 			m.used.WithLabelValues(p.Name).Set(float64(*p.Used))
 		} else {
-			m.used.DeleteLabelValues(p.Name) // unknown
+			m.used.DeleteLabelValues(p.Name) // the number of used calls is unknown
 		}
 		m.limit.WithLabelValues(p.Name).Set(float64(p.Limit))
 		m.remaining.WithLabelValues(p.Name, string(schemas.High)).Set(float64(p.Remaining))
@@ -215,11 +215,12 @@ func (m *metrics) show(v View) {
 	}
 }
 
-// viewMetricsTTL is how long the mirrored gauges stay without an update: three intervals of an
-// idle process.
+// viewMetricsTTL is how long the gauges of Redis' state are kept without an update: three report
+// intervals of an idle process.
 const viewMetricsTTL = 3 * idleReportInterval
 
-// fade removes the mirrored gauges once they are outdated. Other processes have newer values.
+// fade removes the gauges of Redis' state when they are outdated. Other processes then show newer
+// values.
 func (m *metrics) fade(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -68,7 +68,7 @@ func (l *ledger) count() int {
 	return len(l.spent)
 }
 
-// most returns the maximum number in any closed second.
+// most returns the maximum number of permits spent in any closed second.
 func (l *ledger) most() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,7 +88,7 @@ type node struct {
 	address, id string
 }
 
-// owner returns the node of a hash slot, and another node.
+// owner returns the node that owns a hash slot, and another node to which the slot can be moved.
 func owner(t *testing.T, nodes []node, slot int64) (from, to node) {
 	t.Helper()
 	shards, err := nodes[0].ClusterShards(t.Context()).Result()
@@ -99,7 +99,7 @@ func owner(t *testing.T, nodes []node, slot int64) (from, to node) {
 	for _, shard := range shards {
 		for _, slots := range shard.Slots {
 			if slots.Start <= slot && slot <= slots.End {
-				id = shard.Nodes[0].ID // it has no replicas
+				id = shard.Nodes[0].ID // the primary is the shard's only node
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func TestLimiter_WorksDuringSlotMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	from, to := owner(t, nodes, slot)
-	t.Cleanup(func() { // a failed test leaves no slot in migration
+	t.Cleanup(func() { // also after a failed test no slot stays in migration
 		must(t, from, "CLUSTER", "SETSLOT", slot, "STABLE")
 		must(t, to, "CLUSTER", "SETSLOT", slot, "STABLE")
 	})

@@ -8,11 +8,12 @@ import (
 // gcra is one partition of a window, a GCRA (generic cell rate algorithm). interval 0 means
 // that the partition does not exist.
 type gcra struct {
-	interval time.Duration // T of the proof, in whole microseconds
-	burst    int           // B of the proof
+	interval time.Duration // T in the proof of the package comment, in whole microseconds
+	burst    int           // B in the proof
 }
 
-// slots returns the largest number of slots in a closed window of that length.
+// slots returns the largest number of slots that the partition grants in a closed window of that
+// length.
 func (l gcra) slots(window time.Duration) int {
 	if l.interval == 0 {
 		return 0
@@ -47,7 +48,7 @@ func newPartitionedWindow(p Policy, jitter time.Duration) (partitionedWindow, er
 	return l, nil
 }
 
-// fitted returns the partitions that use everything the limit allows.
+// fitted returns the window with the fastest partitions that the limit allows.
 func (l partitionedWindow) fitted() partitionedWindow {
 	l.partitions = [3]gcra{}
 	l.fill()
@@ -60,9 +61,9 @@ func (l partitionedWindow) shares(calls int) [3]int {
 	return [3]int{high, calls - high - l.policy.LowReserve, l.policy.LowReserve}
 }
 
-// aim sets the partitions' rates from the target. Their bursts are 5 % of the limit together.
-// HIGH's burst is a tenth of a second of its rate, because users' calls arrive in clusters; the
-// shared partition gets the rest.
+// aim sets the partitions' rates so that their sum is the configured target. Their bursts
+// together are 5 % of the limit. HIGH's burst is a tenth of its calls per window, because users'
+// calls arrive in clusters. The shared partition gets the rest of the 5 %.
 func (l *partitionedWindow) aim() {
 	rest := l.policy.Limit / 20
 	for i, n := range l.shares(l.policy.Target) {
@@ -76,13 +77,14 @@ func (l *partitionedWindow) aim() {
 		}
 		l.partitions[i] = gcra{ceilMicros(l.window, n), burst}
 	}
-	if low := l.partitions[2]; low.interval > 0 { // shared was set before low
+	if low := l.partitions[2]; low.interval > 0 { // the shared burst was set before low's burst was taken off
 		l.partitions[1].burst = max(1, rest)
 	}
 }
 
-// fill sets the partitions to all slots that the limit allows within l.reach, 5 % of them as
-// burst. A partition with n slots has an interval just above reach / (n − B + 1).
+// fill sets the partitions so that together they grant as many slots within l.reach as the limit
+// allows. 5 % of the slots are burst. A partition with n slots and burst B has an interval just
+// above reach / (n − B + 1).
 func (l *partitionedWindow) fill() {
 	for i, n := range l.shares(l.policy.Limit) {
 		if n == 0 {
@@ -109,7 +111,7 @@ func (l partitionedWindow) bound() int {
 	return sum
 }
 
-// perWindow returns the calls per window when demand is always higher.
+// perWindow returns the calls per window that the partitions grant under constant demand.
 func (l partitionedWindow) perWindow() float64 {
 	calls := 0.0
 	for _, lane := range l.partitions {

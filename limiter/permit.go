@@ -9,12 +9,12 @@ import (
 type Permit struct {
 	limiter     *Limiter
 	queue       *queue
-	since       time.Time // when Acquire was called
+	since       time.Time // the time when Acquire was called
 	retry       bool      // the caller's last call failed
-	client      string    // of the call
-	turn        int64     // its turn in fair queueing; guarded by limiter.mu
+	client      string    // the client of the call
+	turn        int64     // turn in the fair queue (see fair); guarded by limiter.mu
 	slot        slot
-	given       bool          // it has a slot; guarded by limiter.mu
+	given       bool          // the permit has a slot; guarded by limiter.mu
 	endReported bool          // ReportEnd was called; guarded by limiter.mu
 	ready       chan struct{} // capacity 1; nil until Acquire sleeps
 	ended       atomic.Bool   // spent, expired or released
@@ -24,19 +24,19 @@ type Permit struct {
 	before, after *Permit // links of the wait list; guarded by limiter.mu
 }
 
-// slot is a reserved time slot. It can be used from notBefore to notAfter, by the local
-// monotonic clock. at is its time by Redis' clock, in us.
+// slot is a point in time that Redis reserved for one call. The call can be sent from notBefore
+// to notAfter (local monotonic clock). The field at is the slot's time by Redis' clock, in us.
 type slot struct {
 	notBefore, notAfter time.Time
 	at                  int64
 
-	candidate *candidate // the costs charged; nil for sources without buckets
+	candidate *candidate // the credential and costs charged; nil for sources without buckets
 	ticket    string     // identifies the call in buckets that count calls in flight
 	probe     bool       // the call probes an open scope breaker
 }
 
-// Spend uses the permit up. It reports false, and the call must not be sent, if the permit has
-// expired, is not due yet, or was spent or released before.
+// Spend uses the permit up. It returns false if the permit has expired, is not due yet, or was
+// spent or released before; the call must then not be sent.
 func (p *Permit) Spend() bool {
 	now := time.Now()
 	if now.Before(p.slot.notBefore) || !p.ended.CompareAndSwap(false, true) {
@@ -48,7 +48,7 @@ func (p *Permit) Spend() bool {
 		l.mu.Lock()
 		l.refund(p.slot)
 		l.mu.Unlock()
-		if p.slot.candidate != nil { // another caller can use its in-flight slot
+		if p.slot.candidate != nil { // give the expired permit's in-flight slot to another caller
 			l.wake()
 		}
 		return false
@@ -71,7 +71,8 @@ func (p *Permit) Release() {
 	l.wake()
 }
 
-// Written records that the request was written. With Answered it measures the jitter.
+// Written records that the request was written. The limiter measures the jitter from the times of
+// Written and Answered.
 func (p *Permit) Written() {
 	now := time.Now()
 	p.written.Store(&now)

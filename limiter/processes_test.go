@@ -29,15 +29,15 @@ const (
 	recovery = 3 * time.Second
 )
 
-// fleet is a set of worker processes, the Redis they share, and the upstream with its judge,
-// which runs in the test process.
+// fleet is a set of worker processes, the Redis that they share, and the upstream. The upstream
+// runs in the test process and checks the limit.
 type fleet struct {
 	testing.TB
 	job     job
 	redis   *servicetest.RedisServer
 	workers []*process
 	judge   *simulator.Simulator
-	most    int // maximum in a sliding second
+	most    int // maximum number of calls in a sliding second
 
 	mu       sync.Mutex
 	arrivals []arrival
@@ -48,7 +48,8 @@ type arrival struct {
 	lane string
 }
 
-// ServeHTTP records the arrival of a call. The judge keeps records of its own.
+// ServeHTTP records the arrival of a call. The simulator f.judge records it too, and checks the
+// limit.
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.arrivals = append(f.arrivals, arrival{time.Now(), r.URL.Query().Get("character_name")})
@@ -88,7 +89,7 @@ func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	}
 }
 
-// since returns the calls that arrived since then, and their number by lane.
+// since returns the calls that arrived since `from`, and their number by lane.
 func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,7 +104,7 @@ func (f *fleet) since(from time.Time) (byLane map[string]int, all []arrival) {
 	return byLane, append([]arrival(nil), f.arrivals[first:]...)
 }
 
-// flow waits until that many more calls have arrived.
+// flow waits until `calls` more calls have arrived, at most for the duration `within`.
 func (f *fleet) flow(within time.Duration, calls int) {
 	f.Helper()
 	from := time.Now()
@@ -160,8 +161,8 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 		probes = max(probes, after[i][callsTotal]-before[i][callsTotal])
 		dials = max(dials, after[i][dialsTotal]-before[i][dialsTotal])
 	}
-	// One call is in flight when Redis stops, and the next follows at once; then one a second.
-	// A report can need one more connection.
+	// A process can have one call in flight when Redis stops, and repeats it soon; then it makes
+	// one call a second. A report can need one more connection.
 	if most := down.Seconds() + 2; probes > most || dials > most+1 {
 		f.Errorf("%s: a process called Redis %v times and tried %v connections in %v without it", what, probes, dials, down)
 	}
@@ -179,7 +180,7 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	if lost && quiet < time.Second {
 		f.Errorf("%s: a call arrived %v after the return, before the quiet period was over", what, quiet)
 	}
-	f.flow(waitTimeout, 450) // a second, in which a burst would be visible
+	f.flow(waitTimeout, 450) // the calls of one second; a burst after the outage would be visible
 	f.keeps(what)
 }
 
@@ -196,7 +197,8 @@ func TestFleet_KeepsTheLimitUnderFaults(t *testing.T) {
 	f.failover()
 }
 
-// stopOnce returns how many permits expired.
+// stopOnce suspends the workers for the duration d. It returns how many permits expired
+// meanwhile.
 func (f *fleet) stopOnce(d time.Duration, workers []*process) (lapsed float64) {
 	f.Helper()
 	for _, w := range workers {
@@ -235,8 +237,8 @@ func (f *fleet) saturate(d time.Duration) {
 	f.keeps("saturated")
 }
 
-// stop suspends processes that hold permits, and resumes them after the permits have expired. A
-// process that held none is suspended again.
+// stop suspends the workers for the duration d, in which permits that they hold expire. If no
+// worker held a permit, it tries again, up to five times.
 func (f *fleet) stop(what string, d time.Duration, workers ...*process) {
 	f.Helper()
 	lapsed := 0.0
@@ -299,7 +301,7 @@ func TestFleet_NoticesAStoppedRedis(t *testing.T) {
 	if err := acquire(); err != nil {
 		t.Fatal(err)
 	}
-	sleep(lapse) // held permits are used without Redis
+	sleep(lapse) // wait until permits granted earlier are used up or expired
 
 	server.Freeze()
 	asked := time.Now()

@@ -2,25 +2,26 @@ package limiter
 
 import "time"
 
-// probes is the judge's model of the circuit breaker. It uses the events only, not the script's
-// state. It stops judging after a loss of state or a clock step.
+// probes is the judge's model of the circuit breaker. It follows from the events that Redis
+// received, not from the script's state. The judge ignores it after a loss of state or a clock
+// step.
 type probes struct {
 	in          bool
 	blind       bool
-	began       int64 // by Redis' clock in us
+	began       int64 // when the breaker opened, by Redis' clock in us
 	ended       int64
 	next        time.Time
 	pause, most time.Duration
 }
 
-// openBreaker reports an unhealthy upstream by one process.
+// openBreaker lets one random process report an unhealthy upstream.
 func (w *world) openBreaker(first, most time.Duration) {
 	p := w.processes[w.rng.IntN(len(w.processes))]
 	w.backedOff = true
 	p.limiter.OpenBreaker(first, most, time.Now().Add(-span(w.rng, 0, 2*time.Second)))
 }
 
-// closeBreaker reports a success by all processes.
+// closeBreaker lets every process report the success of a call that was sent `ago` before now.
 func (w *world) closeBreaker(ago time.Duration) {
 	for _, p := range w.processes {
 		p.limiter.CloseBreaker(time.Now().Add(-ago))
@@ -57,7 +58,8 @@ func (w *world) applyClose(at time.Time, redisNow, sent int64) {
 	}
 }
 
-// probed judges the grants while the breaker is open. The caller holds w.mu.
+// probed checks the slots granted while the breaker is open: at most one probe, when its pause is
+// over. The caller holds w.mu.
 func (w *world) probed(g grant, at time.Time) (wrong string) {
 	s := &w.stop
 	if !s.in || s.blind {

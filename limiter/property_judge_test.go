@@ -9,17 +9,18 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// record contains the facts that the judge uses. It is independent of the limiter's decisions.
+// record contains what happened in a run. The judge uses only these facts, not the limiter's own
+// state.
 type record struct {
 	calls    []call
 	grants   map[inFlightCall]grants
 	refunds  map[inFlightCall]int
 	backoffs []backoffRecord
-	// backedOffAt is when Redis received the last backoff, by its own clock in us.
+	// backedOffAt is when Redis received the last backoff, by Redis' clock in us.
 	backedOffAt int64
 	stop        probes
 	scripted
-	forgot bool     // Redis lost calls
+	forgot bool     // Redis lost counts of calls
 	said   []string // log of the run
 	wrongs []string
 }
@@ -46,7 +47,7 @@ type grants struct {
 // backoffRecord is one backoff that Redis received.
 type backoffRecord struct {
 	told, until time.Time
-	probing     bool // it is the pause before a breaker's first probe
+	probing     bool // the pause before a breaker's first probe, not a backoff
 }
 
 const (
@@ -67,7 +68,7 @@ func (w *world) wrong(format string, args ...any) {
 	w.note(format, args...)
 }
 
-// note is wrong for callers that hold w.mu.
+// note records a violation like the method wrong. The caller holds w.mu.
 func (w *world) note(format string, args ...any) {
 	w.wrongs = append(w.wrongs, fmt.Sprintf("%v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }
@@ -79,7 +80,7 @@ func (w *world) storyText() string {
 	return head + "\n" + strings.Join(w.said, "\n")
 }
 
-// granted records the slots that a process received.
+// granted records the slots that Redis granted to a process.
 func (w *world) granted(p *process, g grant, at time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,7 +127,8 @@ func (w *world) spent(p *process, permit *Permit, high bool, delay time.Duration
 	}
 }
 
-// forget records that Redis lost everything since then: backoffs and the settings after newest.
+// forget records that Redis lost all changes since the time `since`: backoffs, and settings later
+// than `newest`.
 func (w *world) forget(since time.Time, newest int) {
 	w.forgot, w.lost, w.backedOffAt, w.stop.blind, w.newest = true, true, 0, true, newest
 	for i := range w.backoffs {
@@ -136,7 +138,8 @@ func (w *world) forget(since time.Time, newest int) {
 	}
 }
 
-// shortenBackoffs shortens the expected backoffs after a step of Redis' clock.
+// shortenBackoffs shortens the expected backoffs by the duration by which Redis' clock was set
+// forward.
 func (w *world) shortenBackoffs(by time.Duration) {
 	for i := range w.backoffs {
 		w.backoffs[i].until = w.backoffs[i].until.Add(-by)
@@ -162,7 +165,8 @@ func (w *world) judge() []string {
 	return w.wrongs
 }
 
-// inForce returns the greatest value over all quotas that were in force between two times.
+// inForce returns the greatest value of the function `of` over all quotas that were in force at
+// some time from `from` to `to`.
 func (w *world) inForce(from, to time.Time, of func(c Config) int) int {
 	most := 0
 	for i, s := range w.settings {
@@ -186,8 +190,8 @@ func (w *world) windows() {
 	}
 }
 
-// lowShare returns LOW's share of a window: everything but the reserve in a log, and the two
-// partitions that LOW can use otherwise.
+// lowShare returns how many calls of a window LOW can make. In a sliding-window log these are all
+// but HIGH's reserve. In GCRA partitions they are the slots of the partitions shared and low.
 func lowShare(c Config, i int) int {
 	q, err := NewQuota(c)
 	if err != nil {
@@ -298,7 +302,8 @@ func (w *world) flow() {
 			rate = r
 		}
 	}
-	// Slots of a log can come in bursts one reach apart, so only whole reaches are counted.
+	// The slots of a sliding-window log can come in bursts, one burst per reach. So the judged
+	// time is a whole number of reaches.
 	judged, spare := w.trial.judged, 0
 	for i, r := range q.windowLogs {
 		window := time.Duration(r.policy.Window)

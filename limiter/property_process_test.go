@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// outside runs functions outside of the synctest bubble, where sockets work. The bubble's time
-// stands still meanwhile.
+// outside runs functions outside of the synctest bubble, where sockets work. The simulated time
+// of the bubble stands still meanwhile.
 type outside struct {
 	mu   sync.Mutex
 	work chan func()
@@ -45,7 +45,7 @@ func (o *outside) do(f func()) {
 	<-o.done
 }
 
-// slowRedis ignores the deadlines of commands, so that real time has no influence.
+// slowRedis is a hook that removes the deadlines of commands, so that real time has no influence.
 type slowRedis struct{}
 
 func (slowRedis) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -70,7 +70,7 @@ func slowClient(t *testing.T, addr string) *redis.Client {
 // world is one run: a Redis, the processes that share it, and their history.
 type world struct {
 	seed    uint64
-	rng     *rand.Rand // the driver's; processes and waiters have streams of their own
+	rng     *rand.Rand // used by the driver of the run only; processes and waiters have their own random sources
 	trial   trial
 	source  string
 	redis   *miniredis.Miniredis
@@ -85,7 +85,7 @@ type world struct {
 	}
 	wg sync.WaitGroup
 
-	// Used by the driver only.
+	// The next fields are used only by the driver of the run.
 	start, calm, over, midnight, noBegin time.Time
 	processes                            []*process
 	begun                                int
@@ -93,7 +93,7 @@ type world struct {
 	backedOff                            bool
 
 	mu          sync.Mutex
-	skew        time.Duration // of Redis' clock
+	skew        time.Duration // offset of Redis' clock
 	unreachable time.Time     // Redis is unreachable until then
 	states      []state
 	settings    []setting
@@ -104,7 +104,7 @@ type world struct {
 type state struct {
 	at     time.Time
 	text   string
-	newest int // the newest setting it has received
+	newest int // index of the newest setting that Redis had received
 }
 
 // setting is an override and the time when it was set.
@@ -145,20 +145,20 @@ type process struct {
 	world     *world
 	name      int
 	limiter   *Limiter
-	rng, book *rand.Rand // for calls to Redis, and to Settings and Usage
+	rng, book *rand.Rand // random sources: rng for calls to Redis, book for calls to Settings and Usage
 	ctx       context.Context
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
-	answered  bool      // it has received a reply from Redis
-	stopped   time.Time // when it read the emergency stop; zero: not stopped
+	answered  bool      // the process has received a reply from Redis
+	stopped   time.Time // when the process read the emergency stop; zero: not stopped
 	learns    []time.Duration
-	learned   int         // the setting it uses
-	asking    atomic.Bool // its call to Redis is in flight
+	learned   int         // index of the setting that the process uses
+	asking    atomic.Bool // a call of the process to Redis is in flight
 }
 
 var errLost = errors.New("the connection was lost")
 
-// ask runs the script with network latency and faults.
+// ask runs the script for the process, with random network latency and faults.
 func (p *process) ask(_ context.Context, d demand) (grant, error) {
 	w, r := p.world, p.rng
 	p.asking.Store(true)
@@ -220,7 +220,7 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 	defer w.mu.Unlock()
 	at = time.Now()
 	redisNow, text := w.redisNow(), ""
-	w.outside.do(func() { // where time.Now is real time
+	w.outside.do(func() { // outside of the bubble, where sockets work
 		w.redis.SetTime(redisNow)
 		if g, err = w.script(context.Background(), d); err == nil {
 			text, err = w.redis.Get(stateKey(w.source))
@@ -240,7 +240,7 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 		case "backoff":
 			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
 			if a == 0 && sent < w.backedOffAt {
-				continue // an earlier call than the last backoff: the same incident
+				continue // sent before the last backoff, so it belongs to the same incident
 			}
 			if a == 0 {
 				a = b
@@ -270,7 +270,7 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	sleep(span(p.book, 0, 5*ms))
 	n := p.learn()
 	if n != p.learned {
-		for range 300 { // slots of a call in flight must be released too, so wait for it
+		for range 300 { // a new setting must release also the slots of a call in flight, so wait for that call
 			if p.asking.Load() {
 				break
 			}
@@ -291,7 +291,8 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	return o, int64(n), nil
 }
 
-// learn returns the newest setting that the process can have read.
+// learn returns the index of the newest setting that the process can have read. Each setting
+// reaches a process after a random delay.
 func (p *process) learn() (n int) {
 	w := p.world
 	w.mu.Lock()
@@ -308,7 +309,8 @@ func (p *process) learn() (n int) {
 	return n
 }
 
-// tells makes the limiter call Redis with its new settings, as the report does.
+// tells makes the limiter call Redis with its new settings. In production the next report does
+// that.
 func (p *process) tells() {
 	sleep(ms)
 	p.limiter.mu.Lock()
@@ -350,7 +352,7 @@ func (p *process) SetUsed(_ context.Context, _, _ string, c Count) error {
 	return nil
 }
 
-// wait acquires permits one after the other.
+// wait acquires permits one after the other, and spends, releases or misuses them at random.
 func (p *process) wait(high bool, r *rand.Rand) {
 	w, lane, think := p.world, schemas.Low, 2*ms
 	if high {

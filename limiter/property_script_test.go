@@ -8,14 +8,14 @@ import (
 )
 
 // scripted is the judge's model of the state in Redis: quiet periods, counts and settings. It
-// also applies to granted slots that are never spent.
+// checks every granted slot, also slots that are never spent.
 type scripted struct {
 	lost bool // Redis lost its state and was not called since
-	// birth is when the script detected the loss, and last when it ran last, by Redis' clock in
-	// us. No slot may lie in the quiet period after birth.
+	// birth is the time when the script detected the loss, last the time of its last run, both by
+	// Redis' clock in us. No slot may be in the quiet period after birth.
 	birth, last int64
 	silence     time.Time
-	sent        [2]int // calls before and after midnight
+	sent        [2]int // number of calls sent before and after midnight
 	newest      int    // the newest setting that Redis received
 }
 
@@ -31,8 +31,8 @@ func (w *world) answered(d demand, g grant, at, redisNow time.Time) {
 	}
 }
 
-// quietened checks that after a loss no slot is granted until calls of the lost state have left
-// the window.
+// quietened checks that after a loss of state no slot is granted until the calls that were
+// counted in the lost state have left the window.
 func (w *world) quietened(d demand, g grant, at, redisNow time.Time) {
 	now, lost := redisNow.UnixMicro(), w.lost || redisNow.Add(standstill).UnixMicro() < w.last
 	words := strings.Fields(d.events)

@@ -18,7 +18,8 @@ var (
 	oneSeed   = flag.Uint64("seed", 0, "run this seed alone, and print its story")
 )
 
-// eachSeed runs a subtest for each of the seeds 1 to short, or for the seeds of the flags.
+// eachSeed runs a subtest for each of the seeds 1 to `short`, or for the seeds that the test
+// flags select.
 func eachSeed(t *testing.T, short uint64, run func(t *testing.T, seed uint64)) {
 	first, last := uint64(1), short
 	if *seedCount > 0 {
@@ -59,13 +60,14 @@ func TestProperty_LimitHoldsUnderRandomFaults(t *testing.T) {
 type trial struct {
 	name   string
 	config Config
-	// before is the time from the start of the run until midnight in Seoul; negative: after it.
+	// before is the time from the start of the run until midnight in Seoul. If it is negative,
+	// the run starts after midnight.
 	before time.Duration
-	// busy is the duration of the faults, calm the time without faults afterwards. In the last
-	// `judged` of it a saturated budget must be used up.
+	// A run has faults for the duration busy, and then none for the duration calm. In the last
+	// part of the calm time, of length judged, saturating callers must use up the budget.
 	busy, calm, judged time.Duration
-	low                int  // waiters per process that saturate LOW
-	loose              bool // LOW's rate depends on more than the quota
+	low                int  // LOW waiters per process, enough to saturate LOW
+	loose              bool // LOW's rate does not follow from the quota alone, so it is not checked
 }
 
 func (tr trial) with(p ...Policy) trial {
@@ -131,15 +133,15 @@ func draw(r *rand.Rand) trial {
 	return tr
 }
 
-// span returns a random duration in nanoseconds.
+// span returns a random duration from least to most, with nanosecond resolution.
 func span(r *rand.Rand, least, most time.Duration) time.Duration {
 	return least + time.Duration(r.Int64N(int64(most-least)+1))
 }
 
-// chance returns true once in n calls.
+// chance returns true with the probability 1/n.
 func chance(r *rand.Rand, n int) bool { return r.IntN(n) == 0 }
 
-// event happens to all processes at once.
+// event is one fault or change in a run.
 type event struct {
 	at   time.Duration // since the start
 	name string
@@ -204,13 +206,14 @@ func (w *world) plan() []event {
 			})
 		},
 	}
-	// Few kinds of events per run, so that they meet.
+	// Each run has at most four kinds of events, so that events of these kinds often overlap.
 	r.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
 	kinds = kinds[:1+r.IntN(4)]
 	for range r.IntN(9) {
 		kinds[r.IntN(len(kinds))](span(r, time.Second, end))
 	}
-	// Backoffs can be reported late, and some events wait for midnight's margin.
+	// Some kinds add events at later times. So the events are sorted, and late events are
+	// dropped.
 	slices.SortStableFunc(all, func(a, b event) int { return cmp.Compare(a.at, b.at) })
 	return slices.DeleteFunc(all, func(e event) bool { return e.at > end })
 }
@@ -226,12 +229,13 @@ func (w *world) play(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A bubble begins in 2000, when times in us had one digit fewer than logs require.
+	// A synctest bubble begins in 2000, when times in us had 15 digits. The script's logs require
+	// 16.
 	w.midnight = time.Date(2027, 1, 2, 0, 0, 0, 0, seoul)
 	sleep(time.Until(w.midnight.Add(-w.trial.before)))
 	w.start = time.Now()
 	w.settings = []setting{{at: w.start.Add(-time.Hour), config: w.trial.config}}
-	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // the source has calls of an earlier day
+	w.count = Count{DayEnd: w.midnight, At: w.redisNow()} // a saved count exists, as if the source had run before
 	w.calm = w.start.Add(w.trial.busy)
 	for range 1 + w.rng.IntN(3) {
 		w.begin()
@@ -278,8 +282,9 @@ func (w *world) failover(age time.Duration) {
 	w.forget(then, newest)
 }
 
-// setClock sets Redis' clock. It steps forward only if every process had a reply before and
-// none starts soon after, because others cannot detect the step.
+// setClock sets Redis' clock. The clock is set forward only if every process has had a reply of
+// Redis before, and no process starts soon after, because a process without an earlier reply
+// cannot detect the step.
 func (w *world) setClock(by time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -394,7 +399,7 @@ func (w *world) begin() {
 	w.processes = append(w.processes, p)
 }
 
-// end ends a process, but the last one only with the run.
+// end ends one process. The last process is not ended before the end of the run.
 func (w *world) end() {
 	if len(w.processes) == 1 && w.over.IsZero() {
 		return

@@ -6,9 +6,10 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// retryShare is the share of retries: every fourth permit of a queue at most, while other
-// callers wait. Entities whose calls failed then neither make most of the probes of an open
-// breaker nor dominate the outcomes by which the upstream is judged. They never starve.
+// retryShare limits retries: while other callers wait, at most every fourth permit of a queue
+// goes to a caller of AcquireRetry. So entities whose calls failed neither make most of the
+// probes of an open breaker nor dominate the results by which the upstream is judged. Retries
+// never starve.
 const retryShare = 4
 
 // queue holds the waiters of one queue key in this process, and the slots that were granted to
@@ -17,26 +18,26 @@ type queue struct {
 	lane     schemas.Lane
 	key      *queueKey // nil for sources without buckets
 	keyText  string    // key, as text
-	lastCall int       // number of the last call to Redis that included it
+	lastCall int       // number of the last call to Redis that included this queue
 	fresh    waitList
 	retries  waitList // callers of AcquireRetry
-	passed   int      // fresh waiters served since the last retry, while retries waited
+	passed   int      // number of fresh waiters served since the last retry; 0 if no retry waits
 	length   int
 	slots    []slot    // earliest first
-	back     time.Time // when Redis must be asked again; before that it would reject
-	refusal  refusal   // why it was rejected last
-	used     int64     // slots granted
+	back     time.Time // time of the next call to Redis; an earlier one would be rejected
+	refusal  refusal   // why Redis last rejected this queue
+	used     int64     // number of slots granted so far
 	rejected int64
 }
 
-// push inserts p by its turn.
+// push inserts p at the position of its client's next turn.
 func (q *queue) push(p *Permit) {
 	l := q.of(p)
 	l.insert(p, l.place(p))
 	q.length++
 }
 
-// pushFront inserts p as the first.
+// pushFront inserts p as the first waiter.
 func (q *queue) pushFront(p *Permit) {
 	l := q.of(p)
 	l.insert(p, l.placeFirst(p))
@@ -48,7 +49,7 @@ func (q *queue) remove(p *Permit) {
 	q.length--
 }
 
-// next returns the waiter that is served next, or nil.
+// next returns the waiter that is served next, or nil if none waits.
 func (q *queue) next() *Permit {
 	if q.fresh.first == nil || (q.retries.first != nil && q.passed >= retryShare-1) {
 		return q.retries.first
@@ -81,7 +82,7 @@ type waitList struct {
 	fair        fair
 }
 
-// insert inserts p before after, or at the end if after is nil.
+// insert inserts p in front of the waiter `after`, or at the end of the list if `after` is nil.
 func (l *waitList) insert(p, after *Permit) {
 	before := l.last
 	if after != nil {

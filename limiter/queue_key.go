@@ -9,13 +9,14 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// queueKey identifies calls that cost the same in the same buckets. They share one queue.
+// queueKey identifies a queue. All calls of a queue cost the same in the same buckets.
 type queueKey struct {
 	lane       schemas.Lane
 	candidates []*candidate
 }
 
-// candidate is one way to make a call: a credential, and the costs with it.
+// candidate is one way to make a call: a credential, and the costs of the call with this
+// credential.
 type candidate struct {
 	call       Call
 	credential string
@@ -31,7 +32,7 @@ type bucketCost struct {
 // bucket is the state of one policy, or of one scope breaker, for one value of its scope.
 type bucket struct {
 	policyIndex int    // index in Quota.scoped
-	name        string // policy and value
+	name        string // policy and value of the scope
 	value       string // value of the scope
 	key         string // Redis key
 }
@@ -67,8 +68,9 @@ func (l *Limiter) candidateFor(c Call, credential string) *candidate {
 	return w
 }
 
-// queueFor returns the queue of a call. Sources without buckets have one queue per lane. Others
-// have one for each lane, set of costs and list of credentials. The caller holds l.mu.
+// queueFor returns the queue of a call. Sources without buckets have one queue per lane. Other
+// sources have one queue for each combination of lane, costs and list of credentials. The caller
+// holds l.mu.
 func (l *Limiter) queueFor(lane schemas.Lane, c Call) *queue {
 	if len(l.quota.scoped) == 0 {
 		if lane == schemas.High {
@@ -91,7 +93,7 @@ func (l *Limiter) queueFor(lane schemas.Lane, c Call) *queue {
 		}
 		fmt.Fprintf(&id, " %q", credential)
 	}
-	if l.scopesBy("resource") { // the resource can later change for one endpoint only
+	if l.scopesBy("resource") { // the budget's name can later change for one endpoint only
 		fmt.Fprintf(&id, " @%q", c.Endpoint)
 	}
 	if q := l.queueByKey[id.String()]; q != nil {
@@ -118,8 +120,9 @@ func (l *Limiter) removeEmptyQueues() {
 	})
 }
 
-// liveQueue returns the current queue with q's key. removeEmptyQueues can have deleted q, and
-// another queue can have taken its place. The caller holds l.mu.
+// liveQueue returns the queue in l.queues with the key of q. That can be another queue if
+// removeEmptyQueues has deleted q. If there is none, liveQueue inserts q again. The caller holds
+// l.mu.
 func (l *Limiter) liveQueue(q *queue) *queue {
 	if q.key == nil {
 		return q
@@ -133,7 +136,8 @@ func (l *Limiter) liveQueue(q *queue) *queue {
 	return now
 }
 
-// laneTotals returns the queue that keeps the counts of the lane's deleted queues.
+// laneTotals returns the lane's permanent queue. Deleted queues of the lane add their counts of
+// granted and rejected slots to it.
 func (l *Limiter) laneTotals(lane schemas.Lane) *queue {
 	if lane == schemas.High {
 		return &l.high
@@ -146,7 +150,7 @@ func (q *queue) add(other *queue) {
 	other.used, other.rejected = 0, 0
 }
 
-// waiting returns the number of waiters. The caller holds l.mu.
+// waiting returns the number of waiters in all queues. The caller holds l.mu.
 func (l *Limiter) waiting() int {
 	n := 0
 	for _, q := range l.queues {
@@ -164,7 +168,8 @@ func (l *Limiter) used() (n int64) {
 }
 
 const (
-	// The script's run time grows with the queues of one call and with the slots of each.
+	// Limits of one call to Redis. The script's run time grows with the number of queues and with
+	// the number of slots of each.
 	maxQueuesPerCall = 48
 	maxSlotsPerQueue = 200
 )
@@ -183,8 +188,9 @@ type bucketEvent struct {
 	args   string
 }
 
-// retryable reports whether the event may be sent twice. Refunds may not; extra charges must
-// be.
+// retryable reports whether the event is sent again if it is unknown whether Redis received it.
+// Refunds are not: a second one would allow a call too many. Extra charges are, because a lost
+// one would allow a call too many.
 func (h bucketEvent) retryable() bool {
 	switch h.kind {
 	case 'g':
@@ -241,15 +247,15 @@ func (d demand) encodeScopes() scopeArgs {
 // queueGrant is the grant of one queue.
 type queueGrant struct {
 	slots   []queueSlot
-	back    int64 // us until the next call for the rest
+	back    int64 // us until the next call to Redis for the missing slots
 	refusal refusal
 }
 
 type queueSlot struct {
 	wait      int64 // us from Redis' now
 	candidate int   // index in queueKey.candidates
-	probe     bool  // it probes an open breaker
-	number    int   // of its ticket
+	probe     bool  // the call probes an open breaker
+	number    int   // last part of the call's ticket
 }
 
 // bucketState is a bucket's state as the script returned it.
@@ -257,7 +263,7 @@ type bucketState struct {
 	remaining, inFlight, until int64
 }
 
-// decodeScopes decodes the script's reply to a demand with queues.
+// decodeScopes decodes the script's reply to a demand with queues or bucket events.
 func decodeScopes(reply []int64, d demand, of scopeArgs) (grant, error) {
 	bad := fmt.Errorf("limiter_acquire returned a malformed reply: %v", reply)
 	if len(reply) < 3 {

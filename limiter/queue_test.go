@@ -12,8 +12,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// A retry is not the next to probe, retries are not served in a block after the breaker closes,
-// and fresh calls never starve them.
+// Retries get at most every fourth permit while fresh calls wait. So a retry is not always the
+// next probe, retries are not served in a block after the breaker closes, and fresh calls never
+// starve retries.
 func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	for _, why := range []refusal{refusedByBreaker, notRefused} {
 		var slots atomic.Int64
@@ -75,7 +76,7 @@ func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	}
 }
 
-// With one queue per key, three of four probes go to queues without retries.
+// If each call has its own queue, three of four probes go to queues without retries.
 func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	l := &Limiter{}
 	l.breakerOpen.Store(true)
@@ -107,7 +108,7 @@ func TestQueue_KeepsItsOrder(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))
 		var q queue
-		lists := map[bool][]*Permit{} // by retry
+		lists := map[bool][]*Permit{} // the map's key is Permit.retry
 		passed := 0
 		for step := range 300 {
 			p := &Permit{retry: dice.IntN(3) == 0}

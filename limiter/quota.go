@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// permitLife is the time after its slot during which a permit can be spent (V in the proof in
+	// permitLife is how long after the time of its slot a permit can be spent (V in the proof in
 	// doc.go).
 	permitLife = 40 * time.Millisecond
 	// horizon is how far in the future a slot can be reserved.
@@ -18,8 +18,8 @@ const (
 	// maxWindowLogCalls is the largest limit that is kept as a sliding-window log. Larger
 	// limits use GCRA partitions.
 	maxWindowLogCalls = 99
-	// maxPartitionQuiet limits the part of a window that GCRA partitions stay quiet after a
-	// loss of state. They start empty, so they need no longer pause.
+	// maxPartitionQuiet limits the quiet period that GCRA partitions need after a loss of state.
+	// Partitions then start without a burst, so they need no pause as long as the window.
 	maxPartitionQuiet = time.Second
 	// maxBackoff is the longest backoff when the upstream names no time.
 	maxBackoff = time.Minute
@@ -31,23 +31,23 @@ type Quota struct {
 	partitioned []partitionedWindow
 	windowLogs  []windowLog
 	day         *day
-	zone        *time.Location // of the day policy and the rate caps
-	scoped      []scopedPolicy // in the order of their sections; breakers last
+	zone        *time.Location // time zone of the day policy and the rate caps
+	scoped      []scopedPolicy // in the order of their sections in the encoded quota; breakers last
 }
 
-// windowLog enforces a window of few calls exactly. Redis keeps the last `calls` slots, and the
-// next slot comes at least `reach` after the oldest of them. HIGH can use `high` of them, LOW
-// `low`.
+// windowLog enforces a window with a small limit exactly. Redis keeps the times of the last
+// `calls` slots. The next slot is at least `reach` later than the oldest of these. HIGH can use
+// `high` of the slots, LOW `low`.
 type windowLog struct {
 	policy           Policy
 	reach            time.Duration // slightly more than W + V + J
 	calls, high, low int
 }
 
-// sections returns the R sections of one policy: reach, slots for HIGH, slots for LOW. Without
-// a reserve for LOW one log is enough: LOW stops before HIGH's reserve. With it there is one
-// log of all slots and one for each lane. The script identifies a log by its reach, so the
-// three reaches differ by 1 us.
+// sections returns the R sections of one policy (see doc.go), each with its reach, slots for HIGH
+// and slots for LOW. Without a reserve for LOW one log is enough: LOW stops before HIGH's
+// reserve. With a reserve for LOW there are three logs: one of all slots and one for each lane.
+// The script identifies a log by its reach, so the three reaches differ by 1 us.
 func (r windowLog) sections() [][3]int64 {
 	reach, calls, high, low := r.reach.Microseconds(), int64(r.calls), int64(r.high), int64(r.low)
 	if high == calls {
@@ -62,9 +62,9 @@ type day struct {
 	reserve float64 // calls per second that are kept for HIGH until the end of the day
 }
 
-// NewQuota validates a configuration. The error names the setting and a value that would be
-// valid. It also rejects targets with which the upstream could receive more calls than its
-// limit.
+// NewQuota validates a configuration. It rejects invalid settings, and targets with which the
+// upstream could receive more calls than its limit. The error names the setting and a value that
+// would be valid.
 func NewQuota(config Config) (Quota, error) {
 	q := Quota{config: config, zone: time.UTC}
 	if config.Jitter < 0 || config.Jitter > time.Second {
@@ -182,9 +182,9 @@ type PolicyBound struct {
 	Limit  int
 	Window Window
 	Scope  string
-	Unit   string // empty means calls
-	// PerWindow is the number of units per window when demand is always higher. LOW can use at
-	// most Low of them.
+	Unit   string // unit that is counted; empty means calls
+	// PerWindow is the number of units per window that are used under constant demand. LOW can
+	// use at most Low of these units.
 	PerWindow, Low float64
 	// Max is the largest number of calls that can reach the upstream within one window.
 	Max int
@@ -217,8 +217,8 @@ func (q Quota) Bounds() []PolicyBound {
 	return all
 }
 
-// maxUncounted returns an upper bound for calls that were not counted: at most `most` at once,
-// plus `rate` per second.
+// maxUncounted returns an upper bound for the calls that can have been granted since a count was
+// saved: `most` calls at once, plus `rate` calls per second.
 func (q Quota) maxUncounted() (rate, most int) {
 	for _, b := range q.Bounds() {
 		if b.Window == Day || b.Scope != "" || b.Unit != "" {
@@ -254,8 +254,8 @@ func (q Quota) Quiet() time.Duration {
 	}
 	for _, s := range q.scoped {
 		switch {
-		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // the other calls may go
-		case s.kind == logKind: // the units used last leave their window last
+		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // it does not count every call, so the source need not pause
+		case s.kind == logKind: // wait until the calls of the lost log have left the window
 			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
 		case s.kind == concurrencyKind: // calls from before the loss may still be in flight
 			quiet = max(quiet, micros(s.numbers[2]))
@@ -264,7 +264,8 @@ func (q Quota) Quiet() time.Duration {
 	return quiet
 }
 
-// quiet is the part of Quiet that the GCRA partitions need. The script handles the logs itself.
+// quiet returns the quiet period that the GCRA partitions need. For the logs the script computes
+// its own quiet period.
 func (q Quota) quiet() time.Duration {
 	quiet := time.Duration(0)
 	for _, l := range q.partitioned {

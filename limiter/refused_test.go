@@ -27,7 +27,8 @@ func TestAcquire_RetriesRejectedDemandOnTime(t *testing.T) {
 			wg.Go(func() { mustAcquire(t, l, schemas.Low) })
 		}
 		synctest.Wait()
-		// New demand of the rejected lane waits too; the other lane calls at once.
+		// A new caller of the rejected lane waits too. A caller of the other lane calls Redis at
+		// once.
 		wg.Go(func() { mustAcquire(t, l, schemas.Low) })
 		sleep(10 * ms)
 		mustAcquire(t, l, schemas.High)
@@ -86,7 +87,7 @@ func TestBackOff_ReleasesSlotsAndTellsRedis(t *testing.T) {
 	simulated(t, r, func(t *testing.T, l *Limiter) {
 		got := make(chan *Permit)
 		go func() { got <- mustAcquire(t, l, schemas.Low) }()
-		synctest.Wait() // its slot is in 50 ms
+		synctest.Wait() // the caller's slot is in 50 ms
 		l.BackOff(2*time.Second, time.Now())
 		p := <-got
 		if at := time.Since(r.start); at < 2*time.Second || at > 2100*ms || !p.Spend() {

@@ -26,7 +26,7 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	}
 	rdb, m := servicetest.MiniRedis(t)
 	now := time.Date(2026, 11, 20, 15, 30, 0, 0, time.UTC) // 00:30 in Seoul
-	asked := func() grant {                                // twice, because the first call can return a retry time
+	asked := func() grant {                                // call twice, because the first reply can contain only a time to retry
 		m.SetTime(now)
 		acquireAt(t, rdb, quota, now, demand{low: 100})
 		now = now.Add(time.Second)
@@ -36,7 +36,7 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	asked()
 	acquireAt(t, rdb, quota, now, demand{hasEvents: true, events: "used 0 0 0 0"})
 	now = now.Add(2 * time.Second)
-	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // the cap can be removed at any time
+	if g := asked(); len(g.low) > 1 || g.backLow > 10*time.Second { // the wait is short, because the cap can be removed at any time
 		t.Errorf("rate cap of 0: got %d for LOW, next call in %v", len(g.low), g.backLow)
 	}
 	now = now.Add(30 * time.Minute)
@@ -75,7 +75,7 @@ func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 		spun.Store(true)
 		if l := running.Load(); l != nil {
 			l.mu.Lock()
-			l.pause = time.Time{} // ends the loop
+			l.pause = time.Time{} // ends the busy loop
 			l.mu.Unlock()
 		}
 	})
@@ -118,14 +118,14 @@ func TestNewQuota_RejectsOverflowingReserves(t *testing.T) {
 	}
 }
 
-// answers replaces the double's reply function.
+// answers replaces the function that computes the replies of the fake Redis.
 func (r *redisDouble) answers(answer func(n int, d demand) (grant, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.answer = answer
 }
 
-// slowView delays the commands of reports.
+// slowView delays the Redis commands of reports.
 type slowView struct{ by time.Duration }
 
 func (slowView) DialHook(next redis.DialHook) redis.DialHook          { return next }

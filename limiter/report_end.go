@@ -22,8 +22,8 @@ func (p *Permit) Credential() string {
 func (p *Permit) IsProbe() bool { return p.slot.probe }
 
 // ReportEnd reports the end of the permit's call: the status of its response (0 for none), and
-// the policy values that the response reports. It frees in-flight slots and corrects costs. A
-// second call has no effect.
+// the policy values that the response reports. It frees the call's in-flight slots and corrects
+// its costs. A second call of ReportEnd has no effect.
 func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 	if p.slot.candidate == nil {
 		return
@@ -51,9 +51,9 @@ func (p *Permit) ReportEnd(status int, notices []announced.Notice) {
 	l.wake()
 }
 
-// retryQueuesWithRoom lets the queues that share a bucket with the ended call ask Redis now,
-// because the bucket can have room. Other queues would only be rejected again and delay these.
-// The caller holds l.mu.
+// retryQueuesWithRoom marks the queues that share a bucket with the ended call for the next call
+// to Redis, because that bucket can now have room. The remaining queues would only be rejected
+// again and would delay the marked ones. The caller holds l.mu.
 func (l *Limiter) retryQueuesWithRoom(w *candidate) {
 	kept := map[string]bool{}
 	for _, c := range w.costs {
@@ -76,7 +76,8 @@ func (c *queueKey) costsAny(keys map[string]bool) bool {
 	})
 }
 
-// retryAllQueues lets all queues ask Redis now. The caller holds l.mu.
+// retryAllQueues marks all queues for the next call to Redis, even those that Redis rejected
+// until later. The caller holds l.mu.
 func (l *Limiter) retryAllQueues() {
 	for _, q := range l.queues {
 		if q.key != nil {
@@ -85,8 +86,8 @@ func (l *Limiter) retryAllQueues() {
 	}
 }
 
-// learnResource records the upstream's names for the budgets that the call was charged to. The
-// caller holds l.mu.
+// learnResource records the names that the response gives to the budgets of the call. The caller
+// holds l.mu.
 func (s slot) learnResource(l *Limiter, notices []announced.Notice) {
 	for _, n := range notices {
 		if endpoint := s.candidate.call.Endpoint; n.Resource != "" && l.resources[endpoint] != n.Resource && l.scopesBy("resource") {
@@ -100,7 +101,8 @@ func (l *Limiter) scopesBy(name string) bool {
 	return slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return slices.Contains(s.scope.names, name) })
 }
 
-// actualCost returns the actual cost of a call, given its estimated units and its response.
+// actualCost returns the actual cost of a call in units, given its estimated units, its response
+// status, and the values that the response reports.
 func (p Policy) actualCost(units int64, status int, n announced.Notice) int64 {
 	switch {
 	case slices.Contains(p.FreeStatuses, status):
@@ -113,7 +115,8 @@ func (p Policy) actualCost(units int64, status int, n announced.Notice) int64 {
 	return units
 }
 
-// reportToBucket adds the event for one bucket of a call that ended. The caller holds l.mu.
+// reportToBucket adds the event that reports the end of a call to one of its buckets. The caller
+// holds l.mu.
 func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int, n announced.Notice, read int64) {
 	used := policy.actualCost(int64(c.units), status, n)
 	switch l.quota.scoped[c.policyIndex].kind {
@@ -128,7 +131,8 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 			if n.Reset >= 0 {
 				until = read + (n.Reset + n.Slack).Microseconds()
 			}
-			// The response can name another budget than the one that was charged.
+			// The response can report a budget other than the one that was charged. Then the
+			// charged bucket gets its units back.
 			if of := l.bucketOf(c.policyIndex, s.candidate.call, s.candidate.credential); of.key != c.key {
 				told = of
 				l.addBucketEvent(c.bucket, 'n', fmt.Sprintf("%s 0 0 %d -1 0 0", c.ticket(s), s.at))
@@ -142,7 +146,7 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
-			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 { // the upstream refunds it when it responds
+			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 { // the upstream refunds the units when it responds
 				at = 0
 			}
 			l.addBucketEvent(c.bucket, 'g', fmt.Sprintf("%d %d", back, at))
@@ -158,7 +162,7 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	}
 }
 
-// ticket returns the identifier of a call in flight in one bucket.
+// ticket returns the identifier under which the bucket counts the call as in flight.
 func (c bucketCost) ticket(s slot) string { return s.ticket + ":" + strconv.Itoa(c.units) }
 
 // addBucketEvent adds an event to the next call to Redis. The caller holds l.mu.
@@ -184,15 +188,16 @@ func (l *Limiter) refundBuckets(s slot) {
 			if s.probe {
 				l.addBucketEvent(c.bucket, 'u', at)
 			}
-		case minIntervalKind: // a missed interval makes no room
+		case minIntervalKind: // an interval that was not used can't be used later
 		}
 	}
 }
 
 // OpenScopeBreaker opens the circuit breaker of one of the call's scopes (a name in
-// Config.Breakers) for all processes, because of the call's response. One probe goes out after
-// first, and then after pauses that double up to maxPause, until one succeeds. first == 0 means
-// that the upstream named no time. A scope without a breaker backs the whole source off.
+// Config.Breakers) for all processes, because of the call's response. Single probes are sent, the
+// first after the pause `first`, and then after pauses that double up to maxPause, until one
+// succeeds. first == 0 means that the upstream named no time; then the first pause is
+// Config.Backoff. If the scope has no breaker, the whole source backs off.
 func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 	l := p.limiter
 	l.mu.Lock()
@@ -228,8 +233,8 @@ func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 	l.wake()
 }
 
-// maxOpenBreakers limits the open breakers that a process remembers. Of those it has forgotten
-// it reports only the successful probes.
+// maxOpenBreakers limits the open breakers that a process remembers. At the limit it forgets all
+// of them. For a forgotten breaker it reports a success only if the call was a probe.
 const maxOpenBreakers = 1000
 
 func (l *Limiter) rememberOpenBreaker(b *bucket) {

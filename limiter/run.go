@@ -16,14 +16,15 @@ import (
 )
 
 const (
-	// After a failed call to Redis the next call waits for firstRetryDelay, and then for
-	// retryDelay: one call per second and process while Redis is down.
+	// After the first failed call to Redis, the next call is made after firstRetryDelay. After
+	// each further failure it is made after retryDelay, so each process makes one call per second
+	// while Redis is down.
 	firstRetryDelay = 50 * time.Millisecond
 	retryDelay      = time.Second
 )
 
 // Run grants permits until ctx ends. It returns when its last call to Redis has ended. It does
-// not cancel waiting callers; their own contexts do.
+// not cancel the callers that wait for permits; only their own contexts do that.
 func (l *Limiter) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -49,7 +50,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 			wg.Go(l.callRedisUntilServed)
 		case now.Before(l.pause):
 			next = earliest(next, l.pause)
-		} // otherwise a change of these conditions wakes Run
+		} // if Redis cannot be called, Run wakes up when that changes
 		l.mu.Unlock()
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))
@@ -68,8 +69,9 @@ func (l *Limiter) canCallRedis(now time.Time) bool {
 	return !now.Before(l.pause) && !l.dayCountUnsaved && !l.settingsUnread
 }
 
-// step hands out due slots. It returns the demand for the next call, and when it must run again
-// at the latest; zero means only after a wake-up. The caller holds l.mu.
+// step hands due slots to waiters. It returns the demand for the next call to Redis, and the time
+// `next` at which step must run again at the latest. A zero time means that step runs again only
+// after a wake-up. The caller holds l.mu.
 func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 	l.removeEmptyQueues()
 	for _, q := range l.queues {
@@ -92,9 +94,9 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 		}
 	}
 	if l.breakerOpen.Load() && d.high > 0 && d.low > 0 {
-		// Only one lane asks, chosen at random, so that both lanes get probes. Otherwise an
-		// entity of HIGH that always fails could keep the breaker open, or LOW could take all
-		// probes without having calls left.
+		// Only one lane, chosen at random, requests the probe, so that both lanes get probes. If
+		// HIGH always came first, one failing HIGH entity could keep the breaker open. If LOW
+		// did, it could block the probes when its share of the quota is used up.
 		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
 			d.high = 0
 		} else {
@@ -106,9 +108,10 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 	return d, next
 }
 
-// selectQueues picks at most maxQueuesPerCall queues for the next Redis call, starting with the
-// oldest last call. They are sorted by lane, HIGH first, and then by the age of the oldest
-// waiter. While the circuit breaker is open it picks one queue at random, for the probe.
+// selectQueues picks at most maxQueuesPerCall queues for the next call to Redis. If there are
+// more, it picks the queues whose last call is longest ago. The result is sorted by lane, HIGH
+// first, and then by the time at which the queue's next waiter arrived. While the circuit breaker
+// is open it picks one queue at random, for the probe.
 func (l *Limiter) selectQueues(all []queueDemand) []queueDemand {
 	if len(all) < 2 {
 		return all
@@ -143,8 +146,8 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// serveDue hands due slots to waiters and drops expired ones. It returns when the next slot is
-// due, or expires without a waiter. The caller holds l.mu.
+// serveDue hands due slots to waiters and drops expired ones. It returns the time at which the
+// next slot is due, or expires if there is no waiter for it. The caller holds l.mu.
 func (l *Limiter) serveDue(q *queue, now time.Time) time.Time {
 	for len(q.slots) > 0 {
 		s := q.slots[0]
@@ -169,14 +172,15 @@ func (l *Limiter) serveDue(q *queue, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// callRedisUntilServed calls Redis until no further call is needed now.
+// callRedisUntilServed calls Redis until the waiters have slots or Redis has rejected them until
+// later.
 func (l *Limiter) callRedisUntilServed() {
 	for l.callRedis(l.gatherDemand()) {
 	}
 }
 
-// callRedis makes one call to Redis. It reports whether another call is needed now; then the
-// caller keeps l.calling and must make it.
+// callRedis makes one call to Redis. It returns true if another call is needed at once. In that
+// case l.calling stays true, and the caller of callRedis must make that call.
 func (l *Limiter) callRedis(d demand) bool {
 	l.mu.Lock()
 	d.events = l.takeEvents()
@@ -194,7 +198,8 @@ func (l *Limiter) callRedis(d demand) bool {
 		d.tickets = fmt.Sprintf("%s.%d.", l.name, l.calls)
 	}
 	l.mu.Unlock()
-	// The call serves many waiters, so it has its own deadline and no waiter's context.
+	// The call serves many waiters, so it has its own deadline and does not use the context of
+	// one of them.
 	g, err := l.acquireSlots(context.Background(), d)
 	then := time.Now()
 	l.metrics.calls.Inc()
@@ -220,8 +225,8 @@ func (l *Limiter) callRedis(d demand) bool {
 	return l.calling
 }
 
-// gatherDemand yields until the demand stops growing. Callers that were just served usually ask
-// again at once, and then share one call.
+// gatherDemand yields to other goroutines until the demand stops growing. Callers that were just
+// served usually call Acquire again at once, and can then share one call to Redis.
 func (l *Limiter) gatherDemand() demand {
 	for n := -1; ; {
 		l.mu.Lock()
@@ -263,21 +268,21 @@ func (l *Limiter) fail(d demand, now time.Time, err error) {
 	}
 }
 
-// answer is a grant with its demand and the local times before and after the call. Redis' now
-// lies between the two.
+// answer is a grant, the demand that it answers, and the local times before and after the call to
+// Redis. Redis read its clock (grant.now) between these two times.
 type answer struct {
 	grant
 	demand       demand
 	before, then time.Time
 }
 
-// applyGrant adds the granted slots. A slot is valid from a.then + wait, when its time has
-// certainly come, until a.before + wait + permitLife, when it could have expired. The caller
-// holds l.mu.
+// applyGrant adds the granted slots. The variable wait is the time from grant.now until the slot.
+// The slot can be used from a.then + wait, when its time has certainly come, until a.before +
+// wait + permitLife, when it may have expired. The caller holds l.mu.
 func (l *Limiter) applyGrant(a answer) {
 	if ahead := l.clock.read(a.before, a.then, a.now); ahead > 0 {
-		// Slots from before and after the step could overlap in time, so the state starts with
-		// a quiet period.
+		// Slots granted before and after the clock step could be closer together in real time
+		// than Redis assumes, so the state starts again with a quiet period.
 		l.log.Warn("redis clock was set forward; no permits are granted during the quiet period", "by", ahead)
 		l.events = append(l.events, fmt.Sprintf("step %d", a.now))
 		for _, q := range l.queues {
@@ -300,7 +305,7 @@ func (l *Limiter) applyGrant(a answer) {
 				l.refund(a.slot(i, s))
 			}
 		}
-		return // a backoff or a stop arrived during the call, so its slots are released
+		return // a backoff or an emergency stop came during the call; its slots are released
 	}
 	for _, side := range []struct {
 		q         *queue
@@ -339,7 +344,7 @@ func (l *Limiter) requestDayCount() {
 	}
 }
 
-// slot returns the k-th slot that a queue was granted.
+// slot returns the slot s, which was granted to the i-th queue of the demand, with local times.
 func (a answer) slot(i int, s queueSlot) slot {
 	wait := micros(s.wait)
 	return slot{
@@ -352,7 +357,7 @@ func (a answer) slot(i int, s queueSlot) slot {
 func (l *Limiter) applyQueueGrant(a answer, i int, c queueGrant) {
 	q, n := a.demand.queues[i].q, a.demand.queues[i].n
 	if l.queueByKey[q.keyText] == nil && len(c.slots) == 0 {
-		return // all its waiters have left
+		return // all waiters of this queue have given up
 	}
 	q = l.liveQueue(q)
 	for _, s := range c.slots {

@@ -15,7 +15,7 @@ import (
 const InFlight Window = -2
 
 // maxLogEntries is the maximum number of entries of a sliding-window log. A window with more
-// units rounds its slots up to 1/200 of its reach.
+// units rounds the times of its slots up to a multiple of 1/200 of its reach.
 const maxLogEntries = 200
 
 // Requests is the default unit of a policy: each call costs one.
@@ -27,7 +27,8 @@ type MinInterval struct {
 	Max time.Duration `yaml:"max"`
 }
 
-// Match selects the calls that a policy counts. A call must be in every list that is not empty.
+// Match selects the calls that a policy counts. A policy counts a call if each non-empty list
+// contains it.
 type Match struct {
 	Methods   []string `yaml:"methods,omitempty"`
 	Endpoints []string `yaml:"endpoints,omitempty"` // facet/document, or facet
@@ -75,7 +76,7 @@ func (c Call) value(name, credential string) string {
 		return c.Key
 	case "resource":
 		if c.Resource == "" {
-			return "of " + c.Endpoint // own budget until a response names the shared one
+			return "of " + c.Endpoint // the endpoint has its own budget until a response names a shared one
 		}
 		return c.Resource
 	}
@@ -104,10 +105,10 @@ const (
 // scopedPolicy is a scoped policy, or a scope with its own circuit breaker, in the form that
 // the script takes.
 type scopedPolicy struct {
-	policy  Policy // of a breaker only its name and scope
+	policy  Policy // for a breaker only its name and scope are set
 	kind    kind
 	scope   template
-	numbers []int64 // the numbers of its section after the name
+	numbers []int64 // the numbers of its section in the encoded quota, after the name
 	// cheapest is the estimated cost of the cheapest call, in units.
 	cheapest int
 }
@@ -149,15 +150,15 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		s.kind = reportedKind
 		s.numbers = []int64{int64(budget), time.Duration(p.Window).Microseconds(), kept, boolNumber(p.Pace), max(lease, time.Second).Microseconds()}
 	case p.Restore > 0:
-		// While a call is on its way to the upstream, the upstream has restored less than Redis
-		// assumes.
+		// A call can reach the upstream up to permitLife + jitter after its slot. So at a later
+		// call the upstream can have restored fewer units than Redis assumes from the slots.
 		early := int(math.Ceil(float64(p.Restore)*(permitLife+jitter).Seconds())) + 1
 		if early > budget/2 {
 			return s, fmt.Errorf("limit: %d units are restored between a permit and the arrival of its call, more than half of the usable %d; raise limit or lower restore", early, budget)
 		}
 		s.kind = leakyBucketKind
 		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}
-	case len(p.CountedStatuses) > 0: // half at once and half over the window, because most calls are refunded soon
+	case len(p.CountedStatuses) > 0: // half is burst, half is restored over the window; most calls are refunded soon
 		s.kind = leakyBucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
 	default:
@@ -188,7 +189,7 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
 	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
-	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // plus the rounding by the grain
+	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // the last term is for the rounding of slots
 	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
 }
 
@@ -322,16 +323,16 @@ func (s scopedPolicy) bound() (b PolicyBound, ok bool) {
 	case concurrencyKind, breakerKind:
 		return b, false
 	}
-	return b, len(p.CountedStatuses) == 0 // successful calls cost nothing of an error budget
+	return b, len(p.CountedStatuses) == 0 // an error budget has no rate: successful calls cost nothing
 }
 
-// wholeCalls rounds units down to a multiple of the cheapest call's cost.
+// wholeCalls rounds a number of units down to a multiple of the cost of the cheapest call.
 func (s scopedPolicy) wholeCalls(units int64) float64 {
 	return float64(units - units%int64(s.cheapest))
 }
 
-// perWindow returns the units per window of a log with that many units when demand is always
-// higher.
+// perWindow returns how many units per window a log of `units` units grants under constant
+// demand.
 func (s scopedPolicy) perWindow(units int64) float64 {
 	window := float64(s.policy.Window)
 	most := s.wholeCalls(units) * window / float64(micros(s.numbers[0]+s.numbers[3]-1))
@@ -376,8 +377,8 @@ func (t template) fill(value func(name string) string) string {
 	var out strings.Builder
 	for i, name := range t.names {
 		out.WriteString(t.literals[i])
-		// Quoting and the length limit keep values from colliding and keys from growing without
-		// bound.
+		// Quoting keeps different values from giving the same text. The length limit bounds the
+		// length of Redis keys.
 		fmt.Fprintf(&out, "%.120q", value(name))
 	}
 	out.WriteString(t.literals[len(t.names)])

@@ -36,7 +36,7 @@ type callers struct {
 	chance  *rand.Rand
 }
 
-// upstream answers a call that arrives now. The answer contains its duration.
+// upstream answers a call that arrives now. The answer contains the time that the response takes.
 type upstream func(c atUpstream) answered
 
 type atUpstream struct {
@@ -50,7 +50,7 @@ type answered struct {
 	notices []announced.Notice
 	takes   time.Duration
 	refused bool
-	then    func() // runs when the response is made
+	then    func() // called when the response has been made
 }
 
 type sentCall struct {
@@ -59,7 +59,7 @@ type sentCall struct {
 	refused bool
 }
 
-// member is one process.
+// member is one process with its limiter.
 type member struct {
 	limiter *Limiter
 	ctx     context.Context
@@ -67,7 +67,7 @@ type member struct {
 	wg      sync.WaitGroup
 }
 
-// inCallers runs the test with n processes.
+// inCallers runs the test in a synctest bubble with n processes and one Redis.
 func inCallers(t *testing.T, seed uint64, n int, config Config, answers upstream, test func(f *callers)) {
 	t.Helper()
 	_, m := servicetest.MiniRedis(t)
@@ -140,14 +140,14 @@ func (f *callers) begin() *member {
 	return m
 }
 
-// flushed deletes all keys in Redis.
+// flushed deletes all keys in Redis, which is a loss of state.
 func (f *callers) flushed() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.out.do(f.redis.FlushAll)
 }
 
-// passed lets time pass, and expires Redis' keys accordingly.
+// passed lets simulated time pass, and lets Redis' keys expire accordingly.
 func (f *callers) passed(d time.Duration) {
 	for step := 250 * ms; d > 0; d -= step {
 		elapse(min(d, step))
@@ -170,7 +170,7 @@ func read[T any](f *callers, v *T) T {
 	return *v
 }
 
-// wait starts that many callers in a process, which call continuously.
+// wait starts n callers in a process, which make calls continuously.
 func (f *callers) wait(m *member, n int, lane schemas.Lane, call Call) {
 	for range n {
 		m.wg.Go(func() {
@@ -224,7 +224,7 @@ func (f *callers) made(a answered) {
 	}
 }
 
-// since returns the calls since then, and how many of them were refused.
+// since returns the calls since `from`, and how many of these calls the upstream refused.
 func (f *callers) since(from time.Time) (all []sentCall, refused int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,7 +239,7 @@ func (f *callers) since(from time.Time) (all []sentCall, refused int) {
 	return all, refused
 }
 
-// told returns a notice with the remaining units.
+// told returns a response's notice that a policy has `left` units left.
 func told(policy string, left int64, reset, slack time.Duration) announced.Notice {
 	return announced.Notice{Policy: policy, Limit: announced.Unknown, Remaining: left, Cost: announced.Unknown, Reset: reset, Slack: slack}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Under any faults no limit of the upstream is exceeded. Without faults everybody is served,
-// and no call stays counted as in flight.
+// Faults never cause calls above a limit of the upstream. After the faults end, every caller gets
+// a permit, and no ended call still counts as in flight.
 func TestProperty_ScopedPoliciesHoldUnderFaults(t *testing.T) {
 	eachSeed(t, 2, func(t *testing.T, seed uint64) {
 		j := drawScopes(seed)
@@ -23,7 +23,7 @@ func TestProperty_ScopedPoliciesHoldUnderFaults(t *testing.T) {
 	})
 }
 
-// scopesJudge is the upstream with its limits.
+// scopesJudge is an upstream with limits that records each violation of them.
 type scopesJudge struct {
 	config Config
 	seed   uint64
@@ -31,20 +31,20 @@ type scopesJudge struct {
 	story  []string
 	wrong  map[string]int
 
-	seen      map[string][]time.Time // arrivals, or units, by policy and value
+	seen      map[string][]time.Time // arrival times of calls or units, by policy and scope value
 	levels    map[string]float64
 	fixed     map[string]*fixedWindow
 	flying    map[string]int
 	stopped   time.Time // no call may arrive after that time
 	losses    int       // losses of Redis' state
 	unhealthy string    // the refused credential
-	dear      int       // maximum cost of a document
+	dear      int       // maximum estimated cost of a document
 }
 
 const refusedTold = "reported: refused"
 
-// toldSlack is how much too late the end of a window can be reported: the longest response
-// time.
+// toldSlack is how much later than the true end a response can report the end of a window: the
+// longest response time.
 const toldSlack = 5500 * ms
 
 var scopesDrawn = []string{"", "{credential}", "{endpoint}", "{method}", "{credential}/{endpoint}", "{key}"}
@@ -60,8 +60,8 @@ func drawScopes(seed uint64) *scopesJudge {
 		{Name: "window", Limit: 100 + r.IntN(100), Window: Window(span(r, 2*time.Second, 5*time.Second).Truncate(ms)), Unit: "units"},
 		{Name: "bucket", Limit: 40 + r.IntN(60), Restore: Rate(5 + r.IntN(20)), Unit: "units"},
 		{Name: "gap", MinInterval: &MinInterval{Min: span(r, 50*ms, 600*ms).Truncate(ms), Max: time.Second}},
-		// Windows are longer than twice the slack. With shorter ones nobody could assign a late
-		// response to its window.
+		// Windows are longer than twice the slack. If they were shorter, the limiter could not
+		// know to which window a late response belongs.
 		{Name: "reported", Limit: 20 + r.IntN(60), Window: Window(span(r, 2*toldSlack+time.Second, 20*time.Second).Truncate(ms)), Reported: true, Pace: chance(r, 3)},
 		{Name: "places", Limit: 2 + r.IntN(5), Window: InFlight},
 	}
@@ -85,7 +85,7 @@ func drawScopes(seed uint64) *scopesJudge {
 		}
 	}
 	if chance(r, 2) {
-		j.dear = 4 // cheap documents
+		j.dear = 4 // all documents are cheap
 	}
 	j.config.Costs = map[string]CostRange{"units": {1, j.dear}}
 	if chance(r, 2) {
@@ -144,7 +144,7 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 			} else {
 				level = min(float64(p.Limit), level+float64(p.Restore)*c.at.Sub(j.seen[id][0]).Seconds())
 			}
-			j.levels[id], j.seen[id] = level-float64(estimate), []time.Time{c.at} // the estimate is held until the response
+			j.levels[id], j.seen[id] = level-float64(estimate), []time.Time{c.at} // the estimated cost counts until the response
 			if level < float64(estimate) {
 				j.note("bucket: %d units of %.1f", estimate, level)
 			}
@@ -183,7 +183,8 @@ func (j *scopesJudge) answer(c atUpstream) answered {
 	return a
 }
 
-// play runs the callers while events happen, and then checks for remains.
+// play runs the callers while random events happen. After that it checks that all callers were
+// served and that leftOver finds nothing.
 func (j *scopesJudge) play(f *callers) {
 	r := j.chance
 	started, served := atomic.Int64{}, atomic.Int64{}
@@ -236,7 +237,7 @@ func (j *scopesJudge) play(f *callers) {
 	defer f.mu.Unlock()
 	for wrong, n := range j.wrong {
 		if wrong == refusedTold && n <= 4*j.losses {
-			continue // after a loss one call learns the remaining units
+			continue // after each loss of state, calls that learn the remaining units can be refused
 		}
 		f.Errorf("%d times: %s", n, wrong)
 	}
@@ -248,7 +249,8 @@ func (j *scopesJudge) play(f *callers) {
 	}
 }
 
-// call makes one call, or gives up before or after its permit.
+// call makes one upstream call. At random the caller gives up instead, before or after it has got
+// its permit.
 func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) {
 	ctx, cancel := context.WithCancel(m.ctx)
 	defer cancel()
@@ -282,7 +284,7 @@ func (j *scopesJudge) call(f *callers, m *member, lane schemas.Lane, call Call) 
 	sleep(a.takes)
 	f.made(a)
 	if m.ctx.Err() != nil {
-		return // the process crashed
+		return // the process has crashed
 	}
 	sleep(f.span(0, 40*ms))
 	switch {
@@ -323,7 +325,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 		j.losses++
 		f.ahead += map[bool]time.Duration{true: -8 * ms, false: 2 * time.Second}[other]
 		f.mu.Unlock()
-	case 4, 5: // within the upstream's limits
+	case 4, 5: // change the quota, within the upstream's limits
 		config := j.config
 		config.Policies = slices.Clone(config.Policies)
 		if p := &config.Policies[i]; p.MinInterval == nil {
@@ -357,7 +359,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 		j.unhealthy = map[bool]string{true: "c0", false: ""}[other]
 		f.mu.Unlock()
 	case 9, 10:
-		m.stop() // its calls run to their end, but report nothing
+		m.stop() // the process's calls in flight continue, but their ends are not reported
 		f.mu.Lock()
 		f.members = slices.DeleteFunc(f.members, func(o *member) bool { return o == m })
 		f.mu.Unlock()
@@ -368,7 +370,7 @@ func (j *scopesJudge) happens(f *callers, start time.Time, begin func(m *member)
 	}
 }
 
-// leftOver checks that no ended call counts as in flight.
+// leftOver checks that no caller waits and that Redis counts no ended call as in flight.
 func (j *scopesJudge) leftOver(f *callers) {
 	for _, m := range f.members {
 		m.limiter.mu.Lock()

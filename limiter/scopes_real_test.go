@@ -29,7 +29,7 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 			Policy{Name: "core", Limit: budget, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
 			Policy{Name: "points", Limit: 4000, Restore: 200, Scope: "{endpoint}"},
 		)
-		config.Lease = time.Second // a new source waits for this time
+		config.Lease = time.Second // the quiet period of a new source lasts as long as the lease
 		config.Jitter = time.Second
 		source := servicetest.Name("scoped")
 		var mu sync.Mutex
@@ -92,8 +92,8 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 
 var usedPerCall = regexp.MustCompile(`cmdstat_evalsha:.*usec_per_call=([0-9.]+)`)
 
-// BenchmarkScopes measures Redis' time per call with that many queues, four buckets each, and
-// that many calls in flight.
+// BenchmarkScopes measures Redis' time per call for several numbers of queues, with four buckets
+// each, and of calls in flight.
 func BenchmarkScopes(b *testing.B) {
 	for _, at := range [][2]int{{1, 0}, {8, 0}, {8, 2000}, {48, 0}} {
 		b.Run(fmt.Sprintf("%d classes, %d under way", at[0], at[1]), func(b *testing.B) {

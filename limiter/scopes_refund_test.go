@@ -21,7 +21,7 @@ type backRig struct {
 	limiter *Limiter
 	line    *queue
 	bucket  *bucket
-	reach   time.Duration // the limit must hold within this time, because permits can be used late
+	reach   time.Duration // the limit must hold in each period of this length (window + V + J)
 	back    string        // kind of the refund event
 	calls   int
 }
@@ -48,7 +48,7 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	return r
 }
 
-// ask refunds these slots and requests n. Slots are times in us.
+// ask refunds the slots `back` and requests n slots in one call. Slots are times in us.
 func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 	r.Helper()
 	r.calls++
@@ -67,8 +67,9 @@ func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 	return slots
 }
 
-// A slot in the future displaces an older slot that is still within the reach. A refund of the
-// future slot must restore the older one, even if others were refunded in between.
+// A granted slot in the future makes the policy forget an older slot that is still within the
+// reach. If the future slot is refunded, the older one must count again, even if other slots were
+// refunded in between.
 func TestRefund_BeforeItsTimeRestoresSlack(t *testing.T) {
 	r := newBackRig(t, logOf(2))
 	at := time.UnixMilli(1_700_000_000_000)
@@ -107,8 +108,8 @@ func logOf(units int) Policy {
 	return Policy{Name: "log", Limit: units, Window: Window(time.Second), Scope: "all"}
 }
 
-// draw requests and refunds at random. It returns the number of used slots, and the maximum
-// within the reach.
+// draw requests and refunds slots at random. It returns the number n of used slots, and the
+// maximum number of used slots within one reach.
 func (r *backRig) draw(seed uint64) (most, n int) {
 	chance := rand.New(rand.NewPCG(seed, 11))
 	at := time.UnixMilli(1_700_000_000_000)
@@ -116,7 +117,7 @@ func (r *backRig) draw(seed uint64) (most, n int) {
 	for range 500 {
 		at = at.Add(time.Duration(chance.IntN(1+chance.IntN(200))) * ms)
 		var back []int64
-		for range max(0, chance.IntN(12)-8) { // of the last ones, some in the future
+		for range max(0, chance.IntN(12)-8) { // refund some of the last slots, also slots in the future
 			if i := len(slots) - 1 - chance.IntN(5); i >= 0 && slots[i] > at.Add(-r.reach).UnixMicro() {
 				back = append(back, slots[i])
 				slots = slices.Delete(slots, i, i+1)
@@ -132,8 +133,8 @@ func (r *backRig) draw(seed uint64) (most, n int) {
 	return mostWithin(times, r.reach-time.Microsecond), len(slots)
 }
 
-// Refunded units of a leaky bucket can be used by others, up to its burst. Room beyond that
-// expires with its time.
+// Refunded units of a leaky bucket can be used by other calls, up to the burst of the bucket.
+// Refunded units above the burst are lost.
 func TestRefund_MakesRoomInABucket(t *testing.T) {
 	policy := Policy{Name: "bursts", Limit: 500, Window: Window(10 * time.Second), Unit: "units"}
 	for name, back := range map[string]int{"nothing": 0, "a fifth": 5} {
@@ -146,7 +147,7 @@ func TestRefund_MakesRoomInABucket(t *testing.T) {
 			var out []int64
 			used, n := 0, 0
 			const steps = 600
-			for range steps { // while it is saturated
+			for range steps { // the bucket is saturated
 				at = at.Add(50 * ms)
 				var ended []int64
 				for len(out) > 0 && out[0] < at.Add(-300*ms).UnixMicro() {

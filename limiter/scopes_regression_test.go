@@ -14,7 +14,7 @@ func healthyAfter(takes time.Duration) upstream {
 	return func(atUpstream) answered { return answered{status: 200, takes: takes} }
 }
 
-// share returns the share of calls with that key.
+// share returns which fraction of all calls has this key.
 func (f *callers) share(key string) float64 {
 	all, _ := f.since(time.Time{})
 	n := 0
@@ -26,7 +26,8 @@ func (f *callers) share(key string) float64 {
 	return float64(n) / float64(max(1, len(all)))
 }
 
-// A process that always wants more in-flight slots than exist leaves others their share.
+// A process that always wants more in-flight slots than exist does not take the other processes'
+// share.
 func TestInFlight_ProcessesTakeTurns(t *testing.T) {
 	config := scopedConfig(Policy{Name: "places", Limit: 3, Window: InFlight})
 	inCallers(t, 1, 3, config, healthyAfter(300*ms), func(f *callers) {
@@ -70,11 +71,11 @@ func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	inCallers(t, 1, 2, config, healthyAfter(100*ms), func(f *callers) {
 		core := Call{Endpoint: "f/core", Key: "core"}
 		f.wait(f.members[0], 3, schemas.High, core)
-		f.passed(10 * time.Second) // its budget is used up
+		f.passed(10 * time.Second) // the budget of the endpoint f/core is used up
 		begun := time.Now()
 		f.wait(f.members[0], 5, schemas.High, core)
 		f.wait(f.members[1], 8, schemas.Low, Call{Endpoint: "f/other", Key: "other"})
-		for range 5 { // they ask again
+		for range 5 { // the rejected callers request slots again
 			f.passed(2 * time.Second)
 			f.members[0].limiter.onWakeUp(f.members[0].limiter.name)
 		}
@@ -129,13 +130,14 @@ func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 		f.passed(5200 * ms)
 		f.flushed()
 		f.passed(20 * time.Second)
-		if _, refused := f.since(time.Time{}); refused > 2 { // one call that learns the value
+		if _, refused := f.since(time.Time{}); refused > 2 { // a call that learns the remaining units can be refused
 			t.Errorf("%d calls were refused", refused)
 		}
 	})
 }
 
-// If the reported end is always one window away, a slow response does not open a new window.
+// Some upstreams always report that the window ends one window length after the response. A slow
+// response must not open a new window.
 func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		var log []time.Time
@@ -201,7 +203,7 @@ func TestRefund_MakesNoRoomBeforeItsTime(t *testing.T) {
 	})
 }
 
-// Units above the estimate are charged, in short windows too.
+// Units that a call costs above its estimate are charged, in short windows too.
 func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 	var used []time.Time
 	answers := func(c atUpstream) answered {
@@ -216,7 +218,7 @@ func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 			f.wait(m, 2, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 		}
 		f.passed(time.Minute)
-		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // calls in flight
+		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // calls in flight can cost more than estimated
 			t.Errorf("%d points within the window", most)
 		}
 	})
@@ -294,8 +296,8 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 	})
 }
 
-// A permit released without waiters frees its in-flight slot at once, and a second report of
-// its end has no effect.
+// A permit that is released while nobody waits frees its in-flight slot at once. A second call of
+// ReportEnd for a permit has no effect.
 func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "places", Limit: 1, Window: InFlight},
@@ -318,7 +320,7 @@ func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 				f.Fatal("the in-flight slot is not free:", err)
 			}
 			elapse(time.Millisecond)
-			l.wake() // the queue is removed
+			l.wake() // Run removes the empty queue
 			elapse(time.Millisecond)
 			p.Release()
 			elapse(500 * ms)

@@ -18,7 +18,7 @@ type fixedWindow struct {
 	ends   time.Time
 }
 
-// take reports whether a call is allowed, and updates the remaining units and the end.
+// take reports whether a call is allowed, and updates the window's remaining units and its end.
 func (w *fixedWindow) take(at time.Time, units int) bool {
 	if !at.Before(w.ends) {
 		w.used, w.ends = 0, at.Add(w.length)
@@ -102,10 +102,10 @@ func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 			}
 			f.passed(30 * time.Second)
 			all, refused := f.since(time.Now().Add(-15 * time.Second))
-			if refused > 0 || len(all) < 3*15*85/70 { // 700 ms per call, and the network
+			if refused > 0 || len(all) < 3*15*85/70 { // a call takes 700 ms and the network delay
 				t.Errorf("%d calls in 15 s, %d refused, %d at once", len(all), refused, read(f, &most))
 			}
-			f.members[0].end() // the ends of its calls are never reported
+			f.members[0].end() // the process crashes; the ends of its calls are never reported
 			crashed := time.Now()
 			f.passed(11 * time.Second)
 			back := time.Now()
@@ -118,7 +118,8 @@ func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 	})
 }
 
-// A leaky bucket is used as it drains, at actual costs.
+// Under constant demand a leaky bucket is used as fast as it drains, and is charged with actual
+// costs.
 func TestLeakyBucket_ChargesActualCosts(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		level, at, used := 1000.0, time.Time{}, 0.0
@@ -270,7 +271,8 @@ func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	})
 }
 
-// If ties went to the candidate with more units left, the refused one would never be probed.
+// One of two credentials has an open breaker whose probe is due. If the limiter always chose the
+// credential with more units left, it would never send that probe.
 func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	bad, used := true, map[string]int{}
 	answers := func(c atUpstream) answered {
@@ -357,8 +359,8 @@ func TestScopes_LossOfStateExceedsNothing(t *testing.T) {
 	})
 }
 
-// The upstream's name of a budget is learned, and the endpoints that share it are charged
-// together.
+// The limiter learns the upstream's name of a budget from responses. Endpoints that share the
+// budget are then charged together.
 func TestResource_UsesTheReportedName(t *testing.T) {
 	window := &fixedWindow{limit: 20, length: 5 * time.Second}
 	answers := func(c atUpstream) answered {
@@ -421,7 +423,7 @@ func TestScopes_HighGoesBeforeLow(t *testing.T) {
 		}
 		f.passed(30 * time.Second)
 		begun := time.Now()
-		for range 10 { // at once, though LOW wants everything
+		for range 10 { // HIGH gets its slots at once, although LOW is saturated
 			f.one(f.members[0], schemas.High, Call{Endpoint: "f/d", Key: "k"})
 		}
 		if took := time.Since(begun); took > 2*time.Second {
@@ -430,8 +432,8 @@ func TestScopes_HighGoesBeforeLow(t *testing.T) {
 	})
 }
 
-// Many callers that arrive at the end of a window use no more than the next window has, with
-// two reported limits together.
+// Many callers that wait at the end of a window do not exceed the limit of the next window. This
+// also holds for two reported limits together.
 func TestReported_ManyWaitersKeepTheLimit(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		burst, daily := &fixedWindow{limit: 100, length: 15 * time.Second}, &fixedWindow{limit: 10000, length: 6 * time.Hour}

@@ -28,8 +28,8 @@ type bucketSnapshot struct {
 }
 
 const (
-	// maxShownBuckets is the number of buckets per report, bucketViewTTL how long each is
-	// shown.
+	// maxShownBuckets is the maximum number of buckets in a report. bucketViewTTL is how long a
+	// bucket is shown after its last use.
 	maxShownBuckets = 64
 	bucketViewTTL   = 10 * time.Minute
 )

@@ -20,45 +20,45 @@ type acquireFunc func(ctx context.Context, d demand) (grant, error)
 // demand is the content of one call to Redis: the slots wanted and the events to apply.
 type demand struct {
 	high, low int
-	hasEvents bool   // there are events to send
+	hasEvents bool   // events must be sent, even if no slots are wanted
 	events    string // encoded for the script (ARGV[7])
 	terms     terms
 
 	queues       []queueDemand // for sources with buckets
-	bucketEvents []bucketEvent // for ARGV[9]
-	tickets      string        // prefix of the tickets of this call
+	bucketEvents []bucketEvent // events of single buckets (ARGV[9])
+	tickets      string        // prefix of the tickets of the calls that this demand gets
 	process      string
 }
 
-// needed reports whether the call has any content.
+// needed reports whether a call to Redis is needed, for slots or for events.
 func (d demand) needed() bool { return d.wantsSlots() || d.hasEvents }
 
-// wantsSlots reports whether the demand asks for slots.
+// wantsSlots reports whether the demand requests slots.
 func (d demand) wantsSlots() bool { return d.high > 0 || d.low > 0 || len(d.queues) > 0 }
 
 // terms is the quota, encoded for the script.
 type terms struct {
 	text, name         string
-	midnights, rateCap string // midnights are sent only if the script asks for them
+	midnights, rateCap string // midnights are sent only if the script requests them
 }
 
-// grant is the script's reply. It has the waits from Redis' now until each slot. For a lane
-// that did not get all its slots it also has the time until the next call, and the reason.
-// While the circuit breaker is open the reason is refusedByBreaker even if nothing was
-// rejected.
+// grant is the script's reply. For each slot it has the time from Redis' now until the slot. For
+// a lane that did not get all requested slots it also has the time until the next call to Redis
+// (back…), and the reason (refusal…). While the circuit breaker is open the reason is
+// refusedByBreaker even if nothing was rejected.
 type grant struct {
 	high, low               []time.Duration
 	backHigh, backLow       time.Duration
 	refusalHigh, refusalLow refusal
 	now                     int64 // Redis' clock, in us
-	used                    int64 // calls of the day
+	used                    int64 // calls granted in the current day
 
 	queues []queueGrant // in the order of demand.queues
 	states map[*bucket]bucketState
 }
 
-// refusal is why slots were rejected: the number of a section of the quota, or one of the
-// constants below.
+// refusal is the reason why slots were rejected: the number of a section of the quota, or one of
+// the constants below.
 type refusal int
 
 const (
@@ -72,8 +72,8 @@ const (
 )
 
 const (
-	// redisTimeout is the timeout of one call to Redis, short enough to notice a hanging
-	// server.
+	// redisTimeout is the timeout of one call to Redis. It is short so that a server that hangs
+	// is noticed.
 	redisTimeout = 150 * time.Millisecond
 	// maxSlotsPerCall limits the slots of one call, and so the script's run time.
 	maxSlotsPerCall = 1000
@@ -86,8 +86,8 @@ func digits(out *strings.Builder, numbers ...int64) {
 	}
 }
 
-// encode returns the quota as text for the script, and its name: a prefix of the SHA-1 of the
-// text.
+// encode returns the quota as text for the script, and the quota's name, which is a prefix of the
+// text's SHA-1.
 func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 	var out strings.Builder
 	digits(&out, revision)
@@ -119,7 +119,7 @@ func (q Quota) encode(revision int64, stopped bool) (text, name string) {
 	return out.String(), hex.EncodeToString(sum[:13])
 }
 
-// sectionNames returns the policy name of each section.
+// sectionNames returns the policy name of each section of the encoded quota.
 func (q Quota) sectionNames() []string {
 	var names []string
 	for _, l := range q.partitioned {
@@ -139,7 +139,7 @@ func (q Quota) sectionNames() []string {
 	return names
 }
 
-// refusalText returns the reason as text for reports.
+// refusalText returns the reason of a rejection as text for reports.
 func (q Quota) refusalText(w refusal) string {
 	switch w {
 	case notRefused:
@@ -173,7 +173,7 @@ func script(source string, rdb redis.UniversalClient) acquireFunc {
 		defer cancel()
 		call, of := d.call(key, source)
 		reply, err := eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
-		if err == nil && len(reply) == 1 && d.terms.midnights != "" { // the script needs the midnights
+		if err == nil && len(reply) == 1 && d.terms.midnights != "" { // the script requests the midnights
 			call.Args[4] = d.terms.midnights
 			reply, err = eval.Ints(ctx, rdb, lua.LimiterAcquire, call)
 		}
@@ -218,7 +218,7 @@ func decodeGrant(reply []int64) (grant, error) {
 	total := reply[0] + reply[1]
 	g := grant{now: reply[2], used: reply[3]}
 	runs := reply[4:]
-	if len(runs)%3 == 1 { // something was rejected
+	if len(runs)%3 == 1 { // the reply has an extra part because slots were rejected
 		var refused []int64
 		runs, refused = runs[:len(runs)-4], runs[len(runs)-4:]
 		g.backHigh, g.backLow = micros(refused[0]), micros(refused[1])

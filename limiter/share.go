@@ -36,12 +36,13 @@ type Bound struct {
 	Reserved float64
 }
 
-// LowPerSecond returns the current maximum rate of LOW: the lowest of its shares of the
-// windows, the hour's rate cap and the rest of the day. It is 0 while no calls are sent.
+// LowPerSecond returns the current maximum rate of LOW: the lowest of LOW's shares of the
+// windows, the rate cap of the current hour, and the rest of the day's calls spread over the rest
+// of the day. It is 0 while no calls are sent.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
-// HighPerSecond returns the maximum rate of HIGH by the windows of the quota, or +Inf if there
-// is none. It ignores days, backoff and stops.
+// HighPerSecond returns the maximum rate of HIGH by the windows of the quota, or +Inf if the
+// quota has no windows. It ignores day policies, backoff, an open breaker and stops.
 func (l *Limiter) HighPerSecond() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -83,8 +84,8 @@ func (l *Limiter) LowReserve() float64 {
 	return reserve
 }
 
-// share returns the current maximum rate of a lane. HIGH is not paced over a day: the day
-// limits it only once it is used up.
+// share returns the current maximum rate of a lane. The day policy spreads LOW over the day. It
+// limits HIGH only when the day's calls are used up.
 func (q Quota) share(lane schemas.Lane, v View) Share {
 	var s Share
 	low := lane == schemas.Low
@@ -122,8 +123,8 @@ func (q Quota) share(lane schemas.Lane, v View) Share {
 	return s
 }
 
-// calls returns the number of calls that one unit of the policy stands for, over all values of
-// its scope.
+// calls returns the factor that converts units of one bucket of the policy to calls of the
+// source: the number of values of the scope, divided by the cost of the cheapest call.
 func (q Quota) calls(b PolicyBound) float64 {
 	for _, s := range q.scoped {
 		if s.policy.Name == b.Name {

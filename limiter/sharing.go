@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// The processes of a source share two more things through Redis: the upstream's names for its
-// budgets, and which process can take a free in-flight slot.
+// This file contains two more kinds of data that the processes of a source exchange through
+// Redis: the upstream's names for its budgets, and wake-up messages, which name the process that
+// can take a free in-flight slot.
 
 // setResource records the upstream's name for the budget of an endpoint, and moves the
 // endpoint's waiters to the queue of that budget. The caller holds l.mu.
@@ -32,7 +33,8 @@ func (l *Limiter) setResource(endpoint, resource string) {
 
 func resourcesKey(source string) string { return "quota:{" + source + "}:names" }
 
-// resourcesTTL is how long a name is kept after its last use.
+// resourcesTTL is how long Redis keeps the names of a source's budgets after a process last added
+// one.
 const resourcesTTL = 24 * time.Hour
 
 // syncResources exchanges the names of budgets with the other processes.
@@ -67,8 +69,8 @@ func (f *follower) syncResources(ctx context.Context) {
 	}
 }
 
-// subscribeWakeUps retries the queues when Redis reports a free in-flight slot for this
-// process. It returns when ctx ends.
+// subscribeWakeUps lets all queues request slots again when Redis reports a free in-flight slot
+// for this process. It returns when ctx ends.
 func (l *Limiter) subscribeWakeUps(ctx context.Context) {
 	l.mu.Lock()
 	limitsInFlight := slices.ContainsFunc(l.quota.scoped, func(s scopedPolicy) bool { return s.kind == concurrencyKind })

@@ -54,7 +54,8 @@ func (u *usageDouble) fail(err error) {
 	u.err = err
 }
 
-// counting replies like a Redis that has lost the day's count, until it receives it.
+// counting returns the replies of a Redis that has lost the day's count, until it receives the
+// saved count.
 func counting(r *redisDouble) func(int, demand) (grant, error) {
 	used, counted := int64(0), false
 	return func(_ int, d demand) (grant, error) {

@@ -19,21 +19,21 @@ import (
 // View is the current state of a source's limiter, for operators and dashboards.
 type View struct {
 	Source string `json:"source"`
-	// State is flowing, backing-off, breaker-open (single probes only), ramping (after either
-	// of these), stopped (emergency stop), quiet-period (the state in Redis was lost),
-	// restoring-count (the day's count is being restored), or unused.
+	// State is flowing, backing-off, breaker-open (single probes only), ramping (after either of
+	// these), stopped (emergency stop), quiet-period (the state in Redis was lost),
+	// restoring-count (the day's count is being restored), or unused (no call yet).
 	State string     `json:"state"`
 	At    time.Time  `json:"at"`              // by Redis' clock
 	Until *time.Time `json:"until,omitempty"` // end of a backoff or a quiet period, or the time of the next probe
-	// Revision is the revision of the settings in force; NewestRevision that of the stored
-	// settings. If it is greater, the limits shown are not in force yet. RampRatio is the share
-	// of the full rate in use, from 0.5 to 1.
+	// Revision is the revision of the settings in force, NewestRevision the revision of the
+	// stored settings. If NewestRevision is greater, the limits shown are not in force yet.
+	// RampRatio is the share of the full rate in use, from 0.5 to 1.
 	Revision       int64        `json:"revision"`
 	NewestRevision int64        `json:"newestRevision"`
 	RampRatio      float64      `json:"rampRatio"`
 	Policies       []PolicyView `json:"policies"`
-	// Scopes are the states of scoped policies for the values of their scopes, as the processes
-	// reported them.
+	// Scopes contains the states of buckets (one policy for one value of its scope), as the
+	// processes reported them.
 	Scopes    []ScopeView   `json:"scopes,omitempty"`
 	Processes []ProcessView `json:"processes"`
 	// High and Low are the current rates of the lanes.
@@ -49,15 +49,16 @@ type PolicyView struct {
 	Window string `json:"window"`
 	Limit  int    `json:"limit"`
 	Target int    `json:"target,omitempty"` // calls of a window that are used; 0 for a day
-	// Used and Remaining are calls of the window. For a window kept in GCRA partitions Used is
-	// unknown, and Remaining is the number of calls possible at this moment.
+	// Used is the number of calls made in the window, Remaining the number of calls still
+	// possible. For a window kept in GCRA partitions Used is unknown, and Remaining is the number
+	// of calls possible at this moment.
 	Used      *int64 `json:"used,omitempty"`
 	Remaining int64  `json:"remaining"`
 	// RemainingForLow is the part of Remaining that LOW can use.
 	RemainingForLow int64      `json:"remainingForLow"`
 	ResetsAt        *time.Time `json:"resetsAt,omitempty"`
 
-	length time.Duration // of the window
+	length time.Duration // length of the window
 }
 
 // ProcessView is the report of one process about its waiters.
@@ -98,7 +99,7 @@ func (l *Limiter) publishReport() {
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
 	l.lastReports = [2]int64{l.used(), l.lastReports[0]}
-	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // one more report follows when nobody waits any more
+	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // then one more report follows
 	if l.clock.redis > 0 {                                                    // At is by Redis' clock, because the processes' clocks differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}
@@ -128,7 +129,7 @@ func (l *Limiter) publishReport() {
 	pipe := l.rdb.Pipeline()
 	pipe.HSet(ctx, reportsKey(l.source), l.process, text)
 	pipe.Expire(ctx, reportsKey(l.source), reportsKeyTTL)
-	_, _ = pipe.Exec(ctx) // retried a second later
+	_, _ = pipe.Exec(ctx) // a failed report is published again a second later
 }
 
 // removeReport deletes this process's report.
@@ -138,7 +139,7 @@ func (l *Limiter) removeReport() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), redisTimeout)
 	defer cancel()
-	_ = l.rdb.HDel(ctx, reportsKey(l.source), l.process).Err() // otherwise it expires
+	_ = l.rdb.HDel(ctx, reportsKey(l.source), l.process).Err() // if this fails, the report expires
 }
 
 // laneView describes one lane, all its queues together. The caller holds l.mu.
@@ -151,7 +152,7 @@ func (l *Limiter) laneView(lane schemas.Lane, now time.Time) LaneView {
 		}
 		v.Waiting, v.Granted, v.Rejected = v.Waiting+q.length, v.Granted+q.used, v.Rejected+q.rejected
 		for _, first := range []*Permit{q.fresh.first, q.retries.first} {
-			for p := first; p != nil; p = p.after { // the first is not the oldest if it came by Reacquire
+			for p := first; p != nil; p = p.after { // a caller of Reacquire is first but not the oldest
 				if oldest == nil || p.since.Before(oldest.since) {
 					oldest = p
 				}
@@ -196,7 +197,7 @@ func ReadView(ctx context.Context, rdb redis.UniversalClient, source string, quo
 		readable := json.Unmarshal([]byte(text), &p) == nil
 		idle, age := p.High.Waiting+p.Low.Waiting == 0, v.At.Sub(p.At)
 		switch {
-		case !readable || age > reportsKeyTTL: // the process crashed; otherwise it would have deleted its report
+		case !readable || age > reportsKeyTTL: // the process crashed without deleting its report
 			if err := rdb.HDel(ctx, reportsKey(source), name).Err(); err != nil {
 				return View{}, fmt.Errorf("delete the report of a stopped process: %w", err)
 			}
@@ -221,7 +222,7 @@ const (
 // stateBreakerOpen is the state in which only probes are sent.
 const stateBreakerOpen = "breaker-open"
 
-// breakerSection is the number of the section that describes the circuit breaker.
+// breakerSection is the number of the section of the state that describes the circuit breaker.
 const breakerSection = 4
 
 // nextProbeAt returns the time of the next probe by Redis' clock in us; 0 means that the
@@ -235,7 +236,8 @@ func nextProbeAt(sections []int64) int64 {
 	return 0
 }
 
-// readState returns the view without the reports of the processes about their waiting calls.
+// readState returns the view of the state in Redis. It does not read the reports of the processes
+// about their waiting calls.
 func readState(ctx context.Context, rdb redis.UniversalClient, source string, quota Quota) (View, error) {
 	v := View{Source: source, State: stateUnused, At: time.Now().UTC(), RampRatio: 1, Policies: []PolicyView{}}
 	args := []any{0, 0, "", "", quota.midnights(v.At)}
@@ -258,7 +260,7 @@ func readState(ctx context.Context, rdb redis.UniversalClient, source string, qu
 		v.State = "stopped"
 	case next > 0:
 		v.State = stateBreakerOpen
-		if until = utc(next); next > now { // otherwise the next call is the probe
+		if until = utc(next); next > now { // if next has passed, the next call is the probe
 			v.Until = &until
 		}
 	case s[4] > now:
@@ -280,8 +282,8 @@ func utc(us int64) time.Time { return time.UnixMicro(us).UTC() }
 
 var errUnreadable = errors.New("the limiter's state in Redis was written by another release")
 
-// policies decodes the sections of the state. It finds the policy of each section by its
-// window.
+// policies decodes the sections of the state. It finds the policy of a section by the length of
+// the window.
 func (v *View) policies(s []int64, quota Quota) error {
 	for ; len(s) >= 5; s = s[5:] {
 		p := PolicyView{Name: "of another release"}
@@ -297,13 +299,13 @@ func (v *View) policies(s []int64, quota Quota) error {
 				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
-			if s[2] == 0 || s[3] == 0 { // the log of one lane; it follows the policy's own
+			if s[2] == 0 || s[3] == 0 { // this log is for one lane only; it follows the log of the whole policy
 				v.boundLow(s[3], s[4])
 				continue
 			}
 			p.Window = micros(s[1]).String()
 			longest := time.Duration(0)
-			for _, r := range quota.windowLogs { // of the windows shorter than its reach, the longest
+			for _, r := range quota.windowLogs { // find the longest window that is shorter than the section's reach
 				if window := time.Duration(r.policy.Window); window < micros(s[1]) && window > longest {
 					longest = window
 					p.of(r.policy, r.calls)
@@ -331,8 +333,8 @@ func (v *View) policies(s []int64, quota Quota) error {
 	return nil
 }
 
-// boundLow lowers RemainingForLow of the last policy to the room in LOW's own log. low 0 means
-// that the log is HIGH's.
+// boundLow lowers RemainingForLow of the last policy in v to the number of free slots in LOW's
+// own log. If `low` is 0, the section is HIGH's own log, and nothing changes.
 func (v *View) boundLow(low, used int64) {
 	if n := len(v.Policies); n > 0 && low > 0 {
 		p := &v.Policies[n-1]
@@ -340,8 +342,8 @@ func (v *View) boundLow(low, used int64) {
 	}
 }
 
-// of sets the fields that the quota defines; target is the effective target of a policy that
-// has none.
+// of sets the fields that the quota defines. If the policy has no target, Target is set to
+// `target`.
 func (p *PolicyView) of(policy Policy, target int) {
 	p.Name, p.Window, p.Limit, p.Target = policy.Name, policy.Window.String(), policy.Limit, policy.Target
 	if p.length = time.Duration(policy.Window); policy.Window == Day {

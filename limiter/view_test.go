@@ -17,7 +17,7 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// seen is a source in a Redis that is used through the script only.
+// seen is a source whose state in Redis is changed with the script alone, without a Limiter.
 type seen struct {
 	*testing.T
 	rdb      redis.UniversalClient
@@ -68,7 +68,7 @@ func (s *seen) until(state string) View {
 	}
 }
 
-// in reports whether the time is within that range after the view's.
+// in reports whether the time `at` is between least and most later than the time of the view.
 func in(v View, at *time.Time, least, most time.Duration) bool {
 	return at != nil && at.Sub(v.At) >= least && at.Sub(v.At) <= most
 }
@@ -102,9 +102,9 @@ func TestView_ShowsEveryState(t *testing.T) {
 			t.Errorf("quiet-period: %+v", v)
 		}
 		if half := v.Policies[1]; half.Name != "half" || half.Used == nil || *half.Used != 40 || half.Remaining != 0 {
-			t.Errorf("half: %+v", half) // as if used up, until calls of the lost state have left the window
+			t.Errorf("half: %+v", half) // shown as used up until the calls of the lost state have left the window
 		}
-		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // a burst that fills up from zero
+		for v = s.until("flowing"); v.Policies[0].Remaining < 25; v = s.view() { // wait until the burst, which starts at zero, is full
 			sleep(10 * ms)
 		}
 		second, half, third, day := v.Policies[0], v.Policies[1], v.Policies[2], v.Policies[3]
@@ -146,7 +146,7 @@ func TestView_ShowsEveryState(t *testing.T) {
 		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 3 || v.Until != nil || v.Policies[0].Remaining != 0 {
 			t.Errorf("stopped: %+v", v)
 		}
-		// Revision 4 is stored, but Redis has not received it.
+		// Revision 4 of the settings is stored, but Redis has not received it.
 		s.revision, s.stopped = 4, false
 		if v := s.view(); v.State != "stopped" || v.Revision != 3 || v.NewestRevision != 4 {
 			t.Errorf("not in force: %+v", v)
@@ -276,7 +276,7 @@ rate_limiter_window_seconds{policy="second",source="%[1]s"} 1
 			t.Error(err)
 		}
 
-		// Reports of processes that crashed some time ago.
+		// Write reports of processes that crashed some time ago.
 		report := func(name string, age time.Duration, waiting int) {
 			text, err := json.Marshal(ProcessView{Process: name, At: s.view().At.Add(-age), Low: LaneView{Waiting: waiting}})
 			if err != nil {
@@ -348,7 +348,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 		t.Error("Redis was called for the view during an outage")
 	}
 	l.settingsUnread, l.failed = false, 0
-	if f.scheduleReport(time.Now()); !l.reportWanted { // with the next call
+	if f.scheduleReport(time.Now()); !l.reportWanted { // the report is published with the next call to Redis
 		t.Error("no report is due")
 	}
 	l.stopped = true
@@ -364,7 +364,7 @@ func TestView_ShowsWhyCallsWait(t *testing.T) {
 			t.Errorf("%q; want %q", told(), want)
 		}
 	}
-	if !l.reportedWaiters { // the last report had waiters, so one more report follows
+	if !l.reportedWaiters { // the last report contained waiters, so one more report follows
 		t.Error("a short wait is still reported")
 	}
 	l.reportedWaiters, l.reportWanted, l.reportForcesCall = false, false, false

@@ -16,7 +16,7 @@ type WaitEstimate struct {
 	PerSecond float64
 }
 
-// Wait returns the minimum wait of a call behind `before` other calls.
+// Wait returns the minimum time that a call waits if `before` other calls are served first.
 func (o WaitEstimate) Wait(before int64) time.Duration {
 	seconds := min(float64(before)/o.PerSecond, math.MaxInt32)
 	return o.Delay + time.Duration(seconds*float64(time.Second))
@@ -42,8 +42,9 @@ func (q Quota) EstimateWait(v View) WaitEstimate {
 	return o
 }
 
-// roomAt returns when a policy has room again whose buckets are all exhausted or have open
-// breakers. It returns the zero time if a bucket has room now or its state is unknown.
+// roomAt returns the earliest time at which a bucket of the policy has room again, if all buckets
+// of the policy are exhausted or have open breakers. It returns the zero time if a bucket has
+// room now, or if the state of one of the `values` buckets is unknown.
 func (s scopedPolicy) roomAt(v View, values float64) time.Time {
 	var first time.Time
 	known := 0.0

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// The estimate follows the view: the end of a pause, of a day, or of every credential's budget.
+// The estimated delay ends when the view says that a pause or a day ends, or that a credential
+// has budget again.
 func TestEstimateWait_ReadsTheView(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	in := func(d time.Duration) *time.Time { then := at.Add(d); return &then }

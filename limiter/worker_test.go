@@ -81,7 +81,7 @@ var jobFlag = flag.String("limiter.job", "", "run as a worker process with this 
 
 type job struct {
 	Source, Redis, Upstream string
-	High, Low               int // goroutines
+	High, Low               int // number of goroutines that make calls of the lane
 }
 
 func TestMain(m *testing.M) {
@@ -105,7 +105,7 @@ func TestMain(m *testing.M) {
 type worker struct {
 	limiter   *limiter.Limiter
 	transport *http.Transport
-	redis     atomic.Pointer[string] // its address, as from a name service
+	redis     atomic.Pointer[string] // address of Redis, as a name service would return it
 	dials     atomic.Int64
 }
 
@@ -120,7 +120,7 @@ func work(j job) error {
 		return err
 	}
 	w.limiter = l
-	ctx := context.Background() // the process ends abruptly
+	ctx := context.Background() // never cancelled, because the process is killed
 	go func() { _ = l.Run(ctx) }()
 	for range j.High {
 		go w.call(ctx, schemas.High, j.Upstream)
@@ -175,7 +175,7 @@ func (w *worker) send(ctx context.Context, permit *limiter.Permit, url string) (
 	defer cancel()
 	defer permit.Release()
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		if permit.Spend() { // also false if the transport would send the request again
+		if permit.Spend() { // false also for a repeated request of the HTTP transport
 			sent = true
 			return
 		}
@@ -251,7 +251,7 @@ func (p *process) signal(signal syscall.Signal) {
 	}
 }
 
-// counters requests its counters.
+// counters requests the counters of the worker.
 func (p *process) counters() counters {
 	p.t.Helper()
 	return p.moveTo("")

@@ -17,8 +17,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// BenchmarkAcquire measures Redis' own time per coalesce_acquire, with and without INFO.
-// "with/without" is the cost of INFO. Both alternate, and the median counts.
+// BenchmarkAcquire measures Redis' own time per run of coalesce_acquire, with and without the
+// script's INFO command. The figure "with/without" shows the cost of INFO. Both variants are
+// measured alternately, and the median counts.
 func BenchmarkAcquire(b *testing.B) {
 	const asks = `redis.pcall('INFO', 'replication')`
 	without := lua.CoalesceAcquire
@@ -51,7 +52,7 @@ func BenchmarkAcquire(b *testing.B) {
 	}
 	took := map[string][]float64{}
 	for i := 0; b.Loop(); i++ {
-		for _, outcome := range []string{"published", "covered"} { // the second request is covered
+		for _, outcome := range []string{"published", "covered"} { // each key is requested twice; the second request is covered
 			for name, s := range map[string]lua.Script{"with": lua.CoalesceAcquire, "without": without} {
 				what := outcome + ", " + name
 				took[what] = append(took[what], turn(s, fmt.Sprint(name, i)))

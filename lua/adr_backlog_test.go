@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// backlog simulates an hour of one lane in steps of a second. Entities are visited repeatedly,
-// and more become stale than can be fetched.
+// backlog simulates an hour of one lane in steps of a second. Clients read each entity repeatedly
+// (a visit), and more entities become stale than can be fetched.
 type backlog struct {
 	entities, perSecond int
 	fresh, lock         int     // seconds
-	often, seldom       float64 // average seconds between two visits, of the most and the least visited entity
+	often, seldom       float64 // average seconds between two visits of the most (often) and the least (seldom) visited entity
 	skip                func(e *behind, version int) bool
 }
 
@@ -33,7 +33,7 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 		}
 	}
 	for e := range all {
-		first := rng.IntN(60) // all are stale and will be visited soon
+		first := rng.IntN(60) // all entities are stale and are visited in the first minute
 		visits[first] = append(visits[first], int32(e))
 	}
 	type record struct {
@@ -60,7 +60,7 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 			}
 			left--
 			fetches++
-			// The fetch satisfies everything that was issued before it began.
+			// The fetch satisfies all requests that were issued before it began.
 			e.fetched, e.done, e.freshUntil, e.lockUntil = true, e.issued, now+b.fresh, 0
 		}
 	}
@@ -72,7 +72,8 @@ func (b backlog) run(seed uint64) (never, fetches, longest int) {
 	return never, fetches, longest
 }
 
-// A tenth of 200,000 entities at a tenth of 250 a second, so the waits are equal.
+// The test has a tenth of the real load: 20,000 entities at 25 fetches a second instead of
+// 200,000 at 250. So the waits are the same.
 func TestADRQueue_StarvesEntitiesUnderABacklog(t *testing.T) {
 	t.Parallel()
 	b := backlog{entities: 20_000, perSecond: 25, fresh: 300, lock: 60, often: 5, seldom: 600}

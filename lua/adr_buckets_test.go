@@ -1,8 +1,8 @@
 package lua_test
 
-// Faults of adr-013's two token buckets. Each test runs a script by the ADR's rules (testdata,
-// written for these tests) beside ours. adr_cluster_test.go shows another fault: undeclared
-// keys.
+// These tests show faults of the two token buckets of adr-013. Each test compares our script with
+// a script by the ADR's rules, written for these tests (in testdata). adr_cluster_test.go shows
+// another fault: the ADR's script uses undeclared keys.
 
 import (
 	_ "embed"
@@ -25,7 +25,7 @@ type buckets struct {
 	rdb    redis.UniversalClient
 	script string
 	tag    string
-	// rate of all and of LOW per second, and their sizes.
+	// Rates per second and sizes of the common bucket, and of LOW's bucket (low…).
 	size, lowSize int
 	rate, lowRate float64
 }
@@ -34,7 +34,7 @@ func newBuckets(t *testing.T, rdb redis.UniversalClient) buckets {
 	return buckets{t, rdb, adrBuckets, "{" + servicetest.Name("adr") + "}", 450, 350, 450, 350}
 }
 
-// admits requests one call, by a caller's clock that shows `at`.
+// admits requests one call. The caller's clock shows `at`, and the ADR's script uses that clock.
 func (a buckets) admits(at time.Duration, high bool) bool {
 	a.t.Helper()
 	ok, err := a.rdb.Eval(a.t.Context(), a.script, []string{a.tag + ":all", a.tag + ":low"},
@@ -45,7 +45,7 @@ func (a buckets) admits(at time.Duration, high bool) bool {
 	return ok == 1
 }
 
-// drain requests HIGH calls until one is rejected, at most that many.
+// drain requests HIGH calls until one is rejected, at most `most` calls.
 func (a buckets) drain(at time.Duration, most int) (admitted int) {
 	a.t.Helper()
 	for admitted < most && a.admits(at, true) {
@@ -83,8 +83,8 @@ func TestADRBuckets_AdmitTwiceTheLimitAfterAPause(t *testing.T) {
 	})
 }
 
-// adrWithoutNegativeRefill is the script with the usual guard: a clock that is behind refills
-// nothing. The ADR's own rule would remove tokens.
+// adrWithoutNegativeRefill returns the ADR's script with the usual guard: a caller whose clock is
+// behind refills nothing. By the ADR's own rule such a caller removes tokens.
 func adrWithoutNegativeRefill(t *testing.T) string {
 	t.Helper()
 	const past = "(now - tonumber(at or now)) / 1000"
@@ -112,14 +112,14 @@ func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 
 	again := newBuckets(t, rdb)
 	burst := again.drain(0, 1000)
-	if burst += again.drain(time.Second, 1000); burst < 900 { // the same time by a clock one second ahead
+	if burst += again.drain(time.Second, 1000); burst < 900 { // at the same time, by a clock that is one second ahead
 		t.Errorf("ADR: %d in an instant: %s", burst, gone)
 	}
 
 	alternating := newBuckets(t, rdb)
 	alternating.script = adrWithoutNegativeRefill(t)
 	admitted = 0
-	for i := range 1200 { // within 10 ms, by two clocks that far apart
+	for i := range 1200 { // alternately by two clocks that are 10 ms apart
 		if alternating.admits(time.Duration(i%2)*10*time.Millisecond, true) {
 			admitted++
 		}
@@ -128,7 +128,7 @@ func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 		t.Errorf("ADR: two clocks 10 ms apart got %d of 1200 at once: %s", admitted, gone)
 	}
 
-	// Ours: the same limit with any clocks of the callers.
+	// Our script: the limit holds whatever the callers' clocks show.
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		right := b.clock
@@ -153,21 +153,21 @@ func TestADRBuckets_LowUsesItsBurstWhileHighStarves(t *testing.T) {
 	t.Parallel()
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
-	a.drain(0, 450) // many readers use up the common bucket
+	a.drain(0, 450) // HIGH uses up the common bucket
 	served := make([]int, 2)
 	for ms := range 2000 {
 		at := time.Duration(ms) * time.Millisecond
-		for range 3 { // LOW uses its own full bucket
+		for range 3 { // LOW's own bucket is still full
 			a.admits(at, false)
 		}
-		if ms%5 == 0 && a.admits(at, true) { // HIGH needs 200 a second
+		if ms%5 == 0 && a.admits(at, true) { // HIGH requests 200 calls a second
 			served[ms/1000]++
 		}
 	}
 	if most := slices.Max(served); most > 50 {
 		t.Errorf("ADR: HIGH got %v a second: %s", served, gone)
 	}
-	// Ours: TestAcquire_KeepsHighsShareUnderLowLoad.
+	// TestAcquire_KeepsHighsShareUnderLowLoad tests the same for our script.
 }
 
 func TestADRBuckets_RejectWithoutARetryTime(t *testing.T) {
@@ -177,7 +177,7 @@ func TestADRBuckets_RejectWithoutARetryTime(t *testing.T) {
 	a.drain(0, 1000)
 	calls, admitted := 0, 0
 	for at := 10 * time.Millisecond; at <= 300*time.Millisecond; at += 10 * time.Millisecond {
-		for range 64 { // waiters, each retrying 10 ms after a rejection
+		for range 64 { // 64 waiters; each retries 10 ms after a rejection
 			calls++
 			if a.admits(at, false) {
 				admitted++
@@ -196,7 +196,8 @@ func TestADRBuckets_RejectWithoutARetryTime(t *testing.T) {
 			processes[i] = process{low: 1, at: c.us()}
 		}
 		_, low, calls := play(b, c, 3*second, false, processes)
-		// A process with one waiter got a slot at the time that the script returned.
+		// Each process had one waiter and got its slot at the retry time that the script had
+		// returned.
 		if len(low) != 64 || calls > 2*64 {
 			t.Errorf("ours: %d of 64 waiters served in %d calls", len(low), calls)
 		}
@@ -210,7 +211,7 @@ func TestADRBuckets_ForgetWindowsLongerThanTheirTTL(t *testing.T) {
 	t.Parallel()
 	rdb, m := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
-	a.size, a.rate = 40, 40./60 // a minute
+	a.size, a.rate = 40, 40./60 // 40 calls per minute
 	admitted := 0
 	for at := time.Duration(0); at < time.Minute; at += 2100 * time.Millisecond {
 		admitted += a.drain(at, 1000)
@@ -240,7 +241,7 @@ func TestADRBuckets_HaveNoDay(t *testing.T) {
 	rdb, _ := servicetest.MiniRedis(t)
 	a := newBuckets(t, rdb)
 	admitted := 0
-	for at := time.Duration(0); at < 24*time.Hour; at += 4 * time.Hour { // one second every four hours
+	for at := time.Duration(0); at < 24*time.Hour; at += 4 * time.Hour { // requests during one second every four hours
 		for ms := time.Duration(0); ms < time.Second; ms += 100 * time.Millisecond {
 			admitted += a.drain(at+ms, 46)
 		}

@@ -27,7 +27,7 @@ func (m migrating) do(node *redis.Client, args ...any) {
 	}
 }
 
-// migrate starts the migration of a key's slot, and cancels it when the test ends.
+// migrate starts the migration of a key's hash slot. It is cancelled when the test ends.
 func migrate(t *testing.T, key string) migrating {
 	t.Helper()
 	m := migrating{t: t}
@@ -70,7 +70,7 @@ func migrate(t *testing.T, key string) migrating {
 	return m
 }
 
-// move moves one key, and deletes it when the test ends.
+// move moves one key to the other node. The key is deleted when the test ends.
 func (m migrating) move(key string) {
 	m.t.Helper()
 	host, port, _ := net.SplitHostPort(m.to.Options().Addr)
@@ -78,7 +78,7 @@ func (m migrating) move(key string) {
 	m.t.Cleanup(func() {
 		asking := m.to.Conn()
 		defer func() { _ = asking.Close() }()
-		_ = asking.Do(context.Background(), "ASKING").Err() // an error appears in the next command
+		_ = asking.Do(context.Background(), "ASKING").Err() // if ASKING fails, the next command fails too
 		if err := asking.Del(context.Background(), key).Err(); err != nil {
 			m.t.Error(err)
 		}
@@ -98,14 +98,14 @@ func TestADRBuckets_FailDuringSlotMigration(t *testing.T) {
 	if err := ask(); err != nil {
 		t.Fatalf("before a key has moved: %v", err)
 	}
-	m.move(a.tag + ":all:ts") // the first key; the declared keys are still here
+	m.move(a.tag + ":all:ts") // an undeclared key moves first; the declared keys are still on the old node
 	switch err := ask(); {
 	case err == nil:
 		t.Errorf("ADR: the script runs without a key that it doesn't declare: %s", gone)
 	case strings.HasPrefix(err.Error(), "ASK"), strings.HasPrefix(err.Error(), "MOVED"):
 		t.Errorf("ADR: the client is redirected (%v): %s", err, gone)
 	default:
-		t.Log("ADR:", err) // an error that a client cannot follow
+		t.Log("ADR:", err) // the error is not a redirection, so a client cannot follow it
 	}
 }
 

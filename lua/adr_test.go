@@ -1,7 +1,7 @@
 package lua_test
 
-// Faults of adr-013's coalescing rules. Each test runs scripts by these rules (testdata,
-// written for these tests) beside ours.
+// These tests show faults of the coalescing rules of adr-013. Each test compares our scripts with
+// scripts by the ADR's rules, written for these tests (in testdata).
 
 import (
 	_ "embed"
@@ -43,7 +43,7 @@ func (a adrEntity) expire(key string) {
 	}
 }
 
-// obsolete is the worker's check of adr-013 §2-4.
+// obsolete reports whether a worker skips a record with this version, by adr-013 §2-4.
 func (a adrEntity) obsolete(version int64) bool {
 	a.t.Helper()
 	newest, err := a.rdb.Get(a.t.Context(), a.versions).Int64()
@@ -61,7 +61,7 @@ func TestADRNumbers_RestartBelowTheStoredSnapshot(t *testing.T) {
 			_, stored = a.publish("HIGH")
 			a.expire(a.lock)
 		}
-		a.expire(a.versions) // after 45 minutes without a request
+		a.expire(a.versions) // the ADR's version counter expires after 45 minutes without a request
 		if _, v := a.publish("HIGH"); v >= stored {
 			t.Errorf("ADR: version %d is above the stored %d: the fault no longer occurs, so our rule has no reason", v, stored)
 		}
@@ -77,8 +77,9 @@ func TestADRNumbers_RestartBelowTheStoredSnapshot(t *testing.T) {
 
 func TestADRQueue_SkipsAnOldRequestAtEachNewOne(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		// The backlog is longer than the lock's TTL. The reader requests again, and the request
-		// at the head of the queue is skipped in favour of the one at its end.
+		// The backlog is longer than the lock's TTL. A reader requests the entity again. By the
+		// ADR's rules its first request, at the head of the queue, is then skipped in favour of
+		// the new request at the end.
 		a := newADREntity(t, rdb)
 		_, queued := a.publish("LOW")
 		a.expire(a.lock)
@@ -104,11 +105,11 @@ func TestADRCoalesce_CoversByAFailedPublish(t *testing.T) {
 		if outcome, _ := a.publish("HIGH"); outcome != 0 {
 			t.Error("ADR: the second request was not covered")
 		}
-		a.expire(a.lock) // the publish failed, and the second request is not notified
+		a.expire(a.lock) // the publish failed; the second caller does not learn that
 
 		e := newEntity(t, rdb)
 		n := e.mustAcquire(high, "PUBLISHED")
-		e.mustAcquire(high, "PENDING") // ours: no promise; a caller that needs one requests again
+		e.mustAcquire(high, "PENDING") // our script promises nothing yet; the caller can request again
 		e.rollback(n)
 		e.mustAcquire(high, "PUBLISHED")
 	})
@@ -135,8 +136,8 @@ func TestADRCoalesce_FailedUpgradeSupersedesLow(t *testing.T) {
 
 func TestADRNumbers_AreSharedByFetchesInFlight(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		// A record delivered to two workers has one version. With the ADR's rule both snapshots
-		// have it, and the older response can win.
+		// A record that is delivered to two workers has one version. By the ADR's rule both
+		// snapshots get this version, so the older response can replace the newer one.
 		e := newEntity(t, rdb)
 		record := e.published(high)
 		first, second := e.mustBegin(record, "HIGH"), e.mustBegin(record, "HIGH")

@@ -56,7 +56,8 @@ func (a admitted) count(verdict int64) (n int) {
 	return n
 }
 
-// admit requests admission for a client's requests, each a kind (N or K) and a member.
+// admit runs client_admit for requests of the client id. Each request is one character for its kind
+// (N or K), followed by its member.
 func (c *clients) admit(id string, requests ...string) admitted {
 	c.t.Helper()
 	args := []any{id, c.max, c.min, c.lease.Milliseconds(), c.active.Milliseconds(), c.newKeyInterval.Microseconds(), c.newKeys}
@@ -161,7 +162,7 @@ func TestClientAdmit_BoundsNewKeysByGCRA(t *testing.T) {
 	if got := c.admit("b", requests("N", 20, 25)...); got.count(0) != 5 {
 		t.Errorf("another client got %+v, want its own 5", got)
 	}
-	m.SetTime(now.Add(-time.Hour)) // an operator set the clock back
+	m.SetTime(now.Add(-time.Hour)) // as if an operator had set the clock back
 	if got := c.admit("a", requests("N", 30, 31)...); got.wait > 200 {
 		t.Errorf("after the clock was set back got %+v, want a wait of one interval at most", got)
 	}
@@ -186,7 +187,8 @@ func TestClientAdmit_ReplacesKeysOfAnotherType(t *testing.T) {
 	})
 }
 
-// The counts of a client whose worker crashed end with their leases.
+// If the worker of a client's requests crashes, these requests stop counting when their leases
+// expire.
 func TestClientAdmit_HealsLostCountsByLease(t *testing.T) {
 	rdb, m := servicetest.MiniRedis(t)
 	now := time.Unix(1_800_000_000, 0)
@@ -228,7 +230,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 			max: 1 + rng.IntN(40), min: 1 + rng.IntN(4), lease: time.Duration(1+rng.IntN(60)) * time.Second, active: 5 * time.Second,
 		})
 		ids := []string{"a", "b", "c", "d"}
-		leases := map[string]map[string]time.Time{} // by client and member
+		leases := map[string]map[string]time.Time{} // lease ends by client and member
 		for _, id := range ids {
 			leases[id] = map[string]time.Time{}
 		}
@@ -258,7 +260,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 				if int(got.outstanding) != len(leases[id]) || (got.count(0) > 0 && got.outstanding > got.share) {
 					t.Fatalf("seed %d, step %d: got %+v with %d before, want %d outstanding", seed, step, got, before, len(leases[id]))
 				}
-			case 2: // some end, some end twice, some were never counted
+			case 2: // release some requests twice, and one that was never counted
 				var ended []string
 				for member := range leases[id] {
 					if rng.IntN(2) == 0 {
@@ -269,7 +271,7 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 				if got := c.release(id, append(ended, append(ended, "0 character/unknown")...)...); got != len(ended) {
 					t.Fatalf("seed %d, step %d: released %d, want %d", seed, step, got, len(ended))
 				}
-			default: // time passes; a crash loses the releases
+			default: // time passes without releases, as after a crash
 				now = now.Add(time.Duration(rng.IntN(20_000)) * time.Millisecond)
 				m.SetTime(now)
 			}
@@ -284,14 +286,15 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 	}
 }
 
-// A single client that always requests more gets the source's whole rate, even if the upstream
-// answers in 1.5 s of the limit's 2 s and the client retries 100 ms after a refusal.
+// A single client that always has more requests gets the source's whole rate. This holds even if
+// the upstream answers in 1.5 s, the client may have only as many requests outstanding as the
+// source calls in 2 s, and the client retries 100 ms after a refusal.
 func TestClientAdmit_LeavesASingleClientTheWholeRate(t *testing.T) {
 	const rate, seconds, tick = 50, 20, 20 * time.Millisecond
 	rdb, m := servicetest.MiniRedis(t)
 	start := time.Unix(1_800_000_000, 0)
 	c := newClients(t, rdb, clientBound{max: 2 * rate, min: 10, lease: 2 * time.Minute, active: 5 * time.Second})
-	var queue []string // published, not called yet
+	var queue []string // published requests whose upstream call has not begun
 	var calls []struct {
 		member string
 		ends   time.Time
@@ -320,7 +323,7 @@ func TestClientAdmit_LeavesASingleClientTheWholeRate(t *testing.T) {
 		}
 		for range rate * int(tick) / int(time.Second) {
 			if len(queue) == 0 {
-				continue // a call that the source had room for
+				continue // the source had room for a call, but no request was queued
 			}
 			called++
 			calls = append(calls, struct {

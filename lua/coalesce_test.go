@@ -84,13 +84,13 @@ func TestLock_CoversStrictUntilAFetchBegins(t *testing.T) {
 		e.mustAcquire(strict, "ALREADY_PROCESSING")
 		running := e.mustBegin(n, "HIGH")
 
-		e.mustAcquire(high, "ALREADY_PROCESSING") // relaxed: covered by it
+		e.mustAcquire(high, "ALREADY_PROCESSING") // a relaxed request is covered by the running fetch
 		follow := e.mustAcquire(strict, "PUBLISHED")
 		if follow <= running {
 			e.t.Errorf("the later request %d is not above the running fetch %d", follow, running)
 		}
 		e.confirm(follow, minute)
-		e.mustAcquire(strict, "ALREADY_PROCESSING") // one follow-up is enough
+		e.mustAcquire(strict, "ALREADY_PROCESSING") // the next strict request is covered by this one
 
 		if e.settle(running, true, "", 0) {
 			e.t.Error("the running fetch released the later request's lock")
@@ -119,7 +119,7 @@ func TestNumbers_RiseAfterTheHashIsLost(t *testing.T) {
 			switch i % 3 {
 			case 0:
 				e.forget()
-			case 1: // a snapshot by a clock ahead of Redis
+			case 1: // the caller has read a snapshot with a number above Redis' clock
 				last += 1000
 			}
 			n := e.mustAcquire(acquireArgs{lane: "HIGH", floor: last, strict: true}, "PUBLISHED")
@@ -215,12 +215,12 @@ func TestCoolDown_RefusesOnlyNewPublishes(t *testing.T) {
 		if v := e.acquire(refresh); v.outcome != "COOLING" || v.until == 0 {
 			e.t.Errorf("a second refresh: %+v", v)
 		}
-		e.mustAcquire(high, "PUBLISHED") // a reader has no cool-down
+		e.mustAcquire(high, "PUBLISHED") // a request without a cool-down is not refused
 	})
 }
 
-// If a producer crashes with a request, a new request must be accepted as soon as the pending
-// lock ends.
+// The cool-down has its full length only after the request is confirmed. If the producer crashes
+// before that, a new request is accepted as soon as the pending lock expires.
 func TestCoolDown_LastsInFullOnceConfirmed(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		refresh := acquireArgs{lane: "HIGH", strict: true, cooldown: 6 * hour, life: minute}
@@ -255,7 +255,7 @@ func TestCoolDown_LastsInFullOnceConfirmed(t *testing.T) {
 		}
 
 		e.forget()
-		refresh.life = -1 // its lock ends at once, and its producer has crashed
+		refresh.life = -1 // the pending lock expires at once, as after a crash of the producer
 		e.mustAcquire(refresh, "PUBLISHED")
 		e.mustAcquire(refresh, "PUBLISHED")
 	})
@@ -280,9 +280,9 @@ func TestCoalesce_WritesNothingWithoutAPublish(t *testing.T) {
 	})
 }
 
-// Random sequences on one entity never lose an accepted request. Invariant: until a fetch that
-// began after the request has settled, a record that fetches for it is in a topic, and
-// request_peek lets that record run.
+// Random sequences on one entity never lose an accepted request. Invariant: a request is open
+// until a fetch that began after it has settled. While it is open, a topic contains a record
+// whose fetch will satisfy it, and request_peek does not skip that record.
 func TestCoalesce_LosesNothingInRandomSequences(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		for seed := range uint64(40) {
@@ -293,7 +293,7 @@ func TestCoalesce_LosesNothingInRandomSequences(t *testing.T) {
 }
 
 type accepted struct {
-	at     int // step at which it was accepted
+	at     int // step at which the request was accepted
 	strict bool
 }
 
@@ -302,20 +302,20 @@ func randomSequence(e entity, seed uint64) {
 	type record struct {
 		number int64
 		lane   string
-		asked  int // step of its acquire
+		asked  int // step at which the request was acquired
 	}
 	type fetch struct {
 		number int64
 		begun  int
 	}
 	var (
-		topics    []record // acknowledged, not committed
-		inAir     []record // acquired, publish not finished
+		topics    []record // acknowledged by Kafka, not committed
+		inAir     []record // acquired, publish not yet acknowledged
 		fetches   []fetch
 		waiting   []accepted
-		stored    int64 // version in the database
-		storedAge int   // step at which that fetch began
-		highest   int64 // number issued so far
+		stored    int64 // version of the snapshot in the database
+		storedAge int   // step at which the fetch of that snapshot began
+		highest   int64 // highest number issued so far
 	)
 	fail := func(step int, why string) { e.t.Fatalf("seed %d, step %d: %s", seed, step, why) }
 	satisfy := func(begun int, running bool) {
@@ -344,7 +344,7 @@ func randomSequence(e entity, seed uint64) {
 			r := inAir[i]
 			inAir = slices.Delete(inAir, i, i+1)
 			switch rng.IntN(4) {
-			case 0: // failed
+			case 0: // the publish failed
 				e.rollback(r.number)
 			case 1: // acknowledged, and the producer crashes before confirming
 				topics = append(topics, r)
@@ -410,7 +410,8 @@ func randomSequence(e entity, seed uint64) {
 			satisfy(storedAge, true)
 		}
 	}
-	// Pending locks expire; a request that was only reported as PENDING has no promise.
+	// Pending locks expire. Requests with the outcome PENDING are not in this list, because
+	// nothing was promised to them.
 	for _, a := range waiting {
 		if a.at >= storedAge {
 			e.t.Fatalf("seed %d: the request accepted at step %d (strict %v) was never fetched for; hash %s %s %s", seed, a.at, a.strict,

@@ -16,7 +16,7 @@ import (
 const (
 	minute = 60_000
 	hour   = 60 * minute
-	dead   = 0 // a TTL that has passed at once
+	dead   = 0 // a TTL of 0: the lock expires at once
 )
 
 // entity runs the scripts on one entity's hash, and fails the test on any error of Redis.
@@ -46,14 +46,14 @@ type verdict struct {
 	until   int64
 }
 
-// acquireArgs holds the arguments of an acquire; zero values mean the usual ones.
+// acquireArgs holds arguments of coalesce_acquire. A zero value means the default of these tests.
 type acquireArgs struct {
 	lane     string
 	strict   bool
 	floor    int64
 	passes   bool
 	cooldown int64
-	life     int64 // of the pending lock; -1 for one that expires at once
+	life     int64 // TTL of the pending lock in ms; -1: it expires at once
 }
 
 func flag(b bool) int {
@@ -76,7 +76,8 @@ func (e entity) acquire(w acquireArgs) verdict {
 	return verdict{v[0].(string), v[1].(int64), v[2].(string), v[3].(int64)}
 }
 
-// mustAcquire acquires and returns the number, if the outcome is the wanted one.
+// mustAcquire runs coalesce_acquire and returns the request's number. The test fails if the
+// outcome is another one.
 func (e entity) mustAcquire(w acquireArgs, outcome string) int64 {
 	e.t.Helper()
 	v := e.acquire(w)
@@ -145,7 +146,7 @@ func (e entity) settleTelling(channel, message string, number int64, satisfied b
 	return n == 1
 }
 
-// published acquires and confirms.
+// published runs coalesce_acquire and coalesce_confirm, and returns the request's number.
 func (e entity) published(w acquireArgs) int64 {
 	e.t.Helper()
 	v := e.acquire(w)
@@ -167,7 +168,7 @@ func (e entity) field(name string) string {
 	return s
 }
 
-// lifetime returns the hash's TTL in ms, or a negative number without one.
+// lifetime returns the hash's TTL in ms, or a negative number if the hash has no TTL.
 func (e entity) lifetime() int64 {
 	e.t.Helper()
 	d, err := e.rdb.PTTL(e.t.Context(), e.key).Result()
@@ -194,8 +195,8 @@ func (e entity) forget() {
 	}
 }
 
-// loseData deletes the hash like a restart of Redis. A restart takes time, so Redis' clock has
-// passed the issued numbers.
+// loseData deletes the hash, like a restart of Redis without its data. A restart takes time, so
+// loseData waits until Redis' clock (in ms) is above `numbers`, the highest issued number.
 func (e entity) loseData(numbers int64) {
 	e.t.Helper()
 	e.forget()
@@ -230,10 +231,10 @@ func TestScripts_DocumentArgumentsAndResults(t *testing.T) {
 				t.Errorf("the head of %s does not document %s", s.Name, word)
 			}
 		}
-		// Only features of every Redis, and only the declared key.
+		// The scripts use only features that every Redis has, and only the key that they declare.
 		for _, word := range []string{"struct.", "cmsgpack", "bit.", "#!", "redis.setresp", "KEYS[2]", "KEYS[1] ..", "KEYS[i]"} {
 			if strings.HasPrefix(s.Name, "client_") && word == "KEYS[2]" {
-				continue // it declares the keys of one client, which share a hash tag
+				continue // client_admit declares all keys of a client, which share a hash tag
 			}
 			if strings.Contains(body, word) {
 				t.Errorf("%s uses %s", s.Name, word)

@@ -14,13 +14,14 @@ import (
 
 const (
 	unknown = 0           // no Retry-After
-	ramp    = 10 * second // from half to full rate
+	ramp    = 10 * second // time in which the rate rises from half to full
 )
 
-// backoffEvent reports a refusal of the call of slot `sent`, with a Retry-After of d.
+// backoffEvent returns the event that the upstream refused the call of slot `sent`, with a
+// Retry-After of d. base is the first pause without Retry-After. All are in us.
 func backoffEvent(d, base, sent int64) string { return fmt.Sprintf("backoff %d %d %d", d, base, sent) }
 
-// backOff reports a refusal of a call sent just now.
+// backOff sends the event that the upstream refused a call sent just now.
 func (b bucket) backOff(c *clock, d, base int64) {
 	b.t.Helper()
 	b.acquireAfter(0, 0, backoffEvent(d, base, c.us()))
@@ -43,7 +44,7 @@ func TestBackoff_StopsFurtherSlots(t *testing.T) {
 		if len(g.all()) > 0 || g.refusalHigh != refusedByBackoff && g.refusalHigh != 1 || g.backHigh != 10*second {
 			t.Errorf("during the backoff: %+v", g)
 		}
-		for _, shorter := range []int64{second, unknown} { // shorter ones do not end it
+		for _, shorter := range []int64{second, unknown} { // a later backoff with a shorter pause does not end the longer one
 			b.acquireAfter(0, 0, backoffEvent(shorter, second, sent))
 			if got := b.backoffEnd(); got < sent+60*second || got > g.now+60*second {
 				t.Errorf("got a backoff of %d s, want 60", (got-sent)/second)
@@ -80,11 +81,11 @@ func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 				if got := b.backoffEnd() - c.us(); got != want*second {
 					t.Errorf("round %d: a backoff of %d us, want %d s", round, got, want)
 				}
-				c.set(time.UnixMicro(b.backoffEnd() + second)) // soon after the pause
+				c.set(time.UnixMicro(b.backoffEnd() + second)) // the next refusal comes soon after the pause
 			}
-			c.advance(ramp + 60*second) // it was sufficient: the next one starts from the base
+			c.advance(ramp + 60*second) // no refusal for a minute: the next pause starts from the base
 		}
-		b.backOff(c, unknown, 30*second) // or from another base
+		b.backOff(c, unknown, 30*second) // a larger configured base applies at once
 		if got := b.backoffEnd() - c.us(); got != 30*second {
 			t.Errorf("a backoff of %d us, its base is 30 s", got)
 		}
@@ -99,7 +100,7 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 		c.advance(20_000)
 		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent)+" "+backoffEvent(unknown, second, sent-5000))
 		until := c.us() + second
-		for range 10 { // their responses arrive one after the other
+		for range 10 { // refused calls whose responses arrive one after the other
 			c.advance(30_000)
 			b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000))
 			if got := b.backoffEnd(); got != until {
@@ -107,7 +108,7 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 			}
 		}
 		c.set(time.UnixMicro(until + second))
-		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // and one arrives very late
+		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000)) // one more response arrives very late
 		if got := b.backoffEnd(); got != until {
 			t.Errorf("a late answer caused another backoff, until %d", got)
 		}
@@ -116,7 +117,7 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 			t.Errorf("the refusal of a call after the backoff caused a backoff of %d us, want 2 s", got)
 		}
 		c.advance(100_000)
-		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // a longer pause is obeyed
+		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // a Retry-After that is longer than the pause is obeyed
 		if got := b.backoffEnd() - c.us(); got != 5*second {
 			t.Errorf("an answer that names 5 s caused a backoff of %d us", got)
 		}
@@ -180,7 +181,7 @@ func TestBackoff_SurvivesAFailoverWithoutABurst(t *testing.T) {
 		b.backOff(c, 10*second, second)
 		end := b.backoffEnd()
 		c.advance(second)
-		b.acquire(1, 1) // the last write that the replica received
+		b.acquire(1, 1) // this is the last write that the replica receives
 		b.failOver()
 		c.advance(second)
 		if g := b.acquire(50, 50); len(g.all()) > 0 {

@@ -1,7 +1,8 @@
 package lua_test
 
-// The circuit breaker after a loss of state, and together with an older release that has no
-// breaker (its script is before_breaker_*.lua in testdata).
+// These tests check the circuit breaker after a loss of state, and while processes of an older
+// release use the same state. That release has no circuit breaker (its script is
+// before_breaker_*.lua in testdata).
 
 import (
 	"crypto/sha1"
@@ -21,7 +22,7 @@ var acquireWithoutBreaker string
 //go:embed testdata/before_breaker_long.lua
 var loadWithoutBreaker string
 
-// older makes a call with the older release's script.
+// older requests slots and sends events with the script of the older release.
 func (b bucket) older(nHigh, nLow int, happened string) []int64 {
 	b.t.Helper()
 	quota := b.quota()
@@ -47,7 +48,8 @@ func TestBreaker_SurvivesAnOlderRelease(t *testing.T) {
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, b.look()[0]))
 		before := b.breaker()
 		for _, happened := range []string{"", forceSecondHalf} {
-			// It obeys the pause as a backoff.
+			// The older release obeys the pause of the open breaker, because it reads it as a
+			// backoff.
 			if reply := b.older(5, 5, happened); reply[0]+reply[1] != 0 || len(reply) != 8 {
 				t.Errorf("in a pause the older release got %v", reply)
 			}
@@ -103,7 +105,7 @@ func TestBreaker_ClosesIfAnOlderReleaseLostState(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(300*second, 300*second, c.us()))
-		c.advance(-3600 * second) // its times are now far in the future
+		c.advance(-3600 * second) // the breaker's times are now far in the future
 		b.older(1, 1, "")
 		b.acquire(1, 1)
 		if s := b.breaker(); s != nil {
@@ -163,7 +165,7 @@ func TestBreaker_SurvivesFailoverAndClockStep(t *testing.T) {
 			if s == nil || s.next != now+4*second || s.began != now {
 				t.Fatalf("%s: %+v, the next probe was due in 4 s", name, s)
 			}
-			b.acquireAfter(0, 0, closeEvent(min(sent, now))) // from before, by the old clock
+			b.acquireAfter(0, 0, closeEvent(min(sent, now))) // a success sent before the loss, by the old clock
 			if b.breaker() == nil {
 				t.Errorf("%s: a success of before ended it", name)
 			}

@@ -14,12 +14,13 @@ import (
 
 const refusedByBreaker = -6
 
-// openEvent reports that the call of that slot showed an unhealthy upstream.
+// openEvent returns the event that the call of slot `sent` showed an unhealthy upstream. The
+// first pause is `first`, the longest `most` (us).
 func openEvent(first, most, sent int64) string {
 	return fmt.Sprintf("open %d %d %d", first, most, sent)
 }
 
-// closeEvent reports that the call of that slot succeeded.
+// closeEvent returns the event that the call of slot `sent` succeeded.
 func closeEvent(sent int64) string { return fmt.Sprintf("close %d", sent) }
 
 // openBreaker is the open breaker in the state.
@@ -36,7 +37,8 @@ func (b bucket) breaker() *openBreaker {
 	return nil
 }
 
-// asks calls every quarter of a second for duration us, and returns the granted slots.
+// asks calls the script every quarter of a second, for `duration` us, and returns the granted
+// slots.
 func asks(b bucket, c *clock, duration int64, nHigh, nLow int) (all []int64) {
 	for end := c.us() + duration; c.us() < end; c.advance(second / 4) {
 		all = append(all, b.acquire(nHigh, nLow).all()...)
@@ -62,7 +64,7 @@ func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 		if s == nil || s.next != s.began+5*second || s.began < told.now || s.began > g.now || s.most != 60*second {
 			t.Fatalf("got state %+v", s)
 		}
-		// The breaker after its pause: the probe is due.
+		// The pause of the breaker is over, so a probe is due.
 		b.shiftBreaker(-6 * second)
 		g = b.acquire(64, 64)
 		if len(g.high) != 1 || len(g.low) != 0 || g.high[0] != g.now || g.refusalHigh != refusedByBreaker || g.refusalLow != refusedByBreaker || g.used != 3 {
@@ -84,7 +86,8 @@ func TestBreaker_GrantsOneProbePerPause(t *testing.T) {
 	})
 }
 
-// shiftBreaker moves the breaker's times, as if it had been opened earlier.
+// shiftBreaker adds `by` us to the breaker's times. A negative value makes it look as if the
+// breaker had opened earlier.
 func (b bucket) shiftBreaker(by int64) {
 	b.t.Helper()
 	s := b.state()
@@ -130,8 +133,8 @@ func TestBreaker_ReplacesAnUnsentProbeSoon(t *testing.T) {
 		refunded := c.us()
 		b.acquireAfter(0, 0, fmt.Sprintf("refund %d", probes[0])) // a repeated refund has no effect
 		again := asks(b, c, 40*second, 1, 1)
-		// The second probe is due a second later. Its pauses are as long as after the
-		// first.
+		// The next probe is due one second after the refund. The pause after it is as long as the
+		// pause after the refunded probe would have been.
 		if len(again) != 2 || again[0] < refunded+second || again[0] > refunded+2*second || again[1] != again[0]+16*second {
 			t.Errorf("refunded at %d; then probes at %v", refunded, again)
 		}
@@ -142,7 +145,7 @@ func TestBreaker_ProbesHighFirst(t *testing.T) {
 	t.Parallel()
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
-		b.acquireAfter(0, 0, openEvent(0, 0, c.us())) // one second is the minimum
+		b.acquireAfter(0, 0, openEvent(0, 0, c.us())) // the minimum pause of one second applies
 		c.advance(second)
 		if g := b.acquire(1, 1); len(g.high) != 1 || len(g.low) != 0 || g.backLow < 1 || g.refusalLow != refusedByBreaker || g.refusalHigh != refusedByBreaker {
 			t.Errorf("both asked: %+v", g)
@@ -195,7 +198,7 @@ func TestBreaker_RepeatedReportsAddNoProbes(t *testing.T) {
 			}
 		}
 		same := openBreaker{began + 5*second, began, 5 * second, 60 * second}
-		for range 10 { // their responses arrive one after the other
+		for range 10 { // failed calls whose responses arrive one after the other
 			c.advance(100_000)
 			b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent+15_000))
 			want("a call sent before it", same)
@@ -237,7 +240,7 @@ func TestBreaker_IgnoresReportsOfEarlierCalls(t *testing.T) {
 		if b.breaker() == nil {
 			t.Error("a new failure did not open the breaker")
 		}
-		b.acquireAfter(0, 0, closeEvent(healthy)) // sent twice, because the first outcome was unknown
+		b.acquireAfter(0, 0, closeEvent(healthy)) // the event is sent twice, as after an unknown outcome
 		if b.breaker() == nil {
 			t.Error("the event that closed the last breaker closed this one too")
 		}
@@ -305,7 +308,7 @@ func TestBreaker_BackoffDelaysTheNextProbe(t *testing.T) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(5*second, 60*second, c.us()))
 		began := c.us()
-		b.backOff(c, 2*second, second) // ends before the probe
+		b.backOff(c, 2*second, second) // the backoff ends before the probe is due
 		if s := b.breaker(); s.next != began+5*second {
 			t.Errorf("a short backoff: the next probe after %d us", s.next-began)
 		}
@@ -339,7 +342,7 @@ func TestBreaker_LaterBackoffStartsFromItsBase(t *testing.T) {
 			b.backOff(c, unknown, second)
 			c.set(time.UnixMicro(b.backoffEnd() + 1))
 		}
-		c.advance(60 * second) // the pause was sufficient
+		c.advance(60 * second) // no failure for a minute after the pause
 		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(b.acquire(1, 0).high[0]))

@@ -21,10 +21,10 @@ const (
 	horizon = 150_000
 	quiet   = 1_200_000
 	second  = 1_000_000
-	epoch   = 2_500_000 // of the script: how long the quota of a silent caller still counts
+	epoch   = 2_500_000 // constant of the script: for so many us the quota of a silent caller still counts
 )
 
-// Reasons of rejections other than a section of the quota.
+// Reasons why the script rejects slots, besides the sections of the quota.
 const (
 	refusedByBackoff   = -1
 	refusedByStop      = -2
@@ -33,28 +33,29 @@ const (
 	refusedByRateCap   = -5
 )
 
-// nexonLanes are T and B of the partitions high, shared and low for 450 of 500 calls a second,
-// 100 of them for HIGH. wideLanes never reject.
+// nexonLanes are the interval T (us) and the burst B of the partitions high, shared and low. They
+// use 450 of 500 calls a second, 100 of them for HIGH. The partitions of wideLanes never reject.
 var (
 	nexonLanes = []int64{10_000, 10, 2_858, 15, 0, 0}
 	wideLanes  = []int64{0, 0, 1_000, 100, 0, 0}
 )
 
-// windowLog returns the section of a window log, day that of a day.
+// windowLog returns the quota's section for a sliding-window log, day the section for a calendar
+// day.
 func windowLog(reach, slots, low int64) string { return "R" + digits(reach, slots, low) }
 
 func day(limit int64, reserve float64) string { return "D" + digits(limit, int64(reserve*1e6)) }
 
-// bucket runs limiter_acquire on one source's state, as one caller.
+// bucket is one caller of limiter_acquire with its quota, and the state of one source.
 type bucket struct {
 	t     *testing.T
 	rdb   redis.UniversalClient
 	key   string
 	lanes []int64
-	// more are further sections; rateCap is encoded for the script.
+	// more contains further sections of the quota, rateCap the encoded rate cap.
 	more, rateCap string
-	zone          *time.Location   // of the day; nil: no day
-	clock         func() time.Time // the caller's own
+	zone          *time.Location   // time zone of the day policy; nil: no day policy
+	clock         func() time.Time // the clock of the caller, not of Redis
 	revision      int64
 	stopped       int
 }
@@ -62,9 +63,9 @@ type bucket struct {
 type grant struct {
 	now                     int64   // Redis' clock in us
 	high, low               []int64 // slots, in us by that clock
-	backHigh, backLow       int64   // us until the next call; 0: nothing rejected
+	backHigh, backLow       int64   // us until the caller should call again; 0: nothing rejected
 	refusalHigh, refusalLow int64
-	used                    int64 // of the day
+	used                    int64 // calls counted in the current day
 }
 
 // all returns the slots of both lanes, in the order of the grants.
@@ -157,7 +158,7 @@ func (b bucket) run(nHigh, nLow int, happened string) ([]int64, error) {
 	return eval.Once(b.t.Context(), b.rdb, lua.LimiterAcquire, eval.Call{Key: b.key, Args: args}).Int64Slice()
 }
 
-// look returns the state as the script reports it.
+// look reads the state, as for a view, and returns the script's reply.
 func (b bucket) look() []int64 {
 	b.t.Helper()
 	call := eval.Call{Key: b.key, Args: []any{0, 0, "", "", b.midnights()}}
@@ -177,7 +178,7 @@ func (b bucket) acquireAfter(nHigh, nLow int, happened string) grant {
 	}
 	now := reply[2]
 	g := grant{now: now, used: reply[3]}
-	if end := len(reply) - 4; len(reply)%3 == 2 { // something was rejected
+	if end := len(reply) - 4; len(reply)%3 == 2 { // an extra part, because slots were rejected
 		g.backHigh, g.backLow, g.refusalHigh, g.refusalLow = reply[end], reply[end+1], reply[end+2], reply[end+3]
 		reply = reply[:end]
 	}
@@ -203,7 +204,7 @@ func (b bucket) acquire(nHigh, nLow int) grant {
 	return b.acquireAfter(nHigh, nLow, "")
 }
 
-// mostInWindow returns the maximum number of the sorted slots in any closed window of that many
+// mostInWindow returns the maximum number of the sorted slots in any closed window of `window`
 // us.
 func mostInWindow(slots []int64, window int64) int {
 	most, from := 0, 0
@@ -216,7 +217,7 @@ func mostInWindow(slots []int64, window int64) int {
 	return most
 }
 
-// within returns the number of slots from one time until before another.
+// within returns the number of slots at or after `from` and before `to`.
 func within(slots []int64, from, to int64) int {
 	n := 0
 	for _, s := range slots {
@@ -263,7 +264,7 @@ func (b bucket) put(at int, text string) {
 	b.setState(s[:at] + text + s[at+len(text):])
 }
 
-// windowLogs returns the slots of each window log.
+// windowLogs returns the slots of each sliding-window log in the state.
 func (b bucket) windowLogs() [][]int64 {
 	b.t.Helper()
 	var all [][]int64
@@ -284,8 +285,8 @@ func (b bucket) failOver() {
 	b.put(atProcess, strings.Repeat(other, atNow-atProcess))
 }
 
-// awake ends the quiet period by moving the state into the past. Partitions, logs and day are
-// unused.
+// awake ends the quiet period by moving the state into the past. Afterwards the partitions, logs
+// and the day are unused.
 func (b bucket) awake() {
 	b.t.Helper()
 	g := b.acquireAfter(0, 0, "used 0 0 0 0")
@@ -300,14 +301,15 @@ func (b bucket) awake() {
 	b.setState(strings.Join(lines, "\n"))
 }
 
-// process is a caller with constant demand, which calls when the script told it to.
+// process is a caller with waiters. It calls the script again at the time that the last reply
+// named.
 type process struct {
 	high, low int   // waiters
-	at        int64 // by Redis' clock in us: its next call
+	at        int64 // time of its next call, by Redis' clock in us
 }
 
-// play runs the processes until the clock has moved by duration us. With refill, served waiters
-// are replaced at once.
+// play runs the processes until the clock has moved by duration us. If `refill` is set, a new
+// waiter replaces each served one.
 func play(b bucket, c *clock, duration int64, refill bool, processes []process) (highSlots, lowSlots []int64, calls int) {
 	end := c.us() + duration
 	for {
@@ -331,7 +333,7 @@ func play(b bucket, c *clock, duration int64, refill bool, processes []process) 
 			back = min(g.backHigh, g.backLow)
 		}
 		switch {
-		case refill && back == 0 && len(g.low) > 0: // the next waiter arrives when the slot has passed
+		case refill && back == 0 && len(g.low) > 0: // the next waiter arrives when the last slot has passed
 			back = max(1, slices.Max(g.low)-g.now)
 		case !refill:
 			p.high, p.low = p.high-len(g.high), p.low-len(g.low)

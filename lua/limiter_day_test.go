@@ -12,20 +12,21 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-const margin = 10 * second // a call this close to midnight counts in both days
+const margin = 10 * second // a call less than this time from midnight counts in both days
 
-// onDay sets a day, and partitions that never reject.
+// onDay sets a quota with a day policy, and with partitions that never reject.
 func (b *bucket) onDay(limit int64, reserve float64) {
 	b.lanes, b.more, b.zone = wideLanes, day(limit, reserve), time.UTC
 }
 
-// endOfDay returns the end of the day in which a call counts.
+// endOfDay returns the end of the day in which a call at the time `now` counts.
 func endOfDay(now time.Time, zone *time.Location) time.Time {
 	year, month, day := now.Add(-margin * time.Microsecond).In(zone).Date()
 	return time.Date(year, month, day+1, 0, 0, 0, 0, zone)
 }
 
-// used reports that the day until end had n calls at a time, and at most rate a second since.
+// used returns the event that restores a day's count: the day that ends at `end` had n calls at
+// the time `at`, and since then at most `rate` calls a second.
 func used(end time.Time, n int64, at time.Time, rate int64) string {
 	return fmt.Sprintf("used %d %d %d %d", end.UnixMicro(), n, at.UnixMicro(), rate)
 }
@@ -107,7 +108,7 @@ func TestDay_LowIsNeverAheadOfItsPace(t *testing.T) {
 		b.onDay(1_000_000, 0)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
-		c.advance(8 * 3600 * second) // without demand: the saved calls are spread, not used at once
+		c.advance(8 * 3600 * second) // 8 hours without demand; their calls must be spread over the rest of the day
 		_, low, _ := play(b, c, 20*second, true, []process{{low: 500, at: c.us()}})
 		if got := mostInWindow(low, second); got > 17+2 {
 			t.Errorf("LOW got %d slots in a second, its pace is 17", got)
@@ -128,8 +129,9 @@ func TestDay_PaceRecoversAtOnce(t *testing.T) {
 		b.put(atUsed, digits(limit-left))
 		waits := process{low: 50, at: c.us()}
 		_, low, _ := play(b, c, 3600*second, true, []process{waits})
-		// After a minute LOW has 60 calls for the rest of the day, after an hour 3,600. The
-		// pace rises to a call per 11 s, which allows about 160.
+		// HIGH's reserve of one call a second frees 60 calls for LOW in the first minute, and
+		// 3,600 in an hour. LOW's pace rises to a call per 11 s, which allows about 160 calls in
+		// this hour.
 		if len(low) < 100 {
 			t.Errorf("LOW got %d calls in an hour in which HIGH used none of its 3600", len(low))
 		}
@@ -147,17 +149,17 @@ func TestDay_KeepsHighReserveToTheEnd(t *testing.T) {
 		b.onDay(limit, reserve)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
-		b.put(atUsed, digits(limit-8640)) // everything but the reserve
+		b.put(atUsed, digits(limit-8640)) // all calls are used except HIGH's reserve
 		if g := b.acquire(0, 5); len(g.low) > 0 || g.refusalLow != 2 || g.backLow < 1 || g.backLow > second {
 			t.Errorf("LOW got %+v of HIGH's reserve", g)
 		}
 		high, low := 0, 0
-		for range 200 { // HIGH uses it evenly
+		for range 200 { // HIGH uses its reserve evenly
 			c.advance(10 * second)
 			g := b.acquire(1, 5)
 			high, low = high+len(g.high), low+len(g.low)
 		}
-		if high != 200 || low > 1 { // one, if LOW asks just before HIGH
+		if high != 200 || low > 1 { // LOW can get one call if it requests just before HIGH
 			t.Errorf("HIGH got %d of its 200 calls, LOW %d", high, low)
 		}
 	})
@@ -179,11 +181,11 @@ func TestDay_LowUsesItsBudgetIfHighIsIdle(t *testing.T) {
 func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 	t.Parallel()
 	const rate = 450
-	const ahead = rate * horizon / second // calls that can have been granted ahead
+	const ahead = rate * horizon / second // calls that can be granted before their time
 	now := time.Date(2027, 1, 16, 12, 0, 0, 0, time.UTC)
 	today, yesterday := now.Add(12*time.Hour), now.Add(-12*time.Hour)
 	for name, c := range map[string]struct {
-		inRedis int64 // the replica's count; -1: the whole state is lost
+		inRedis int64 // the count that Redis has after the loss; -1: the whole state is lost
 		told    string
 		want    int64
 	}{
@@ -214,7 +216,7 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 				if g := b.acquireAfter(0, 0, c.told); g.used != c.want {
 					t.Errorf("the day counts %d calls, want %d", g.used, c.want)
 				}
-				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process, late
+				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process sends the count again, too late
 				if len(g.high) != 1 || len(g.low) != 1 || g.used != c.want+2 {
 					t.Errorf("after the count is restored: %+v, want %d calls", g, c.want+2)
 				}

@@ -13,9 +13,10 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// Events of the callers (unused slots, a step of Redis' clock), and reads of the state.
+// These tests check the events that callers send (refunds of unused slots, a step of Redis'
+// clock), and reads of the state.
 
-// unspent refunds the slots.
+// unspent returns the events that refund the slots.
 func unspent(slots ...int64) string {
 	var words []string
 	for _, s := range slots {
@@ -35,7 +36,7 @@ func TestRefund_ReturnsExactlyOneSlot(t *testing.T) {
 			t.Fatalf("got grant %+v", g)
 		}
 		lanes := b.state()[atTATs:atUsed] + b.state()[atTAT3:atTAT3+16]
-		for got := g.high[9]; ; { // a slot in the future stays until it has passed
+		for got := g.high[9]; ; { // wait until the last slot has passed; earlier, a refund leaves its slot in the log
 			if now, err := rdb.Time(t.Context()).Result(); err != nil || now.UnixMicro() > got {
 				break
 			}
@@ -64,7 +65,7 @@ func TestRefund_OfASharedSlotReturnsOneCall(t *testing.T) {
 		b.lanes, b.more = nil, windowLog(60*second, 10, 10)
 		b.awake()
 		c.advance(second)
-		g := b.acquire(10, 0) // all at the same time
+		g := b.acquire(10, 0) // all ten slots have the same time
 		c.advance(second)
 		b.acquireAfter(0, 0, unspent(g.high[0]))
 		if g := b.acquire(9, 0); len(g.high) != 1 {
@@ -96,7 +97,7 @@ func TestRefund_NeverExceedsTheLogsLimit(t *testing.T) {
 						spent = append(spent, s)
 					}
 				}
-				if len(back) > 0 { // at once, or after the slots
+				if len(back) > 0 { // refund at once, or when the slots have passed
 					if rng.IntN(2) == 0 {
 						c.advance(rng.Int64N(2 * horizon))
 					}
@@ -177,7 +178,7 @@ func TestClockStep_ReportedTwiceHasOneEffect(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		var seen []int64
-		for range 5 { // each has read the clock before the step
+		for range 5 { // each caller read the clock before the step
 			seen = append(seen, b.acquire(1, 1).now)
 			c.advance(20_000)
 		}
@@ -198,7 +199,7 @@ func TestClockStep_ReportedTwiceHasOneEffect(t *testing.T) {
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
 			t.Errorf("%d us after the first caller: %+v", c.us()-born, g)
 		}
-		b.acquireAfter(0, 0, fmt.Sprintf("step %d", seen[4])) // a late report
+		b.acquireAfter(0, 0, fmt.Sprintf("step %d", seen[4])) // the step is reported again, late
 		if g := b.acquire(1, 1); len(g.all()) != 2 {
 			t.Errorf("after a late report: %+v", g)
 		}
@@ -237,7 +238,7 @@ func TestRead_ReturnsTheDocumentedValues(t *testing.T) {
 			t.Fatalf("got state %v", shown)
 		}
 		for i := range want {
-			const high, shared = 7, 8 // these grow while the clock runs
+			const high, shared = 7, 8 // positions of values that grow while the clock runs
 			if shown[2+i] < want[i] || (shown[2+i] > want[i] && i != high && i != shared) {
 				t.Errorf("number %d is %d, want %d: %v", 2+i, shown[2+i], want[i], shown)
 			}

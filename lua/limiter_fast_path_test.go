@@ -12,17 +12,20 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// forceSecondHalf is an unknown event, which disables the fast path.
+// forceSecondHalf is an unknown event. The script decides a call with any event on the full path,
+// not on the fast path.
 const forceSecondHalf = "-"
 
-// calm reports whether the fast path decides a call made now.
+// calm reports whether the script decides a call made at the time `now` (us) on the fast path.
+// The fast path is a shorter computation for a state without pauses or other special conditions.
 func (b bucket) calm(now int64) bool {
 	b.t.Helper()
 	return now < b.numbers(b.state()[atCalm:atName])[0]
 }
 
-// bothPaths makes a call twice from the same state: on the fast path and on the full path.
-// Replies and states must be equal, including the fields that only the full path writes.
+// bothPaths makes a call twice from the same state: on the fast path and on the full path. The
+// replies must be equal. The new states must be equal too, also in the fields that only the full
+// path writes.
 func (b bucket) bothPaths(nHigh, nLow int) {
 	b.t.Helper()
 	before := b.state()
@@ -76,7 +79,7 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 					c.advance(rng.Int64N(2 * epoch))
 				case 1:
 				case 2, 3, 4, 5, 6:
-					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // exactly to a slot, or slightly before
+					c.advance(b.lanes[2*rng.IntN(2)]*rng.Int64N(20) - 500*rng.Int64N(2)) // to a slot, or slightly before
 				default:
 					c.advance(rng.Int64N(60_000))
 				}
@@ -115,7 +118,8 @@ func TestFastPath_DecidesAsTheFullPath(t *testing.T) {
 
 func TestFastPath_LeavesTheRestToLow(t *testing.T) {
 	t.Parallel()
-	// HIGH wants everything that the day has left, but its partitions allow less for now.
+	// HIGH requests more slots than the day has left, but HIGH's partitions allow fewer for now.
+	// LOW must get the rest.
 	simulated(t, func(b bucket, c *clock) {
 		b.zone, b.more = time.UTC, day(100, 0)
 		b.awake()
@@ -151,7 +155,7 @@ func TestFastPath_LeavesOtherCallsAlone(t *testing.T) {
 			"near midnight": func(b *bucket) {
 				c.set(time.Date(2027, 1, 15, 23, 59, 49, 0, time.UTC))
 				b.acquire(0, 0)
-				c.advance(950_000) // some slots are in the margin around midnight
+				c.advance(950_000) // some slots are now in the 10 s before midnight
 			},
 			"an epoch over": func(*bucket) { c.advance(epoch) },
 		} {

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// zoned is a time zone and a date in it.
+// zoned is a date in a time zone.
 type zoned struct {
 	name       string
 	year       int
 	month      time.Month
-	date, long int // hours of that day
+	date, long int // day of the month; length of that day in hours
 }
 
-// zonedDays are days of all lengths.
+// zonedDays contains days of 23, 24 and 25 hours.
 var zonedDays = []zoned{
 	{"Asia/Seoul", 2027, time.January, 16, 24},
 	{"America/New_York", 2027, time.March, 14, 23},
 	{"America/New_York", 2027, time.November, 7, 25},
 }
 
-// eachZone runs the test for each of them, with the clock at noon of the day before.
+// eachZone runs the test for each of zonedDays, with the clock 12 hours before the day begins.
 func eachZone(t *testing.T, test func(b bucket, c *clock, midnight func(day int) time.Time)) {
 	t.Helper()
 	for _, z := range zonedDays {
@@ -46,7 +46,7 @@ func eachZone(t *testing.T, test func(b bucket, c *clock, midnight func(day int)
 	}
 }
 
-// shownEnd returns the end of the state's day.
+// shownEnd returns the end of the day that the state counts.
 func (b bucket) shownEnd() time.Time {
 	b.t.Helper()
 	shown := b.look()
@@ -69,7 +69,7 @@ func TestMidnight_DaysOfAnyLengthKeepTheLimit(t *testing.T) {
 					all = append(all, b.acquire(rng.IntN(8), rng.IntN(8)).all()...)
 				case left < -time.Minute:
 					next++
-				default: // around midnight as many as possible
+				default: // around midnight as many calls as possible
 					c.advance(rng.Int64N(4 * second))
 					all = append(all, b.acquire(rng.IntN(60), rng.IntN(60)).all()...)
 				}
@@ -119,7 +119,7 @@ func TestMidnight_ForgetsPastDaysAfterIdleness(t *testing.T) {
 			}
 			c.set(time.Date(2027, 1, c.now.Day(), 23, 59, 55, 0, time.UTC))
 			b.put(atUsed, digits(100))
-			b.acquire(5, 0) // counts in both days
+			b.acquire(5, 0) // these calls count in both days
 			c.advance(idle.Microseconds())
 			if g := b.acquire(3, 0); g.used != 3 || len(g.high) != 3 || !b.shownEnd().Equal(endOfDay(c.now, b.zone)) {
 				t.Errorf("%v later: %+v", idle, g)
@@ -145,7 +145,7 @@ func TestMidnight_IgnoresTheCallersClock(t *testing.T) {
 				}
 			}
 		}
-		// Callers with different clocks share a day too.
+		// Callers with different clocks count in the same day.
 		b.clock = right
 		c.set(midnight(0).Add(-11 * time.Minute))
 		b.forget()

@@ -11,13 +11,14 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// with returns another caller of the same source.
+// with returns another caller of the same source, with its own revision, partitions and further
+// sections.
 func (b bucket) with(revision int64, lanes []int64, more string) bucket {
 	b.revision, b.lanes, b.more = revision, lanes, more
 	return b
 }
 
-var halfLanes = []int64{20_000, 5, 5_716, 7, 0, 0} // of nexonLanes
+var halfLanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half the rate of nexonLanes
 
 func TestRevision_NewestIsInForce(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -52,7 +53,7 @@ func TestRevision_NewestIsInForce(t *testing.T) {
 
 func TestRevision_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 	t.Parallel()
-	// The bound of partitions in a window.
+	// bound returns the maximum number of slots of the partitions in a window.
 	bound := func(lanes []int64, window int64) int {
 		n := lanes[1] + lanes[3] + window/lanes[2]
 		if lanes[0] > 0 {
@@ -62,10 +63,10 @@ func TestRevision_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 	}
 	all := [][]int64{
 		nexonLanes, halfLanes,
-		{90_910, 1, 25_642, 24, 0, 0},  // much slower, with a greater burst
-		{10_000, 30, 2_858, 60, 0, 0},  // as fast, with a greater burst
-		{0, 0, 2_223, 15, 0, 0},        // without a reserve for HIGH
-		{20_000, 10, 10_000, 15, 0, 0}, // slower, with the same burst
+		{90_910, 1, 25_642, 24, 0, 0},  // a quota with a much slower rate and a greater burst
+		{10_000, 30, 2_858, 60, 0, 0},  // a quota with the same rate and a greater burst
+		{0, 0, 2_223, 15, 0, 0},        // a quota without a reserve for HIGH
+		{20_000, 10, 10_000, 15, 0, 0}, // a quota with a slower rate and the same burst
 	}
 	for seed := range uint64(20) {
 		simulated(t, func(b bucket, c *clock) {
@@ -101,7 +102,7 @@ func TestRevision_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 
 func TestRevision_FasterRateRepeatsNoSlot(t *testing.T) {
 	t.Parallel()
-	for given := range 26 { // of 25 at once
+	for given := range 26 { // the partitions grant at most 25 slots at once
 		simulated(t, func(b bucket, c *clock) {
 			b.lanes = []int64{20_000, 10, 10_000, 15, 0, 0}
 			b.awake()
@@ -123,7 +124,7 @@ func TestRevision_NewWindowLogBeginsUsedUp(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		const reach = 5 * second
 		b.awake()
-		b.acquire(20, 20) // calls that it does not count
+		b.acquire(20, 20) // calls that this caller's quota does not count in a log
 		changed := c.us()
 		b = b.with(1, nexonLanes, windowLog(reach, 10, 10))
 		var all []int64
@@ -198,7 +199,7 @@ func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b      bucket
 		high, low bool
-		both, one int // slots in 2 s
+		both, one int // number of slots in 2 s
 	}{
 		"lanes": {
 			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // a slower partition high
@@ -281,7 +282,7 @@ func TestRevision_CombinesTheStricterDay(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.onDay(100, 0)
 		other := b
-		other.more = day(1000, 0.01) // 576 calls for the rest of the day
+		other.more = day(1000, 0.01) // after HIGH's reserve, LOW has 576 calls for the rest of the day
 		b.awake()
 		other.awake()
 		for _, caller := range []bucket{other, b} {
@@ -322,7 +323,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 		b.acquire(0, 0)
 		b.acquireAfter(0, 0, used(c.now.Add(-9500*time.Millisecond), 100, c.now, 1))
 		got = 0
-		for i := range 50 { // past its end
+		for i := range 50 { // from 9.5 s until 14.5 s after midnight; the margin ends at 10 s
 			got += len(dayless.acquire(5, 0).all())
 			if i%5 == 4 {
 				b.acquire(0, 0)

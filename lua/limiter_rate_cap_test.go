@@ -13,10 +13,10 @@ import (
 
 const (
 	noRateCap = 0
-	never     = 86_400 * second // the interval of a cap of 0
+	never     = 86_400 * second // LOW's minimum interval for a rate cap of 0
 )
 
-// lowRate measures LOW's slots per second from now on.
+// lowRate measures LOW's slots per second during the next `duration` us.
 func lowRate(b bucket, c *clock, duration int64) float64 {
 	from := c.us()
 	_, low, _ := play(b, c, duration, true, []process{{low: 200, at: from}})
@@ -52,7 +52,7 @@ func TestRateCap_SetsLowsRate(t *testing.T) {
 		"nothing, then none":      {never, noRateCap},
 		"50 a second, then 0":     {20_000, never},
 	} {
-		for _, sections := range []string{"", day(10_000_000, 0)} { // for the 16 hours left, 174 a second
+		for _, sections := range []string{"", day(10_000_000, 0)} { // the day allows 174 calls a second in the 16 hours left
 			t.Run(fmt.Sprintf("%s, day %t", name, sections != ""), func(t *testing.T) {
 				simulated(t, func(b bucket, clock *clock) {
 					b.more = sections
@@ -99,10 +99,10 @@ func TestRateCap_ZeroEndsSoonAfterItsHour(t *testing.T) {
 		_, low, calls := play(b, c, 630*second, true, processes)
 		early, late := within(low, 0, moment), within(low, moment, c.us())
 		t.Logf("%d calls, %d slots before, %d after", calls, early, late)
-		if early > 1 { // an interval of a day
+		if early > 1 { // LOW's interval is then a day
 			t.Errorf("LOW got %d slots under a rate cap of 0", early)
 		}
-		if late < 20*200 { // of 30 seconds; LOW calls again in the first
+		if late < 20*200 { // at least 200 calls a second in 20 of the last 30 seconds
 			t.Errorf("LOW got %d slots in the half minute after it, its pace is 347 a second", late)
 		}
 		if calls-len(low) > 1000 {

@@ -63,8 +63,8 @@ func TestAcquire_NoWindowExceedsItsBound(t *testing.T) {
 			for range 400 {
 				switch rng.IntN(10) {
 				case 0:
-					c.advance(rng.Int64N(3 * second)) // idle, then a burst
-				case 1: // all at the same instant
+					c.advance(rng.Int64N(3 * second)) // an idle time, then a burst
+				case 1: // all calls at the same instant
 				default:
 					c.advance(rng.Int64N(30_000))
 				}
@@ -137,7 +137,7 @@ func TestAcquire_KeepsHighsShareUnderLowLoad(t *testing.T) {
 		flood := []process{{low: 1000, at: at}, {low: 1000, at: at}, {low: 1000, at: at}}
 		play(b, clock, 2*second, true, flood)
 		var waits []int64
-		for range 300 { // 90 a second, evenly
+		for range 300 { // 90 calls a second, evenly spread
 			_, _, _ = play(b, clock, 11_111, true, flood)
 			g := b.acquire(1, 0)
 			if len(g.high) != 1 {
@@ -197,7 +197,7 @@ func TestState_LaterFormatIsReadAndKept(t *testing.T) {
 func TestState_LowerOfTwoLimitsApplies(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
 		slow := b
-		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half
+		slow.lanes = []int64{20_000, 5, 5_716, 7, 0, 0} // half the rate
 		slow.awake()
 		slow.acquire(0, 0)
 		rate := func() int {
@@ -233,7 +233,7 @@ func TestState_IgnoresASmallClockStepBack(t *testing.T) {
 
 func TestAcquire_LowReserveSurvivesHighLoad(t *testing.T) {
 	simulated(t, func(b bucket, clock *clock) {
-		b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} // 100 + 300 + 50
+		b.lanes = []int64{10_000, 10, 3_334, 12, 20_000, 2} // calls a second: 100 high + 300 shared + 50 low
 		b.awake()
 		at := clock.now.UnixMicro()
 		_, low, _ := play(b, clock, 10*second, true, []process{{high: 2000, low: 500, at: at}})
@@ -248,7 +248,7 @@ func TestState_FailoverToASlowerClockBeginsQuiet(t *testing.T) {
 		b.awake()
 		b.acquire(5, 5)
 		s := b.state()
-		b.setState(s[:2] + strings.Repeat("a", 40) + s[42:]) // written with another replication ID
+		b.setState(s[:2] + strings.Repeat("a", 40) + s[42:]) // as if a server with another replication ID had written the state
 		clock.advance(-5_000)
 		if g := b.acquire(5, 5); len(g.high)+len(g.low) > 0 {
 			t.Errorf("got grant %+v", g)

@@ -50,8 +50,8 @@ func TestWindowLog_NeverExceedsItsSlots(t *testing.T) {
 			for range 120 {
 				switch rng.IntN(8) {
 				case 0:
-					c.advance(rng.Int64N(2 * reach)) // idle, then a burst
-				case 1: // all at the same instant
+					c.advance(rng.Int64N(2 * reach)) // an idle time, then a burst
+				case 1: // all calls at the same instant
 				default:
 					c.advance(rng.Int64N(2 * reach / n))
 				}
@@ -79,7 +79,7 @@ func TestWindowLog_SaturatedIsUsedUp(t *testing.T) {
 	const reach, n, low = 60_051_000, 40, 30
 	for name, c := range map[string]struct {
 		processes []process
-		want      int // in one reach
+		want      int // number of slots in one reach
 	}{
 		"LOW of one process":     {[]process{{low: 100}}, low},
 		"LOW of three processes": {[]process{{low: 100}, {low: 100}, {low: 7}}, low},
@@ -115,7 +115,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 		rng := rand.New(rand.NewPCG(1, 32))
 		flood := []process{{low: 100, at: c.us()}, {low: 100, at: c.us()}}
 		play(b, c, 2*reach, true, flood)
-		for i := range 60 { // ten per reach, at random times in a tenth of it
+		for i := range 60 { // ten HIGH calls per reach, each at a random time in its tenth of the reach
 			early := rng.Int64N(reach / 10)
 			play(b, c, early, true, flood)
 			g := b.acquire(1, 0)
@@ -123,7 +123,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 				t.Fatalf("HIGH's call %d of ten a reach got %+v", i, g)
 			}
 			play(b, c, reach/10-early, true, flood)
-			if i%10 == 9 { // the next ten are at least as late in their tenths
+			if i%10 == 9 { // one more tenth, so that each call is a reach or more after the call ten before it
 				play(b, c, reach/10, true, flood)
 			}
 		}
@@ -136,8 +136,8 @@ func TestPolicies_AreTakenTogetherOrNotAtAll(t *testing.T) {
 	for seed := range uint64(5) {
 		simulated(t, func(b bucket, c *clock) {
 			rng := rand.New(rand.NewPCG(seed, 33))
-			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                     // 10 + 20 a second
-			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + windowLog(reach, 9, 7) + // 5 a second
+			b.lanes = []int64{100_000, 2, 50_000, 3, 0, 0}                                     // 10 + 20 calls a second
+			b.more = "L" + digits(5*second, 0, 0, 200_000, 9, 0, 0) + windowLog(reach, 9, 7) + // 5 calls a second
 				windowLog(longReach, 40, 30) + day(limit, 0.001)
 			b.zone = time.UTC
 			b.awake()

@@ -1,9 +1,9 @@
 // Package lua contains all scripts that run inside Redis. Each file is named owner_verb.lua and
-// begins with its purpose, KEYS, ARGV, returns and atomicity. The scripts are the only code
-// that decides atomically across processes which requests are fetched and when.
+// begins with its purpose, KEYS, ARGV, returns and atomicity. Only these scripts make decisions
+// that must be atomic across processes: which requests are fetched, and when.
 //
-// The scripts run on clusters and managed services: they use no struct, cmsgpack or bit
-// libraries and no Redis functions, and all keys are declared and have one hash slot.
+// The scripts run on clusters and managed services: they use no struct, cmsgpack or bit libraries
+// and no Redis functions. Each script declares all its keys, and these share one hash slot.
 //
 //	client_admit, client_release     a client's limits
 //	coalesce_acquire ... _rollback   the lock of an entity's update request

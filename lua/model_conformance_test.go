@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// The results of the model hold for the scripts only if both behave alike. Random walks through
-// the model also run on the scripts, and lock, ver and done are compared after each step.
+// The results of the model hold for the scripts only if both behave alike. This test makes random
+// walks through the model and runs each step on the scripts too. After each step it compares the
+// hash's fields lock, ver and done.
 func TestModel_ScriptsAgree(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		verdicts := map[string]int{}
@@ -44,10 +45,10 @@ type walk struct {
 	s     state
 	real  map[number]int64 // the scripts' number for each number of the model
 	steps []string
-	knew  map[string]string // the hash of a replica that lacks the last writes
+	knew  map[string]string // the hash as a replica without the last writes has it
 
-	// Disconnects a replica, and promotes it. nil: the hash is replaced by hand with the
-	// version of another server.
+	// cutOff disconnects a real replica, promote makes it the primary. If both are nil, a
+	// failover is simulated: the test replaces the hash by the replica's version.
 	cutOff, promote func()
 }
 
@@ -61,7 +62,7 @@ func (w *walk) run(rng *rand.Rand, steps int, verdicts map[string]int) {
 	for len(w.steps) < steps {
 		st := all[rng.IntN(len(all))]
 		if st.unheard && rng.IntN(2) != 0 || slices.Contains(faults, st.kind) && rng.IntN(4) != 0 {
-			continue // else little else happens
+			continue // take faults less often, or hardly anything else would happen
 		}
 		if v, ok := w.take(st); ok {
 			verdicts[v]++
@@ -124,8 +125,8 @@ func (w *walk) script(st step, before state, r reply) string {
 		return w.same("rollback", e.rollback(w.real[n]), before.lock.n == n && before.lock.state != confirmed)
 	case settle:
 		own, satisfied := before.work[st.i].own, before.work[st.i].at == written
-		// In the model an expired confirmed lock does not exist; the script can still find and
-		// delete it.
+		// In the model a confirmed lock that has expired does not exist. The script can still
+		// find such a lock and delete it.
 		return w.same("settle", e.settle(w.real[own], satisfied, "", 0) && before.lock.n != 0, before.lock.n != 0 && before.lock.n <= own)
 	case outlive:
 		e.set(map[string]string{"lock": w.pastItsLife(e.field("lock"))})
@@ -187,7 +188,7 @@ func (w *walk) script(st step, before state, r reply) string {
 	return got
 }
 
-// last returns the highest number that the scripts issued.
+// last returns the highest number that the scripts have issued in this walk.
 func (w *walk) last() (n int64) {
 	for _, given := range w.real {
 		n = max(n, given)
@@ -210,7 +211,8 @@ func (w *walk) same(what string, script, model bool) string {
 	return fmt.Sprint(what, " ", script)
 }
 
-// issued records a number that the scripts issued. It must be above all earlier ones.
+// issued records that the scripts issued the number `script` where the model issued `model`. It
+// must be above all earlier numbers.
 func (w *walk) issued(model number, script int64) {
 	for _, n := range w.real {
 		if script <= n {
@@ -220,21 +222,21 @@ func (w *walk) issued(model number, script int64) {
 	w.real[model] = script
 }
 
-// compare compares the hash with the model.
+// compare checks that the fields of the hash match the model's state.
 func (w *walk) compare() {
 	e, l := w.e, w.s.lock
 	if w.promote == nil && l.n != 0 && l.foreign != (e.field("server") == elsewhere) {
 		w.fatal("the lock is of %q, in the model of another server: %v", e.field("server"), l.foreign)
 	}
 	for name, want := range map[string]number{"ver": w.s.ver, "done": w.s.done} {
-		got, _ := strconv.ParseInt(e.field(name), 10, 64) // missing is 0
+		got, _ := strconv.ParseInt(e.field(name), 10, 64) // a missing field counts as 0
 		if got != w.real[want] {
 			w.fatal("%s is %d, in the model %d", name, got, w.real[want])
 		}
 	}
 	f := strings.Fields(e.field("lock"))
 	if len(f) == 4 && f[2] == "1" && f[3] == "CONFIRMED" {
-		f = nil // expired
+		f = nil // the lock has expired, so it counts as missing
 	}
 	var want []string
 	if l.n != 0 {

@@ -8,8 +8,9 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// If a lock of another server would cover a request that is then lost, the scripts publish it.
-// The test replaces the hash by hand, and promotes a real replica.
+// After a failover, a lock that another server set can reappear. If such a lock covered a
+// request, the request could be lost, so the scripts publish the request. The test runs once with
+// a replaced hash and once with a real replica that is promoted.
 func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 	for name, reads := range map[string]bool{"a settled lock comes back": false, "a begin is forgotten": true} {
 		t.Run(name, func(t *testing.T) {
@@ -25,7 +26,7 @@ func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 			})
 			t.Run("replica", func(t *testing.T) {
 				s := servicetest.PrivateRedis(t)
-				s.Replica() // the first replica gives a primary another ID
+				s.Replica() // a primary changes its replication ID when its first replica connects
 				w := walk{e: newEntity(t, s.Client), m: m, real: map[number]int64{}}
 				var replica *servicetest.RedisServer
 				w.cutOff = func() {
@@ -43,7 +44,8 @@ func TestModel_ScriptsPublishAfterAFailover(t *testing.T) {
 	}
 }
 
-// served follows the steps to a loss. Its last request must be published.
+// served runs steps that lose a request under the broken rule noServer (a lock covers even if
+// another server set it). By our rules the last request of these steps must be published.
 func (w *walk) served(way []step) {
 	var last string
 	for _, st := range way {

@@ -2,10 +2,10 @@ package lua_test
 
 import "slices"
 
-// A failover of Redis. Replication is asynchronous, so the promoted replica can lack the last
-// acknowledged writes. Expired locks stay expired, and the clock is above all numbers. A
-// failover without lost writes is also a restart with data, or the migration of a hash slot. A
-// restart that loses the hash is another step (loseHash).
+// This file models a failover of Redis. Replication is asynchronous, so the promoted replica can
+// lack the last acknowledged writes. Expired locks stay expired, and the new server's clock is
+// above all numbers. A failover without lost writes stands also for a restart with data, and for
+// the migration of a hash slot. A restart that loses the hash is another step (loseHash).
 //
 // Invariants, with and without failovers:
 //
@@ -14,14 +14,15 @@ import "slices"
 //  2. An accepted request is followed by a fetch that began after it; a relaxed one by
 //     a fetch that ended after it.
 
-// replica is the replica's version of the hash, if it lacks writes.
+// replica is the version of the hash in Redis' replica. It is used only while the replica lacks
+// writes.
 type replica struct {
 	lock      modelLock
 	ver, done number
-	behind    uint8 // writes that it lacks
+	behind    uint8 // number of writes that the replica lacks; 0: none
 }
 
-// steps returns all steps that can be possible.
+// steps returns all steps that are possible in some state of this model.
 func (m *model) steps() []step {
 	if m.forgets == 0 {
 		return every
@@ -36,7 +37,7 @@ func (m *model) steps() []step {
 		case ask, due, ack, failPublish, failEarly, peek, begin, settle:
 			st.unheard = true
 			all = append(all, st)
-		default: // steps that write nothing to Redis
+		default: // these steps write nothing to Redis
 		}
 	}
 	return all
@@ -51,7 +52,7 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 	if st.kind == failover {
 		if f.behind == 0 {
 			if s.lock.n == 0 || s.lock.foreign {
-				return r, false // a step without any effect
+				return r, false // a failover without lost writes and without a lock changes nothing
 			}
 			*f = replica{lock: s.lock, ver: s.ver, done: s.done}
 		}
@@ -74,7 +75,8 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 	case st.kind == loseHash:
 		*f = replica{}
 	case st.kind == outlive:
-		// The replica does not know a longer TTL of the lock.
+		// The replica's version of the lock expires too, also if the replica missed an extension
+		// of the lock's TTL.
 		if f.lock.n == lock.n {
 			f.lock = f.lock.pastItsLife()
 		}
@@ -88,7 +90,8 @@ func (m *model) apply(s *state, st step) (r reply, ok bool) {
 	return r, true
 }
 
-// pastItsLife returns the lock after its TTL. A confirmed lock is then none.
+// pastItsLife returns the lock as it is when its TTL has passed: a confirmed lock no longer
+// exists, a pending lock is outlived.
 func (l modelLock) pastItsLife() modelLock {
 	if l.state == confirmed {
 		return modelLock{}

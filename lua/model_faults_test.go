@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// A fault that the model cannot perform would not be shown to be harmless.
+// The model shows that faults are harmless, but only faults that it performs. So this test checks
+// that the model performs each fault at each point of a request.
 func TestModel_CoversEveryFaultAtEveryPoint(t *testing.T) {
 	at := [...]string{"idle", "waiting", "sent", "written", "broken"}
 	seen := map[string]bool{}
@@ -41,7 +42,7 @@ func TestModel_CoversEveryFaultAtEveryPoint(t *testing.T) {
 		"a retry is due",
 	}
 	for _, lane := range []laneID{lowLane, highLane} {
-		want = append(want, fmt.Sprint(step{kind: crash, lane: lane}, ", idle")) // finished, not committed
+		want = append(want, fmt.Sprint(step{kind: crash, lane: lane}, ", idle")) // the record is finished, but not committed
 		for _, phase := range at[1:] {
 			for _, k := range []kind{crash, rebalance} {
 				want = append(want, fmt.Sprint(step{kind: k, lane: lane}, ", ", phase))

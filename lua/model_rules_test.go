@@ -2,38 +2,40 @@ package lua_test
 
 import "fmt"
 
-// rules can be broken one by one to show why they exist. The zero value is our rules.
+// rules selects which rules of the scripts and workers the model breaks, to show why each rule
+// exists. The zero value breaks none. A row is the database row of a scheduled retry.
 type rules struct {
-	noRows bool // no fetch fails: the model without scheduled retries
+	noRows bool // no fetch fails, so there are no scheduled retries
 
 	restores            bool // a rollback restores the lock that an upgrade replaced
 	noPending           bool // a pending lock covers like a confirmed one
-	upgradesOnlyPending bool // a pending lock that replaced none supersedes
-	skipsUnsettled      bool // SATISFIED skips without settling
+	upgradesOnlyPending bool // a pending lock supersedes a LOW record unless it is an upgrade
+	skipsUnsettled      bool // a record that is skipped as SATISFIED is not settled
 	numberAtWait        bool // the fetch's number is issued before the wait for a permit
-	noGuard             bool // a write is not guarded by the number
+	noGuard             bool // a snapshot replaces one with a higher number
 	noStrict            bool // every request accepts a fetch in flight
-	counts              bool // numbers by INCR
+	counts              bool // numbers are counted with INCR
 	confirmsAny         bool // an acknowledgement confirms any lock
 	supersedesLater     bool // a HIGH lock also supersedes LOW records with higher numbers
 	noClock             bool // numbers can be below Redis' time
 	skipsOlder          bool // every record older than the newest number is skipped
-	eventNumber         bool // the snapshot's version is the event's
-	settlesFirst        bool // settled before the write
-	commitsFirst        bool // committed before the write
+	eventNumber         bool // the snapshot gets the number of the event, not of the fetch
+	settlesFirst        bool // a fetch is settled before its snapshot is written
+	commitsFirst        bool // a record is committed before its snapshot is written
 
-	refusesHeld       bool // a later relaxed request is refused while a row exists
-	rowGoesWhenQueued bool // a row is deleted when Kafka has acknowledged its retry
-	rowKeepsLock      bool // a failure keeps the lock
-	rowGoesUnguarded  bool // any stored snapshot deletes the row
+	refusesHeld       bool // while a row exists, a later relaxed request is skipped
+	rowGoesWhenQueued bool // a row is deleted when Kafka acknowledges its retry, not when a fetch succeeds
+	rowKeepsLock      bool // a failed fetch keeps the lock
+	rowGoesUnguarded  bool // any stored snapshot deletes the row, also an older one
 
-	noServer bool // a lock covers, whichever server set it
+	noServer bool // a lock covers even if another server set it
 }
 
-// exact reports whether the values of numbers matter, not only their order.
+// exact reports whether the model must keep the values of numbers. Otherwise only their order
+// matters.
 func (r rules) exact() bool { return r.counts || r.noClock }
 
-// adr is the rules of adr-013 §1, §2 and §5.
+// adr contains the rules of adr-013 §1, §2 and §5.
 var adr = rules{
 	noRows: true, counts: true, noPending: true, skipsOlder: true, eventNumber: true, noGuard: true, noStrict: true,
 }
@@ -63,14 +65,14 @@ const (
 	failover
 )
 
-// step is one event.
+// step is one event in the model.
 type step struct {
 	kind   kind
 	lane   laneID
 	strict bool
 	floor  bool // the caller has read the snapshot
-	i      int  // index of the flight or worker
-	// The replica receives neither this write nor later ones.
+	i      int  // index of the publish (flight) or of the worker
+	// The replica of Redis receives neither the write of this step nor later writes.
 	unheard bool
 }
 
@@ -132,14 +134,15 @@ func (st step) String() string {
 	return "?"
 }
 
-// reply is a script's reply, and a permanent loss.
+// reply is the reply of the script that a step runs. If the step violates an invariant for good,
+// wrong describes the violation.
 type reply struct {
 	verdict string
 	n       number
 	wrong   string
 }
 
-// every contains the steps that can be possible in any state without a failover.
+// every contains all steps that are possible in some state of a model without failovers.
 var every = func() (all []step) {
 	for _, l := range []laneID{lowLane, highLane} {
 		for i := range 4 {

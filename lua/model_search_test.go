@@ -29,8 +29,8 @@ func (m *model) search(most int) (found *loss, states, deepest int) {
 		by     uint8
 	}
 	steps := m.steps()
-	// A state is identified by its 64-bit hash. With thirty million states, one search in forty
-	// thousand has a collision.
+	// A state is identified by its 64-bit hash. In a search of thirty million states, the
+	// probability of a hash collision is one in forty thousand.
 	seed := maphash.MakeSeed()
 	seen := map[uint64]struct{}{maphash.Comparable(seed, state{}): {}}
 	came := []from{{-1, 0}}

@@ -1,7 +1,7 @@
 package lua_test
 
-// An exhaustive model of one entity: every order of requests, publishes, workers and faults,
-// with a few outstanding requests.
+// These files contain an exhaustive model of one entity. A search visits every order of requests,
+// publishes, steps of workers, and faults, with a few outstanding requests.
 //
 // 	model_state_test.go        the state
 // 	model_steps_test.go        the steps
@@ -11,13 +11,14 @@ package lua_test
 // 	model_conformance_test.go  comparison with the scripts
 // 	model_test.go              the tests
 //
-// Not modelled: holds and cool-downs, because a refused request was not accepted; and clocks of
-// different hosts. Redis' time is above all numbers whenever the hash, or a part of it, is
-// lost.
+// The model does not contain holds and cool-downs, because a request that they refuse was not
+// accepted. It does not contain clocks of different hosts either. Redis' time is above all
+// numbers whenever the hash, or a part of it, is lost.
 
 import "math/bits"
 
-// mostOutstanding is the size of a state's arrays; a flag sets the limit of the search.
+// mostOutstanding is the maximum number of outstanding requests that a state has room for. A test
+// flag sets the limit of a search.
 const mostOutstanding = 3
 
 // laneID is 0 for none, so that the zero state is an unknown entity.
@@ -39,7 +40,7 @@ const (
 	outlived // an expired pending lock: it covers nothing, and a late confirm revives it
 )
 
-// Numbers and times are ranks: only their order counts. 0 is none.
+// Numbers and times are ranks, because only their order matters. 0 means none.
 type (
 	number uint8
 	moment uint8
@@ -53,7 +54,7 @@ type modelLock struct {
 	upgraded  bool
 	prevN     number
 	prevState lockState
-	foreign   bool // set by another server, see model_failover_test.go
+	foreign   bool // set by another Redis server, see model_failover_test.go
 }
 
 func (l *modelLock) below(n number) bool { return l.n != 0 && l.n <= n }
@@ -64,9 +65,9 @@ type flight struct {
 	n      number
 	asked  moment
 	strict bool
-	retry  bool // a scheduled retry
-	landed bool // in its topic; the acknowledgement is in flight
-	// Its producer has rolled it back; it can still arrive.
+	retry  bool // the request is a scheduled retry
+	landed bool // the record is in its topic; the acknowledgement is in flight
+	// The producer has rolled the request back, but the record can still arrive in its topic.
 	disowned bool
 }
 
@@ -74,52 +75,53 @@ type flight struct {
 type queued struct {
 	n      number
 	strict bool
-	done   bool // finished, not committed
+	done   bool // the work on it is finished, but it is not committed
 }
 
 type phase uint8
 
 const (
 	idle    phase = iota
-	waiting       // peeked, and waiting for a permit
-	sent          // begun: the call is in flight
-	written       // its snapshot is stored, or was rejected
-	broken        // its failure is stored
+	waiting       // request_peek has run; the worker waits for a permit
+	sent          // request_begin has run; the upstream call is in flight
+	written       // the snapshot is stored, or was rejected as too old
+	broken        // the failure of the fetch is stored
 )
 
 // worker is the owner of a lane's partition, or the previous owner.
 type worker struct {
 	at    phase
 	lane  laneID
-	n     number // of the record
-	read  number // stored version when it peeked
-	own   number // of the fetch
+	n     number // number of the record
+	read  number // version of the snapshot when the worker ran request_peek
+	own   number // number of the fetch
 	began moment
 }
 
-// former is the index of the previous owner, which still works after a rebalance. lowLane and
-// highLane are the current owners.
+// former is the index in state.work of the previous owner of a partition, which still works after
+// a rebalance. lowLane and highLane are the indexes of the current owners.
 const former = 0
 
-// state is the global state of one entity. It is comparable. After reduce, states with equal
-// futures are equal.
+// state is the global state of one entity. States can be compared with ==. After reduce, states
+// from which the same steps can follow are equal.
 type state struct {
 	lock      modelLock
 	ver, done number
 	issued    number // the last number issued by acquire; only a broken rule uses it
 	replica   replica
 
-	air    [mostOutstanding]flight // by number, none last
+	air    [mostOutstanding]flight // sorted by number; unused entries come last
 	topics [2][mostOutstanding]queued
 	work   [3]worker
 
-	stored number // version of the snapshot
-	seen   moment // when its fetch began
-	ended  bool   // its fetch was settled
-	row    number // of the last failed fetch; 0: no retry
+	stored number // version of the stored snapshot
+	seen   moment // when the fetch of the stored snapshot began
+	ended  bool   // the fetch of the stored snapshot was settled
+	row    number // number of the last failed fetch; 0: no retry is scheduled
 
-	// owed is the latest time after which a fetch must begin for an accepted request. A fetch
-	// that satisfies the latest satisfies all.
+	// owed is the time after which a fetch must begin to satisfy all accepted requests. It is the
+	// latest of the requests' times, because a fetch that satisfies the latest request satisfies
+	// all.
 	owed moment
 }
 
@@ -139,7 +141,7 @@ func (s *state) moments() [8]*moment {
 	return [...]*moment{&s.seen, &s.owed, &a[0].asked, &a[1].asked, &a[2].asked, &w[0].began, &w[1].began, &w[2].began}
 }
 
-// highest returns the highest number anywhere. Redis' clock is above it, even if the hash is
+// highest returns the highest number in the state. Redis' clock is above it, even if the hash is
 // lost.
 func (s *state) highest() (most number) {
 	for _, n := range s.numbers() {
@@ -148,7 +150,7 @@ func (s *state) highest() (most number) {
 	return most
 }
 
-// now returns a time after all others. The one before it is unused.
+// now returns a time later than all times in the state, and leaves one unused time before it.
 func (s *state) now() (last moment) {
 	for _, m := range s.moments() {
 		last = max(last, *m)
@@ -184,7 +186,7 @@ func (s *state) quiet() bool {
 		s.work[former].at == idle && s.work[lowLane].at == idle && s.work[highLane].at == idle
 }
 
-// land appends a record to its topic, which always has room.
+// land appends a record to its topic. The array has room for all outstanding records.
 func (s *state) land(l laneID, q queued) {
 	for i, t := 0, s.topic(l); i < len(t); i++ {
 		if t[i].n == 0 {
@@ -210,7 +212,7 @@ func (s *state) addFlight(f flight) {
 }
 
 // reduce drops facts that no longer matter, and replaces numbers and times by their ranks, so
-// that equivalent states are equal. If numbers are counted (broken rules), their values stay.
+// that equivalent states are equal. If `exact` is set, numbers keep their values.
 func (s *state) reduce(exact bool) {
 	for _, l := range []*modelLock{&s.lock, &s.replica.lock} {
 		if l.state == outlived && !s.inAir(l.n) {
@@ -221,7 +223,7 @@ func (s *state) reduce(exact bool) {
 		s.owed = 0
 	}
 	if !s.lock.below(s.stored) && !s.replica.lock.below(s.stored) {
-		s.ended = true // only a lock below uses it
+		s.ended = true // it matters only if a lock is below the stored snapshot
 	}
 	waits := false
 	for i := range s.work {
@@ -238,8 +240,9 @@ func (s *state) reduce(exact bool) {
 	if exact {
 		return
 	}
-	// It matters whether the hash exists and whether a fetch has begun behind the lock. For the
-	// next number, all numbers count.
+	// Of the field ver only two facts matter: whether the hash exists, and whether a fetch has
+	// begun since the lock was set. The next number does not follow from ver alone, but from all
+	// numbers.
 	r := &s.replica
 	known, knew := s.known(), r.lock.n != 0 || r.ver != 0 || r.done != 0
 	begun, began := s.ver > s.lock.n, r.ver > r.lock.n
@@ -256,7 +259,8 @@ func (s *state) reduce(exact bool) {
 	rankMoments(s.moments())
 }
 
-// verFor returns the lowest possible ver of a hash.
+// verFor returns the lowest value of ver for which the hash exists (known) and a fetch has begun
+// since the lock l was set (begun).
 func (s *state) verFor(l modelLock, known, begun bool) number {
 	switch {
 	case l.n != 0 && begun:
@@ -282,7 +286,7 @@ func rank(numbers [29]*number) {
 	}
 }
 
-// rankMoments leaves an unused time between any two.
+// rankMoments replaces times by their ranks. It leaves an unused time between any two times.
 func rankMoments(moments [8]*moment) {
 	var used uint64
 	for _, m := range moments {

@@ -3,8 +3,8 @@ package lua_test
 // model contains the rules and the bounds of the search.
 type model struct {
 	rules
-	most    int   // maximum outstanding requests
-	forgets uint8 // writes that a failover can lose; 0: no failover
+	most    int   // maximum number of outstanding requests
+	forgets uint8 // maximum number of writes that a failover can lose; 0: no failover
 	keeps   bool  // the hash is lost only by failovers
 	calm    bool  // workers, partitions and the hash are not lost; only producers, publishes and writes to Redis fail
 	reads   bool  // every caller has read the stored snapshot
@@ -18,7 +18,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 	switch st.kind {
 	case ask:
 		return m.ask(s, st, false)
-	case due: // the row's own request: strict, LOW
+	case due: // a scheduled retry is a strict LOW request
 		return m.ask(s, step{kind: ask, lane: lowLane, strict: true}, true)
 	case land:
 		if f.n == 0 || f.landed {
@@ -43,7 +43,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		}
 		s.dropFlight(st.i)
 		return r, true
-	case failPublish: // the record can be in its topic all the same
+	case failPublish: // the record can be in its topic nevertheless
 		if f.n == 0 || f.disowned {
 			return r, false
 		}
@@ -85,7 +85,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		if w.at != sent || m.noRows {
 			return r, false
 		}
-		// Of a failure and a success, the later fetch counts.
+		// A failure counts only if no later fetch has succeeded or failed.
 		if w.own >= s.row && s.stored < w.own {
 			s.row = w.own
 		}
@@ -110,7 +110,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		old := s.work[st.lane]
 		if st.kind == rebalance {
 			if old.at == idle || s.work[former].at != idle {
-				return r, false // the same as a crash
+				return r, false // the same effect as a crash
 			}
 			s.work[former] = old
 		} else if old.at == idle && !s.topic(st.lane)[0].done {
@@ -128,12 +128,13 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		}
 		s.work[former] = worker{}
 		return r, true
-	case failover: // apply performs it
+	case failover: // the method apply performs this step
 	}
 	return r, false
 }
 
-// issue returns the next number: above the caller's knowledge and above Redis' clock.
+// issue returns the next number. It is above `known`, the highest number that the caller knows,
+// and above Redis' clock.
 func (m *model) issue(s *state, known number) number {
 	if m.counts {
 		return s.ver + 1
@@ -151,7 +152,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	var floor number
 	if st.floor {
 		if s.stored == 0 {
-			return reply{}, false // the same as without
+			return reply{}, false // the same as a request without floor
 		}
 		floor = s.stored
 	} else if m.reads && s.stored > 0 {
@@ -183,7 +184,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	}
 	n := m.issue(s, done)
 	if !m.noRows {
-		asked = m.promised(s, st.strict, asked, 0) // the row of a failure can replace a relaxed request
+		asked = m.promised(s, st.strict, asked, 0) // a scheduled retry can replace a relaxed request
 	}
 	s.addFlight(flight{lane: st.lane, n: n, asked: asked, strict: st.strict && !m.noRows, retry: retry && m.rowGoesWhenQueued})
 	lock := modelLock{lane: st.lane, n: n}
@@ -200,17 +201,18 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	return reply{verdict: verdict, n: n}, true
 }
 
-// promised returns the time after which a fetch must begin for an accepted request that is
-// covered by a lock or has its own record (0). A strict request needs a fetch that begins after
-// it. A relaxed one needs a fetch that ends after it, so one in flight is sufficient. Without
-// failures that fetch must be in flight behind the lock; with failures the row of another
-// request can replace it.
+// promised returns the time after which a fetch must begin to satisfy a request that was accepted
+// at the time `asked`. `lock` is the number of the lock that covers the request, or 0 if the
+// request has its own record. A strict request needs a fetch that begins after it. A relaxed
+// request needs a fetch that ends after it, so a fetch in flight is sufficient. Without failures
+// that must be a fetch for the lock's request or a later one. With failures it can be any fetch
+// in flight, because its scheduled retry can replace the request.
 func (m *model) promised(s *state, strict bool, asked moment, lock number) moment {
 	if strict {
 		return asked
 	}
 	if lock > 0 && !s.ended && s.stored > lock {
-		return 0 // stored, but not finished
+		return 0 // a newer snapshot is stored, but its request has not settled yet
 	}
 	for _, w := range s.work {
 		if w.at == sent && (w.own >= lock || !m.noRows) && w.began > s.seen {
@@ -229,7 +231,7 @@ func (m *model) rollback(s *state, n number) {
 	}
 }
 
-// verdict is the common result of peek and begin for a record.
+// verdict returns the result of request_peek and of request_begin for a record.
 func (m *model) verdict(s *state, l laneID, n, read number) string {
 	if m.skipsOlder {
 		if s.issued > n {
@@ -247,7 +249,7 @@ func (m *model) verdict(s *state, l laneID, n, read number) string {
 	return "PROCEED"
 }
 
-// satisfied performs the side effects of a skip as SATISFIED.
+// satisfied performs the side effects when a record is skipped as SATISFIED.
 func (m *model) satisfied(s *state, read number, writesDone bool) {
 	done := max(s.done, read)
 	if done >= s.stored {
@@ -295,7 +297,8 @@ func (m *model) peek(s *state, who int) (reply, bool) {
 	case v == "SUPERSEDED":
 		q.done = true
 	case s.row != 0 && (q.n <= s.row || (m.refusesHeld && !q.strict)):
-		// The row replaces it: the failed fetch began after it.
+		// The scheduled retry replaces this record, because the failed fetch began after the
+		// record's request.
 		if s.lock.n <= q.n && !m.rowKeepsLock {
 			s.lock = modelLock{}
 		}
@@ -376,7 +379,8 @@ func (m *model) settle(s *state, w *worker, satisfied bool) {
 	}
 }
 
-// finish ends a worker's record. A previous owner cannot commit.
+// finish ends the work on a worker's record. The previous owner of a partition cannot mark the
+// record as finished, because it cannot commit.
 func (m *model) finish(s *state, who int) {
 	if who != former {
 		if i := s.first(laneID(who)); i >= 0 && !m.commitsFirst {

@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// With 2, every loss ever caused by a changed rule was found. 3 has about a hundred times as
-// many states and takes an hour.
+// A depth of 2 has found every loss that a changed rule ever caused. A depth of 3 has about a
+// hundred times as many states and takes an hour.
 var modelDepth = cli.Int("model.depth", 2, "how many requests the model of an entity has outstanding at most")
 
-// Each write that a failover can lose multiplies the states by about ten. 1 does not cover a
-// HIGH record beside a LOW one. docs/departures.md has the figures for 2, with failures and
-// failovers together.
+// Each write that a failover can lose multiplies the number of states by about ten. One
+// outstanding request (-model.failover 1) does not cover a HIGH record beside a LOW record.
+// docs/departures.md has the figures for 2 requests, with failures and failovers together.
 var (
 	failoverDepth = cli.Int("model.failover", 1, "how many requests the model of an entity has outstanding at most where Redis fails over")
 	forgotten     = cli.Uint("model.forgets", 2, "how many writes a failover of Redis forgets at most in the model of an entity")
 )
 
-// all is greater than the number of states.
+// all is a limit for search that is greater than the number of states, so that it visits all
+// states.
 const all = 1 << 30
 
 func searched(t *testing.T, m model) *loss {
@@ -35,8 +36,8 @@ func TestModel_NoOrderLosesOrAges(t *testing.T) {
 	}
 }
 
-// With failures there are more states, and each outstanding request counts for more, because
-// the row requests too.
+// With failed fetches there are more states, because scheduled retries are requests too. So this
+// search has one outstanding request less.
 func TestModel_NoOrderWithFailuresLoses(t *testing.T) {
 	if found := searched(t, model{most: max(1, *modelDepth-1)}); found != nil {
 		t.Error(found)
@@ -49,15 +50,17 @@ func TestModel_NoFailoverLosesOrAges(t *testing.T) {
 	}
 }
 
-// Two outstanding requests cover LOW beside HIGH. Worker crashes beside a failover are covered
-// above, with one request.
+// Two outstanding requests cover a LOW record beside a HIGH record. To keep the search short,
+// workers do not crash here. TestModel_NoFailoverLosesOrAges covers worker crashes, with one
+// request.
 func TestModel_NoFailoverWithBothLanesLoses(t *testing.T) {
 	if found := searched(t, model{rules: rules{noRows: true}, most: 2, forgets: uint8(*failoverDepth), calm: true}); found != nil {
 		t.Error(found)
 	}
 }
 
-// Worker crashes too would make millions of states: use -model.failover 2.
+// With worker crashes this search has millions of states, so they are included only with
+// -model.failover 2.
 func TestModel_NoFailoverWithFailuresLoses(t *testing.T) {
 	deep := *failoverDepth > 1
 	if found := searched(t, model{most: max(1, *failoverDepth-1), forgets: uint8(*forgotten), calm: !deep}); found != nil {
@@ -70,8 +73,8 @@ const (
 	olderWon = "an older answer replaced a newer one"
 )
 
-// brokenRule checks that without a rule there is a loss, and that the shortest has that many
-// steps.
+// brokenRule checks that with the broken rules r an invariant is violated, and that the shortest
+// sequence to a violation has `steps` steps.
 func brokenRule(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	m := model{rules: r, most: 2}
@@ -81,7 +84,7 @@ func brokenRule(t *testing.T, r rules, want string, steps int) {
 	brokenModel(t, m, want, steps)
 }
 
-// brokenByFailover is brokenRule for losses that need a failover.
+// brokenByFailover checks the same as brokenRule, for violations that need a failover.
 func brokenByFailover(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	r.noRows = true
@@ -102,8 +105,9 @@ func brokenModel(t *testing.T, m model, want string, steps int) {
 	}
 }
 
-// follow runs the steps to a broken rule's loss with our rules on the scripts, as far as
-// possible. There the scripts are most likely to differ from the model.
+// follow runs the steps that lead to a violation under a broken rule, but with our rules, in the
+// model and on the scripts. Steps that are then impossible are left out. In these sequences the
+// scripts are most likely to differ from the model.
 func follow(t *testing.T, m model, way []step) {
 	t.Helper()
 	eachRedis(t, func(e entity) {
@@ -201,14 +205,15 @@ func TestBrokenRule_LaterRecordSupersededLoses(t *testing.T) {
 	brokenByFailover(t, rules{supersedesLater: true}, lost, 14)
 }
 
-// A lock reappears whose request was settled: a request that it covers gets no fetch.
+// After a failover a lock reappears whose request was already settled. A new request that this
+// lock covers gets no fetch.
 func TestBrokenRule_ForeignLockCoversLoses(t *testing.T) {
 	brokenByFailover(t, rules{noServer: true}, lost, 10)
 }
 
-// A caller that has read the snapshot is not covered by a lock at or below it. But a lock can
-// remain while the start of a fetch is lost. A strict request that it covers then gets that
-// earlier fetch.
+// Here every caller has read the snapshot, so a lock at or below the snapshot's number does not
+// cover its request. But a failover can keep the lock and forget that its fetch has begun. The
+// lock then covers a strict request, which gets only that earlier fetch.
 func TestBrokenRule_ForeignLockCoversStrictLoses(t *testing.T) {
 	brokenModel(t, model{rules: rules{noRows: true, noServer: true}, most: 1, forgets: 2, keeps: true, reads: true}, lost, 10)
 }

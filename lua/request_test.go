@@ -6,7 +6,7 @@ func TestPeek_SatisfiedIsSkippedAndSettled(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		n := e.published(high)
 		own := e.mustBegin(n, "HIGH")
-		// The worker crashes after its write; a snapshot with its number is stored.
+		// The worker crashes after it has written a snapshot with the number of its fetch.
 		if got := e.peek(n, "HIGH", own); got != "SATISFIED" {
 			e.t.Fatalf("peek: %s", got)
 		}
@@ -48,7 +48,7 @@ func TestBegin_FetchesNeverShareANumber(t *testing.T) {
 		n := e.published(high)
 		last := n
 		for range 20 {
-			own := e.mustBegin(n, "HIGH") // the same record, delivered repeatedly
+			own := e.mustBegin(n, "HIGH") // the same record is delivered again and again
 			if own <= last {
 				e.t.Fatalf("number %d after %d", own, last)
 			}

@@ -10,7 +10,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A restart gives a server another ID, even if it keeps its data.
+// A restart gives a server another ID, even if the server keeps its data. Locks from before the
+// restart then cover no requests.
 func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		options []string
@@ -41,7 +42,7 @@ func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 					t.Errorf("after the restart and a request: %+v, want what %d covers", v, again)
 				}
 			}
-			// The first record's fetch satisfies both.
+			// The fetch of the first record satisfies both requests.
 			own := e.mustBegin(first, "HIGH")
 			if !e.settle(own, true, "", 0) || e.peek(again, "HIGH", 0) != "SATISFIED" {
 				t.Errorf("a fetch %d leaves the request %d unsatisfied", own, again)
@@ -50,7 +51,7 @@ func TestRestart_RepeatsAtMostOneRequest(t *testing.T) {
 	}
 }
 
-// A server without ID is assumed to be the same one.
+// If a server does not show its ID, the scripts assume that all locks were set by this server.
 func TestServerID_MissingStillCoalesces(t *testing.T) {
 	s := servicetest.PrivateRedis(t)
 	e := newEntity(t, s.Client)

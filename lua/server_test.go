@@ -8,7 +8,7 @@ func TestServerID_ForeignLockCountsAsMissing(t *testing.T) {
 			n := e.published(w)
 			own := e.field("server")
 			e.set(map[string]string{"server": elsewhere})
-			again := e.mustAcquire(high, "PUBLISHED") // not UPGRADED: the superseded request may have ended
+			again := e.mustAcquire(high, "PUBLISHED") // not UPGRADED, because the request of the lock may have ended
 			if again <= n {
 				e.t.Errorf("number %d after %d", again, n)
 			}
@@ -21,8 +21,8 @@ func TestServerID_ForeignLockCountsAsMissing(t *testing.T) {
 	})
 }
 
-// Its confirm and rollback still work, and superseded records are still satisfied by its
-// record.
+// A lock that another server set can still be confirmed and rolled back, and its record still
+// supersedes LOW records.
 func TestServerID_ForeignLockKeepsItsNumber(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		lowly := e.published(low)
@@ -42,7 +42,8 @@ func TestServerID_ForeignLockKeepsItsNumber(t *testing.T) {
 	})
 }
 
-// A rolling upgrade repeats no request.
+// A lock of an older release has no server ID but still covers requests, so a rolling upgrade
+// repeats no request.
 func TestServerID_LockWithoutIDCovers(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		e.published(low)

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nodes returns one client per node.
+// nodes returns one Redis client for each node of the cluster, or the only client.
 func (e entity) nodes() []*redis.Client {
 	e.t.Helper()
 	cluster, ok := e.rdb.(*redis.ClusterClient)
@@ -31,7 +31,7 @@ func (e entity) nodes() []*redis.Client {
 	return all
 }
 
-// listens returns an active subscription.
+// listens subscribes to the channel and returns when the subscription is active.
 func (e entity) listens(node *redis.Client, channel string) *redis.PubSub {
 	e.t.Helper()
 	ps := node.Subscribe(e.t.Context(), channel)
@@ -54,7 +54,7 @@ func (e entity) hears(ps *redis.PubSub, channel, want string) {
 func TestSettle_PublishesOnEveryNode(t *testing.T) {
 	eachRedis(t, func(e entity) {
 		channel := "settled:" + e.key
-		var all []*redis.PubSub // before the first publish, because a message can reach a node late
+		var all []*redis.PubSub // subscribe to all nodes first, because a message can reach a node late
 		for _, node := range e.nodes() {
 			all = append(all, e.listens(node, channel))
 		}
@@ -81,11 +81,11 @@ func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 			is        string
 		}{
 			{own, true, "", "done", fmt.Sprint(own)},
-			{own, true, "", "done", fmt.Sprint(own)},         // repeated
-			{own - 1, false, "FAILED", "hold", ""},           // outdated
-			{own - 1, true, "", "done", fmt.Sprint(own)},     // outdated too
-			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure
-			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // not requested
+			{own, true, "", "done", fmt.Sprint(own)},         // the same end again
+			{own - 1, false, "FAILED", "hold", ""},           // a failure of an earlier fetch
+			{own - 1, true, "", "done", fmt.Sprint(own)},     // a success of an earlier fetch
+			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure of a later fetch
+			{own + 2, true, "", "done", fmt.Sprint(own + 2)}, // a number that was not requested
 		} {
 			message := fmt.Sprintf("%d character/%d", end.number, i)
 			e.settleTelling(channel, message, end.number, end.satisfied, end.hold, minute)

@@ -24,8 +24,8 @@ type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
 
-// onceInts is once for a script that returns integers: they are read as such,
-// without one allocation each.
+// onceInts is like once, for a script that returns only integers. It reads them without one
+// allocation for each.
 type onceInts struct{ *redis.IntSliceCmd }
 
 func (onceInts) NoRetry() bool { return true }
@@ -51,17 +51,17 @@ func Once(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) 
 	cmd := evalsha(ctx, s, c)
 	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = eval(ctx, s, c)
-		_ = rdb.Process(ctx, cmd) // the command carries the error
+		_ = rdb.Process(ctx, cmd) // cmd contains the error
 	}
 	return cmd.Cmd
 }
 
-// Ints is Once for a script that returns only integers.
+// Ints runs s like Once, for a script that returns only integers, and returns these.
 func Ints(ctx context.Context, rdb redis.UniversalClient, s lua.Script, c Call) ([]int64, error) {
 	cmd := onceInts{redis.NewIntSliceCmd(ctx, c.line("evalsha", s.SHA1)...)}
 	if err := rdb.Process(ctx, cmd); redis.HasErrorPrefix(err, "NOSCRIPT") {
 		cmd = onceInts{redis.NewIntSliceCmd(ctx, c.line("eval", s.Source)...)}
-		_ = rdb.Process(ctx, cmd) // the command carries the error
+		_ = rdb.Process(ctx, cmd) // cmd contains the error
 	}
 	return cmd.Result()
 }
@@ -96,5 +96,5 @@ func pipelined(ctx context.Context, rdb redis.UniversalClient, s lua.Script, cal
 		results[i] = cmd.Cmd
 		_ = pipe.Process(ctx, cmd) // only adds it to the pipeline
 	}
-	_, _ = pipe.Exec(ctx) // each command carries its own error
+	_, _ = pipe.Exec(ctx) // each command contains its own error
 }
