@@ -16,7 +16,7 @@ type Batch struct {
 	Writes     []Write
 	Results    []Result
 	order      []int // position of each write in the caller's list
-	superseded []int // positions in the caller's list of writes that were dropped for a higher version of the same entity
+	superseded []int // positions in the caller's list of writes dropped for a higher version
 }
 
 // NewBatch sorts the writes. Of two writes for one entity it keeps the one with the higher version;
