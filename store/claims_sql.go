@@ -22,9 +22,9 @@ const (
 	// RenewClaim extends a claim. Arguments: id, new end in microseconds.
 	RenewClaim = `UPDATE schedule_claims SET until = $2 WHERE id = $1`
 
-	// A retention walk examines the rows of a facet in key order, some rows per call. The table
-	// retention_walks has its position: the last examined key. InsertRetentionWalk and
-	// SelectRetentionWalk take source and facet; UpdateRetentionWalk also takes the key.
+	// InsertRetentionWalk, SelectRetentionWalk and UpdateRetentionWalk write and read the last key
+	// that the deletion of a facet's expired rows has examined. Arguments: source, facet;
+	// UpdateRetentionWalk also takes the key.
 	InsertRetentionWalk = `INSERT INTO retention_walks (source, facet, after_key) VALUES ($1, $2, '') ON CONFLICT (source, facet) DO NOTHING`
 	SelectRetentionWalk = `SELECT after_key FROM retention_walks WHERE source = $1 AND facet = $2`
 	UpdateRetentionWalk = `UPDATE retention_walks SET after_key = $3 WHERE source = $1 AND facet = $2`
@@ -51,9 +51,9 @@ AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet =
 	// not extend it. An absence expires by the time of its last check.
 	expiredCondition = `CASE WHEN s.encoding <> '' THEN s.last_fetched_at < $4 ELSE s.last_checked_at < $5 END`
 
-	// SelectOldStatuses examines the next statuses of a facet in the same way, and returns the old
-	// statuses of entities without a snapshot. Arguments: source, facet, key, the time before which
-	// statuses are old, limit.
+	// SelectOldStatuses examines the next statuses of a facet like SelectExpired examines snapshots,
+	// and returns the old statuses of entities without a snapshot. Arguments: source, facet, key,
+	// the time before which statuses are old, limit.
 	SelectOldStatuses = `WITH page AS (
 	SELECT u.key, (` + oldStatusCondition + `) AS expired FROM update_status u
 	WHERE u.source = $1 AND u.facet = $2 AND u.key > $3 ORDER BY u.key LIMIT $5

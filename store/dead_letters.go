@@ -136,8 +136,8 @@ const deadLetterColumns = `topic, kafka_partition, kafka_offset, source, facet, 
 	at, correlation_id, handled, handled_at, handled_by, job, visibility`
 
 // SelectNewest returns the statement, and its arguments, that lists matching dead letters, newest
-// first, with the columns of ScanDeadLetter. If after.At is set, the list starts with the next
-// older dead letter than after.
+// first, with the columns of ScanDeadLetter. If after.At is set, it lists only dead letters older
+// than "after".
 func (f DeadLetterFilter) SelectNewest(after DeadLetter, limit int) (string, []any) {
 	where, args := f.where(nil)
 	if !after.At.IsZero() {

@@ -46,8 +46,8 @@ RETURNING source, facet, key, tier, pinned, reads`
 WHERE e.source = $1 AND e.enabled AND e.due_at <= $2
 ORDER BY e.due_at LIMIT $3`
 
-	// SelectEntitiesDueAfter does the same for entities that are due after a time. Arguments:
-	// source, time, limit.
+	// SelectEntitiesDueAfter returns the columns of ScanEntity of entities that are due after a
+	// time, earliest first. Arguments: source, time, limit.
 	SelectEntitiesDueAfter = `SELECT ` + EntityColumns + ` FROM entities e
 WHERE e.source = $1 AND e.enabled AND e.due_at > $2
 ORDER BY e.due_at LIMIT $3`
@@ -175,8 +175,8 @@ func SortRegisteredEntities(all []RegisteredEntity) []RegisteredEntity {
 	return sorted(all, func(r RegisteredEntity) schemas.Entity { return r.Entity }, func(_, later RegisteredEntity) RegisteredEntity { return later })
 }
 
-// SortReads returns the reads in the same order. If an entity occurs several times, it adds up the
-// reads.
+// SortReads returns the reads in the order of SortRegisteredEntities. If an entity occurs several
+// times, it adds up the reads.
 func SortReads(all []EntityReads) []EntityReads {
 	return sorted(all, func(r EntityReads) schemas.Entity { return r.Entity }, func(a, b EntityReads) EntityReads {
 		a.Count += b.Count
@@ -275,8 +275,8 @@ func (f EntityFilter) FromWhere() (string, []any) {
 
 // SetEnabled enables or disables entities in batches, and returns how many it changed. If keys is
 // not nil, it changes the entities with these keys of the filter's source and facet; otherwise all
-// entities that match the filter. The function list reads a page of entities; the function flag
-// writes the new value for entities and returns how many rows it changed.
+// entities that match the filter. The function "list" reads a page of entities; the function
+// "flag" writes the new value for entities and returns how many rows it changed.
 func (f EntityFilter) SetEnabled(keys []string, enabled bool, batch int,
 	list func(f EntityFilter, after schemas.Entity, limit int) ([]RegisteredEntity, error),
 	flag func(targets []schemas.Entity) (int, error),

@@ -43,7 +43,7 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 // write has just stored is kept.
 var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity, DeleteQuietTriggers}
 
-// ScanState reads the state from a row. The parameter more has the destinations of further
+// ScanState reads the state from a row. The parameter "more" has the destinations of further
 // columns.
 func (s *State) ScanState(scan func(...any) error, more ...any) error {
 	var hash []byte

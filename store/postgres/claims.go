@@ -39,7 +39,7 @@ var claiming = pgx.TxOptions{BeginQuery: indexOnly.BeginQuery + `; SET LOCAL idl
 // once per entity; decide must have no side effects, because the transaction may fail. The
 // requests to enqueue are stored as a claim until FinishClaim, or until the lease ends and another
 // scheduler takes the claim over. Without requests no claim is stored and its ID is empty. The
-// function content selects the facets whose payloads are read too; nil: none.
+// function "content" selects the facets whose payloads are read too; nil: none.
 //
 // Everything is committed in one transaction, so a scheduler that crashes at any point loses
 // nothing. Requests that it had enqueued may be enqueued again; they are coalesced. If only the
@@ -76,7 +76,7 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 }
 
 // EntitiesDueAfter returns at most limit entities of a source that are due after a time, earliest
-// first, without locking them. The function content selects the facets whose payloads are read
+// first, without locking them. The function "content" selects the facets whose payloads are read
 // too; nil: none.
 func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
@@ -151,7 +151,7 @@ func (s *Store) FinishClaim(ctx context.Context, id string) error {
 	return nil
 }
 
-// RenewClaim extends a claim to the time until; held is false if the claim was taken over or
+// RenewClaim extends a claim to the time "until"; held is false if the claim was taken over or
 // deleted.
 func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.RenewClaim, id, until.UnixMicro())
@@ -204,7 +204,7 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 }
 
 // SetPrice writes the price, unless the stored price was set less than minInterval before the time
-// at. It reports whether it wrote the price; of concurrent calls only one does.
+// "at". It reports whether it wrote the price; of concurrent calls only one does.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro())
 	if err != nil {

@@ -126,8 +126,8 @@ type querier interface {
 }
 
 // forEachEntity runs a query with the entities as arguments. The first column of each row is the
-// entity's position, counted from 1. The function scan reads the other columns. The function place
-// stores the result for the position, counted from 0.
+// entity's position, counted from 1. The function "scan" reads the other columns. The function
+// "place" stores the result for the position, counted from 0.
 func forEachEntity[T any](ctx context.Context, db querier, query string, keys []schemas.Entity,
 	scan func(found *T, scan func(...any) error) error, place func(i int, found T),
 ) error {

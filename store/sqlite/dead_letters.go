@@ -11,7 +11,7 @@ import (
 )
 
 // DeadLetters returns at most limit dead letters that match the filter, newest first. If after.At
-// is set, the list starts with the next older dead letter than after.
+// is set, it lists only dead letters older than "after".
 func (s *Store) DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	query, args := filter.SelectNewest(after, limit)
 	return s.collectDeadLetters(ctx, filter, query, args)

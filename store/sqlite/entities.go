@@ -216,8 +216,8 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed boo
 	return existed, nil
 }
 
-// DeleteExpired deletes snapshots of a facet whose content was fetched before the time content,
-// and absences that were checked before the time absence. Each call examines the next limit
+// DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
+// and absences that were checked before the time "absence". Each call examines the next limit
 // snapshots in the order of their keys, from where the last call stopped. done is set at the end
 // of the facet; the next call starts again. Statuses and dead letters are kept.
 func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error) {
@@ -234,8 +234,8 @@ func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	}, store.DeleteStatus)
 }
 
-// walk examines the next limit keys of a facet and runs the statements deletes for each expired
-// key. It stores under the given name where the next call continues.
+// walk examines the next limit keys of a facet and runs the statements in "deletes" for each
+// expired key. It stores under the given name where the next call continues.
 func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx *sql.Tx, after string) (examined int, last string, keys []string, err error), deletes ...string,
 ) (deleted int, done bool, err error) {

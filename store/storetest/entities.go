@@ -50,10 +50,10 @@ type Entities interface {
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Price returns the stored price of the source; zero if none is stored.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
-	// SetPrice writes the price, unless the stored one was set less than the time every before.
+	// SetPrice writes the price, unless the stored one was set less than the time "every" before.
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
 	// DeleteExpired examines the next limit snapshots. It deletes content fetched before the time
-	// content, and absences checked before the time absence. DeleteOldStatuses does the same for
+	// "content", and absences checked before the time "absence". DeleteOldStatuses does the same for
 	// statuses of entities without a snapshot.
 	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
