@@ -22,7 +22,8 @@ FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7
 	AS i (facet, key, tier, due_at, claimed_at, updated_at, changes, watched, reads, read_at)
 WHERE e.source = $1 AND e.facet = i.facet AND e.key = i.key`
 
-	// takeOverClaim changes the claim's ID, so that a former holder that is still alive loses it.
+	// takeOverClaim changes the claim's ID, so that a former holder that is still alive loses the
+	// claim.
 	takeOverClaim = `WITH expired AS (
 ` + store.SelectExpiredClaim + `
 FOR UPDATE SKIP LOCKED
@@ -124,7 +125,7 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	return found, addPayloads(ctx, tx, found, content)
 }
 
-// addPayloads reads the payloads of the candidates for whose facet the function wanted returns
+// addPayloads reads the payloads of the candidates for whose facet the function "wanted" returns
 // true.
 func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
 	var keys []schemas.Entity

@@ -118,7 +118,8 @@ func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 	return nil
 }
 
-// registeredColumns returns the entities as columns, the array arguments of unnest.
+// registeredColumns returns the fields of entities, one slice per column, as array arguments of
+// unnest.
 func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 	var e entities
 	var params []string

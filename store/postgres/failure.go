@@ -57,11 +57,12 @@ func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.St
 }
 
 // WriteFailure writes a status and, if deadLetter is not nil, the index entry of a dead letter, in
-// one transaction. A repeated call has no further effect. The status is ignored if a success or
-// failure of a later fetch is stored. If status.State is empty, only the dead letter is written.
+// one transaction. A repeated call with the same arguments has no further effect. The status is
+// ignored if a success or failure of a later fetch is stored. If status.State is empty, only the
+// dead letter is written.
 func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	e := status.Entity
-	var b pgx.Batch // one transaction, in which each statement sees everything that was committed before it began
+	var b pgx.Batch // one transaction; each statement sees earlier commits of others
 	if status.State != "" {
 		args, err := status.StatusArgs()
 		if err != nil {

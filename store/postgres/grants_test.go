@@ -132,7 +132,7 @@ func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.
 }
 
 func (r byRole) BringForward(ctx context.Context, all []store.DueTime) error {
-	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil { // the query service calls it when an entity is pinned
+	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil { // the query service does so for pinned entities
 		return err
 	}
 	return r.scheduler.BringForward(ctx, all)
@@ -170,7 +170,7 @@ func (r byRole) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	return r.scheduler.DeleteOldStatuses(ctx, source, facet, before, limit)
 }
 
-// Every process reads these tables, so every role must be allowed to.
+// Every process reads these tables, so every role must be allowed to read them.
 func TestGrants_AllowCommonReads(t *testing.T) {
 	all := openByRole(t)
 	e := []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}

@@ -55,9 +55,9 @@ DELETE FROM outbox e USING done WHERE e.id = done.id`
 	markPublished = `UPDATE outbox SET publish_change = false WHERE id = ANY($1)`
 )
 
-// lockReplaced locks the states of the writes that have outbox events and whose content
-// touchUnchanged has not found unchanged. It returns the stored hashes by the position of the
-// write in the batch.
+// lockReplaced locks the states of the writes that have outbox events and new or changed content,
+// which touchUnchanged has therefore not written. It returns the stored hashes by the position of
+// the write in the batch.
 func lockReplaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store.Hash, error) {
 	var keys entities
 	var positions []int
@@ -115,7 +115,8 @@ func writeOutboxEvents(ctx context.Context, tx pgx.Tx, b *store.Batch, before ma
 	return err
 }
 
-// outboxColumns are outbox rows as columns, the array arguments of unnest.
+// outboxColumns holds the fields of outbox rows, one slice per column, as array arguments of
+// unnest.
 type outboxColumns struct {
 	befores, afters  [][]byte
 	publish          []bool

@@ -194,7 +194,8 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 	return existed, nil
 }
 
-// entities are the sources, facets and keys of entities as columns, the array arguments of unnest.
+// entities holds the sources, facets and keys of entities, one slice per column, as array
+// arguments of unnest.
 type entities struct{ sources, facets, keys []string }
 
 func (a *entities) add(e schemas.Entity) {

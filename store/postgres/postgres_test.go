@@ -200,8 +200,8 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 }
 
 // TestDelete_KeepsConcurrentWritesWhole commits an entity's first snapshot in the middle of a
-// deletion, after the deletion has found no state. Either state and payload are stored, or
-// neither.
+// deletion, after the deletion has found no state. Afterwards both state and payload must be
+// stored, or neither.
 func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 	for name, remove := range map[string]func(s *Store, w store.Write) error{
 		"by a person": func(s *Store, w store.Write) error {

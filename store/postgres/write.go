@@ -126,7 +126,7 @@ func classifyError(err error) error {
 	return err
 }
 
-// columns are writes as columns, the array arguments of unnest.
+// columns holds the fields of writes, one slice per column, as array arguments of unnest.
 type columns struct {
 	entities
 	versions, checked []int64
@@ -184,7 +184,7 @@ func touchUnchanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals)
 }
 
-// upsertChanged stores the content that touchUnchanged did not find unchanged. Payloads are
+// upsertChanged stores new and changed content, which touchUnchanged has not written. Payloads are
 // encoded and written only here.
 func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
@@ -205,7 +205,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		}
 		c.add(w)
 		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
-		b.Results[i] = store.Superseded // unless the statement returns the row
+		b.Results[i] = store.Superseded // replaced below if the statement returns the row
 	}
 	if len(c.versions) == 0 {
 		return nil
@@ -223,7 +223,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	for i, w := range b.Writes {
 		if w.Kind == store.Absence {
 			c.add(w)
-			b.Results[i] = store.Superseded // unless the statement returns the row
+			b.Results[i] = store.Superseded // replaced below if the statement returns the row
 		}
 	}
 	if len(c.versions) == 0 {
