@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// claim claims at most limit due entities, decided by decide, for a lease of 60 s.
+// claim calls ClaimEntities with the given time, limit and function, and a lease of 60 s.
 func (b suite) claim(now int64, limit int, decide func(store.Candidate) store.Decision) store.Claim {
 	b.Helper()
 	c, err := b.store.ClaimEntities(b.Context(), entity.Source, at(now), limit, time.Minute, nil, decide)

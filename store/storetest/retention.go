@@ -26,7 +26,7 @@ func (b suite) expire(before int64, limit int) (deleted int) {
 	}
 }
 
-// storedKeys returns the keys of those of the given entities that have a stored state.
+// storedKeys returns the keys of the given entities that have a stored state.
 func (b suite) storedKeys(of ...schemas.Entity) (keys []string) {
 	b.Helper()
 	for _, e := range of {
