@@ -80,7 +80,7 @@ type Topics interface {
 	DeleteBefore(ctx context.Context, topic string, before map[int32]int64) (starts map[int32]int64, err error)
 }
 
-// PartitionBounds are a partition's start offset and its end offset (the next record's).
+// PartitionBounds are the offset of a partition's first record and the offset of its next record.
 type PartitionBounds struct{ Start, End int64 }
 
 // ReadResult is a record of a dead-letter topic. Err is set if it can't be parsed.
@@ -118,7 +118,7 @@ type Notifier interface {
 
 // Source is the configuration of one source.
 type Source interface {
-	// CheckKey returns an error if the source can't have the entity.
+	// CheckKey returns an error if the source's configuration rejects the facet or the key.
 	CheckKey(facet, key string) error
 	// HasFacet reports whether the source has the facet.
 	HasFacet(name string) bool

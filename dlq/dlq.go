@@ -45,7 +45,7 @@ const (
 type JobSpec struct {
 	Kind   store.JobKind
 	Filter store.DeadLetterFilter
-	Lane   schemas.Lane // lane of a replay's requests
+	Lane   schemas.Lane // lane in which a replay enqueues
 	Rate   float64      // dead letters per second; 0: unlimited
 	Max    int64        // dead letters to handle at most; 0: all
 	Note   string       // why the operator starts the job, for the audit log

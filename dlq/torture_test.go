@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// torture injects random faults into processes until the time ends.
+// torture injects random faults into processes until the time in "ends".
 type torture struct {
 	*rig
 	mu      sync.Mutex
@@ -55,7 +55,7 @@ func (o *torture) enqueueFunc(p *process) func(context.Context, []ReplayRequest)
 	return func(ctx context.Context, all []ReplayRequest) []error {
 		errs := make([]error, len(all))
 		bad, dies := o.chance(3) && !o.over(), o.chance(12) && !o.over()
-		if bad && o.chance(3) { // it hangs
+		if bad && o.chance(3) { // Enqueue hangs
 			select {
 			case <-time.After(o.within(chunkTimeout)):
 			case <-ctx.Done():
@@ -104,7 +104,7 @@ func (o *torture) keepTwoProcesses(id string) {
 		if o.chance(5) { // stop and resume the job
 			for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
 				if _, err := running[0].rig.switchJob(id, to); err != nil {
-					return // done
+					return // the job is done
 				}
 				<-time.After(o.within(time.Minute))
 			}
