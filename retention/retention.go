@@ -48,7 +48,7 @@ const (
 	retryInterval = 30 * time.Second
 )
 
-// Periods are the retention periods of a facet's rows, each since the time named below.
+// Periods are the retention periods of a facet's rows. Each field's comment says when it begins.
 type Periods struct {
 	Content  time.Duration // since the fetch; 0: unlimited
 	Absences time.Duration // since the check

@@ -18,7 +18,7 @@ import (
 
 // storeCall is one call of the store's methods.
 type storeCall struct {
-	after  time.Duration // since the start
+	after  time.Duration // time of the call, since the start
 	before time.Duration // the time argument, since the start: older rows are deleted
 }
 
