@@ -16,7 +16,7 @@ type Batch struct {
 	Writes     []Write
 	Results    []Result
 	order      []int // position of each write in the caller's list
-	superseded []int // positions in the caller's list of writes dropped for a higher version
+	superseded []int // positions of dropped writes: their entity has a write with a higher version
 }
 
 // NewBatch sorts the writes. Of two writes for one entity it keeps the one with the higher version;

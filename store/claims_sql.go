@@ -43,7 +43,8 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 	// SelectExpired. Arguments: source, facet, key, and the two times of SelectExpired.
 	DeleteExpiredState = `DELETE FROM snapshot_state AS s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3 AND (` + expiredCondition + `)`
 
-	// DeleteOrphan deletes a payload without a state. Arguments: source, facet, key.
+	// DeleteOrphan deletes the payload of an entity that has no state. Arguments: source, facet,
+	// key.
 	DeleteOrphan = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3
 AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3)`
 
@@ -64,17 +65,18 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 	// time.
 	DeleteOldStatus = `DELETE FROM update_status AS u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3 AND (` + oldStatusCondition + `)`
 
-	// A RETRYING status is old only if its retry has been overdue since that time. A due retry is
-	// normally claimed within seconds, so no worker handles its facet any more.
+	// A status is old if it was updated before the time $4. A RETRYING status is old only if its
+	// retry was also due before $4: workers claim due retries within seconds, so then no worker
+	// handles the facet any more.
 	oldStatusCondition = `u.updated_at < $4 AND (u.state <> 'RETRYING' OR u.next_retry_at < $4)
 	AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = u.source AND s.facet = u.facet AND s.key = u.key)`
 
-	// StatusWalkSuffix is appended to a facet's name in retention_walks for the position of the walk
-	// along the facet's statuses. No facet name contains it.
+	// StatusWalkSuffix distinguishes the two rows of a facet in retention_walks: in the row for the
+	// facet's statuses, the facet's name ends in this suffix. No facet name contains it.
 	StatusWalkSuffix = "/status"
 )
 
-// storedRequest is the JSON form of a ClaimedRequest. The claim has the source.
+// storedRequest is the JSON form of a ClaimedRequest. It has no source, because the claim has it.
 type storedRequest struct {
 	Facet   string            `json:"facet"`
 	Key     string            `json:"key"`

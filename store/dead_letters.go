@@ -219,9 +219,8 @@ WHERE dead_letters.at <> excluded.at`
 	UpdateDisposition = `UPDATE dead_letters SET handled = $4, handled_at = $5, handled_by = $6, job = $7
 WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset = $3 AND handled = ''`
 
-	// SelectHandledPrefixes returns the columns of ScanPrefix for each partition. Arguments: topic;
-	// a time: entries of that time or later are too recent to be deleted; a second time: before
-	// entries of that time or later, a missing entry may still be written.
+	// SelectHandledPrefixes returns the columns of ScanPrefix for each partition. Arguments: topic,
+	// and the times "recent" and "missing" of the method HandledPrefixes of a store.
 	SelectHandledPrefixes = `SELECT kafka_partition, min(kafka_offset), max(kafka_offset),
 	max(CASE WHEN previous IS NULL AND at >= $3 THEN 1 ELSE 0 END),
 	COALESCE(min(CASE WHEN kafka_offset > previous + 1 AND at >= $3 THEN previous + 1
@@ -238,11 +237,12 @@ GROUP BY kafka_partition ORDER BY kafka_partition`
 	WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset < $3 ORDER BY kafka_offset LIMIT $4)`
 )
 
-// HandledPrefix is the range of offsets of one partition in which all dead letters are handled.
+// HandledPrefix is the range of offsets, at the start of one partition, in which all dead letters
+// are handled.
 type HandledPrefix struct {
 	Partition int32
-	// HandledBefore is the end of the range. Every entry before this offset is handled and not
-	// recent, and no entry before it can still be added.
+	// HandledBefore is the end of the range, exclusive. Every entry before this offset is handled
+	// and not recent, and no entry before it can still be added.
 	HandledBefore int64
 	// First and Last are the lowest and the highest offset with an entry. FirstIsRecent is set if
 	// entries before First may still be written, because the entry of First is recent.

@@ -36,7 +36,7 @@ type DLQJob struct {
 	Source string           `json:"source"`
 	Kind   JobKind          `json:"kind"`
 	Filter DeadLetterFilter `json:"filter"`
-	// Lane is the lane of a replay's requests.
+	// Lane is the lane in which a replay enqueues its requests.
 	Lane schemas.Lane `json:"lane,omitempty"`
 	// Rate is in dead letters per second, 0: unlimited. Max is the number of dead letters to
 	// handle, 0: all.

@@ -35,7 +35,8 @@
 //	Absence      | a higher version                          | Superseded
 //	Absence      | any other                                 | AbsenceStored
 //
-// Stored content is visible to a write if its visibility is empty or equal to the write's.
+// The extract version identifies the facet's settings with which content was extracted. Stored
+// content is visible to a write if its visibility is empty or equal to the write's.
 //
 // Example: a fetch with version 7 stores content with hash A (Changed). Version 8 fetches the same
 // bytes: only times and version are written (Touched). The result of version 6 arrives late

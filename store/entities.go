@@ -34,7 +34,7 @@ type RegisteredEntity struct {
 }
 
 // History is the scheduler's observations of an entity. The scheduler's policy gives older
-// observations less weight; the store only keeps the numbers.
+// observations less weight; the store does not calculate them.
 type History struct {
 	// ClaimedAt is when a scheduler last claimed the entity. UpdatedAt is the UpdatedAt that the
 	// snapshot had then; if the snapshot's is later now, the content has changed since.
@@ -53,8 +53,8 @@ type Candidate struct {
 	RegisteredEntity
 	State  State
 	Status Status
-	// Payload is the stored content in the encoding State.Encoding. It is set only if the caller
-	// selects it.
+	// Payload is the stored content in the encoding State.Encoding. It is set only for the facets
+	// that the caller selects.
 	Payload []byte
 }
 

@@ -57,11 +57,12 @@ ORDER BY e.due_at LIMIT $3`
 	SelectNextDueEntity = `SELECT due_at FROM entities
 WHERE source = $1 AND enabled ORDER BY due_at LIMIT 1`
 
-	// SetEntityEnabled writes one row or none. Arguments: source, facet, key, flag.
+	// SetEntityEnabled enables or disables an entity. It writes one row, or none if nothing changes.
+	// Arguments: source, facet, key, flag.
 	SetEntityEnabled = `UPDATE entities SET enabled = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND enabled <> $4`
 
-	// PinEntity and UnpinEntity write one row or none. Arguments: source, facet, key; PinEntity also
-	// takes the tier.
+	// PinEntity and UnpinEntity write one row, or none if nothing changes. Arguments: source, facet,
+	// key; PinEntity also takes the tier.
 	PinEntity   = `UPDATE entities SET tier = $4, pinned = true WHERE source = $1 AND facet = $2 AND key = $3 AND (tier <> $4 OR NOT pinned)`
 	UnpinEntity = `UPDATE entities SET pinned = false WHERE source = $1 AND facet = $2 AND key = $3 AND pinned`
 
@@ -238,8 +239,8 @@ func (f EntityFilter) where() (string, []any) {
 	return strings.Join(conditions, " AND "), args
 }
 
-// afterPrefix returns the smallest text after all texts with the prefix, in byte order; empty if
-// there is none.
+// afterPrefix returns the smallest text, in byte order, that is greater than all texts that begin
+// with the prefix; empty if there is none.
 func afterPrefix(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)

@@ -34,7 +34,8 @@ const (
 	// InsertKey inserts an API key. Arguments: APIKey.KeyArgs.
 	InsertKey = `INSERT INTO api_keys (id, hash, name, scopes, created_at, created_by, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-	// RevokeKey writes one row or none. Arguments: id, time in microseconds, name of the actor.
+	// RevokeKey revokes a key. It writes one row, or none if the key is revoked already. Arguments:
+	// id, time in microseconds, name of the actor.
 	RevokeKey = `UPDATE api_keys SET revoked_at = $2, revoked_by = $3 WHERE id = $1 AND revoked_at = 0`
 
 	keyColumns = `id, hash, name, scopes, created_at, created_by, expires_at, revoked_at, revoked_by`

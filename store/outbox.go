@@ -110,8 +110,8 @@ type OutboxRow struct {
 }
 
 // OutboxRows returns the outbox rows of a write that changed content: one for its message and its
-// immediate triggers, and one for each trigger with a Quiet period. before is the hash of the
-// replaced content.
+// immediate triggers, and one for each trigger with a Quiet period. The parameter "before" is the
+// hash of the replaced content.
 func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	at := w.CheckedAt.UnixMicro()
 	base := OutboxRow{Before: []byte{}, After: w.Hash[:], Due: at}

@@ -16,8 +16,8 @@ type State struct {
 	Entity schemas.Entity
 	// Version is the version of the fetch that wrote the state last.
 	Version int64
-	// Hash, ExtractVersion, Encoding and Size describe the payload. They are zero if no content is
-	// stored.
+	// Hash, ExtractVersion, Encoding and Size describe the payload. ExtractVersion identifies the
+	// facet's settings with which the content was extracted. All four are zero without content.
 	Hash           Hash
 	ExtractVersion int64
 	Encoding       string
