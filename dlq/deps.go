@@ -18,8 +18,8 @@ type Deps struct {
 	Topics   Topics
 	Enqueuer Enqueuer
 	Notifier Notifier
-	// Sources are the configured sources, by name. Jobs of other sources are left to processes
-	// that have them.
+	// Sources are the configured sources, by name. Jobs of other sources are left to processes that
+	// have these sources in their configuration.
 	Sources map[string]Source
 	// Process is a unique name of this process, for the leases of jobs.
 	Process string
@@ -31,55 +31,56 @@ type Deps struct {
 
 // Store is the database: the index of dead letters, and the jobs.
 type Store interface {
-	// DeadLetters returns at most limit matching dead letters, newest first, behind after unless
-	// its time is zero.
+	// DeadLetters returns at most limit matching dead letters, newest first. If after.At is set, it
+	// lists only dead letters older than "after".
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
-	// DeadLettersByOffset returns at most limit matching dead letters behind a position, by
-	// partition and offset.
+	// DeadLettersByOffset returns at most limit matching dead letters in the order of partition and
+	// offset, starting after the given position.
 	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetterID, limit int) ([]store.DeadLetter, error)
 	// DeadLetterGroups counts matching dead letters by reason, fingerprint and facet, largest group
 	// first.
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
-	// HandledPrefixes returns for each partition how far its dead letters are handled. Entries of
-	// recent and later do not count as handled. A gap before an entry of missing or later may still
-	// get its index entry.
+	// HandledPrefixes returns, for each partition, the range of offsets in which all dead letters
+	// are handled. Entries from the time "recent" or later do not count as handled. An offset
+	// without an entry ends the range if the next entry is from the time "missing" or later, because
+	// the missing entry may still be written.
 	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
-	// DeleteDeadLettersBefore deletes at most limit index entries before an offset and returns how
-	// many it deleted.
+	// DeleteDeadLettersBefore deletes at most limit index entries with an offset below the given
+	// one, and returns how many it deleted.
 	DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error)
 	// CreateJob writes a job and its audit entry in one transaction.
 	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error
 	Job(ctx context.Context, id string) (store.DLQJob, error)
 	Jobs(ctx context.Context, limit int) ([]store.DLQJob, error)
-	// LeaseJob leases to holder a job of one of the sources that needs a worker and has no valid
-	// lease; ok is false if there is none. The lease ends at until.
+	// LeaseJob leases a job to holder until the given time. The job belongs to one of the sources,
+	// needs a worker, and has no valid lease. ok is false if there is no such job.
 	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error)
-	// NextLeaseEnd returns the earliest time at which a job of one of the sources may be leased;
-	// zero if there is none.
+	// NextLeaseEnd returns the earliest time at which a job of one of the sources can be leased;
+	// zero if no job needs a worker.
 	NextLeaseEnd(ctx context.Context, sources []string) (time.Time, error)
 	// SaveJobProgress writes the job's progress and the outcomes of its dead letters in one
 	// transaction. It returns the stored state, which an operator may have changed.
 	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, d store.Disposition, entry *store.AuditEntry) (store.JobState, error)
-	// SetJobState changes a job's state from before to after, and writes the audit entry.
+	// SetJobState changes a job's state and writes the audit entry in one transaction.
 	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
 }
 
 // Topics reads and deletes records of dead-letter topics, and reads request topics.
 type Topics interface {
-	// ReadDeadLetters calls found for each of the dead letters that the topic still has, in the
-	// order of ids. The ids must be sorted and of one topic.
+	// ReadDeadLetters reads the given dead letters, which must be sorted and of one topic. It calls
+	// the function found, in the same order, for each dead letter that the topic still has.
 	ReadDeadLetters(ctx context.Context, ids []store.DeadLetterID, found func(id store.DeadLetterID, r ReadResult)) error
-	// EnqueuedByJob returns the dead letters (ReplayMark.Of) whose requests a job wrote to the
-	// request topic between two times.
+	// EnqueuedByJob reads the requests that a job wrote to the request topic between two times. It
+	// returns the dead letters of these requests as partition:offset (ReplayMark.Of).
 	EnqueuedByJob(ctx context.Context, topic, job string, from, to time.Time) (map[string]bool, error)
 	// Bounds returns the start and end offsets of a topic's partitions.
 	Bounds(ctx context.Context, topic string) (map[int32]PartitionBounds, error)
-	// DeleteBefore deletes the records of each partition before an offset, and returns the new
-	// start offsets of all partitions.
+	// DeleteBefore deletes, in each partition, the records before the given offset. It returns the
+	// new start offsets of all partitions.
 	DeleteBefore(ctx context.Context, topic string, before map[int32]int64) (starts map[int32]int64, err error)
 }
 
-// PartitionBounds are a partition's start offset and the offset of its next record.
+// PartitionBounds are the offset of a partition's first record and the offset of its next record.
 type PartitionBounds struct{ Start, End int64 }
 
 // ReadResult is a record of a dead-letter topic. Err is set if it can't be parsed.
@@ -88,9 +89,9 @@ type ReadResult struct {
 	Err        error
 }
 
-// ReplayRequest is the request of a dead letter, to be enqueued again.
+// ReplayRequest is the request of a dead letter that is enqueued again.
 type ReplayRequest struct {
-	Request     schemas.UpdateRequest // as it was dead-lettered
+	Request     schemas.UpdateRequest // as it was in the dead letter
 	Lane        schemas.Lane
 	TraceParent string
 	Mark        schemas.ReplayMark
@@ -99,14 +100,15 @@ type ReplayRequest struct {
 // Enqueuer publishes requests to the request topics of their sources.
 type Enqueuer interface {
 	// Enqueue publishes each request and waits for the broker's ack. It returns one error per
-	// request, in their order: nil if the request was acknowledged or is covered by another one.
+	// request, in the same order. The error is nil if the request was acknowledged, or if another
+	// request in flight covers it.
 	Enqueue(ctx context.Context, all []ReplayRequest) []error
 }
 
 // Notifier calls the job loop when there is work.
 type Notifier interface {
-	// Run calls work until ctx ends: at once, after a wake-up, at the time that work returned, and
-	// at the latest maxDelay after the last call.
+	// Run calls work until ctx ends: immediately, after each wake-up, at the time "next" that work
+	// returned, and at the latest maxDelay after the previous call.
 	Run(ctx context.Context, maxDelay time.Duration, work func(ctx context.Context, now time.Time) (next time.Time, err error)) error
 	// WakeAt wakes the loops of all processes at the given time.
 	WakeAt(ctx context.Context, at time.Time)
@@ -116,7 +118,7 @@ type Notifier interface {
 
 // Source is the configuration of one source.
 type Source interface {
-	// CheckKey returns an error if the source can't have the entity.
+	// CheckKey returns an error if the source's configuration rejects the facet or the key.
 	CheckKey(facet, key string) error
 	// HasFacet reports whether the source has the facet.
 	HasFacet(name string) bool

@@ -24,8 +24,8 @@ type Queue struct {
 	stopping <-chan struct{}
 }
 
-// maxConcurrentJobs is how many jobs one process runs at a time. A slow job delays no other until
-// all slots are used.
+// maxConcurrentJobs is how many jobs one process runs at a time. A slow job does not delay the
+// other jobs unless all slots are used.
 const maxConcurrentJobs = 8
 
 // New returns a Queue. Jobs are processed only while Run runs.
@@ -33,11 +33,11 @@ func New(deps Deps) *Queue {
 	return &Queue{Deps: deps, metrics: newMetrics(deps.Sources, deps.Metrics), slots: make(chan struct{}, maxConcurrentJobs)}
 }
 
-// Reasons for which a replay leaves a dead letter open.
+// Reasons why a replay leaves a dead letter open.
 const (
-	RefusedLimit       = "LIMIT"       // it was replayed schemas.MaxReplays times
-	RefusedUndecodable = "UNDECODABLE" // this release can't decode its request
-	RefusedGone        = "GONE"        // its record was deleted from the topic
+	RefusedLimit       = "LIMIT"       // the dead letter was replayed schemas.MaxReplays times
+	RefusedUndecodable = "UNDECODABLE" // this release can't decode the request
+	RefusedGone        = "GONE"        // the record was deleted from the topic
 	RefusedInvalid     = "INVALID"     // the configuration has no such facet, or rejects the key
 )
 
@@ -45,13 +45,13 @@ const (
 type JobSpec struct {
 	Kind   store.JobKind
 	Filter store.DeadLetterFilter
-	Lane   schemas.Lane // of a replay's requests
+	Lane   schemas.Lane // lane in which a replay enqueues
 	Rate   float64      // dead letters per second; 0: unlimited
 	Max    int64        // dead letters to handle at most; 0: all
-	Note   string       // reason, for the audit log
+	Note   string       // why the operator starts the job, for the audit log
 }
 
-// Plan is the expected result of a job, as a dry run.
+// Plan is the result of a dry run: what a job would do.
 type Plan struct {
 	// Total counts the dead letters that match the filter. Count is the number of dead letters that
 	// the job would handle. IfReadable is the number of further dead letters that a replay handles
@@ -63,8 +63,8 @@ type Plan struct {
 	Routes []Route `json:"routes"`
 	// More is set if Routes does not list every kind. The counts above include all kinds.
 	More bool `json:"more,omitempty"`
-	// Until is the filter's upper bound, or the time of the plan. A job with this bound selects the
-	// same dead letters and none that are added later.
+	// Until is the filter's Until or the time of the plan, whichever is earlier. A job with this
+	// bound handles no dead letters that are added after the plan.
 	Until time.Time `json:"until"`
 	// Groups are the matching dead letters, grouped by error.
 	Groups []store.DeadLetterGroup `json:"-"`
@@ -75,23 +75,24 @@ type Route struct {
 	Reason schemas.DeadLetterReason `json:"reason"`
 	Facet  string                   `json:"facet"`
 	Count  int64                    `json:"count"`
-	// Topic receives their requests; empty for a purge and for dead letters that stay open.
+	// Topic is the topic to which the requests are written; empty for a purge and for dead letters
+	// that stay open.
 	Topic string `json:"topic,omitempty"`
 	// IfReadable is set if the index does not show whether this release can decode the requests.
-	// Undecodable ones stay open.
+	// Dead letters that it can't decode stay open.
 	IfReadable bool `json:"ifReadable,omitempty"`
-	// Refused is the reason for which they stay open; empty if they are handled.
+	// Refused is the reason why the dead letters stay open; empty if they are handled.
 	Refused string `json:"refused,omitempty"`
 }
 
-// MaxGroups is how many groups Groups and Plan return at most.
+// MaxGroups is the maximum number of groups that Groups and Plan return.
 const MaxGroups = 1000
 
-// maxJobs is how many jobs Jobs returns at most.
+// maxJobs is the maximum number of jobs that Jobs returns.
 const maxJobs = 100
 
-// Plan returns the expected result of a job. It reads only the index; records may be missing from
-// Kafka.
+// Plan returns the expected result of a job. It reads only the index, so some of the counted
+// records may already be deleted from Kafka.
 func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 	filter := spec.filterAt(time.Now())
 	groups, err := q.Groups(ctx, filter)
@@ -129,7 +130,7 @@ func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 		add(refused)
 		r.Count -= g.AtReplayLimit
 		r.Topic = schemas.RequestTopic(spec.Filter.Source, spec.Lane)
-		r.IfReadable = g.Facet == "" // the worker could not decode them; this release may
+		r.IfReadable = g.Facet == "" // no worker could decode them; this release may be able to
 		add(r)
 	}
 	p.More = listed < p.Total
@@ -140,7 +141,8 @@ func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 	return p, nil
 }
 
-// filterAt returns the filter of a job that is created now: open dead letters from before now.
+// filterAt returns the filter of a job that is created now: only open dead letters from before
+// now.
 func (spec JobSpec) filterAt(now time.Time) store.DeadLetterFilter {
 	f := spec.Filter
 	f.Handled = store.OpenDeadLetters
@@ -209,8 +211,8 @@ func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, a
 	return q.Store.Job(ctx, id)
 }
 
-// auditEntry returns the audit entry of a change of a job. Its action is the job's kind and the
-// action, as in replay-started or purge-ended.
+// auditEntry returns the audit entry of a change of a job. The entry's action consists of the
+// job's kind and the parameter "action", as in replay-started or purge-ended.
 func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditEntry {
 	kind := map[store.JobKind]string{store.ReplayJob: "replay-", store.PurgeJob: "purge-"}[j.Kind]
 	after, err := json.Marshal(struct {
@@ -229,8 +231,8 @@ func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditE
 	return store.AuditEntry{At: at, Actor: actor, Action: kind + action, Source: j.Source, Before: json.RawMessage("{}"), After: after, Note: j.Note}
 }
 
-// List returns at most limit dead letters that match the filter, newest first. If after has a
-// time, the list starts behind it.
+// List returns at most limit dead letters that match the filter, newest first. If after.At is set,
+// it lists only dead letters older than "after".
 func (q *Queue) List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	return q.Store.DeadLetters(ctx, filter, after, limit)
 }

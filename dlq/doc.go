@@ -1,5 +1,5 @@
 // Package dlq is the operator's side of the dead letter queue (DLQ). It lists and counts dead
-// letters by their index in the database, reads single ones from Kafka, and runs jobs in the
+// letters by their index in the database, reads single dead letters from Kafka, and runs jobs in the
 // query services that replay or purge all dead letters that a filter selects.
 //
 // # States of a job

@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The key of a filter may have the listed form FACET/KEY.
+// The key in a filter may be given as FACET/KEY, the form in which lists show it.
 func ExampleSplitFacetKey() {
 	hasFacet := func(name string) bool { return name == "character" }
 	fmt.Println(dlq.SplitFacetKey("", "character/anna", hasFacet))
@@ -20,7 +20,7 @@ func ExampleSplitFacetKey() {
 	//  guild/anna
 }
 
-// A cursor holds the time and the position of the last dead letter of a page.
+// FormatCursor encodes the time and the position of the last dead letter of a page.
 func ExampleFormatCursor() {
 	last := store.DeadLetter{
 		DeadLetterID: store.DeadLetterID{Topic: "nexon.update-dlq", Partition: 3, Offset: 120},

@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// fakeStore is the real store with faults. It does not cancel calls, because that would close the
-// connection of the database in memory.
+// fakeStore is the SQLite store with injected faults. It does not pass on the cancellation of
+// calls, because that would close the connection of the database in memory.
 type fakeStore struct {
 	*sqlite.Store
 	p *process
@@ -126,7 +126,7 @@ func (m fakeTopics) DeleteBefore(ctx context.Context, _ string, before map[int32
 	})
 }
 
-// put appends a record to the request topic with the given timestamp.
+// put appends a request to the request topic, with the given time as its timestamp.
 func (g *rig) put(a ReplayRequest, at time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +153,7 @@ func (p *process) Enqueue(ctx context.Context, all []ReplayRequest) []error {
 	return errs
 }
 
-// fakeNotifier notifies at once.
+// fakeNotifier delivers every wake-up without delay.
 type fakeNotifier struct{ p *process }
 
 func (b fakeNotifier) Run(ctx context.Context, latest time.Duration, work func(context.Context, time.Time) (time.Time, error)) error {

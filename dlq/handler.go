@@ -58,7 +58,7 @@ func newEntry(d store.DeadLetter) Entry {
 // DeadLetterList is a page of dead letters, newest first.
 type DeadLetterList struct {
 	DeadLetters []Entry `json:"deadLetters"`
-	// Next is the value of the query parameter "after" that returns the next page; empty on the last.
+	// Next is the value of the query parameter "after" for the next page; empty on the last page.
 	Next string `json:"next,omitempty"`
 }
 
@@ -139,7 +139,7 @@ func (q *Queue) list(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: page}, err
 }
 
-// FormatCursor returns the cursor of the page behind a dead letter: microseconds:partition:offset.
+// FormatCursor returns the cursor that starts a page after d: microseconds:partition:offset.
 func FormatCursor(d store.DeadLetter) string {
 	return fmt.Sprintf("%d:%s", d.At.UnixMicro(), formatID(d.DeadLetterID))
 }
@@ -240,8 +240,8 @@ func (q *Queue) checkSource(source string) error {
 	return problem.New(http.StatusNotFound, "no-such-source", fmt.Sprintf("There is no source %.100q.", source))
 }
 
-// jobRequest is the body of a request for a plan or a job. Filter has the names of the list's query
-// parameters.
+// jobRequest is the body of a request for a plan or a job. The names in Filter are the names of
+// the query parameters of the list.
 type jobRequest struct {
 	Kind   string            `json:"kind"`
 	Filter map[string]string `json:"filter"`
@@ -287,8 +287,8 @@ func (q *Queue) parseJobSpec(r *http.Request) (spec JobSpec, err error) {
 	return spec, nil
 }
 
-// parseFilter parses the filter parameters of a request. The source is in the path; ignored are
-// names of other parameters.
+// parseFilter parses the filter parameters in values. The source is in the request's path. It
+// skips the parameters whose names are in "ignored".
 func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...string) (f store.DeadLetterFilter, err error) {
 	f.Source = r.PathValue("source")
 	if err := q.checkSource(f.Source); err != nil {
@@ -313,10 +313,10 @@ func (q *Queue) parseFilter(r *http.Request, values url.Values, ignored ...strin
 	return f, nil
 }
 
-// SplitFacetKey returns the facet and the key of a filter whose key may have the listed form
-// FACET/KEY. The part before the first slash is the facet if it equals the filter's facet, or if
-// the filter has none and hasFacet returns true. Otherwise the whole text is the key. A key that
-// itself begins with a facet's name and a slash must be given as FACET/KEY.
+// SplitFacetKey returns the facet and the key of a filter. The text may be a key, or FACET/KEY,
+// the form in which lists show it. The part before the first slash is the facet if it equals the
+// filter's facet, or if the filter has none and hasFacet returns true. Otherwise the whole text is
+// the key. A key that begins with a facet's name and a slash must be given as FACET/KEY.
 func SplitFacetKey(facet, text string, hasFacet func(string) bool) (f, key string) {
 	before, after, found := strings.Cut(text, "/")
 	if found && before != "" && after != "" && (before == facet || (facet == "" && hasFacet(before))) {
@@ -325,7 +325,7 @@ func SplitFacetKey(facet, text string, hasFacet func(string) bool) (f, key strin
 	return facet, text
 }
 
-// setFilterField parses the parameter name into its field.
+// setFilterField parses the text of the parameter with this name into its field of the filter.
 func setFilterField(f *store.DeadLetterFilter, name, text string) (err error) {
 	switch name {
 	case "reason":

@@ -32,8 +32,9 @@ func newClient(t *testing.T) *client {
 	return c
 }
 
-// do sends a request, compares the status, and checks response and accepted request against the
-// OpenAPI document. The response is decoded into into, unless it is nil.
+// do sends a request and compares the response's status with want. It checks the response, and the
+// request if it was accepted, against the OpenAPI document. It stores the decoded response in the
+// parameter "into", unless that is nil.
 func (c *client) do(method, target, body string, want int, into any) (text string) {
 	c.Helper()
 	req := httptest.NewRequestWithContext(c.Context(), method, target, strings.NewReader(body))
@@ -57,8 +58,8 @@ func (c *client) do(method, target, body string, want int, into any) (text strin
 
 const dlqPath = "/admin/v1/dlq/" + theSource
 
-// fill writes four dead letters: one is handled, one is at the replay limit, and one can't be
-// parsed.
+// fill writes five dead letters: one is handled, one is at the replay limit, one has a request
+// that can't be decoded, and one has a record that can't be parsed.
 func (c *client) fill() {
 	c.deadLetter(idOf(0, 1), func(l *store.DeadLetter, r *ReadResult) {
 		l.Status, l.Attempts, l.CorrelationID = 500, 4, "c"
@@ -185,7 +186,7 @@ func TestHandler_CreatesStopsAndResumesJobs(t *testing.T) {
 	}
 }
 
-// TestHandler_ExplainsBadInput: each input is the caller's error, so the status is 4xx.
+// TestHandler_ExplainsBadInput: each input is an error of the client, so the status must be 4xx.
 func TestHandler_ExplainsBadInput(t *testing.T) {
 	t.Parallel()
 	c := newClient(t)
@@ -236,7 +237,7 @@ func TestHandler_ExplainsBadInput(t *testing.T) {
 	}
 }
 
-// slowCount is a store whose counts never return.
+// slowCount is a store that counts dead letters until the context ends.
 type slowCount struct{ Store }
 
 func (slowCount) DeadLetterGroups(ctx context.Context, _ store.DeadLetterFilter, _ int) ([]store.DeadLetterGroup, error) {

@@ -16,44 +16,45 @@ import (
 )
 
 const (
-	// A chunk is at most maxChunk dead letters and takes at most chunkTimeout. Between two chunks
-	// the job's state is read again.
+	// A chunk is at most maxChunk dead letters and takes at most chunkTimeout. The process reads the
+	// job's state again between two chunks.
 	maxChunk     = 500
 	chunkTimeout = 30 * time.Second
-	// maxDeliveryTime is how long a record may take to appear on its topic: the producer's delivery
-	// timeout, and as long again if the record was sent at the end of it.
+	// maxDeliveryTime is the maximum time from sending a record until it is visible on its topic. It
+	// is twice the producer's delivery timeout, because the record may be sent at the end of the
+	// timeout and then take as long again.
 	maxDeliveryTime = 20 * time.Second
-	// leaseDuration is the length of a lease from the start of a chunk, in addition to the
-	// chunkInterval. When it expires, every request of the chunk is visible on its topic.
+	// leaseDuration is the length of a lease from the start of a chunk; chunkInterval is added to
+	// it. When the lease expires, every request that the chunk has sent is visible on its topic.
 	leaseDuration = chunkTimeout + maxDeliveryTime
-	// pollInterval is how long a job of a crashed process waits at most if no wake-up arrives.
+	// pollInterval is the maximum time that a job of a crashed process waits if no wake-up arrives.
 	pollInterval = leaseDuration
-	// retryInterval is the delay after a failed chunk. After it, a request that Kafka did not
-	// acknowledge in time is either visible or lost.
+	// retryInterval is the delay after a failed chunk. After this delay, a request that Kafka had
+	// not acknowledged in time is either visible on its topic or lost.
 	retryInterval = maxDeliveryTime
-	// shutdownGrace is how long a chunk may continue after ctx has ended. Requests in flight are
-	// acknowledged in that time, which saves the next holder the reconciliation.
+	// shutdownGrace is how long a chunk may continue after ctx has ended. In this time Kafka
+	// normally acknowledges the requests in flight, so the next holder needs no reconciliation.
 	shutdownGrace = 5 * time.Second
-	// saveTimeout is the timeout of one write of a job's progress.
+	// saveTimeout is the timeout of one read or write of a job in the database.
 	saveTimeout = 5 * time.Second
 )
 
-// Run runs jobs until ctx ends, up to maxConcurrentJobs at a time. Other processes may do the
-// same. It returns when its jobs have stopped, at most shutdownGrace later; another process
-// continues them.
+// Run runs jobs until ctx ends, up to maxConcurrentJobs at a time. Other processes may call Run at
+// the same time. Run returns when its jobs have stopped, at most shutdownGrace after the end of
+// ctx; another process continues the jobs.
 func (q *Queue) Run(ctx context.Context) error {
 	q.stopping = ctx.Done()
 	var running sync.WaitGroup
 	defer running.Wait()
-	// Processes may have different configurations during a deployment. This one would refuse every
-	// dead letter of a source that it does not have.
+	// Processes may have different configurations during a deployment. Without this list, this
+	// process would refuse every dead letter of a source that it does not have.
 	sources := slices.Sorted(maps.Keys(q.Sources))
 	return q.Notifier.Run(ctx, pollInterval, func(ctx context.Context, now time.Time) (time.Time, error) {
 		for {
 			select {
 			case q.slots <- struct{}{}:
 			default:
-				return time.Time{}, nil // a job that ends here calls WakeLocal
+				return time.Time{}, nil // all slots are used; a job that ends calls WakeLocal
 			}
 			j, leased, err := q.Store.LeaseJob(ctx, q.newHolder(), sources, now, now.Add(leaseDuration))
 			if err != nil || !leased {
@@ -72,8 +73,9 @@ func (q *Queue) Run(ctx context.Context) error {
 	})
 }
 
-// newHolder returns a unique holder name for one lease. A process may lease a job again that it
-// lost while the database was unreachable; its former goroutine must then see a conflict.
+// newHolder returns a unique holder name for one lease. If the database was unreachable, a process
+// may lose a job and lease the same job again. The goroutine of the former lease must then get
+// store.ErrConflict.
 func (q *Queue) newHolder() string { return fmt.Sprintf("%s/%s", q.Process, rand.Text()) }
 
 // runJob runs chunks of a leased job until the job is done or stopped, the lease is lost, or ctx
@@ -125,8 +127,8 @@ func needsNoWorker(j store.DLQJob) bool {
 	return j.State != store.JobRunning && j.ChunkStartedAt.IsZero()
 }
 
-// chunkSize returns how many dead letters the job's next chunk has at most: one second's share of
-// its rate, bounded by maxChunk and by the rest of its Max.
+// chunkSize returns the maximum number of dead letters in the job's next chunk: as many as its
+// rate allows in one second, but at most maxChunk, and not more than its Max still allows.
 func chunkSize(j store.DLQJob) int {
 	n := int64(maxChunk)
 	if j.Rate > 0 {
@@ -138,8 +140,9 @@ func chunkSize(j store.DLQJob) int {
 	return int(n)
 }
 
-// chunkInterval returns the time between the starts of two chunks that keeps the job's rate; 0 for
-// an unlimited rate. Example: at 0.5 per second a chunk has one dead letter and the interval is 2 s.
+// chunkInterval returns the time between the starts of two chunks at which the job keeps its rate;
+// 0 for an unlimited rate. Example: at 0.5 per second a chunk has one dead letter and the interval
+// is 2 s.
 func chunkInterval(j store.DLQJob) time.Duration {
 	if j.Rate <= 0 {
 		return 0
@@ -148,8 +151,8 @@ func chunkInterval(j store.DLQJob) time.Duration {
 	return time.Duration(n / j.Rate * float64(time.Second))
 }
 
-// releaseLease ends the lease: at once, or after a failed chunk when its requests in flight have
-// been delivered or lost.
+// releaseLease ends the lease immediately. After a failed chunk it ends the lease only after
+// retryInterval, when the requests in flight have been delivered or lost.
 func (q *Queue) releaseLease(ctx context.Context, j store.DLQJob, failed bool) {
 	var err error
 	at := time.Now()
@@ -170,8 +173,8 @@ func (q *Queue) releaseLease(ctx context.Context, j store.DLQJob, failed bool) {
 	q.Notifier.WakeAt(ctx, at)
 }
 
-// reloadJob reads the job from the database. After a failed write its stored progress is unknown:
-// the write may have been committed. It returns store.ErrConflict if the lease was lost.
+// reloadJob reads the job from the database. It is needed after a failed write, because the write
+// may have been committed nevertheless. It returns store.ErrConflict if the lease was lost.
 func (q *Queue) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
@@ -200,7 +203,7 @@ func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []stor
 		e := auditEntry(j, "ended", j.CreatedBy, now)
 		ended = &e
 	}
-	// Enqueued requests must be recorded even if the chunk has timed out.
+	// Requests that were enqueued must be recorded even if ctx has ended at the chunk's timeout.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	state, err := q.Store.SaveJobProgress(ctx, j, handled, store.Disposition{Outcome: outcome, By: j.CreatedBy, Job: j.ID, At: now}, ended)
@@ -211,8 +214,9 @@ func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []stor
 	return j, err
 }
 
-// runChunk handles the job's next chunk and returns the job's last known progress. On an error
-// part of the chunk may have been handled. reload is set after a failed chunk.
+// runChunk handles the job's next chunk and returns the job's last known progress. If it returns
+// an error, a part of the chunk may have been handled. The caller sets reload if the previous
+// chunk failed.
 func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (store.DLQJob, error) {
 	process := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTimeout)
@@ -235,12 +239,12 @@ func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (stor
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return after, err
 	}
-	if process.Err() != nil { // the error may come from the shutdown; the next holder records its own
+	if process.Err() != nil { // perhaps caused by the shutdown; the next holder stores its own error
 		return j, err
 	}
 	stored, saveErr := q.reloadJob(ctx, j)
 	if saveErr == nil && !needsNoWorker(stored) {
-		// Operators see the error in the job. If it can't be saved either, the lease expires.
+		// Operators see the error in the job. If saving it fails too, the lease expires.
 		stored.Error = err.Error()
 		stored, saveErr = q.saveProgress(ctx, stored, nil)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// faultOnce returns a faultOf that injects the fault at the nth call of an operation.
+// faultOnce returns a faultOf function that injects the fault at the nth call of the operation.
 func faultOnce(what string, n int, injected fault) func(string) fault {
 	return func(does string) fault {
 		if does == what {
@@ -23,8 +23,8 @@ func faultOnce(what string, n int, injected fault) func(string) fault {
 	}
 }
 
-// TestReplay_EnqueuesOnceAcrossKills kills a process at each of its operations, and lets another
-// one continue.
+// TestReplay_EnqueuesOnceAcrossKills kills a process at each of its operations, and starts another
+// process that continues the job.
 func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	for _, what := range []string{"lease", "list", "read", "save", "enqueue"} {
 		for n := range 2 {
@@ -48,8 +48,8 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	}
 }
 
-// TestReconcile_FindsLateEntries: workers may write index entries within a chunk's range before the
-// chunk is reconciled.
+// TestReconcile_FindsLateEntries adds index entries at offsets between those of a chunk, before
+// the chunk is reconciled. Workers may write an entry late.
 func TestReconcile_FindsLateEntries(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		died := time.Now()
@@ -70,7 +70,8 @@ func TestReconcile_FindsLateEntries(t *testing.T) {
 	})
 }
 
-// TestReplay_CountsOnceIfACommitIsUnknown loses the response to a commit.
+// TestReplay_CountsOnceIfACommitIsUnknown loses the response to a commit, so the process does not
+// know that its progress was saved.
 func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 	for _, kind := range []store.JobKind{store.ReplayJob, store.PurgeJob} {
 		for n := range 6 {
@@ -91,8 +92,8 @@ func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 	}
 }
 
-// TestRun_ProcessLeasesItsOwnJobAgain keeps the database unreachable until the lease expires, so
-// that the process leases a job that it is still running.
+// TestRun_ProcessLeasesItsOwnJobAgain makes the database unreachable for longer than the lease.
+// The process then leases a job that one of its goroutines is still running.
 func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 	for away := 40 * time.Second; away < 2*time.Minute; away += 14 * time.Second {
 		inBubble(t, func(g *rig) {
@@ -109,7 +110,7 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 				for _, a := range all {
 					g.put(a, time.Now())
 				}
-				select { // slow enough for two goroutines to overlap
+				select { // slow enough for the goroutines of both leases to overlap
 				case <-time.After(700 * time.Millisecond):
 				case <-ctx.Done():
 				}
@@ -121,16 +122,17 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 	}
 }
 
-// TestReplay_FrozenHolderEnqueuesNothing suspends a process in a chunk for longer than its lease.
+// TestReplay_FrozenHolderEnqueuesNothing suspends the lease holder during a chunk for longer than
+// its lease.
 func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(400)
 		p := g.process()
-		var calls atomic.Int64 // the process may lease the job again beside its suspended goroutine
+		var calls atomic.Int64 // the process may lease the job again while its first goroutine is suspended
 		p.enqueueFunc = func(_ context.Context, all []ReplayRequest) []error {
 			if calls.Add(1) == 3 {
 				<-time.After(2 * leaseDuration)
-				return make([]error, len(all)) // the suspended goroutine sees success
+				return make([]error, len(all)) // Enqueue returns success to the suspended goroutine
 			}
 			for _, a := range all {
 				g.put(a, time.Now())
@@ -147,8 +149,8 @@ func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 	})
 }
 
-// TestRelease_WaitsForDeliveryAfterAFailure stops a process whose unacknowledged requests are
-// delivered late.
+// TestRelease_WaitsForDeliveryAfterAFailure shuts down a process after Kafka did not acknowledge
+// its requests. Kafka delivers them late, so the next process must wait for them.
 func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		inBubble(t, func(g *rig) {
@@ -185,8 +187,8 @@ func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 	}
 }
 
-// TestStop_InAChunkBlocksOtherReplays kills a process in a chunk, and stops its job before another
-// process leases it.
+// TestStop_InAChunkBlocksOtherReplays kills a process during a chunk, and stops its job before
+// another process has leased the job. No other replay may start until the chunk is reconciled.
 func TestStop_InAChunkBlocksOtherReplays(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(400)
@@ -216,7 +218,7 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 		p := g.process().run()
 		id := p.start(JobSpec{Rate: 10}).ID
 		<-time.After(20 * time.Second)
-		for range 2 { // repeating the call is no error
+		for range 2 { // repeating the call returns no error
 			if j, err := p.SetJobState(g.Context(), id, store.JobStopped, "me"); err != nil || j.State != store.JobStopped {
 				t.Fatal(j, err)
 			}
@@ -234,7 +236,7 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 		if n := len(g.enqueued()); n < stopped+30 {
 			t.Errorf("enqueued %d within 5 s after the resumption", n-stopped)
 		}
-		// The same if the job is resumed before its holder has seen the stop.
+		// The job must also continue if it is resumed before its holder has seen that it was stopped.
 		for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
 			if _, err := p.SetJobState(g.Context(), id, to, "me"); err != nil {
 				t.Fatal(err)
@@ -250,8 +252,8 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 	})
 }
 
-// TestResume_DuringLeaseRelease resumes a job after its holder has read the stop and before it
-// releases the lease.
+// TestResume_DuringLeaseRelease resumes a job when its holder has already read the state STOPPED
+// but has not yet released the lease.
 func TestResume_DuringLeaseRelease(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(100)
@@ -282,7 +284,8 @@ func TestResume_DuringLeaseRelease(t *testing.T) {
 	})
 }
 
-// TestRun_LeavesJobsOfUnknownSources: this process would refuse all dead letters of such a job.
+// TestRun_LeavesJobsOfUnknownSources: a process must not lease a job of a source that it does not
+// have, because it would refuse all dead letters of the job.
 func TestRun_LeavesJobsOfUnknownSources(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(10)
@@ -312,7 +315,7 @@ func TestRun_BlockedJobDelaysNoOther(t *testing.T) {
 	})
 }
 
-// TestStartJob_WritesTheAudit checks the entries of the start and the end of a job.
+// TestStartJob_WritesTheAudit checks the audit entries of the start and the end of a job.
 func TestStartJob_WritesTheAudit(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(3)

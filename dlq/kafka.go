@@ -15,14 +15,16 @@ import (
 )
 
 const (
-	// maxOffsetGap is the longest run of unwanted records that is read. A seek skips longer runs.
+	// maxOffsetGap is the maximum number of unwanted records between two dead letters that is read.
+	// A larger gap is skipped by a seek.
 	maxOffsetGap = 2000
-	// maxClockStepBack is how much earlier than the job's time a record's timestamp may be. The
-	// host's clock may have been set back after the job saved ChunkStartedAt.
+	// maxClockStepBack is how much earlier than the time "from" of EnqueuedByJob a record's
+	// timestamp may be. The host's clock may have been set back after the job saved ChunkStartedAt.
 	maxClockStepBack = time.Minute
-	// maxClockSkew is how far the clock of another producer may be ahead. Records of the job may
-	// follow a record with such a timestamp. After maxLateRecords later records in a row the
-	// search ends: only few hosts have clocks that are further ahead.
+	// maxClockSkew is how far the clock of another producer may be ahead. A record whose timestamp
+	// is within maxClockSkew after the time "to" does not end the search, because records of the job
+	// may follow it. The search ends after maxLateRecords consecutive records with even later
+	// timestamps.
 	maxClockSkew   = 5 * time.Minute
 	maxLateRecords = 5000
 	// maxFetchBytes is the maximum size of one fetch. A dead letter may be 1 MiB large.
@@ -47,21 +49,22 @@ func (k *Kafka) client() (*kgo.Client, error) {
 	return c, nil
 }
 
-// span is a range of offsets of one partition, from first to last inclusive.
+// span is a range of offsets in one partition; both first and last belong to it.
 type span struct {
 	partition   int32
 	first, last int64
 }
 
-// spans returns the ranges that contain the given dead letters, which must be sorted. Offsets that
-// the topic does not have are left out. A gap of more than maxOffsetGap starts a new range.
+// spans returns the ranges of offsets that contain the given dead letters, which must be sorted.
+// Offsets that the topic does not have are left out. After a gap of more than maxOffsetGap a new
+// range begins.
 func spans(ids []store.DeadLetterID, starts, ends kadm.ListedOffsets) []span {
 	var all []span
 	for _, id := range ids {
 		start, known := starts.Lookup(id.Topic, id.Partition)
 		end, _ := ends.Lookup(id.Topic, id.Partition)
 		if !known || id.Offset < start.Offset || id.Offset >= end.Offset {
-			continue // deleted, or never existed
+			continue // the record was deleted or never existed
 		}
 		if n := len(all) - 1; n >= 0 && all[n].partition == id.Partition && id.Offset-all[n].last <= maxOffsetGap {
 			all[n].last = id.Offset
@@ -120,8 +123,8 @@ func headersOf(r *kgo.Record) []schemas.Header {
 	return headers
 }
 
-// consumeRecords calls each for every record until each returns false. The client must have exactly
-// one assigned partition.
+// consumeRecords calls the function "each" for every record, until the function returns false. The
+// client must have exactly one assigned partition.
 func consumeRecords(ctx context.Context, c *kgo.Client, each func(*kgo.Record) (more bool)) error {
 	for {
 		fetches := c.PollFetches(ctx)

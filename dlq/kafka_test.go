@@ -21,7 +21,7 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// broker is a Kafka with a topic of three partitions.
+// broker is a Kafka broker with a topic of three partitions.
 type broker struct {
 	*testing.T
 	kafka  *Kafka
@@ -30,7 +30,7 @@ type broker struct {
 	topic  string
 }
 
-// eachKafka runs a test on an in-process broker and on a real one.
+// eachKafka runs a test with an in-process broker, and again with a real broker.
 func eachKafka(t *testing.T, test func(b *broker)) {
 	t.Helper()
 	for name, addresses := range map[string]func(t *testing.T) []string{
@@ -65,7 +65,7 @@ func eachKafka(t *testing.T, test func(b *broker)) {
 	}
 }
 
-// known waits until the brokers know the topic.
+// known waits until the broker returns the three partitions of the new topic.
 func (b *broker) known() {
 	b.Helper()
 	for since := time.Now(); ; <-time.After(20 * time.Millisecond) {
@@ -89,7 +89,7 @@ func (b *broker) put(records ...*kgo.Record) {
 	}
 }
 
-// deadLetterRecord returns a record with the value.
+// deadLetterRecord returns a dead-letter record with this value.
 func (b *broker) deadLetterRecord(partition int32, value []byte) *kgo.Record {
 	r := &kgo.Record{Partition: partition, Value: value}
 	for _, h := range (schemas.DeadLetter{Reason: schemas.Upstream5xx, Time: time.Now()}).RecordHeaders() {
@@ -107,7 +107,7 @@ func (b *broker) fill(partition int32, n int) {
 	b.put(all...)
 }
 
-// read returns the values that were read, by partition:offset.
+// read reads the dead letters and returns their values by partition:offset.
 func (b *broker) read(ids ...store.DeadLetterID) map[string]string {
 	b.Helper()
 	found := map[string]string{}
@@ -195,8 +195,9 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestEnqueuedByJob_FindsItsRecords, also after records of a producer whose clock is ahead, and
-// after its own clock was set back. Older records and records of other jobs are not returned.
+// TestEnqueuedByJob_FindsItsRecords checks that the records of a job are found, also after records
+// of a producer whose clock is ahead, and after the clock of the job's host was set back. Older
+// records and records of other jobs are not returned.
 func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
@@ -230,7 +231,7 @@ func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 			b.put(r)
 		}
 		find("0:1", "0:3", "0:4", "0:6")
-		for range 6 { // more than one fetch
+		for range 6 { // six records of 1 MiB are more than one fetch
 			b.put(&kgo.Record{Partition: 1, Value: large, Timestamp: from.Add(time.Hour)})
 		}
 		b.put(enqueued(1, "j", "0:5", time.Second))

@@ -9,7 +9,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TestPlan_CountsGroupsBeyondTheLimit: an operator who confirms a number confirms all dead letters.
+// TestPlan_CountsGroupsBeyondTheLimit: the number that an operator confirms must include the dead
+// letters of groups that the plan does not list.
 func TestPlan_CountsGroupsBeyondTheLimit(t *testing.T) {
 	c := newClient(t)
 	const kinds = MaxGroups + 20

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// minDeleteAge is the minimum age of a dead letter that is deleted from Kafka. Workers write
-	// the index entry after the record; younger records may not have theirs yet.
+	// minDeleteAge is the minimum age of a dead letter that is deleted from Kafka. Workers write the
+	// index entry after the record, so a younger record may not have an entry yet.
 	minDeleteAge = 15 * time.Second
-	// missingEntryTimeout is how long an offset without an index entry blocks the deletion. Its
-	// worker may be waiting for the database. After a crash of the worker the record is written
-	// again at another offset, and this one never gets an entry.
+	// missingEntryTimeout is how long an offset without an index entry blocks the deletion. The
+	// worker that wrote the record may still be waiting for the database. If that worker crashed,
+	// the record was written again at another offset, and this offset never gets an entry.
 	missingEntryTimeout = 24 * time.Hour
 	// deleteBatch is how many index entries one statement deletes.
 	deleteBatch = 1000
@@ -55,7 +55,7 @@ func (q *Queue) deleteHandled(ctx context.Context, topic string) error {
 	if err != nil || len(prefixes) == 0 {
 		return err
 	}
-	bounds, err := q.Topics.Bounds(ctx, topic) // read after the entries, whose records are before its End
+	bounds, err := q.Topics.Bounds(ctx, topic) // read last, so End is after the records of all entries
 	if err != nil {
 		return err
 	}

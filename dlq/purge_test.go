@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TestPurge_DeletesExactlyTheHandledPrefix purges random subsets of open, handled and recent dead
-// letters.
+// TestPurge_DeletesExactlyTheHandledPrefix purges random subsets of the dead letters; others stay
+// open, are replayed, or are recent.
 func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -21,7 +21,7 @@ func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 }
 
 func (g *rig) purgeSome(r *rand.Rand) {
-	kept := 2 + r.IntN(40) // every kept-th dead letter is not purged
+	kept := 2 + r.IntN(40) // one in "kept" dead letters is not purged
 	add := func(from, to int64) {
 		for offset := from; offset < to; offset++ {
 			for partition := range int32(4) {
@@ -59,7 +59,7 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	if err != nil {
 		g.Fatal(err)
 	}
-	first := map[int32]int64{} // first offset that must be kept: open, or recent
+	first := map[int32]int64{} // lowest offset with an index entry, by partition
 	for _, l := range all {
 		if l.Offset < g.starts[l.Partition] {
 			g.Errorf("%+v has an index entry, but its record was deleted", l)
@@ -95,8 +95,8 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	}
 }
 
-// TestPurge_DeletesEntriesOfExpiredRecords: open entries too, because their records no longer
-// exist.
+// TestPurge_DeletesEntriesOfExpiredRecords: a purge deletes the index entries of records that the
+// topic no longer has, also if the dead letters are open.
 func TestPurge_DeletesEntriesOfExpiredRecords(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(2500)
@@ -111,7 +111,7 @@ func TestPurge_DeletesEntriesOfExpiredRecords(t *testing.T) {
 	})
 }
 
-// purgeOf purges all dead letters of partition 0 and returns its new start offset.
+// purgeOf purges all dead letters and returns the new start offset of partition 0.
 func (g *rig) purgeOf() int64 {
 	g.Helper()
 	p := g.process().run()
@@ -120,8 +120,8 @@ func (g *rig) purgeOf() int64 {
 	return g.starts[0]
 }
 
-// TestPurge_KeepsRecordsWithoutIndexEntry: the worker of one record can't reach the database, while
-// later records have their entries.
+// TestPurge_KeepsRecordsWithoutIndexEntry: one record has no index entry, because its worker can't
+// reach the database, while later records have entries.
 func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	for _, waits := range []int64{0, 7} {
 		inBubble(t, func(g *rig) {
@@ -136,7 +136,7 @@ func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 				t.Errorf("start offset %d is after the record without an entry at %d", start, waits)
 			}
 			g.deadLetter(idOf(0, 20))
-			<-time.After(2 * time.Minute) // its entry is never written
+			<-time.After(2 * time.Minute) // the entry of the record is never written
 			if start := g.purgeOf(); start != 21 {
 				t.Errorf("start offset: got %d, want the end", start)
 			}
@@ -144,7 +144,8 @@ func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	}
 }
 
-// TestPurge_KeepsRecordsOfRecreatedTopics: old index entries refer to offsets of the former topic.
+// TestPurge_KeepsRecordsOfRecreatedTopics: old index entries refer to offsets of the deleted
+// topic, and must not cause the deletion of new records.
 func TestPurge_KeepsRecordsOfRecreatedTopics(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(20)
@@ -162,8 +163,8 @@ func TestPurge_KeepsRecordsOfRecreatedTopics(t *testing.T) {
 	})
 }
 
-// TestPurge_OfNothingDeletesHandledRecords: a replay marks dead letters as handled but deletes no
-// records.
+// TestPurge_OfNothingDeletesHandledRecords: a purge without matching dead letters still deletes
+// records that a replay has handled. The replay itself deletes no records.
 func TestPurge_OfNothingDeletesHandledRecords(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(30)

@@ -15,11 +15,12 @@ import (
 )
 
 // enqueueBatch is how many requests are enqueued together. Before each batch the process checks
-// that it has not been suspended for longer than chunkTimeout.
+// that the chunk has not exceeded chunkTimeout, for example because the process was suspended.
 const enqueueBatch = 50
 
-// readTimeout limits the reading of a chunk's dead letters. Distant offsets need one read each;
-// dead letters that were not read in time go into the next chunk.
+// readTimeout limits the time for reading a chunk's dead letters from Kafka. If their offsets are
+// far apart, each needs a separate read. Dead letters that were not read in time go into the next
+// chunk.
 const readTimeout = chunkTimeout / 2
 
 // errChunkTimeout ends a chunk at chunkTimeout. The next chunk enqueues the rest.
@@ -29,7 +30,7 @@ var errChunkTimeout = errors.New("enqueuing the chunk timed out; the next chunk 
 type replayItem struct {
 	id            store.DeadLetterID
 	diedByThisJob bool   // this job's own request was dead-lettered; the job skips it
-	refused       string // why it stays open; empty: it is to be enqueued
+	refused       string // why the dead letter stays open; empty if it is enqueued
 	request       ReplayRequest
 	enqueued      bool
 }
@@ -54,7 +55,7 @@ func (q *Queue) replay(ctx context.Context, j store.DLQJob) (store.DLQJob, error
 	if err != nil {
 		return j, err
 	}
-	// After this write the next holder of the lease has to reconcile the chunk.
+	// If the lease is lost after this write, the next holder must reconcile the chunk.
 	started := j
 	started.ChunkStartedAt, started.Error = time.Now().UTC(), ""
 	if started, err = q.saveProgress(ctx, started, nil); err != nil {
@@ -86,8 +87,8 @@ func (q *Queue) finishJob(ctx context.Context, j store.DLQJob) (store.DLQJob, er
 	return done, nil
 }
 
-// afterChunk returns the job with the chunk's results, and the enqueued dead letters. The position
-// advances to the last item before the first one whose outcome is unknown.
+// afterChunk returns the job with the chunk's results, and the dead letters that were enqueued.
+// The position advances up to the first item whose outcome is unknown, but not to that item.
 func afterChunk(j store.DLQJob, items []*replayItem) (after store.DLQJob, handled []store.DeadLetterID) {
 	j.Refused = maps.Clone(j.Refused)
 	if j.Refused == nil {
@@ -129,12 +130,12 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 	known := 0
 	err := q.Topics.ReadDeadLetters(readCtx, ids, func(id store.DeadLetterID, r ReadResult) {
 		i := index[id]
-		// The filter's Until does not exclude it if the worker's clock is behind the clock of the
-		// process that created the job.
+		// The filter's Until does not exclude a dead letter of this job's own request if the worker's
+		// clock is behind the clock of the process that created the job.
 		items[i].diedByThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
 		// Only the request is kept: a dead letter may be 1 MiB large.
 		items[i].request, items[i].refused = q.buildRequest(j, id, r)
-		known = i + 1 // records arrive in order, so the ones before it that did not arrive are deleted
+		known = i + 1 // records arrive in order, so earlier items that did not arrive are deleted
 	})
 	if err != nil && readCtx.Err() != nil && known > 0 {
 		return items[:known], nil
@@ -145,8 +146,8 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 	return items, nil
 }
 
-// buildRequest returns the request of a dead letter with the job's replay mark, or the reason for
-// which it can't be enqueued.
+// buildRequest returns the request of a dead letter with the job's replay mark, or the reason why
+// it can't be enqueued.
 func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult) (a ReplayRequest, refused string) {
 	if r.Err != nil {
 		return a, RefusedUndecodable
@@ -168,7 +169,7 @@ func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 		return a, RefusedUndecodable
 	}
 	for _, h := range r.DeadLetter.Headers {
-		// A value of another length is not a trace parent, and could exceed the topic's record size.
+		// A trace parent of another length is invalid, and could exceed the topic's record size.
 		if h.Key == schemas.TraceParent && len(h.Value) == observe.TraceParentSize {
 			a.TraceParent = string(h.Value)
 		}
@@ -177,7 +178,7 @@ func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 }
 
 // encodable reports whether the request can be encoded with any version and time. A request that
-// is too large would block its job forever, and no worker accepts it.
+// is too large would block its job forever, and workers would not accept it.
 func encodable(a ReplayRequest) bool {
 	_, err := schemas.UpdateRequest{
 		EventID: uuid.Nil.String(), Entity: a.Request.Entity, Params: a.Request.Params, Lane: a.Lane, Reason: schemas.Replay,
@@ -190,7 +191,7 @@ func encodable(a ReplayRequest) bool {
 func formatID(id store.DeadLetterID) string { return fmt.Sprintf("%d:%d", id.Partition, id.Offset) }
 
 // enqueue enqueues the items' requests until the deadline or the shutdown of the process. If it
-// returns nil, every item that is not marked as enqueued was not published.
+// returns nil, every item that is not marked as enqueued has certainly not been published.
 func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replayItem) (failure error) {
 	var pending []*replayItem
 	for _, item := range items {
@@ -199,7 +200,7 @@ func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replay
 		}
 	}
 	for len(pending) > 0 {
-		// Another process may hold the lease if this one was suspended since the last batch.
+		// If this process was suspended since the last batch, another process may hold the lease now.
 		if !time.Now().Before(deadline) || ctx.Err() != nil {
 			return errors.Join(failure, errChunkTimeout)
 		}
@@ -226,15 +227,15 @@ func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replay
 	return nil
 }
 
-// reconcile saves which dead letters of a chunk in flight were enqueued, by reading the request
-// topic. The former holder of the lease could not save it.
+// reconcile finds out which dead letters of a chunk in flight were enqueued, by reading the
+// request topic, and saves them as handled. The former holder of the lease could not save this.
 func (q *Queue) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, error) {
 	enqueued, err := q.Topics.EnqueuedByJob(ctx, schemas.RequestTopic(j.Source, j.Lane), j.ID, j.ChunkStartedAt, j.ChunkStartedAt.Add(leaseDuration))
 	if err != nil {
 		return j, fmt.Errorf("find the enqueued requests of job %s: %w", j.ID, err)
 	}
 	var handled []store.DeadLetterID
-	// Index entries are written after their records, so the range of the chunk may contain more
+	// An index entry is written after its record. The range of the chunk may therefore contain more
 	// entries now than when the chunk started.
 	for position, more := j.Position, len(enqueued) > 0; more; {
 		deadLetters, err := q.Store.DeadLettersByOffset(ctx, j.Filter, position, maxChunk)
@@ -257,7 +258,7 @@ func (q *Queue) reconcile(ctx context.Context, j store.DLQJob) (store.DLQJob, er
 	return after, nil
 }
 
-// anyAfter reports whether one of the formatted IDs is a position after id.
+// anyAfter reports whether one of the ids (partition:offset) is a position after id.
 func anyAfter(ids map[string]bool, id store.DeadLetterID) bool {
 	for text := range ids {
 		if p, offset, err := ParseID(text); err == nil && (p > id.Partition || p == id.Partition && offset > id.Offset) {

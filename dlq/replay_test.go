@@ -35,7 +35,7 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 		g.deadLetter(idOf(0, 3), replayed(schemas.MaxReplays))
 		g.deadLetter(idOf(0, 4), func(_ *store.DeadLetter, r *ReadResult) { r.Err = errors.New("no dead letter") })
 		g.deadLetter(idOf(0, 5), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.Value = []byte("{") })
-		g.deadLetter(idOf(1, 6), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 }) // cut
+		g.deadLetter(idOf(1, 6), func(_ *store.DeadLetter, r *ReadResult) { r.DeadLetter.ValueBytes = 1 << 20 }) // the value was cut
 		g.deadLetter(idOf(1, 7), record(bad, nil))
 		g.deadLetter(idOf(1, 8), record(foreign, nil))
 		g.deadLetter(idOf(1, 9), record(unknown, nil))
@@ -59,7 +59,7 @@ func TestReplay_EnqueuesOrRefusesEach(t *testing.T) {
 				t.Errorf("request: got %+v", r)
 			}
 		}
-		if j.Total != 11 { // including those at the replay limit
+		if j.Total != 11 { // including the dead letter at the replay limit
 			t.Errorf("total: got %d, want 11", j.Total)
 		}
 		again := g.waitUntilDone(p.start(JobSpec{}).ID)
@@ -89,7 +89,7 @@ func TestReplay_HonoursRate(t *testing.T) {
 	for name, test := range map[string]struct {
 		rate  float64
 		count int64
-		max   int // requests in almost a second, or in one interval
+		max   int // maximum number of requests within almost a second, or within one interval
 	}{
 		"fifty a second": {50, 400, 50}, "one in two seconds": {0.5, 20, 1}, "a part of one": {1.5, 20, 2}, "thousands": {700, 1100, 1000},
 	} {
@@ -120,8 +120,8 @@ func TestReplay_HonoursRate(t *testing.T) {
 	}
 }
 
-// TestReplay_SkipsItsOwnDeadLetters: requests of the replay are dead-lettered at once, also by a
-// worker whose clock is behind.
+// TestReplay_SkipsItsOwnDeadLetters: the replay's requests are dead-lettered again at once, some
+// of them by a worker whose clock is behind. The job must not replay them again.
 func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(3)
@@ -145,8 +145,8 @@ func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 	})
 }
 
-// TestReplay_SkipsNothingAfterAFailedChunk lets Enqueue fail for some requests once, between dead
-// letters that are refused.
+// TestReplay_SkipsNothingAfterAFailedChunk makes Enqueue fail for some requests of a chunk.
+// Between them are dead letters that are refused.
 func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		for offset := range int64(120) {
@@ -164,7 +164,7 @@ func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 			errs := make([]error, len(all))
 			for i, a := range all {
 				if calls%2 == 1 && i%4 == 2 {
-					errs[i] = errUnavailable // refused
+					errs[i] = errUnavailable // not published
 				} else if g.put(a, time.Now()); calls%2 == 1 && i%4 == 3 {
 					errs[i] = errUnavailable // published, although Enqueue returns an error
 				}
@@ -177,7 +177,8 @@ func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 	})
 }
 
-// TestReplay_SplitsSlowChunks: reading takes long, as for distant offsets.
+// TestReplay_SplitsSlowChunks makes reads slow, as if the offsets were far apart, so chunks exceed
+// readTimeout.
 func TestReplay_SplitsSlowChunks(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(500)
@@ -192,7 +193,7 @@ func TestReplay_SplitsSlowChunks(t *testing.T) {
 	})
 }
 
-// TestJob_ErrorIsSetWhileBlocked lets reads fail for a minute.
+// TestJob_ErrorIsSetWhileBlocked makes reads fail for a minute.
 func TestJob_ErrorIsSetWhileBlocked(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(10)

@@ -24,8 +24,8 @@ import (
 
 const theSource = "nexon"
 
-// rig is what survives a process: the database, the dead-letter topic and the request topic. Tests
-// with processes run in a synctest bubble, where waiting takes no time.
+// rig has the state that survives the end of a process: the database, the dead-letter topic and
+// the request topic. Tests with processes run in a synctest bubble, where waiting takes no time.
 type rig struct {
 	*testing.T
 	db *sqlite.Store
@@ -34,7 +34,7 @@ type rig struct {
 	records   map[store.DeadLetterID]ReadResult
 	starts    map[int32]int64
 	requests  []request
-	readDelay time.Duration // of reading a dead letter
+	readDelay time.Duration // duration of reading one dead letter
 	processes []*process
 	started   int
 }
@@ -88,8 +88,8 @@ func (g *rig) value(of schemas.Entity, params map[string]string) []byte {
 	return text
 }
 
-// deadLetter adds a dead letter to the topic and the index, with the current time; change modifies
-// both first.
+// deadLetter adds a dead letter with the current time to the topic and the index. The functions in
+// "change" modify the entry and the record before they are stored.
 func (g *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter, *ReadResult)) {
 	g.Helper()
 	of := schemas.Entity{Source: theSource, Facet: "character", Key: fmt.Sprintf("%d-%d", id.Partition, id.Offset)}
@@ -163,8 +163,8 @@ func (g *rig) waitUntilDone(id string) store.DLQJob {
 	return store.DLQJob{}
 }
 
-// wantCounts fails the test unless the job has these counts, and the index has as many entries of
-// the job.
+// wantCounts fails the test unless the job has these counts, and the index has as many entries
+// with the job's ID as "done" says.
 func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 	g.Helper()
 	if j.Done != done || !maps.Equal(j.Refused, refused) {
@@ -185,21 +185,21 @@ func (g *rig) wantCounts(j store.DLQJob, done int64, refused map[string]int64) {
 	}
 }
 
-// fault is an injected fault of one operation.
+// fault is a fault that a test injects into one operation.
 type fault int
 
 const (
 	none        fault = iota
-	refused           // not executed; returns an error
-	lost              // executed; returns an error
-	slow              // executed after chunkTimeout
-	killed            // the process is killed before
-	killedAfter       // the process is killed after
+	refused           // the operation is not executed and returns an error
+	lost              // the operation is executed but returns an error
+	slow              // the operation is executed after chunkTimeout
+	killed            // the process is killed before the operation
+	killedAfter       // the process is killed after the operation
 )
 
 var errUnavailable = errors.New("unavailable")
 
-// process is a process that runs jobs.
+// process is a simulated process that runs jobs.
 type process struct {
 	*Queue
 	rig   *rig
@@ -262,7 +262,7 @@ func (p *process) isDead() bool {
 	return p.dead
 }
 
-// withFault runs an operation of the process with its fault.
+// withFault runs an operation of the process with the fault that faultOf injects.
 func withFault[T any](ctx context.Context, p *process, what string, f func() (T, error)) (T, error) {
 	var nothing T
 	if p.isDead() {
@@ -301,7 +301,7 @@ func withFault[T any](ctx context.Context, p *process, what string, f func() (T,
 	return stored, err
 }
 
-// start creates a job.
+// start creates a job. It does not wait for the job.
 func (p *process) start(o JobSpec) store.DLQJob {
 	p.rig.Helper()
 	o.Filter.Source = theSource

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestRun_StopsDuringAReplay: Run returns between two batches, no chunk is in flight, and another
-// process continues at once.
+// TestRun_StopsDuringAReplay: Run returns after the current batch, leaves no chunk in flight, and
+// another process continues the job at once.
 func TestRun_StopsDuringAReplay(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(maxChunk)
@@ -44,8 +44,8 @@ func TestRun_StopsDuringAReplay(t *testing.T) {
 	})
 }
 
-// TestRun_StopsWhileEnqueueHangs: Run returns within the documented time, and the next process
-// reconciles the chunk.
+// TestRun_StopsWhileEnqueueHangs: Run returns within shutdownGrace although Enqueue does not
+// return, and the next process reconciles the chunk.
 func TestRun_StopsWhileEnqueueHangs(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(maxChunk)

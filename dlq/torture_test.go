@@ -14,13 +14,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// torture injects random faults into processes until ends.
+// torture injects random faults into processes until the time in "ends".
 type torture struct {
 	*rig
 	mu      sync.Mutex
 	rand    *rand.Rand
 	ends    time.Time
-	covered map[string]bool // by another request
+	covered map[string]bool // dead letters whose request was covered by another request
 	faults  map[fault]int
 }
 
@@ -49,13 +49,13 @@ func (o *torture) faultOf(what string) fault {
 	return f
 }
 
-// enqueueFunc accepts requests, or refuses them, or returns an error although they arrive now or
-// later, or kills the process in between.
+// enqueueFunc returns a replacement of Enqueue. It accepts or refuses requests at random, returns
+// an error although the request arrives now or later, hangs, or kills the process.
 func (o *torture) enqueueFunc(p *process) func(context.Context, []ReplayRequest) []error {
 	return func(ctx context.Context, all []ReplayRequest) []error {
 		errs := make([]error, len(all))
 		bad, dies := o.chance(3) && !o.over(), o.chance(12) && !o.over()
-		if bad && o.chance(3) { // it hangs
+		if bad && o.chance(3) { // Enqueue hangs
 			select {
 			case <-time.After(o.within(chunkTimeout)):
 			case <-ctx.Done():
@@ -87,7 +87,7 @@ func (o *torture) enqueueFunc(p *process) func(context.Context, []ReplayRequest)
 	}
 }
 
-// keepTwoProcesses keeps two processes running: a process that was killed or stopped is replaced.
+// keepTwoProcesses keeps two processes running. It replaces a process that was killed or stopped.
 func (o *torture) keepTwoProcesses(id string) {
 	var running [2]*process
 	for !o.over() {
@@ -104,7 +104,7 @@ func (o *torture) keepTwoProcesses(id string) {
 		if o.chance(5) { // stop and resume the job
 			for _, to := range []store.JobState{store.JobStopped, store.JobRunning} {
 				if _, err := running[0].rig.switchJob(id, to); err != nil {
-					return // done
+					return // the job is done
 				}
 				<-time.After(o.within(time.Minute))
 			}
@@ -113,16 +113,15 @@ func (o *torture) keepTwoProcesses(id string) {
 	}
 }
 
-// switchJob changes the state of a job through another process.
+// switchJob changes the state of a job by a call to another process.
 func (g *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
 	other := g.process()
 	defer other.kill()
 	return other.SetJobState(g.Context(), id, to, "me")
 }
 
-// TestReplay_EnqueuesOnceUnderRandomFaults runs the same jobs in two processes that are killed,
-// stopped and suspended, while their dependencies fail or return errors for operations that
-// succeeded.
+// TestReplay_EnqueuesOnceUnderRandomFaults runs a job in two processes that are killed, stopped
+// and suspended. Their dependencies fail, or return errors for operations that succeeded.
 func TestReplay_EnqueuesOnceUnderRandomFaults(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -169,7 +168,7 @@ func (g *rig) runTorture(seed uint64) {
 	}
 	g.process().run()
 	j := g.waitUntilDone(job.ID)
-	<-time.After(time.Minute) // records in flight
+	<-time.After(time.Minute) // wait for records in flight
 
 	g.wantCounts(j, int64(len(good)), want)
 	enqueued := g.enqueued()

@@ -27,18 +27,18 @@ import (
 // Store deletes expired rows.
 type Store interface {
 	// DeleteExpired examines the next limit snapshots of a facet. It deletes content that was
-	// fetched before content, and absences that were checked before absence. done is set at the end
-	// of the facet; the next call starts again.
+	// fetched before the time "content", and absences that were checked before the time "absence".
+	// done is set at the end of the facet; the next call starts again.
 	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
-	// DeleteOldStatuses examines the next limit statuses likewise. It deletes statuses of entities
-	// without a snapshot that failed last before the given time.
+	// DeleteOldStatuses examines the next limit statuses of a facet in the same way. It deletes
+	// statuses of entities without a snapshot if their last failure was before the given time.
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 
-// MinPeriodWithoutContent is the minimum retention period of absences, and of statuses of entities
-// without a snapshot, in facets without keepFor. It is the retention time of dead-letter topics.
-// Such rows need a period because readers create them by requesting invented keys. After it the
-// entity is unknown, and the next read causes an upstream call.
+// MinPeriodWithoutContent is the minimum retention period, in facets without keepFor, of absences
+// and of statuses of entities without a snapshot. It equals the retention time of dead-letter
+// topics. Such rows must expire, because readers create them by requesting invented keys. After
+// the period the entity is unknown, and the next read causes an upstream call.
 const MinPeriodWithoutContent = 7 * 24 * time.Hour
 
 const (
@@ -48,7 +48,7 @@ const (
 	retryInterval = 30 * time.Second
 )
 
-// Periods are the retention periods of a facet's rows.
+// Periods are the retention periods of a facet's rows. Each field's comment says when it begins.
 type Periods struct {
 	Content  time.Duration // since the fetch; 0: unlimited
 	Absences time.Duration // since the check
@@ -63,22 +63,23 @@ func PeriodsOf(f source.Facet) Periods {
 	return Periods{0, max(MinPeriodWithoutContent, f.NotFoundFor), max(MinPeriodWithoutContent, f.FailedFor)}
 }
 
-// Walk deletes expired rows of one facet and kind.
+// Walk deletes the expired rows of one facet: either its snapshots or its statuses.
 type Walk struct {
 	log     *slog.Logger
-	rows    string // kind of rows, for the log
+	rows    string // name of the kind of rows, for the log
 	step    func(ctx context.Context, now time.Time) (deleted int, done bool, err error)
 	deleted prometheus.Counter
 }
 
-// New returns the two walks of a facet: along its snapshots, and along its statuses.
+// New returns the two walks of a facet: the first along its snapshots, the second along its
+// statuses.
 func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg prometheus.Registerer) []*Walk {
 	labels := prometheus.Labels{"source": source, "facet": facet}
 	log = log.With("source", source, "facet", facet)
 	snapshots := &Walk{
 		log: log, rows: "snapshots and absences",
 		step: func(ctx context.Context, now time.Time) (int, bool, error) {
-			var content time.Time // the zero time: content never expires
+			var content time.Time // zero if content never expires
 			if periods.Content > 0 {
 				content = now.Add(-periods.Content)
 			}
@@ -101,8 +102,8 @@ func New(source, facet string, periods Periods, st Store, log *slog.Logger, reg 
 	return []*Walk{snapshots, statuses}
 }
 
-// Run walks until ctx ends. It logs the first of several failures and the recovery, and each walk
-// that deleted rows.
+// Run walks until ctx ends. Of several failures in a row it logs only the first, and then the
+// recovery. It logs the end of each walk that deleted rows.
 func (w *Walk) Run(ctx context.Context) error {
 	failed, total := false, 0
 	for delay := stepInterval; poll.Pause(ctx, delay); {

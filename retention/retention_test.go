@@ -16,13 +16,13 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// storeCall is one call of the store.
+// storeCall is one call of the store's methods.
 type storeCall struct {
-	after  time.Duration // since the start
-	before time.Duration // bound of the time, since the start
+	after  time.Duration // time of the call, since the start
+	before time.Duration // the time argument, since the start: older rows are deleted
 }
 
-// fakeStore returns the answers in turn, and the last one repeatedly.
+// fakeStore returns the given answers one after the other, and then repeats the last answer.
 type fakeStore struct {
 	*testing.T
 	start   time.Time
@@ -54,7 +54,8 @@ func (s *fakeStore) DeleteExpired(_ context.Context, source, facet string, befor
 
 const keepFor = 720 * time.Hour
 
-// runWalk runs a walk for a time and returns its calls, its log and its counter.
+// runWalk runs a walk for the given time. It returns the calls of the store, the log and the
+// counter of deleted rows.
 func runWalk(t *testing.T, during time.Duration, answers ...answer) (calls []storeCall, logged string, deleted float64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +72,8 @@ func runWalk(t *testing.T, during time.Duration, answers ...answer) (calls []sto
 	return calls, logged, deleted
 }
 
-// at fails the test unless the calls were made at these times, each with the bound of its time.
+// at fails the test unless the store was called at these times, each call with the time keepFor
+// earlier.
 func at(t *testing.T, calls []storeCall, want ...time.Duration) {
 	t.Helper()
 	if len(calls) != len(want) {
@@ -89,7 +91,7 @@ func TestWalk_KeepsItsIntervals(t *testing.T) {
 		answer{deleted: 3}, answer{}, answer{deleted: 4, done: true}, answer{}, answer{done: true})
 	at(t, calls, stepInterval, 2*stepInterval, 3*stepInterval, 3*stepInterval+walkInterval, 4*stepInterval+walkInterval)
 	if strings.Count(logged, "\n") != 1 || !strings.Contains(logged, `rows="snapshots and absences" deleted=7`) {
-		t.Errorf("it logged %s", logged) // the second walk deleted nothing and logs nothing
+		t.Errorf("it logged %s", logged) // the second walk deleted nothing, so it logs nothing
 	}
 	if deleted != 7 {
 		t.Errorf("retention_deleted_total: got %v", deleted)

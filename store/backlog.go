@@ -14,8 +14,8 @@ const (
 	SELECT facet, tier, due_at FROM entities WHERE source = $1 AND enabled AND due_at <= $2 ORDER BY due_at LIMIT $3
 ) d GROUP BY facet, tier ORDER BY facet, tier`
 
-	// SelectRetryBacklog and SelectOutboxBacklog return the number of due rows and the first due time
-	// in microseconds, or 0.
+	// SelectRetryBacklog and SelectOutboxBacklog return the number of due rows and the earliest due
+	// time in microseconds; both are 0 without due rows.
 	SelectRetryBacklog = `SELECT count(*), coalesce(min(next_retry_at), 0) FROM (
 	SELECT next_retry_at FROM update_status WHERE source = $1 AND state = 'RETRYING' AND next_retry_at <= $2 ORDER BY next_retry_at LIMIT $3
 ) d`
@@ -24,8 +24,8 @@ const (
 ) d`
 )
 
-// Backlog is the number of due rows, up to the limit of the query, and the due time of the oldest
-// one; zero without due rows.
+// Backlog is the number of due rows, at most the limit of the query, and the due time of the
+// oldest due row. Both are zero without due rows.
 type Backlog struct {
 	Count  int64
 	Oldest time.Time
@@ -41,8 +41,9 @@ func (b *Backlog) ScanBacklog(scan func(...any) error) error {
 	return nil
 }
 
-// TierBacklog is the number of due entities of one facet and tier, among the first entities of the
-// source up to the limit of the query. Last is the last due time among them.
+// TierBacklog is the number of due entities of one facet and tier. The query counts only the
+// entities of the source that are due earliest, up to its limit. Last is the latest due time of
+// the counted entities.
 type TierBacklog struct {
 	Facet string
 	Tier  Tier

@@ -16,7 +16,7 @@ type Batch struct {
 	Writes     []Write
 	Results    []Result
 	order      []int // position of each write in the caller's list
-	superseded []int // positions in the caller's list of writes with a lower version for the same entity
+	superseded []int // positions of dropped writes: their entity has a write with a higher version
 }
 
 // NewBatch sorts the writes. Of two writes for one entity it keeps the one with the higher version;
@@ -43,8 +43,8 @@ func NewBatch(writes []Write) *Batch {
 	return b
 }
 
-// InOrder returns the results in the order of the caller's list. It fails if a write has no result,
-// which would be an error in the database package.
+// InOrder returns the results in the order of the caller's list. It fails if a write has no
+// result, which would be a bug in store/postgres or store/sqlite.
 func (b *Batch) InOrder() ([]Result, error) {
 	results := make([]Result, len(b.order)+len(b.superseded))
 	for n, i := range b.order {

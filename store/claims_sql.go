@@ -9,67 +9,74 @@ import (
 
 // Statements for claims and for retention, shared by both databases.
 const (
-	// InsertClaim takes ClaimArgs.
+	// InsertClaim inserts a claim. Arguments: Claim.ClaimArgs.
 	InsertClaim = `INSERT INTO schedule_claims (id, source, claimed_at, until, entries) VALUES ($1, $2, $3, $4, $5)`
 
 	// SelectExpiredClaim returns the ID of the claim that expired first, or no row. Arguments:
 	// source, time.
 	SelectExpiredClaim = `SELECT id FROM schedule_claims WHERE source = $1 AND until <= $2 ORDER BY until LIMIT 1`
 
-	// DeleteClaim takes the ID.
+	// DeleteClaim deletes a claim. Argument: id.
 	DeleteClaim = `DELETE FROM schedule_claims WHERE id = $1`
 
-	// RenewClaim takes the ID and the new end.
+	// RenewClaim extends a claim. Arguments: id, new end in microseconds.
 	RenewClaim = `UPDATE schedule_claims SET until = $2 WHERE id = $1`
 
-	// InsertRetentionWalk and SelectRetentionWalk take source and facet; UpdateRetentionWalk also
-	// the key.
+	// InsertRetentionWalk, SelectRetentionWalk and UpdateRetentionWalk write and read the last key
+	// that the deletion of a facet's expired rows has examined. Arguments: source, facet;
+	// UpdateRetentionWalk also takes the key.
 	InsertRetentionWalk = `INSERT INTO retention_walks (source, facet, after_key) VALUES ($1, $2, '') ON CONFLICT (source, facet) DO NOTHING`
 	SelectRetentionWalk = `SELECT after_key FROM retention_walks WHERE source = $1 AND facet = $2`
 	UpdateRetentionWalk = `UPDATE retention_walks SET after_key = $3 WHERE source = $1 AND facet = $2`
 
-	// SelectExpired examines the next snapshots behind a key. It returns the number of examined
-	// rows, the last key, and one row for each expired snapshot, or one row with an empty key.
-	// Arguments: source, facet, key, the times before which content and absences expire, limit.
+	// SelectExpired examines the next snapshots of a facet, in key order, after a given key. It
+	// returns one row per expired snapshot, or one row with an empty key if none has expired.
+	// Columns: number of examined snapshots, last examined key, key of the expired snapshot.
+	// Arguments: source, facet, key, the times before which content and absences are expired, limit.
 	SelectExpired = `WITH page AS (
 	SELECT s.key, (` + expiredCondition + `) AS expired FROM snapshot_state s
 	WHERE s.source = $1 AND s.facet = $2 AND s.key > $3 ORDER BY s.key LIMIT $6
 ), sum AS (SELECT count(*) AS n, coalesce(max(key), '') AS last FROM page)
 SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.expired ORDER BY 3`
 
-	// DeleteExpiredState writes one row, or none if the entity was fetched since. Arguments:
-	// source, facet, key, the times of SelectExpired.
+	// DeleteExpiredState deletes the state of one entity, unless the entity was fetched after
+	// SelectExpired. Arguments: source, facet, key, and the two times of SelectExpired.
 	DeleteExpiredState = `DELETE FROM snapshot_state AS s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3 AND (` + expiredCondition + `)`
 
-	// DeleteOrphan deletes a payload without a state. Arguments: source, facet, key.
+	// DeleteOrphan deletes the payload of an entity that has no state. Arguments: source, facet,
+	// key.
 	DeleteOrphan = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3
 AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3)`
 
-	// Content expires by the time of its own fetch: a later check without content does not extend
-	// it. An absence expires by the time of its check.
+	// Content expires by the time of the fetch that returned it; a later check without content does
+	// not extend it. An absence expires by the time of its last check.
 	expiredCondition = `CASE WHEN s.encoding <> '' THEN s.last_fetched_at < $4 ELSE s.last_checked_at < $5 END`
 
-	// SelectOldStatuses does the same for statuses of entities without a snapshot. Arguments:
-	// source, facet, key, time, limit.
+	// SelectOldStatuses examines the next statuses of a facet like SelectExpired examines snapshots,
+	// and returns the old statuses of entities without a snapshot. Arguments: source, facet, key,
+	// the time before which statuses are old, limit.
 	SelectOldStatuses = `WITH page AS (
 	SELECT u.key, (` + oldStatusCondition + `) AS expired FROM update_status u
 	WHERE u.source = $1 AND u.facet = $2 AND u.key > $3 ORDER BY u.key LIMIT $5
 ), sum AS (SELECT count(*) AS n, coalesce(max(key), '') AS last FROM page)
 SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.expired ORDER BY 3`
 
-	// DeleteOldStatus takes source, facet, key and time.
+	// DeleteOldStatus deletes the status of one entity if it is old. Arguments: source, facet, key,
+	// time.
 	DeleteOldStatus = `DELETE FROM update_status AS u WHERE u.source = $1 AND u.facet = $2 AND u.key = $3 AND (` + oldStatusCondition + `)`
 
-	// A due retry is claimed within seconds unless no worker handles its facet any more.
+	// A status is old if it was updated before the time $4. A RETRYING status is old only if its
+	// retry was also due before $4: workers claim due retries within seconds, so then no worker
+	// handles the facet any more.
 	oldStatusCondition = `u.updated_at < $4 AND (u.state <> 'RETRYING' OR u.next_retry_at < $4)
 	AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = u.source AND s.facet = u.facet AND s.key = u.key)`
 
-	// StatusWalkSuffix is appended to a facet's name for the walk along its statuses. No facet name
-	// contains it.
+	// StatusWalkSuffix distinguishes the two rows of a facet in retention_walks: in the row for the
+	// facet's statuses, the facet's name ends in this suffix. No facet name contains it.
 	StatusWalkSuffix = "/status"
 )
 
-// storedRequest is the JSON form of a ClaimedRequest. The claim has the source.
+// storedRequest is the JSON form of a ClaimedRequest. It has no source, because the claim has it.
 type storedRequest struct {
 	Facet   string            `json:"facet"`
 	Key     string            `json:"key"`
@@ -77,12 +84,12 @@ type storedRequest struct {
 	Version int64             `json:"version"`
 }
 
-// NewClaim returns an empty claim with a new ID.
+// NewClaim returns an empty claim of the source with a new ID.
 func NewClaim(source string, at time.Time) Claim {
 	return Claim{ID: ClaimID(), Source: source, At: time.UnixMicro(at.UnixMicro()).UTC()}
 }
 
-// ClaimID returns a unique ID.
+// ClaimID returns a new unique ID of a claim.
 func ClaimID() string { return rand.Text() }
 
 // ClaimArgs returns the arguments of InsertClaim.
@@ -98,7 +105,7 @@ func (c Claim) ClaimArgs(until time.Time) ([]any, error) {
 	return []any{c.ID, c.Source, toMicros(c.At), toMicros(until), string(text)}, nil
 }
 
-// ScanClaim reads claimed_at and entries from a row. ID and Source must be set.
+// ScanClaim reads claimed_at and entries from a row. The caller must have set ID and Source.
 func (c *Claim) ScanClaim(scan func(...any) error) error {
 	var at int64
 	var text []byte
@@ -117,7 +124,7 @@ func (c *Claim) ScanClaim(scan func(...any) error) error {
 	return nil
 }
 
-// Decisions are the decisions for the entities of a claim, as columns.
+// Decisions holds the decisions for the entities of a claim, one slice per column.
 type Decisions struct {
 	Facets, Keys                                  []string
 	Tiers, Dues, ClaimedAts, UpdatedAts, Watcheds []int64
@@ -144,7 +151,7 @@ func (c *Claim) Decide(candidates []Candidate, decide func(Candidate) Decision) 
 	return &to
 }
 
-// Row returns the n-th decision in the order of the parameters of updateEntity (SQLite).
+// Row returns the n-th decision as the arguments of the statement updateEntity of store/sqlite.
 func (m *Decisions) Row(source string, n int) []any {
 	return []any{
 		source, m.Facets[n], m.Keys[n], m.Tiers[n], m.Dues[n], m.ClaimedAts[n], m.UpdatedAts[n],
@@ -152,7 +159,8 @@ func (m *Decisions) Row(source string, n int) []any {
 	}
 }
 
-// Columns returns the decisions as the arrays of updateEntities (PostgreSQL).
+// Columns returns the decisions as the array arguments of the statement updateEntities of
+// store/postgres.
 func (m *Decisions) Columns(source string) []any {
 	return []any{source, m.Facets, m.Keys, m.Tiers, m.Dues, m.ClaimedAts, m.UpdatedAts, m.Changes, m.Watcheds, m.Reads, m.ReadAts}
 }

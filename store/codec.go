@@ -11,8 +11,9 @@ import (
 // in the database and reduces the transferred bytes to a third.
 const Zstd = "zstd"
 
-// One encoder and one decoder serve all goroutines, up to GOMAXPROCS at a time. Their channels are
-// created at program start: a channel of a testing/synctest bubble can't be used outside of it.
+// One encoder and one decoder serve all goroutines, up to GOMAXPROCS of them at a time. The
+// internal channels of both are created at program start: a channel that is created in a
+// testing/synctest bubble can't be used outside of it.
 var (
 	encoder = newEncoder()
 	decoder = newDecoder()
@@ -25,16 +26,16 @@ func newEncoder() *zstd.Encoder {
 		zstd.WithWindowSize(512<<10),
 		zstd.WithLowerEncoderMem(true))
 	if err != nil {
-		panic(err) // constant options
+		panic(err) // impossible: the options are constant
 	}
-	e.EncodeAll(nil, nil) // creates the channel
+	e.EncodeAll(nil, nil) // creates the encoder's internal channel now
 	return e
 }
 
 func newDecoder() *zstd.Decoder {
 	d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderLowmem(true))
 	if err != nil {
-		panic(err) // constant options
+		panic(err) // impossible: the options are constant
 	}
 	return d
 }

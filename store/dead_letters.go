@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// DeadLetterID is the position of a dead letter on its topic. By it the record can be read and
-// replayed without a scan. A request that was dead-lettered twice has two.
+// DeadLetterID is the position of a dead letter on its topic. With it the record can be read and
+// replayed without a scan of the topic. A request that was dead-lettered twice has two IDs.
 type DeadLetterID struct {
 	Topic     string
 	Partition int32
@@ -24,8 +24,8 @@ type DeadLetter struct {
 	// Entity has no facet and no key if the record could not be decoded.
 	Entity schemas.Entity
 	Reason schemas.DeadLetterReason
-	// Error is the first MaxIndexedErrorBytes of the dead letter's error. Fingerprint is that of
-	// schemas.DeadLetter: equal for errors that differ only in keys and numbers.
+	// Error is the first MaxIndexedErrorBytes of the dead letter's error. Fingerprint is the field
+	// of schemas.DeadLetter; it is equal for errors that differ only in keys and numbers.
 	Error, Fingerprint string
 	Status             int // HTTP status of the last upstream response; 0 without one
 	Attempts           int // upstream calls
@@ -35,8 +35,8 @@ type DeadLetter struct {
 	Visibility    string
 	At            time.Time
 	CorrelationID string
-	// Handled is its outcome (Replayed, Purged); empty while it is open. Job is the ID of the job
-	// that handled it.
+	// Handled is the dead letter's outcome (Replayed or Purged); empty while the dead letter is
+	// open. Job is the ID of the DLQ job that handled it.
 	Handled   string
 	HandledAt time.Time
 	HandledBy string
@@ -49,8 +49,8 @@ const (
 	Purged   = "purged"
 )
 
-// MaxIndexedErrorBytes is how many bytes of an error the index keeps, which bounds the index at a
-// million dead letters to hundreds of megabytes. The record in Kafka has the whole error.
+// MaxIndexedErrorBytes is how many bytes of an error the index keeps. So a million dead letters
+// need only some hundred megabytes in the index. The record in Kafka has the whole error.
 const MaxIndexedErrorBytes = 400
 
 // DeadLetterFilter selects dead letters of one source. An empty field matches all.
@@ -65,10 +65,11 @@ type DeadLetterFilter struct {
 	Attempts    *int                     `json:"attempts,omitempty"`
 	Partition   *int32                   `json:"partition,omitempty"`
 	Offset      *int64                   `json:"offset,omitempty"`
-	// Handled is open, handled, replayed or purged.
+	// Handled is "open", "handled", "replayed" or "purged".
 	Handled string `json:"handled,omitempty"`
-	// Visibilities limits the result to dead letters of every reader and of these visibilities;
-	// nil: no limit. The limit belongs to the client that lists them; jobs do not store it.
+	// Visibilities limits the result to dead letters that every reader may see and dead letters of
+	// these visibilities; nil: no limit. The limit depends on the client that lists dead letters, so
+	// jobs do not store it.
 	Visibilities []string `json:"-"`
 }
 
@@ -135,7 +136,8 @@ const deadLetterColumns = `topic, kafka_partition, kafka_offset, source, facet, 
 	at, correlation_id, handled, handled_at, handled_by, job, visibility`
 
 // SelectNewest returns the statement, and its arguments, that lists matching dead letters, newest
-// first, with the columns of ScanDeadLetter. If after has a time, the list starts behind it.
+// first, with the columns of ScanDeadLetter. If after.At is set, it lists only dead letters older
+// than "after".
 func (f DeadLetterFilter) SelectNewest(after DeadLetter, limit int) (string, []any) {
 	where, args := f.where(nil)
 	if !after.At.IsZero() {
@@ -148,8 +150,9 @@ func (f DeadLetterFilter) SelectNewest(after DeadLetter, limit int) (string, []a
 ORDER BY at DESC, topic DESC, kafka_partition DESC, kafka_offset DESC LIMIT $%d`, deadLetterColumns, where, len(args)), args
 }
 
-// SelectByOffset returns the statement, and its arguments, that lists matching dead letters behind
-// a position by partition and offset, with the columns of ScanDeadLetter.
+// SelectByOffset returns the statement, and its arguments, that lists matching dead letters in the
+// order of partition and offset, with the columns of ScanDeadLetter. The list starts after the
+// given position.
 func (f DeadLetterFilter) SelectByOffset(after DeadLetterID, limit int) (string, []any) {
 	where, args := f.where([]any{schemas.DeadLetterTopic(f.Source), after.Partition, after.Offset, limit})
 	return `SELECT ` + deadLetterColumns + ` FROM dead_letters
@@ -163,7 +166,7 @@ type DeadLetterGroup struct {
 	Fingerprint string                   `json:"fingerprint"`
 	Facet       string                   `json:"facet"`
 	Status      int                      `json:"status,omitempty"`
-	// Error is the error of one of them.
+	// Error is the error of one dead letter of the group.
 	Error string    `json:"error"`
 	Count int64     `json:"count"`
 	First time.Time `json:"first"`
@@ -175,8 +178,9 @@ type DeadLetterGroup struct {
 	Totals DeadLetterCount `json:"-"`
 }
 
-// DeadLetterCount is a number of dead letters. AtReplayLimit of them are at the replay limit.
-// Undecoded of them are below it and have a record that could not be decoded.
+// DeadLetterCount counts dead letters. All is their number. AtReplayLimit is how many of them were
+// replayed too often to be replayed again. Undecoded is how many of the others have a record that
+// could not be decoded.
 type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
 
 // SelectGroups returns the statement, and its arguments, that counts matching dead letters by
@@ -199,8 +203,9 @@ func (g *DeadLetterGroup) ScanGroup(scan func(...any) error) error {
 }
 
 const (
-	// InsertDeadLetter writes an entry once. An entry with the same position and another time
-	// belongs to a recreated topic and replaces the old one. Arguments: DeadLetter.InsertArgs.
+	// InsertDeadLetter writes an index entry once. If an entry with the same position has another
+	// time, the topic was recreated, and the new entry replaces it. Arguments:
+	// DeadLetter.InsertArgs.
 	InsertDeadLetter = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
 	at, correlation_id, visibility)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
@@ -215,8 +220,7 @@ WHERE dead_letters.at <> excluded.at`
 WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset = $3 AND handled = ''`
 
 	// SelectHandledPrefixes returns the columns of ScanPrefix for each partition. Arguments: topic,
-	// the time from which entries are too recent to be deleted, and the time from which a missing
-	// entry may still be written.
+	// and the times "recent" and "missing" of the method HandledPrefixes of a store.
 	SelectHandledPrefixes = `SELECT kafka_partition, min(kafka_offset), max(kafka_offset),
 	max(CASE WHEN previous IS NULL AND at >= $3 THEN 1 ELSE 0 END),
 	COALESCE(min(CASE WHEN kafka_offset > previous + 1 AND at >= $3 THEN previous + 1
@@ -233,14 +237,15 @@ GROUP BY kafka_partition ORDER BY kafka_partition`
 	WHERE topic = $1 AND kafka_partition = $2 AND kafka_offset < $3 ORDER BY kafka_offset LIMIT $4)`
 )
 
-// HandledPrefix says how far the dead letters of one partition are handled.
+// HandledPrefix is the range of offsets, at the start of one partition, in which all dead letters
+// are handled.
 type HandledPrefix struct {
 	Partition int32
-	// HandledBefore is the offset before which every entry is handled, not recent, and without a
-	// gap that may still be filled.
+	// HandledBefore is the end of the range, exclusive. Every entry before this offset is handled
+	// and not recent, and no entry before it can still be added.
 	HandledBefore int64
 	// First and Last are the lowest and the highest offset with an entry. FirstIsRecent is set if
-	// entries before First may still be written.
+	// entries before First may still be written, because the entry of First is recent.
 	First, Last   int64
 	FirstIsRecent bool
 }
@@ -279,7 +284,7 @@ func SortDeadLetterIDs(ids []DeadLetterID) []DeadLetterID {
 	})
 }
 
-// Disposition says how, when and by whom dead letters were handled.
+// Disposition is the outcome of dead letters, with the time, the actor and the ID of the job.
 type Disposition struct {
 	Outcome, By, Job string
 	At               time.Time

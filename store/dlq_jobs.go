@@ -36,7 +36,7 @@ type DLQJob struct {
 	Source string           `json:"source"`
 	Kind   JobKind          `json:"kind"`
 	Filter DeadLetterFilter `json:"filter"`
-	// Lane is the lane of a replay's requests.
+	// Lane is the lane in which a replay enqueues its requests.
 	Lane schemas.Lane `json:"lane,omitempty"`
 	// Rate is in dead letters per second, 0: unlimited. Max is the number of dead letters to
 	// handle, 0: all.
@@ -45,18 +45,20 @@ type DLQJob struct {
 	Note  string   `json:"note,omitempty"`
 	State JobState `json:"state"`
 	// Total is the number of dead letters that matched when the job was created. Done is the number
-	// of handled dead letters. Refused counts dead letters that stay open, by reason.
+	// of handled dead letters. Refused counts the processed dead letters that stay open, by the
+	// reason why they were refused.
 	Total   int64            `json:"total"`
 	Done    int64            `json:"done"`
 	Refused map[string]int64 `json:"refused"`
-	// Position is the last dead letter that the job has processed. ChunkStartedAt is when the chunk
-	// behind it began to be enqueued; zero if no chunk is in flight.
+	// Position is the last dead letter that the job has processed. ChunkStartedAt is when the job
+	// began to enqueue the next chunk (a batch of dead letters after Position); zero if no chunk is
+	// in flight.
 	Position       DeadLetterID `json:"-"`
 	ChunkStartedAt time.Time    `json:"-"`
-	// Holder has the exclusive right to run the job until LeaseUntil.
+	// Holder is the process with the exclusive right to run the job until LeaseUntil.
 	Holder     string    `json:"-"`
 	LeaseUntil time.Time `json:"-"`
-	// Error is the reason for which the job is blocked.
+	// Error is the reason why the job can't continue at the moment.
 	Error     string    `json:"error,omitempty"`
 	CreatedAt time.Time `json:"createdAt"`
 	CreatedBy string    `json:"createdBy"`
@@ -64,7 +66,7 @@ type DLQJob struct {
 	EndedAt   time.Time `json:"endedAt,omitzero"`
 }
 
-// RefusedCount is the number of processed dead letters that stay open.
+// RefusedCount returns the number of processed dead letters that stay open.
 func (j DLQJob) RefusedCount() (n int64) {
 	for _, refused := range j.Refused {
 		n += refused
@@ -72,7 +74,7 @@ func (j DLQJob) RefusedCount() (n int64) {
 	return n
 }
 
-// ErrJobNotFound is returned for a job that does not exist, or is not in the expected state.
+// ErrJobNotFound is returned for a job that does not exist or is not in the expected state.
 // Nothing was written.
 var ErrJobNotFound = errors.New("the job does not exist or is done")
 
@@ -81,8 +83,9 @@ var ErrJobNotFound = errors.New("the job does not exist or is done")
 // letters. Nothing was written.
 var ErrReplayRunning = errors.New("another replay of the source is running")
 
-// jobNeedsWorker is the condition for jobs that need a worker: running ones, and stopped ones with
-// a chunk in flight, which must be reconciled. Indexes of the table contain the same condition.
+// jobNeedsWorker selects the jobs that need a worker: running jobs, and stopped jobs with a chunk
+// in flight, whose enqueued requests must still be counted. Indexes of the table contain the same
+// condition.
 const jobNeedsWorker = `(state = 'RUNNING' OR chunk_started_at <> 0)`
 
 const jobColumns = `id, source, kind, filter, lane, rate, max, note, state, total, done, refused, kafka_partition, kafka_offset, chunk_started_at,
@@ -96,43 +99,45 @@ const (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 ON CONFLICT DO NOTHING`
 
-	// SelectJob and SelectJobs return the columns of ScanJob; SelectJobs the newest jobs first.
-	// Arguments: id; limit.
+	// SelectJob returns one job, and SelectJobs the newest jobs first, with the columns of ScanJob.
+	// Argument of SelectJob: id; of SelectJobs: limit.
 	SelectJob  = `SELECT ` + jobColumns + ` FROM dlq_jobs WHERE id = $1`
 	SelectJobs = `SELECT ` + jobColumns + ` FROM dlq_jobs ORDER BY created_at DESC, id DESC LIMIT $1`
 
-	// LeaseJob writes one row, or none if the lease was changed concurrently. Arguments: id, new
-	// holder, new end of the lease, former end of the lease, former holder.
+	// LeaseJob changes the holder and the end of a job's lease. It writes no row if another process
+	// changed the lease since it was read. Arguments: id, new holder, new end, former end, former
+	// holder.
 	LeaseJob = `UPDATE dlq_jobs SET holder = $2, lease_until = $3 WHERE id = $1 AND ` + jobNeedsWorker + ` AND lease_until = $4 AND holder = $5`
 
 	// UpdateJobProgress returns the job's state, or no row if another process holds the lease. The
-	// holder may change the state from RUNNING to DONE only, because it may not know about a stop
-	// or a resumption. A job that was stopped starts no chunk, but results of its last chunk are
-	// written. Arguments: ProgressArgs.
+	// holder may only change the state from RUNNING to DONE, because it may not know that the job
+	// was stopped or resumed. A stopped job starts no further chunk, but the results of its last
+	// chunk are written. Arguments: ProgressArgs.
 	UpdateJobProgress = `UPDATE dlq_jobs SET state = CASE WHEN state = 'RUNNING' AND $3 = 'DONE' THEN 'DONE' ELSE state END,
 	done = $4, refused = $5, kafka_partition = $6, kafka_offset = $7,
 	chunk_started_at = CASE WHEN ` + jobNeedsWorker + ` THEN $8 ELSE chunk_started_at END, lease_until = $9, error = $10, updated_at = $11,
 	ended_at = CASE WHEN state = 'RUNNING' THEN $12 ELSE ended_at END
 WHERE id = $1 AND holder = $2 AND state <> 'DONE' RETURNING state`
 
-	// UpdateJobState writes no row if the job is not in the state before, or if a replay is resumed
-	// while another one of its source is active. The lease is unchanged: a resumed job is leased at
-	// once unless its holder still runs it. Arguments: id, state before, state after, time.
+	// UpdateJobState changes the state of a job. It writes no row if the job is not in the expected
+	// state, or if a replay is resumed while another replay of its source is active. The lease is
+	// unchanged: a resumed job can be leased at once unless its former holder still has the lease.
+	// Arguments: id, expected state, new state, time.
 	UpdateJobState = `UPDATE dlq_jobs SET state = $3, updated_at = $4 WHERE id = $1 AND state = $2
 AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
 	SELECT 1 FROM dlq_jobs o WHERE o.source = dlq_jobs.source AND o.id <> dlq_jobs.id AND o.kind = 'REPLAY'
 	AND (o.state = 'RUNNING' OR o.chunk_started_at <> 0)))`
 )
 
-// SelectUnleasedJob returns the statement, and its arguments, for the job of one of the sources
-// whose lease expired first, with the columns of ScanJob.
+// SelectUnleasedJob returns the statement, and its arguments, that selects one job of the given
+// sources with an expired lease: the one whose lease expired first. It has the columns of ScanJob.
 func SelectUnleasedJob(sources []string, now time.Time) (string, []any) {
 	among, args := amongSources(sources, []any{toMicros(now)})
 	return `SELECT ` + jobColumns + ` FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND lease_until <= $1 AND ` + among + ` ORDER BY lease_until, id LIMIT 1`, args
 }
 
-// SelectNextLeaseEnd returns the statement, and its arguments, for the earliest end of a lease of a
-// job of one of the sources that needs a worker; one row or none.
+// SelectNextLeaseEnd returns the statement, and its arguments, that selects the earliest end of a
+// lease of the jobs of the given sources that need a worker. It returns one row or none.
 func SelectNextLeaseEnd(sources []string) (string, []any) {
 	among, args := amongSources(sources, nil)
 	return `SELECT lease_until FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND ` + among + ` ORDER BY lease_until LIMIT 1`, args
@@ -167,7 +172,8 @@ func (j DLQJob) InsertArgs() ([]any, error) {
 	}, nil
 }
 
-// LeaseArgs returns the arguments of LeaseJob for a job as it was read.
+// LeaseArgs returns the arguments of LeaseJob. The job must have the lease that was read from the
+// database.
 func (j DLQJob) LeaseArgs(holder string, until time.Time) []any {
 	return []any{j.ID, holder, toMicros(until), toMicros(j.LeaseUntil), j.Holder}
 }

@@ -1,8 +1,8 @@
-// Package store defines what is stored about an entity and the rules by which the result of a
+// Package store defines the stored data of an entity and the rules by which the result of a
 // fetch replaces the stored state. Its SQL texts and row conversions are shared by both databases:
 // store/postgres and store/sqlite. Both pass the conformance suite in store/storetest.
 //
-// # What is stored
+// # Tables
 //
 //	table            | one row per                     | Go type
 //	-----------------|---------------------------------|------------------
@@ -11,10 +11,11 @@
 //	update_status    | entity whose last fetch failed  | Status
 //	outbox           | change not yet delivered        | OutboxEvent
 //	entities         | prefetched entity               | RegisteredEntity
-//	schedule_claims  | batch that a scheduler enqueues | Claim
+//	schedule_claims  | batch that a scheduler claimed  | Claim
 //	dead_letters     | record on a dead-letter topic   | DeadLetter
 //	dlq_jobs         | replay or purge                 | DLQJob
-//	settings, audit  | source; change                  | Setting, AuditEntry
+//	settings         | source with an override         | Setting
+//	audit            | action of an operator           | AuditEntry
 //	quota_usage      | daily quota policy              | Usage
 //	api_keys         | API key                         | APIKey
 //
@@ -34,6 +35,9 @@
 //	Absence      | a higher version                          | Superseded
 //	Absence      | any other                                 | AbsenceStored
 //
+// The extract version identifies the facet's settings with which content was extracted. Stored
+// content is visible to a write if its visibility is empty or equal to the write's.
+//
 // Example: a fetch with version 7 stores content with hash A (Changed). Version 8 fetches the same
 // bytes: only times and version are written (Touched). The result of version 6 arrives late
 // (Superseded). Version 9 fetches hash B (Changed); in the same transaction the outbox gets an
@@ -43,6 +47,6 @@
 //
 //	no status ──failure──► RETRYING ──last round failed──► FAILED ──failed too often──► SUSPENDED
 //	    ▲                      │                             │                             │
-//	    └──────────────────────┴──── success of at least ────┴─────────────────────────────┘
+//	    └──────────────────────┴─── success with at least ───┴─────────────────────────────┘
 //	                                 the status's Version
 package store

@@ -27,19 +27,20 @@ type RegisteredEntity struct {
 	Pinned bool
 	// Enabled is false if an operator took the entity out of the schedule.
 	Enabled bool
-	// Due is when the scheduler enqueues it next.
+	// Due is when the scheduler enqueues the entity next.
 	Due time.Time
 	// History is the scheduler's observations.
 	History History
 }
 
 // History is the scheduler's observations of an entity. The scheduler's policy gives older
-// observations less weight; the store only keeps the numbers.
+// observations less weight; the store does not calculate them.
 type History struct {
-	// ClaimedAt is the last due time. UpdatedAt is the snapshot's UpdatedAt at that time; a later
-	// one means that the content has changed since.
+	// ClaimedAt is when a scheduler last claimed the entity. UpdatedAt is the UpdatedAt that the
+	// snapshot had then; if the snapshot's is later now, the content has changed since.
 	ClaimedAt, UpdatedAt time.Time
-	// Changes is the weighted number of changes within Watched, the time covered by checks.
+	// Changes is the weighted number of changes within Watched, the weighted total time that checks
+	// have covered.
 	Changes float64
 	Watched time.Duration
 	// Reads is the weighted number of reads until ReadAt.
@@ -52,7 +53,8 @@ type Candidate struct {
 	RegisteredEntity
 	State  State
 	Status Status
-	// Payload is the stored content, encoded as State.Encoding says, if the caller asked for it.
+	// Payload is the stored content in the encoding State.Encoding. It is set only for the facets
+	// that the caller selects.
 	Payload []byte
 }
 
@@ -68,8 +70,8 @@ type Decision struct {
 // all requests are enqueued (FinishClaim). If the scheduler crashes, another one takes the claim
 // over after its lease (TakeOverClaim), and no request is lost.
 type Claim struct {
-	// ID identifies the holder; a takeover assigns a new one. It is empty if no request is to be
-	// enqueued and nothing is stored.
+	// ID identifies the claim's holder; a takeover assigns a new ID. It is empty for a claim without
+	// requests, which is not stored.
 	ID       string
 	Source   string
 	At       time.Time // time of the claim
@@ -80,17 +82,17 @@ type Claim struct {
 type ClaimedRequest struct {
 	Entity schemas.Entity
 	Params map[string]string
-	// Version is the version of the entity's snapshot, 0 without one. The request's version must be
-	// higher.
+	// Version is the version of the entity's snapshot, or 0 without a snapshot. The new request must
+	// get a higher version.
 	Version int64
 }
 
-// EntityReads is the number of reads of an entity until At.
+// EntityReads is a number of reads of an entity. At is the time of the last of them.
 type EntityReads struct {
 	Entity schemas.Entity
 	Count  int
 	At     time.Time
-	// Due and Tier are used if the entity is not registered yet.
+	// Due and Tier are the initial values of an entity that is not registered yet.
 	Due  time.Time
 	Tier Tier
 }
@@ -101,8 +103,9 @@ type DueTime struct {
 	At     time.Time
 }
 
-// RefreshNowFunc reports whether an entity becomes due at once because of its reads. before and
-// after are the weighted numbers of reads. Of r the entity, its tier and Pinned are set.
+// RefreshNowFunc reports whether an entity becomes due at once because of its reads. "before" and
+// "after" are the weighted numbers of reads before and after the new reads. In r only Entity, Tier
+// and Pinned are set.
 type RefreshNowFunc func(r RegisteredEntity, before, after float64) bool
 
 // EntityFilter selects registered entities. An empty field matches all.

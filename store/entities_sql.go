@@ -18,14 +18,14 @@ const (
 	EntityColumns = `e.source, e.facet, e.key, e.params, e.tier, e.enabled, e.due_at,
 	e.claimed_at, e.updated_at, e.changes, e.watched, e.reads, e.read_at, e.pinned`
 
-	// InsertEntity is the start of a statement that continues with rows of
+	// InsertEntity is the start of a statement. The rows to insert follow it, with the columns of
 	// RegisteredEntity.InsertArgs.
 	InsertEntity = `INSERT INTO entities AS e (source, facet, key, params, tier, enabled, due_at,
 	claimed_at, updated_at, changes, watched, reads, read_at, pinned)`
 
-	// OnConflictReplace is the end of a statement that registers entities. A registered entity
-	// keeps its history, and its tier unless the new row is pinned. Unchanged rows are not written.
-	// The statement returns one row per written row.
+	// OnConflictReplace is the end of a statement that registers entities. An entity that is already
+	// registered keeps its history, and keeps its tier unless the new row is pinned. Unchanged rows
+	// are not written. The statement returns one row per written row.
 	OnConflictReplace = ` ON CONFLICT (source, facet, key) DO UPDATE
 SET params = excluded.params, tier = CASE WHEN excluded.pinned THEN excluded.tier ELSE e.tier END, pinned = excluded.pinned, enabled = excluded.enabled
 WHERE (CAST(e.params AS text), e.pinned, e.enabled) <> (CAST(excluded.params AS text), excluded.pinned, excluded.enabled)
@@ -37,15 +37,17 @@ WHERE (CAST(e.params AS text), e.pinned, e.enabled) <> (CAST(excluded.params AS 
 SET reads = e.reads + excluded.reads, read_at = CASE WHEN excluded.read_at > e.read_at THEN excluded.read_at ELSE e.read_at END
 RETURNING source, facet, key, tier, pinned, reads`
 
-	// BringForward takes source, facet, key and due time.
+	// BringForward makes an entity due earlier. Arguments: source, facet, key, due time.
 	BringForward = `UPDATE entities SET due_at = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND due_at > $4`
 
-	// SelectDueEntities takes source, time and limit.
+	// SelectDueEntities returns the columns of ScanEntity, earliest due first. Arguments: source,
+	// time, limit.
 	SelectDueEntities = `SELECT ` + EntityColumns + ` FROM entities e
 WHERE e.source = $1 AND e.enabled AND e.due_at <= $2
 ORDER BY e.due_at LIMIT $3`
 
-	// SelectEntitiesDueAfter takes source, time and limit.
+	// SelectEntitiesDueAfter returns the columns of ScanEntity of entities that are due after a
+	// time, earliest first. Arguments: source, time, limit.
 	SelectEntitiesDueAfter = `SELECT ` + EntityColumns + ` FROM entities e
 WHERE e.source = $1 AND e.enabled AND e.due_at > $2
 ORDER BY e.due_at LIMIT $3`
@@ -55,28 +57,29 @@ ORDER BY e.due_at LIMIT $3`
 	SelectNextDueEntity = `SELECT due_at FROM entities
 WHERE source = $1 AND enabled ORDER BY due_at LIMIT 1`
 
-	// SetEntityEnabled writes one row or none. Arguments: source, facet, key, flag.
+	// SetEntityEnabled enables or disables an entity. It writes one row, or none if nothing changes.
+	// Arguments: source, facet, key, flag.
 	SetEntityEnabled = `UPDATE entities SET enabled = $4 WHERE source = $1 AND facet = $2 AND key = $3 AND enabled <> $4`
 
-	// PinEntity and UnpinEntity write one row or none. Arguments: source, facet, key; PinEntity
-	// also the tier.
+	// PinEntity and UnpinEntity write one row, or none if nothing changes. Arguments: source, facet,
+	// key; PinEntity also takes the tier.
 	PinEntity   = `UPDATE entities SET tier = $4, pinned = true WHERE source = $1 AND facet = $2 AND key = $3 AND (tier <> $4 OR NOT pinned)`
 	UnpinEntity = `UPDATE entities SET pinned = false WHERE source = $1 AND facet = $2 AND key = $3 AND pinned`
 
-	// DeleteEntity takes source, facet and key.
+	// DeleteEntity unregisters an entity. Arguments: source, facet, key.
 	DeleteEntity = `DELETE FROM entities WHERE source = $1 AND facet = $2 AND key = $3`
 
 	// SelectPrice returns the price and its time in microseconds, or no row. Argument: source.
 	SelectPrice = `SELECT price, updated_at FROM schedule_state WHERE source = $1`
 
-	// SetPrice writes one row or none. Arguments: source, price, time, and the time before which
-	// the stored price must have been written.
+	// SetPrice writes the price of a source, unless the stored price is too recent. Arguments:
+	// source, price, time of the price, and the latest time that the stored price may have.
 	SetPrice = `INSERT INTO schedule_state AS s (source, price, updated_at) VALUES ($1, $2, $3)
 ON CONFLICT (source) DO UPDATE SET price = excluded.price, updated_at = excluded.updated_at
 WHERE s.updated_at <= $4`
 )
 
-// ScanParams decodes the column params.
+// ScanParams decodes the JSON of the column params.
 func ScanParams(text []byte) (map[string]string, error) { return decodeParams(text) }
 
 // InsertArgs returns the values of InsertEntity's columns.
@@ -92,7 +95,7 @@ func (r RegisteredEntity) InsertArgs() ([]any, error) {
 	}, nil
 }
 
-// RegisteredEntity returns the entity that the reads register if it is unknown.
+// RegisteredEntity returns the entity to insert if the entity of the reads is not registered yet.
 func (r EntityReads) RegisteredEntity() RegisteredEntity {
 	return RegisteredEntity{
 		Entity: r.Entity, Tier: r.Tier, Enabled: true, Due: r.Due,
@@ -168,12 +171,13 @@ func decodeParams(text []byte) (params map[string]string, err error) {
 }
 
 // SortRegisteredEntities returns the entities in the order in which the databases lock their rows,
-// which prevents deadlocks. Of several entries for one entity it keeps the last.
+// which prevents deadlocks. If an entity occurs several times, only its last occurrence is kept.
 func SortRegisteredEntities(all []RegisteredEntity) []RegisteredEntity {
 	return sorted(all, func(r RegisteredEntity) schemas.Entity { return r.Entity }, func(_, later RegisteredEntity) RegisteredEntity { return later })
 }
 
-// SortReads sorts likewise; it adds up the reads of one entity.
+// SortReads returns the reads in the order of SortRegisteredEntities. If an entity occurs several
+// times, it adds up the reads.
 func SortReads(all []EntityReads) []EntityReads {
 	return sorted(all, func(r EntityReads) schemas.Entity { return r.Entity }, func(a, b EntityReads) EntityReads {
 		a.Count += b.Count
@@ -184,12 +188,12 @@ func SortReads(all []EntityReads) []EntityReads {
 	})
 }
 
-// SortDueTimes sorts the due times by entity.
+// SortDueTimes returns the due times in the order of their entities.
 func SortDueTimes(all []DueTime) []DueTime {
 	return slices.SortedFunc(slices.Values(all), func(a, b DueTime) int { return compareEntities(a.Entity, b.Entity) })
 }
 
-// SortEntities sorts the entities and removes duplicates.
+// SortEntities returns the entities in order, without duplicates.
 func SortEntities(all []schemas.Entity) []schemas.Entity {
 	return slices.Compact(slices.SortedFunc(slices.Values(all), compareEntities))
 }
@@ -235,8 +239,8 @@ func (f EntityFilter) where() (string, []any) {
 	return strings.Join(conditions, " AND "), args
 }
 
-// afterPrefix returns the smallest text after all texts with the prefix, in byte order; empty if
-// there is none.
+// afterPrefix returns the smallest text, in byte order, that is greater than all texts that begin
+// with the prefix; empty if there is none.
 func afterPrefix(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)
@@ -244,7 +248,7 @@ func afterPrefix(prefix string) string {
 		switch last {
 		case utf8.MaxRune:
 			continue
-		case 0xD7FF: // surrogates follow, which are not valid in text
+		case 0xD7FF: // surrogates follow, which are invalid in UTF-8
 			last = 0xDFFF
 		}
 		return prefix + string(last+1)
@@ -252,8 +256,9 @@ func afterPrefix(prefix string) string {
 	return ""
 }
 
-// SelectEntities returns the statement, and its arguments, that lists matching entities behind an
-// entity, with the columns of ScanEntity.
+// SelectEntities returns the statement, and its arguments, that lists matching entities in the
+// order of source, facet and key, with the columns of ScanEntity. The list starts after the given
+// entity.
 func (f EntityFilter) SelectEntities(after schemas.Entity, limit int) (string, []any) {
 	where, args := f.where()
 	n := len(args)
@@ -269,9 +274,10 @@ func (f EntityFilter) FromWhere() (string, []any) {
 	return ` FROM entities e WHERE ` + where, args
 }
 
-// SetEnabled enables or disables matching entities in batches, and returns how many it changed.
-// With keys it changes only these keys of the filter's source and facet. list lists entities; flag
-// writes the flags and returns how many rows it changed.
+// SetEnabled enables or disables entities in batches, and returns how many it changed. If keys is
+// not nil, it changes the entities with these keys of the filter's source and facet; otherwise all
+// entities that match the filter. The function "list" reads a page of entities; the function
+// "flag" writes the new value for entities and returns how many rows it changed.
 func (f EntityFilter) SetEnabled(keys []string, enabled bool, batch int,
 	list func(f EntityFilter, after schemas.Entity, limit int) ([]RegisteredEntity, error),
 	flag func(targets []schemas.Entity) (int, error),

@@ -29,8 +29,8 @@ type Status struct {
 	// Reason and Error explain the failure to operators. Characters that the database can't store
 	// are replaced, and the texts are cut to MaxTextBytes.
 	Reason, Error string
-	// Rounds counts failed retry rounds in a row. A delay that is no failure, such as one for the
-	// upstream's quota, is not counted.
+	// Rounds counts failed retry rounds in a row. A round that was only delayed, for example because
+	// the upstream's quota was used up, is not counted.
 	Rounds int
 	// Failures counts how often the state became FAILED.
 	Failures int
@@ -45,7 +45,8 @@ type Status struct {
 	Params                     map[string]string
 	CorrelationID, TraceParent string
 	Replay                     schemas.ReplayMark
-	// Since is the time of the first of these failures, UpdatedAt of the last.
+	// Since is the time of the first failure after the last success, UpdatedAt the time of the last
+	// failure.
 	Since, UpdatedAt time.Time
 }
 
@@ -58,9 +59,9 @@ const (
 	StatusColumns = `u.source, u.facet, u.key, u.state, u.reason, u.error, u.rounds, u.failures, u.version,
 	u.next_retry_at, u.lane, u.params, u.correlation_id, u.trace_parent, u.replay, u.replays, u.since, u.updated_at`
 
-	// UpsertStatus writes the status unless a success or failure of a later fetch is stored, in
-	// whatever order they arrive. A status with the stored version is written again: it describes
-	// the same fetch. Arguments: StatusArgs.
+	// UpsertStatus writes the status, unless a success or failure of a later fetch is stored. So the
+	// order in which results arrive does not matter. A status with the same version as the stored
+	// one replaces it, because both describe the same fetch. Arguments: StatusArgs.
 	UpsertStatus = `INSERT INTO update_status AS u (source, facet, key, state, reason, error, rounds, failures, version,
 	next_retry_at, lane, params, correlation_id, trace_parent, replay, replays, since, updated_at)
 SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18
@@ -72,10 +73,11 @@ SET state = excluded.state, reason = excluded.reason, error = excluded.error, ro
 	replay = excluded.replay, replays = excluded.replays, updated_at = excluded.updated_at
 WHERE excluded.version >= u.version`
 
-	// DeleteStatus takes source, facet and key.
+	// DeleteStatus deletes the status of an entity. Arguments: source, facet, key.
 	DeleteStatus = `DELETE FROM update_status WHERE source = $1 AND facet = $2 AND key = $3`
 
-	// SelectDueRetries returns the columns of ScanStatus. Arguments: source, time, limit.
+	// SelectDueRetries returns the columns of ScanStatus, earliest due first. Arguments: source,
+	// time, limit.
 	SelectDueRetries = `SELECT ` + StatusColumns + ` FROM update_status u
 WHERE u.source = $1 AND u.state = 'RETRYING' AND u.next_retry_at <= $2
 ORDER BY u.next_retry_at LIMIT $3`
@@ -122,11 +124,12 @@ func (s *Status) ScanStatus(scan func(...any) error) error {
 	return nil
 }
 
-// toValidText returns a text that both databases can store. PostgreSQL rejects the whole row for a
-// NUL byte or invalid UTF-8, and the failure could never be written.
+// toValidText returns a text that both databases can store, cut to MaxTextBytes. It replaces NUL
+// bytes and invalid UTF-8: PostgreSQL would reject the whole row for them, and the failure could
+// never be written.
 func toValidText(s string) string { return toValidTextOf(s, MaxTextBytes) }
 
-// toValidTextOf does the same with another maximum length in bytes.
+// toValidTextOf returns a text that both databases can store, cut to maxBytes.
 func toValidTextOf(s string, maxBytes int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 	if len(s) <= maxBytes {

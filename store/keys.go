@@ -10,7 +10,7 @@ import (
 type APIKey struct {
 	ID string
 	// Hash is the SHA-256 of the secret. A slow hash would add no protection, because the secret is
-	// random. Zero: the stored value is not a hash, and the key is not accepted.
+	// random. If it is zero, the stored value is not a hash, and the key is not accepted.
 	Hash      [32]byte
 	Name      string
 	Scopes    []string
@@ -31,10 +31,11 @@ const (
 	selectKeys       = `SELECT ` + keyColumns + ` FROM api_keys` + keyOrder
 	selectActiveKeys = `SELECT ` + keyColumns + ` FROM api_keys WHERE revoked_at = 0` + keyOrder
 
-	// InsertKey takes KeyArgs.
+	// InsertKey inserts an API key. Arguments: APIKey.KeyArgs.
 	InsertKey = `INSERT INTO api_keys (id, hash, name, scopes, created_at, created_by, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
-	// RevokeKey writes one row or none. Arguments: id, time in microseconds, name of the actor.
+	// RevokeKey revokes a key. It writes one row, or none if the key is revoked already. Arguments:
+	// id, time in microseconds, name of the actor.
 	RevokeKey = `UPDATE api_keys SET revoked_at = $2, revoked_by = $3 WHERE id = $1 AND revoked_at = 0`
 
 	keyColumns = `id, hash, name, scopes, created_at, created_by, expires_at, revoked_at, revoked_by`

@@ -43,19 +43,21 @@ func (e OutboxEvents) Empty() bool { return !e.PublishChange && len(e.Triggers) 
 
 // OutboxEvent is a change whose message and triggers are not delivered yet.
 type OutboxEvent struct {
-	ID      int64 // assigned by the database; increases with an entity's versions, with gaps
+	ID      int64 // assigned by the database; a later version of an entity has a higher ID, with gaps
 	Entity  schemas.Entity
 	Version int64
 	At      time.Time // start of the fetch that returned the change: the write's CheckedAt
 	// Before and After are the hashes of the replaced and of the new content. Before is zero if
 	// there was no content.
 	Before, After Hash
-	// A trigger with a Quiet period has an event of its own. Further changes in the period replace
-	// the event: it gets the last change's version and a new ID, and keeps the first one's Before.
+	// A trigger with a Quiet period has its own OutboxEvent. Further changes in the period replace
+	// the event: it gets the last change's version and a new ID, and keeps the Before of the first
+	// change.
 	OutboxEvents
 }
 
-// ReadyAt returns the earliest time of delivery: the change, or the end of the Quiet period after it.
+// ReadyAt returns the earliest time of delivery: the time of the change, or the end of the Quiet
+// period after the change.
 func (e OutboxEvent) ReadyAt() time.Time {
 	if len(e.Triggers) == 1 {
 		return e.At.Add(e.Triggers[0].Quiet)
@@ -68,14 +70,17 @@ const (
 	// OutboxColumns are the columns of ScanOutboxEvent.
 	OutboxColumns = `e.id, e.source, e.facet, e.key, e.version, e.at, e.before, e.after, e.publish_change, e.triggers`
 
-	// InsertOutboxEvent begins a statement that goes on with OutboxRows.
+	// InsertOutboxEvent is the start of a statement. The rows to insert follow it, with the fields
+	// of OutboxRow.
 	InsertOutboxEvent = `INSERT INTO outbox AS e (source, facet, key, version, at, before, after, publish_change, triggers, due_at, quiet_facet, latest_at)`
 
-	// DueOutboxEvents is the end of a query of the outbox as e. Arguments: source, time, limit.
+	// DueOutboxEvents is the end of a query of the table outbox, which has the alias e. Arguments:
+	// source, time, limit.
 	DueOutboxEvents = ` FROM outbox e WHERE e.source = $1 AND e.due_at <= $2 ORDER BY e.due_at, e.id LIMIT $3`
 
-	// DeleteQuietTriggers deletes the waiting Quiet triggers that an entity caused, and the
-	// triggers that would refresh it. Arguments: source, facet, key.
+	// DeleteQuietTriggers deletes events of triggers with a Quiet period that are not delivered yet:
+	// events that changes of the entity caused, and events that would refresh the entity. Arguments:
+	// source, facet, key.
 	DeleteQuietTriggers = `DELETE FROM outbox WHERE source = $1 AND key = $3 AND quiet_facet <> '' AND (facet = $2 OR quiet_facet = $2)`
 
 	// SelectNextOutboxTime returns the earliest due time in microseconds, or no row. Argument:
@@ -97,15 +102,16 @@ type OutboxRow struct {
 	Before, After []byte
 	PublishChange bool
 	Triggers      string // JSON
-	// Due and Latest are in microseconds. Further changes move Due up to Latest. QuietFacet is the
-	// facet of a trigger with a Quiet period; empty otherwise.
+	// Due and Latest are in microseconds. Each further change moves Due to a later time, at most to
+	// Latest. QuietFacet is the facet that a trigger with a Quiet period refreshes; empty for other
+	// rows.
 	Due, Latest int64
 	QuietFacet  string
 }
 
 // OutboxRows returns the outbox rows of a write that changed content: one for its message and its
-// immediate triggers, and one for each trigger with a Quiet period. before is the hash of the
-// replaced content.
+// immediate triggers, and one for each trigger with a Quiet period. The parameter "before" is the
+// hash of the replaced content.
 func (w Write) OutboxRows(before Hash) (rows []OutboxRow, err error) {
 	at := w.CheckedAt.UnixMicro()
 	base := OutboxRow{Before: []byte{}, After: w.Hash[:], Due: at}

@@ -28,7 +28,7 @@ type AuditEntry struct {
 	Note          string
 }
 
-// Usage is how many calls of a calendar-day quota were used.
+// Usage is the number of calls that a source has made under a quota policy of a calendar day.
 type Usage struct {
 	DayEnd time.Time // the midnight that ends the day
 	Calls  int64
@@ -45,14 +45,14 @@ const (
 	// SelectSetting returns the columns of ScanSetting. Argument: source.
 	SelectSetting = `SELECT value, revision, changed_at, changed_by FROM settings WHERE source = $1`
 
-	// InsertSetting writes revision 1, UpdateSetting the revision after the stored one. Each writes
-	// one row or none. Arguments: SettingArgs.
+	// InsertSetting inserts revision 1. UpdateSetting writes a revision that must be the stored one
+	// plus 1. Each writes one row or none. Arguments: SettingArgs.
 	InsertSetting = `INSERT INTO settings (source, value, revision, changed_at, changed_by) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (source) DO NOTHING`
 	UpdateSetting = `UPDATE settings SET value = $2, revision = $3, changed_at = $4, changed_by = $5
 WHERE source = $1 AND revision + 1 = $3`
 
-	// InsertAudit takes AuditArgs.
+	// InsertAudit inserts an audit entry. Arguments: AuditArgs.
 	InsertAudit = `INSERT INTO audit (at, actor, action, source, before, after, note) VALUES ($1, $2, $3, $4, $5, $6, $7)`
 
 	// SelectAudit returns the columns of ScanAudit, newest first. Argument: limit.
@@ -61,8 +61,8 @@ WHERE source = $1 AND revision + 1 = $3`
 	// SelectUsage returns the columns of ScanUsage. Arguments: source, policy.
 	SelectUsage = `SELECT day_end, calls, counted_at FROM quota_usage WHERE source = $1 AND policy = $2`
 
-	// UpsertUsage writes a count unless a later day or a higher count of the day is stored.
-	// Arguments: source, policy, day end, calls, time of the count.
+	// UpsertUsage writes a count, unless a count of a later day, or a higher count of the same day,
+	// is stored. Arguments: source, policy, day end, calls, time of the count.
 	UpsertUsage = `INSERT INTO quota_usage AS u (source, policy, day_end, calls, counted_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (source, policy) DO UPDATE
 SET day_end = excluded.day_end, calls = excluded.calls, counted_at = excluded.counted_at

@@ -3,16 +3,16 @@ package store
 import "time"
 
 // Statements for snapshots, shared by both databases. Times are stored as microseconds since 1970
-// UTC, 0 for none.
+// UTC; 0 means no time.
 const (
 	// StateColumns are the columns of ScanState: a State without its entity.
 	StateColumns = `s.version, s.hash, s.extract_version, s.encoding, s.size,
 	s.last_fetched_at, s.last_checked_at, s.last_updated_at, s.absent, s.etag, s.last_modified, s.visibility, s.manual`
 
-	// SelectSnapshot returns the state's columns and the payload, null without one. Each table is
-	// looked up by the parameters: planning a join of two partitioned tables takes a quarter of the
-	// statement's time, and statements are planned each time because PgBouncer keeps none.
-	// Arguments: source, facet, key.
+	// SelectSnapshot returns the state's columns and the payload, or null without a payload. It
+	// looks up each table by the key instead of joining them. Planning a join of two partitioned
+	// tables takes a quarter of the statement's time, and every call plans the statement again
+	// because PgBouncer keeps no prepared statements. Arguments: source, facet, key.
 	SelectSnapshot = `SELECT ` + StateColumns + `,
 	(SELECT p.payload FROM snapshot_payload p WHERE p.source = $1 AND p.facet = $2 AND p.key = $3)
 FROM snapshot_state s
@@ -31,18 +31,20 @@ WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 	etag = CASE WHEN s.visibility = excluded.visibility THEN s.etag ELSE '' END,
 	last_modified = CASE WHEN s.visibility = excluded.visibility THEN s.last_modified ELSE '' END`
 
-	// DeletePayload and DeleteState take source, facet and key.
+	// DeletePayload and DeleteState each delete one row of an entity. Arguments: source, facet, key.
 	DeletePayload = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3`
 	DeleteState   = `DELETE FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
-// DeleteSnapshot are the statements that delete everything stored of an entity: snapshot, status,
-// registration and waiting Quiet triggers. Each takes source, facet and key. The state comes first,
-// as in a write, which prevents deadlocks. The payload is deleted only if no state is stored: a
-// write between the two statements keeps its payload.
+// DeleteSnapshot is the list of statements that delete everything stored of an entity: snapshot,
+// status, registration and undelivered events of triggers with a Quiet period. Arguments of each:
+// source, facet, key. The state is deleted first, in the same order as in a write, which prevents
+// deadlocks. The payload is deleted only if no state is stored, so a payload that a concurrent
+// write has just stored is kept.
 var DeleteSnapshot = [...]string{DeleteState, DeleteOrphan, DeleteStatus, DeleteEntity, DeleteQuietTriggers}
 
-// ScanState reads the state from a row. more are the destinations of further columns.
+// ScanState reads the state from a row. The parameter "more" has the destinations of further
+// columns.
 func (s *State) ScanState(scan func(...any) error, more ...any) error {
 	var hash []byte
 	var fetched, checked, updated int64

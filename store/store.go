@@ -16,15 +16,15 @@ type State struct {
 	Entity schemas.Entity
 	// Version is the version of the fetch that wrote the state last.
 	Version int64
-	// Hash, ExtractVersion, Encoding and Size describe the payload. They are zero if no content is
-	// stored.
+	// Hash, ExtractVersion, Encoding and Size describe the payload. ExtractVersion identifies the
+	// facet's settings with which the content was extracted. All four are zero without content.
 	Hash           Hash
 	ExtractVersion int64
 	Encoding       string
 	Size           int // bytes of JSON
-	// FetchedAt is the start of the last fetch that returned content, CheckedAt of the last fetch
-	// with any result, and UpdatedAt of the last fetch that returned a change. FetchedAt and
-	// UpdatedAt are zero without content.
+	// FetchedAt is the start of the last fetch that returned content. CheckedAt is the start of the
+	// last fetch with any result. UpdatedAt is the start of the last fetch that returned changed
+	// content. FetchedAt and UpdatedAt are zero without content.
 	FetchedAt, CheckedAt, UpdatedAt time.Time
 	// Absent is set if the last fetch found that the entity does not exist. Older content of the
 	// same visibility is kept.
@@ -45,7 +45,7 @@ func (s State) HasContent() bool { return s.Encoding != "" }
 // Snapshot is the last extracted copy of an entity.
 type Snapshot struct {
 	State
-	Payload []byte // encoded as State.Encoding says
+	Payload []byte // in the encoding State.Encoding
 }
 
 // Kind is the kind of a fetch result.
@@ -64,7 +64,7 @@ type Write struct {
 	Entity schemas.Entity
 	Kind   Kind
 	// Version is the version of the fetch. A write never replaces a state with a higher version. A
-	// write with the stored version is a repetition.
+	// write with the same version as the stored state repeats an earlier write.
 	Version int64
 	// CheckedAt is the start of the fetch, not the time of the write: a result that waited an hour
 	// for the database is an hour old.
@@ -73,9 +73,9 @@ type Write struct {
 	ExtractVersion     int64
 	ETag, LastModified string
 	// Visibility is the group of clients that may read the result; empty: every reader. A row has
-	// one visibility, that of its last fetch. An absence deletes content of another visibility. A
-	// NotModified that refers to limited content of another visibility results in BaseMissing,
-	// because its client has never received that content.
+	// one visibility: the one of its last fetch. An absence deletes content of another visibility. A
+	// NotModified results in BaseMissing if the stored content has another visibility that is not
+	// empty, because the clients that may read this result may not be allowed to read that content.
 	Visibility string
 	// Manual is set if the fetch was made for a reader or an operator (State.Manual).
 	Manual bool
@@ -90,21 +90,21 @@ type Write struct {
 type Payload struct {
 	Encoding string
 	Bytes    []byte
-	Size     int // before encoding
+	Size     int // bytes of the content before it is encoded
 }
 
 // Result is the result of a Write.
 type Result int
 
-// Results of a Write. After each of them the request of the fetch can be settled, except after
-// BaseMissing: the entity must be fetched again without validators.
+// Results of a Write. After each of them except BaseMissing, the request of the fetch can be
+// settled. After BaseMissing, the entity must be fetched again without validators.
 const (
 	Touched       Result = iota + 1 // content unchanged; only times, version and validators were written
 	Changed                         // new content was stored
 	Rewritten                       // content of another extract version was stored
 	AbsenceStored                   // the absence was stored
 	Superseded                      // nothing was written; the result of a later fetch is stored
-	BaseMissing                     // nothing was written; the state of the NotModified's validators is gone or not visible
+	BaseMissing                     // nothing was written; the content to which a NotModified refers is gone or not visible
 )
 
 var resultNames = [...]string{"", "touched", "changed", "rewritten", "not_found", "superseded", "base_missing"}
@@ -114,13 +114,13 @@ func (r Result) Stored() bool { return r != Superseded && r != BaseMissing }
 
 func (r Result) String() string { return resultNames[r] }
 
-// ErrRejected is wrapped by an error that the data of a row causes (SQLSTATE classes 22 and 23).
-// The same write fails again. Other rows of the batch may be valid.
+// ErrRejected marks an error that the data of a row causes (SQLSTATE classes 22 and 23). The same
+// write would fail again. Other rows of the batch may be valid.
 var ErrRejected = errors.New("the database rejects the data of a row")
 
-// ErrContention is wrapped by the error of a transaction that was rolled back because of another
-// one (serialisation failure, deadlock). The database is healthy; retry at once.
+// ErrContention marks the error of a transaction that was rolled back because of a concurrent
+// transaction (serialisation failure, deadlock). The database is healthy; retry at once.
 var ErrContention = errors.New("the transaction was rolled back because of a concurrent one")
 
-// ErrNotFound is returned if no state of the entity is stored.
+// ErrNotFound is returned if neither content nor an absence is stored for the entity.
 var ErrNotFound = errors.New("nothing is stored for this entity")

@@ -32,8 +32,8 @@ func benchWrites(n int, version int64, content int) []store.Write {
 	return writes
 }
 
-// versus measures the store and bare statements with the same result on the same tables in turn,
-// and reports both in rows per second.
+// versus compares a write by the store (ours) with plain SQL statements that have the same effect
+// (bare). It runs both in turn on the same tables and reports the rows per second of each.
 func versus(b *testing.B, s *Store, ours func(version int64) error, bare func(ctx context.Context, version int64) error) {
 	b.Helper()
 	var inStore, inBare time.Duration

@@ -22,7 +22,8 @@ FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7
 	AS i (facet, key, tier, due_at, claimed_at, updated_at, changes, watched, reads, read_at)
 WHERE e.source = $1 AND e.facet = i.facet AND e.key = i.key`
 
-	// takeOverClaim changes the claim's ID, so that a former holder that is still alive loses it.
+	// takeOverClaim changes the claim's ID, so that a former holder that is still alive loses the
+	// claim.
 	takeOverClaim = `WITH expired AS (
 ` + store.SelectExpiredClaim + `
 FOR UPDATE SKIP LOCKED
@@ -31,15 +32,15 @@ UPDATE schedule_claims c SET id = $3, until = $4 FROM expired WHERE c.id = expir
 RETURNING c.claimed_at, c.entries`
 )
 
-// claiming ends the transaction of a suspended claimant, which would otherwise lock its rows until
-// its connection breaks.
+// claiming begins a transaction that PostgreSQL ends if it is idle for 10 s. Otherwise a scheduler
+// process that is suspended during a claim would lock its rows until its connection breaks.
 var claiming = pgx.TxOptions{BeginQuery: indexOnly.BeginQuery + `; SET LOCAL idle_in_transaction_session_timeout = '10s'`}
 
-// ClaimEntities claims at most limit due entities of a source, earliest first. It calls decide once
-// per entity; decide must have no side effects, because the transaction may fail. The requests to
-// enqueue are stored as a claim until FinishClaim, or until the lease ends and another scheduler
-// takes the claim over. Without requests no claim is stored and its ID is empty. content selects
-// the facets whose payloads are read; nil: none.
+// ClaimEntities claims at most limit due entities of a source, earliest first. It calls decide
+// once per entity; decide must have no side effects, because the transaction may fail. The
+// requests to enqueue are stored as a claim until FinishClaim, or until the lease ends and another
+// scheduler takes the claim over. Without requests no claim is stored and its ID is empty. The
+// function "content" selects the facets whose payloads are read too; nil: none.
 //
 // Everything is committed in one transaction, so a scheduler that crashes at any point loses
 // nothing. Requests that it had enqueued may be enqueued again; they are coalesced. If only the
@@ -76,7 +77,8 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 }
 
 // EntitiesDueAfter returns at most limit entities of a source that are due after a time, earliest
-// first, without locking them. content selects the facets whose payloads are read; nil: none.
+// first, without locking them. The function "content" selects the facets whose payloads are read
+// too; nil: none.
 func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
 	err = pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
 		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
@@ -88,7 +90,7 @@ func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.
 	return all, nil
 }
 
-// candidates runs a query of registered entities and adds the state and the status of each.
+// candidates runs a query of registered entities and adds the state and the status of each entity.
 func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
 	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {
@@ -123,7 +125,8 @@ func candidates(ctx context.Context, tx pgx.Tx, query string, content func(facet
 	return found, addPayloads(ctx, tx, found, content)
 }
 
-// addPayloads reads the payloads of candidates whose facet is wanted.
+// addPayloads reads the payloads of the candidates for whose facet the function "wanted" returns
+// true.
 func addPayloads(ctx context.Context, tx pgx.Tx, candidates []store.Candidate, wanted func(facet string) bool) error {
 	var keys []schemas.Entity
 	var at []int
@@ -149,7 +152,8 @@ func (s *Store) FinishClaim(ctx context.Context, id string) error {
 	return nil
 }
 
-// RenewClaim extends a claim; held is false if it was taken over or deleted.
+// RenewClaim extends a claim to the time "until"; held is false if the claim was taken over or
+// deleted.
 func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.RenewClaim, id, until.UnixMicro())
 	if err != nil {
@@ -158,8 +162,9 @@ func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (hel
 	return tag.RowsAffected() == 1, nil
 }
 
-// TakeOverClaim takes over the claim of a source that expired first, for another lease and with a
-// new ID; the second result is false if no claim has expired. Of concurrent calls one gets the claim.
+// TakeOverClaim takes over the claim of a source that expired first. The claim gets a new ID and a
+// new lease. The second result is false if no claim has expired. If several calls run
+// concurrently, only one of them gets the claim.
 func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
 	claim := store.Claim{ID: store.ClaimID(), Source: source}
 	err := claim.ScanClaim(s.pool.QueryRow(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
@@ -172,7 +177,7 @@ func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time,
 	return claim, true, nil
 }
 
-// NextEntityTime returns when the next entity of the source is due; zero if there is none.
+// NextEntityTime returns the earliest due time of the source's entities; zero if it has none.
 func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextDueEntity, source).Scan(&us)
@@ -199,8 +204,8 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 	return price, time.UnixMicro(us).UTC(), nil
 }
 
-// SetPrice writes the price unless one was set less than minInterval before at. Of concurrent calls
-// one writes it.
+// SetPrice writes the price, unless the stored price was set less than minInterval before the time
+// "at". It reports whether it wrote the price; of concurrent calls only one does.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro())
 	if err != nil {

@@ -13,10 +13,12 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// tickBatch is how many entities one tick claims: one second of a source with 250 calls per second.
+// tickBatch is how many entities one tick claims: as many as a source with 250 calls per second
+// fetches in one second.
 const tickBatch = 250
 
-// ticks simulates the schedule of n entities with its own clock. Each entity is due once per round.
+// ticks simulates the schedule of n entities with its own clock. Each entity is due every n
+// milliseconds.
 type ticks struct {
 	s   *Store
 	n   int
@@ -27,7 +29,8 @@ func (k *ticks) move(c store.Candidate) store.Decision {
 	return store.Decision{Due: c.Due.Add(time.Duration(k.n) * time.Millisecond), Tier: c.Tier, History: c.History, Enqueue: true}
 }
 
-// tick claims the next tickBatch entities and finishes the claim.
+// tick claims the next tickBatch entities and finishes the claim. It returns the duration of
+// ClaimEntities.
 func (k *ticks) tick(t testing.TB) time.Duration {
 	t.Helper()
 	start := time.Now()
@@ -102,9 +105,10 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 	return pages
 }
 
-// TestTick_CostIsIndependentOfTableSize compares the pages that a tick touches in tables of several
-// sizes, also after many ticks. Their dead rows are where the next tick begins; how many of them
-// are left depends on other activity of the server.
+// TestTick_CostIsIndependentOfTableSize compares the pages that a tick touches in tables of
+// several sizes, also after 40 ticks. The dead rows of earlier ticks are in the part of the index
+// that the next tick reads first. How many of them PostgreSQL has removed by then depends on other
+// activity of the server.
 func TestTick_CostIsIndependentOfTableSize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills large tables")
@@ -133,8 +137,8 @@ var maxEntities = flag.Int("entities", 1_000_000, "number of entities in the lar
 // entityCounts returns the table sizes to compare.
 func entityCounts() []int { return []int{10_000, *maxEntities} }
 
-// BenchmarkTick measures ticks of tickBatch entities, and counts the pages of one tick at the start
-// and just before vacuum.
+// BenchmarkTick measures ticks of tickBatch entities. It counts the pages that one tick touches
+// before and after all measured ticks.
 func BenchmarkTick(b *testing.B) {
 	for _, n := range entityCounts() {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -159,8 +163,8 @@ func BenchmarkTick(b *testing.B) {
 	}
 }
 
-// BenchmarkTickBesideALongTransaction is BenchmarkTick while another transaction holds a snapshot,
-// so that no dead row can be removed or marked.
+// BenchmarkTickBesideALongTransaction measures ticks while another transaction is open. Because of
+// that transaction PostgreSQL can't remove or mark dead rows.
 func BenchmarkTickBesideALongTransaction(b *testing.B) {
 	s := open(b)
 	fillEntities(b, s, 200_000)
@@ -184,8 +188,9 @@ func BenchmarkTickBesideALongTransaction(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkImport registers unknown entities with the store and, for comparison, by COPY into a
-// temporary table. Then it registers them again.
+// BenchmarkImport measures the registration of unknown entities, with the store's statement
+// (unnest) and, for comparison, by COPY into a temporary table. "half known" registers each entity
+// twice.
 func BenchmarkImport(b *testing.B) {
 	const batch = 5000
 	all := func(round int) []store.RegisteredEntity {
@@ -230,7 +235,8 @@ func BenchmarkImport(b *testing.B) {
 	run("copy", 1, func(s *Store, rs []store.RegisteredEntity) error { return copied(b, s, rs) })
 }
 
-// copied registers entities by COPY into a temporary table of the transaction.
+// copied registers entities by COPY into a temporary table and an INSERT from there, in one
+// transaction.
 func copied(b *testing.B, s *Store, rs []store.RegisteredEntity) error {
 	columns := []string{
 		"source", "facet", "key", "params", "tier", "enabled", "due_at",
@@ -252,7 +258,7 @@ func copied(b *testing.B, s *Store, rs []store.RegisteredEntity) error {
 	})
 }
 
-// BenchmarkWalk examines snapshots of which none is expired.
+// BenchmarkWalk measures how fast DeleteExpired examines snapshots if none of them has expired.
 func BenchmarkWalk(b *testing.B) {
 	const limit = 5000
 	s := open(b)

@@ -12,15 +12,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// DeadLetters returns at most limit dead letters that match the filter, newest first. If after has
-// a time, the list starts behind it.
+// DeadLetters returns at most limit dead letters that match the filter, newest first. If after.At
+// is set, it lists only dead letters older than "after".
 func (s *Store) DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	query, args := filter.SelectNewest(after, limit)
 	return s.collectDeadLetters(ctx, filter, query, args)
 }
 
-// DeadLettersByOffset returns at most limit dead letters that match the filter and have a position
-// behind after, by partition and offset.
+// DeadLettersByOffset returns at most limit dead letters that match the filter, in the order of
+// partition and offset. The list starts after the given position.
 func (s *Store) DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetterID, limit int) ([]store.DeadLetter, error) {
 	query, args := filter.SelectByOffset(after, limit)
 	return s.collectDeadLetters(ctx, filter, query, args)
@@ -45,9 +45,10 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 	return groups, nil
 }
 
-// HandledPrefixes returns for each partition of a topic how far its dead letters are handled.
-// Entries of recent and later do not count as handled. A gap before an entry of missing or later may
-// still be filled.
+// HandledPrefixes returns, for each partition of a topic, the range of offsets in which all dead
+// letters are handled. Entries from the time "recent" or later do not count as handled. An offset
+// without an entry ends the range if the next entry is from the time "missing" or later, because
+// the missing entry may still be written.
 func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error) {
 	all, err := collect(ctx, s.pool, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
 		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
@@ -57,8 +58,8 @@ func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missi
 	return all, nil
 }
 
-// DeleteDeadLettersBefore deletes at most limit index entries before an offset, whose records the
-// topic no longer has, and returns how many it deleted.
+// DeleteDeadLettersBefore deletes at most limit index entries with an offset below the given one,
+// and returns how many it deleted. The topic no longer has the records of these entries.
 func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLetterID, limit int) (int, error) {
 	tag, err := s.pool.Exec(ctx, store.DeleteDeadLettersBefore, before.Topic, before.Partition, before.Offset, limit)
 	if err != nil {
@@ -68,7 +69,7 @@ func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLe
 }
 
 // CreateJob writes a job and its audit entry in one transaction. It returns store.ErrReplayRunning
-// if another replay of the source is active.
+// if the job is a replay and another replay of the source is active.
 func (s *Store) CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error {
 	args, err := job.InsertArgs()
 	if err == nil {
@@ -101,8 +102,9 @@ func (s *Store) Jobs(ctx context.Context, limit int) ([]store.DLQJob, error) {
 	return jobs, nil
 }
 
-// LeaseJob leases to holder, until the given time, a job of one of the sources that needs a worker
-// and whose lease has expired. ok is false if there is none. Of concurrent calls one gets the job.
+// LeaseJob leases a job to holder until the given time. The job belongs to one of the sources,
+// needs a worker, and has an expired lease. ok is false if there is no such job, or if a
+// concurrent call leased the job.
 func (s *Store) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error) {
 	query, args := store.SelectUnleasedJob(sources, now)
 	err = job.ScanJob(s.pool.QueryRow(ctx, query, args...).Scan)
@@ -168,8 +170,8 @@ func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled [
 }
 
 // SetJobState changes the state of a job and writes the audit entry in one transaction. It returns
-// store.ErrJobNotFound if the job is not in the state before, or if another replay of its source is
-// active.
+// store.ErrJobNotFound if the job is not in the first of the two states, or if another replay of
+// its source is active.
 func (s *Store) SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrJobNotFound, store.UpdateJobState, id, string(before), string(after), at.UnixMicro())
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23505" { // unique index: another replay was resumed concurrently

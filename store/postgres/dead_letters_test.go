@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fillDeadLetters writes n index entries of several sources in 12 partitions each. Every fourth is
-// handled.
+// fillDeadLetters writes n index entries of several sources in 12 partitions each. Every fourth
+// entry is handled.
 func fillDeadLetters(t testing.TB, s *Store, n, sources int) {
 	t.Helper()
 	for _, sql := range []string{
@@ -31,7 +31,7 @@ func fillDeadLetters(t testing.TB, s *Store, n, sources int) {
 }
 
 // TestPlans_DeadLettersUseIndexes checks the query plan of each statement that runs regularly or
-// for a page.
+// for a page of the console.
 func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 	s := open(t)
 	fillDeadLetters(t, s, 40_000, 40)

@@ -28,19 +28,20 @@ FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::smallint[], $6::
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT params FROM entities e WHERE e.source = i.source AND e.facet = i.facet AND e.key = i.key LIMIT 1) e`
 
-	// entityBatch is the maximum number of rows of one transaction. It bounds how long others wait
-	// for its locks.
+	// entityBatch is the maximum number of rows of one transaction. It bounds how long other
+	// transactions wait for locks on these rows.
 	entityBatch = 5000
 
-	// exactCost is the planner's cost up to which rows are counted exactly, in some tenths of a
-	// second.
+	// exactCost is the maximum cost, as estimated by the planner, of a count that is executed. Such
+	// a count takes some tenths of a second. For a higher cost, CountEntities returns the planner's
+	// estimate.
 	exactCost = 50_000
 )
 
 // RegisterEntities registers entities and returns how many were new. For a registered entity it
 // replaces params, pinned and enabled, and the tier if the new row is pinned; history and due time
-// are kept. Each entityBatch rows are one transaction. After an error the same entities can be
-// registered again.
+// are kept. Each batch of entityBatch rows is one transaction. After an error the same entities
+// can be registered again.
 func (s *Store) RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error) {
 	for batch := range slices.Chunk(store.SortRegisteredEntities(all), entityBatch) {
 		args, err := registeredColumns(batch)
@@ -117,7 +118,8 @@ func (s *Store) BringForward(ctx context.Context, all []store.DueTime) error {
 	return nil
 }
 
-// registeredColumns returns entities as arguments of unnest.
+// registeredColumns returns the fields of entities, one slice per column, as array arguments of
+// unnest.
 func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 	var e entities
 	var params []string
@@ -140,9 +142,9 @@ func registeredColumns(all []store.RegisteredEntity) ([]any, error) {
 	return []any{e.sources, e.facets, e.keys, params, tiers, enabled, due, claimed, updated, changes, watched, reads, read, pinned}, nil
 }
 
-// EnableEntities enables or disables entities and returns how many it changed: all that match the
-// filter or, if keys is not nil, these keys of the filter's source and facet. Each entityBatch rows
-// are one transaction.
+// EnableEntities enables or disables entities and returns how many it changed. If keys is not nil,
+// it changes the entities with these keys of the filter's source and facet; otherwise all entities
+// that match the filter. Each batch of entityBatch rows is one transaction.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
@@ -155,8 +157,8 @@ func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, k
 	return n, nil
 }
 
-// PinEntities pins entities to a tier and returns how many it changed. Each entityBatch rows are
-// one transaction.
+// PinEntities pins entities to a tier and returns how many it changed. Each batch of entityBatch
+// rows is one transaction.
 func (s *Store) PinEntities(ctx context.Context, keys []schemas.Entity, tier store.Tier) (int, error) {
 	n, err := s.eachEntity(ctx, keys, store.PinEntity, int16(tier)) //nolint:gosec // there are three
 	if err != nil {
@@ -195,8 +197,8 @@ func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement
 	return written, nil
 }
 
-// Entities returns at most limit registered entities that match the filter, in their order, behind
-// the given one.
+// Entities returns at most limit registered entities that match the filter, in the order of
+// source, facet and key. The list starts after the given entity.
 func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 	query, args := filter.SelectEntities(after, limit)
 	rows, err := s.pool.Query(ctx, query, args...)
@@ -212,8 +214,8 @@ func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after s
 	return all, nil
 }
 
-// EntityParams returns the params that the entities are registered with, in the given order; nil
-// without any.
+// EntityParams returns the registered params of the entities, in the given order. The params of an
+// entity that is not registered, or has none, are nil.
 func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
 	all := make([]map[string]string, len(keys))
 	err := forEachEntity(ctx, s.pool, selectParams, keys, func(found *map[string]string, scan func(...any) error) error {

@@ -69,7 +69,7 @@ WHERE datname = current_database() AND state = 'idle in transaction'`); err != n
 			break
 		}
 	}
-	if asked != 98 { // the others are disabled
+	if asked != 98 { // the other 2 of the 100 entities are disabled
 		t.Errorf("requests of the claim: got %d, want 98", asked)
 	}
 }

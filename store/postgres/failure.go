@@ -14,9 +14,9 @@ import (
 
 const (
 	// lockState blocks a concurrent Write of the entity until the failure is committed, so that the
-	// Write's last statement sees the new status. An existing state is locked without a change. A
-	// missing one can only be locked by inserting it; unlockState deletes it in the same
-	// transaction, so no other transaction sees it.
+	// Write's last statement sees the new status. An existing state row is locked without a change.
+	// If no row exists, there is nothing to lock, so lockState inserts a row. unlockState deletes
+	// that row in the same transaction, so no other transaction sees it.
 	lockState = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
 VALUES ($1, $2, $3, -1, '', 0, '', 0, 0, 0, 0, false, '', '')
@@ -28,8 +28,8 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM update_status u WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key LIMIT 1) u`
 
-	// claimDueRetries returns the rows as they were before the claim. It skips rows that another
-	// instance is claiming.
+	// claimDueRetries returns the rows with their values from before the claim. It skips rows that
+	// another process is claiming.
 	claimDueRetries = `WITH due AS (
 ` + store.SelectDueRetries + `
 FOR UPDATE SKIP LOCKED
@@ -40,8 +40,8 @@ FOR UPDATE SKIP LOCKED
 SELECT ` + store.StatusColumns + ` FROM due u ORDER BY u.next_retry_at`
 )
 
-// Statuses returns the statuses of the entities in the given order. State is empty without one. It
-// needs one round trip.
+// Statuses returns the statuses of the entities in the given order. State is empty for an entity
+// without a status. It needs one round trip.
 func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.Status, error) {
 	statuses := make([]store.Status, len(keys))
 	for i, e := range keys {
@@ -57,11 +57,12 @@ func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.St
 }
 
 // WriteFailure writes a status and, if deadLetter is not nil, the index entry of a dead letter, in
-// one transaction. It may be repeated. The status is ignored if a success or failure of a later
-// fetch is stored. With an empty State only the dead letter is written.
+// one transaction. A repeated call with the same arguments has no further effect. The status is
+// ignored if a success or failure of a later fetch is stored. If status.State is empty, only the
+// dead letter is written.
 func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	e := status.Entity
-	var b pgx.Batch // its statements are one transaction, and each sees what was committed before it
+	var b pgx.Batch // one transaction; each statement sees earlier commits of others
 	if status.State != "" {
 		args, err := status.StatusArgs()
 		if err != nil {
@@ -80,9 +81,9 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 	return nil
 }
 
-// ClaimRetries claims at most limit due retries, earliest first, for the length of the lease. A
-// claimed retry that neither succeeds nor fails by then is due again. Concurrent calls claim
-// different retries.
+// ClaimRetries claims at most limit due retries, earliest first, for the duration of the lease. A
+// claimed retry that has neither succeeded nor failed when the lease ends is due again. Concurrent
+// calls claim different retries.
 func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
 	until := now.Add(lease).UnixMicro()
 	rows, err := s.pool.Query(ctx, claimDueRetries, source, now.UnixMicro(), limit, until)
@@ -100,7 +101,7 @@ func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, 
 	return due, nil
 }
 
-// NextRetryTime returns when the next retry of the source is due; zero if there is none.
+// NextRetryTime returns when the next retry of the source is due; zero if the source has none.
 func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextRetryTime, source).Scan(&us)

@@ -33,14 +33,14 @@ func grants(t testing.TB) string {
 }
 
 // byRole is a store that calls each method with the database role of the process that uses it. The
-// embedded store has the role of the query service.
+// embedded Store has the role of the query service.
 type byRole struct {
 	*Store
 	worker, scheduler *Store
 }
 
-// openByRole returns a new database with the documented roles. Roles are global to a server, so the
-// test gives them unique names.
+// openByRole returns a new database with the roles of docs/deploying.md. Roles are global to a
+// database server, so the test gives them unique names.
 func openByRole(t testing.TB) byRole {
 	t.Helper()
 	admin := servicetest.Postgres(t)
@@ -132,7 +132,7 @@ func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.
 }
 
 func (r byRole) BringForward(ctx context.Context, all []store.DueTime) error {
-	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil { // pinning does so in the query service
+	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil { // the query service does so for pinned entities
 		return err
 	}
 	return r.scheduler.BringForward(ctx, all)
@@ -170,7 +170,7 @@ func (r byRole) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	return r.scheduler.DeleteOldStatuses(ctx, source, facet, before, limit)
 }
 
-// Tables that several roles read.
+// Every process reads these tables, so every role must be allowed to read them.
 func TestGrants_AllowCommonReads(t *testing.T) {
 	all := openByRole(t)
 	e := []schemas.Entity{{Source: "s", Facet: "f", Key: "k"}}
@@ -211,7 +211,8 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 	}
 }
 
-// A missing grant would break installations with separate roles at the next upgrade.
+// Every table must occur in the grants: a missing one would break installations with separate
+// roles at the next upgrade.
 func TestGrants_NameEveryTable(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {

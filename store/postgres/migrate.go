@@ -14,15 +14,16 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Migration is a migration and whether it is applied.
+// Migration is a schema migration. Applied reports whether the database has it.
 type Migration struct {
 	Version int64
 	Name    string
 	Applied bool
 }
 
-// Migrate applies all migrations of this release and returns them. url must be a direct connection,
-// not PgBouncer in transaction mode: a session lock prevents concurrent migrations.
+// Migrate applies the migrations of this release that the database lacks, and returns them. url
+// must be a direct connection, not PgBouncer in transaction mode, because a session lock prevents
+// concurrent migrations.
 func Migrate(ctx context.Context, url string) ([]Migration, error) {
 	var applied []Migration
 	err := withProvider(url, func(p *goose.Provider) error {

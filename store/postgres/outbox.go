@@ -12,22 +12,23 @@ import (
 )
 
 const (
-	// lockStates locks the states of many entities in their order. A missing state is inserted to
-	// lock it: of two transactions that store an entity's first content at the same time, the
-	// second replaces the content of the first. The upsert overwrites the inserted row. The
-	// statement locks like FOR UPDATE and does not change existing states.
+	// lockStates locks the state rows of many entities in the order of its arguments. If an entity
+	// has no row, it inserts one, because only a row can be locked; the upsert overwrites it later.
+	// So if two transactions store an entity's first content at the same time, the second waits and
+	// sees the hash of the first. Existing rows are locked like with FOR UPDATE and not changed.
 	lockStates = `INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 	last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified)
 SELECT source, facet, key, -1, '', 0, '', 0, 0, 0, 0, false, '', ''
 FROM unnest($1::text[], $2::text[], $3::text[]) AS i (source, facet, key)
 ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 
-	// selectHashes is a separate statement, so that it sees rows that were committed while
-	// lockStates waited.
+	// selectHashes reads the stored hashes. It is a separate statement, so that it sees rows that
+	// were committed while lockStates waited.
 	selectHashes = `SELECT i.n, s.hash` + joinEntities
 
-	// insertOutboxEvents replaces a waiting Quiet trigger of the same entity and facet. The
-	// replacement gets a new ID, so that a relay that claimed the former event does not delete it.
+	// insertOutboxEvents replaces the event of a trigger with a Quiet period if the former event of
+	// the same entity and facet is not delivered yet. The replacement gets a new ID, so that a relay
+	// that claimed the former event does not delete it.
 	insertOutboxEvents = store.InsertOutboxEvent + `
 SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.publish_change, i.triggers::json, i.due_at, i.quiet_facet, i.latest_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bool[], $9::text[], $10::bigint[], $11::text[], $12::bigint[])
@@ -36,7 +37,7 @@ ON CONFLICT (source, facet, key, quiet_facet) WHERE quiet_facet <> '' DO UPDATE
 SET id = DEFAULT, version = excluded.version, at = excluded.at, after = excluded.after, triggers = excluded.triggers,
 	due_at = LEAST(e.latest_at, excluded.due_at)`
 
-	// claimOutboxEvents skips rows that another instance is claiming.
+	// claimOutboxEvents skips rows that another process is claiming.
 	claimOutboxEvents = `WITH due AS (
 SELECT *` + store.DueOutboxEvents + `
 FOR UPDATE SKIP LOCKED
@@ -45,8 +46,8 @@ FOR UPDATE SKIP LOCKED
 )
 SELECT ` + store.OutboxColumns + ` FROM due e ORDER BY e.due_at, e.id`
 
-	// deleteOutboxEvents locks rows in the order of writeOutboxEvents, because both may write the
-	// same Quiet trigger.
+	// deleteOutboxEvents locks rows in the same order as writeOutboxEvents, which prevents
+	// deadlocks: both may write the event of the same trigger.
 	deleteOutboxEvents = `WITH done AS (
 SELECT id FROM outbox WHERE id = ANY($1::bigint[]) ORDER BY source, facet, key, quiet_facet FOR UPDATE
 )
@@ -54,8 +55,9 @@ DELETE FROM outbox e USING done WHERE e.id = done.id`
 	markPublished = `UPDATE outbox SET publish_change = false WHERE id = ANY($1)`
 )
 
-// lockReplaced locks the states of writes that have outbox events and were not touched. It returns
-// the stored hashes by the writes' positions in the batch.
+// lockReplaced locks the states of the writes that have outbox events and new or changed content,
+// which touchUnchanged has therefore not written. It returns the stored hashes by the position of
+// the write in the batch.
 func lockReplaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store.Hash, error) {
 	var keys entities
 	var positions []int
@@ -113,7 +115,8 @@ func writeOutboxEvents(ctx context.Context, tx pgx.Tx, b *store.Batch, before ma
 	return err
 }
 
-// outboxColumns are outbox rows as arguments of unnest.
+// outboxColumns holds the fields of outbox rows, one slice per column, as array arguments of
+// unnest.
 type outboxColumns struct {
 	befores, afters  [][]byte
 	publish          []bool
@@ -128,8 +131,8 @@ func (c *outboxColumns) add(r store.OutboxRow) {
 }
 
 // ClaimOutboxEvents claims at most limit due outbox events of a source, earliest first, for the
-// length of the lease. An event that is not deleted by then can be claimed again. Concurrent calls
-// claim different events.
+// duration of the lease. An event that is not deleted when the lease ends can be claimed again.
+// Concurrent calls claim different events.
 func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {
 	var claimed []store.OutboxEvent
 	err := pgx.BeginTxFunc(ctx, s.pool, indexOnly, func(tx pgx.Tx) error {
@@ -148,8 +151,8 @@ func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.T
 	return claimed, nil
 }
 
-// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if there is
-// none.
+// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if the
+// source has no event.
 func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.pool.QueryRow(ctx, store.SelectNextOutboxTime, source).Scan(&us)

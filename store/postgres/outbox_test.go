@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// sent records the statements that are sent to the database. The statements of a batch follow
-// "batch".
+// sent records the statements that are sent to the database. A batch is recorded as "batch" and
+// then its statements.
 type sent struct {
 	statements []string
 	before     func(statement string) // called before each statement, unless nil
@@ -85,8 +85,9 @@ func TestWrite_SendsNoOutboxStatementsIfEmpty(t *testing.T) {
 	}
 }
 
-// TestOutbox_BeforeIsTheCommittedHash stores content in another transaction while the write waits
-// for it, for an existing and for a new entity.
+// TestOutbox_BeforeIsTheCommittedHash makes a write wait for another transaction that stores
+// content of the same entity. Before must then be the hash of that content. It tests an existing
+// and a new entity.
 func TestOutbox_BeforeIsTheCommittedHash(t *testing.T) {
 	for name, known := range map[string]bool{"known": true, "new": false} {
 		t.Run(name, func(t *testing.T) {
@@ -133,8 +134,8 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 	}
 }
 
-// TestOutbox_RollsBackWithItsTransaction makes the last statement of a write fail, on a key that
-// PostgreSQL can't store, after the outbox events were inserted.
+// TestOutbox_RollsBackWithItsTransaction makes the last statement of a write fail after the outbox
+// events were inserted. The cause is a key that PostgreSQL can't store.
 func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 1, 1)

@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fillEntities writes n entities of source s and facet f, due one millisecond apart from now on,
-// each with a snapshot and every 20th with a status.
+// fillEntities writes n entities of source s and facet f, each with a snapshot and every 20th with
+// a status. They are due one millisecond apart, beginning in 1970.
 func fillEntities(t testing.TB, s *Store, n int) {
 	t.Helper()
 	for _, sql := range []string{
@@ -34,7 +34,7 @@ func fillEntities(t testing.TB, s *Store, n int) {
 	}
 }
 
-// plan returns the query plan of a statement. It runs in a transaction that is rolled back.
+// plan returns the query plan of a statement. EXPLAIN runs in a transaction that is rolled back.
 func plan(t testing.TB, s *Store, options, sql string, args ...any) string {
 	t.Helper()
 	var begin pgx.TxOptions
@@ -58,7 +58,8 @@ func plan(t testing.TB, s *Store, options, sql string, args ...any) string {
 	return strings.Join(lines, "\n")
 }
 
-// keysOf returns the arguments for some hundred entities.
+// keysOf returns the keys of the first n entities and a decision for each, as arguments of
+// statements.
 func keysOf(t testing.TB, s *Store, n int) (cols entities, moves *store.Decisions) {
 	t.Helper()
 	page, err := s.Entities(t.Context(), store.EntityFilter{}, schemas.Entity{}, n)
@@ -74,8 +75,8 @@ func keysOf(t testing.TB, s *Store, n int) (cols entities, moves *store.Decision
 	return cols, c.Decide(candidates, func(c store.Candidate) store.Decision { return store.Decision{Due: c.Due, History: c.History} })
 }
 
-// TestPlans_RegularStatementsUseIndexes checks the query plan of each statement of the scheduler,
-// with statistics and, as after an import, without.
+// TestPlans_RegularStatementsUseIndexes checks the query plan of each statement of the scheduler:
+// first with the planner's statistics, then without them, as after an import.
 func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 20_000)
@@ -175,7 +176,8 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	}
 }
 
-// TestEntities_ReadsAndUpdatesAreHOT: neither writes an indexed column.
+// TestEntities_ReadsAndUpdatesAreHOT checks that counted reads and changes of the tier are HOT
+// updates (heap-only tuples). They write no indexed column.
 func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {
@@ -195,7 +197,7 @@ func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	if _, err := s.RegisterEntities(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	for round := range rounds { // one in twenty is read and one in twenty moves to another tier
+	for round := range rounds { // one entity in twenty is read and one in twenty moves to another tier
 		var moved []store.RegisteredEntity
 		var reads []store.EntityReads
 		for i, r := range all {
@@ -228,9 +230,9 @@ func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	t.Logf("%d updated, %d of them on their page", updated, hot)
 }
 
-// TestPlans_BatchesUseIndexes runs regular statements and checks PostgreSQL's counters of
-// sequential scans. Without indexOnly, the touch of 500 among 200,000 snapshots used one and took
-// 15 times as long.
+// TestPlans_BatchesUseIndexes runs regular statements and checks that PostgreSQL counts no
+// sequential scan. Without indexOnly, the statement touch read the whole table to update 500 of
+// 200,000 snapshots, and took 15 times as long.
 func TestPlans_BatchesUseIndexes(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {

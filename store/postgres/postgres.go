@@ -64,8 +64,8 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 }
 
 const (
-	// joinEntities forces one index lookup per entity. Without LIMIT 1 the planner overestimates
-	// the cost of the partitions, and reads the whole table for some hundreds of entities.
+	// joinEntities forces one index lookup per entity. Without LIMIT 1 the planner overestimates the
+	// cost of lookups in the partitions, and reads the whole table for a few hundred entities.
 	joinEntities = `
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS i (source, facet, key, n)
 CROSS JOIN LATERAL (SELECT * FROM snapshot_state s WHERE s.source = i.source AND s.facet = i.facet AND s.key = i.key LIMIT 1) s`
@@ -75,8 +75,8 @@ LEFT JOIN LATERAL (SELECT p.payload FROM snapshot_payload p
 	WHERE p.source = i.source AND p.facet = i.facet AND p.key = i.key LIMIT 1) p ON true`
 )
 
-// GetAll returns the snapshots of the entities in the given order. Version is 0 if nothing is
-// stored. It needs one round trip.
+// GetAll returns the snapshots of the entities in the given order. Version is 0 for an entity
+// without a stored state. It needs one round trip.
 func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snapshot, error) {
 	snapshots := make([]store.Snapshot, len(keys))
 	for i, e := range keys {
@@ -94,8 +94,8 @@ func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snap
 	return snapshots, nil
 }
 
-// States returns the states of the entities in the given order. Version is 0 if nothing is stored.
-// It needs one round trip.
+// States returns the states of the entities in the given order. Version is 0 for an entity without
+// a stored state. It needs one round trip.
 func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.State, error) {
 	states := make([]store.State, len(keys))
 	for i, e := range keys {
@@ -115,8 +115,8 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 
 // indexOnly begins a transaction in which the planner may only use index scans. The planner's
 // statistics about due times are always outdated, and it adds the cost of every partition to each
-// lookup. It would therefore read a table of a million rows for some hundreds of them, and lock and
-// sort more rows than needed.
+// lookup. Without indexOnly it would read a table of a million rows to find a few hundred of them,
+// and lock and sort more rows than needed.
 var indexOnly = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`}
 
@@ -125,9 +125,9 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// forEachEntity runs a query with the entities as arguments. The first column of its rows is the
-// entity's position, counted from 1; scan reads the other columns, and place receives the result
-// for the position.
+// forEachEntity runs a query with the entities as arguments. The first column of each row is the
+// entity's position, counted from 1. The function "scan" reads the other columns. The function
+// "place" stores the result for the position, counted from 0.
 func forEachEntity[T any](ctx context.Context, db querier, query string, keys []schemas.Entity,
 	scan func(found *T, scan func(...any) error) error, place func(i int, found T),
 ) error {
@@ -154,8 +154,8 @@ func forEachEntity[T any](ctx context.Context, db querier, query string, keys []
 // Delete deletes the snapshot and the status of an entity, if they exist.
 func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		// The state first, as in Write, which prevents deadlocks. A payload that was written in
-		// between is kept.
+		// The state is deleted first, in the same order as in Write, which prevents deadlocks.
+		// DeleteOrphan keeps a payload that a concurrent write has just stored.
 		for _, statement := range []string{store.DeleteState, store.DeleteOrphan, store.DeleteStatus} {
 			if _, err := tx.Exec(ctx, statement, e.Source, e.Facet, e.Key); err != nil {
 				return err
@@ -169,10 +169,10 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	return nil
 }
 
-// DeleteSnapshot deletes the snapshot, the status, the registration and the waiting Quiet triggers
-// of an entity, and writes the audit entry, in one transaction. existed is false if nothing was stored;
-// then no entry is written. Dead letters and other outbox events are kept. A fetch in flight may
-// store the entity again.
+// DeleteSnapshot deletes the snapshot, the status and the registration of an entity, and its
+// undelivered events of triggers with a Quiet period. It writes the audit entry in the same
+// transaction. existed is false if nothing was stored; then no entry is written. Dead letters and
+// other outbox events are kept. A fetch in flight may store the entity again.
 func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
 	err = pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		for _, statement := range store.DeleteSnapshot {
@@ -194,7 +194,8 @@ func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry stor
 	return existed, nil
 }
 
-// entities are the key columns of entities, as arguments of unnest.
+// entities holds the sources, facets and keys of entities, one slice per column, as array
+// arguments of unnest.
 type entities struct{ sources, facets, keys []string }
 
 func (a *entities) add(e schemas.Entity) {

@@ -31,7 +31,8 @@ func open(t testing.TB) *Store {
 	return s
 }
 
-// Each method runs with the role of its process and the grants of docs/deploying.md.
+// The suite calls each method with the database role of its process, which has the grants of
+// docs/deploying.md.
 func TestGrants_PassTheSuite(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) storetest.Store { return openByRole(t) })
 }
@@ -64,10 +65,11 @@ func TestMigrate_AppliesOnceConcurrently(t *testing.T) {
 	}
 }
 
-// counts returns PostgreSQL's statistics, summed over the partitions of a table.
+// counts returns PostgreSQL's numbers of updates, HOT updates (heap-only tuples) and inserted
+// rows, summed over the partitions of a table.
 func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int64) {
 	t.Helper()
-	// A session flushes its statistics when it is idle; the pool has one session.
+	// A session writes its statistics only when it is idle; the pool has one session.
 	if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +81,8 @@ func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int
 	return updated, hot, payloadRows
 }
 
-// alone returns a store with one connection, and with a database whose statistics no other test
-// changes.
+// alone returns a store with one connection to its own database, so no other test changes the
+// statistics.
 func alone(t *testing.T) *Store {
 	t.Helper()
 	url := servicetest.Postgres(t)
@@ -139,8 +141,8 @@ func TestTouch_WritesNoPayloadAndIsHOT(t *testing.T) {
 	if updated, _, inserted := counts(t, s, "snapshot_payload"); updated != 0 || inserted != 200 {
 		t.Errorf("payloads: got %d updates, %d inserts", updated, inserted)
 	}
-	// A new page is filled to 70 %. The free space holds new versions of some rows, and pruning
-	// frees it again.
+	// Inserts fill a page to 70 % only. An update is HOT if the new version of the row fits into the
+	// free space of the page. Pruning frees the space of old versions.
 	if updated, hot, _ := counts(t, s, "snapshot_state"); updated != 600 || hot < 500 {
 		t.Errorf("states: got %d updates, %d of them HOT", updated, hot)
 	}
@@ -197,8 +199,9 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 	}
 }
 
-// TestDelete_KeepsConcurrentWritesWhole commits a first snapshot between the statements of a
-// deletion that found no state.
+// TestDelete_KeepsConcurrentWritesWhole commits an entity's first snapshot in the middle of a
+// deletion, after the deletion has found no state. Afterwards both state and payload must be
+// stored, or neither.
 func TestDelete_KeepsConcurrentWritesWhole(t *testing.T) {
 	for name, remove := range map[string]func(s *Store, w store.Write) error{
 		"by a person": func(s *Store, w store.Write) error {
@@ -269,7 +272,7 @@ func TestPlans_ManyEntitiesUseTheKey(t *testing.T) {
 		}
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		plan := strings.Join(lines, "\n")
-		if err != nil || strings.Contains(plan, "Hash") || strings.Contains(plan, "Merge") { // whole tables
+		if err != nil || strings.Contains(plan, "Hash") || strings.Contains(plan, "Merge") { // the plan reads whole tables
 			t.Errorf("%v\n%s", err, plan)
 		}
 	}

@@ -14,12 +14,13 @@ import (
 
 const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 
-// DeleteExpired deletes snapshots of a facet that were fetched before content, and absences that
-// were checked before absence. The times can't be indexed, because every check writes them. Each
-// call therefore examines the next limit snapshots in the order of their keys, from where the last
-// call of any process stopped. done is set at the end of the facet; the next call starts again. A
-// whole walk costs about as much as one check of every snapshot. If another process is walking, the
-// call does nothing.
+// DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
+// and absences that were checked before the time "absence". These times have no index, because
+// every check would have to update it. Each call therefore examines the next limit snapshots in
+// the order of their keys, from where the last call of any process stopped. done is set at the end
+// of the facet; the next call starts again. Examining a whole facet costs about as much as one
+// check of every snapshot. If another process is in a call for the same facet, the call does
+// nothing.
 //
 // Statuses are kept; see DeleteOldStatuses. Dead letters are kept for the retention time of their
 // topic.
@@ -27,14 +28,14 @@ func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content
 	return s.walk(ctx, source, facet, facet, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
 		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), limit)
 	}, func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error) {
-		// The state first, as in Write, which prevents deadlocks.
+		// The state is deleted first, in the same order as in Write, which prevents deadlocks.
 		b.Queue(store.DeleteExpiredState, source, facet, key, content.UnixMicro(), absence.UnixMicro()).Exec(count)
 		b.Queue(store.DeleteOrphan, source, facet, key)
 	})
 }
 
-// DeleteOldStatuses deletes statuses of entities without a snapshot that failed last before a time.
-// It walks like DeleteExpired, limit rows per call.
+// DeleteOldStatuses deletes statuses of entities without a snapshot if their last failure was
+// before a time. Like DeleteExpired, each call examines the next limit rows.
 func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, limit, func(tx pgx.Tx, after string) (int, string, []string, error) {
 		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), limit)
@@ -43,13 +44,14 @@ func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	})
 }
 
-// walk runs one step of the named walk along the keys of a facet.
+// walk examines the next limit keys of a facet and deletes the expired rows. It stores under the
+// given name where the next call continues.
 func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx pgx.Tx, after string) (examined int, last string, keys []string, err error),
 	deleteRow func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error),
 ) (deleted int, done bool, err error) {
-	// A separate transaction, because SKIP LOCKED does not skip a row that another transaction has
-	// inserted and not committed.
+	// This is a separate transaction, because SKIP LOCKED does not skip a row that another
+	// transaction has inserted and not committed.
 	if _, err := s.pool.Exec(ctx, store.InsertRetentionWalk, source, name); err != nil {
 		return 0, false, fmt.Errorf("delete expired rows of %s/%s: %w", source, facet, classifyError(err))
 	}
@@ -84,8 +86,8 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	return deleted, done, nil
 }
 
-// selectExpiredKeys examines the next rows behind a key. It returns the number of examined rows,
-// the last key, and the keys of expired rows.
+// selectExpiredKeys runs a query that examines the next rows of a facet. It returns the number of
+// examined rows, the last examined key, and the keys of expired rows.
 func selectExpiredKeys(ctx context.Context, tx pgx.Tx, query string, args ...any) (examined int, last string, keys []string, err error) {
 	rows, err := tx.Query(ctx, query, args...)
 	if err != nil {

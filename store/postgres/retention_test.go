@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// TestDeleteExpired_KeepsConcurrentWrites commits a fetch of an expired entity after the walk has
-// selected it and before it deletes it.
+// TestDeleteExpired_KeepsConcurrentWrites commits a fetch of an expired entity after DeleteExpired
+// has selected the entity and before it deletes the entity.
 func TestDeleteExpired_KeepsConcurrentWrites(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 5, 1)
@@ -42,7 +42,7 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 			t.Fatal(err)
 		}
 	}
-	// A concurrent walk of the same facet does nothing and does not wait.
+	// A concurrent call for the same facet does nothing and does not wait.
 	if n, done, err := s.DeleteExpired(t.Context(), e.Source, e.Facet, time.UnixMicro(50), time.UnixMicro(50), 10); n != 0 || done || err != nil {
 		t.Errorf("concurrent DeleteExpired: got %v, %v, %v", n, done, err)
 	}

@@ -13,9 +13,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Four constant statements for a batch of any size; three more for writes with outbox events
-// (outbox.go). The first, touch, is a plain UPDATE of the narrow table: a single INSERT … ON
-// CONFLICT for everything would also rewrite the payloads of unchanged entities.
+// Write runs four constant statements for a batch of any size, and three more for writes with
+// outbox events (outbox.go). The first, touch, is a plain UPDATE of the table without payloads. A
+// single INSERT … ON CONFLICT for everything would also rewrite the payloads of unchanged
+// entities.
 const (
 	touch = `UPDATE snapshot_state s
 SET version = i.version, last_checked_at = i.checked_at, absent = false, etag = i.etag, last_modified = i.last_modified,
@@ -52,9 +53,10 @@ RETURNING s.source, s.facet, s.key`
 )
 SELECT source, facet, key, changed FROM state`
 
-	// absent also deletes the payload of content that it ends (store.ResetOtherVisibility). A
-	// payload that was committed while the statement waited for the state is not visible to it; it
-	// stays, unreferenced, until the entity's next content or its deletion.
+	// absent also deletes the payload if the absence replaces content of another visibility
+	// (store.ResetOtherVisibility). It can't see a payload that was committed while it waited for
+	// the state. Such a payload stays, unreferenced, until the entity's next content or its
+	// deletion.
 	absent = `WITH state AS (
 	INSERT INTO snapshot_state AS s (source, facet, key, version, hash, extract_version, encoding, size,
 		last_fetched_at, last_checked_at, last_updated_at, absent, etag, last_modified, visibility, manual)
@@ -70,8 +72,9 @@ SELECT source, facet, key, changed FROM state`
 )
 SELECT source, facet, key FROM state`
 
-	// deleteStatuses is the last and a separate statement, so that it sees statuses that were
-	// committed while the others waited. The table is nearly empty, so the statement is cheap.
+	// deleteStatuses is a separate statement and runs last, so that it sees statuses that were
+	// committed while the other statements waited for locks. The table is nearly empty, so the
+	// statement is cheap.
 	deleteStatuses = `DELETE FROM update_status u
 USING unnest($1::text[], $2::text[], $3::text[], $4::bigint[]) AS i (source, facet, key, version)
 WHERE u.source = i.source AND u.facet = i.facet AND u.key = i.key AND u.version <= i.version`
@@ -123,7 +126,7 @@ func classifyError(err error) error {
 	return err
 }
 
-// columns are writes as arguments of unnest.
+// columns holds the fields of writes, one slice per column, as array arguments of unnest.
 type columns struct {
 	entities
 	versions, checked []int64
@@ -144,8 +147,9 @@ func (c *columns) add(w store.Write) {
 	c.visibilities, c.manuals = append(c.visibilities, w.Visibility), append(c.manuals, w.Manual)
 }
 
-// execReturning runs a statement that returns the keys of written entities and, if withFlag is set,
-// a flag. It sets their results in the batch.
+// execReturning runs a statement that returns the keys of written entities and, if withFlag is
+// set, a flag per entity. It calls result with the flag and stores the entity's result in the
+// batch.
 func execReturning(ctx context.Context, tx pgx.Tx, b *store.Batch, result func(flag bool) store.Result, withFlag bool, sql string, args ...any) error {
 	rows, err := tx.Query(ctx, sql, args...)
 	if err != nil {
@@ -180,8 +184,8 @@ func touchUnchanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		c.sources, c.facets, c.keys, c.versions, c.checked, c.hashes, c.extracts, c.fetched, c.etags, c.modified, c.visibilities, c.manuals)
 }
 
-// upsertChanged stores the content that touchUnchanged did not match. Only here payloads are
-// encoded and written.
+// upsertChanged stores new and changed content, which touchUnchanged has not written. Payloads are
+// encoded and written only here.
 func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	var c columns
 	var encodings []string
@@ -201,7 +205,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		}
 		c.add(w)
 		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
-		b.Results[i] = store.Superseded // unless the statement returns the row
+		b.Results[i] = store.Superseded // replaced below if the statement returns the row
 	}
 	if len(c.versions) == 0 {
 		return nil
@@ -219,7 +223,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	for i, w := range b.Writes {
 		if w.Kind == store.Absence {
 			c.add(w)
-			b.Results[i] = store.Superseded // unless the statement returns the row
+			b.Results[i] = store.Superseded // replaced below if the statement returns the row
 		}
 	}
 	if len(c.versions) == 0 {

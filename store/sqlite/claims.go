@@ -22,11 +22,12 @@ WHERE id = (` + store.SelectExpiredClaim + `)
 RETURNING claimed_at, entries`
 )
 
-// ClaimEntities claims at most limit due entities of a source, earliest first. It calls decide once
-// per entity; decide must have no side effects, because the transaction may fail. The requests to
-// enqueue are stored as a claim until FinishClaim, or until the lease ends and another scheduler
-// takes the claim over. Without requests no claim is stored and its ID is empty. content selects
-// the facets whose payloads are read; nil: none. Everything is committed in one transaction.
+// ClaimEntities claims at most limit due entities of a source, earliest first. It calls decide
+// once per entity; decide must have no side effects, because the transaction may fail. The
+// requests to enqueue are stored as a claim until FinishClaim, or until the lease ends and another
+// scheduler takes the claim over. Without requests no claim is stored and its ID is empty. The
+// function "content" selects the facets whose payloads are read too; nil: none. Everything is
+// committed in one transaction.
 func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration,
 	content func(facet string) bool, decide func(store.Candidate) store.Decision,
 ) (store.Claim, error) {
@@ -62,7 +63,8 @@ func (s *Store) ClaimEntities(ctx context.Context, source string, now time.Time,
 }
 
 // EntitiesDueAfter returns at most limit entities of a source that are due after a time, earliest
-// first, without locking them. content selects the facets whose payloads are read; nil: none.
+// first, without locking them. The function "content" selects the facets whose payloads are read
+// too; nil: none.
 func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) (all []store.Candidate, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		all, err = candidates(ctx, tx, store.SelectEntitiesDueAfter, content, source, after.UnixMicro(), limit)
@@ -74,7 +76,7 @@ func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.
 	return all, nil
 }
 
-// candidates runs a query of registered entities and adds the state and the status of each.
+// candidates runs a query of registered entities and adds the state and the status of each entity.
 func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
 	due, err := selectEntities(ctx, tx, query, args...)
 	if err != nil {
@@ -112,7 +114,8 @@ func (s *Store) FinishClaim(ctx context.Context, id string) error {
 	return nil
 }
 
-// RenewClaim extends a claim; held is false if it was taken over or deleted.
+// RenewClaim extends a claim to the time "until"; held is false if the claim was taken over or
+// deleted.
 func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error) {
 	if held, err = wroteRow(s.db.ExecContext(ctx, store.RenewClaim, id, until.UnixMicro())); err != nil {
 		return false, fmt.Errorf("renew claim %s: %w", id, err)
@@ -120,8 +123,9 @@ func (s *Store) RenewClaim(ctx context.Context, id string, until time.Time) (hel
 	return held, nil
 }
 
-// TakeOverClaim takes over the claim of a source that expired first, for another lease and with a
-// new ID; the second result is false if no claim has expired. Of concurrent calls one gets the claim.
+// TakeOverClaim takes over the claim of a source that expired first. The claim gets a new ID and a
+// new lease. The second result is false if no claim has expired. If several calls run
+// concurrently, only one of them gets the claim.
 func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error) {
 	claim := store.Claim{ID: store.ClaimID(), Source: source}
 	err := claim.ScanClaim(s.db.QueryRowContext(ctx, takeOverClaim, source, now.UnixMicro(), claim.ID, now.Add(lease).UnixMicro()).Scan)
@@ -134,7 +138,7 @@ func (s *Store) TakeOverClaim(ctx context.Context, source string, now time.Time,
 	return claim, true, nil
 }
 
-// NextEntityTime returns when the next entity of the source is due; zero if there is none.
+// NextEntityTime returns the earliest due time of the source's entities; zero if it has none.
 func (s *Store) NextEntityTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextDueEntity, source).Scan(&us)
@@ -161,8 +165,8 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 	return price, time.UnixMicro(us).UTC(), nil
 }
 
-// SetPrice writes the price unless one was set less than minInterval before at. Of concurrent calls
-// one writes it.
+// SetPrice writes the price, unless the stored price was set less than minInterval before the time
+// "at". It reports whether it wrote the price; of concurrent calls only one does.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
 	set, err = wroteRow(s.db.ExecContext(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro()))
 	if err != nil {

@@ -96,8 +96,9 @@ func insert(ctx context.Context, tx *sql.Tx, statement string, r store.Registere
 	return err
 }
 
-// EnableEntities enables or disables entities and returns how many it changed: all that match the
-// filter or, if keys is not nil, these keys of the filter's source and facet.
+// EnableEntities enables or disables entities and returns how many it changed. If keys is not nil,
+// it changes the entities with these keys of the filter's source and facet; otherwise all entities
+// that match the filter.
 func (s *Store) EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error) {
 	n, err := filter.SetEnabled(keys, enabled, entityBatch, func(f store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 		return s.Entities(ctx, f, after, limit)
@@ -150,8 +151,8 @@ func (s *Store) eachEntity(ctx context.Context, keys []schemas.Entity, statement
 	return written, nil
 }
 
-// Entities returns at most limit registered entities that match the filter, in their order, behind
-// the given one.
+// Entities returns at most limit registered entities that match the filter, in the order of
+// source, facet and key. The list starts after the given entity.
 func (s *Store) Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error) {
 	query, args := filter.SelectEntities(after, limit)
 	all, err := selectEntities(ctx, s.db, query, args...)
@@ -181,8 +182,8 @@ func selectEntities(ctx context.Context, db interface {
 	return all, rows.Err()
 }
 
-// EntityParams returns the params that the entities are registered with, in the given order; nil
-// without any.
+// EntityParams returns the registered params of the entities, in the given order. The params of an
+// entity that is not registered, or has none, are nil.
 func (s *Store) EntityParams(ctx context.Context, keys []schemas.Entity) ([]map[string]string, error) {
 	all := make([]map[string]string, len(keys))
 	for i, e := range keys {
@@ -215,26 +216,26 @@ func (s *Store) DeleteEntity(ctx context.Context, e schemas.Entity) (existed boo
 	return existed, nil
 }
 
-// DeleteExpired deletes snapshots of a facet that were fetched before content, and absences that
-// were checked before absence. Each call examines the next limit snapshots in the order of their
-// keys, from where the last call stopped. done is set at the end of the facet; the next call starts
-// again. Statuses and dead letters are kept.
+// DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
+// and absences that were checked before the time "absence". Each call examines the next limit
+// snapshots in the order of their keys, from where the last call stopped. done is set at the end
+// of the facet; the next call starts again. Statuses and dead letters are kept.
 func (s *Store) DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet, limit, func(tx *sql.Tx, after string) (int, string, []string, error) {
 		return selectExpiredKeys(ctx, tx, store.SelectExpired, source, facet, after, content.UnixMicro(), absence.UnixMicro(), limit)
 	}, store.DeleteState, store.DeletePayload)
 }
 
-// DeleteOldStatuses deletes statuses of entities without a snapshot that failed last before a time.
-// It walks like DeleteExpired, limit rows per call.
+// DeleteOldStatuses deletes statuses of entities without a snapshot if their last failure was
+// before a time. Like DeleteExpired, each call examines the next limit rows.
 func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error) {
 	return s.walk(ctx, source, facet, facet+store.StatusWalkSuffix, limit, func(tx *sql.Tx, after string) (int, string, []string, error) {
 		return selectExpiredKeys(ctx, tx, store.SelectOldStatuses, source, facet, after, before.UnixMicro(), limit)
 	}, store.DeleteStatus)
 }
 
-// walk runs one step of the named walk along the keys of a facet. deletes are the statements that
-// delete the rows of a key.
+// walk examines the next limit keys of a facet and runs the statements in "deletes" for each
+// expired key. It stores under the given name where the next call continues.
 func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx *sql.Tx, after string) (examined int, last string, keys []string, err error), deletes ...string,
 ) (deleted int, done bool, err error) {
@@ -270,8 +271,8 @@ func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	return deleted, done, nil
 }
 
-// selectExpiredKeys examines the next rows behind a key. It returns the number of examined rows,
-// the last key, and the keys of expired rows.
+// selectExpiredKeys runs a query that examines the next rows of a facet. It returns the number of
+// examined rows, the last examined key, and the keys of expired rows.
 func selectExpiredKeys(ctx context.Context, tx *sql.Tx, query string, args ...any) (examined int, last string, keys []string, err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {

@@ -16,7 +16,8 @@ const (
 	claimRetry   = `UPDATE update_status SET next_retry_at = $4 WHERE source = $1 AND facet = $2 AND key = $3`
 )
 
-// Statuses returns the statuses of the entities in the given order. State is empty without one.
+// Statuses returns the statuses of the entities in the given order. State is empty for an entity
+// without a status.
 func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error) {
 	statuses := make([]store.Status, len(entities))
 	for i, e := range entities {
@@ -30,8 +31,9 @@ func (s *Store) Statuses(ctx context.Context, entities []schemas.Entity) ([]stor
 }
 
 // WriteFailure writes a status and, if deadLetter is not nil, the index entry of a dead letter, in
-// one transaction. It may be repeated. The status is ignored if a success or failure of a later
-// fetch is stored. With an empty State only the dead letter is written.
+// one transaction. A repeated call with the same arguments has no further effect. The status is
+// ignored if a success or failure of a later fetch is stored. If status.State is empty, only the
+// dead letter is written.
 func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	err := s.inTx(ctx, func(tx *sql.Tx) error {
 		if status.State != "" {
@@ -55,9 +57,9 @@ func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLette
 	return nil
 }
 
-// ClaimRetries claims at most limit due retries, earliest first, for the length of the lease. A
-// claimed retry that neither succeeds nor fails by then is due again. Concurrent calls claim
-// different retries.
+// ClaimRetries claims at most limit due retries, earliest first, for the duration of the lease. A
+// claimed retry that has neither succeeded nor failed when the lease ends is due again. Concurrent
+// calls claim different retries.
 func (s *Store) ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error) {
 	until := time.UnixMicro(now.Add(lease).UnixMicro()).UTC()
 	var due []store.Status
@@ -96,7 +98,7 @@ func dueRetries(ctx context.Context, tx *sql.Tx, source string, now time.Time, l
 	return due, rows.Err()
 }
 
-// NextRetryTime returns when the next retry of the source is due; zero if there is none.
+// NextRetryTime returns when the next retry of the source is due; zero if the source has none.
 func (s *Store) NextRetryTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextRetryTime, source).Scan(&us)

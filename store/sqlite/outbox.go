@@ -13,7 +13,8 @@ import (
 const (
 	selectHash        = `SELECT hash FROM snapshot_state WHERE source = $1 AND facet = $2 AND key = $3`
 	insertOutboxEvent = store.InsertOutboxEvent + ` VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`
-	// deleteQuietTrigger deletes a waiting Quiet trigger, which a later change replaces.
+	// deleteQuietTrigger deletes the undelivered event of a trigger with a Quiet period, which the
+	// event of a later change replaces.
 	deleteQuietTrigger = `DELETE FROM outbox WHERE source = $1 AND facet = $2 AND key = $3 AND quiet_facet = $4 AND quiet_facet <> ''
 RETURNING before, latest_at`
 	selectDueOutboxEvents = `SELECT ` + store.OutboxColumns + store.DueOutboxEvents
@@ -59,8 +60,8 @@ func writeOutboxEvents(ctx context.Context, tx *sql.Tx, w store.Write, before st
 }
 
 // ClaimOutboxEvents claims at most limit due outbox events of a source, earliest first, for the
-// length of the lease. An event that is not deleted by then can be claimed again. Concurrent calls
-// claim different events.
+// duration of the lease. An event that is not deleted when the lease ends can be claimed again.
+// Concurrent calls claim different events.
 func (s *Store) ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error) {
 	var claimed []store.OutboxEvent
 	err := s.inTx(ctx, func(tx *sql.Tx) (err error) {
@@ -96,8 +97,8 @@ func dueOutboxEvents(ctx context.Context, tx *sql.Tx, source string, now time.Ti
 	return due, rows.Err()
 }
 
-// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if there is
-// none.
+// NextOutboxTime returns when the next outbox event of the source can be claimed; zero if the
+// source has no event.
 func (s *Store) NextOutboxTime(ctx context.Context, source string) (time.Time, error) {
 	var us int64
 	err := s.db.QueryRowContext(ctx, store.SelectNextOutboxTime, source).Scan(&us)

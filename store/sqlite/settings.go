@@ -20,7 +20,7 @@ func (s *Store) Setting(ctx context.Context, source string) (store.Setting, erro
 }
 
 // ChangeSetting writes a setting and its audit entry in one transaction. It returns
-// store.ErrConflict unless the setting's revision is the one after the stored revision.
+// store.ErrConflict unless setting.Revision is the stored revision plus 1.
 func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrConflict, setting.WriteSetting(), setting.SettingArgs()...)
 	if err != nil {
@@ -29,8 +29,9 @@ func (s *Store) ChangeSetting(ctx context.Context, setting store.Setting, entry 
 	return nil
 }
 
-// execAudited runs a statement that writes one row, and writes the audit entry, in one transaction.
-// If the statement writes no row, it returns notWritten and writes nothing.
+// execAudited runs a statement that writes one row, and writes the audit entry, in one
+// transaction. If the statement writes no row, it returns the error notWritten, and no audit entry
+// is written.
 func (s *Store) execAudited(ctx context.Context, entry store.AuditEntry, notWritten error, statement string, args ...any) error {
 	return s.inTx(ctx, func(tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, statement, args...)
@@ -71,7 +72,7 @@ func (s *Store) Audit(ctx context.Context, limit int) (all []store.AuditEntry, e
 	return all, rows.Err()
 }
 
-// Used returns the latest count of a quota's calls; zero without one.
+// Used returns the latest stored count of a quota policy's calls; zero if none is stored.
 func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, error) {
 	var u store.Usage
 	err := u.ScanUsage(s.db.QueryRowContext(ctx, store.SelectUsage, source, policy).Scan)
@@ -81,8 +82,8 @@ func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, e
 	return u, nil
 }
 
-// SetUsed writes a count of a quota's calls. A count of an earlier day, or a lower one of the same
-// day, is ignored.
+// SetUsed writes a count of a quota policy's calls. A count of an earlier day, or a lower one of
+// the same day, is ignored.
 func (s *Store) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {
 	if _, err := s.db.ExecContext(ctx, store.UpsertUsage, source, policy, u.DayEnd.UnixMicro(), u.Calls, u.At.UnixMicro()); err != nil {
 		return fmt.Errorf("write the usage of %s, %s: %w", source, policy, err)

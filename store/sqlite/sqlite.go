@@ -22,16 +22,16 @@ import (
 type Store struct {
 	db     *sql.DB
 	keeper *sql.DB // holds one idle connection to a database in memory; nil for a file
-	// get is the prepared SelectSnapshot. Parsing it takes four times as long as running it, and
-	// bursts of reads of new keys share one connection.
+	// get is the prepared statement SelectSnapshot. Parsing it takes four times as long as running
+	// it, and all reads share one connection, also in a burst.
 	get *sql.Stmt
 }
 
 // Open opens the database file at path and applies all migrations. If path is empty, the database
 // is in memory and is lost on Close.
 func Open(ctx context.Context, path string) (*Store, error) {
-	// A database in memory exists as long as a connection to it. database/sql may close its
-	// connection when a call is cancelled, so a second connection keeps the database.
+	// A database in memory exists only while a connection to it is open. database/sql may close its
+	// connection when a call is cancelled, so a second connection (keeper) stays open.
 	dsn := "file:" + rand.Text() + "?mode=memory&cache=shared&_txlock=immediate"
 	if path != "" {
 		// Transactions begin with the write lock (_txlock=immediate): a transaction that reads
@@ -102,7 +102,8 @@ func (s *Store) Get(ctx context.Context, e schemas.Entity) (store.Snapshot, erro
 
 const selectState = `SELECT ` + store.StateColumns + ` FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3`
 
-// States returns the states of the entities in the given order. Version is 0 if nothing is stored.
+// States returns the states of the entities in the given order. Version is 0 for an entity without
+// a stored state.
 func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.State, error) {
 	states := make([]store.State, len(entities))
 	for i, e := range entities {
@@ -115,8 +116,8 @@ func (s *Store) States(ctx context.Context, entities []schemas.Entity) ([]store.
 	return states, nil
 }
 
-// GetAll returns the snapshots of the entities in the given order. Version is 0 if nothing is
-// stored.
+// GetAll returns the snapshots of the entities in the given order. Version is 0 for an entity
+// without a stored state.
 func (s *Store) GetAll(ctx context.Context, keys []schemas.Entity) ([]store.Snapshot, error) {
 	snapshots := make([]store.Snapshot, len(keys))
 	for i, e := range keys {
@@ -142,10 +143,10 @@ func (s *Store) Delete(ctx context.Context, e schemas.Entity) error {
 	})
 }
 
-// DeleteSnapshot deletes the snapshot, the status, the registration and the waiting Quiet triggers
-// of an entity, and writes the audit entry, in one transaction. existed is false if nothing was stored;
-// then no entry is written. Dead letters and other outbox events are kept. A fetch in flight may
-// store the entity again.
+// DeleteSnapshot deletes the snapshot, the status and the registration of an entity, and its
+// undelivered events of triggers with a Quiet period. It writes the audit entry in the same
+// transaction. existed is false if nothing was stored; then no entry is written. Dead letters and
+// other outbox events are kept. A fetch in flight may store the entity again.
 func (s *Store) DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error) {
 	err = s.inTx(ctx, func(tx *sql.Tx) error {
 		for _, statement := range store.DeleteSnapshot {

@@ -134,7 +134,8 @@ func TestFile_SerializesTwoWriters(t *testing.T) {
 	wg.Wait()
 }
 
-// database/sql closes a connection whose call was cancelled just when it ended.
+// database/sql closes its connection if the context of a call is cancelled at the moment when the
+// call ends. The database in memory must survive this.
 func TestMemoryDatabase_OutlivesItsConnection(t *testing.T) {
 	s, err := Open(t.Context(), "")
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The statements of the PostgreSQL store, for one row each.
+// These statements correspond to the statements of store/postgres, but each writes one row.
 const (
 	touch = `UPDATE snapshot_state
 SET version = $4, last_checked_at = $5, absent = false, etag = $8, last_modified = $9, visibility = $10, manual = $11,
@@ -117,7 +117,8 @@ func write(ctx context.Context, tx *sql.Tx, w store.Write) (store.Result, error)
 	return store.Changed, err
 }
 
-// queryReturning runs a statement and returns whether it returned a row, and the flag in the row.
+// queryReturning runs a statement. It reports whether the statement returned a row, and returns
+// the flag in that row.
 func queryReturning(ctx context.Context, tx *sql.Tx, statement string, args ...any) (returned, flag bool, err error) {
 	err = tx.QueryRowContext(ctx, statement, args...).Scan(&flag)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -10,11 +10,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Backlogs counts due rows.
+// Backlogs counts the due rows of a source.
 type Backlogs interface {
-	// TierBacklogs counts due entities by facet and tier, among the first limit due ones.
+	// TierBacklogs counts at most limit due entities, earliest first, by facet and tier.
 	TierBacklogs(ctx context.Context, source string, now time.Time, limit int) ([]store.TierBacklog, error)
-	// RetryBacklog and OutboxBacklog count rows that are due at the given time, up to limit.
+	// RetryBacklog and OutboxBacklog count at most limit rows that are due at the given time.
 	RetryBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 	OutboxBacklog(ctx context.Context, source string, by time.Time, limit int) (store.Backlog, error)
 }
@@ -52,7 +52,7 @@ func (b suite) dueTiers() {
 	are(9, 10)
 	are(45, 10, warm, hot, store.TierBacklog{Facet: entity.Facet, Tier: store.Cold, Backlog: store.Backlog{Count: 2, Oldest: at(30)}, Last: at(40)})
 	hot.Count, hot.Last = 2, at(11)
-	are(45, 3, warm, hot) // rows beyond the limit are not counted
+	are(45, 3, warm, hot) // entities beyond the limit are not counted
 }
 
 func (b suite) wantBacklog(count func(context.Context, string, time.Time, int) (store.Backlog, error), by int64, limit int, want store.Backlog) {
@@ -79,7 +79,7 @@ func (b suite) dueRetriesAndEffects() {
 	b.wantBacklog(b.store.RetryBacklog, 19, 10, store.Backlog{})
 	b.wantBacklog(b.store.RetryBacklog, 40, 10, store.Backlog{Count: 3, Oldest: at(20)})
 	b.wantBacklog(b.store.RetryBacklog, 1000, 4, store.Backlog{Count: 4, Oldest: at(20)})
-	b.claimRetries(entity.Source, 25, 600, 1) // a claimed one is due when the claim ends
+	b.claimRetries(entity.Source, 25, 600, 1) // a claimed retry is due when its claim ends
 	b.wantBacklog(b.store.RetryBacklog, 40, 10, store.Backlog{Count: 2, Oldest: at(30)})
 
 	b.write([]store.Result{store.Changed, store.Changed, store.Changed},

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// claim claims at most limit entities with decide, for a lease of 60 s.
+// claim calls ClaimEntities with the given time, limit and function, and a lease of 60 s.
 func (b suite) claim(now int64, limit int, decide func(store.Candidate) store.Decision) store.Claim {
 	b.Helper()
 	c, err := b.store.ClaimEntities(b.Context(), entity.Source, at(now), limit, time.Minute, nil, decide)
@@ -21,7 +21,7 @@ func (b suite) claim(now int64, limit int, decide func(store.Candidate) store.De
 	return c
 }
 
-// dueLater enqueues every candidate and sets a distant due time.
+// dueLater is a decide function that enqueues every candidate and sets a distant due time.
 func dueLater(c store.Candidate) store.Decision {
 	return store.Decision{Due: at(1_000_000), Tier: c.Tier, History: c.History, Enqueue: true}
 }
@@ -30,7 +30,7 @@ func requestOf(r store.RegisteredEntity, version int64) store.ClaimedRequest {
 	return store.ClaimedRequest{Entity: r.Entity, Params: r.Params, Version: version}
 }
 
-// wantClaim claims, and fails the test unless these entities were due, in this order.
+// wantClaim claims due entities, and fails the test unless it gets these entities in this order.
 func (b suite) wantClaim(now int64, limit int, want ...store.RegisteredEntity) {
 	b.Helper()
 	var requests []store.ClaimedRequest
@@ -105,7 +105,7 @@ func testDecide(b suite) {
 	b.wantNextEntityTime(at(100))
 }
 
-// testClaimWithoutRequests: without requests no claim is stored, but due times are.
+// testClaimWithoutRequests: without requests no claim is stored, but the new due times are stored.
 func testClaimWithoutRequests(b suite) {
 	b.register(1, registered(entity, 10))
 	if c := b.claim(50, 10, func(store.Candidate) store.Decision { return store.Decision{Due: at(60)} }); c.ID != "" || len(c.Requests) != 0 {
@@ -117,7 +117,7 @@ func testClaimWithoutRequests(b suite) {
 	b.wantNextEntityTime(at(60))
 }
 
-// testClaimRolledBack: a claimant that crashes before the commit has claimed nothing.
+// testClaimRolledBack: a scheduler that crashes before the commit has claimed nothing.
 func testClaimRolledBack(b suite) {
 	x, y := registered(key("x"), 10), registered(key("y"), 20)
 	b.register(2, x, y)
@@ -162,22 +162,22 @@ func testTakeOverClaim(b suite) {
 		}
 		return held
 	}
-	first := b.claim(10, 1, dueLater)  // until 70
-	second := b.claim(20, 1, dueLater) // until 80
+	first := b.claim(10, 1, dueLater)  // leased until 70
+	second := b.claim(20, 1, dueLater) // leased until 80
 	if _, found := takeOver(69); found {
 		b.Fatal("a claim that is held was taken over")
 	}
 	if !renewed(first.ID, 200) {
 		b.Fatal("a claim that is held could not be renewed")
 	}
-	taken, found := takeOver(90) // until 190
+	taken, found := takeOver(90) // leased until 190
 	if !found || taken.ID == second.ID || !taken.At.Equal(at(20)) || taken.Source != entity.Source || !reflect.DeepEqual(taken.Requests, second.Requests) {
 		b.Fatalf("TakeOverClaim: got %+v, want %+v", taken, second)
 	}
 	if _, found := takeOver(91); found || renewed(second.ID, 500) {
 		b.Fatal("a claim has two holders")
 	}
-	if err := b.store.FinishClaim(b.Context(), second.ID); err != nil { // by the former holder
+	if err := b.store.FinishClaim(b.Context(), second.ID); err != nil { // a call by the former holder has no effect
 		b.Fatal(err)
 	}
 	again, found := takeOver(190)
@@ -200,7 +200,7 @@ func testTakeOverClaim(b suite) {
 	}
 }
 
-// testTakeOverRace takes expired claims over concurrently: each claim goes to one caller.
+// testTakeOverRace takes over expired claims concurrently: only one caller gets each claim.
 func testTakeOverRace(b suite) {
 	const claims = 12
 	for n := range int64(claims) {
@@ -229,7 +229,7 @@ func testTakeOverRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for take() { // rows that were locked by another call
+	for take() { // claims that were locked by another call
 	}
 	for e, n := range taken {
 		if n != 1 {
@@ -241,7 +241,7 @@ func testTakeOverRace(b suite) {
 	}
 }
 
-// testClaimRace claims concurrently: each due time goes to one scheduler.
+// testClaimRace claims concurrently: only one scheduler gets each due entity.
 func testClaimRace(b suite) {
 	const schedulers, entities = 8, 400
 	all := make([]store.RegisteredEntity, entities)
@@ -268,7 +268,7 @@ func testClaimRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for claim() { // rows that were locked by another call
+	for claim() { // entities that were locked by another call
 	}
 	for e, n := range claims {
 		if n != 1 {

@@ -11,10 +11,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// DeadLetters is the index of dead letters, and the jobs.
+// DeadLetters stores the index of dead letters, and DLQ jobs.
 type DeadLetters interface {
-	// DeadLetters returns matching dead letters newest first, DeadLettersByOffset by partition and
-	// offset. Both start behind the given one.
+	// DeadLetters returns matching dead letters newest first. DeadLettersByOffset returns them by
+	// partition and offset. Both lists start after the position "behind".
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	DeadLettersByOffset(ctx context.Context, filter store.DeadLetterFilter, behind store.DeadLetterID, limit int) ([]store.DeadLetter, error)
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
@@ -31,7 +31,7 @@ type DeadLetters interface {
 
 var letterTopic = schemas.DeadLetterTopic("nexon")
 
-// newDeadLetter is an entry with the given offset and time.
+// newDeadLetter returns an index entry with the given offset and time.
 func newDeadLetter(e schemas.Entity, offset int64) store.DeadLetter {
 	return store.DeadLetter{
 		DeadLetterID: store.DeadLetterID{Topic: schemas.DeadLetterTopic(e.Source), Partition: 3, Offset: offset}, Entity: e,
@@ -66,7 +66,7 @@ func auditEntry(action string) store.AuditEntry {
 	return store.AuditEntry{At: at(7), Actor: "me", Action: action, Source: "nexon", Before: []byte("null"), After: []byte("{}")}
 }
 
-// handle marks dead letters by a job that it creates.
+// handle creates a job and saves the outcome of these dead letters with it.
 func (b suite) handle(h store.Disposition, ids ...store.DeadLetterID) {
 	b.Helper()
 	j := job(time.Now().UnixNano())
@@ -141,14 +141,15 @@ func testDeadLetters(b suite) {
 	undecoded.Handled, undecoded.HandledAt, undecoded.HandledBy = store.Purged, at(51), "you"
 	is(true, 9)
 	is(false, 9, three, undecoded, one)
-	anew := newDeadLetter(key("other"), 3) // the topic was recreated
+	anew := newDeadLetter(key("other"), 3) // the topic was recreated, so another record has the offset 3
 	anew.At = at(60)
 	b.deadLetter(anew)
 	is(true, 9, anew)
 	is(false, 9, anew, undecoded, one)
 }
 
-// selectedOffsets returns the offsets of matching dead letters, and checks that both lists agree.
+// selectedOffsets returns the offsets of matching dead letters, newest first. It checks that
+// DeadLetters and DeadLettersByOffset return the same dead letters.
 func (b suite) selectedOffsets(f store.DeadLetterFilter) []int64 {
 	b.Helper()
 	f.Source = "nexon"
@@ -198,7 +199,7 @@ func testDeadLetterFilter(b suite) {
 		l := newDeadLetter(entity, n+1)
 		l.Partition = int32(n % 2)
 		if n == 4 {
-			l.At = at(4) // same time as the one before, so the position decides the order
+			l.At = at(4) // same time as offset 4, so the position decides the order
 		}
 		if n == 5 {
 			l.Entity.Facet, l.Entity.Key, l.Reason, l.Fingerprint, l.Attempts = "guild", "x", schemas.ParseError, "f2", 5
@@ -283,7 +284,7 @@ func testHandledPrefixes(b suite) {
 	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, ids[0], ids[2], ids[4], ids[1], ids[3], ids[5], ids[7], ids[11])
 	is(99, 99, 4, 7)
 	is(99, 7, 4, 7)
-	is(99, 6, 4, 5) // the entry of 5 may still be written
+	is(99, 6, 4, 5) // the entry of offset 5 may still be written
 	is(99, 1, 4, 5)
 	is(3, 99, 3, 3) // recent entries do not count as handled
 	is(6, 99, 4, 6)

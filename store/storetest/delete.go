@@ -77,7 +77,7 @@ func testDeleteSnapshot(b suite) {
 	b.finish(outboxEvent(others[0], 5, "", "x", published), outboxEvent(others[1], 5, "", "x", published), outboxEvent(entity, 5, "", "x", published))
 
 	b.write(one(store.Changed), withOutbox(published, content(entity, 4, "x")))
-	b.finish(outboxEvent(entity, 4, "", "x", published)) // written after the deletion
+	b.finish(outboxEvent(entity, 4, "", "x", published)) // the event of a write after the deletion
 	b.deleteAll(true, entity, 20)
 	b.write(one(store.AbsenceStored), absence(entity, 4))
 	b.deleteAll(true, entity, 21)
@@ -89,8 +89,8 @@ func testDeleteSnapshot(b suite) {
 	b.wantAudit(deletion(entity, 23), deletion(entity, 22), deletion(entity, 21), deletion(entity, 20), deletion(entity, 10))
 }
 
-// testDeleteRace runs every operation on one entity while others delete it. No call may fail, and
-// the stored state is always complete or absent.
+// testDeleteRace runs every operation on one entity while other goroutines delete the entity. No
+// call may fail, and a stored state must always have its payload.
 func testDeleteRace(b suite) {
 	const rounds = 25
 	var wg sync.WaitGroup

@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// job returns running replay n. Job 1 belongs to the source nexon, each other job to a source of
-// its own.
+// job returns a running replay with number n. Job 1 belongs to the source nexon. Every other job
+// belongs to a different source.
 func job(n int64) store.DLQJob {
 	attempts, partition, offset := 2, int32(3), int64(9)
 	source := "nexon"
@@ -102,7 +102,7 @@ func testJobs(b suite) {
 	if taken.LeaseUntil, taken.Holder = at(25), "a"; !ok || !reflect.DeepEqual(taken, first) {
 		b.Errorf("%v %+v; want %+v", ok, taken, first)
 	}
-	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // its lease has expired
+	advance(first, "", newDeadLetter(entity, 2).DeadLetterID) // a holder without the lease saves nothing
 	if open := b.deadLetters("nexon", true, 9); len(open) != 1 {
 		b.Error("a former lease holder marked a dead letter")
 	}
@@ -131,7 +131,7 @@ func testJobs(b suite) {
 		}
 	}
 	create(nil)
-	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // one active replay per source
+	stop(store.JobStopped, store.JobRunning, store.ErrJobNotFound) // only one replay per source may be active
 	rival.Holder, rival.State = "r", store.JobDone
 	if held, ok := hold("r", 40, 60); !ok || held.ID != "rival" {
 		b.Errorf("LeaseJob: got %+v", held)
@@ -146,7 +146,7 @@ func testJobs(b suite) {
 	entry := auditEntry("ended")
 	stop(store.JobRunning, store.JobStopped, nil)
 	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobStopped || err != nil {
-		b.Errorf("SaveJobProgress: got %v, %v", state, err) // not done, so without an audit entry
+		b.Errorf("SaveJobProgress: got %v, %v", state, err) // a stopped job is not done: no audit entry
 	}
 	stop(store.JobStopped, store.JobRunning, nil)
 	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobDone || err != nil {
@@ -160,7 +160,8 @@ func testJobs(b suite) {
 	}
 }
 
-// testReplayStoppedInChunk stops a replay with a chunk in flight.
+// testReplayStoppedInChunk stops a replay while a chunk is in flight: the replay stays active
+// until the chunk is reconciled.
 func testReplayStoppedInChunk(b suite) {
 	create := func(id string, want error) {
 		b.Helper()
@@ -206,21 +207,21 @@ func testReplayStoppedInChunk(b suite) {
 	if j = hold(20, true); j.ID != "job-1" || j.State != store.JobStopped || !j.ChunkStartedAt.Equal(at(11)) {
 		b.Errorf("leased job: got %+v", j)
 	}
-	j.ChunkStartedAt = time.Time{} // reconciled
+	j.ChunkStartedAt = time.Time{} // the chunk was reconciled
 	advance(j, store.JobStopped)
-	turn("job-1", store.JobStopped, store.JobRunning, nil) // unknown to its holder
+	turn("job-1", store.JobStopped, store.JobRunning, nil) // the holder does not know of the resumption
 	advance(j, store.JobRunning)
 	turn("job-1", store.JobRunning, store.JobStopped, nil)
 	hold(90, false)
 	create("job-2", nil)
-	j.ChunkStartedAt = at(12) // a holder that has not seen the stop starts no chunk
+	j.ChunkStartedAt = at(12) // a holder that does not know of the stop can't start a chunk
 	advance(j, store.JobStopped)
 	if is, err := b.store.Job(b.Context(), "job-1"); err != nil || !is.ChunkStartedAt.IsZero() {
 		b.Errorf("job: got %+v, %v", is, err)
 	}
 }
 
-// testResumeRace resumes several replays of one source concurrently.
+// testResumeRace resumes several replays of one source concurrently: only one call succeeds.
 func testResumeRace(b suite) {
 	const n = 6
 	for i := range n {

@@ -12,53 +12,54 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Entities is the registry of prefetched entities, and the claims.
+// Entities stores the prefetched entities and the claims of schedulers.
 type Entities interface {
-	// RegisterEntities returns how many were new. For registered entities params, pinned and
-	// enabled are replaced, and the tier if the new row is pinned.
+	// RegisterEntities returns how many entities were new. For registered entities it replaces
+	// params, pinned and enabled, and the tier if the new row is pinned.
 	RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error)
-	// ObserveReads adds reads, and registers unknown entities.
+	// ObserveReads adds reads to entities, and registers unknown entities.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
-	// EnableEntities returns how many entities it changed: all that match or, if keys is not nil,
-	// these keys of the filter's source and facet.
+	// EnableEntities returns how many entities it changed. If keys is not nil, it changes the
+	// entities with these keys of the filter's source and facet; otherwise all that match the
+	// filter.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
 	// PinEntities and UnpinEntities return how many entities they changed.
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
-	// Entities returns at most limit entities behind the given one, in their order.
+	// Entities returns at most limit entities after the given one, by source, facet and key.
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
 	// CountEntities may return an estimate; exact is then false.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
 	// DeleteEntity reports whether the entity was registered. Its snapshot is kept.
 	DeleteEntity(ctx context.Context, e schemas.Entity) (existed bool, err error)
-	// ClaimEntities stores due times and the claim in one transaction.
+	// ClaimEntities stores the new due times and the claim in one transaction.
 	ClaimEntities(ctx context.Context, source string, now time.Time, limit int, lease time.Duration, content func(facet string) bool, decide func(store.Candidate) store.Decision) (store.Claim, error)
 	// FinishClaim deletes the claim, if it exists.
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim reports whether the claim is still held.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
-	// TakeOverClaim takes over an expired claim; of concurrent calls one gets it.
+	// TakeOverClaim takes over an expired claim; of concurrent calls only one gets it.
 	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
-	// NextEntityTime returns the next due time; zero if there is none.
+	// NextEntityTime returns the earliest due time; zero if the source has no entities.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
 	// EntitiesDueAfter returns entities that are due after a time, earliest first.
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
 	// BringForward makes entities due earlier, never later.
 	BringForward(ctx context.Context, all []store.DueTime) error
-	// EntityParams returns the params of entities in the given order.
+	// EntityParams returns the registered params of the entities, in the given order.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
-	// Price returns the last price; zero without one.
+	// Price returns the stored price of the source; zero if none is stored.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
-	// SetPrice writes the price unless one was set less than minInterval before.
+	// SetPrice writes the price, unless the stored one was set less than the time "every" before.
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
-	// DeleteExpired examines the next limit snapshots, and deletes content and absences that are
-	// older than their times. DeleteOldStatuses does so for statuses of entities without a
-	// snapshot.
+	// DeleteExpired examines the next limit snapshots. It deletes content fetched before the time
+	// "content", and absences checked before the time "absence". DeleteOldStatuses does the same for
+	// statuses of entities without a snapshot.
 	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 
-// registered returns an entity with a value in every field and the given due time.
+// registered returns an entity with the given due time and with a value in every field.
 func registered(e schemas.Entity, due int64) store.RegisteredEntity {
 	return store.RegisteredEntity{
 		Entity: e, Params: map[string]string{"due": fmt.Sprint(due), "<가>": "\u2028'\"&"}, Tier: store.Warm,
@@ -84,8 +85,8 @@ func (b suite) observe(reads ...store.EntityReads) {
 	}
 }
 
-// wantEntities fails the test unless the filter matches these entities, in order, for several page
-// sizes.
+// wantEntities fails the test unless the filter matches these entities, in this order. It lists
+// them with several page sizes.
 func (b suite) wantEntities(f store.EntityFilter, want ...store.RegisteredEntity) {
 	b.Helper()
 	for _, limit := range []int{1, 2, 100} {
@@ -123,15 +124,15 @@ func testRegister(b suite) {
 	w := registered(key("w"), 40)
 	first := w
 	first.Tier = store.Cold
-	b.register(1, again, first, yy, w) // of two rows for one entity the last counts
+	b.register(1, again, first, yy, w) // of two rows for one entity, the last one is stored
 	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, store.Hot, true
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
 
-	yy.Tier = store.Warm // only the pinned tier differs
+	yy.Tier = store.Warm // only the tier of the pinned entity differs
 	b.register(0, yy)
 	y.Tier = store.Warm
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
-	yy.Tier, yy.Pinned = store.Cold, false // no longer pinned: it keeps its tier
+	yy.Tier, yy.Pinned = store.Cold, false // the entity is no longer pinned, and keeps its tier
 	b.register(0, yy)
 	y.Pinned = false
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
@@ -169,7 +170,7 @@ func testPin(b suite) {
 	b.wantEntities(store.EntityFilter{}, other, x, y)
 }
 
-// testRegisterMany registers more entities than one transaction takes.
+// testRegisterMany registers more entities than one transaction writes.
 func testRegisterMany(b suite) {
 	const n = 12_000
 	all := make([]store.RegisteredEntity, n)
@@ -268,8 +269,8 @@ func testReads(b suite) {
 	b.wantEntities(store.EntityFilter{KeyPrefix: "x"}, x)
 }
 
-// testEntityWritesNoDeadlock writes the same entities concurrently in different orders. No call may
-// fail, and every read is counted.
+// testEntityWritesNoDeadlock writes the same entities concurrently in different orders. No call
+// may fail, and every read must be counted.
 func testEntityWritesNoDeadlock(b suite) {
 	const rounds, keys = 25, 60
 	all := make([]store.RegisteredEntity, keys)

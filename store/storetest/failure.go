@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// failing returns a status of version n whose retry is due at that time.
+// failing returns the status RETRYING of version n. Its retry is due at the time n.
 func failing(e schemas.Entity, n int64) store.Status {
 	return store.Status{
 		Entity: e, State: store.Retrying, Reason: "UPSTREAM_5XX", Error: fmt.Sprint("error ", n), Rounds: int(n), Failures: 2,
@@ -39,7 +39,7 @@ func (b suite) status(e schemas.Entity) store.Status {
 	return all[0]
 }
 
-// hasStatus fails the test unless the statuses are these, in the order of the entities.
+// hasStatus fails the test unless exactly these statuses are stored for their entities.
 func (b suite) hasStatus(want ...store.Status) {
 	b.Helper()
 	var of []schemas.Entity
@@ -76,7 +76,7 @@ func testStatus(b suite) {
 		b.Errorf("Statuses of nothing: %+v, %v", all, err)
 	}
 	first := failing(entity, 5)
-	b.fail(first, first) // a repeat
+	b.fail(first, first) // writing the same status twice has no further effect
 	b.hasStatus(first)
 
 	later := failing(entity, 6)
@@ -119,7 +119,7 @@ func testSuccessEndsFailure(b suite) {
 			b.write(one(step.result), step.write)
 			b.hasNoStatus(entity)
 			b.hasStatus(bystander)
-			b.fail(failing(entity, v), failing(entity, v-1)) // written late
+			b.fail(failing(entity, v), failing(entity, v-1)) // late failures are ignored
 			b.hasNoStatus(entity)
 		}
 	}
@@ -155,13 +155,13 @@ func testFailureSurvivesOtherWrites(b suite) {
 }
 
 // testFailureRace writes a failure and a success of one entity concurrently, with and without a
-// stored state: the later fetch wins.
+// stored state: the result of the later fetch must remain.
 func testFailureRace(b suite) {
 	const rounds = 60
 	for n := range rounds {
 		e := key(fmt.Sprint(n / 2))
 		failed := int64(1 + 10*n)
-		stored := failed + int64(n/4%2)*2 - 1 // below or above
+		stored := failed + int64(n/4%2)*2 - 1 // a lower or a higher version than the failure's
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if err := b.store.WriteFailure(b.Context(), failing(e, failed), nil); err != nil {
@@ -183,7 +183,7 @@ func testFailureRace(b suite) {
 	}
 }
 
-// testFailureAlone: a failure writes no row but its own.
+// testFailureAlone: writing a failure writes only the status.
 func testFailureAlone(b suite) {
 	b.fail(failing(entity, 5))
 	testUnknown(b)
@@ -258,17 +258,17 @@ func testClaimRetries(b suite) {
 	is(b.claimRetries(entity.Source, 1000, 100, 1), claimed(z, 1100))
 	next(at(120))
 	b.write(one(store.Changed), content(y.Entity, 20, "x"))
-	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // claimed again after the lease
+	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // can be claimed again after the lease
 	next(at(220))
 	again := failing(x.Entity, 11)
-	again.Until = at(50) // it failed again
+	again.Until = at(50) // the retry failed
 	b.fail(again)
 	next(at(50))
 	again.Since = x.Since
 	is(b.claimRetries(entity.Source, 50, 1, 10), claimed(again, 51))
 }
 
-// testClaimRetriesRace claims concurrently: each row goes to one instance.
+// testClaimRetriesRace claims concurrently: only one call gets each retry.
 func testClaimRetriesRace(b suite) {
 	const claimants, rows = 6, 120
 	for n := range int64(rows) {
@@ -296,7 +296,7 @@ func testClaimRetriesRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) { // rows that were locked by another call
+	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) { // retries that were locked by another call
 		claims[s.Entity]++
 	}
 	for e, n := range claims {

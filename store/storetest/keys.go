@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// apiKey returns key n and the audit entry of its creation.
+// apiKey returns the API key with number n and the audit entry of its creation.
 func apiKey(n int64) (store.APIKey, store.AuditEntry) {
 	id := fmt.Sprintf("key-%d", n)
 	k := store.APIKey{ID: id, Hash: sha256.Sum256([]byte(id)), Name: "é'" + id, Scopes: []string{"read", "refresh"}, CreatedAt: at(n), CreatedBy: "somebody"}
@@ -76,7 +76,7 @@ func testKeysOfClients(b suite) {
 	}
 }
 
-// testKeyRevokedOnce revokes one key concurrently: one call succeeds.
+// testKeyRevokedOnce revokes one key concurrently: only one call succeeds.
 func testKeyRevokedOnce(b suite) {
 	k := b.addKey(1)
 	var done atomic.Int64

@@ -16,7 +16,7 @@ func testDuplicates(b suite) {
 	b.wantSnapshot(entity, "z", 7, 7, 7, 7)
 }
 
-// model is a simple in-memory store with the expected contents.
+// model is a simple in-memory implementation, with which the store's results are compared.
 type model map[schemas.Entity]*row
 
 type row struct {
@@ -26,10 +26,10 @@ type row struct {
 	absent                             bool
 	visibility                         string
 	manual                             bool
-	failed                             int64 // version of the stored status; 0 for none
+	failed                             int64 // version of the stored status; 0 if none is stored
 }
 
-// fail records the failure of version n.
+// fail records that the fetch with version n failed.
 func (m model) fail(e schemas.Entity, n int64) {
 	r := m[e]
 	if r == nil {
@@ -191,8 +191,8 @@ func testModel(b suite) {
 	}
 }
 
-// testConcurrent writes overlapping batches in different orders. In any interleaving the highest
-// version of each entity must remain.
+// testConcurrent writes overlapping batches in different orders. In any interleaving the write
+// with the highest version of each entity must remain.
 func testConcurrent(b suite) {
 	const writers, rounds, keys = 8, 10, 40
 	var wg sync.WaitGroup
@@ -210,7 +210,7 @@ func testConcurrent(b suite) {
 					b.Error(err)
 				}
 			}
-			// At the end each writer writes every entity, the last one with the highest version.
+			// At the end each writer writes every entity. The last writer has the highest version.
 			var writes []store.Write
 			for _, key := range rng.Perm(keys) {
 				e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(key)}

@@ -19,12 +19,12 @@ import (
 
 // Outbox is the transactional outbox.
 type Outbox interface {
-	// ClaimOutboxEvents claims at most limit due events for the length of the lease, earliest
-	// first. No two calls claim the same event within it.
+	// ClaimOutboxEvents claims at most limit due events, earliest first, for the duration of the
+	// lease. During the lease no other call claims these events.
 	ClaimOutboxEvents(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.OutboxEvent, error)
-	// NextOutboxTime returns when the next event can be claimed; zero if there is none.
+	// NextOutboxTime returns when the next event can be claimed; zero if there is no event.
 	NextOutboxTime(ctx context.Context, source string) (time.Time, error)
-	// MarkChangesPublished prevents the messages of events from being published again.
+	// MarkChangesPublished records that the change messages of these events were published.
 	MarkChangesPublished(ctx context.Context, ids []int64) error
 	// DeleteOutboxEvents deletes events; unknown IDs are ignored.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
@@ -51,7 +51,8 @@ func hash(text string) (h store.Hash) {
 	return h
 }
 
-// outboxEvent returns the event of version n, which replaced one text by another. It has no ID.
+// outboxEvent returns the event of the change with version n from one text to another, without an
+// ID.
 func outboxEvent(e schemas.Entity, n int64, before, after string, events store.OutboxEvents) store.OutboxEvent {
 	return store.OutboxEvent{Entity: e, Version: n, At: at(n), Before: hash(before), After: hash(after), OutboxEvents: events}
 }
@@ -65,7 +66,8 @@ func (b suite) claimOutboxEvents(now, lease int64, limit int) []store.OutboxEven
 	return claimed
 }
 
-// wantOutboxEvents fails the test unless the events are these, in order, and returns their IDs.
+// wantOutboxEvents fails the test unless got has these events, in this order. It returns their
+// IDs.
 func (b suite) wantOutboxEvents(got []store.OutboxEvent, want ...store.OutboxEvent) (ids []int64) {
 	b.Helper()
 	for i := range got {
@@ -80,7 +82,7 @@ func (b suite) wantOutboxEvents(got []store.OutboxEvent, want ...store.OutboxEve
 	return ids
 }
 
-// finish claims and deletes all events, and fails the test unless they are these.
+// finish claims and deletes all events, and fails the test unless they are the given events.
 func (b suite) finish(want ...store.OutboxEvent) {
 	b.Helper()
 	if err := b.store.DeleteOutboxEvents(b.Context(), b.wantOutboxEvents(b.claimOutboxEvents(1_000_000, 60, 1000), want...)); err != nil {
@@ -100,7 +102,7 @@ func testOutbox(b suite) {
 	b.finish()
 	b.write(one(store.Changed), withOutbox(published, content(entity, 5, "x")))
 	b.finish(outboxEvent(entity, 5, "", "x", published))
-	b.write(one(store.Touched), withOutbox(published, content(entity, 5, "x"))) // repeated
+	b.write(one(store.Touched), withOutbox(published, content(entity, 5, "x"))) // the same write again
 	b.write(one(store.Touched), withOutbox(published, content(entity, 6, "x")))
 	b.write(one(store.Touched), withOutbox(published, notModified(entity, 7, "x")))
 	b.write(one(store.BaseMissing), withOutbox(published, notModified(entity, 8, "y")))
@@ -127,7 +129,8 @@ func testOutbox(b suite) {
 	}
 }
 
-// testOutboxOfFailedWrite: events of a batch whose later write fails are rolled back.
+// testOutboxOfFailedWrite: if one write of a batch fails, the events of the whole batch are rolled
+// back.
 func testOutboxOfFailedWrite(b suite) {
 	b.write(one(store.Changed), content(key("a"), 1, "x"))
 	failing := withOutbox(published, content(key("c"), 5, "x"))
@@ -172,7 +175,8 @@ func testOutboxClaim(b suite) {
 	finish(first[0])
 	finish(first[0], 1<<40, first[0])
 	b.wantNextOutboxTime(at(80))
-	// The other claims expire: their events can be claimed again, in the order of expiry.
+	// The leases of the other events end: they can be claimed again, in the order in which the
+	// leases end.
 	last := b.wantOutboxEvents(b.claimOutboxEvents(130, 10, 10), z, y)
 	if last[1] != first[1] {
 		b.Errorf("ID of an event claimed again: got %[2]d, want %[1]d", first[1], last[1])
@@ -182,8 +186,8 @@ func testOutboxClaim(b suite) {
 	b.finish()
 }
 
-// testOutboxClaimRace claims and deletes concurrently, including events that other instances delete
-// too: each event is claimed once.
+// testOutboxClaimRace claims and deletes events concurrently, and deletes some IDs again that are
+// already deleted. Each event must be claimed once.
 func testOutboxClaimRace(b suite) {
 	const claimants, rows = 6, 120
 	var writes []store.Write
@@ -224,7 +228,7 @@ func testOutboxClaimRace(b suite) {
 		})
 	}
 	wg.Wait()
-	count(b.claimOutboxEvents(rows, 3600, rows)) // rows that were locked by another call
+	count(b.claimOutboxEvents(rows, 3600, rows)) // events that were locked by another call
 	for e, n := range claims {
 		if n != 1 {
 			b.Errorf("%s: claimed %d times, want once", e, n)
@@ -235,9 +239,10 @@ func testOutboxClaimRace(b suite) {
 	}
 }
 
-// testOutboxHashChain creates and changes few entities concurrently. The Before of each change must
-// be the After of the change before it. A batch is one write of any kind, or several changes: other
-// batches lock in several passes, and a deadlock ends one of them.
+// testOutboxHashChain creates and changes few entities concurrently. The Before of each change
+// must be the After of the entity's previous change. Each batch is either one write of any kind or
+// several content writes: other batches lock their rows in several passes, and PostgreSQL would
+// end some with a deadlock error.
 func testOutboxHashChain(b suite) {
 	const seeds, writers, rounds, keys = 6, 6, 8, 5
 	for seed := range uint64(seeds) {
@@ -257,7 +262,7 @@ func testOutboxHashChain(b suite) {
 					}
 					if len(writes) == 1 {
 						writes[0], _ = randomWrite(rng, writes[0].Entity, writes[0].Version)
-						writes[0].ExtractVersion, writes[0].Outbox = 7, published // a rewrite replaces content, but is no change
+						writes[0].ExtractVersion, writes[0].Outbox = 7, published // Rewritten content gets no event
 					}
 					results, err := b.store.Write(b.Context(), writes)
 					if err != nil {
@@ -288,7 +293,7 @@ func testOutboxHashChain(b suite) {
 }
 
 // wantHashChain fails the test unless there is one event for each changed version, and the Before
-// of each is the After of the one before it.
+// of each event is the After of the entity's previous event.
 func (b suite) wantHashChain(seed uint64, all []store.OutboxEvent, changed map[schemas.Entity][]int64) {
 	b.Helper()
 	of := map[schemas.Entity][]store.OutboxEvent{}

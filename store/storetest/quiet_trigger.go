@@ -10,10 +10,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// pausing returns events with a trigger of 10 s Quiet and 25 s MaxDelay.
+// pausing has one trigger with a Quiet period of 10 s and a MaxDelay of 25 s.
 var pausing = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "quiet", Quiet: 10 * time.Second, MaxDelay: 25 * time.Second, Backoff: time.Minute}}}
 
-// testQuietTrigger: each change moves the due time of the waiting event and replaces its content.
+// testQuietTrigger: each change moves the due time of the undelivered event and replaces its
+// content.
 func testQuietTrigger(b suite) {
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
 	b.wantNextOutboxTime(at(110))
@@ -29,7 +30,8 @@ func testQuietTrigger(b suite) {
 	b.wantNextOutboxTime(at(140)) // the next change starts a new quiet period
 }
 
-// testQuietBesideOthers: the message and other triggers of the change are due at once.
+// testQuietBesideOthers: a trigger with a Quiet period does not delay the message and other
+// triggers of the same change.
 func testQuietBesideOthers(b suite) {
 	mixed := both
 	mixed.Triggers = append([]store.Trigger{{Facet: "other", Quiet: 5 * time.Second}}, append(pausing.Triggers, both.Triggers...)...)
@@ -44,8 +46,8 @@ func testQuietBesideOthers(b suite) {
 	}
 }
 
-// testQuietWhileClaimed: a change that is stored while the event is delivered gets an event of its
-// own.
+// testQuietWhileClaimed: a change that is stored while the event of an earlier change is being
+// delivered gets a new event.
 func testQuietWhileClaimed(b suite) {
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
 	first := b.wantOutboxEvents(b.claimOutboxEvents(110, 60, 10), outboxEvent(entity, 100, "", "x", pausing))
@@ -57,7 +59,8 @@ func testQuietWhileClaimed(b suite) {
 	b.finish(outboxEvent(entity, 112, "", "y", pausing))
 }
 
-// testQuietDeleted: deleting an entity deletes its waiting triggers.
+// testQuietDeleted: deleting an entity deletes the undelivered events of triggers with a Quiet
+// period that it caused, or that would refresh it.
 func testQuietDeleted(b suite) {
 	target := schemas.Entity{Source: entity.Source, Facet: "quiet", Key: entity.Key}
 	for n, deleted := range []schemas.Entity{entity, target} {
@@ -69,8 +72,8 @@ func testQuietDeleted(b suite) {
 	}
 }
 
-// testQuietRace stores changes of few entities while others claim and delete events. The last
-// change of each entity must be claimed after it was stored.
+// testQuietRace stores changes of few entities while other goroutines claim and delete events. The
+// event of each entity's last change must be claimed.
 func testQuietRace(b suite) {
 	const writers, entities, rounds = 4, 6, 40
 	seed := time.Now().UnixNano()

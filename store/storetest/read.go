@@ -38,7 +38,7 @@ func testGetAll(b suite) {
 		return schemas.Entity{Source: "nexon", Facet: "character", Key: fmt.Sprint(n)}
 	}
 	const stored = 100
-	want := make([]store.Snapshot, 2*stored) // the second half is not stored
+	want := make([]store.Snapshot, 2*stored) // the entities of the second half are not stored
 	var writes []store.Write
 	for n := range stored {
 		writes = append(writes, content(e(n), int64(n+1), fmt.Sprint(n)))
@@ -55,7 +55,7 @@ func testGetAll(b suite) {
 		}
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, many := range []int{1, 2, 50, 1000} { // 1000 contains repetitions
+	for _, many := range []int{1, 2, 50, 1000} { // 1000 requests contain some entities twice
 		var asked []schemas.Entity
 		var which []int
 		for range many {

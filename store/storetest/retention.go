@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// expire walks along the whole facet once and returns the number of deleted rows.
+// expire calls DeleteExpired until it has examined the whole facet, and returns the number of
+// deleted rows.
 func (b suite) expire(before int64, limit int) (deleted int) {
 	b.Helper()
 	for {
@@ -25,7 +26,7 @@ func (b suite) expire(before int64, limit int) (deleted int) {
 	}
 }
 
-// storedKeys returns the keys of the entities with a stored state.
+// storedKeys returns the keys of the given entities that have a stored state.
 func (b suite) storedKeys(of ...schemas.Entity) (keys []string) {
 	b.Helper()
 	for _, e := range of {
@@ -58,7 +59,7 @@ func testExpired(b suite) {
 	if n := b.expire(10, 2); n != 0 || len(b.storedKeys(all...)) != len(all) {
 		b.Errorf("rows deleted at their own time: %d", n)
 	}
-	// A later check without content does not extend the content's time.
+	// A later check without content does not extend the retention of the content.
 	if n, kept := b.expire(11, 2), b.storedKeys(all...); n != 4 || !slices.Equal(kept, []string{"seen", "touched", "young"}) {
 		b.Errorf("deleted %d, kept %q", n, kept)
 	}
@@ -76,7 +77,7 @@ func testExpired(b suite) {
 	}
 }
 
-// testExpiredWithoutContent keeps content forever, and absences and statuses until a time.
+// testExpiredWithoutContent deletes absences and statuses before a time, and no content.
 func testExpiredWithoutContent(b suite) {
 	content1, gone, seen := key("content"), key("gone"), key("seen")
 	b.write([]store.Result{store.Changed}, content(content1, 10, "x"))
@@ -124,8 +125,8 @@ func testExpiredWithoutContent(b suite) {
 	}
 }
 
-// testExpiredRace deletes expired rows while writers store them again: the last write of each
-// entity must be stored completely.
+// testExpiredRace deletes expired rows while a writer stores the same entities again. The last
+// write of each entity must be stored with state and payload.
 func testExpiredRace(b suite) {
 	const entities, rounds = 40, 12
 	write := func(round int64) {

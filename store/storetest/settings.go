@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// change returns revision n of a source's setting and its audit entry.
+// change returns the setting of a source with revision n, and the audit entry of the change.
 func change(source string, n int64) (store.Setting, store.AuditEntry) {
 	value := func(n int64) json.RawMessage { return json.RawMessage(fmt.Sprintf(`{"n":%d,"a": "é"}`, n)) }
 	return store.Setting{Source: source, Value: value(n), Revision: n, ChangedAt: at(n), ChangedBy: fmt.Sprint("by ", n)},
@@ -102,7 +102,7 @@ func testSettingGuard(b suite) {
 	}
 }
 
-// testSettingRace changes one setting concurrently: each revision is written by one writer.
+// testSettingRace changes one setting concurrently: only one writer succeeds with each revision.
 func testSettingRace(b suite) {
 	const writers, changes = 6, 8
 	var wg sync.WaitGroup

@@ -1,4 +1,4 @@
-// Package storetest is the conformance suite of the store. Every database package must pass it:
+// Package storetest is the conformance suite that store/postgres and store/sqlite must pass:
 //
 //	func TestPasses(t *testing.T) { storetest.Run(t, open) }
 package storetest
@@ -17,14 +17,14 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Store is everything a store must be able to do. Callers declare the part that they need.
+// Store has all methods of a store. A package that uses a store declares the methods it needs.
 type Store interface {
 	// Get returns the snapshot of an entity, or store.ErrNotFound.
 	Get(ctx context.Context, e schemas.Entity) (store.Snapshot, error)
-	// GetAll returns the snapshots in the order of the entities, which may repeat. Version is 0 if
-	// nothing is stored.
+	// GetAll returns the snapshots in the order of the entities, which may contain duplicates.
+	// Version is 0 for an entity without a stored state.
 	GetAll(ctx context.Context, entities []schemas.Entity) ([]store.Snapshot, error)
-	// States returns the states in the order of the entities. Version is 0 if nothing is stored.
+	// States returns the states in the given order; Version is 0 for an entity without a state.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 	// Write stores all writes in one transaction.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
@@ -34,10 +34,10 @@ type Store interface {
 	// writes the audit entry, in one transaction. existed reports whether anything was stored.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (existed bool, err error)
 	Ping(ctx context.Context) error
-	// Setting returns the override of a source; Revision is 0 if it never had one.
+	// Setting returns the override of a source; Revision is 0 if the source never had one.
 	Setting(ctx context.Context, source string) (store.Setting, error)
-	// ChangeSetting writes the setting and the entry in one transaction, or returns
-	// store.ErrConflict if the revision is not the one after the stored revision.
+	// ChangeSetting writes the setting and the entry in one transaction. It returns
+	// store.ErrConflict unless setting.Revision is the stored revision plus 1.
 	ChangeSetting(ctx context.Context, setting store.Setting, entry store.AuditEntry) error
 	// Audit returns at most limit entries, newest first.
 	Audit(ctx context.Context, limit int) ([]store.AuditEntry, error)
@@ -50,20 +50,20 @@ type Store interface {
 	// RevokeKey revokes the key and writes the entry in one transaction, or returns
 	// store.ErrKeyNotFound if the key does not exist or is revoked.
 	RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error
-	// Used returns the latest count of a quota policy; zero without one.
+	// Used returns the latest stored count of a quota policy's calls; zero if none is stored.
 	Used(ctx context.Context, source, policy string) (store.Usage, error)
-	// SetUsed writes a count, unless it is of an earlier day, or lower on the same day.
+	// SetUsed writes a count. A count of an earlier day, or a lower one of that day, is ignored.
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
-	// Statuses returns the statuses in the order of the entities. State is empty without one.
+	// Statuses returns the statuses in the given order; State is empty without a status.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
-	// WriteFailure writes the status and the dead letter in one transaction. The status is ignored
-	// if a success or failure of a later fetch is stored. An empty State, or a nil dead letter, is
-	// not written.
+	// WriteFailure writes the status, unless its State is empty, and the dead letter, unless it is
+	// nil, in one transaction. The status is ignored if a success or failure of a later fetch is
+	// stored.
 	WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error
-	// ClaimRetries claims at most limit due retries for the length of the lease, earliest first. No
-	// two calls claim the same retry within it.
+	// ClaimRetries claims at most limit due retries, earliest first, for the duration of the lease.
+	// During the lease no other call claims these retries.
 	ClaimRetries(ctx context.Context, source string, now time.Time, lease time.Duration, limit int) ([]store.Status, error)
-	// NextRetryTime returns when the next retry is due; zero if there is none.
+	// NextRetryTime returns when the next retry is due; zero if the source has none.
 	NextRetryTime(ctx context.Context, source string) (time.Time, error)
 	DeadLetters
 	Entities
@@ -171,10 +171,10 @@ type suite struct {
 
 var entity = schemas.Entity{Source: "nexon", Facet: "character", Key: "a"}
 
-// at returns a fixed time plus seconds.
+// at returns a fixed base time plus the given seconds.
 func at(seconds int64) time.Time { return time.Unix(1_800_000_000+seconds, 123_000).UTC() }
 
-// content returns the write of version and time n with the content text.
+// content returns the write of a fetch with version n at time n. The text is in its content.
 func content(e schemas.Entity, n int64, text string) store.Write {
 	json := []byte(`{"doc":"` + text + `"}`)
 	return store.Write{
@@ -194,7 +194,7 @@ func notModified(e schemas.Entity, n int64, text string) store.Write {
 	return w
 }
 
-// withoutPayload fails the test if the payload is encoded.
+// withoutPayload returns the write, which fails the test if the store encodes its payload.
 func (b suite) withoutPayload(w store.Write) store.Write {
 	w.Payload = func() (store.Payload, error) {
 		b.Errorf("Payload of version %d was called", w.Version)
@@ -203,7 +203,7 @@ func (b suite) withoutPayload(w store.Write) store.Write {
 	return w
 }
 
-// write writes, and fails the test unless these are the results.
+// write writes the batch, and fails the test unless the results are the wanted ones.
 func (b suite) write(want []store.Result, writes ...store.Write) {
 	b.Helper()
 	got, err := b.store.Write(b.Context(), writes)
@@ -223,8 +223,8 @@ func (b suite) get(e schemas.Entity) store.Snapshot {
 	return s
 }
 
-// wantSnapshot fails the test unless the snapshot has the content, the version and these times,
-// given as arguments of at.
+// wantSnapshot fails the test unless the stored snapshot has this content, version and times. The
+// times are given in seconds, as arguments of at.
 func (b suite) wantSnapshot(e schemas.Entity, text string, version, fetched, checked, updated int64) {
 	b.Helper()
 	s := b.get(e)
@@ -303,7 +303,7 @@ func testNotModified(b suite) {
 	b.write(one(store.BaseMissing), notModified(entity, 4, "x"))
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.write(one(store.Touched), notModified(entity, 6, "x"))
-	b.wantSnapshot(entity, "x", 6, 5, 6, 5) // checked, but not fetched
+	b.wantSnapshot(entity, "x", 6, 5, 6, 5) // CheckedAt is new, FetchedAt is not
 	b.write(one(store.BaseMissing), notModified(entity, 7, "y"))
 	b.wantSnapshot(entity, "x", 6, 5, 6, 5)
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// within returns the write with a visibility.
+// within returns the write with the given visibility.
 func within(visibility string, w store.Write) store.Write {
 	w.Visibility = visibility
 	return w
 }
 
-// seenBy fails the test unless the entity has the visibility, whichever method reads it.
+// seenBy fails the test unless Get, GetAll and States all return the visibility for the entity.
 func (b suite) seenBy(visibility string) {
 	b.Helper()
 	all, err := b.store.GetAll(b.Context(), []schemas.Entity{entity})
@@ -40,12 +40,13 @@ func testVisibility(b suite) {
 	b.write(one(store.Superseded), absence(entity, 5))
 	b.write(one(store.BaseMissing), notModified(entity, 7, "z"))
 	b.seenBy("partner")
-	// The same content with another visibility gets that visibility, also the one of every reader.
+	// Content that is unchanged but fetched with another visibility gets that visibility, even if
+	// every reader may then see it.
 	b.write(one(store.Touched), b.withoutPayload(within("staff", content(entity, 8, "y"))))
 	b.seenBy("staff")
 	b.write(one(store.Touched), content(entity, 9, "y"))
 	b.seenBy("")
-	// A NotModified may limit the visibility, but never extend it.
+	// A NotModified may restrict the visibility, but never extend it to more readers.
 	b.write(one(store.Touched), within("partner", notModified(entity, 10, "y")))
 	b.seenBy("partner")
 	b.write(one(store.Touched), within("partner", notModified(entity, 11, "y")))
@@ -81,11 +82,11 @@ func testVisibilityOfAbsence(b suite) {
 		b.write(one(store.Changed), within("partner", content(entity, at+2, "x")))
 		b.wantSnapshot(entity, "x", at+2, at+2, at+2, at+2)
 		b.seenBy("partner")
-		b.write(one(store.Touched), within("other", content(entity, at+3, "x"))) // for the next round
+		b.write(one(store.Touched), within("other", content(entity, at+3, "x"))) // for the next iteration
 	}
 }
 
-// testVisibilityRace stores fetches of several visibilities concurrently: content must never be
+// testVisibilityRace stores fetches with several visibilities concurrently. Content must never be
 // stored with the visibility of another fetch.
 func testVisibilityRace(b suite) {
 	const writers, rounds = 6, 25
