@@ -75,7 +75,8 @@ func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 	}
 }
 
-// A listed key has the form FACET/KEY; the form accepts it in the field key.
+// The list shows a key as FACET/KEY. An operator may copy that text into the field "key" of the
+// filter.
 func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
 	for query, want := range map[string]store.DeadLetterFilter{
 		"key=somebody":                   {Key: "somebody"},
