@@ -68,7 +68,7 @@ type Entity struct {
 	// Reads and Changes are counts in which old events lose weight over time. Changes is the number
 	// of changes within WatchedSeconds.
 	Reads          float64    `json:"reads"`
-	LastReadAt     *time.Time `json:"lastReadAt"` // nil: never
+	LastReadAt     *time.Time `json:"lastReadAt"` // nil: the entity was never read
 	Changes        float64    `json:"changes"`
 	WatchedSeconds float64    `json:"watchedSeconds"`
 }
@@ -151,7 +151,7 @@ func readCursor(text string) (e schemas.Entity, err error) {
 func (s *Entities) entry(r *http.Request, action, source string, after any) store.AuditEntry {
 	text, err := json.Marshal(after)
 	if err != nil {
-		panic(err) // our own types always marshal
+		panic(err) // our own types can always be encoded as JSON
 	}
 	return store.AuditEntry{
 		At: s.Now().UTC().Truncate(time.Microsecond), Actor: s.Actor(r), Action: action, Source: source,

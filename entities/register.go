@@ -37,7 +37,7 @@ const (
 type RegisterRequest struct {
 	Source   string            `json:"source"`
 	Facet    string            `json:"facet"`
-	Entities []json.RawMessage `json:"entities"` // each an EntitySpec
+	Entities []json.RawMessage `json:"entities"` // each is an EntitySpec as JSON
 }
 
 // EntitySpec is one entity to register.

@@ -196,7 +196,8 @@ func (r *rig) audit() (all []string) {
 	return all[r.filled:]
 }
 
-// wantProblem fails the test unless the request is rejected with this problem.
+// wantProblem fails the test unless the request is rejected with this status and problem code, and
+// the problem contains these words.
 func (r *rig) wantProblem(status int, code, words, method, target, body string) {
 	r.Helper()
 	a := r.do(method, target, body)
