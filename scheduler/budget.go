@@ -29,7 +29,7 @@ type Capacity struct {
 	// the age of the oldest of these requests.
 	Queued float64
 	Lag    time.Duration
-	// Cost is the mean number of calls for one entity.
+	// Cost is the mean number of calls that the refresh of one entity takes.
 	Cost float64
 	// Share is the part of the rate that this scheduler may use: 1 if no other scheduler runs.
 	Share float64
@@ -65,7 +65,7 @@ func NewBudget(s BudgetConfig) (*Budget, error) {
 func (b *Budget) rate(r Capacity, now time.Time) float64 {
 	rate := math.Min(r.PerSecond, b.spending.at(now.In(b.zone).Hour())) * math.Min(r.Share, 1)
 	rate *= math.Min(1, float64(lagStops-r.Lag)/float64(lagStops-lagEases))
-	if !(rate > 0) { // also NaN
+	if !(rate > 0) { // this form is also true for NaN
 		return 0
 	}
 	return rate
@@ -119,5 +119,5 @@ func (b *Budget) Spend(calls float64) {
 // Remaining returns how many calls may be enqueued before the next call of Allowance.
 func (b *Budget) Remaining() float64 { return math.Min(b.credit, b.room) }
 
-// Rate returns how many calls a second may be enqueued now.
+// Rate returns how many calls a second this scheduler may enqueue now.
 func (b *Budget) Rate(r Capacity, now time.Time) float64 { return b.rate(r, now) }

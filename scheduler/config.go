@@ -12,7 +12,7 @@ import (
 // Mode is how the interval of an entity is chosen.
 type Mode string
 
-// Modes of a facet.
+// Prefetch modes of a facet.
 const (
 	Off      Mode = "off"      // the facet is not prefetched
 	Tiers    Mode = "tiers"    // one interval for each tier

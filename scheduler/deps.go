@@ -42,7 +42,7 @@ type Store interface {
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 
-// Enqueuer publishes refresh requests.
+// Enqueuer publishes update requests in Kafka.
 type Enqueuer interface {
 	// Prefetch enqueues requests in the LOW lane. It returns the requests that the caller must
 	// enqueue again, because Kafka has not acknowledged them.

@@ -22,7 +22,7 @@ const (
 const (
 	priorChanges = 0.1
 	priorWatched = 0.4 // days
-	priorReads   = 0.1 // within readsFade
+	priorReads   = 0.1 // reads, as a decayed count
 )
 
 // activity contains the estimated change rate and read rate of an entity.
@@ -37,7 +37,7 @@ const dayNanos = float64(wholeDay)
 
 func changeRate(h store.History) float64 {
 	n, days := h.Changes, float64(h.Watched)/dayNanos
-	if !(n >= 0 && n < 1e9) || !(days >= 0) { // also NaN
+	if !(n >= 0 && n < 1e9) || !(days >= 0) { // this form is also true for NaN
 		n, days = 0, 0
 	}
 	return (n + priorChanges) / (days + priorWatched)

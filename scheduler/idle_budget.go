@@ -8,7 +8,7 @@ import (
 // IdleBudget measures how much of the budget was not used because no entity was due.
 type IdleBudget struct {
 	at              time.Time
-	available, idle float64 // calls
+	available, idle float64 // numbers of calls
 }
 
 // maxTickGap bounds the time between two ticks for which budget is counted. During a longer gap the

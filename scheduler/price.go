@@ -28,7 +28,7 @@ type Price struct {
 	at        time.Time
 }
 
-// observation is the state of an entity at its last request.
+// observation is the activity of an entity when it was last requested or read by the survey.
 type observation struct {
 	policy *Policy
 	seen   activity

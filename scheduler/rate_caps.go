@@ -27,7 +27,8 @@ func DefaultBudgetConfig() BudgetConfig {
 // unlimitedRate is the rate, in calls a second, that stands for "no rate cap".
 const unlimitedRate = 1e6
 
-// at returns the rate cap of an hour of the day, in calls a second.
+// at returns the rate cap of an hour of the day (0 to 23), in calls a second. Without a cap it
+// returns unlimitedRate.
 func (s BudgetConfig) at(hour int) float64 {
 	for _, c := range s.RateCaps {
 		if c.Applies(hour) {

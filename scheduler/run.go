@@ -26,7 +26,7 @@ const (
 	// minTick is the minimum time between two ticks. Entities that become due within that time are
 	// claimed together.
 	minTick = time.Second
-	// priceInterval is the time between two adjustments of the price.
+	// priceInterval is the minimum time between two adjustments of a source's price.
 	priceInterval = time.Minute
 )
 
@@ -238,7 +238,7 @@ func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.
 		if !stillHeld() {
 			return some
 		}
-		ctx, cancel := context.WithTimeout(ctx, lease/3) // ends before the lease does
+		ctx, cancel := context.WithTimeout(ctx, lease/3) // the call ends before the lease expires
 		defer cancel()
 		left := s.enqueuer.Prefetch(ctx, some)
 		s.metrics.requested.Add(float64(len(some) - len(left)))

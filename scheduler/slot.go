@@ -85,7 +85,7 @@ func (c entityHash) slot(after, every time.Duration) time.Duration {
 	return phase + wholeIntervals(after-phase, every) + every
 }
 
-// wholeIntervals rounds t down to a multiple of every.
+// wholeIntervals rounds t down to a multiple of the interval "every".
 func wholeIntervals(t, every time.Duration) time.Duration { return t - t%every }
 
 // jittered adds a pseudo-random delay of at most config.Jitter to a position.

@@ -20,7 +20,7 @@ import (
 type Survey struct {
 	after time.Time // entities with a due time until this one are done; zero: no pass is running
 	began time.Time
-	price float64 // at the start of the pass
+	price float64 // price at the start of the last pass
 }
 
 const (
