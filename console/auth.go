@@ -122,7 +122,7 @@ func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 			return
 		}
 		r = r.WithContext(access.WithClient(r.Context(), client))
-		if !client.May(access.Admin) { // an administrator must be able to stop a source at any time
+		if !client.May(access.Admin) { // administrators have no rate limit: they must be able to stop a source at any time
 			if err := c.Meters.AllowRequests(client.Name, 1); err != nil {
 				c.identifyFailed(w, r, err)
 				return

@@ -151,7 +151,7 @@ type Entity struct {
 type RequestState struct {
 	Lane          schemas.Lane // lane of the request in flight; empty: no request is in flight
 	Number        int64
-	Confirmed     bool // Kafka has acknowledged it
+	Confirmed     bool // Kafka has acknowledged the request in flight
 	Until         time.Time
 	Issued        int64 // highest version issued; if it is above Number, a fetch is running
 	Done          int64 // highest version of a request that has been satisfied

@@ -49,7 +49,7 @@ type FacetSchedule struct {
 	// ReadyAt is the time at which the upstream has the content of the day; zero: it has it
 	// already. Until then no entity is requested.
 	ReadyAt  time.Time
-	Tiers    [3]TierSchedule // by store.Tier
+	Tiers    [3]TierSchedule // indexed by store.Tier
 	Triggers []TriggerSchedule
 }
 

@@ -68,7 +68,7 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 	return func(event any) error {
 		text, err := json.Marshal(event)
 		if err != nil {
-			panic(err) // our own types always marshal
+			panic(err) // our own types can always be encoded as JSON
 		}
 		// The server's write deadline would end the stream. This one applies to a single event.
 		_ = flow.SetWriteDeadline(time.Now().Add(10 * time.Second))

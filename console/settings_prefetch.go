@@ -30,7 +30,7 @@ const (
 	switchOn       = "on"
 	switchOff      = "off"
 	activeField    = "active"
-	maxActiveShown = 2000 // characters
+	maxActiveShown = 2000 // maximum number of characters shown of the field active
 )
 
 func onOff(on bool) string {

@@ -15,7 +15,7 @@ import (
 // result.
 type sharedRead[T any] struct {
 	read    func(ctx context.Context) (T, error)
-	timeout time.Duration // of each read
+	timeout time.Duration // maximum duration of each read
 	clock   func() time.Time
 	log     *slog.Logger
 
@@ -23,7 +23,7 @@ type sharedRead[T any] struct {
 	latest      T
 	at          time.Time     // end of the last successful read; zero: no read has succeeded
 	attemptedAt time.Time     // end of the last read, successful or not
-	err         error         // of the last read
+	err         error         // error of the last read; nil: it succeeded
 	running     chan struct{} // closed when the current read ends; nil: no read is running
 }
 
