@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// The page first shows the newest auditPageSize audit entries, and one page more after each click
-// on the link for older ones, up to maxAuditEntries.
+// The audit page first shows the newest auditPageSize entries. Each click on "Older entries" adds
+// auditPageSize entries, up to maxAuditEntries.
 const auditPageSize, maxAuditEntries = 200, 2000
 
 // activityPage is the data of the audit page.

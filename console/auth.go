@@ -23,7 +23,8 @@ const (
 	// browsers accept the cookie only over HTTPS from this host itself, and never from a sibling
 	// domain.
 	hostCookieName = "__Host-" + cookieName
-	// maxTokenBytes is the maximum size of a token: the session cookie contains the token.
+	// maxTokenBytes is the maximum size of a token. A larger token would not fit into the session
+	// cookie.
 	maxTokenBytes = 2900
 	// cookieMaxAge is the maximum lifetime of the session cookie. It is shorter if the token
 	// expires earlier.
@@ -35,8 +36,8 @@ const (
 	adminToken = "admin-token"
 )
 
-// permission reports whether a client is allowed to use a page or action. If not, why is the
-// reason.
+// permission reports whether a client is allowed to use a page or action. If it is not allowed,
+// "why" is the reason.
 type permission func(c *Console, client access.Client) (allowed bool, why string)
 
 func canView(_ *Console, client access.Client) (bool, string) {

@@ -26,15 +26,16 @@ type ScheduleState struct {
 	// none.
 	FeedRate Reading[float64]
 	RateCap  *float64
-	// Schedulers are the running schedulers of the source, sorted by the age of the last heartbeat.
+	// Schedulers are the running schedulers of the source. The scheduler with the most recent
+	// heartbeat is first.
 	Schedulers Reading[[]SchedulerHeartbeat]
 	// Requested is the number of entities that the scheduler of this process has requested since
 	// its start. nil: this process runs no scheduler.
 	Requested *int64
 }
 
-// Reading is a value that may be unknown. If Error is not empty, it is the reason, and Value has no
-// meaning.
+// Reading is a value that may be unknown. If Error is not empty, it is the reason why the value is
+// unknown, and Value has no meaning.
 type Reading[T any] struct {
 	Value T
 	Error string

@@ -19,7 +19,7 @@ import (
 
 const (
 	maxNoteLength = 1000
-	// maxReplayRate and minReplayRate are in dead letters a second.
+	// maxReplayRate and minReplayRate bound the rate of a replay, in dead letters a second.
 	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
 )
 

@@ -56,8 +56,8 @@ type replay struct {
 	groups []store.DeadLetterGroup // the open dead letters that match the filter
 	lane   schemas.Lane
 	rate   float64 // dead letters a second; 0: unlimited
-	// count is the number of dead letters to replay. -1: it is unknown, and all dead letters in
-	// groups are assumed that have not reached the replay limit.
+	// count is the number of dead letters to replay. -1: the number is unknown. Then it is computed
+	// from groups: all dead letters that have not reached the replay limit.
 	count       int64
 	limits      *limiter.View // nil: the limiter could not be read
 	lanes       []LaneLag
@@ -172,8 +172,8 @@ func (v *verdict) checkSource(r replay, now time.Time) {
 }
 
 // checkDayBudget checks whether the calls that remain today are enough for the replay. It assumes
-// one call for each dead letter. If the replay has a rate, only the dead letters that are replayed
-// before the daily reset count.
+// one call for each dead letter. If the replay has a rate, it counts only the dead letters that are
+// replayed before the daily reset.
 func (v *verdict) checkDayBudget(r replay, now time.Time) {
 	if r.limits == nil {
 		return

@@ -72,7 +72,7 @@ func (l *testStream) next() (f liveStatus, ok bool) {
 	return f, false
 }
 
-// until waits until the function holds returns true. It fails the test after a long timeout.
+// until waits until the function "holds" returns true. It fails the test after a long timeout.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -50,7 +50,7 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 }
 
 // unknown reports whether the schedule could not be read. Each source has at least one facet, so an
-// empty list means that.
+// empty list of facets means that the read failed.
 func (s ScheduleState) unknown() bool { return len(s.Facets) == 0 }
 
 // prefetches reports whether prefetching is enabled for at least one facet.

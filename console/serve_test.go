@@ -38,7 +38,8 @@ func serveConsoles(t *testing.T) map[string]string {
 	return map[string]string{"busy": busy.serve(), "still": still.serveWithChanges(), "login": login.serve()}
 }
 
-// changes returns the changes of the fakes by name. The tests in e2e/browser make them by HTTP.
+// changes returns functions that change the fakes, by name. The tests in e2e/browser call them by
+// HTTP.
 func (r *rig) changes() map[string]func() {
 	return map[string]func(){
 		"stop-source": func() {
