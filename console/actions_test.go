@@ -15,7 +15,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// quotaForm is the settings form of the rig with the current values, and with some changes.
+// quotaForm returns the settings form of the source nexon with the current values. "changes" are
+// pairs of a field name and a new value.
 func quotaForm(changes ...string) url.Values {
 	form := url.Values{
 		"revision": {"7"}, "note": {"tonight"}, "rateCaps": {"19-23 150/s"}, "limit.second": {"500"}, "target.second": {"400"}, "high.second": {"100"}, "low.second": {"0"},
@@ -31,7 +32,7 @@ func TestSettings_PatchHoldsChangedFieldsOnly(t *testing.T) {
 	for _, c := range []struct {
 		form   url.Values
 		status int
-		patch  string // empty: no change
+		patch  string // expected patch of the settings; empty: no change
 		says   string
 	}{
 		{quotaForm(), 303, "", "notice=unchanged"},

@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// auditPageSize is how many entries each step adds, and maxAuditEntries how many the page shows at
-// most.
+// The audit page first shows the newest auditPageSize entries. Each click on "Older entries" adds
+// auditPageSize entries, up to maxAuditEntries.
 const auditPageSize, maxAuditEntries = 200, 2000
 
 // activityPage is the data of the audit page.
@@ -22,7 +22,7 @@ type activityPage struct {
 	Entries []auditRow
 	More    bool
 	Limit   int
-	Next    int // limit of the next step; 0: none
+	Next    int // limit after the next click; 0: no more entries can be shown
 }
 
 // auditRow is an audit entry for display.
@@ -53,7 +53,7 @@ func auditRowOf(e settings.Entry) auditRow {
 	return auditRow{e.At, displayText(e.Actor, 80), did, displayText(e.Source, 63), displayText(e.Note, maxErrorShown), displayText(full+"after "+compactJSON(e.After), maxLongShown)}
 }
 
-// compactJSON returns JSON as text; empty if it has no content.
+// compactJSON returns JSON as text. It returns "" for a missing value, null and an empty object.
 func compactJSON(text json.RawMessage) string {
 	switch s := strings.TrimSpace(string(text)); s {
 	case "", "null", "{}":
@@ -63,8 +63,8 @@ func compactJSON(text json.RawMessage) string {
 	}
 }
 
-// canSeeEntry reports whether the client may see an audit entry: it may see every entity that the
-// entry names.
+// canSeeEntry reports whether the client may see an audit entry, which is so if it may see every
+// entity that the entry names.
 func (c *Console) canSeeEntry(client access.Client, e settings.Entry) bool {
 	var named struct {
 		Key    string   `json:"key"`

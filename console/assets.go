@@ -13,8 +13,8 @@ import (
 //go:embed assets templates
 var files embed.FS
 
-// assets are the static files, by name. The URL of a file contains a part of its hash, so that
-// browsers may cache it forever.
+// assets are the static files by file name. The URL of a file contains a part of the file's hash,
+// so browsers may cache it forever.
 var assets = readAssets()
 
 type asset struct {
@@ -47,7 +47,7 @@ func readAssets() map[string]asset {
 	return all
 }
 
-// assetURL returns the URL of an asset.
+// assetURL returns the URL of the asset with this file name.
 func assetURL(name string) string { return root + "/assets/" + name + "?" + assets[name].hash }
 
 func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
@@ -61,5 +61,5 @@ func (c *Console) asset(w http.ResponseWriter, r *http.Request) {
 	if r.URL.RawQuery == a.hash {
 		h.Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
-	_, _ = w.Write(a.body) // the client has disconnected
+	_, _ = w.Write(a.body) // an error means that the client has disconnected
 }

@@ -19,20 +19,25 @@ import (
 
 const (
 	cookieName = "freshet-console"
-	// hostCookieName is the name of the cookie over HTTPS. Browsers accept a __Host- cookie only
-	// from this host over HTTPS, and never from a sibling domain.
+	// hostCookieName is the name of the session cookie over HTTPS. Because of the prefix __Host-,
+	// browsers accept the cookie only over HTTPS from this host itself, and never from a sibling
+	// domain.
 	hostCookieName = "__Host-" + cookieName
-	// maxTokenBytes is the size of the largest token that fits into the cookie.
+	// maxTokenBytes is the maximum size of a token. A larger token would not fit into the session
+	// cookie.
 	maxTokenBytes = 2900
-	// cookieMaxAge bounds the lifetime of the cookie; a token that expires earlier shortens it.
+	// cookieMaxAge is the maximum lifetime of the session cookie. It is shorter if the token
+	// expires earlier.
 	cookieMaxAge = 12 * time.Hour
-	// crossSite is the problem code of the guard's rejection of cross-site requests.
+	// crossSite is the code of the problem that the guard returns for cross-site requests.
 	crossSite = "cross-site"
-	// adminToken is the client name of the admin token.
+	// adminToken is the name of the client that authenticates by the admin token of the
+	// configuration.
 	adminToken = "admin-token"
 )
 
-// permission reports whether a client may do something, and otherwise why not.
+// permission reports whether a client is allowed to use a page or action. If it is not allowed,
+// "why" is the reason.
 type permission func(c *Console, client access.Client) (allowed bool, why string)
 
 func canView(_ *Console, client access.Client) (bool, string) {
@@ -55,9 +60,9 @@ func canRefresh(c *Console, client access.Client) (bool, string) {
 
 const readOnlyMessage = "This console is read-only: no client may change anything."
 
-// identify authenticates a request by a bearer token in Authorization, or by the cookie. It ignores
-// other schemes in Authorization, such as Basic of a proxy. A request without any token is not
-// passed to the guard, which would count it as a failed attempt.
+// identify authenticates a request by a bearer token in the Authorization header, or by the session
+// cookie. It ignores other schemes in that header, such as Basic of a proxy. A request without any
+// token does not reach the guard, because the guard would count it as a failed login.
 func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
 		token := cookieToken(r)
@@ -81,9 +86,10 @@ func isBearer(header string) bool {
 	return strings.EqualFold(scheme, "Bearer")
 }
 
-// cookieToken returns the token in the cookie; empty: none. Over TLS it ignores the cookie of plain
-// HTTP, which another host could have set. Behind a TLS proxy the connection is plain, and the host
-// cookie takes precedence.
+// cookieToken returns the token in the session cookie; empty: there is no cookie. On a TLS
+// connection it accepts only the __Host- cookie, because another host could have set the other one.
+// Behind a TLS proxy the connection to this process is plain HTTP. Then both cookies are accepted,
+// and the __Host- cookie takes precedence.
 func cookieToken(r *http.Request) string {
 	names := []string{hostCookieName, cookieName}
 	if r.TLS != nil {
@@ -103,8 +109,8 @@ func cookieToken(r *http.Request) string {
 	return ""
 }
 
-// authorize wraps a handler with authentication, the permission check, the rate limit and the
-// parsing of the form.
+// authorize returns a handler that authenticates the client, checks its permission and its rate
+// limit, parses the form, and then calls h.
 func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		client, err := c.identify(r)
@@ -117,7 +123,7 @@ func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 			return
 		}
 		r = r.WithContext(access.WithClient(r.Context(), client))
-		if !client.May(access.Admin) { // an administrator must be able to stop a source at any time
+		if !client.May(access.Admin) { // administrators have no rate limit: they must be able to stop a source at any time
 			if err := c.Meters.AllowRequests(client.Name, 1); err != nil {
 				c.identifyFailed(w, r, err)
 				return
@@ -131,8 +137,9 @@ func (c *Console) authorize(allowed permission, h pageHandler) http.Handler {
 	})
 }
 
-// readForm parses the query and the form, and returns an error message if that fails. A partly
-// parsed filter would select more dead letters than intended.
+// readForm parses the query and the form. If that fails, it returns the status and the text of the
+// response. It rejects a form that is only partly readable, because an incomplete filter would
+// select more dead letters than intended.
 func readForm(r *http.Request) (status int, why string) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); r.Method == http.MethodPost && r.ContentLength != 0 && kind != "application/x-www-form-urlencoded" {
 		return http.StatusUnsupportedMediaType, "The form must have the content type application/x-www-form-urlencoded."
@@ -147,7 +154,8 @@ func readForm(r *http.Request) (status int, why string) {
 	return 0, ""
 }
 
-// identifyFailed answers a request whose client can't be identified or exceeds its rate limit.
+// identifyFailed responds to a request whose client can't be identified or has exceeded its rate
+// limit.
 func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err error) {
 	status, why := http.StatusServiceUnavailable, "Your token can't be verified at the moment; see the log of this process."
 	p, known := errors.AsType[*problem.HTTPError](err)
@@ -177,7 +185,8 @@ func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err err
 // loginForm is the data of the login page.
 type loginForm struct {
 	To, Problem string
-	// CrossSite: a link on another site led here; the browser sends no cookie with such a request.
+	// CrossSite is true if a link on another site led to the login page. The browser sends no
+	// session cookie with such a request.
 	CrossSite bool
 }
 
@@ -190,8 +199,8 @@ func (c *Console) loginPage(w http.ResponseWriter, r *http.Request) {
 	c.render(w, r, http.StatusOK, "login", "Log in", loginForm{To: to, CrossSite: r.Header.Get("Sec-Fetch-Site") == "cross-site"})
 }
 
-// localPath returns the path if it is a path of the console, and otherwise the path of the
-// overview.
+// localPath returns the path if it belongs to the console. Otherwise it returns the path of the
+// overview, so that a login never redirects to another site.
 func localPath(path string) string {
 	u, err := url.Parse(path)
 	if err != nil || u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.Path != root && !strings.HasPrefix(u.Path, root+"/") || strings.Contains(u.Path, "..") {
@@ -245,10 +254,10 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, root+"/login", http.StatusSeeOther)
 }
 
-// cookie returns the session cookie. Scripts can't read it, and other sites' requests don't include
-// it; maxAge is in seconds. It contains the token, as SECURITY.md explains. Over HTTPS, which the
-// browser's Origin header shows also behind a proxy, the cookie is Secure and bound to this host.
-// Over plain HTTP, as on loopback, it can be neither.
+// cookie returns the session cookie with this value. maxAge is in seconds. The cookie contains the
+// token (see SECURITY.md). Scripts can't read it, and browsers don't send it with requests of other
+// sites. Over HTTPS the cookie is Secure and bound to this host. The Origin header shows HTTPS even
+// behind a proxy. Over plain HTTP, as on loopback, the cookie can be neither.
 func (c *Console) cookie(r *http.Request, value string, maxAge int) *http.Cookie {
 	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 	if r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://") {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// posts are the forms of all actions.
+// posts has a valid form for each action of the console, by path.
 var posts = map[string]url.Values{
 	"/lookup":          {"source": {"nexon"}, "facet": {"character"}, "key": {"a"}},
 	"/refresh":         {"facet": {"nexon/character"}, "keys": {"a"}},
@@ -22,7 +22,7 @@ var posts = map[string]url.Values{
 	"/fault-scenario": {"scenario": {"storm"}},
 }
 
-// actionsDone returns the number of actions in the rig.
+// actionsDone returns the number of actions that the fakes of the rig have recorded.
 func (r *rig) actionsDone() int {
 	n := len(r.refreshed) + len(r.orders) + len(r.ordered) + len(r.switched)
 	if r.scenario != "fair" {
@@ -77,7 +77,7 @@ func TestAuthorize_Matrix(t *testing.T) {
 	}
 }
 
-// offeredActions counts the forms and buttons that act.
+// offeredActions returns the number of forms and buttons that change something.
 func (d document) offeredActions() int {
 	n := 0
 	d.each(func(e *html.Node) {
@@ -189,7 +189,7 @@ func TestLogin_LastsUntilLogout(t *testing.T) {
 		if d.status != 200 || !strings.Contains(d.text(), `key:1 inspect,"; é`) || !strings.Contains(d.text(), "Log out") {
 			t.Errorf("the cookie is not taken: %d", d.status)
 		}
-		// A bearer token takes precedence over the cookie.
+		// An invalid bearer token is rejected even if the cookie is valid.
 		if d := r.get(root, "Cookie", k.Name+"="+k.Value, "Authorization", "Bearer wrong"); d.status != 303 {
 			t.Errorf("a cookie stands in for a token: %d", d.status)
 		}
@@ -226,7 +226,7 @@ func TestLogin_MissingTokenIsNoFailure(t *testing.T) {
 			t.Errorf("%v: %d, and the guard was asked %d times", headers, d.status, r.identified)
 		}
 	}
-	r.loginRequired = false // it looks at names and origins then
+	r.loginRequired = false // without a login the guard still checks host names and origins
 	if d := r.get(root); d.status != 200 || r.identified != 1 {
 		t.Errorf("%d, and the guard was asked %d times", d.status, r.identified)
 	}

@@ -10,36 +10,39 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// blockerScope is the part of a source that a blocker affects.
+// blockerScope is the set of calls that a blocker prevents.
 type blockerScope int
 
 const (
-	scopeSource blockerScope = iota // all calls
+	scopeSource blockerScope = iota // all calls of the source
 	scopeLane                       // the calls of one lane
-	scopeFirst                      // the oldest request of a lane; in a saturated lane there always is one
-	scopePart                       // the calls that use one scope, such as a credential
+	scopeFirst                      // the oldest request of a lane has waited long, which is normal in a saturated lane
+	scopePart                       // the calls of one scope of a policy, for example of one credential
 )
 
-// blocker is a condition that prevents calls. Message is a clause.
+// blocker is a condition that prevents upstream calls. Message is a part of a sentence that
+// describes it.
 type blocker struct {
 	Message, Tone string
 	Scope         blockerScope
 }
 
 const (
-	// minExhaustedWindow is the shortest window of which exhaustion is reported; a shorter one
-	// resets too soon.
+	// minExhaustedWindow is the shortest window whose exhaustion is reported. A shorter window has
+	// calls left again before an operator could react.
 	minExhaustedWindow = time.Hour
-	// longWait is the wait of a lane's oldest request that is reported. A request that waits longer
-	// is blocked by a limit, not by its position.
+	// longWait is the minimum wait of a lane's oldest request that is reported. A request that
+	// waits longer is blocked by a limit, and not only by earlier requests.
 	longWait = 10 * time.Second
-	// maxPartsNamed is how many blocked scopes are named; the limiter page lists all.
+	// maxPartsNamed is the maximum number of blocked scopes that a message names. The page of the
+	// limiter lists all of them.
 	maxPartsNamed = 3
-	// yieldThreshold is the backlog of HIGH above which LOW yields (package consumer).
+	// yieldThreshold is the number of waiting HIGH records above which workers process no LOW
+	// records (package consumer).
 	yieldThreshold = 1000
 )
 
-// blockersOf returns the blockers of a lane's calls, the worst first.
+// blockersOf returns the conditions that prevent calls of a lane, the worst first.
 func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 	if v == nil {
 		return nil
@@ -53,20 +56,21 @@ func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 			all = append(all, h)
 		}
 	}
-	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // otherwise the source's state is the cause
+	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // otherwise the state of the source explains the wait
 		all = append(all, h)
 	}
 	return append(all, partBlockers(v.Scopes, now)...)
 }
 
-// exhausted returns a blocker if a policy has no calls left for the lane.
+// exhausted returns a blocker if a policy has no calls left for the lane. The second result is
+// false if there is none.
 func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker, bool) {
 	var of, until string
 	if p.ResetsAt != nil {
 		until = "; it resets at " + formatTime(*p.ResetsAt, now)
 	}
 	switch window, err := time.ParseDuration(p.Window); {
-	case p.Used == nil: // unknown, or a policy with lane partitions, which has calls left in a moment
+	case p.Used == nil: // the usage is unknown, or the policy has lane partitions (GCRA) and so will have calls left in a moment
 		return blocker{}, false
 	case p.Window == limiter.Day.String():
 		of = "the day"
@@ -84,7 +88,7 @@ func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker,
 	return blocker{}, false
 }
 
-// firstWaiter returns a blocker if the lane's oldest request waits long.
+// firstWaiter returns a blocker if the oldest request of the lane has waited for longWait or more.
 func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	longest, why := time.Duration(0), ""
 	for _, p := range v.Processes {
@@ -106,7 +110,8 @@ func firstWaiter(v *limiter.View, lane schemas.Lane) (blocker, bool) {
 	return blocker{fmt.Sprintf("the oldest request of the %s lane has waited %s %s", lane, formatDuration(longest), what), toneWarn, scopeFirst}, true
 }
 
-// partBlockers returns blockers for scopes with an open circuit breaker, and for exhausted scopes.
+// partBlockers returns one blocker for all scopes with an open circuit breaker, and one for all
+// exhausted scopes.
 func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
 	add := func(one, many string, waits func(s limiter.ScopeView) bool) {
 		var names []string
@@ -138,7 +143,7 @@ func partBlockers(scopes []limiter.ScopeView, now time.Time) (all []blocker) {
 	return all
 }
 
-// allBlockers returns the blockers of both lanes.
+// allBlockers returns the blockers of both lanes, without duplicates.
 func allBlockers(v *limiter.View, now time.Time) []blocker {
 	all := blockersOf(v, schemas.High, now)
 	for _, h := range blockersOf(v, schemas.Low, now) {
@@ -149,8 +154,9 @@ func allBlockers(v *limiter.View, now time.Time) []blocker {
 	return all
 }
 
-// stallReason returns why no worker processes a lane, after a colon, if known. A lane that is
-// blocked on purpose is only a warning.
+// stallReason returns the reason why no worker processes a lane, as ": reason" for the end of a
+// sentence; empty: unknown. The tone is a warning, and not a problem, if a limit or a rule blocks
+// the lane on purpose.
 func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (why, tone string) {
 	if v != nil && len(v.Processes) == 0 {
 		return ": no worker is running", toneBad
@@ -168,7 +174,8 @@ func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (wh
 	return "", toneBad
 }
 
-// allowedFraction returns the part of the rate that is allowed now: 0 while all calls are blocked.
+// allowedFraction returns the part (0 to 1) of the normal rate that is allowed now. It is 0 while
+// all calls are blocked, and rises in the ramp afterwards.
 func allowedFraction(v *limiter.View, now time.Time) float64 {
 	if slices.ContainsFunc(blockersOf(v, schemas.High, now), func(h blocker) bool { return h.Scope == scopeSource }) {
 		return 0

@@ -13,13 +13,14 @@ import (
 
 const (
 	root = "/console"
-	// requestTimeout bounds the calls of other services for one page or action.
+	// requestTimeout bounds the time for reads and changes in other services during one request of
+	// a page or action.
 	requestTimeout = 5 * time.Second
 	maxFormBytes   = 64 << 10
 )
 
-// contentSecurityPolicy is the Content-Security-Policy of every page. No page has an inline script
-// or style.
+// contentSecurityPolicy is the Content-Security-Policy header of every page. It forbids inline
+// scripts and styles, and no page contains any.
 const contentSecurityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
@@ -30,12 +31,13 @@ type Console struct {
 	pages             map[string]*template.Template
 	sampler           *sampler
 	viewers           viewers
-	recentDeadLetters sharedRead[deadLetterGroups] // of the last 24 h
-	// publicDeadLetters counts only the dead letters that every reader may see.
+	recentDeadLetters sharedRead[deadLetterGroups] // dead letters of the last 24 h with any visibility
+	// publicDeadLetters contains only dead letters without a visibility label, which all clients
+	// may see.
 	publicDeadLetters sharedRead[deadLetterGroups]
 }
 
-// New returns the console. It starts no goroutine before the first viewer.
+// New returns the console. It starts no goroutine until a page with live content is opened.
 func New(deps Deps) *Console {
 	c := &Console{Deps: deps, pages: parsePages(), sampler: newSampler(deps), viewers: viewers{byClient: map[string]int{}}}
 	for died, visibilities := range map[*sharedRead[deadLetterGroups]][]string{&c.recentDeadLetters: nil, &c.publicDeadLetters: {}} {
@@ -97,17 +99,17 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers send Origin: null with the console's own forms
+	h.Set("Referrer-Policy", "same-origin") // no-referrer would make browsers send "Origin: null" with the forms of the console
 	h.Set("Cache-Control", "no-store")
 	r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)
 	c.mux.ServeHTTP(w, r)
 }
 
-// pageHandler answers an authorized request of a client.
+// pageHandler handles a request whose client was authenticated and has permission.
 type pageHandler func(w http.ResponseWriter, r *http.Request, client access.Client)
 
-// requestContext returns the context for the calls of one request. A POST is not cancelled when its
-// client disconnects.
+// requestContext returns the context for reads and changes during one request. The context of a
+// POST is not cancelled when the client disconnects, so that an action is never half done.
 func requestContext(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx := r.Context()
 	if r.Method == http.MethodPost {
@@ -116,11 +118,11 @@ func requestContext(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }
 
-// hasSource reports whether the source is configured.
+// hasSource reports whether the configuration contains the source.
 func (c *Console) hasSource(source string) bool { return slices.Contains(c.Sources, source) }
 
-// selectedSource returns the source that the request names, by default the first one, and whether
-// it exists.
+// selectedSource returns the source that the request names, or the first source if it names none.
+// The second result is false if the source does not exist.
 func (c *Console) selectedSource(r *http.Request) (string, bool) {
 	source := strings.TrimSpace(r.FormValue("source"))
 	if source == "" && len(c.Sources) > 0 {

@@ -16,23 +16,24 @@ import (
 
 // Deps are the dependencies of the console.
 type Deps struct {
-	// Sources are the sorted names of the sources, and Facets the facets of each source.
+	// Sources are the names of the sources in sorted order. Facets are the facet names of each
+	// source.
 	Sources  []string
 	Facets   map[string][]string
 	Overview Overview
 	Entities Entities
 	Limits   Limits
-	// Schedule is read only while there are viewers.
+	// Schedule is called only while a page with live content is open.
 	Schedule Schedule
 	DLQ      DLQ
-	// Audit stores the audit entries of actions that store none themselves.
+	// Audit stores audit entries for actions whose own service does not write one.
 	Audit Audit
 	Guard Guard
 	// Meters limits the request rate of each client.
 	Meters ClientLimiter
-	// FaultScenarios controls the upstream of a demonstration; nil: the upstream is real.
+	// FaultScenarios controls the simulated upstream of a demonstration; nil: the upstream is real.
 	FaultScenarios FaultScenarios
-	// Process is the name of this process.
+	// Process is the name of this process, as the console shows it.
 	Process string
 	// ReadOnly disables all actions, for every client.
 	ReadOnly bool
@@ -41,124 +42,129 @@ type Deps struct {
 	Log      *slog.Logger
 }
 
-// Guard authenticates requests. The console copies the token of its cookie to the Authorization
-// header.
+// Guard authenticates requests by the Authorization header. For a request with a session cookie,
+// the console sets that header to the token in the cookie.
 type Guard interface {
 	Authenticate(r *http.Request, address string) (access.Client, error)
-	// Required reports whether clients must authenticate.
+	// AuthRequired reports whether clients must authenticate.
 	AuthRequired() bool
 }
 
 // ClientLimiter limits the request rate of clients.
 type ClientLimiter interface {
-	// AllowRequests counts n requests of a client. It returns a *problem.HTTPError if they exceed
-	// the limit.
+	// AllowRequests counts n requests of a client. If they exceed the client's limit, it returns a
+	// *problem.HTTPError.
 	AllowRequests(client string, n int) error
 }
 
 // Overview reads the current state of the process and its sources.
 type Overview interface {
-	// Lanes returns the lag of each lane. It is sampled in the background, so the call is cheap.
+	// Lanes returns the lag of each lane of the source. The values are measured in the background,
+	// so the call is cheap.
 	Lanes(source string) []LaneLag
-	// Reads returns the read statistics of this process over the last five minutes.
+	// Reads returns how this process has served reads in the last five minutes, by source.
 	Reads() []ReadStats
-	// Dependencies returns the health of the dependencies. It checks them at most once a second.
+	// Dependencies returns the health of the services that this process needs. It checks them at
+	// most once a second.
 	Dependencies(ctx context.Context) []Dependency
 }
 
 // LaneLag is the backlog of one lane of a source.
 type LaneLag struct {
 	Lane schemas.Lane
-	// Records is the number of waiting records, and Wait the estimated wait of a new one.
-	// RecordsKnown: the records were counted recently. Without records there is no wait.
+	// Records is the number of waiting records, and Wait the estimated time until a new record is
+	// processed (0 if no records wait). RecordsKnown is false if the records could not be counted
+	// recently.
 	Records      int64
 	Wait         time.Duration
 	RecordsKnown bool
-	// WaitKnown is false while no record is processed, because the throughput is unknown.
-	// StalledFor is how long no waiting record was processed; about a minute of history is known.
+	// WaitKnown is false while no record is processed: without a throughput no wait can be
+	// estimated. StalledFor is the time in which no waiting record was processed. It is at most
+	// about a minute, the length of the measured history.
 	WaitKnown  bool
 	StalledFor time.Duration
 }
 
-// ReadStats counts the reads of a source by freshness.
+// ReadStats contains the numbers of reads of a source, by the freshness of the response.
 type ReadStats struct {
 	Source                           string
 	Fresh, Stale, Updating, NotFound int64
-	// AgeP50 and AgeP95 are percentiles of the snapshot age; 0: there were no reads.
+	// AgeP50 and AgeP95 are percentiles of the age of the served snapshots; 0: there were no reads.
 	AgeP50, AgeP95 time.Duration
 }
 
-// Dependency is a service that the process needs.
+// Dependency is a service that this process needs, for example Redis.
 type Dependency struct {
 	Name  string
-	Error string // empty: it is healthy
+	Error string // empty: the service is healthy
 }
 
-// Entities reads and refreshes entities.
+// Entities reads the states of entities and enqueues their refreshes.
 type Entities interface {
-	// Entity returns the state of an entity. If the client may not see the entity, the result
-	// equals that of an unknown entity.
+	// Entity returns the state of an entity. If the client may not see the entity, the result is
+	// the same as for an entity that does not exist.
 	Entity(ctx context.Context, e schemas.Entity, c access.Client) (Entity, error)
-	// Sees reports whether the client may see an entity: both the content that was fetched with
-	// this visibility, and the content that a fetch would return now.
+	// Sees reports whether the client may see an entity. The client must be allowed to see content
+	// with this visibility label, and also content with the label that a new fetch would give it.
 	Sees(c access.Client, e schemas.Entity, visibility string) bool
-	// CheckKey returns an error if the entity can't exist.
+	// CheckKey returns an error if the key is invalid for the entity's facet.
 	CheckKey(e schemas.Entity) error
-	// Refresh enqueues manual refreshes of entities of one facet in the HIGH lane, and returns one
-	// result for each. It rejects entities that the client may not see.
+	// Refresh enqueues manual refreshes in the HIGH lane. All entities are of one facet. It returns
+	// one result for each entity, and rejects entities that the client may not see.
 	Refresh(ctx context.Context, all []schemas.Entity, c access.Client) ([]RefreshResult, error)
 }
 
-// RefreshResult is the result of one refresh.
+// RefreshResult is the result of the refresh of one entity.
 type RefreshResult struct {
 	Queued  bool
-	Message string // a sentence for the page
+	Message string // a sentence for the operator
 }
 
 // Audit stores audit entries.
 type Audit interface {
-	// WriteAudit stores an entry outside of any other transaction.
+	// WriteAudit stores an entry in its own transaction.
 	WriteAudit(ctx context.Context, entry store.AuditEntry) error
 }
 
-// Entity is the state of one entity.
+// Entity is the state of one entity, for the page of the entity.
 type Entity struct {
 	Entity schemas.Entity
-	// Stored: State and Payload are of the stored snapshot.
+	// Stored is true if a snapshot or an absence is stored. Then State and Payload describe it.
 	Stored  bool
 	State   store.State
 	Payload []byte
-	// FreshFor is how long a snapshot is fresh after a check. AbsentFor is the TTL of a stored
-	// not-found. KeepFor is how long content is served after its fetch; 0: no limit.
+	// FreshFor is how long a snapshot is fresh after its check. AbsentFor is how long a stored
+	// absence is valid after its check. KeepFor is how long content is served after its fetch; 0:
+	// no limit.
 	FreshFor, AbsentFor, KeepFor time.Duration
-	// Status holds its failures; its State is empty if there are none.
+	// Status describes the failures of the entity. Status.State is empty if there are none.
 	Status  store.Status
 	Request RequestState
-	// Registered is nil if the entity is not prefetched.
+	// Registered is nil if the entity is not registered for prefetching.
 	Registered *store.RegisteredEntity
-	// DeadLetters are its newest dead letters.
+	// DeadLetters are the newest dead letters of the entity.
 	DeadLetters []store.DeadLetter
 }
 
-// RequestState is the state of an entity's requests in Redis. The zero value: no request is in
-// flight.
+// RequestState is the state in Redis of the requests of an entity. In the zero value no request is
+// in flight.
 type RequestState struct {
-	Lane          schemas.Lane // of the request in flight; empty: none
+	Lane          schemas.Lane // lane of the request in flight; empty: no request is in flight
 	Number        int64
-	Confirmed     bool // Kafka has acknowledged it
+	Confirmed     bool // Kafka has acknowledged the request in flight
 	Until         time.Time
-	Issued        int64 // last version issued; above Number: a fetch is running
-	Done          int64 // last version satisfied
+	Issued        int64 // highest version issued; if it is above Number, a fetch is running
+	Done          int64 // highest version of a request that has been satisfied
 	Hold          string
 	HoldUntil     time.Time
-	Unknown       bool // Redis did not answer
+	Unknown       bool // Redis did not answer; the other fields are empty
 	CooldownUntil time.Time
 }
 
-// Limits reads the limiter and changes its settings.
+// Limits reads the state of the limiter, and reads and changes its settings.
 type Limits interface {
-	// View returns the limiter's state. Its State is StateStopping or StateResuming while the
-	// processes have not applied a stop or a resume yet.
+	// View returns the state of the source's limiter. After an operator stops or resumes the
+	// source, View.State is StateStopping or StateResuming until Redis reports the change.
 	View(ctx context.Context, source string) (limiter.View, error)
 	Get(ctx context.Context, source string) (settings.State, error)
 	Change(ctx context.Context, o settings.ChangeRequest, p settings.Patch) (settings.State, error)
@@ -180,7 +186,7 @@ type DLQ interface {
 	Job(ctx context.Context, id string) (store.DLQJob, error)
 }
 
-// FaultScenarios controls the faults of a demonstration's upstream.
+// FaultScenarios controls the faults that the simulated upstream of a demonstration returns.
 type FaultScenarios interface {
 	List() []FaultScenario
 	Current() string

@@ -9,30 +9,33 @@ import (
 
 // Schedule reads the state of prefetching, retries and the outbox.
 type Schedule interface {
-	// Schedule returns the state of a source. It is called every second and returns cached values;
-	// the database is read rarely and with bounds. A value that was not read yet, or can't be read,
-	// has an Error.
+	// Schedule returns the state of a source. The console calls it every second, so it returns
+	// cached values; the database is read rarely and with limits. If a value was not read yet or
+	// can't be read, its field Error is set.
 	Schedule(ctx context.Context, source string) ScheduleState
 }
 
 // ScheduleState is the state of prefetching of one source.
 type ScheduleState struct {
 	Facets []FacetSchedule
-	// Disabled: prefetching is disabled by the settings.
+	// Disabled is true if the settings disable prefetching.
 	Disabled bool
 	Due      Due
-	// FeedRate is how many calls a second all schedulers together may enqueue in the LOW lane now.
-	// RateCap is the rate cap of this hour; nil: none.
+	// FeedRate is the number of calls a second that all schedulers together may enqueue in the LOW
+	// lane now. RateCap is the prefetch rate cap of this hour, in calls a second; nil: there is
+	// none.
 	FeedRate Reading[float64]
 	RateCap  *float64
-	// Schedulers are the live schedulers, the most recent heartbeat first.
+	// Schedulers are the running schedulers of the source. The scheduler with the most recent
+	// heartbeat is first.
 	Schedulers Reading[[]SchedulerHeartbeat]
-	// Requested is how many entities the scheduler of this process has requested since its start;
-	// nil: this process runs no scheduler.
+	// Requested is the number of entities that the scheduler of this process has requested since
+	// its start. nil: this process runs no scheduler.
 	Requested *int64
 }
 
-// Reading is a value that may be unknown. Error is the reason; empty: Value is known.
+// Reading is a value that may be unknown. If Error is not empty, it is the reason why the value is
+// unknown, and Value has no meaning.
 type Reading[T any] struct {
 	Value T
 	Error string
@@ -42,49 +45,53 @@ type Reading[T any] struct {
 type FacetSchedule struct {
 	Facet string
 	Mode  string // off, tiers, adaptive
-	// MinInterval and MaxInterval bound the intervals of the adaptive mode.
+	// MinInterval and MaxInterval bound the intervals in the adaptive mode.
 	MinInterval, MaxInterval time.Duration
-	// ReadyAt is when the day's content is ready; zero: it is ready. Before it no entity is
-	// requested.
+	// ReadyAt is the time at which the upstream has the content of the day; zero: it has it
+	// already. Until then no entity is requested.
 	ReadyAt  time.Time
-	Tiers    [3]TierSchedule // by store.Tier
+	Tiers    [3]TierSchedule // indexed by store.Tier
 	Triggers []TriggerSchedule
 }
 
-// TierSchedule is a tier of a facet.
+// TierSchedule describes one tier of a facet.
 type TierSchedule struct {
 	Interval time.Duration
-	// Entities is the number of enabled entities. It is an estimate of the database unless Exact.
+	// Entities is the number of enabled entities in the tier. If Exact is false, the number is an
+	// estimate of the database.
 	Entities Reading[int64]
 	Exact    bool
 }
 
-// TriggerSchedule is a facet that is refreshed after a change of another one, unless it was
-// refreshed within Backoff. The refresh follows at once, or after no change was seen for Quiet, at
-// most MaxDelay after the first change.
+// TriggerSchedule describes a trigger. Facet is the facet that is refreshed after a change of the
+// facet with the trigger. It is not refreshed if its last refresh is younger than Backoff. If Quiet
+// is 0, the refresh follows at once. Otherwise it follows when no change was found for Quiet, but
+// at most MaxDelay after the first change.
 type TriggerSchedule struct {
 	Facet           string
 	Backoff         time.Duration
 	Quiet, MaxDelay time.Duration
 }
 
-// Due is the due work of a source at time At. Error is the reason if it is unknown.
+// Due is the work of a source that is due at the time At. If Error is not empty, it is the reason
+// why the work is unknown.
 type Due struct {
 	Error string
 	At    time.Time
-	// MaxCounted is the bound of each count.
+	// MaxCounted is the number at which each count stops.
 	MaxCounted int64
 	// Next is the earliest due time; zero: no entity is scheduled.
 	Next  time.Time
 	Tiers []store.TierBacklog
-	// Retries are the due retries that no process has claimed. Scheduled are all retries; First of
-	// Scheduled is the next due time.
+	// Retries are the due retries that no process has claimed. Scheduled are all retries; its
+	// Oldest is the earliest time of a retry.
 	Retries, Scheduled store.Backlog
-	// Outbox are the outbox events (messages and triggers) that are not delivered yet.
+	// Outbox counts the change events and triggers in the outbox that are not delivered yet.
 	Outbox store.Backlog
 }
 
-// SchedulerHeartbeat is the age of a scheduler's last tick, by the clock of Redis.
+// SchedulerHeartbeat describes a running scheduler. Age is the time since its last tick, by the
+// clock of Redis.
 type SchedulerHeartbeat struct {
 	Process string
 	Age     time.Duration

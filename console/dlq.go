@@ -35,25 +35,25 @@ type dlqPage struct {
 	RecentMessage string // empty: the recent dead letters could not be read
 	Verdict       verdict
 	Groups        []store.DeadLetterGroup
-	Counted       bool   // Groups, Total and Verdict could be read
-	MoreGroups    string // how many groups there are if Groups has only the most frequent; empty: Groups has all
+	Counted       bool   // true if Groups, Total and Verdict could be read
+	MoreGroups    string // "The … most frequent of … groups" if Groups is incomplete; empty: Groups is complete
 	Total         int64
 	DeadLetters   []store.DeadLetter
-	Listed        bool   // DeadLetters could be read
+	Listed        bool   // true if DeadLetters could be read
 	Next          string // URL of the next page
 	Jobs          []jobPage
 	JobsRead      bool
 }
 
-// Handlings are the dispositions that the filter offers.
+// Handlings returns the choices of the filter by disposition: the value and the label of each.
 func (dlqPage) Handlings() [][2]string {
 	return [][2]string{{store.OpenDeadLetters, "open ones"}, {store.HandledDeadLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allDeadLetters, "all"}}
 }
 
-// allDeadLetters selects dead letters of any disposition.
+// allDeadLetters is the value of the filter that selects dead letters with any disposition.
 const allDeadLetters = "all"
 
-// dlqFilter is the filter of a form.
+// dlqFilter is the filter of the page of dead letters, as a form and as a query string.
 type dlqFilter struct {
 	Filter   store.DeadLetterFilter
 	Attempts string
@@ -69,7 +69,7 @@ func (l dlqFilter) Query() url.Values {
 	return q
 }
 
-// Address returns the URL of the page with the filter.
+// Address returns the URL of the page of dead letters with this filter.
 func (l dlqFilter) Address() string { return root + "/dlq?" + l.Query().Encode() }
 
 // Fields returns the filter as hidden form fields.
@@ -101,7 +101,7 @@ func exactTime(t time.Time) string {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// fieldTime formats a time for a datetime-local field, in UTC.
+// fieldTime formats a time in UTC as the value of an HTML input of the type datetime-local.
 func fieldTime(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -121,7 +121,7 @@ func readTime(text string) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is no time; write it as in 2026-01-27T12:00:00Z", displayText(text, 40))
 }
 
-// filterOf reads a filter. Its errors are shown to the client.
+// filterOf reads the filter from a request. The texts of its errors are shown to the client.
 func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 	get := func(name string) string { return strings.TrimSpace(r.FormValue(name)) }
 	f := &l.Filter
@@ -173,7 +173,8 @@ func (c *Console) filterOf(r *http.Request) (l dlqFilter, err error) {
 	return l, nil
 }
 
-// storeFilter returns the store's filter, limited to the dead letters that the client may see.
+// storeFilter returns the filter for the store. It selects only dead letters that the client may
+// see.
 func (l dlqFilter) storeFilter(client access.Client) store.DeadLetterFilter {
 	f := l.Filter
 	f.Visibilities = client.Visibilities()
@@ -183,8 +184,8 @@ func (l dlqFilter) storeFilter(client access.Client) store.DeadLetterFilter {
 	return f
 }
 
-// dlqOverview shows the parts of the page that could be read. A part that could not be read must
-// not hide a job that has to be stopped.
+// dlqOverview shows the page of dead letters. If a part of the page can't be read, the other parts
+// are still shown: an operator must always be able to find and stop a running job.
 func (c *Console) dlqOverview(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
@@ -229,7 +230,7 @@ type deadLetterPage struct {
 	Request    *schemas.UpdateRequest
 	HeaderRows [][2]string
 	Replays    int
-	Hidden     bool // the content is shown only to administrators, because it may be restricted
+	Hidden     bool // the content is not shown, because it may be restricted; only administrators may see it
 }
 
 func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client access.Client) {
@@ -271,8 +272,9 @@ func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client acce
 	c.render(w, r, http.StatusOK, "dead-letter", "Dead letter", p)
 }
 
-// canSeeDeadLetter returns dlq.ErrGone if the client may not see the dead letter's entity, by
-// the index and by the current configuration.
+// canSeeDeadLetter returns dlq.ErrGone if the client may not see the entity of a dead letter. It
+// checks the visibility label that was stored with the dead letter, and the entity's label by the
+// current configuration.
 func (c *Console) canSeeDeadLetter(ctx context.Context, client access.Client, id store.DeadLetterID, e schemas.Entity) error {
 	if client.May(access.Admin) {
 		return nil
@@ -291,7 +293,8 @@ func (c *Console) canSeeDeadLetter(ctx context.Context, client access.Client, id
 	return nil
 }
 
-// canSeeJob reports whether the client may see a job. A job that names a key reveals the entity.
+// canSeeJob reports whether the client may see a job. If the filter of a job names a key, the
+// client must be allowed to see that entity.
 func (c *Console) canSeeJob(client access.Client, j store.DLQJob) bool {
 	return j.Filter.Key == "" || c.Entities.Sees(client, schemas.Entity{Source: j.Source, Facet: j.Filter.Facet, Key: j.Filter.Key}, "")
 }

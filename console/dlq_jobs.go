@@ -19,11 +19,11 @@ import (
 
 const (
 	maxNoteLength = 1000
-	// maxReplayRate and minReplayRate are in dead letters a second.
+	// maxReplayRate and minReplayRate bound the rate of a replay, in dead letters a second.
 	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
 )
 
-// judge judges a replay of these groups with the default options.
+// judge judges a replay of these open dead letters into the LOW lane, without a rate and a maximum.
 func (c *Console) judge(ctx context.Context, source string, open []store.DeadLetterGroup, now time.Time) verdict {
 	return c.judgeOrder(ctx, dlq.JobSpec{Filter: store.DeadLetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
 }
@@ -39,23 +39,26 @@ type planPage struct {
 	Problem string
 	Plan    dlq.Plan
 	Verdict verdict
-	// Duration is the minimum duration at its rate; empty: unknown.
+	// Duration is the minimum duration of the job at the chosen rate; empty: unknown.
 	Duration string
 }
 
 // Replays reports whether the job is a replay, not a purge.
 func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
 
-// Counted returns how many dead letters the job affects at most.
+// Counted returns the maximum number of dead letters that the job affects. The form sends it along
+// when the job is started.
 func (p planPage) Counted() int64 { return maxAffected(p.Plan) }
 
-// maxAffected returns how many dead letters a job affects if this release can read all of them.
+// maxAffected returns the number of dead letters that a job affects at most. It includes dead
+// letters that this release of freshet may be unable to read.
 func maxAffected(p dlq.Plan) int64 { return p.Count + p.IfReadable }
 
-// StaysOpen explains why dead letters stay open.
+// StaysOpen explains the reason "why" for which dead letters stay open.
 func (planPage) StaysOpen(why string) string { return staysOpen(why) }
 
-// orderOf reads the options of a job. Its errors are shown to the client.
+// orderOf reads the kind, filter and options of a job from a form. The texts of its errors are
+// shown to the client.
 func (c *Console) orderOf(r *http.Request, client access.Client) (p planPage, o dlq.JobSpec, err error) {
 	if p.dlqFilter, err = c.filterOf(r); err != nil {
 		return p, o, err
@@ -70,7 +73,7 @@ func (c *Console) orderOf(r *http.Request, client access.Client) (p planPage, o 
 		return p, o, errors.New("the lane must be HIGH or LOW")
 	}
 	if p.Rate != "" {
-		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && !(o.Rate >= minReplayRate && o.Rate <= maxReplayRate) { // nor no number
+		if o.Rate, err = strconv.ParseFloat(p.Rate, 64); err != nil || o.Rate != 0 && !(o.Rate >= minReplayRate && o.Rate <= maxReplayRate) { // this form of the condition also rejects NaN
 
 			return p, o, fmt.Errorf("the rate must be from 0.02 to %d dead letters a second, or empty for no limit", maxReplayRate)
 		}
@@ -90,8 +93,8 @@ func checkNote(note string) error {
 	return nil
 }
 
-// plan shows the dry run of a job. The job then affects only the dead letters that were counted
-// here, not later ones.
+// plan shows the dry run of a job. The filter gets the current time as its end, so that the job
+// does not affect dead letters that are written after the dry run.
 func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
@@ -118,7 +121,8 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Cli
 	c.render(w, r, http.StatusOK, "plan", "Dry run", p)
 }
 
-// start starts the job of a dry run, unless more dead letters match now.
+// start starts the job of a dry run. It rejects the job if more dead letters match now than the dry
+// run counted.
 func (c *Console) start(w http.ResponseWriter, r *http.Request, client access.Client) {
 	p, o, err := c.orderOf(r, client)
 	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)

@@ -13,18 +13,19 @@ import (
 
 const (
 	maxJobsShown = 20
-	// recentTTL is the cache TTL of the recent dead letters.
+	// recentTTL is how long the count of the recent dead letters is cached.
 	recentTTL = 5 * time.Second
 )
 
-// deadLetterGroups are the dead letters of a day of all sources, by cause.
+// deadLetterGroups contains the dead letters of the last 24 h of all sources, grouped by cause.
 type deadLetterGroups struct {
 	groups []deadLetterGroup
-	more   bool // some groups were not counted
+	more   bool // true if there are more groups than were counted
 }
 
-// readRecentDeadLetters counts the dead letters of the last 24 h with these visibilities and the
-// public one; nil: all. There may be a million of them, so all viewers share one count.
+// readRecentDeadLetters counts the dead letters of the last 24 h. visibilities are the labels of
+// the counted dead letters; those without a label are always counted. nil: all are counted. There
+// may be a million dead letters, so all viewers share the result of one count.
 func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []string) (all deadLetterGroups, err error) {
 	since := c.Clock().Add(-day)
 	for _, source := range c.Sources {
@@ -41,7 +42,7 @@ func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []stri
 	return all, nil
 }
 
-// parallel runs all reads in parallel, and returns the errors of the failed ones.
+// parallel runs several reads at the same time, and returns the errors of the reads that failed.
 func (c *Console) parallel(ctx context.Context, all []func(context.Context, *Console) error) (failed []error) {
 	errs := make([]error, len(all))
 	var reads sync.WaitGroup
@@ -68,8 +69,9 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 	return nil
 }
 
-// readRecent uses the previous count if a new one fails. A client without access to every
-// visibility gets the count of the public dead letters.
+// readRecent reads the shared count of the recent dead letters. If a new count fails, it uses the
+// previous one. Only a client that may see every visibility gets the count of all dead letters;
+// other clients get the count of the public ones.
 func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	died := &c.publicDeadLetters
 	if p.client.Visibilities() == nil {
@@ -87,7 +89,7 @@ func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	return nil
 }
 
-// readList reads the dead letters that match the filter.
+// readList reads one page of the dead letters that match the filter, and the URL of the next page.
 func (p *dlqPage) readList(ctx context.Context, c *Console, after store.DeadLetter) error {
 	all, err := c.DLQ.List(ctx, p.storeFilter(p.client), after, dlqPageSize)
 	if err != nil {
@@ -102,7 +104,7 @@ func (p *dlqPage) readList(ctx context.Context, c *Console, after store.DeadLett
 	return nil
 }
 
-// totalOf returns the total of the groups, including groups that were not listed.
+// totalOf returns the number of dead letters in all groups, even if not all groups are in the list.
 func totalOf(groups []store.DeadLetterGroup) int64 {
 	if len(groups) == 0 {
 		return 0
@@ -110,7 +112,8 @@ func totalOf(groups []store.DeadLetterGroup) int64 {
 	return groups[0].Totals.All
 }
 
-// readGroups counts the groups, and judges whether a replay is safe.
+// readGroups counts the matching dead letters by cause, and judges whether a replay of them is
+// safe.
 func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
 	f := p.storeFilter(p.client)
 	all, err := c.DLQ.Groups(ctx, f)
@@ -118,7 +121,7 @@ func (p *dlqPage) readGroups(ctx context.Context, c *Console) error {
 		return err
 	}
 	open := all
-	if f.Handled != store.OpenDeadLetters { // only open dead letters are replayed
+	if f.Handled != store.OpenDeadLetters { // a replay affects only open dead letters
 		f.Handled = store.OpenDeadLetters
 		if open, err = c.DLQ.Groups(ctx, f); err != nil {
 			return err

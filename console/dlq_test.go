@@ -56,7 +56,7 @@ func TestDLQ_CountsOnceForAllViewers(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	before := r.get(root + "/dlq?source=nexon").textByID("recent-dead-letters")
-	r.groups = nil // the first count is cached
+	r.groups = nil // the page must still show the cached first count
 	if got := r.get(root + "/dlq?source=nexon").textByID("recent-dead-letters"); got != before || !strings.Contains(got, "12,268") {
 		t.Errorf("got %q, want the cached count", got)
 	}
@@ -75,7 +75,8 @@ func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 	}
 }
 
-// A listed key has the form FACET/KEY; the form accepts it in the field key.
+// The list shows a key as FACET/KEY. An operator may copy that text into the field "key" of the
+// filter.
 func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
 	for query, want := range map[string]store.DeadLetterFilter{
 		"key=somebody":                   {Key: "somebody"},

@@ -1,8 +1,9 @@
 // Package console serves the pages on which operators observe and control freshet: budgets,
 // backlogs, prefetching, dead letters, settings and the audit.
 //
-// One sampler reads the state of all sources once a second while there are viewers. A page is
-// rendered with the latest sample, and then updated by server-sent events with the same texts:
+// A sampler reads the state of all sources once a second while pages with live content are open. A
+// page is first rendered as HTML with the latest sample. Then the browser receives the same texts
+// as server-sent events, and updates the page:
 //
 //	services ──read──▶ sampler ──sample──▶ statusOf ──▶ page (HTML, at load)
 //	                   (1 a second)           └───────▶ /console/live (JSON, each second)

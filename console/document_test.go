@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// reply is a raw response.
+// reply is an HTTP response that was not parsed as HTML.
 type reply struct {
 	status  int
 	header  http.Header
@@ -38,7 +38,7 @@ func (r *rig) do(method, path string, form url.Values, headers ...string) reply 
 	return reply{w.Code, w.Header(), kept.Cookies(), w.Body.String()}
 }
 
-// document is a response parsed as HTML.
+// document is an HTTP response that was parsed as HTML.
 type document struct {
 	status int
 	header http.Header
@@ -55,7 +55,7 @@ func (r *rig) open(method, path string, form url.Values, headers ...string) docu
 	return document{answer.status, answer.header, root}
 }
 
-// linksTo counts the links to a path.
+// linksTo returns the number of links to a path in the document.
 func (d document) linksTo(path string) (n int) {
 	d.each(func(e *html.Node) {
 		if e.Data == "a" && attr(e, "href") == path {
@@ -65,7 +65,7 @@ func (d document) linksTo(path string) (n int) {
 	return n
 }
 
-// formOf returns the hidden fields of the form with this action.
+// formOf returns the hidden fields of the form that is sent to this URL.
 func (d document) formOf(action string) url.Values {
 	form := url.Values{}
 	d.each(func(n *html.Node) {
@@ -104,7 +104,7 @@ func (d document) byID(id string) *html.Node {
 	return found
 }
 
-// textByID returns the text of an element, with spaces collapsed.
+// textByID returns the text of the element with this id. Each series of white space is one space.
 func (d document) textByID(id string) string { return textOf(d.byID(id)) }
 
 func (d document) text() string { return textOf(d.root) }

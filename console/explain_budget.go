@@ -8,14 +8,15 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// rates are the calls a second that were permitted recently in each lane. Known: they could be
-// measured.
+// rates contains the numbers of calls a second that the limiter has permitted recently, by lane.
+// Known is false if they could not be measured.
 type rates struct {
 	High, Low float64
 	Known     bool
 }
 
-// budgetMessage describes the budget of a source in one sentence; v is nil if it could not be read.
+// budgetMessage describes the remaining budget of a source in one sentence. v is the state of the
+// limiter; nil: it could not be read.
 func budgetMessage(source string, v *limiter.View, r rates, now time.Time) string {
 	switch {
 	case v == nil:
@@ -57,7 +58,7 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 	return strings.Join(parts, "; ") + "."
 }
 
-// laneUsage describes the usage of a policy with lane partitions.
+// laneUsage describes how much of a policy with lane partitions (GCRA) each lane uses.
 func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 	target := p.Target
 	if target == 0 {
@@ -77,10 +78,10 @@ func dayLeft(p limiter.PolicyView, now time.Time) string {
 	return fmt.Sprintf("%s of %s calls of the day are left for %s", formatCount(p.Remaining), formatCount(p.Limit), formatDuration(p.ResetsAt.Sub(now)))
 }
 
-// windows are the names of common windows.
+// windows contains the names of windows with a common length.
 var windows = map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour"}
 
-// perWindow formats a window as the unit of a rate.
+// perWindow formats the length of a window for the end of a rate: "a second", "in 10 s".
 func perWindow(window time.Duration) string {
 	switch name := windows[window]; name {
 	case "":
@@ -99,7 +100,7 @@ func windowName(window time.Duration) string {
 	return formatDuration(window)
 }
 
-// The values of limiter.View.State that the console distinguishes.
+// Values of limiter.View.State that the console treats differently.
 const (
 	stateBackingOff     = "backing-off"
 	stateBreakerOpen    = "breaker-open"
@@ -111,15 +112,15 @@ const (
 	stateRestoringCount = "restoring-count"
 )
 
-// StateStopping is the state of a source with an emergency stop in the settings that Redis does not
-// report yet.
+// StateStopping is the state of a source whose settings contain an emergency stop that Redis does
+// not report yet.
 const StateStopping = "stopping"
 
-// StateResuming is the state of a source whose emergency stop was lifted, while Redis still reports
-// it.
+// StateResuming is the state of a source whose emergency stop was removed from the settings, but
+// which Redis still reports as stopped.
 const StateResuming = "resuming"
 
-// stateMessage describes the state of a source's limiter in a clause.
+// stateMessage describes the state of a source's limiter. The result is a part of a sentence.
 func stateMessage(v *limiter.View, now time.Time) string {
 	until := ""
 	if v.Until != nil {

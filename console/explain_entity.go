@@ -11,13 +11,15 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// surroundings is the state of an entity's source: the limiter, nil if unknown, and the lanes.
+// surroundings contains the state of the source of an entity: the limiter (nil: unknown) and the
+// lanes.
 type surroundings struct {
 	limits *limiter.View
 	lanes  []LaneLag
 }
 
-// whyStale explains the age of an entity, and its next refresh.
+// whyStale explains why the snapshot of an entity is not newer, and when the entity is refreshed
+// next.
 func whyStale(e Entity, a surroundings, now time.Time) string {
 	sentences := []string{ageMessage(e, now)}
 	add := func(text string) {
@@ -47,8 +49,8 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 	return strings.Join(sentences, " ")
 }
 
-// entityBlockers returns the blockers of the request's lane, or of both lanes if no request is in
-// flight.
+// entityBlockers returns the conditions that prevent a refresh of the entity: those of the lane of
+// its request in flight. If no request is in flight, it returns the conditions of both lanes.
 func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	if e.Request.Lane != "" {
 		return blockersOf(a.limits, e.Request.Lane, now)
@@ -56,19 +58,20 @@ func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	return allBlockers(a.limits, now)
 }
 
-// callsAllowed reports whether calls are made in a state of the limiter.
+// callsAllowed reports whether the limiter permits calls in this state of a source.
 func callsAllowed(state string) bool {
 	return state == stateFlowing || state == stateRamping || state == stateUnused
 }
 
-// servedKind is how a read serves the stored snapshot. Package query decides it for real reads.
+// servedKind is the kind of response that a read of an entity gets. The console only explains it;
+// package query makes the decision for real reads.
 type servedKind int
 
 const (
-	servedNothing       servedKind = iota // nothing is stored
-	servedAbsent                          // a valid not-found result
-	servedAbsentExpired                   // an expired not-found result, served until the next check
-	servedTooOld                          // content older than KeepFor, which is not served
+	servedNothing       servedKind = iota // no snapshot and no absence is stored
+	servedAbsent                          // a stored absence (404) within AbsentFor
+	servedAbsentExpired                   // a stored absence that is older; it is served until the next check
+	servedTooOld                          // content that is older than KeepFor and so is not served
 	servedFresh
 	servedStale
 )
@@ -92,7 +95,7 @@ func servedAs(e Entity, now time.Time) servedKind {
 	return servedStale
 }
 
-// fresh reports whether a read would not request a refresh.
+// fresh reports whether a read of the entity would be answered without a refresh.
 func fresh(e Entity, now time.Time) bool {
 	s := servedAs(e, now)
 	return s == servedFresh || s == servedAbsent
@@ -118,7 +121,8 @@ func ageMessage(e Entity, now time.Time) string {
 	return "Nothing is stored."
 }
 
-// held reports whether only a manual refresh would request the entity now.
+// held reports whether the entity is held after failures, so that only a manual refresh would
+// request it.
 func held(e Entity, now time.Time) bool {
 	switch e.Status.State {
 	case store.Suspended, store.Retrying:
@@ -165,7 +169,7 @@ func holdMessage(e Entity, now time.Time) string {
 	return "It is held until " + until + " (" + displayText(e.Request.Hold, 40) + ")."
 }
 
-// requestMessage describes the request in flight; empty if there is none.
+// requestMessage describes the request of the entity that is in flight; empty: there is none.
 func requestMessage(e Entity, a surroundings, now time.Time) string {
 	w := e.Request
 	switch {
@@ -188,14 +192,15 @@ func requestMessage(e Entity, a surroundings, now time.Time) string {
 	return text + "."
 }
 
-// lostMessage describes a request that has not ended but no longer coalesces others: its lock lasts
-// a minute at most, while LOW may lag by hours.
+// lostMessage describes a request that has not ended, but whose lock has expired, so that it does
+// not coalesce new requests. Such a request may still wait: the lock lasts a minute at most, and
+// the LOW lane may lag by hours.
 func lostMessage(e Entity, now time.Time) string {
 	w := e.Request
 	if w.Issued <= max(e.State.Version, e.Status.Version, w.Done) {
 		return ""
 	}
-	at := "" // versions are times, unless a higher version was needed
+	at := "" // a version is normally the time of the request in Unix milliseconds
 	if t := time.UnixMilli(w.Issued); t.Before(now.Add(time.Minute)) && t.After(now.Add(-30*day)) {
 		at = " at about " + formatTime(t, now)
 	}
@@ -206,7 +211,8 @@ func lostMessage(e Entity, now time.Time) string {
 	return text + " It can be requested again; the next read of stale content does that."
 }
 
-// aheadMessage describes the records before a request in its lane.
+// aheadMessage describes how many records wait in the lane before a request, and how long they
+// take.
 func aheadMessage(l LaneLag) string {
 	others := ", behind " + plural(l.Records, "other", "others") + " at most, "
 	switch {
@@ -220,7 +226,7 @@ func aheadMessage(l LaneLag) string {
 	return others + "which takes about " + formatDuration(lag(l))
 }
 
-// nextMessage describes the next request of an entity without one in flight.
+// nextMessage describes when an entity without a request in flight is requested next.
 func nextMessage(e Entity, now time.Time) string {
 	switch r := e.Registered; {
 	case fresh(e, now) && r == nil:
@@ -235,7 +241,7 @@ func nextMessage(e Entity, now time.Time) string {
 	return fmt.Sprintf("It is prefetched (%s) and has been due since %s: the scheduler waits for budget, or is behind.", tierOf(*e.Registered), formatTime(e.Registered.Due, now))
 }
 
-// tierOf returns the tier of an entity, and whether it is pinned.
+// tierOf returns the name of the entity's tier, with ", pinned" if the tier is pinned.
 func tierOf(r store.RegisteredEntity) string {
 	if r.Pinned {
 		return tierName(r.Tier) + ", pinned"

@@ -8,12 +8,11 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// explanation explains a dead letter reason. transient: a replay may succeed without any fix,
-// because the cause may pass.
+// explanation describes a dead letter reason to operators.
 type explanation struct {
 	text      string
-	transient bool   // a replay may succeed without a fix
-	fix       string // the fix that a replay needs otherwise
+	transient bool   // the cause may disappear by itself, so a replay may succeed without a fix
+	fix       string // if not transient: the fix that is needed before a replay
 }
 
 var explanations = map[schemas.DeadLetterReason]explanation{
@@ -54,7 +53,7 @@ var explanations = map[schemas.DeadLetterReason]explanation{
 	},
 }
 
-// explainReason returns the explanation of a reason.
+// explainReason returns the text that explains a dead letter reason.
 func explainReason(r schemas.DeadLetterReason) string {
 	if m, known := explanations[r]; known {
 		return m.text
@@ -62,14 +61,16 @@ func explainReason(r schemas.DeadLetterReason) string {
 	return "A reason that this release does not know."
 }
 
-// deadLetterGroup is a group of dead letters with one cause.
+// deadLetterGroup is a group of dead letters with the same cause, with its source and an
+// explanation.
 type deadLetterGroup struct {
 	Source string
 	store.DeadLetterGroup
 	Explanation string
 }
 
-// deadLettersMessage counts the dead letters since a time, in one or two sentences.
+// deadLettersMessage describes in one or two sentences how many dead letters were written since a
+// time.
 func deadLettersMessage(all []deadLetterGroup, since, now time.Time) string {
 	from := "since yesterday " + since.UTC().Format("15:04")
 	if len(all) == 0 {

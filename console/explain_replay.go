@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Verdicts on a replay, the worst first.
+// Possible values of verdict.Answer, the worst first.
 const (
 	verdictNo     = "No"
 	verdictNotYet = "Not yet"
@@ -22,24 +22,26 @@ const (
 )
 
 const (
-	// minQuietTime is the time without a new dead letter after which the cause may be resolved.
+	// minQuietTime is how long no new dead letter may have been written before a replay is advised.
 	minQuietTime = 10 * time.Minute
-	// A replay into a lane with a higher lag would increase the lag.
+	// maxLowLag and maxHighLag are the maximum lags of a lane at which a replay into it is advised.
+	// A replay would increase a higher lag further.
 	maxLowLag, maxHighLag = 10 * time.Minute, time.Minute
-	// maxHighBurst is the number of replayed requests that readers notice in the HIGH lane.
+	// maxHighBurst is the maximum number of requests that may be replayed into the HIGH lane at
+	// once. More of them would noticeably delay requests of readers.
 	maxHighBurst = 100
 )
 
-// verdict states whether a replay is safe, and why.
+// verdict is the answer to the question whether a replay is safe now, with the reasons.
 type verdict struct {
 	Answer  string
 	Reasons []string
 }
 
-// String returns the verdict as text.
+// String returns the answer and all reasons as one text.
 func (v verdict) String() string { return v.Answer + ": " + strings.Join(v.Reasons, " ") }
 
-// add adds a reason. The worst answer wins.
+// add adds a reason. Of all added answers, the verdict has the worst one.
 func (v *verdict) add(answer, format string, args ...any) {
 	order := []string{verdictNo, verdictNotYet, verdictYes}
 	if slices.Index(order, answer) < slices.Index(order, v.Answer) {
@@ -48,14 +50,14 @@ func (v *verdict) add(answer, format string, args ...any) {
 	v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
 }
 
-// replay is a planned replay and the state of its source.
+// replay describes a planned replay and the current state of its source.
 type replay struct {
 	source string
 	groups []store.DeadLetterGroup // the open dead letters that match the filter
 	lane   schemas.Lane
 	rate   float64 // dead letters a second; 0: unlimited
-	// count is the number of dead letters to replay; -1: unknown, which means all except those at
-	// the replay limit.
+	// count is the number of dead letters to replay. -1: the number is unknown. Then it is computed
+	// from groups: all dead letters that have not reached the replay limit.
 	count       int64
 	limits      *limiter.View // nil: the limiter could not be read
 	lanes       []LaneLag
@@ -63,8 +65,8 @@ type replay struct {
 	jobsUnknown bool // jobs could not be read
 }
 
-// judgeOrder judges a replay of these groups. count is the number of dead letters to replay; -1:
-// unknown.
+// judgeOrder reads the state of the source and judges a replay of these open dead letters. count is
+// the number of dead letters to replay; -1: unknown.
 func (c *Console) judgeOrder(ctx context.Context, o dlq.JobSpec, count int64, open []store.DeadLetterGroup, now time.Time) verdict {
 	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Overview.Lanes(o.Filter.Source)}
 	var reads sync.WaitGroup
@@ -83,7 +85,7 @@ func (c *Console) judgeOrder(ctx context.Context, o dlq.JobSpec, count int64, op
 	return safeToReplay(r, now)
 }
 
-// safeToReplay judges a replay.
+// safeToReplay checks all conditions of a planned replay, and returns the verdict.
 func safeToReplay(r replay, now time.Time) verdict {
 	v := verdict{Answer: verdictYes}
 	var total, spent int64
@@ -145,7 +147,7 @@ func (v *verdict) checkSource(r replay, now time.Time) {
 	}
 	for _, h := range blockersOf(r.limits, r.lane, now) {
 		switch {
-		case h.Scope == scopeSource && (r.limits.State == stateQuietPeriod || r.limits.State == StateResuming): // lasts about a second
+		case h.Scope == scopeSource && (r.limits.State == stateQuietPeriod || r.limits.State == StateResuming): // this state lasts only about a second
 			v.add(verdictNotYet, "%s is not called now: %s.", r.source, h.Message)
 		case h.Scope == scopeSource:
 			v.add(verdictNo, "%s is not called now: %s.", r.source, h.Message)
@@ -169,8 +171,9 @@ func (v *verdict) checkSource(r replay, now time.Time) {
 	}
 }
 
-// checkDayBudget compares the replay with the remaining calls of the day, at one call for each dead
-// letter. With a rate it counts only the replays until the reset.
+// checkDayBudget checks whether the calls that remain today are enough for the replay. It assumes
+// one call for each dead letter. If the replay has a rate, it counts only the dead letters that are
+// replayed before the daily reset.
 func (v *verdict) checkDayBudget(r replay, now time.Time) {
 	if r.limits == nil {
 		return
@@ -193,7 +196,7 @@ func (v *verdict) checkDayBudget(r replay, now time.Time) {
 	}
 }
 
-// checkLane checks the lag of the replay's lane.
+// checkLane checks whether the lag of the lane is low enough for a replay.
 func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
 	maxLag := maxLowLag
 	if l.Lane == schemas.High {
@@ -212,7 +215,7 @@ func (v *verdict) checkLane(r replay, l LaneLag, now time.Time) {
 	}
 }
 
-// checkCauses checks which dead letters would fail again because their cause needs a fix.
+// checkCauses checks for which dead letters a replay is useless until the cause has been fixed.
 func (v *verdict) checkCauses(groups []store.DeadLetterGroup, total int64) {
 	counts := map[schemas.DeadLetterReason]int64{}
 	var reasons []schemas.DeadLetterReason

@@ -76,7 +76,7 @@ func (f *fakeEntities) Entity(_ context.Context, e schemas.Entity, c access.Clie
 	return known, f.readErr
 }
 
-// Sees restricts keys with the prefix "hr." to the visibility hr.
+// Sees returns false for keys with the prefix "hr." if the client may not see the visibility hr.
 func (*fakeEntities) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 	return c.Sees(visibility) && (!strings.HasPrefix(e.Key, "hr.") || c.Sees("hr"))
 }
@@ -155,7 +155,7 @@ func (f *fakeDLQ) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]
 	return groups, errors.Join(f.readErr, f.countErr)
 }
 
-// waitForParallel blocks a read until four reads have begun, if barrier is set.
+// waitForParallel blocks each read until four reads have begun. It does nothing if barrier is nil.
 func (f *fakeDLQ) waitForParallel(ctx context.Context) {
 	if f.barrier == nil {
 		return
@@ -205,7 +205,8 @@ func (f *fakeScenarios) Set(_ context.Context, name string) error {
 	return f.readErr
 }
 
-// Authenticate knows tokens by their scopes: "inspect,refresh" is a token with both.
+// Authenticate accepts any list of scopes as a token: the token "inspect,refresh" has these two
+// scopes.
 func (f *fakeGuard) Authenticate(r *http.Request, address string) (access.Client, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,7 +15,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// varyingView is a limiter whose lanes have varying rates.
+// varyingView returns the state of a limiter whose rates change over time, so that the charts show
+// curves.
 func varyingView(since time.Duration) limiter.View {
 	v := testView("nexon", since)
 	s := since.Seconds() + 300
@@ -29,7 +30,8 @@ func varyingView(since time.Duration) limiter.View {
 	return v
 }
 
-// backingOffView is a limiter that is backing off.
+// backingOffView returns the state of a limiter that backs off, because the upstream has rejected
+// calls.
 func backingOffView(since time.Duration) limiter.View {
 	at := testNow.Add(since)
 	left, none := int64(4_811), int64(0)
@@ -48,7 +50,7 @@ func backingOffView(since time.Duration) limiter.View {
 	}
 }
 
-// fillRig gives the rig content for every page.
+// fillRig sets the fakes so that every page of the console has content.
 func fillRig(r *rig) {
 	r.lanes["github"] = []LaneLag{testLane(schemas.High, 3, 8*time.Second), testLane(schemas.Low, 41_207, 26*time.Minute)}
 	r.reads = append(r.reads, ReadStats{"github", 51_204, 9_112, 220, 18, 24 * time.Minute, 3 * time.Hour})
@@ -116,7 +118,8 @@ func fillRig(r *rig) {
 	}
 }
 
-// runFor advances the rig's clock and counters, so that the charts have some minutes of data.
+// runFor returns a rig whose clock starts the given number of seconds before testNow, and takes a
+// sample for each second. So the charts have data.
 func runFor(t *testing.T, seconds int, changes ...func(*Deps)) *rig {
 	past := time.Duration(seconds) * time.Second
 	var mu sync.Mutex

@@ -9,17 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// Maximum number of bytes shown of an external text.
+// Maximum number of bytes that are shown of a text from outside, for example of an upstream error.
 const (
 	maxKeyShown    = 256
 	maxErrorShown  = 300
 	maxReasonShown = 60
-	maxBriefShown  = 110 // the page links to the full text
+	maxBriefShown  = 110 // used where the page links to the full text
 	maxLongShown   = 4 << 10
 )
 
-// displayText returns an external text for display: at most limit bytes of valid UTF-8, without
-// control and format characters, which could change the appearance of the surrounding text.
+// displayText prepares a text from outside for display. The result has at most limit bytes of valid
+// UTF-8. It has no control and format characters, because these could change how the surrounding
+// text looks.
 func displayText(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	cut := len(text) > limit
@@ -66,7 +67,7 @@ func formatDuration(d time.Duration) string {
 	}
 }
 
-// formatAgo formats the time since t.
+// formatAgo formats the time since t: "5 min ago", or "just now" within the first second.
 func formatAgo(t, now time.Time) string {
 	if d := now.Sub(t); d >= time.Second {
 		return formatDuration(d) + " ago"
@@ -74,8 +75,8 @@ func formatAgo(t, now time.Time) string {
 	return "just now"
 }
 
-// formatTime formats a time of day in UTC. It adds seconds within two minutes of now, and the date
-// on another day.
+// formatTime formats the time t as a time of day in UTC. The result contains seconds if t is within
+// two minutes of now, and the date if t is on another day.
 func formatTime(t, now time.Time) string {
 	t, now = t.UTC(), now.UTC()
 	switch d := t.Sub(now).Abs(); {
@@ -90,7 +91,8 @@ func formatTime(t, now time.Time) string {
 	}
 }
 
-// formatCount formats a number, from a million on in millions.
+// formatCount formats a number with thousands separators. From a million on it is shortened: "1.2
+// M".
 func formatCount[N int | int64](n N) string {
 	if n >= 1_000_000 {
 		return strings.TrimSuffix(strconv.FormatFloat(float64(n)/1e6, 'f', 1, 64), ".0") + " M"
@@ -107,7 +109,7 @@ func formatInt[N int | int64](n N) string {
 	return text
 }
 
-// plural formats a number with the singular or plural of a noun.
+// plural formats a number with a noun: "one" is the noun in the singular, "many" in the plural.
 func plural[N int | int64](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -115,7 +117,7 @@ func plural[N int | int64](n N, one, many string) string {
 	return formatInt(n) + " " + many
 }
 
-// formatRate formats a rate, with one decimal below 10.
+// formatRate formats calls a second. Below 10 the result has one decimal.
 func formatRate(n float64) string {
 	if n > 0 && n < 9.95 {
 		return strings.TrimSuffix(strconv.FormatFloat(n, 'f', 1, 64), ".0")
@@ -123,7 +125,7 @@ func formatRate(n float64) string {
 	return formatInt(int64(n + 0.5))
 }
 
-// formatPercent formats part/whole in percent; empty if whole is 0.
+// formatPercent formats part as a percentage of whole; empty if whole is 0.
 func formatPercent(part, whole int64) string {
 	if whole == 0 {
 		return ""

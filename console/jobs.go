@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// jobPage is a DLQ job with its live status.
+// jobPage is the data of the page of a DLQ job.
 type jobPage struct {
 	store.DLQJob
 	liveStatus
@@ -29,13 +29,13 @@ func (j jobPage) livePath() string {
 	return root + "/live/jobs/" + j.ID
 }
 
-// Item returns a live text.
+// Item returns the live text with this id.
 func (j jobPage) Item(id string) itemAt { return itemAt{id, j.Items[id]} }
 
-// Stoppable reports whether the job can be stopped.
+// Stoppable reports whether the page offers to stop the job.
 func (j jobPage) Stoppable() bool { return j.State == store.JobRunning }
 
-// Resumable reports whether the job can be resumed.
+// Resumable reports whether the page offers to resume the job.
 func (j jobPage) Resumable() bool { return j.State == store.JobStopped }
 
 func newJobPage(j store.DLQJob, now time.Time) jobPage {
@@ -49,11 +49,11 @@ func newJobPage(j store.DLQJob, now time.Time) jobPage {
 	return s
 }
 
-// maxJobSilence is longer than one step of a job, and longer than the takeover by another process
-// takes.
+// maxJobSilence is the time without progress after which the page warns that no process works on a
+// job. It is longer than one step of a job, and longer than a takeover by another process takes.
 const maxJobSilence = 5 * time.Minute
 
-// jobStatus returns the live status of a job.
+// jobStatus returns the texts of the job page that change while the job runs.
 func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 	stay := j.RefusedCount()
 	part := 100
@@ -90,10 +90,10 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 	return f
 }
 
-// Refusals returns the table of the dead letters that stay open.
+// Refusals returns the table of dead letters that the job could not handle, by reason.
 func (j jobPage) Refusals() statusTable { return j.Tables["refused"] }
 
-// staysOpen explains why dead letters stay open.
+// staysOpen explains the reason "why" for which a job leaves dead letters open.
 func staysOpen(why string) string {
 	switch why {
 	case dlq.RefusedLimit:
@@ -108,7 +108,7 @@ func staysOpen(why string) string {
 	return displayText(why, 60)
 }
 
-// readJob reads a job by its id.
+// readJob reads a job by its id. The second result is false if there is no such job.
 func (c *Console) readJob(r *http.Request, id string) (store.DLQJob, bool, error) {
 	ctx, cancel := requestContext(r)
 	defer cancel()

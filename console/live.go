@@ -14,19 +14,19 @@ import (
 
 const eventStream = "text/event-stream"
 
-// maxViewers bounds the number of live streams. maxViewersPerClient bounds the streams of one
-// client, to leave some for the others.
+// maxViewers is the maximum number of open live streams. maxViewersPerClient is the maximum for one
+// client, so that one client can't use all of them.
 const maxViewers, maxViewersPerClient = 100, 8
 
-// viewers counts the open live streams.
+// viewers counts the open live streams, in total and for each client.
 type viewers struct {
 	mu       sync.Mutex
 	total    int
 	byClient map[string]int
 }
 
-// acquire counts a new stream of the client until release is called. ok is false if a limit is
-// reached.
+// acquire counts a new stream of the client. The stream is counted until the caller calls release.
+// ok is false if a maximum is reached.
 func (v *viewers) acquire(name string) (release func(), ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -45,7 +45,7 @@ func (v *viewers) acquire(name string) (release func(), ok bool) {
 	}, true
 }
 
-// acquireViewer counts a new stream of the client, or answers with 503.
+// acquireViewer is like viewers.acquire, but responds with 503 if a maximum is reached.
 func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, client access.Client) (release func(), ok bool) {
 	if r.Method == http.MethodHead { // a HEAD request would keep the stream open forever
 		w.Header().Set("Content-Type", eventStream)
@@ -58,7 +58,8 @@ func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, client a
 	return release, ok
 }
 
-// startStream starts a response of server-sent events. send writes one event.
+// startStream starts a response that consists of server-sent events. The returned function send
+// writes one event.
 func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error) {
 	h := w.Header()
 	h.Set("Content-Type", eventStream)
@@ -67,9 +68,9 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 	return func(event any) error {
 		text, err := json.Marshal(event)
 		if err != nil {
-			panic(err) // our own types always marshal
+			panic(err) // our own types can always be encoded as JSON
 		}
-		// The write deadline of the server applies to each event instead of the whole response.
+		// The server's write deadline would end the stream. This one applies to a single event.
 		_ = flow.SetWriteDeadline(time.Now().Add(10 * time.Second))
 		if _, err := fmt.Fprintf(w, "retry: 2000\ndata: %s\n\n", text); err != nil {
 			return err
@@ -78,7 +79,7 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 	}
 }
 
-// live streams the data of the live pages once a second.
+// live streams the changing texts of the pages as server-sent events, one event a second.
 func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Client) {
 	sources, charts := c.Sources, r.FormValue("charts") != ""
 	if one := r.FormValue("source"); one != "" {
@@ -104,7 +105,8 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 			return
 		case n = <-samples:
 		}
-		// The stream ends when the client's permission ends.
+		// The client is checked before each event, so that the stream ends when its permission
+		// ends.
 		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
 			return
 		}
@@ -127,7 +129,7 @@ func isAllowed(m permission, c *Console, client access.Client) bool {
 	return ok
 }
 
-// jobInterval is the time between two updates of a job's progress.
+// jobInterval is the time between two events of a job's stream.
 const jobInterval = time.Second
 
 // liveJob streams the progress of a job until the job ends.
@@ -163,7 +165,7 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, client access.
 			return
 		}
 		if j, found, err = c.readJob(r, id); err != nil || !found {
-			return // the browser reconnects
+			return // the browser connects again after 2 s
 		}
 	}
 }

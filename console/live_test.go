@@ -24,7 +24,7 @@ type testStream struct {
 	end    context.CancelFunc
 }
 
-// serve serves the rig over HTTP.
+// serve makes the rig's console available by HTTP and returns its URL.
 func (r *rig) serve() string { return serveHandler(r.t, r) }
 
 // serveHandler serves a handler until the test ends and returns the URL of the console.
@@ -58,7 +58,7 @@ func follow(t *testing.T, url string, headers ...string) *testStream {
 	return &testStream{t, answer, lines, cancel}
 }
 
-// next returns the next event, or false at the end of the stream.
+// next returns the next event. ok is false at the end of the stream.
 func (l *testStream) next() (f liveStatus, ok bool) {
 	l.t.Helper()
 	for l.lines.Scan() {
@@ -72,7 +72,7 @@ func (l *testStream) next() (f liveStatus, ok bool) {
 	return f, false
 }
 
-// until waits for the condition with a generous limit.
+// until waits until the function "holds" returns true. It fails the test after a long timeout.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -105,7 +105,7 @@ func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 	if !strings.Contains(first.Items["budget.nexon"].Text, " of 450 calls a second") || first.Items["state.github"].Text != "backing-off" || len(first.Rows["policies.nexon"]) != 2 {
 		t.Errorf("%+v", first)
 	}
-	// The first event has the whole chart, later ones only new points.
+	// The first event contains the whole chart, later events only new points.
 	if a, b := first.Points["nexon"], second.Points["nexon"]; len(a) < 3 || len(b) < 1 || b[0].T <= a[len(a)-1].T || a[len(a)-1].High == nil {
 		t.Errorf("%d points, then %d", len(a), len(b))
 	}
@@ -113,7 +113,7 @@ func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 	if _, others := other.Items["budget.github"]; others || len(other.Items["budget.nexon"].Text) == 0 || other.Points != nil {
 		t.Errorf("%+v", other)
 	}
-	// Two viewers cause one limiter call a second for each source.
+	// With two viewers the limiter is still read only once a second for each source.
 	before := r.viewCallCount()
 	for range 2 {
 		one.next()
@@ -129,13 +129,13 @@ func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 		defer r.sampler.mu.Unlock()
 		return r.sampler.stop == nil && len(r.sampler.viewers) == 0 && r.viewerCount() == 0
 	})
-	// A new viewer restarts the sampler.
+	// The sampler has stopped without viewers. A new viewer must start it again.
 	if _, ok := follow(t, url+"/live").next(); !ok {
 		t.Error("the stream has ended")
 	}
 }
 
-// viewerCount returns the number of open streams.
+// viewerCount returns the number of open live streams.
 func (r *rig) viewerCount() int {
 	r.viewers.mu.Lock()
 	defer r.viewers.mu.Unlock()
@@ -187,7 +187,7 @@ func TestLive_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 		}
 	}
 	ctx, end := context.WithCancel(t.Context())
-	end() // closes an accepted stream
+	end() // the client has disconnected when the stream is accepted
 	q := httptest.NewRequestWithContext(ctx, http.MethodGet, root+"/live", nil)
 	q.RemoteAddr = "[2001:db8::2]:4711"
 	w := httptest.NewRecorder()
@@ -295,15 +295,15 @@ func TestRate_MeasuresProcessReports(t *testing.T) {
 	}{
 		{nil, rates{}},
 		{&limiter.View{State: "unused"}, rates{Known: true}},
-		{view(0), rates{Known: true}}, // no processes
+		{view(0), rates{Known: true}}, // no process reports, so there are no calls
 		{view(0, process("a", 0, 0, 0)), rates{}},
-		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // the period is too short
+		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // the period between the reports is too short for a rate
 		{view(2*s, process("a", 2*s, 20, 200)), rates{10, 100, true}},
-		{view(3*s, process("a", 2*s, 20, 200)), rates{10, 100, true}}, // no newer report
+		{view(3*s, process("a", 2*s, 20, 200)), rates{10, 100, true}}, // the process has sent no newer report
 		{view(4*s, process("a", 4*s, 60, 200)), rates{20, 0, true}},
-		{view(5*s, process("a", 4*s, 60, 200), process("b", 5*s, 900, 900)), rates{20, 0, true}}, // one report of b is not enough
+		{view(5*s, process("a", 4*s, 60, 200), process("b", 5*s, 900, 900)), rates{20, 0, true}}, // process b has sent only one report, which gives no rate
 		{view(9*s, process("a", 8*s, 60, 200), process("b", 9*s, 940, 980)), rates{10, 20, true}},
-		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // the process has restarted
+		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // the process has restarted, so its counters are lower
 		{view(14*s, process("a", 12*s, 7, 1)), rates{2, 0, true}},
 	} {
 		if got := r.sampler.rate("nexon", c.view); got != c.want {

@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	// maxContentShown is how many bytes of an entity's content are shown.
+	// maxContentShown is the maximum number of bytes of an entity's content that are shown.
 	maxContentShown = 20 << 10
-	// maxIndentBytes and maxIndentDepth bound the JSON that is indented.
+	// maxIndentBytes and maxIndentDepth are the maximum size and depth of JSON content that is
+	// indented for display.
 	maxIndentBytes, maxIndentDepth = 64 << 10, 32
 )
 
@@ -27,10 +28,10 @@ type lookupPage struct {
 	Source  string
 	Facet   string
 	Key     string
-	Problem string // an error in the form
-	Notice  string // the result of a refresh
-	// MaxKeys is how many keys one form may refresh. Keys is the submitted text, and Results has
-	// the result of each key.
+	Problem string // error message for the submitted form
+	Notice  string // message after a refresh
+	// MaxKeys is the maximum number of keys in the form that refreshes several entities. Keys is
+	// the submitted text of that form. Results contains the result for each key.
 	MaxKeys  int
 	Keys     string
 	Results  []keyResult
@@ -40,7 +41,7 @@ type lookupPage struct {
 	Timeline []timelineEntry
 }
 
-// timelineEntry is an event in the history, or a planned event, of an entity.
+// timelineEntry is a past or planned event of an entity.
 type timelineEntry struct {
 	At   time.Time
 	What string
@@ -52,7 +53,8 @@ func (c *Console) lookup(w http.ResponseWriter, r *http.Request, client access.C
 	c.showEntity(w, r, client, http.StatusOK, "")
 }
 
-// entityOf returns the entity that a form names. The facet may contain the source, as source/facet.
+// entityOf returns the entity that a form names. The field facet may also contain the source, as
+// "source/facet".
 func entityOf(r *http.Request) schemas.Entity {
 	e := schemas.Entity{Source: r.FormValue("source"), Facet: r.FormValue("facet"), Key: strings.TrimSpace(r.FormValue("key"))}
 	if source, facet, both := strings.Cut(e.Facet, "/"); both {
@@ -61,7 +63,8 @@ func entityOf(r *http.Request) schemas.Entity {
 	return e
 }
 
-// checkEntity returns why the entity can't exist; empty: it can.
+// checkEntity returns an error message if the configuration has no such source or facet, or the key
+// is invalid; empty: the entity can exist.
 func (c *Console) checkEntity(e schemas.Entity) string {
 	switch {
 	case !c.hasSource(e.Source):
@@ -106,8 +109,8 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, client acce
 	c.render(w, r, status, "lookup", "Look up", p)
 }
 
-// formatContent returns content for display, truncated. Deeply nested JSON grows quadratically when
-// it is indented, so only small and flat JSON is.
+// formatContent returns content for display, cut to maxContentShown bytes. JSON is indented, unless
+// it is large or deeply nested: then the indented text could be much larger than the content.
 func formatContent(payload []byte) string {
 	var out bytes.Buffer
 	if len(payload) <= maxIndentBytes && depthOf(payload) <= maxIndentDepth && json.Indent(&out, payload, "", "  ") == nil {
@@ -116,7 +119,7 @@ func formatContent(payload []byte) string {
 	return displayText(string(payload[:min(len(payload), maxContentShown+1)]), maxContentShown)
 }
 
-// depthOf returns the nesting depth of arrays and objects in JSON.
+// depthOf returns the maximum nesting depth of arrays and objects in JSON.
 func depthOf(payload []byte) int {
 	depth, deepest, quoted := 0, 0, false
 	for i := 0; i < len(payload); i++ {
@@ -136,7 +139,7 @@ func depthOf(payload []byte) int {
 	return deepest
 }
 
-// timelineOf returns the events of an entity, planned events first.
+// timelineOf returns the past and planned events of an entity, the latest first.
 func timelineOf(e Entity, now time.Time) []timelineEntry {
 	var all []timelineEntry
 	add := func(at time.Time, what, more, link string) {

@@ -6,7 +6,7 @@ import (
 	"github.com/freshet/freshet/access"
 )
 
-// livePage is the data of a page with live content.
+// livePage is the data of a page whose content is updated every second.
 type livePage struct {
 	liveStatus
 	Sources   []string
@@ -14,7 +14,8 @@ type livePage struct {
 	Scenario  string
 }
 
-// Table returns a live table.
+// Table returns the live table with this id. If source is not empty, the table is the one of this
+// source.
 func (p livePage) Table(id, source string) statusTable {
 	if source != "" {
 		id += "." + source
@@ -22,10 +23,10 @@ func (p livePage) Table(id, source string) statusTable {
 	return p.Tables[id]
 }
 
-// Item returns a live text.
+// Item returns the live text with this id.
 func (p livePage) Item(id string) itemAt { return itemAt{id, p.Items[id]} }
 
-// itemAt is a live text and its element.
+// itemAt is a live text with the id of its HTML element.
 type itemAt struct {
 	ID string
 	statusItem

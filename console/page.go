@@ -14,19 +14,19 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// page is the data of the layout; Body is the data of the page itself.
+// page is the data of the layout that all pages share. Body is the data of the single page.
 type page struct {
 	Title      string
 	Name       string // name of the template
 	Nav        []link
 	Who        string
 	LoggedIn   bool
-	CanAct     bool // the viewer may change things
-	CanRefresh bool // the viewer may request refreshes
+	CanAct     bool // the client may use actions other than refreshes
+	CanRefresh bool // the client may refresh entities
 	ReadOnly   bool
 	Notice     string
 	Now        time.Time
-	At         string // time of the shown data
+	At         string // time at which the shown data was read
 	Live       string // URL of the live stream; empty: none
 	Version    string
 	Body       any
@@ -49,7 +49,8 @@ var navigation = []link{
 	{root + "/activity", "Activity", false},
 }
 
-// notices are the messages after an action, by the code in the query parameter notice.
+// notices are the messages that a page shows after an action. The key is the value of the query
+// parameter "notice".
 var notices = map[string]string{
 	"changed":        "The settings were changed. All processes apply them within two seconds.",
 	"unchanged":      "The form equals the current settings; nothing was changed.",
@@ -93,10 +94,10 @@ func parsePages() map[string]*template.Template {
 	return all
 }
 
-// stamp is a time and the current time.
+// stamp is a time to show, together with the current time.
 type stamp struct{ T, Now time.Time }
 
-// render writes a page.
+// render writes a page. name is the name of its template, and body the data for it.
 func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, name, title string, body any) {
 	client, _ := access.ClientFromContext(r.Context())
 	p := page{
@@ -106,7 +107,7 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 	p.CanAct, _ = canAct(c, client)
 	p.CanRefresh, _ = canRefresh(c, client)
 	if looks, _ := canView(c, client); looks {
-		p.Version = c.Version // not shown to anonymous visitors of the login page
+		p.Version = c.Version // anonymous visitors of the login page must not see the version
 		for _, l := range navigation {
 			l.Here = r.URL.Path == l.Path || l.Path != root && strings.HasPrefix(r.URL.Path, l.Path+"/")
 			p.Nav = append(p.Nav, l)
@@ -130,25 +131,26 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, nam
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = text.WriteTo(w) // the client has disconnected
+	_, _ = text.WriteTo(w) // an error means that the client has disconnected
 }
 
-// asOf is the time of the data.
+// asOf returns the time at which the data was read, as text.
 func (f liveStatus) asOf() string { return f.At }
 
 // rejection is the data of the error page.
 type rejection struct {
 	Reason string
-	// RetryURL is the requested URL, if the client may open it from this page.
+	// RetryURL is the URL of the rejected request, if a link to it on this page can succeed.
 	RetryURL string
 }
 
-// reject answers with an error page.
+// reject responds with an error page. "why" is the text of the page.
 func (c *Console) reject(w http.ResponseWriter, r *http.Request, status int, why string) {
 	c.render(w, r, status, "rejected", http.StatusText(status), rejection{Reason: why})
 }
 
-// unavailable answers that another service failed, and logs the error.
+// unavailable responds that another service has failed, and logs the error. "what" is a sentence
+// that names the failed operation.
 func (c *Console) unavailable(w http.ResponseWriter, r *http.Request, what string, err error) {
 	if errors.Is(err, store.ErrReplayRunning) {
 		c.reject(w, r, http.StatusConflict, what+" Another replay of the source is running and may replay the same dead letters: wait until it ends, or stop it.")
@@ -158,7 +160,7 @@ func (c *Console) unavailable(w http.ResponseWriter, r *http.Request, what strin
 	c.reject(w, r, http.StatusServiceUnavailable, what+" See the log of this process, and try again in a moment.")
 }
 
-// redirectWithNotice redirects to a page that shows a notice.
+// redirectWithNotice redirects to a page that shows the notice with this code (see notices).
 func redirectWithNotice(w http.ResponseWriter, r *http.Request, path, code string) {
 	sep := "?"
 	if strings.Contains(path, "?") {

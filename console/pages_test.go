@@ -17,13 +17,14 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// paths are the pages, each with content.
+// paths are the paths of all pages, with parameters for which the filled rig has content.
 var paths = []string{
 	"", "/lookup", "/lookup?facet=nexon/character&key=somebody", "/queues", "/limiter", "/dlq", "/dlq?source=nexon&handled=all&after=1769515230000000:3:120",
 	"/dlq/nexon/3/120", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW", "/dlq/plan?source=nexon&kind=PURGE", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",
 }
 
-// wellFormed fails the test for inline scripts or styles, and for controls without a label.
+// wellFormed fails the test if the page contains an inline script or style, or a form control
+// without a label.
 func (d document) wellFormed(t *testing.T, where string) {
 	t.Helper()
 	labelled := map[string]bool{}
@@ -115,7 +116,7 @@ func TestPages_AnswerInNamedElements(t *testing.T) {
 	if got := r.get(root + "/lookup?facet=nexon/character&key=3fa8b1c2d4").textByID("why-stale"); got != "Checked 3 h ago, and fresh for 1 h. It is held: its last request failed 2 min ago (UPSTREAM_5XX), and the next retry is at 12:04." {
 		t.Errorf("why-stale: got %q", got)
 	}
-	// Two samples are needed for a rate.
+	// A rate needs two samples. This request takes the first one.
 	r.get(root)
 	r.views["nexon"] = testView("nexon", 3*time.Second)
 	for _, path := range []string{"", "/limiter"} {
@@ -181,7 +182,8 @@ func TestPages_EscapeHostileContent(t *testing.T) {
 				t.Errorf("%s has a <%s>", path, n.Data)
 			}
 		})
-		// External text has no direction controls and a bounded length.
+		// Text from outside must be shown with a limited length and without characters that change
+		// the direction of text.
 		if text := d.text(); strings.ContainsAny(text, "\u202e\u2066\x00") || path != paths[7] && strings.Contains(text, strings.Repeat("z", 3000)) && !strings.HasPrefix(path, "/lookup") && !strings.HasPrefix(path, "/activity") {
 			t.Errorf("%s: %q", path, text[:500])
 		}

@@ -11,7 +11,7 @@ import (
 func TestRate_FallsToZeroWithoutCalls(t *testing.T) {
 	const s = time.Second
 	type step struct {
-		at, reported time.Duration // time of the sample, and of the process's report
+		at, reported time.Duration // time of the sample, and time of the latest report of the process
 		granted      int64
 		want         float64
 	}

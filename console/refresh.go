@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// maxRefreshKeys is how many keys one form may refresh, as in one request of the API.
+	// maxRefreshKeys is the maximum number of keys that one form can refresh. A request of the API
+	// has the same maximum.
 	maxRefreshKeys = 100
-	// auditKeys is how many keys an audit entry names.
+	// auditKeys is the maximum number of keys that one audit entry contains.
 	auditKeys = 10
 )
 
-// writeAudit stores the audit entry of an action. It is called before the action, so that every
-// action has an entry. after describes the action.
+// writeAudit stores the audit entry of an action. "after" describes the action. It is called before
+// the action, so that no action is without an entry.
 func (c *Console) writeAudit(ctx context.Context, client access.Client, action, source string, after any) error {
 	text, err := json.Marshal(after)
 	if err != nil {
@@ -34,7 +35,7 @@ func (c *Console) writeAudit(ctx context.Context, client access.Client, action, 
 	})
 }
 
-// refreshAudit is the content of the audit entry of refreshes.
+// refreshAudit is the content of the audit entry for refreshes of one facet's entities.
 type refreshAudit struct {
 	Facet    string   `json:"facet"`
 	Entities int      `json:"entities"`
@@ -42,7 +43,7 @@ type refreshAudit struct {
 	More     int      `json:"moreKeys,omitempty"`
 }
 
-// enqueue stores the audit entry of refreshes of one facet's entities, and enqueues them.
+// enqueue enqueues refreshes of entities of one facet. It stores the audit entry first.
 func (c *Console) enqueue(ctx context.Context, client access.Client, all []schemas.Entity) ([]RefreshResult, error) {
 	audit := refreshAudit{Facet: all[0].Facet, Entities: len(all), More: max(0, len(all)-auditKeys)}
 	for _, e := range all[:len(all)-audit.More] {
@@ -54,7 +55,7 @@ func (c *Console) enqueue(ctx context.Context, client access.Client, all []schem
 	return c.Entities.Refresh(ctx, all, client)
 }
 
-// refresh enqueues a manual refresh of one entity, and shows the entity.
+// refresh enqueues a manual refresh of one entity, and then shows the page of the entity.
 func (c *Console) refresh(w http.ResponseWriter, r *http.Request, client access.Client) {
 	e := entityOf(r)
 	if why := c.checkEntity(e); why != "" {
@@ -71,14 +72,14 @@ func (c *Console) refresh(w http.ResponseWriter, r *http.Request, client access.
 	c.showEntity(w, r, client, http.StatusOK, results[0].Message)
 }
 
-// keyResult is the result of one key of a form.
+// keyResult is the result of the refresh of one key in the form for several keys.
 type keyResult struct {
 	Key string
 	RefreshResult
 }
 
-// refreshMany enqueues refreshes of the keys of a form, one in each line, and shows the result of
-// each. A rejected key does not affect the others.
+// refreshMany enqueues a refresh for each key of the form, which has one key in each line, and
+// shows the result of each key. If one key is rejected, the other keys are still refreshed.
 func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, client access.Client) {
 	of := entityOf(r)
 	p := lookupPage{Sources: c.Sources, Facets: c.Facets, Source: of.Source, Facet: of.Facet, MaxKeys: maxRefreshKeys, Keys: r.PostFormValue("keys")}
@@ -102,7 +103,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, client acc
 		}
 	}
 	var all []schemas.Entity
-	var at []int // for each entity, its index in keys
+	var at []int // at[i] is the index of the key of all[i]
 	p.Results = make([]keyResult, len(keys))
 	for i, key := range keys {
 		of.Key = key
@@ -133,7 +134,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, client acc
 	c.render(w, r, http.StatusOK, "lookup", "Look up", p)
 }
 
-// parseKeys returns the distinct keys of a form, one in each line.
+// parseKeys returns the keys of a text with one key in each line, without duplicates.
 func parseKeys(text string) (keys []string) {
 	for line := range strings.Lines(text) {
 		if key := strings.TrimSpace(line); key != "" && !slices.Contains(keys, key) {

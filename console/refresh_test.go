@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// manyKeys is the form that refreshes several keys.
+// manyKeys returns the form that refreshes several keys. "keys" has one key in each line.
 func manyKeys(keys string) url.Values {
 	return url.Values{"facet": {"nexon/character"}, "keys": {keys}}
 }
@@ -93,7 +93,7 @@ func TestRefresh_AuditTruncatesKeys(t *testing.T) {
 	}
 }
 
-// Without its audit entry an action is not executed.
+// If the audit entry of a refresh can't be stored, the refresh is not enqueued.
 func TestRefresh_RequiresItsAuditEntry(t *testing.T) {
 	r := newRig(t)
 	r.readErr = errBroken

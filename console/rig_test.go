@@ -14,10 +14,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// testNow is the current time of all tests.
+// testNow is the current time in all tests with a stopped clock.
 var testNow = time.Date(2026, 1, 27, 12, 0, 30, 0, time.UTC)
 
-// rig is a console on fakes, whose fields a test sets.
+// rig is a console with fake dependencies. A test sets the fields that the fakes return.
 type rig struct {
 	t *testing.T
 	*Console
@@ -29,7 +29,7 @@ type rig struct {
 	dependencies []Dependency
 	entity       Entity
 	keyError     error
-	keyErrors    map[string]error // by key
+	keyErrors    map[string]error // errors of CheckKey by key
 	message      string
 	views        map[string]limiter.View
 	states       map[string]settings.State
@@ -39,22 +39,22 @@ type rig struct {
 	shown        schemas.DeadLetter
 	planned      dlq.Plan
 	jobs         []store.DLQJob
-	readErr      error // returned by every read
-	actionErr    error // returned by every action
-	// countErr is returned by counts of dead letters. barrier, unless nil, is closed when four
-	// reads have begun, and blocks them until then.
+	readErr      error // all reads return this error
+	actionErr    error // all actions return this error
+	// countErr is the error that counts of dead letters return. If barrier is not nil, each read of
+	// dead letters waits until four reads have begun; then barrier is closed.
 	countErr      error
 	barrier       chan struct{}
 	arrived       atomic.Int32
 	loginRequired bool
-	expires       time.Time // of the token
-	revoked       bool      // every token is rejected
+	expires       time.Time // time at which tokens expire
+	revoked       bool      // all tokens are rejected
 	scenario      string
 	viewCalls     int
-	requestLimit  int                              // requests a client may make; 0: unlimited
-	view          func(source string) limiter.View // replaces views
+	requestLimit  int                              // maximum number of requests of a client; 0: unlimited
+	view          func(source string) limiter.View // if not nil, used in place of views
 
-	// Recorded actions.
+	// The actions that the fakes have recorded.
 	refreshed    []schemas.Entity
 	auditEntries []store.AuditEntry
 	orders       []settings.ChangeRequest
@@ -63,7 +63,7 @@ type rig struct {
 	actors       []string
 	filters      []store.DeadLetterFilter
 	switched     []store.JobState
-	counted      []string // clients that made requests
+	counted      []string // names of the clients whose requests were counted
 	identified   int
 }
 
@@ -91,22 +91,23 @@ func newRig(t *testing.T, changes ...func(*Deps)) *rig {
 	return r
 }
 
-// testLane is a lane that workers process.
+// testLane returns the lag of a lane whose records are being processed.
 func testLane(l schemas.Lane, records int64, wait time.Duration) LaneLag {
 	return LaneLag{Lane: l, Records: records, Wait: wait, RecordsKnown: true, WaitKnown: records > 0}
 }
 
-// stalledLane is a lane that no worker has processed for a time.
+// stalledLane returns the lag of a lane whose waiting records no worker has processed for the time
+// "unworked".
 func stalledLane(l schemas.Lane, records int64, unworked time.Duration) LaneLag {
 	return LaneLag{Lane: l, Records: records, RecordsKnown: true, StalledFor: unworked}
 }
 
-// withScenarios adds fault scenarios.
+// withScenarios makes the rig a demonstration with fault scenarios.
 func withScenarios(n *Deps) { n.FaultScenarios = (*fakeScenarios)(nil) }
 
 func readOnly(n *Deps) { n.ReadOnly = true }
 
-// withNewConsole gives the rig a console with empty caches.
+// withNewConsole replaces the console of the rig, so that its caches are empty.
 func withNewConsole(r *rig) *rig {
 	r.Console = New(r.Deps)
 	return r
@@ -123,7 +124,8 @@ func testQuota() settings.Values {
 
 func hours(n int) settings.Duration { return settings.Duration(time.Duration(n) * time.Hour) }
 
-// testView is a flowing limiter; since is the time since the start of its process.
+// testView returns the state of a limiter that permits calls. "since" is the time since the start
+// of its only process.
 func testView(source string, since time.Duration) limiter.View {
 	at := testNow.Add(since)
 	return limiter.View{

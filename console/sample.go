@@ -12,18 +12,21 @@ import (
 
 const (
 	sampleInterval = time.Second
-	// sampleTimeout bounds one sample.
+	// sampleTimeout bounds the time for one sample.
 	sampleTimeout = 2 * time.Second
-	// rateWindow is the period over which rates are measured; an idle process reports only every 15
-	// s. minRateWindow is the shortest period for a rate.
+	// rateWindow is the period over which rates are measured. It is longer than the 15 s between
+	// two reports of an idle process. minRateWindow is the minimum period: a shorter one gives no
+	// rate.
 	rateWindow, minRateWindow = 40 * time.Second, 2 * time.Second
 	// maxReportGap is the maximum time between two reports of a process that makes calls. A process
-	// that has made no call while missedCalls were expected is idle.
+	// counts as idle if it has made no call in a time in which missedCalls calls were expected at
+	// its last rate.
 	maxReportGap, missedCalls = 3 * time.Second, 3
-	// chartSpan is the period that the charts show.
+	// chartSpan is the period that a chart shows.
 	chartSpan = 5 * time.Minute
-	// countInterval is the time between two counts of the dead letters of a day, and the timeout of
-	// one count. A sample waits at most countTimeout for it.
+	// countInterval is the time between two counts of the dead letters of the last 24 h, and the
+	// timeout of one count. A sample waits for a count for at most countTimeout. If the count takes
+	// longer, a later sample gets the result.
 	countInterval, countTimeout = 30 * time.Second, 300 * time.Millisecond
 )
 
@@ -38,12 +41,13 @@ type sample struct {
 
 // sourceSample is the state of one source at one moment.
 type sourceSample struct {
-	Limits   *limiter.View // nil: it could not be read
+	Limits   *limiter.View // nil: the limiter could not be read
 	Lanes    []LaneLag
 	Rates    rates
 	Schedule ScheduleState
-	Settings *settings.State // nil: they could not be read
-	// OpenDeadLetters is the number of open dead letters of the last 24 h; -1: unknown.
+	Settings *settings.State // nil: the settings could not be read
+	// OpenDeadLetters is the number of dead letters of the last 24 h that are still open; -1:
+	// unknown.
 	OpenDeadLetters int64
 }
 
@@ -52,27 +56,27 @@ type point struct {
 	T     float64  `json:"t"` // Unix seconds
 	High  *float64 `json:"high"`
 	Low   *float64 `json:"low"`
-	Limit *float64 `json:"limit"` // allowed calls a second
+	Limit *float64 `json:"limit"` // allowed calls a second; nil: unknown
 }
 
-// report is how many permits a process had been granted at a time.
+// report is the number of permits that a process had received up to a time, by lane.
 type report struct {
 	at        time.Time
 	high, low int64
 }
 
-// sampler samples the sources once a second while there are viewers, and sends each sample to all
-// of them.
+// sampler takes a sample of all sources once a second while live streams (viewers) are open, and
+// sends each sample to all viewers.
 type sampler struct {
 	deps            Deps
 	samples         sharedRead[*sample]
-	openDeadLetters sharedRead[map[string]int64]   // of the last 24 h, by source; without the sources that could not be counted
-	reports         map[string]map[string][]report // used only by the running sample
+	openDeadLetters sharedRead[map[string]int64]   // numbers of the last 24 h by source; a source whose count failed is missing
+	reports         map[string]map[string][]report // by source and process; only the running sample uses them
 
 	mu      sync.Mutex
 	points  map[string][]point
 	viewers map[chan *sample]bool
-	stop    context.CancelFunc // ends the loop; nil: there are no viewers
+	stop    context.CancelFunc // ends the goroutine that takes the samples; nil: there are no viewers
 }
 
 func newSampler(deps Deps) *sampler {
@@ -82,8 +86,8 @@ func newSampler(deps Deps) *sampler {
 	return s
 }
 
-// latest takes a sample, or returns one of the last second if the loop runs. If ctx ends first, it
-// returns the previous sample.
+// latest returns a new sample. While there are viewers, it returns the sample of the last second
+// instead. If ctx ends before a new sample is complete, it returns the previous one.
 func (s *sampler) latest(ctx context.Context) *sample {
 	s.mu.Lock()
 	life := time.Duration(0)
@@ -101,8 +105,8 @@ func (s *sampler) latest(ctx context.Context) *sample {
 	return n
 }
 
-// takeSample reads everything in parallel. A failed read leaves its value unknown. Values that cost
-// nothing are read last, because the sample has the time of its end.
+// takeSample reads all values of a sample in parallel. If a read fails, its value is unknown.
+// Values in memory are read last, because the time of the sample is the time after all other reads.
 func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	n := &sample{Sources: map[string]*sourceSample{}}
 	var open map[string]int64
@@ -112,7 +116,7 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	read(func() {
 		ctx, cancel := context.WithTimeout(ctx, countTimeout)
 		defer cancel()
-		open, _, _ = s.openDeadLetters.get(ctx, countInterval) // a later sample has the result
+		open, _, _ = s.openDeadLetters.get(ctx, countInterval) // if the count takes too long, a later sample gets its result
 	})
 	for _, source := range s.deps.Sources {
 		of := &sourceSample{OpenDeadLetters: -1}
@@ -145,8 +149,8 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	return n, nil
 }
 
-// countOpen counts the open dead letters of a day. There may be a million of them, so no sample
-// waits for it.
+// countOpen counts the open dead letters of the last 24 h by source. There may be a million of
+// them, so a sample does not wait for the end of the count.
 func (s *sampler) countOpen(ctx context.Context) (map[string]int64, error) {
 	since := s.deps.Clock().Add(-day)
 	open := map[string]int64{}
@@ -160,21 +164,21 @@ func (s *sampler) countOpen(ctx context.Context) (map[string]int64, error) {
 	return open, nil
 }
 
-// rate measures the granted permits of the lanes from the reports of the processes.
+// rate computes the permitted calls a second of each lane from the reports of all processes.
 func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 	if v == nil {
 		return r
 	}
 	before := s.reports[source]
 	s.reports[source] = map[string][]report{}
-	r.Known = len(v.Processes) == 0 // without processes there are no calls
+	r.Known = len(v.Processes) == 0 // if no process reports, the rate is 0
 	for _, p := range v.Processes {
 		all := before[p.Process]
 		last := report{p.At, p.High.Granted, p.Low.Granted}
 		if n := len(all); n == 0 || all[n-1].at.Before(last.at) {
 			all = append(all, last)
 		}
-		// Keep the newest report that is old enough for a rate.
+		// all[0] becomes the newest report that is at least minRateWindow older than the last one.
 		for len(all) > 1 && (v.At.Sub(all[0].at) > rateWindow || last.at.Sub(all[1].at) >= minRateWindow) {
 			all = all[1:]
 		}
@@ -192,8 +196,8 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 	return r
 }
 
-// idleTime returns how long a process has made no call. A process that makes calls reports every
-// second.
+// idleTime returns how long a process has made no call. A process that makes calls sends a report
+// every second, so a longer gap after the last report counts as idle too.
 func idleTime(all []report, now time.Time) time.Duration {
 	last := all[len(all)-1]
 	since := last
@@ -206,7 +210,7 @@ func idleTime(all []report, now time.Time) time.Duration {
 	return last.at.Sub(since.at)
 }
 
-// publish adds the sample to the charts, and sends it to the viewers.
+// publish adds a sample to the charts, and sends it to all viewers.
 func (s *sampler) publish(n *sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -220,7 +224,7 @@ func (s *sampler) publish(n *sample) {
 	for viewer := range s.viewers {
 		select {
 		case viewer <- n:
-		default: // a slow viewer skips this sample
+		default: // a slow viewer does not get this sample
 		}
 	}
 }
@@ -237,8 +241,8 @@ func pointOf(at time.Time, of *sourceSample) point {
 	return p
 }
 
-// maxRate returns the calls a second that the policy with the shortest window allows; 0: there is
-// none.
+// maxRate returns the calls a second that the policy with the shortest window allows; 0: no policy
+// has a window.
 func maxRate(v *limiter.View) float64 {
 	limit, shortest := 0.0, time.Duration(0)
 	if v == nil {
@@ -258,14 +262,14 @@ func maxRate(v *limiter.View) float64 {
 	return limit
 }
 
-// history returns the points of a source's chart, oldest first.
+// history returns all points of a source's chart, the oldest first.
 func (s *sampler) history(source string) []point {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]point{}, s.points[source]...)
 }
 
-// watch returns a channel that receives the samples until leave is called.
+// watch adds a viewer. The channel receives each new sample until the viewer calls leave.
 func (s *sampler) watch() (samples <-chan *sample, leave func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -291,7 +295,7 @@ func (s *sampler) run(ctx context.Context) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	for {
-		_, _, _ = s.samples.get(ctx, 0) // publish sends it to the viewers
+		_, _, _ = s.samples.get(ctx, 0) // the sample is sent to the viewers by publish
 		select {
 		case <-ctx.Done():
 			return

@@ -10,7 +10,8 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// blockView makes the limiter answer only when the test sends a view, one call at a time.
+// blockView makes each read of the limiter block until the test sends a view to the returned
+// channel.
 func (r *rig) blockView() (answer chan limiter.View) {
 	answer = make(chan limiter.View)
 	r.view = func(string) limiter.View { return <-answer }
@@ -24,7 +25,7 @@ func TestSample_OutlivesItsFirstReader(t *testing.T) {
 	answer := r.blockView()
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	for range 3 { // readers leave while one sample continues
+	for range 3 { // the context of each reader has ended, but the sample continues
 		if n := r.sampler.latest(ctx); n.Sources["nexon"].Limits != nil || n.Sources["nexon"].OpenDeadLetters != -1 {
 			t.Fatalf("%+v", n.Sources["nexon"])
 		}

@@ -13,17 +13,17 @@ func (c *Console) schedule(w http.ResponseWriter, r *http.Request, _ access.Clie
 	c.showLive(w, r, "schedule", "Schedule")
 }
 
-// Modes of a facet that the console distinguishes.
+// Prefetch modes of a facet that the console treats differently.
 const (
 	modeOff      = "off"
 	modeAdaptive = "adaptive"
 )
 
-// prefetchLagWarn and prefetchLagBad are the lags of prefetching that are shown as a warning or a
-// problem. An alert fires at prefetchLagBad.
+// prefetchLagWarn and prefetchLagBad are the prefetch lags from which a lag is shown as a warning
+// or as a problem. At prefetchLagBad an alert fires too.
 const prefetchLagWarn, prefetchLagBad = 10 * time.Minute, time.Hour
 
-// addSchedule adds the live content of the schedule page.
+// addSchedule adds the changing texts and tables of the schedule page for one source.
 func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time) {
 	s := of.Schedule
 	f.Items["schedule."+source] = statusItem{Text: scheduleMessage(source, of, now)}
@@ -49,10 +49,11 @@ func (f *liveStatus) addSchedule(source string, of *sourceSample, now time.Time)
 		[]string{"A change of", "Refreshes", "After", "Unless refreshed within"}, "0000", triggerRows(s.Facets))
 }
 
-// unknown reports whether nothing could be read; every source has a facet.
+// unknown reports whether the schedule could not be read. Each source has at least one facet, so an
+// empty list of facets means that the read failed.
 func (s ScheduleState) unknown() bool { return len(s.Facets) == 0 }
 
-// prefetches reports whether any facet is prefetched.
+// prefetches reports whether prefetching is enabled for at least one facet.
 func (s ScheduleState) prefetches() bool {
 	for _, f := range s.Facets {
 		if f.Mode != modeOff && !s.Disabled {
@@ -62,12 +63,12 @@ func (s ScheduleState) prefetches() bool {
 	return false
 }
 
-// unscheduled reports whether facets are prefetched but no scheduler is running.
+// unscheduled reports whether facets should be prefetched, but no scheduler is running.
 func (s ScheduleState) unscheduled() bool {
 	return s.prefetches() && s.Schedulers.Error == "" && len(s.Schedulers.Value) == 0
 }
 
-// prefetchState returns the state of prefetching in a few words.
+// prefetchState describes in a few words whether prefetching works.
 func prefetchState(s ScheduleState) statusItem {
 	switch {
 	case s.unknown():
@@ -86,7 +87,7 @@ func prefetchState(s ScheduleState) statusItem {
 	return statusItem{Text: "prefetched", Tone: toneOK}
 }
 
-// scheduleMessage describes the schedule of a source.
+// scheduleMessage describes the prefetching of a source in a few sentences.
 func scheduleMessage(source string, of *sourceSample, now time.Time) string {
 	s := of.Schedule
 	if s.unknown() {
@@ -118,7 +119,7 @@ func schedulersMessage(s ScheduleState) string {
 	return fmt.Sprintf("The last scheduler tick was %s, on %s.", formatElapsed(newest.Age), displayText(newest.Process, 60))
 }
 
-// formatElapsed formats the time since an event.
+// formatElapsed formats the time since an event: "just now", "5 min ago".
 func formatElapsed(d time.Duration) string {
 	if d < time.Second {
 		return "just now"
@@ -126,7 +127,7 @@ func formatElapsed(d time.Duration) string {
 	return formatDuration(d) + " ago"
 }
 
-// lowUsageMessage describes the rate of LOW and its limit.
+// lowUsageMessage describes how many calls a second the LOW lane makes and may make.
 func lowUsageMessage(of *sourceSample) string {
 	if of.Limits == nil {
 		return "The LOW rate is unknown: Redis does not answer."
@@ -138,7 +139,7 @@ func lowUsageMessage(of *sourceSample) string {
 	return "LOW makes " + formatRate(of.Rates.Low) + " of the allowed " + may + " calls a second."
 }
 
-// feedMessage describes the rate of LOW, and the part that prefetching may use.
+// feedMessage describes the rate of the LOW lane, and how much of it prefetching may use.
 func feedMessage(of *sourceSample) string {
 	s, uses := of.Schedule, lowUsageMessage(of)
 	switch {
@@ -150,7 +151,7 @@ func feedMessage(of *sourceSample) string {
 	return uses + " Prefetching is paused: " + noFeedReason(of) + "."
 }
 
-// noFeedReason returns why prefetching is paused.
+// noFeedReason returns the reason why prefetching may enqueue nothing now.
 func noFeedReason(of *sourceSample) string {
 	low := lowLane(of.Lanes)
 	switch v := of.Limits; {

@@ -19,7 +19,8 @@ func (f *fakeSchedule) Schedule(_ context.Context, source string) ScheduleState 
 	return f.sched[source]
 }
 
-// lowShare is the share of LOW in testView: at noon of a day that was used up fast.
+// lowShare returns the share of the LOW lane in testView. Much of the daily quota is used up, so
+// the policy "day" is the lowest bound.
 func lowShare() limiter.Share {
 	return limiter.Share{PerSecond: 70.7, Bounds: []limiter.Bound{
 		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Reserved: 100},
@@ -28,7 +29,8 @@ func lowShare() limiter.Share {
 	}}
 }
 
-// testSchedule has a facet by tiers, an adaptive one, and one that is not prefetched.
+// testSchedule returns a schedule with three facets: one in the mode tiers, one in the adaptive
+// mode, and one that is not prefetched.
 func testSchedule() ScheduleState {
 	tier := func(every time.Duration, n int64) TierSchedule {
 		return TierSchedule{Interval: every, Entities: Reading[int64]{Value: n}, Exact: n < 100_000}
@@ -56,13 +58,14 @@ func testSchedule() ScheduleState {
 	}
 }
 
-// unprefetchedSchedule is of a source without prefetching.
+// unprefetchedSchedule returns the schedule of a source with two facets, neither of which is
+// prefetched.
 func unprefetchedSchedule() ScheduleState {
 	none := [3]TierSchedule{{Exact: true}, {Exact: true}, {Exact: true}}
 	return ScheduleState{Facets: []FacetSchedule{{Facet: "repository", Mode: modeOff, Tiers: none}, {Facet: "user", Mode: modeOff, Tiers: none}}, Due: Due{At: testNow, MaxCounted: 1000}}
 }
 
-// rows returns the rows of a live table, with joined cells.
+// rows returns the rows of the live table with this id. The cells of a row are joined to one text.
 func (d document) rows(id string) (all []string) {
 	d.each(func(n *html.Node) {
 		if attr(n, "data-rows") != id {
@@ -92,7 +95,7 @@ func (d document) itemText(id string) (text string) {
 	return text
 }
 
-// wantRows fails unless a table has these rows.
+// wantRows fails the test unless the table with this id has exactly these rows.
 func (d document) wantRows(t *testing.T, id string, want ...string) {
 	t.Helper()
 	if got := d.rows(id); strings.Join(got, "\n") != strings.Join(want, "\n") {
@@ -191,7 +194,7 @@ func TestSchedule_UnreadableIsNotEmpty(t *testing.T) {
 
 func TestSchedule_MarksTruncatedCounts(t *testing.T) {
 	s := testSchedule()
-	s.Due.MaxCounted = 225 // the number of due entities, so the counts may be truncated
+	s.Due.MaxCounted = 225 // it equals the number of due entities, so the counts may be too low
 	facet := s.Facets[0]
 	for tier, want := range map[store.Tier]string{store.Hot: "3 or more, 8 s", store.Warm: "210 or more, 40 min", store.Cold: "not counted, at most 5 s"} {
 		due, behind := dueCells(s.Due, facet, tier, testNow.Add(5*time.Second))

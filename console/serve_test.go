@@ -16,17 +16,17 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// serveFlag makes TestServe_ConsolesOnFakes a server for the tests in e2e/browser, which start this
-// test binary as a process. The browser is no dependency of this module, and a test package can't
-// be imported. SIGTERM ends the process.
+// serveFlag makes TestServe_ConsolesOnFakes serve the consoles until SIGTERM. The tests in
+// e2e/browser start this test binary as a process with that flag: they are another module because
+// of the browser, and they can't import a test package.
 var serveFlag = flag.Bool("serve", false, "serve consoles on fakes until SIGTERM, for the tests in e2e/browser")
 
-// hostile is a policy name that runs a script if a page does not escape it.
+// hostile is a name of a policy. It would run a script if a page did not escape it.
 const hostile = `<img src=x onerror=alert(1)>`
 
-// serveConsoles serves three consoles and returns their URLs. "busy" has five minutes of charts and
-// a running clock. "still" has a stopped clock and changes by POST /fakes/{change} (see changes).
-// "login" requires a token.
+// serveConsoles serves three consoles and returns their URLs by name. The console "busy" has charts
+// with data and a running clock. The console "still" has a stopped clock; POST /fakes/{change}
+// makes one of the changes of rig.changes. The console "login" requires a token.
 func serveConsoles(t *testing.T) map[string]string {
 	t.Helper()
 	busy := runFor(t, 240, withScenarios)
@@ -38,7 +38,8 @@ func serveConsoles(t *testing.T) map[string]string {
 	return map[string]string{"busy": busy.serve(), "still": still.serveWithChanges(), "login": login.serve()}
 }
 
-// changes are the changes of the fakes that the tests in e2e/browser make by HTTP.
+// changes returns functions that change the fakes, by name. The tests in e2e/browser call them by
+// HTTP.
 func (r *rig) changes() map[string]func() {
 	return map[string]func(){
 		"stop-source": func() {
@@ -52,7 +53,7 @@ func (r *rig) changes() map[string]func() {
 	}
 }
 
-// serveWithChanges is serve plus POST /fakes/{change}.
+// serveWithChanges serves the console as serve does, and also POST /fakes/{change}.
 func (r *rig) serveWithChanges() string {
 	mux := http.NewServeMux()
 	mux.Handle("/", r)
@@ -95,7 +96,7 @@ func TestServe_ConsolesOnFakes(t *testing.T) {
 	<-ended.Done()
 }
 
-// changedRig returns a filled rig with one of the changes.
+// changedRig returns a rig with content for every page, after one of the changes of rig.changes.
 func changedRig(t *testing.T, change string) *rig {
 	t.Helper()
 	r := newRig(t)

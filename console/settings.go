@@ -18,20 +18,21 @@ type settingsPage struct {
 	All []settingsForm
 }
 
-// settingsForm has the settings of one source.
+// settingsForm is the form with the settings of one source.
 type settingsForm struct {
 	settings.State
-	Problem  string // an error in the submitted form, or of reading the settings
+	Problem  string // error message for the submitted form, or if the settings can't be read
 	Unread   bool
 	Policies []policyForm
 	RateCaps string
-	// RateCapsConfigured is the configured value.
+	// RateCapsConfigured contains the LOW rate caps of the configuration file. RateCaps contains
+	// the current or submitted ones.
 	RateCapsConfigured string
 	Prefetch           prefetchForm
 	Note               string
 }
 
-// policyForm has one policy: the current or submitted values, and the configured ones.
+// policyForm has the fields of one policy.
 type policyForm struct {
 	Name, Window string
 	Fields       []policyField
@@ -46,7 +47,8 @@ func (c *Console) settings(w http.ResponseWriter, r *http.Request, _ access.Clie
 	c.showSettings(w, r, http.StatusOK, "", "")
 }
 
-// showSettings shows all settings; problem is an error in the submitted form of the source.
+// showSettings shows the settings of all sources. problem is an error message for the submitted
+// form of the given source.
 func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status int, source, problem string) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
@@ -60,7 +62,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; see the log."
 		} else {
 			s.fill()
-			of := *n.Sources[name] // the sample may be older than a stop that this page reports
+			of := *n.Sources[name] // a copy, because the sample may be older than a stop in the settings
 			of.Settings = &state
 			p.addSettings(name, &of, n.At)
 		}
@@ -73,8 +75,8 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 	c.render(w, r, status, "settings", "Settings", p)
 }
 
-// effectiveQuota returns the quota in force: the configured one if the changed settings no longer
-// fit it.
+// effectiveQuota returns the quota that is in force. If the stored changes no longer fit the
+// configuration, that is the configured quota.
 func effectiveQuota(s settings.State) settings.Values {
 	if s.Effective != nil {
 		return *s.Effective
@@ -100,7 +102,7 @@ func (s *settingsForm) fill() {
 	s.Prefetch = newPrefetchForm(now.Prefetch, s.Configured.Prefetch)
 }
 
-// keepInput keeps the submitted values in the form.
+// keepInput replaces the current values in the form by the values that the client submitted.
 func (s *settingsForm) keepInput(r *http.Request) {
 	if _, typed := r.PostForm["rateCaps"]; !typed {
 		return
@@ -115,8 +117,8 @@ func (s *settingsForm) keepInput(r *http.Request) {
 	s.RateCaps, s.Note = displayText(r.PostFormValue("rateCaps"), maxErrorShown), displayText(r.PostFormValue("note"), maxNoteLength)
 }
 
-// rateCapsText formats rate caps as in "19-23 150/s, 400/s". One without hours applies to all
-// hours.
+// rateCapsText formats rate caps, for example as "19-23 150/s, 400/s". A rate cap without hours
+// applies to all hours.
 func rateCapsText(all []limiter.RateCap) string {
 	var parts []string
 	for _, c := range all {
@@ -129,7 +131,8 @@ func rateCapsText(all []limiter.RateCap) string {
 	return strings.Join(parts, ", ")
 }
 
-// readRateCaps parses rate caps, also in the form of the command line: 19-23:150/s.
+// readRateCaps parses rate caps as rateCapsText formats them. It also accepts the form of the
+// command line: 19-23:150/s.
 func readRateCaps(text string) (settings.RateCaps, error) {
 	all := settings.RateCaps{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -153,7 +156,8 @@ func readRateCaps(text string) (settings.RateCaps, error) {
 	return all, nil
 }
 
-// readPatch returns the changes of a submitted form. Unchanged fields are not part of the patch.
+// readPatch returns the changes that a submitted form makes to the settings. The patch contains
+// only the changed fields.
 func readPatch(r *http.Request, s settings.State) (patch settings.Patch, changed bool, err error) {
 	if r.PostFormValue("reset") != "" {
 		return settings.Patch{

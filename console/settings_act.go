@@ -14,7 +14,8 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// setPolicyField sets one field of a policy. An empty or configured value resets the field.
+// setPolicyField sets one field of a patch of a policy. If the text is empty or equals the
+// configured value, the patch resets the field to the configuration.
 func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyField) error {
 	back := text == "" || text == f.Configured
 	number := func(to *settings.Member[int]) error {
@@ -49,7 +50,8 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 	return nil
 }
 
-// readOrder reads the source, client, note and revision of an action.
+// readOrder returns the change of settings that a request asks to make, without the patch: source,
+// client, note and revision.
 func (c *Console) readOrder(r *http.Request, client access.Client) (o settings.ChangeRequest, err error) {
 	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
 	if err := checkNote(o.Note); err != nil {
@@ -65,8 +67,8 @@ func (c *Console) readOrder(r *http.Request, client access.Client) (o settings.C
 	return o, nil
 }
 
-// changeSettings changes the settings of a source, unless their revision has changed since the form
-// was made.
+// changeSettings changes the settings of a source. It rejects the change if the settings have a
+// newer revision than the submitted form.
 func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, client access.Client) {
 	o, err := c.readOrder(r, client)
 	if !c.hasSource(o.Source) {
@@ -105,7 +107,7 @@ func (c *Console) changeSettings(w http.ResponseWriter, r *http.Request, client 
 	}
 }
 
-// settingsFailed answers a failed change of settings.
+// settingsFailed responds to a change of settings that has failed.
 func (c *Console) settingsFailed(w http.ResponseWriter, r *http.Request, source string, err error) {
 	var status int
 	switch {
@@ -129,7 +131,7 @@ func isError[E error](err error) bool {
 	return is
 }
 
-// errorSentence formats an error as a sentence.
+// errorSentence formats an error as a sentence: with a capital at the start and a full stop.
 func errorSentence(err error) string {
 	text := displayText(err.Error(), maxErrorShown)
 	return strings.ToUpper(text[:1]) + strings.ReplaceAll(text[1:], "\n", "; ") + "."
@@ -143,8 +145,8 @@ func (c *Console) resume(w http.ResponseWriter, r *http.Request, client access.C
 	c.stopOrResume(w, r, client, c.Limits.Resume, "resumed")
 }
 
-// stopOrResume sets or lifts the emergency stop. It needs no revision, and corrects an invalid note
-// instead of rejecting it, because an emergency must not wait.
+// stopOrResume starts or ends the emergency stop of a source. Because an emergency must not wait,
+// it needs no revision, and it corrects an invalid note instead of rejecting it.
 func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, client access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
 	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: cleanNote(r.PostFormValue("note"))}
 	if !c.hasSource(o.Source) {
@@ -160,7 +162,7 @@ func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, client ac
 	redirectWithNotice(w, r, root+"/settings", code)
 }
 
-// stopOrResumeFailed answers a failed stop or resume.
+// stopOrResumeFailed responds to a stop or resume that has failed.
 func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, source, code string, err error) {
 	known := isError[*settings.UnknownSourceError](err) || isError[*settings.InvalidError](err) || isError[*settings.ConflictError](err) || errors.Is(err, settings.ErrBusy)
 	if known {
@@ -174,7 +176,7 @@ func (c *Console) stopOrResumeFailed(w http.ResponseWriter, r *http.Request, sou
 	c.unavailable(w, r, what, err)
 }
 
-// cleanNote converts a note to one line of valid text with a bounded length.
+// cleanNote makes a note valid: one line of valid UTF-8 with at most maxNoteLength characters.
 func cleanNote(note string) string {
 	note = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

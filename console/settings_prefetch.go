@@ -11,26 +11,26 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// prefetchForm has the prefetch settings of a source.
+// prefetchForm has the fields for the prefetch settings of one source.
 type prefetchForm struct {
-	// On and OnConfigured are "on" or "off": the current or submitted setting, and the configured
-	// one.
+	// On is the current or submitted setting, and OnConfigured the setting in the configuration:
+	// "on" or "off".
 	On, OnConfigured string
 	Facets           []facetForm
 }
 
-// facetForm has the prefetch settings of one facet.
+// facetForm has the fields for the prefetch settings of one facet.
 type facetForm struct {
 	Facet, Mode string
 	Fields      []policyField
 }
 
 const (
-	prefetchField  = "prefetch" // the name of the switch, and the first part of the others' names
+	prefetchField  = "prefetch" // the name of the field that enables prefetching, and the first part of all other field names
 	switchOn       = "on"
 	switchOff      = "off"
 	activeField    = "active"
-	maxActiveShown = 2000 // characters
+	maxActiveShown = 2000 // maximum number of characters shown of the field active
 )
 
 func onOff(on bool) string {
@@ -40,7 +40,7 @@ func onOff(on bool) string {
 	return switchOff
 }
 
-// newPrefetchForm returns the form of the current settings.
+// newPrefetchForm returns the form. "now" are the current settings, and "was" the configured ones.
 func newPrefetchForm(now, was settings.Prefetch) prefetchForm {
 	form := prefetchForm{On: onOff(now.Enabled), OnConfigured: onOff(was.Enabled)}
 	for _, name := range slices.Sorted(maps.Keys(was.Facets)) {
@@ -61,7 +61,7 @@ func newPrefetchForm(now, was settings.Prefetch) prefetchForm {
 	return form
 }
 
-// keepInput keeps the submitted values in the form.
+// keepInput replaces the current values in the form by the values that the client submitted.
 func (f *prefetchForm) keepInput(r *http.Request) {
 	if _, typed := r.PostForm[prefetchField]; typed {
 		f.On = onOff(r.PostFormValue(prefetchField) == switchOn)
@@ -76,7 +76,8 @@ func (f *prefetchForm) keepInput(r *http.Request) {
 	}
 }
 
-// readPatch returns the changes of a submitted form. An empty or configured value resets the field.
+// readPatch returns the changes that a submitted form makes to the prefetch settings. If a field is
+// empty or equals the configured value, the patch resets the field to the configuration.
 func (f *prefetchForm) readPatch(r *http.Request) (m settings.Member[settings.PrefetchPatch], changed bool, err error) {
 	var patch settings.PrefetchPatch
 	if text, typed := r.PostFormValue(prefetchField), r.PostForm[prefetchField] != nil; typed && text != f.On {
@@ -118,7 +119,7 @@ func (f *prefetchForm) readPatch(r *http.Request) (m settings.Member[settings.Pr
 	return m, changed, errors.Join(errs...)
 }
 
-// setFacetField sets one field of a facet.
+// setFacetField sets one field of a patch of a facet's prefetch settings.
 func setFacetField(of *settings.FacetPatch, field policyField, text string) error {
 	_, name, _ := strings.Cut(strings.TrimPrefix(field.Name, prefetchField+"."), ".")
 	back := text == "" || text == field.Configured

@@ -10,25 +10,27 @@ import (
 	"time"
 )
 
-// sharedRead runs a read for all callers, one at a time. A read does not end when its caller
-// leaves. A caller whose context ends first gets the previous result.
+// sharedRead runs a read for several callers at once, so that at most one read is running. A read
+// does not end when a caller leaves. A caller whose context ends before the read gets the previous
+// result.
 type sharedRead[T any] struct {
 	read    func(ctx context.Context) (T, error)
-	timeout time.Duration // of one read
+	timeout time.Duration // maximum duration of each read
 	clock   func() time.Time
 	log     *slog.Logger
 
 	mu          sync.Mutex
 	latest      T
-	at          time.Time     // of the latest successful read; zero: none
-	attemptedAt time.Time     // end of the last read
-	err         error         // of the last read
+	at          time.Time     // end of the last successful read; zero: no read has succeeded
+	attemptedAt time.Time     // end of the last read, successful or not
+	err         error         // error of the last read; nil: it succeeded
 	running     chan struct{} // closed when the current read ends; nil: no read is running
 }
 
-// get returns the result of a read that is at most life old, or waits for a new read. If that
-// fails, or ctx ends first, it returns the previous result and an error. at is the time of the
-// result; zero: no read has succeeded yet.
+// get returns the last result if it is younger than "life". Otherwise it starts a read, or joins
+// the running one, and waits for the result. If the read fails, or ctx ends first, get returns the
+// previous result and an error. at is the time of the returned result; zero: no read has succeeded
+// yet.
 func (s *sharedRead[T]) get(ctx context.Context, life time.Duration) (result T, at time.Time, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,8 +52,8 @@ func (s *sharedRead[T]) get(ctx context.Context, life time.Duration) (result T, 
 	}
 }
 
-// start starts a read unless one is running, and returns the channel that is closed at its end. mu
-// must be held.
+// start starts a read unless one is running. It returns the channel that is closed when the read
+// ends. The caller must hold mu.
 func (s *sharedRead[T]) start() <-chan struct{} {
 	if s.running == nil {
 		s.running = make(chan struct{})
@@ -78,8 +80,8 @@ func (s *sharedRead[T]) run() {
 
 var errPanic = errors.New("internal error: panic; see the log")
 
-// recoverPanic calls f and logs a panic. f runs in its own goroutine, where a panic would end the
-// process.
+// recoverPanic calls f. If f panics, it logs the panic. It is used in goroutines of the console,
+// where a panic would otherwise end the process.
 func recoverPanic(log *slog.Logger, f func()) {
 	defer func() {
 		if p := recover(); p != nil {

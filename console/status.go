@@ -9,7 +9,8 @@ import (
 	"github.com/freshet/freshet/limiter"
 )
 
-// statusItem is one live text of a page. Tone (ok, warn, bad or empty) only colours it.
+// statusItem is one changing text of a page. Tone selects its colour: ok, warn, bad, or empty for
+// none.
 type statusItem struct {
 	Text string `json:"text"`
 	Tone string `json:"tone,omitempty"`
@@ -17,8 +18,8 @@ type statusItem struct {
 	Percent *int `json:"percent,omitempty"`
 }
 
-// liveStatus is the content of the live pages, by element. It is rendered with the page and sent as
-// server-sent events.
+// liveStatus contains all changing content of the live pages, by the id of the HTML element. It is
+// rendered with the page, and then sent every second as a server-sent event.
 type liveStatus struct {
 	At     string                    `json:"at"`
 	Items  map[string]statusItem     `json:"items"`
@@ -27,13 +28,13 @@ type liveStatus struct {
 	Tables map[string]statusTable    `json:"-"`
 }
 
-// statusTable is a table with live rows.
+// statusTable is a table whose rows change.
 type statusTable struct {
 	ID, Caption string
 	Headers     []string
-	Numeric     []bool // by column
+	Numeric     []bool // for each column: its values are numbers
 	Rows        [][]statusItem
-	Empty       string // text without rows
+	Empty       string // text to show if there are no rows
 }
 
 const (
@@ -42,14 +43,15 @@ const (
 	toneBad  = "bad"
 
 	day = 24 * time.Hour
-	// lagWarn and lagBad are the lags from which a lane is shown as a warning or a problem.
+	// lagWarn and lagBad are the lags from which a lane is shown as a warning or as a problem.
 	lagWarn, lagBad = time.Minute, 10 * time.Minute
-	// stalledAfter is the time after which an unprocessed lane counts as stalled. New records of an
-	// idle lane may not have been sampled earlier.
+	// stalledAfter is the time without processing after which a lane with records counts as
+	// stalled. It is longer than the time between two counts of the records, so that new records in
+	// an idle lane do not count as stalled.
 	stalledAfter = 20 * time.Second
 )
 
-// statusOf returns the live content for a sample.
+// statusOf returns the changing content of all live pages for a sample.
 func (c *Console) statusOf(n *sample, sources []string) liveStatus {
 	f := liveStatus{At: n.At.UTC().Format("15:04:05") + " UTC", Items: map[string]statusItem{}, Rows: map[string][][]statusItem{}, Tables: map[string]statusTable{}}
 	f.addProblems(n, sources)
@@ -95,7 +97,7 @@ func (f *liveStatus) addTable(id, caption, empty string, heads []string, numbers
 	f.Tables[id] = t
 }
 
-// addProblems lists the current problems, the worst first.
+// addProblems adds the table of the current problems, the worst first.
 func (f *liveStatus) addProblems(n *sample, sources []string) {
 	rows := [][]statusItem{}
 	add := func(tone, format string, args ...any) {
@@ -112,7 +114,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 			add(toneBad, "%s: the limiter could not be read; without Redis no calls are made.", source)
 		}
 		for _, h := range allBlockers(of.Limits, n.At) {
-			if h.Scope != scopeFirst { // reported with the stalled lane
+			if h.Scope != scopeFirst { // a scopeFirst blocker is only shown as the reason of a stalled lane
 				add(h.Tone, "%s: %s.", source, h.Message)
 			}
 		}
@@ -142,7 +144,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 	}
 }
 
-// limiterState returns the state of a source's limiter.
+// limiterState returns the state of a source's limiter with its tone.
 func limiterState(v *limiter.View) statusItem {
 	if v == nil {
 		return statusItem{Text: "unknown", Tone: toneBad}
@@ -161,8 +163,8 @@ func stalled(l LaneLag) bool {
 	return l.RecordsKnown && l.Records > 0 && !l.WaitKnown && l.StalledFor >= stalledAfter
 }
 
-// lag returns the lag of a lane. The throughput is the mean of a minute, so Wait is too low shortly
-// after the workers have stopped.
+// lag returns the lag of a lane. Wait alone would be too low shortly after the workers have
+// stopped, because it is based on the mean throughput of a minute.
 func lag(l LaneLag) time.Duration { return max(l.Wait, l.StalledFor) }
 
 func laneTone(l LaneLag) string {
@@ -172,7 +174,7 @@ func laneTone(l LaneLag) string {
 	case stalled(l):
 		return toneBad
 	case l.Records > 0 && !l.WaitKnown:
-		return "" // the throughput is measured with the next samples
+		return "" // the throughput will be known after the next counts
 	case l.Records == 0 || lag(l) < lagWarn:
 		return toneOK
 	case lag(l) < lagBad:

@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// laneLimit returns how many calls a second a lane may make now. It includes the other lane's
-// reserve, the rate cap of the hour and the daily quota.
+// laneLimit returns how many calls a second a lane may make now. The reserve of the other lane, the
+// rate cap of the hour and the daily quota are taken into account.
 func laneLimit(v *limiter.View, lane schemas.Lane) statusItem {
 	if v == nil {
 		return statusItem{Text: "not known"}
@@ -20,7 +20,7 @@ func laneLimit(v *limiter.View, lane schemas.Lane) statusItem {
 	return statusItem{Text: formatLimit(share.PerSecond)}
 }
 
-// formatLimit formats a rate that may be unlimited.
+// formatLimit formats calls a second; infinity is "unlimited".
 func formatLimit(n float64) string {
 	if math.IsInf(n, 1) {
 		return "unlimited"

@@ -37,8 +37,8 @@ func laneRows(of *sourceSample) [][]statusItem {
 	return rows
 }
 
-// policyRows returns the usage of each policy. The usage of a policy with lane partitions is
-// estimated from the granted permits.
+// policyRows returns a table row for each policy. For a policy with lane partitions (GCRA) the
+// usage is estimated from the permits that the processes have received.
 func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, p := range of.Limits.Policies {
@@ -149,7 +149,7 @@ func dependencyRows(all []Dependency) [][]statusItem {
 	return rows
 }
 
-// scenarioTitle returns the title of a fault scenario.
+// scenarioTitle returns the title of the fault scenario with this name.
 func (c *Console) scenarioTitle(name string) string {
 	if c.FaultScenarios != nil {
 		for _, k := range c.FaultScenarios.List() {

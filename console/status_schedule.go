@@ -8,7 +8,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// tierRows returns a row for each prefetched tier, and one for each facet that is not prefetched.
+// tierRows returns a table row for each tier of each prefetched facet, and one row for each other
+// facet.
 func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, facet := range s.Facets {
@@ -29,7 +30,7 @@ func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 	return rows
 }
 
-// entityCount returns the number of entities of some tiers.
+// entityCount returns the number of entities in these tiers together.
 func entityCount(tiers ...TierSchedule) statusItem {
 	n, exactly := int64(0), true
 	for _, t := range tiers {
@@ -44,9 +45,9 @@ func entityCount(tiers ...TierSchedule) statusItem {
 	return statusItem{Text: "about " + formatCount(n)}
 }
 
-// dueCells returns how many entities of a tier are due, and the lag of the tier. The count covers
-// only the entities with the earliest due times; for a tier outside of them only an upper bound of
-// the lag is known.
+// dueCells returns two table cells for a tier: how many of its entities are due, and its lag. Only
+// the MaxCounted entities of the source with the earliest due times are counted. If none of them is
+// of this tier, its count is unknown, and for its lag only an upper bound is known.
 func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}
@@ -85,7 +86,8 @@ func delayTone(late time.Duration) string {
 	return toneBad
 }
 
-// formatCounted formats a count that may have been truncated.
+// formatCounted formats a count. "more" means that counting stopped early, and the true number may
+// be higher.
 func formatCounted(n int64, more bool) string {
 	if more {
 		return formatInt(n) + " or more"
@@ -93,7 +95,7 @@ func formatCounted(n int64, more bool) string {
 	return formatInt(n)
 }
 
-// boundRows returns the bounds of LOW and of prefetching.
+// boundRows returns a table row for each limit of the rate of the LOW lane and of prefetching.
 func boundRows(of *sourceSample) [][]statusItem {
 	if of.Limits == nil {
 		return nil
@@ -125,7 +127,7 @@ func boundRows(of *sourceSample) [][]statusItem {
 	return rows
 }
 
-// backlogRows returns the backlogs of the retries and of the outbox.
+// backlogRows returns a table row for the due retries, and one for the outbox.
 func backlogRows(d Due, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	add := func(what string, due store.Backlog) []statusItem {

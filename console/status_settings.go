@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// addSettings adds the live content of the settings page.
+// addSettings adds the changing texts and tables of the settings page for one source.
 func (f *liveStatus) addSettings(source string, of *sourceSample, now time.Time) {
 	f.Items["set."+source] = stopState(of.Settings)
 	f.Items["force."+source] = statusItem{Text: revisionMessage(of, now)}
@@ -30,7 +30,8 @@ func stopState(s *settings.State) statusItem {
 	return statusItem{Text: "not stopped", Tone: toneOK}
 }
 
-// revisionMessage describes the stored revision, the revision in force, and the rate cap of LOW.
+// revisionMessage describes which revision of the settings is stored, which one the limiter uses,
+// and the rate cap of the LOW lane.
 func revisionMessage(of *sourceSample, now time.Time) string {
 	s, v := of.Settings, of.Limits
 	if s == nil {
@@ -65,7 +66,7 @@ func revisionMessage(of *sourceSample, now time.Time) string {
 	return text
 }
 
-// settingRows returns the settings of each policy.
+// settingRows returns a table row for each policy, with its current and configured settings.
 func settingRows(s *settings.State) [][]statusItem {
 	if s == nil {
 		return nil
@@ -90,7 +91,8 @@ func settingRows(s *settings.State) [][]statusItem {
 	return rows
 }
 
-// withConfigured returns a value, and the configured value if it differs.
+// withConfigured returns the current value of a setting. If the configured value differs, the text
+// contains both.
 func withConfigured(set, configured string) statusItem {
 	if set == configured {
 		return statusItem{Text: set}
@@ -105,7 +107,7 @@ func orNone(text string) string {
 	return text
 }
 
-// policyLabel returns the name of a policy with its window.
+// policyLabel returns the name of a policy and its window.
 func policyLabel(p settings.Policy) string {
 	if p.Name == p.Window {
 		return displayText(p.Name, 60)
@@ -113,7 +115,7 @@ func policyLabel(p settings.Policy) string {
 	return displayText(p.Name, 60) + " (" + p.Window + ")"
 }
 
-// targetText formats a target; 0 means that the limit determines it.
+// targetText formats the target of a policy. A target of 0 is shown as "by the limit".
 func targetText(n int) string {
 	if n == 0 {
 		return "by the limit"

@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// limitedRig has a dead letter, a job and an audit entry of the restricted entity hr.kim, and
-// requires tokens.
+// limitedRig returns a rig with a dead letter, a job and an audit entry of the entity hr.kim, which
+// only clients with see:hr can see. Clients must authenticate.
 func limitedRig(t *testing.T) *rig {
 	r := newRig(t)
 	fillRig(r)
@@ -39,7 +39,7 @@ func TestConsole_HidesEntitiesOutsideVisibility(t *testing.T) {
 		r := limitedRig(t)
 		for _, page := range limitedPages {
 			text := r.get(root+page, "Authorization", "Bearer "+token).text()
-			if strings.HasPrefix(page, "/lookup") { // the form repeats the key
+			if strings.HasPrefix(page, "/lookup") { // the form contains the submitted key
 				if got := strings.Contains(text, "item_equipment"); got != sees {
 					t.Errorf("%s as %s: got content %v, want %v", page, token, got, sees)
 				}

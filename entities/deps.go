@@ -13,9 +13,9 @@ import (
 // Deps are the dependencies of Entities.
 type Deps struct {
 	Store    Store
-	Sources  map[string]Source // by name
+	Sources  map[string]Source // by source name
 	Notifier Notifier
-	// Actor returns the client's name for the audit.
+	// Actor returns the name of the client that sent the request. It is stored in the audit.
 	Actor func(*http.Request) string
 	Now   func() time.Time
 	Log   *slog.Logger
@@ -23,28 +23,30 @@ type Deps struct {
 
 // Store holds the registered entities and the snapshots. Its implementations are in package store.
 type Store interface {
-	// RegisterEntities registers entities, and returns how many were new. For a known entity it
-	// replaces params, pinned and enabled, and the tier if it is pinned.
+	// RegisterEntities registers entities, and returns how many were new. For an entity that is
+	// registered already it replaces params, pinned and enabled. It replaces the tier only if the
+	// new registration is pinned.
 	RegisterEntities(ctx context.Context, all []store.RegisteredEntity) (added int, err error)
-	// BringForward sets earlier due times. It ignores a time that is later than the stored one.
+	// BringForward moves the due times of entities to earlier times. It ignores an entity whose
+	// stored due time is already earlier.
 	BringForward(ctx context.Context, all []store.DueTime) error
-	// PinEntities and UnpinEntities return how many entities they changed.
+	// PinEntities and UnpinEntities return how many registrations they changed.
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
 	UnpinEntities(ctx context.Context, of []schemas.Entity) (int, error)
-	// Entities returns at most limit entities that the filter matches, after an entity in their
-	// order.
+	// Entities returns at most "limit" registered entities that match the filter, in the order of
+	// source, facet and key. The result starts behind the entity "after".
 	Entities(ctx context.Context, filter store.EntityFilter, after schemas.Entity, limit int) ([]store.RegisteredEntity, error)
-	// CountEntities counts the entities that the filter matches. exact is false if n is an
-	// estimate.
+	// CountEntities counts the registered entities that match the filter. If exact is false, n is
+	// an estimate.
 	CountEntities(ctx context.Context, filter store.EntityFilter) (n int64, exact bool, err error)
-	// EnableEntities sets the flag enabled of the entities with these keys, in the filter's source
-	// and facet, and returns how many changed.
+	// EnableEntities enables or disables the entities with these keys, in the filter's source and
+	// facet. It returns how many registrations it changed.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
-	// ObserveReads adds reads to entities, and registers unknown ones. An entity for which risen
-	// returns true becomes due at once.
+	// ObserveReads adds the numbers of reads to the registered entities, and registers unknown
+	// entities. If the function risen returns true for an entity, the entity becomes due at once.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
 	// DeleteSnapshot deletes the snapshot and the registration of an entity, and reports whether
-	// there was any. It writes the audit entry in the same transaction.
+	// one of them existed. It writes the audit entry in the same transaction.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error)
 	// WriteAudit writes an audit entry.
 	WriteAudit(ctx context.Context, entry store.AuditEntry) error
@@ -52,7 +54,7 @@ type Store interface {
 
 // Source is the part of a source's configuration that Entities needs.
 type Source struct {
-	Facets   map[string][]string // params by facet
+	Facets   map[string][]string // by facet name: the names of the params that the facet accepts
 	Keys     Keys
 	Schedule Schedule
 }
@@ -69,8 +71,8 @@ type Schedule interface {
 	// FirstDue returns the first due time of an entity that is registered now. prefetched is false
 	// if its facet is not prefetched.
 	FirstDue(r store.RegisteredEntity, now time.Time) (due time.Time, prefetched bool)
-	// ReadsMakeDue reports whether the reads of an entity have risen so much that it is due at once
-	// (store.Risen).
+	// ReadsMakeDue reports whether an entity becomes due at once because its number of reads has
+	// risen from "before" to "after".
 	ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool
 }
 

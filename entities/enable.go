@@ -15,26 +15,26 @@ import (
 
 const (
 	maxKeys = 1000
-	// auditKeys is how many keys an audit entry names.
+	// auditKeys is the maximum number of keys that one audit entry contains.
 	auditKeys = 10
 )
 
-// EnableRequest selects the entities to enable or disable: by a filter, or by keys of one facet.
-// The json tags are its form in the admin API.
+// EnableRequest selects the entities to enable or disable: either by a filter, or by a list of keys
+// of one facet. It is the JSON body of the request in the admin API.
 type EnableRequest struct {
 	selection
 	Keys []string `json:"keys,omitempty"`
-	// After is the next of the previous response.
+	// After is the value Next of the previous response; empty in the first request.
 	After string `json:"after,omitempty"`
 }
 
-// NewEnableRequest returns the request for a filter.
+// NewEnableRequest returns a request for the entities that match these values.
 func NewEnableRequest(source, facet, tier, prefix string, keys []string) EnableRequest {
 	return EnableRequest{selection: selection{Source: source, Facet: facet, Tier: tier, Prefix: prefix}, Keys: keys}
 }
 
-// EnableResult is how many entities were changed. The client repeats the request with Next until
-// Done.
+// EnableResult is the response to an EnableRequest. Changed is the number of changed entities.
+// While Done is false, the client repeats the request with After set to Next.
 type EnableResult struct {
 	Changed int     `json:"changed"`
 	Done    bool    `json:"done"`
@@ -42,24 +42,25 @@ type EnableResult struct {
 }
 
 // auditDetails is the content of the audit entry of one request that enables, disables or registers
-// entities: the number of entities, and the first keys.
+// entities: the selection, the number of entities, and the first keys.
 type auditDetails struct {
-	Enabled *bool `json:"enabled,omitempty"` // nil: a registration
+	Enabled *bool `json:"enabled,omitempty"` // nil: the request registers entities
 	selection
 	Entities int      `json:"entities"`
 	Keys     []string `json:"keys,omitempty"`
 	More     int      `json:"moreKeys,omitempty"`
 }
 
-// withKeys returns the entry with the first of these keys.
+// withKeys returns the details with the number of the keys, and with the first auditKeys of them.
+// More is the number of omitted keys.
 func (a auditDetails) withKeys(keys []string) auditDetails {
 	a.Entities, a.Keys = len(keys), keys[:min(len(keys), auditKeys)]
 	a.More = len(keys) - len(a.Keys)
 	return a
 }
 
-// writeAudit writes the audit entry of a request. It is called before the change, so that every
-// change has an entry.
+// writeAudit writes the audit entry of a request. It is called before the change, so that no change
+// is without an entry.
 func (s *Entities) writeAudit(r *http.Request, action string, a auditDetails) error {
 	return s.Store.WriteAudit(r.Context(), s.entry(r, action, a.Source, a))
 }
@@ -126,8 +127,8 @@ func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []
 	return admin.Answer{Body: EnableResult{Changed: n, Done: true}}, err
 }
 
-// enablePage sets the flag of the matching entities among the next rows. Before the change it calls
-// audit with their number, unless there are none.
+// enablePage reads the next rows after an entity, and enables or disables the entities that match
+// the filter. Before the change it calls "audit" with the number of these entities, unless it is 0.
 func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, audit func(n int) error) (admin.Answer, error) {
 	other := !enabled
 	f.Enabled = &other
@@ -142,7 +143,7 @@ func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after s
 	}
 	answer := EnableResult{Done: next == nil, Next: next}
 	var first time.Time
-	for i := 0; i < len(found); { // one call for each facet
+	for i := 0; i < len(found); { // one call of the store for each facet
 		facet := found[i].Entity.Facet
 		var keys []string
 		for ; i < len(found) && found[i].Entity.Facet == facet; i++ {

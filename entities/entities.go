@@ -19,7 +19,7 @@ import (
 // Entities manages the registrations of all sources. Its methods may be called concurrently.
 type Entities struct{ Deps }
 
-// New returns the entities with these dependencies.
+// New returns an Entities with these dependencies.
 func New(deps Deps) *Entities { return &Entities{deps} }
 
 // Handler returns the handler of the admin API: /admin/v1/entities…, /admin/v1/snapshots….
@@ -35,7 +35,7 @@ func (s *Entities) Handler() http.Handler {
 			all + "/unpin":   {http.MethodPost: s.pinHandler(false)},
 			"/admin/v1/snapshots/{source}/{facet}/{key}": {http.MethodDelete: s.deleteSnapshot},
 		},
-		// Keys have up to 256 bytes, and JSON may escape each byte.
+		// These bodies contain many keys. A key has up to 256 bytes, and JSON may escape each byte.
 		Bodies:      map[string]int64{all: maxBodyBytes, all + "/enable": maxBodyBytes, all + "/disable": maxBodyBytes, all + "/pin": maxBodyBytes, all + "/unpin": maxBodyBytes},
 		Explain:     func(error) *problem.HTTPError { return nil },
 		Unavailable: "The entities can't be read or written at the moment; see the log of the query service. After an upgrade, run `freshet migrate up`.",
@@ -44,7 +44,7 @@ func (s *Entities) Handler() http.Handler {
 	}.Handler()
 }
 
-var tiers = []string{"hot", "warm", "cold"} // by store.Tier
+var tiers = []string{"hot", "warm", "cold"} // the index is the store.Tier
 
 // tierOf parses the name of a tier.
 func tierOf(word string) (store.Tier, error) {
@@ -55,7 +55,7 @@ func tierOf(word string) (store.Tier, error) {
 	return store.Tier(i), nil
 }
 
-// Entity is a registered entity in a response. The json tags are its form in the admin API.
+// Entity is a registered entity in a response of the admin API, as JSON.
 type Entity struct {
 	Source  string            `json:"source"`
 	Facet   string            `json:"facet"`
@@ -65,9 +65,10 @@ type Entity struct {
 	Pinned  bool              `json:"pinned"` // reads don't change the tier
 	Enabled bool              `json:"enabled"`
 	DueAt   time.Time         `json:"dueAt"`
-	// Reads and Changes are counts that decay with time. Changes were seen within WatchedSeconds.
+	// Reads and Changes are counts in which old events lose weight over time. Changes is the number
+	// of changes within WatchedSeconds.
 	Reads          float64    `json:"reads"`
-	LastReadAt     *time.Time `json:"lastReadAt"` // nil: never
+	LastReadAt     *time.Time `json:"lastReadAt"` // nil: the entity was never read
 	Changes        float64    `json:"changes"`
 	WatchedSeconds float64    `json:"watchedSeconds"`
 }
@@ -97,7 +98,7 @@ func (s *Entities) source(name string) (Source, error) {
 	return src, nil
 }
 
-// checkFacet returns a 404 problem if the facet is not empty and unknown.
+// checkFacet returns a 404 problem if the source has no such facet. An empty facet is accepted.
 func (src Source) checkFacet(source, facet string) error {
 	if _, known := src.Facets[facet]; !known && facet != "" {
 		return problem.New(http.StatusNotFound, "no-such-facet",
@@ -106,8 +107,8 @@ func (src Source) checkFacet(source, facet string) error {
 	return nil
 }
 
-// checkParams returns an error if a param is unknown to the facet. Such a param has no effect and
-// is probably a misspelled column.
+// checkParams returns an error if the facet does not use one of the params. Such a param has no
+// effect and is probably a misspelled column of an import.
 func (src Source) checkParams(facet string, params map[string]string) error {
 	has := src.Facets[facet]
 	for _, name := range slices.Sorted(maps.Keys(params)) {
@@ -122,14 +123,14 @@ func (src Source) checkParams(facet string, params map[string]string) error {
 	return nil
 }
 
-// cursorOf encodes the position after which a list continues. Names and keys contain no control
-// characters.
+// cursorOf encodes an entity as the cursor of the page that follows it. Zero bytes separate source,
+// facet and key, because names and keys contain no control characters.
 func cursorOf(e schemas.Entity) *string {
 	text := base64.RawURLEncoding.EncodeToString([]byte(e.Source + "\x00" + e.Facet + "\x00" + e.Key))
 	return &text
 }
 
-// readCursor decodes a cursor; an empty one is the start.
+// readCursor decodes a cursor. An empty cursor is the start of the list.
 func readCursor(text string) (e schemas.Entity, err error) {
 	if text == "" {
 		return e, nil
@@ -145,12 +146,12 @@ func readCursor(text string) (e schemas.Entity, err error) {
 	return e, problem.New(http.StatusBadRequest, "bad-cursor", "after is not the next of a response; leave it out to start from the beginning.")
 }
 
-// entry returns the audit entry of an action. It omits the previous values, because an action may
-// change millions of entities.
+// entry returns the audit entry of an action. "after" describes the change. The entry has no
+// previous values, because an action may change millions of entities.
 func (s *Entities) entry(r *http.Request, action, source string, after any) store.AuditEntry {
 	text, err := json.Marshal(after)
 	if err != nil {
-		panic(err) // our own types always marshal
+		panic(err) // our own types can always be encoded as JSON
 	}
 	return store.AuditEntry{
 		At: s.Now().UTC().Truncate(time.Microsecond), Actor: s.Actor(r), Action: action, Source: source,

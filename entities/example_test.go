@@ -6,7 +6,7 @@ import (
 	"github.com/freshet/freshet/entities"
 )
 
-// A spec with a tier pins the entity to it.
+// If the spec contains a tier, the entity is pinned to that tier.
 func ExampleParseEntitySpec() {
 	spec, err := entities.ParseEntitySpec([]byte(`{"key":"somebody","tier":"hot"}`))
 	fmt.Println(spec.Key, spec.Tier, err)

@@ -14,7 +14,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fill registers entities of each kind.
+// fill registers six entities: of both sources and both prefetched facets of nexon, pinned and not
+// pinned, enabled and disabled.
 func (r *rig) fill() {
 	r.Helper()
 	r.put("a", `{"key":"ab","tier":"hot"}`, `{"key":"ac","tier":"warm"}`, `{"key":"b","tier":"hot","enabled":false}`)
@@ -202,7 +203,7 @@ func TestEnable_AuditTruncatesKeys(t *testing.T) {
 
 func TestDeleteSnapshot_RemovesRegistration(t *testing.T) {
 	r := newRig(t)
-	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // no longer configured
+	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // a source that is no longer configured
 	w := store.Write{Entity: gone, Version: 1, CheckedAt: start, Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil }}
 	if _, err := r.db.Write(t.Context(), []store.Write{w}); err != nil {
 		t.Fatal(err)

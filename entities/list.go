@@ -17,12 +17,13 @@ import (
 
 const (
 	defaultPageSize, maxPageSize = 100, 1000
-	// maxRowsScanned is how many rows one request reads at most, however few of them match. It
-	// bounds the duration of a request.
+	// maxRowsScanned is the maximum number of rows that one request reads, even if few of them
+	// match the filter. It bounds the duration of a request.
 	maxRowsScanned = 2000
 )
 
-// selection selects entities. The json tags are its form in the admin API.
+// selection is a filter by source, facet, tier and key prefix. It is part of JSON bodies of the
+// admin API.
 type selection struct {
 	Source  string `json:"source"`
 	Facet   string `json:"facet,omitempty"`
@@ -61,7 +62,8 @@ func (s *Entities) filter(c selection) (f store.EntityFilter, err error) {
 	return f, src.checkFacet(c.Source, c.Facet)
 }
 
-// filterOf returns the filter of a query string, which may have the parameters in others too.
+// filterOf reads a filter from a query string. A parameter of the query must belong to the filter
+// or be named in "others".
 func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFilter, error) {
 	known := append([]string{"source", "facet", "tier", "enabled", "prefix"}, others...)
 	for name := range query {
@@ -81,8 +83,8 @@ func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFil
 	return s.filter(c)
 }
 
-// Page is one page of a list. It may be short, or empty, without being the last one. Next is the
-// position of the next page; nil: the last page.
+// Page is one page of a list. It may be short, or empty, although more pages follow. Next is the
+// cursor of the next page; nil: this is the last page.
 type Page struct {
 	Entities []Entity `json:"entities"`
 	Next     *string  `json:"next"`
@@ -112,9 +114,10 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 	return admin.Answer{Body: page}, err
 }
 
-// page returns at most limit entities that the filter matches after an entity, and the cursor of
-// the next page. The database selects by source, facet and key prefix, which an index covers. page
-// filters the rest itself, because a selective filter in SQL could scan millions of rows.
+// page returns at most "limit" entities that match the filter and follow the entity "after", and
+// the cursor of the next page. The database selects by source, facet and key prefix, which an index
+// covers. page itself checks the other conditions, because a filter in SQL that few rows match
+// could scan millions of rows.
 func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) (found []store.RegisteredEntity, next *string, err error) {
 	together := store.EntityFilter{Source: f.Source, Facet: f.Facet}
 	if f.Facet != "" {
@@ -142,13 +145,14 @@ func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas
 	return found, next, nil
 }
 
-// chosen reports whether the filter matches an entity of its source and facet.
+// chosen reports whether an entity, whose source and facet match already, matches the rest of the
+// filter: tier, enabled and key prefix.
 func chosen(f store.EntityFilter, r store.RegisteredEntity) bool {
 	return (f.Tier == nil || *f.Tier == r.Tier) && (f.Enabled == nil || *f.Enabled == r.Enabled) && strings.HasPrefix(r.Entity.Key, f.KeyPrefix)
 }
 
-// CountResult is a number of entities. It is an estimate if Exact is false, because an exact count
-// would take long.
+// CountResult is the number of entities that match a filter. If Exact is false, it is an estimate,
+// because an exact count would take too long.
 type CountResult struct {
 	Count int64 `json:"count"`
 	Exact bool  `json:"exact"`

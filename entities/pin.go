@@ -15,7 +15,7 @@ import (
 )
 
 // PinRequest names entities to pin to a tier, or to unpin. Reads don't change the tier of a pinned
-// entity. The json tags are its form in the admin API.
+// entity. It is the JSON body of the request in the admin API.
 type PinRequest struct {
 	Source string   `json:"source"`
 	Facet  string   `json:"facet"`
@@ -23,13 +23,13 @@ type PinRequest struct {
 	Tier   string   `json:"tier,omitempty"` // required to pin; must be empty to unpin
 }
 
-// PinResult is how many entities were changed. Unregistered entities, and those already pinned to
-// the tier, are not counted.
+// PinResult is the response to a PinRequest. Changed does not count entities that are not
+// registered, or already have the requested pin.
 type PinResult struct {
 	Changed int `json:"changed"`
 }
 
-// pinAudit is the audit entry of a PinRequest.
+// pinAudit is the content of the audit entry of a PinRequest.
 type pinAudit struct {
 	Facet string   `json:"facet"`
 	Tier  string   `json:"tier,omitempty"`
@@ -66,7 +66,7 @@ func (s *Entities) pinHandler(pin bool) admin.Handle {
 			answer.Changed, err = s.Store.UnpinEntities(r.Context(), of)
 			return admin.Answer{Body: answer}, err
 		}
-		tier, _ := tierOf(p.Tier) // checkPin has checked it
+		tier, _ := tierOf(p.Tier) // checkPin has rejected unknown tiers
 		if answer.Changed, err = s.Store.PinEntities(r.Context(), of, tier); err != nil {
 			return admin.Answer{}, err
 		}
@@ -118,8 +118,8 @@ func (s *Entities) checkPin(p PinRequest, pin bool) (Source, error) {
 	return src, nil
 }
 
-// bringForward makes pinned entities due by their tier. An entity may have been due much later in
-// its previous tier.
+// bringForward sets the due times of newly pinned entities by the interval of their tier. In its
+// previous tier an entity may have been due much later.
 func (s *Entities) bringForward(ctx context.Context, all []store.RegisteredEntity) error {
 	var due []store.DueTime
 	for _, r := range all {

@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// entity returns one entity as the API lists it.
+// entity returns the entity with this key, as the list of the API shows it.
 func (r *rig) entity(key string) Entity {
 	r.Helper()
 	all := r.ok(http.MethodGet, "/entities?prefix="+key, "").Entities
@@ -41,7 +41,8 @@ func TestRegister_UnpinsAnEntityThatNamesNoTier(t *testing.T) {
 	}
 }
 
-// A known entity may be due in a week; the new tier must apply at once.
+// A registered entity may be due in a week. If it is registered again with a tier, the interval of
+// that tier must apply at once.
 func TestRegister_MakesAPinnedEntityDueByItsTier(t *testing.T) {
 	r := newRig(t)
 	e := schemas.Entity{Source: "nexon", Facet: "a", Key: "k"}

@@ -14,14 +14,16 @@ type ReadCount struct {
 	Count  int
 }
 
-// Counts reports whether reads of the facet are counted: it is prefetched.
+// Counts reports whether reads of the facet are counted. They are counted if the facet is
+// prefetched.
 func (s *Entities) Counts(source, facet string) bool {
 	src, known := s.Sources[source]
 	return known && src.Schedule.Prefetches(facet)
 }
 
-// RecordReads adds reads that were made until a time. It registers an unknown entity in the tier
-// cold, if its facet is prefetched. Entities whose reads have risen enough become due at once.
+// RecordReads adds the numbers of reads that happened before the time "until". If a facet is
+// prefetched, it registers unknown entities of the facet in the tier cold. Entities whose reads
+// have risen enough become due at once.
 func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
 	now := s.Now()
 	var counted []store.EntityReads
@@ -54,7 +56,7 @@ func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until tim
 	if err := s.Store.ObserveReads(ctx, counted, risen); err != nil {
 		return err
 	}
-	for source, at := range first { // most entities are known and have another due time; the scheduler reads the real one
+	for source, at := range first { // at is the due time of a new entity; the scheduler reads the stored due time of a known one
 		s.Notifier.WakeAt(ctx, source, at)
 	}
 	return nil

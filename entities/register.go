@@ -22,33 +22,36 @@ import (
 const (
 	maxBodyBytes = 1 << 20
 	maxRegister  = 5000
-	// maxErrors is how many errors a response lists. maxNamedErrors is how many of them its detail
-	// names.
+	// maxErrors is the maximum number of errors in the list of a response. The text of the response
+	// (detail) contains at most maxNamedErrors of them.
 	maxErrors, maxNamedErrors = 100, 3
 
-	// maxParamsBytes bounds the total size of an entity's params, and maxParamNameBytes one name.
-	// The largest request, with every byte escaped, is far below schemas.MaxRequestBytes.
+	// maxParamsBytes bounds the total size of an entity's params, and maxParamNameBytes the size of
+	// one name. So even an UpdateRequest with every byte escaped is far below
+	// schemas.MaxRequestBytes.
 	maxParamsBytes, maxParamNameBytes = 4096, 64
 )
 
-// RegisterRequest registers entities of one facet. The json tags are its form in the admin API.
+// RegisterRequest registers entities of one facet. It is the JSON body of the request in the admin
+// API.
 type RegisterRequest struct {
 	Source   string            `json:"source"`
 	Facet    string            `json:"facet"`
-	Entities []json.RawMessage `json:"entities"` // each an EntitySpec
+	Entities []json.RawMessage `json:"entities"` // each is an EntitySpec as JSON
 }
 
 // EntitySpec is one entity to register.
 type EntitySpec struct {
 	Key    string            `json:"key"`
-	Params map[string]string `json:"params,omitempty"` // where they differ from the params of the facet
-	// Tier pins the entity to a tier. If it is empty, reads choose the tier: a new entity starts in
-	// cold, and a known one keeps its tier.
+	Params map[string]string `json:"params,omitempty"` // only the values that differ from the facet's own params
+	// Tier pins the entity to a tier. If it is empty, the reads of the entity choose the tier: a
+	// new entity starts in cold, and a registered one keeps its tier.
 	Tier    string `json:"tier,omitempty"`
 	Enabled *bool  `json:"enabled,omitempty"`
 }
 
-// ParseEntitySpec parses and checks a spec. It makes the checks that need no configuration.
+// ParseEntitySpec parses a spec from JSON and checks it. The server makes the checks that depend on
+// the configuration of the source.
 func ParseEntitySpec(text []byte) (o EntitySpec, err error) {
 	if !utf8.Valid(text) {
 		return o, errors.New("it is not valid UTF-8")
@@ -62,7 +65,7 @@ func ParseEntitySpec(text []byte) (o EntitySpec, err error) {
 	return o, o.Check()
 }
 
-// Check returns an error if the spec is not well formed.
+// Check returns an error if the key, the tier or the params are invalid.
 func (o EntitySpec) Check() error {
 	if err := schemas.CheckKey(o.Key); err != nil {
 		return err
@@ -92,7 +95,8 @@ func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, unicode.IsControl)
 }
 
-// RegisterResult is the number of new and of known entities. Known ones were updated.
+// RegisterResult contains the number of new entities (Added), and of entities that were registered
+// already and were updated (Known).
 type RegisterResult struct {
 	Added int `json:"added"`
 	Known int `json:"known"`
@@ -138,7 +142,7 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	if added < n { // new entities are due by their tier already
+	if added < n { // some entities were registered already; new ones have the due time of their tier
 		if err := s.bringForward(r.Context(), all); err != nil {
 			return admin.Answer{}, err
 		}
@@ -154,7 +158,8 @@ func notPrefetched(source, facet string) error {
 		"Entities of %s/%s are not prefetched. Set sources.%s.prefetch.facets.%s.mode to tiers or adaptive, in every role's configuration.", source, facet, source, facet))
 }
 
-// registered returns the entities of a request for the store, or a problem with all errors.
+// registered converts the entities of a request for the store. If entities are invalid, it returns
+// one problem with all errors.
 func (s *Entities) registered(b RegisterRequest, src Source) ([]store.RegisteredEntity, error) {
 	now := s.Now()
 	all := make([]store.RegisteredEntity, len(b.Entities))
@@ -189,19 +194,20 @@ func (s *Entities) registered(b RegisterRequest, src Source) ([]store.Registered
 	return nil, p
 }
 
-// registered returns the entity of the spec, due in its own slot, so that a large import does not
-// become due at once.
+// registered returns the entity of the spec for the store. A hash of the entity determines its
+// first due time, so that the entities of a large import are not all due at the same time.
 func (o EntitySpec) registered(e schemas.Entity, src Source, now time.Time) store.RegisteredEntity {
 	r := store.RegisteredEntity{Entity: e, Params: o.Params, Tier: store.Cold, Enabled: o.Enabled == nil || *o.Enabled}
 	if o.Tier != "" {
-		r.Tier, _ = tierOf(o.Tier) // Check has checked it
+		r.Tier, _ = tierOf(o.Tier) // Check has rejected unknown tiers
 		r.Pinned = true
 	}
 	r.Due, _ = src.Schedule.FirstDue(r, now)
 	return r
 }
 
-// readBody decodes one JSON object. form is the end of the error message: the expected form.
+// readBody decodes a body that is one JSON object. "form" describes the expected object; it is the
+// end of the error message.
 func readBody(body io.Reader, into any, form string) error {
 	text, err := io.ReadAll(body)
 	if err != nil {
@@ -219,7 +225,7 @@ func readBody(body io.Reader, into any, form string) error {
 	return nil
 }
 
-// decode decodes one JSON value and rejects unknown members.
+// decode decodes one JSON value, and rejects unknown members of objects.
 func decode(text []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

@@ -106,7 +106,7 @@ func TestRegister_RejectsInvalidBody(t *testing.T) {
 
 func TestRegister_AcceptsLargeBatch(t *testing.T) {
 	r := newRig(t)
-	orders := make([]string, 800) // more would time out with SQLite under the race detector
+	orders := make([]string, 800) // with more entities SQLite is too slow under the race detector
 	for i := range orders {
 		orders[i] = fmt.Sprintf(`{"key":"%s%05d"}`, strings.Repeat("k", 100), i)
 	}
@@ -153,7 +153,7 @@ func TestRecordReads_RegistersAndCounts(t *testing.T) {
 	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "c", "x", 9)}, until); err != nil || len(r.notified) != 2 {
 		t.Errorf("got %v, notified %q", err, r.notified)
 	}
-	// Enough reads make the entity due at the time of the reads, and notify the schedulers.
+	// Enough reads make the entity due at the time of the reads, and the schedulers are notified.
 	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 8)}, until); err != nil || r.notified[2] != "nexon in -1m0s" {
 		t.Errorf("got %v, notified %q", err, r.notified)
 	}

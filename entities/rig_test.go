@@ -26,20 +26,20 @@ var errDown = errors.New("connection refused to postgres://secret@db")
 // start is the fixed time of the rig's clock.
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// rig is the entities of two sources on an in-memory database. The facets a and b of nexon are
-// prefetched, c is not.
+// rig is an Entities with two sources on an in-memory database. The facets a and b of the source
+// nexon are prefetched, its facet c is not.
 type rig struct {
 	*testing.T
 	*Entities
 	handler  http.Handler
 	db       *sqlite.Store
 	down     bool
-	filled   int // audit entries that fill has made
+	filled   int // number of audit entries that fill has written
 	notified []string
 	log      bytes.Buffer
 }
 
-// failingStore is a store that can fail.
+// failingStore is a store in which registrations and audit entries fail while rig.down is set.
 type failingStore struct {
 	*sqlite.Store
 	rig *rig
@@ -59,8 +59,8 @@ func (s failingStore) WriteAudit(ctx context.Context, entry store.AuditEntry) er
 	return s.Store.WriteAudit(ctx, entry)
 }
 
-// fakeSchedule is the list of prefetched facets. The first due time is an hour after the
-// registration plus a second for each byte of the key.
+// fakeSchedule is a Schedule; its value is the list of prefetched facets. The first due time is an
+// hour after the registration, plus a second for each byte of the key.
 type fakeSchedule []string
 
 func (f fakeSchedule) Prefetches(facet string) bool { return slices.Contains(f, facet) }
@@ -74,7 +74,7 @@ func (f fakeSchedule) ReadsMakeDue(r store.RegisteredEntity, before, after float
 	return r.Tier == store.Cold && before < 10 && after >= 10
 }
 
-// keyRules rejects keys with a space.
+// keyRules is a Keys that rejects keys with a space.
 type keyRules struct{}
 
 func (keyRules) CheckKey(_, key string) error {
@@ -128,7 +128,7 @@ type answer struct {
 	Errors   []problem.Error `json:"errors"`
 }
 
-// do sends a request, and checks it and the response against the OpenAPI document.
+// do sends a request. It checks the request and the response against the OpenAPI document.
 func (r *rig) do(method, target, body string) answer {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), method, "/admin/v1"+target, strings.NewReader(body))
@@ -143,7 +143,7 @@ func (r *rig) do(method, target, body string) answer {
 	return a
 }
 
-// ok is do, and fails the test unless the request succeeds.
+// ok sends a request as do does, and fails the test unless the request succeeds.
 func (r *rig) ok(method, target, body string) answer {
 	r.Helper()
 	a := r.do(method, target, body)
@@ -153,13 +153,14 @@ func (r *rig) ok(method, target, body string) answer {
 	return a
 }
 
-// put registers entities, each a JSON object.
+// put registers entities of a facet. Each argument is the JSON object of one entity.
 func (r *rig) put(facet string, entities ...string) answer {
 	r.Helper()
 	return r.ok(http.MethodPost, "/entities", `{"source":"nexon","facet":"`+facet+`","entities":[`+strings.Join(entities, ",")+`]}`)
 }
 
-// wantList fails the test unless the query lists these entities as facet/key, page by page.
+// wantList reads all pages of the list, and fails the test unless they contain exactly these
+// entities. An entity is written as facet/key.
 func (r *rig) wantList(query string, want ...string) {
 	r.Helper()
 	var got []string
@@ -182,7 +183,7 @@ func (r *rig) wantList(query string, want ...string) {
 	}
 }
 
-// audit returns the audit entries after the entries of fill, the oldest first.
+// audit returns the audit entries that were written after fill, the oldest first.
 func (r *rig) audit() (all []string) {
 	r.Helper()
 	entries, err := r.db.Audit(r.Context(), 100)
@@ -195,7 +196,8 @@ func (r *rig) audit() (all []string) {
 	return all[r.filled:]
 }
 
-// wantProblem fails the test unless the request is rejected with this problem.
+// wantProblem fails the test unless the request is rejected with this status and problem code, and
+// the problem contains these words.
 func (r *rig) wantProblem(status int, code, words, method, target, body string) {
 	r.Helper()
 	a := r.do(method, target, body)
@@ -204,7 +206,7 @@ func (r *rig) wantProblem(status int, code, words, method, target, body string) 
 	}
 }
 
-// newForeign returns a cross-site request of a browser.
+// newForeign returns a request that a browser would send from another site.
 func newForeign(ctx context.Context, path, body string) *http.Request {
 	req := httptest.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(body))
 	req.Header.Set("Sec-Fetch-Site", "cross-site")

@@ -20,7 +20,8 @@ func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	// Also if nothing was deleted: an earlier request may have deleted it and failed afterwards.
+	// The caches are invalidated even if nothing was deleted: an earlier request may have deleted
+	// the snapshot and failed before this call.
 	s.Notifier.Invalidate(r.Context(), e)
 	if !was {
 		return admin.Answer{}, problem.New(http.StatusNotFound, "no-such-snapshot", fmt.Sprintf("Nothing is stored of %s, and it is not registered.", e))

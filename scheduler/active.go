@@ -11,25 +11,28 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Active selects the entities of a facet that are prefetched, by their stored content and params.
-// Other entities are only examined when they are due. The rule is applied at each due time, so a
-// changed rule takes effect at once. An entity that a manual refresh finds active again is
-// prefetched again.
+// Active is a rule that selects the prefetched entities of a facet, by their stored content and
+// params. An entity that does not match the rule stays registered. It is not requested, but the
+// rule is applied again at each of its due times. So a changed rule, or new content after a manual
+// refresh, takes effect at the next due time.
 //
-// A path is a list of names joined by dots, as in select. The first name is a document. A dot
-// within a name is written as \.
+// Paths have the syntax of "select" in the configuration: names joined by dots, the first of which
+// is a document. A dot within a name is written as \.
 type Active struct {
 	Status Status `yaml:"status,omitempty"`
-	// Unless are paths to content that only a finished entity has, for example a final result.
+	// Unless is a list of paths to content that only a finished entity has, for example a final
+	// result. An entity with such content is not prefetched.
 	Unless []string `yaml:"unless,omitempty"`
-	// Params must be registered for an entity to be prefetched.
+	// Params are the names of params. An entity is prefetched only if it has a value for each of
+	// them.
 	Params []string `yaml:"params,omitempty"`
 }
 
-// Status selects entities by the value at a path. An entity without that value is prefetched.
+// Status selects entities by the value at Path in their content. An entity without that value is
+// prefetched.
 type Status struct {
 	Path  string   `yaml:"path,omitempty"`
-	Allow []string `yaml:"allow,omitempty"` // empty: all values except the blocked ones
+	Allow []string `yaml:"allow,omitempty"` // empty: all values except those in Block
 	Block []string `yaml:"block,omitempty"`
 }
 
@@ -54,11 +57,11 @@ func (a Active) check() error {
 	return errors.Join(errs...)
 }
 
-// needsContent reports whether the rule reads content.
+// needsContent reports whether the rule depends on the stored content of an entity.
 func (a Active) needsContent() bool { return a.Status.Path != "" || len(a.Unless) > 0 }
 
-// allows reports whether an entity is prefetched. Unreadable content does not exclude an entity,
-// because a refresh replaces it.
+// allows reports whether the rule selects an entity. It selects an entity with unreadable content,
+// because a refresh replaces the content.
 func (a Active) allows(c store.Candidate) bool {
 	for _, name := range a.Params {
 		if c.Params[name] == "" {
@@ -88,7 +91,7 @@ func (a Active) allows(c store.Candidate) bool {
 	return allowed && !slices.Contains(a.Status.Block, word.String())
 }
 
-// valueAt returns the value at a path.
+// valueAt returns the value at a path (see Active) in JSON content.
 func valueAt(content []byte, path string) gjson.Result {
 	names := strings.Split(strings.ReplaceAll(path, `\.`, "\x00"), ".")
 	for i, name := range names {

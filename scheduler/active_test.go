@@ -8,7 +8,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// court is the rule of a court site: open and linked cases.
+// court is the rule for a source of court cases. It selects open cases with the param encCsNo,
+// which only linked cases have.
 var court = Active{
 	Status: Status{Path: "general.status", Allow: []string{"진행중", "진행", "active"}, Block: []string{"종결", "확정"}},
 	Unless: []string{"general.result", `general.result\.date`},

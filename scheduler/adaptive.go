@@ -7,14 +7,14 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// intervalOf returns the interval of an entity.
+// intervalOf returns the time between two prefetches of an entity, in the mode of its facet.
 func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time.Duration {
 	every := p.tier(tier).Every
 	if p.config.Mode == Adaptive {
 		every = p.adaptiveInterval(s, p.price.Value())
 	}
 	switch {
-	case state.Absent && !state.HasContent(): // it never existed; a reader may request any key
+	case state.Absent && !state.HasContent(): // it never existed; a read of any key registers an entity
 		every = max(every, p.config.MaxInterval, p.config.Tiers.Cold.Every)
 	case state.Absent:
 		every = max(every, p.config.Tiers.Cold.Every)
@@ -24,12 +24,13 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 
 // adaptiveInterval returns the optimal interval of an entity at a price.
 //
-// Let an entity change λ times a day and be checked every T days, and x = λT. A read returns
-// current content with the probability (1-e^-x)/x. One more check a day adds r/λ · (1-e^-x(1+x))
-// current reads a day at r reads a day. The number of current reads is at its maximum if one more
-// call has the same value for every entity; that value is the price. So 1-e^-x(1+x) =
-// price·cost·λ/r. If an entity changes so often that no check is worth the price, the equation has
-// no solution, and the interval is the upper bound.
+// Symbols: λ is the entity's number of changes a day, r its number of reads a day, T its interval
+// in days, and x = λT. A read returns current content with the probability (1-e^-x)/x. One more
+// check a day therefore adds r/λ · (1-e^-x(1+x)) current reads a day. The total of all entities is
+// at its maximum if one more call adds the same number for every entity. That number is the price,
+// and a check takes "cost" calls. So x is the solution of 1-e^-x(1+x) = price·cost·λ/r. If an
+// entity changes so often that no check is worth the price, there is no solution, and the interval
+// is the upper bound.
 //
 // Example: with 1 change and 24 reads a day, cost 1 and a price of 1, the right side is 1/24; x is
 // 0.32, so the interval is 7.7 hours.
@@ -37,8 +38,8 @@ func (p *Policy) adaptiveInterval(s activity, price float64) time.Duration {
 	return time.Duration(p.adaptiveDays(s, price) * dayNanos)
 }
 
-// adaptiveDays returns the interval in days. The interval of a pinned entity is at most that of its
-// tier.
+// adaptiveDays returns the same interval as adaptiveInterval, in days. For a pinned entity it is at
+// most the interval of the entity's tier.
 func (p *Policy) adaptiveDays(s activity, price float64) float64 {
 	shortest, longest := float64(p.config.MinInterval)/dayNanos, float64(p.config.MaxInterval)/dayNanos
 	if s.maxInterval > 0 {
@@ -57,8 +58,9 @@ func solve(y float64) float64 {
 	case y >= 1:
 		return math.Inf(1)
 	}
-	// The start value is asymptotically exact at both ends. From it, Newton's method in ln x, in
-	// which the function has no flat part, converges monotonically.
+	// Newton's method needs a good start value: sqrt(2y) is nearly exact for small y, the other
+	// formula for y near 1. The iteration uses ln x as its variable, because the function has no
+	// flat part in ln x. So it converges from one side.
 	x := math.Sqrt(2 * y)
 	if y > 0.5 {
 		x = -math.Log1p(-y)
@@ -79,8 +81,8 @@ func solve(y float64) float64 {
 	return x
 }
 
-// observe passes the observation of a requested entity to the price. The time since its check ends
-// at its due time, because the delay of a claim does not depend on the entity's interval.
+// observe reports a requested entity to the price. The observed time since the last check ends at
+// the due time and not now, because the delay of a claim does not depend on the entity's interval.
 func (p *Policy) observe(c entityHash, s activity, checked, due, now time.Time) {
 	passed := 0.0
 	if due.After(now) {

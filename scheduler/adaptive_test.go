@@ -53,7 +53,8 @@ func TestInterval_BoundedAndShorterWithReads(t *testing.T) {
 	}
 }
 
-// TestInterval_IsOptimal compares the intervals with random ones of the same cost.
+// TestInterval_IsOptimal changes the intervals of two entities at random, at the same total cost.
+// No change may give more current reads than the computed intervals.
 func TestInterval_IsOptimal(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	rng := rand.New(rand.NewPCG(3, 3))
@@ -68,7 +69,7 @@ func TestInterval_IsOptimal(t *testing.T) {
 			}
 			return of(a, ta) + of(b, tb)
 		}
-		// Move some calls from one entity to the other.
+		// Move some calls from one entity of the pair to the other.
 		calls := (rng.Float64() - 0.5) * 0.2 * math.Min(1/ta, 1/tb)
 		oa, ob := 1/(1/ta+calls), 1/(1/tb-calls)
 		least, most := p.config.MinInterval.Hours()/24, p.config.MaxInterval.Hours()/24
@@ -81,7 +82,8 @@ func TestInterval_IsOptimal(t *testing.T) {
 	}
 }
 
-// TestChangeRate_ConvergesAtAnyInterval compares the estimate with a plain count of changes.
+// TestChangeRate_ConvergesAtAnyInterval compares the estimated change rate with the true rate of
+// simulated changes.
 func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // changes a day
@@ -130,8 +132,8 @@ func TestReadRate_ExactAtEvenIntervals(t *testing.T) {
 	}
 }
 
-// TestPrice_ConvergesAndUsesTheBudget simulates many entities in large steps, from a wrong price
-// and after the budget halves.
+// TestPrice_ConvergesAndUsesTheBudget simulates 2,000 entities in steps of ten minutes. The price
+// is wrong at the start, and the budget halves on day 12.
 func TestPrice_ConvergesAndUsesTheBudget(t *testing.T) {
 	for _, start := range []float64{50} {
 		rng := rand.New(rand.NewPCG(5, 5))

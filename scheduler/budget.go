@@ -6,42 +6,45 @@ import (
 )
 
 // Budget limits how many calls a scheduler enqueues into the LOW topic. Each scheduler has its own
-// and enqueues its share of the rate. The work that waits in the topic bounds all schedulers of a
-// source together.
+// Budget and enqueues its share of the source's rate. The limit of the work that waits in the topic
+// applies to all schedulers of a source together.
 //
-// Budget is a token bucket: credit grows with the rate, up to a burst of 5 s. At 100 calls a second
-// and a share of 1/2 the credit grows by 50 a second, up to 250. The calls that wait in the topic
-// must stay below 100 × 60 = 6,000.
+// Budget is a token bucket: its credit grows with the rate, up to the calls of 5 s (the burst). At
+// 100 calls a second and a share of 1/2 the credit grows by 50 a second, up to 250. At most the
+// work of one minute may wait in the topic: 100 × 60 = 6,000 calls.
 type Budget struct {
 	spending BudgetConfig
 	zone     *time.Location
 	credit   float64
-	room     float64 // calls until the topic holds the work of one horizon
+	room     float64 // number of calls that may be added before the topic contains the work of one minute (horizon)
 	at       time.Time
 }
 
 // Capacity is the state of a source at one moment, the input of a Budget.
 type Capacity struct {
-	// PerSecond is the rate of LOW now, in calls a second. It includes the pace of the daily quota.
+	// PerSecond is the rate of the LOW lane now, in calls a second. The daily quota is taken into
+	// account: it is spread over the rest of the day.
 	PerSecond float64
-	// Queued is the number of calls that the requests in the LOW topic will take. Lag is the age of
-	// the oldest one.
+	// Queued is the number of calls that the waiting requests in the LOW topic will take. Lag is
+	// the age of the oldest of these requests.
 	Queued float64
 	Lag    time.Duration
-	// Cost is the mean number of calls for one entity.
+	// Cost is the mean number of calls that the refresh of one entity takes.
 	Cost float64
-	// Share is this scheduler's part of the rate: 1 if no other scheduler runs.
+	// Share is the part of the rate that this scheduler may use: 1 if no other scheduler runs.
 	Share float64
 }
 
 const (
-	// horizon is how much work may wait in the topic. It covers a few ticks, and it is short enough
-	// that a prefetched request is not outdated when its turn comes.
+	// horizon is the maximum work that may wait in the LOW topic, as the time that the workers need
+	// for it. It is longer than a few ticks, so that the workers never run out of requests. It is
+	// short enough that a request is not outdated when a worker reads it.
 	horizon = time.Minute
-	// burst is the length of a pause that the budget makes up for.
+	// burst bounds the credit: calls that were not made during a pause of up to this length can be
+	// made after the pause.
 	burst = 5 * time.Second
-	// The rate falls linearly to 0 between these two lags of the LOW lane. The lag objective is 30
-	// minutes.
+	// The prefetch rate falls linearly from its full value at the lag lagEases of the LOW lane to 0
+	// at the lag lagStops. The objective for the lag is at most 30 minutes.
 	lagEases = 5 * time.Minute
 	lagStops = 15 * time.Minute
 )
@@ -58,18 +61,19 @@ func NewBudget(s BudgetConfig) (*Budget, error) {
 	return &Budget{spending: s, zone: zone}, nil
 }
 
-// rate returns how many calls a second may be enqueued.
+// rate returns how many calls a second this scheduler may enqueue.
 func (b *Budget) rate(r Capacity, now time.Time) float64 {
 	rate := math.Min(r.PerSecond, b.spending.at(now.In(b.zone).Hour())) * math.Min(r.Share, 1)
 	rate *= math.Min(1, float64(lagStops-r.Lag)/float64(lagStops-lagEases))
-	if !(rate > 0) { // also NaN
+	if !(rate > 0) { // this form is also true for NaN
 		return 0
 	}
 	return rate
 }
 
-// Allowance returns how many entities may be enqueued now, and when to call it again if all of them
-// are. The caller reports the enqueued calls to Spend.
+// Allowance returns how many entities may be enqueued now. retryAt is the time to call Allowance
+// again if the caller enqueues all of them. The caller reports the calls of the enqueued requests
+// to Spend.
 func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, retryAt time.Time) {
 	rate, cost := b.rate(r, now), r.Cost
 	if !(cost > 0) {
@@ -80,9 +84,10 @@ func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, retryAt tim
 		passed = 0
 	}
 	b.at = now
-	// One entity may cost more than the burst.
+	// The credit may exceed the burst, because one entity may cost more calls than the burst.
 	b.credit = math.Min(b.credit+rate*passed.Seconds(), math.Max(rate*burst.Seconds(), cost))
-	// At a low rate, one entity may wait behind the one that is being fetched.
+	// Even at a low rate there is room for two entities: the workers fetch the first while the
+	// second waits.
 	room := math.Max(rate/math.Min(r.Share, 1)*horizon.Seconds(), 2*cost) - math.Max(r.Queued, 0)
 	if rate == 0 {
 		room = 0
@@ -92,8 +97,8 @@ func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, retryAt tim
 	return entities, now.Add(b.wait(rate, cost, room, float64(entities)*cost, now))
 }
 
-// wait returns the time until the budget allows one more entity. It ends at the full hour, when the
-// rate cap may change.
+// wait returns the time until the budget allows one more entity. It is never longer than the time
+// to the next full hour, because the rate cap may change then.
 func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duration {
 	local := now.In(b.zone)
 	edge := time.Hour - time.Duration(local.Minute())*time.Minute - time.Duration(local.Second())*time.Second - time.Duration(local.Nanosecond())
@@ -105,14 +110,14 @@ func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duratio
 	return min(wait+1, edge)
 }
 
-// Spend subtracts enqueued calls.
+// Spend subtracts the calls of enqueued requests from the budget.
 func (b *Budget) Spend(calls float64) {
 	b.credit -= math.Max(0, calls)
 	b.room -= math.Max(0, calls)
 }
 
-// Remaining returns how many calls may still be enqueued.
+// Remaining returns how many calls may be enqueued before the next call of Allowance.
 func (b *Budget) Remaining() float64 { return math.Min(b.credit, b.room) }
 
-// Rate returns how many calls a second may be enqueued now.
+// Rate returns how many calls a second this scheduler may enqueue now.
 func (b *Budget) Rate(r Capacity, now time.Time) float64 { return b.rate(r, now) }

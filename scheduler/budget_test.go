@@ -21,8 +21,8 @@ func newBudget(t *testing.T) *Budget {
 	return b
 }
 
-// TestBudget_HoldsInEveryWindow enqueues at irregular times with pauses, and drains the topic at
-// the rate of LOW.
+// TestBudget_HoldsInEveryWindow enqueues as many calls as the budget allows, at irregular times and
+// with long pauses. The simulated workers read the topic at the rate of LOW.
 func TestBudget_HoldsInEveryWindow(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))

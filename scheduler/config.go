@@ -12,7 +12,7 @@ import (
 // Mode is how the interval of an entity is chosen.
 type Mode string
 
-// Modes of a facet.
+// Prefetch modes of a facet.
 const (
 	Off      Mode = "off"      // the facet is not prefetched
 	Tiers    Mode = "tiers"    // one interval for each tier
@@ -24,22 +24,25 @@ const (
 type Config struct {
 	Mode  Mode    `yaml:"mode"`
 	Tiers TierSet `yaml:"tiers"`
-	// MinInterval and MaxInterval bound the intervals of the adaptive mode.
+	// MinInterval and MaxInterval bound the interval of an entity in the adaptive mode.
 	MinInterval time.Duration `yaml:"minInterval"`
 	MaxInterval time.Duration `yaml:"maxInterval"`
-	// NotBefore is the time of day before which the upstream's content of the day is not ready.
+	// NotBefore is the time of day at which the upstream has the content of that day. No entity of
+	// the facet is due earlier on a day.
 	NotBefore Clock `yaml:"notBefore,omitempty"`
 	// TimeZone is the time zone of NotBefore; empty: UTC.
 	TimeZone string `yaml:"timeZone,omitempty"`
-	// Jitter is the maximum random delay after an entity's slot.
+	// Jitter is the maximum of the pseudo-random delay that is added to the regular due time of an
+	// entity.
 	Jitter   time.Duration `yaml:"jitter"`
 	Cooldown Cooldown      `yaml:"cooldown"`
-	// Active selects the entities that are prefetched.
+	// Active is the rule that selects the prefetched entities; the zero value selects all.
 	Active Active `yaml:"active,omitempty"`
-	// Triggers are the facets that a change of this facet refreshes, by name.
+	// Triggers has an entry for each other facet that is refreshed after a change of this facet, by
+	// the name of that other facet.
 	Triggers map[string]Trigger `yaml:"triggers,omitempty"`
-	// Backoff is the delay after the first failure of an entity. It doubles with each further
-	// failure.
+	// Backoff is added to the due time after the first failure of an entity. It doubles with each
+	// further failure.
 	Backoff time.Duration `yaml:"backoff"`
 }
 
@@ -50,28 +53,29 @@ type TierSet struct {
 	Cold Tier `yaml:"cold"`
 }
 
-// Tier is the refresh interval of a tier, and the minimum of reads a day that puts an entity into
-// it (0 for Cold).
+// Tier is the refresh interval of a tier (Every), and the minimum number of reads a day with which
+// an entity enters the tier (Reads; 0 for Cold).
 type Tier struct {
 	Every time.Duration `yaml:"every"`
 	Reads float64       `yaml:"reads,omitempty"`
 }
 
-// Cooldown is the minimum time between a refresh and the next prefetch of an entity.
+// Cooldown is the minimum time between a refresh of an entity and its next prefetch.
 type Cooldown struct {
 	Automatic time.Duration `yaml:"automatic"` // after a prefetch, trigger, retry or replay
 	Manual    time.Duration `yaml:"manual"`    // after a refresh that a reader or an operator requested
 }
 
-// Trigger is how a change of one facet refreshes another facet.
+// Trigger configures how a change of one facet refreshes another facet of the same key.
 type Trigger struct {
-	// Backoff: no refresh if the other facet was refreshed within this time.
+	// Backoff suppresses the refresh if the other facet was refreshed within this time.
 	Backoff time.Duration `yaml:"backoff"`
-	// Quiet delays the refresh until no change was seen for this time; 0: no delay. A change is
-	// seen when this facet is checked, so a Quiet below the check interval has no effect.
+	// Quiet delays the refresh until the first facet has not changed for this time; 0: no delay.
+	// Changes are found only when that facet is checked, so a Quiet that is shorter than the check
+	// interval has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
-	// MaxDelay bounds the delay after the first change, because changes may never pause. 0: ten
-	// times Quiet.
+	// MaxDelay bounds the delay by Quiet, counted from the first change, because the facet may
+	// change again and again. 0: ten times Quiet.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
@@ -82,7 +86,7 @@ const (
 	delayQuiets        = 10 // the default of MaxDelay, as a multiple of Quiet
 )
 
-// Delays returns Quiet and MaxDelay with the default of MaxDelay applied.
+// Delays returns Quiet and MaxDelay. If MaxDelay is 0, it returns the default for it.
 func (t Trigger) Delays() (quiet, longest time.Duration) {
 	if t.MaxDelay == 0 {
 		return t.Quiet, min(delayQuiets*t.Quiet, maxDelay)
@@ -129,8 +133,8 @@ func (c Clock) MarshalText() ([]byte, error) {
 	return fmt.Appendf(nil, "%02d:%02d", int(c)/60, int(c)%60), nil
 }
 
-// DefaultConfig returns the default configuration of a facet. A tier begins at about one read in
-// each of its intervals.
+// DefaultConfig returns the default configuration of a facet. An entity enters a tier at about one
+// read in each interval of that tier.
 func DefaultConfig() Config {
 	return Config{
 		Mode: Off,
@@ -147,8 +151,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// UnmarshalYAML applies the defaults to settings that the file omits. A facet with a prefetch
-// section has the mode tiers by default.
+// UnmarshalYAML decodes the configuration of a facet; omitted settings get their defaults. If the
+// section does not set the mode, it is "tiers".
 func (c *Config) UnmarshalYAML(unmarshal func(any) error) error {
 	type plain Config
 	p := plain(DefaultConfig())
@@ -163,7 +167,7 @@ const (
 	maxInterval = 90 * 24 * time.Hour
 )
 
-// Check returns all mistakes, joined.
+// Check returns one error that joins all mistakes in the configuration.
 func (c Config) Check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -172,7 +176,7 @@ func (c Config) Check() error {
 	}
 	hot, warm, cold := c.Tiers.Hot, c.Tiers.Warm, c.Tiers.Cold
 	rise := minInterval <= hot.Every && hot.Every <= warm.Every && warm.Every <= cold.Every && cold.Every <= maxInterval
-	if !rise { // the checks below use the tiers only if they rise
+	if !rise { // the checks below are meaningful only if the intervals rise from hot to cold
 		fail("tiers: hot.every, warm.every and cold.every are %v, %v and %v; they must rise, from %v to %v", hot.Every, warm.Every, cold.Every, minInterval, maxInterval)
 	}
 	if !(warm.Reads > 0 && hot.Reads >= warm.Reads && hot.Reads <= 1e9) { // this form also rejects NaN
@@ -184,7 +188,7 @@ func (c Config) Check() error {
 	span := minInterval <= c.MinInterval && c.MinInterval <= c.MaxInterval && c.MaxInterval <= maxInterval
 	if !span {
 		name := "minInterval"
-		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // the file set only maxInterval, or maxInterval is too large
+		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // then maxInterval is the wrong setting
 			name = "maxInterval"
 		}
 		fail("%s: minInterval and maxInterval are %v and %v; they must rise, from %v to %v", name, c.MinInterval, c.MaxInterval, minInterval, maxInterval)
@@ -219,8 +223,8 @@ func clockText(c Clock) string {
 	return string(text)
 }
 
-// CheckTriggers returns an error if a facet triggers itself, directly or through others, or
-// triggers an unknown facet. A cycle of triggers would run forever without any change.
+// CheckTriggers returns an error if a trigger names an unknown facet, or if triggers form a cycle.
+// A facet in a cycle would be refreshed forever although nothing changes.
 func CheckTriggers(facets map[string]Config) error {
 	var errs []error
 	for _, from := range slices.Sorted(maps.Keys(facets)) {

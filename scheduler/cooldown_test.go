@@ -7,7 +7,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// cooldowns returns a policy with this interval and these cool-downs.
+// cooldowns returns a policy with the interval "every" for hot entities and these two cool-downs.
 func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 	t.Helper()
 	return newPolicy(t, Tiers, func(c *Config) {
@@ -18,8 +18,9 @@ func cooldowns(t *testing.T, every, automatic, manual time.Duration) *Policy {
 	})
 }
 
-// dueAfter returns the decision of Policy.Next for an entity that is claimed at 10:00. Its last check
-// was at 10:00 + checked; the claim is processed at 10:00 + visited.
+// dueAfter calls Policy.Next for an entity that was claimed at 10:00. The entity was last checked
+// at 10:00 + checked, by a manual refresh or by the scheduler. Next is called at 10:00 + visited.
+// dueAfter returns the decision, and the time from the check to the new due time.
 func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.Decision, due time.Duration) {
 	claimed := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	c := candidate(1, store.Hot)
@@ -29,8 +30,9 @@ func dueAfter(p *Policy, checked, visited time.Duration, manual bool) (m store.D
 	return m, m.Due.Sub(c.State.CheckedAt)
 }
 
-// A manual refresh comes 51 s after the scheduler's refresh. The entity is due after its interval,
-// when half of it has passed since the manual refresh.
+// A manual refresh follows 51 s after the scheduler's refresh. At the due time more than half of
+// the interval has passed since the manual refresh, so only the cool-down can prevent the next
+// refresh.
 func TestCooldown_HoldsAfterAManualRefresh(t *testing.T) {
 	p := cooldowns(t, 122*time.Second, 0, 2*time.Minute)
 	if m, due := dueAfter(p, 51*time.Second, 122*time.Second, true); m.Enqueue || due < 2*time.Minute {
@@ -51,7 +53,7 @@ func TestCooldown_HoldsAfterAScheduledRefresh(t *testing.T) {
 	}
 }
 
-// Each cool-down applies to its own kind of refresh.
+// The cool-down after manual refreshes does not apply after other refreshes, and vice versa.
 func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
 	for _, manual := range []bool{true, false} {
 		p := cooldowns(t, time.Hour, 0, 55*time.Minute)
@@ -64,7 +66,7 @@ func TestCooldown_OfOneKindDoesNotHoldTheOther(t *testing.T) {
 	}
 }
 
-// The survey respects the cool-down.
+// The survey never makes an entity due before the end of its cool-down.
 func TestCooldown_HoldsAgainstASurvey(t *testing.T) {
 	for _, manual := range []bool{true, false} {
 		p := newPolicy(t, Adaptive, func(c *Config) {

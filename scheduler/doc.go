@@ -1,7 +1,7 @@
 // Package scheduler decides when entities are prefetched, and enqueues their requests within a call
-// budget. Policy, Budget, Price and Survey are pure: time and all figures are arguments, and a hash
-// of the entity replaces random numbers. So simday simulates days with the code of the real
-// scheduler.
+// budget. Policy, Budget, Price and Survey use no clock, random numbers or I/O: the time and all
+// measured values are arguments, and a hash of the entity replaces random numbers. So the command
+// simday can simulate days with the code of the real scheduler.
 //
 // A Scheduler repeats one step (tick):
 //
@@ -11,6 +11,9 @@
 //  4. Enqueue the requests in the LOW lane, renewing the lease, and finish the claim.
 //  5. If budget is left, continue the Survey: make later entities due earlier.
 //  6. Every minute, one scheduler of the source adjusts the Price (adaptive mode only).
+//
+// The slots of an entity are its regular due times in the mode tiers: one in each interval, at an
+// offset that a hash of the entity determines. So the entities of a tier are spread evenly.
 //
 // A due entity has one of these outcomes:
 //
@@ -39,13 +42,13 @@
 //     a third of its interval apart. So entities that were registered together, or a backlog, do
 //     not become due together.
 //   - A failure changes only the due time of its entity, by the backoff.
-//   - Only reads move an unpinned entity between tiers. The thresholds up and down differ by a
-//     factor of two.
+//   - Only reads move an unpinned entity between tiers. The number of reads a day at which an
+//     entity leaves a tier is half the number at which it enters the tier.
 //   - In the adaptive mode an interval is within its bounds for any history. Of two entities that
 //     differ only in reads, the one with more reads is checked at least as often.
 //   - The price rises while more entities are due than enqueued, and falls while budget is idle.
 //     One adjustment changes it by at most a constant factor, and not at all if every interval is
 //     at a bound.
-//   - The calls enqueued in any period are at most rate × length plus a burst of 5 s. The topic
-//     never holds more than the work of one horizon.
+//   - The calls enqueued in any period are at most rate × length plus the calls of 5 s (a burst).
+//     The topic never contains more than the work of one minute.
 package scheduler

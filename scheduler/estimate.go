@@ -7,23 +7,25 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Decay times of the history. Older observations lose their weight exponentially. For a rarely
-// checked entity changesFade covers too few checks, so it is extended by fadeChecks intervals.
+// Decay times of the counts in an entity's history: older events lose their weight exponentially.
+// changesFade applies to changes, and is extended by fadeChecks intervals, because otherwise too
+// few checks of a rarely checked entity would count. readsFade applies to reads.
 const (
 	fadeChecks  = 3
 	changesFade = 7 * 24 * time.Hour
 	readsFade   = 3 * 24 * time.Hour
 )
 
-// Prior observations of an entity: a part of a change within a part of a day, and a part of a read.
-// They keep both rates above 0, and have little weight beside real observations.
+// Every entity starts with these assumed observations: a tenth of a change in 0.4 days, and a tenth
+// of a read. They keep the estimated rates above 0, and have little weight after a few real
+// observations.
 const (
 	priorChanges = 0.1
 	priorWatched = 0.4 // days
-	priorReads   = 0.1 // within readsFade
+	priorReads   = 0.1 // reads, as a decayed count
 )
 
-// activity holds the estimated rates of an entity, per day.
+// activity contains the estimated change rate and read rate of an entity.
 type activity struct {
 	changes float64 // changes a day
 	reads   float64 // reads a day
@@ -35,22 +37,24 @@ const dayNanos = float64(wholeDay)
 
 func changeRate(h store.History) float64 {
 	n, days := h.Changes, float64(h.Watched)/dayNanos
-	if !(n >= 0 && n < 1e9) || !(days >= 0) { // also NaN
+	if !(n >= 0 && n < 1e9) || !(days >= 0) { // this form is also true for NaN
 		n, days = 0, 0
 	}
 	return (n + priorChanges) / (days + priorWatched)
 }
 
-// updateHistory returns the history of an entity that is requested now, and its rates.
+// updateHistory returns the updated history and the estimated rates of an entity that is requested
+// now.
 //
-// A check only shows whether at least one change happened since the check before. Counting it as
-// one change underestimates an entity that changes often, more so the rarer it is checked. So a
-// check that found a change counts as the expected number of changes, given at least one:
-// x/(1-e^-x), where x is the estimated rate times the interval. This is a step of expectation
-// maximisation; its fixed point is the maximum likelihood estimate, also at irregular intervals.
+// A check only shows whether the content has changed since the previous check, not how often. If
+// each such check counted as one change, the rate of an entity that changes often would be
+// underestimated, the more so the more rarely it is checked. So a check that found a change counts
+// as x/(1-e^-x) changes, where x is the estimated rate times the interval. That is the expected
+// number of changes if there was at least one. Repeating this is expectation maximisation: the
+// estimate converges to the maximum likelihood estimate, also at irregular intervals.
 //
 // Example: at a rate of 2 changes a day and a daily check, x = 2, and a found change counts as
-// 2/(1-e^-2) = 2.31.
+// 2/(1-e^-2) = 2.31 changes.
 func updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	h := c.History
 	passed := now.Sub(h.ClaimedAt)
@@ -80,7 +84,8 @@ func updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	return h, s
 }
 
-// updateHistory is the function updateHistory plus the interval of a pinned tier.
+// updateHistory calls the function updateHistory, and adds the interval of the tier for a pinned
+// entity.
 func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History, activity) {
 	h, s := updateHistory(c, now)
 	if c.Pinned {
@@ -89,9 +94,10 @@ func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History,
 	return h, s
 }
 
-// readRate returns the reads a day of an entity, and the remaining weight of its reads. All reads
-// decay at a claim, also those since the last claim. For an entity that is claimed at even
-// intervals the rate compensates for that exactly.
+// readRate returns the estimated reads a day of an entity, and its number of reads after the decay.
+// At a claim all reads decay for the whole time since the last claim, even reads that happened a
+// moment ago. The rate is corrected for that. The correction is exact if the time between two
+// claims is constant.
 func readRate(h store.History, passed time.Duration, known bool) (rate, left float64) {
 	if !(h.Reads >= 0 && h.Reads < 1e12) {
 		return 0, 0
@@ -103,8 +109,9 @@ func readRate(h store.History, passed time.Duration, known bool) (rate, left flo
 	return h.Reads * faded / (float64(passed) / dayNanos), h.Reads * (1 - faded)
 }
 
-// tierByReads returns the tier of an entity: the pinned one, or the one of its reads. It rises at
-// once, and falls only when the reads have halved.
+// tierByReads returns the tier of an entity: for a pinned entity its pinned tier, otherwise the
+// tier of its read rate. An entity moves to a hotter tier at once. It moves to a colder tier only
+// if its read rate falls below half of the minimum of its current tier.
 func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 	from, hot, warm := r.Tier, p.config.Tiers.Hot.Reads, p.config.Tiers.Warm.Reads
 	switch {
@@ -118,10 +125,11 @@ func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 	return store.Cold
 }
 
-// readsMakeDue reports whether the reads since the last claim make an entity due at once. In the
-// mode tiers they do for an unpinned entity that enters a higher tier. In the adaptive mode they do
-// for any entity whose reads pass one of the tier thresholds. At a steady rate an entity keeps the
-// reads of one decay time.
+// readsMakeDue reports whether an entity becomes due at once because its reads have risen from
+// "before" to "after". In the mode tiers this applies to an unpinned entity that enters a hotter
+// tier. In the adaptive mode it applies to any entity whose reads pass the minimum of the tier warm
+// or hot. Because reads decay, an entity with a steady read rate has the reads of one decay time
+// (readsFade), so that number is compared.
 func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos

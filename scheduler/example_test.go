@@ -9,7 +9,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The budget bounds the prefetch rate, and stops while too much work waits in the LOW topic.
+// The budget limits the prefetch rate. It allows nothing while too much work waits in the LOW
+// topic.
 func ExampleBudget() {
 	budget, err := scheduler.NewBudget(scheduler.BudgetConfig{})
 	if err != nil {
@@ -17,7 +18,7 @@ func ExampleBudget() {
 	}
 	now := time.Date(2026, 3, 2, 10, 0, 0, 0, time.UTC)
 	capacity := scheduler.Capacity{PerSecond: 100, Cost: 1, Share: 1}
-	budget.Allowance(capacity, now) // the first call starts the clock
+	budget.Allowance(capacity, now) // the credit starts to grow at the first call
 	for range 2 {
 		now = now.Add(time.Second)
 		n, _ := budget.Allowance(capacity, now)
@@ -33,8 +34,8 @@ func ExampleBudget() {
 	// 0 entities
 }
 
-// A policy decides on each due entity: it enqueues a refresh, or skips an entity that was checked
-// recently, and returns the next due time.
+// A policy decides on each due entity. It either enqueues a refresh, or skips an entity that was
+// checked recently. In both cases it returns the next due time.
 func ExamplePolicy_Next() {
 	config := scheduler.DefaultConfig()
 	config.Mode, config.Jitter = scheduler.Tiers, 0

@@ -8,15 +8,16 @@ import (
 // IdleBudget measures how much of the budget was not used because no entity was due.
 type IdleBudget struct {
 	at              time.Time
-	available, idle float64 // calls
+	available, idle float64 // numbers of calls
 }
 
-// maxTickGap bounds the time between two ticks that counts. During a longer gap the scheduler did
-// not run.
+// maxTickGap bounds the time between two ticks for which budget is counted. During a longer gap the
+// scheduler did not run.
 const maxTickGap = time.Minute
 
-// Record adds one tick: the rate in calls a second, the calls enqueued since the last tick, and
-// whether all due entities were enqueued.
+// Record adds one tick. rate is the allowed rate in calls a second, and fed the number of calls
+// that were enqueued since the last tick. "all" reports whether all due entities were enqueued.
+// Only in this case the unused calls count as idle.
 func (u *IdleBudget) Record(now time.Time, rate, fed float64, all bool) {
 	if !u.at.IsZero() {
 		could := rate * min(max(now.Sub(u.at), 0), maxTickGap).Seconds()
@@ -28,15 +29,16 @@ func (u *IdleBudget) Record(now time.Time, rate, fed float64, all bool) {
 	u.at = now
 }
 
-// Fraction returns the unused part of the budget, 0 to 1.
+// Fraction returns the idle part of the budget since the first tick, from 0 to 1.
 func (u *IdleBudget) Fraction() float64 { return math.Min(u.idle/math.Max(u.available, 1), 1) }
 
-// meanCost is the moving average of the calls that one entity takes.
+// meanCost is a moving average of the number of calls that the refresh of one entity takes.
 type meanCost float64
 
 func (m *meanCost) value() float64 { return float64(*m) }
 
-// add includes a claim. The last hundred entities have half of the weight.
+// add adds a claim with this number of calls and entities to the average. The last hundred entities
+// have half of the weight.
 func (m *meanCost) add(calls float64, entities int) {
 	if entities == 0 {
 		return

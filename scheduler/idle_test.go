@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// adaptiveWorld registers new entities without reads, as an import does, and returns the world with
-// one scheduler and a budget of perSecond calls.
+// adaptiveWorld returns a world with one scheduler in the adaptive mode, and a budget of perSecond
+// calls a second. Its entities are new and have no reads, as after an import.
 func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*Config)) (*world, *testScheduler) {
 	t.Helper()
 	w := newWorld(t, 0)
@@ -48,7 +48,7 @@ func adaptiveWorld(t *testing.T, entities int, perSecond float64, change func(*C
 	return w, &testScheduler{s, ctx}
 }
 
-// play lets the scheduler tick, and its refreshes be stored, for so long.
+// play runs the scheduler for the duration "long", and stores the refreshes that it requests.
 func (w *world) play(s *testScheduler, long time.Duration) {
 	w.Helper()
 	for end := w.now.Add(long); w.now.Before(end); {
@@ -78,8 +78,9 @@ func TestScheduler_UsesIdleBudget(t *testing.T) {
 			t.Fatalf("entity %d: requests in 25 min: got %d, want at least 4", i, len(asked))
 		}
 		for j := 1; j < len(asked); j++ {
-			// Intervals vary by a twentieth and are measured in work. Outside the evening, with its
-			// lower rate cap, an hour holds 9 % more work than the mean.
+			// A gap may be shorter than the interval: the interval varies by a twentieth, and it is
+			// measured in work (see workClock). An hour outside the evening contains 9 % more work
+			// than the mean, because the evening has a lower rate cap.
 			if gap := asked[j].Sub(asked[j-1]); gap < least*85/100 {
 				t.Fatalf("entity %d: interval %d: got %v, want at least about %v", i, j, gap, least)
 			}
@@ -101,8 +102,8 @@ func TestPrice_ReachesItsLevelWithinMinutes(t *testing.T) {
 	}
 }
 
-// Before the survey is complete, an entity with a long interval represents several unobserved ones;
-// afterwards only itself.
+// Until the survey has read all entities, an observed entity with a long interval also stands for
+// entities that were not observed yet. Afterwards it counts once.
 func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	p := newPolicy(t, Adaptive, nil)
 	now := time.Unix(1.8e9, 0)
@@ -125,8 +126,8 @@ func TestPrice_CountsSurveyedEntitiesOnce(t *testing.T) {
 	}
 }
 
-// The shortest intervals need ten times the budget, so the price must stay above the level that
-// leads to them.
+// If all intervals were the shortest possible, they would need ten times the budget. So the price
+// must stay above the level at which all intervals are the shortest.
 func TestPrice_MovesWithFewEntities(t *testing.T) {
 	const calls = 4.0 / 60 // 40 entities, each every 10 min
 	w, s := adaptiveWorld(t, 40, calls, func(c *Config) { c.MinInterval = time.Minute })
@@ -151,8 +152,8 @@ func TestPrice_MovesWithFewEntities(t *testing.T) {
 	}
 }
 
-// An entity planned at a high price is due in days. The price falls while no entity is due, so a
-// tick must find it.
+// At a high price the entities get due times that are days away. Then the price falls, because no
+// entity is due. A tick must find these entities and make them due earlier.
 func TestScheduler_BringsForwardAfterPriceFall(t *testing.T) {
 	w, s := adaptiveWorld(t, 30, 10, nil)
 	var reads []store.EntityReads
@@ -178,7 +179,7 @@ func TestScheduler_BringsForwardAfterPriceFall(t *testing.T) {
 	}
 }
 
-// Without an idle budget no entity is brought forward.
+// If the scheduler has no idle budget, it makes no entity due earlier.
 func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 	w, s := adaptiveWorld(t, 50, 0, nil)
 	before, err := w.store.NextEntityTime(t.Context(), "nexon")
@@ -195,7 +196,7 @@ func TestScheduler_BringsNothingForwardWithoutBudget(t *testing.T) {
 	}
 }
 
-// An inactive entity keeps its due time, however often a survey reads it.
+// An entity that the rule Active excludes keeps its due time, however often the survey reads it.
 func TestScheduler_KeepsHeldEntities(t *testing.T) {
 	w, s := adaptiveWorld(t, 3, 10, func(c *Config) { c.Active.Params = []string{"linked"} })
 	before, err := w.store.NextEntityTime(t.Context(), "nexon")
@@ -212,8 +213,8 @@ func TestScheduler_KeepsHeldEntities(t *testing.T) {
 	}
 }
 
-// TestPolicy_SpreadsSecondFetches claims a thousand unknown entities within one second. All of them
-// have the same interval.
+// TestPolicy_SpreadsSecondFetches claims a thousand new entities within one second. All of them
+// have the same interval, but their next due times must be spread over it.
 func TestPolicy_SpreadsSecondFetches(t *testing.T) {
 	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)

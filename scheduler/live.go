@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// enabled applies the current settings, and reports whether prefetching is enabled.
+// enabled applies the current settings of the schedule, and reports whether prefetching is enabled.
 func (s *Scheduler) enabled(ctx context.Context) (enabled bool) {
 	if s.live == nil {
 		return true
@@ -14,7 +14,8 @@ func (s *Scheduler) enabled(ctx context.Context) (enabled bool) {
 	return enabled
 }
 
-// idle resets the metrics while prefetching is disabled: no lag, and an unchanged price.
+// idle sets the state and the metrics for a time in which prefetching is disabled: the lag is 0,
+// and the price does not change.
 func (s *Scheduler) idle() {
 	s.lag, s.pricedAt = 0, time.Time{}
 	s.metrics.setFirstDue(time.Time{})

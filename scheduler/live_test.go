@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// setLive sets the schedule that the scheduler reads before each tick.
+// setLive changes the settings that the scheduler reads before each tick.
 func (s *testScheduler) setLive(t *testing.T, enabled bool, change func(*Config)) {
 	t.Helper()
 	c := DefaultConfig()
@@ -22,7 +22,7 @@ func (s *testScheduler) setLive(t *testing.T, enabled bool, change func(*Config)
 	s.Scheduler.live = func(context.Context) (*Schedule, bool) { return schedule, enabled }
 }
 
-// requestCount counts the requested entities.
+// requestCount returns the number of requests that were published.
 func (w *world) requestCount() (n int) {
 	for _, all := range w.published {
 		n += len(all)
@@ -30,7 +30,7 @@ func (w *world) requestCount() (n int) {
 	return n
 }
 
-// run ticks for a time.
+// run calls the scheduler's tick every ten simulated seconds, for the duration "length".
 func (w *world) run(s *testScheduler, length time.Duration) {
 	w.Helper()
 	for end := w.now.Add(length); w.now.Before(end); w.now = w.now.Add(10 * time.Second) {
@@ -63,7 +63,7 @@ func TestLive_DisabledRequestsNothing(t *testing.T) {
 	}
 }
 
-// A changed interval applies from the next refresh on.
+// A changed interval applies to an entity from its next refresh on.
 func TestLive_ChangedIntervalHoldsNextTime(t *testing.T) {
 	requests := func(hot time.Duration) int {
 		w := newWorld(t, 50)

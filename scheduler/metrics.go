@@ -39,15 +39,16 @@ func newMetrics(source string, reg prometheus.Registerer) *metrics {
 	for _, why := range []string{skipFresh, skipHeld, skipInactive, skipNotReady, skipOff} {
 		m.skipped.WithLabelValues(why)
 	}
-	m.setFirstDue(time.Now()) // until the first tick, the lag counts from the start
-	// Computed at each scrape, so that it rises while the scheduler can't read the schedule.
+	m.setFirstDue(time.Now()) // until the first tick, the metric is the time since the start
+	// The value is computed at each scrape. So it rises while the scheduler can't read the
+	// schedule.
 	rising := prometheus.NewGaugeFunc(gauge("prefetch_lag_seconds", "Time since the earliest due time; 0 if no entity is due or prefetching is paused."),
 		func() float64 { return m.lag(time.Now()).Seconds() })
 	reg.MustRegister(m.requested, m.takenOver, m.broughtForward, m.skipped, m.delay, m.rate, m.price, rising)
 	return m
 }
 
-// setFirstDue sets the earliest due time; zero: no entity is to be requested.
+// setFirstDue stores the earliest due time, from which the lag is computed; zero: the lag is 0.
 func (m *metrics) setFirstDue(at time.Time) {
 	if at.IsZero() {
 		m.firstDue.Store(0)

@@ -66,7 +66,7 @@ func TestMetrics_LagRisesWithoutTicks(t *testing.T) {
 	if got := s.metrics.lag(later); got != time.Hour {
 		t.Errorf("lag an hour after the first due time: got %v", got)
 	}
-	// Waiting for the content of the day is no lag.
+	// At night the day's content is not ready. The delay until it is ready does not count as lag.
 	s.capacity = func(context.Context, time.Time) (Capacity, error) { return Capacity{PerSecond: 250, Share: 1}, nil }
 	night := time.Date(2026, 11, 21, 1, 0, 0, 0, seoul)
 	if _, err := s.tick(t.Context(), night); err != nil || s.metrics.lag(night.Add(time.Hour)) != 0 {

@@ -33,7 +33,8 @@ func TestPolicy_KeepsAPinnedTier(t *testing.T) {
 	}
 }
 
-// The tier bounds the interval from above; the price may only shorten it.
+// The interval of the pinned tier is an upper bound; a low price can only make the interval
+// shorter.
 func TestPolicy_PinnedTierBoundsInterval(t *testing.T) {
 	p := newPolicy(t, Adaptive, func(c *Config) { c.NotBefore = 0 })
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
@@ -73,7 +74,7 @@ func TestPolicy_BringsForwardAfterReads(t *testing.T) {
 	}
 }
 
-// As in the README: an entity is imported as hot and is never read.
+// An entity is imported as hot and is never read, as in the example of the README.
 func TestScheduler_KeepsImportedTier(t *testing.T) {
 	for _, pin := range []bool{true, false} {
 		w := newWorld(t, 0)

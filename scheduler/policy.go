@@ -7,7 +7,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Policy decides on the entities of one facet. Its methods may be called concurrently.
+// Policy decides for the due entities of one facet whether they are requested, and when they are
+// due next. Its methods may be called concurrently.
 type Policy struct {
 	config Config
 	clock  *workClock
@@ -15,8 +16,8 @@ type Policy struct {
 	price  *Price
 }
 
-// NewPolicy returns the policy of a facet, or all mistakes in its configuration. cost is the number
-// of calls of one refresh. All facets of a source share one price.
+// NewPolicy returns the policy of a facet. cost is the number of calls of one refresh, and price is
+// the Price that all facets of a source share. The error joins all mistakes in the configuration.
 func NewPolicy(config Config, spending BudgetConfig, cost int, price *Price) (*Policy, error) {
 	if err := config.Check(); err != nil {
 		return nil, err
@@ -31,8 +32,8 @@ func NewPolicy(config Config, spending BudgetConfig, cost int, price *Price) (*P
 	return &Policy{config: config, clock: c, cost: float64(max(1, cost)), price: price}, nil
 }
 
-// ContentNotReady reports whether now is before the not-before time, when no entity of the facet is
-// due.
+// ContentNotReady reports whether now is earlier than the not-before time of the day. Until that
+// time no entity of the facet is due.
 func (p *Policy) ContentNotReady(now time.Time) bool {
 	_, _, waits := p.clock.notReady(now)
 	return waits
@@ -50,18 +51,18 @@ func (p *Policy) FirstDue(e schemas.Entity, tier store.Tier, now time.Time) time
 const (
 	skipFresh    = "fresh"     // it was checked recently
 	skipHeld     = "held"      // it is held after a failure
-	skipInactive = "inactive"  // it is disabled or not active
-	skipNotReady = "not-ready" // the content of the day is not ready
+	skipInactive = "inactive"  // it is disabled, or the rule Active excludes it
+	skipNotReady = "not-ready" // it is earlier than the facet's notBefore
 	skipOff      = "off"       // the facet is not prefetched
 )
 
-// Next decides on a due entity.
+// Next decides whether a due entity is enqueued, and returns its next due time.
 func (p *Policy) Next(c store.Candidate, now time.Time) store.Decision {
 	decision, _ := p.judge(c, now)
 	return decision
 }
 
-// judge decides on a due entity. skipped is the reason if it is not enqueued.
+// judge is the implementation of Next. If the entity is not enqueued, skipped is the reason.
 func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decision, skipped string) {
 	hash := hashEntity(c.Entity)
 	checked := notAfter(c.State.CheckedAt, now)
@@ -75,7 +76,7 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 	active := c.Enabled && p.config.Active.allows(c)
 	if active && c.Status.State == "" {
 		if due, early := p.tooEarly(c, hash, every, checked, now); early {
-			decision.Tier = c.Tier // the history is updated only with an enqueued request
+			decision.Tier = c.Tier // only a request changes the tier and the history
 			decision.Due = later(due, now)
 			return decision, skipFresh
 		}
@@ -89,7 +90,8 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 		decision.Tier = c.Tier
 		return decision, skipHeld
 	case c.Status.State == store.Retrying:
-		// The retry refreshes the entity. This due time is later, in case the retry is lost.
+		// The retry of the request refreshes the entity. The new due time is later than the retry,
+		// in case the retry is lost.
 		decision.Due, decision.Tier = p.dueAfterFailure(hash, c.Status, c.Status.Rounds, every, now), c.Tier
 		return decision, skipHeld
 	case c.Status.State != "" && c.Status.Until.After(now):
@@ -106,7 +108,8 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 	return decision, ""
 }
 
-// tooEarly reports whether an entity was checked too recently for a refresh, and its new due time.
+// tooEarly reports whether an entity must not be refreshed yet because of its last check, and
+// returns its new due time.
 func (p *Policy) tooEarly(c store.Candidate, hash entityHash, every time.Duration, checked, now time.Time) (time.Time, bool) {
 	if checked.IsZero() {
 		return time.Time{}, false
@@ -129,8 +132,8 @@ func (p *Policy) tooEarly(c store.Candidate, hash entityHash, every time.Duratio
 	return time.Time{}, false
 }
 
-// cooldownEnd returns the end of an entity's cool-down. The reason of the request that led to the
-// check selects the cool-down (schemas.Reason.Manual).
+// cooldownEnd returns the end of the cool-down of an entity that was checked at a time. The
+// cool-down depends on whether that check was manual (schemas.Reason.Manual).
 func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
 	if c.State.Manual {
 		return checked.Add(p.config.Cooldown.Manual)
@@ -138,15 +141,17 @@ func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
 	return checked.Add(p.config.Cooldown.Automatic)
 }
 
-// dueWhenReady returns the due time of an entity that is claimed before the day's content is ready:
-// within ten minutes of the ready time. It is overdue since the day before. Its slot of this day
-// could be at the end of an overfull day, and then it would be delayed again every day.
+// dueWhenReady returns the due time of an entity that is due before the day's content is ready:
+// within ten minutes after the ready time. The entity is not moved to its slot of the day. If it
+// has been overdue since the day before and its slot were at the end of a day without enough
+// budget, it would be delayed again every day.
 func (p *Policy) dueWhenReady(c entityHash, now time.Time) time.Time {
 	_, ready, _ := p.clock.notReady(now)
 	return ready.Add(time.Duration(c.fraction(ready.Unix()) * float64(10*time.Minute)))
 }
 
-// nextDue returns the due time after a claim at now.
+// nextDue returns the next due time of an entity that is claimed now: one interval later, or at its
+// next slot.
 func (p *Policy) nextDue(c entityHash, every time.Duration, now time.Time) time.Time {
 	if p.config.Mode == Adaptive {
 		return later(p.jitteredAfter(c, every, now, now), now)
@@ -154,25 +159,25 @@ func (p *Policy) nextDue(c entityHash, every time.Duration, now time.Time) time.
 	return later(p.nextSlot(c, every, now), now)
 }
 
-// secondDue returns the due time after the first fetch: a pseudo-random part of the interval. New
-// entities that are fetched within minutes have equal intervals, and would otherwise all be due
-// again at the same time.
+// secondDue returns the due time after the first fetch of an entity, after a pseudo-random part of
+// the interval. New entities that are fetched within minutes have equal intervals. Without the
+// random part all of them would be due again at the same time.
 func (p *Policy) secondDue(c entityHash, every time.Duration, now time.Time) time.Time {
 	part := time.Duration(c.fraction(now.UnixNano()) * float64(every))
 	return later(p.jitteredAfter(c, max(part, p.config.MinInterval), now, now), now)
 }
 
-// jitteredAfter returns the moment one interval after from, earlier or later by up to a twentieth
-// of it. So entities with equal due times spread over time.
+// jitteredAfter returns the time "from" plus the duration "about", which is changed by a
+// pseudo-random amount of up to 5 %. So entities with equal due times are spread over time.
 func (p *Policy) jitteredAfter(c entityHash, about time.Duration, from, salt time.Time) time.Time {
 	s := timeScale{p.clock, p.config.Mode != Adaptive}
 	step := time.Duration(float64(about) * (0.95 + 0.1*c.fraction(salt.UnixNano())))
 	return s.at(s.of(from)+step, max(about, time.Hour))
 }
 
-// dueAfterFailure returns the due time of an entity that is held after a failure: after the hold,
-// plus a backoff that doubles with each failure. During a hold that is longer than the interval,
-// the entity is due once in each interval, because an operator may end the hold.
+// dueAfterFailure returns the due time of an entity that is held after a failure. It is the end of
+// the hold plus a backoff, which doubles with each failure. If the hold is longer than the longest
+// interval, the entity stays due once in each interval, because an operator may end the hold.
 func (p *Policy) dueAfterFailure(c entityHash, status store.Status, failures int, every time.Duration, now time.Time) time.Time {
 	until := status.Until
 	if until.Before(now) {
@@ -192,7 +197,7 @@ func (p *Policy) dueAfterFailure(c entityHash, status store.Status, failures int
 	return regular
 }
 
-// maxInterval returns the longest interval of the mode.
+// maxInterval returns the longest possible interval in the mode of the facet.
 func (p *Policy) maxInterval() time.Duration {
 	if p.config.Mode == Adaptive {
 		return p.config.MaxInterval
@@ -200,7 +205,7 @@ func (p *Policy) maxInterval() time.Duration {
 	return p.config.Tiers.Cold.Every
 }
 
-// later returns due, or now plus one second if due is earlier.
+// later returns the time "due", but at least one second after now.
 func later(due, now time.Time) time.Time {
 	if soonest := now.Add(time.Second); due.Before(soonest) {
 		return soonest

@@ -37,12 +37,13 @@ func candidate(n int, tier store.Tier) store.Candidate {
 	return store.Candidate{RegisteredEntity: store.RegisteredEntity{Entity: entity(n), Tier: tier, Enabled: true}}
 }
 
-// readsOf returns the reads that keep an entity in its tier.
+// readsOf returns a number of reads in the history that keeps an entity in this tier.
 func readsOf(tier store.Tier) float64 {
 	return map[store.Tier]float64{store.Hot: 400, store.Warm: 30}[tier]
 }
 
-// play claims an entity whenever it is due, and returns the times of its requests.
+// play simulates the claims of one entity for the duration "long", each claim with the delay that
+// "late" returns. It returns the times of the requests.
 func play(p *Policy, c store.Candidate, from time.Time, long time.Duration, late func() time.Duration) (asked []time.Time) {
 	now := from
 	for c.Due = p.FirstDue(c.Entity, c.Tier, from); c.Due.Before(from.Add(long)); {
@@ -103,7 +104,8 @@ func TestPolicy_LateClaimKeepsSlot(t *testing.T) {
 					t.Fatalf("tier %d, entity %d: got an interval of %v", tier, i, d)
 				}
 			}
-			// Its slot equals that of an entity that was always claimed on time.
+			// The delayed claims must not have moved the slot of the entity: it equals that of the
+			// same entity without delays.
 			c := candidate(i, tier)
 			c.History.Reads = readsOf(tier)
 			m := p.Next(c, asked[len(asked)-1])
@@ -276,7 +278,7 @@ func TestPolicy_ReadsMakeDueOnce(t *testing.T) {
 			t.Errorf("%v from %v to %v reads: got %v", c.from, c.before, c.after, got)
 		}
 	}
-	// An entity with a steady read rate below the next tier is never made due.
+	// Three reads a day are too few for the tier warm. So they never make the entity due at once.
 	c := candidate(1, store.Cold)
 	now := time.Date(2026, 5, 5, 10, 0, 0, 0, seoul)
 	for range 100 {

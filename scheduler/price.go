@@ -6,32 +6,33 @@ import (
 	"time"
 )
 
-// Price is the minimum value of a call in the adaptive mode, shared by all facets of a source. Its
-// unit is the number of reads that return current instead of outdated content because of the call.
-// Its methods may be called concurrently.
+// Price is the number of outdated reads that a call must prevent to be worth making (adaptive
+// mode). A higher price makes intervals longer. All facets of a source share one Price. Its methods
+// may be called concurrently.
 //
-// Waiting for the effect of a price would take as long as the longest interval, and oscillate.
-// Instead Price keeps a sample of the entities, chosen by hash, and computes the demand of all
-// entities at any price. So it reacts to a changed budget at once. The sample does not know the
-// refreshes by readers, and has a sampling error. A slowly changing scale, driven by the backlog
-// and the idle budget, corrects both.
+// A control loop that waits for the effect of a changed price would oscillate, because the effect
+// takes as long as the longest interval. Instead Price keeps a sample of the entities, chosen by
+// hash. From the sample it computes the demand (the calls a day of all entities) at any price, and
+// so it reacts to a changed budget at once. The demand has two errors: the sample ignores refreshes
+// that readers request, and it is only a sample. The factor "scale" corrects both. It changes
+// slowly: a backlog raises it, and idle budget lowers it.
 type Price struct {
 	mu    sync.Mutex
 	price float64
 	scale float64
-	// sample holds the last observation of each entity whose hash is below limit.
+	// sample contains the last observation of each entity whose hash is at most limit.
 	sample    map[entityHash]observation
 	limit     uint64
-	complete  bool // the sample holds every entity whose hash is below limit
+	complete  bool // the sample contains every registered entity whose hash is at most limit
 	startedAt time.Time
 	at        time.Time
 }
 
-// observation is the state of an entity at its last request.
+// observation is the activity of an entity when it was last requested or read by the survey.
 type observation struct {
 	policy *Policy
 	seen   activity
-	passed float64 // days of work since the check before
+	passed float64 // days of work (see workClock) between the last two checks
 	at     time.Time
 }
 
@@ -40,54 +41,56 @@ type Load struct {
 	// PerDay is how many calls the scheduler may make in a day, with the rate caps and the daily
 	// quota.
 	PerDay float64
-	// Backlog is how long the due entities take at the current rate.
+	// Backlog is the time by which the scheduler is behind: the age of the earliest due time.
 	Backlog time.Duration
-	// Unused is the part of the budget since the last adjustment that was not used because no
-	// entity was due; 0 while the content is not ready.
+	// Unused is the part (0 to 1) of the budget that was not used since the last adjustment because
+	// no entity was due. It is 0 before the not-before time.
 	Unused float64
-	// Share is this scheduler's part of all requests: 1 if no other scheduler runs.
+	// Share is the part of the source's requests that this scheduler makes: 1 if no other scheduler
+	// runs.
 	Share float64
 }
 
 const (
 	sampleSize = 2048
-	minSample  = 64 // observations; with fewer, the maximum step is smaller in proportion
+	minSample  = 64 // number of observations; with fewer, the maximum step is reduced in proportion
 	minPrice   = 1e-9
 	maxPrice   = 1e9
-	tolerance  = 1e-9 // relative difference of two equal sums
-	// maxStep is the maximum change of the logarithm of the price in one adjustment.
+	tolerance  = 1e-9 // maximum relative difference of two sums that count as equal
+	// maxStep is the maximum change of ln(price) in one adjustment.
 	maxStep = 0.25
-	// maxFall is the maximum fall of that logarithm if no budget is used. A too low price costs
-	// little then, because the survey finds the delayed entities and the sample knows the demand.
+	// maxFall is the maximum decrease of ln(price) in one adjustment if no budget is used. A fast
+	// fall is safe then: if the price becomes too low, only idle budget is used, and the next
+	// adjustments compute the true demand from the sample.
 	maxFall = 2.5
-	// A backlog below backlogSlack has no effect. At fullBacklog the part backlogShare of the
-	// budget is reserved to reduce it. That part is small on purpose: entities that a high price
-	// delays are all due at the same time days later.
+	// A backlog shorter than backlogSlack has no effect. For a backlog of fullBacklog the part
+	// backlogShare of the budget is reserved to reduce it. That part is small on purpose: entities
+	// that a high price delays would all be due at the same time some days later.
 	backlogSlack = 2 * time.Minute
 	fullBacklog  = 6 * time.Hour
 	backlogShare = 0.2
-	// scaleRate is the maximum change of the logarithm of the scale in a day; a higher one
-	// oscillates. The scale falls at that rate if the part idleThreshold of the budget is idle. It
-	// rises at that rate if the backlog reaches 1/backlogGain of fullBacklog. maxScale bounds it on
-	// both sides.
+	// scaleRate is the maximum change of ln(scale) in a day; a higher rate would oscillate. The
+	// scale falls at that rate if at least the part idleThreshold of the budget is idle. It rises
+	// at that rate if the backlog reaches fullBacklog/backlogGain. The scale is always between
+	// 1/maxScale and maxScale.
 	scaleRate     = 0.1
 	backlogGain   = 12
 	idleThreshold = 0.2
 	maxScale      = 2
-	// minElasticity is the minimum assumed effect of the price on the demand. If all intervals are
-	// at a bound, the real effect is 0.
+	// minElasticity is a lower bound for the assumed effect of ln(price) on ln(demand), which is a
+	// divisor. The true effect is 0 if all intervals are at a bound.
 	minElasticity = 0.2
 )
 
-// initialPrice is the price of a new source: a check must prevent a tenth of an outdated read.
+// initialPrice is the price of a new source: on average, ten checks must prevent one outdated read.
 const initialPrice = 0.1
 
-// NewPrice returns the initial price of a source.
+// NewPrice returns a Price with the initial price and an empty sample.
 func NewPrice() *Price {
 	return &Price{price: initialPrice, scale: 1, sample: map[entityHash]observation{}, limit: math.MaxUint64}
 }
 
-// Value returns the price.
+// Value returns the current price, in prevented outdated reads per call.
 func (p *Price) Value() float64 {
 	if p == nil {
 		return initialPrice
@@ -97,7 +100,7 @@ func (p *Price) Value() float64 {
 	return p.price
 }
 
-// Adopt sets the price that another scheduler of the source has computed.
+// Adopt replaces the price by the one that another scheduler of the source has computed.
 func (p *Price) Adopt(price float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,8 +116,8 @@ func (p *Price) observe(c entityHash, s observation) {
 	p.add(c, s)
 }
 
-// observeEarly records an entity before it is due. It keeps the recorded time between the last two
-// checks.
+// observeEarly adds the observation of an entity that is not due yet. Because no check has ended,
+// it keeps the stored time between the last two checks.
 func (p *Price) observeEarly(c entityHash, s observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,8 +125,8 @@ func (p *Price) observeEarly(c entityHash, s observation) {
 	p.add(c, s)
 }
 
-// MarkComplete records that observeEarly was called for every entity. Each one in the sample then
-// represents only itself.
+// MarkComplete is called when observeEarly has been called for every entity. From then on each
+// entity in the sample counts once, and does not stand for unobserved entities.
 func (p *Price) MarkComplete() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -148,8 +151,8 @@ func (p *Price) add(c entityHash, s observation) {
 	}
 }
 
-// Adjust moves the price towards the one at which the demand equals the budget. It is called every
-// few minutes.
+// Adjust changes the price so that the demand approaches the budget. It is called every few
+// minutes.
 func (p *Price) Adjust(l Load, now time.Time) {
 	if p == nil {
 		return
@@ -158,7 +161,7 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	defer p.mu.Unlock()
 	passed := math.Min(math.Max(now.Sub(p.at).Hours()/24, 0), 0.01)
 	p.at = now
-	for c, s := range p.sample { // no longer observed: it was removed from the schedule
+	for c, s := range p.sample { // an entity that was not observed for so long was removed from the schedule
 		if now.Sub(s.at) > 2*s.policy.config.MaxInterval {
 			delete(p.sample, c)
 		}
@@ -174,11 +177,11 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	rise := maxStep * math.Min(1, float64(len(p.sample))/minSample)
 	fall := rise + (maxFall-rise)*idle
 	calls, callsAtE := p.demand(p.price, lookedOn), p.demand(p.price*math.E, lookedOn)
-	// If all intervals are at a bound, a change of the price has no effect.
+	// If all intervals are at a bound, the price must not move further: it would have no effect.
 	atMax, atMin := calls >= p.demand(minPrice, lookedOn)*(1-tolerance), calls <= p.demand(maxPrice, lookedOn)*(1+tolerance)
 	backlog := math.Min(math.Max(0, (l.Backlog-backlogSlack).Seconds())/fullBacklog.Seconds(), 1)
 	idleShare := math.Min(math.Max(l.Unused/idleThreshold, 0), 1)
-	if atMax { // the idle budget can't be used
+	if atMax { // all intervals are minimal already, so nothing can use the idle budget
 		idleShare = 0
 	}
 	p.scale *= math.Exp(scaleRate * passed * (math.Min(backlogGain*backlog, 1) - idleShare))
@@ -193,9 +196,10 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	p.price = math.Min(math.Max(p.price, minPrice), maxPrice)
 }
 
-// demand returns how many calls a day all entities take at a price. An entity whose time between
-// checks exceeds lookedOn, the time of observation in days, represents several entities that were
-// not observed yet.
+// demand returns how many calls a day all entities take at a price. lookedOn is the duration of the
+// observation in days. During that time only a part of the entities with a longer interval was due.
+// So until the sample is complete, an entity with a longer interval stands for several such
+// entities.
 func (p *Price) demand(price, lookedOn float64) float64 {
 	sum := 0.0
 	for _, s := range p.sample {

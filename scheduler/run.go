@@ -16,20 +16,21 @@ const (
 	// maxClaim is the maximum number of entities in one claim.
 	maxClaim = 500
 	// lease is the lease time of a claim. It is shorter than the TTL of a confirmed LOW lock (60
-	// s). So a request that a scheduler enqueued before it died is coalesced with that of the
-	// scheduler that takes over its claim.
+	// s). If a scheduler dies, another one takes over its claim and enqueues the requests again.
+	// The locks of the requests that were enqueued before still exist then, so the repeated
+	// requests are coalesced.
 	lease = 30 * time.Second
-	// maxSleep is the maximum time between two ticks. It bounds how late a scheduler sees an
-	// abandoned claim, or a due entity without a notification.
+	// maxSleep is the maximum time between two ticks. It bounds how late a scheduler takes over an
+	// abandoned claim, or sees an earlier due time if the notification about it was lost.
 	maxSleep = 10 * time.Second
-	// minTick is the minimum time between two ticks. The entities that become due within it are
+	// minTick is the minimum time between two ticks. Entities that become due within that time are
 	// claimed together.
 	minTick = time.Second
-	// priceInterval is the time between two adjustments of the price.
+	// priceInterval is the minimum time between two adjustments of a source's price.
 	priceInterval = time.Minute
 )
 
-// Scheduler enqueues the due entities of one source. Any number of schedulers may run for a source.
+// Scheduler enqueues the due entities of one source. Several schedulers may run for one source.
 type Scheduler struct {
 	*Schedule
 	source   string
@@ -43,10 +44,10 @@ type Scheduler struct {
 	metrics  *metrics
 
 	mean       meanCost
-	pricedAt   time.Time  // of the last adjustment of the price
-	idleBudget IdleBudget // since pricedAt
+	pricedAt   time.Time  // time of the last adjustment of the price
+	idleBudget IdleBudget // counted since pricedAt
 	survey     Survey
-	lag        time.Duration // time since the earliest due time
+	lag        time.Duration // age of the earliest due time
 }
 
 // Deps are the dependencies of a Scheduler.
@@ -55,14 +56,15 @@ type Deps struct {
 	Enqueuer Enqueuer
 	Capacity CapacityFunc
 	Poller   Poller
-	// Live returns the current schedule, which must share the price of the schedule given to
-	// NewScheduler, and whether prefetching is enabled. nil: the settings never change.
+	// Live returns the schedule by the current settings, and whether prefetching is enabled. The
+	// returned schedule must share its Price with the schedule of NewScheduler. nil: the settings
+	// never change.
 	Live    func(context.Context) (schedule *Schedule, enabled bool)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Messages are the log messages of the poller.
+// Messages are the log messages for a failing tick and for the recovery (package poll).
 var Messages = poll.Messages{Failing: "prefetch scheduling failed; will retry", Recovered: "prefetch scheduling restored"}
 
 // NewScheduler returns the scheduler of a source.
@@ -77,8 +79,8 @@ func NewScheduler(source string, schedule *Schedule, deps Deps) (*Scheduler, err
 	}, nil
 }
 
-// Run claims and enqueues due entities until ctx ends. Another scheduler, or the next run, takes
-// over a claim that was not finished.
+// Run claims and enqueues due entities until ctx ends. A claim that was not finished by then is
+// taken over by another scheduler, or by the next Run.
 func (s *Scheduler) Run(ctx context.Context) error { return s.poller.Run(ctx, maxSleep, s.tick) }
 
 // tick enqueues due entities within the budget, and returns the time of the next tick.
@@ -95,7 +97,7 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	if err != nil {
 		return time.Time{}, err
 	}
-	capacity.Cost = s.mean.value() // the entities are known only after the claim
+	capacity.Cost = s.mean.value() // the budget uses the mean cost, because the entities are known only after the claim
 	if err := s.updatePrice(ctx, capacity, now); err != nil {
 		return time.Time{}, err
 	}
@@ -105,7 +107,8 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	}
 	found, fed := 0, 0.0
 	if allowed = min(allowed, maxClaim); allowed > 0 {
-		// A take-over may have waited for Kafka, and the lease begins at the claim.
+		// The lease must begin now: takeOverClaims may have waited for Kafka since the start of the
+		// tick.
 		if found, fed, err = s.claim(ctx, now.Add(time.Since(startedAt)), allowed); err != nil {
 			return time.Time{}, err
 		}
@@ -132,14 +135,14 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	case retryAt.Before(soonest):
 		retryAt = soonest
 	}
-	if first.Before(retryAt) { // the entity is due earlier than the budget allows it
+	if first.Before(retryAt) { // at the due time the budget will not allow the entity yet
 		return retryAt, nil
 	}
 	return first, nil
 }
 
-// claim claims at most limit due entities and enqueues their requests. It returns how many were due,
-// and how many calls the enqueued ones take.
+// claim claims at most "limit" due entities and enqueues their requests. found is the number of due
+// entities, and fed the number of calls that the enqueued requests take.
 func (s *Scheduler) claim(ctx context.Context, now time.Time, limit int) (found int, fed float64, err error) {
 	startedAt := time.Now()
 	c, err := bounded(ctx, func(ctx context.Context) (store.Claim, error) {
@@ -159,7 +162,8 @@ func (s *Scheduler) claim(ctx context.Context, now time.Time, limit int) (found 
 	return found, fed, s.enqueueAll(ctx, c, startedAt)
 }
 
-// decide returns the function that decides on each due entity, and counts the skipped ones.
+// decide returns the callback for ClaimEntities: it decides on one due entity, and counts it in the
+// metrics if it is skipped.
 func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Decision {
 	return func(c store.Candidate) store.Decision {
 		s.metrics.delay.Observe(now.Sub(c.Due).Seconds())
@@ -171,16 +175,16 @@ func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Decision {
 	}
 }
 
-// bounded runs a call of the store with a timeout, so that it ends before the lease of a claim
-// does.
+// bounded runs a call of the store with a timeout of a third of the lease, so that the call ends
+// before the lease of a claim expires.
 func bounded[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, lease/3)
 	defer cancel()
 	return do(ctx)
 }
 
-// takeOverClaims enqueues the requests in the abandoned claims of other schedulers. It skips
-// entities that were checked after the claim.
+// takeOverClaims takes over abandoned claims of other schedulers, and enqueues their requests. It
+// omits entities that were checked after the claim, because their request was processed.
 func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 	first := time.Now()
 	for {
@@ -213,10 +217,10 @@ func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 	}
 }
 
-// enqueueAll enqueues all requests of a claim and finishes it. It renews the lease meanwhile, so
-// that no other scheduler enqueues them too. If another scheduler has taken over the claim
-// nevertheless, because this process hung, it stops, even before the first request. renewed is the time
-// of the claim.
+// enqueueAll enqueues all requests of a claim and finishes the claim. Meanwhile it renews the
+// lease, so that no other scheduler enqueues the same requests. If this process hung and another
+// scheduler has taken over the claim, enqueueAll stops at once. renewed is the time at which the
+// claim was made.
 func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.Time) error {
 	if c.ID == "" {
 		return nil
@@ -234,7 +238,7 @@ func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.
 		if !stillHeld() {
 			return some
 		}
-		ctx, cancel := context.WithTimeout(ctx, lease/3) // ends before the lease does
+		ctx, cancel := context.WithTimeout(ctx, lease/3) // the call ends before the lease expires
 		defer cancel()
 		left := s.enqueuer.Prefetch(ctx, some)
 		s.metrics.requested.Add(float64(len(some) - len(left)))
@@ -246,7 +250,8 @@ func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.
 	return s.store.FinishClaim(ctx, c.ID)
 }
 
-// record updates the lag and the idle budget after a tick. all: every due entity was enqueued.
+// record updates the lag, the metrics and the idle budget after a tick. "all" is true if every due
+// entity was enqueued.
 func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64, all bool) {
 	s.lag = 0
 	if !first.IsZero() && first.Before(now) {
@@ -262,8 +267,9 @@ func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64,
 	s.idleBudget.Record(now, rate, fed, all)
 }
 
-// updatePrice lets one of the source's schedulers adjust the price once every priceInterval. The
-// others, and one that has just started, adopt it from the store.
+// updatePrice adjusts the price and stores it for the other schedulers of the source, if no
+// scheduler has adjusted it within priceInterval. Otherwise, and after the start, it adopts the
+// stored price.
 func (s *Scheduler) updatePrice(ctx context.Context, capacity Capacity, now time.Time) error {
 	if someNotReady, _ := s.contentNotReady(now); now.Sub(s.pricedAt) < priceInterval || (someNotReady && !s.pricedAt.IsZero()) {
 		return nil

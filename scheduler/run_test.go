@@ -16,16 +16,16 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// world has a store and a simulated pipeline: requests are published, coalesced for a minute, and
-// refreshed after a delay, on a simulated clock.
+// world has a store, a simulated clock and a simulated pipeline. The pipeline coalesces requests of
+// an entity within a minute, and refreshes the entity 20 s after its request.
 type world struct {
 	*testing.T
 	store     *sqlite.Store
 	now       time.Time
-	published map[schemas.Entity][]time.Time // times of publication
-	refreshAt map[schemas.Entity]time.Time   // when its refresh comes
+	published map[schemas.Entity][]time.Time // times at which requests of an entity were published
+	refreshAt map[schemas.Entity]time.Time   // time at which the entity in flight is refreshed
 	number    int64
-	killed    func() bool // called before each publication; true: the scheduler dies
+	killed    func() bool // called before each publication; true: the scheduler is killed
 }
 
 func newWorld(t *testing.T, entities int) *world {
@@ -52,7 +52,8 @@ func newWorld(t *testing.T, entities int) *world {
 	return w
 }
 
-// killableEnqueuer is the enqueuer of one scheduler, which may die while it publishes.
+// killableEnqueuer publishes requests in the world. It kills its scheduler if world.killed returns
+// true.
 type killableEnqueuer struct {
 	*world
 	kill context.CancelFunc
@@ -64,7 +65,7 @@ func (k killableEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequ
 			k.kill()
 			return asks[i:]
 		}
-		if all := k.published[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // not coalesced
+		if all := k.published[a.Entity]; len(all) == 0 || k.now.Sub(all[len(all)-1]) >= time.Minute { // otherwise coalesced
 			k.published[a.Entity] = append(all, k.now)
 			k.refreshAt[a.Entity] = k.now.Add(20 * time.Second)
 		}
@@ -72,7 +73,7 @@ func (k killableEnqueuer) Prefetch(ctx context.Context, asks []store.ClaimedRequ
 	return nil
 }
 
-// work stores the refreshes that are done.
+// work stores the results of the refreshes whose time has come.
 func (w *world) work() {
 	w.Helper()
 	var writes []store.Write
@@ -92,7 +93,7 @@ func (w *world) work() {
 	}
 }
 
-// testScheduler is a scheduler that may be killed.
+// testScheduler is a scheduler that a test can kill.
 type testScheduler struct {
 	*Scheduler
 	ctx context.Context //nolint:containedctx // its life in the test
@@ -117,7 +118,7 @@ func (w *world) scheduler() *testScheduler {
 	return &testScheduler{s, ctx}
 }
 
-// Two schedulers are killed now and then while they enqueue, and replaced after a while.
+// Two schedulers are killed several times while they enqueue. Each is replaced after ten ticks.
 func TestScheduler_SurvivesKills(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -187,7 +188,7 @@ func TestScheduler_SharesPrice(t *testing.T) {
 	if got := first.price.Value(); got != 7 {
 		t.Errorf("new scheduler: got the price %v, want the shared one", got)
 	}
-	for i := range minSample { // the sample needs minSample observations
+	for i := range minSample { // with fewer observations the price moves more slowly
 		first.price.observe(hashEntity(entity(i)), observation{policy: first.policies["character"], seen: activity{changes: 1, reads: 100}, passed: 1, at: w.now})
 	}
 	w.now = w.now.Add(2 * priceInterval)
@@ -202,7 +203,8 @@ func TestScheduler_SharesPrice(t *testing.T) {
 	}
 }
 
-// hungStore delays a claim, and then reports another owner.
+// hungStore is a store whose ClaimEntities takes the time "while", as if the process hung. If the
+// lease has expired then, RenewClaim reports that another scheduler has the claim.
 type hungStore struct {
 	Store
 	while    time.Duration
@@ -266,7 +268,7 @@ func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the first tick starts the budget's clock
+			for range 2 { // the credit starts to grow at the first tick
 				if _, err := s.tick(t.Context(), time.Now()); err != nil {
 					t.Fatal(err)
 				}
@@ -279,7 +281,8 @@ func TestScheduler_StopsAfterLosingClaim(t *testing.T) {
 	}
 }
 
-// ticks runs a scheduler for a time at the times it requests, and returns the number of ticks.
+// ticks runs a scheduler for the duration "long", each tick at the time that the previous one
+// returned. It returns the number of ticks.
 func (w *world) ticks(s *testScheduler, long time.Duration) (n int) {
 	w.Helper()
 	for end := w.now.Add(long); w.now.Before(end); n++ {
@@ -310,7 +313,8 @@ func TestScheduler_SleepsWhenNothingIsDue(t *testing.T) {
 	}
 }
 
-// An expensive facet's entities are never due. The cheap facet must use the whole budget.
+// A facet with an expensive refresh exists, but none of its entities is due. The cheap facet must
+// use the whole budget.
 func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	const n = 6000
 	w := newWorld(t, n)
@@ -321,7 +325,7 @@ func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	w.now = all[0].Due
 	for _, r := range all {
 		if r.Due.After(w.now) {
-			w.now = r.Due // when the entities are due
+			w.now = r.Due // ends when all entities are due
 		}
 	}
 	w.now = w.now.Add(time.Minute)
@@ -329,8 +333,8 @@ func TestScheduler_ExpensiveFacetStarvesNone(t *testing.T) {
 	s.Schedule.cost["dear"], s.Schedule.maxCost, s.mean = 43, 43, 43
 	w.ticks(s, 60*time.Second)
 	fed := len(w.published)
-	// Half of 250 calls a second, for one of two schedulers; the first tick starts the budget's
-	// clock.
+	// The scheduler may use half of 250 calls a second, because two schedulers run. Its credit
+	// starts to grow at the first tick.
 	if fed < 125*50 && fed < n {
 		t.Errorf("got %d requests in a minute", fed)
 	}

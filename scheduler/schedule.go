@@ -11,7 +11,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Facet is the configuration of a facet, and the number of calls of one refresh.
+// Facet is the prefetch configuration of a facet, and the number of calls that one refresh takes
+// (Cost).
 type Facet struct {
 	Config Config
 	Cost   int
@@ -21,17 +22,17 @@ type Facet struct {
 type Schedule struct {
 	spending BudgetConfig
 	price    *Price
-	policies map[string]*Policy // by facet; none for a facet that is off
+	policies map[string]*Policy // by facet; a facet with the mode off has none
 	cost     map[string]float64
-	maxCost  float64 // the highest cost of a facet
+	maxCost  float64 // the highest cost of any facet
 	zone     *time.Location
 }
 
-// NewSchedule returns the schedule of a source, or all mistakes in its configuration.
+// NewSchedule returns the schedule of a source. The error joins all mistakes in the configuration.
 func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, error) {
 	s := &Schedule{spending: spending, price: NewPrice(), policies: map[string]*Policy{}, cost: map[string]float64{}, maxCost: 1}
 	errs := []error{spending.Check()}
-	if zone, err := time.LoadLocation(spending.TimeZone); err == nil { // otherwise Check has reported it
+	if zone, err := time.LoadLocation(spending.TimeZone); err == nil { // Check has reported an unknown time zone
 		s.zone = zone
 	}
 	triggers := map[string]Config{}
@@ -57,8 +58,8 @@ func NewSchedule(spending BudgetConfig, facets map[string]Facet) (*Schedule, err
 	return s, errors.Join(errs...)
 }
 
-// WithPriceOf makes the schedule use the price of another schedule of the source, and returns it. A
-// changed configuration thus keeps the price.
+// WithPriceOf makes s use the Price of another schedule of the same source, and returns s. So the
+// price survives a change of the configuration.
 func (s *Schedule) WithPriceOf(other *Schedule) *Schedule {
 	s.price = other.price
 	for _, p := range s.policies {
@@ -67,7 +68,7 @@ func (s *Schedule) WithPriceOf(other *Schedule) *Schedule {
 	return s
 }
 
-// within prefixes each line of an error with a name.
+// within adds a name in front of each line of an error.
 func within(name string, err error) error {
 	var errs []error
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -79,14 +80,15 @@ func within(name string, err error) error {
 // Prefetches reports whether the facet is prefetched.
 func (s *Schedule) Prefetches(facet string) bool { return s.policies[facet] != nil }
 
-// RateCap returns the rate cap at a time in calls a second, and whether there is one.
+// RateCap returns the prefetch rate cap at a time, in calls a second. "there" is false if no cap
+// applies.
 func (s *Schedule) RateCap(now time.Time) (perSecond float64, there bool) {
 	rate := s.spending.at(now.In(s.zone).Hour())
 	return rate, rate < unlimitedRate
 }
 
-// ContentReadyAt returns the time from which a facet's content is ready (notBefore); zero if it is
-// ready.
+// ContentReadyAt returns the time at which the day's content of a facet becomes ready (notBefore);
+// zero if it is ready now.
 func (s *Schedule) ContentReadyAt(facet string, now time.Time) time.Time {
 	if p, ok := s.policies[facet]; ok {
 		if _, until, waits := p.clock.notReady(now); waits {
@@ -106,24 +108,26 @@ func (s *Schedule) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time,
 	return p.FirstDue(r.Entity, r.Tier, now), true
 }
 
-// ReadsMakeDue reports whether the reads of an entity have risen so much that it is due at once
-// (store.Risen).
+// ReadsMakeDue reports whether an entity becomes due at once because its number of reads has risen
+// from "before" to "after".
 func (s *Schedule) ReadsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	p, ok := s.policies[r.Entity.Facet]
 	return ok && p.readsMakeDue(r, before, after)
 }
 
-// NeedsContent reports whether the policy of the facet reads the stored content.
+// NeedsContent reports whether the decisions on entities of the facet depend on their stored
+// content.
 func (s *Schedule) NeedsContent(facet string) bool {
 	p, ok := s.policies[facet]
 	return ok && p.config.Active.needsContent()
 }
 
-// notPrefetched is the delay of a due entity whose facet is not prefetched, or missing in this
-// configuration.
+// notPrefetched is the time after which an entity is due again if its facet is not prefetched, or
+// is missing in the configuration.
 const notPrefetched = 24 * time.Hour
 
-// next decides on a due entity. skipped is the reason if it is not enqueued.
+// next decides on a due entity. If the entity is not enqueued, the second result is the reason
+// (skipOff etc.).
 func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, string) {
 	p, ok := s.policies[c.Entity.Facet]
 	if !ok {
@@ -132,7 +136,7 @@ func (s *Schedule) next(c store.Candidate, now time.Time) (store.Decision, strin
 	return p.judge(c, now)
 }
 
-// costOf returns how many calls the requests take.
+// costOf returns how many upstream calls the requests take together.
 func (s *Schedule) costOf(asks []store.ClaimedRequest) (sum float64) {
 	for _, a := range asks {
 		sum += max(1, s.cost[a.Entity.Facet])
@@ -140,7 +144,8 @@ func (s *Schedule) costOf(asks []store.ClaimedRequest) (sum float64) {
 	return sum
 }
 
-// contentNotReady reports whether the content of some facets, and of all facets, is not ready.
+// contentNotReady returns some = true if at least one facet is before its not-before time, and all
+// = true if every prefetched facet is.
 func (s *Schedule) contentNotReady(now time.Time) (some, all bool) {
 	all = len(s.policies) > 0
 	for _, p := range s.policies {

@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// entityHash is a hash of an entity. It replaces random numbers, so that the result for an entity
-// is always the same.
+// entityHash is a hash of an entity. It is used in place of random numbers, so that the same entity
+// always gets the same result.
 type entityHash uint64
 
 func hashEntity(e schemas.Entity) entityHash {
@@ -31,14 +31,16 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// fraction returns the n-th pseudo-random number of the entity, 0 to 1 exclusive.
+// fraction returns a pseudo-random number from 0 to 1 (exclusive). It is always the same for the
+// same entity and n.
 func (c entityHash) fraction(n int64) float64 {
 	return float64(mix(uint64(c)^mix(bits.Reverse64(uint64(n))))>>11) / (1 << 53) //nolint:gosec // any bits will do
 }
 
-// timeScale maps moments to places on a scale, on which intervals are measured. The scale is work
-// (workClock), so that due times follow the rate caps, or plain time. Plain time is used for the
-// tiers whose interval fits between the not-before time and midnight: with work an hour would be
+// timeScale converts between times and positions on a scale on which intervals are measured.
+// Usually the scale is work (see workClock), so that the due times follow the rate caps. In plain
+// mode it is normal time. Plain mode is used for tiers with an interval that is shorter than the
+// time from the not-before time to midnight. Measured in work, an interval of one hour would last
 // longer than an hour in the evening.
 type timeScale struct {
 	*workClock
@@ -56,10 +58,11 @@ func (s timeScale) of(t time.Time) time.Duration {
 	return s.workAt(t)
 }
 
-// at returns the moment of a place on the scale. In plain time the moment may be before the content
-// is ready. Then it is moved into the first interval after the ready time, in proportion to its
-// position in the waiting period. So due times do not pile up. An interval that is shorter than the
-// waiting period keeps its own slots.
+// at returns the time of a position on the scale. In plain mode that time may be between midnight
+// and the ready time of the content (the waiting period). Then the time is moved into the first
+// interval after the ready time, in proportion to its position in the waiting period. So the moved
+// due times are spread. If the interval is shorter than the waiting period, the time is moved by
+// whole intervals instead, so that the entity keeps its slots.
 func (s timeScale) at(place, every time.Duration) time.Time {
 	if !s.plain {
 		return s.timeAt(place)
@@ -75,31 +78,32 @@ func (s timeScale) at(place, every time.Duration) time.Time {
 	return t.Add(wholeIntervals(to.Sub(t)+every-1, every))
 }
 
-// slot returns the entity's first slot after a place on the scale. The slots of an interval have a
-// phase that depends on the entity.
+// slot returns the position of the entity's first slot after a position on the scale. There is one
+// slot in each interval, at an offset that depends on the entity's hash.
 func (c entityHash) slot(after, every time.Duration) time.Duration {
 	phase := time.Duration(c.fraction(int64(every)) * float64(every))
 	return phase + wholeIntervals(after-phase, every) + every
 }
 
-// wholeIntervals rounds t down to a multiple of every.
+// wholeIntervals rounds t down to a multiple of the interval "every".
 func wholeIntervals(t, every time.Duration) time.Duration { return t - t%every }
 
-// jittered returns a place plus a pseudo-random part of the jitter.
+// jittered adds a pseudo-random delay of at most config.Jitter to a position.
 func (p *Policy) jittered(c entityHash, place time.Duration) time.Duration {
 	return place + time.Duration(c.fraction(int64(place)^1)*float64(p.config.Jitter))
 }
 
-// nextSlot returns the slot after a claim at now. It skips a slot that is less than a third of the
-// interval away.
+// nextSlot returns the time of the entity's next slot after a claim at "now". It skips a slot that
+// is less than a third of the interval away.
 func (p *Policy) nextSlot(c entityHash, every time.Duration, now time.Time) time.Time {
 	s := p.scale(every)
 	return s.at(p.jittered(c, c.slot(s.of(now)+every/3, every)), every)
 }
 
-// slotAfterCheck returns the due time of an entity that was checked outside its schedule. It is the
-// entity's slot if that is half an interval to one interval after the check, and otherwise half the
-// time to it.
+// slotAfterCheck returns the due time of an entity that was checked between two of its slots, for
+// example by a reader. It takes the first slot that is at least half an interval after the check.
+// If that slot is more than one interval after the check, it returns the middle between the check
+// and the slot.
 func (p *Policy) slotAfterCheck(c entityHash, every time.Duration, checked time.Time) time.Time {
 	s := p.scale(every)
 	from := s.of(checked)

@@ -7,31 +7,34 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// Survey is a pass over the entities that are not due yet. A due time depends on the price at which
-// it was planned, and does not change when the price falls. So a tick that leaves budget unused
-// reads the next entities in due order. It moves those forward whose interval has become shorter.
-// Their requests use the budget, which pauses the pass.
+// Survey is a pass over the entities that are not due yet, in the order of their due times
+// (adaptive mode only). It is needed because a due time depends on the price at which it was
+// computed, and does not change when the price falls. A tick that leaves budget unused reads the
+// next entities of the pass. It sets earlier due times for entities whose interval has become
+// shorter. If these entities use the whole budget, the pass pauses.
 //
 // A pass begins when the price has fallen by a tenth since the start of the last pass, or after
-// surveyInterval. The latter finds new entities whose interval is shorter than their tier's. 300
-// entities take one step, a million take 2,000.
+// surveyInterval. The second condition finds new entities: they were scheduled by the interval of
+// their tier, and their adaptive interval may be shorter. With batches of 500, a million entities
+// take 2,000 ticks.
 type Survey struct {
-	after time.Time // entities that are due until this time are done; zero: no pass is running
+	after time.Time // entities with a due time until this one are done; zero: no pass is running
 	began time.Time
-	price float64 // at the start of the pass
+	price float64 // price at the start of the last pass
 }
 
 const (
-	// surveyBatch is the number of entities that one tick reads.
+	// surveyBatch is the number of entities that one tick of a pass reads.
 	surveyBatch = 500
 	// surveyInterval is the maximum time between the starts of two passes.
 	surveyInterval = time.Hour
-	// surveyPriceRatio is the ratio of the prices at which a new pass begins.
+	// A new pass begins if the price has fallen to surveyPriceRatio of the price at the start of
+	// the last pass.
 	surveyPriceRatio = 0.9
 )
 
-// Begin starts a pass if one is needed. It reports whether a pass is running, and after which due
-// time it continues.
+// Begin starts a pass if no pass is running and a new one is needed. underWay reports whether a
+// pass is running. The pass continues with the entities that are due after the time "after".
 func (v *Survey) Begin(price float64, now time.Time) (after time.Time, underWay bool) {
 	if v.after.IsZero() && (v.began.IsZero() || price <= surveyPriceRatio*v.price || now.Sub(v.began) >= surveyInterval) {
 		*v = Survey{after: now, began: now, price: price}
@@ -39,11 +42,11 @@ func (v *Survey) Begin(price float64, now time.Time) (after time.Time, underWay 
 	return v.after, !v.after.IsZero()
 }
 
-// Advance sets the due time up to which the pass has come; zero ends the pass.
+// Advance records that entities with a due time until "to" are done; zero ends the pass.
 func (v *Survey) Advance(to time.Time) { v.after = to }
 
-// continueSurvey takes the next step of the pass, and reports whether it continues in the next
-// tick.
+// continueSurvey reads one batch of a pass and sets earlier due times. more is true if the pass
+// continues in the next tick.
 func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more bool, err error) {
 	after, underWay := s.survey.Begin(s.price.Value(), now)
 	if !underWay || !s.adaptive() {
@@ -79,9 +82,10 @@ func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more boo
 	return true, nil
 }
 
-// EarlierDue returns a new due time for an entity that is not due yet. earlier is true if it
-// precedes the planned one by more than a tenth of the interval. It respects the cool-down. Only
-// the adaptive mode plans by a price. An entity that was never fetched is due at once.
+// EarlierDue computes a new due time at the current price for an entity that is not due yet
+// (adaptive mode only). earlier is true if the new due time is earlier than the stored one by more
+// than a tenth of the interval. The new due time is never within the entity's cool-down. An entity
+// that was never fetched is due at once.
 func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, earlier bool) {
 	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.ContentNotReady(now) {
 		return time.Time{}, false
@@ -91,7 +95,7 @@ func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, ea
 	p.price.observeEarly(hash, observation{policy: p, seen: activity, at: now})
 	checked := notAfter(c.State.CheckedAt, now)
 	from := checked
-	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // its request is in flight
+	if claimed := notAfter(c.History.ClaimedAt, now); claimed.After(from) { // a request is in flight: count the interval from its claim
 		from = claimed
 	}
 	if from.IsZero() {
@@ -107,7 +111,7 @@ func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, ea
 	return due, c.Due.Sub(due) > every/10
 }
 
-// notAfter returns the earlier of two times.
+// notAfter returns t, or now if t is later than now.
 func notAfter(t, now time.Time) time.Time {
 	if t.After(now) {
 		return now

@@ -9,27 +9,29 @@ import (
 
 const wholeDay = 24 * time.Hour
 
-// workClock spreads the work of a day by the rate caps. It measures time in work: each day has 24
-// hours of work, none before the facet's not-before time, and more in hours with a higher rate cap.
-// Due times that are even in work never exceed the rate caps.
+// workClock converts between time and work, so that due times follow the rate caps. Work is a
+// measure of time that passes faster in hours with a higher rate cap. Each day has 24 hours of
+// work. No work passes before the facet's not-before time. If due times are spread evenly over
+// work, their number per second is proportional to the rate cap of the hour.
 //
-// Example: with notBefore 02:00, 250 calls a second until 19:00 and 150 after it, 17 × 250 + 5 ×
-// 150 = 5,000 parts make up the day. One hour at 10:00 is 250/5,000 of the day, 1 h 12 min of work;
-// one hour at 20:00 is 43 min.
+// Example: with notBefore 02:00, 250 calls a second until 19:00 and 150 afterwards, a day consists
+// of 17 × 250 + 5 × 150 = 5,000 parts. The hour after 10:00 has 250 of these parts, which is 1 h 12
+// min of work. The hour after 20:00 has 150 parts, or 43 min of work.
 type workClock struct {
 	zone      *time.Location // time zone of notBefore
 	notBefore int            // minutes after midnight
 	spending  BudgetConfig
 	hours     *time.Location            // time zone of the rate caps
-	days      []atomic.Pointer[workday] // a cache with one entry for each day within two of the longest intervals
+	days      []atomic.Pointer[workday] // a cache of computed days, indexed by the number of the day modulo its length
 }
 
-// workday is one calendar day of a workClock. Times are in Unix seconds.
+// workday is one calendar day of a workClock. start, ready and end are in Unix seconds; work passes
+// from ready on.
 type workday struct {
-	number            int64 // days since 1970-01-01 in the calendar of the zone
+	number            int64 // days since 1970-01-01 by the calendar of workClock.zone
 	start, ready, end int64
 	empty             bool      // no calls are allowed on this day
-	cumulative        []float64 // the part of the day's work that has passed at each minute, 0 to 1
+	cumulative        []float64 // for each minute of the day, the part (0 to 1) of the day's work that has passed
 }
 
 func newWorkClock(c Config, s BudgetConfig) (*workClock, error) {
@@ -49,7 +51,7 @@ func newWorkClock(c Config, s BudgetConfig) (*workClock, error) {
 	return made, nil
 }
 
-// day returns the calendar day of a moment.
+// day returns the workday that contains a time.
 func (c *workClock) day(t time.Time) *workday {
 	y, m, d := t.In(c.zone).Date()
 	return c.numbered(time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Unix() / 86400)
@@ -65,8 +67,8 @@ func (c *workClock) numbered(number int64) *workday {
 	return d
 }
 
-// midnight returns the start of a calendar day. If the clock skips midnight, it is the first moment
-// of the day.
+// midnight returns the first moment of a calendar day. It is later than 00:00 if the day begins
+// with a change to summer time.
 func (c *workClock) midnight(number int64) time.Time {
 	day := time.Unix(number*86400, 0).UTC()
 	t := time.Date(day.Year(), day.Month(), day.Day(), 0, 0, 0, 0, c.zone)
@@ -102,14 +104,14 @@ func (c *workClock) build(number int64) *workday {
 	for i := range d.cumulative {
 		if sum > 0 {
 			d.cumulative[i] /= sum
-		} else { // without any allowed call, work passes evenly
+		} else { // all rate caps of the day are 0: let work pass evenly
 			d.cumulative[i] = float64(i) / float64(minutes)
 		}
 	}
 	return d
 }
 
-// workAt returns the work that has passed at a moment.
+// workAt returns the work that has passed since 1970-01-01 at a time.
 func (c *workClock) workAt(t time.Time) time.Duration {
 	d := c.day(t)
 	passed := float64(t.UnixNano()-d.start*1e9) / 60e9
@@ -118,8 +120,8 @@ func (c *workClock) workAt(t time.Time) time.Duration {
 	return time.Duration(d.number)*wholeDay + time.Duration(part*float64(wholeDay))
 }
 
-// timeAt returns the moment at which this much work has passed. It never returns a moment at which
-// no work passes.
+// timeAt is the inverse of workAt: it returns the time at which this much work has passed. It never
+// returns a time at which no work passes, for example before the not-before time.
 func (c *workClock) timeAt(work time.Duration) time.Time {
 	number := int64(work / wholeDay)
 	if work < 0 {
@@ -136,7 +138,8 @@ func (c *workClock) timeAt(work time.Duration) time.Time {
 	return time.Unix(d.start, 0).Add(time.Duration((float64(i) + within) * float64(time.Minute)))
 }
 
-// notReady reports whether the day's content is not ready at a moment, and from when to when.
+// notReady reports whether the day's content is not ready at a time. from and to are the start of
+// the day and the ready time.
 func (c *workClock) notReady(t time.Time) (from, to time.Time, notReady bool) {
 	if c.notBefore == 0 {
 		return time.Time{}, time.Time{}, false

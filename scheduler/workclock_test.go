@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// zones have clocks that skip an hour, half an hour, or midnight.
+// zones are time zones with different changes to summer time: by an hour, by half an hour, at
+// midnight, or none.
 var zones = []string{"Asia/Seoul", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Asuncion", "Africa/Cairo", "UTC", "Pacific/Apia"}
 
 func newTestCourse(t *testing.T, zone string, notBefore Clock, s BudgetConfig) *workClock {

@@ -8,17 +8,17 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// The bounds of the interval of the policy "change age / 2", in seconds. They equal the bounds of
-// the adaptive mode.
+// Bounds of the interval in the policy "change age / 2", in seconds. They equal the default bounds
+// of the adaptive mode.
 const (
 	minHalfAge = 30 * 60.0
 	maxHalfAge = 7 * 86400.0
 )
 
-// nextHalfAge is the policy "change age / 2", the baseline for the adaptive mode. The interval is
-// half the time since the last change. The rule has no budget, so all its intervals are multiplied
-// by g.stretch until they use the same budget. Unlike the other policies it knows the result of the
-// check before it plans the next one.
+// nextHalfAge decides on a due entity by the policy "change age / 2", the baseline for the adaptive
+// mode. The interval of an entity is half the time since its last change. These intervals alone
+// would not match a budget, so all of them are multiplied by g.stretch (see adjustStretch). Unlike
+// the other policies, this policy knows the result of a check before it computes the next due time.
 func (g *simulation) nextHalfAge(c store.Candidate, e *simEntity, now time.Time) store.Decision {
 	d := store.Decision{Tier: c.Tier, History: c.History, Enqueue: true}
 	second := seconds(now)
@@ -29,7 +29,8 @@ func (g *simulation) nextHalfAge(c store.Candidate, e *simEntity, now time.Time)
 	return d
 }
 
-// halfAgeDue returns the due time of an entity that was checked at a second.
+// halfAgeDue returns the next due time of an entity that was checked at a time. Both are in seconds
+// since epoch.
 func (g *simulation) halfAgeDue(e *simEntity, second int32) int32 {
 	due := second + int32(g.halfAgeInterval(e)*(0.95+0.1*g.rng.Float64()))
 	if g.policy.ContentNotReady(timeAt(due)) {
@@ -42,9 +43,10 @@ func (g *simulation) halfAgeInterval(e *simEntity) float64 {
 	return math.Min(math.Max(float64(e.checked-e.updated)/2*g.stretch, minHalfAge), maxHalfAge)
 }
 
-// adjustStretch sets the factor (stretch) by which all intervals are multiplied, so that a sample of
-// the entities uses load.PerDay calls times aim. aim rises while budget is idle, and falls while
-// there is a backlog. The factor is found by bisection.
+// adjustStretch sets g.stretch, the factor by which all intervals are multiplied. It searches by
+// bisection for the factor at which the entities use load.PerDay × g.aim calls a day; a sample of
+// the entities is counted. g.aim starts at 1, rises while budget is idle, and falls while there is
+// a backlog.
 func (g *simulation) adjustStretch(load scheduler.Load) {
 	g.aim *= math.Exp(0.02 * (load.Unused - math.Min(load.Backlog.Hours(), 1)))
 	g.aim = math.Min(math.Max(g.aim, 0.1), 10)

@@ -1,7 +1,7 @@
-// Command simday simulates days of a source's prefetch in accelerated time. It runs the scheduler's
-// own code (scheduler.Policy, scheduler.Budget, scheduler.Price) and prints what readers saw on the
-// last day. It compares three policies at the same budget: tiers, half the age of the last change,
-// and adaptive intervals.
+// Command simday simulates some days of a source's prefetching in accelerated time. It runs the
+// code of the scheduler (scheduler.Policy, scheduler.Budget, scheduler.Price), and prints how
+// current the reads of the last day were. It compares three policies with the same budget: tiers,
+// half the time since the last change ("change age / 2"), and adaptive intervals.
 package main
 
 import (

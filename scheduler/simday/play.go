@@ -14,15 +14,16 @@ import (
 
 var policyNames = []string{"tiers", "change age / 2", "adaptive"}
 
-// The budget of adr-013, at fullEntities entities.
+// The budget of the requirement adr-013 for fullEntities entities. With fewer entities it is
+// reduced in proportion.
 const (
 	dailyCalls  = 20e6
-	highReserve = 25.0  // calls a second, reserved for readers
+	highReserve = 25.0  // calls a second that are reserved for reads
 	maxLowRate  = 350.0 // calls a second
 	freshFor    = 3600  // seconds
 )
 
-// simulation runs one policy on one world.
+// simulation runs one of the policies in a world of simulated entities, second by second.
 type simulation struct {
 	*world
 	name     string
@@ -32,14 +33,14 @@ type simulation struct {
 	policy   *scheduler.Policy
 	price    *scheduler.Price
 	budget   *scheduler.Budget
-	dueLists []int32 // by second: the first entity that is due then; simEntity.next links the others
-	// The queue of entities that are due and not requested yet.
+	dueLists []int32 // by second: the index of the first entity that is due then; simEntity.next links to the others
+	// A linked list of the entities that are due and not requested yet.
 	queueHead, queueTail, queueLen int32
 	topic                          []request
-	usedCalls                      float64 // calls since midnight
+	usedCalls                      float64 // calls of all lanes since midnight
 	credit                         float64 // calls that the LOW worker may make now
 	halfAge                        bool    // the policy is "change age / 2"
-	stretch, aim                   float64 // of "change age / 2": see adjustStretch
+	stretch, aim                   float64 // for "change age / 2" only; see adjustStretch
 	idle                           scheduler.IdleBudget
 	survey                         scheduler.Survey
 	result                         *result
@@ -90,7 +91,7 @@ func entity(i int32) schemas.Entity {
 	return schemas.Entity{Source: "nexon", Facet: "character", Key: strconv.Itoa(int(i))}
 }
 
-// register gives each entity the tier of its read rate, a history and a first due time.
+// register gives each entity the tier for its read rate, a simulated history and a first due time.
 func (g *simulation) register() {
 	bounds := scheduler.DefaultConfig().Tiers
 	for i := range int32(len(g.all)) {
@@ -108,7 +109,8 @@ func (g *simulation) register() {
 	}
 }
 
-// enqueueAt makes an entity due at a second. An entity that is due after the end is dropped.
+// enqueueAt sets the due time of the entity with the index i, in seconds since epoch. An entity
+// that is due after the end of the simulation is dropped.
 func (g *simulation) enqueueAt(i, due int32) {
 	g.all[i].due = due
 	if int(due) < len(g.dueLists) {
@@ -139,7 +141,8 @@ func (g *simulation) tick(second int32) {
 	}
 }
 
-// simulateReads plays the reads of one second. A read of a stale entity refreshes it in the HIGH lane.
+// simulateReads simulates the reads of one second. A read of stale content refreshes the entity in
+// HIGH.
 func (g *simulation) simulateReads(second int32) {
 	reads := g.poisson(g.reads / 86400 * readIntensity(int(second%86400)))
 	for range int(reads) {
@@ -162,8 +165,9 @@ func (g *simulation) check(e *simEntity, second int32) {
 	e.checked = second
 }
 
-// pace returns how many calls a second the daily quota allows for LOW, by the rule of package limiter.
-// With ahead set, the pace anticipates the lower rate cap of the evening and uses its share earlier.
+// pace returns how many calls a second LOW may make, by the rule of package limiter: the rest of
+// the daily quota is spread over the rest of the day. If g.ahead is set, more calls are allowed
+// before the evening, because the rate cap of the evening leaves some of the quota unused.
 func (g *simulation) pace(second int32) float64 {
 	left := float64(86400 - second%86400)
 	calls := dailyCalls*g.scale - g.usedCalls - highReserve*g.scale*left
@@ -179,7 +183,7 @@ func (g *simulation) pace(second int32) float64 {
 	return math.Min(math.Max(pace, 0), maxLowRate*g.scale)
 }
 
-// feed requests due entities within the budget.
+// feed requests the due entities that the budget allows, as a tick of the scheduler does.
 func (g *simulation) feed(second int32, now time.Time, pace float64) {
 	room := scheduler.Capacity{PerSecond: pace, Queued: float64(len(g.topic)), Cost: 1, Share: 1}
 	if len(g.topic) > 0 {
@@ -216,7 +220,7 @@ func (g *simulation) feed(second int32, now time.Time, pace float64) {
 	}
 }
 
-// surveyStep takes one step of the survey, as the scheduler does in a tick that leaves budget unused.
+// surveyStep continues the survey, as the scheduler does in a tick that leaves budget unused.
 func (g *simulation) surveyStep(second int32, now time.Time) {
 	after, underWay := g.survey.Begin(g.price.Value(), now)
 	if !underWay {
@@ -266,7 +270,7 @@ func (g *simulation) candidate(i int32, e *simEntity, now time.Time) store.Candi
 	return c
 }
 
-// runWorker is the LOW worker: it refreshes the entities in the topic at the given pace.
+// runWorker is the LOW worker: it refreshes the requested entities, "pace" of them in a second.
 func (g *simulation) runWorker(second int32, pace float64) {
 	g.credit = math.Min(g.credit+pace, 5*pace+1)
 	n := min(len(g.topic), int(g.credit))
@@ -284,7 +288,8 @@ func (g *simulation) runWorker(second int32, pace float64) {
 	}
 }
 
-// updatePrice adjusts the price, or the stretch of "change age / 2". It runs every five minutes.
+// updatePrice adjusts the price, or g.stretch for "change age / 2". It is called every five
+// minutes.
 func (g *simulation) updatePrice(now time.Time, pace float64) {
 	if g.policy.ContentNotReady(now) {
 		return

@@ -13,8 +13,8 @@ const (
 	left, top              = 60.0, 40.0
 )
 
-// plotSVG returns two panels as SVG: the calls of each minute of the day, and the percentage of
-// each hour's reads that returned outdated content.
+// plotSVG returns two charts as SVG: the calls a second in each minute of the day, and the
+// percentage of the reads in each hour that returned outdated content.
 func plotSVG(all []*result) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" font-family="sans-serif" font-size="12">`+"\n", left+plotWidth+30, 2*(panelHeight+top)+60)

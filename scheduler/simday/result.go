@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// result holds the figures of one simulated day.
+// result contains the measured values of the last simulated day.
 type result struct {
 	name                    string
 	n                       int
@@ -14,10 +14,10 @@ type result struct {
 	from                    int32
 	recording               bool
 	reads, outdated         float64
-	outdatedSeconds         float64 // seconds, summed over the reads that returned outdated content
+	outdatedSeconds         float64 // sum over the outdated reads: the seconds since the content became outdated
 	high, low               float64
 	onTime                  float64
-	maxOverdue              int32 // seconds
+	maxOverdue              int32 // longest delay of a refresh after its due time, in seconds
 	minutes                 [1440]float64
 	hourReads               [24]float64
 	hourOutdated            [24]float64
@@ -43,8 +43,9 @@ func (r *result) recordRead(second int32, e *simEntity) {
 	}
 }
 
-// recordRefresh counts a refresh. It is on time if its delay is at most ten minutes, or at most a
-// twentieth of the time between the last check and the due time.
+// recordRefresh counts a refresh. A refresh is on time if it happens at most ten minutes after the
+// due time. For long intervals the limit is a twentieth of the time from the last check to the due
+// time.
 func (r *result) recordRefresh(second int32, a request, e *simEntity) {
 	r.low++
 	late := second - a.due
@@ -67,8 +68,9 @@ func (r *result) end(g *simulation, second int32) {
 	r.budgetUsed = (r.high + r.low) / (dailyCalls * g.scale)
 }
 
-// peak returns the highest ratio of a minute's calls to the mean of its period. The two periods have
-// one rate cap each; ten minutes at their edges are left out.
+// peak returns the calls of the busiest minute divided by the mean of its period. The day has two
+// periods with one rate cap each: from 02:00 and from 19:00. The first and last ten minutes of a
+// period are not counted.
 func (r *result) peak() float64 {
 	peak := 0.0
 	for _, span := range [][2]int{{2*60 + 10, 19*60 - 10}, {19*60 + 10, 24*60 - 10}} {

@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// TestSimday_PrefetchesOneDay simulates a hundredth of the entities for four days. The bounds also
-// hold at the full size of docs/schedule.md, with a margin.
+// TestSimday_PrefetchesOneDay simulates four days with a hundredth of the entities. The results at
+// full size (docs/schedule.md) are within the same bounds.
 func TestSimday_PrefetchesOneDay(t *testing.T) {
 	if testing.Short() {
 		t.Skip("simulates for some seconds")
@@ -25,14 +25,14 @@ func TestSimday_PrefetchesOneDay(t *testing.T) {
 		t.Errorf("adaptive: got %v s outdated a read, want at most that of tiers, %v s", adaptive.outdatedSeconds/adaptive.reads, tiers.outdatedSeconds/tiers.reads)
 	}
 	for name, r := range of {
-		// Few calls a minute vary by chance alone; at full size the ratio is 1.3.
+		// With few calls a minute, the ratio is higher by chance; at full size it is 1.3.
 		if r.peak() > 1.6 {
 			t.Errorf("%s: peak minute / mean: got %v, want at most 1.6", name, r.peak())
 		}
 		if r.budgetUsed > 1 || r.budgetUsed < 0.8 {
 			t.Errorf("%s: budget used: got %v, want 0.8 to 1", name, r.budgetUsed)
 		}
-		if name == "tiers" && r.oldestCheck > 2.5*86400 { // an entity that is delayed every midnight would be older
+		if name == "tiers" && r.oldestCheck > 2.5*86400 { // this would be exceeded if an entity were delayed again at each midnight
 			t.Errorf("%s: oldest check: got %.1f days ago, want at most 2.5", name, r.oldestCheck/86400)
 		}
 		if r.maxOverdue > 86400 {

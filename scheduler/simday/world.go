@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// fullEntities is the number of entities of adr-013; all rates scale with the number of entities.
+// fullEntities is the number of entities in the requirement adr-013. With fewer entities, all rates
+// are reduced in proportion.
 const fullEntities = 18e6
 
-// simEntity is an entity. Times are seconds since epoch and may be negative. The struct is small
-// because there are 18 million of them.
+// simEntity is a simulated entity. Times are in seconds since epoch and may be negative. The fields
+// are small, because there are 18 million entities.
 type simEntity struct {
 	due, claimed, checked int32
-	updated, knownChange  int32 // the last change that is stored, and that the history knows
-	outdated              int32 // from when on the stored content is outdated
-	next                  int32 // next entity of the list of its second, or of the queue; none: the last one
+	updated, knownChange  int32 // times of the last change: of the stored content, and as known to the history
+	outdated              int32 // time from which on the stored content is outdated
+	next                  int32 // index of the next entity in a list or in the queue; none: the last one
 	changes, watched      float32
 	reads                 float32
-	changeRate, readRate  float32 // true rates a day
+	changeRate, readRate  float32 // true rates, in changes and reads a day
 	tier                  int8
 }
 
@@ -27,26 +28,27 @@ const (
 	none  = -1
 )
 
-// world holds all entities and generates their reads and changes.
+// world contains all entities and simulates their reads and changes.
 //
-// Change rates and read rates are log-normal. Activity is a product of many factors (play time, skill,
-// fame), and measured page changes and page views have such heavy tails. The logarithms of the two
-// rates are normal with a correlation of 0.7, because active players are looked up more often. The
-// median is one change in 20 days, the mean 0.37 changes a day.
+// The change rates and read rates have log-normal distributions. The reason is that the activity of
+// a player is a product of many factors (play time, skill, fame), and measured changes and views of
+// pages have such distributions with few very high values. The logarithms of the two rates have a
+// correlation of 0.7, because active players are read more often. The median change rate is one
+// change in 20 days, the mean is 0.37 changes a day.
 type world struct {
 	all    []simEntity
 	alias  []int32
 	accept []float32
-	reads  float64 // a day
+	reads  float64 // sum of all read rates, in reads a day
 	rng    *rand.Rand
 }
 
 const (
-	changeMedian          = 0.05 // a day
+	changeMedian          = 0.05 // changes a day
 	changeSigma           = 2.0
 	readSigma             = 2.2
 	readChangeCorrelation = 0.7
-	fullReads             = 2.8e6 // a day; about two million of them return stale content
+	fullReads             = 2.8e6 // reads a day at fullEntities; about two million of them return stale content
 )
 
 func newWorld(n int, seed uint64) *world {
@@ -64,7 +66,8 @@ func newWorld(n int, seed uint64) *world {
 	return w
 }
 
-// buildAlias builds the alias table (Walker, Vose), by which nextRead chooses an entity in constant time.
+// buildAlias builds the tables of the alias method (Walker, Vose). With them nextRead chooses an
+// entity in constant time.
 func (w *world) buildAlias() {
 	n := len(w.all)
 	w.alias, w.accept = make([]int32, n), make([]float32, n)
@@ -94,7 +97,8 @@ func (w *world) buildAlias() {
 	}
 }
 
-// nextRead returns the entity of the next read, chosen with a probability proportional to its read rate.
+// nextRead returns the index of the entity that is read next. Its probability is proportional to
+// its read rate.
 func (w *world) nextRead() int32 {
 	i := int32(w.rng.IntN(len(w.all)))
 	if w.rng.Float32() < w.accept[i] {
@@ -103,10 +107,11 @@ func (w *world) nextRead() int32 {
 	return w.alias[i]
 }
 
-// untilChange returns a random time until the next change, in seconds.
+// untilChange returns a random time to the next change in seconds, for a rate of λ changes a day.
 func (w *world) untilChange(λ float32) float64 { return w.rng.ExpFloat64() / float64(λ) * 86400 }
 
-// setHistory gives an entity the history of ten days with one check a day.
+// setHistory gives an entity a simulated history of ten days with one check a day. "checked" is the
+// time of the last check.
 func (w *world) setHistory(e *simEntity, checked int32) {
 	e.checked, e.claimed = checked, checked
 	e.outdated = secondAfter(checked, w.untilChange(e.changeRate))
@@ -141,12 +146,13 @@ func (w *world) poisson(mean float64) float64 {
 	return n
 }
 
-// readIntensity returns the reads at a second of the day, relative to the mean. The peak is at 21:00.
+// readIntensity returns the read rate at a second of the day, relative to the mean of the day. It
+// is highest at 21:00.
 func readIntensity(second int) float64 {
 	return 1 + 0.6*math.Cos(2*math.Pi*(float64(second)/86400-21.0/24))
 }
 
-// seoul is the time zone of the source.
+// seoul is the time zone of the simulated source.
 var seoul = func() *time.Location {
 	zone, err := time.LoadLocation("Asia/Seoul")
 	if err != nil {
