@@ -93,7 +93,7 @@ func TestFetch_SendsCredentialNamedByPermit(t *testing.T) {
 	}
 }
 
-// replacedPermit is a permit that expires before Spend, which replaces it by a permit for
+// replacedPermit is a permit that has expired before Spend. Spend replaces it by a permit for
 // another credential.
 type replacedPermit struct {
 	Permit

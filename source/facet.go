@@ -21,9 +21,9 @@ type Facet struct {
 	KeyPattern string `yaml:"keyPattern"`
 	// Documents are fetched concurrently and stored as one JSON object by name.
 	Documents map[string]Document `yaml:"documents"`
-	// Params are values for the documents' {placeholders}. A value may contain {key}, the
-	// entity's key. The params of a request override them. An empty value means that each
-	// entity is registered with its own.
+	// Params are values for the documents' {placeholders}. A value may contain {key}, the entity's
+	// key. The params of a request override them. A param with an empty value must be given for
+	// each entity when it is registered.
 	Params map[string]string `yaml:"params"`
 	// Select lists the paths to keep; empty keeps everything. Ignore lists paths that are kept
 	// but excluded from the hash. The first segment of a path is the document's name.
@@ -59,8 +59,8 @@ type Facet struct {
 	ShrinkGuard float64 `yaml:"shrinkGuard"`
 }
 
-// Shrunk reports whether new content of size bytes is too small, by ShrinkGuard, to replace
-// content of stored bytes. Both are sizes of extracted content.
+// Shrunk reports whether ShrinkGuard forbids replacing the stored content by new content. The
+// parameters are the lengths in bytes of the new and of the stored extracted content.
 func (f Facet) Shrunk(size, stored int) bool {
 	return float64(size) < f.ShrinkGuard*float64(stored)
 }
