@@ -151,8 +151,8 @@ type arrivalLine struct {
 	Fault  Kind   `json:"fault,omitempty"`
 }
 
-// writeArrivals writes the arrivals known at its start. It copies one chunk at a time under the
-// lock, so that a slow reader does not delay arrivals.
+// writeArrivals writes the arrivals that are recorded when it is called. It copies one chunk at a
+// time under the lock, so that a slow reader does not delay new arrivals.
 func (r *recorder) writeArrivals(w io.Writer) error {
 	r.mu.Lock()
 	l, n := r.log, r.log.n

@@ -102,7 +102,7 @@ type charge struct {
 	policy *policy
 	scope  string
 	cost   float64
-	need   float64 // units that must be available, if more than cost
+	need   float64 // units that must be available for the call, if that is more than cost
 }
 
 // accountKey identifies the account of a scope for one policy.
@@ -137,7 +137,7 @@ type accountState struct {
 	exceeded    bool
 }
 
-// used returns the units that are not available.
+// used returns the units of the limit that are not available now.
 func (s accountState) used() float64 { return s.policy.limit - s.remaining }
 
 // decision is the result of decide for one call.
