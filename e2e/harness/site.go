@@ -23,7 +23,7 @@ import (
 // processes that were started. A process gets the values that the exported fields have when it is
 // started.
 type Site struct {
-	Out    io.Writer // messages about the installation
+	Out    io.Writer // receives messages about the installation
 	Dir    string    // configurations and logs
 	Binary string    // path of freshet, as returned by Build
 	Root   string    // directory of the main module
