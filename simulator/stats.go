@@ -96,8 +96,8 @@ func (r *recorder) stats() Stats {
 	return st
 }
 
-// Since describes the arrivals after the first n since the start or the last reset, including
-// the maximum in any window of the given length.
+// Since describes the arrivals after the first n since the start or the last reset. Its MaxInWindow
+// is the maximum number of them in any closed window of the given length.
 func (s *Simulator) Since(n int, window time.Duration) Since { return s.recorder.since(n, window) }
 
 func (r *recorder) since(n int, length time.Duration) Since {

@@ -91,7 +91,7 @@ type words struct {
 	classes     []string
 	grades      []string
 	slots       []slot
-	companions  []string // parts of a dragon or mechanic
+	companions  []string // items of the companion (a dragon or a mechanic)
 	enchants    []string
 	stats       []string
 	unused      string

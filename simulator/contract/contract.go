@@ -36,8 +36,8 @@ type Options struct {
 
 // contract is the behaviour of one API. Its functions are called with Upstream.mu held.
 type contract struct {
-	// charges returns the charges for a call. The first one that exceeds its limit names the
-	// reason of a refusal.
+	// charges returns the charges for a call. If the call is refused, the first charge that exceeds
+	// its limit is reported as the reason.
 	charges func(*call) []charge
 	// setHeaders writes the rate-limit headers of a response; nil for none.
 	setHeaders func(http.Header, *decision)
