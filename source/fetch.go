@@ -130,7 +130,8 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Response
 	return a, nil
 }
 
-// errUseless cancels the unsent documents after another document of the entity failed.
+// errUseless is the reason with which unsent calls are cancelled after another document of the
+// entity has failed.
 var errUseless = errors.New("not sent, because another document of the entity failed")
 
 // callFollowingRedirect makes one call and follows at most one redirect within baseURL. Only a GET
