@@ -25,7 +25,7 @@ type panel struct {
 	title, description string
 	unit               string
 	width              int    // in columns; a row has 24
-	kind               string // empty: timeseries
+	kind               string // type of the Grafana panel; empty: timeseries
 	queries            []query
 	lines              []line
 	stacked            bool
