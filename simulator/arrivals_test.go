@@ -14,8 +14,8 @@ import (
 	"unsafe"
 )
 
-// maxInWindow returns the maximum number of times within a closed window that starts or ends at
-// one of them. It compares every pair.
+// maxInWindow returns the maximum number of arrivals within a closed window that starts or ends
+// at an arrival. It compares every pair of the arrival times, so it is slow but simple.
 func maxInWindow(times []int64, length int64) int {
 	most := 0
 	for _, from := range times {
@@ -73,7 +73,7 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 		if b.refused != refused || b.windows[0].max != maxInWindow(times, 1_000_000) {
 			t.Errorf("seed %d: got %d refused, want %d; got %d in a second, want %d", seed, b.refused, refused, b.windows[0].max, maxInWindow(times, 1_000_000))
 		}
-		// New limits apply to the whole log.
+		// New limits must apply to all arrivals in the log, even to earlier ones.
 		later := append(slices.Clone(limits), Limit{1, time.Duration(1+rng.IntN(5_000_000)) * time.Microsecond})
 		b.setLimits(later)
 		for i, l := range later {

@@ -46,7 +46,7 @@ type item struct {
 	soulName, soulOption             string
 	starforce, specialRing           int
 	expires, golden, starforceScroll string
-	companion                        bool // part of a dragon or mechanic; has no potentials
+	companion                        bool // item of the companion (a dragon or a mechanic), without potentials
 }
 
 func (j *jsonText) items(list []item) {

@@ -52,7 +52,7 @@ type Stats struct {
 // Stats.Arrivals at its beginning.
 type Since struct {
 	Arrivals int          `json:"arrivals"`
-	ByStatus map[int]int  `json:"byStatus"` // 0: no response, or none yet
+	ByStatus map[int]int  `json:"byStatus"` // key 0: no response, or none yet
 	ByFault  map[Kind]int `json:"byFault"`
 	Window   string       `json:"window"`
 	// MaxInWindow is the maximum number of arrivals in any closed window of that length.

@@ -31,7 +31,7 @@ type policy struct {
 	kind       kind
 	limit      float64
 	window     time.Duration // bucket: time to fill it
-	offset     time.Duration // aligned: delay of the window's begin relative to UTC
+	offset     time.Duration // aligned: how much later than in UTC the windows begin
 	strict     bool          // also charges refused calls
 }
 
