@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// withTwoKeyGroups configures one credential for keys that begin with a, and two for keys that
-// begin with b.
+// withTwoKeyGroups configures one credential for keys that begin with "a", and two credentials for
+// keys that begin with "b".
 func withTwoKeyGroups(c *Config) {
 	c.Credentials = []Credential{
 		{Name: "one", SecretEnv: "ONE", Keys: "a.*"},
@@ -24,8 +24,8 @@ func withTwoKeyGroups(c *Config) {
 	c.Auth = Auth{Header: "Authorization", Prefix: "Bearer "}
 }
 
-// credentialPermits issues permits for the credential that choose returns, and records the
-// calls.
+// credentialPermits issues permits and records the calls. The function choose returns the
+// credential for each permit.
 type credentialPermits struct {
 	testPermits
 	choose func(Call) string

@@ -23,9 +23,9 @@ type canonical struct {
 	out     []byte
 	ignored []span   // ignored values: positions in out, ascending, not nested
 	members []member // stack: members of the objects that are open
-	scratch []byte   // used by sort
-	marks   []span   // used by sort
-	moved   []member // used by reorder
+	scratch []byte   // buffer of sort for the text of members
+	marks   []span   // buffer of sort for the positions of ignored values
+	moved   []member // buffer of reorder
 	orders  [256][]uint8
 }
 
@@ -33,8 +33,8 @@ type span struct{ from, to int }
 
 // member is the position of one member, "name":value, in out.
 type member struct {
-	from, name, to int // begin, end of the quoted name, end
-	marks, marksTo int // range of its ignored spans
+	from, name, to int // offsets in out: begin of the member, end of its quoted name, end of the member
+	marks, marksTo int // the member's ignored values are c.ignored[marks:marksTo]
 }
 
 func (c *canonical) fail(format string, args ...any) error {

@@ -51,8 +51,8 @@ type path []string
 
 const maxPathNames = 64
 
-// newPaths compiles select and ignore. A path consists of names joined by dots, the first being
-// the document's name. A dot within a name is written \.
+// newPaths compiles the settings "select" and "ignore". A path consists of names joined by dots, the
+// first being the document's name. A dot within a name is written \.
 func newPaths(selected, ignored []string) (*pathNode, error) {
 	b := pathBuilder{nodes: map[string]*pathNode{}}
 	var at pathState
@@ -103,7 +103,7 @@ func parsePath(text string) (path, error) {
 	return p, nil
 }
 
-// canonicalName returns the name as canonical writes it between quotes.
+// canonicalName returns the name as it is written between quotes in canonical JSON.
 func canonicalName(name string) string {
 	var out []byte
 	for _, r := range name {

@@ -84,7 +84,7 @@ func formsOf(values ...string) (forms []secretForm) {
 	return forms
 }
 
-// canonicalString returns text as it is written between quotes in canonical content.
+// canonicalString returns the text as it is written between quotes in canonical JSON.
 func canonicalString(text string) (out []byte) {
 	for _, r := range text {
 		out = appendEscaped(out, r)

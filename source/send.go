@@ -103,7 +103,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 	}()
 
-	// RoundTrip instead of Client.Do, because a Client would follow redirects without a permit.
+	// Use RoundTrip and not Client.Do, because a Client would follow redirects without a permit.
 	httpResp, err := s.transport.RoundTrip(req)
 	if err != nil {
 		switch {

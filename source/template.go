@@ -56,7 +56,7 @@ func (t template) fill(value func(name string) string) string {
 // change the structure of the URL.
 type target struct {
 	segments []template
-	names    []string // of the query parameters, as written in the configuration
+	names    []string // names of the query parameters, as written in the configuration
 	values   []template
 }
 

@@ -163,7 +163,8 @@ func remainingOf(limit, used int64) int64 {
 	return max(0, limit-used)
 }
 
-// listEntry returns the number of the entry for the window in a list number:seconds,…, or "".
+// listEntry returns the number for a window from a list of number:seconds, such as 20:1,100:120. It
+// returns "" if no entry has that window.
 func listEntry(list string, window time.Duration) string {
 	for entry := range strings.SplitSeq(list, ",") {
 		number, seconds, _ := strings.Cut(entry, ":")

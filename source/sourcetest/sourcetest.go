@@ -63,7 +63,7 @@ type upstream struct {
 	requests  []*http.Request
 	bodies    [][]byte // request bodies, in the order of arrivals
 	respond   func(document string) (status int, header http.Header, body string)
-	documents map[string]string // document by path
+	documents map[string]string // name of the document, by path
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
