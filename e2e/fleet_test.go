@@ -148,7 +148,7 @@ func (f *fleet) terminate(p *harness.Process, repeat bool) (took time.Duration, 
 	return took, code
 }
 
-// reader reads through the query service at a URL.
+// reader returns a harness.Reader that uses the query service at the URL api.
 func (f *fleet) reader(api string) harness.Reader {
 	return harness.Reader{API: api + "/v1/" + f.Source, Facet: "character", Client: f.client}
 }
@@ -170,7 +170,7 @@ func (f *fleet) readTagged(api string, keys []string, inFlight int, tag string) 
 	return count
 }
 
-// until waits until the condition holds.
+// until waits until the condition holds. After the limit it fails the test.
 func (f *fleet) until(limit time.Duration, what string, holds func() bool) {
 	f.Helper()
 	f.check(harness.Until(f.Context(), limit, what, func() (bool, error) { return holds(), nil }))

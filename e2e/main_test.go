@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 
 var buildDir string
 
-// binary builds freshet once.
+// binary returns the path of freshet. The first call builds it.
 var binary = sync.OnceValues(func() (path string, err error) {
 	if buildDir, err = os.MkdirTemp("", "freshet-e2e-build-"); err != nil {
 		return "", err
@@ -59,7 +59,7 @@ func longOnly(t *testing.T) {
 	}
 }
 
-// size returns the size for the short form or for the long form.
+// size returns longForm if -long is set, and short otherwise.
 func size[N any](short, longForm N) N {
 	if *long {
 		return longForm

@@ -37,7 +37,7 @@ type sources struct {
 	store     *postgres.Store
 	kafka     *kgo.Client
 	redis     redis.UniversalClient
-	upstreams map[string]*simulator.Simulator // by source
+	upstreams map[string]*simulator.Simulator // by the name of the source
 	names     map[string]string               // generated names of the sources, by the name of the test
 }
 
@@ -142,7 +142,7 @@ func (c *testSource) must(err error) {
 	}
 }
 
-// within waits until the condition holds.
+// within waits until the condition holds. After the limit it fails the test.
 func (c *testSource) within(limit time.Duration, what string, holds func() bool) {
 	c.T.Helper()
 	c.must(harness.Until(c.T.Context(), limit, what, func() (bool, error) { return holds(), nil }))

@@ -41,8 +41,8 @@ var (
 	console = sync.OnceValues(func() (string, error) { return harness.BuildTest(context.Background(), binaries, "./console") })
 )
 
-// start runs a program until the test ends and waits until it prints a line that matches the
-// pattern. SIGTERM must make it exit with 0.
+// start starts a program and waits until it prints a line that matches the pattern. At the end of the
+// test it sends SIGTERM, and the program must exit with code 0.
 func start(t *testing.T, program func() (string, error), pattern string, args ...string) *harness.Process {
 	t.Helper()
 	path, err := program()

@@ -21,8 +21,8 @@ import (
 type Process struct {
 	*exec.Cmd
 	Name    string
-	Match   string        // last submatch of the pattern that Start waited for
-	Address string        // of a Redis server; empty for other processes
+	Match   string        // text of the last group in the pattern that Start waited for
+	Address string        // address of a Redis server; empty for other processes
 	Done    chan struct{} // closed when the process has ended
 
 	mu       sync.Mutex

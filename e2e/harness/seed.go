@@ -23,7 +23,7 @@ type Stored struct {
 	Facet   string
 	Prefix  string
 	Count   int
-	Checked time.Time // when they were last checked
+	Checked time.Time // when the snapshots were last checked
 }
 
 // Store writes snapshots into the database, as a worker does.

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// loop reads entities that never change continuously. It judges that each is fetched at most
-// once in freshFor, and that only its check time is written.
+// loop continuously reads entities that never change. It judges that each entity is fetched at most
+// once per freshFor, and that only its check time is written after the first fetch.
 func loop(ctx context.Context, s *site, o options) error {
 	const different, rate, fresh = 20, 100, 2 * time.Second
 	s.Edits = []string{"freshFor: 1h", "freshFor: " + fresh.String()}

@@ -92,7 +92,7 @@ func (t *table) print(to io.Writer) {
 type result struct {
 	name string
 	*table
-	latency string // of the upstream, such as 30ms-1.7s
+	latency string // latency of the upstream, such as 30ms-1.7s
 }
 
 // site is an installation, with the results of the scenarios that have run on it.

@@ -74,7 +74,7 @@ func (s *site) readRecords(ctx context.Context) (requests []requestRecord, deadL
 // failure is an entity's row in the table update_status.
 type failure struct {
 	state                  string
-	number, updated, until int64 // times in microseconds since 1970
+	number, updated, until int64 // number is a version; the others are microseconds since 1970
 	times                  int   // number of consecutive final failures
 }
 
@@ -161,7 +161,7 @@ func (e *finalState) coveredByHold(key string, moment time.Time, before time.Dur
 }
 
 // settled reports whether a request record has ended in one of these ways:
-//   - a fetch that began after it stored a snapshot or a not-found entry,
+//   - a snapshot or a not-found entry was stored by a fetch that began after the request,
 //   - a later failure is recorded,
 //   - it has a dead letter,
 //   - it was enqueued during a hold that Redis had lost, and the upstream was called for it.
