@@ -172,7 +172,7 @@ func (w *words) word(rng *rand.Rand, syllables int) string {
 }
 
 // sentence returns random words with a total length of at most the given number of characters, and
-// at most four below it.
+// at most five below it.
 func (w *words) sentence(rng *rand.Rand, characters int) string {
 	var b strings.Builder
 	for left := characters; left >= 5; {
