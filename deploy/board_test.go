@@ -117,12 +117,11 @@ func sumBy(labels, of string) string { return aggregate("sum", labels, of) }
 // ratio returns the query a / b. It has no value at times when b is 0.
 func ratio(a, b string) string { return fmt.Sprintf("%s / (%s > 0)", a, b) }
 
-// ratioOrZero returns the query a / b for a counter a that may not exist yet. A missing a counts as
-// 0.
+// ratioOrZero returns the query a / b, in which "a" counts as 0 while it has no series.
 func ratioOrZero(a, b string) string { return ratio(fmt.Sprintf("(%s or 0 * %s)", a, b), b) }
 
 // quantiles returns one query for each quantile in qs, in percent, of a histogram. The parameter
-// labels lists the labels that distinguish the series.
+// "labels" lists the labels that distinguish the series.
 func quantiles(of, legend, labels string, qs ...int) []query {
 	metric, matchers, _ := strings.Cut(of, "{")
 	if matchers != "" {
