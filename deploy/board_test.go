@@ -10,7 +10,7 @@ import (
 
 type board struct {
 	uid, title, description string
-	variables               []string // label_values queries by the label's name
+	variables               []string // variables of the board: label_values queries, each ending with its label
 	rows                    []row
 }
 
@@ -19,18 +19,19 @@ type row struct {
 	panels []panel
 }
 
-// panel is one panel. Its description states the normal state and the causes of other states.
+// panel is one panel of a dashboard. Its description states the normal values and the causes of
+// other values.
 type panel struct {
 	title, description string
 	unit               string
-	width              int    // columns, of 24
-	kind               string // empty: timeseries
+	width              int    // in columns; a row has 24
+	kind               string // type of the Grafana panel; empty: timeseries
 	queries            []query
 	lines              []line
 	stacked            bool
-	share              bool     // the axis ends at 1
-	states             []status // texts of values
-	colours            []colour // colours of series
+	share              bool     // the values are shares from 0 to 1, so the axis ends at 1
+	states             []status // texts shown in place of values
+	colours            []colour // colours of time series
 }
 
 type query struct{ expr, legend string }
@@ -41,7 +42,8 @@ type line struct {
 	colour string
 }
 
-// status is the text of a value, and its colour unless the series has one.
+// status is the text that a panel shows for a value, and the colour of the text unless the series
+// has a colour.
 type status struct {
 	value        int
 	text, colour string
@@ -53,10 +55,10 @@ type colour struct{ pattern, name string }
 func warn(at float64) line     { return line{at, "orange"} }
 func critical(at float64) line { return line{at, "red"} }
 
-// breaker has the texts of a circuit breaker's gauge.
+// breaker lists the texts for the values of a circuit breaker's gauge.
 var breaker = []status{{0, "closed", "green"}, {1, "half-open", "yellow"}, {2, "open", "red"}}
 
-// limiterStates has the colours of the limiter's states.
+// limiterStates lists the colours of the limiter's states.
 var limiterStates = []colour{
 	{"/(flowing|unused)$/", "green"},
 	{"/(ramping|quiet-period|restoring-count)$/", "yellow"},
@@ -64,7 +66,7 @@ var limiterStates = []colour{
 	{"/stopped$/", "red"},
 }
 
-// laneColours has the colours of the lanes on every graph.
+// laneColours lists the colours of the lanes HIGH and LOW, the same on every graph.
 var laneColours = []colour{{"/^HIGH$/", "orange"}, {"/^LOW$/", "blue"}}
 
 const (
@@ -80,7 +82,7 @@ const (
 	size     = "bytes"
 )
 
-// by returns " by (a, b) ", or an empty string without labels.
+// by returns " by (a, b) " for the labels "a, b", and an empty string without labels.
 func by(labels string) string {
 	if labels == "" {
 		return ""
@@ -88,33 +90,38 @@ func by(labels string) string {
 	return " by (" + labels + ") "
 }
 
-// rate returns a query for the summed rate of a counter, per second.
+// rate returns a query for the rate of a counter per second, summed by the labels. The parameter
+// "of" is the counter's name without the namespace, with optional matchers.
 func rate(labels, of string) string {
 	return fmt.Sprintf("sum%s(rate(%s[$__rate_interval]))", by(labels), metricName(of))
 }
 
-// perMinute is rate per minute, the unit of the thresholds in adr-013.
+// perMinute returns the query of rate, converted to events per minute: adr-013 states its
+// thresholds per minute.
 func perMinute(labels, of string) string { return "60 * " + rate(labels, of) }
 
-// increase returns a query for the summed increase of a counter over a range.
+// increase returns a query for the increase of a counter during a range such as "5m", summed by the
+// labels.
 func increase(labels, of, over string) string {
 	return fmt.Sprintf("sum%s(increase(%s[%s]))", by(labels), metricName(of), over)
 }
 
 func aggregate(how, labels, of string) string { return how + by(labels) + "(" + metricName(of) + ")" }
 
-// maxBy is for gauges with the same value in all processes, and for the worst process.
+// maxBy returns a query for the maximum of a gauge over all processes. It is used for gauges with
+// the same value in all processes, and to show the worst process.
 func maxBy(labels, of string) string { return aggregate("max", labels, of) }
 func minBy(labels, of string) string { return aggregate("min", labels, of) }
 func sumBy(labels, of string) string { return aggregate("sum", labels, of) }
 
-// ratio returns the query a / b, without points where b is 0.
+// ratio returns the query a / b. It has no value at times when b is 0.
 func ratio(a, b string) string { return fmt.Sprintf("%s / (%s > 0)", a, b) }
 
-// ratioOrZero is ratio for a query a that may have no series, which counts as 0.
+// ratioOrZero returns the query a / b, in which "a" counts as 0 while it has no series.
 func ratioOrZero(a, b string) string { return ratio(fmt.Sprintf("(%s or 0 * %s)", a, b), b) }
 
-// quantiles returns queries for quantiles of a histogram. labels are the labels of the legend.
+// quantiles returns one query for each quantile in qs, in percent, of a histogram. The parameter
+// "labels" lists the labels that distinguish the series.
 func quantiles(of, legend, labels string, qs ...int) []query {
 	metric, matchers, _ := strings.Cut(of, "{")
 	if matchers != "" {

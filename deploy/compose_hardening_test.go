@@ -9,7 +9,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// composed is the part of a Compose service about the rights of its container.
+// composed is a service in docker-compose.yml, with the settings that limit the rights of its
+// container.
 type composed struct {
 	Image       string
 	User        string
@@ -26,7 +27,8 @@ type composed struct {
 func composeServices(t *testing.T) map[string]composed {
 	t.Helper()
 	var compose struct{ Services map[string]composed }
-	// The decoder takes a key that replaces a merged one for a duplicate.
+	// The YAML decoder reports a key that overrides a merged key (<<) as a duplicate, so duplicates
+	// are allowed here.
 	if err := yaml.UnmarshalWithOptions([]byte(text(t, "../docker-compose.yml")), &compose, yaml.AllowDuplicateMapKey()); err != nil {
 		t.Fatal(err)
 	}

@@ -15,14 +15,15 @@ func TestCompose_PublishesOnLoopbackOnly(t *testing.T) {
 		Ports, Volumes []string
 	}
 	var compose struct{ Services map[string]service }
-	// The decoder takes a key that replaces a merged one for a duplicate.
+	// The YAML decoder reports a key that overrides a merged key (<<) as a duplicate, so duplicates
+	// are allowed here.
 	if err := yaml.UnmarshalWithOptions([]byte(text(t, "../docker-compose.yml")), &compose, yaml.AllowDuplicateMapKey()); err != nil {
 		t.Fatal(err)
 	}
 	if len(compose.Services) < 10 {
 		t.Fatalf("services: got %d, want at least 10", len(compose.Services))
 	}
-	// The operator provides the secrets; other tests check the dashboards.
+	// The operator creates the folder "secrets", and other tests check the folder "dashboards".
 	unchecked := map[string]bool{"secrets": true, "dashboards": true}
 	for name, s := range compose.Services {
 		if image, tag, _ := strings.Cut(s.Image, ":"); !strings.HasPrefix(image, "freshet") && (tag == "" || tag == "latest") {

@@ -26,8 +26,8 @@ type Panel struct {
 	Exprs []string
 }
 
-// Rule is a recording rule or an alerting rule: either Record or Alert is its name. Severity is
-// the label severity of an alert, Runbook its annotation runbook_url.
+// Rule is a recording rule or an alerting rule: exactly one of Record and Alert contains its name.
+// Severity is the value of an alert's label "severity", Runbook that of its annotation runbook_url.
 type Rule struct {
 	Group, Record, Alert, Expr, Severity, Runbook string
 }
@@ -42,7 +42,7 @@ type dashboard struct {
 type element struct {
 	Type, Title string
 	Targets     []struct{ Expr string }
-	Panels      []element // panels of a collapsed row
+	Panels      []element // the panels inside a collapsed row
 }
 
 type variable struct {
@@ -50,9 +50,9 @@ type variable struct {
 	Query      json.RawMessage // a string, or an object with the string in its field query
 }
 
-// Panels returns every panel with queries of every dashboard, and one panel for each variable
-// that reads its values from a metric. interval, such as "5m", replaces the ranges that Grafana
-// would choose.
+// Panels returns every panel that has queries, from all dashboards. It adds one panel for each
+// dashboard variable that reads its values from a metric. interval, such as "5m", replaces the
+// ranges that Grafana would choose.
 func Panels(interval string) ([]Panel, error) {
 	var panels []Panel
 	err := readEach("grafana/dashboards/*.json", func(name string, text []byte) error {
@@ -90,11 +90,11 @@ func Panels(interval string) ([]Panel, error) {
 	return panels, err
 }
 
-// variableReplacer replaces Grafana's variables. The variables of the dashboard occur in regular
-// expression matchers and become ".*".
+// variableReplacer replaces Grafana's variables in a query. interval replaces the built-in ones;
+// the variables of the dashboard occur only in regular expression matchers and become ".*".
 func (d *dashboard) variableReplacer(interval string) *strings.Replacer {
 	var pairs []string
-	for _, name := range []string{"__rate_interval", "__interval", "__range"} { // a name must come before its own prefix
+	for _, name := range []string{"__rate_interval", "__interval", "__range"} { // a name must come before a shorter name that it begins with
 		pairs = append(pairs, "${"+name+"}", interval, "$"+name, interval)
 	}
 	for _, v := range d.Templating.List {

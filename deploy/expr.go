@@ -24,8 +24,9 @@ func Metrics(expr string) []string {
 	return names
 }
 
-// ofHistogram matches the series of a histogram. The name of a histogram ends in its unit, while
-// the name of a counter or gauge may end in _count.
+// ofHistogram matches the series of a histogram (_bucket, _sum, _count) and captures the
+// histogram's name, which ends in a unit. Without a unit, a name that ends in _count is a counter
+// or gauge.
 var ofHistogram = regexp.MustCompile(`^([^:]*_(?:seconds|size|bytes|ratio))_(?:bucket|sum|count)$`)
 
 func family(name string) string {
@@ -62,7 +63,7 @@ var (
 func tokens(expr string) []token {
 	var found []token
 	matches := lexer.FindAllStringSubmatch(expr, -1)
-	last, list := "", "" // the last metric, and the owner of the labels that are being read
+	last, list := "", "" // the last metric, and the metric or modifier that the next labels belong to
 	for i, m := range matches {
 		name, mark := m[5], m[6]
 		next := ""

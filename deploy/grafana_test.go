@@ -18,8 +18,8 @@ type list = []any
 
 var datasource = object{"type": "prometheus", "uid": "${datasource}"}
 
-// grafana returns the JSON of a board in the format of Grafana 11. Newer versions migrate it when
-// they load it.
+// grafana returns the JSON of a board in the format of Grafana 11. Newer Grafana versions convert
+// it when they load it.
 func (b board) grafana() ([]byte, error) {
 	var panels list
 	id, y := 0, 0
@@ -67,7 +67,7 @@ func (b board) templating() list {
 			"current": object{"text": list{"All"}, "value": list{"$__all"}},
 		}
 		if label == "source" {
-			v["allValue"] = ".*" // also matches series while no limiter exports its limits
+			v["allValue"] = ".*" // ".*" also finds series of sources for which no limiter exports limits yet
 		}
 		variables = append(variables, v)
 	}
@@ -81,8 +81,8 @@ func (p panel) grafana() object {
 	}
 	var targets list
 	for i, a := range p.queries {
-		// Single values use an instant query. The last value of a range query could belong to a
-		// series that has ended, such as a former state of the limiter.
+		// A panel with a single value uses an instant query. The last value of a range query could
+		// belong to a series that has ended, such as a former state of the limiter.
 		now := kind == stat || kind == bars
 		targets = append(targets, object{
 			"refId": string(rune('A' + i)), "datasource": datasource, "editorMode": "code",

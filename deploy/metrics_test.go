@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// documentedMetrics are the metrics in docs/metrics.md: labels and kind by name. A name that ends
-// in an ellipsis is the prefix of a family of metrics.
+// documentedMetrics contains the metrics that docs/metrics.md lists: labels and kind by name. A
+// documented name that ends in an ellipsis is the prefix of a family of metrics.
 type documentedMetrics struct {
 	labels   map[string][]string
 	kinds    map[string]string
@@ -74,11 +74,12 @@ func (d documentedMetrics) labelsOf(name string) ([]string, bool) {
 	return nil, false
 }
 
-// everywhere are labels that Prometheus or the histogram format adds.
+// everywhere lists labels that any metric may have, because Prometheus or the histogram format adds
+// them.
 var everywhere = []string{"le", "job", "instance", "quantile", "alertname", "severity"}
 
-// faults returns the metrics and labels in an expression that are not documented. A name with a
-// colon must be that of a recording rule; its labels are not checked.
+// faults returns the metrics and labels in an expression that docs/metrics.md does not list. A name
+// with a colon must be the name of a recording rule; its labels are not checked.
 func (d documentedMetrics) faults(expr string, recorded map[string]bool) []string {
 	var found []string
 	fault := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
@@ -128,8 +129,8 @@ func metricsOf(all []token) []string {
 	return names
 }
 
-// aggregatedMetrics returns the metrics in the parentheses of an aggregation with by. The
-// parentheses follow the list of labels or precede it.
+// aggregatedMetrics returns the metrics that an aggregation such as sum by (a) (m) reads. at is the
+// index of a label in the list after by. The metrics may come before or after that list.
 func aggregatedMetrics(all []token, at int) []string {
 	closed := at + slices.IndexFunc(all[at:], func(t token) bool { return t.kind == sign && t.text == ")" })
 	if next := closed + 1; next < len(all) && all[next].kind == sign && all[next].text == "(" {
@@ -142,8 +143,8 @@ func aggregatedMetrics(all []token, at int) []string {
 	return metricsOf(all[matchingParenthesis(all, opened-1, -1):opened])
 }
 
-// matchingParenthesis returns the index of the parenthesis that closes the one at an index, or
-// that opens it if step is -1.
+// matchingParenthesis returns the index of the parenthesis that matches the one at index at. It
+// searches forwards if step is 1, and backwards if step is -1.
 func matchingParenthesis(all []token, at, step int) int {
 	depth := 0
 	for ; at >= 0 && at < len(all); at += step {

@@ -1,6 +1,6 @@
 package deploy
 
-// prefetch is the row of the scheduler and the outbox.
+// prefetch is the dashboard row about the scheduler and the outbox.
 var prefetch = row{"Prefetch", []panel{
 	{
 		title: "Prefetch requests, and the allowed rate", unit: perSec, width: 8,

@@ -15,7 +15,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// run runs a program of a Debian package and returns its output. An error fails the test.
+// run runs a program and returns its output. An error fails the test. pack is the Debian package
+// that contains the program.
 func run(t *testing.T, pack, program string, args ...string) string {
 	t.Helper()
 	output, err := exec.CommandContext(t.Context(), servicetest.Program(t, program, pack), args...).CombinedOutput()
@@ -97,7 +98,7 @@ func TestAlertmanager_RoutesBySeverity(t *testing.T) {
 	amtool(t, "check-config", config)
 	for severity, receiver := range map[string]string{"critical": "pager", "warning": "chat", "info": "digest"} {
 		output := strings.TrimSpace(amtool(t, "config", "routes", "test", "--config.file="+config, "severity="+severity))
-		if !strings.HasSuffix("\n"+output, "\n"+receiver) { // amtool may print warnings before
+		if !strings.HasSuffix("\n"+output, "\n"+receiver) { // amtool may print warnings before the receiver
 			t.Errorf("receiver of %s: got %s, want %s", severity, output, receiver)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 // root is the folder of the repository.
 const root = ".."
 
-// declared returns the functions and methods of a folder, as Func or Type.Func,
-// and its package comment.
+// declared returns the functions and methods that the Go files of a folder declare, as Func or
+// Type.Func, and the package comment.
 func declared(t *testing.T, dir string) (names []string, comment string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
@@ -82,7 +82,7 @@ func TestWhatTheMapNamesExists(t *testing.T) {
 			folder = in
 		}
 		if info, err := os.Stat(filepath.Join(root, folder)); err != nil || !info.IsDir() || strings.HasPrefix(m[0], "`"+m[1]+"/") {
-			continue // a path, a setting, or somebody else's package
+			continue // a path, a setting, or a package of another project
 		}
 		if known[folder] == nil {
 			known[folder], _ = declared(t, filepath.Join(root, folder))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// goFiles returns the text of the Go files of all modules that keep selects by their paths,
-// each after a line break. Hidden folders are left out.
+// goFiles returns the concatenated text of the Go files of all modules for which keep returns true.
+// A line break precedes each file. Hidden folders are left out.
 func goFiles(t *testing.T, keep func(path string) bool) string {
 	t.Helper()
 	var all strings.Builder

@@ -25,8 +25,10 @@ var (
 	alertText = regexp.MustCompile(`(?m)^ +(?:summary|description): (.+)$`)
 )
 
-// TestProse_PrintsARandomSample prints texts of each kind that a person reads at random:
-// go test ./docs -run PrintsARandomSample -v -prose-sample 100 -prose-seed 7
+// TestProse_PrintsARandomSample prints a random sample of each kind of text that people read, such
+// as comments and log messages:
+//
+//	go test ./docs -run PrintsARandomSample -v -prose-sample 100 -prose-seed 7
 func TestProse_PrintsARandomSample(t *testing.T) {
 	kinds := map[string][]string{}
 	add := func(kind, path string, line int, text string) {

@@ -15,8 +15,8 @@ import (
 
 var proseMax = flag.Int("prose-findings", 30, "maximum number of findings that TestProse_FollowsTheRules prints")
 
-// proseRules are searched in comments, log messages, documents and SQL. docs/concepts.md has
-// the words to use instead.
+// proseRules are patterns that must not match in comments, log messages, documents and SQL.
+// docs/concepts.md lists the words to use instead.
 var proseRules = []struct {
 	name    string
 	pattern *regexp.Regexp
@@ -32,8 +32,8 @@ var proseRules = []struct {
 	{"write publish, dead-letter", regexp.MustCompile(`(?i)\b(?:bur(?:y|ies|ied)|stood back|stands? back)\b`)},
 }
 
-// proseNames are words of identifiers that have a standard term: exported Go names, SQL names,
-// metrics, YAML keys and HTTP paths.
+// proseNames maps a word that must not occur in identifiers to the standard term. It applies to
+// exported Go names, SQL names, metrics, YAML keys and HTTP paths.
 var proseNames = map[string]string{
 	"wish": "request", "wishes": "requests", "door": "enqueuer", "bell": "notifier", "brake": "backoff", "brakes": "backoffs",
 	"braked": "backing off", "weather": "fault scenario", "doubt": "unconfirmed", "hindrance": "blocker",
@@ -50,7 +50,7 @@ var (
 	proseIdent = regexp.MustCompile(`(?m)^ *"?([A-Za-z_]+)"?:|\b(?:TABLE|INDEX|VIEW)(?: IF NOT EXISTS)? (\w+)|^    (\w+) +[a-z]|^  (/[\w/{}-]+):|^\| ` + "`(\\w+)`")
 )
 
-// findProse returns one line for each finding in a file: place, rule, text.
+// findProse returns one line for each violation in a file: file and line, rule, text.
 func findProse(path, text string) (found []string) {
 	report := func(line int, rule, s string) {
 		found = append(found, strings.TrimPrefix(path, "../")+":"+strconv.Itoa(line)+": "+rule+": "+strings.TrimSpace(s))

@@ -21,12 +21,13 @@ const (
 // burst is the result of a burst of reads of new keys.
 type burst struct {
 	statuses map[int]int
-	refusals map[string]int // notQueuedReason or code of each 503
+	refusals map[string]int // number of 503 responses by their notQueuedReason or code
 	took     []time.Duration
 	all      time.Duration
 }
 
-// readBurst reads new keys below base, each once, over burstReaders connections.
+// readBurst reads each of burstKeys new keys once, over burstReaders connections. base is the URL
+// of the facet.
 func readBurst(t *testing.T, base string) burst {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: burstReaders}, Timeout: timeout}
@@ -79,7 +80,7 @@ func readOnce(ctx context.Context, client *http.Client, url string) (int, []byte
 	return resp.StatusCode, text, err
 }
 
-// reasonOf returns the reason of a rejected read.
+// reasonOf returns the notQueuedReason or the code in the body of a rejected read.
 func reasonOf(problem []byte) string {
 	for _, member := range []string{`"notQueuedReason":"`, `"code":"`} {
 		if _, rest, found := bytes.Cut(problem, []byte(member)); found {
@@ -90,7 +91,7 @@ func reasonOf(problem []byte) string {
 	return string(problem)
 }
 
-// report logs the figures. A rejected read fails the test.
+// report logs the results of the burst. It fails the test if any read was rejected.
 func (b burst) report(t *testing.T) {
 	t.Helper()
 	at := func(part float64) time.Duration {
@@ -103,8 +104,9 @@ func (b burst) report(t *testing.T) {
 	}
 }
 
-// A read of a new key has no stored snapshot, so its response waits for the update request. While the
-// services respond, all reads of 5,000 new keys by 1,000 readers must be accepted.
+// A new key has no stored snapshot, so the response to its first read waits until the update
+// request is enqueued. While the services respond, all reads of 5,000 new keys by 1,000 readers
+// must be accepted.
 func TestBurst_NewKeysAreAccepted(t *testing.T) {
 	f := newFleet(t)
 	api := f.query()
@@ -112,7 +114,8 @@ func TestBurst_NewKeysAreAccepted(t *testing.T) {
 	readBurst(t, api+"/v1/"+f.Source+"/character/").report(t)
 }
 
-// The embedded services run in the same process.
+// In `freshet dev` the embedded Kafka, Redis and database run in the process that answers the
+// reads.
 func TestBurst_OfDevIsAccepted(t *testing.T) {
 	f := newSite(t)
 	p, err := f.Start(t.Context(), "dev", `Query API +http://([0-9.:]+)`, nil, "dev", "--no-demo", "--listen", "127.0.0.1:0")

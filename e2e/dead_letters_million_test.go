@@ -18,7 +18,8 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// maxMiB bounds the memory of the command, and of the query service, for a million dead letters.
+// maxMiB is the maximum memory of `freshet dlq`, and the maximum memory that the query service
+// takes in addition, with a million dead letters.
 const maxMiB = 128
 
 func TestDLQ_ListsAndPurgesAMillionInBoundedMemory(t *testing.T) {
@@ -43,7 +44,8 @@ func TestDLQ_ListsAndPurgesAMillionInBoundedMemory(t *testing.T) {
 	equal(t, "dead letters left in the index", f.one("SELECT count(*) FROM dead_letters"), 0)
 }
 
-// runDLQ runs `freshet dlq` against a query service, and checks the memory that both take.
+// runDLQ runs `freshet dlq` against a query service, and checks the memory of the command and of
+// the query service.
 func (f *fleet) runDLQ(server *harness.Process, args ...string) (out lineTally) {
 	f.Helper()
 	peak := func() int64 {
@@ -73,15 +75,15 @@ type lineTally struct {
 	first string
 }
 
-// Write never fails.
+// Write implements io.Writer. It never fails.
 func (c *lineTally) Write(b []byte) (int, error) {
 	c.lines += bytes.Count(b, []byte("\n"))
 	c.first += string(b[:min(len(b), max(0, 1<<10-len(c.first)))])
 	return len(b), nil
 }
 
-// writeEqualDeadLetters writes n dead letters with invalid requests to their topic, and their entries
-// into the index with one statement.
+// writeEqualDeadLetters writes n dead letters with the same invalid request to their topic. It
+// inserts their rows into the index with one statement.
 func (f *fleet) writeEqualDeadLetters(n int) {
 	f.Helper()
 	client, err := f.ConnectKafka(kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.MaxBufferedRecords(50_000))

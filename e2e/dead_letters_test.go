@@ -23,7 +23,7 @@ import (
 
 // kcatRecord is a line of kcat's JSON output.
 type kcatRecord struct {
-	Headers []string // name, value, name, value
+	Headers []string // alternating names and values
 	Payload string
 }
 
@@ -87,7 +87,8 @@ func expectHeaders(t *testing.T, record kcatRecord) {
 	}
 }
 
-// replay creates a job that replays all open dead letters at a rate a second (0: the configured rate).
+// replay creates a DLQ job that replays all open dead letters. rate is the number of replays per
+// second; 0 means the configured rate.
 func (f *fleet) replay(api string, rate int) (j store.DLQJob) {
 	f.Helper()
 	body := fmt.Sprintf(`{"kind":"REPLAY","lane":"LOW","rate":%d}`, rate)
@@ -136,14 +137,14 @@ func (f *fleet) writeDeadLetters(n int) {
 	f.check(f.db.SendBatch(f.Context(), &entries).Close())
 }
 
-// The query service that runs the job is killed in the middle of a chunk, and another one continues.
-// The short form has fewer dead letters and one kill.
+// The query service that runs the DLQ job is killed in the middle of a chunk of dead letters, and
+// another one continues. The short form of the test has fewer dead letters and one kill.
 func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 	t.Parallel()
 	deadLetters, kills := size(3_000, 10_000), size(1, 2)
 	f := newFleet(t)
 	f.writeDeadLetters(deadLetters)
-	replayers := map[string]*harness.Process{} // by process id, which is part of the holder's name
+	replayers := map[string]*harness.Process{} // by process id, which is a part of the job's column holder
 	start := func() (api string) {
 		p := f.queryProcess()
 		replayers[fmt.Sprint(p.Process.Pid)] = p
@@ -172,8 +173,8 @@ func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 	equal(t, "calls for one entity", s.MaxPerKeyAndPath, 1)
 }
 
-// killReplayers kills the holder of the job in the middle of a chunk, each time after another
-// thousand dead letters, and starts another process.
+// killReplayers kills the process that holds the DLQ job in the middle of a chunk, and starts
+// another process. It does so "kills" times, each time after another thousand dead letters.
 func (f *fleet) killReplayers(replayers map[string]*harness.Process, kills int, total int64, start func()) {
 	f.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -196,7 +197,7 @@ func (f *fleet) killReplayers(replayers map[string]*harness.Process, kills int, 
 	}
 }
 
-// replayed reads the LOW topic and counts the records of a job by their dead letter.
+// replayed reads the LOW topic and returns how many records a DLQ job wrote for each dead letter.
 func (f *fleet) replayed(job string) map[string]int {
 	f.Helper()
 	all, err := f.ReadTopic(f.Context(), schemas.RequestTopic(f.Source, schemas.Low))

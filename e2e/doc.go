@@ -5,7 +5,7 @@
 //	eval "$(scripts/services up)"
 //	cd e2e && go test ./...                    # the short forms, minutes
 //	cd e2e && go test -timeout 2h . -long      # the long forms too
-//	cd e2e && go test . -quiet-machine         # judge speed too
+//	cd e2e && go test . -quiet-machine         # also checks times; the machine must run nothing else
 //
 // Package scenarios is a program that judges an installation by a table of figures, package browser
 // tests the console in Chromium. docs/testing.md lists the long runs.

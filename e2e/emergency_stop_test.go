@@ -8,14 +8,14 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// obeyed bounds the time until every worker applies a change of settings. slack is the extra time of
-// a busy machine.
+// obeyed is the maximum time until every worker applies a change of settings. slack is added to it
+// on a machine that also runs other load.
 const (
 	obeyed = 2 * time.Second
 	slack  = 5 * time.Second
 )
 
-// limiterView is a part of the output of `freshet limiter -o jsonl`.
+// limiterView contains some fields of the output of `freshet limiter -o jsonl`.
 type limiterView struct {
 	State     string
 	Revision  int64
@@ -28,7 +28,7 @@ func TestEmergencyStop_HoldsEveryWorkerAndLosesNothing(t *testing.T) {
 	f.worker()
 	api := f.query()
 	order := func(args ...string) { t.Helper(); f.must(append(args, "--source", f.Source, "--addr", api)...) }
-	order("settings", "set", "second.target=150") // slow enough to stop it before its end
+	order("settings", "set", "second.target=150") // so slow that the stop comes before all requests are done
 	view := func() (v limiterView) {
 		t.Helper()
 		f.check(json.Unmarshal([]byte(f.must("limiter", "--source", f.Source, "--addr", api, "-o", "jsonl")), &v))

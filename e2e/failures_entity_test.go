@@ -16,7 +16,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// absentEntitiesAreRead checks that an entity that the upstream does not have costs one call.
+// absentEntitiesAreRead checks that the upstream is called only once for an entity that it does not
+// have, however often the entity is read.
 func absentEntitiesAreRead(c *testSource) {
 	keys := harness.Keys("absent-", 3)
 	c.request(keys...)
@@ -51,7 +52,8 @@ func notReadyIsRetried(c *testSource) {
 		atLeast(c.T, "delay of "+key, time.Until(s.Until), 2*time.Minute)
 		atMost(c.T, "delay of "+key, time.Until(s.Until), 450*time.Second)
 	}
-	// The hold in Redis is written after the row, so that a hold always has a stored retry.
+	// The worker writes the stored retry first and the hold in Redis afterwards. A read that shows
+	// the hold therefore proves that the retry is stored.
 	c.within(timeout, "an answer with the hold", func() bool {
 		a, err := c.get(later[0])
 		return err == nil && a.NotQueuedReason == "HELD_RETRYING"
@@ -71,8 +73,8 @@ func notReadyIsRetried(c *testSource) {
 	c.expectEnd(0)
 }
 
-// expectDeadLetter checks that the index has one dead letter, which is the entity's, and that
-// a read of the entity requests nothing.
+// expectDeadLetter checks that the index contains exactly one dead letter, that it belongs to the
+// entity, and that a read of the entity enqueues no request.
 func (c *testSource) expectDeadLetter(key string, reason schemas.DeadLetterReason, attempts int) {
 	c.T.Helper()
 	all := c.indexed()
@@ -88,7 +90,7 @@ func (c *testSource) expectDeadLetter(key string, reason schemas.DeadLetterReaso
 	for range 100 {
 		a, err := c.get(key)
 		if a.NotQueuedReason == "SLOW" {
-			continue // on a busy machine a response may be sent without coalescing
+			continue // on a busy machine the query service may answer before the coalescing script returns
 		}
 		if err != nil || a.NotQueuedReason != "HELD_FAILED" {
 			c.T.Fatalf("a read of %s: got %+v, %v, want HELD_FAILED", key, a, err)
@@ -96,13 +98,13 @@ func (c *testSource) expectDeadLetter(key string, reason schemas.DeadLetterReaso
 	}
 }
 
-// without removes a key from the keys that must be fresh in the end.
+// without removes a key from c.keys, the keys that must be fresh at the end of the test.
 func (c *testSource) without(key string) {
 	c.keys = slices.DeleteFunc(c.keys, func(k string) bool { return k == key })
 }
 
-// oneEntityIsRefused checks that a 400 becomes a dead letter after other entities have confirmed
-// that the upstream works.
+// oneEntityIsRefused checks that a request answered with 400 becomes a dead letter only after calls
+// for other entities have confirmed that the upstream works.
 func oneEntityIsRefused(c *testSource) {
 	c.fail(simulator.Fault{Kind: simulator.BadParameter, Key: "^bad$"})
 	began := time.Now()
@@ -117,7 +119,8 @@ func oneEntityIsRefused(c *testSource) {
 	c.expectDeadLetter("bad", schemas.Upstream4xx, 2)
 }
 
-// oneEntityFails checks that an entity with 5xx is retried three times and becomes a dead letter.
+// oneEntityFails checks that an entity answered with 5xx is retried three times and then becomes a
+// dead letter.
 func oneEntityFails(c *testSource) {
 	c.fail(simulator.Fault{Kind: simulator.InternalError, Key: "^bad$"})
 	c.request("bad")
@@ -137,8 +140,8 @@ func oneEntityFails(c *testSource) {
 }
 
 // deadLetterTopicIsMissing checks that a record is not committed while its dead letter cannot be
-// written. The first round uses a client that has never written to the topic, the second one that
-// has.
+// written. It does so twice: in the first round the worker's Kafka client has never written to the
+// dead-letter topic, in the second it has.
 func deadLetterTopicIsMissing(c *testSource) {
 	topic := schemas.DeadLetterTopic(c.source)
 	for i, poison := range []string{"\x00 no request", `{"schemaVersion":"99"}`} {

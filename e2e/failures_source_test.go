@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// upstreamsDayIsUsedUp checks that all requests wait after the upstream has refused calls until the
-// next day, without dead letters and without recorded failures.
+// upstreamsDayIsUsedUp checks that all requests wait if the upstream refuses calls for ten hours.
+// No request becomes a dead letter, and no failure is recorded.
 func upstreamsDayIsUsedUp(c *testSource) {
 	c.request(harness.Keys("before", 10)...)
 	c.untilChecked(timeout, time.Now())
@@ -23,14 +23,14 @@ func upstreamsDayIsUsedUp(c *testSource) {
 	c.within(timeout, "the refusal", func() bool { return c.upstream.Stats().ByStatus[http.StatusTooManyRequests] == 1 })
 	c.request(harness.Keys("k", 100)...)
 	c.trickle("t", 20, time.Now().Add(2*time.Second))
-	const inFlight = 5 // with the refused call
+	const inFlight = 5 // calls in flight at the refusal, including the refused one
 	atMost(c.T, "calls to an upstream that refuses for ten hours", c.upstream.Stats().Arrivals-before, inFlight)
 	atLeast(c.T, "records that wait", c.lag(), 100)
 	equal(c.T, "dead letters", c.deadLetters(), 0)
 	for _, key := range c.keys[10:] {
 		equal(c.T, "state of "+key, c.status(key).State, "")
 	}
-	// The ten hours are over: the limiter's state is gone.
+	// Deleting the limiter's state in Redis has the same effect as the end of the ten hours.
 	c.must(c.redis.Del(c.T.Context(), "quota:{"+c.source+"}:state").Err())
 	took := c.untilChecked(withBusy(recovery), time.Now())
 	c.T.Logf("all fresh %v after the backoff", took.Round(10*time.Millisecond))
@@ -39,10 +39,10 @@ func upstreamsDayIsUsedUp(c *testSource) {
 
 const smallDayLimit = 40
 
-// smallDay gives the source a day of few calls, in a time zone where it is noon, so that no
-// midnight ends it.
+// smallDay returns the configuration with a daily limit of smallDayLimit calls. The day is that of
+// a time zone where it is noon now, so that it does not end during the test.
 func smallDay(config string) string {
-	zone := fmt.Sprintf("Etc/GMT%+d", time.Now().UTC().Hour()-12) // the sign of these zones is inverted
+	zone := fmt.Sprintf("Etc/GMT%+d", time.Now().UTC().Hour()-12) // the sign is inverted: Etc/GMT-9 is nine hours ahead of UTC
 	old := "{name: day, limit: 20000000, window: day, timeZone: Asia/Seoul, highReserve: 25/s}"
 	if !strings.Contains(config, old) {
 		panic("the reference source has another policy of the day")
@@ -50,7 +50,8 @@ func smallDay(config string) string {
 	return strings.Replace(config, old, fmt.Sprintf("{name: day, limit: %d, window: day, timeZone: %s}", smallDayLimit, zone), 1)
 }
 
-// ownDayIsUsedUp checks that no call is made above the daily limit until the limit is raised.
+// ownDayIsUsedUp checks that no call is made after the configured daily limit is used up, until an
+// operator raises the limit.
 func ownDayIsUsedUp(c *testSource) {
 	c.request(harness.Keys("k", 100)...)
 	c.within(timeout, "the last call of the day", func() bool { return c.upstream.Stats().Arrivals == smallDayLimit })
@@ -64,13 +65,14 @@ func ownDayIsUsedUp(c *testSource) {
 	c.expectEnd(0)
 }
 
-// credentialIsRenewed checks that a new secret in the file is used at once, without waiting for the
-// next probe.
+// credentialIsRenewed checks that the worker uses a new secret in the file at once. It must not
+// wait for the next probe of the circuit breaker.
 func credentialIsRenewed(c *testSource, file string) {
 	renewed := "new"
 	c.must(c.upstream.Control(simulator.Control{APIKey: &renewed}))
 	c.request(harness.Keys("k", 50)...)
-	// The first probe, after five seconds, has failed. The next one follows ten seconds later.
+	// Wait until the first probe has failed, which is sent after five seconds. The next probe would
+	// follow ten seconds later.
 	c.within(timeout, "the first probe", func() bool {
 		s := c.upstream.Stats()
 		return s.Arrivals > 0 && s.LastArrival.Sub(s.FirstArrival) > 4*time.Second

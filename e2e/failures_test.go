@@ -17,9 +17,10 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// failure is a way in which an upstream fails, and the test of how it ends.
+// failure is a test of one way in which an upstream fails: the configuration, and the checks of
+// freshet's reaction.
 type failure struct {
-	edit  func(config string) string // of the source's configuration
+	edit  func(config string) string // changes the source's configuration; may be nil
 	test  func(c *testSource)
 	order int // tests with a higher order start first, because they take longer
 }
@@ -31,13 +32,14 @@ const outageOfOneFault = 5 * time.Second
 // the wait for the next probe or for the end of the backoff, and the calls.
 const recovery = 10 * time.Second
 
-// Limits of the calls in the last three seconds of an outage. With an open circuit breaker one
-// probe is sent in that time, and another call may be in flight. After each backoff some calls are
-// sent until the next refusal.
+// The maximum numbers of calls in the last three seconds of an outage: with an open circuit
+// breaker, and with a repeated backoff. An open breaker sends one probe in that time, and another
+// call may be in flight. After each backoff some calls are sent until the next refusal.
 const maxProbed, maxBackedOff = 2, 40
 
-// sourceWide returns the test of a fault of all calls. All entities must be fresh within the
-// recovery time, without dead letters. Once the fault is known, it may cost at most maxCalls calls.
+// sourceWide returns a test with a fault of all calls that lasts outageOfOneFault. Afterwards all
+// entities must be fresh within the recovery time, without dead letters. In the last three seconds
+// of the fault there may be at most maxCalls calls.
 func sourceWide(maxCalls int, fault func(now time.Time) simulator.Fault) func(*testSource) {
 	return func(c *testSource) {
 		c.request(harness.Keys("before", 30)...)
@@ -57,24 +59,24 @@ func sourceWide(maxCalls int, fault func(now time.Time) simulator.Fault) func(*t
 		if *quietMachine {
 			atMost(c.T, "time to recover", took, recovery)
 		} else {
-			limit += 30 // on a busy machine the first failures arrive later
+			limit += 30 // on a busy machine the breaker opens later, so more calls are made
 		}
 		atMost(c.T, "calls to an upstream that is known to fail", seen.Arrivals, limit)
 		c.expectEnd(0)
 	}
 }
 
-// always returns a fault that does not depend on the start of the outage.
+// always returns a function that returns the fault f, whenever the outage starts.
 func always(f simulator.Fault) func(time.Time) simulator.Fault {
 	return func(time.Time) simulator.Fault { return f }
 }
 
-// refusedWith returns a refusal with 429 and a response header.
+// refusedWith returns a fault that answers calls with 429 and the given response header.
 func refusedWith(name, value string) func(time.Time) simulator.Fault {
 	return always(simulator.Fault{Kind: simulator.TooManyRequests, Headers: map[string]string{name: value}})
 }
 
-// failures returns all tests by the behaviour of the upstream.
+// failures returns all tests of failures, by a description of the upstream's behaviour.
 func failures(t *testing.T) map[string]failure {
 	secret := filepath.Join(t.TempDir(), "secret")
 	return map[string]failure{
@@ -124,7 +126,7 @@ func TestUpstreamFailure_EndsAsDesigned(t *testing.T) {
 	}
 	s := newSources(t, 2, 1, edits)
 	var tests sync.WaitGroup
-	slots := make(chan struct{}, 8) // t.Parallel would limit them by the number of CPUs
+	slots := make(chan struct{}, 8) // at most 8 tests at once; t.Parallel would limit them by the number of CPUs
 	names := slices.Sorted(maps.Keys(all))
 	slices.SortStableFunc(names, func(a, b string) int { return -cmp.Compare(all[a].order, all[b].order) })
 	for _, name := range names {

@@ -16,11 +16,11 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// timeout bounds the wait for something that must happen.
+// timeout is the maximum time that a test waits for an expected event.
 const timeout = harness.Timeout
 
-// fleet is an installation of one test. Where a function of harness.Site returns an error,
-// that of the fleet ends the test.
+// fleet is the installation of one test. Its methods call those of harness.Site and end the test if
+// they return an error.
 type fleet struct {
 	testing.TB
 	*harness.Site
@@ -65,8 +65,8 @@ func (f *fleet) logWarnings() {
 	}
 }
 
-// newFleet returns an installation with the reference source. simulate are flags of its simulator.
-// The test starts workers and query services.
+// newFleet returns an installation with the reference source. simulate are additional flags of
+// `freshet simulate`, its upstream. The test starts the workers and query services.
 func newFleet(t testing.TB, simulate ...string) *fleet {
 	t.Helper()
 	f := newSite(t)
@@ -74,7 +74,7 @@ func newFleet(t testing.TB, simulate ...string) *fleet {
 	return f
 }
 
-// newClusterFleet is newFleet on the Redis Cluster.
+// newClusterFleet is like newFleet, but the installation uses the Redis Cluster.
 func newClusterFleet(t testing.TB, simulate ...string) *fleet {
 	t.Helper()
 	f := newSite(t)
@@ -101,7 +101,7 @@ func (f *fleet) connect() {
 	f.OnClose(func() { _ = f.db.Close(context.Background()) })
 }
 
-// check ends the test after an error.
+// check ends the test if err is not nil.
 func (f *fleet) check(err error) {
 	f.Helper()
 	if err != nil {
@@ -109,7 +109,7 @@ func (f *fleet) check(err error) {
 	}
 }
 
-// must runs a command of freshet and returns its output.
+// must runs a freshet command and returns its output. It ends the test if the command fails.
 func (f *fleet) must(args ...string) string {
 	f.Helper()
 	text, err := f.Command(f.Context(), args...)
@@ -137,7 +137,8 @@ func (f *fleet) worker() *harness.Process {
 	return p
 }
 
-// terminate sends SIGTERM to a process and waits for its end.
+// terminate sends SIGTERM to a process and waits for its end. With repeat it sends SIGTERM every
+// 200 ms.
 func (f *fleet) terminate(p *harness.Process, repeat bool) (took time.Duration, code int) {
 	f.Helper()
 	took, code, err := p.Terminate(repeat)
@@ -147,7 +148,7 @@ func (f *fleet) terminate(p *harness.Process, repeat bool) (took time.Duration, 
 	return took, code
 }
 
-// reader reads through the query service at a URL.
+// reader returns a harness.Reader that uses the query service at the URL api.
 func (f *fleet) reader(api string) harness.Reader {
 	return harness.Reader{API: api + "/v1/" + f.Source, Facet: "character", Client: f.client}
 }
@@ -158,7 +159,8 @@ func (f *fleet) read(api string, keys []string, inFlight int) map[string]int {
 	return f.readTagged(api, keys, inFlight, "")
 }
 
-// readTagged is read for clients that have a snapshot with an entity tag.
+// readTagged does the same as read, but each request contains tag in If-None-Match, like a client
+// with a snapshot.
 func (f *fleet) readTagged(api string, keys []string, inFlight int, tag string) map[string]int {
 	f.Helper()
 	count, err := f.reader(api).CountFreshness(f.Context(), keys, inFlight, tag)
@@ -168,7 +170,7 @@ func (f *fleet) readTagged(api string, keys []string, inFlight int, tag string) 
 	return count
 }
 
-// until waits until the condition holds.
+// until waits until the condition holds. After the limit it fails the test.
 func (f *fleet) until(limit time.Duration, what string, holds func() bool) {
 	f.Helper()
 	f.check(harness.Until(f.Context(), limit, what, func() (bool, error) { return holds(), nil }))
@@ -180,13 +182,13 @@ func (f *fleet) untilCommitted() {
 	f.check(f.UntilCommitted(f.Context(), timeout))
 }
 
-// untilStored waits until the number of stored payloads is want.
+// untilStored waits until at least want snapshots have a stored payload.
 func (f *fleet) untilStored(limit time.Duration, want int) {
 	f.Helper()
 	f.until(limit, "a snapshot of each entity", func() bool { return f.one(storedPayloads) == int64(want) })
 }
 
-// one returns the number that a query of the database returns.
+// one runs a query of the database that returns one number, and returns the number.
 func (f *fleet) one(sql string, args ...any) (n int64) {
 	f.Helper()
 	if err := f.db.QueryRow(f.Context(), sql, args...).Scan(&n); err != nil {
@@ -207,8 +209,8 @@ func (f *fleet) control(c simulator.Control) {
 	f.check(f.Control(f.Context(), c))
 }
 
-// lag returns how many records of both lanes are not committed, or -1 while Kafka's
-// coordinator moves.
+// lag returns the number of records of both lanes that are not committed. It returns -1 while
+// Kafka's group coordinator moves to another broker.
 func (f *fleet) lag() int64 {
 	f.Helper()
 	n, err := f.Lag(f.Context(), schemas.High, schemas.Low)
@@ -226,7 +228,7 @@ func (f *fleet) deadLetters() int {
 	return n
 }
 
-// equal checks one figure.
+// equal fails the test if got is not equal to want. The parameter what names the checked value.
 func equal[V comparable](t testing.TB, what string, got, want V) {
 	t.Helper()
 	if got != want {
@@ -234,7 +236,7 @@ func equal[V comparable](t testing.TB, what string, got, want V) {
 	}
 }
 
-// atMost checks one figure against its limit.
+// atMost fails the test if got is above the limit.
 func atMost[N int | int64 | time.Duration | float64](t testing.TB, what string, got, limit N) {
 	t.Helper()
 	if got > limit {
@@ -242,7 +244,7 @@ func atMost[N int | int64 | time.Duration | float64](t testing.TB, what string, 
 	}
 }
 
-// atLeast checks one figure against its lower limit.
+// atLeast fails the test if got is below the limit.
 func atLeast[N int | int64 | time.Duration | float64](t testing.TB, what string, got, limit N) {
 	t.Helper()
 	if got < limit {

@@ -19,7 +19,8 @@ var (
 	bareDatabase = flag.String("bare", "", "serve payloads of this database instead of testing (used by the comparison of reads)")
 )
 
-// parallelTests is how many tests run at once unless -parallel is set: they mostly wait.
+// parallelTests is the number of tests that run at the same time if -parallel is not set. The tests
+// mostly wait, so it may exceed the number of CPUs.
 const parallelTests = "4"
 
 func TestMain(m *testing.M) {
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 
 var buildDir string
 
-// binary builds freshet once.
+// binary returns the path of freshet. The first call builds it.
 var binary = sync.OnceValues(func() (path string, err error) {
 	if buildDir, err = os.MkdirTemp("", "freshet-e2e-build-"); err != nil {
 		return "", err
@@ -50,7 +51,7 @@ var binary = sync.OnceValues(func() (path string, err error) {
 	return harness.Build(context.Background(), buildDir)
 })
 
-// longOnly skips a test without -long, with the command that runs it.
+// longOnly skips the test unless -long is set. The skip message contains the command that runs it.
 func longOnly(t *testing.T) {
 	t.Helper()
 	if !*long {
@@ -58,7 +59,7 @@ func longOnly(t *testing.T) {
 	}
 }
 
-// size returns the size for the short form or for the long form.
+// size returns longForm if -long is set, and short otherwise.
 func size[N any](short, longForm N) N {
 	if *long {
 		return longForm
@@ -66,8 +67,9 @@ func size[N any](short, longForm N) N {
 	return short
 }
 
-// withBusy adds the delay of a machine with other load to a limit. If a probe's permit expires
-// unused, the next probe follows only after twice the pause.
+// withBusy returns the limit plus the delay that other load on the machine can cause. That delay is
+// long, because a probe whose permit expires unused is followed by the next probe only after twice
+// the pause.
 func withBusy(limit time.Duration) time.Duration {
 	if *quietMachine {
 		return limit + 5*time.Second

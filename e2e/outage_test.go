@@ -12,11 +12,12 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// demand is the number of reads a second: the rate of the scheduler.
+// demand is the number of reads per second. It equals the rate of calls that the LOW lane may use.
 const demand = 350
 
-// designedProbes returns the times of the probes after the circuit breaker has opened, during an
-// outage of a length: after 5 s, and then after pauses that double up to a minute.
+// designedProbes returns the times at which probes must be sent during an outage of this length,
+// relative to the opening of the circuit breaker: after 5 s, and then after pauses that double up
+// to a minute.
 func designedProbes(length time.Duration) (all []time.Duration) {
 	at, pause := 5*time.Second, 5*time.Second
 	for at <= length {
@@ -35,7 +36,8 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 	}
 	s := newSources(t, 24, 2, map[string]func(string) string{"outage": nil})
 	c := s.of(t, "outage")
-	// Each entity is read again after its lock has expired, which must cause no call.
+	// The keys are read in turn. Each is read again after its lock has expired, which must cause no
+	// further call.
 	round := harness.Keys("k", int(min(length/3, 40*time.Second).Seconds()*demand))
 	const before = 200
 	c.request(harness.Keys("before", before)...)
@@ -57,12 +59,14 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 		t.Errorf("rows of failures at the end of the outage: got %v, want none", rows)
 	}
 
-	// The last probe follows within a minute. Then the rate is half for ten seconds, then 400 a second.
+	// The next probe is sent at most a minute after the end of the outage. Then the limiter allows
+	// half the rate for ten seconds, and about 400 calls a second afterwards.
 	limit := time.Minute + 10*time.Second + time.Duration(len(c.keys))*time.Second/400 + 5*time.Second
 	took := c.untilChecked(limit, ended)
 	after := c.upstream.Since(mark+len(calls), time.Second)
 	t.Logf("all %d entities fresh %v after the end, with %d calls, at most %d in a second", len(c.keys), took.Round(10*time.Millisecond), after.Arrivals, after.MaxInWindow)
-	// The records of entities that are already fresh are skipped afterwards.
+	// Each entity has several records. When it is fresh, the worker skips its remaining records,
+	// which takes some time.
 	c.within(timeout+time.Duration(visits)*time.Second/1000, "the commit of every offset", func() bool { return c.lag() == 0 })
 	equal(t, "dead letters afterwards", c.deadLetters(), 0)
 	if rows := c.failureRows(); len(rows) > 0 {
@@ -74,8 +78,8 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 	atMost(t, "calls more than there are entities", after.Arrivals-(len(c.keys)-before), len(c.keys)/20)
 }
 
-// expectProbes checks the failed calls. The calls of the first two seconds open the circuit breaker.
-// All later calls are probes, and none is sent early.
+// expectProbes checks the times of the failed calls. The calls of the first two seconds open the
+// circuit breaker. All later calls must be probes, and none may come too early.
 func expectProbes(t *testing.T, calls []time.Duration, length time.Duration) {
 	t.Helper()
 	known := 0
@@ -97,8 +101,8 @@ func expectProbes(t *testing.T, calls []time.Duration, length time.Duration) {
 	}
 }
 
-// readSteadily reads the keys in turn at the rate demand, until a time. It returns the number of
-// reads.
+// readSteadily reads the keys in turn, demand reads per second, until the given time. It returns
+// the number of reads.
 func (c *testSource) readSteadily(keys []string, until time.Time) (n int) {
 	c.T.Helper()
 	began := time.Now()
@@ -125,7 +129,7 @@ func (c *testSource) readSteadily(keys []string, until time.Time) (n int) {
 	return n
 }
 
-// failureRows returns up to ten entities with a recorded failure, with the error.
+// failureRows returns key, state and error of up to ten entities with a recorded failure.
 func (c *testSource) failureRows() (some []string) {
 	c.T.Helper()
 	const batch = 500
@@ -145,14 +149,14 @@ func (c *testSource) failureRows() (some []string) {
 	return some
 }
 
-// failedCalls returns the times of failed calls since the start of the upstream. It skips the first
-// calls of the log.
+// failedCalls returns the times of the failed calls, as durations since the start of the upstream.
+// It skips the first calls in the upstream's log.
 func (c *testSource) failedCalls(skip int) (at []time.Duration) {
 	c.T.Helper()
 	lines := strings.Split(strings.TrimSpace(get(c.T, c.upstream, "/_arrivals")), "\n")
 	for _, line := range lines[skip:] {
 		var a struct {
-			At    int64          `json:"at"` // microseconds
+			At    int64          `json:"at"` // microseconds since the upstream's start
 			Fault simulator.Kind `json:"fault"`
 		}
 		c.must(json.Unmarshal([]byte(line), &a))

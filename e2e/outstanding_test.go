@@ -17,11 +17,12 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// maxOutstanding is about the limit of a single client with the quota of newBounded: the HIGH calls
-// of two seconds.
+// maxOutstanding is about the maximum number of outstanding requests of a single client: as many as
+// the HIGH calls of two seconds, with the quota of newBounded.
 const maxOutstanding = 2 * 40
 
-// bounded is an installation with a limit of outstanding requests for each client.
+// bounded is an installation that limits the outstanding requests (accepted, but not yet done) of
+// each client.
 type bounded struct {
 	*fleet
 	api   string
@@ -42,7 +43,7 @@ func newBounded(t *testing.T) *bounded {
 	return b
 }
 
-// as creates an API key and returns a reader that uses it.
+// as creates an API key with this name and returns a reader that uses it.
 func (b *bounded) as(name string) harness.Reader {
 	b.Helper()
 	token, err := b.CreateKey(b.Context(), b.api, name, "read")
@@ -72,7 +73,7 @@ func (b *bounded) outstanding() (n int64) {
 type refusal struct {
 	status     int
 	header     http.Header
-	max        int // of the header RateLimit-Policy
+	max        int // the limit in the header RateLimit-Policy
 	Type, Code string
 }
 

@@ -17,32 +17,32 @@ import (
 const (
 	readRounds = 3
 	hotKeys    = 16
-	// nginxTimes is the limit: nginx may serve at most so many times the rate of freshet, for
-	// fresh reads of stored frames.
+	// nginxTimes is the limit of this test: for fresh reads of stored zstd frames, nginx may serve
+	// at most this many times the requests per second of freshet.
 	nginxTimes = 1.5
 )
 
 // encodings are the values of Accept-Encoding.
 var encodings = []string{"zstd", "gzip", "identity"}
 
-// readsOf are the measurements of all servers with snapshots of one size.
+// readsOf contains the measurements of all compared servers, with snapshots of one size.
 type readsOf struct {
 	size    string
 	rivals  []*rival
 	figures map[*rival][]figures
 }
 
-// rival is a server with one encoding and one kind of keys.
+// rival is one measured server, with one encoding and one kind of keys (hot or cold).
 type rival struct {
-	who, how string // such as freshet, hot
+	who, how string // name of the server and kind of keys, such as freshet and hot
 	encoding string // requested encoding
-	beside   *rival // nginx with the same encoding
+	beside   *rival // nginx with the same encoding, which this server is compared with
 	judged   bool
 	answer   answered
 	measure  func() figures
 }
 
-// answered is the encoding and length of the response to one read.
+// answered contains the encoding and the length of the response body of one read.
 type answered struct {
 	encoding string
 	bytes    int
@@ -50,8 +50,8 @@ type answered struct {
 
 // figures are the measurements of one round.
 type figures struct {
-	perSecond, p50, p99 float64 // ms
-	cpu                 float64 // µs a request
+	perSecond, p50, p99 float64 // requests per second; latencies in ms
+	cpu                 float64 // µs per request
 	memory              float64 // MB
 }
 
@@ -101,7 +101,7 @@ func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *harness.Proce
 		return v
 	}
 	only := func(p *harness.Process) func() []int { return func() []int { return []int{p.Process.Pid} } }
-	for _, encoding := range encodings { // compared servers are measured one after the other
+	for _, encoding := range encodings { // servers with the same encoding are measured one after the other
 		mirror := add("nginx", "hot", encoding, front, hot, func() []int { return x.processes(t) })
 		ours := add("freshet", "hot", encoding, api, hot, only(ours))
 		ours.beside, ours.judged = mirror, encoding == "zstd"
@@ -125,17 +125,17 @@ func (f *fleet) compareReads(t *testing.T, w *wrk, x *nginx, bare *harness.Proce
 	return r
 }
 
-// coldRound reads each key once from a process with an empty cache, and checks that the database
-// was read.
+// coldRound starts a process with an empty cache and reads each cold key at most once. It checks
+// that the process has read the payloads from the database.
 func (f *fleet) coldRound(t *testing.T, w *wrk, cold, hot keyRange, encoding string) figures {
 	t.Helper()
 	p := f.queryProcess()
-	for i := range hot.count { // opens the pool's connections
+	for i := range hot.count { // read other keys first, so that the connection pool is open
 		f.onlyAnswer(p.URL()+hot.path(f.Source, i), encoding)
 	}
 	before := f.payloadsRead()
 	got := w.run(t, p.URL(), f.Source, cold, encoding, []int{p.Process.Pid})
-	p.Stop() // PostgreSQL updates its statistics at the end of a session
+	p.Stop() // end the process, because PostgreSQL updates its statistics at the end of a session
 	requests := int64(got.perSecond * w.round.Seconds())
 	if requests > int64(cold.count) {
 		t.Errorf("reads of cold keys: got %d, want at most %d; store more keys", requests, cold.count)
@@ -152,7 +152,7 @@ func (f *fleet) payloadsRead() int64 {
 	return f.one("SELECT coalesce(sum(coalesce(idx_tup_fetch, 0) + seq_tup_read), 0)::bigint FROM pg_stat_user_tables WHERE relname LIKE 'snapshot_payload_%'")
 }
 
-// of returns the median of a figure over the rounds.
+// of returns the median over all rounds of one figure of a server.
 func (r *readsOf) of(v *rival, figure func(f figures) float64) float64 {
 	var all []float64
 	for _, f := range r.figures[v] {
@@ -162,7 +162,8 @@ func (r *readsOf) of(v *rival, figure func(f figures) float64) float64 {
 	return all[len(all)/2]
 }
 
-// ratio returns the median ratio of a server's rate to the rate of nginx.
+// ratio returns the median, over all rounds, of the server's requests per second divided by those
+// of nginx.
 func (r *readsOf) ratio(v *rival) float64 {
 	var all []float64
 	for i, f := range r.figures[v] {

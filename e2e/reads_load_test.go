@@ -46,13 +46,15 @@ func (k keyRange) path(source string, i int) string {
 	return fmt.Sprintf("/v1/%s/character/%s%d", source, k.prefix, i%k.count)
 }
 
-// readSize is the simulator's document that is stored, and the number of cold keys.
+// readSize is one size of snapshots: the name of the simulator's document that is stored, and the
+// number of cold keys.
 type readSize struct {
 	document string
 	cold     int
 }
 
-// sample returns an entity's content as a worker stores it.
+// sample returns the content of an entity as JSON text and as the payload that a worker would
+// store.
 func (s readSize) sample(t *testing.T, upstream *simulator.Simulator, key string) (text []byte, p store.Payload) {
 	t.Helper()
 	text = []byte(`{"` + s.document + `":` + get(t, upstream, "/maplestory/v1/character/"+s.document+"?ocid="+key) + "}")
@@ -67,7 +69,8 @@ func (s readSize) describe(t *testing.T) string {
 	return fmt.Sprintf("%s: %d bytes of JSON, stored as %d of zstd", s.document, len(text), len(p.Bytes))
 }
 
-// storeReads writes fresh snapshots for hot and cold keys into the database.
+// storeReads writes fresh snapshots for the hot keys (read repeatedly) and the cold keys (read
+// once) into the database.
 func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 	t.Helper()
 	db, err := postgres.Open(f.Context(), f.Database)
@@ -82,7 +85,7 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 		payload store.Payload
 	}
 	var contents []content
-	for i := range 64 { // a few different contents are enough
+	for i := range 64 { // 64 different contents are enough for all keys
 		text, p := s.sample(t, upstream, fmt.Sprint(i))
 		contents = append(contents, content{sha256.Sum256(text), p})
 	}
@@ -105,7 +108,7 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 			}
 		}
 	}
-	for _, sql := range []string{"VACUUM (ANALYZE) snapshot_state, snapshot_payload", "CHECKPOINT"} { // so that they do not run during the measurement
+	for _, sql := range []string{"VACUUM (ANALYZE) snapshot_state, snapshot_payload", "CHECKPOINT"} { // run now, so that they do not run during the measurement
 		if _, err := f.db.Exec(f.Context(), sql); err != nil {
 			f.Fatal(err)
 		}
@@ -113,8 +116,8 @@ func (f *fleet) storeReads(t *testing.T, s readSize) (hot, cold keyRange) {
 	return hot, cold
 }
 
-// readEncoded reads a URL with an Accept-Encoding. It returns the headers and the body of the
-// response, encoded and decoded.
+// readEncoded reads a URL with the given Accept-Encoding. It returns the response's headers, and
+// its body as sent and after decoding.
 func (f *fleet) readEncoded(url, encoding string) (header http.Header, wire, plain []byte) {
 	f.Helper()
 	req, err := http.NewRequestWithContext(f.Context(), http.MethodGet, url, http.NoBody)
@@ -154,7 +157,8 @@ func (f *fleet) readEncoded(url, encoding string) (header http.Header, wire, pla
 	return resp.Header, wire, plain
 }
 
-// onlyAnswer reads a URL and returns the encoding and length of its body, which must be JSON.
+// onlyAnswer reads a URL and returns the encoding and the length of the response body, which must
+// be JSON.
 func (f *fleet) onlyAnswer(url, encoding string) answered {
 	f.Helper()
 	header, wire, plain := f.readEncoded(url, encoding)
@@ -182,15 +186,15 @@ type wrk struct {
 func newWrk(t *testing.T, round time.Duration) *wrk {
 	t.Helper()
 	w := &wrk{path: tool(t, "wrk", "wrk"), dir: t.TempDir(), round: round}
-	out, _ := exec.CommandContext(t.Context(), w.path, "--version").CombinedOutput() // exits with 1
+	out, _ := exec.CommandContext(t.Context(), w.path, "--version").CombinedOutput() // wrk exits with code 1 although it prints its version
 	if words := strings.Fields(string(out)); len(words) > 1 {
 		w.version = strings.Join(words[:2], " ")
 	}
 	return w
 }
 
-// wrkScript requests prefix0, prefix1 and so on. Each thread has its own part of the keys and starts
-// again after its last key.
+// wrkScript is a Lua script that requests the keys prefix0, prefix1 and so on. Each thread requests
+// its own part of the keys and starts again after the last one.
 const wrkScript = `
 local threads = 0
 function setup(thread)
@@ -213,7 +217,8 @@ function done(summary, latency, requests)
 end
 `
 
-// run loads a server for one round. pids are the processes of the server.
+// run sends requests to a server for one round and returns the measurements. pids are the processes
+// of the server.
 func (w *wrk) run(t *testing.T, at, source string, keys keyRange, encoding string, pids []int) figures {
 	t.Helper()
 	host, folder, _ := strings.Cut(strings.TrimPrefix(at, "http://"), "/")
@@ -248,7 +253,7 @@ func (w *wrk) run(t *testing.T, at, source string, keys keyRange, encoding strin
 	}
 }
 
-// usedBy returns the sum of the usage of processes.
+// usedBy returns the sum of the processor time and memory of the processes.
 func usedBy(t *testing.T, pids []int) (sum usage) {
 	t.Helper()
 	for _, pid := range pids {

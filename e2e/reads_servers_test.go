@@ -30,8 +30,8 @@ import (
 // memory is the path prefix under which the bare server responds from memory.
 const memory = "/memory"
 
-// serveBare is a minimal server of stored payloads, without freshness, envelope or metrics. Its pool
-// has the configuration of postgres.Open.
+// serveBare is a minimal server that returns stored payloads, without freshness, the JSON envelope
+// or metrics. Its connection pool has the configuration of postgres.Open.
 func serveBare(url string) {
 	fail := func(err error) {
 		if err != nil {
@@ -55,7 +55,7 @@ func serveBare(url string) {
 		}
 		h := c.Response().Header()
 		h.Set("Content-Encoding", store.Zstd)
-		h.Set("Content-Length", strconv.Itoa(len(payload))) // prevents chunked encoding
+		h.Set("Content-Length", strconv.Itoa(len(payload))) // without it net/http would use chunked encoding
 		return c.Blob(http.StatusOK, "application/json", payload)
 	}
 	const route = "/v1/:source/:facet/:key"
@@ -89,11 +89,12 @@ func (f *fleet) bareServer() *harness.Process {
 	return p
 }
 
-// nginx is an nginx that serves responses of an origin in this process from its proxy_cache.
+// nginx is an nginx process that serves responses from its cache (proxy_cache). The cached
+// responses come from an HTTP server in the test process, the origin.
 type nginx struct {
 	at, version string
 	master      int
-	origin      atomic.Pointer[map[string]page] // by path and encoding
+	origin      atomic.Pointer[map[string]page] // the origin's responses, by path and encoding
 	asked       atomic.Int64
 	warmed      int64
 }
@@ -161,7 +162,7 @@ func newNginx(t *testing.T) *nginx {
 
 	dir, address, user := t.TempDir(), freeAddress(t), ""
 	if os.Getuid() == 0 {
-		user = "user root;" // the owner of the folder
+		user = "user root;" // the folder belongs to root, so the workers must run as root too
 	}
 	config := filepath.Join(dir, "nginx.conf")
 	if err := os.WriteFile(config, fmt.Appendf(nil, nginxConfig, user, dir, address, origin.URL), 0o600); err != nil {
@@ -198,7 +199,7 @@ func newNginx(t *testing.T) *nginx {
 	return x
 }
 
-// processes returns nginx' workers.
+// processes returns the process ids of nginx's workers.
 func (x *nginx) processes(t *testing.T) (pids []int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", x.master, x.master))
@@ -208,7 +209,7 @@ func (x *nginx) processes(t *testing.T) (pids []int) {
 	for child := range strings.FieldsSeq(string(text)) {
 		title, err := os.ReadFile("/proc/" + child + "/cmdline")
 		if err != nil || !bytes.HasPrefix(title, []byte("nginx: worker")) {
-			continue // the cache manager and the cache loader
+			continue // not a worker, but nginx's cache manager or cache loader
 		}
 		var pid int
 		if _, err := fmt.Sscan(child, &pid); err != nil {
@@ -222,8 +223,8 @@ func (x *nginx) processes(t *testing.T) (pids []int) {
 	return pids
 }
 
-// warm fills the cache with the responses of freshet for the keys. If freshet does not respond with
-// an encoding, warm encodes the body itself.
+// warm fills the cache of nginx with freshet's responses for the keys. If freshet does not respond
+// with an encoding, warm encodes the body itself.
 func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 	f.Helper()
 	pages := map[string]page{}
@@ -262,7 +263,7 @@ func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 	return x.at
 }
 
-// freeAddress returns an address without a listener.
+// freeAddress returns a loopback address on which no process listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -11,8 +11,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Workers with one group protocol, or with both in turn, join and leave while the upstream is slow.
-// Finally all end at once, as in a rollout, and a new worker processes the rest.
+// Workers join and leave their consumer groups while the upstream is slow. They use one Kafka group
+// protocol, or the two protocols in turn. Finally all workers end at the same time, as in a
+// rollout, and a new worker processes the rest.
 func TestRebalance_RepeatsNoCall(t *testing.T) {
 	t.Parallel()
 	for name, protocols := range map[string][]string{"consumer": {"consumer"}, "both": {"classic", "consumer"}} {
@@ -23,7 +24,7 @@ func TestRebalance_RepeatsNoCall(t *testing.T) {
 	}
 }
 
-// joined is a worker and its group protocol.
+// joined is a worker process and the Kafka group protocol that it uses.
 type joined struct {
 	*harness.Process
 	protocol string
@@ -59,7 +60,8 @@ func rebalance(t *testing.T, protocols []string) {
 		equal(t, "exit code of a worker that left", code, 0)
 		workers[i] = start()
 	}
-	// If all members use the classic protocol, a member assigns the partitions.
+	// Only with the protocol "consumer" does the broker assign the partitions, and list the group
+	// under that type.
 	if slices.ContainsFunc(workers, func(w joined) bool { return w.protocol == "consumer" }) {
 		f.until(timeout, "an assignment by the broker", func() bool {
 			groups, err := f.admin.ListGroupsByType(t.Context(), []string{"consumer"})
@@ -68,7 +70,7 @@ func rebalance(t *testing.T, protocols []string) {
 		})
 	}
 	codes := make(chan int, len(workers))
-	for _, w := range workers { // all at once
+	for _, w := range workers { // all workers at the same time
 		go func() { _, code := f.terminate(w.Process, false); codes <- code }()
 	}
 	for range workers {

@@ -9,11 +9,12 @@ import (
 	"time"
 )
 
-// redisReturn bounds the time from the end of a Redis outage to the first accepted update request.
+// redisReturn is the maximum time from the end of a Redis outage to the first accepted update
+// request.
 const redisReturn = 2 * time.Second
 
-// Reads of new keys continue during the outage. They open the circuit breaker, and their calls are
-// its probes.
+// Reads of new keys continue during the outage. They open the circuit breaker of Redis, and later
+// reads serve as its probes.
 func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)
@@ -23,7 +24,8 @@ func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 	cut := func() { f.RedisProxy.Refuse(true); f.RedisProxy.Cut() }
 	connect := func() { f.RedisProxy.Refuse(false) }
 	stall := func() { f.RedisProxy.Stall(true) }
-	// The bytes on stalled connections are lost, as behind a firewall that dropped its state.
+	// resume cuts the stalled connections, so that their buffered bytes are lost. That is the
+	// effect of a firewall that forgets its connections.
 	resume := func() { f.RedisProxy.Cut(); f.RedisProxy.Stall(false) }
 	for _, outage := range []struct {
 		name       string
@@ -58,7 +60,7 @@ func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 // newKeyReads reads new keys continuously and records the accepted update requests.
 type newKeyReads struct {
 	mu    sync.Mutex
-	times []time.Time // at which an update request was accepted
+	times []time.Time // when each update request was accepted
 }
 
 func readNewKeys(t *testing.T, base string) *newKeyReads {
@@ -91,7 +93,7 @@ func (r *newKeyReads) acceptedAfter(at time.Time) func() bool {
 	return func() bool { return !r.firstAfter(at).IsZero() }
 }
 
-// firstAfter returns when the first update request after a time was accepted.
+// firstAfter returns the time of the first accepted update request after the given time.
 func (r *newKeyReads) firstAfter(at time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,14 +17,16 @@ const (
 	checkedSince   = "SELECT count(*) FROM snapshot_state WHERE last_checked_at >= $1"
 	uncheckedSince = "SELECT key, '' FROM snapshot_state WHERE last_checked_at < $1"
 	updatedSince   = "SELECT count(*) FROM snapshot_state WHERE last_updated_at >= $1"
-	// Each write of a payload creates a new version of the row.
+	// payloadVersions selects the version (xmin, ctid) of each payload row. PostgreSQL changes it
+	// with every write of the row.
 	payloadVersions = "SELECT key, xmin::text || ctid::text FROM snapshot_payload"
 )
 
-// minSustained is the rate in calls a second that one worker must reach, of 450 allowed.
+// minSustained is the number of calls per second that one worker must reach. The quota allows 450.
 const minSustained = 440
 
-// judgeContract checks the calls that the upstream received against its quota.
+// judgeContract checks that the calls that the upstream received stay within its quota, and that
+// there are as many as expected.
 func (f *fleet) judgeContract(s simulator.Stats, arrivals int) {
 	f.Helper()
 	sustained := 0.0
@@ -41,7 +43,7 @@ func (f *fleet) judgeContract(s simulator.Stats, arrivals int) {
 	equal(f, "calls with parameters that are not configured", s.UnknownParameterCalls, 0)
 }
 
-// pairs returns the rows of a query of two columns.
+// pairs runs a query that returns two columns, and returns a map from the first to the second.
 func (f *fleet) pairs(sql string, args ...any) map[string]string {
 	f.Helper()
 	rows, err := f.db.Query(f.Context(), sql, args...)
@@ -57,7 +59,7 @@ func (f *fleet) pairs(sql string, args ...any) map[string]string {
 	return all
 }
 
-// changedKeys returns the keys with a changed document after a change of a percentage of all
+// changedKeys returns the keys whose document differs after a change of the given percentage of all
 // documents. It uses a second simulator with the same seed.
 func changedKeys(t *testing.T, keys []string, percent float64) map[string]bool {
 	t.Helper()
@@ -88,7 +90,8 @@ func get(t *testing.T, h http.Handler, target string) string {
 	return rec.Body.String()
 }
 
-// refreshedKeys is the number of calls that the quota allows in about ten seconds.
+// refreshedKeys is the number of entities in a test. The quota allows as many calls in about ten
+// seconds.
 const refreshedKeys = 5000
 
 func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
@@ -96,7 +99,7 @@ func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
 	f.worker()
 	api, keys := f.query(), harness.Keys("c", refreshedKeys)
 
-	first := f.read(api, keys, 100) // a read that is repeated after a 503 may find its snapshot
+	first := f.read(api, keys, 100) // not all are UPDATING: a read that is repeated after a 503 may already find the snapshot
 	equal(t, "first answers that are UPDATING or FRESH", first["UPDATING"]+first["FRESH"], refreshedKeys)
 	f.untilStored(90*time.Second, refreshedKeys)
 	f.untilCommitted()
@@ -131,7 +134,7 @@ func TestRefresh_WritesOnlyChangedPayloads(t *testing.T) {
 	requested := time.Now()
 	f.until(90*time.Second, "a check of each entity", func() bool {
 		checked := f.one(checkedSince, began.UnixMicro())
-		if checked < n && time.Since(requested) > 20*time.Second { // on a busy machine an unacknowledged request may be lost
+		if checked < n && time.Since(requested) > 20*time.Second { // read again: on a busy machine a request without Kafka's ack may be lost
 			f.readTagged(stale, slices.Collect(maps.Keys(f.pairs(uncheckedSince, began.UnixMicro()))), 100, "*")
 			requested = time.Now()
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// scheduleSize returns the size of most tests: the number of entities, the rate a second at which they
-// are enqueued, and the time within which they become due.
+// scheduleSize returns the size of most tests in this file: the number of entities, the number of
+// entities that may be enqueued per second, and the duration within which all become due.
 func scheduleSize() (n, rate int, within time.Duration) {
 	return size(900, 3000), 60, size(8*time.Second, 20*time.Second)
 }
@@ -40,8 +40,8 @@ func TestScheduler_LosesNothingWhenKilledBesideWorkers(t *testing.T) {
 	tt.expectCalls(0)
 }
 
-// A scheduler is frozen with a claim until its lease has expired. Another takes the claim
-// over, workers fetch its entities, and the first one continues.
+// A scheduler with a claim is frozen until the claim has expired. Another scheduler takes over the
+// claim, workers fetch its entities, and then the first scheduler continues.
 func TestScheduler_RepeatsOneClaimAfterItsLease(t *testing.T) {
 	t.Parallel()
 	n, rate, within := scheduleSize()
@@ -64,11 +64,11 @@ func TestScheduler_RepeatsOneClaimAfterItsLease(t *testing.T) {
 	tt.untilDone()
 	tt.until(timeout, "a lag of 0", func() bool { return tt.lag() == 0 })
 	tt.check(frozen.Continue())
-	tt.register("later", 100, time.Now(), time.Second) // for both
+	tt.register("later", 100, time.Now(), time.Second) // new entities, so that both schedulers have work
 	tt.untilDone()
 	tt.expectRecords()
-	// A scheduler that is frozen between its last check of the lease and its Redis call enqueues the
-	// claim again.
+	// A scheduler that is frozen after its last check of the claim, but before its Redis call,
+	// enqueues the entities of the claim a second time.
 	tt.expectCalls(len(tt.harmedKeys))
 }
 
@@ -91,8 +91,8 @@ func TestScheduler_LosesNothingWhenRedisHangs(t *testing.T) {
 	tt.expectCalls(0)
 }
 
-// The site's own broker is frozen, the second time for longer than the delivery timeout of a record.
-// Such a record may be on the topic twice.
+// The site's own Kafka broker is frozen twice, the second time for longer than the delivery timeout
+// of a record. A record that is in flight then may be on the topic twice.
 func TestScheduler_LosesNothingWhenKafkaHangs(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
@@ -117,14 +117,15 @@ func TestScheduler_LosesNothingWhenKafkaHangs(t *testing.T) {
 	tt.expectCalls(0)
 }
 
-// signalKafka sends a signal to the site's own broker.
+// signalKafka sends a signal such as STOP to the site's own broker.
 func (tt *timetable) signalKafka(signal string) {
 	tt.Helper()
 	_, err := tt.RunServices(tt.Context(), "signal", "kafka", signal)
 	tt.check(err)
 }
 
-// Two schedulers enqueue without a worker until a minute's entities wait, and then with a worker.
+// Two schedulers enqueue entities without a worker until as many wait as can be enqueued in a
+// minute. Then a worker starts and they continue.
 func TestScheduler_StaysWithinBudget(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
@@ -136,8 +137,9 @@ func TestScheduler_StaysWithinBudget(t *testing.T) {
 		tt.scheduler()
 	}
 	tt.until(timeout, "the first record", func() bool { return tt.enqueued() > 0 })
-	tt.expectNothingDuringAStop(api) // also without a worker
-	// One additional burst, and the records enqueued between reading the clock and the topic.
+	tt.expectNothingDuringAStop(api) // once without a worker, and once more with a worker below
+	// The limit allows one additional burst, and the records that are enqueued between reading the
+	// clock and reading the topic.
 	limit := func() int64 { return int64(both * rate * (time.Since(began) + 5*time.Second).Seconds()) }
 	look := time.NewTicker(500 * time.Millisecond)
 	defer look.Stop()
@@ -154,7 +156,8 @@ func TestScheduler_StaysWithinBudget(t *testing.T) {
 			unchanged, enqueued = 0, now
 		}
 	}
-	// The lag is measured every five seconds, and the schedulers continue until then.
+	// The upper limit is higher than 60*rate, because schedulers measure the lag only every five
+	// seconds and continue in between.
 	atLeast(t, "records that wait for a worker", enqueued, 60*rate)
 	atMost(t, "records that wait for a worker", enqueued, 60*rate+both*rate*8)
 	tt.worker()
@@ -167,7 +170,7 @@ func (tt *timetable) expectNothingDuringAStop(api string) {
 	tt.Helper()
 	addr := strings.TrimPrefix(api, "http://")
 	tt.must("stop", "--yes", "--addr", addr)
-	<-time.After(obeyed + time.Second) // plus the time to enqueue the current claim
+	<-time.After(obeyed + time.Second) // one more second, in which the current claim may still be enqueued
 	before := tt.enqueued()
 	<-time.After(5 * time.Second)
 	equal(tt, "enqueued during an emergency stop", tt.enqueued()-before, 0)
@@ -175,8 +178,9 @@ func (tt *timetable) expectNothingDuringAStop(api string) {
 	tt.until(timeout, "more records after the stop", func() bool { return tt.enqueued() > before })
 }
 
-// Two entities are refreshed shortly before they are due; one refresh fails. The first is due
-// again after its interval, and the other after its own backoff.
+// Two entities are refreshed shortly before they are due, and one of these refreshes fails. The
+// scheduler must move both due times: one by the prefetch interval, the other by the backoff after
+// a failure.
 func TestScheduler_RefreshMovesDueTime(t *testing.T) {
 	t.Parallel()
 	tt := newTimetable(t, 200, 100, 30*time.Second)
@@ -199,7 +203,7 @@ func TestScheduler_RefreshMovesDueTime(t *testing.T) {
 	tt.until(timeout, "both results", func() bool {
 		return tt.one("SELECT count(*) FROM snapshot_state WHERE key = 'well0'") == 1 && tt.one("SELECT count(*) FROM update_status WHERE key = 'failing0'") == 1
 	})
-	for _, key := range []string{"well0", "failing0"} { // only a scheduler moves the due time
+	for _, key := range []string{"well0", "failing0"} { // still unchanged, because only a scheduler changes due times
 		equal(t, "due time of "+key, due(key).UnixMicro(), before.Add(ahead).UnixMicro())
 	}
 	tt.scheduler()

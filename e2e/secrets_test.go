@@ -22,7 +22,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// secretSource is the configuration of a source with a secret in each of its places.
+// secretSource is the configuration of a source that has a secret in each setting that can contain
+// one.
 const secretSource = `baseURL: UPSTREAM/api
 auth: {query: api_key, secretEnv: SHOP_CREDENTIAL}
 headers: {X-Api-Token: "HEADER"}
@@ -36,32 +37,33 @@ facets:
     retry: [1s]
 `
 
-// planted is an installation with a different secret in every place of a secret.
+// planted is an installation that has a different secret in each place that can contain one.
 type planted struct {
 	*fleet
-	secrets map[string]string // by their place
+	secrets map[string]string // by the name of the place
 	api     string
 	admin   *http.Client
 
 	mu       sync.Mutex
-	arrived  string // headers and bodies of all calls
-	searched int    // number of searched texts
+	arrived  string // headers and bodies of all calls that the upstream received
+	searched int    // number of texts that were searched for secrets
 }
 
-// secret creates a secret for a place.
+// secret creates a new secret for the place with this name.
 func (p *planted) secret(place string) string {
 	p.secrets[place] = rand.Text() + rand.Text()
 	return p.secrets[place]
 }
 
-// file creates a secret for a place and returns the path of a file with it.
+// file creates a new secret for the place with this name, writes it to a file, and returns the
+// file's path.
 func (p *planted) file(place string) string {
 	path := filepath.Join(p.Dir, strings.ReplaceAll(place, " ", "-"))
 	p.check(os.WriteFile(path, []byte(p.secret(place)), 0o600))
 	return path
 }
 
-// serve is an upstream that repeats the credential in every response.
+// serve handles the requests to the upstream. It repeats the credential in every response.
 func (p *planted) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	p.mu.Lock()
@@ -115,7 +117,7 @@ func newPlanted(t *testing.T) *planted {
 	return p
 }
 
-// startTarget starts a process and returns it and the URL of its metrics.
+// startTarget starts a process with this role. It returns the process and the URL of its metrics.
 func (p *planted) startTarget(role string) (*harness.Process, string) {
 	p.Helper()
 	port, err := p.FreePort(p.Context())
@@ -125,7 +127,7 @@ func (p *planted) startTarget(role string) (*harness.Process, string) {
 	return process, "http://127.0.0.1:" + port + "/metrics"
 }
 
-// get returns the status, headers and body of a response as one text.
+// get requests a URL and returns the status, headers and body of the response as one text.
 func (p *planted) get(client *http.Client, target string, headers ...string) string {
 	p.Helper()
 	req, err := http.NewRequestWithContext(p.Context(), http.MethodGet, target, http.NoBody)
@@ -141,7 +143,8 @@ func (p *planted) get(client *http.Client, target string, headers ...string) str
 	return fmt.Sprint(resp.Status, resp.Header, string(text))
 }
 
-// showsNone fails the test if a text contains one of the secrets, plain or encoded.
+// showsNone fails the test if the text contains one of the secrets, either plain or encoded. what
+// names the text.
 func (p *planted) showsNone(what, text string) {
 	p.Helper()
 	p.searched++
@@ -154,7 +157,7 @@ func (p *planted) showsNone(what, text string) {
 	}
 }
 
-// search requests a page with the admin token and searches it for secrets.
+// search requests a page with the admin token and checks that the response contains no secret.
 func (p *planted) search(target string) string {
 	p.Helper()
 	text := p.get(p.admin, target)
@@ -162,7 +165,7 @@ func (p *planted) search(target string) string {
 	return text
 }
 
-// searchContract searches the response of every GET operation in the OpenAPI document.
+// searchContract does the same as search for every GET operation in the OpenAPI document.
 func (p *planted) searchContract() {
 	p.Helper()
 	_, contract, _ := strings.Cut(p.search(p.api+"/openapi.yaml"), "openapi:")
@@ -178,7 +181,8 @@ func (p *planted) searchContract() {
 
 var link = regexp.MustCompile(`(?:href|src)="(/console[^"#]*)"`)
 
-// searchConsole searches every linked page of the console.
+// searchConsole does the same as search for every page that is linked in the console, and returns
+// the number of pages.
 func (p *planted) searchConsole() (pages int) {
 	p.Helper()
 	seen, next := map[string]bool{}, []string{"/console", "/console/lookup?source=" + p.Source + "&facet=item&key=bad-0"}
@@ -195,8 +199,9 @@ func (p *planted) searchConsole() (pages int) {
 	return len(seen)
 }
 
-// The test reads entities with every kind of upstream response, some of which repeat the credential.
-// It then searches metrics, pages, responses, logs and the output of commands.
+// The test reads entities so that the upstream sends every kind of response, some of which repeat
+// the credential. Then it searches metrics, pages, responses, logs and the output of commands for
+// the secrets.
 func TestSecrets_AppearNowhere(t *testing.T) {
 	t.Parallel()
 	p := newPlanted(t)

@@ -28,21 +28,22 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// sources is an installation with several sources. Each has its own upstream in this process, so that
-// many failures are tested at the same time.
+// sources is an installation with several sources. Each source has its own upstream in the test
+// process, so that many failures can be tested at the same time.
 type sources struct {
 	*fleet
 	api       string
-	metrics   string // URL of the last worker's metrics
+	metrics   string // URL of the metrics of the worker that was started last
 	store     *postgres.Store
 	kafka     *kgo.Client
 	redis     redis.UniversalClient
-	upstreams map[string]*simulator.Simulator // by source
-	names     map[string]string               // names of sources by the name of their test
+	upstreams map[string]*simulator.Simulator // by the name of the source
+	names     map[string]string               // generated names of the sources, by the name of the test
 }
 
-// newSources starts one source for each name in edits, whose function may change the configuration.
-// partitions is the number of partitions of each topic.
+// newSources starts an installation with one source for each name in edits. The function under that
+// name changes the source's configuration; it may be nil. partitions is the number of partitions of
+// each topic.
 func newSources(t *testing.T, partitions int32, workers int, edits map[string]func(config string) string) *sources {
 	t.Helper()
 	s := &sources{fleet: newSite(t), upstreams: map[string]*simulator.Simulator{}, names: map[string]string{}}
@@ -116,7 +117,7 @@ func (s *sources) startWorkers(n int) {
 	})
 }
 
-// testSource is one of the sources, and the keys that its test has requested.
+// testSource is one source of the installation, with the keys that its test has requested.
 type testSource struct {
 	*testing.T
 	*sources
@@ -133,7 +134,7 @@ func (c *testSource) entity(key string) schemas.Entity {
 	return schemas.Entity{Source: c.source, Facet: "character", Key: key}
 }
 
-// must ends the test after an error.
+// must ends the test if err is not nil.
 func (c *testSource) must(err error) {
 	c.T.Helper()
 	if err != nil {
@@ -141,19 +142,19 @@ func (c *testSource) must(err error) {
 	}
 }
 
-// within waits until the condition holds.
+// within waits until the condition holds. After the limit it fails the test.
 func (c *testSource) within(limit time.Duration, what string, holds func() bool) {
 	c.T.Helper()
 	c.must(harness.Until(c.T.Context(), limit, what, func() (bool, error) { return holds(), nil }))
 }
 
-// fail sets the faults of the upstream; without any, every call succeeds.
+// fail replaces the faults of the upstream. Without arguments every call succeeds again.
 func (c *testSource) fail(faults ...simulator.Fault) {
 	c.T.Helper()
 	c.must(c.upstream.Control(simulator.Control{Faults: append([]simulator.Fault{}, faults...)}))
 }
 
-// answer is a part of the answer to a read.
+// answer contains some fields of the response to a read.
 type answer struct {
 	Freshness       string `json:"freshness"`
 	UpdateQueued    bool   `json:"updateQueued"`
@@ -177,7 +178,8 @@ func (c *testSource) get(key string) (a answer, err error) {
 	return a, err
 }
 
-// request reads new keys until each is queued, fresh or held.
+// request reads new keys, each repeatedly until its entity is queued, fresh or held. It adds them
+// to c.keys.
 func (c *testSource) request(keys ...string) {
 	c.T.Helper()
 	c.keys = append(c.keys, keys...)
@@ -204,8 +206,9 @@ func (c *testSource) request(keys ...string) {
 	}
 }
 
-// queued reads a key until it is queued, fresh or held. The circuit breaker of Redis in the
-// query service rejects requests for up to 2 s after timeouts.
+// queued reads a key repeatedly until its entity is queued, fresh or held. One read may not be
+// enough: after timeouts, the query service's circuit breaker of Redis rejects requests for up to 2
+// s.
 func (c *testSource) queued(key string) error {
 	deadline := time.Now().Add(2 * timeout)
 	for {
@@ -219,7 +222,7 @@ func (c *testSource) queued(key string) error {
 	}
 }
 
-// trickle requests perSecond new keys a second, until a time.
+// trickle requests perSecond new keys per second, until the given time.
 func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
 	c.T.Helper()
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
@@ -230,8 +233,9 @@ func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
 	}
 }
 
-// untilChecked waits until the database has a check of every key, and returns the time since a start.
-// It does not read the keys, because a read would request them again.
+// untilChecked waits until the database has a check of every key in c.keys, and returns the time
+// since the time "since". It does not read the keys through the API, because a read would request
+// them again.
 func (c *testSource) untilChecked(limit time.Duration, since time.Time) time.Duration {
 	c.T.Helper()
 	left := c.keys
@@ -274,7 +278,7 @@ func (c *testSource) status(key string) store.Status {
 	return all[0]
 }
 
-// retryNow makes a scheduled retry due.
+// retryNow makes a scheduled retry due immediately.
 func (c *testSource) retryNow(s store.Status) {
 	c.T.Helper()
 	s.Until = time.Now().Add(-time.Second)
@@ -282,8 +286,8 @@ func (c *testSource) retryNow(s store.Status) {
 	c.must(c.redis.Publish(c.T.Context(), "retries:"+c.source, strconv.FormatInt(s.Until.UnixMilli(), 10)).Err())
 }
 
-// deadLetters returns the number of records on the source's dead-letter topic, or -1 while
-// the topic is being created.
+// deadLetters returns the number of records on the source's dead-letter topic. It returns -1 while
+// Kafka creates the topic.
 func (c *testSource) deadLetters() int {
 	c.T.Helper()
 	n, err := c.SourceDeadLetters(c.T.Context(), c.source)
@@ -294,7 +298,7 @@ func (c *testSource) deadLetters() int {
 	return n
 }
 
-// indexed returns the open dead letters in the index.
+// indexed returns the source's open dead letters from the index in the database.
 func (c *testSource) indexed() []store.DeadLetter {
 	c.T.Helper()
 	all, err := c.store.DeadLetters(c.T.Context(), store.DeadLetterFilter{Source: c.source, Handled: store.OpenDeadLetters}, store.DeadLetter{}, 1000)
@@ -302,8 +306,8 @@ func (c *testSource) indexed() []store.DeadLetter {
 	return all
 }
 
-// lag returns how many records of both lanes are not committed, or -1 while Kafka's
-// coordinator moves.
+// lag returns the number of records of both lanes that are not committed. It returns -1 while
+// Kafka's group coordinator moves to another broker.
 func (c *testSource) lag() int64 {
 	n, err := c.SourceLag(c.T.Context(), c.source, schemas.High, schemas.Low)
 	if err != nil {
@@ -313,8 +317,9 @@ func (c *testSource) lag() int64 {
 	return n
 }
 
-// expectEnd checks the final state: every offset is committed, no failure is recorded, every key is
-// FRESH or NOT_FOUND, and the number of dead letters on the topic and in the index.
+// expectEnd checks the state at the end of a test. Every offset must be committed. Each key in c.keys
+// must have no recorded failure, and must be FRESH or NOT_FOUND. The topic and the index must have the
+// given number of dead letters.
 func (c *testSource) expectEnd(deadLetters int) {
 	c.T.Helper()
 	c.within(timeout, "the commit of every offset", func() bool { return c.lag() == 0 })
@@ -357,7 +362,8 @@ lines:
 	return sum
 }
 
-// only returns the value of the only record on a topic.
+// only returns the value of the only record on a topic, and fails the test if there are more or
+// none.
 func (c *testSource) only(topic string) []byte {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), timeout)

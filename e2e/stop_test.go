@@ -11,7 +11,8 @@ import (
 // callsInFlight is the number of calls in flight when the worker receives SIGTERM.
 const callsInFlight = 40
 
-// slowWork starts a worker and an upstream with a latency of five seconds, and waits for the calls.
+// slowWork starts a worker, a query service, and an upstream that takes five seconds for each
+// response. It returns when callsInFlight calls are in flight.
 func slowWork(t *testing.T) (f *fleet, w *harness.Process, api string) {
 	t.Helper()
 	f = newFleet(t, "--latency", "5s")

@@ -19,16 +19,17 @@ type timetable struct {
 	*fleet
 	store *postgres.Store
 	keys  []string
-	last  time.Time // due time of the last entity
-	// harmed are the claims of killed or frozen schedulers, by their claim time in microseconds.
-	// harmedKeys are their entities.
+	last  time.Time // the latest due time of all entities
+	// harmed contains the claims that a killed or frozen scheduler did not finish, by the claim's
+	// time in microseconds. harmedKeys contains the keys of their entities.
 	harmed     map[int64]bool
 	harmedKeys map[string]bool
 }
 
-// newTimetable registers n entities that become due within a time from now. All schedulers together
-// enqueue perSecond entities a second, and at most a minute's entities may wait for workers. The setUp
-// functions run before tables and topics are created.
+// newTimetable registers n entities that become due within the given duration. All schedulers
+// together may enqueue perSecond entities per second. They pause when as many entities wait for
+// workers as they may enqueue in a minute. The setUp functions run before tables and topics are
+// created.
 func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ...func(*timetable)) *timetable {
 	t.Helper()
 	tt := &timetable{fleet: newSite(t), harmed: map[int64]bool{}, harmedKeys: map[string]bool{}}
@@ -48,7 +49,8 @@ func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ..
 	return tt
 }
 
-// register registers n entities that become due evenly within a time from now.
+// register registers n entities. Their due times are spread evenly over the duration within,
+// beginning at now.
 func (tt *timetable) register(prefix string, n int, now time.Time, within time.Duration) {
 	tt.Helper()
 	var all []store.RegisteredEntity
@@ -72,13 +74,13 @@ func (tt *timetable) scheduler() *harness.Process {
 	return p
 }
 
-// claim is a claim of one scheduler.
+// claim identifies one claim of a scheduler.
 type claim struct {
 	id string
-	at int64 // microseconds
+	at int64 // time of the claim, in microseconds
 }
 
-// claims returns the present claims with their keys.
+// claims returns the claims that exist now, each with the keys of its entities.
 func (tt *timetable) claims() map[claim][]string {
 	tt.Helper()
 	rows, err := tt.db.Query(tt.Context(), "SELECT id, claimed_at, entries FROM schedule_claims WHERE source = $1", tt.Source)
@@ -99,11 +101,11 @@ func (tt *timetable) claims() map[claim][]string {
 	return all
 }
 
-// enqueueTime is about the time in which a scheduler enqueues the entities of a claim.
+// enqueueTime is about the time that a scheduler takes to enqueue the entities of one claim.
 const enqueueTime = 20 * time.Millisecond
 
-// untilClaimed waits until a scheduler enqueues a new claim. It returns false if all due entities are
-// enqueued.
+// untilClaimed waits until a scheduler makes a new claim, and then for a random part of
+// enqueueTime. It returns false if all due entities are already enqueued.
 func (tt *timetable) untilClaimed() bool {
 	tt.Helper()
 	known := tt.claims()
@@ -128,7 +130,8 @@ func (tt *timetable) untilClaimed() bool {
 	}
 }
 
-// noteHarmed records the claims that still exist after a second.
+// noteHarmed waits for a second and adds the claims that still exist then to harmed. Their
+// scheduler has not finished them.
 func (tt *timetable) noteHarmed() {
 	tt.Helper()
 	before := time.Now().UnixMicro()
@@ -144,7 +147,7 @@ func (tt *timetable) noteHarmed() {
 	}
 }
 
-// done reports whether all entities were due and are enqueued.
+// done reports whether all entities have become due and are enqueued.
 func (tt *timetable) done() bool {
 	tt.Helper()
 	return time.Now().After(tt.last) && len(tt.claims()) == 0 &&
@@ -183,9 +186,9 @@ func (tt *timetable) records() map[string]int {
 	return harness.CountByKey(all)
 }
 
-// expectRecords checks that each entity was enqueued once. An entity of a harmed claim may be
-// on the topic twice: a scheduler may be killed between Kafka's ack and the confirmation of
-// the lock.
+// expectRecords checks that each entity was enqueued exactly once. Only an entity of a harmed claim
+// may be on the topic twice: its scheduler may have been killed after Kafka's ack and before the
+// lock was confirmed.
 func (tt *timetable) expectRecords() {
 	tt.Helper()
 	records := tt.records()
@@ -209,8 +212,8 @@ func (tt *timetable) expectRecords() {
 	}
 }
 
-// expectCalls waits until workers have fetched each entity, and checks that at most maxTwice were
-// fetched twice. A second record of an entity should cause no call.
+// expectCalls waits until workers have fetched each entity. It checks that there were at most
+// maxTwice additional calls. Normally a second record of an entity causes no call.
 func (tt *timetable) expectCalls(maxTwice int) {
 	tt.Helper()
 	tt.untilStored(2*time.Minute, len(tt.keys))
@@ -221,8 +224,8 @@ func (tt *timetable) expectCalls(maxTwice int) {
 	equal(tt, "dead letters", tt.deadLetters(), 0)
 }
 
-// killSchedulers kills schedulers while they enqueue, and replaces them, until the given number of
-// claims is harmed.
+// killSchedulers runs two schedulers. It kills one of them after it has made a claim, and replaces
+// it, until the given number of claims is harmed.
 func (tt *timetable) killSchedulers(claims int) {
 	tt.Helper()
 	running := []*harness.Process{tt.scheduler(), tt.scheduler()}

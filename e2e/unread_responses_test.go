@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// Eight clients request 100 documents of true size each, 197 MB of JSON in total, and do not read the
-// responses. The query service must not hold them decompressed.
+// Eight clients request 100 documents of real size each, 197 MB of JSON in total, and do not read
+// the responses. The query service must not hold the decompressed documents in memory.
 func TestUnreadResponses_UseBoundedMemory(t *testing.T) {
 	const (
 		connections = 8

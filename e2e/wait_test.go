@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// waited is the answer to a read or a refresh that waits for the snapshot.
+// waited contains fields of the response to a read or refresh that waits for the snapshot.
 type waited struct {
 	status    int
 	Freshness string
@@ -35,8 +35,8 @@ func (f *fleet) waitFor(method, url string) (w waited, err error) {
 	return w, err
 }
 
-// The two query services may receive the notification of the worker from different nodes of the Redis
-// Cluster.
+// On a Redis Cluster the two query services may be subscribed at different nodes. Both must receive
+// the worker's notification.
 func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 	t.Parallel()
 	f := newClusterFleet(t, "--limit", "500/1s", "--latency", "300ms-400ms")
@@ -55,7 +55,7 @@ func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 	wg.Wait()
 	equal(t, "calls for one entity", f.stats().Arrivals, 1)
 
-	// A refresh through one query service invalidates the cache of the other.
+	// A refresh through one query service must invalidate the entity in the cache of the other one.
 	before, err := f.waitFor(http.MethodGet, entity(apis[0]))
 	f.check(err)
 	_, err = f.waitFor(http.MethodGet, entity(apis[1]))

@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// usage is the processor time of all threads of a process, and its peak of resident memory
-// in MB.
+// usage contains the processor time that all threads of a process have used, and the peak of its
+// resident memory in MB.
 type usage struct {
 	cpu  time.Duration
 	peak float64
@@ -25,8 +25,8 @@ func used(t testing.TB, pid int) usage {
 	return usage{harness.CPUTime(pid), float64(peak) / (1 << 20)}
 }
 
-// BenchmarkWorker_AtFullRate runs one worker at 450 calls a second with documents of true
-// size, and reports the processor time and memory that it takes.
+// BenchmarkWorker_AtFullRate runs one worker at 450 calls per second with documents of real size.
+// It reports the worker's processor time and memory.
 func BenchmarkWorker_AtFullRate(b *testing.B) {
 	const entities = 6000
 	f := newFleet(b, "--latency", "30ms-1.7s")

@@ -98,13 +98,13 @@ func (s *RedisServer) Start() {
 	s.server, s.ended = server, ended
 	go func() {
 		defer close(ended)
-		_ = server.Wait() // its output has the reason of another end than a kill
+		_ = server.Wait() // if the server was not killed, its output contains the reason
 	}()
 	s.waitUntil("responds", func(ctx context.Context) bool { return s.Client.Ping(ctx).Err() == nil })
 }
 
-// waitUntil waits until the condition holds. It fails the test if the process ends before, or after
-// 20 seconds.
+// waitUntil waits until the condition holds. It fails the test if the server process ends first, or
+// after 20 seconds.
 func (s *RedisServer) waitUntil(what string, holds func(ctx context.Context) bool) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
@@ -142,7 +142,7 @@ func (s *RedisServer) Kill() {
 	<-s.ended
 }
 
-// end is Kill for a server that may have ended already.
+// end kills the server. Unlike Kill it does not fail the test if the server has already ended.
 func (s *RedisServer) end() {
 	if s.server != nil {
 		_ = s.server.Process.Kill()
@@ -150,7 +150,7 @@ func (s *RedisServer) end() {
 	}
 }
 
-// DeleteData deletes the server's files, between Kill and Start.
+// DeleteData deletes the server's files. Call it after Kill and before Start.
 func (s *RedisServer) DeleteData() {
 	s.t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.dir, "*"))

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// value returns the value of the key "key", or the text of the error.
+// value returns the value of the Redis key named "key", or the text of the error.
 func value(t *testing.T, s *RedisServer) string {
 	t.Helper()
 	v, err := s.Client.Get(t.Context(), "key").Result()

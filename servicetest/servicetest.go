@@ -20,7 +20,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// address returns the value of a variable, or skips or fails the test.
+// address returns the value of an environment variable. If it is not set, address skips or fails
+// the test.
 func address(t testing.TB, variable, service string) string {
 	t.Helper()
 	value := os.Getenv(variable)
@@ -39,8 +40,8 @@ func skipOrFail(t testing.TB, what, needs, hint string) {
 	t.Skipf("%s: %s needs %s; %s", what, t.Name(), needs, hint)
 }
 
-// Program returns the path of a program, or skips or fails the test. pack is the Debian package
-// that contains the program.
+// Program returns the path of a program. If the program is not installed, it skips or fails the
+// test. pack is the Debian package that contains the program.
 func Program(t testing.TB, name, pack string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -117,7 +118,7 @@ func MiniRedis(t testing.TB) (redis.UniversalClient, *miniredis.Miniredis) {
 // FRESHET_TEST_REQUIRE set it skips the embedded one.
 func EachRedis(t *testing.T, test func(t *testing.T, rdb redis.UniversalClient)) {
 	t.Helper()
-	if os.Getenv("FRESHET_TEST_REQUIRE") == "" { // such a run is for real services only
+	if os.Getenv("FRESHET_TEST_REQUIRE") == "" { // with FRESHET_TEST_REQUIRE only real services are used
 		t.Run("miniredis", func(t *testing.T) {
 			rdb, _ := MiniRedis(t)
 			test(t, rdb)

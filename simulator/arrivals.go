@@ -72,7 +72,7 @@ func (r *recorder) setLimits(limits []Limit) {
 	r.log.setLimits(limits)
 }
 
-// arrival takes 16 bytes, so 20 million of them take 320 MB.
+// arrival is the log entry of one arrival. It takes 16 bytes, so 20 million arrivals take 320 MB.
 type arrival struct {
 	at     int64 // microseconds since recorder.start
 	key    uint32
@@ -102,7 +102,7 @@ type arrivalLog struct {
 	byPath            []int
 	byStatus          map[int]int
 	byFault           map[Kind]int
-	perTarget         map[uint64]uint32 // by path ID and key ID
+	perTarget         map[uint64]uint32 // number of arrivals by path ID and key ID
 	maxPerTarget      uint32
 	refused           int
 	maxInFlight       int
@@ -124,8 +124,9 @@ func (l *arrivalLog) at(i int) *arrival {
 
 // add appends an arrival and reports whether it exceeds a limit.
 //
-// Refused arrivals count too. It is not documented whether the real API charges a 429. Counting
-// both is stricter, and makes no difference to a client within the limits.
+// A refused arrival counts towards the limits too. It is not documented whether the real API
+// charges calls that it answers with 429. Counting them is the stricter choice, and makes no
+// difference to a client within the limits.
 func (l *arrivalLog) add(at int64, c call) (refused bool) {
 	a := arrival{at: at, path: l.pathID(c)}
 	if c.key != "" {
@@ -168,7 +169,7 @@ func (l *arrivalLog) pathID(c call) uint8 {
 		l.byPath = append(l.byPath, 0)
 	}
 	l.byPath[id-1]++
-	return uint8(id) // at most maxKept plus the known endpoints
+	return uint8(id) // fits into 8 bits: there are at most maxKept unknown paths and a few known endpoints
 }
 
 func appendKept(list []string, s string) []string {
@@ -230,7 +231,7 @@ func (n *nameIDs) id(name string) uint32 {
 	if n.ids == nil {
 		n.ids = make(map[string]uint32)
 	}
-	name = strings.Clone(name) // does not keep the request in memory
+	name = strings.Clone(name) // a copy, so that the request is not kept in memory
 	n.list = append(n.list, name)
 	id := uint32(len(n.list))
 	n.ids[name] = id

@@ -14,8 +14,8 @@ import (
 	"unsafe"
 )
 
-// maxInWindow returns the maximum number of times within a closed window that starts or ends at
-// one of them. It compares every pair.
+// maxInWindow returns the maximum number of arrivals within a closed window that starts or ends
+// at an arrival. It compares every pair of the arrival times, so it is slow but simple.
 func maxInWindow(times []int64, length int64) int {
 	most := 0
 	for _, from := range times {
@@ -43,12 +43,12 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 		at := int64(0)
 		for range 600 {
 			switch rng.IntN(4) {
-			case 0: // the same microsecond
+			case 0: // the arrival has the same time as the one before
 			case 1:
 				at += int64(rng.IntN(500))
 			case 2:
 				at += int64(rng.IntN(50_000))
-			case 3: // exactly one window later, which is inside
+			case 3: // exactly one window later, which is still inside the closed window
 				at += []int64{1_000_000, 1_000_001, 999_999, limits[0].Window.Microseconds(), limits[0].Window.Microseconds() + 1}[rng.IntN(5)] / int64(1+3*rng.IntN(2))
 			}
 			times = append(times, at)
@@ -73,7 +73,7 @@ func TestStats_AgreeWithBruteForce(t *testing.T) {
 		if b.refused != refused || b.windows[0].max != maxInWindow(times, 1_000_000) {
 			t.Errorf("seed %d: got %d refused, want %d; got %d in a second, want %d", seed, b.refused, refused, b.windows[0].max, maxInWindow(times, 1_000_000))
 		}
-		// New limits apply to the whole log.
+		// New limits must apply to all arrivals in the log, even to earlier ones.
 		later := append(slices.Clone(limits), Limit{1, time.Duration(1+rng.IntN(5_000_000)) * time.Microsecond})
 		b.setLimits(later)
 		for i, l := range later {
@@ -92,12 +92,12 @@ func TestQuota_CountsRejectedArrivals(t *testing.T) {
 		for range 4 {
 			got = append(got, status())
 		}
-		<-time.After(time.Second) // exactly one second, so the first four are inside
+		<-time.After(time.Second) // exactly one second later, so the first four arrivals are still in the closed window
 		got = append(got, status())
 		<-time.After(time.Second + time.Microsecond)
 		got = append(got, status(), status(), status())
 		<-time.After(time.Second + time.Microsecond)
-		got = append(got, status(), status()) // the tenth in a minute
+		got = append(got, status(), status()) // the last call is the tenth accepted or refused arrival in one minute
 		if want := []int{200, 200, 200, 429, 429, 200, 200, 200, 200, 429}; !slices.Equal(got, want) {
 			t.Errorf("got statuses %v, want %v", got, want)
 		}

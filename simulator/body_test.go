@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// sample contains the figures derived from a real body; see testdata.
+// sample contains sizes and counts that were measured in a real response body; see testdata.
 type sample struct {
 	Items         int
 	DistinctItems int `json:"distinct_items"`

@@ -60,12 +60,14 @@ func (c *content) bucket(key string) int {
 	return int(c.hash(forBucket, key) % buckets)
 }
 
-// values returns a random source for an entity's own values, which differ between revisions.
+// values returns a random source for the values of one entity. It depends on the revision, so the
+// values change with each revision.
 func (c *content) values(purpose uint64, e entity) *rand.Rand {
 	return rand.New(rand.NewPCG(c.hash(purpose, e.key), uint64(e.revision)))
 }
 
-// character returns the values that all documents of an entity share in all revisions.
+// character returns the gender and the class of an entity's character. They are the same in all
+// documents and revisions of the entity.
 func (c *content) character(key string) (gender, class string) {
 	h := c.hash(forItemSet, key)
 	return c.words.genders[h>>32%2], c.words.classes[h%itemSets%uint64(len(c.words.classes))]

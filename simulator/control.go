@@ -30,7 +30,7 @@ type Control struct {
 	Faults []Fault `json:"faults,omitzero"`
 }
 
-// controlHelp ends the error for an invalid control request.
+// controlHelp is appended to the error message for an invalid control request.
 const controlHelp = `allowed are {"changePercent": 50, "latency": {"min": "30ms", "max": "1.7s"}, ` +
 	`"limits": [{"limit": 500, "window": "1s"}], "apiKey": "…", "identity": true, ` +
 	`"faults": [{"path": "regexp", "key": "regexp", "percent": 100, "count": 3, "kind": "…", ` +
@@ -89,8 +89,8 @@ func (s *Simulator) Control(c Control) error {
 	return nil
 }
 
-// CurrentControl returns the latency and the fault rules in effect. Passing the result to
-// Control restores them.
+// CurrentControl returns the latency and the fault rules that are in effect now. Passing the result
+// to Control later restores them.
 func (s *Simulator) CurrentControl() Control {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,7 +31,7 @@ var endpoints = map[string]*endpoint{
 // call is a parsed request.
 type call struct {
 	target       string // escaped path and query as received
-	path         string // escaped: a path that is equal only after decoding is another path
+	path         string // as received, still escaped: the API treats two spellings of a path as two paths
 	endpoint     *endpoint
 	key          string
 	date         string

@@ -39,7 +39,8 @@ type Fault struct {
 // Kind is the kind of a fault.
 type Kind string
 
-// The kinds of faults.
+// The kinds of faults. A comment such as "400 OPENAPI00003" gives the status and the API's error
+// code in the response.
 const (
 	TooManyRequests Kind = "429"              // OPENAPI00007
 	InternalError   Kind = "500"              // OPENAPI00001

@@ -46,7 +46,7 @@ type item struct {
 	soulName, soulOption             string
 	starforce, specialRing           int
 	expires, golden, starforceScroll string
-	companion                        bool // part of a dragon or mechanic; has no potentials
+	companion                        bool // item of the companion (a dragon or a mechanic), without potentials
 }
 
 func (j *jsonText) items(list []item) {
@@ -118,9 +118,9 @@ func (j *jsonText) itemRest(it item) {
 	j.end('}')
 }
 
-// outfit contains the items of one character: a worn set of a ring and 23 more items, three
-// presets of 24 items, and the parts of a dragon or mechanic. Apart from these parts, 34 items
-// are different.
+// outfit contains the items of one character: 24 worn items (a ring and 23 others), three presets
+// of 24 items, and the items of its companion, a dragon or a mechanic. Without the companion's
+// items, 34 items are different.
 type outfit struct {
 	ring             item
 	worn             []item
@@ -128,8 +128,8 @@ type outfit struct {
 	dragon, mechanic []item
 }
 
-// Which of the 24 slots have null fields, as in the samples: slots below described have a
-// description, slots from bare to bareEnd have no potential.
+// These slots of the 24 decide which fields of an item are null, as in the real samples. The slots
+// from bare to bareEnd-1 have no potential.
 const (
 	ringSlot   = 23
 	weaponSlot = 10 // the only slot with a soul
@@ -166,7 +166,7 @@ func (w *words) outfit(rng *rand.Rand, mechanic bool) outfit {
 	for i := range ringSlot {
 		o.worn = append(o.worn, dress(i))
 	}
-	// Each preset contains the spare ring and three items of its own.
+	// Each preset contains a second ring and three items that no other preset has.
 	spare := dress(ringSlot)
 	own := slices.DeleteFunc(rng.Perm(ringSlot), func(i int) bool { return i == weaponSlot })
 	for p := range o.presets {
@@ -199,8 +199,9 @@ func (w *words) item(rng *rand.Rand, s slot) item {
 	if rng.IntN(6) == 0 {
 		it.shapeName, it.shapeIcon = w.word(rng, 4)+" "+w.word(rng, 5), icon(rng)
 	}
-	// Real items are similar: round values, the same value in several options, no additions on
-	// half of the items. A body therefore compresses 14:1.
+	// Real items resemble each other: round values, the same value in several options, no
+	// additional values on half of the items. A body therefore compresses 14:1, and generated
+	// bodies must too.
 	stat := []int{15, 40, 60, 150}[rng.IntN(4)]
 	it.base = options{
 		"str": stat, "dex": stat, "attack_power": rng.IntN(3), "magic_power": rng.IntN(3), "armor": 100 * rng.IntN(5),

@@ -14,8 +14,9 @@ func (r Range) check() error {
 	return nil
 }
 
-// draw returns a random latency, log-normal around three times Min, with Max at three and a
-// half standard deviations. Values outside of the range are drawn again.
+// draw returns a random latency. The distribution is log-normal: the median is three times Min, and
+// Max is three and a half standard deviations above the median. A value outside of the range is
+// drawn again.
 func (r Range) draw() time.Duration {
 	if r.Max == 0 {
 		return 0

@@ -29,7 +29,8 @@ var deflaters = sync.Pool{New: func() any {
 	return w
 }}
 
-// deflate returns a part with plain and its compressed form. It keeps plain.
+// deflate returns a part with the plain text and its compressed form. The part refers to plain, so
+// the caller must not change plain afterwards.
 func deflate(plain []byte) part {
 	w := deflaters.Get().(*flate.Writer)
 	defer deflaters.Put(w)

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 )
 
-// shrinkFactor is the factor by which lists are truncated. The real API returned 77 bosses,
-// later 53, 2 and none, as a character stayed inactive.
+// shrinkFactor is the factor by which a fault of kind Shrink shortens lists. The real API shortened
+// a list too: it returned 77 bosses, later 53, 2 and none, as a character stayed inactive.
 const shrinkFactor = 20
 
 // shrunk returns the document with each top-level list truncated to its first entries. The
@@ -24,7 +24,7 @@ func (c *content) shrunk(doc []part) []byte {
 		name, _ := t.(string)
 		return name
 	}
-	token() // {
+	token() // skip the opening brace
 	out.WriteByte('{')
 	for i := 0; from.More(); i++ {
 		if i > 0 {

@@ -268,7 +268,7 @@ func TestClose_DropsWaitingRequests(t *testing.T) {
 	s.Close()
 	s.Close()
 	clients.Wait()
-	server.Close() // returns after all handlers
+	server.Close() // returns only after all handlers have returned
 	if st := s.Stats(); st.InFlight != 0 || st.ByStatus[0] != 3 {
 		t.Errorf("got stats %+v", st)
 	}
@@ -308,7 +308,7 @@ func (d discard) Header() http.Header         { return d.header }
 func (d discard) Write(b []byte) (int, error) { return len(b), nil }
 func (d discard) WriteHeader(int)             {}
 
-// BenchmarkItemEquipment also reports the share of one core that 450 requests a second need.
+// BenchmarkItemEquipment also reports the share of one CPU core that 450 requests per second need.
 func BenchmarkItemEquipment(b *testing.B) {
 	for _, coding := range []string{"gzip", "identity"} {
 		b.Run(coding, func(b *testing.B) {
@@ -334,7 +334,8 @@ func BenchmarkItemEquipment(b *testing.B) {
 	}
 }
 
-// BenchmarkNew measures the start and the first request for each of the 64 item sets.
+// BenchmarkNew measures the start of a simulator and the first request for each of the 64 item
+// sets.
 func BenchmarkNew(b *testing.B) {
 	b.Run("new", func(b *testing.B) {
 		for b.Loop() {

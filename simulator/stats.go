@@ -52,7 +52,7 @@ type Stats struct {
 // Stats.Arrivals at its beginning.
 type Since struct {
 	Arrivals int          `json:"arrivals"`
-	ByStatus map[int]int  `json:"byStatus"` // 0: no response, or none yet
+	ByStatus map[int]int  `json:"byStatus"` // key 0: no response, or none yet
 	ByFault  map[Kind]int `json:"byFault"`
 	Window   string       `json:"window"`
 	// MaxInWindow is the maximum number of arrivals in any closed window of that length.
@@ -96,8 +96,8 @@ func (r *recorder) stats() Stats {
 	return st
 }
 
-// Since describes the arrivals after the first n since the start or the last reset, including
-// the maximum in any window of the given length.
+// Since describes the arrivals after the first n since the start or the last reset. Its MaxInWindow
+// is the maximum number of them in any closed window of the given length.
 func (s *Simulator) Since(n int, window time.Duration) Since { return s.recorder.since(n, window) }
 
 func (r *recorder) since(n int, length time.Duration) Since {
@@ -151,8 +151,8 @@ type arrivalLine struct {
 	Fault  Kind   `json:"fault,omitempty"`
 }
 
-// writeArrivals writes the arrivals known at its start. It copies one chunk at a time under the
-// lock, so that a slow reader does not delay arrivals.
+// writeArrivals writes the arrivals that are recorded when it is called. It copies one chunk at a
+// time under the lock, so that a slow reader does not delay new arrivals.
 func (r *recorder) writeArrivals(w io.Writer) error {
 	r.mu.Lock()
 	l, n := r.log, r.log.n

@@ -91,7 +91,7 @@ type words struct {
 	classes     []string
 	grades      []string
 	slots       []slot
-	companions  []string // parts of a dragon or mechanic
+	companions  []string // items of the companion (a dragon or a mechanic)
 	enchants    []string
 	stats       []string
 	unused      string
@@ -136,7 +136,8 @@ func makeWords(rng *rand.Rand) words {
 	for range 64 {
 		w.description = append(w.description, w.sentence(rng, 30+rng.IntN(20)))
 	}
-	// Two pendants and four rings make 24 slots of 20 parts; the last slot is a ring.
+	// There are 20 kinds of parts but 24 slots, because there are two slots for pendants and four
+	// for rings. The last slot is a ring.
 	parts := list(20, 1, 5)
 	for i, p := range parts[:18] {
 		name := p
@@ -170,7 +171,8 @@ func (w *words) word(rng *rand.Rand, syllables int) string {
 	return b.String()
 }
 
-// sentence returns words of at most that many characters in all, and few less.
+// sentence returns random words with a total length of at most the given number of characters, and
+// at most five below it.
 func (w *words) sentence(rng *rand.Rand, characters int) string {
 	var b strings.Builder
 	for left := characters; left >= 5; {

@@ -45,8 +45,9 @@ type secret struct{ atomic.Pointer[secretValue] }
 
 type secretValue struct {
 	text string
-	// forms are the written forms of this value and of the previous one, because calls in
-	// flight still use the previous one.
+	// forms are the spellings (raw, percent-encoded, base64 and so on) in which responses are
+	// searched for this value and for the previous one, because calls in flight still use the
+	// previous one.
 	forms []secretForm
 }
 
@@ -96,8 +97,8 @@ func (s *Source) authorize(req *http.Request, name string) error {
 	auth, value := s.config.Auth, entry.current()
 	switch {
 	case auth.Query != "":
-		// The transport keeps a pointer to this URL and writes it to the connection after
-		// GotConn returns.
+		// The transport keeps a pointer to this URL and writes the URL to the connection only after
+		// GotConn returns. The new query is therefore sent.
 		req.URL.RawQuery = replaceParameter(req.URL.RawQuery, auth.Query, value)
 	case value != "":
 		req.Header.Set(auth.Header, auth.Prefix+value)

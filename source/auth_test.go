@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// withTwoKeyGroups configures one credential for keys that begin with a, and two for keys that
-// begin with b.
+// withTwoKeyGroups configures one credential for keys that begin with "a", and two credentials for
+// keys that begin with "b".
 func withTwoKeyGroups(c *Config) {
 	c.Credentials = []Credential{
 		{Name: "one", SecretEnv: "ONE", Keys: "a.*"},
@@ -24,8 +24,8 @@ func withTwoKeyGroups(c *Config) {
 	c.Auth = Auth{Header: "Authorization", Prefix: "Bearer "}
 }
 
-// credentialPermits issues permits for the credential that choose returns, and records the
-// calls.
+// credentialPermits issues permits and records the calls. The function choose returns the
+// credential for each permit.
 type credentialPermits struct {
 	testPermits
 	choose func(Call) string
@@ -93,7 +93,7 @@ func TestFetch_SendsCredentialNamedByPermit(t *testing.T) {
 	}
 }
 
-// replacedPermit is a permit that expires before Spend, which replaces it by a permit for
+// replacedPermit is a permit that has expired before Spend. Spend replaces it by a permit for
 // another credential.
 type replacedPermit struct {
 	Permit

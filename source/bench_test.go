@@ -16,7 +16,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// trueSize returns a compressed document of real shape and size.
+// trueSize returns a compressed document with the shape and the size of a real response.
 func trueSize(b *testing.B) []byte {
 	b.Helper()
 	s := simulator.New(simulator.Config{Seed: 1})

@@ -48,8 +48,8 @@ func (b body) fill(value func(name string) string, cursor string) []byte {
 	}))
 }
 
-// compileBody checks and compiles method, body, contentType and graphql, which constrain each
-// other.
+// compileBody checks the settings method, body, contentType and graphql together, because each
+// restricts the others, and compiles them.
 func (d *compiledDocument) compileBody() error {
 	if d.method == "" {
 		d.method = http.MethodGet
@@ -110,7 +110,7 @@ func (d *compiledDocument) compileQuery() error {
 	}
 	t := &builder{}
 	t.write(`{"query":"` + jsonEscape(d.GraphQL.Query) + `","variables":{`)
-	// The opening brace of the variables is already written.
+	// Remove the opening brace of the variables: the line above has already written one.
 	filled.literals[0] = filled.literals[0][1:]
 	if p := d.Paging; p != nil && p.Variable != "" {
 		t.write(`"` + jsonEscape(p.Variable) + `":`)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// memoryLimit issues permits and grants memory for bodies up to a limit.
+// memoryLimit issues permits and grants at most "left" bytes of memory for response bodies.
 type memoryLimit struct {
 	testPermits
 	left, requested int64

@@ -6,8 +6,8 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Call describes one call to the limiter: the properties that policies charge by, and the
-// candidate credentials.
+// Call describes one call to the limiter: the properties that decide which quota policies apply and
+// what the call costs, and the candidate credentials.
 type Call struct {
 	Facet, Document, Method, Key string
 	// Params are the values of the facet's placeholders.
@@ -53,7 +53,7 @@ func (s *Source) readNotices(resp response) []announced.Notice {
 		}
 		return w.plain.Bytes()
 	}, time.Now())
-	for i := range notices { // the name is stored in Redis and shown to operators
+	for i := range notices { // the resource name is stored in Redis and shown to operators
 		notices[i].Resource = string(s.redact([]byte(notices[i].Resource)))
 	}
 	return notices

@@ -21,11 +21,11 @@ type canonical struct {
 	in      []byte
 	at      int
 	out     []byte
-	ignored []span   // positions in out, ascending, not nested
+	ignored []span   // ignored values: positions in out, ascending, not nested
 	members []member // stack: members of the objects that are open
-	scratch []byte   // used by sort
-	marks   []span   // used by sort
-	moved   []member // used by reorder
+	scratch []byte   // buffer of sort for the text of members
+	marks   []span   // buffer of sort for the positions of ignored values
+	moved   []member // buffer of reorder
 	orders  [256][]uint8
 }
 
@@ -33,8 +33,8 @@ type span struct{ from, to int }
 
 // member is the position of one member, "name":value, in out.
 type member struct {
-	from, name, to int // begin, end of the quoted name, end
-	marks, marksTo int // range of its ignored spans
+	from, name, to int // offsets in out: begin of the member, end of its quoted name, end of the member
+	marks, marksTo int // the member's ignored values are c.ignored[marks:marksTo]
 }
 
 func (c *canonical) fail(format string, args ...any) error {
@@ -176,8 +176,8 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 	return nil
 }
 
-// markIgnored records everything written since start as ignored. It replaces the spans recorded
-// within.
+// markIgnored records everything written since start as one ignored span. The span replaces the
+// ignored spans inside it, which begin at index mark.
 func (c *canonical) markIgnored(child *pathNode, start, mark int) {
 	if child.ignored {
 		c.ignored = append(c.ignored[:mark], span{start, len(c.out)})
@@ -255,8 +255,8 @@ func (c *canonical) member(paths *pathNode, base, depth int) error {
 	return nil
 }
 
-// sort reorders by name the members from index base on, whose text begins at start. If a name
-// occurs more than once, the last member is kept, as most JSON parsers do.
+// sort sorts c.members[base:] by name and rewrites their text, which begins at c.out[start]. If a
+// name occurs more than once, the last member is kept, as most JSON parsers do.
 func (c *canonical) sort(base, start, mark int) {
 	all := c.members[base:]
 	for i := range all {
@@ -289,9 +289,10 @@ func (c *canonical) sort(base, start, mark int) {
 	c.marks = marks
 }
 
-// reorder sorts members by the order that the previous object of the same shape needed. It
-// returns false if two members have the same name. A document has hundreds of objects of few
-// shapes, and checking an order is several times cheaper than sorting.
+// reorder sorts members by name. It first tries the order that sorted the previous object with
+// equally many names of the same lengths. It returns false if two members have the same name. A
+// document has hundreds of objects of few shapes, and checking an order is several times cheaper
+// than sorting.
 func (c *canonical) reorder(all []member) bool {
 	if len(all) > 255 {
 		return false

@@ -18,8 +18,9 @@ import (
 // each class.
 type Class string
 
-// The classes, most severe first. The most severe class of its documents decides for an entity:
-// for example, while a credential is refused, its other responses are not reliable either.
+// The classes, most severe first. An entity has the most severe class of its documents. For
+// example, if one document is answered with a refused credential, the responses for its other
+// documents are not reliable either.
 const (
 	AuthRefused Class = "auth"         // the upstream refused the credential
 	Maintenance Class = "maintenance"  // the whole upstream is in maintenance

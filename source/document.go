@@ -25,7 +25,7 @@ type Document struct {
 	Body string `yaml:"body,omitempty"`
 	// ContentType is the content type of Body; empty means application/json.
 	ContentType string `yaml:"contentType,omitempty"`
-	// GraphQL is a query. It replaces Method and Body.
+	// GraphQL is a GraphQL query, which is sent in place of Method and Body.
 	GraphQL *GraphQL `yaml:"graphql,omitempty"`
 	// Cost is the estimated cost of a call by unit. A unit that is missing costs 1.
 	Cost map[string]int `yaml:"cost,omitempty"`

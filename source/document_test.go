@@ -287,7 +287,8 @@ func TestExtractVersion_DependsOnSettings(t *testing.T) {
 	version := func(d Document) int64 {
 		return extractVersion(Facet{Documents: map[string]Document{"doc": d}, Ignore: []string{"*.date"}})
 	}
-	// The version of existing snapshots. If it changed, every snapshot would count as changed.
+	// stored is the extract version of the snapshots that earlier releases have stored. If the
+	// computed version changed, every stored snapshot would count as changed.
 	const stored = 5590346684189849078
 	for _, same := range []Document{
 		{Path: "/a"}, {Path: "/b", Method: "GET"}, {Path: "/a", Cost: map[string]int{"x": 2}, Resource: "r", Headers: map[string]string{"X": "y"}},

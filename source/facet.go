@@ -21,9 +21,9 @@ type Facet struct {
 	KeyPattern string `yaml:"keyPattern"`
 	// Documents are fetched concurrently and stored as one JSON object by name.
 	Documents map[string]Document `yaml:"documents"`
-	// Params are values for the documents' {placeholders}. A value may contain {key}, the
-	// entity's key. The params of a request override them. An empty value means that each
-	// entity is registered with its own.
+	// Params are values for the documents' {placeholders}. A value may contain {key}, the entity's
+	// key. The params of a request override them. A param with an empty value must be given for
+	// each entity when it is registered.
 	Params map[string]string `yaml:"params"`
 	// Select lists the paths to keep; empty keeps everything. Ignore lists paths that are kept
 	// but excluded from the hash. The first segment of a path is the document's name.
@@ -46,7 +46,7 @@ type Facet struct {
 	FailedFor   time.Duration `yaml:"failedFor"`   // after a dead letter, refreshes are held for this long
 	// KeepFor is the retention of an entity's state. Content is deleted this long after its
 	// fetch, a not-found result after its check, and a status without a snapshot after its last
-	// failure. 0 keeps content without limit and the others for 7 days.
+	// failure. 0 keeps content without limit, the other two for 7 days.
 	KeepFor  time.Duration `yaml:"keepFor"`
 	Cooldown time.Duration `yaml:"cooldown"` // minimum interval between explicit refreshes of an entity
 
@@ -59,13 +59,13 @@ type Facet struct {
 	ShrinkGuard float64 `yaml:"shrinkGuard"`
 }
 
-// Shrunk reports whether new content of size bytes is too small, by ShrinkGuard, to replace
-// content of stored bytes. Both are sizes of extracted content.
+// Shrunk reports whether ShrinkGuard forbids replacing the stored content by new content. The
+// parameters are the lengths in bytes of the new and of the stored extracted content.
 func (f Facet) Shrunk(size, stored int) bool {
 	return float64(size) < f.ShrinkGuard*float64(stored)
 }
 
-// HasMissingParams reports whether a param that the facet leaves empty has no value in params.
+// HasMissingParams reports whether a param has a value neither in the facet's Params nor in params.
 func (f Facet) HasMissingParams(params map[string]string) bool {
 	for name, value := range f.Params {
 		if value == "" && params[name] == "" {
@@ -75,7 +75,8 @@ func (f Facet) HasMissingParams(params map[string]string) bool {
 	return false
 }
 
-// EntityParams returns the params that the facet leaves empty, or nil if there are none.
+// EntityParams returns the entries of params that each entity must set, because their value in the
+// facet's Params is empty. It returns nil if there are none.
 func (f Facet) EntityParams(params map[string]string) map[string]string {
 	var open map[string]string
 	for name, value := range params {
@@ -201,8 +202,9 @@ func (f Facet) checkRetryAndGuard() error {
 	return nil
 }
 
-// extractVersion returns a number that changes with the settings that decide the extracted
-// content. A changed setting is thereby not mistaken for a changed entity.
+// extractVersion returns a number that changes if a setting changes that decides the extracted
+// content. Each snapshot is stored with this number, so that a changed setting is not mistaken for
+// a changed entity.
 func extractVersion(f Facet) int64 {
 	names := slices.Sorted(maps.Keys(f.Documents))
 	text := fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore)
@@ -213,7 +215,7 @@ func extractVersion(f Facet) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
 }
 
-// contentSettings formats the settings besides the path that decide the content of a document.
+// contentSettings formats the settings of a document, other than its path, that decide its content.
 // It returns "" for a plain GET.
 func (d Document) contentSettings(name string) string {
 	method := cmp.Or(d.Method, http.MethodGet)

@@ -81,7 +81,8 @@ func (a response) bytes() int {
 	return n
 }
 
-// failed reports whether the status shows that the response has no content.
+// failed reports whether the response or one of its further pages has an error, a status other than
+// 200, or a link that could not be followed. It does not read the body.
 func (a response) failed() bool {
 	return a.err != nil || a.linkErr != nil || a.status != http.StatusOK || slices.ContainsFunc(a.more, response.failed)
 }
@@ -129,12 +130,14 @@ func (s *Source) Fetch(ctx context.Context, p *Plan, permits Permits) (*Response
 	return a, nil
 }
 
-// errUseless cancels the unsent documents after another document of the entity failed.
+// errUseless is the reason with which unsent calls are cancelled after another document of the
+// entity has failed.
 var errUseless = errors.New("not sent, because another document of the entity failed")
 
-// callFollowingRedirect makes one call and follows at most one redirect within baseURL. Only a
-// GET is redirected, because repeating a POST may not be safe. room is the maximum length of
-// the body. at is the last request made. An error means that a required request was not sent.
+// callFollowingRedirect makes one call and follows at most one redirect within baseURL. Only a GET
+// is redirected, because repeating a POST may not be safe. The parameter room is the maximum length
+// of the body in bytes. The result last is the last request made. An error means that a required
+// request was not sent.
 func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, last documentRequest, calls int, err error) {
 	for range 2 {
 		var sent int
@@ -174,8 +177,9 @@ func (s *Source) resolveLink(from *url.URL, location string) (*url.URL, error) {
 	return to, nil
 }
 
-// isBelow reports whether the path of a URL is the base path or below it, for every server.
-// Some servers decode %2e%2e, treat a backslash as a slash, or cut a segment at a semicolon.
+// isBelow reports whether every server would interpret the path of the URL as the base path or as a
+// path below it. Some servers decode %2e%2e, treat a backslash as a slash, or cut a segment at a
+// semicolon.
 func isBelow(to, base *url.URL) bool {
 	root := trimSlash(base.EscapedPath())
 	if path := to.EscapedPath(); path != root && !strings.HasPrefix(path, root+"/") {

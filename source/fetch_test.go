@@ -206,7 +206,7 @@ func TestFetch_NoPermitSendsNothing(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				b := &testPermits{}
-				if i%5 != 0 { // every fifth permit succeeds, so that idle connections exist
+				if i%5 != 0 { // every fifth permit is spent without an error, so that idle connections exist
 					b.onSpend = func(context.Context) error { return refusal }
 				}
 				a, err := fetch(t, t.Context(), s, b)

@@ -47,8 +47,8 @@ func (s *Source) fetchDocument(ctx context.Context, p *Plan, r documentRequest, 
 	}
 }
 
-// nextPage returns the request for the next page. It returns nil after the last page and after
-// a page that Read will reject. An error means that there is a next page but it cannot be
+// nextPage returns the request for the page that follows page. It returns nil if there is none, or
+// if Read will reject this page. An error means that there is a next page but it cannot be
 // requested.
 func (s *Source) nextPage(r documentRequest, page response, seen map[string]bool) (*documentRequest, error) {
 	if page.err != nil || page.status != http.StatusOK {

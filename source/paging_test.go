@@ -44,10 +44,10 @@ func (b *pagedUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	items, next := strings.Join(list, " , "), 2*page < b.items
 	switch {
-	case r.Method == http.MethodPost: // the last page has a cursor too
+	case r.Method == http.MethodPost: // in GraphQL even the last page has a cursor
 		_, _ = fmt.Fprintf(w, `{"data":{"all":{"edges":[%s],"pageInfo":{"endCursor":"%d","hasNextPage":%v}}}}`, items, page+1, next)
 	case r.URL.Query().Has("link"):
-		if next { // links have another path, as GitHub's have
+		if next { // the path of the link differs from the path of the first page, as in GitHub's links
 			w.Header().Add("Link", `<http://x.example/,>; rel=prev; title="a, <b>; rel=next"`)
 			w.Header().Add("Link", fmt.Sprintf(`<http://%s/repositories/7/issues?link=&page=%d&key=s3cret>; REL="last Next"`, r.Host, page+1))
 		}
@@ -265,7 +265,8 @@ func TestPaging_MaxBodyBoundsAllPages(t *testing.T) {
 			t.Errorf("limit %d: got %+v with %d bytes", limit, o, a.Bytes())
 		}
 	}
-	// The same limit for pages that are small when compressed.
+	// MaxBody also limits the sum of the decompressed pages, even if the compressed pages are
+	// small.
 	s := testSource(t, "http://upstream.example", func(c *Config) { documentOf(byLink)(c); c.MaxBody = 1000 })
 	page := response{status: 200, header: compressed, body: gzipped(t, `["`+strings.Repeat("a", 600)+`"]`)}
 	two := page

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// pathNode is a state of the automaton that select and ignore compile to. It decides about the
-// value at one position of a document.
+// pathNode is a state of the automaton that the settings select and ignore compile to. It decides
+// whether the value at one position of a document is kept, and whether it is hashed.
 type pathNode struct {
 	kept    bool // keep the whole value, except for ignored parts
 	within  bool // keep only the selected parts of the value
@@ -25,8 +25,8 @@ var keepAll = func() *pathNode {
 	return n
 }()
 
-// drops reports whether a value is removed. first is its first byte: if only parts of the value
-// are selected, it is kept only if it is an object or array.
+// drops reports whether a value is removed. first is the first byte of the value. If only parts of
+// the value are selected, the value is kept only if it is an object or an array.
 func (n *pathNode) drops(first byte) bool {
 	return !n.kept && (!n.within || (first != '{' && first != '['))
 }
@@ -51,8 +51,8 @@ type path []string
 
 const maxPathNames = 64
 
-// newPaths compiles select and ignore. A path consists of names joined by dots, the first being
-// the document's name. A dot within a name is written \.
+// newPaths compiles the settings "select" and "ignore". A path consists of names joined by dots, the
+// first being the document's name. A dot within a name is written \.
 func newPaths(selected, ignored []string) (*pathNode, error) {
 	b := pathBuilder{nodes: map[string]*pathNode{}}
 	var at pathState
@@ -103,7 +103,7 @@ func parsePath(text string) (path, error) {
 	return p, nil
 }
 
-// canonicalName returns the name as canonical writes it between quotes.
+// canonicalName returns the name as it is written between quotes in canonical JSON.
 func canonicalName(name string) string {
 	var out []byte
 	for _, r := range name {
@@ -126,7 +126,7 @@ func (b *pathBuilder) node(s pathState) *pathNode {
 		return n
 	}
 	n := &pathNode{kept: s.kept, within: len(s.selects) > 0, ignored: s.ignored}
-	b.nodes[key] = n // before its children, because a state may lead to itself
+	b.nodes[key] = n // stored before the child states are built, because a state may lead to itself
 	names := map[string]bool{}
 	for _, p := range slices.Concat(s.selects, s.ignores) {
 		if p[0] != "*" {

@@ -12,7 +12,8 @@ type Request struct {
 	Facet  string
 	Key    string
 	Params map[string]string // override the facet's Params
-	// Validator is the one stored with the snapshot. Only conditional facets use it.
+	// Validator is the validator stored with the entity's snapshot. Only facets with Conditional
+	// send it.
 	Validator Validator
 }
 
@@ -43,8 +44,8 @@ type documentRequest struct {
 	bodyAt func(cursor string) []byte // body of the page after a cursor in JSON; nil: all pages have the same body
 }
 
-// Calls returns the minimum number of calls that the plan needs. Resent calls and further pages
-// come in addition.
+// Calls returns the minimum number of calls that the plan needs. Resent calls and further pages are
+// not included.
 func (p *Plan) Calls() int { return len(p.requests) }
 
 // Plan builds the calls for a request. An error is permanent: the facet does not exist, or a

@@ -25,9 +25,10 @@ type Outcome struct {
 	Content *Content
 	// Redacted is the number of credentials that were replaced in Content.
 	Redacted int
-	// Validator is the validator of a facet with a single document.
+	// Validator is the validator in the response. It is set only for a facet with a single
+	// document.
 	Validator Validator
-	// The other fields describe the response that decided the class, if it is not OK.
+	// The fields below are set if Class is not OK. They describe the response with that class.
 	Err        error
 	Status     int           // 0 if the response is missing or incomplete
 	RetryAfter time.Duration // delay requested by the upstream, at most 24 h; 0 if none
@@ -99,7 +100,7 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	result := Outcome{Class: OK}
 	for i, resp := range a.responses {
 		if errors.Is(resp.err, errUseless) {
-			continue // not sent; another document decides
+			continue // this document was not sent, so the document that failed decides the class
 		}
 		o := s.readDocument(w, a.plan, i, resp, now)
 		if result.Class == OK || moreSevere(result.Class, o.Class) != result.Class {
@@ -151,7 +152,8 @@ func (s *Source) readDocument(w *workspace, p *Plan, i int, resp response, now t
 	return o
 }
 
-// readPages does the same for a paged document. The first failed page decides its class.
+// readPages decompresses, classifies and extracts all pages of a paged document. The first failed
+// page decides the document's class.
 func (s *Source) readPages(w *workspace, p *Plan, d compiledDocument, first response, now time.Time) Outcome {
 	list, size := []byte{'['}, 0
 	var r responseReader
@@ -240,7 +242,7 @@ func (r responseReader) failure(v classification, err error) Outcome {
 	return o
 }
 
-// badContent returns the outcome of a body that cannot be parsed.
+// badContent returns the outcome of a response whose body cannot be parsed.
 func (r responseReader) badContent(err error) Outcome {
 	if kind := r.response.header.Get("Content-Type"); !strings.Contains(kind, "json") {
 		err = fmt.Errorf("%w (content type %q)", err, kind)

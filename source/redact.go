@@ -15,9 +15,9 @@ import (
 // ones would match ordinary text.
 const minRedacted = 6
 
-// redactedText replaces a credential. An upstream may repeat the credential in a response, for
-// example in links to itself. All values that leave this package are therefore searched:
-// content, samples, errors, validators.
+// redactedText is written in place of a credential. An upstream may repeat the credential in a
+// response, for example in links to itself. All values that leave this package are therefore
+// searched: content, samples, errors, validators.
 var redactedText = []byte("REDACTED")
 
 var percentHex = regexp.MustCompile("%[0-9A-F]{2}")
@@ -84,7 +84,7 @@ func formsOf(values ...string) (forms []secretForm) {
 	return forms
 }
 
-// canonicalString returns text as it is written between quotes in canonical content.
+// canonicalString returns the text as it is written between quotes in canonical JSON.
 func canonicalString(text string) (out []byte) {
 	for _, r := range text {
 		out = appendEscaped(out, r)
@@ -132,8 +132,8 @@ func (s *Source) redact(text []byte) []byte {
 	return text
 }
 
-// sample returns the first maxSampleBytes of a body with all credentials replaced, including
-// one that crosses the end.
+// sample returns the first maxSampleBytes of a body with all credentials replaced. A credential
+// that is cut by the end of the sample is replaced too.
 func (s *Source) sample(plain []byte) []byte {
 	limit := maxSampleBytes
 	s.forEachForm(func(form []byte) bool {
@@ -164,9 +164,9 @@ type redactedError struct {
 func (e *redactedError) Error() string        { return e.text }
 func (e *redactedError) Is(target error) bool { return errors.Is(e.err, target) }
 
-// extractDocument extracts one document into the content. If the result contains a credential,
-// the credential is replaced and the document is extracted again, because positions have
-// changed.
+// extractDocument extracts one document into the content. If the result contains a credential, the
+// credential is replaced and the document is extracted again, because the replacement moves the
+// positions of the ignored values.
 func (s *Source) extractDocument(w *workspace, name string, body []byte, root *pathNode) error {
 	c := &w.canonical
 	before, mark := len(c.out), len(c.ignored)

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// topSecret has different forms in a URL, in JSON and in base64.
+// topSecret is a credential that is written differently in a URL, in JSON and in base64.
 const topSecret = `Top/S<e>&cr"et+42 Zürich\=`
 
-// redactionSource returns a source with that credential, and a function that reads a response
-// with the given body.
+// redactionSource returns a source whose credential has the given value, and a function that reads
+// a response with the given body.
 func redactionSource(t testing.TB, auth Auth, value string, change ...func(*Facet)) (*Source, func(body string) Outcome) {
 	t.Helper()
 	s := testSource(t, "http://upstream.example", func(c *Config) {
@@ -40,7 +40,7 @@ func redactionSource(t testing.TB, auth Auth, value string, change ...func(*Face
 	}
 }
 
-// inJSON returns a string as different JSON encoders write it.
+// inJSON returns a string as different JSON encoders write it, by the encoder's name.
 func inJSON(text string) map[string]string {
 	var plain bytes.Buffer
 	e := json.NewEncoder(&plain)
@@ -180,7 +180,8 @@ func TestRedact_RemovesCredentialFromOutcome(t *testing.T) {
 	if o.Validator != (Validator{}) {
 		t.Errorf("got the validator %+v, want none", o.Validator)
 	}
-	// If the end of the sample cuts a credential, its beginning must not be left.
+	// If the end of the sample cuts a credential in two, the first half must not stay in the
+	// sample.
 	o = read(400, http.Header{"Content-Type": {"text/hunter2-and-more"}}, strings.Repeat("x", maxSampleBytes-8)+"hunter2-and-more")
 	if strings.Contains(string(o.Sample), "hunter2") || len(o.Sample) > maxSampleBytes {
 		t.Errorf("got the sample …%s of %d bytes, want no credential", o.Sample[len(o.Sample)-20:], len(o.Sample))

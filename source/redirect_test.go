@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// outsideTenantA lists targets that some server may interpret as a path outside of /tenants/a.
+// outsideTenantA lists redirect targets that at least one server may interpret as a path outside of
+// /tenants/a.
 var outsideTenantA = []string{
 	"/tenants/b/item", "/tenants/ab/item", "/tenants", "/", "../../../b/item", "/tenants/a/../b/item", "/tenants/a/%2e%2e/b/item",
 	"/tenants/a/.%2E/b/item", "/tenants/a/..%2fb/item", "/tenants/a/..%5cb/item", `/tenants/a/..\b/item`, "/tenants/a/..;/b/item",

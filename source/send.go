@@ -41,8 +41,8 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	abort := func(conn net.Conn, err error) {
 		abortErr = err
 		cancel(err)
-		// cancel alone would race with the write; nothing can be written to a closed
-		// connection.
+		// Calling cancel is not sufficient, because the transport may already be writing the
+		// request. Nothing can be written to a closed connection.
 		_ = conn.Close()
 	}
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
@@ -103,7 +103,7 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 		}
 	}()
 
-	// RoundTrip instead of Client.Do, because a Client would follow redirects without a permit.
+	// Use RoundTrip and not Client.Do, because a Client would follow redirects without a permit.
 	httpResp, err := s.transport.RoundTrip(req)
 	if err != nil {
 		switch {
@@ -170,8 +170,8 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 			req.Header.Set(name, value)
 		}
 	}
-	// An explicit header keeps the transport from decompressing. A compressed body waits to be
-	// read in a fraction of the memory.
+	// With an explicit Accept-Encoding header the transport does not decompress the response. The
+	// body stays compressed until it is read, which takes a fraction of the memory.
 	if s.config.Gzip {
 		req.Header.Set("Accept-Encoding", "gzip")
 	} else {
@@ -193,7 +193,7 @@ const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
 	size := int64(minReadBuffer)
 	if n := httpResp.ContentLength; n >= 0 && n <= limit {
-		size = min(n+1, maxFirstReadBuffer) // one more byte, so that the read sees EOF
+		size = min(n+1, maxFirstReadBuffer) // one byte more than the body, so that the read reaches EOF
 	}
 	var body []byte
 	for {

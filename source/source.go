@@ -63,14 +63,14 @@ type Source struct {
 
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]*$")
 
-// New returns a source, or one error that names every invalid setting, relative to the source's
-// own position in the configuration.
+// New returns a source, or one error that lists every invalid setting. The names of the settings
+// are relative to the source's section of the configuration.
 //
-// secrets maps a credential's name to its value. A source that lists no credentials uses the
-// empty name. A call whose value is empty or missing is sent without a credential.
+// secrets maps a credential's name to its value. A source that lists no credentials uses the empty
+// name. A call whose credential has no value, or an empty one, is sent without a credential.
 //
-// maxInFlight is the maximum number of concurrent calls. As many idle connections are kept,
-// because dialling could delay a call beyond the lifetime of its permit.
+// inFlight is the maximum number of concurrent calls. As many idle connections are kept, because
+// opening a new one could take longer than the lifetime of a permit.
 func New(name string, config Config, secrets map[string]string, inFlight int) (*Source, error) {
 	s := &Source{name: name, config: config, facets: map[string]*compiledFacet{}}
 	var errs []error

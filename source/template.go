@@ -56,7 +56,7 @@ func (t template) fill(value func(name string) string) string {
 // change the structure of the URL.
 type target struct {
 	segments []template
-	names    []string // of the query parameters, as written in the configuration
+	names    []string // names of the query parameters, as written in the configuration
 	values   []template
 }
 
@@ -124,8 +124,8 @@ func (t target) fill(value func(name string) string) (string, error) {
 	var b strings.Builder
 	for _, segment := range t.segments {
 		text := segment.fill(encoded)
-		// A value may be "." or complete a literal "."; dots are never percent-encoded. An
-		// empty segment would shift the following ones.
+		// A value may be "." or complete a literal "."; dots are never percent-encoded. An empty
+		// segment would change the position of the segments after it.
 		if text == "." || text == ".." || (text == "" && len(segment.names) > 0) {
 			return "", fmt.Errorf("a value makes the path segment %q, which would change the path", text)
 		}

@@ -238,7 +238,7 @@ func TestClassify_RulesBeforeStatus(t *testing.T) {
 	}{
 		{200, "", "{}", OK},
 		{200, "", `{"errors":[{"type":"RATE_LIMITED"}]}`, Quota},
-		{200, "", `<html>`, OK}, // content is validated later
+		{200, "", `<html>`, OK}, // status and content type are correct; the content is validated only when it is extracted
 		{201, "", "", BadContent},
 		{204, "", "", BadContent},
 		{206, "", "{}", BadContent},

@@ -10,7 +10,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// judgeContainer checks a container and its ports. name is used in the faults.
+// judgeContainer checks a container and its ports. The parameter name identifies the container in
+// the reported faults.
 func (in *installation) judgeContainer(name string, c corev1.Container) {
 	for _, r := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		request, requested := c.Resources.Requests[r]
@@ -33,7 +34,7 @@ func (in *installation) judgeContainer(name string, c corev1.Container) {
 		}
 	}
 	if len(c.Ports) == 0 {
-		return // a container of the Job
+		return // a container of the Job, which has no ports
 	}
 	for path, probe := range map[string]*corev1.Probe{"/readyz": c.ReadinessProbe, "/livez": c.LivenessProbe} {
 		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || !hasPort(c, probe.HTTPGet.Port.StrVal) {

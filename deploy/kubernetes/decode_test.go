@@ -21,7 +21,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// podMonitor has the used fields of PodMonitor, a kind of the Prometheus operator.
+// podMonitor contains the fields of PodMonitor (a kind of the Prometheus operator) that the
+// manifests use.
 type podMonitor struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -37,7 +38,8 @@ type podMonitor struct {
 
 func (p *podMonitor) DeepCopyObject() runtime.Object { c := *p; return &c }
 
-// types are the API types of the manifests. Autoscaling is excluded; see worker.yaml.
+// types lists the API types that the manifests may use. Autoscaling is not among them; worker.yaml
+// says why.
 var types = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(s))
@@ -49,10 +51,10 @@ var types = func() *runtime.Scheme {
 	return s
 }()
 
-// strictly rejects unknown and duplicate fields, which a cluster would ignore.
+// strictly decodes YAML and rejects unknown and duplicate fields, which a cluster would ignore.
 var strictly = json.NewSerializerWithOptions(json.DefaultMetaFactory, types, types, json.SerializerOptions{Yaml: true, Strict: true})
 
-// decode returns the objects in a file, with the types of their apiVersion and kind.
+// decode returns the objects in a file. Their apiVersion and kind decide their Go types.
 func decode(text string) ([]runtime.Object, error) {
 	var all []runtime.Object
 	documents := yaml.NewYAMLReader(bufio.NewReader(strings.NewReader(text)))

@@ -1,3 +1,4 @@
-// Package kubernetes has manifests and no code. Its tests check the manifests against the API
-// types of Kubernetes, against each other, and against this checkout's freshet.
+// Package kubernetes contains manifests and no code. Its tests check the manifests against the API
+// types of Kubernetes, against each other, and against the commands and settings of freshet in the
+// same commit.
 package kubernetes

@@ -11,10 +11,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// freshet is the program of this checkout.
+// freshet is the path of the freshet binary that TestMain builds.
 var freshet string
 
-// TestMain builds freshet from this checkout with the build tags of the image.
+// TestMain builds freshet from the same commit, with the build tags of the image.
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "freshet-kubernetes-")
@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// refused returns an error text if freshet does not have the command with these flags, or an empty
-// string.
+// refused returns an empty string if freshet accepts the command with these flags, and otherwise an
+// error text.
 func refused(args []string) string {
 	text, err := exec.Command(freshet, append(append([]string{}, args...), "--help")...).CombinedOutput()
 	var words []string
@@ -45,7 +45,8 @@ func refused(args []string) string {
 		}
 		words = append(words, a)
 	}
-	// For an unknown command freshet prints the help of its parent command, which lists commands.
+	// For an unknown command freshet prints the help of the parent command. That help contains "
+	// [command]", and a known command's help does not.
 	usage := "Usage:\n  freshet " + strings.Join(words, " ") + " [flags]\n"
 	if err != nil || !strings.Contains(string(text), usage) || strings.Contains(string(text), " [command]\n") {
 		return fmt.Sprintf("unknown command or flags: freshet %s (%v)", strings.Join(args, " "), err)

@@ -31,10 +31,10 @@ func (w workload) containers() []corev1.Container {
 	return append(slices.Clone(w.pods.Spec.InitContainers), w.pods.Spec.Containers...)
 }
 
-// installation has the objects of the manifests and the faults found in them.
+// installation contains the objects of all manifests, and the faults that were found in them.
 type installation struct {
 	workloads []workload
-	data      map[string][]string // keys by "ConfigMap name" and "Secret name"
+	data      map[string][]string // keys of each "ConfigMap NAME" and "Secret NAME"
 	database  string              // URL in the Secret
 	config    string              // freshet.yaml in the ConfigMap
 	faults    []string
@@ -120,7 +120,8 @@ func (in *installation) judgeReferences(object runtime.Object) {
 	}
 }
 
-// selected returns the workloads with pods that a selector matches. No match is a fault.
+// selected returns the workloads whose pods match the selector. It reports a fault if there is
+// none.
 func (in *installation) selected(name string, s *metav1.LabelSelector) (found []workload) {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil || selector.Empty() {
@@ -138,7 +139,8 @@ func (in *installation) selected(name string, s *metav1.LabelSelector) (found []
 	return found
 }
 
-// judgePort checks that the pods of a selector have a port with a name. A Job has no ports.
+// judgePort checks that the pods of a selector have a port with the given name. Pods of a Job need
+// none.
 func (in *installation) judgePort(name string, s *metav1.LabelSelector, port intstr.IntOrString) {
 	served := false
 	for _, w := range in.selected(name, s) {
@@ -223,8 +225,9 @@ func (in *installation) mounted(name string, c corev1.Container, sources map[str
 
 var fileSettings = regexp.MustCompile(`(?m)^[^#\n]*\b(passwordFile|adminTokenFile): ([^,}\s]+)`)
 
-// configured returns the files that the configuration names for a container. All containers read
-// the passwords of the services; only the query service reads the admin token.
+// configured returns the paths of secret files in freshet.yaml that a container must be able to
+// read. All containers read the passwords of the services; only the query service reads the admin
+// token.
 func (in *installation) configured(container string) (files []string) {
 	for _, m := range fileSettings.FindAllStringSubmatch(in.config, -1) {
 		if m[1] == "passwordFile" || container == "query" {

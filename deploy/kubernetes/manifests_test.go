@@ -144,7 +144,8 @@ func podsOf(o runtime.Object) workload {
 	return workload{}
 }
 
-// The objects with the label of the first step must include all that the Job needs, and no role.
+// The objects with the label freshet/step=prepare must include everything that the Job needs, and
+// no Deployment.
 func TestPrepareStep_HasTheJobAndItsNeeds(t *testing.T) {
 	var first []string
 	for _, o := range rendered(t) {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// mistakes are typical mistakes in one manifest, and the fault that judge must report.
+// mistakes are typical mistakes in one manifest. Replacing old by now in the file makes the
+// mistake, and judge must report the fault.
 var mistakes = []struct{ file, old, now, fault string }{
 	{"namespace.yaml", "metadata:", "metdata:", `unknown field "metdata"`},
 	{"namespace.yaml", "freshet/step: prepare", "freshet/step: not a value", "a valid label must be"},

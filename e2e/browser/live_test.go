@@ -8,14 +8,15 @@ import (
 )
 
 const (
-	// job is the running job of the consoles on fakes.
+	// job is the path of the DLQ job that runs in the consoles with fake data.
 	job = "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001"
-	// streamsPerClient is how many live streams one client may have open (viewersOfOne in
-	// package console).
+	// streamsPerClient is the maximum number of live streams that one client may open. Package
+	// console defines it as viewersOfOne.
 	streamsPerClient = 8
 )
 
-// change changes what the console "still" shows: stop-source, end-job or revoke.
+// change changes the fake data of the console "still". name is "stop-source", "end-job" or
+// "revoke".
 func change(t *testing.T, console, name string) {
 	t.Helper()
 	if got, text := request(t, http.MethodPost, strings.TrimSuffix(console, "/console")+"/fakes/"+name); got != http.StatusOK {
@@ -101,7 +102,7 @@ func TestLivePage_KeepsUnchangedItems(t *testing.T) {
 	}
 	const item = `[...document.querySelectorAll('[data-list] li')].find(e => e.textContent.startsWith('github: its LOW lane is 26 min behind'))`
 	b.until(`!!` + item)
-	next() // the first event replaces what the server rendered
+	next() // skip the first event, which only replaces the content that the server rendered
 	evaluate[bool](b, `(window.item = `+item+`, true)`)
 	next()
 	next()

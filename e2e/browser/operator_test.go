@@ -31,7 +31,8 @@ func (o operator) scenario(name string) {
 	o.submit(`button[value="` + name + `"]`)
 }
 
-// untilActivity waits until the page of activity shows each text and the name of the client.
+// untilActivity waits until the console's page of activity shows each text and the name of the
+// client.
 func (o operator) untilActivity(want ...string) {
 	o.tab.t.Helper()
 	for _, text := range append(want, "unauthenticated@127.0.0.1") {
@@ -100,7 +101,7 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	o.page("/dlq?source=nexon")
 	o.untilText("#recent-dead-letters", `(?s)dead letters? since yesterday.*UPSTREAM_4XX.*rejects this request as invalid.*OPENAPI00004`)
 
-	// A replay is not safe while the cause lasts.
+	// The page must advise against a replay while the upstream still rejects the keys.
 	if got := o.untilText("#safe-to-replay", "^(Not yet|No)"); !strings.Contains(got, "would fail again unless") {
 		t.Errorf("safe to replay: got %q, want %q in it", got, "would fail again unless")
 	}
@@ -113,7 +114,8 @@ func TestConsole_ReplaysDeadLetters(t *testing.T) {
 	count := o.untilText("#plan-count", `^\d+$`)
 	o.submit(`form[action="/console/dlq/start"] button`)
 	o.untilText("#job-progress", count+" of "+count+" replayed")
-	// At least three of the five keys were dead letters; the others may wait for a retry.
+	// Before the replay at least three of the five keys were dead letters. The others may still
+	// wait for a scheduled retry, so three fetched keys are enough.
 	until(t, "a fetch of three replayed keys", func() bool {
 		fetched := 0
 		for i := range 5 {

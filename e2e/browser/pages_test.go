@@ -20,7 +20,8 @@ var accessible string
 
 var screenshots = flag.String("screenshots", "", "write a picture of every page of the console to this absolute path of a folder")
 
-// pages are the pages of the console "busy". live: the page receives live data.
+// pages are the pages of the console "busy". The field live is true for pages that receive live
+// data.
 var pages = []struct {
 	name, path string
 	live       bool
@@ -40,8 +41,8 @@ var pages = []struct {
 	{"refused", "/nowhere", false},
 }
 
-// TestPages_AreAccessible opens every page wide and narrow, light and dark. With -screenshots it
-// writes <page>-<width>-<theme>.png.
+// TestPages_AreAccessible opens every page in a wide and a narrow window, in the light and the dark
+// theme. With -screenshots it writes <page>-<width>-<theme>.png.
 func TestPages_AreAccessible(t *testing.T) {
 	b := newTab(t)
 	consoles := startConsoles(t)
@@ -51,7 +52,7 @@ func TestPages_AreAccessible(t *testing.T) {
 	b.inspect("login", consoles["login"]+"/login?to=/console/dlq", false)
 }
 
-// inspect reports every fault of a page.
+// inspect opens a page and reports each of its accessibility faults and logged messages.
 func (b *tab) inspect(name, url string, live bool) {
 	b.t.Helper()
 	for _, width := range []int64{1280, 400} {
@@ -103,13 +104,13 @@ func (b *tab) screenshot(file string, width int64) {
 	}
 }
 
-// inspectTabKey moves through the page with the Tab key. It must reach every element that can
-// be used, in their order, and each must show that it has the focus.
+// inspectTabKey presses the Tab key repeatedly. The focus must reach every link, button and field
+// in the order of the page, and each of them must show when it has the focus.
 func (b *tab) inspectTabKey(at string) {
 	b.t.Helper()
 	evaluate[bool](b, `document.activeElement.blur(), window.reached = [], true`)
 	all := evaluate[int](b, `(window.usable = [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary, [tabindex="0"]')].filter(e => e.checkVisibility())).length`)
-	for range 6*all + 20 { // a field for a time has several stops
+	for range 6*all + 20 { // more key presses than elements, because a field for a time has several stops
 		b.must(chromedp.KeyEvent("\t"))
 		if !evaluate[bool](b, `(() => {
 			const e = document.activeElement
@@ -154,8 +155,8 @@ func TestTheme_IsKeptAfterReload(t *testing.T) {
 	}
 }
 
-// The script in the head runs before any content is drawn, so that a dark page does not flash
-// light.
+// A script in the page's head sets the theme before any content is drawn. A dark page therefore
+// never appears light for a moment.
 func TestTheme_IsSetBeforeContentIsDrawn(t *testing.T) {
 	b := newTab(t)
 	b.open(startConsoles(t)["still"] + "/settings")

@@ -17,10 +17,10 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// timeout bounds every wait for something that must happen.
+// timeout is the maximum time that a test waits for an expected event.
 const timeout = harness.Timeout
 
-// binaries is the folder of the programs that the tests start.
+// binaries is the directory of the programs that the tests build and start.
 var binaries string
 
 func TestMain(m *testing.M) {
@@ -41,8 +41,8 @@ var (
 	console = sync.OnceValues(func() (string, error) { return harness.BuildTest(context.Background(), binaries, "./console") })
 )
 
-// start runs a program until the test ends and waits until it prints a line that matches the
-// pattern. SIGTERM must make it exit with 0.
+// start starts a program and waits until it prints a line that matches the pattern. At the end of the
+// test it sends SIGTERM, and the program must exit with code 0.
 func start(t *testing.T, program func() (string, error), pattern string, args ...string) *harness.Process {
 	t.Helper()
 	path, err := program()
@@ -80,8 +80,8 @@ func startDev(t *testing.T, args ...string) dev {
 	return dev{t, p.URL()}
 }
 
-// startConsoles starts the consoles on fakes of package console and returns their URLs:
-// "busy", "still" and "login".
+// startConsoles starts three consoles with fake data, from the test binary of package console. It
+// returns the URLs of "busy", "still" and "login".
 func startConsoles(t *testing.T) map[string]string {
 	t.Helper()
 	p := start(t, console, "^serving (.*)", "-test.run=^TestServe_ConsolesOnFakes$", "-serve")
@@ -111,14 +111,14 @@ func request(t *testing.T, method, url string) (int, []byte) {
 	return response.StatusCode, text
 }
 
-// read reads a character and returns the status of the response.
+// read reads the entity with this key and returns the HTTP status.
 func (d dev) read(key string) (status int) {
 	d.t.Helper()
 	status, _ = request(d.t, http.MethodGet, d.url+"/v1/nexon/character/"+key)
 	return status
 }
 
-// metric returns the sum of the samples of a metric whose labels contain the text.
+// metric returns the sum of the samples of a metric whose labels contain the text label.
 func (d dev) metric(name, label string) (sum float64) {
 	d.t.Helper()
 	_, text := request(d.t, http.MethodGet, d.url+"/metrics")
@@ -135,7 +135,7 @@ func (d dev) metric(name, label string) (sum float64) {
 	return sum
 }
 
-// until waits until the condition holds.
+// until waits until the condition holds. After the timeout it fails the test.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	if err := harness.Until(t.Context(), timeout, what, func() (bool, error) { return holds(), nil }); err != nil {

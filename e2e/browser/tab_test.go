@@ -25,9 +25,9 @@ type tab struct {
 	logged []string
 }
 
-// newTab starts a Chromium that ends with the test, which runs in parallel with others. Without
-// Chromium the test is skipped, or fails if FRESHET_TEST_REQUIRE is set; call it before anything
-// is built or started.
+// newTab starts a Chromium that ends with the test, and lets the test run in parallel with other
+// tests. Without Chromium the test is skipped, or fails if FRESHET_TEST_REQUIRE is set. Call newTab
+// before anything is built or started.
 func newTab(t *testing.T) *tab {
 	t.Helper()
 	t.Parallel()
@@ -55,15 +55,15 @@ func newTab(t *testing.T) *tab {
 	return b
 }
 
-// record keeps the messages of a page: script errors and violations of its content security
-// policy.
+// record stores each message that a page logs: script errors, calls of console, and violations of
+// its content security policy.
 func (b *tab) record(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch e := event.(type) {
 	case *log.EventEntryAdded:
 		if e.Entry.Level == log.EntryLevelVerbose {
-			return // a hint for developers
+			return // level verbose contains only hints for developers
 		}
 		b.logged = append(b.logged, fmt.Sprintf("%s: %s %s", e.Entry.Level, e.Entry.Text, e.Entry.URL))
 	case *runtime.EventExceptionThrown:
@@ -89,7 +89,8 @@ func (b *tab) must(action chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// evaluate runs a script in the page and returns the result, of its promise if it returns one.
+// evaluate runs a script in the page and returns its result. If the script returns a promise, it
+// waits for the promise.
 func evaluate[T any](b *tab, script string) T {
 	b.t.Helper()
 	result, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
@@ -120,11 +121,11 @@ func (b *tab) openAs(url string, width int64, theme string) {
 	}
 }
 
-// schemeFeature is the media feature of the theme.
+// schemeFeature is the CSS media feature that selects the light or the dark theme.
 const schemeFeature = "prefers-color-scheme" //nolint:misspell // the word of CSS
 
-// until waits until the script returns true. While a page loads no script runs in it, so that
-// errors are retried.
+// until waits until the script returns true. No script can run while a page loads, so a script that
+// fails is run again.
 func (b *tab) until(script string) {
 	b.t.Helper()
 	var last error

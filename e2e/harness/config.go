@@ -12,7 +12,8 @@ import (
 	"github.com/freshet/freshet/source/nexon"
 )
 
-// prefetchedFacets matches the prefetch configuration of the reference source's facet.
+// prefetchedFacets matches the lines of the reference source's configuration that list its
+// prefetched facets.
 var prefetchedFacets = regexp.MustCompile(`(?m)^  facets:\n    character: .*\n`)
 
 // Preset returns the configuration of the reference source for the upstream at a URL. facets
@@ -32,9 +33,9 @@ func Preset(upstream string, facets map[string]string) string {
 	return all.String()
 }
 
-// Configure writes the configuration file of a process and returns the process's environment.
-// The process connects to Kafka at the address broker. An empty freshFor keeps the source's
-// value.
+// Configure writes the configuration file of a process and returns the process's environment
+// variables. name is the name of the file; broker is the address at which the process connects to
+// Kafka. freshFor replaces the source's freshFor unless it is empty.
 func (s *Site) Configure(name, broker, freshFor string) (env []string, err error) {
 	sources, err := s.sources(freshFor)
 	if err != nil {
@@ -65,7 +66,7 @@ func (s *Site) Configure(name, broker, freshFor string) (env []string, err error
 	return append([]string{"NEXON_API_KEY=a-key", "FRESHET_DATABASE_URL=" + database, "FRESHET_CONFIG=" + file}, s.Env...), nil
 }
 
-// sources returns the configuration of each source.
+// sources returns the configuration of each source, by its name.
 func (s *Site) sources(freshFor string) (map[string]string, error) {
 	if len(s.Sources) > 0 {
 		return s.Sources, nil

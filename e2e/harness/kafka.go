@@ -77,8 +77,8 @@ func (k *KafkaProxy) RoundTrip(ctx context.Context) (shortest time.Duration, err
 	return shortest, nil
 }
 
-// replaceAddress replaces the broker's address in a reply by the proxy's. Both have the same
-// length.
+// replaceAddress replaces the broker's address in a reply by the proxy's address. Both have the
+// same length, so the reply's length stays correct.
 func (k *KafkaProxy) replaceAddress(reply []byte) {
 	for {
 		i := bytes.Index(reply, k.brokerAddress)

@@ -19,8 +19,8 @@ func (b Bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// CreateKey creates an API key with the given scopes and returns its token. api is the URL of
-// a query service. The site must have a Token.
+// CreateKey creates an API key with the given scopes and returns its token. api is the URL of a
+// query service. The site must have an admin token (Site.Token).
 func (s *Site) CreateKey(ctx context.Context, api, name string, scopes ...string) (token string, err error) {
 	body, err := json.Marshal(map[string]any{"name": name, "scopes": scopes})
 	if err != nil {

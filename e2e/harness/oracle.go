@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// ConnectKafka returns a client that bypasses the proxy.
+// ConnectKafka returns a client that connects to the broker directly and not through the proxy.
 func (s *Site) ConnectKafka(opts ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append(opts, kgo.SeedBrokers(s.Broker))...)
 }
@@ -81,12 +81,12 @@ func CountByKey(all []Request) map[string]int {
 	return count
 }
 
-// Lag returns the number of records of the lanes that are not committed.
+// Lag returns the number of records on the topics of the lanes that are not committed.
 func (s *Site) Lag(ctx context.Context, lanes ...schemas.Lane) (int64, error) {
 	return s.SourceLag(ctx, s.Source, lanes...)
 }
 
-// SourceLag is Lag for one of several sources.
+// SourceLag returns the same as Lag, for one of several sources.
 func (s *Site) SourceLag(ctx context.Context, source string, lanes ...schemas.Lane) (n int64, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {
@@ -118,7 +118,7 @@ func (s *Site) SourceLag(ctx context.Context, source string, lanes ...schemas.La
 func (s *Site) UntilCommitted(ctx context.Context, limit time.Duration) error {
 	return Until(ctx, limit, "the commit of every offset", func() (bool, error) {
 		n, err := s.Lag(ctx, schemas.High, schemas.Low)
-		// While Kafka's group coordinator moves, requests fail; try again.
+		// Requests to Kafka fail while its group coordinator moves. The next poll tries again.
 		return err == nil && n == 0, nil
 	})
 }
@@ -128,7 +128,7 @@ func (s *Site) DeadLetters(ctx context.Context) (int, error) {
 	return s.SourceDeadLetters(ctx, s.Source)
 }
 
-// SourceDeadLetters is DeadLetters for one of several sources.
+// SourceDeadLetters returns the same as DeadLetters, for one of several sources.
 func (s *Site) SourceDeadLetters(ctx context.Context, source string) (n int, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {

@@ -21,15 +21,15 @@ import (
 type Process struct {
 	*exec.Cmd
 	Name    string
-	Match   string        // last submatch of the pattern that Start waited for
-	Address string        // of a Redis server; empty for other processes
+	Match   string        // text of the last group in the pattern that Start waited for
+	Address string        // address of a Redis server; empty for other processes
 	Done    chan struct{} // closed when the process has ended
 
 	mu       sync.Mutex
 	warnings []string
 }
 
-// maxWarnings bounds how many lines Warnings returns.
+// maxWarnings is the maximum number of lines that Warnings returns.
 const maxWarnings = 20
 
 // Warnings returns the last output lines that do not have the level INFO or DEBUG.
@@ -59,17 +59,17 @@ func (s *Site) Start(ctx context.Context, name, pattern string, env []string, ar
 	return s.StartProgram(ctx, name, pattern, env, s.Binary, args...)
 }
 
-// StartProgram is Start for another program.
+// StartProgram is like Start, but runs another program than freshet.
 func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []string, program string, args ...string) (*Process, error) {
 	// A restarted process appends to the same file.
 	log, err := os.OpenFile(filepath.Join(s.Dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	// ctx does not end the process: Close stops all processes in order.
+	// The end of ctx does not end the process. Close ends all processes, in a fixed order.
 	p := &Process{Cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...), Name: name, Done: make(chan struct{})}
 	p.Env = append(os.Environ(), env...)
-	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C in a terminal must not reach it
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that Ctrl-C in a terminal ends only the test and not the process
 	reader, writer := io.Pipe()
 	p.Stdout, p.Stderr = writer, writer
 	if err := p.Start(); err != nil {

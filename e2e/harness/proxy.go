@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Proxy forwards TCP connections over loopback to a service. It can delay, stall, refuse, cut
-// and corrupt open connections. Unlike a network namespace, it needs no privileges and affects
-// only the processes that connect through it. Other test runs share the same services.
+// Proxy forwards TCP connections over loopback to a service. It can delay, stall, refuse, cut and
+// corrupt connections. Unlike a network namespace, it needs no privileges and affects only the
+// processes that connect through it. Other test runs can therefore use the same services.
 type Proxy struct {
 	listener net.Listener
-	// readPiece reads the next piece of bytes from a connection. onReply may change a piece from
-	// the service in place; it may be nil.
+	// readPiece reads the next piece of bytes from a connection. onReply may change the bytes of a
+	// piece that the service sends; nil means that no piece is changed.
 	readPiece    func(io.Reader) ([]byte, error)
 	onReply      func([]byte)
 	delay        atomic.Int64 // nanoseconds in each direction
-	corruptEvery atomic.Int64 // every n-th piece is corrupted; 0: none
+	corruptEvery atomic.Int64 // one bit of every n-th piece is flipped; 0: none
 	forwarded    atomic.Int64
 	refusing     atomic.Bool
 	mu           sync.Mutex
@@ -30,8 +30,8 @@ type Proxy struct {
 	closed       bool
 }
 
-// NewProxy starts a proxy to the address of a service. onReply is called with each piece that
-// the service sends, and may be nil. The caller closes the proxy.
+// NewProxy starts a proxy to the address of a service. onReply is called with each piece of bytes
+// that the service sends, and may be nil. The caller closes the proxy.
 func NewProxy(ctx context.Context, service string, onReply func(piece []byte)) (*Proxy, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -74,7 +74,7 @@ func (p *Proxy) Refuse(on bool) { p.refusing.Store(on) }
 // Corrupt flips one bit in every n-th piece; 0 corrupts none.
 func (p *Proxy) Corrupt(n int) { p.corruptEvery.Store(int64(n)) }
 
-// Cut resets all open connections.
+// Cut resets all open TCP connections.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *Proxy) register(conns ...net.Conn) bool {
 	return !p.closed
 }
 
-// delayedPiece is a piece and the time at which it is written to the other side.
+// delayedPiece is a piece of bytes and the time at which it is forwarded.
 type delayedPiece struct {
 	due   time.Time
 	bytes []byte
@@ -172,7 +172,7 @@ func (p *Proxy) pump(from io.ReadCloser, to io.WriteCloser, change func([]byte))
 		}
 	}()
 	broken := false
-	for f := range pieces { // also after a failed write, so that the reader never blocks
+	for f := range pieces { // this loop continues after a failed write, so that the goroutine that reads never blocks
 		if broken {
 			continue
 		}
@@ -185,7 +185,7 @@ func (p *Proxy) pump(from io.ReadCloser, to io.WriteCloser, change func([]byte))
 			_ = from.Close()
 		}
 	}
-	p.waitWhileStalled() // a stalled proxy does not forward the end of a connection either
+	p.waitWhileStalled() // a stalled proxy does not forward the end of a connection
 	_ = from.Close()
 	_ = to.Close()
 }
@@ -208,7 +208,7 @@ func (p *Proxy) corrupt(text []byte) {
 	}
 }
 
-// readAvailable returns the bytes of a single Read.
+// readAvailable reads the bytes that are available, with a single call of Read.
 func readAvailable(from io.Reader) ([]byte, error) {
 	text := make([]byte, 32<<10)
 	n, err := from.Read(text)

@@ -32,7 +32,7 @@ func startEcho(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// conversation is a client connection through a proxy.
+// conversation is a client connection through a proxy to the echo server.
 type conversation struct {
 	net.Conn
 	*testing.T
@@ -64,7 +64,7 @@ func (l *conversation) expect(want string) {
 	}
 }
 
-// expectEnd checks that the connection was closed. A read timeout is not enough.
+// expectEnd checks that the connection was closed. A read that only times out fails the test.
 func (l *conversation) expectEnd() {
 	l.Helper()
 	text, err := l.answers.ReadString('\n')
@@ -104,7 +104,7 @@ func TestProxy_DelaysStallsRefusesAndCuts(t *testing.T) {
 	second := dial(t, p) // a stalled proxy accepts connections
 	first.send("held")
 	second.send("held too")
-	other.send("beside") // the other proxy is not stalled
+	other.send("beside") // a second proxy to the same service is not stalled
 	other.expect("beside")
 	_ = first.SetReadDeadline(time.Now().Add(delay))
 	if b, err := first.answers.ReadByte(); err == nil {
@@ -117,7 +117,7 @@ func TestProxy_DelaysStallsRefusesAndCuts(t *testing.T) {
 
 	p.Corrupt(1)
 	first.send("abc")
-	first.expect("abc") // the same bit is flipped in both directions
+	first.expect("abc") // unchanged: the proxy flips the same bit on the way to the server and on the way back
 	p.Corrupt(2)
 	first.send("abc")
 	first.expect("abb")
@@ -136,7 +136,7 @@ func TestProxy_DelaysStallsRefusesAndCuts(t *testing.T) {
 	again.send("again")
 	again.expect("again")
 	p.Stall(true)
-	p.Close() // while it is stalled
+	p.Close() // closes the proxy while it is stalled
 	again.expectEnd()
 }
 

@@ -21,7 +21,7 @@ import (
 
 // Reader reads entities of one facet through one query service.
 type Reader struct {
-	API    string // URL of the source
+	API    string // URL of the source's API
 	Facet  string
 	Client *http.Client
 }
@@ -61,8 +61,8 @@ func (r Reader) Read(ctx context.Context, key, query string) (Reply, error) {
 	return a, nil
 }
 
-// Queue reads an entity, at most ten times, until a refresh is queued or not needed. It repeats
-// the read because a query service answers without coalescing if Redis takes too long.
+// Queue reads an entity until a refresh is queued or not needed, at most ten times. One read may
+// not be enough: a query service that waits too long for Redis answers without queueing.
 func (r Reader) Queue(ctx context.Context, key string) (queued bool, err error) {
 	for range 10 {
 		a, err := r.Read(ctx, key, "")
@@ -73,7 +73,7 @@ func (r Reader) Queue(ctx context.Context, key string) (queued bool, err error) 
 	return false, nil
 }
 
-// ErrUnavailable is wrapped by the errors for responses with the status 503.
+// ErrUnavailable is wrapped by errors about a response with the status 503.
 var ErrUnavailable = errors.New("503")
 
 // Freshness reads an entity and returns its freshness. tag is the entity tag of the client's
@@ -110,9 +110,8 @@ func (r Reader) Freshness(ctx context.Context, key, tag string) (string, error) 
 	return freshness, nil
 }
 
-// CountFreshness reads each key once, with inFlight requests at a time, and counts the
-// responses by their freshness. It retries a 503 up to ten times, once a second. The error is
-// the first error of a read.
+// CountFreshness reads each key once, with inFlight requests at a time, and counts the responses by
+// their freshness. It retries a 503 up to ten times, once a second. It returns the first error.
 func (r Reader) CountFreshness(ctx context.Context, keys []string, inFlight int, tag string) (map[string]int, error) {
 	work := make(chan string, len(keys))
 	for _, key := range keys {
@@ -189,8 +188,8 @@ func Keys(prefix string, n int) []string {
 	return all
 }
 
-// Publish publishes update requests to a lane's topic without coalescing. Tests use it for the
-// LOW lane, for which there is no HTTP request.
+// Publish writes update requests directly to a lane's topic, without coalescing. Tests use it for
+// the LOW lane, because no HTTP endpoint enqueues LOW requests.
 func (s *Site) Publish(ctx context.Context, client *kgo.Client, facet string, lane schemas.Lane, keys ...string) error {
 	records := make([]*kgo.Record, len(keys))
 	for i, key := range keys {

@@ -2,8 +2,8 @@ package harness
 
 import "context"
 
-// Ready returns the pattern of the line that a process of a role prints when it is ready. For a
-// query service the pattern captures the listen address.
+// Ready returns the pattern of the line that a process with this role prints when it is ready. For
+// a query service the pattern captures the listen address.
 func Ready(role string) string {
 	if role == "query" {
 		return `query service started.* listen=([0-9.:]+)`
@@ -11,8 +11,8 @@ func Ready(role string) string {
 	return role + " started"
 }
 
-// Query starts a query service that connects to Kafka through the site's proxy, and returns
-// its URL. An empty freshFor keeps the source's value.
+// Query starts a query service that connects to Kafka through the site's proxy, and returns its
+// URL. freshFor replaces the source's freshFor unless it is empty.
 func (s *Site) Query(ctx context.Context, name, freshFor string) (api string, err error) {
 	p, err := s.StartQuery(ctx, name, freshFor)
 	if err != nil {
@@ -21,7 +21,7 @@ func (s *Site) Query(ctx context.Context, name, freshFor string) (api string, er
 	return p.URL(), nil
 }
 
-// StartQuery is Query, but returns the process.
+// StartQuery does the same as Query, but returns the process.
 func (s *Site) StartQuery(ctx context.Context, name, freshFor string) (*Process, error) {
 	env, err := s.Configure(name, s.Kafka.Address(), freshFor)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *Site) Scheduler(ctx context.Context, name string) (*Process, error) {
 	return s.startRole(ctx, name, "scheduler", "--ops-listen", "127.0.0.1:0")
 }
 
-// startRole starts a process. args[0] is the role.
+// startRole starts a process of freshet. The first argument is its role.
 func (s *Site) startRole(ctx context.Context, name string, args ...string) (*Process, error) {
 	env, err := s.Configure(name, s.Broker, "")
 	if err != nil {

@@ -23,7 +23,7 @@ type Stored struct {
 	Facet   string
 	Prefix  string
 	Count   int
-	Checked time.Time // when they were last checked
+	Checked time.Time // when the snapshots were last checked
 }
 
 // Store writes snapshots into the database, as a worker does.
@@ -96,10 +96,10 @@ func Contents(ctx context.Context, facet, document string) (all []store.Write, e
 	return all, nil
 }
 
-// ContentKey returns the key of the simulator's document that Store stores as prefix<n>.
+// ContentKey returns the simulator's key of the document that Store writes for the key prefix<n>.
 func ContentKey(n int) string { return fmt.Sprint("content", n%ContentCount) }
 
-// UnlimitedPermits is a limiter that grants every permit immediately.
+// UnlimitedPermits implements source.Permits and grants every permit immediately.
 var UnlimitedPermits unlimited
 
 type unlimited struct{}
@@ -135,8 +135,8 @@ func ReferenceSource(facets map[string]string) (src *source.Source, end func(), 
 	return src, func() { src.Close(); stop() }, nil
 }
 
-// FetchContent fetches an entity and returns its content as a worker would store it. The
-// caller must release the content.
+// FetchContent fetches an entity and returns the content that a worker would store. The caller must
+// release the content.
 func FetchContent(ctx context.Context, src *source.Source, facet, key string) (*source.Content, error) {
 	plan, err := src.Plan(source.Request{Facet: facet, Key: key})
 	if err != nil {

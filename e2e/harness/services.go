@@ -35,7 +35,7 @@ func (s *Site) StartKafka(ctx context.Context) error {
 		if text, err := s.RunServices(ctx, "logs", "kafka"); err == nil {
 			_ = os.WriteFile(filepath.Join(s.Dir, "kafka.log"), []byte(text), 0o600)
 		}
-		_, _ = s.RunServices(ctx, "signal", "kafka", "KILL") // its data is not needed
+		_, _ = s.RunServices(ctx, "signal", "kafka", "KILL") // KILL, because the broker's data is not needed any more
 		if _, err := s.RunServices(ctx, "down"); err != nil {
 			fmt.Fprintln(s.Out, err)
 		}
@@ -61,8 +61,9 @@ func (s *Site) startRedis(ctx context.Context) (*Process, error) {
 	return s.StartRedis(ctx, net.JoinHostPort(ownHost(ctx), port))
 }
 
-// ownHost returns a random loopback address, so that no other test run takes the port of a
-// killed Redis. It returns 127.0.0.1 if the machine has no other loopback address.
+// ownHost returns a random loopback address. Other test runs listen on other addresses, so none of
+// them can take the port of a killed Redis. ownHost returns 127.0.0.1 if the machine has no other
+// loopback address.
 func ownHost(ctx context.Context) string {
 	host := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), 1+rand.IntN(254), 1+rand.IntN(254))
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
@@ -73,7 +74,8 @@ func ownHost(ctx context.Context) string {
 	return host
 }
 
-// StartRedis starts a Redis server at an address. It may be the address of a killed one.
+// StartRedis starts a Redis server at an address, which may be the former address of a killed
+// server.
 func (s *Site) StartRedis(ctx context.Context, address string, more ...string) (*Process, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -111,8 +113,8 @@ func (s *Site) FreePort(ctx context.Context) (string, error) {
 	return "", errors.New("no free port between 20000 and 30000")
 }
 
-// ErrMissing is wrapped by errors for a service whose variable is not set, and for a program
-// that is not installed.
+// ErrMissing is wrapped by errors about an environment variable that is not set, and about a
+// program that is not installed.
 var ErrMissing = errors.New("is missing")
 
 // ServiceAddress returns the value of a variable FRESHET_TEST_…. It returns an error if the

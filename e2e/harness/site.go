@@ -20,16 +20,17 @@ import (
 )
 
 // Site is one installation of freshet: its own database, topics and Redis, an upstream, and the
-// started processes. A process uses the values that the exported fields have when it is started.
+// processes that were started. A process gets the values that the exported fields have when it is
+// started.
 type Site struct {
-	Out    io.Writer // messages about the installation
+	Out    io.Writer // receives messages about the installation
 	Dir    string    // configurations and logs
 	Binary string    // path of freshet, as returned by Build
 	Root   string    // directory of the main module
 
 	Source  string            // name of the reference source
 	Facets  map[string]string // facets of the reference source and the upstream document that each reads
-	Edits   []string          // old, new, old, new …: replacements in the reference source's configuration
+	Edits   []string          // pairs of old and new text, replaced in the reference source's configuration
 	Sources map[string]string // configurations by name, instead of the reference source
 	Env     []string          // additional environment of the processes
 	// MaxPartitions bounds the partitions of each topic, for sites with many sources. 0 means no bound.
@@ -101,7 +102,7 @@ func (s *Site) Close(keep bool) {
 // Prepare starts the upstream with flags of `freshet simulate`, and creates the tables and the
 // topics of the reference source. facets is the value for Site.Facets.
 func (s *Site) Prepare(ctx context.Context, facets map[string]string, simulate ...string) error {
-	s.Facets, s.Latency = facets, "30ms-1.7s" // the simulator's default
+	s.Facets, s.Latency = facets, "30ms-1.7s" // the default latency of `freshet simulate`
 	if i := slices.Index(simulate, "--latency"); i >= 0 {
 		s.Latency = simulate[i+1]
 	}

@@ -40,8 +40,8 @@ func (s *Site) createDatabase(ctx context.Context) error {
 	return nil
 }
 
-// StoredCount counts the snapshots whose key has the prefix $1. FailedRows counts the entities
-// with a recorded failure.
+// StoredCount and FailedRows are SQL queries. StoredCount counts the snapshots whose key has the
+// prefix $1. FailedRows counts the entities with a recorded failure.
 const (
 	StoredCount = "SELECT count(*) FROM snapshot_state WHERE starts_with(key, $1)"
 	FailedRows  = "SELECT count(*) FROM update_status"
@@ -80,7 +80,7 @@ func (s *Site) LockTables(ctx context.Context, prefix string) (stored int, unloc
 	}
 	s.OnClose(func() { _ = conn.Close(context.Background()) })
 	_, err = conn.Exec(ctx, "BEGIN; LOCK TABLE snapshot_state, snapshot_payload, update_status IN ACCESS EXCLUSIVE MODE")
-	if err == nil { // a separate statement sees the transactions that committed before the lock
+	if err == nil { // counted by a second statement, so that it includes transactions that committed just before the lock
 		err = conn.QueryRow(ctx, StoredCount, prefix).Scan(&stored)
 	}
 	return stored, func() error {

@@ -15,8 +15,8 @@ func CPUTime(pid int) time.Duration {
 	if err != nil {
 		return 0
 	}
-	// After the command's name, utime and stime are the 12th and 13th field, in hundredths of
-	// a second.
+	// In /proc/PID/stat, utime and stime are the 12th and 13th field after the command's name.
+	// Their unit is a hundredth of a second.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	var user, system int64
 	if len(fields) < 13 {

@@ -10,8 +10,8 @@ import (
 // Timeout bounds each wait for an expected event.
 const Timeout = 30 * time.Second
 
-// Poll calls condition twice a second until it returns true or an error. After the limit it
-// returns nil.
+// Poll calls condition twice a second until it returns true or an error. If the limit passes first,
+// Poll returns nil.
 func Poll(ctx context.Context, limit time.Duration, condition func() (bool, error)) error {
 	_, err := poll(ctx, 500*time.Millisecond, limit, condition)
 	return err
@@ -38,8 +38,8 @@ func Pause(ctx context.Context, length time.Duration) error {
 	}
 }
 
-// Until calls condition ten times a second until it returns true or an error. It returns an
-// error if condition is not true within the limit; what names the awaited event in it.
+// Until calls condition ten times a second until it returns true or an error. If the limit passes
+// first, it returns an error, which contains the text of the parameter what.
 func Until(ctx context.Context, limit time.Duration, what string, condition func() (bool, error)) error {
 	done, err := poll(ctx, 100*time.Millisecond, limit, condition)
 	if err == nil && !done {
@@ -48,8 +48,8 @@ func Until(ctx context.Context, limit time.Duration, what string, condition func
 	return err
 }
 
-// AtRate calls do rate times a second for a time. Each call has its own goroutine, so that a
-// slow call delays no other. AtRate returns after all calls have returned.
+// AtRate calls do(0), do(1) and so on, rate times a second, for the given time. Each call has its
+// own goroutine, so that a slow call delays no other. AtRate returns after all calls have returned.
 func AtRate(ctx context.Context, rate int, length time.Duration, do func(n int)) error {
 	var running sync.WaitGroup
 	defer running.Wait()

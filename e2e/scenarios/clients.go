@@ -18,21 +18,24 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// Load of the clients. The prefix of a key says how the upstream responds to it.
+// Rates and key counts of the clients' load. The prefix of a key decides how the upstream responds
+// to it; see clientFaults.
 const (
-	clientRate        = 40 // reads of wellKeys in a second
+	clientRate        = 40 // reads of healthy keys per second
 	clientConcurrency = 16
 	healthyKeys       = 30 // each is read about once a second, so that most reads are fresh
-	// failingKeys is large enough that each process has two failures of a kind, with a scrape
-	// between them: a counter whose first sample is 1 shows no increase.
+	// failingKeys is the number of keys for each kind of failure. It must be large enough that each
+	// process counts two failures of a kind, with a scrape between them: Prometheus shows no
+	// increase for a counter whose first sample is already 1.
 	failingKeys = 4
 	facet       = "character"
-	// dueKeys come due one a second, for longer than the scenario lasts.
+	// dueKeys is the number of entities that are due for prefetch. One becomes due each second, so
+	// that some are left until the end of the scenario.
 	dueKeys = 1800
 )
 
-// failingSnapshots returns stale snapshots of entities for which the upstream fails, as if they
-// had been fetched successfully before.
+// failingSnapshots returns stale snapshots of the keys for which clientFaults lets the upstream
+// fail. Readers see them as entities that were fetched successfully before.
 func failingSnapshots() (all []harness.Stored) {
 	for _, prefix := range []string{"refused-", "page-", "later-", "soon-"} {
 		all = append(all, harness.Stored{Facet: facet, Prefix: prefix, Count: failingKeys, Checked: time.Now().Add(-time.Hour)})
@@ -45,8 +48,8 @@ func expiredSnapshots() harness.Stored {
 	return harness.Stored{Facet: facet, Prefix: "outdated-", Count: 5, Checked: time.Now().Add(-31 * 24 * time.Hour)}
 }
 
-// clientFaults returns the upstream's faults: some keys always fail, some fail a few times, and
-// some do not exist.
+// clientFaults returns the upstream's faults, by the prefix of the key: some keys always fail, some
+// fail a few times, and some do not exist.
 func clientFaults() []simulator.Fault {
 	times := func(n int) *int { return &n }
 	return []simulator.Fault{
@@ -66,7 +69,7 @@ type clients struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	answers atomic.Int64
-	failed  atomic.Int64 // 5xx or no response
+	failed  atomic.Int64 // number of responses with 5xx, and of requests without a response
 	last    atomic.Pointer[string]
 }
 
@@ -116,7 +119,7 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 	healthy := func(n int) string { return fmt.Sprint("/v1/", c.s.Source, "/", facet, "/well-", n%healthyKeys) }
 	get := func(path string) func() { return func() { c.do(ctx, http.MethodGet, path, nil) } }
 	all := []func(){get(healthy(n))}
-	if n%4 == 0 { // a conditional read
+	if n%4 == 0 { // a conditional read, with If-None-Match
 		all = append(all, func() { c.do(ctx, http.MethodGet, healthy(n), http.Header{"If-None-Match": {"*"}}) })
 	}
 	second, of := n/clientRate, func(kind string, different int) string {
@@ -127,7 +130,7 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 		all = append(all, func() { c.do(ctx, http.MethodPost, healthy(second)+"/refresh", nil) })
 	case 4:
 		all = append(all, get(of("gone", 5)))
-	case 7: // few, because dead letters are rare
+	case 7: // only a few keys, because dead letters are rare in practice
 		all = append(all, get(of("refused", failingKeys)), get(of("page", failingKeys)))
 	case 10:
 		all = append(all, get(of("later", failingKeys)), get(of("soon", failingKeys)))
@@ -145,13 +148,13 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 	return all
 }
 
-// do sends a request, reads the response to its end and counts it.
+// do sends a request and counts its response after reading it to the end.
 func (c *clients) do(ctx context.Context, method, path string, header http.Header) {
 	limited, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
 	status, err := c.send(limited, method, path, header)
 	if ctx.Err() != nil {
-		return // the load has ended
+		return // the load has ended, so the error does not count
 	}
 	c.answers.Add(1)
 	if err != nil || status >= http.StatusInternalServerError {
@@ -179,7 +182,7 @@ func (c *clients) send(ctx context.Context, method, path string, header http.Hea
 	return resp.StatusCode, err
 }
 
-// streamEvents keeps an event stream of an entity open, and reconnects after its end.
+// streamEvents keeps one event stream (SSE) of an entity open, and reconnects when it ends.
 func (c *clients) streamEvents(ctx context.Context) {
 	reconnect := time.NewTicker(time.Second)
 	defer reconnect.Stop()
@@ -192,8 +195,8 @@ func (c *clients) streamEvents(ctx context.Context) {
 	}
 }
 
-// prefetch publishes a LOW request, for which there is no HTTP request. Once it also publishes a
-// poison record to HIGH.
+// prefetch publishes a LOW request directly to its topic, because no HTTP endpoint enqueues one.
+// Once in the run it also publishes a poison message to the HIGH topic.
 func (c *clients) prefetch(ctx context.Context, second int) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.s.Broker))
 	if err != nil {

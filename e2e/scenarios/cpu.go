@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// cores measures the processor time of the scenario's processes since a start. The load
-// generator shares the machine with them, so its share is part of the figures.
+// cores measures the processor time that the scenario's processes use from now on. The load
+// generator runs on the same machine and takes CPU from them, so its usage is reported with theirs.
 type cores struct {
 	began  time.Time
 	before map[*harness.Process]time.Duration
@@ -23,7 +23,8 @@ func (s *site) cores() cores {
 	return c
 }
 
-// used returns the cores that each running process has used, as text.
+// used formats the mean number of CPU cores that each running process has used. The texts in
+// "others" come before them.
 func (c cores) used(s *site, others ...string) string {
 	all := others
 	for _, p := range s.Processes() {

@@ -16,8 +16,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// slowDatabase locks the snapshot tables for ten seconds. It judges that requests wait in the
-// meantime, that none is lost or recorded as failed, and that HIGH is as fast afterwards as
+// slowDatabase locks the snapshot tables for ten seconds. It judges that requests wait during the
+// lock, that none is lost or recorded as failed, and that HIGH is as fast after the lock as it was
 // before.
 func slowDatabase(ctx context.Context, s *site, _ options) error {
 	const rate, slow, known = 50, 10 * time.Second, 20
@@ -53,10 +53,11 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	watched.Go(func() { w.untilOpen(watching) })
-	// Published directly, because the query service rejects reads of keys that it can't look up.
+	// The requests are published directly to their topic: without the database, the query service
+	// rejects reads of keys that are not in its cache.
 	err = harness.AtRate(ctx, rate, slow, func(n int) {
 		l.record(nil, s.Publish(ctx, l.client, small, schemas.High, fmt.Sprint("held-", n)))
-		if n%10 == 0 { // keys in the cache of the query service
+		if n%10 == 0 { // every tenth request, also read a key that the query service has cached
 			began := time.Now()
 			a, err := l.reader.Read(ctx, fmt.Sprint("before-", n/10%known), "")
 			w.addRead(a, err, time.Since(began))
@@ -120,15 +121,16 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	return nil
 }
 
-// lockDuringCalls locks the tables while n requests are in flight: their lookups are done and
-// their results are not written. stored is the number of results that were written before.
+// lockDuringCalls sends n requests and locks the tables while their upstream calls are in flight.
+// The worker has then looked up the entities, but cannot write the results. stored is the number of
+// results that it wrote before the lock.
 func (l *lanes) lockDuringCalls(ctx context.Context, prefix string, n int) (stored int, unlock func() error, err error) {
 	st, err := l.Stats(ctx)
 	if err != nil {
 		return 0, nil, err
 	}
 	before := st.Arrivals
-	// The calls are long enough to be in flight when the lock begins.
+	// With this latency the calls are still in flight when the lock begins.
 	if err := l.SetLatency(ctx, 2*time.Second, 3*time.Second); err != nil {
 		return 0, nil, err
 	}
@@ -147,10 +149,11 @@ func (l *lanes) lockDuringCalls(ctx context.Context, prefix string, n int) (stor
 	return stored, unlock, l.SetLatency(ctx, 30*time.Millisecond, 1700*time.Millisecond)
 }
 
-// judgeCrash kills the worker while the tables are locked and its results are not written. It
+// judgeCrash locks the tables and kills the worker, which cannot have written its results. It
 // judges that the next worker stores all of them.
 func (l *lanes) judgeCrash(ctx context.Context, worker target, t *table) error {
-	// In the pause all calls end, and a worker would commit many times.
+	// The pause is so long that all calls end, and that a worker would commit offsets many times if
+	// it did not wait for the database.
 	const inFlight, pause = 100, 5 * time.Second
 	stored, unlock, err := l.lockDuringCalls(ctx, "crash-", inFlight)
 	if err != nil {
@@ -176,7 +179,8 @@ func (l *lanes) judgeCrash(ctx context.Context, worker target, t *table) error {
 	return l.UntilCommitted(ctx, harness.Timeout)
 }
 
-// measureHigh reads missing keys at a rate and returns the latencies until they were stored.
+// measureHigh reads missing keys at a rate per second, each with ?wait=20s. It returns the time
+// from each read until its snapshot was returned.
 func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length time.Duration) (took []time.Duration, err error) {
 	var mu sync.Mutex
 	err = harness.AtRate(ctx, rate, length, func(n int) {
@@ -194,11 +198,11 @@ func (l *lanes) measureHigh(ctx context.Context, prefix string, rate int, length
 	return took, errors.Join(err, l.failed)
 }
 
-// slowDatabaseWatch records the reads and the state of the worker's circuit breaker during the
-// lock.
+// slowDatabaseWatch records the reads during the lock, and the time at which the worker's circuit
+// breaker opened.
 type slowDatabaseWatch struct {
 	worker        string    // address of the worker's metrics
-	opened        time.Time // time at which the circuit breaker was open
+	opened        time.Time // when the circuit breaker was first seen open
 	mu            sync.Mutex
 	reads, failed int
 	err           error
@@ -235,7 +239,7 @@ func (w *slowDatabaseWatch) untilOpen(ctx context.Context) {
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
-			return false, nil // the next poll decides
+			return false, nil // the worker does not respond; poll again
 		}
 		defer func() { _ = resp.Body.Close() }()
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {

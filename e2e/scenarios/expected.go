@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// expected returns the snapshot that a response must contain. It fetches the document from a
-// second upstream with the same seed, so it is valid only while no scenario changes documents.
+// expected computes the snapshot that a response must contain. It fetches the document from a
+// second upstream with the same seed. It is valid only while no scenario changes documents.
 type expected struct{ src *source.Source }
 
 func (s *site) expect() (*expected, error) {
@@ -47,8 +47,8 @@ func (x *expected) check(ctx context.Context, a harness.Reply, key string) error
 	return err
 }
 
-// bodies are the different compressed bodies of responses, by the number of their key. They are
-// checked after the measurement.
+// bodies contains the different compressed response bodies for each key, by the key's number. They
+// are checked after the measurement, because checking takes processor time.
 type bodies map[int][][]byte
 
 func (b bodies) add(n int, text []byte) {
@@ -81,7 +81,7 @@ func (b bodies) countWrong(ctx context.Context, x *expected) (wrong int, err err
 	return wrong, nil
 }
 
-// compressed returns a snapshot whose payload is a zstd frame.
+// compressed returns a snapshot with this zstd frame as its payload.
 func compressed(text []byte) (s store.Snapshot) {
 	s.Encoding, s.Payload = store.Zstd, text
 	return s

@@ -1,6 +1,6 @@
 package main
 
-// small is a facet with small documents.
+// small is the name of a facet with small documents.
 const small = "small"
 
 var onlySmall = map[string]string{small: "basic"}

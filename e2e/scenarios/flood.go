@@ -12,8 +12,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// untilFlooded waits until the flood uses the upstream's quota. After a timeout it returns
-// without an error, because the phases judge the rate that was reached.
+// untilFlooded waits until the refreshes of the flood use the upstream's whole quota. After a
+// timeout it returns nil, because the phases judge the rate of calls themselves.
 func (s *site) untilFlooded(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -35,8 +35,8 @@ func (s *site) untilFlooded(ctx context.Context) error {
 	return nil
 }
 
-// flood reads stale keys at a constant rate with an entity tag. Each read enqueues a refresh,
-// and its response has no body.
+// flood is a load of reads of stale keys at a constant rate. Each read enqueues a refresh. It
+// contains an entity tag, so its response has no body.
 type flood struct {
 	sent    atomic.Int64
 	cancel  context.CancelFunc

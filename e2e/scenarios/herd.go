@@ -15,8 +15,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// herd judges that 1,000 identical reads at once through several query services cause one record
-// and one upstream call.
+// herd sends 1,000 reads of one new key at the same time, through several query services. It judges
+// that they cause one record and one upstream call.
 func herd(ctx context.Context, s *site, _ options) error {
 	const processes, requests, key = 4, 1000, "the-one"
 	if err := s.Prepare(ctx, onlySmall, "--latency", "1s"); err != nil {
@@ -29,7 +29,7 @@ func herd(ctx context.Context, s *site, _ options) error {
 	if err != nil {
 		return err
 	}
-	// Each process has the document of another key in its cache.
+	// Each query service reads another key before the herd, so that its cache is not empty.
 	if err := s.Store(ctx, harness.Stored{Facet: small, Prefix: "another-", Count: 1, Checked: time.Now()}); err != nil {
 		return err
 	}
@@ -75,7 +75,8 @@ func herd(ctx context.Context, s *site, _ options) error {
 	if wrong != nil {
 		t.report("  another response", "%v", wrong)
 	}
-	// A notified reader waits about as long as the call; one without a notification waits 20 s.
+	// A reader that is notified waits about as long as the upstream call, 1 s. A reader that is not
+	// notified waits 20 s.
 	t.judgeBelow("time until all are answered, with a call of 1 s", took, 10*time.Second)
 	t.judge("lock exists "+settleTime.String()+" later", locked, "no", locked == "no")
 	t.judgeEqual("records on the topic", len(records), 1)
@@ -84,8 +85,8 @@ func herd(ctx context.Context, s *site, _ options) error {
 	return nil
 }
 
-// settleTime bounds how long a lock may exist after the commit of its record. A lock that is
-// never released expires after a minute.
+// settleTime is the maximum time from the commit of a record until its lock is released. A lock
+// that is never released expires after a minute.
 const settleTime = 2 * time.Second
 
 // untilUnlocked waits up to settleTime until an entity has no lock. It returns "yes" if the lock
@@ -104,8 +105,8 @@ func (s *site) untilUnlocked(ctx context.Context, key string) (locked string, er
 	return locked, err
 }
 
-// concurrently calls do in n goroutines at the same moment. It returns the number of calls that
-// returned true, and the last error.
+// concurrently calls do(0) to do(n-1) at the same time, each in its own goroutine. It returns the
+// number of calls that returned true, and the last error.
 func concurrently(n int, do func(i int) (bool, error)) (succeeded int, err error) {
 	var good atomic.Int64
 	var failed atomic.Pointer[error]
@@ -133,8 +134,8 @@ func concurrently(n int, do func(i int) (bool, error)) (succeeded int, err error
 	return int(good.Load()), err
 }
 
-// dedup judges that simultaneous reads of a key through ten query services publish one record.
-// No worker runs until all records are counted.
+// dedup judges that simultaneous reads of a key through ten query services publish one record. No
+// worker runs before all records are counted.
 func dedup(ctx context.Context, s *site, _ options) error {
 	const processes, different, rounds = 10, 100, 5
 	if err := s.Prepare(ctx, onlySmall); err != nil {
@@ -158,7 +159,8 @@ func dedup(ctx context.Context, s *site, _ options) error {
 		}
 	}
 	took := time.Since(began)
-	// The producer delivers each record within its delivery timeout.
+	// Each query service writes its record within the producer's delivery timeout, so this wait is
+	// long enough.
 	if err := harness.Until(ctx, harness.Timeout, "a record of each key", func() (bool, error) {
 		records, err := s.Requests(ctx, schemas.High)
 		return len(harness.CountByKey(records)) == different, err
@@ -178,7 +180,7 @@ func dedup(ctx context.Context, s *site, _ options) error {
 	removed := 1 - float64(len(records)-different)/float64(total)
 	t.judge(fmt.Sprintf("duplicates removed, of %d", total), percent(removed), ">99.9 %", removed > 0.999)
 	t.markTarget(duplicates)
-	// Each published record leads to one call.
+	// Start a worker: each published record must lead to one call.
 	if _, err := s.Worker(ctx, "worker"); err != nil {
 		return err
 	}

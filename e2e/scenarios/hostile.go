@@ -18,12 +18,13 @@ const (
 	honestClients = 20
 	madeUpKeys    = 2000
 	refusedKeys   = 200
-	// probePause bounds the time for which the source's circuit breaker may be open: one pause
-	// before a probe, and the call.
+	// probePause is the maximum time for which the source's circuit breaker may not be closed: one
+	// pause of 5 s before a probe, and the probe's call.
 	probePause = 6 * time.Second
 )
 
-// refusals are the upstream's faults for the keys of the second hostile client, in turn.
+// refusals are the ways in which the upstream fails for the keys of the second hostile client, used
+// in turn.
 var refusals = []simulator.Fault{
 	{Kind: simulator.BadKey},
 	{Kind: simulator.TooManyRequests},
@@ -82,16 +83,16 @@ func hostile(ctx context.Context, s *site, o options) error {
 	return h.judge(ctx)
 }
 
-// hostileRun records the responses to the clients of the scenario.
+// hostileRun records the responses to the hostile and the honest clients.
 type hostileRun struct {
 	s   *site
 	api string
 
 	mu       sync.Mutex
 	took     []time.Duration // until a new key of an honest client was FRESH
-	failed   int             // reads of honest clients that did not end FRESH
-	last     string          // the last of these reads
-	accepted map[string]bool // hostile keys with an accepted update request
+	failed   int             // number of reads of honest clients that did not end FRESH
+	last     string          // description of the last read that did not end FRESH
+	accepted map[string]bool // the hostile keys for which an update request was accepted
 	open     time.Duration   // longest time for which the source's breaker was not closed
 	states   map[string]int
 }
@@ -132,7 +133,8 @@ func (h *hostileRun) honest(ctx context.Context, client *http.Client, prefix str
 	}
 }
 
-// flood reads keys in batches of 100 until each has an accepted update request.
+// flood reads keys in batches of 100, again and again, until an update request was accepted for
+// each key.
 func (h *hostileRun) flood(ctx context.Context, client *http.Client, keys []string) {
 	r := h.reader(client)
 	for ctx.Err() == nil && len(keys) > 0 {
@@ -193,7 +195,8 @@ func (h *hostileRun) watchBreaker(ctx context.Context) {
 	}
 }
 
-// endedRows counts the hostile keys with a final state: a failure, or a not-found entry.
+// endedRows counts the hostile keys whose request has ended: with a recorded failure or as not
+// found.
 const endedRows = `SELECT count(*) FROM (SELECT key FROM update_status WHERE starts_with(key, 'bad-')
 	UNION SELECT key FROM snapshot_state WHERE starts_with(key, 'bad-')) AS ended`
 

@@ -12,12 +12,12 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// isolation judges the lanes during a large HIGH lag: LOW pauses until HIGH has caught up, and
-// the consumer groups of the lanes have no common member.
+// isolation causes a large lag of the HIGH lane. It judges that LOW pauses until HIGH has nearly
+// caught up, and that the consumer groups of the two lanes have no member in common.
 func isolation(ctx context.Context, s *site, _ options) error {
 	const (
 		burst = 10_000
-		seen  = 12 * time.Second // within which LOW pauses and resumes; the lag of HIGH is sampled
+		seen  = 12 * time.Second // LOW must pause, and later resume, within this time
 	)
 	l, err := s.startLanes(ctx, onlySmall)
 	if err != nil {
@@ -54,7 +54,8 @@ func isolation(ctx context.Context, s *site, _ options) error {
 	}
 	from, to := longestGap(arrivals, "low-", asked, end.Add(seen))
 	t.judgeBelow("time until LOW pauses", from.Sub(asked), seen)
-	// LOW resumes when the lag of HIGH is below 1,000, which take about this long to be stored.
+	// LOW resumes when the lag of HIGH is below 1,000 records. It takes about this long to store
+	// their snapshots.
 	const rest = 5 * time.Second
 	t.judge("  length of the pause", formatDuration(to.Sub(from)), ">="+formatDuration(end.Sub(from)-rest)+", until HIGH has nearly caught up", to.Sub(end) >= -rest)
 	t.judgeRate("HIGH calls in the pause", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), minShare*totalRate, 1.01*totalRate)

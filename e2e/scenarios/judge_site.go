@@ -8,7 +8,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// judgeContract judges the calls that the upstream received against its quota.
+// judgeContract judges whether the calls that the upstream received stayed within its quota.
 func (t *table) judgeContract(st simulator.Stats) {
 	t.judge("max calls in a sliding second, rejected calls", fmt.Sprintf("%d, %d", st.MaxInSlidingSecond, st.Refused), "<=500, 0",
 		st.MaxInSlidingSecond <= 500 && st.Refused == 0)

@@ -17,7 +17,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// findK6 returns the path of k6: the named one, or the one that `make k6` installs.
+// findK6 returns the path of k6: the value of named if it is not empty, otherwise the k6 that `make
+// k6` installs.
 func findK6(ctx context.Context, root, named string) (string, error) {
 	if named != "" {
 		return exec.LookPath(named)
@@ -38,11 +39,11 @@ type summary struct {
 		Values     map[string]float64
 		Thresholds map[string]struct{ OK bool }
 	}
-	cpu time.Duration // used by k6 after all users were started
+	cpu time.Duration // processor time of k6 after all users were started
 }
 
-// users runs a k6 script with environment variables and returns after its end. It calls begin
-// when all users are started.
+// users runs a k6 script with these environment variables until all of its virtual users have
+// ended. It calls begin when all users are started.
 func (s *site) users(ctx context.Context, k6, script string, variables map[string]string, begin func()) (sum summary, err error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,8 +61,8 @@ func (s *site) users(ctx context.Context, k6, script string, variables map[strin
 	cmd := exec.CommandContext(ctx, k6, "run", "--quiet", "--no-usage-report", "--address", "", script)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = harness.Timeout
-	// Thousands of users have a large heap. With the default GOGC, garbage collection would take
-	// a large part of the cores.
+	// GOGC=400 makes garbage collection rarer. With the default, the large heap of thousands of
+	// virtual users would take a large part of the CPU for it.
 	cmd.Env = append(os.Environ(), "SUMMARY="+file, "BEGIN=http://"+l.Addr().String(), "GOGC=400")
 	for name, value := range variables {
 		cmd.Env = append(cmd.Env, name+"="+value)
@@ -70,7 +71,7 @@ func (s *site) users(ctx context.Context, k6, script string, variables map[strin
 	if err := cmd.Start(); err != nil {
 		return sum, err
 	}
-	var setup atomic.Int64 // processor time to start the users
+	var setup atomic.Int64 // processor time until all users were started
 	server.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		setup.Store(int64(harness.CPUTime(cmd.Process.Pid)))
 		begin()
@@ -79,7 +80,7 @@ func (s *site) users(ctx context.Context, k6, script string, variables map[strin
 	defer func() { _ = server.Close() }()
 	err = cmd.Wait()
 	sum.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() - time.Duration(setup.Load())
-	const crossed = 99 // exit code for a missed threshold, which the summary names
+	const crossed = 99 // k6's exit code for a missed threshold; the summary names the threshold
 	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == crossed {
 		err = nil
 	}

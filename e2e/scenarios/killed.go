@@ -11,7 +11,7 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// killed judges that no request is lost if one of two workers is killed.
+// killed kills one of two workers and judges that no request is lost.
 func killed(ctx context.Context, s *site, _ options) error {
 	if err := s.Prepare(ctx, onlySmall, "--latency", "30ms-1.7s"); err != nil {
 		return err
@@ -19,8 +19,9 @@ func killed(ctx context.Context, s *site, _ options) error {
 	return s.pipeline(ctx, "killed", 2000, true, nil)
 }
 
-// pipeline requests n keys. With kill it kills one of two workers after half of them. It judges
-// that all keys are fresh and no request is lost. more adds further lines, or is nil.
+// pipeline requests n keys and judges that all become fresh and no request is lost. With kill it
+// kills one of two workers when half of the snapshots are stored. If more is not nil, it adds
+// further lines to the table.
 func (s *site) pipeline(ctx context.Context, name string, n int, kill bool, more func(*table) error) error {
 	if _, err := s.Worker(ctx, "worker-1"); err != nil {
 		return err
@@ -43,7 +44,7 @@ func (s *site) pipeline(ctx context.Context, name string, n int, kill bool, more
 			return err
 		}
 	}
-	atKill, called := 0, 0 // calls of both workers and of the victim before the kill
+	atKill, called := 0, 0 // number of upstream calls before the kill: of both workers, and of the killed worker
 	if kill {
 		if err := s.UntilStored(ctx, 3*harness.Timeout, "key-", n/2); err != nil {
 			return err
@@ -82,8 +83,8 @@ func (s *site) pipeline(ctx context.Context, name string, n int, kill bool, more
 	t.judge("all stored, committed and read", errorOrYes(lost, committed, wrong), "yes", lost == nil && committed == nil && wrong == nil)
 	repeated := st.Arrivals - n
 	if kill {
-		// Only calls whose results were not stored at the kill may be repeated. At least half
-		// of all results were stored.
+		// A call may be repeated only if its result was not stored before the kill. At least n/2
+		// results were stored by then.
 		allowed := atKill - n/2
 		t.judge("completed calls of the killed worker", strconv.Itoa(called), fmt.Sprintf(">=%d", n/20), called >= n/20)
 		t.judge("repeated calls, of the calls not stored at the kill", fmt.Sprintf("%d of %d", repeated, allowed), "some, not more",
@@ -104,7 +105,8 @@ func (s *site) pipeline(ctx context.Context, name string, n int, kill bool, more
 	return nil
 }
 
-// victim is the worker that is killed. A proxy before the upstream counts its completed calls.
+// victim is the worker that will be killed. It calls the upstream through a proxy that counts the
+// responses, so that its calls can be distinguished from those of the other worker.
 type victim struct {
 	*harness.Process
 	answered atomic.Int64
@@ -130,7 +132,7 @@ func (s *site) victim(ctx context.Context) (*victim, error) {
 	return v, err
 }
 
-// errorOrYes returns the text of the first error, or "yes".
+// errorOrYes returns the text of the first error, or "yes" if all are nil.
 func errorOrYes(errs ...error) string {
 	for _, err := range errs {
 		if err != nil {

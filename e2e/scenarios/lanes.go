@@ -14,27 +14,27 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Rates of the preset's quota in calls a second: LOW may use 350 of 450.
+// Rates of the preset's quota, in calls per second. LOW may use 350 of 450.
 const (
 	totalRate = 450
 	lowRate   = 350
-	// minShare is the part of a rate that counts as fully used, because other processes share the
-	// machine.
+	// minShare is the share of an allowed rate that must be reached. It is below 1 because other
+	// processes use the same machine.
 	minShare = 0.97
 	// warmUp is how long a new limiter may take to reach its full rate.
 	warmUp = 4 * time.Second
 )
 
-// lanes is an installation with one worker and one query service, and the requests that were
-// sent to each lane.
+// lanes is an installation with one worker and one query service. It records when each request was
+// sent.
 type lanes struct {
 	*site
 	reader        harness.Reader
 	client        *kgo.Client
 	mu            sync.Mutex
-	enqueuedAt    map[string]time.Time // by key
+	enqueuedAt    map[string]time.Time // time of the request, by key
 	ask           func(ctx context.Context, key string)
-	highLatencies []time.Duration // of readHigh: until the snapshot was stored and read
+	highLatencies []time.Duration // of reads by readHigh: until the snapshot was stored and returned
 	failed        error
 }
 
@@ -46,10 +46,11 @@ func (s *site) startLanes(ctx context.Context, facets map[string]string) (*lanes
 	return l, err
 }
 
-// startLanesWithoutWorker is startLanes without the worker.
+// startLanesWithoutWorker starts the same installation as startLanes, but without the worker.
 func (s *site) startLanesWithoutWorker(ctx context.Context, facets map[string]string) (*lanes, error) {
-	// At 350 calls a second a daily quota of 20 million lasts for 16 hours, so the daily quota
-	// limits LOW to less. These scenarios judge the quota per second, so the daily one is raised.
+	// The daily limit is raised, because these scenarios judge the quota per second. The preset's
+	// limit of 20 million calls a day lasts for only 16 hours at 350 calls a second, so the limiter
+	// would slow LOW down.
 	s.Edits = []string{"limit: 20000000,", "limit: 200000000,"}
 	if err := s.Prepare(ctx, facets, "--latency", "30ms-1.7s"); err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func (l *lanes) enqueueHigh(ctx context.Context, key string) {
 }
 
 // readHigh reads a missing key and waits for its snapshot. It records the latency if the read
-// begins after a time.
+// begins after the time "from".
 func (l *lanes) readHigh(ctx context.Context, key string, from time.Time) {
 	now := time.Now()
 	l.record([]string{key}, nil)
@@ -101,7 +102,8 @@ func (l *lanes) readHigh(ctx context.Context, key string, from time.Time) {
 	}
 }
 
-// record records the time of requests for keys, and an error.
+// record stores the current time as the time of the requests for keys, and stores err if it is not
+// nil.
 func (l *lanes) record(keys []string, err error) {
 	now := time.Now()
 	l.mu.Lock()
@@ -114,13 +116,13 @@ func (l *lanes) record(keys []string, err error) {
 	}
 }
 
-// runLoad enqueues requests in both lanes at the given rates a second, for a time. The keys
+// runLoad enqueues high and low requests per second in the two lanes, for the given time. The keys
 // contain the name of the phase.
 func (l *lanes) runLoad(ctx context.Context, phase string, high, low int, length time.Duration) error {
 	var running sync.WaitGroup
 	var errLow error
 	running.Go(func() {
-		const batch = 20 // like a scheduler
+		const batch = 20 // the number of requests that a scheduler enqueues at once
 		errLow = harness.AtRate(ctx, low/batch, length, func(n int) { l.enqueueLow(ctx, harness.Keys(fmt.Sprint("low-", phase, "-", n, "-"), batch)...) })
 	})
 	err := harness.AtRate(ctx, high, length, func(n int) { l.ask(ctx, fmt.Sprint("high-", phase, "-", n)) })
@@ -134,8 +136,8 @@ func (l *lanes) runLoad(ctx context.Context, phase string, high, low int, length
 	return err
 }
 
-// callDelays returns the delays from request to call, for the calls in [from, to) of keys with a
-// prefix.
+// callDelays returns the times from request to upstream call, for the calls in the interval [from,
+// to) whose keys have the prefix.
 func (l *lanes) callDelays(all []harness.Arrival, prefix string, from, to time.Time) (took []time.Duration) {
 	for _, a := range all {
 		if at, ok := l.enqueuedAt[a.Key]; ok && strings.HasPrefix(a.Key, prefix) && !a.At.Before(from) && a.At.Before(to) {
@@ -145,8 +147,9 @@ func (l *lanes) callDelays(all []harness.Arrival, prefix string, from, to time.T
 	return took
 }
 
-// lagAt returns the lag of a lane at a time: the larger of the p95 delay of its calls in the
-// last two seconds and the longest wait of a request without a call.
+// lagAt returns the lag of a lane at a time, as a duration. It is the larger of two values: the p95
+// delay of the lane's calls in the last two seconds, and the longest wait of a request without a
+// call. prefix selects the lane's keys.
 func (l *lanes) lagAt(all []harness.Arrival, prefix string, at time.Time) time.Duration {
 	called := map[string]bool{}
 	for _, a := range all {
@@ -163,7 +166,8 @@ func (l *lanes) lagAt(all []harness.Arrival, prefix string, at time.Time) time.D
 	return longest
 }
 
-// untilLowFlows enqueues a LOW backlog and waits until its calls have reached their full rate.
+// untilLowFlows enqueues a backlog of LOW requests and waits until the LOW calls have reached their
+// full rate.
 func (l *lanes) untilLowFlows(ctx context.Context, backlog int) error {
 	l.enqueueLow(ctx, harness.Keys("low-backlog-", backlog)...)
 	if err := harness.Until(ctx, harness.Timeout, "a call to the upstream", func() (bool, error) {
@@ -178,8 +182,8 @@ func (l *lanes) untilLowFlows(ctx context.Context, backlog int) error {
 	return l.failed
 }
 
-// judgeRate judges the rate of the calls in [from, to) for keys with a prefix. maxRate 0 means
-// no upper limit.
+// judgeRate judges the rate per second of the calls in the interval [from, to) whose keys have the
+// prefix. maxRate 0 means no upper limit.
 func (t *table) judgeRate(what string, all []harness.Arrival, prefix string, from, to time.Time, minRate, maxRate float64) {
 	rate := perSecond(harness.CountCalls(all, prefix, from, to), to.Sub(from))
 	limit := fmt.Sprintf(">=%.0f/s", minRate)
@@ -189,7 +193,7 @@ func (t *table) judgeRate(what string, all []harness.Arrival, prefix string, fro
 	t.judge(what, fmt.Sprintf("%.1f/s", rate), limit, rate >= minRate && (maxRate == 0 || rate <= maxRate))
 }
 
-// judgeEnd judges the upstream's quota and returns the calls.
+// judgeEnd judges that all calls stayed within the upstream's quota, and returns the calls.
 func (l *lanes) judgeEnd(ctx context.Context, t *table) ([]harness.Arrival, error) {
 	st, err := l.Stats(ctx)
 	if err != nil {
@@ -199,7 +203,7 @@ func (l *lanes) judgeEnd(ctx context.Context, t *table) ([]harness.Arrival, erro
 	return l.Arrivals(ctx)
 }
 
-// judgeEndWithBacklog is judgeEnd, and judges that LOW had a backlog until the end.
+// judgeEndWithBacklog judges that LOW has a backlog at the end, and then does the same as judgeEnd.
 func (l *lanes) judgeEndWithBacklog(ctx context.Context, t *table) ([]harness.Arrival, error) {
 	left, err := l.Lag(ctx, schemas.Low)
 	if err != nil {
@@ -209,7 +213,8 @@ func (l *lanes) judgeEndWithBacklog(ctx context.Context, t *table) ([]harness.Ar
 	return l.judgeEnd(ctx, t)
 }
 
-// lowAlone judges that LOW stays at its cap with any backlog, also if HIGH has no requests.
+// lowAlone judges that LOW never exceeds its cap, however large its backlog is and even if HIGH has
+// no requests.
 func lowAlone(ctx context.Context, s *site, o options) error {
 	length := time.Duration(o.seconds) * time.Second
 	l, err := s.startLanes(ctx, onlySmall)
@@ -230,14 +235,15 @@ func lowAlone(ctx context.Context, s *site, o options) error {
 	}
 	t.judgeRate("LOW calls", all, "low-", from, to, minShare*lowRate, 1.01*lowRate)
 	peak := harness.MaxInSecond(all, from, to)
-	// The cap is a mean of 350; one second may contain unused permits of the second before.
+	// The cap limits the mean rate to 350 calls a second. One second may contain a few more,
+	// because permits of the second before may be used late.
 	t.judge("  max in a sliding second", strconv.Itoa(peak), "<=385, 10 % above 350", peak <= 385)
 	s.addResult("low-alone", t)
 	return nil
 }
 
-// peak judges that the whole quota is used if both lanes together have more requests than
-// that, and that HIGH does not wait.
+// peak enqueues more requests in both lanes together than the quota allows. It judges that the
+// whole quota is used, and that HIGH does not wait.
 func peak(ctx context.Context, s *site, o options) error {
 	const high, low = 200, 300
 	length := time.Duration(o.seconds) * time.Second
@@ -257,13 +263,14 @@ func peak(ctx context.Context, s *site, o options) error {
 	}
 	t.markTarget(contract)
 	t.judgeRate("calls", all, "", from, to, minShare*totalRate, 1.01*totalRate)
-	// A lane that had a lag at the start catches up at the other's cost.
+	// A lane with a lag at the start may exceed its requested rate for a while, at the cost of the
+	// other lane.
 	t.judgeRate("  HIGH calls, of 200/s requested", all, "high-", from, to, minShare*high, 1.1*high)
 	t.judgeRate("  LOW calls, of 300/s requested", all, "low-", from, to, 0.9*(totalRate-high), 1.1*(totalRate-high))
 	t.judgeBelow("HIGH delay until its call, p95", p95(l.callDelays(all, "high-", from, to)), time.Second)
 	t.judgeBelow("HIGH latency until stored and read, p95", p95(l.highLatencies), 3*time.Second)
 	t.markTarget(highP95)
-	// LOW gets the permits that HIGH leaves, so its lag grows during the peak.
+	// LOW gets only the permits that HIGH does not use, so the lag of LOW grows during the peak.
 	lag := l.lagAt(all, "low-", to)
 	minutes := lag.Minutes() * time.Hour.Seconds() / (warmUp + length).Seconds()
 	t.judge("LOW lag", fmt.Sprintf("%s at the end; extrapolated to an hour of peak: %.0f min, from %v", formatDuration(lag), minutes, warmUp+length),
@@ -273,8 +280,8 @@ func peak(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// bothBuckets judges that requests of LOW above its cap do not consume permits of the global
-// bucket: HIGH gets all permits that LOW may not use.
+// bothBuckets judges that LOW requests above the cap of LOW take no permits from the global limit:
+// HIGH gets all the permits that LOW may not use.
 func bothBuckets(ctx context.Context, s *site, o options) error {
 	length := time.Duration(o.seconds) * time.Second / 2
 	l, err := s.startLanes(ctx, onlySmall)
@@ -298,7 +305,7 @@ func bothBuckets(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	t.judgeRate("LOW calls at its cap, without HIGH", all, "low-", alone, with, minShare*lowRate, 1.01*lowRate)
-	from := with.Add(time.Second) // the first HIGH requests need a moment
+	from := with.Add(time.Second) // skip the first second, until HIGH calls have started
 	t.judgeRate("HIGH calls beside it, of 100/s requested", all, "high-", from, end, minShare*(totalRate-lowRate), 0)
 	t.judgeRate("calls of both lanes", all, "", from, end, minShare*totalRate, 1.01*totalRate)
 	t.judgeBelow("HIGH delay until its call, p95", p95(l.callDelays(all, "high-", from, end)), time.Second)

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// loop reads entities that never change continuously. It judges that each is fetched at most
-// once in freshFor, and that only its check time is written.
+// loop continuously reads entities that never change. It judges that each entity is fetched at most
+// once per freshFor, and that only its check time is written after the first fetch.
 func loop(ctx context.Context, s *site, o options) error {
 	const different, rate, fresh = 20, 100, 2 * time.Second
 	s.Edits = []string{"freshFor: 1h", "freshFor: " + fresh.String()}
@@ -80,7 +80,7 @@ func loop(ctx context.Context, s *site, o options) error {
 	maxCalls, minCalls, loops := perEntity(all, fresh)
 	refreshes := len(all) - different
 	written := 0
-	// PostgreSQL updates its statistics with a delay.
+	// PostgreSQL updates the counters of written rows with a delay, so poll them.
 	err = harness.Poll(ctx, harness.Timeout, func() (done bool, err error) {
 		written, err = s.Number(ctx, lightWrites)
 		return written >= refreshes, err
@@ -96,8 +96,9 @@ func loop(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	intervals := int(length/fresh) + 1 // plus the first fetch
-	// The next read, the call and the write may take another second.
+	intervals := int(length/fresh) + 1 // one call per interval, and the first fetch
+	// A refresh may begin up to a second late: after freshFor comes the next read, then the call
+	// and the write.
 	expected := int(length/(fresh+time.Second)) + 1
 	t := &table{}
 	t.judge("calls for one entity, min and max", fmt.Sprintf("%d, %d", minCalls, maxCalls), fmt.Sprintf(">=%d, <=%d", expected, intervals+1),
@@ -117,9 +118,9 @@ func loop(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// perEntity returns the largest and the smallest number of calls for one entity, and the number
-// of calls that came before the entity could be stale. A call reaches the upstream a varying time
-// after its check time, so three quarters of the interval are enough.
+// perEntity returns the largest and the smallest number of calls for one entity, and the number of
+// loops: calls that came less than three quarters of the interval after the entity's previous call.
+// A whole interval cannot be demanded, because the time from a check to the call varies.
 func perEntity(all []harness.Arrival, interval time.Duration) (maxCalls, minCalls, loops int) {
 	count, last := map[string]int{}, map[string]time.Time{}
 	for _, a := range all {

@@ -15,14 +15,14 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// options are the command line flags.
+// options contains the command line flags.
 type options struct {
 	seconds, users int
 	document       string // upstream document of the characters that users read
 	flood          string // upstream document of the entities that the flood refreshes
 	k6             string // path of k6
 	brief          bool
-	results        string // file that keeps the results
+	results        string // path of the file that keeps the results
 	list           bool
 	seed           uint64
 	faults         int
@@ -133,12 +133,12 @@ func stampOf(ctx context.Context, binary string, seconds int) (stamp, error) {
 	if err != nil {
 		return stamp{}, fmt.Errorf("freshet version: %w", err)
 	}
-	// Between releases the version is v0.0.0-dev, so the commit is added.
+	// Add the commit, because between releases the version is always v0.0.0-dev.
 	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*").Output()
 	if err == nil {
 		release = append(append(release, " at "...), commit...)
 	}
-	// RESULTS.md may differ, because an earlier run may have written it.
+	// Ignore changes of RESULTS.md, because an earlier run may have written it.
 	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--", ":/", ":(top,exclude)e2e/scenarios/RESULTS.md").Output()
 	if err == nil && len(changed) > 0 {
 		release = append(release, " WITH UNCOMMITTED CHANGES"...)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// namespace is the prefix of every metric's name. The document leaves it out.
+// namespace is the prefix of the name of every metric. docs/metrics.md lists the names without it.
 const namespace = "freshet_"
 
 // documentedMetric is a metric's entry in docs/metrics.md.
@@ -25,7 +25,7 @@ var (
 	commonText = regexp.MustCompile("^All have the labels (.*)")
 )
 
-// readMetrics reads the tables of the document. The names in the result have the namespace.
+// readMetrics reads the tables of docs/metrics.md. The names in the result include the namespace.
 func readMetrics(text string) map[string]documentedMetric {
 	all := map[string]documentedMetric{}
 	var common []string
@@ -62,7 +62,7 @@ func quotedNames(text string) (all []string) {
 	return all
 }
 
-// addedLabels are labels that Prometheus or the histogram format adds.
+// addedLabels lists the labels that Prometheus or the histogram format adds to series.
 var addedLabels = []string{"__name__", "job", "instance", "role", "le"}
 
 // compareMetrics compares the document with scraped series. It returns the documented metrics
@@ -96,7 +96,8 @@ func compareMetrics(documented map[string]documentedMetric, scraped []map[string
 	return missing, slices.Sorted(maps.Keys(wrong))
 }
 
-// findMetric returns the entry for the name of a series. A histogram has several series.
+// findMetric returns the documented metric that a series belongs to, and its name. The series of a
+// histogram have the suffixes _bucket, _sum and _count.
 func findMetric(documented map[string]documentedMetric, name string) (string, documentedMetric) {
 	if d, ok := documented[name]; ok && d.kind != "histogram" {
 		return name, d
@@ -121,7 +122,7 @@ func readMetricsFile(root string) (map[string]documentedMetric, error) {
 		return nil, err
 	}
 	documented := readMetrics(string(text))
-	const minMetrics = 40 // fewer mean that the format of the tables has changed
+	const minMetrics = 40 // with fewer metrics, the format of the tables must have changed
 	if len(documented) < minMetrics {
 		return nil, fmt.Errorf("docs/metrics.md: found %d metrics, want at least %d", len(documented), minMetrics)
 	}

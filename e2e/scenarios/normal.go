@@ -11,8 +11,9 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// normal judges latencies under the load of a usual evening. A HIGH request ends when its reader
-// has received the snapshot. A read of a stored snapshot ends with its last byte.
+// normal judges latencies under the load of a usual evening. The latency of a HIGH request ends
+// when its reader has received the snapshot, and the latency of a read of a stored snapshot ends
+// with the last byte of the response.
 func normal(ctx context.Context, s *site, o options) error {
 	const high, low, read, known = 50, 200, 100, 1000
 	length := time.Duration(o.seconds) * time.Second
@@ -42,7 +43,7 @@ func normal(ctx context.Context, s *site, o options) error {
 		last.Store(&err)
 	}
 	began := time.Now()
-	counts := func() bool { return time.Since(began) > warmUp } // earlier requests are not judged
+	counts := func() bool { return time.Since(began) > warmUp } // requests during the warm-up are not judged
 	jobs := []struct {
 		rate int
 		do   func(n int)
@@ -111,7 +112,8 @@ func normal(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	// On a busy machine LOW catches up on a lag, within its cap.
+	// The upper limit is the cap of LOW and not the requested rate: on a busy machine LOW gets a
+	// lag and catches up later.
 	t.judgeRate("LOW calls, of 200/s requested", all, "low-", from, to, minShare*low, 1.01*lowRate)
 	t.judgeEqual("repeated calls", len(all)-harness.DistinctKeys(all), 0)
 	t.judgeBelow("LOW lag at the end", l.lagAt(all, "low-", to), 30*time.Second)

@@ -13,11 +13,11 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// critical is the severity of alerts that must not fire without a cause.
+// critical is the severity of the alerts that must fire only during an outage that causes them.
 const critical = "critical"
 
-// observation is a Prometheus that scrapes the scenario's processes, and the table of the
-// current part.
+// observation contains the Prometheus that scrapes the scenario's processes, and the table of the
+// part of the scenario that is running.
 type observation struct {
 	*prometheus
 	s     *site
@@ -33,8 +33,8 @@ func observe(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	s.Token = rand.Text() + rand.Text() // with access control, so that its metrics have data
-	// Short intervals, so that every state transition happens within seconds.
+	s.Token = rand.Text() + rand.Text() // switches access control on, so that its metrics have data
+	// The intervals are shortened, so that every change of state happens within seconds.
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 10s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "    keepFor:", "    publishChanges: true\n    keepFor:",
@@ -94,8 +94,8 @@ func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int
 	if err := w.untilStarted(ctx, processes); err != nil {
 		return err
 	}
-	// Faults begin only now. Without enough successful calls the circuit breaker of the source
-	// would open.
+	// The faults begin only after the start. Before, there are too few successful calls, and the
+	// circuit breaker of the source would open.
 	if err := w.s.Control(ctx, simulator.Control{Faults: clientFaults()}); err != nil {
 		return err
 	}
@@ -113,11 +113,11 @@ func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int
 	return err
 }
 
-// judgePrefetch judges that the counters of background work have risen. The panels alone do not
-// show that, because a line at 0 is data too.
+// judgePrefetch judges that the counters of prefetch, changes, triggers, retention and recorded
+// reads have risen. judgePanels does not show that, because a counter that stays at 0 is data too.
 func (w *observation) judgePrefetch(ctx context.Context) error {
 	for _, name := range []string{"prefetch_requested_total", "changes_published_total", "triggers_requested_total", "retention_deleted_total", "reads_recorded_total"} {
-		// The maximum over the run, because a counter ends with its process.
+		// Take the maximum over the run, because the counters of a process disappear when it ends.
 		all, err := w.queryRange(ctx, "sum("+namespace+name+")", w.began, time.Now())
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ func (w *observation) judgePrefetch(ctx context.Context) error {
 }
 
 // untilStarted waits until Prometheus scrapes all processes, entities are stored, and the alerts
-// of the start have resolved.
+// that the start caused have resolved.
 func (w *observation) untilStarted(ctx context.Context, processes int) error {
 	began, started := time.Now(), false
 	var active []string
@@ -155,8 +155,8 @@ func (w *observation) untilStarted(ctx context.Context, processes int) error {
 	return err
 }
 
-// judgeAlerts judges that no critical alert was active except the expected ones. It reports
-// other alerts.
+// judgeAlerts judges that no critical alert was active except the expected ones. It lists active
+// alerts of other severities without judging them.
 func (w *observation) judgeAlerts(found map[string]alert, expected []string) {
 	var wrong, others []string
 	for _, name := range slices.Sorted(maps.Keys(found)) {

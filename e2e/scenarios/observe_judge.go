@@ -13,8 +13,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// rareMetrics are counters that have no series before their first event. The event need not
-// occur in a run.
+// rareMetrics are counters that have no series before their first event. That event may not occur
+// in a run, so missing series are not judged.
 var rareMetrics = []string{
 	"freshet_kafka_client_connect_errors_total", "freshet_kafka_client_read_errors_total", "freshet_kafka_client_write_errors_total",
 }
@@ -27,7 +27,7 @@ func onlyRareMetrics(expr string) bool {
 
 // judgePanels judges that each query of each dashboard returned samples in this run.
 func (w *observation) judgePanels(ctx context.Context) error {
-	const rateInterval = "10s" // short, so that a single event is visible within this run
+	const rateInterval = "10s" // short, so that even a single event is visible in this run
 	all, err := deploy.Panels(rateInterval)
 	if err != nil {
 		return err
@@ -76,7 +76,8 @@ type queryResult struct {
 	err     string
 }
 
-// queryAll runs the queries over the whole run. It repeats queries without data for ten seconds.
+// queryAll evaluates the queries over the whole run. It repeats a query that returns no data for up
+// to ten seconds.
 func (w *observation) queryAll(ctx context.Context, exprs []string, results map[string]queryResult) error {
 	const limit = 10 * time.Second
 	return harness.Poll(ctx, limit, func() (bool, error) {
@@ -100,8 +101,8 @@ func (w *observation) queryAll(ctx context.Context, exprs []string, results map[
 	})
 }
 
-// judgeRules judges that Prometheus has loaded each rule, evaluates it without an error, and has
-// samples of each recording rule.
+// judgeRules judges that Prometheus has loaded each rule of the repository, evaluates it without an
+// error, and stores samples of each recording rule.
 func (w *observation) judgeRules(ctx context.Context) error {
 	defined, err := deploy.Rules()
 	if err != nil {
@@ -151,8 +152,8 @@ func (w *observation) judgeMetricsPage(ctx context.Context, documented map[strin
 	return nil
 }
 
-// judgeNativeHistograms judges that each histogram is also available with native buckets. It
-// starts a second Prometheus, because version 2 does not store both kinds of buckets.
+// judgeNativeHistograms judges that each histogram is also exposed as a native histogram. It starts
+// a second Prometheus for that, because Prometheus 2 stores only one of the two kinds of buckets.
 func (w *observation) judgeNativeHistograms(ctx context.Context, documented map[string]documentedMetric, targets []target) error {
 	p, err := w.s.startPrometheus(ctx, "prometheus-native", targets, false, "--enable-feature=native-histograms")
 	if err != nil {
@@ -177,8 +178,8 @@ func (w *observation) judgeNativeHistograms(ctx context.Context, documented map[
 	return nil
 }
 
-// judgeServiceLevels judges that the objective, the error ratio and the error budget of each
-// service level are valid ratios.
+// judgeServiceLevels judges that the recorded objective, error ratio and error budget of each
+// service level objective are valid ratios.
 func (w *observation) judgeServiceLevels(ctx context.Context) error {
 	objectives, err := w.query(ctx, "freshet:slo_objective")
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// outage is a failure that the scenario causes, and the alerts that it leads to.
+// outage is an outage that the scenario causes, and the alerts that must fire because of it.
 type outage struct {
 	name       string
 	begin, end func(ctx context.Context) error
-	visible    string   // a query that returns a series during the outage, if it has no alert
+	visible    string   // for an outage without an alert: a query that returns a series during it
 	alerts     []string // alerts that must become active and resolve after the outage
-	lasting    []string // alerts that must become active and last, because their range is long
+	lasting    []string // alerts that must become active and stay active for long, because they look back over a long range
 	possible   []string // critical alerts that may become active, depending on the load before
 }
 
-// outages returns all outages in their order. Redis is last, because nothing is refreshed for
-// half a minute after its outage.
+// outages returns all outages in the order in which they are caused. Redis is the last, because no
+// entity is refreshed for half a minute after its outage.
 func (s *site) outages(stopped target) []outage {
 	faulty := func(first ...simulator.Fault) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -47,7 +47,7 @@ func (s *site) outages(stopped target) []outage {
 			alerts: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
-			name:  "the upstream is closed for maintenance", // after the credential, whose alert it would inhibit
+			name:  "the upstream is closed for maintenance", // after the credential, because this alert would inhibit that one
 			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
 			alerts:   []string{"FreshetUpstreamMaintenance"},
 			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // still active from the outage before
@@ -82,7 +82,7 @@ func (s *site) outages(stopped target) []outage {
 	}
 }
 
-// judgeOutage causes an outage until all of its alerts are active, and ends it. With wait it
+// judgeOutage begins an outage, waits until all of its alerts are active, and ends it. With wait it
 // also waits until the alerts have resolved.
 func (w *observation) judgeOutage(ctx context.Context, o outage, wait bool) error {
 	began, active, visible := time.Now(), map[string]alert{}, o.visible == ""
@@ -138,7 +138,7 @@ func (w *observation) untilResolved(ctx context.Context, o outage) error {
 	return err
 }
 
-// foundNames returns the names of the alerts that were found.
+// foundNames returns those of the names for which an alert was found.
 func foundNames(found map[string]alert, names []string) (all []string) {
 	for _, name := range names {
 		if _, ok := found[name]; ok {
@@ -151,8 +151,8 @@ func foundNames(found map[string]alert, names []string) (all []string) {
 // target is a process that Prometheus scrapes.
 type target struct{ name, role, address string }
 
-// startObserved starts a query service, a scheduler and two workers. It returns the targets and
-// the URL of the query service's API.
+// startObserved starts a query service, a scheduler and two workers. It returns them as targets for
+// Prometheus, and the URL of the query service's API.
 func (s *site) startObserved(ctx context.Context) (all []target, api string, err error) {
 	all = []target{
 		{name: "query", role: "query"},
@@ -177,7 +177,8 @@ func (s *site) startObserved(ctx context.Context) (all []target, api string, err
 	return all, api, nil
 }
 
-// startTarget starts the process of a target and returns the address of its API, if it has one.
+// startTarget starts the process of a target. For a query service it returns the address of the
+// API.
 func (s *site) startTarget(ctx context.Context, t target) (found string, err error) {
 	p, err := s.StartTarget(ctx, t.name, t.role, t.address)
 	if err != nil {

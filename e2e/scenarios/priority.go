@@ -17,8 +17,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// priority judges upgrades. Entities have LOW locks, and their LOW records are behind a backlog
-// of thousands. Reads then request them in HIGH. Each must be upgraded and fetched once.
+// priority judges upgrades of LOW requests. The entities have LOW locks, and their LOW records wait
+// behind a backlog of thousands. Then readers request the entities in HIGH. Each must be upgraded,
+// and fetched only once.
 func priority(ctx context.Context, s *site, _ options) error {
 	const different, before = 50, 5000
 	l, err := s.startLanesWithoutWorker(ctx, onlySmall)
@@ -37,8 +38,8 @@ func priority(ctx context.Context, s *site, _ options) error {
 	if wrong != nil {
 		return wrong
 	}
-	// A worker skips a LOW record only if the HIGH record is confirmed to be on its topic, or
-	// has ended.
+	// A worker skips a LOW record only if the entity's HIGH lock is confirmed or its HIGH request
+	// has ended. The worker is therefore started only when the HIGH records are on their topic.
 	if err := harness.Until(ctx, harness.Timeout, "the HIGH requests are on their topic", func() (bool, error) {
 		records, err := s.Requests(ctx, schemas.High)
 		return len(records) >= different, err
@@ -92,8 +93,8 @@ func priority(ctx context.Context, s *site, _ options) error {
 	return skipping(ctx, l, worker, t)
 }
 
-// skipping judges upgrades without a backlog: the worker reads the LOW records while the HIGH
-// calls are in flight, and skips them.
+// skipping judges upgrades without a backlog. The worker reads the LOW records while the calls of
+// the HIGH requests are in flight, and must skip them.
 func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) error {
 	const different, latency = 50, 3 * time.Second
 	worker.Stop()
@@ -135,8 +136,8 @@ func skipping(ctx context.Context, l *lanes, worker *harness.Process, t *table) 
 	return nil
 }
 
-// prefetch enqueues LOW requests with the producer, like a scheduler, and waits until Kafka has
-// acknowledged all of them.
+// prefetch enqueues LOW requests with package producer, as a scheduler does, and waits until Kafka
+// has acknowledged all of them.
 func (s *site) prefetch(ctx context.Context, keys []string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis.Address})
 	defer func() { _ = rdb.Close() }()
@@ -161,7 +162,7 @@ func (s *site) prefetch(ctx context.Context, keys []string) error {
 		}
 	}
 	stop()
-	if stopped := <-done; err == nil { // Run returns after each lock is confirmed or rolled back
+	if stopped := <-done; err == nil { // Run returns only after it has confirmed or rolled back each lock
 		err = stopped
 	}
 	return err

@@ -29,7 +29,8 @@ type prometheus struct {
 // rulesGlob matches the rule files of the repository.
 const rulesGlob = "deploy/prometheus/rules/*.yml"
 
-// interval matches the interval of a rule group, which is too long for the scenario.
+// interval matches the line that sets the interval of a rule group. Those intervals are too long
+// for the scenario.
 var interval = regexp.MustCompile(`(?m)^\s+interval:.*\n`)
 
 // startPrometheus starts a server that scrapes the targets once a second. With rules it also
@@ -71,7 +72,7 @@ func (s *site) startPrometheus(ctx context.Context, name string, targets []targe
 	return &prometheus{p, "http://" + address + "/api/v1/"}, nil
 }
 
-// copyRules copies the rule files into a directory, without the intervals of groups.
+// copyRules copies the rule files into a directory and removes the intervals of the rule groups.
 func copyRules(root, dir string) error {
 	files, err := filepath.Glob(filepath.Join(root, rulesGlob))
 	if err == nil && len(files) == 0 {
@@ -89,10 +90,10 @@ func copyRules(root, dir string) error {
 	return err
 }
 
-// get calls the HTTP API and decodes the field data of the response into a value.
+// get calls Prometheus' HTTP API and decodes the field "data" of the response into the value.
 func (p *prometheus) get(ctx context.Context, path string, query url.Values, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.api+path, strings.NewReader(query.Encode()))
-	if len(query) == 0 { // the API accepts POST only for requests with parameters
+	if len(query) == 0 { // without parameters the API accepts only GET
 		req, err = http.NewRequestWithContext(ctx, http.MethodGet, p.api+path, http.NoBody)
 	}
 	if err != nil {
@@ -165,7 +166,8 @@ func (p *prometheus) queryRange(ctx context.Context, query string, from, to time
 	return data.Result, err
 }
 
-// countNumbers counts the samples that are not NaN. The quantile of an empty histogram is NaN.
+// countNumbers counts the samples that are not NaN. A quantile of a histogram without observations
+// is NaN.
 func countNumbers(all []series) (n int) {
 	for _, s := range all {
 		for _, v := range s.Values {
@@ -192,7 +194,7 @@ func (p *prometheus) rules(ctx context.Context) (all []rule, err error) {
 	return all, err
 }
 
-// alert is a pending or firing alert.
+// alert contains the severity and the state (pending or firing) of an alert.
 type alert struct{ severity, state string }
 
 func (p *prometheus) alerts(ctx context.Context) (map[string]alert, error) {
@@ -210,8 +212,8 @@ func (p *prometheus) alerts(ctx context.Context) (map[string]alert, error) {
 	return found, err
 }
 
-// maxPending is how long an alert may be pending without being counted. On a busy machine a
-// missed scrape makes an alert pending.
+// maxPending is the longest time for which an alert may be pending without being counted as active.
+// On a busy machine a single missed scrape can make an alert pending.
 const maxPending = 5 * time.Second
 
 // alertsDuring returns the alerts that fired between two times, or were pending for longer than
@@ -227,8 +229,8 @@ func (p *prometheus) alertsDuring(ctx context.Context, from, to time.Time) (map[
 	return found, err
 }
 
-// seriesSince returns the labels of every series that matches a selector and has samples since a
-// time.
+// seriesSince returns the labels of every series that matches the selector and has a sample after
+// the given time.
 func (p *prometheus) seriesSince(ctx context.Context, selector string, from time.Time) (all []map[string]string, err error) {
 	query := url.Values{"match[]": {selector}, "start": {strconv.FormatInt(from.Unix(), 10)}}
 	return all, p.get(ctx, "series", query, &all)

@@ -16,35 +16,36 @@ import (
 )
 
 const (
-	characters       = 20_000 // stored; some of them are stale
-	floodRate        = 450    // reads of stale keys a second: the upstream's whole quota
-	minFloodRate     = 400    // calls a second; fewer are no flood
-	floodKeys        = 9_000  // visited in 20 s
+	characters       = 20_000 // number of stored snapshots; a part of them is stale
+	floodRate        = 450    // reads of stale keys per second, as many as the upstream's quota allows
+	minFloodRate     = 400    // calls per second that show that the flood uses the quota
+	floodKeys        = 9_000  // each is read once in 20 s
 	floodConcurrency = 32
-	coldKeys         = 2_000                  // not read before Redis is killed
-	kafkaDelay       = 500 * time.Millisecond // in each direction: a produce takes one second
+	coldKeys         = 2_000                  // not read by any phase before Redis is killed
+	kafkaDelay       = 500 * time.Millisecond // in each direction, so that writing a record takes one second
 )
 
-// phase is a fault that the site has while users read.
+// phase is one part of the scenario reads: users read snapshots while the installation has a fault.
 type phase struct {
-	scenario string // name as a scenario
+	scenario string // name of the phase as a scenario
 	name     string
-	without  string                    // service that is missing, for the k6 script
-	begin    func(ctx context.Context) // called when all users are started
+	without  string                    // the service that is missing, passed to the k6 script
+	begin    func(ctx context.Context) // begins the fault; called when all users are started
 	end      func()
-	after    func(ctx context.Context, t *table) error // adds further lines
-	flooded  bool                                      // the upstream's quota must be used
+	after    func(ctx context.Context, t *table) error // adds further lines to the table; may be nil
+	flooded  bool                                      // judge that the flood uses the upstream's quota
 }
 
-// The scenario names of the phases of reads.
+// The names of the phases of reads. Each can also be run as a scenario.
 const (
 	phaseFlood = "flood"
 	phaseKafka = "slow-kafka"
 	phaseRedis = "dead-redis"
 )
 
-// reads judges that stored snapshots are served at once in each phase: while refreshes use the
-// upstream's whole quota, while a produce to Kafka takes a second, and without Redis.
+// reads returns a scenario of several phases; the parameter "only" selects phases by name. It
+// judges that stored snapshots are served at once in each phase: while refreshes use the upstream's
+// whole quota, while Kafka takes a second for each record, and without Redis.
 func reads(only ...string) func(context.Context, *site, options) error {
 	return func(ctx context.Context, s *site, o options) error { return runReads(ctx, s, o, only) }
 }
@@ -57,7 +58,8 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 	if err := s.Prepare(ctx, map[string]string{"character": o.document, "flooded": o.flood}, "--latency", "30ms-1.7s"); err != nil {
 		return err
 	}
-	// Each stale key is read about once, because it is fresh afterwards.
+	// The number of stale keys is about the number of reads of stale keys, because each is fresh
+	// after its first read.
 	stale := min(characters/2, max(500, o.users*o.seconds*3/4*4/100))
 	now := time.Now()
 	err = s.Store(ctx,
@@ -75,7 +77,8 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 	if err != nil {
 		return err
 	}
-	// The flood has its own query service, for which every snapshot is stale.
+	// The flood uses its own query service with a freshFor of 1 ms, so that every snapshot is
+	// stale.
 	floodAPI, err := s.Query(ctx, "query-of-the-flood", "1ms")
 	if err != nil {
 		return err
@@ -98,7 +101,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 		{scenario: phaseFlood, name: "a refresh flood", flooded: true},
 		{
 			scenario: phaseKafka, name: "and a produce to Kafka takes 1 s",
-			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // may end after the users
+			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // may end only after the users have ended
 			end:   func() { s.Kafka.SetDelay(0) },
 			after: func(_ context.Context, t *table) error { return slow.judge(t) },
 		},
@@ -163,7 +166,7 @@ func (s *site) runPhase(ctx context.Context, k6 string, p phase, f *flood, o opt
 	if err == nil {
 		err = statsErr
 	}
-	length := time.Since(use.began) // until the last user has ended
+	length := time.Since(use.began) // the time from the start until the last user has ended
 	cores := use.used(s, fmt.Sprintf("k6 %.2f", sum.cpu.Seconds()/length.Seconds()))
 	sent = f.sent.Load() - sent
 	stop()

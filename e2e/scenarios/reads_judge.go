@@ -20,15 +20,15 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// slowKafka is the measured delay of a slow connection to Kafka.
+// slowKafka contains the measured delays of a slow connection to Kafka.
 type slowKafka struct {
-	roundTrip    time.Duration // of a ping through the proxy
+	roundTrip    time.Duration // of one Kafka request through the proxy
 	untilOnTopic time.Duration // from a read of a new key to its request on the topic
 	err          error
 }
 
-// measureSlowKafka delays the connection to Kafka, and measures a round trip and the time until
-// a request is on its topic.
+// measureSlowKafka slows the connection to Kafka down. It measures a round trip, and the time from
+// a read until its request is on the topic.
 func (s *site) measureSlowKafka(ctx context.Context, r harness.Reader) (delay slowKafka) {
 	s.Kafka.SetDelay(kafkaDelay)
 	if delay.roundTrip, delay.err = s.Kafka.RoundTrip(ctx); delay.err == nil {
@@ -37,8 +37,8 @@ func (s *site) measureSlowKafka(ctx context.Context, r harness.Reader) (delay sl
 	return delay
 }
 
-// untilOnTopic reads a new key and returns the time until its request is on the topic. Its
-// consumer does not use the slow connection.
+// untilOnTopic reads a new key and returns the time until its update request is on the topic. It
+// reads the topic through a fast connection.
 func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
@@ -47,7 +47,7 @@ func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (
 		return 0, err
 	}
 	defer client.Close()
-	// The consumer is ready when it receives a record of the flood.
+	// Wait until the consumer receives records, which the flood writes continuously.
 	for client.PollFetches(ctx).NumRecords() == 0 {
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("wait for a record of the flood: %w", ctx.Err())
@@ -76,7 +76,7 @@ func (w slowKafka) judge(t *table) error {
 	return nil
 }
 
-// judgeRedisReturn restarts Redis and judges that refreshes are queued again.
+// judgeRedisReturn restarts Redis and judges that query services enqueue refreshes again.
 func (s *site) judgeRedisReturn(ctx context.Context, r harness.Reader, t *table) (err error) {
 	if s.Redis, err = s.StartRedis(ctx, s.Redis.Address); err != nil {
 		return err
@@ -84,7 +84,8 @@ func (s *site) judgeRedisReturn(ctx context.Context, r harness.Reader, t *table)
 	const limit = 2 * harness.Timeout
 	back, answers := time.Now(), map[int]int{}
 	err = harness.Poll(ctx, limit, func() (bool, error) {
-		// A different key each time, because of the cool-down.
+		// Each attempt uses another key, because a cool-down may hold the key of the attempt
+		// before.
 		key := fmt.Sprint("stored-", characters/2+int(time.Since(back).Milliseconds())%1000)
 		_, status, err := r.Do(ctx, http.MethodPost, r.API+"/"+facet+"/"+key+"/refresh", "")
 		answers[status]++
@@ -101,14 +102,14 @@ var (
 	errNoAnswers = errors.New("k6 logged no responses")
 )
 
-// judgeDocuments judges the responses in the log of k6. Each must have the document that was
-// stored for its key, or the upstream's document if the key was refreshed.
+// judgeDocuments judges the response bodies in the log of k6. Each must contain the document that
+// was stored for its key, or the upstream's current document if the key was refreshed.
 func (s *site) judgeDocuments(ctx context.Context, x *expected, phase string, t *table) error {
 	text, err := os.ReadFile(filepath.Join(s.Dir, "k6-"+phase+".log"))
 	if err != nil {
 		return err
 	}
-	seen := map[string][]string{} // different hashes by key
+	seen := map[string][]string{} // the different hashes of response bodies, by key
 	numbers := map[string]int{}
 	for _, m := range answerLogged.FindAllStringSubmatch(string(text), -1) {
 		if !slices.Contains(seen[m[1]], m[3]) {

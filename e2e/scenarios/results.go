@@ -14,10 +14,10 @@ import (
 )
 
 // stamp identifies a run: date, machine, release and length of a phase. Each row of the results
-// has its own stamp, because rows of earlier runs stay in the file.
+// file has the stamp of its own run, because rows of earlier runs stay in the file.
 type stamp struct {
 	day, machine, release string
-	seconds               int // length of a phase
+	seconds               int // length of a phase in seconds
 }
 
 func (s stamp) String() string {
@@ -64,8 +64,8 @@ plan of adr-013. The users, the upstream and the services share the machine with
 `
 )
 
-// writeResults writes the results of a run into a file. They replace the rows of earlier runs
-// of the same scenarios.
+// writeResults writes the results of a run into a file. The rows of these scenarios are replaced;
+// all other rows stay.
 func writeResults(file string, all runResults) error {
 	before, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -74,11 +74,12 @@ func writeResults(file string, all runResults) error {
 	return os.WriteFile(file, []byte(merge(string(before), all)), 0o600)
 }
 
-// merge returns the text of the file with the rows of a run added or replaced.
+// merge returns the text of the results file with the rows of this run added, or replaced if they
+// exist.
 func merge(before string, all runResults) string {
 	rows := readRows(before)
 	for _, r := range all.results {
-		if sc, known := find(r.name); known { // parts of observe are no scenarios and have no row
+		if sc, known := find(r.name); known { // the parts of observe have results, but are not scenarios and have no row
 			rows.put(sc, r, all.stamp.String())
 		}
 	}
@@ -106,11 +107,11 @@ func merge(before string, all runResults) string {
 	return text.String()
 }
 
-// rows maps "scenario" to the row of a scenario, and "target/scenario" to the row of a target
-// with the figure of that scenario.
+// rows maps the name of a scenario to its row, and "target/scenario" to the row that contains the
+// scenario's figure for that target.
 type rows map[string]string
 
-// put replaces the rows of a scenario by the rows of its last run.
+// put replaces the rows of a scenario by rows with the result r. run is the stamp of the run.
 func (all rows) put(sc scenario, r result, run string) {
 	for _, t := range targets {
 		delete(all, t[0]+"/"+sc.name)

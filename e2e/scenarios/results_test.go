@@ -49,7 +49,7 @@ func TestResults_ReplaceOnlyTheirOwnRows(t *testing.T) {
 	}
 }
 
-// A target or scenario without a run must still have a row.
+// The results file must have a row even for a target or scenario that was never run.
 func TestResults_NameScenariosThatWereNotRun(t *testing.T) {
 	text := merge("", resultsOf("normal", "2020-01-01", "1", true))
 	for _, target := range targets {

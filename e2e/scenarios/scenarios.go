@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// scenario is an entry of the table of scenarios.
+// scenario describes one scenario that the program can run.
 type scenario struct {
 	name     string
-	adr      int      // number in the verification plan of adr-013, or 0
+	adr      int      // number in the verification plan of adr-013; 0 if it is not in the plan
 	summary  string   // one sentence
 	parts    []string // scenarios that it runs in order on one site
 	run      func(ctx context.Context, s *site, o options) error
-	notInAll bool // "all" leaves it out; it has its own make target
+	notInAll bool // not run by "all", because it has its own make target
 }
 
 // scenarios lists all scenarios. A scenario reports its judgement with site.addResult. It
@@ -62,8 +62,8 @@ func find(name string) (scenario, bool) {
 	return scenarios[i], true
 }
 
-// choose returns the named scenarios, each once. It leaves out scenarios that are part of
-// another chosen one.
+// choose returns the scenarios with these names, each once. It omits a scenario that another chosen
+// scenario runs as one of its parts.
 func choose(names []string) ([]scenario, error) {
 	var chosen []scenario
 	for _, sc := range scenarios {
@@ -98,7 +98,7 @@ func (sc scenario) failedResults(completed []result) (all []result) {
 	return all
 }
 
-// number returns the number in the verification plan, or an empty string.
+// number returns the scenario's number in the verification plan as text, or an empty string.
 func (sc scenario) number() string {
 	if sc.adr == 0 {
 		return ""
@@ -126,7 +126,7 @@ func longestName() (n int) {
 	return n
 }
 
-// The seven targets of the verification plan.
+// The names of the seven targets of the verification plan in adr-013.
 const (
 	highP95     = "HIGH request until stored, p95"
 	readP95     = "read during a refresh flood, p95"
@@ -137,7 +137,7 @@ const (
 	staleLoops  = "stale loops"
 )
 
-// targets are the targets and their limits, in the order of the plan.
+// targets contains the name and the limit of each target, in the order of the verification plan.
 var targets = [][2]string{
 	{highP95, "<3 s"},
 	{readP95, "<100 ms"},

@@ -11,19 +11,19 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// line is a figure, its limit if it has one, and the verdict.
+// line is one line of a table: a measured figure, its limit if it has one, and the verdict.
 type line struct {
 	what, figure, limit, verdict string
-	target                       string // the target that the figure belongs to, or empty
+	target                       string // the target in adr-013 that the figure is measured for, or empty
 }
 
-// The verdicts.
+// The verdicts about a figure with a limit.
 const (
 	isHeld   = "ok"
 	isMissed = "MISSED"
 )
 
-// table collects figures and whether their limits are held.
+// table collects the figures of a scenario and records whether any limit was missed.
 type table struct {
 	lines  []line
 	note   string // printed below the lines
@@ -35,7 +35,8 @@ func (t *table) report(what, format string, args ...any) {
 	t.lines = append(t.lines, line{what: what, figure: fmt.Sprintf(format, args...)})
 }
 
-// judge adds a figure with a limit. If held is false, the table is missed.
+// judge adds a figure with a limit. held reports whether the figure is within the limit. If it is
+// not, the whole table counts as missed.
 func (t *table) judge(what, figure, limit string, held bool) {
 	verdict := isHeld
 	if !held {
@@ -54,7 +55,7 @@ func (t *table) judgeBelow(what string, took, limit time.Duration) {
 	t.judge(what, formatDuration(took), "<"+limit.Round(10*time.Millisecond).String(), took < limit)
 }
 
-// markTarget marks the line added last as the figure of a target.
+// markTarget marks the line that was added last as the figure that is measured for a target.
 func (t *table) markTarget(name string) { t.lines[len(t.lines)-1].target = name }
 
 // judgeThresholds adds a metric of k6. Its limits are the thresholds of the k6 script.
@@ -91,10 +92,10 @@ func (t *table) print(to io.Writer) {
 type result struct {
 	name string
 	*table
-	latency string // of the upstream, such as 30ms-1.7s
+	latency string // latency of the upstream, such as 30ms-1.7s
 }
 
-// site is an installation and the results of the scenarios that ran on it.
+// site is an installation, with the results of the scenarios that have run on it.
 type site struct {
 	*harness.Site
 	results []result
@@ -128,8 +129,8 @@ func formatDuration(d time.Duration) string {
 	return fmt.Sprintf("%.2f s", d.Seconds())
 }
 
-// p95 returns the 95th percentile. For no values it returns the largest duration, so that every
-// limit is missed.
+// p95 returns the 95th percentile of the durations. Without any duration it returns the largest
+// possible one, so that no limit is met.
 func p95(all []time.Duration) time.Duration {
 	if len(all) == 0 {
 		return math.MaxInt64

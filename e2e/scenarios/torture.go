@@ -17,12 +17,12 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// drainTimeout bounds the time from the last fault until every request has ended. Circuit
-// breakers stay open for up to half a minute, probes of the upstream follow after growing
-// pauses, and the backlog is processed at the upstream's rate.
+// drainTimeout is the maximum time from the last fault until every request has ended. Circuit
+// breakers stay open for up to half a minute, probes of the upstream come after growing pauses, and
+// the backlog is processed at the upstream's rate.
 const drainTimeout = 4 * time.Minute
 
-// tortureResult is the judgement of a torture run.
+// tortureResult contains the judged figures of a torture run.
 type tortureResult struct {
 	seed       uint64
 	faults     int
@@ -35,7 +35,8 @@ type tortureResult struct {
 // rows returns the lines of the result: the run's parameters, the number of faults by kind, and
 // the judged figures.
 func (r *tortureResult) rows() []line {
-	// The line has a limit, because lines without one are not written to the results file.
+	// This line has a limit only so that it is written to the results file, which omits lines
+	// without a limit.
 	rows := []line{{
 		what: "seed, faults, length", figure: fmt.Sprintf("%d, %d, %v", r.seed, r.faults, r.took.Round(time.Second)),
 		limit: "as requested", verdict: isHeld,
@@ -46,8 +47,8 @@ func (r *tortureResult) rows() []line {
 	return append(rows, r.table.lines...)
 }
 
-// torture injects random faults into all components of an installation under load. It judges
-// the result by Kafka, the database and the upstream's log, and never by freshet's own output.
+// torture injects random faults into all components of an installation under load. It judges the
+// result from Kafka, the database and the upstream's log, and not from freshet's own output.
 func torture(ctx context.Context, s *site, o options) error {
 	for o.seed == 0 {
 		o.seed = rand.Uint64N(1_000_000)
@@ -62,8 +63,8 @@ func torture(ctx context.Context, s *site, o options) error {
 
 func (s *site) runTorture(ctx context.Context, seed uint64, steps []step) (*tortureResult, error) {
 	began := time.Now()
-	// Short intervals make all state transitions happen within seconds, and a small quota makes
-	// a backlog reach the limit.
+	// The intervals are shortened, so that all changes of state happen within seconds. The quota is
+	// small, so that a backlog after a fault uses it fully.
 	s.Edits = []string{
 		"freshFor: 1h", "freshFor: 10s", "notFoundFor: 1h", "notFoundFor: 5s", "failedFor: 6h", "failedFor: 10m",
 		"cooldown: 1m", "cooldown: 1s", "retry: [1m, 2m, 4m]", "retry: [1s, 2s]", "timeout: 10s", "timeout: 3s",
@@ -123,7 +124,7 @@ func (s *site) runTorture(ctx context.Context, seed uint64, steps []step) (*tort
 	return r, nil
 }
 
-// start starts the Redis servers and all processes, with a healthy upstream.
+// start starts the Redis servers, and all processes with an upstream without faults.
 func (t *injector) start(ctx context.Context) (err error) {
 	t.s.Redis.Kill()
 	if t.s.Redis, err = t.s.startPersistentRedis(ctx, t.s.Redis.Address); err != nil {
@@ -136,15 +137,15 @@ func (t *injector) start(ctx context.Context) (err error) {
 	if err := t.startReplica(ctx, net.JoinHostPort("127.0.0.1", port)); err != nil {
 		return err
 	}
-	if err := t.injectUpstreamFault(ctx, fault{}); err != nil { // sets the latency and the permanent faults
+	if err := t.injectUpstreamFault(ctx, fault{}); err != nil { // no fault: sets only the normal latency and the permanent faults
 		return err
 	}
 	t.instances, err = t.s.startInstances(ctx)
 	return err
 }
 
-// runPlan injects all faults of the plan, after the load has reached the upstream. It prints
-// each step before it starts.
+// runPlan injects all faults of the plan. It waits first until calls of the load arrive at the
+// upstream. It prints each step before it injects the step.
 func (s *site) runPlan(ctx context.Context, t *injector, seed uint64, steps []step) error {
 	err := harness.Poll(ctx, 2*harness.Timeout, func() (bool, error) {
 		st, err := s.Stats(ctx)

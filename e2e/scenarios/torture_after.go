@@ -17,11 +17,12 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// lockTTL is the TTL of a lock whose record is in Kafka, the longest of all locks.
+// lockTTL is the time after which a lock expires that is confirmed (its record is in Kafka). No
+// other lock lives longer.
 const lockTTL = time.Minute
 
-// judgeAfterwards judges the installation after the load: no lock is left that blocks new
-// requests, refreshes work, and waiting clients are notified.
+// judgeAfterwards judges the installation after the load has ended: no lock blocks new requests,
+// refreshes work, and waiting clients are notified.
 func (r *tortureResult) judgeAfterwards(ctx context.Context, s *site, w *stateWatcher, l *tortureLoad) error {
 	began := time.Now()
 	left, err := s.unsettledLocks(ctx)
@@ -46,9 +47,9 @@ func (r *tortureResult) judgeAfterwards(ctx context.Context, s *site, w *stateWa
 	return r.judgeWaiters(ctx, s, l)
 }
 
-// unsettledLocks returns the confirmed locks whose records are committed. A request is settled
-// before its offset is committed, so a lock that exists before and after the lag is zero was
-// never released.
+// unsettledLocks returns the confirmed locks that will never be released. A worker releases a lock
+// before it commits the offset of the record. A lock that exists both before and after a moment
+// with lag zero was therefore never released.
 func (s *site) unsettledLocks(ctx context.Context) ([]string, error) {
 	var left []string
 	err := harness.Until(ctx, 2*harness.Timeout, "a lag of 0", func() (bool, error) {
@@ -69,8 +70,8 @@ func (s *site) unsettledLocks(ctx context.Context) ([]string, error) {
 	return left, err
 }
 
-// judgeRefreshes refreshes the keys that clients refreshed during the run, because these had
-// most of the locks and cool-downs. Each must be accepted and checked.
+// judgeRefreshes refreshes the keys that clients refreshed during the run, because most locks and
+// cool-downs were on these keys. Each refresh must be accepted and then done.
 func (r *tortureResult) judgeRefreshes(ctx context.Context, s *site, w *stateWatcher, l *tortureLoad) error {
 	began := time.Now()
 	rejected, since := map[string]bool{}, map[string]time.Time{}
@@ -107,14 +108,16 @@ func (r *tortureResult) judgeRefreshes(ctx context.Context, s *site, w *stateWat
 }
 
 const (
-	waiters = 20 // for each query service
-	// maxWakeDelay bounds the median delay from a settle to the response of a waiting client. A
-	// client that is not notified and polls instead has a delay of half a second.
+	waiters = 20 // number of waiting clients for each query service
+	// maxWakeDelay is the maximum median delay from the settle of a request to the response to a
+	// waiting client. Without a notification the query service finds the result by polling, after
+	// half a second.
 	maxWakeDelay = 200 * time.Millisecond
 )
 
-// judgeWaiters judges that a settle wakes the waiting clients, also after the query services
-// have lost their Redis subscriptions. It cuts the connections of each query service first.
+// judgeWaiters judges that the settle of a request notifies the waiting clients, even after the
+// query services have lost their Redis subscriptions. It cuts the Redis connections of each query
+// service first.
 func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoad) error {
 	slow := simulator.Range{Min: 1500 * time.Millisecond, Max: 2500 * time.Millisecond}
 	if err := s.Control(ctx, simulator.Control{Latency: &slow}); err != nil {
@@ -127,7 +130,7 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 	if _, err := subscription.Receive(ctx); err != nil {
 		return err
 	}
-	var settled sync.Map // time of the settle by key
+	var settled sync.Map // time of the settle, by key
 	go func() {
 		for m := range subscription.Channel() {
 			if of, err := schemas.DecodeSettled(m.Channel, m.Payload); err == nil {
@@ -141,7 +144,7 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 	for _, a := range l.queries {
 		var took []time.Duration
 		var failure string
-		const rounds = 3 // the machine may be busy, and a circuit breaker may be open
+		const rounds = 3 // several rounds, because the machine may be busy or a circuit breaker may be open in one
 		for round := range rounds {
 			if err := harness.Pause(ctx, 2*time.Second); err != nil {
 				return err

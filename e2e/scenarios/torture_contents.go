@@ -26,9 +26,9 @@ func neverFresh(key string) bool {
 	return strings.HasPrefix(key, "absent") || strings.HasPrefix(key, "refused") || strings.HasPrefix(key, "broken")
 }
 
-// replayChanges repeats the changes of the contents in a second upstream with the same seed. It
-// calls visit before each change and after the last, with the time in microseconds since 1970
-// until which the contents were valid.
+// replayChanges repeats all changes of the contents in a second upstream with the same seed. It
+// calls visit with that upstream before each change and after the last one. The parameter "until"
+// is the time of the next change, in microseconds since 1970: the contents were valid until then.
 func (s *site) replayChanges(ctx context.Context, changes []time.Time, visit func(src *source.Source, until int64) error) error {
 	upstream := simulator.New(simulator.Config{Seed: 1})
 	defer upstream.Close()
@@ -54,8 +54,9 @@ func (s *site) replayChanges(ctx context.Context, changes []time.Time, visit fun
 	return visit(src, math.MaxInt64)
 }
 
-// judgeContents judges the stored contents: each must be what the upstream had at the last
-// check or later. Only entities that the upstream never had may be stored as not found.
+// judgeContents judges the stored contents. Each must be a content that the upstream had at the
+// time of the last check or later. Only entities that the upstream never had may be stored as not
+// found.
 func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]storedState, payloads map[string]string, changes []time.Time) error {
 	left := maps.Clone(stored)
 	maps.DeleteFunc(left, func(key string, now storedState) bool { return now.absent && strings.HasPrefix(key, "absent") })
@@ -63,7 +64,7 @@ func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]st
 	err := s.replayChanges(ctx, changes, func(src *source.Source, until int64) error {
 		for key, now := range left {
 			if neverFresh(key) || now.absent || until < now.checked {
-				continue // wrong in any case, or the contents changed before the check
+				continue // wrong at any time, or this content was replaced before the check
 			}
 			hash, text, err := fetchContent(ctx, src, key)
 			if err != nil {
@@ -92,8 +93,9 @@ func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]st
 	return nil
 }
 
-// judgeAnswers judges the contents that readers received in the same way, by their
-// lastCheckedAt, and the reads of existing entities that returned 404.
+// judgeAnswers judges the contents in the responses to readers like judgeContents: the upstream
+// must have had each at its lastCheckedAt or later. No read of an existing entity may have returned
+// 404.
 func (t *table) judgeAnswers(ctx context.Context, s *site, l *tortureLoad) error {
 	left := map[string][]servedAnswer{}
 	for of := range l.served {

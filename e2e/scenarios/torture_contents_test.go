@@ -12,7 +12,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// contentsOf returns the contents of keys before any change, and their hashes.
+// contentsOf returns the contents of the first keys before any change, and the hashes of these
+// contents.
 func contentsOf(t *testing.T, keys int) (hashes, texts []string) {
 	t.Helper()
 	contents, err := harness.Contents(t.Context(), facet, "basic")
@@ -69,8 +70,8 @@ func TestTortureJudge_SeesOldContents(t *testing.T) {
 	}
 }
 
-// An existing entity must not be stored as not found, and an entity without contents must not
-// have any.
+// The judge must report an existing entity that is stored as not found, and an entity that never
+// existed but has stored contents.
 func TestTortureJudge_SeesWrongNotFound(t *testing.T) {
 	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
 	now := time.Now().UnixMicro()

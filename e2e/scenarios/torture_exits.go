@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// unplannedExit is the end of a process without a fault, or a failed start.
+// unplannedExit is the end of a process that no fault has killed, or a start that failed.
 type unplannedExit struct {
 	name        string
-	since, at   time.Time // start of the process; time at which its end was found
+	since, at   time.Time // time of the start; time at which supervise found that the process had ended
 	restartedAt time.Time // when its replacement was ready
 }
 
@@ -26,8 +26,8 @@ type unplannedExit struct {
 // supervisor is expected to restart it.
 const startTimeout = 15 * time.Second
 
-// faultDuring reports whether a fault of one of the components affected a process between two
-// times, or ended at most before earlier.
+// faultDuring reports whether a fault of one of the components affected the process "name" between
+// the times "from" and "to". A fault counts until the duration "before" has passed after its end.
 func (t *injector) faultDuring(name string, from, to time.Time, before time.Duration, components ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -39,9 +39,9 @@ func (t *injector) faultDuring(name string, from, to time.Time, before time.Dura
 // requiredServices are the components without which no process starts.
 var requiredServices = []string{"redis", "database", "kafka"}
 
-// judgeExits judges the ends of processes without a fault. An exit is excused if it follows soon
-// after a start without a required service. The process must have logged the reason, and there
-// must be at most two such exits for each fault.
+// judgeExits judges the processes that ended although no fault killed them. Such an exit is allowed
+// if it follows soon after a start while a required service was unavailable. The process must have
+// logged the reason, and there must be at most two such exits for each fault.
 func (t *injector) judgeExits(judged *table) error {
 	var wrong []string
 	excused := map[string]int{}
@@ -82,7 +82,7 @@ func (t *injector) judgeExits(judged *table) error {
 	return nil
 }
 
-// crashPattern matches the log lines of a panic, also of a recovered one, and of a data race.
+// crashPattern matches log lines that show a panic (even a recovered one) or a data race.
 var crashPattern = regexp.MustCompile(`^panic: |^fatal error: |WARNING: DATA RACE|"?panic"?[:=]|goroutine \d+ \[running\]`)
 
 // scanLog counts the log lines with which a process reported why it ends, and returns the lines
@@ -110,20 +110,20 @@ func scanLog(log string) (reasons int, crashed []string, err error) {
 	return reasons, crashed, lines.Err()
 }
 
-// breakerRecovery bounds the time after a fault until requests are accepted again. The circuit
-// breaker of Redis stays open for up to half a minute.
+// breakerRecovery is the maximum time after a fault until requests are accepted again. It is that
+// long because the circuit breaker of Redis stays open for up to half a minute.
 const breakerRecovery = 35 * time.Second
 
-// judgeFailedReads judges the failed reads. A read without a response needs a fault of its
-// query service. A rejected read needs a hold of its entity, or a required service that was
-// unavailable.
+// judgeFailedReads judges the failed reads. A read without a response is allowed only if a fault
+// affected its query service. A rejected read is allowed only if its entity was held or a required
+// service was unavailable.
 func (t *injector) judgeFailedReads(judged *table, l *tortureLoad) {
 	var wrong, noResponse []string
 	for _, r := range l.failedReads {
 		text := fmt.Sprintf("%s by %s at %s: %d %s", r.key, r.query, r.asked.Format(time.StampMicro), r.status, r.reason)
 		switch {
 		case r.status == 0 && !t.faultDuring(r.query, r.asked, r.ended, 0, "process") && !slices.ContainsFunc(t.exits, func(f unplannedExit) bool {
-			return f.name == r.query && r.asked.Before(f.restartedAt) && r.ended.After(f.at.Add(-superviseInterval)) // an end is found up to superviseInterval later
+			return f.name == r.query && r.asked.Before(f.restartedAt) && r.ended.After(f.at.Add(-superviseInterval)) // supervise finds an end up to superviseInterval late
 		}):
 			noResponse = append(noResponse, text)
 		case r.status == 0 || strings.HasPrefix(r.reason, "HELD_"):

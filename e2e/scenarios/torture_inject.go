@@ -19,13 +19,13 @@ import (
 // instance is one worker or query service of a torture run. Its process is replaced after each
 // kill. It has its own proxies, so that a fault can affect this instance only.
 type instance struct {
-	target          // for a query service, address is that of its API
+	target          // for a query service, target.address is the address of its API
 	env             []string
 	kafka           *harness.KafkaProxy
 	redis, database *harness.Proxy
 	mu              sync.Mutex // held while a fault affects the process or while it is restarted
 	startedAt       time.Time
-	failedStarts    []unplannedExit // failed starts
+	failedStarts    []unplannedExit // starts of the process that failed
 }
 
 // startInstances starts all workers and query services.
@@ -33,7 +33,7 @@ func (s *site) startInstances(ctx context.Context) (all []*instance, err error) 
 	for _, name := range processes {
 		a := &instance{target: target{name: name, role: "worker"}}
 		if slices.Contains(queries, name) {
-			port, err := s.FreePort(ctx) // the same after each restart
+			port, err := s.FreePort(ctx) // the process gets the same port after each restart
 			if err != nil {
 				return nil, err
 			}
@@ -80,30 +80,30 @@ func (s *site) startInstance(ctx context.Context, a *instance) error {
 	}
 }
 
-// injector injects the faults of a plan into an installation, and records them.
+// injector injects the faults of a plan into an installation, and records the faults.
 type injector struct {
 	s         *site
 	instances []*instance
 	mu        sync.Mutex
 	injected  []injectedFault
-	slowStops []string        // instances that did not end on SIGTERM
-	exits     []unplannedExit // processes that ended without a fault
-	// The replica of Redis, the proxy for its replication, and how many bytes of writes each
-	// failover lost.
+	slowStops []string        // names of instances that did not end after SIGTERM
+	exits     []unplannedExit // processes that ended although no fault killed them
+	// replica is the replica of Redis, and replicaLink the proxy through which it replicates.
+	// lostBytes contains the number of bytes of writes that each failover lost.
 	replica     *harness.Process
 	replicaLink *harness.Proxy
 	lostBytes   []int
 }
 
-// injectedFault is a fault of the past. Its effects may last longer than the fault.
+// injectedFault is a fault that has ended. Its effects may last longer than the fault itself.
 type injectedFault struct {
 	fault
 	began, ended time.Time
 }
 
-// runStep injects the faults of a step and returns when they have ended. If one of two faults
-// affects a process, it begins after three quarters of the other, when the process has work
-// that waits for the failed component.
+// runStep injects the one or two faults of a step and returns when they have ended. If one of two
+// faults kills or freezes a process, it begins after three quarters of the other fault. By then the
+// process has work that waits for the failed component.
 func (t *injector) runStep(ctx context.Context, s step) error {
 	errs := make([]error, len(s.faults))
 	var all sync.WaitGroup
@@ -203,7 +203,7 @@ func (t *injector) injectProcessFault(ctx context.Context, f fault) error {
 	return t.s.startInstance(ctx, a)
 }
 
-// restartExited restarts the process of an instance if it has ended without a fault.
+// restartExited restarts the process of an instance if it has ended although no fault killed it.
 func (t *injector) restartExited(ctx context.Context, a *instance) error {
 	select {
 	case <-t.s.Latest(a.name).Done:
@@ -219,7 +219,7 @@ func (t *injector) restartExited(ctx context.Context, a *instance) error {
 	return err
 }
 
-// superviseInterval is how often supervise looks for ended processes.
+// superviseInterval is the interval at which supervise checks whether processes have ended.
 const superviseInterval = 500 * time.Millisecond
 
 // supervise restarts ended processes until ctx ends.
@@ -227,7 +227,7 @@ func (t *injector) supervise(ctx context.Context) error {
 	for harness.Pause(ctx, superviseInterval) == nil {
 		for _, a := range t.instances {
 			if !a.mu.TryLock() {
-				continue // a fault affects it
+				continue // a fault that affects the process is active, so it may end
 			}
 			err := t.restartExited(context.WithoutCancel(ctx), a)
 			a.mu.Unlock()
@@ -239,7 +239,7 @@ func (t *injector) supervise(ctx context.Context) error {
 	return nil
 }
 
-// lockTables locks the tables that workers write, for a time.
+// lockTables locks the tables that workers write, for the given time.
 func (t *injector) lockTables(ctx context.Context, length time.Duration) error {
 	conn, err := pgx.Connect(ctx, t.s.Database)
 	if err != nil {
@@ -259,7 +259,7 @@ func (t *injector) lockTables(ctx context.Context, length time.Duration) error {
 	return harness.Pause(ctx, length)
 }
 
-// permanentFaults returns the upstream's faults for some keys, which last for the whole run.
+// permanentFaults returns the upstream's faults of some keys. They are active during the whole run.
 func permanentFaults() []simulator.Fault {
 	return []simulator.Fault{{Key: "^refused", Kind: simulator.BadParameter}, {Key: "^broken", Kind: simulator.InternalError}}
 }
@@ -280,7 +280,7 @@ func (t *injector) injectUpstreamFault(ctx context.Context, f fault) error {
 	if fault, ok := kinds[f.name]; ok {
 		faulty.Faults = append([]simulator.Fault{fault}, faulty.Faults...)
 	} else {
-		faulty.Latency = &simulator.Range{Min: time.Second, Max: 4 * time.Second} // some exceed the source's timeout
+		faulty.Latency = &simulator.Range{Min: time.Second, Max: 4 * time.Second} // some calls take longer than the source's timeout
 	}
 	if err := t.s.Control(ctx, faulty); err != nil {
 		return err
@@ -289,12 +289,13 @@ func (t *injector) injectUpstreamFault(ctx context.Context, f fault) error {
 	return errors.Join(err, t.s.Control(context.WithoutCancel(ctx), healthy))
 }
 
-// mayBeLost reports whether a query service may have lost a queued update request: it was
-// killed with the request in its buffer, or it could not reach Kafka.
+// mayBeLost reports whether a query service may have lost an update request that it queued at the
+// time "from": it was killed with the request in its buffer, or it could not reach Kafka.
 //
-// The producer drops a record after ten seconds, and with it all later records in the buffer of
-// the same partition. Records that were queued after Kafka had recovered may be among them. long
-// reports that Kafka was unavailable for about that time, so that all requests may have been lost.
+// After ten seconds without Kafka the producer drops a record, and with it all later records of the
+// same partition in its buffer. These may include records that were queued after Kafka had
+// recovered. long reports whether Kafka was unavailable for about ten seconds, so that all requests
+// of that time may have been lost.
 func (t *injector) mayBeLost(query string, from time.Time) (lost, long bool) {
 	const longOutage, aftermath = 5 * time.Second, 15 * time.Second
 	t.mu.Lock()

@@ -15,28 +15,29 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// addExamples adds up to three examples of wrong values to the note below the table.
+// addExamples adds the first three of the wrong values to the note below the table.
 func (t *table) addExamples(what string, all []string) {
 	for _, text := range all[:min(3, len(all))] {
 		t.note = strings.TrimPrefix(t.note+"\n  "+what+": "+text, "\n  ")
 	}
 }
 
-// judgeNone judges that none of total values is wrong, and that there is at least one value.
+// judgeNone judges that total is above 0 and that none of these values is wrong.
 func (t *table) judgeNone(what string, total int, wrong []string) {
 	t.judge(what, fmt.Sprintf("%d of %d", len(wrong), total), "0, of some", len(wrong) == 0 && total > 0)
 	t.addExamples(what, wrong)
 }
 
-// judgeZero judges that there is no wrong value.
+// judgeZero judges that the list of wrong values is empty.
 func (t *table) judgeZero(what string, wrong []string) {
 	t.judge(what, strconv.Itoa(len(wrong)), "0", len(wrong) == 0)
 	t.addExamples(strings.TrimSpace(what), wrong)
 }
 
-// judgeNothingLost judges that every accepted request has ended. A refresh that was answered
-// with 202 is in Kafka and must not be lost. A request that a read has queued is in the buffer
-// of a process; it may be lost with the process, and is counted.
+// judgeNothingLost judges that every accepted request has ended. The update request of a refresh
+// that was answered with 202 is in Kafka and must not be lost. The update request of a read may be
+// lost, because the query service answers while it is still in the buffer of the process. Lost ones
+// are counted.
 func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var lost []string
 	garbled := 0
@@ -61,18 +62,18 @@ func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tor
 	t.judgeQueuedReads(e, l, mayBeLost)
 }
 
-// maxExcusedPercent is the percentage of queued reads that may be lost with a killed process or
-// its connection to Kafka. Reads during a Kafka outage of about the delivery timeout do not
-// count, because all of them may be lost.
+// maxExcusedPercent is the maximum percentage of queued reads whose request may be lost because a
+// query service was killed or lost its connection to Kafka. Reads during a Kafka outage of about
+// the delivery timeout are not included, because all of their requests may be lost.
 const maxExcusedPercent = 10
 
-// judgeQueuedReads judges the reads whose response said that an update was queued: the entity
-// must have a later check or failure than the response showed.
+// judgeQueuedReads judges the reads whose response said that an update was queued. Each entity must
+// have been checked, or have failed, after the state in the response.
 func (t *table) judgeQueuedReads(e *finalState, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var unmet []string
 	excused, lost := 0, 0
 	for _, p := range l.queuedReads {
-		const life = time.Minute // of a lock: its request may have failed up to so long before the read
+		const life = time.Minute // lifetime of a lock: the request that the read joined may have failed up to a minute before
 		if now, ok := e.stored[p.key]; ok && now.checked != p.checked || e.failedSince(p.key, p.asked.Add(-life)) || e.coveredByHold(p.key, p.asked, life) {
 			continue
 		}
@@ -91,32 +92,33 @@ func (t *table) judgeQueuedReads(e *finalState, l *tortureLoad, mayBeLost func(q
 	t.report("  lost in Kafka outages of about the delivery timeout", "%d", lost)
 }
 
-// judgeTortureContract judges the upstream's log against its quota.
+// judgeTortureContract judges that the calls in the upstream's log stayed within its quota.
 func (t *table) judgeTortureContract(st simulator.Stats) {
 	t.judge("max calls in a sliding second", strconv.Itoa(st.MaxInSlidingSecond), fmt.Sprint("<=", tortureLimit), st.MaxInSlidingSecond <= tortureLimit && st.Arrivals > 0)
 	t.judge("calls rejected by the upstream's quota", strconv.Itoa(st.Refused), "0", st.Refused == 0)
 }
 
-// Limits of repeated calls. A fault may repeat the calls in flight in one process and the
-// calls whose results were not stored yet. Without a fault a few calls are repeated, because an
-// entity may be in both lanes at the same time.
+// Limits of the number of repeated calls. A fault may repeat the calls that one process has in
+// flight, and the calls whose results are not stored yet. A few calls are repeated even without a
+// fault, because an entity may be in both lanes at the same time.
 const (
 	maxRepeatsPerFault    = 10
 	maxRepeatsPerThousand = 20
-	repeatWindow          = 15 * time.Second // until a session has expired and its partitions are consumed again
-	// A worker may fetch a known-good entity within confirmWithin of a failed call, to confirm
-	// that the upstream works. See consumer/doc.go.
+	repeatWindow          = 15 * time.Second // until a consumer session has expired and another worker consumes its partitions
+	// confirmWithin is the time after a failed call within which a worker may call a known-good
+	// entity, to confirm that the upstream works. See consumer/doc.go.
 	confirmWithin = 2 * time.Second
 )
 
-// mayRepeatCalls reports whether calls may be repeated because of the fault. Faults of query
-// services and of the upstream repeat none.
+// mayRepeatCalls reports whether the fault may cause repeated calls. Faults of query services and
+// of the upstream do not.
 func (d injectedFault) mayRepeatCalls() bool {
 	return d.component != "upstream" && !slices.Contains(queries, d.victim)
 }
 
-// maxRepeats returns how many calls the faults may have repeated. A worker that is killed during
-// a database fault loses all results since the fault began.
+// maxRepeats returns the number of faults that may cause repeated calls, and the maximum number of
+// these calls. If a worker is killed during a database fault, all results since the start of the
+// database fault are lost, and their calls are repeated.
 func maxRepeats(done []injectedFault) (faults, repeats int) {
 	for _, d := range done {
 		if !d.mayRepeatCalls() {
@@ -133,8 +135,8 @@ func maxRepeats(done []injectedFault) (faults, repeats int) {
 	return faults, repeats
 }
 
-// judgeDuplicates judges the number of unnecessary calls. A successful call is unnecessary if no
-// record requested the entity since its last successful call. A record without a version always
+// judgeDuplicates judges the number of unnecessary calls. A successful call is unnecessary if the
+// entity was not requested again since its last successful call. A record without a version always
 // needs its own call.
 func (t *table) judgeDuplicates(all []harness.Arrival, requests []requestRecord, done []injectedFault) (repeated int) {
 	wanted, own := map[string][]time.Time{}, map[string][]time.Time{}
@@ -153,7 +155,7 @@ func (t *table) judgeDuplicates(all []harness.Arrival, requests []requestRecord,
 	}
 	due := func(times []time.Time, at time.Time) bool { return len(times) > 0 && !times[0].After(at) }
 	good, unanswered, unexplained, confirming := 0, 0, 0, 0
-	var failures []time.Time // times of failed calls that a confirming call may still follow
+	var failures []time.Time // times of failed calls, each of which allows one confirming call
 	faults, allowed := maxRepeats(done)
 	for _, a := range all {
 		switch {
@@ -194,8 +196,8 @@ func (t *table) judgeDuplicates(all []harness.Arrival, requests []requestRecord,
 	return repeated
 }
 
-// liveLocksScript returns the locks that have not expired. A lock that another server set,
-// before a failover or a restart, is ignored as in lua/coalesce_acquire.
+// liveLocksScript returns the locks that have not expired. It ignores a lock that another server
+// has set before a failover or restart, as lua/coalesce_acquire does.
 const liveLocksScript = `local t = redis.call('TIME')
 local now, live = t[1] * 1000 + math.floor(t[2] / 1000), {}
 local id = string.sub(string.match(redis.call('INFO', 'replication'), 'master_replid:(%x+)'), 1, 16)

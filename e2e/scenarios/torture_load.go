@@ -21,8 +21,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// Rates a second and numbers of keys. The load is about the upstream's quota, so that the
-// backlog of a fault is processed at the full rate afterwards.
+// Requests per second, and numbers of keys. The load is about as large as the upstream's quota, so
+// that after a fault its backlog is processed at the full rate.
 const (
 	tortureLimit       = 150
 	readRate           = 60
@@ -31,17 +31,17 @@ const (
 	tortureKeys        = 2000
 	refreshedKeys      = 300 // keys that clients refresh
 	hotKeys            = 60
-	neverFreshKeys     = 6 // of each kind
+	neverFreshKeys     = 6 // number of keys of each kind that never becomes fresh
 	changeEvery        = 4 * time.Second
 	changePercent      = 40
 	tortureConcurrency = 64
 	answerTimeout      = 5 * time.Second
 )
 
-// promise is a request of a client to a query service.
+// promise is a request that a client sent to a query service, and that must have an effect.
 type promise struct {
 	key, query string
-	asked      time.Time // before it was sent: the fetch must begin later
+	asked      time.Time // time before the request was sent: a fetch that satisfies it must begin later
 }
 
 // queuedRead is a read whose response said that an update was queued.
@@ -61,7 +61,7 @@ type servedAnswer struct {
 type failedRead struct {
 	promise
 	ended  time.Time
-	status int    // 0: no response
+	status int    // HTTP status; 0: no response
 	reason string // notQueuedReason, or the client's error
 }
 
@@ -80,13 +80,13 @@ type tortureLoad struct {
 	notFound    []promise                // reads of existing entities answered with 404
 	failedReads []failedRead
 	changes     []time.Time // times at which changes of the upstream's contents were complete
-	err         error       // of a change; the upstream's contents are unknown then
+	err         error       // error of a change, after which the upstream's contents are unknown
 	reads       atomic.Int64
-	skipped     atomic.Int64 // reads and refreshes, because all goroutines were busy
-	low         atomic.Int64 // acknowledged
+	skipped     atomic.Int64 // number of reads and refreshes that were not sent, because all goroutines were busy
+	low         atomic.Int64 // number of LOW records that Kafka acknowledged
 }
 
-// keyOf draws a key: a hot key, any key, or sometimes one that never becomes fresh.
+// keyOf returns a random key: a hot key, any key, or sometimes a key that never becomes fresh.
 func keyOf(rng *mathrand.Rand) string {
 	switch n := rng.IntN(100); {
 	case n < 40:
@@ -102,8 +102,8 @@ func keyOf(rng *mathrand.Rand) string {
 	}
 }
 
-// startLoad starts the load. It publishes LOW requests without a proxy, so that they fail only
-// if the broker does.
+// startLoad starts the load. It publishes LOW requests directly to the broker and not through a
+// proxy, so that only a fault of the broker affects them.
 func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*tortureLoad, error) {
 	kafka, err := kgo.NewClient(kgo.SeedBrokers(s.Broker), kgo.RecordDeliveryTimeout(answerTimeout))
 	if err != nil {
@@ -147,15 +147,15 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 			}
 		})
 	}
-	submit := func(do func()) { // skips the request if all goroutines wait for a frozen process
+	submit := func(do func()) { // the request is skipped if all goroutines wait, for example for a frozen process
 		select {
 		case jobs <- do:
 		default:
 			l.skipped.Add(1)
 		}
 	}
-	// A key that is requested only once shows a lost request: no later request of the same key
-	// can hide it.
+	// Some keys are requested only once. If such a request is lost, the loss is visible: no later
+	// request of the same key hides it.
 	var keys atomic.Int64
 	once := func(by string) string { return fmt.Sprintf("once-%s-%d", by, keys.Add(1)) }
 	every(time.Second/readRate, 1, func(rng *mathrand.Rand) {
@@ -183,8 +183,8 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 		if n := rng.IntN(10); n == 0 {
 			r.Key = once("low")
 		}
-		if rng.IntN(10) > 0 { // the others have no version, like records of v1.1
-			r.Version = r.RequestedAt.UnixMilli() // as Redis would issue it now
+		if rng.IntN(10) > 0 { // the remaining records have no version, like records of v1.1
+			r.Version = r.RequestedAt.UnixMilli() // the version that Redis would assign now
 		}
 		value, err := r.Encode()
 		record := &kgo.Record{Topic: schemas.RequestTopic(s.Source, schemas.Low), Key: r.RecordKey(), Value: value}
@@ -201,7 +201,7 @@ func (s *site) startLoad(ctx context.Context, seed uint64, cast []*instance) (*t
 func (l *tortureLoad) stop() {
 	l.cancel()
 	l.running.Wait()
-	_ = l.kafka.Flush(context.Background()) // each record is delivered or fails within answerTimeout
+	_ = l.kafka.Flush(context.Background()) // returns when each record is delivered or has failed, within answerTimeout
 	l.kafka.Close()
 }
 
@@ -222,7 +222,7 @@ func (r response) checked() int64 {
 	return r.Checked.UnixMicro()
 }
 
-// call sends a request to a query service, with a timeout of answerTimeout plus extra.
+// call sends a request to a query service. Its timeout is answerTimeout plus extra.
 func (l *tortureLoad) call(ctx context.Context, a *instance, method, path string, extra time.Duration) response {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout+extra)
 	defer cancel()
@@ -241,7 +241,7 @@ func (l *tortureLoad) call(ctx context.Context, a *instance, method, path string
 	}
 	var r response
 	if err := json.Unmarshal(text, &r); err != nil {
-		return response{status: http.StatusInternalServerError, Reason: err.Error()} // a body that is no JSON is an error with any status
+		return response{status: http.StatusInternalServerError, Reason: err.Error()} // a body that is not JSON counts as an error, with any status
 	}
 	r.status = resp.StatusCode
 	return r
@@ -279,8 +279,8 @@ func (l *tortureLoad) refresh(ctx context.Context, a *instance, key string) bool
 	return true
 }
 
-// publish publishes a LOW record without waiting for the ack, so that an unavailable broker
-// does not stop the other load.
+// publish publishes a LOW record and does not wait for Kafka's ack, so that an unavailable broker
+// does not stop the rest of the load.
 func (l *tortureLoad) publish(ctx context.Context, record *kgo.Record) {
 	l.kafka.TryProduce(context.WithoutCancel(ctx), record, func(_ *kgo.Record, err error) {
 		if err == nil {
@@ -289,7 +289,8 @@ func (l *tortureLoad) publish(ctx context.Context, record *kgo.Record) {
 	})
 }
 
-// change changes the contents of changePercent of all entities in the upstream.
+// change changes the contents of changePercent percent of all entities in the upstream, and records
+// the time.
 func (l *tortureLoad) change(ctx context.Context) {
 	err := l.s.Control(context.WithoutCancel(ctx), simulator.Control{ChangePercent: changePercent})
 	l.mu.Lock()

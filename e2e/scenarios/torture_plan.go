@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// faultKind is a kind of fault: its component, the processes that it can affect, and the range
-// of its length.
+// faultKind is a kind of fault: its name, the component that it affects, the processes that can be
+// its victims, and the range of its length.
 type faultKind struct {
 	name      string
 	component string // two faults of one component are never injected at once
@@ -16,8 +16,8 @@ type faultKind struct {
 	min, max  time.Duration
 }
 
-// failover is the fault that loses the last acknowledged writes. Its length is the time for
-// which the replica does not receive them.
+// failover is the name of the fault that loses the last acknowledged writes of Redis. Its length is
+// the time for which the replica does not receive the writes.
 const failover = "Redis fails over to its replica"
 
 // allProcesses is the victim of a fault that affects every process.
@@ -30,9 +30,9 @@ var (
 	anyConnection = append([]string{allProcesses, allProcesses, allProcesses}, processes...)
 )
 
-// faultKinds lists all kinds. Two limits of ten seconds matter for the lengths: a consumer that
-// is frozen for longer than its session loses its partitions, and a producer drops a record
-// that is not delivered in time.
+// faultKinds lists all kinds of faults. Their lengths are below or above two limits of ten seconds:
+// a consumer that is frozen for longer than its session timeout loses its partitions, and a
+// producer drops a record that is not delivered within the delivery timeout.
 var faultKinds = []faultKind{
 	{"killed", "process", workers, 0, 2 * time.Second},
 	{"killed", "process", queries, 0, 2 * time.Second},
@@ -59,7 +59,7 @@ var faultKinds = []faultKind{
 	{"Kafka slow by 0.7 s", "kafka", anyConnection, time.Second, 4 * time.Second},
 	{"broker frozen", "kafka", []string{allProcesses}, time.Second, 4 * time.Second},
 	{"broker frozen for longer than a session", "kafka", []string{allProcesses}, 11 * time.Second, 14 * time.Second},
-	{"broker killed", "kafka", []string{allProcesses}, 0, 2 * time.Second}, // plus its start time
+	{"broker killed", "kafka", []string{allProcesses}, 0, 2 * time.Second}, // the time to start the broker is added
 	{"500", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},
 	{"a reset of half the calls", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},
 	{"hangs", "upstream", []string{allProcesses}, time.Second, 3 * time.Second},
@@ -88,10 +88,9 @@ type step struct {
 	faults []fault
 }
 
-// plan returns the steps for a number of faults. It depends on the seed and the table
-// faultKinds only, so the same seed gives the same faults in the same order. A longer plan
-// begins with the shorter one. The kinds are drawn like cards from a shuffled deck: each kind
-// occurs once before any kind occurs again.
+// plan returns the steps for a number of faults. It depends only on the seed and on the table
+// faultKinds, so the same seed gives the same faults in the same order. A plan with more faults
+// begins with the same steps. Each kind occurs once, in random order, before any kind occurs again.
 func plan(seed uint64, faults int) (all []step) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	between := func(shortest, longest time.Duration) time.Duration {

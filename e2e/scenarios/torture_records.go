@@ -19,7 +19,8 @@ type recordID struct {
 	offset    int64
 }
 
-// requestRecord is a record of a request topic. A garbled one holds no valid UpdateRequest.
+// requestRecord is a record of a request topic. It is garbled if it does not contain a valid
+// UpdateRequest.
 type requestRecord struct {
 	recordID
 	schemas.UpdateRequest
@@ -28,7 +29,7 @@ type requestRecord struct {
 
 // deadLetter is a record of the dead-letter topic.
 type deadLetter struct {
-	origin recordID // of the request record
+	origin recordID // the request record that became this dead letter
 	key    string   // empty if the request is garbled
 	at     time.Time
 }
@@ -70,27 +71,27 @@ func (s *site) readRecords(ctx context.Context) (requests []requestRecord, deadL
 	return requests, deadLetters, nil
 }
 
-// failure is the row of update_status of an entity.
+// failure is an entity's row in the table update_status.
 type failure struct {
 	state                  string
-	number, updated, until int64 // times in microseconds since 1970
-	times                  int   // consecutive final failures
+	number, updated, until int64 // number is a version; the others are microseconds since 1970
+	times                  int   // number of consecutive final failures
 }
 
-// holdsAt reports whether the failure held the entity at a time. A failure during a hold writes
-// no further dead letter.
+// holdsAt reports whether the failure held the entity at a time. A request that fails during the
+// hold writes no further dead letter.
 func (f failure) holdsAt(at time.Time) bool {
 	return f.state == "SUSPENDED" || f.state == "FAILED" && f.until > at.UnixMicro()
 }
 
-// finalState is the final state of all entities, by key, and of all records.
+// finalState is the state after the run: of all entities, by key, and of all records.
 type finalState struct {
 	stored          map[string]storedState
 	failed          map[string]failure
 	lastDeadLetter  map[string]time.Time
 	deadLetterCount map[string]int
 	deadLettered    map[recordID]bool
-	lastCall        map[string]time.Time // from the upstream's log
+	lastCall        map[string]time.Time // time of the last call by key, from the upstream's log
 }
 
 func (s *site) readFinalState(ctx context.Context, w *stateWatcher, deadLetters []deadLetter, calls []harness.Arrival) (*finalState, error) {
@@ -124,12 +125,12 @@ func (s *site) readFinalState(ctx context.Context, w *stateWatcher, deadLetters 
 	return e, rows.Err()
 }
 
-// isFinal reports whether no retry is scheduled.
+// isFinal reports whether the failure is final: no retry is scheduled.
 func (f failure) isFinal() bool { return f.state == "FAILED" || f.state == "SUSPENDED" }
 
-// missingDeadLetters returns the final failures that have fewer dead letters than they should,
-// and the requested entities that must fail but have no final failure. total is the number of
-// final failures.
+// missingDeadLetters returns the number of final failures, and a description of each error: a final
+// failure with fewer dead letters than expected, or a requested entity that must fail but has no
+// final failure.
 func (e *finalState) missingDeadLetters(requests []requestRecord) (total int, wrong []string) {
 	for _, key := range slices.Sorted(maps.Keys(e.failed)) {
 		f := e.failed[key]
@@ -153,14 +154,14 @@ func (e *finalState) missingDeadLetters(requests []requestRecord) (total int, wr
 	return total, wrong
 }
 
-// coveredByHold reports whether an earlier failure held the entity at a time, and the upstream
-// was called for it at most before earlier.
+// coveredByHold reports whether a recorded failure held the entity at the time "moment". The
+// upstream must also have been called for the entity after "moment" minus "before".
 func (e *finalState) coveredByHold(key string, moment time.Time, before time.Duration) bool {
 	return e.failed[key].holdsAt(moment) && e.lastCall[key].After(moment.Add(-before))
 }
 
 // settled reports whether a request record has ended in one of these ways:
-//   - a fetch that began after it stored a snapshot or a not-found entry,
+//   - a snapshot or a not-found entry was stored by a fetch that began after the request,
 //   - a later failure is recorded,
 //   - it has a dead letter,
 //   - it was enqueued during a hold that Redis had lost, and the upstream was called for it.
@@ -177,16 +178,18 @@ func (e *finalState) settled(a requestRecord) bool {
 	if !a.Reason.PassesHolds() && e.coveredByHold(a.Key, a.RequestedAt, 0) {
 		return true
 	}
-	// The version is assigned before RequestedAt is set, so the time decides only without one.
+	// A record with a version was judged above. Only a record without one is judged by its time,
+	// because the version is assigned before RequestedAt is set.
 	return a.Version == 0 && e.fetchedAfter(a.Key, a.RequestedAt)
 }
 
-// fetchedAfter reports whether an entity was checked after a time, or failed after it.
+// fetchedAfter reports whether the entity was checked, or failed, after the time "moment".
 func (e *finalState) fetchedAfter(key string, moment time.Time) bool {
 	return e.stored[key].checked >= moment.UnixMicro() || e.failedSince(key, moment)
 }
 
-// failedSince reports whether a failure or a dead letter of the entity is later than a time.
+// failedSince reports whether a failure or a dead letter of the entity is later than the time
+// "moment".
 func (e *finalState) failedSince(key string, moment time.Time) bool {
 	return e.failed[key].updated >= moment.UnixMicro() || !e.lastDeadLetter[key].Before(moment)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// injectBrokerFault freezes the broker, or kills and restarts it. Its data survives the kill in
-// the page cache.
+// injectBrokerFault freezes the broker, or kills and restarts it. A killed broker loses no data,
+// because the operating system keeps the written data in its page cache.
 func (t *injector) injectBrokerFault(ctx context.Context, f fault) error {
 	begin, end := []string{"signal", "kafka", "STOP"}, []string{"signal", "kafka", "CONT"}
 	if f.name == "broker killed" {
@@ -29,7 +29,7 @@ func (t *injector) injectBrokerFault(ctx context.Context, f fault) error {
 	}
 	err := harness.Pause(ctx, f.length)
 	_, ended := t.s.RunServices(context.WithoutCancel(ctx), end...)
-	if ended != nil && ctx.Err() == nil { // on a busy machine a start may exceed the minute that the script allows
+	if ended != nil && ctx.Err() == nil { // on a busy machine the start may take longer than the minute that the script allows
 		_, ended = t.s.RunServices(ctx, end...)
 	}
 	return errors.Join(err, ended)
@@ -50,7 +50,7 @@ func (s *site) redisDir(address string) string {
 	return filepath.Join(s.Dir, "redis-"+strings.ReplaceAll(address, ":", "-"))
 }
 
-// startReplica starts a replica of Redis that replicates through a proxy, which can be stalled.
+// startReplica starts a replica of Redis. It replicates through a proxy that can be stalled.
 func (t *injector) startReplica(ctx context.Context, address string) (err error) {
 	if t.replicaLink == nil {
 		if t.replicaLink, err = harness.NewProxy(ctx, t.s.Redis.Address, nil); err != nil {
@@ -87,11 +87,12 @@ func (t *injector) injectRedisFault(ctx context.Context, f fault) (err error) {
 	return err
 }
 
-// failover kills Redis and promotes its replica, which has not received the writes of the time
-// gap. The killed server is restarted as the replica of the new primary.
+// failover kills Redis and promotes its replica. For the duration gap before the kill the replica
+// receives no writes, so they are lost. The killed server is restarted as the replica of the new
+// primary.
 func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	old, next := t.s.Redis, t.replica
-	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // after another fault it may have to synchronise again
+	err := harness.Poll(ctx, harness.Timeout, func() (bool, error) { // after another fault the replica may have to synchronise first
 		state, err := replication(ctx, next)
 		return state["master_link_status"] == "up", err
 	})
@@ -102,7 +103,7 @@ func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	err = harness.Pause(ctx, gap)
 	had, asked := replication(ctx, old)
 	old.Kill()
-	t.replicaLink.Cut() // before the link works again: its buffered bytes are lost
+	t.replicaLink.Cut() // cut before the proxy forwards again, so that the buffered writes are lost
 	t.replicaLink.Stall(false)
 	if err := errors.Join(err, asked); err != nil {
 		return err
@@ -121,7 +122,8 @@ func (t *injector) failover(ctx context.Context, gap time.Duration) error {
 	return t.startReplica(ctx, old.Address)
 }
 
-// replication returns the section replication of INFO, after running an optional command.
+// replication runs a command if one is given. Then it returns the fields of the section
+// "replication" of INFO.
 func replication(ctx context.Context, p *harness.Process, command ...any) (map[string]string, error) {
 	client := redis.NewClient(&redis.Options{Addr: p.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
@@ -139,14 +141,15 @@ func replication(ctx context.Context, p *harness.Process, command ...any) (map[s
 	return all, err
 }
 
-// replicationOffset returns how many bytes of writes a Redis has received.
+// replicationOffset returns the number of bytes of writes that a Redis has received, from its
+// replication fields.
 func replicationOffset(replication map[string]string) int {
 	n, _ := strconv.Atoi(replication["master_repl_offset"])
 	return n
 }
 
-// expireClaims makes all scheduled retries due, as if their claims had expired, and returns
-// their number.
+// expireClaims makes all scheduled retries due at once, as if the claims on them had expired. It
+// returns the number of retries.
 func (s *site) expireClaims(ctx context.Context) (int, error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
@@ -160,5 +163,5 @@ func (s *site) expireClaims(ctx context.Context) (int, error) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: s.Redis.Address, MaxRetries: -1})
 	defer func() { _ = client.Close() }()
-	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // wakes the pollers
+	return int(ended.RowsAffected()), client.Publish(ctx, "retries:"+s.Source, now.UnixMilli()).Err() // the message makes the pollers run now
 }

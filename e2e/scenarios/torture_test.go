@@ -77,7 +77,7 @@ func TestTorturePlan_DependsOnItsSeedOnly(t *testing.T) {
 	}
 }
 
-// A correct run never shows these faults, so the test shows that the judge detects them.
+// A correct run contains none of these errors. The test shows that the judge would report them.
 func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
@@ -132,11 +132,11 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	var broken, twice table
 	broken.judgeTortureContract(simulator.Stats{Arrivals: 1, MaxInSlidingSecond: tortureLimit + 1})
 	calls := arrivals([]called{
-		{at(2), "k", 200, ""}, // needed
+		{at(2), "k", 200, ""}, // needed by the first record
 		{at(3), "k", 200, ""},
 		{at(5), "k", 500, simulator.InternalError},
-		{at(6), "k", 200, ""}, // needed, by two
-		{at(7), "k", 0, ""},   // of a process that was killed
+		{at(6), "k", 200, ""}, // needed by two records
+		{at(7), "k", 0, ""},   // a call without a response, of a process that was killed
 		{at(8), "other", 400, ""},
 	})
 	needs := []requestRecord{record("k", 1, at(1)), record("k", 2, at(4)), record("k", 3, at(4))}
@@ -155,11 +155,12 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	}
 }
 
-// A failed call allows one confirming call of a known-good entity, for confirmWithin.
+// A failed call allows one call of a known-good entity within confirmWithin. A second one is
+// unnecessary.
 func TestTortureJudge_AllowsOneConfirmingCallPerFailure(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(1_700_000_000_000 + int64(ms)) }
 	for name, test := range map[string]struct {
-		later []int // ms after the failure
+		later []int // times of the further calls, in ms after the failure
 		want  int
 	}{
 		"one soon after": {[]int{500}, 0}, "two soon after": {[]int{500, 600}, 1}, "one later": {[]int{2500}, 1},
@@ -186,7 +187,7 @@ func TestTortureJudge_AllowsMoreRepeatsWithoutTheDatabase(t *testing.T) {
 	}
 }
 
-// A queued read is done only by a check that is later than the one in its response.
+// A queued read is satisfied only by a check that is later than the check in its response.
 func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 	began := time.Now()
 	checked, read := began.Add(10*time.Second), began.Add(40*time.Second)
@@ -200,7 +201,7 @@ func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 		unconfirmed bool
 		long        bool
 		of          int
-		want        bool // missed
+		want        bool // whether the limit must be missed
 	}{
 		"fetched since":                 {"k", checked.Add(-time.Minute).UnixMicro(), false, false, 1, false},
 		"nothing since":                 {"k", checked.UnixMicro(), false, false, 1, true},
@@ -252,7 +253,7 @@ func TestTortureJudge_ExcusesReadsOfKilledProcesses(t *testing.T) {
 		{done("killed", "process", "query-2"), 0, false},
 		{done("terminated", "process", "query-1"), 0, false},
 		{done("Kafka cut", "kafka", allProcesses), 7 * time.Second, true},
-		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // records were dropped during the outage
+		{done("broker killed", "kafka", allProcesses), 20 * time.Second, true}, // the producer dropped records during the outage
 		{done("broker killed", "kafka", allProcesses), 24 * time.Second, false},
 		{done("Kafka cut", "kafka", "worker-1"), 7 * time.Second, false},
 		{done("Redis cut", "redis", allProcesses), 7 * time.Second, false},

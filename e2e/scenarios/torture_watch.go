@@ -12,15 +12,16 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// storedState is the row of an entity in the database at the time of a check.
+// storedState is the row of an entity in the table snapshot_state, as one check of the watcher has
+// read it.
 type storedState struct {
-	version, checked, fetched, updated int64 // times in microseconds since 1970
+	version, checked, fetched, updated int64 // version number; the others are microseconds since 1970
 	hash                               string
 	absent                             bool
 }
 
-// stateWatcher reads all stored entities periodically, on a connection without a proxy, and
-// records every value that became older.
+// stateWatcher reads all stored entities periodically, on a database connection without a proxy. It
+// records every entity whose version or times became older.
 type stateWatcher struct {
 	s               *site
 	conn            *pgx.Conn
@@ -29,15 +30,16 @@ type stateWatcher struct {
 	last            map[string]storedState
 	checks          int
 	regressions     []string
-	timeRegressions int // times that became older by at most maxTimeRegression
+	timeRegressions int // number of times that became older by at most maxTimeRegression
 	err             error
 }
 
-// checkInterval is shorter than the time between two fetches of an entity that overtake each
-// other.
+// checkInterval is the interval of the checks. It is shorter than the time between two fetches of
+// an entity of which the earlier one is stored last. A check therefore sees the later result before
+// the earlier one replaces it.
 const checkInterval = 400 * time.Millisecond
 
-// watchState starts a watcher. stop ends it.
+// watchState starts a stateWatcher. Its method stop ends it.
 func (s *site) watchState(ctx context.Context) (*stateWatcher, error) {
 	conn, err := pgx.Connect(ctx, s.Database)
 	if err != nil {
@@ -54,20 +56,22 @@ func (s *site) watchState(ctx context.Context) (*stateWatcher, error) {
 	return w, nil
 }
 
-// stop ends the watcher after a last check.
+// stop ends the watcher after one last check.
 func (w *stateWatcher) stop(ctx context.Context) error {
 	w.cancel()
 	w.ended.Wait()
 	return errors.Join(w.err, w.check(ctx))
 }
 
-// maxTimeRegression bounds by how much the times of a later fetch may precede the times of an
-// earlier one. A worker reads its clock before it requests the version from Redis. Two fetches
-// of an entity, one of each lane, may wait for Redis at the same time.
+// maxTimeRegression is the maximum time by which the times of a later fetch (by version) may
+// precede the times of an earlier one. A worker reads its clock before it requests the version from
+// Redis. Two fetches of an entity, one in each lane, may wait for Redis at the same time and get
+// their versions in the other order.
 const maxTimeRegression = 2 * time.Second
 
-// regressed reports whether a state is older than the state before. crossed reports that a time
-// became older.
+// regressed compares an entity's state with its state in the check before. older reports that it
+// became older, which is an error. crossed reports that a time became older, which is allowed up to
+// maxTimeRegression.
 func (now storedState) regressed(before storedState) (older, crossed bool) {
 	if now.version < before.version || now.version == before.version && now != before {
 		return true, false
@@ -76,7 +80,8 @@ func (now storedState) regressed(before storedState) (older, crossed bool) {
 	return by > maxTimeRegression.Microseconds(), by > 0
 }
 
-// check reads all entities and compares them with the check before. It waits for locked tables.
+// check reads all entities and compares them with the check before. If the tables are locked, it
+// waits for the lock.
 func (w *stateWatcher) check(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()

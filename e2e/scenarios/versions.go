@@ -25,9 +25,9 @@ import (
 // decrease.
 func versions(ctx context.Context, s *site, o options) error {
 	const processes, different, rate = 5, 50, 100
-	// Without a cool-down, so that each refresh is a new request.
+	// A cool-down of 1 ms makes each refresh a new request.
 	s.Edits = []string{"cooldown: 1m", "cooldown: 1ms", "freshFor: 1h", "freshFor: 1ms"}
-	// Long calls, so that some are in flight when Redis is killed.
+	// The calls are long, so that some are in flight when Redis is killed.
 	if err := s.Prepare(ctx, onlySmall, "--latency", "1s-2s"); err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func versions(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	var accepted atomic.Int64
-	refresh := func(n int) { // each process starts a round 7 entities later
+	refresh := func(n int) { // after one refresh by each process, the next 7 keys are skipped
 		status, err := readers[n%processes].Refresh(ctx, fmt.Sprint("key-", (n+n/processes*7)%different))
 		if err == nil && status == http.StatusAccepted {
 			accepted.Add(1)
@@ -94,7 +94,7 @@ func versions(ctx context.Context, s *site, o options) error {
 		fmt.Sprintf(">=%d each", different), before >= different && after >= different)
 	t.judgeEqual("versions issued twice for an entity", twice, 0)
 	t.judgeEqual("versions lower than an earlier one", back, 0)
-	// A fetch has a higher version than the requests that it satisfies.
+	// The version of a fetch must be higher than the versions of the requests that it satisfies.
 	older := 0
 	for key := range harness.CountByKey(all) {
 		stored, err := s.Number(ctx, "SELECT version FROM snapshot_state WHERE key = $1", key)
@@ -112,8 +112,9 @@ func versions(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// countDisorder counts the repeated versions of an entity, and the versions below that of an
-// earlier record. All records of an entity are in one partition.
+// countDisorder returns how many records have the same version as an earlier record of their
+// entity, and how many have a lower one. All records of an entity are in one partition, so their
+// order is known.
 func countDisorder(all []harness.Request) (twice, back int) {
 	last, seen := map[string]int64{}, map[string]bool{}
 	for _, r := range all {
@@ -130,13 +131,13 @@ func countDisorder(all []harness.Request) (twice, back int) {
 	return twice, back
 }
 
-// release judges that only one of many concurrent releases of a lock succeeds, and that none
-// releases a later lock.
+// release judges that exactly one of many concurrent releases of a lock succeeds, and that a
+// release of an earlier lock never releases a later one.
 func release(ctx context.Context, s *site, _ options) error {
 	const entities, racers, connections = 300, 20, 20
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis.Address, PoolSize: connections, MinIdleConns: connections})
 	defer func() { _ = rdb.Close() }()
-	var wins [2][]int // successful rollbacks and settles of each entity
+	var wins [2][]int // number of successful rollbacks, and of successful settles, for each entity
 	lost, stolen := 0, 0
 	for i := range entities {
 		e := lock{rdb, schemas.Entity{Source: s.Source, Facet: small, Key: fmt.Sprint("key-", i)}}
@@ -163,7 +164,7 @@ func release(ctx context.Context, s *site, _ options) error {
 		}
 		wins[1] = append(wins[1], won)
 
-		// One client acquires the lock while others release the lock before it.
+		// In the middle of many releases of the third lock, one client acquires the fourth lock.
 		third, err := e.acquire(ctx, schemas.Low)
 		if err != nil {
 			return err
@@ -184,7 +185,7 @@ func release(ctx context.Context, s *site, _ options) error {
 			return err
 		}
 		if fourth <= third {
-			lost++ // a later lock must have a higher version
+			lost++ // the fourth lock must have a higher version
 		}
 		if held, err := rdb.HGet(ctx, e.key(), "lock").Result(); err != nil || !strings.HasPrefix(held, fmt.Sprintf("HIGH %d ", fourth)) {
 			stolen++
@@ -206,7 +207,7 @@ func release(ctx context.Context, s *site, _ options) error {
 	return nil
 }
 
-// lock runs the Lua scripts of the producer and the worker for one entity.
+// lock runs the coalescing scripts of the producer and of the worker for one entity.
 type lock struct {
 	rdb    redis.UniversalClient
 	entity schemas.Entity
@@ -214,7 +215,8 @@ type lock struct {
 
 func (l lock) key() string { return "upd:{" + l.entity.String() + "}" }
 
-// acquire acquires a lock that must be free or held by LOW, and returns its version.
+// acquire acquires the entity's lock in a lane and returns its version. The lock must be free or
+// held by LOW.
 func (l lock) acquire(ctx context.Context, lane schemas.Lane) (int64, error) {
 	answer, err := eval.Once(ctx, l.rdb, lua.CoalesceAcquire, eval.Call{
 		Key: l.key(), Args: []any{string(lane), 0, 0, 0, 0, harness.Timeout.Milliseconds(), time.Hour.Milliseconds()},
@@ -229,7 +231,7 @@ func (l lock) acquire(ctx context.Context, lane schemas.Lane) (int64, error) {
 	return number, nil
 }
 
-// run runs a script that returns 1 if it released the lock.
+// run runs a Lua script that returns 1 if it has released the lock, and reports whether it did.
 func (l lock) run(ctx context.Context, script lua.Script, args ...any) (bool, error) {
 	n, err := eval.Once(ctx, l.rdb, script, eval.Call{Key: l.key(), Args: args}).Int()
 	return n == 1, err
@@ -240,7 +242,7 @@ func (l lock) settle(ctx context.Context, number int64) (bool, error) {
 		schemas.SettledChannel(l.entity.Source), schemas.Settled{Entity: l.entity, Number: number}.Encode())
 }
 
-// cluster judges the whole pipeline on a Redis Cluster.
+// cluster runs the whole pipeline on a Redis Cluster and judges it.
 func cluster(ctx context.Context, s *site, _ options) error {
 	if err := s.UseRedisCluster(); err != nil {
 		return err
@@ -267,7 +269,8 @@ func cluster(ctx context.Context, s *site, _ options) error {
 		if err != nil {
 			return err
 		}
-		// The limiter's state is in one slot, so that a permit is one atomic step on one node.
+		// All of the limiter's keys have the same hash tag and are in one slot. A permit is
+		// therefore one atomic step on one node.
 		there, err := rdb.Exists(ctx, "quota:{"+s.Source+"}:state").Result()
 		t.judgeEqual("limiter states in Redis", int(there), 1)
 		return err

@@ -48,7 +48,8 @@ func main() {
 	fmt.Fprintf(out, "^(%s)$\n", strings.Join(slices.Compact(names), "|"))
 }
 
-// find returns the tests that need a service by folder. root is the root directory of the module.
+// find returns the names of the tests that need a service, by folder. root is the root directory of
+// the module.
 func find(root string) (map[string][]string, error) {
 	services, err := starters(root)
 	if err != nil {
@@ -77,8 +78,8 @@ func find(root string) (map[string][]string, error) {
 	return found, err
 }
 
-// servicePackage is the package whose functions read the addresses of services, with its function
-// address.
+// servicePackage is the package whose functions return the addresses of services. All of them call
+// its function address.
 const servicePackage = "servicetest"
 
 // starters returns the functions of package servicetest that need a real service.
@@ -94,7 +95,7 @@ func starters(root string) ([]string, error) {
 	return names, err
 }
 
-// inFolder returns the tests of one folder that call one of the functions.
+// inFolder returns the tests of one folder that call one of the functions in starters.
 func inFolder(dir string, starters []string) ([]string, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -107,9 +108,9 @@ func inFolder(dir string, starters []string) ([]string, error) {
 }
 
 // callersOf returns the functions in the files that use one of the targets, directly or through
-// each other, sorted. The name of a method begins with a dot. Functions, and methods, are
-// identified by their names only: a shared name counts for both, which can add a test but never
-// omits one.
+// other functions in the files. The result is sorted. The name of a method begins with a dot. Two
+// functions, or two methods, with the same name are not distinguished. The result can therefore
+// contain a test that needs no service, but it never omits one.
 func callersOf(targets, files []string) ([]string, error) {
 	used := map[string]map[string]bool{} // names in the body of each function
 	for _, file := range files {

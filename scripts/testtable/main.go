@@ -48,7 +48,7 @@ type event struct {
 }
 
 // report prints one line for each stage and the totals. It returns an error that names the tests
-// that no stage ran and the document does not list.
+// that no stage ran and that the document does not list.
 func report(out io.Writer, results string, stages []string, document string) error {
 	listed, err := os.ReadFile(document)
 	if err != nil {
@@ -120,7 +120,7 @@ func read(dir string) (map[string]outcome, error) {
 	return all, nil
 }
 
-// addEvents adds the outcomes in a stream of test events.
+// addEvents reads a stream of test events and adds the outcomes of top-level tests to all.
 func addEvents(all map[string]outcome, events io.Reader) error {
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)

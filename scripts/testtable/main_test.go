@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// stage writes the events and the seconds of one stage.
+// stage writes the results of one stage: the test events, and the file "seconds".
 func stage(t *testing.T, results, name, events string) {
 	t.Helper()
 	dir := filepath.Join(results, name)
@@ -21,7 +21,7 @@ func stage(t *testing.T, results, name, events string) {
 	}
 }
 
-// document writes a list of tests that no stage runs.
+// document writes a document that lists the tests that no stage runs, and returns its path.
 func document(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "testing.md")

@@ -36,8 +36,8 @@ type Options struct {
 
 // contract is the behaviour of one API. Its functions are called with Upstream.mu held.
 type contract struct {
-	// charges returns the charges for a call. The first one that exceeds its limit names the
-	// reason of a refusal.
+	// charges returns the charges for a call. If the call is refused, the first charge that exceeds
+	// its limit is reported as the reason.
 	charges func(*call) []charge
 	// setHeaders writes the rate-limit headers of a response; nil for none.
 	setHeaders func(http.Header, *decision)
@@ -102,7 +102,7 @@ type charge struct {
 	policy *policy
 	scope  string
 	cost   float64
-	need   float64 // units that must be available, if more than cost
+	need   float64 // units that must be available for the call, if that is more than cost
 }
 
 // accountKey identifies the account of a scope for one policy.
@@ -137,7 +137,7 @@ type accountState struct {
 	exceeded    bool
 }
 
-// used returns the units that are not available.
+// used returns the units of the limit that are not available now.
 func (s accountState) used() float64 { return s.policy.limit - s.remaining }
 
 // decision is the result of decide for one call.

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// example is a typical call of a contract and the limit that it reaches.
+// example is a typical call of a contract, and the policy whose limit repeated calls reach first.
 type example struct {
 	name       string
 	call       func() *http.Request

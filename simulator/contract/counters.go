@@ -35,7 +35,7 @@ func (p *policy) counter() counter {
 	}
 }
 
-// slidingCounter is a sliding-window log.
+// slidingCounter enforces a limit in any sliding window. It stores a log of the charges.
 type slidingCounter struct {
 	policy *policy
 	taken  []logEntry
@@ -84,7 +84,7 @@ func (c *slidingCounter) availableAt(at time.Time, units float64) time.Time {
 	return at.Add(c.policy.window)
 }
 
-// windowCounter counts in consecutive windows.
+// windowCounter enforces a limit in each of consecutive windows.
 type windowCounter struct {
 	policy *policy
 	ends   time.Time
@@ -127,7 +127,7 @@ func (c *windowCounter) reset(at time.Time) time.Time {
 
 func (c *windowCounter) availableAt(at time.Time, _ float64) time.Time { return c.reset(at) }
 
-// bucketCounter is a leaky bucket.
+// bucketCounter enforces a bucket that is restored continuously (a leaky bucket).
 type bucketCounter struct {
 	policy *policy
 	level  float64

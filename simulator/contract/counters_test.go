@@ -34,7 +34,8 @@ func TestCounter_AvailableAtAndResetAreExact(t *testing.T) {
 				n := min(p.limit, float64(1+chance.IntN(20)))
 				if c.remaining(at) < n {
 					opens := c.availableAt(at, n)
-					// A bucket's units may differ by the tolerance.
+					// For a bucket this is not checked exactly, because its units have rounding
+					// errors up to the tolerance.
 					if before := c.remaining(opens.Add(-1)); before >= n && p.kind != bucket || opens.Before(at) {
 						t.Fatalf("%v units: available in %v, but got %v one nanosecond earlier", n, opens.Sub(at), before)
 					}

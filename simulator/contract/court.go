@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// court is a site like a court's case search. For all callers together it allows 40 calls in
-// any minute, 3 in flight, and one every 600 ms, refused ones included. A refusal is a page of
-// HTML with status 200.
+// court is a site like a court's case search. For all callers together it allows 40 calls in any
+// minute, 3 calls in flight, and one call every 600 ms. Refused calls count too. A refusal is a
+// page of HTML with status 200.
 //
 // Responses set one cookie for a year (WMONID) and one for a session (JSESSIONID). With
 // SessionExpiry, sessions expire, and the response to an expired session is the same page of

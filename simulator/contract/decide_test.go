@@ -13,7 +13,7 @@ import (
 )
 
 // The log and the counters share no code. After random calls the log must show that no accepted
-// call exceeded a limit, and that every refused one would have.
+// call exceeded a limit, and that every refused call would have exceeded one.
 func TestLog_AgreesWithDecisions(t *testing.T) {
 	for _, x := range examples {
 		for _, how := range []map[Switch]float64{nil, {FixedWindows: 1}, {SlidingWindows: 1}} {
@@ -47,7 +47,7 @@ func checkAccount(t *testing.T, a *account) int {
 	for _, e := range a.log {
 		if e.refused {
 			refused++
-			if looked < 20 && !a.policy.strict && e.units > 0 { // only the first ones, because each check reads the whole log
+			if looked < 20 && !a.policy.strict && e.units > 0 { // checks only the first 20 refusals, because each check reads the whole log
 				looked++
 				if most := a.maxInWindow(append(slices.Clip(charged), e)); most <= a.policy.limit+tolerance {
 					t.Fatalf("%s %q refused %v units at %v, but the maximum would be %v of %v", a.policy.name, a.scope, e.units, e.at, most, a.policy.limit)
@@ -88,8 +88,8 @@ func TestAccounts_AreIndependent(t *testing.T) {
 }
 
 func TestSpeed_DayEndsAtMidnight(t *testing.T) {
-	// A day of ten minutes. The test begins at midnight UTC, 09:00 in Korea, which is a
-	// multiple of ten minutes.
+	// Speed 144 makes a day of ten minutes. The test begins at midnight UTC, which is 09:00 in
+	// Korea. Nine hours are a multiple of ten minutes, so a new day begins at that time.
 	call := get("GET /weather?serviceKey=k")
 	run(t, "data-go-kr", Options{Speed: 144}, func(t *testing.T, r rig) {
 		sleep(time.Minute)

@@ -33,7 +33,8 @@ func (g githubSecondary) isLimitOf(v *decision) bool {
 	return v.refusedBy.policy == g.inFlight || v.refusedBy.policy == g.perMinute
 }
 
-// refuse requests a delay of at least one minute, accelerated like the window.
+// refuse returns the refusal by a secondary limit. Its Retry-After is at least one minute of the
+// real API, divided by Speed.
 func (g githubSecondary) refuse(v *decision) reply {
 	rep := document(http.StatusForbidden, object{
 		"message":           "You have exceeded a secondary rate limit.",
@@ -55,9 +56,9 @@ func githubHeaders(h http.Header, resource string, s *accountState) {
 }
 
 // githubREST is GitHub's REST API. It allows each account 5,000 calls an hour of the resource
-// core and 30 a minute of the resource search, in fixed windows. Secondary limits are 100 calls
-// in flight and 900 points in any minute; a write costs 5 points. A 304 costs only points, as
-// does GET /rate_limit. Speed shortens the hour and the minutes.
+// "core" and 30 a minute of the resource "search", in fixed windows. Secondary limits are 100 calls
+// in flight and 900 points in any minute; a write costs 5 points. A 304 and GET /rate_limit cost
+// only points. Speed shortens the hour and the minutes.
 func githubREST(m *policyMaker) contract {
 	core := m.window(fixed, "core", requests, 5_000, time.Hour)
 	search := m.window(fixed, "search", requests, 30, time.Minute)
@@ -169,7 +170,8 @@ func githubIssues(c *call) reply {
 	return rep
 }
 
-// githubByNumber maps /repos/{owner}/{name}/issues to /repositories/{id}/issues.
+// githubByNumber returns the URL's path with the repository's ID in place of its owner and name:
+// /repos/{owner}/{name}/issues becomes /repositories/{id}/issues.
 func githubByNumber(u *url.URL) string {
 	parts := strings.Split(u.Path, "/")
 	if len(parts) != 5 || parts[1] != "repos" {
@@ -190,7 +192,8 @@ func origin(c *call) string {
 	return "http://" + c.Host
 }
 
-// parseAtLeast parses a number. If it is invalid or less than least, usual is returned.
+// parseAtLeast parses a number. If the text is invalid or the number is less than minimum, it
+// returns fallback.
 func parseAtLeast(text string, minimum, fallback int) int {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < minimum {
@@ -199,11 +202,11 @@ func parseAtLeast(text string, minimum, fallback int) int {
 	return n
 }
 
-// githubGraphQL is GitHub's POST /graphql. It allows each account 5,000 points in a fixed
-// window of an hour. A query costs a hundredth of the requests that its connections need at
-// full size, at least 1. A refusal is a 200 with an error. Secondary limits are 100 calls in
-// flight and 2,000 points in any minute; a mutation costs 5 points. Speed shortens the hour and
-// the minute.
+// githubGraphQL is GitHub's POST /graphql. It allows each account 5,000 points in a fixed window of
+// an hour. To compute the cost of a query, the requests are counted that its connections (paged
+// lists) need at their maximum size. The cost is a hundredth of that number, but at least 1 point.
+// A refusal is a 200 with an error. Secondary limits are 100 calls in flight and 2,000 points in
+// any minute; a mutation costs 5 points. Speed shortens the hour and the minute.
 func githubGraphQL(m *policyMaker) contract {
 	hourly := m.window(fixed, "graphql", points, 5_000, time.Hour)
 	secondary := newGithubSecondary(m, 2_000)

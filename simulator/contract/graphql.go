@@ -12,7 +12,7 @@ type query struct {
 	Variables map[string]any `json:"variables"`
 }
 
-// readQuery returns the zero value for an invalid body.
+// readQuery parses the body of a GraphQL request. It returns the zero value for an invalid body.
 func readQuery(body []byte) query {
 	var q query
 	if json.Unmarshal(body, &q) != nil {
@@ -23,9 +23,9 @@ func readQuery(body []byte) query {
 
 var connections = regexp.MustCompile(`[{}]|\b(?:first|last)\s*:\s*(\d+|\$\w+)`)
 
-// sizes returns the cost of a query at the full size of its connections: the number of
-// requests, one per parent node, and the number of nodes. A nested connection counts once for
-// each node of its parent.
+// sizes returns the cost of a query if each of its connections (paged lists) has its maximum size:
+// the number of requests, one per parent node, and the number of nodes. A nested connection counts
+// once for each node of its parent.
 func (q query) sizes() (calls, nodes int) {
 	const maxProduct = 1 << 30 // bounds each product, so that the sums do not overflow
 	parents := []int{1}

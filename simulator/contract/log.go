@@ -46,9 +46,9 @@ func (a *account) used() float64 {
 	return max(0, sum)
 }
 
-// maxInWindow returns the maximum number of units in one window according to the log. For a
-// bucket it is the maximum above the restored units, for a concurrency limit the maximum in
-// flight.
+// maxInWindow returns the maximum number of units in one window according to the log. For a bucket
+// it is the maximum of the taken minus the restored units, for a concurrency limit the maximum
+// number of calls in flight.
 func (a *account) maxInWindow(log []logEntry) float64 {
 	switch p := a.policy; p.kind {
 	case fixed:

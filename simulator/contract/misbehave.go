@@ -32,7 +32,7 @@ const (
 	SlidingWindows       Switch = "sliding-windows"  // on: windows slide, except calendar days
 	NoETag               Switch = "no-etag"          // on: responses have no validator, and conditional requests are ignored
 	HTML                 Switch = "html"             // accepted calls get a page of HTML with status 200
-	// NotReady is on: yesterday's data is not available before 02:00 in Korea.
+	// NotReady (on): yesterday's data is not available before 02:00 in Korea.
 	NotReady      Switch = "not-ready"
 	SessionExpiry Switch = "session-expiry" // number of calls after which a session expires
 	Gzip          Switch = "gzip"           // on: responses are compressed if the client accepts gzip
@@ -62,7 +62,7 @@ func checkSwitches(given map[Switch]float64, name string) error {
 	return nil
 }
 
-// hits returns true with the probability of a switch.
+// hits decides at random whether a switch affects a call, with the switch's percentage.
 func (m *policyMaker) hits(s Switch) bool {
 	percent := m.switches[s]
 	return percent > 0 && m.rng.Float64()*100 < percent

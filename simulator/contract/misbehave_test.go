@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// Only the last of the calls is checked.
+// Each case makes its number of calls, and checks the response to the last one.
 func TestSwitches_Effects(t *testing.T) {
 	limited := get("GET /thing", bearer)
 	github := get("GET /search/code?q=x", bearer)
@@ -67,7 +67,8 @@ func TestSwitches_Percentage(t *testing.T) {
 }
 
 func TestSwitches_WindowKind(t *testing.T) {
-	// halves uses half of the limit late in one window and all of it after the window's end.
+	// halves makes 51 calls in one window, 50 of them near its end, and 100 calls just after its
+	// end. It returns the number of refused calls, which depends on the kind of the window.
 	halves := func(r rig) (refused int) {
 		call := get("GET /thing", bearer)
 		r.acceptAll(1, call)

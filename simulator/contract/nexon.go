@@ -13,8 +13,8 @@ const korea = 9 * time.Hour
 // and refused calls are charged. Speed shortens the day.
 func nexonService(m *policyMaker) contract { return nexon(m, 500, 20_000_000) }
 
-// nexonDevelopment is the same API with keys of the development stage: 5 calls a second and
-// 1,000 a day.
+// nexonDevelopment is Nexon's Open API with keys of the development stage. It allows 5 calls a
+// second and 1,000 a day.
 func nexonDevelopment(m *policyMaker) contract { return nexon(m, 5, 1_000) }
 
 func nexon(m *policyMaker, second, day float64) contract {

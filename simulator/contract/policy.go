@@ -31,7 +31,7 @@ type policy struct {
 	kind       kind
 	limit      float64
 	window     time.Duration // bucket: time to fill it
-	offset     time.Duration // aligned: delay of the window's begin relative to UTC
+	offset     time.Duration // aligned: how much later than in UTC the windows begin
 	strict     bool          // also charges refused calls
 }
 
@@ -66,13 +66,14 @@ func (m *policyMaker) window(k kind, name, unit string, limit float64, length ti
 	return &policy{name: name, unit: unit, kind: k, limit: limit, window: m.accelerated(length)}
 }
 
-// day returns a policy with calendar days in a time zone that is ahead of UTC. An accelerated
-// day begins at midnight and is followed by the next one.
+// day returns a policy with calendar days in a time zone that is ahead of UTC. If Speed shortens
+// the day, the first one begins at midnight, and each further one when the previous one ends.
 func (m *policyMaker) day(name string, limit float64, ahead time.Duration) *policy {
 	return &policy{name: name, unit: requests, kind: aligned, limit: limit, window: m.accelerated(24 * time.Hour), offset: -ahead}
 }
 
-// bucket returns a policy with up to limit units that restores restore units per second.
+// bucket returns a policy that holds at most limit units. The parameter "restore" is the number of
+// units that are restored per second.
 func (m *policyMaker) bucket(name, unit string, limit, restore float64) *policy {
 	full := time.Duration(limit / restore * float64(time.Second))
 	return &policy{name: name, unit: unit, kind: bucket, limit: limit, window: m.accelerated(full)}
@@ -90,7 +91,7 @@ func (m *policyMaker) minInterval(name string, interval time.Duration) *policy {
 // restore returns the restored units per second of a bucket.
 func (p *policy) restore() float64 { return p.limit / p.window.Seconds() }
 
-// span describes the period of the limit in words.
+// span describes the window of the policy in words.
 func (p *policy) span() string {
 	switch p.kind {
 	case bucket:
@@ -102,8 +103,8 @@ func (p *policy) span() string {
 	}
 }
 
-// budget returns the maximum number of units that could have been used between the first call
-// and the last; for a concurrency limit, in unit-seconds.
+// budget returns the maximum number of units that calls could have used between the first call and
+// the last. For a concurrency limit the unit is unit-seconds: units times seconds in flight.
 func (p *policy) budget(first, last time.Time) float64 {
 	took := last.Sub(first)
 	switch p.kind {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// rig is an upstream in a synctest bubble, whose clock advances only while all goroutines wait.
+// rig is an upstream in a bubble of testing/synctest. The clock of a bubble advances only while all
+// goroutines wait.
 type rig struct {
 	*testing.T
 	u *Upstream
@@ -94,7 +95,7 @@ func (r rig) acceptAll(n int, call func() *http.Request) {
 	r.Helper()
 	for i := range n {
 		a := r.do(call())
-		if len(r.u.refusals) > 0 { // not Stats, which reads the whole log
+		if len(r.u.refusals) > 0 { // not Stats, because it reads the whole log
 			r.Fatalf("call %d of %d was refused: %d %s, %v", i+1, n, a.status, a.body, r.u.violations)
 		}
 	}

@@ -31,7 +31,7 @@ type reply struct {
 	// charges are applied when the response is written; negative ones are refunds.
 	charges   []charge
 	noHeaders bool // omit the rate-limit headers
-	noPenalty bool // skip contract.chargeForReply's charge
+	noPenalty bool // do not apply the charges of contract.chargeForReply
 }
 
 const (
@@ -143,7 +143,7 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // pendingReply is a response whose delay has not passed.
 type pendingReply struct {
 	reply reply
-	held  []charge // refunds of the concurrency that the call uses
+	held  []charge // refunds for the concurrency limits, applied when the call ends
 	wait  time.Duration
 }
 

@@ -37,7 +37,8 @@ func shopifyGraphQL(m *policyMaker) contract {
 		_, nodes := readQuery(c.body).sizes()
 		return float64(1 + nodes)
 	}
-	// status describes the bucket. left includes the refund.
+	// status returns the part of the response that describes the bucket. The parameter "left" is
+	// the number of available points, including the refund for this call.
 	status := func(requested float64, actual any, left float64) object {
 		return object{"cost": object{
 			"requestedQueryCost": requested, "actualQueryCost": actual,

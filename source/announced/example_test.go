@@ -30,8 +30,8 @@ func ExampleRules_Read() {
 
 func ExampleRetryAfter() {
 	exhausted := http.Header{"X-Ratelimit-Remaining": {"0"}, "X-Ratelimit-Reset": {"30"}}
-	fmt.Println(announced.RetryAfter(true, exhausted, time.Now()))  // a refusal
-	fmt.Println(announced.RetryAfter(false, exhausted, time.Now())) // a successful response
+	fmt.Println(announced.RetryAfter(true, exhausted, time.Now()))  // true: the call was refused, so the reset header counts
+	fmt.Println(announced.RetryAfter(false, exhausted, time.Now())) // false: the call succeeded, so only Retry-After counts
 	fmt.Println(announced.RetryAfter(false, http.Header{"Retry-After": {"3"}}, time.Now()))
 	// Output:
 	// 30s

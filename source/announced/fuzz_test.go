@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// FuzzRead reads a text from every kind of location, in a header and in a body.
+// FuzzRead compiles rules for every field of Rule and reads the fuzzed text with them, once from a
+// header and once from a body.
 func FuzzRead(f *testing.F) {
 	for _, text := range []string{
 		"5000", "0", "-1", "2.5", "1e3", "32/40", "/", "20:1,100:120", ":", "1800000030", "1800000030.5", "1800000030123",

@@ -16,7 +16,7 @@ const maxReset = 31 * 24 * time.Hour
 // maxResource bounds the length of a resource name in bytes.
 const maxResource = 128
 
-// response is the input of one Read.
+// response is one HTTP response, as passed to Rules.Read.
 type response struct {
 	header http.Header
 	body   []byte
@@ -66,7 +66,8 @@ func (r *compiledRule) read(a *response) (Notice, bool) {
 	return n, found
 }
 
-// fillFromUsage sets Remaining and Limit from a limit and its usage, unless they are known.
+// fillFromUsage sets Limit to limit, and Remaining to limit minus used. A field of n that already
+// has a value is not changed.
 func (n *Notice) fillFromUsage(limit, used int64) {
 	if n.Remaining == Unknown {
 		n.Remaining = remainingOf(limit, used)
@@ -76,7 +77,8 @@ func (n *Notice) fillFromUsage(limit, used int64) {
 	}
 }
 
-// readField sets values that are not known yet from a structured field.
+// readField reads the rule's structured field (RFC 9651) and sets the fields of n that are still
+// Unknown.
 func (r *compiledRule) readField(a *response, n *Notice) {
 	list, _ := parseItems(a.listValue(r.field)) // empty if the list is truncated: the item with the lowest r could be missing
 	name, remaining, found := "", int64(Unknown), false

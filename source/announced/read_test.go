@@ -224,7 +224,7 @@ func TestRead_UsesDateHeaderAsClock(t *testing.T) {
 		{"1800000030000", "Fri, 15 Jan 2027 07:00:00 GMT", 3630 * sec, 2 * sec},
 		{"2027-01-15T08:00:30Z", "Fri, 15 Jan 2027 08:00:40 GMT", 0, 2 * sec},
 		{"Fri, 15 Jan 2027 08:00:30 GMT", "Fri, 15 Jan 2027 08:00:20 GMT", 10 * sec, 2 * sec},
-		// A number of seconds does not depend on a clock.
+		// A number of seconds to wait does not depend on the upstream's clock.
 		{"30", "Fri, 15 Jan 2027 08:00:20 GMT", 30 * sec, sec},
 		{"120ms", "Fri, 15 Jan 2027 08:00:20 GMT", 120 * ms, ms},
 		// An implausible Date is ignored.

@@ -26,7 +26,8 @@ type Rule struct {
 	// Reset is the location of the end of the window: an epoch in seconds or milliseconds,
 	// seconds from now, a duration such as 6m0s, or an ISO 8601 or HTTP date.
 	Reset string `yaml:"reset,omitempty"`
-	// Resource is the location of the name of the budget that the call was charged to.
+	// Resource is the location of the name of the upstream's budget that the call was charged to,
+	// for example "core" of GitHub.
 	Resource string `yaml:"resource,omitempty"`
 	// Cost is the location of the cost of this call.
 	Cost string `yaml:"cost,omitempty"`
@@ -57,7 +58,8 @@ type compiledRule struct {
 	limit, remaining, used, usage, reset, resource, cost, field, policyField, list, counts location
 }
 
-// location is a canonical header name or a gjson path in the body; the zero value has no value.
+// location is a canonical header name or a gjson path in the body. The zero value is a location
+// without a value.
 type location struct{ header, path string }
 
 // Compile validates and compiles rules. Its error begins with the index of the rule and the

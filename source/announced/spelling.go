@@ -25,12 +25,13 @@ func upstreamTime(header http.Header, now time.Time) (at time.Time, own bool) {
 	return at, true
 }
 
-// dateSlack is the rounding error of a time relative to Date: each of the two is truncated to a
-// second.
+// dateSlack is the maximum rounding error of the difference between a reset time and the Date
+// header. The upstream truncates both to a second.
 const dateSlack = 2 * time.Second
 
-// Numbers from these values on are epochs, in seconds since 1973 or in milliseconds since 1973.
-// Smaller numbers are seconds to wait, at most three years.
+// A number of at least minEpoch is an epoch in seconds, and one of at least minEpochMillis an epoch
+// in milliseconds; both limits are times in 1973. A smaller number is the seconds to wait, at most
+// three years.
 const (
 	minEpoch       = 1e8
 	minEpochMillis = 1e11
@@ -102,7 +103,8 @@ func parseDate(text string) (time.Time, bool) {
 	return at, err == nil
 }
 
-// durationUnits lists units in ascending order. No name is a substring of a later one.
+// durationUnits lists units in ascending order. The order matters to smallestUnit: the name "ms"
+// contains the names "m" and "s", so it is searched for first.
 var durationUnits = []struct {
 	name string
 	size time.Duration
@@ -117,7 +119,8 @@ var durationUnits = []struct {
 	{"h", time.Hour},
 }
 
-// smallestUnit returns the precision to which a duration is written.
+// smallestUnit returns the smallest unit in the text of a duration, for example a second for
+// "6m0s". That is the precision of the duration.
 func smallestUnit(text string) time.Duration {
 	for _, unit := range durationUnits {
 		if strings.Contains(text, unit.name) {
@@ -160,7 +163,8 @@ func remainingOf(limit, used int64) int64 {
 	return max(0, limit-used)
 }
 
-// listEntry returns the number of the entry for the window in a list number:seconds,…, or "".
+// listEntry returns the number for a window from a list of number:seconds, such as 20:1,100:120. It
+// returns "" if no entry has that window.
 func listEntry(list string, window time.Duration) string {
 	for entry := range strings.SplitSeq(list, ",") {
 		number, seconds, _ := strings.Cut(entry, ":")

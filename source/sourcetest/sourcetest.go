@@ -30,8 +30,8 @@ type Suite struct {
 	Facet      string
 	// Keys are valid keys of the facet.
 	Keys []string
-	// Good contains a body for each document of the facet. Changed must give another hash, Same
-	// the same hash.
+	// Good, Changed and Same contain a body for each document of the facet. The bodies in Changed
+	// must have another hash than those in Good, and the bodies in Same the same hash.
 	Good, Changed, Same map[string]string
 	// Responses are responses of the upstream with their expected classes, at least one for
 	// each class of a rule in Config.
@@ -57,13 +57,13 @@ func Run(t *testing.T, s Suite) {
 	t.Run("changed credential", s.testCredential)
 }
 
-// upstream answers and records every call.
+// upstream is a test server that answers every call and records it.
 type upstream struct {
 	mu        sync.Mutex
 	requests  []*http.Request
 	bodies    [][]byte // request bodies, in the order of arrivals
 	respond   func(document string) (status int, header http.Header, body string)
-	documents map[string]string // document by path
+	documents map[string]string // name of the document, by path
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -315,7 +315,7 @@ func (s Suite) testResponses(t *testing.T) {
 		if o.Class == source.OK || o.Class == source.NotModified {
 			continue
 		}
-		// The consumer and dead letters depend on these fields for every response without
+		// The consumer and the DLQ use these fields of the outcome for every response without
 		// content.
 		if o.Content != nil || o.Err == nil || o.Status != m.Status || (m.Body != "" && !strings.HasPrefix(m.Body, string(o.Sample))) || (m.Body != "") != (len(o.Sample) > 0) {
 			t.Errorf("%s: Content, Err, Status or Sample of the outcome is wrong: %+v", m.Name, o)
@@ -327,8 +327,8 @@ func (s Suite) testResponses(t *testing.T) {
 	}
 }
 
-// testRetryAfter checks that Retry-After is obeyed for every class, and the end of a window
-// only for classes that refuse every call.
+// testRetryAfter checks that the outcome contains the delay of Retry-After for every class. The
+// reset time of a quota window counts only for classes that refuse every call.
 func (s Suite) testRetryAfter(t *testing.T, m Response, fetchWith func(pairs ...string) source.Outcome) {
 	t.Helper()
 	refusesAll := m.Want == source.Quota || m.Want == source.Maintenance || m.Want == source.AuthRefused

@@ -59,7 +59,7 @@ func write(to io.Writer, bom *cdx.BOM) error {
 	return cdx.NewBOMEncoder(to, cdx.BOMFileFormatJSON).SetPretty(true).EncodeVersion(bom, cdx.SpecVersion1_6)
 }
 
-// bill returns the bill of materials of a program.
+// bill returns the software bill of materials (SBOM) of a program.
 func bill(info *buildinfo.BuildInfo, version string) (*cdx.BOM, error) {
 	if version == "" {
 		version = info.Main.Version
@@ -90,7 +90,7 @@ func module(path, version string) cdx.Component {
 	return cdx.Component{Type: cdx.ComponentTypeLibrary, BOMRef: url, Name: path, Version: version, PackageURL: url}
 }
 
-// dependency returns the component of a linked module, or of its replacement.
+// dependency returns the SBOM component for a linked module, or for the module that replaces it.
 func dependency(m *debug.Module) (cdx.Component, error) {
 	if m.Replace != nil {
 		m = m.Replace
@@ -98,13 +98,14 @@ func dependency(m *debug.Module) (cdx.Component, error) {
 	part := module(m.Path, m.Version)
 	sum, found := strings.CutPrefix(m.Sum, "h1:")
 	if !found {
-		return part, nil // a local folder has no checksum
+		return part, nil // a module replaced by a local folder has no checksum
 	}
 	text, err := base64.StdEncoding.DecodeString(sum)
 	if err != nil {
 		return part, fmt.Errorf("%s: decode the checksum %q: %w", m.Path, m.Sum, err)
 	}
-	// As in go.sum: the SHA-256 of the list of the SHA-256 hashes of all files.
+	// The checksum is computed as in go.sum: the SHA-256 of the list of the SHA-256 hashes of all
+	// files.
 	part.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(text)}}
 	return part, nil
 }

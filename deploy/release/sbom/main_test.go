@@ -10,7 +10,7 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// billOfTest returns the bill of the test binary, and its text.
+// billOfTest returns the SBOM of the test binary, decoded and as text.
 func billOfTest(t *testing.T, version string) (bom cdx.BOM, text []byte) {
 	t.Helper()
 	program, err := os.Executable()
