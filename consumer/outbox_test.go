@@ -126,7 +126,7 @@ func TestOutboxEvents_OneForEachChange(t *testing.T) {
 		{Entity: entity("a"), Before: first.Hash, After: changed.Hash, OutboxEvents: store.OutboxEvents{PublishChange: true}},
 	}
 	if got := r.outboxEvents(); !reflect.DeepEqual(got, want) || first.Hash == changed.Hash {
-		t.Fatalf("effects\n%+v, want\n%+v", got, want)
+		t.Fatalf("outbox events: got\n%+v, want\n%+v", got, want)
 	}
 	only := func(what string) {
 		t.Helper()
@@ -170,7 +170,7 @@ func TestOutboxEvents_NoneWithoutChangesAndTriggers(t *testing.T) {
 	r.work(schemas.High)
 	r.checked("a", nil)
 	if got := r.outboxEvents(); len(got) != 0 || r.changes.n.Load() != 0 {
-		t.Errorf("effects %+v, told %d times", got, r.changes.n.Load())
+		t.Errorf("outbox events %+v, notified %d times", got, r.changes.n.Load())
 	}
 }
 
@@ -184,7 +184,7 @@ func (r *rig) wantTriggers(params map[string]string) {
 	want := []store.Trigger{{Facet: "general", Backoff: 24 * time.Hour, Params: params}, {Facet: "hearings"}}
 	all := r.outboxEvents()
 	if len(all) == 0 || !reflect.DeepEqual(all[len(all)-1].Triggers, want) || all[len(all)-1].PublishChange {
-		r.Errorf("effects %+v, want the triggers %+v", all, want)
+		r.Errorf("outbox events %+v, want the triggers %+v", all, want)
 	}
 }
 

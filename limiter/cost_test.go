@@ -239,7 +239,7 @@ func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 		"above the target": {func(p *Policy) { p.Target = 99 }, "the most expensive call costs 100 units, but only 99 can be used"},
 		"above LOW's":      {func(p *Policy) { p.HighReserve = Reserve{Calls: 401} }, "LOW can use 99 of 500 units"},
 		"above a bucket":   {func(p *Policy) { p.Limit, p.Window, p.Restore = 90, 0, 10 }, "the most expensive call costs 100 units, but only 90 can be used"},
-		"restored at once": {func(p *Policy) { p.Limit, p.Window, p.Restore = 110, 0, 1100 }, "units are restored while a call is on its way"},
+		"restored at once": {func(p *Policy) { p.Limit, p.Window, p.Restore = 110, 0, 1100 }, "units are restored between a permit and the arrival of its call"},
 		"of the limit":     {func(p *Policy) { p.Limit = 100 }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -103,10 +103,10 @@ func TestQuiet_DoesNotCountAsLag(t *testing.T) {
 
 func TestQuiet_SkipsWithinBackoff(t *testing.T) {
 	r := newRig(t)
-	effects := quietly()
-	effects.Triggers[0].Backoff = time.Hour
+	events := quietly()
+	events.Triggers[0].Backoff = time.Hour
 	r.write(general("a"), start.Add(5*time.Second), "g", store.OutboxEvents{})
-	r.write(progress("a"), start, "x", effects)
+	r.write(progress("a"), start, "x", events)
 	r.deliverAt(start.Add(10 * time.Second))
 	r.wantRequested()
 	r.wantLeft(0)

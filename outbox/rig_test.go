@@ -133,10 +133,10 @@ func triggering(backoff time.Duration, params map[string]string) store.OutboxEve
 func hashOf(text string) store.Hash { return sha256.Sum256([]byte(text)) }
 
 // write stores content that was fetched at the time `at`, which also gives the snapshot's version.
-func (r *rig) write(e schemas.Entity, at time.Time, text string, effects store.OutboxEvents) {
+func (r *rig) write(e schemas.Entity, at time.Time, text string, events store.OutboxEvents) {
 	r.Helper()
 	results, err := r.db.Write(r.Context(), []store.Write{{
-		Entity: e, Version: at.UnixMicro(), CheckedAt: at, Hash: hashOf(text), ExtractVersion: 1, Outbox: effects,
+		Entity: e, Version: at.UnixMicro(), CheckedAt: at, Hash: hashOf(text), ExtractVersion: 1, Outbox: events,
 		Payload: func() (store.Payload, error) { return store.Encode([]byte(`{"d":"` + text + `"}`)), nil },
 	}})
 	if err != nil || results[0] != store.Changed {

@@ -384,7 +384,7 @@ func TestEnqueue_OversizedRecordIsRolledBack(t *testing.T) {
 	r := newRig(t, rdb, 10)
 	req := r.request("a", schemas.High, schemas.CacheMiss)
 	req.Params = map[string]string{"p": strings.Repeat("x", schemas.MaxRequestBytes)}
-	if got := r.Enqueue(t.Context(), req); got.Err == nil || !strings.Contains(got.Err.Error(), "no request may have more") {
+	if got := r.Enqueue(t.Context(), req); got.Err == nil || !strings.Contains(got.Err.Error(), "at most 65536 are allowed") {
 		t.Errorf("got %+v, want an error about the size", got)
 	}
 	r.waitUntilConfirmed()

@@ -254,7 +254,7 @@ func TestPlans_BatchesUseIndexes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := s.pool.QueryRow(t.Context(), `SELECT sum(seq_scan) FROM pg_stat_user_tables
-WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'effects' OR relname LIKE 'snapshot\_state\_%'`).Scan(&n); err != nil {
+WHERE relname = 'entities' OR relname = 'update_status' OR relname = 'outbox' OR relname LIKE 'snapshot\_state\_%'`).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
