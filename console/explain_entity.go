@@ -49,8 +49,8 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 	return strings.Join(sentences, " ")
 }
 
-// entityBlockers returns the conditions that prevent a refresh of the entity: those of the lane of
-// its request in flight. If no request is in flight, it returns the conditions of both lanes.
+// entityBlockers returns the conditions that prevent a refresh of the entity: the conditions of
+// the lane of its request in flight. If no request is in flight, it returns the conditions of both lanes.
 func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	if e.Request.Lane != "" {
 		return blockersOf(a.limits, e.Request.Lane, now)

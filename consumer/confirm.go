@@ -41,7 +41,7 @@ type knownGood struct {
 // scope.
 type refusals struct{ entities map[schemas.Entity]struct{} }
 
-// verdict says what a failure is attributed to.
+// verdict is the cause to which a failure is attributed.
 type verdict int
 
 const (

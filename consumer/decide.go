@@ -28,7 +28,7 @@ const (
 	actionOpenScope              // the breaker of the call's scope (decision.block) opens for pause, after further refusals for longer, up to maxPause
 )
 
-// decision says what happens after an attempt: to its record, and to the calls of its source or
+// decision is the next step after an attempt: for its record, and for the calls of its source or
 // scope.
 type decision struct {
 	next step

@@ -337,7 +337,7 @@ func TestVerdict_IsEntityFaultAfterLaterSuccess(t *testing.T) {
 	}
 }
 
-// A hostile client requests random keys, whose calls fail in random ways. No breaker opens while a
+// A hostile client requests random keys. Their calls fail in random ways. No breaker opens while a
 // healthy known-good entity exists. If that entity succeeds in a confirming run, the earlier
 // failures are attributed to their own entities.
 func TestHealth_HostileAnswersOpenNoBreaker(t *testing.T) {

@@ -63,7 +63,7 @@ func (t *task) ownParams() map[string]string {
 	return t.request.Params
 }
 
-// paramAdvice returns what an operator can do if the params do not make a valid call.
+// paramAdvice returns advice for an operator if the params do not make a valid call.
 func (t *task) paramAdvice() string {
 	var open []string
 	for _, name := range slices.Sorted(maps.Keys(t.facet.Params)) {

@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// BenchmarkObservability measures what the metrics of one event cost, and what its spans cost if
-// tracing is disabled, or spans are dropped or recorded.
+// BenchmarkObservability measures the cost of the metrics of one event, and the cost of its spans
+// if tracing is disabled, and if spans are dropped or recorded.
 func BenchmarkObservability(b *testing.B) {
 	b.Run("metrics", func(b *testing.B) {
 		m := newMetrics("nexon", schemas.High, prometheus.NewRegistry())

@@ -84,7 +84,7 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 }
 
 // tryOnce makes one attempt and applies the decision about its outcome. Afterwards either a.ended
-// is set, or the returned decision says what the record waits for before its next attempt.
+// is set, or the returned decision names the event before which no next attempt is made.
 func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }

@@ -51,7 +51,7 @@ type JobSpec struct {
 	Note   string       // why the operator starts the job, for the audit log
 }
 
-// Plan is the result of a dry run: what a job would do.
+// Plan is the result of a dry run of a job.
 type Plan struct {
 	// Total counts the dead letters that match the filter. Count is the number of dead letters that
 	// the job would handle. IfReadable is the number of further dead letters that a replay handles

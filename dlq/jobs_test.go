@@ -48,8 +48,8 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	}
 }
 
-// TestReconcile_FindsLateEntries adds index entries at offsets between those of a chunk, before
-// the chunk is reconciled. Workers may write an entry late.
+// TestReconcile_FindsLateEntries adds index entries at offsets between the offsets of a chunk,
+// before the chunk is reconciled. Workers may write an entry late.
 func TestReconcile_FindsLateEntries(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		died := time.Now()

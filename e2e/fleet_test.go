@@ -19,7 +19,7 @@ import (
 // timeout is the maximum time that a test waits for an expected event.
 const timeout = harness.Timeout
 
-// fleet is the installation of one test. Its methods call those of harness.Site and end the test if
+// fleet is the installation of one test. Its methods call the methods of harness.Site and end the test if
 // they return an error.
 type fleet struct {
 	testing.TB

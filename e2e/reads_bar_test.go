@@ -162,8 +162,8 @@ func (r *readsOf) of(v *rival, figure func(f figures) float64) float64 {
 	return all[len(all)/2]
 }
 
-// ratio returns the median, over all rounds, of the server's requests per second divided by those
-// of nginx.
+// ratio returns the median, over all rounds, of the server's requests per second divided by the
+// requests per second of nginx.
 func (r *readsOf) ratio(v *rival) float64 {
 	var all []float64
 	for i, f := range r.figures[v] {

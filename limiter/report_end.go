@@ -76,8 +76,8 @@ func (c *queueKey) costsAny(keys map[string]bool) bool {
 	})
 }
 
-// retryAllQueues marks all queues for the next call to Redis, even those that Redis rejected
-// until later. The caller holds l.mu.
+// retryAllQueues marks all queues for the next call to Redis, also queues that Redis
+// rejected until a later time. The caller holds l.mu.
 func (l *Limiter) retryAllQueues() {
 	for _, q := range l.queues {
 		if q.key != nil {

@@ -128,7 +128,7 @@ func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 		t.Errorf("ADR: two clocks 10 ms apart got %d of 1200 at once: %s", admitted, gone)
 	}
 
-	// Our script: the limit holds whatever the callers' clocks show.
+	// Our script: the limit holds for any clocks of the callers.
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		right := b.clock

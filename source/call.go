@@ -6,8 +6,8 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Call describes one call to the limiter: the properties that decide which quota policies apply and
-// what the call costs, and the candidate credentials.
+// Call describes one call to the limiter: the properties that select the quota policies and the
+// cost of the call, and the candidate credentials.
 type Call struct {
 	Facet, Document, Method, Key string
 	// Params are the values of the facet's placeholders.

@@ -106,7 +106,7 @@ func (s *site) pipeline(ctx context.Context, name string, n int, kill bool, more
 }
 
 // victim is the worker that will be killed. It calls the upstream through a proxy that counts the
-// responses, so that its calls can be distinguished from those of the other worker.
+// responses, so that its calls can be distinguished from the calls of the other worker.
 type victim struct {
 	*harness.Process
 	answered atomic.Int64

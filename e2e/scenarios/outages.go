@@ -138,7 +138,7 @@ func (w *observation) untilResolved(ctx context.Context, o outage) error {
 	return err
 }
 
-// foundNames returns those of the names for which an alert was found.
+// foundNames returns the names for which an alert was found.
 func foundNames(found map[string]alert, names []string) (all []string) {
 	for _, name := range names {
 		if _, ok := found[name]; ok {
