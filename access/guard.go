@@ -200,9 +200,9 @@ func (g *Guard) reportAge(before bool) bool {
 	tooOld := age > g.config.MaxAge.AdminKeys
 	switch {
 	case tooOld && !before:
-		g.log.Error("api keys too old: requests with admin keys get 503, and from access.maxAge.apiKeys on all requests with api keys", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
+		g.log.Error("api keys not read for access.maxAge.adminKeys: requests with admin keys get 503, after access.maxAge.apiKeys requests with other keys too", "age", age.Round(time.Second), "max_age", g.config.MaxAge.APIKeys)
 	case before && !tooOld:
-		g.log.Info("api keys restored", "age", age.Round(time.Second))
+		g.log.Info("api keys read again", "age", age.Round(time.Second))
 	}
 	return tooOld
 }

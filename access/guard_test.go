@@ -379,6 +379,6 @@ func TestGuard_LogsWhenKeysBecomeTooOld(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.reportAge(true) || !strings.Contains(r.log.String(), "restored") {
-		t.Errorf(`after a read: got %q, want "api keys restored"`, r.log.String())
+		t.Errorf(`after a read: got %q, want "api keys read again"`, r.log.String())
 	}
 }

@@ -101,8 +101,8 @@ func (w *Worker) releaseBatch(ctx context.Context, ended []schemas.Outstanding) 
 
 func (w *Worker) logReleases(err error) {
 	if err != nil {
-		w.log.Warn("release of outstanding requests failed; retrying, counts end when their leases expire", "err", err)
+		w.log.Warn("release of outstanding requests failed; will retry, the requests expire with their leases", "err", err)
 	} else {
-		w.log.Info("release of outstanding requests recovered")
+		w.log.Info("release of outstanding requests works again")
 	}
 }

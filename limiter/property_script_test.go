@@ -11,8 +11,9 @@ import (
 // checks every granted slot, also slots that are never spent.
 type scripted struct {
 	lost bool // Redis lost its state and was not called since
-	// birth is the time when the script detected the loss, last the time of its last run, both by
-	// Redis' clock in us. No slot may be in the quiet period after birth.
+	// birth is the time at which the script found that its state in Redis was lost. last is the time
+	// of its last run. Both are in us by Redis' clock. After birth the script grants no time slot for
+	// the length of the quiet period.
 	birth, last int64
 	silence     time.Time
 	sent        [2]int // number of calls sent before and after midnight

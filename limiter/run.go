@@ -69,7 +69,7 @@ func (l *Limiter) canCallRedis(now time.Time) bool {
 	return !now.Before(l.pause) && !l.dayCountUnsaved && !l.settingsUnread
 }
 
-// step hands due slots to waiters. It returns the demand for the next call to Redis, and the time
+// step gives waiting calls the permits whose time has come. It returns the demand for the next call to Redis, and the time
 // `next` at which step must run again at the latest. A zero time means that step runs again only
 // after a wake-up. The caller holds l.mu.
 func (l *Limiter) step(now time.Time) (d demand, next time.Time) {

@@ -99,7 +99,7 @@ func (l *Limiter) publishReport() {
 	quota := l.quota
 	p := ProcessView{l.process, now, l.laneView(schemas.High, now), l.laneView(schemas.Low, now), l.scopeViews(now)}
 	l.lastReports = [2]int64{l.used(), l.lastReports[0]}
-	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // then one more report follows
+	l.reportedWaiters = l.reportedWaiters || p.High.Waiting+p.Low.Waiting > 0 // so that one more report is published when no call waits any more
 	if l.clock.redis > 0 {                                                    // At is by Redis' clock, because the processes' clocks differ
 		p.At = time.UnixMicro(l.clock.at(now)).UTC()
 	}

@@ -83,7 +83,7 @@ func (p *Paging) check(method string, q *GraphQL) error {
 	case p.Cursor != "" && (p.Param == "") == (p.Variable == ""):
 		return errors.New("paging: write either param or variable, the name under which the cursor is sent")
 	case p.Variable != "" && q == nil:
-		return errors.New("paging.variable: only a graphql query has variables; write param")
+		return errors.New("paging.variable: only a graphql query has variables; set paging.param instead")
 	case p.MaxPages < 0 || p.MaxPages > maxPageLimit:
 		return fmt.Errorf("paging.maxPages: %d must be from 1 to %d", p.MaxPages, maxPageLimit)
 	}
@@ -156,7 +156,7 @@ func compileDocument(name string, config Document, auth Auth, known func(name st
 		}
 	}
 	if strings.ContainsFunc(config.Resource, func(r rune) bool { return r <= ' ' || r > '~' }) || len(config.Resource) > maxResource {
-		return d, fmt.Errorf("resource: %q must be at most %d printable ASCII characters without spaces, as responses name it", config.Resource, maxResource)
+		return d, fmt.Errorf("resource: %q must be at most %d printable ASCII characters without spaces; use the name that the upstream writes in its responses", config.Resource, maxResource)
 	}
 	if config.Paging != nil {
 		return d, config.Paging.check(d.method, config.GraphQL)

@@ -169,7 +169,7 @@ func (s *Source) resolveLink(from *url.URL, location string) (*url.URL, error) {
 	case to.Scheme != from.Scheme || to.Host != from.Host || to.User != nil:
 		return nil, errors.New("points to another host, where the credential must not be sent")
 	case !isBelow(to, s.base):
-		return nil, fmt.Errorf("points outside baseURL's path %s, where the credential must not be sent; if it may be, shorten baseURL and extend the documents' paths", s.base.EscapedPath())
+		return nil, fmt.Errorf("points outside the path %s of baseURL, and the credential is sent only below that path; to allow it, shorten baseURL and extend the documents' paths", s.base.EscapedPath())
 	}
 	if s.config.Auth.Query != "" { // some upstreams repeat the credential in their links
 		to.RawQuery = replaceParameter(to.RawQuery, s.config.Auth.Query, "")

@@ -151,8 +151,8 @@ func TestQuery_RefusesUnprotectedListener(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	for env, want := range map[string]string{
-		"":                              "beyond loopback, and there is nothing to tell callers apart by: set access.adminTokenFile",
-		"FRESHET_ACCESS_REQUIRE=always": "beyond loopback",
+		"":                              "is not loopback, without any credentials: set access.adminTokenFile",
+		"FRESHET_ACCESS_REQUIRE=always": "is not loopback",
 		"FRESHET_ACCESS_ADMIN_TOKEN_FILE=" + write(t, "short"): "access.adminTokenFile: ",
 		"FRESHET_ACCESS_REQUIRE=yes":                           `access.require: "yes" must be auto, always or never`,
 		"FRESHET_ACCESS_ALGORITHMS=RS256, none":                "access.algorithms[1]: none signs nothing",

@@ -163,7 +163,7 @@ func countOf(r *console.ReadStats, f query.Freshness) *int64 {
 // ageHistogram is a histogram of the ages that snapshots had when they were read.
 type ageHistogram struct {
 	total   int64
-	buckets map[ageBucket]int64 // ages of zero are only in total
+	buckets map[ageBucket]int64 // without ages of zero, which only the field total counts
 }
 
 // ageBucket holds ages in the interval (above, upTo], in seconds.

@@ -54,8 +54,8 @@ func isolation(ctx context.Context, s *site, _ options) error {
 	}
 	from, to := longestGap(arrivals, "low-", asked, end.Add(seen))
 	t.judgeBelow("time until LOW pauses", from.Sub(asked), seen)
-	// LOW resumes when the lag of HIGH is below 1,000 records. It takes about this long to store
-	// their snapshots.
+	// LOW resumes when the lag of HIGH is below 1,000 records. The workers need about 5 s to store
+	// the snapshots of 1,000 records.
 	const rest = 5 * time.Second
 	t.judge("  length of the pause", formatDuration(to.Sub(from)), ">="+formatDuration(end.Sub(from)-rest)+", until HIGH has nearly caught up", to.Sub(end) >= -rest)
 	t.judgeRate("HIGH calls in the pause", arrivals, "high-", from, from.Add(min(to.Sub(from), end.Sub(from))*9/10), minShare*totalRate, 1.01*totalRate)

@@ -112,7 +112,7 @@ func (r Rule) check() error {
 	case r.Field == "" && r.Item != "":
 		return errors.New("item: needs field, the header that contains the item")
 	case r.List == "" && r.Counts != "":
-		return errors.New("counts: needs list, the header with the limits")
+		return errors.New("counts: set list too, the name of the header with the limits")
 	case r.List == "" && r.Window != 0:
 		return errors.New("window: needs list, the header that contains the entry")
 	case r.List != "" && (r.Window <= 0 || r.Window%time.Second != 0):

@@ -15,12 +15,12 @@ import (
 const lockRetentionWalk = store.SelectRetentionWalk + ` FOR UPDATE SKIP LOCKED`
 
 // DeleteExpired deletes snapshots of a facet whose content was fetched before the time "content",
-// and absences that were checked before the time "absence". These times have no index, because
-// every check would have to update it. Each call therefore examines the next limit snapshots in
-// the order of their keys, from where the last call of any process stopped. done is set at the end
-// of the facet; the next call starts again. Examining a whole facet costs about as much as one
-// check of every snapshot. If another process is in a call for the same facet, the call does
-// nothing.
+// and absences that were checked before the time "absence".
+//
+// These times have no index, because every check would have to update it. Each call examines a
+// number of snapshots ("limit") in the order of their keys. It continues after the last key that
+// an earlier call of any process examined. At the end of the facet done is true, and the next call
+// starts again. If another process is in a call for the same facet, the call does nothing.
 //
 // Statuses are kept; see DeleteOldStatuses. Dead letters are kept for the retention time of their
 // topic.

@@ -364,41 +364,41 @@ func testCancelled(b suite) {
 		b.Errorf("Get: %v", err)
 	}
 	if _, err := b.store.GetAll(ctx, []schemas.Entity{entity}); err == nil {
-		b.Error("GetAll succeeded")
+		b.Error("GetAll: got no error, want one")
 	}
 	if _, err := b.store.Write(ctx, []store.Write{content(entity, 5, "x")}); err == nil {
-		b.Error("Write succeeded")
+		b.Error("Write: got no error, want one")
 	}
 	if _, err := b.store.Setting(ctx, "nexon"); err == nil {
-		b.Error("Setting succeeded")
+		b.Error("Setting: got no error, want one")
 	}
 	if _, err := b.store.Used(ctx, "nexon", "day"); err == nil {
-		b.Error("Used succeeded")
+		b.Error("Used: got no error, want one")
 	}
 	if setting, entry := change("nexon", 1); b.store.ChangeSetting(ctx, setting, entry) == nil {
-		b.Error("ChangeSetting succeeded")
+		b.Error("ChangeSetting: got no error, want one")
 	}
 	l := newDeadLetter(entity, 1)
 	if b.store.WriteFailure(ctx, failing(entity, 5), &l) == nil {
-		b.Error("WriteFailure succeeded")
+		b.Error("WriteFailure: got no error, want one")
 	}
 	if _, err := b.store.Statuses(ctx, []schemas.Entity{entity}); err == nil {
-		b.Error("Statuses succeeded")
+		b.Error("Statuses: got no error, want one")
 	}
 	if _, err := b.store.NextRetryTime(ctx, "nexon"); err == nil {
-		b.Error("NextRetryTime succeeded")
+		b.Error("NextRetryTime: got no error, want one")
 	}
 	if _, err := b.store.DeadLetters(ctx, store.DeadLetterFilter{Source: "nexon"}, store.DeadLetter{}, 1); err == nil {
-		b.Error("DeadLetters succeeded")
+		b.Error("DeadLetters: got no error, want one")
 	}
 	b.hasNoStatus(entity)
 	b.fail(failing(entity, 5))
 	b.deadLetter(l)
 	if _, err := b.store.ClaimRetries(ctx, "nexon", at(9), time.Second, 1); err == nil {
-		b.Error("ClaimRetries succeeded")
+		b.Error("ClaimRetries: got no error, want one")
 	}
 	if err := b.store.CreateJob(ctx, job(1), auditEntry("a")); err == nil {
-		b.Error("CreateJob succeeded")
+		b.Error("CreateJob: got no error, want one")
 	}
 	b.hasStatus(failing(entity, 5))
 	if all := b.deadLetters("nexon", true, 9); len(all) != 1 {
