@@ -40,7 +40,7 @@ func TestRedirect_StaysBelowBaseURL(t *testing.T) {
 	for _, base := range []string{"/tenants/a", "/tenants/a/"} {
 		for _, to := range outsideTenantA {
 			o := read(base, to+"?final=1")
-			if o.Class != Permanent || arrivals.Load() != 1 || !strings.Contains(o.Err.Error(), "302 Found; the redirect points outside baseURL's path /tenants/a") {
+			if o.Class != Permanent || arrivals.Load() != 1 || !strings.Contains(o.Err.Error(), "302 Found; the redirect points outside the path /tenants/a of baseURL") {
 				t.Errorf("base %s to %s: got %s (%v) after %d calls, want permanent after 1", base, to, o.Class, o.Err, arrivals.Load())
 			}
 		}
@@ -77,7 +77,7 @@ func TestPaging_LinkStaysBelowBaseURL(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := s.Read(a, time.Now())
-		if o.Class != BadContent || b.arrivals.Load() != 1 || !strings.Contains(o.Err.Error(), "the link to the next page points outside baseURL's path") {
+		if o.Class != BadContent || b.arrivals.Load() != 1 || !strings.Contains(o.Err.Error(), "the link to the next page points outside the path") {
 			t.Errorf("to %s: got %s (%v) after %d calls, want bad-content after 1", to, o.Class, o.Err, b.arrivals.Load())
 		}
 	}
