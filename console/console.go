@@ -40,9 +40,9 @@ type Console struct {
 // New returns the console. It starts no goroutine until a page with live content is opened.
 func New(deps Deps) *Console {
 	c := &Console{Deps: deps, pages: parsePages(), sampler: newSampler(deps), viewers: viewers{byClient: map[string]int{}}}
-	for died, visibilities := range map[*sharedRead[deadLetterGroups]][]string{&c.recentDeadLetters: nil, &c.publicDeadLetters: {}} {
-		died.read = func(ctx context.Context) (deadLetterGroups, error) { return c.readRecentDeadLetters(ctx, visibilities) }
-		died.timeout, died.clock, died.log = countInterval, deps.Clock, deps.Log
+	for groups, visibilities := range map[*sharedRead[deadLetterGroups]][]string{&c.recentDeadLetters: nil, &c.publicDeadLetters: {}} {
+		groups.read = func(ctx context.Context) (deadLetterGroups, error) { return c.readRecentDeadLetters(ctx, visibilities) }
+		groups.timeout, groups.clock, groups.log = countInterval, deps.Clock, deps.Log
 	}
 	mux := http.NewServeMux()
 	for pattern, h := range map[string]pageHandler{

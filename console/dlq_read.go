@@ -73,11 +73,11 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 // previous one. Only a client that may see every visibility gets the count of all dead letters;
 // other clients get the count of the public ones.
 func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
-	died := &c.publicDeadLetters
+	groups := &c.publicDeadLetters
 	if p.client.Visibilities() == nil {
-		died = &c.recentDeadLetters
+		groups = &c.recentDeadLetters
 	}
-	all, at, err := died.get(ctx, recentTTL)
+	all, at, err := groups.get(ctx, recentTTL)
 	if at.IsZero() {
 		return err
 	}

@@ -52,7 +52,7 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 // before the chunk is reconciled. Workers may write an entry late.
 func TestReconcile_FindsLateEntries(t *testing.T) {
 	inBubble(t, func(g *rig) {
-		died := time.Now()
+		diedAt := time.Now()
 		for n := range int64(520) {
 			g.deadLetter(idOf(0, 2*n))
 		}
@@ -62,7 +62,7 @@ func TestReconcile_FindsLateEntries(t *testing.T) {
 		id := p.run().start(JobSpec{}).ID
 		<-p.ended
 		for n := range int64(30) {
-			g.deadLetter(idOf(0, 2*n+1), func(l *store.DeadLetter, _ *ReadResult) { l.At = died })
+			g.deadLetter(idOf(0, 2*n+1), func(l *store.DeadLetter, _ *ReadResult) { l.At = diedAt })
 		}
 		g.process().run()
 		g.wantCounts(g.waitUntilDone(id), 550, map[string]int64{})

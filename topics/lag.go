@@ -174,8 +174,8 @@ func (s *Sampler) sample(ctx context.Context) {
 		lagErrs = append(lagErrs, err)
 	}
 	for _, source := range s.sources {
-		letters, err := s.count(limit, source)
-		s.setDeadLetters(time.Now(), source, letters, err)
+		deadLetters, err := s.count(limit, source)
+		s.setDeadLetters(time.Now(), source, deadLetters, err)
 		letterErrs = append(letterErrs, err)
 	}
 	if ctx.Err() == nil {

@@ -146,9 +146,9 @@ func TestMeasure_CountsUncommittedRecords(t *testing.T) {
 		}
 		check(3, 7)
 
-		letters := schemas.DeadLetterTopic(source)
+		deadLetters := schemas.DeadLetterTopic(source)
 		for _, key := range []string{"a", "b", "c"} {
-			if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: letters, Key: []byte(key)}).FirstErr(); err != nil {
+			if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: deadLetters, Key: []byte(key)}).FirstErr(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -176,10 +176,10 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 			defer mu.Unlock()
 			return lag, fails
 		}
-		wantKnown := func(lags, letters int) {
+		wantKnown := func(lags, deadLetters int) {
 			t.Helper()
 			synctest.Wait()
-			for name, want := range map[string]int{"kafka_consumer_lag": lags, "dlq_message_count": letters} {
+			for name, want := range map[string]int{"kafka_consumer_lag": lags, "dlq_message_count": deadLetters} {
 				if n, err := testutil.GatherAndCount(reg, name); err != nil || n != want {
 					t.Errorf("%d series of %s, %v; want %d", n, name, err, want)
 				}
@@ -290,9 +290,9 @@ func TestSampler_LogsFailuresAndExpiresGauges(t *testing.T) {
 		s.measure = func(context.Context, string) ([]Lag, error) {
 			return []Lag{{Source: "nexon", Lane: schemas.High, Topic: "t", Group: "g"}}, lagFails
 		}
-		said := func(lag, letters int) {
+		said := func(lag, deadLetters int) {
 			t.Helper()
-			for what, want := range map[string]int{"lag can't be measured": lag, "dead letters can't be counted": letters} {
+			for what, want := range map[string]int{"lag can't be measured": lag, "dead letters can't be counted": deadLetters} {
 				if n := strings.Count(text.String(), what); n != want {
 					t.Errorf("%q: logged %d times, want %d", what, n, want)
 				}
