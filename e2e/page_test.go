@@ -19,6 +19,11 @@ func TestTestingPage_ListsEveryLongTest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ofMainModule, err := filepath.Glob("../*/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = append(files, ofMainModule...)
 	var tests strings.Builder
 	for _, file := range files {
 		text, err := os.ReadFile(file)
