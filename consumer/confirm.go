@@ -371,9 +371,11 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if subject != goodAnswer {
+		v := faultUnknown // a confirming call pauses calls only if its response demands it at once, such as a 429 with Retry-After
 		if probe {
-			w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, sharedFault))
+			v = sharedFault
 		}
+		w.applyAction(a, o, decide(o, attemptHistory{calls: f.calls, listedCredential: a.usedListedCredential(o)}, noDiagnosis, v))
 		w.metrics.errors.WithLabelValues(string(o.Class)).Inc()
 		if f.calls == 0 { // no call could be sent: wait before the next connection attempt
 			sleep(ctx, unreachableDelay)

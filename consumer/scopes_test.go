@@ -136,3 +136,35 @@ func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 		})
 	}
 }
+
+// Entity "bad" fails, and the worker calls the known-good entity "good" to confirm whose fault that
+// is. This call is refused with a Retry-After.
+func TestConfirmingCall_ObeysRetryAfter(t *testing.T) {
+	r := newRig(t)
+	var calls atomic.Int64
+	r.upstreamOf(func(w http.ResponseWriter, _ *http.Request) {
+		switch calls.Add(1) {
+		case 2:
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		case 3:
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusTooManyRequests)
+		default:
+			_, _ = w.Write([]byte(`{"a":1}`))
+		}
+	}, func(c *source.Config) {
+		c.Credentials = []source.Credential{{Name: "one", SecretEnv: "A"}}
+		c.Auth = source.Auth{Header: "X-Key"}
+	})
+	p := &scopedPermits{permits: permits{r.limiter}, credentials: []string{"one"}}
+	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, p).Run)
+	r.enqueue("good", schemas.High, schemas.CacheMiss)
+	r.untilStored("good")
+	r.untilCommitted(schemas.High)
+	before := len(p.all())
+	r.enqueue("bad", schemas.High, schemas.CacheMiss)
+	r.untilCommitted(schemas.High)
+	if got, want := p.all()[before:], []string{"basic one 422", "basic one 429", "backoff"}; len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+		t.Errorf("reported: got %q, want first %q", got, want)
+	}
+}

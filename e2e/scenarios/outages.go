@@ -33,11 +33,10 @@ func (s *site) outages(stopped target) []outage {
 	credential := func(key string) func(context.Context) error {
 		return func(ctx context.Context) error { return s.Control(ctx, simulator.Control{APIKey: &key}) }
 	}
-	two := 2
 	return []outage{
 		{
-			name:  "the upstream refuses calls for a moment",
-			begin: faulty(simulator.Fault{Kind: simulator.TooManyRequests, Count: &two, RetryAfter: "1"}), end: faulty(),
+			name:  "the upstream refuses all calls with 429",
+			begin: faulty(simulator.Fault{Kind: simulator.TooManyRequests, RetryAfter: "1"}), end: faulty(),
 			visible:  "sum(increase(freshet_rate_limiter_backoffs_total[1m])) > 0",
 			possible: []string{"FreshetErrorBudgetBurnsFast"},
 		},
