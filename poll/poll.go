@@ -81,19 +81,10 @@ func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx co
 	subscription := p.rdb.Subscribe(ctx, p.channel)
 	defer func() { _ = subscription.Close() }()
 	messages := subscription.ChannelWithSubscriptions()
-	var next time.Time // time of the next call
-	timer := time.NewTimer(0)
+	var due, next time.Time // zero due: call work now; next: time of the next call
+	timer := time.NewTimer(latest)
 	defer timer.Stop()
 	for {
-		var due time.Time // zero: call work now
-		select {
-		case <-ctx.Done():
-			return nil
-		case due = <-p.local:
-		case message := <-messages:
-			due = wakeTimeOf(message)
-		case <-timer.C:
-		}
 		if due.IsZero() {
 			var ok bool
 			if due, ok = p.workUntilDone(ctx, work); !ok {
@@ -103,6 +94,15 @@ func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx co
 		}
 		next = earlier(next, due)
 		timer.Reset(time.Until(next))
+		select {
+		case <-ctx.Done():
+			return nil
+		case due = <-p.local:
+		case message := <-messages:
+			due = wakeTimeOf(message)
+		case <-timer.C:
+			due = time.Time{}
+		}
 	}
 }
 
