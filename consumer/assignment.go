@@ -48,7 +48,7 @@ func newAssignment(log *slog.Logger) *assignment {
 
 // options returns the client's group settings. Each poll blocks rebalances until the polled records
 // are in the ledgers: a record that was read under one assignment must never enter the ledger of
-// the next one.
+// the next assignment.
 func (a *assignment) options(brokerAssigns bool) []kgo.Opt {
 	opts := []kgo.Opt{
 		kgo.DisableAutoCommit(),
@@ -198,9 +198,9 @@ func (a *assignment) commitAll(ctx context.Context, c *kgo.Client) error {
 	return a.commit(ctx, c, owned)
 }
 
-// commitLast commits when the worker stops. If other members leave at the same time, the broker
-// refuses commits until this member has rejoined the group, so commitLast retries until ctx
-// ends. Partitions that are revoked meanwhile are committed by their revocation.
+// commitLast commits the offsets of all partitions when the worker stops. If other members leave at
+// the same time, the broker refuses commits until this member has rejoined the group, so commitLast
+// retries until ctx ends. Partitions that are revoked meanwhile are committed by their revocation.
 func (a *assignment) commitLast(ctx context.Context, c *kgo.Client) error {
 	for {
 		err := a.commitAll(ctx, c)

@@ -25,7 +25,7 @@ type attempt struct {
 	// credential that the attempt may use.
 	probe, goesFirst bool
 	credential       string
-	candidates       []string // credentials that the last call could use; guarded by mu
+	candidates       []string // credentials among which the limiter chose for the last call; guarded by mu
 
 	mu        sync.Mutex
 	started   bool // the ledger counts the record as having a call in flight
@@ -37,7 +37,7 @@ type attempt struct {
 	skipped   schemas.Verdict
 	preempted bool // slotQueue.preempt has chosen this attempt to give its slot up
 
-	ended bool // the record was settled or given up
+	ended bool // the record's request was settled, or the record is left uncommitted and read again
 }
 
 var (
@@ -59,7 +59,7 @@ func (a *attempt) callStarted() bool {
 }
 
 // markStarted makes the ledger count the record as having a call in flight. It reports false if the
-// record's assignment has ended. The caller holds a.mu.
+// record's partition was revoked or lost. The caller holds a.mu.
 func (a *attempt) markStarted() bool {
 	a.started = a.started || a.t.ledger.startCall()
 	return a.started
@@ -194,7 +194,7 @@ type call struct {
 	span   trace.Span
 }
 
-// Release returns an unspent permit.
+// Release returns an unspent permit to the limiter.
 func (c *call) Release() { c.permit.Release() }
 
 // Written informs the limiter that the HTTP request was written.

@@ -99,9 +99,9 @@ func BenchmarkWorker(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkWorkerTraced compares the CPU time of an event without spans, with dropped spans and
-// with recorded spans, in alternating rounds. The measured CPU time includes the fake broker and
-// the fake upstream, which run in the same process.
+// BenchmarkWorkerTraced compares the CPU time for each update request without spans, with dropped
+// spans and with recorded spans, in alternating rounds. The measured CPU time includes the fake
+// broker and the fake upstream, which run in the same process.
 func BenchmarkWorkerTraced(b *testing.B) {
 	through, _ := throughReal(b)
 	ways := []struct {

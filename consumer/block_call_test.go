@@ -30,7 +30,7 @@ func (r *rig) refuseOne() *atomic.Int64 {
 }
 
 // A refused call with a Retry-After becomes a scheduled retry before its offset is committed. So
-// its partition continues, and another worker does not call earlier.
+// its partition continues, and another worker does not call before the 30 s have passed.
 func TestBlockCall_SchedulesRetry(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()
@@ -56,8 +56,8 @@ func TestBlockCall_SchedulesRetry(t *testing.T) {
 	}
 }
 
-// If a worker is killed between storing the retry and the commit, the next worker does not repeat
-// the call.
+// A worker is killed between storing the retry and the commit, so the next worker reads the record
+// again. It must not repeat the call, because the stored retry covers the request.
 func TestBlockCall_SurvivesWorkerKilledBeforeCommit(t *testing.T) {
 	r := newRig(t)
 	refused := r.refuseOne()

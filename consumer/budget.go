@@ -34,13 +34,13 @@ type memoryWaiter struct {
 	bytes    int64
 	position int64
 	ready    chan struct{}
-	grows    *reservation // the reservation to grow; nil for a new one
+	grows    *reservation // the reservation to enlarge; nil if the waiter wants a new reservation
 }
 
 func newMemoryBudget(limit int64) *memoryBudget { return &memoryBudget{limit: limit} }
 
-// acquire reserves n bytes. It waits until they are free or ctx ends. Clients are served in turn.
-// While nothing else is reserved, n may exceed the limit.
+// acquire reserves n bytes. It waits until n bytes are free or ctx ends. Waiting clients are served
+// in turn. While no other reservation exists, n may exceed the limit.
 func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) error {
 	b.mu.Lock()
 	if b.waiting.Len() == 0 && b.fits(n) {
@@ -59,7 +59,7 @@ func (b *memoryBudget) acquire(ctx context.Context, client string, n int64) erro
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-r.ready: // granted while ctx ended
+	case <-r.ready: // n bytes were granted just before ctx ended, so they are returned
 		b.used -= n
 	default:
 		b.waiting.Remove(element)
@@ -100,7 +100,7 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-more.ready: // granted while ctx ended; resize(0) will release it
+	case <-more.ready: // granted just before ctx ended; the caller releases the bytes with resize(0)
 	default:
 		b.growing.Remove(element)
 		b.admit()

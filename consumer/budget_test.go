@@ -143,7 +143,7 @@ func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 				r.resize(0)
 			})
 		}
-		wg.Wait() // a deadlock would end the test
+		wg.Wait() // synctest fails the test if the reservations deadlock
 		if most > 100+each {
 			t.Errorf("in use: got %d at most, want at most the limit of 100 and one entity of %d", most, each)
 		}

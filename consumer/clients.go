@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// releaseLinger is how long the first ended request waits for others, so that one call to
-	// Redis releases many. No record waits for it.
+	// releaseLinger is how long the first ended request waits for further ended requests, so that
+	// one call to Redis releases many. This wait delays no record.
 	releaseLinger = 10 * time.Millisecond
-	// maxReleases is the maximum length of the queue, which grows for example while Redis is down.
-	// Further requests are dropped. They count as outstanding until their leases expire.
+	// maxReleases is the maximum length of a releaseQueue, which grows for example while Redis is
+	// down. Further requests are dropped. They count as outstanding until their leases expire.
 	maxReleases = 10_000
 	// releaseTimeout is the time limit of one call to Redis, and the delay after a failed call.
 	releaseTimeout = time.Second
@@ -53,7 +53,7 @@ func (d *releaseQueue) take() []schemas.Outstanding {
 	return all
 }
 
-// putBack returns requests to the queue after a failed call.
+// putBack returns requests to the queue after their release in Redis failed.
 func (d *releaseQueue) putBack(all []schemas.Outstanding) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,8 +65,8 @@ func (d *releaseQueue) putBack(all []schemas.Outstanding) {
 }
 
 // releaseLoop subtracts ended requests from their clients' outstanding counts until ctx ends. Then
-// it makes one last call for the rest of the queue. No record waits for it, because a count that is
-// never released ends when its lease expires.
+// it makes one last call to Redis for the rest of the queue. No record waits until its request is
+// released: a request that is never released counts only until its lease expires.
 func (w *Worker) releaseLoop(ctx context.Context) {
 	wait, failing := releaseLinger, false
 	for {

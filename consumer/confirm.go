@@ -93,7 +93,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	default: // the front half is reserved for entities with answered set
+	default: // the front half of the list is reserved for entities that were recorded with answered = true
 		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // not a secret
 	}
 }
@@ -239,7 +239,7 @@ func (h *Health) beginRun(q faultQuery) bool {
 }
 
 // finishRun ends a run of confirming calls. If the verdict is sharedFault for the source or a
-// facet, it opens a breaker and returns which one.
+// facet, it opens a breaker and returns the diagnosis that names it.
 func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagnosis) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -247,7 +247,7 @@ func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagno
 	case q.scope != "":
 	case v == sharedFault && !h.breakerState(q.entity.Facet).open():
 		d = h.openBreaker(q.entity.Facet)
-	case v == entityFault: // the source is healthy, so the earlier failures were their entities' own
+	case v == entityFault: // the source is healthy, so earlier failures no longer count as evidence against it
 		h.facet(q.entity.Facet).window = window{}
 		h.sourceWindow = window{}
 	}
@@ -311,7 +311,7 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 			break
 		}
 	}
-	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // one failed known-good entity is not enough
+	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // one failed known-good entity does not prove a sharedFault
 		v = noKnownGood
 	}
 	w.announceOpen(w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
@@ -341,7 +341,8 @@ func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQu
 }
 
 // fetchKnownGood fetches a known-good entity as a confirming call or a probe, and stores the
-// result. It reports false if no call could be made.
+// result. It reports false if there is no outcome, for example because another task of the entity
+// is running.
 func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credential string, probe bool) (source.Outcome, bool) {
 	now := time.Now()
 	t := &task{

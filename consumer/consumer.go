@@ -31,7 +31,7 @@ type Config struct {
 	// Memory for an entity is reserved before its permit is requested.
 	MaxBodyBytes int64
 	// MaxBatch is the maximum number of results in one write. Linger is how long the first result
-	// of a write waits for others.
+	// of a write waits for further results.
 	MaxBatch int
 	Linger   time.Duration
 	// ConfirmTimeout is how long a failed record waits for the verdict whether the failure is the
@@ -85,7 +85,7 @@ type Worker struct {
 	tracer   observe.Tracer
 
 	kafka        *kgo.Client
-	cancelKafka  context.CancelFunc // aborts all requests of kafka
+	cancelKafka  context.CancelFunc // aborts all requests that the client `kafka` has sent to the brokers
 	leaveTimeout time.Duration
 	dlqClient    *kgo.Client
 	// dlqUnacked bounds the unacknowledged bytes of dead letters to maxDeadLetterBatch.
@@ -99,11 +99,12 @@ type Worker struct {
 	parseSlots  chan struct{} // limits parsing to one goroutine for each CPU
 	bodySizes   *sizeEstimates
 
-	redactionLogged atomic.Bool // the warning about a credential in content was logged
+	redactionLogged atomic.Bool // the warning that content contained a credential was logged
 	entityQueues    entityQueues
 	breakerQueue    *breakerQueue
 	// life ends when Run's context ends. hard ends when the drain has timed out. Tasks and
-	// confirming calls use them because they outlive the record that starts them.
+	// confirming calls use these contexts, because the context of the caller that starts them may
+	// end earlier.
 	life, hard       context.Context //nolint:containedctx // of Run
 	releases         *releaseQueue
 	tasks            sync.WaitGroup
@@ -151,7 +152,8 @@ func New(config Config, src *source.Source, lane schemas.Lane, deps Deps) (*Work
 		// from its first record, so that no record is skipped.
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		// The session timeout is short, so that the partitions of a killed worker move soon.
+		// The session timeout is short, so that another worker soon gets the partitions of a killed
+		// worker.
 		kgo.SessionTimeout(10 * time.Second),
 		kgo.HeartbeatInterval(2 * time.Second),
 		kgo.RebalanceTimeout(time.Minute),
@@ -220,7 +222,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.leaveTimeout)
 	defer cancel()
-	committing, done := context.WithTimeout(last, w.leaveTimeout/2) // the rest is for leaving the group
+	committing, done := context.WithTimeout(last, w.leaveTimeout/2) // the other half of leaveTimeout is for leaving the group
 	err := w.assignment.commitLast(committing, w.kafka)
 	done()
 	if err != nil {

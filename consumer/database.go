@@ -52,7 +52,8 @@ func newDBBreaker(w *Worker) *gobreaker.CircuitBreaker[struct{}] {
 }
 
 // retryDB repeats a database call until it succeeds, like retry, but makes the calls through the
-// database's circuit breaker. A slow call counts as a failure only for the breaker.
+// database's circuit breaker. A slow call that succeeds is not repeated, but the breaker counts it
+// as a failure.
 func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context) error) error {
 	return w.retry(ctx, op, func(ctx context.Context) error {
 		_, err := w.dbBreaker.Execute(func() (struct{}, error) {
@@ -74,8 +75,9 @@ func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context
 }
 
 // countSlow makes the breaker count one failure for each slowThreshold that a database call lasts,
-// until the returned function `end` is called. Without it calls that hang would not open the
-// breaker, because they are few and end late. end reports whether the breaker counted any failure.
+// until the returned function `end` is called. Without these counts, calls that hang would not open
+// the breaker, because they are few and end late. end reports whether the breaker counted any
+// failure.
 func (w *Worker) countSlow() (end func() (counted bool)) {
 	var mu sync.Mutex
 	var ended, counted bool

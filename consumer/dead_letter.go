@@ -15,9 +15,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// maxDeadLetterBatch is the maximum number of bytes of unacknowledged dead letters. So no batch is
-// larger than that, and each topic accepts it, because a topic accepts at least 1 MiB. A larger
-// dead letter is sent in a batch of its own, and may be as large as its topic allows.
+// maxDeadLetterBatch is the maximum number of bytes of unacknowledged dead letters, and thus of one
+// batch. The topic accepts such a batch, because each topic accepts batches of at least 1 MiB. A
+// dead letter above this limit is sent in a batch of its own, and may be as large as its topic
+// allows.
 const maxDeadLetterBatch = 512 << 10
 
 // dlqClientOptions returns the settings of the Kafka client that writes dead letters.
@@ -122,7 +123,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 	if err == nil {
 		indexed, visibility := d.DeadLetter, w.source.Visibility(t.request.Entity.Key)
 		if visibility != "" {
-			indexed.Sample = nil // clients without access to the content can list the index
+			indexed.Sample = nil // the index can be listed by clients that must not see this content
 		}
 		err = w.fail(ctx, t, f, before, store.DeadLetter{
 			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,
@@ -130,7 +131,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 		})
 	}
 	if err != nil {
-		return // the record is read again, and may become a second dead letter
+		return // the record stays uncommitted and is read again; this may write a second dead letter
 	}
 	t.finish()
 	w.metrics.settled.WithLabelValues(endDeadLetter).Inc()

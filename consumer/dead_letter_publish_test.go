@@ -36,7 +36,8 @@ func dlqWorker(tb testing.TB, partitions int32) (w *Worker, topic string) {
 }
 
 // Dead letters of one partition are published concurrently. Some are so large that the topic
-// accepts them only in a batch of their own. Their values are random bytes, which do not compress.
+// accepts them only in a batch of their own. Kafka must not reject a batch as too large. The values
+// are random bytes, which do not compress.
 func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
 	w, topic := dlqWorker(t, 1)
 	var all sync.WaitGroup

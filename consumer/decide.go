@@ -23,9 +23,9 @@ type scopeAction int
 
 const (
 	actionNone       scopeAction = iota
-	actionBackOff                // the source backs off for decision.pause; 0 if the upstream named no duration
-	actionOpenSource             // the source's breaker opens; the first probe follows after pause, later ones after doubled pauses up to maxPause
-	actionOpenScope              // the breaker of the call's scope (decision.block) opens for pause, after further refusals for longer, up to maxPause
+	actionBackOff                // the source backs off for decision.pause; a pause of 0 means that the upstream named no duration
+	actionOpenSource             // the source's breaker opens; the first probe follows after pause, and the pause doubles after each failed probe, up to maxPause
+	actionOpenScope              // the breaker of the call's scope (decision.block) opens for pause; further refusals lengthen the pause up to maxPause
 )
 
 // decision is the next step after an attempt: for its record, and for the calls of its source or
@@ -56,7 +56,8 @@ const (
 	// (semantics §4).
 	maxPartitionHold = time.Minute
 
-	// notReadyDelay is the delay for content that is not ready, if the upstream names none.
+	// notReadyDelay is the delay of the retry for content that is not ready, if the upstream names
+	// no delay.
 	notReadyDelay = 5 * time.Minute
 	// maxOwnFailures is how many refusals that are attributed to the entity itself lead to a dead
 	// letter.
@@ -76,20 +77,21 @@ const (
 	// fail, although the requests are valid.
 	refusedPause, refusedMaxPause = 5 * time.Second, 5 * time.Minute
 
-	// maxBlock is the longest pause of a scope that was refused for its quota. If a configured rule
+	// maxBlock is the longest pause of a scope whose quota is used up. If a configured rule
 	// names a minimum pause, the longest pause is ruleBlockFactor times as long, but at most
 	// maxRuleBlock.
 	maxBlock, maxRuleBlock = time.Minute, time.Hour
 	ruleBlockFactor        = 60
-	// minCallDelay is the minimum delay before the retry of a call that was refused by itself,
-	// without its scope (`block: call`).
+	// minCallDelay is the minimum delay before the retry of a refused call. It applies to a rule
+	// with `block: call`, which does not pause other calls, and to refusals of an endpoint or a
+	// resource.
 	minCallDelay = time.Second
 )
 
 // attemptHistory is the state of a record at the time of a decision.
 type attemptHistory struct {
 	calls            int           // calls that were sent in this attempt
-	failures         int           // consecutive counted failures before this one
+	failures         int           // consecutive counted failures before this attempt
 	sinceFirstCall   time.Duration // time since the first of the consecutive tries began
 	listedCredential bool          // the last call used a credential that the configuration lists by name
 	unconfirmed      bool          // the previous call failed in the same way, and this call was made to confirm the failure
@@ -114,8 +116,7 @@ func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 	return false
 }
 
-// decide turns the class of an outcome into a decision. It is the only place that does so (see
-// doc.go).
+// decide turns the outcome of an attempt into a decision, by the rules of the table in doc.go.
 func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision {
 	requested := max(o.RetryAfter, o.Wait)
 	outage := decision{next: stepScheduleRetry, wait: outageDelay, reason: schemas.Outage}

@@ -35,8 +35,8 @@ type Permits interface {
 	// Acquire waits for a permit. It fails only when ctx ends.
 	Acquire(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// AcquireRetry waits for a permit like Acquire, for a record whose last call failed. While
-	// other records wait, they are served more often than such records. A record whose last call
-	// failed is the last choice for a probe.
+	// callers of both methods wait, callers of Acquire get permits more often. A record whose last
+	// call failed is the last choice for a probe.
 	AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (Permit, error)
 	// Reacquire waits for a permit like Acquire, but the caller gets the next permit before all
 	// others. It is meant for callers whose permit expired unspent, and for probes.
@@ -46,18 +46,18 @@ type Permits interface {
 	BackOff(d time.Duration, sent time.Time)
 	// OpenBreaker opens the source's circuit breaker, because a call that was sent at time `sent`
 	// failed for a reason that concerns all entities. The first probe is allowed after the duration
-	// `first`, and later ones after pauses that double up to `most`, until CloseBreaker is called.
-	// A call that was sent before the breaker opened does not keep it open longer.
+	// `first`. The pause before each further probe doubles, up to `most`, until CloseBreaker is
+	// called. A call that was sent before the breaker opened does not keep it open longer.
 	OpenBreaker(first, most time.Duration, sent time.Time)
 	// CloseBreaker closes the source's breaker if it opened before time `sent`, because a call that
 	// was sent at that time succeeded. It is called after each successful call.
 	CloseBreaker(sent time.Time)
-	// BreakerOpenSince reports whether the breaker is open now or was open at any time after
-	// `since`, as far as this process knows.
+	// BreakerOpenSince reports whether the source's breaker is open now or was open at any time
+	// after `since`, as far as this process knows.
 	BreakerOpenSince(since time.Time) bool
-	// UntilBreakerOpens returns a context that ends when the breaker opens; it has ended
-	// already while the breaker is open. BreakerClosed returns a channel that is closed while
-	// the breaker is closed.
+	// UntilBreakerOpens returns a context that ends when the source's breaker opens. While the
+	// breaker is open, the returned context has ended already. BreakerClosed returns a channel. The
+	// channel is closed while the breaker is closed.
 	UntilBreakerOpens() context.Context
 	BreakerClosed() <-chan struct{}
 	// HighPerSecond returns how many calls a second the quota's windows allow for HIGH, or infinity
@@ -98,13 +98,13 @@ type Permit interface {
 type Store interface {
 	// States returns the states in the order of the entities. Version is 0 if nothing is stored.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
-	// EntityParams returns the params that the entities are registered with, in their order;
-	// nil for an entity without any.
+	// EntityParams returns the params that the entities are registered with, in the order of the
+	// entities. The element of an entity without registered params is nil.
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Write writes all results or, with an error, none. It is idempotent.
 	Write(ctx context.Context, writes []store.Write) ([]store.Result, error)
-	// Statuses returns the failure statuses of the entities, in their order. State is empty for
-	// an entity that has not failed.
+	// Statuses returns the failure statuses in the order of the entities. State is empty for an
+	// entity that has not failed.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
 	// WriteFailure writes the status and, unless it is nil, the index row of the dead letter in
 	// one transaction. The status is skipped if its State is empty or the result of a later
@@ -121,13 +121,14 @@ type Retries interface {
 
 // Outbox delivers the events that were stored together with changes.
 type Outbox interface {
-	// Notify announces a new event. If the announcement is lost, the event is only delivered later.
+	// Notify announces a new event. If the announcement is lost, the event is delivered later.
 	Notify()
 }
 
 // Lag measures the backlog of a lane.
 type Lag interface {
-	// Records returns how many records are not committed, and whether that is known.
+	// Records returns how many records are not committed. known is false if there is no recent
+	// measurement.
 	Records(source string, lane schemas.Lane) (n int64, known bool)
 }
 
@@ -140,8 +141,8 @@ type Deps struct {
 	Outbox   Outbox
 	Lag      Lag
 	Health   *Health // health of the source; the workers of both lanes share it
-	// Kafka returns the connection settings of a Kafka client. The worker requests settings once
-	// for each client name.
+	// Kafka returns the connection settings of the Kafka client with this name. The worker calls it
+	// once for each of its clients.
 	Kafka   func(client string) []kgo.Opt
 	Log     *slog.Logger
 	Metrics prometheus.Registerer

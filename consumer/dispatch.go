@@ -20,16 +20,16 @@ type task struct {
 	record   *kgo.Record
 	ledger   *ledger
 	client   string        // schemas.ClientID; empty without a client
-	releases *releaseQueue // the task's request is added here when it ends; nil if it is not counted
+	releases *releaseQueue // the task's request is added here when it ends; nil if the request is not counted as outstanding
 	request  schemas.UpdateRequest
 	params   map[string]string // params of the request, completed by the entity's registered params
 	plan     *source.Plan
 	stored   store.State
 	facet    source.Facet
 	calls    int // number of sent calls
-	// failures counts consecutive failures that are attributed to the upstream. firstCall is when
-	// the first of these calls was sent. unconfirmed is true if the last failure was the entity's
-	// own and permanent, and one more call must confirm it.
+	// failures counts the consecutive failed attempts after which the record was tried again at
+	// once. firstCall is when the first of the consecutive attempts began. unconfirmed is true if
+	// the last failure was the entity's own and permanent, and one more call must confirm it.
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
@@ -255,8 +255,8 @@ func (t *task) satisfiedByTime() bool {
 	return t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt)
 }
 
-// alreadyFailed reports whether the task's request is covered by a failed fetch of the entity,
-// which began after the request and failed while this task waited behind another one.
+// alreadyFailed reports whether a failed fetch of the entity covers the task's request. That fetch
+// began after the request, and another task of the entity made it while this task waited.
 func (t *task) alreadyFailed() bool {
 	return t.request.Version > 0 && t.request.Version <= t.failedNumber
 }

@@ -7,7 +7,7 @@
 //
 //	from                  to                    when
 //	read                → waiting for a slot    its entity needs a fetch
-//	read                → done                  it is satisfied, superseded, or covered by a stored failure
+//	read                → done                  its request is satisfied, upgraded, or covered by a stored failure
 //	waiting for a slot  → in flight             its client's turn has come (slotQueue)
 //	in flight           → waiting for a slot    it was preempted while it waited for a permit
 //	in flight           → waiting for breaker   the source's breaker opened before a call was sent
@@ -17,7 +17,7 @@
 //	done                → committed             all earlier records of its partition are done (ledger)
 //
 // A record that is in flight or waits when its partition is revoked is read again by the next owner,
-// unless its call was sent and is settled within 10 s.
+// unless its call was sent and its request is settled within 10 s.
 //
 // # Attribution of failures
 //
@@ -41,14 +41,14 @@
 //	answer                                     | evidence about    | confirmed as the entity's own    | known-good entities fail too
 //	transport error, timeout, 5xx              | the source        | retry, counted; a dead letter    | breaker opens; retry,
 //	                                           |                   | after the facet's last retry     | not counted
-//	HTML page instead of JSON, unparsable      | the source        | called once more, dead letter    | the same
-//	other 4xx, content too large or shrunk     | the entity        | called once more, dead letter    | the same
+//	HTML page instead of JSON, unparsable      | the source        | called once more, dead letter    | breaker opens; retry, not counted
+//	other 4xx, content too large or shrunk     | the entity        | called once more, dead letter    | breaker opens; retry, not counted
 //	401, rule of class auth                    | credential, scope | retry, counted; dead letter      | breaker of the credential or
 //	429 or rule of class quota, no duration    | its scope         | after the third                  | source opens; scope backs off
 //	quota with Retry-After or a reset header   | its scope         | obeyed at once: the scope backs off
 //	quota with `block: call`                   | the call          | retry when the call is allowed again
 //	maintenance                                | the source        | obeyed at once: breaker opens
-//	ok, not modified, not found, not ready     | success           | closes breakers; earlier failures were the entities' own
+//	ok, not modified, not found, not ready     | success           | closes breakers; earlier failures count for their entities
 //
 // A confirming run fetches up to two known-good entities, one after the other, and stops at the
 // first success. Each facet and each scope has at most one run at a time. An ordinary success
@@ -62,10 +62,10 @@
 //	half-open → closed     the probe succeeded; the rate rises from half of the limit
 //	half-open → open       the probe failed
 //
-// A probe fetches a known-good entity of either lane. Every fourth probe is the oldest waiting
-// record that has not sent a call yet; without a known-good entity every probe is such a record.
-// Each facet has a breaker of its own, in the memory of this process. The source's breaker, in
-// Redis, opens only if no other facet in use had a good answer within a minute.
+// A probe fetches a known-good entity of either lane. Every fourth probe is the first call of the
+// oldest record that waits for the breaker. Without a known-good entity every probe is such a call.
+// The breaker of a facet is kept in the memory of this process, and the source's breaker in Redis.
+// The source's breaker opens only if no other facet in use had a good answer within a minute.
 //
 // Example: a client requests 600 keys that do not exist, each answered 400, while other clients
 // request existing keys. None of the 600 is known-good, so none is evidence against the source. No

@@ -16,7 +16,7 @@ import (
 type failure struct {
 	reason  schemas.DeadLetterReason
 	err     error
-	number  int64 // number of the last fetch, or the request's version if there was none
+	number  int64 // number of the last fetch, or the request's version if no fetch was made
 	outcome source.Outcome
 }
 
@@ -31,8 +31,9 @@ const (
 // scheduleRetry stores a scheduled retry, settles the request, and then marks the record as done.
 // After the facet's last retry round it writes a dead letter instead.
 //
-// The status row carries the number of the failed fetch and settles all requests up to that
-// number. It is deleted only when a later fetch is stored (semantics §5, retry rows).
+// The status row has the number of the failed fetch. It settles all requests of the entity with a
+// version up to that number. The row is deleted only when a later fetch is stored (semantics §5,
+// retry rows).
 func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failure) {
 	before, err := w.readStatus(ctx, t.request.Entity)
 	if err != nil {
@@ -94,9 +95,9 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	case !w.owns(t):
 		row.State = ""
 	case t.facet.FailedFor == 0 && before.State == "":
-		row.State = "" // the facet is not configured here, so the entity needs no hold
+		row.State = "" // FailedFor is 0 if the facet is not configured here; without an earlier status nothing retries the entity
 	case t.facet.FailedFor == 0 || row.Failures >= suspendAfter || before.State == store.Suspended:
-		row.State, row.Until = store.Suspended, time.Time{} // otherwise the retry of a removed facet would be repeated forever
+		row.State, row.Until = store.Suspended, time.Time{} // suspending also ends the retries of a facet that is no longer configured
 	}
 	deadLetter.Entity = schemas.Entity{Source: w.source.Name()}
 	if w.owns(t) {
@@ -155,9 +156,9 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 
 // endFromStatus reports whether the entity's stored failure settles the request, because the failed
 // fetch began after the request. This happens if the worker that stored the failure died before it
-// settled the request. A request after the failed fetch is fetched even if a hold should have
-// rejected it. Redis may have lost the hold, and a request that bypasses holds may have been
-// coalesced with it.
+// settled the request. A request that was made after the failed fetch is not settled, even if a
+// hold should have rejected it. The reason is that a request that bypasses holds may have been
+// coalesced with it while Redis had lost the hold.
 func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
 	if s.State == "" || r.Version == 0 || r.Version > s.Version {
 		return schemas.End{}, false
@@ -165,8 +166,8 @@ func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end 
 	return endWithHold(r.Entity, r.Version, s, now), true
 }
 
-// endWithHold returns the end of a request that failed. Settling it sets the entity's hold in Redis
-// again, for the time that is left until s.Until.
+// endWithHold returns the end of a request that failed. When this end is settled, Redis sets the
+// entity's hold again, for the time that remains until s.Until.
 func endWithHold(e schemas.Entity, number int64, s store.Status, now time.Time) schemas.End {
 	end := schemas.End{Entity: e, Number: number, Hold: string(s.State), HoldFor: s.Until.Sub(now)}
 	if s.State == store.Suspended {

@@ -122,7 +122,7 @@ func TestNotReady_WaitsWithoutCountingFailure(t *testing.T) {
 	r.fault(simulator.NotReady, "")
 	r.work(schemas.Low)
 	r.enqueue("a", schemas.Low, schemas.Prefetch)
-	for range 5 { // more often than the facet has rounds
+	for range 5 { // more often than the facet has retry rounds, so a counted round would lead to a dead letter
 		r.untilCommitted(schemas.Low)
 		if s := r.status("a"); s.State != store.Retrying || s.Rounds != 0 || s.Lane != schemas.Low || s.Reason != string(schemas.NotReady) {
 			t.Fatalf("status: got %+v, want a retry without a counted round", s)
@@ -230,7 +230,7 @@ func TestOutage_WritesNoDeadLetterAndCountsNoAttempt(t *testing.T) {
 }
 
 // untilRefreshed enqueues the scheduled retries as if they were due. It expects that no attempt
-// was counted and no dead letter was written.
+// was counted as a failure and no dead letter was written.
 func (r *rig) untilRefreshed(keys []string) {
 	r.Helper()
 	for _, key := range keys {

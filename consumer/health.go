@@ -72,7 +72,7 @@ type callEnd struct {
 }
 
 // window holds the last windowSize calls, and the last call of each of the last windowSize
-// entities. A repeated try replaces the entity's element, without a change of the order.
+// entities. A repeated try of an entity replaces the element of that entity at its old position.
 type window struct {
 	calls      [windowSize]callEnd
 	next       int
@@ -162,7 +162,7 @@ func (h *Health) record(end callEnd, subject evidence, known bool, openSince fun
 	defer h.mu.Unlock()
 	stopped := openSince(end.began)
 	if h.unhealthy && !stopped && (openSince(h.unhealthySince) || end.began.Sub(h.unhealthySince) > maxSyncDelay) {
-		h.reset() // another process has closed the breaker, or Redis has lost it
+		h.reset() // another process has closed the breaker, or Redis has lost the open breaker
 	}
 	d := h.breakerState(end.entity.Facet)
 	switch {
@@ -247,8 +247,8 @@ func (h *Health) recordBad(end callEnd) diagnosis {
 	return before
 }
 
-// openBreaker opens the breaker of the facet, or that of the source unless another facet in use is
-// healthy.
+// openBreaker opens a breaker, because calls of the facet fail. If another facet in use is healthy,
+// it opens the breaker of this facet. Otherwise it opens the breaker of the source.
 func (h *Health) openBreaker(facet string) diagnosis {
 	defer h.notify()
 	if h.otherFacetHealthy(facet, time.Now()) {
@@ -300,8 +300,8 @@ func (h *Health) changeSignal() <-chan struct{} {
 }
 
 // admit reports whether a call to the facet may be made now. While the facet's breaker is open,
-// only one call after each pause is allowed. If a known-good entity exists, it is returned as the
-// entity to probe with, and ok is false.
+// only one call after each pause is allowed: the probe. If the facet has a known-good entity, admit
+// returns that entity for the probe, and ok is false: the caller's own call may not be made.
 func (h *Health) admit(facet string) (ok bool, probe *knownGood) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -108,9 +108,9 @@ func callEntities(h *Health, from, entities, times int, fails func(n int) bool) 
 	return noDiagnosis
 }
 
-// A minority of the entities fails and is called repeatedly, so most of the last calls fail, and at
-// the end all of them. These calls must not open the breaker, because all other entities are
-// healthy.
+// A minority of the entities fails and is called repeatedly. So most of the last windowSize calls
+// fail, and in the end all of these calls. They must not open the breaker, because all other
+// entities are healthy.
 func TestHealth_CountsRetriedEntitiesOnce(t *testing.T) {
 	for _, c := range []struct{ entities, each, times int }{{15, 3, 4}, {60, 3, 3}, {300, 4, 9}, {1000, 5, 2}} {
 		synctest.Test(t, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 //     leave gaps).
 //   - The commit point never decreases, unless the log was truncated.
 //   - A revoked ledger commits nothing. Another member owns the partition and may have continued
-//     from the last commit, so a late commit could skip records that it has not processed. Each
-//     assignment has a new ledger.
+//     from the last commit, so a late commit could skip records that the other member has not
+//     processed. Each assignment has a new ledger.
 //
 // Example: the records 5, 6 and 7 are read. After 5 and 7 are done the commit point is 6. After 6
 // is done it is 8.
@@ -180,7 +180,7 @@ func (l *ledger) revoke() {
 
 // bind returns a context that ends when ctx ends, or when the ledger is closed. If keeps reports
 // true at that time, closing the ledger does not end the context. The caller must call the returned
-// function.
+// function when it no longer uses the context.
 func (l *ledger) bind(ctx context.Context, keeps func() bool) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(l.lifetime, func() {

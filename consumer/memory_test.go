@@ -28,8 +28,8 @@ func (r *rig) gauge(name string) float64 {
 	return 0
 }
 
-// The upstream's first bodies are small, so the worker reserves little memory for the large ones
-// that follow.
+// The upstream's first body is small, so the worker reserves little memory for the large bodies that
+// follow. The memory of all bodies must stay bounded nevertheless.
 func TestWorker_BoundsMemoryForSuddenLargeBodies(t *testing.T) {
 	r := newRig(t)
 	const limit, maxBody, body, entities = 8 << 20, 4 << 20, 3 << 20, 24

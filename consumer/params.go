@@ -12,8 +12,8 @@ import (
 
 // addParams completes the params of requests with the params that their entities are registered
 // with, and plans their calls. Readers of the HTTP API know only the key. The request itself is not
-// changed, so that a later retry uses the params that are registered at its own time. It fails only
-// if ctx ends.
+// changed, so that a later retry uses the params that are registered at its own time. addParams
+// fails only if ctx ends.
 func (w *Worker) addParams(ctx context.Context, tasks []*task) error {
 	var incomplete []*task
 	var entities []schemas.Entity

@@ -148,8 +148,8 @@ func (o *outagePermits) Reacquire(ctx context.Context, lane schemas.Lane, c sour
 	}
 }
 
-// During an outage requests give their slots to the next ones, which then wait for the breaker too.
-// No request is lost when the wait of another one ends.
+// During an outage each request gives its slot to the next request, which then waits for the breaker
+// too. No request may be lost when the breaker closes and another request stops waiting.
 func TestOutage_KeepsRequestsQueuedBehindOthers(t *testing.T) {
 	r := newRig(t)
 	const n = 60

@@ -147,7 +147,7 @@ func TestHostileReader_EntityFailsAfterThreeOwnFailures(t *testing.T) {
 			key := kind + "-a"
 			r.enqueue(key, schemas.High, schemas.CacheMiss)
 			r.untilCommitted(schemas.High)
-			a.all.Store("500") // the source is unhealthy meanwhile, so this failure does not count
+			a.all.Store("500") // now all entities fail, so the next failure of the key is attributed to the source and not counted
 			r.enqueue("x", schemas.High, schemas.CacheMiss)
 			r.until("an open breaker", func() bool { return r.limiter.BreakerOpenSince(time.Now()) })
 			r.enqueue(key, schemas.High, schemas.Retry)

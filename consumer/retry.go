@@ -17,7 +17,8 @@ const (
 	// of them may hang instead of failing. The Kafka client has shorter limits of its own for a
 	// record that it produces.
 	dependencyTimeout = 15 * time.Second
-	// minBackoff is the first delay between two calls; it doubles up to maxBackoff.
+	// minBackoff is the delay after the first failed call; it doubles with each further failed
+	// call, up to maxBackoff.
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 5 * time.Second
 )

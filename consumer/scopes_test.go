@@ -137,8 +137,8 @@ func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 	}
 }
 
-// Entity "bad" fails, and the worker calls the known-good entity "good" to confirm whose fault that
-// is. This call is refused with a Retry-After.
+// Entity "bad" fails, and the worker calls the known-good entity "good" to attribute the failure.
+// The upstream refuses this call with a Retry-After. The source must then back off.
 func TestConfirmingCall_ObeysRetryAfter(t *testing.T) {
 	r := newRig(t)
 	var calls atomic.Int64

@@ -32,7 +32,7 @@ func TestStop_DoesNotWaitForRevocation(t *testing.T) {
 	go func() { ended <- w.Run(ctx) }()
 	keys := keysOf("k", 40)
 	r.untilJoined(1, 4)
-	r.requests.noSettle.Store(true) // no call can be settled, so all stay in flight
+	r.requests.noSettle.Store(true) // no request can be settled, so the ledger counts all 40 records as in flight
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("the calls", func() bool { return r.upstream.Stats().Arrivals == 40 })
 	r.run(r.worker(consumer.DefaultConfig(schemas.High), r.db, permits{r.limiter}).Run)
@@ -104,7 +104,8 @@ func TestStop_LeavesGroupIfCommitFails(t *testing.T) {
 	r.enqueueAll([]string{"a", "b", "c"}, schemas.High, schemas.CacheMiss)
 	r.untilStored("a", "b", "c")
 	stop()
-	// The timeout may end between two refusals or during one.
+	// The leave timeout may end between two refused commits or during a commit, so there are two
+	// possible errors.
 	if err := <-ended; !errors.Is(err, kerr.RebalanceInProgress) && !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("stopped: got %v, want a refused commit or the end of the time to leave", err)
 	}
@@ -164,8 +165,8 @@ func TestRevocation_GivesUpWaitingRecords(t *testing.T) {
 	r.until("them to be read again", func() bool { return p.n.Load() == room })
 }
 
-// A record becomes a dead letter while its partition is revoked. The revocation waits for it like
-// for a call, because otherwise the next owner would write a second dead letter.
+// A record becomes a dead letter while its partition is revoked. The revocation must wait until
+// the dead letter is written. Otherwise the next owner would write a second dead letter.
 func TestRevocation_WaitsForDeadLetter(t *testing.T) {
 	r := newRig(t)
 	release, held := make(chan struct{}), make(chan struct{}, 16)

@@ -13,9 +13,10 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// A record's span is a child of the span in which the Kafka client received it. So it belongs to
-// the trace of the read that requested the refresh. A batch write has a trace of its own. Span
-// links connect the span of the batch with the spans of its results, in both directions.
+// A record's span is a child of the span in which the Kafka client received the record. So the
+// record's span belongs to the trace of the HTTP request that caused the refresh. A batch write has
+// a trace of its own. Span links connect the span of the batch with the spans of its results, in
+// both directions.
 
 // startSpan starts the span of a record's processing. It returns ctx and hard, both with that span,
 // and the span.
@@ -72,7 +73,7 @@ func (t *task) traced(ctx context.Context) context.Context {
 	return observe.WithTraceParent(ctx, t.traceParent())
 }
 
-// traceEnd adds the end of the record to its span.
+// traceEnd adds to the record's span how the record ended, for example "retrying".
 func (t *task) traceEnd(end string) {
 	if t.span != nil && t.span.IsRecording() {
 		t.span.SetAttributes(attribute.String("freshet.end", end))

@@ -32,7 +32,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		return
 	}
 	if t.alreadyFailed() {
-		w.skip(t, schemas.Failed) // the failure of the previous record ended this request too
+		w.skip(t, schemas.Failed) // the failed fetch of the entity's previous record settles this request too
 		return
 	}
 	var probe *breakerWaiter // set while this record is the breaker's probe
@@ -50,7 +50,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 			close(probe.done)
 			probe = nil
 		}
-		if a.preempted && !d.requeue { // its permit was granted before preemption ended the wait
+		if a.preempted && !d.requeue { // the attempt was chosen to be preempted, but got its permit first
 			w.slots.preempted()
 		}
 		if a.ended {
@@ -84,7 +84,7 @@ func (w *Worker) sleepBetween(ctx context.Context, a *attempt, d decision) bool 
 }
 
 // tryOnce makes one attempt and applies the decision about its outcome. Afterwards either a.ended
-// is set, or the returned decision names the event before which no next attempt is made.
+// is true, or the returned decision says what the record must wait for before its next attempt.
 func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 	t := a.t
 	end := func() decision { a.ended = true; return decision{} }
@@ -281,7 +281,7 @@ func (w *Worker) fetch(ctx context.Context, a *attempt) (fetched, error) {
 	w.bodySizes.record(t.request.Facet, int64(answers.Bytes()))
 
 	// Decompressing, parsing and compressing again happen in one step, while the goroutine holds
-	// one of parseSlots. So no decompressed body waits in memory.
+	// one of parseSlots. So no decompressed body waits in memory for a free parse slot.
 	w.parseSlots <- struct{}{}
 	defer func() { <-w.parseSlots }()
 	f.outcome = w.source.Read(answers, time.Now())

@@ -77,7 +77,7 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
-	for i := range 6 { // six records for each entity; none is satisfied by the fetch of another
+	for i := range 6 { // six records for each entity; no record is satisfied by the fetch of another record
 		for _, key := range []string{"a", "b", "c"} {
 			request := schemas.UpdateRequest{
 				EventID: "e", Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest,
@@ -377,9 +377,9 @@ func TestSchemaV1_IsSatisfiedByLaterFetchOnly(t *testing.T) {
 	r.untilStored("42")
 	r.untilCommitted(schemas.High)
 	s, _ := r.snapshot("42")
-	event(s.CheckedAt.Add(-time.Millisecond)) // requested before the last check: satisfied
+	event(s.CheckedAt.Add(-time.Millisecond)) // requested before the last check, so the stored snapshot satisfies the request
 	r.untilCommitted(schemas.High)
-	event(s.CheckedAt.Add(time.Second)) // requested after the last check
+	event(s.CheckedAt.Add(time.Second)) // requested after the last check, so the entity is fetched again
 	r.untilCommitted(schemas.High)
 	stats := r.upstream.Stats()
 	if stats.Arrivals != 2 || stats.DistinctKeys != 1 {
