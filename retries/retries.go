@@ -8,7 +8,7 @@
 //	claimed   → enqueued   the producer has accepted its request
 //	enqueued  → deleted    the snapshot of a later fetch is stored
 //	enqueued  → scheduled  the fetch failed again; the next round has a longer delay
-//	claimed, enqueued → due again, when the lease ends without any of these
+//	claimed, enqueued → due again, when the lease ends and the row has not changed since the claim
 //
 // Invariants:
 //   - Enqueueing a retry does not delete its row. The row is deleted when the snapshot of the
@@ -104,8 +104,8 @@ func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, 
 	}
 }
 
-// enqueue enqueues claimed retries. If some fail, it repeats them until half of the lease is over.
-// The retries that are left then are due again when the lease ends.
+// enqueue enqueues claimed retries. It repeats the retries that could not be enqueued, until half of
+// the lease is over. Retries that are not enqueued by then are due again when the lease ends.
 func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 	until := time.Now().Add(lease / 2)
 	left := poll.EnqueueAll(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {

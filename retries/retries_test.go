@@ -132,7 +132,7 @@ func TestRetries_InstancesShareDueRetries(t *testing.T) {
 	const n = 3 * maxClaim
 	due := time.Now().Add(200 * time.Millisecond)
 	for i := range n {
-		r.schedule(fmt.Sprint(i), due, i == n-1) // only the last retry is announced; it wakes the instances, which find all of them
+		r.schedule(fmt.Sprint(i), due, i == n-1) // only the last retry is announced; the instances must find the other due retries in the database too
 	}
 	for range n {
 		r.wantEnqueued("")
