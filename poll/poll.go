@@ -106,8 +106,9 @@ func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx co
 	}
 }
 
-// wakeTimeOf returns the time in a wake-up message. It returns zero for a message about the
-// subscription itself, which follows a reconnection.
+// wakeTimeOf returns the time in a wake-up message. Redis also sends a message about the
+// subscription after each reconnection. For this message wakeTimeOf returns the zero time, which
+// makes Run call work at once.
 func wakeTimeOf(message any) time.Time {
 	if m, ok := message.(*redis.Message); ok {
 		if ms, err := strconv.ParseInt(m.Payload, 10, 64); err == nil {

@@ -84,7 +84,7 @@ func TestPoller_LocalWakeUpNeedsNoRedis(t *testing.T) {
 	server.Close()
 	late, early := time.Now().Add(time.Hour), time.Now().Add(50*time.Millisecond)
 	l.WakeAt(t.Context(), late)
-	l.WakeAt(t.Context(), early) // the earlier time counts
+	l.WakeAt(t.Context(), early) // the poller must wake at the earlier of the two times
 	for nextCall(t, calls).Before(early.Truncate(time.Millisecond)) {
 	}
 }
@@ -108,7 +108,7 @@ func TestPoller_RetriesFailedWorkAndLogsOnce(t *testing.T) {
 	for range 4 {
 		nextCall(t, calls)
 	}
-	nextCall(t, calls) // the call after the subscription, which follows the first call
+	nextCall(t, calls) // work is called once more when the poller has subscribed to Redis
 	mu.Lock()
 	defer mu.Unlock()
 	if got := text.String(); strings.Count(got, "work failing") != 1 || strings.Count(got, "work recovered") != 1 {
