@@ -10,7 +10,7 @@
 //	claimed  → deleted      Kafka has acknowledged its change, and its triggers are requested or skipped
 //	claimed  → published    its change is acknowledged and a trigger is left
 //	claimed  → stored       delivery failed or the relay died; due again when the lease ends
-//	published → deleted     as from claimed; the change is not published again
+//	published → deleted     its triggers are requested or skipped; the change is not published again
 //
 // Invariants:
 //   - An event is deleted only after Kafka has acknowledged everything that it causes. So each
@@ -19,8 +19,9 @@
 //   - A trigger with a quiet time fires when no change of its entity was stored for that time. It
 //     fires at its maximum delay after the first change at the latest. All these changes cause one
 //     refresh.
-//   - A trigger is skipped if its target entity was checked within the trigger's back-off. A target
-//     with a hold counts as requested: the hold ends, or the target has a scheduled retry.
+//   - A trigger is skipped if its target entity was checked within the trigger's back-off. If the
+//     target has a hold, the trigger counts as requested although nothing is enqueued. The target
+//     is refreshed later: by its scheduled retry, or by the next request after the hold.
 //
 // Example: facet progress triggers facet general, with a quiet time of 30 s and a maximum delay of
 // 5 min. Progress of case 42 changes at 12:00:00 and again at 12:00:20. Both changes are

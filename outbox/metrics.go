@@ -45,7 +45,7 @@ type lagTracker struct {
 }
 
 // claimed records the events that this process has just claimed. After retryAt has passed, the
-// events whose delivery failed are among them, or another process has claimed them.
+// events whose delivery failed are among these events, or another process has claimed them.
 func (w *lagTracker) claimed(all []store.OutboxEvent, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -33,9 +33,9 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 	w.claimed([]store.OutboxEvent{young, old}, after(31))
 	is("under way", after(35), 35)
 	deliver(0, []store.OutboxEvent{old}, 1)
-	w.setNext(after(60)) // the event's claim ends, but the event was due earlier
+	w.setNext(after(60)) // the event can be claimed again after 60 s, but its age counts from its due time
 	is("left", after(20), 20)
-	deliver(30, []store.OutboxEvent{young}) // while the lease of the old event runs
+	deliver(30, []store.OutboxEvent{young}) // the old event is not delivered, and its lease has not ended
 	is("another one is ended", after(40), 40)
 	w.claimed([]store.OutboxEvent{old, young}, after(60))
 	w.delivered([]store.OutboxEvent{old, young}, map[int64]bool{2: true}, after(120))

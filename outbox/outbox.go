@@ -78,7 +78,8 @@ func (r *Relay) deliverDue(ctx context.Context, now time.Time) (next time.Time, 
 }
 
 // deliver publishes the changes of claimed events and requests their triggers. It deletes the
-// events that are completely delivered. The others stay claimed and are retried after the lease.
+// events that are completely delivered. All other events stay claimed and are retried after the
+// lease.
 func (r *Relay) deliver(ctx context.Context, all []store.OutboxEvent, now time.Time) error {
 	r.metrics.lag.claimed(all, now)
 	if len(all) == 0 {
@@ -147,7 +148,8 @@ func (r *Relay) publish(ctx context.Context, all []store.OutboxEvent, left map[i
 		}
 		records, ids = append(records, record), append(ids, e.ID)
 	}
-	// Results arrive in the order in which the records were acknowledged.
+	// Results arrive in the order of the acknowledgements, which may differ from the order of
+	// records.
 	for _, result := range r.kafka.ProduceSync(ctx, records...) {
 		if result.Err == nil {
 			r.metrics.published.Inc()

@@ -190,8 +190,8 @@ func TestRelay_CombinesTriggersOfOneKey(t *testing.T) {
 	r.wantLeft(0)
 }
 
-// When several changes trigger the same target, the back-off and the params of the first change
-// must not decide alone.
+// When several changes trigger the same target, the shortest back-off and the params of the latest
+// change must be used.
 func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 	r := newRig(t)
 	hearings := schemas.Entity{Source: "court", Facet: "hearings", Key: "a"}
@@ -272,7 +272,7 @@ func TestRelay_CrashPublishesAgain(t *testing.T) {
 	}
 	r.published(1)
 	r.wantRequested("general/a")
-	r.deliverAt(start.Add(lease - 1)) // the claim is still valid
+	r.deliverAt(start.Add(lease - 1)) // the crashed relay's claim is still valid, so nothing is published again
 	r.published(1)
 	r.deliverAt(start.Add(lease))
 	records := r.published(2)
