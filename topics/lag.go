@@ -164,7 +164,7 @@ func (s *Sampler) sample(ctx context.Context) {
 	limit, cancel := context.WithTimeout(ctx, sampleInterval)
 	defer cancel()
 	var lagErrs, letterErrs []error
-	for _, source := range s.sources { // if one source can't be measured, the others still must be
+	for _, source := range s.sources { // if one source can't be measured, the other sources are measured nevertheless
 		lags, err := s.measure(limit, source)
 		if err == nil {
 			s.addSamples(time.Now(), lags)
