@@ -16,7 +16,7 @@ type memoryBudget struct {
 	limit     int64
 	used      int64
 	overLimit *reservation // the only reservation that may exceed the limit, or nil
-	growing   list.List    // *memoryWaiter elements that enlarge a reservation; served before those in waiting
+	growing   list.List    // *memoryWaiter elements that enlarge a reservation; served before the elements of `waiting`
 	waiting   list.List    // *memoryWaiter elements for new reservations, in fairOrder
 	order     fairOrder
 }

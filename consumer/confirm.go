@@ -48,7 +48,7 @@ const (
 	faultUnknown verdict = iota // no verdict was found in time
 	entityFault                 // only this entity fails: another entity succeeded afterwards
 	sharedFault                 // the source, the credential or the scope fails
-	noKnownGood                 // there is no known-good entity for a confirming call
+	noKnownGood                 // there are not enough known-good entities for the confirming calls
 )
 
 // faultQuery is a failure that needs a verdict.
@@ -61,15 +61,15 @@ type faultQuery struct {
 
 func (q faultQuery) key() string { return q.entity.Facet + q.scope }
 
-// confirmRun is the current or the last run of confirming calls for a faultQuery: fetches of
-// known-good entities that show whether they fail too.
+// confirmRun is the current or the last run of confirming calls for a faultQuery. A run fetches
+// known-good entities to find out whether their fetches fail too.
 type confirmRun struct {
 	active  bool
 	started time.Time
 	verdict verdict
 }
 
-// recordKnownGood adds the task's entity to the known-good ones. answered is true if the upstream
+// recordKnownGood adds the task's entity to the known-good entities. answered is true if the upstream
 // has just returned content for it, and false if it only has a stored snapshot.
 func (h *Health) recordKnownGood(t *task, answered bool) {
 	h.mu.Lock()
@@ -189,8 +189,8 @@ func (h *Health) recordRefusal(q faultQuery) {
 	}
 }
 
-// clearRefusals deletes the refusals of the scopes with these keys, because a call in them
-// succeeded.
+// clearRefusals deletes the refusals of the scopes with these keys, because a call in each of these
+// scopes succeeded.
 func (h *Health) clearRefusals(keys []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

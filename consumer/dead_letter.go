@@ -31,7 +31,7 @@ func dlqClientOptions() []kgo.Opt {
 		kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProduceRequestTimeout(5 * time.Second),
 		kgo.RequestTimeoutOverhead(5 * time.Second),
-		// Records that arrive while a batch is in flight form the next batch.
+		// No linger is needed: records that arrive while a batch is in flight form the next batch.
 		kgo.ProducerLinger(0),
 		// The topic limits compressed batches; this limit is for uncompressed records. It admits
 		// every record that fits a request topic.

@@ -13,9 +13,9 @@ type step int
 
 const (
 	stepRetryNow      step = iota // keep the record and try again
-	stepStore                     // store the result, then commit
-	stepScheduleRetry             // store a scheduled retry, then commit
-	stepDeadLetter                // write a dead letter, then commit
+	stepStore                     // store the result, then commit the offset
+	stepScheduleRetry             // store a scheduled retry, then commit the offset
+	stepDeadLetter                // write a dead letter, then commit the offset
 )
 
 // scopeAction is the pause of calls that a decision orders. It applies to all processes.

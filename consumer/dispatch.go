@@ -249,8 +249,8 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 	return verdicts, nil
 }
 
-// satisfiedByTime reports whether a request without a version is satisfied. It is if the stored
-// snapshot comes from a fetch that began after the request.
+// satisfiedByTime reports whether a request without a version is satisfied: the stored snapshot must
+// come from a fetch that began after the request.
 func (t *task) satisfiedByTime() bool {
 	return t.request.Version == 0 && t.stored.CheckedAt.After(t.request.RequestedAt)
 }

@@ -23,8 +23,8 @@ const (
 	holdAfter = 11
 	// healthyTTL is how long a successful call proves that its facet's endpoint is healthy.
 	healthyTTL = time.Minute
-	// The first probe of an open endpoint follows after endpointPause; the pause doubles up to
-	// endpointMaxPause.
+	// When the breaker of an endpoint opens, the first probe follows after endpointPause. The pause
+	// doubles after each probe, up to endpointMaxPause.
 	endpointPause    = 5 * time.Second
 	endpointMaxPause = time.Minute
 	// maxSyncDelay is the maximum delay until the limiter of this process knows that the source's
@@ -136,7 +136,7 @@ type diagnosis int
 const (
 	noDiagnosis  diagnosis = iota // no breaker is open
 	recovered                     // a breaker has closed
-	sourceOpen                    // the source's breaker was open before
+	sourceOpen                    // the source's breaker was open before the call ended
 	sourceOpened                  // this call has opened the source's breaker
 	endpointOpen                  // the facet's breaker is open
 )

@@ -98,7 +98,7 @@ func (l *ledger) find(offset int64) (int, bool) {
 }
 
 // commitPoint returns the offset after the prefix of done records, and whether it must be
-// committed: something was read, the offset has changed, and the ledger is not revoked.
+// committed: a record was read, the offset has changed, and the ledger is not revoked.
 func (l *ledger) commitPoint() (offset int64, due bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

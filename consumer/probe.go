@@ -7,7 +7,8 @@ import (
 )
 
 // firstAttemptEvery makes every fourth probe a record from breakerQueue, even if there are
-// known-good entities, because each of these entities may fail for a reason of its own.
+// known-good entities. The reason is that all known-good entities may still fail after the source
+// has recovered.
 const firstAttemptEvery = 4
 
 // breakerQueue holds records that gave their slot up before they sent a call, because the source's
