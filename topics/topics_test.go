@@ -253,10 +253,10 @@ func TestSampler_StalledForUsesSamples(t *testing.T) {
 			want               time.Duration
 		}{
 			{0, 40, 0},
-			{7, 40, 0}, // the records have just arrived
+			{7, 40, 0}, // the records arrived after the previous sample, so they have not waited yet
 			{7, 40, 5 * time.Second},
 			{9, 40, 10 * time.Second},
-			{8, 41, 0}, // records are being committed
+			{8, 41, 0}, // a record was committed since the previous sample, so the lane is not stalled
 			{8, 41, 5 * time.Second},
 			{0, 49, 0},
 		} {
