@@ -31,8 +31,8 @@ type Deps struct {
 
 // Store is the database: the index of dead letters, and the jobs.
 type Store interface {
-	// DeadLetters returns at most limit matching dead letters, newest first. If after.At is set, it
-	// lists only dead letters older than "after".
+	// DeadLetters returns at most limit matching dead letters, newest first. If after.At is set, the
+	// list continues after the dead letter "after", the last one of the previous page.
 	DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error)
 	// DeadLettersByOffset returns at most limit matching dead letters in the order of partition and
 	// offset, starting after the given position.
@@ -40,10 +40,10 @@ type Store interface {
 	// DeadLetterGroups counts matching dead letters by reason, fingerprint and facet, largest group
 	// first.
 	DeadLetterGroups(ctx context.Context, filter store.DeadLetterFilter, limit int) ([]store.DeadLetterGroup, error)
-	// HandledPrefixes returns, for each partition, the range of offsets in which all dead letters
-	// are handled. Entries from the time "recent" or later do not count as handled. An offset
-	// without an entry ends the range if the next entry is from the time "missing" or later, because
-	// the missing entry may still be written.
+	// HandledPrefixes returns, for each partition of a topic, the range of offsets at the
+	// partition's start in which all dead letters are handled. Dead letters from the time "recent"
+	// or later do not count as handled. An offset without an index entry ends the range if the next
+	// entry is from the time "missing" or later: the missing entry may still be written.
 	HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error)
 	// DeleteDeadLettersBefore deletes at most limit index entries with an offset below the given
 	// one, and returns how many it deleted.
@@ -52,16 +52,19 @@ type Store interface {
 	CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error
 	Job(ctx context.Context, id string) (store.DLQJob, error)
 	Jobs(ctx context.Context, limit int) ([]store.DLQJob, error)
-	// LeaseJob leases a job to holder until the given time. The job belongs to one of the sources,
-	// needs a worker, and has no valid lease. ok is false if there is no such job.
+	// LeaseJob leases one job of the given sources to holder until the given time. The job must need
+	// a worker and have no valid lease. A job needs a worker if it is running or has a chunk in
+	// flight. ok is false if no such job exists.
 	LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error)
 	// NextLeaseEnd returns the earliest time at which a job of one of the sources can be leased;
 	// zero if no job needs a worker.
 	NextLeaseEnd(ctx context.Context, sources []string) (time.Time, error)
 	// SaveJobProgress writes the job's progress and the outcomes of its dead letters in one
-	// transaction. It returns the stored state, which an operator may have changed.
+	// transaction. It returns the job's stored state, which an operator may have changed since the
+	// job was read.
 	SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, d store.Disposition, entry *store.AuditEntry) (store.JobState, error)
-	// SetJobState changes a job's state and writes the audit entry in one transaction.
+	// SetJobState changes a job's state from "before" to "after" and writes the audit entry in one
+	// transaction.
 	SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error
 }
 

@@ -24,8 +24,8 @@ type Queue struct {
 	stopping <-chan struct{}
 }
 
-// maxConcurrentJobs is how many jobs one process runs at a time. A slow job does not delay the
-// other jobs unless all slots are used.
+// maxConcurrentJobs is how many jobs one process runs at a time. A slow job delays other jobs only
+// if the process runs maxConcurrentJobs jobs already.
 const maxConcurrentJobs = 8
 
 // New returns a Queue. Jobs are processed only while Run runs.
@@ -59,9 +59,10 @@ type Plan struct {
 	Total      int64 `json:"total"`
 	Count      int64 `json:"count"`
 	IfReadable int64 `json:"ifReadable,omitempty"`
-	// Routes lists the expected treatment of each kind of dead letter.
+	// Routes lists the expected treatment of the matching dead letters, by reason and facet.
 	Routes []Route `json:"routes"`
-	// More is set if Routes does not list every kind. The counts above include all kinds.
+	// More is set if there are more than MaxGroups groups. Routes then lacks the dead letters of the
+	// smallest groups; the counts above include all dead letters.
 	More bool `json:"more,omitempty"`
 	// Until is the filter's Until or the time of the plan, whichever is earlier. A job with this
 	// bound handles no dead letters that are added after the plan.
@@ -70,7 +71,7 @@ type Plan struct {
 	Groups []store.DeadLetterGroup `json:"-"`
 }
 
-// Route is the expected treatment of the dead letters of one kind.
+// Route is the expected treatment of dead letters with the same reason and facet.
 type Route struct {
 	Reason schemas.DeadLetterReason `json:"reason"`
 	Facet  string                   `json:"facet"`
@@ -141,8 +142,8 @@ func (q *Queue) Plan(ctx context.Context, spec JobSpec) (Plan, error) {
 	return p, nil
 }
 
-// filterAt returns the filter of a job that is created now: only open dead letters from before
-// now.
+// filterAt returns the filter of a job that is created at the time "now". It selects only open
+// dead letters from before that time.
 func (spec JobSpec) filterAt(now time.Time) store.DeadLetterFilter {
 	f := spec.Filter
 	f.Handled = store.OpenDeadLetters
@@ -185,8 +186,8 @@ func (q *Queue) StartJob(ctx context.Context, spec JobSpec, actor string) (store
 }
 
 // SetJobState stops or resumes a job and returns its new state. A job that is already in the state
-// is returned unchanged. It returns store.ErrJobNotFound for a job that does not exist or is done,
-// and store.ErrReplayRunning if another replay of the source is running.
+// "to" is returned unchanged. It returns store.ErrJobNotFound for a job that does not exist or is
+// done, and store.ErrReplayRunning if another replay of the source is running.
 func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, actor string) (store.DLQJob, error) {
 	j, err := q.Job(ctx, id)
 	if err != nil {
@@ -199,7 +200,7 @@ func (q *Queue) SetJobState(ctx context.Context, id string, to store.JobState, a
 	now := time.Now().UTC()
 	err = q.Store.SetJobState(ctx, id, from, to, now, auditEntry(j, action, actor, now))
 	if j.State == to && errors.Is(err, store.ErrJobNotFound) {
-		err = nil // the job is in the state already
+		err = nil // the job is already in the state "to"
 	}
 	if errors.Is(err, store.ErrJobNotFound) && to == store.JobRunning && j.State == from {
 		err = store.ErrReplayRunning
@@ -232,7 +233,7 @@ func auditEntry(j store.DLQJob, action, actor string, at time.Time) store.AuditE
 }
 
 // List returns at most limit dead letters that match the filter, newest first. If after.At is set,
-// it lists only dead letters older than "after".
+// the list continues after the dead letter "after", the last one of the previous page.
 func (q *Queue) List(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	return q.Store.DeadLetters(ctx, filter, after, limit)
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/freshet/freshet/store/sqlite"
 )
 
-// fakeStore is the SQLite store with injected faults. It does not pass on the cancellation of
-// calls, because that would close the connection of the database in memory.
+// fakeStore is the SQLite store with injected faults. LeaseJob and NextLeaseEnd ignore the
+// cancellation of their context, because a cancelled call would close the connection to the
+// database in memory.
 type fakeStore struct {
 	*sqlite.Store
 	p *process

@@ -21,13 +21,14 @@ const (
 	maxChunk     = 500
 	chunkTimeout = 30 * time.Second
 	// maxDeliveryTime is the maximum time from sending a record until it is visible on its topic. It
-	// is twice the producer's delivery timeout, because the record may be sent at the end of the
-	// timeout and then take as long again.
+	// is twice the producer's delivery timeout: the producer may send the record at the end of the
+	// timeout, and Kafka may then need the same time to store it.
 	maxDeliveryTime = 20 * time.Second
 	// leaseDuration is the length of a lease from the start of a chunk; chunkInterval is added to
 	// it. When the lease expires, every request that the chunk has sent is visible on its topic.
 	leaseDuration = chunkTimeout + maxDeliveryTime
-	// pollInterval is the maximum time that a job of a crashed process waits if no wake-up arrives.
+	// pollInterval is the maximum time between two attempts of a process to lease a job, if no
+	// wake-up arrives. So a job of a crashed process is continued without a wake-up.
 	pollInterval = leaseDuration
 	// retryInterval is the delay after a failed chunk. After this delay, a request that Kafka had
 	// not acknowledged in time is either visible on its topic or lost.
@@ -73,9 +74,9 @@ func (q *Queue) Run(ctx context.Context) error {
 	})
 }
 
-// newHolder returns a unique holder name for one lease. If the database was unreachable, a process
-// may lose a job and lease the same job again. The goroutine of the former lease must then get
-// store.ErrConflict.
+// newHolder returns a unique holder name for one lease. After a database outage, a process may
+// lose the lease of a job and then lease the same job again. The goroutine that ran the job under
+// the first lease must then get store.ErrConflict.
 func (q *Queue) newHolder() string { return fmt.Sprintf("%s/%s", q.Process, rand.Text()) }
 
 // runJob runs chunks of a leased job until the job is done or stopped, the lease is lost, or ctx
@@ -188,8 +189,8 @@ func (q *Queue) reloadJob(ctx context.Context, j store.DLQJob) (store.DLQJob, er
 	return stored, nil
 }
 
-// saveProgress writes the job and the outcomes of its handled dead letters in one transaction,
-// renews the lease, and returns the job with its stored state.
+// saveProgress writes the job and the outcomes of its handled dead letters in one transaction, and
+// renews the lease. It returns the job with its stored state.
 func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []store.DeadLetterID) (store.DLQJob, error) {
 	now := time.Now().UTC()
 	j.UpdatedAt, j.LeaseUntil = now, now.Add(leaseDuration+chunkInterval(j))
@@ -203,7 +204,7 @@ func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []stor
 		e := auditEntry(j, "ended", j.CreatedBy, now)
 		ended = &e
 	}
-	// Requests that were enqueued must be recorded even if ctx has ended at the chunk's timeout.
+	// Enqueued requests must be saved as handled even if ctx has ended at the chunk's timeout.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	state, err := q.Store.SaveJobProgress(ctx, j, handled, store.Disposition{Outcome: outcome, By: j.CreatedBy, Job: j.ID, At: now}, ended)
@@ -216,7 +217,7 @@ func (q *Queue) saveProgress(ctx context.Context, j store.DLQJob, handled []stor
 
 // runChunk handles the job's next chunk and returns the job's last known progress. If it returns
 // an error, a part of the chunk may have been handled. The caller sets reload if the previous
-// chunk failed.
+// chunk failed; runChunk then first reads the job from the database.
 func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (store.DLQJob, error) {
 	process := ctx
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), chunkTimeout)
@@ -239,7 +240,7 @@ func (q *Queue) runChunk(ctx context.Context, j store.DLQJob, reload bool) (stor
 	if err == nil || errors.Is(err, store.ErrConflict) {
 		return after, err
 	}
-	if process.Err() != nil { // perhaps caused by the shutdown; the next holder stores its own error
+	if process.Err() != nil { // the shutdown may have caused err, so err is not stored in the job
 		return j, err
 	}
 	stored, saveErr := q.reloadJob(ctx, j)

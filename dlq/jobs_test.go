@@ -24,7 +24,7 @@ func faultOnce(what string, n int, injected fault) func(string) fault {
 }
 
 // TestReplay_EnqueuesOnceAcrossKills kills a process at each of its operations, and starts another
-// process that continues the job.
+// process that continues the job. Each dead letter must be enqueued exactly once.
 func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 	for _, what := range []string{"lease", "list", "read", "save", "enqueue"} {
 		for n := range 2 {
@@ -49,7 +49,8 @@ func TestReplay_EnqueuesOnceAcrossKills(t *testing.T) {
 }
 
 // TestReconcile_FindsLateEntries adds index entries at offsets between the offsets of a chunk,
-// before the chunk is reconciled. Workers may write an entry late.
+// before the chunk is reconciled. Workers may write an entry late. The job must enqueue the dead
+// letters of these entries too.
 func TestReconcile_FindsLateEntries(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		diedAt := time.Now()
@@ -71,7 +72,7 @@ func TestReconcile_FindsLateEntries(t *testing.T) {
 }
 
 // TestReplay_CountsOnceIfACommitIsUnknown loses the response to a commit, so the process does not
-// know that its progress was saved.
+// know that its progress was saved. Each dead letter must still be counted and enqueued once.
 func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 	for _, kind := range []store.JobKind{store.ReplayJob, store.PurgeJob} {
 		for n := range 6 {
@@ -93,7 +94,8 @@ func TestReplay_CountsOnceIfACommitIsUnknown(t *testing.T) {
 }
 
 // TestRun_ProcessLeasesItsOwnJobAgain makes the database unreachable for longer than the lease.
-// The process then leases a job that one of its goroutines is still running.
+// The process then leases a job that one of its goroutines is still running. Each dead letter must
+// still be enqueued once.
 func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 	for away := 40 * time.Second; away < 2*time.Minute; away += 14 * time.Second {
 		inBubble(t, func(g *rig) {
@@ -123,7 +125,7 @@ func TestRun_ProcessLeasesItsOwnJobAgain(t *testing.T) {
 }
 
 // TestReplay_FrozenHolderEnqueuesNothing suspends the lease holder during a chunk for longer than
-// its lease.
+// its lease. When the holder continues, it must enqueue nothing, because the job has a new holder.
 func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(400)
@@ -150,7 +152,8 @@ func TestReplay_FrozenHolderEnqueuesNothing(t *testing.T) {
 }
 
 // TestRelease_WaitsForDeliveryAfterAFailure shuts down a process after Kafka did not acknowledge
-// its requests. Kafka delivers them late, so the next process must wait for them.
+// its requests. Kafka delivers these requests late. The next process must reconcile the chunk only
+// after this delivery, or it would enqueue the requests again.
 func TestRelease_WaitsForDeliveryAfterAFailure(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		inBubble(t, func(g *rig) {
@@ -253,7 +256,7 @@ func TestResume_ContinuesAtOnce(t *testing.T) {
 }
 
 // TestResume_DuringLeaseRelease resumes a job when its holder has already read the state STOPPED
-// but has not yet released the lease.
+// but has not yet released the lease. The job must still continue.
 func TestResume_DuringLeaseRelease(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(100)
@@ -284,8 +287,8 @@ func TestResume_DuringLeaseRelease(t *testing.T) {
 	})
 }
 
-// TestRun_LeavesJobsOfUnknownSources: a process must not lease a job of a source that it does not
-// have, because it would refuse all dead letters of the job.
+// TestRun_LeavesJobsOfUnknownSources: a process must not lease a job of a source that its
+// configuration lacks. It would refuse all dead letters of the job.
 func TestRun_LeavesJobsOfUnknownSources(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(10)

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxOffsetGap is the maximum number of unwanted records between two dead letters that is read.
-	// A larger gap is skipped by a seek.
+	// maxOffsetGap is the maximum number of unwanted records between two wanted dead letters that
+	// are read and discarded. A larger gap is skipped by a seek.
 	maxOffsetGap = 2000
 	// maxClockStepBack is how much earlier than the time "from" of EnqueuedByJob a record's
 	// timestamp may be. The host's clock may have been set back after the job saved ChunkStartedAt.

@@ -195,9 +195,9 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestEnqueuedByJob_FindsItsRecords checks that the records of a job are found, also after records
-// of a producer whose clock is ahead, and after the clock of the job's host was set back. Older
-// records and records of other jobs are not returned.
+// TestEnqueuedByJob_FindsItsRecords checks that the records of a job are found in two difficult
+// cases: after records of a producer whose clock is ahead, and after the clock of the job's host
+// was set back. Older records and records of other jobs must not be returned.
 func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 	t.Parallel()
 	eachKafka(t, func(b *broker) {
@@ -219,7 +219,7 @@ func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 		find()
 		b.put(enqueued(0, "j", "early", -time.Hour))
 		find()
-		large := make([]byte, 1<<20) // exceeds the size of one fetch
+		large := make([]byte, 1<<20) // six records with this value exceed maxFetchBytes
 		_, _ = rand.Read(large)
 		big := func() *kgo.Record { return &kgo.Record{Value: large, Timestamp: from.Add(time.Second)} }
 		for _, r := range []*kgo.Record{
@@ -231,7 +231,7 @@ func TestEnqueuedByJob_FindsItsRecords(t *testing.T) {
 			b.put(r)
 		}
 		find("0:1", "0:3", "0:4", "0:6")
-		for range 6 { // six records of 1 MiB are more than one fetch
+		for range 6 { // together more than one fetch returns
 			b.put(&kgo.Record{Partition: 1, Value: large, Timestamp: from.Add(time.Hour)})
 		}
 		b.put(enqueued(1, "j", "0:5", time.Second))

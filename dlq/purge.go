@@ -55,7 +55,7 @@ func (q *Queue) deleteHandled(ctx context.Context, topic string) error {
 	if err != nil || len(prefixes) == 0 {
 		return err
 	}
-	bounds, err := q.Topics.Bounds(ctx, topic) // read last, so End is after the records of all entries
+	bounds, err := q.Topics.Bounds(ctx, topic) // read after the index, so End is above the offset of each entry
 	if err != nil {
 		return err
 	}
@@ -81,8 +81,8 @@ func deletableOffsets(prefixes []store.HandledPrefix, bounds map[int32]Partition
 	for _, p := range prefixes {
 		b := bounds[p.Partition]
 		switch {
-		case p.Last >= b.End: // the topic was recreated; the entries belong to deleted records
-		case p.FirstIsRecent && p.First > b.Start: // an entry before the first one may still be written
+		case p.Last >= b.End: // the topic was recreated; the entries refer to records of the deleted topic
+		case p.FirstIsRecent && p.First > b.Start: // a record before First may still get its entry
 		default:
 			handled[p.Partition] = p.HandledBefore
 		}

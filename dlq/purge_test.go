@@ -10,8 +10,9 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// TestPurge_DeletesExactlyTheHandledPrefix purges random subsets of the dead letters; others stay
-// open, are replayed, or are recent.
+// TestPurge_DeletesExactlyTheHandledPrefix purges random subsets of the dead letters. The others
+// stay open, are replayed, or are younger than minDeleteAge. Exactly the handled records at the
+// start of each partition must be deleted.
 func TestPurge_DeletesExactlyTheHandledPrefix(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -38,7 +39,7 @@ func (g *rig) purgeSome(r *rand.Rand) {
 	}
 	add(1, 300)
 	<-time.After(time.Minute)
-	add(300, 310+r.Int64N(20)) // recent
+	add(300, 310+r.Int64N(20)) // younger than minDeleteAge during the purge
 	<-time.After(2 * time.Second)
 	p := g.process()
 	p.faultOf = func(what string) fault {
@@ -121,7 +122,8 @@ func (g *rig) purgeOf() int64 {
 }
 
 // TestPurge_KeepsRecordsWithoutIndexEntry: one record has no index entry, because its worker can't
-// reach the database, while later records have entries.
+// reach the database, while later records have entries. A purge must keep this record and all
+// later ones until missingEntryTimeout has passed.
 func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 	for _, waits := range []int64{0, 7} {
 		inBubble(t, func(g *rig) {
@@ -136,7 +138,7 @@ func TestPurge_KeepsRecordsWithoutIndexEntry(t *testing.T) {
 				t.Errorf("start offset %d is after the record without an entry at %d", start, waits)
 			}
 			g.deadLetter(idOf(0, 20))
-			<-time.After(2 * time.Minute) // the entry of the record is never written
+			<-time.After(2 * time.Minute) // missingEntryTimeout passes without an entry of the record
 			if start := g.purgeOf(); start != 21 {
 				t.Errorf("start offset: got %d, want the end", start)
 			}

@@ -130,12 +130,12 @@ func (q *Queue) prepareItems(ctx context.Context, j store.DLQJob, deadLetters []
 	known := 0
 	err := q.Topics.ReadDeadLetters(readCtx, ids, func(id store.DeadLetterID, r ReadResult) {
 		i := index[id]
-		// The filter's Until does not exclude a dead letter of this job's own request if the worker's
-		// clock is behind the clock of the process that created the job.
+		// The filter's Until should exclude dead letters of this job's own requests. It does not if the
+		// worker's clock is behind the clock of the process that created the job.
 		items[i].diedByThisJob = r.Err == nil && r.DeadLetter.Replay().ID == j.ID
 		// Only the request is kept: a dead letter may be 1 MiB large.
 		items[i].request, items[i].refused = q.buildRequest(j, id, r)
-		known = i + 1 // records arrive in order, so earlier items that did not arrive are deleted
+		known = i + 1 // records arrive in order: earlier items without a record were deleted from the topic
 	})
 	if err != nil && readCtx.Err() != nil && known > 0 {
 		return items[:known], nil
@@ -153,7 +153,7 @@ func (q *Queue) buildRequest(j store.DLQJob, id store.DeadLetterID, r ReadResult
 		return a, RefusedUndecodable
 	}
 	request, err := schemas.DecodeUpdateRequest(r.DeadLetter.Value)
-	if err != nil || r.DeadLetter.ValueBytes != 0 { // ValueBytes: the value was cut
+	if err != nil || r.DeadLetter.ValueBytes != 0 { // ValueBytes is set if the value was cut
 		return a, RefusedUndecodable
 	}
 	source, known := q.Sources[request.Source]

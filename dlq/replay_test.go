@@ -89,7 +89,7 @@ func TestReplay_HonoursRate(t *testing.T) {
 	for name, test := range map[string]struct {
 		rate  float64
 		count int64
-		max   int // maximum number of requests within almost a second, or within one interval
+		max   int // maximum number of requests in a period just below 1 s, or just below 1/rate if that is longer
 	}{
 		"fifty a second": {50, 400, 50}, "one in two seconds": {0.5, 20, 1}, "a part of one": {1.5, 20, 2}, "thousands": {700, 1100, 1000},
 	} {
@@ -146,7 +146,8 @@ func TestReplay_SkipsItsOwnDeadLetters(t *testing.T) {
 }
 
 // TestReplay_SkipsNothingAfterAFailedChunk makes Enqueue fail for some requests of a chunk.
-// Between them are dead letters that are refused.
+// Between these requests are dead letters that are refused. Every other dead letter must be
+// enqueued once.
 func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		for offset := range int64(120) {
@@ -178,7 +179,7 @@ func TestReplay_SkipsNothingAfterAFailedChunk(t *testing.T) {
 }
 
 // TestReplay_SplitsSlowChunks makes reads slow, as if the offsets were far apart, so chunks exceed
-// readTimeout.
+// readTimeout. The job must still handle all dead letters.
 func TestReplay_SplitsSlowChunks(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(500)
@@ -193,7 +194,8 @@ func TestReplay_SplitsSlowChunks(t *testing.T) {
 	})
 }
 
-// TestJob_ErrorIsSetWhileBlocked makes reads fail for a minute.
+// TestJob_ErrorIsSetWhileBlocked makes reads fail for a minute. The job must have an error during
+// this minute, and none after it is done.
 func TestJob_ErrorIsSetWhileBlocked(t *testing.T) {
 	inBubble(t, func(g *rig) {
 		g.deadLetterMany(10)

@@ -107,7 +107,8 @@ func (g *rig) deadLetter(id store.DeadLetterID, change ...func(*store.DeadLetter
 	g.records[id] = read
 }
 
-// deadLetterMany adds n dead letters to partition 0, and waits until none of them is recent.
+// deadLetterMany adds n dead letters to partition 0, and waits until all are older than
+// minDeleteAge.
 func (g *rig) deadLetterMany(n int64) {
 	g.Helper()
 	for offset := range n {

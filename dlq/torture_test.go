@@ -121,7 +121,8 @@ func (g *rig) switchJob(id string, to store.JobState) (store.DLQJob, error) {
 }
 
 // TestReplay_EnqueuesOnceUnderRandomFaults runs a job in two processes that are killed, stopped
-// and suspended. Their dependencies fail, or return errors for operations that succeeded.
+// and suspended. Their dependencies fail, or return errors for operations that succeeded. No dead
+// letter may be enqueued twice, and none may be skipped.
 func TestReplay_EnqueuesOnceUnderRandomFaults(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
