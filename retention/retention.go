@@ -10,7 +10,8 @@
 //	a failed step     | retryInterval (30 s)
 //
 // Example: ten million snapshots are 10,000 steps of 1,000 rows. One process walks along them in
-// 2 h 47 min, so a row is deleted at most about four hours after its period.
+// 2.8 hours. With walkInterval, a row is deleted at most about four hours after its period has
+// ended.
 package retention
 
 import (
@@ -28,10 +29,11 @@ import (
 type Store interface {
 	// DeleteExpired examines the next limit snapshots of a facet. It deletes content that was
 	// fetched before the time "content", and absences that were checked before the time "absence".
-	// done is set at the end of the facet; the next call starts again.
+	// done is set at the end of the facet; the next call starts again at the first key.
 	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
-	// DeleteOldStatuses examines the next limit statuses of a facet in the same way. It deletes
-	// statuses of entities without a snapshot if their last failure was before the given time.
+	// DeleteOldStatuses examines the next limit statuses of a facet, in the order of their keys. It
+	// deletes statuses of entities without a snapshot if their last failure was before the given
+	// time. done has the same meaning as in DeleteExpired.
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
 
@@ -48,7 +50,8 @@ const (
 	retryInterval = 30 * time.Second
 )
 
-// Periods are the retention periods of a facet's rows. Each field's comment says when it begins.
+// Periods are the retention periods of a facet's rows. The comment of each field gives the start
+// of the period.
 type Periods struct {
 	Content  time.Duration // since the fetch; 0: unlimited
 	Absences time.Duration // since the check

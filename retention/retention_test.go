@@ -72,8 +72,8 @@ func runWalk(t *testing.T, during time.Duration, answers ...answer) (calls []sto
 	return calls, logged, deleted
 }
 
-// at fails the test unless the store was called at these times, each call with the time keepFor
-// earlier.
+// at fails the test unless the store was called at these times after the start. The time argument
+// of each call must be the time of the call minus keepFor.
 func at(t *testing.T, calls []storeCall, want ...time.Duration) {
 	t.Helper()
 	if len(calls) != len(want) {
@@ -91,7 +91,7 @@ func TestWalk_KeepsItsIntervals(t *testing.T) {
 		answer{deleted: 3}, answer{}, answer{deleted: 4, done: true}, answer{}, answer{done: true})
 	at(t, calls, stepInterval, 2*stepInterval, 3*stepInterval, 3*stepInterval+walkInterval, 4*stepInterval+walkInterval)
 	if strings.Count(logged, "\n") != 1 || !strings.Contains(logged, `rows="snapshots and absences" deleted=7`) {
-		t.Errorf("it logged %s", logged) // the second walk deleted nothing, so it logs nothing
+		t.Errorf("it logged %s", logged) // only the first walk deleted rows, so only its end is logged
 	}
 	if deleted != 7 {
 		t.Errorf("retention_deleted_total: got %v", deleted)
