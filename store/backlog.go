@@ -25,7 +25,7 @@ const (
 )
 
 // Backlog is the number of due rows, at most the limit of the query, and the due time of the
-// oldest due row. Both are zero without due rows.
+// oldest due row. Both fields are zero without due rows.
 type Backlog struct {
 	Count  int64
 	Oldest time.Time

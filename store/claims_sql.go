@@ -48,8 +48,9 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 	DeleteOrphan = `DELETE FROM snapshot_payload WHERE source = $1 AND facet = $2 AND key = $3
 AND NOT EXISTS (SELECT 1 FROM snapshot_state s WHERE s.source = $1 AND s.facet = $2 AND s.key = $3)`
 
-	// Content expires by the time of the fetch that returned it; a later check without content does
-	// not extend it. An absence expires by the time of its last check.
+	// Content expires by the time of the fetch that returned it. A later fetch that returned no
+	// content (NotModified or Absence) does not extend the period. An absence expires by the time of
+	// its last check.
 	expiredCondition = `CASE WHEN s.encoding <> '' THEN s.last_fetched_at < $4 ELSE s.last_checked_at < $5 END`
 
 	// SelectOldStatuses examines the next statuses of a facet like SelectExpired examines snapshots,

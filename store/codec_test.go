@@ -5,7 +5,8 @@ import (
 	"testing/synctest"
 )
 
-// Tests inside and outside of synctest bubbles share the encoder and the decoder.
+// All tests share one encoder and one decoder, which must therefore work both inside and outside
+// of synctest bubbles.
 func TestEncode_WorksInsideAndOutsideSynctest(t *testing.T) {
 	check := func(t *testing.T, want string) {
 		t.Helper()

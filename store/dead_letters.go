@@ -136,8 +136,8 @@ const deadLetterColumns = `topic, kafka_partition, kafka_offset, source, facet, 
 	at, correlation_id, handled, handled_at, handled_by, job, visibility`
 
 // SelectNewest returns the statement, and its arguments, that lists matching dead letters, newest
-// first, with the columns of ScanDeadLetter. If after.At is set, it lists only dead letters older
-// than "after".
+// first, with the columns of ScanDeadLetter. If after.At is set, the list continues after the dead
+// letter "after", the last one of the previous page.
 func (f DeadLetterFilter) SelectNewest(after DeadLetter, limit int) (string, []any) {
 	where, args := f.where(nil)
 	if !after.At.IsZero() {
@@ -178,13 +178,13 @@ type DeadLetterGroup struct {
 	Totals DeadLetterCount `json:"-"`
 }
 
-// DeadLetterCount counts dead letters. All is their number. AtReplayLimit is how many of them were
-// replayed too often to be replayed again. Undecoded is how many of the others have a record that
-// could not be decoded.
+// DeadLetterCount counts dead letters. All counts every dead letter. AtReplayLimit counts the dead
+// letters that were replayed schemas.MaxReplays times. Undecoded counts the dead letters below
+// this limit whose record could not be decoded.
 type DeadLetterCount struct{ All, AtReplayLimit, Undecoded int64 }
 
 // SelectGroups returns the statement, and its arguments, that counts matching dead letters by
-// reason, fingerprint and facet, largest group first, with the columns of ScanGroup.
+// reason, fingerprint and facet. The rows have the columns of ScanGroup, largest group first.
 func (f DeadLetterFilter) SelectGroups(limit int) (string, []any) {
 	where, args := f.where([]any{schemas.MaxReplays, limit})
 	return `SELECT reason, fingerprint, facet, max(status), max(error), count(*), min(at), max(at),
@@ -203,9 +203,9 @@ func (g *DeadLetterGroup) ScanGroup(scan func(...any) error) error {
 }
 
 const (
-	// InsertDeadLetter writes an index entry once. If an entry with the same position has another
-	// time, the topic was recreated, and the new entry replaces it. Arguments:
-	// DeadLetter.InsertArgs.
+	// InsertDeadLetter writes an index entry; writing the same entry again has no effect. If the
+	// stored entry of the same position has another time, the topic was recreated, and the new entry
+	// replaces the stored one. Arguments: DeadLetter.InsertArgs.
 	InsertDeadLetter = `INSERT INTO dead_letters (topic, kafka_partition, kafka_offset, source, facet, key, reason, error, fingerprint, status, attempts, replays,
 	at, correlation_id, visibility)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
@@ -242,10 +242,12 @@ GROUP BY kafka_partition ORDER BY kafka_partition`
 type HandledPrefix struct {
 	Partition int32
 	// HandledBefore is the end of the range, exclusive. Every entry before this offset is handled
-	// and not recent, and no entry before it can still be added.
+	// and older than the time "recent" of HandledPrefixes. No further entry before this offset can
+	// be added.
 	HandledBefore int64
 	// First and Last are the lowest and the highest offset with an entry. FirstIsRecent is set if
-	// entries before First may still be written, because the entry of First is recent.
+	// the entry of First is from the time "missing" of HandledPrefixes or later. Records before
+	// First may then still get their entries.
 	First, Last   int64
 	FirstIsRecent bool
 }

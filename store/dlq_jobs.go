@@ -79,13 +79,13 @@ func (j DLQJob) RefusedCount() (n int64) {
 var ErrJobNotFound = errors.New("the job does not exist or is done")
 
 // ErrReplayRunning is returned when a replay is created or resumed while another replay of its
-// source is running, or is stopped with a chunk in flight. Both could enqueue the same dead
-// letters. Nothing was written.
+// source is active: it is running, or is stopped with a chunk in flight. Both replays could
+// enqueue the same dead letters. Nothing was written.
 var ErrReplayRunning = errors.New("another replay of the source is running")
 
 // jobNeedsWorker selects the jobs that need a worker: running jobs, and stopped jobs with a chunk
-// in flight, whose enqueued requests must still be counted. Indexes of the table contain the same
-// condition.
+// in flight, whose enqueued requests must still be counted. A replay that needs a worker is
+// active. Indexes of the table contain the same condition.
 const jobNeedsWorker = `(state = 'RUNNING' OR chunk_started_at <> 0)`
 
 const jobColumns = `id, source, kind, filter, lane, rate, max, note, state, total, done, refused, kafka_partition, kafka_offset, chunk_started_at,
@@ -93,8 +93,8 @@ const jobColumns = `id, source, kind, filter, lane, rate, max, note, state, tota
 
 // Statements for jobs, shared by both databases.
 const (
-	// InsertJob writes no row if another replay of the source is active. Arguments:
-	// DLQJob.InsertArgs.
+	// InsertJob inserts a job. It writes no row if the job is a replay and another replay of its
+	// source is active (jobNeedsWorker). Arguments: DLQJob.InsertArgs.
 	InsertJob = `INSERT INTO dlq_jobs (` + jobColumns + `)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 ON CONFLICT DO NOTHING`
@@ -120,9 +120,9 @@ ON CONFLICT DO NOTHING`
 WHERE id = $1 AND holder = $2 AND state <> 'DONE' RETURNING state`
 
 	// UpdateJobState changes the state of a job. It writes no row if the job is not in the expected
-	// state, or if a replay is resumed while another replay of its source is active. The lease is
-	// unchanged: a resumed job can be leased at once unless its former holder still has the lease.
-	// Arguments: id, expected state, new state, time.
+	// state. It also writes no row if a replay is resumed while another replay of its source is
+	// active (jobNeedsWorker). The lease is unchanged: a resumed job can be leased at once unless
+	// its former holder still has the lease. Arguments: id, expected state, new state, time.
 	UpdateJobState = `UPDATE dlq_jobs SET state = $3, updated_at = $4 WHERE id = $1 AND state = $2
 AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
 	SELECT 1 FROM dlq_jobs o WHERE o.source = dlq_jobs.source AND o.id <> dlq_jobs.id AND o.kind = 'REPLAY'
@@ -130,14 +130,16 @@ AND NOT ($3 = 'RUNNING' AND kind = 'REPLAY' AND EXISTS (
 )
 
 // SelectUnleasedJob returns the statement, and its arguments, that selects one job of the given
-// sources with an expired lease: the one whose lease expired first. It has the columns of ScanJob.
+// sources that needs a worker and has an expired lease. Of several jobs it selects the one whose
+// lease expired first. It has the columns of ScanJob.
 func SelectUnleasedJob(sources []string, now time.Time) (string, []any) {
 	among, args := amongSources(sources, []any{toMicros(now)})
 	return `SELECT ` + jobColumns + ` FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND lease_until <= $1 AND ` + among + ` ORDER BY lease_until, id LIMIT 1`, args
 }
 
 // SelectNextLeaseEnd returns the statement, and its arguments, that selects the earliest end of a
-// lease of the jobs of the given sources that need a worker. It returns one row or none.
+// lease. It examines the jobs of the given sources that need a worker, and returns one row or
+// none.
 func SelectNextLeaseEnd(sources []string) (string, []any) {
 	among, args := amongSources(sources, nil)
 	return `SELECT lease_until FROM dlq_jobs WHERE ` + jobNeedsWorker + ` AND ` + among + ` ORDER BY lease_until LIMIT 1`, args
@@ -172,8 +174,8 @@ func (j DLQJob) InsertArgs() ([]any, error) {
 	}, nil
 }
 
-// LeaseArgs returns the arguments of LeaseJob. The job must have the lease that was read from the
-// database.
+// LeaseArgs returns the arguments of LeaseJob. The Holder and LeaseUntil of the job must be the
+// values that were read from the database.
 func (j DLQJob) LeaseArgs(holder string, until time.Time) []any {
 	return []any{j.ID, holder, toMicros(until), toMicros(j.LeaseUntil), j.Holder}
 }

@@ -33,14 +33,15 @@ type RegisteredEntity struct {
 	History History
 }
 
-// History is the scheduler's observations of an entity. The scheduler's policy gives older
-// observations less weight; the store does not calculate them.
+// History is the scheduler's observations of an entity. Older observations have less weight. The
+// scheduler's policy calculates the weights; the store only adds new reads.
 type History struct {
-	// ClaimedAt is when a scheduler last claimed the entity. UpdatedAt is the UpdatedAt that the
-	// snapshot had then; if the snapshot's is later now, the content has changed since.
+	// ClaimedAt is when a scheduler last claimed the entity. UpdatedAt is the State.UpdatedAt of the
+	// snapshot at that time. If the snapshot has a later State.UpdatedAt now, its content has
+	// changed since.
 	ClaimedAt, UpdatedAt time.Time
-	// Changes is the weighted number of changes within Watched, the weighted total time that checks
-	// have covered.
+	// Watched is the total time between checks, and Changes is the number of changes that these
+	// checks found. Both are weighted.
 	Changes float64
 	Watched time.Duration
 	// Reads is the weighted number of reads until ReadAt.

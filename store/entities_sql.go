@@ -31,8 +31,8 @@ SET params = excluded.params, tier = CASE WHEN excluded.pinned THEN excluded.tie
 WHERE (CAST(e.params AS text), e.pinned, e.enabled) <> (CAST(excluded.params AS text), excluded.pinned, excluded.enabled)
 	OR (excluded.pinned AND e.tier <> excluded.tier)`
 
-	// OnConflictCountReads is the end of a statement that counts reads. It writes no indexed
-	// column, and returns the columns of ScanCounted.
+	// OnConflictCountReads is the end of a statement that counts reads. It writes no indexed column,
+	// so PostgreSQL updates no index. It returns the columns of ScanCounted.
 	OnConflictCountReads = ` ON CONFLICT (source, facet, key) DO UPDATE
 SET reads = e.reads + excluded.reads, read_at = CASE WHEN excluded.read_at > e.read_at THEN excluded.read_at ELSE e.read_at END
 RETURNING source, facet, key, tier, pinned, reads`
@@ -73,7 +73,8 @@ WHERE source = $1 AND enabled ORDER BY due_at LIMIT 1`
 	SelectPrice = `SELECT price, updated_at FROM schedule_state WHERE source = $1`
 
 	// SetPrice writes the price of a source, unless the stored price is too recent. Arguments:
-	// source, price, time of the price, and the latest time that the stored price may have.
+	// source, price, time of the price, and the latest time at which the stored price may have been
+	// set.
 	SetPrice = `INSERT INTO schedule_state AS s (source, price, updated_at) VALUES ($1, $2, $3)
 ON CONFLICT (source) DO UPDATE SET price = excluded.price, updated_at = excluded.updated_at
 WHERE s.updated_at <= $4`
@@ -119,8 +120,8 @@ func NewCountedReads(reads []EntityReads, refreshNow RefreshNowFunc) *CountedRea
 	return r
 }
 
-// ScanCounted reads a row of OnConflictCountReads, and adds the entity to DueNow if it becomes
-// due.
+// ScanCounted reads a row of OnConflictCountReads. It adds the entity to DueNow if the reads make
+// the entity due at once.
 func (r *CountedReads) ScanCounted(scan func(...any) error) error {
 	var e RegisteredEntity
 	var tier int64

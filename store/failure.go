@@ -18,19 +18,19 @@ type StatusState string
 const (
 	Retrying  StatusState = "RETRYING"  // a retry is due at Status.Until
 	Failed    StatusState = "FAILED"    // retries ended; held until Status.Until
-	Suspended StatusState = "SUSPENDED" // held until an operator ends it
+	Suspended StatusState = "SUSPENDED" // held until an operator or a successful fetch lifts the suspension
 )
 
-// Status describes an entity's failures since its last success. It is deleted only in the
-// transaction that stores a snapshot or an absence of at least its Version.
+// Status describes an entity's failures since its last success. A write that stores a snapshot or
+// an absence with at least the status's Version deletes the status in the same transaction.
 type Status struct {
 	Entity schemas.Entity
 	State  StatusState // empty without failures
 	// Reason and Error explain the failure to operators. Characters that the database can't store
 	// are replaced, and the texts are cut to MaxTextBytes.
 	Reason, Error string
-	// Rounds counts failed retry rounds in a row. A round that was only delayed, for example because
-	// the upstream's quota was used up, is not counted.
+	// Rounds counts the failures in a row after which a retry was scheduled. A failure that only
+	// delays the request, for example because the upstream's quota is used up, is not counted.
 	Rounds int
 	// Failures counts how often the state became FAILED.
 	Failures int

@@ -75,7 +75,7 @@ type Write struct {
 	// Visibility is the group of clients that may read the result; empty: every reader. A row has
 	// one visibility: the one of its last fetch. An absence deletes content of another visibility. A
 	// NotModified results in BaseMissing if the stored content has another visibility that is not
-	// empty, because the clients that may read this result may not be allowed to read that content.
+	// empty. The clients that may read this result may not be allowed to read that content.
 	Visibility string
 	// Manual is set if the fetch was made for a reader or an operator (State.Manual).
 	Manual bool

@@ -205,7 +205,8 @@ func (s *Store) Price(ctx context.Context, source string) (price float64, at tim
 }
 
 // SetPrice writes the price, unless the stored price was set less than minInterval before the time
-// "at". It reports whether it wrote the price; of concurrent calls only one does.
+// "at". It reports whether it wrote the price. Of several concurrent calls, only one writes its
+// price.
 func (s *Store) SetPrice(ctx context.Context, source string, price float64, at time.Time, minInterval time.Duration) (set bool, err error) {
 	tag, err := s.pool.Exec(ctx, store.SetPrice, source, price, at.UnixMicro(), at.Add(-minInterval).UnixMicro())
 	if err != nil {

@@ -17,8 +17,9 @@ import (
 // fetches in one second.
 const tickBatch = 250
 
-// ticks simulates the schedule of n entities with its own clock. Each entity is due every n
-// milliseconds.
+// ticks is a schedule of n entities, one due every millisecond, that are all due at the time
+// "now". Each claim of an entity moves its due time by n milliseconds, to after the other
+// entities.
 type ticks struct {
 	s   *Store
 	n   int
@@ -105,10 +106,10 @@ func (k *ticks) buffers(t testing.TB) (pages map[string]int) {
 	return pages
 }
 
-// TestTick_CostIsIndependentOfTableSize compares the pages that a tick touches in tables of
-// several sizes, also after 40 ticks. The dead rows of earlier ticks are in the part of the index
-// that the next tick reads first. How many of them PostgreSQL has removed by then depends on other
-// activity of the server.
+// TestTick_CostIsIndependentOfTableSize compares the pages that a tick touches in tables of two
+// sizes, also after 40 ticks. In the larger table they may be at most twice as many. The dead rows
+// of earlier ticks are in the part of the index that the next tick reads first. How many of these
+// dead rows PostgreSQL has removed depends on other activity of the server.
 func TestTick_CostIsIndependentOfTableSize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fills large tables")
@@ -190,7 +191,7 @@ func BenchmarkTickBesideALongTransaction(b *testing.B) {
 
 // BenchmarkImport measures the registration of unknown entities, with the store's statement
 // (unnest) and, for comparison, by COPY into a temporary table. "half known" registers each entity
-// twice.
+// twice; the second registration finds the entity stored already.
 func BenchmarkImport(b *testing.B) {
 	const batch = 5000
 	all := func(round int) []store.RegisteredEntity {

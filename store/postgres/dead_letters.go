@@ -13,7 +13,7 @@ import (
 )
 
 // DeadLetters returns at most limit dead letters that match the filter, newest first. If after.At
-// is set, it lists only dead letters older than "after".
+// is set, the list continues after the dead letter "after", the last one of the previous page.
 func (s *Store) DeadLetters(ctx context.Context, filter store.DeadLetterFilter, after store.DeadLetter, limit int) ([]store.DeadLetter, error) {
 	query, args := filter.SelectNewest(after, limit)
 	return s.collectDeadLetters(ctx, filter, query, args)
@@ -45,10 +45,10 @@ func (s *Store) DeadLetterGroups(ctx context.Context, filter store.DeadLetterFil
 	return groups, nil
 }
 
-// HandledPrefixes returns, for each partition of a topic, the range of offsets in which all dead
-// letters are handled. Entries from the time "recent" or later do not count as handled. An offset
-// without an entry ends the range if the next entry is from the time "missing" or later, because
-// the missing entry may still be written.
+// HandledPrefixes returns, for each partition of a topic, the range of offsets at the partition's
+// start in which all dead letters are handled. Dead letters from the time "recent" or later do not
+// count as handled. An offset without an index entry ends the range if the next entry is from the
+// time "missing" or later: the missing entry may still be written.
 func (s *Store) HandledPrefixes(ctx context.Context, topic string, recent, missing time.Time) ([]store.HandledPrefix, error) {
 	all, err := collect(ctx, s.pool, func(p *store.HandledPrefix, scan func(...any) error) error { return p.ScanPrefix(scan) },
 		store.SelectHandledPrefixes, topic, recent.UnixMicro(), missing.UnixMicro())
@@ -69,7 +69,7 @@ func (s *Store) DeleteDeadLettersBefore(ctx context.Context, before store.DeadLe
 }
 
 // CreateJob writes a job and its audit entry in one transaction. It returns store.ErrReplayRunning
-// if the job is a replay and another replay of the source is active.
+// if the job is a replay and another replay of the source is running or has a chunk in flight.
 func (s *Store) CreateJob(ctx context.Context, job store.DLQJob, entry store.AuditEntry) error {
 	args, err := job.InsertArgs()
 	if err == nil {
@@ -102,9 +102,9 @@ func (s *Store) Jobs(ctx context.Context, limit int) ([]store.DLQJob, error) {
 	return jobs, nil
 }
 
-// LeaseJob leases a job to holder until the given time. The job belongs to one of the sources,
-// needs a worker, and has an expired lease. ok is false if there is no such job, or if a
-// concurrent call leased the job.
+// LeaseJob leases one job of the given sources to holder until the given time. The job must need a
+// worker and have no valid lease. A job needs a worker if it is running or has a chunk in flight.
+// ok is false if no such job exists, or if a concurrent call leased the job.
 func (s *Store) LeaseJob(ctx context.Context, holder string, sources []string, now, until time.Time) (job store.DLQJob, ok bool, err error) {
 	query, args := store.SelectUnleasedJob(sources, now)
 	err = job.ScanJob(s.pool.QueryRow(ctx, query, args...).Scan)
@@ -139,8 +139,8 @@ func (s *Store) NextLeaseEnd(ctx context.Context, sources []string) (time.Time, 
 }
 
 // SaveJobProgress writes the job's progress, the outcomes of the handled dead letters and, if the
-// job is done, the audit entry, in one transaction. It returns store.ErrConflict if another process
-// holds the lease, and otherwise the stored state, which an operator may have changed.
+// job is done, the audit entry, in one transaction. It returns the job's stored state, which an
+// operator may have changed. If another process holds the lease, it returns store.ErrConflict.
 func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled []store.DeadLetterID, d store.Disposition, entry *store.AuditEntry) (state store.JobState, err error) {
 	args, err := job.ProgressArgs()
 	if err != nil {
@@ -169,9 +169,10 @@ func (s *Store) SaveJobProgress(ctx context.Context, job store.DLQJob, handled [
 	return state, nil
 }
 
-// SetJobState changes the state of a job and writes the audit entry in one transaction. It returns
-// store.ErrJobNotFound if the job is not in the first of the two states, or if another replay of
-// its source is active.
+// SetJobState changes the state of a job from "before" to "after" and writes the audit entry in
+// one transaction. It returns store.ErrJobNotFound if the job is not in the state "before". It
+// returns the same error if a replay is resumed while another replay of its source is running or
+// has a chunk in flight.
 func (s *Store) SetJobState(ctx context.Context, id string, before, after store.JobState, at time.Time, entry store.AuditEntry) error {
 	err := s.execAudited(ctx, entry, store.ErrJobNotFound, store.UpdateJobState, id, string(before), string(after), at.UnixMicro())
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "23505" { // unique index: another replay was resumed concurrently

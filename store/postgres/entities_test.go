@@ -23,7 +23,8 @@ func TestCountEntities_EstimatesLargeCounts(t *testing.T) {
 	}
 }
 
-// TestClaimEntities_SurvivesALostSession ends the database session in the middle of a claim.
+// TestClaimEntities_SurvivesALostSession ends the database session in the middle of a claim. The
+// claim must fail without changing an entity, and the entities can then be claimed again.
 func TestClaimEntities_SurvivesALostSession(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 100)

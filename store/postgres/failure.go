@@ -62,7 +62,7 @@ func (s *Store) Statuses(ctx context.Context, keys []schemas.Entity) ([]store.St
 // dead letter is written.
 func (s *Store) WriteFailure(ctx context.Context, status store.Status, deadLetter *store.DeadLetter) error {
 	e := status.Entity
-	var b pgx.Batch // one transaction; each statement sees earlier commits of others
+	var b pgx.Batch // one transaction; each statement sees all transactions that were committed before it
 	if status.State != "" {
 		args, err := status.StatusArgs()
 		if err != nil {

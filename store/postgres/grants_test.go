@@ -132,7 +132,7 @@ func (r byRole) EntitiesDueAfter(ctx context.Context, source string, after time.
 }
 
 func (r byRole) BringForward(ctx context.Context, all []store.DueTime) error {
-	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil { // the query service does so for pinned entities
+	if err := r.Store.BringForward(ctx, all[:min(len(all), 1)]); err != nil { // for pinned entities the query service calls it
 		return err
 	}
 	return r.scheduler.BringForward(ctx, all)
@@ -211,8 +211,8 @@ func TestGrants_KeepWorkersFromAPIKeys(t *testing.T) {
 	}
 }
 
-// Every table must occur in the grants: a missing one would break installations with separate
-// roles at the next upgrade.
+// Every table must occur in the grants of docs/deploying.md. Without them, installations with
+// separate roles would fail after the next upgrade.
 func TestGrants_NameEveryTable(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Migration is a schema migration. Applied reports whether the database has it.
+// Migration is a schema migration. Applied reports whether it was applied to the database.
 type Migration struct {
 	Version int64
 	Name    string

@@ -26,9 +26,9 @@ ON CONFLICT (source, facet, key) DO UPDATE SET version = s.version WHERE false`
 	// were committed while lockStates waited.
 	selectHashes = `SELECT i.n, s.hash` + joinEntities
 
-	// insertOutboxEvents replaces the event of a trigger with a Quiet period if the former event of
-	// the same entity and facet is not delivered yet. The replacement gets a new ID, so that a relay
-	// that claimed the former event does not delete it.
+	// insertOutboxEvents replaces the event of a trigger with a Quiet period if an earlier event of
+	// the same entity and facet is not delivered yet. The new event gets a new ID, so that a relay
+	// that claimed the earlier event does not delete the new one.
 	insertOutboxEvents = store.InsertOutboxEvent + `
 SELECT i.source, i.facet, i.key, i.version, i.at, i.before, i.after, i.publish_change, i.triggers::json, i.due_at, i.quiet_facet, i.latest_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bytea[], $8::bool[], $9::text[], $10::bigint[], $11::text[], $12::bigint[])
@@ -55,9 +55,9 @@ DELETE FROM outbox e USING done WHERE e.id = done.id`
 	markPublished = `UPDATE outbox SET publish_change = false WHERE id = ANY($1)`
 )
 
-// lockReplaced locks the states of the writes that have outbox events and new or changed content,
-// which touchUnchanged has therefore not written. It returns the stored hashes by the position of
-// the write in the batch.
+// lockReplaced locks the states of the writes that have outbox events and whose content is new or
+// changed. touchUnchanged has not written these writes. lockReplaced returns the stored hashes by
+// the position of the write in the batch.
 func lockReplaced(ctx context.Context, tx pgx.Tx, b *store.Batch) (map[int]store.Hash, error) {
 	var keys entities
 	var positions []int

@@ -177,7 +177,7 @@ func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 }
 
 // TestEntities_ReadsAndUpdatesAreHOT checks that counted reads and changes of the tier are HOT
-// updates (heap-only tuples). They write no indexed column.
+// updates (heap-only tuples), because they write no indexed column.
 func TestEntities_ReadsAndUpdatesAreHOT(t *testing.T) {
 	url := servicetest.Postgres(t)
 	if _, err := Migrate(t.Context(), url); err != nil {

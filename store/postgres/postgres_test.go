@@ -69,7 +69,8 @@ func TestMigrate_AppliesOnceConcurrently(t *testing.T) {
 // rows, summed over the partitions of a table.
 func counts(t *testing.T, s *Store, table string) (updated, hot, payloadRows int64) {
 	t.Helper()
-	// A session writes its statistics only when it is idle; the pool has one session.
+	// A session publishes its statistics only when it is idle. The pool has one session, and this
+	// statement makes it publish them at once.
 	if _, err := s.pool.Exec(t.Context(), "SELECT pg_stat_force_next_flush()"); err != nil {
 		t.Fatal(err)
 	}

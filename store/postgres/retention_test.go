@@ -8,7 +8,7 @@ import (
 )
 
 // TestDeleteExpired_KeepsConcurrentWrites commits a fetch of an expired entity after DeleteExpired
-// has selected the entity and before it deletes the entity.
+// has selected the entity and before it deletes the entity. The new snapshot must be kept.
 func TestDeleteExpired_KeepsConcurrentWrites(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 5, 1)

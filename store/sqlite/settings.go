@@ -82,8 +82,8 @@ func (s *Store) Used(ctx context.Context, source, policy string) (store.Usage, e
 	return u, nil
 }
 
-// SetUsed writes a count of a quota policy's calls. A count of an earlier day, or a lower one of
-// the same day, is ignored.
+// SetUsed writes a count of a quota policy's calls. It ignores a count of an earlier day, and a
+// lower count of the same day.
 func (s *Store) SetUsed(ctx context.Context, source, policy string, u store.Usage) error {
 	if _, err := s.db.ExecContext(ctx, store.UpsertUsage, source, policy, u.DayEnd.UnixMicro(), u.Calls, u.At.UnixMicro()); err != nil {
 		return fmt.Errorf("write the usage of %s, %s: %w", source, policy, err)

@@ -22,8 +22,8 @@ import (
 type Store struct {
 	db     *sql.DB
 	keeper *sql.DB // holds one idle connection to a database in memory; nil for a file
-	// get is the prepared statement SelectSnapshot. Parsing it takes four times as long as running
-	// it, and all reads share one connection, also in a burst.
+	// get is the prepared statement SelectSnapshot. Parsing the statement takes four times as long
+	// as running it. Concurrent reads wait for the only connection, so each read must be short.
 	get *sql.Stmt
 }
 

@@ -229,7 +229,7 @@ func testTakeOverRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for take() { // claims that were locked by another call
+	for take() { // claims that the calls above skipped, because another call had locked them
 	}
 	for e, n := range taken {
 		if n != 1 {
@@ -268,7 +268,7 @@ func testClaimRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for claim() { // entities that were locked by another call
+	for claim() { // entities that the calls above skipped, because another call had locked them
 	}
 	for e, n := range claims {
 		if n != 1 {

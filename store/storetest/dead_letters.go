@@ -66,7 +66,7 @@ func auditEntry(action string) store.AuditEntry {
 	return store.AuditEntry{At: at(7), Actor: "me", Action: action, Source: "nexon", Before: []byte("null"), After: []byte("{}")}
 }
 
-// handle creates a job and saves the outcome of these dead letters with it.
+// handle creates a job, and saves the outcome h of these dead letters as the job's result.
 func (b suite) handle(h store.Disposition, ids ...store.DeadLetterID) {
 	b.Helper()
 	j := job(time.Now().UnixNano())
@@ -284,7 +284,7 @@ func testHandledPrefixes(b suite) {
 	b.handle(store.Disposition{Outcome: store.Purged, At: at(9)}, ids[0], ids[2], ids[4], ids[1], ids[3], ids[5], ids[7], ids[11])
 	is(99, 99, 4, 7)
 	is(99, 7, 4, 7)
-	is(99, 6, 4, 5) // the entry of offset 5 may still be written
+	is(99, 6, 4, 5) // the entry of offset 5 may still be written, so the prefix of partition 1 ends there
 	is(99, 1, 4, 5)
 	is(3, 99, 3, 3) // recent entries do not count as handled
 	is(6, 99, 4, 6)

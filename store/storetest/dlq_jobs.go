@@ -146,7 +146,7 @@ func testJobs(b suite) {
 	entry := auditEntry("ended")
 	stop(store.JobRunning, store.JobStopped, nil)
 	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobStopped || err != nil {
-		b.Errorf("SaveJobProgress: got %v, %v", state, err) // a stopped job is not done: no audit entry
+		b.Errorf("SaveJobProgress: got %v, %v", state, err) // a stopped job does not become done, so no audit entry is written
 	}
 	stop(store.JobStopped, store.JobRunning, nil)
 	if state, err := b.store.SaveJobProgress(b.Context(), taken, nil, store.Disposition{}, &entry); state != store.JobDone || err != nil {
@@ -160,8 +160,8 @@ func testJobs(b suite) {
 	}
 }
 
-// testReplayStoppedInChunk stops a replay while a chunk is in flight: the replay stays active
-// until the chunk is reconciled.
+// testReplayStoppedInChunk stops a replay while a chunk is in flight. Until the chunk is
+// reconciled, no other replay of the source may be created or resumed.
 func testReplayStoppedInChunk(b suite) {
 	create := func(id string, want error) {
 		b.Helper()
@@ -209,7 +209,7 @@ func testReplayStoppedInChunk(b suite) {
 	}
 	j.ChunkStartedAt = time.Time{} // the chunk was reconciled
 	advance(j, store.JobStopped)
-	turn("job-1", store.JobStopped, store.JobRunning, nil) // the holder does not know of the resumption
+	turn("job-1", store.JobStopped, store.JobRunning, nil) // its holder still has the job as STOPPED
 	advance(j, store.JobRunning)
 	turn("job-1", store.JobRunning, store.JobStopped, nil)
 	hold(90, false)

@@ -20,8 +20,8 @@ type Entities interface {
 	// ObserveReads adds reads to entities, and registers unknown entities.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
 	// EnableEntities returns how many entities it changed. If keys is not nil, it changes the
-	// entities with these keys of the filter's source and facet; otherwise all that match the
-	// filter.
+	// entities with these keys of the filter's source and facet; otherwise all entities that match
+	// the filter.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
 	// PinEntities and UnpinEntities return how many entities they changed.
 	PinEntities(ctx context.Context, of []schemas.Entity, tier store.Tier) (int, error)
@@ -38,7 +38,7 @@ type Entities interface {
 	FinishClaim(ctx context.Context, id string) error
 	// RenewClaim reports whether the claim is still held.
 	RenewClaim(ctx context.Context, id string, until time.Time) (held bool, err error)
-	// TakeOverClaim takes over an expired claim; of concurrent calls only one gets it.
+	// TakeOverClaim takes over an expired claim. Of several concurrent calls only one gets it.
 	TakeOverClaim(ctx context.Context, source string, now time.Time, lease time.Duration) (store.Claim, bool, error)
 	// NextEntityTime returns the earliest due time; zero if the source has no entities.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
@@ -50,11 +50,12 @@ type Entities interface {
 	EntityParams(ctx context.Context, entities []schemas.Entity) ([]map[string]string, error)
 	// Price returns the stored price of the source; zero if none is stored.
 	Price(ctx context.Context, source string) (price float64, at time.Time, err error)
-	// SetPrice writes the price, unless the stored one was set less than the time "every" before.
+	// SetPrice writes the price, unless the stored price was set less than "every" before "at".
 	SetPrice(ctx context.Context, source string, price float64, at time.Time, every time.Duration) (set bool, err error)
 	// DeleteExpired examines the next limit snapshots. It deletes content fetched before the time
-	// "content", and absences checked before the time "absence". DeleteOldStatuses does the same for
-	// statuses of entities without a snapshot.
+	// "content", and absences checked before the time "absence". DeleteOldStatuses examines the next
+	// limit statuses. It deletes statuses of entities without a snapshot if their last failure was
+	// before "before".
 	DeleteExpired(ctx context.Context, source, facet string, content, absence time.Time, limit int) (deleted int, done bool, err error)
 	DeleteOldStatuses(ctx context.Context, source, facet string, before time.Time, limit int) (deleted int, done bool, err error)
 }
@@ -128,7 +129,7 @@ func testRegister(b suite) {
 	x.Params, x.Enabled, y.Tier, y.Pinned = again.Params, false, store.Hot, true
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
 
-	yy.Tier = store.Warm // only the tier of the pinned entity differs
+	yy.Tier = store.Warm // the entity is pinned already; the new row has another tier
 	b.register(0, yy)
 	y.Tier = store.Warm
 	b.wantEntities(store.EntityFilter{}, w, x, y, z)
@@ -170,7 +171,7 @@ func testPin(b suite) {
 	b.wantEntities(store.EntityFilter{}, other, x, y)
 }
 
-// testRegisterMany registers more entities than one transaction writes.
+// testRegisterMany registers and disables more entities than one transaction writes.
 func testRegisterMany(b suite) {
 	const n = 12_000
 	all := make([]store.RegisteredEntity, n)

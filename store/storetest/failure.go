@@ -87,7 +87,7 @@ func testStatus(b suite) {
 
 	b.fail(failing(entity, 5))
 	b.hasStatus(later)
-	again := failing(entity, 6) // the same fetch, written a second time
+	again := failing(entity, 6) // a second status of the same fetch, which replaces the first
 	again.State = store.Failed
 	b.fail(again)
 	again.Since = first.Since
@@ -119,7 +119,7 @@ func testSuccessEndsFailure(b suite) {
 			b.write(one(step.result), step.write)
 			b.hasNoStatus(entity)
 			b.hasStatus(bystander)
-			b.fail(failing(entity, v), failing(entity, v-1)) // late failures are ignored
+			b.fail(failing(entity, v), failing(entity, v-1)) // failures of this fetch and of an earlier one are ignored
 			b.hasNoStatus(entity)
 		}
 	}
@@ -133,7 +133,7 @@ func testSuccessEndsFailure(b suite) {
 func testFailureSurvivesOtherWrites(b suite) {
 	b.write(one(store.Changed), content(entity, 5, "x"))
 	b.fail(failing(entity, 9))
-	// The late result of an earlier fetch does not delete the status.
+	// The late result of an earlier fetch does not delete the status, whatever the result is.
 	b.write(one(store.Changed), content(entity, 7, "y"))
 	b.write(one(store.Touched), content(entity, 8, "y"))
 	b.write(one(store.Superseded), content(entity, 6, "z"))
@@ -183,7 +183,7 @@ func testFailureRace(b suite) {
 	}
 }
 
-// testFailureAlone: writing a failure writes only the status.
+// testFailureAlone: a failure writes only the status, and neither creates nor changes a snapshot.
 func testFailureAlone(b suite) {
 	b.fail(failing(entity, 5))
 	testUnknown(b)
@@ -261,7 +261,7 @@ func testClaimRetries(b suite) {
 	is(b.claimRetries(entity.Source, 120, 100, 10), claimed(x, 220)) // can be claimed again after the lease
 	next(at(220))
 	again := failing(x.Entity, 11)
-	again.Until = at(50) // the retry failed
+	again.Until = at(50) // the retry failed, and the next one is due at 50
 	b.fail(again)
 	next(at(50))
 	again.Since = x.Since
@@ -296,7 +296,7 @@ func testClaimRetriesRace(b suite) {
 		})
 	}
 	wg.Wait()
-	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) { // retries that were locked by another call
+	for _, s := range b.claimRetries(entity.Source, rows, 3600, rows) { // retries that the calls above skipped, because another call had locked them
 		claims[s.Entity]++
 	}
 	for e, n := range claims {

@@ -126,7 +126,7 @@ func (m model) check(b suite, what string) {
 		micros := func(s store.State) [3]int64 {
 			var out [3]int64
 			for i, t := range []int64{s.FetchedAt.UnixMicro(), s.CheckedAt.UnixMicro(), s.UpdatedAt.UnixMicro()} {
-				out[i] = max(t, 0) // the zero time is before 1970
+				out[i] = max(t, 0) // the zero time is before 1970 and becomes 0, as in the model
 			}
 			return out
 		}
@@ -210,7 +210,8 @@ func testConcurrent(b suite) {
 					b.Error(err)
 				}
 			}
-			// At the end each writer writes every entity. The last writer has the highest version.
+			// At the end each writer writes every entity. The writer with the highest number has the
+			// highest version.
 			var writes []store.Write
 			for _, key := range rng.Perm(keys) {
 				e := schemas.Entity{Source: "s", Facet: "f", Key: fmt.Sprint(key)}

@@ -175,8 +175,8 @@ func testOutboxClaim(b suite) {
 	finish(first[0])
 	finish(first[0], 1<<40, first[0])
 	b.wantNextOutboxTime(at(80))
-	// The leases of the other events end: they can be claimed again, in the order in which the
-	// leases end.
+	// The leases of z and y end at 80 and at 130. Both events can be claimed again, in the order in
+	// which the leases end.
 	last := b.wantOutboxEvents(b.claimOutboxEvents(130, 10, 10), z, y)
 	if last[1] != first[1] {
 		b.Errorf("ID of an event claimed again: got %[2]d, want %[1]d", first[1], last[1])
@@ -228,7 +228,7 @@ func testOutboxClaimRace(b suite) {
 		})
 	}
 	wg.Wait()
-	count(b.claimOutboxEvents(rows, 3600, rows)) // events that were locked by another call
+	count(b.claimOutboxEvents(rows, 3600, rows)) // events that the calls above skipped, because another call had locked them
 	for e, n := range claims {
 		if n != 1 {
 			b.Errorf("%s: claimed %d times, want once", e, n)
@@ -241,8 +241,8 @@ func testOutboxClaimRace(b suite) {
 
 // testOutboxHashChain creates and changes few entities concurrently. The Before of each change
 // must be the After of the entity's previous change. Each batch is either one write of any kind or
-// several content writes: other batches lock their rows in several passes, and PostgreSQL would
-// end some with a deadlock error.
+// several content writes. A batch of several kinds would lock its rows in several passes, and
+// PostgreSQL would end some batches with a deadlock error.
 func testOutboxHashChain(b suite) {
 	const seeds, writers, rounds, keys = 6, 6, 8, 5
 	for seed := range uint64(seeds) {
@@ -292,8 +292,8 @@ func testOutboxHashChain(b suite) {
 	}
 }
 
-// wantHashChain fails the test unless there is one event for each changed version, and the Before
-// of each event is the After of the entity's previous event.
+// wantHashChain fails the test unless there is one event for each changed version. The Before of
+// each event must be the After of the entity's previous event.
 func (b suite) wantHashChain(seed uint64, all []store.OutboxEvent, changed map[schemas.Entity][]int64) {
 	b.Helper()
 	of := map[schemas.Entity][]store.OutboxEvent{}

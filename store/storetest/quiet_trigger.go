@@ -13,8 +13,8 @@ import (
 // pausing has one trigger with a Quiet period of 10 s and a MaxDelay of 25 s.
 var pausing = store.OutboxEvents{Triggers: []store.Trigger{{Facet: "quiet", Quiet: 10 * time.Second, MaxDelay: 25 * time.Second, Backoff: time.Minute}}}
 
-// testQuietTrigger: each change moves the due time of the undelivered event and replaces its
-// content.
+// testQuietTrigger: a further change moves the due time of an undelivered event with a Quiet
+// period, and replaces the event's version and After.
 func testQuietTrigger(b suite) {
 	b.write(one(store.Changed), withOutbox(pausing, content(entity, 100, "x")))
 	b.wantNextOutboxTime(at(110))
@@ -60,7 +60,8 @@ func testQuietWhileClaimed(b suite) {
 }
 
 // testQuietDeleted: deleting an entity deletes the undelivered events of triggers with a Quiet
-// period that it caused, or that would refresh it.
+// period that changes of the entity caused. It also deletes the events that would refresh the
+// entity.
 func testQuietDeleted(b suite) {
 	target := schemas.Entity{Source: entity.Source, Facet: "quiet", Key: entity.Key}
 	for n, deleted := range []schemas.Entity{entity, target} {

@@ -77,7 +77,8 @@ func testExpired(b suite) {
 	}
 }
 
-// testExpiredWithoutContent deletes absences and statuses before a time, and no content.
+// testExpiredWithoutContent deletes old absences, and old statuses of entities without a snapshot.
+// Content, and statuses of entities with content, must be kept.
 func testExpiredWithoutContent(b suite) {
 	content1, gone, seen := key("content"), key("gone"), key("seen")
 	b.write([]store.Result{store.Changed}, content(content1, 10, "x"))
@@ -100,7 +101,7 @@ func testExpiredWithoutContent(b suite) {
 		}
 		return f
 	}
-	due := state(key("waits"), 10, store.Retrying) // its retry is due much later
+	due := state(key("waits"), 10, store.Retrying) // its retry is due much later, so the status is kept
 	due.Until = at(1000)
 	other := state(schemas.Entity{Source: entity.Source, Facet: "other", Key: "failed"}, 10, store.Failed)
 	kept := []store.Status{state(content1, 20, store.Failed), due, state(key("young"), 60, store.Failed), other}

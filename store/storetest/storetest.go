@@ -52,7 +52,7 @@ type Store interface {
 	RevokeKey(ctx context.Context, id, by string, at time.Time, entry store.AuditEntry) error
 	// Used returns the latest stored count of a quota policy's calls; zero if none is stored.
 	Used(ctx context.Context, source, policy string) (store.Usage, error)
-	// SetUsed writes a count. A count of an earlier day, or a lower one of that day, is ignored.
+	// SetUsed writes a count. It ignores a count of an earlier day, and a lower one of the same day.
 	SetUsed(ctx context.Context, source, policy string, u store.Usage) error
 	// Statuses returns the statuses in the given order; State is empty without a status.
 	Statuses(ctx context.Context, entities []schemas.Entity) ([]store.Status, error)
