@@ -67,7 +67,7 @@ type Plan struct {
 	// Until is the filter's Until or the time of the plan, whichever is earlier. A job with this
 	// bound handles no dead letters that are added after the plan.
 	Until time.Time `json:"until"`
-	// Groups are the matching dead letters, grouped by error.
+	// Groups are the matching dead letters, grouped by reason, fingerprint and facet.
 	Groups []store.DeadLetterGroup `json:"-"`
 }
 

@@ -55,7 +55,7 @@ func (q *Queue) Run(ctx context.Context) error {
 			select {
 			case q.slots <- struct{}{}:
 			default:
-				return time.Time{}, nil // all slots are used; a job that ends calls WakeLocal
+				return time.Time{}, nil // maxConcurrentJobs jobs are running; the next one that ends calls WakeLocal
 			}
 			j, leased, err := q.Store.LeaseJob(ctx, q.newHolder(), sources, now, now.Add(leaseDuration))
 			if err != nil || !leased {

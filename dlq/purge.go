@@ -81,8 +81,8 @@ func deletableOffsets(prefixes []store.HandledPrefix, bounds map[int32]Partition
 	for _, p := range prefixes {
 		b := bounds[p.Partition]
 		switch {
-		case p.Last >= b.End: // the topic was recreated; the entries refer to records of the deleted topic
-		case p.FirstIsRecent && p.First > b.Start: // a record before First may still get its entry
+		case p.Last >= b.End: // the topic was recreated, and the entries are of the deleted topic: delete nothing
+		case p.FirstIsRecent && p.First > b.Start: // a record before First may still get its entry: delete nothing
 		default:
 			handled[p.Partition] = p.HandledBefore
 		}

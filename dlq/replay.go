@@ -200,7 +200,8 @@ func (q *Queue) enqueue(ctx context.Context, deadline time.Time, items []*replay
 		}
 	}
 	for len(pending) > 0 {
-		// If this process was suspended since the last batch, another process may hold the lease now.
+		// If this process was suspended since the last batch, another process may hold the lease now
+		// and may have reconciled the chunk.
 		if !time.Now().Before(deadline) || ctx.Err() != nil {
 			return errors.Join(failure, errChunkTimeout)
 		}
