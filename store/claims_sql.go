@@ -77,7 +77,8 @@ SELECT sum.n, sum.last, coalesce(page.key, '') FROM sum LEFT JOIN page ON page.e
 	StatusWalkSuffix = "/status"
 )
 
-// storedRequest is the JSON form of a ClaimedRequest. It has no source, because the claim has it.
+// storedRequest is the JSON form of a ClaimedRequest. It has no source, because the claim has the
+// source of all its requests.
 type storedRequest struct {
 	Facet   string            `json:"facet"`
 	Key     string            `json:"key"`

@@ -28,7 +28,7 @@ func newEncoder() *zstd.Encoder {
 	if err != nil {
 		panic(err) // impossible: the options are constant
 	}
-	e.EncodeAll(nil, nil) // creates the encoder's internal channel now
+	e.EncodeAll(nil, nil) // creates the encoder's internal channel at program start
 	return e
 }
 

@@ -109,10 +109,10 @@ ON CONFLICT DO NOTHING`
 	// holder.
 	LeaseJob = `UPDATE dlq_jobs SET holder = $2, lease_until = $3 WHERE id = $1 AND ` + jobNeedsWorker + ` AND lease_until = $4 AND holder = $5`
 
-	// UpdateJobProgress returns the job's state, or no row if another process holds the lease. The
-	// holder may only change the state from RUNNING to DONE, because it may not know that the job
-	// was stopped or resumed. A stopped job starts no further chunk, but the results of its last
-	// chunk are written. Arguments: ProgressArgs.
+	// UpdateJobProgress writes the progress of a job. It returns the job's state, or no row if
+	// another process holds the lease. The holder may only change the state from RUNNING to DONE,
+	// because it may not know that the job was stopped or resumed. A stopped job starts no further
+	// chunk, but the results of its last chunk are written. Arguments: ProgressArgs.
 	UpdateJobProgress = `UPDATE dlq_jobs SET state = CASE WHEN state = 'RUNNING' AND $3 = 'DONE' THEN 'DONE' ELSE state END,
 	done = $4, refused = $5, kafka_partition = $6, kafka_offset = $7,
 	chunk_started_at = CASE WHEN ` + jobNeedsWorker + ` THEN $8 ELSE chunk_started_at END, lease_until = $9, error = $10, updated_at = $11,

@@ -68,8 +68,8 @@ type Decision struct {
 }
 
 // Claim is a batch of entities that one scheduler has claimed and will enqueue. It is stored until
-// all requests are enqueued (FinishClaim). If the scheduler crashes, another one takes the claim
-// over after its lease (TakeOverClaim), and no request is lost.
+// all requests are enqueued (FinishClaim). If the scheduler crashes, another scheduler takes over
+// the claim after the claim's lease has ended (TakeOverClaim), and no request is lost.
 type Claim struct {
 	// ID identifies the claim's holder; a takeover assigns a new ID. It is empty for a claim without
 	// requests, which is not stored.

@@ -17,7 +17,7 @@ type StatusState string
 // States of a failed entity. A healthy entity has no Status.
 const (
 	Retrying  StatusState = "RETRYING"  // a retry is due at Status.Until
-	Failed    StatusState = "FAILED"    // retries ended; held until Status.Until
+	Failed    StatusState = "FAILED"    // no further retry; held until Status.Until
 	Suspended StatusState = "SUSPENDED" // held until an operator or a successful fetch lifts the suspension
 )
 

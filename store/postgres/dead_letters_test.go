@@ -30,8 +30,8 @@ func fillDeadLetters(t testing.TB, s *Store, n, sources int) {
 	}
 }
 
-// TestPlans_DeadLettersUseIndexes checks the query plan of each statement that runs regularly or
-// for a page of the console.
+// TestPlans_DeadLettersUseIndexes checks that each statement that runs regularly, or for a page of
+// the console, uses an index.
 func TestPlans_DeadLettersUseIndexes(t *testing.T) {
 	s := open(t)
 	fillDeadLetters(t, s, 40_000, 40)

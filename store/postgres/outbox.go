@@ -37,7 +37,7 @@ ON CONFLICT (source, facet, key, quiet_facet) WHERE quiet_facet <> '' DO UPDATE
 SET id = DEFAULT, version = excluded.version, at = excluded.at, after = excluded.after, triggers = excluded.triggers,
 	due_at = LEAST(e.latest_at, excluded.due_at)`
 
-	// claimOutboxEvents skips rows that another process is claiming.
+	// claimOutboxEvents claims due events. It skips rows that another process is claiming.
 	claimOutboxEvents = `WITH due AS (
 SELECT *` + store.DueOutboxEvents + `
 FOR UPDATE SKIP LOCKED

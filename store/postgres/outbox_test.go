@@ -135,7 +135,7 @@ AND l.pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database(
 }
 
 // TestOutbox_RollsBackWithItsTransaction makes the last statement of a write fail after the outbox
-// events were inserted: it has a key that PostgreSQL can't store. No outbox event may remain.
+// events were inserted, by a key that PostgreSQL can't store. No outbox event may remain.
 func TestOutbox_RollsBackWithItsTransaction(t *testing.T) {
 	s := open(t)
 	writes := benchWrites(3, 1, 1)

@@ -75,8 +75,8 @@ func keysOf(t testing.TB, s *Store, n int) (cols entities, moves *store.Decision
 	return cols, c.Decide(candidates, func(c store.Candidate) store.Decision { return store.Decision{Due: c.Due, History: c.History} })
 }
 
-// TestPlans_RegularStatementsUseIndexes checks the query plan of each statement of the scheduler:
-// first with the planner's statistics, then without them, as after an import.
+// TestPlans_RegularStatementsUseIndexes checks that the regular statements use indexes: first with
+// the planner's statistics, then without statistics, as after an import.
 func TestPlans_RegularStatementsUseIndexes(t *testing.T) {
 	s := open(t)
 	fillEntities(t, s, 20_000)

@@ -114,9 +114,9 @@ func (s *Store) States(ctx context.Context, keys []schemas.Entity) ([]store.Stat
 }
 
 // indexOnly begins a transaction in which the planner may only use index scans. The planner's
-// statistics about due times are always outdated, and it adds the cost of every partition to each
-// lookup. Without indexOnly it would read a table of a million rows to find a few hundred of them.
-// It would also lock and sort more rows than needed.
+// statistics about due times are always outdated, and the planner adds the cost of every partition
+// to each lookup. Without indexOnly it would read a table of a million rows to find a few hundred
+// of them. It would also lock and sort more rows than needed.
 var indexOnly = pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off;
 SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off`}
 

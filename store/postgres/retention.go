@@ -45,8 +45,8 @@ func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 	})
 }
 
-// walk examines the next limit keys of a facet and deletes the expired rows. It stores under the
-// given name where the next call continues.
+// walk examines the next limit keys of a facet and deletes the expired rows. It stores the key
+// after which the next call continues, in the row of retention_walks with the given name.
 func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx pgx.Tx, after string) (examined int, last string, keys []string, err error),
 	deleteRow func(b *pgx.Batch, key string, count func(pgconn.CommandTag) error),

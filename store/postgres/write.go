@@ -205,7 +205,7 @@ func upsertChanged(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 		}
 		c.add(w)
 		encodings, sizes, payloads = append(encodings, p.Encoding), append(sizes, p.Size), append(payloads, p.Bytes)
-		b.Results[i] = store.Superseded // replaced below if the statement returns the row
+		b.Results[i] = store.Superseded // replaced below if the statement writes the entity and returns it
 	}
 	if len(c.versions) == 0 {
 		return nil
@@ -223,7 +223,7 @@ func recordAbsences(ctx context.Context, tx pgx.Tx, b *store.Batch) error {
 	for i, w := range b.Writes {
 		if w.Kind == store.Absence {
 			c.add(w)
-			b.Results[i] = store.Superseded // replaced below if the statement returns the row
+			b.Results[i] = store.Superseded // replaced below if the statement writes the entity and returns it
 		}
 	}
 	if len(c.versions) == 0 {

@@ -235,7 +235,8 @@ func (s *Store) DeleteOldStatuses(ctx context.Context, source, facet string, bef
 }
 
 // walk examines the next limit keys of a facet and runs the statements in "deletes" for each
-// expired key. It stores under the given name where the next call continues.
+// expired key. It stores the key after which the next call continues, in the row of
+// retention_walks with the given name.
 func (s *Store) walk(ctx context.Context, source, facet, name string, limit int,
 	selectKeys func(tx *sql.Tx, after string) (examined int, last string, keys []string, err error), deletes ...string,
 ) (deleted int, done bool, err error) {

@@ -42,7 +42,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open SQLite at %q: %w", path, err)
 	}
-	db.SetMaxOpenConns(1) // SQLite has one writer
+	db.SetMaxOpenConns(1) // SQLite allows only one writer at a time
 	s := &Store{db: db}
 	if path == "" {
 		if s.keeper, err = sql.Open("sqlite", dsn); err == nil {

@@ -112,6 +112,7 @@ func TestDeleteSnapshot_RollsBackWithoutAudit(t *testing.T) {
 }
 
 // Two processes may open one file, for example `freshet dev` and a tool that inspects its data.
+// Their concurrent writes must not fail.
 func TestFile_SerializesTwoWriters(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f.db")
 	var wg sync.WaitGroup

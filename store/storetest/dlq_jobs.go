@@ -209,7 +209,7 @@ func testReplayStoppedInChunk(b suite) {
 	}
 	j.ChunkStartedAt = time.Time{} // the chunk was reconciled
 	advance(j, store.JobStopped)
-	turn("job-1", store.JobStopped, store.JobRunning, nil) // its holder still has the job as STOPPED
+	turn("job-1", store.JobStopped, store.JobRunning, nil) // j was read before this call and still has the state STOPPED
 	advance(j, store.JobRunning)
 	turn("job-1", store.JobRunning, store.JobStopped, nil)
 	hold(90, false)

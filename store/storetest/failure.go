@@ -196,7 +196,7 @@ func testFailureAlone(b suite) {
 	b.hasNoStatus(entity)
 	b.fail(failing(entity, 1))
 	b.hasStatus(failing(entity, 1))
-	if err := b.store.Delete(b.Context(), entity); err != nil { // only a status is stored
+	if err := b.store.Delete(b.Context(), entity); err != nil { // the entity has a status but no snapshot
 		b.Fatal(err)
 	}
 	b.hasNoStatus(entity)

@@ -102,7 +102,7 @@ func testOutbox(b suite) {
 	b.finish()
 	b.write(one(store.Changed), withOutbox(published, content(entity, 5, "x")))
 	b.finish(outboxEvent(entity, 5, "", "x", published))
-	b.write(one(store.Touched), withOutbox(published, content(entity, 5, "x"))) // the same write again
+	b.write(one(store.Touched), withOutbox(published, content(entity, 5, "x"))) // repeating the write causes no second event
 	b.write(one(store.Touched), withOutbox(published, content(entity, 6, "x")))
 	b.write(one(store.Touched), withOutbox(published, notModified(entity, 7, "x")))
 	b.write(one(store.BaseMissing), withOutbox(published, notModified(entity, 8, "y")))

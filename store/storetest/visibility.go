@@ -82,7 +82,7 @@ func testVisibilityOfAbsence(b suite) {
 		b.write(one(store.Changed), within("partner", content(entity, at+2, "x")))
 		b.wantSnapshot(entity, "x", at+2, at+2, at+2, at+2)
 		b.seenBy("partner")
-		b.write(one(store.Touched), within("other", content(entity, at+3, "x"))) // for the next iteration
+		b.write(one(store.Touched), within("other", content(entity, at+3, "x"))) // the next iteration replaces content of another visibility
 	}
 }
 
