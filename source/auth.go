@@ -45,9 +45,9 @@ type secret struct{ atomic.Pointer[secretValue] }
 
 type secretValue struct {
 	text string
-	// forms are the spellings (raw, percent-encoded, base64 and so on) in which responses are
-	// searched for this value and for the previous one, because calls in flight still use the
-	// previous one.
+	// forms are the spellings (raw, percent-encoded, base64 and so on) of this value and of the
+	// previous value. Responses are searched for all of them. Calls in flight still use the previous
+	// value, so their responses may contain it.
 	forms []secretForm
 }
 

@@ -23,8 +23,8 @@ type body struct {
 }
 
 const (
-	// cursorParam is the placeholder of the page cursor. parseTemplate cannot produce this
-	// name.
+	// cursorParam is the placeholder of the page cursor. It is a control character, so that it
+	// cannot be confused with the name of a param.
 	cursorParam = "\x00"
 	noCursor    = "null"
 )
@@ -134,7 +134,8 @@ func jsonEscape(value string) string {
 	return string(text[1 : len(text)-1])
 }
 
-// parseJSON compiles a JSON text whose strings may contain placeholders. Member names may not.
+// parseJSON compiles a JSON text whose string values may contain placeholders. Braces in the names
+// of object members are literal text.
 func parseJSON(text []byte) (template, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()

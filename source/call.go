@@ -19,8 +19,8 @@ type Call struct {
 	Costs map[string]int
 	// Client is the schemas.ClientID of the client that requested the refresh, or "".
 	Client string
-	// Credentials are the names of the credentials that may be used. A source without listed
-	// credentials has one, with the empty name.
+	// Credentials are the names of the credentials that the call may use. If the source lists no
+	// credentials, the only name is the empty one.
 	Credentials []string
 }
 

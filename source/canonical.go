@@ -14,18 +14,18 @@ const maxDepth = 256
 // validates the input in the same pass and reports the position of an error. Ignored values
 // stay in the text; their positions are recorded, so that the hash can skip them.
 //
-// The parser is written by hand because one made from gjson's functions is several times slower
-// (`make bench` compares them). gjson scans a value once per level of nesting, and it needs a
-// validation pass whose recursion is unbounded.
+// The parser is written by hand because a parser that uses gjson's functions is several times
+// slower (`make bench` compares the two). gjson scans a value once per level of nesting. It also
+// needs a separate validation pass, and the depth of its recursion is unbounded.
 type canonical struct {
 	in      []byte
 	at      int
 	out     []byte
 	ignored []span   // ignored values: positions in out, ascending, not nested
-	members []member // stack: members of the objects that are open
-	scratch []byte   // buffer of sort for the text of members
-	marks   []span   // buffer of sort for the positions of ignored values
-	moved   []member // buffer of reorder
+	members []member // stack: members of the objects that the parser is inside of
+	scratch []byte   // buffer that sort uses for the text of members
+	marks   []span   // buffer that sort uses for the positions of ignored values
+	moved   []member // buffer that reorder uses
 	orders  [256][]uint8
 }
 
@@ -41,7 +41,8 @@ func (c *canonical) fail(format string, args ...any) error {
 	return fmt.Errorf("not valid JSON at byte %d: %w", c.at, fmt.Errorf(format, args...))
 }
 
-// appendDocument appends one whole document.
+// appendDocument appends the canonical form of the document "in" to c.out. An error means that "in"
+// is not exactly one valid JSON value, or is nested too deeply.
 func (c *canonical) appendDocument(in []byte, paths *pathNode) error {
 	c.in, c.at = in, 0
 	c.out = slices.Grow(c.out, len(in)) // the canonical form is never longer than the input
@@ -176,8 +177,8 @@ func (c *canonical) array(paths *pathNode, depth int) error {
 	return nil
 }
 
-// markIgnored records everything written since start as one ignored span. The span replaces the
-// ignored spans inside it, which begin at index mark.
+// markIgnored records everything written since start as one ignored span, if child is ignored. The
+// span replaces the ignored spans inside it, which are c.ignored[mark:].
 func (c *canonical) markIgnored(child *pathNode, start, mark int) {
 	if child.ignored {
 		c.ignored = append(c.ignored[:mark], span{start, len(c.out)})
@@ -224,7 +225,8 @@ func (c *canonical) object(paths *pathNode, depth int) error {
 
 func (c *canonical) nameOf(m member) []byte { return c.out[m.from+1 : m.name-1] }
 
-// member appends one member of the object whose members begin at base.
+// member parses one member and appends it to the text, unless the settings drop its value. The
+// members of its object are c.members[base:].
 func (c *canonical) member(paths *pathNode, base, depth int) error {
 	start, mark := len(c.out), len(c.ignored)
 	if len(c.members) > base {
@@ -290,9 +292,9 @@ func (c *canonical) sort(base, start, mark int) {
 }
 
 // reorder sorts members by name. It first tries the order that sorted the previous object with
-// equally many names of the same lengths. It returns false if two members have the same name. A
-// document has hundreds of objects of few shapes, and checking an order is several times cheaper
-// than sorting.
+// names of the same lengths. A document often has hundreds of objects with the same names, and
+// checking a known order is several times cheaper than sorting. reorder returns false, and sorts
+// nothing, if two members have the same name or if there are more than 255 members.
 func (c *canonical) reorder(all []member) bool {
 	if len(all) > 255 {
 		return false

@@ -49,8 +49,8 @@ func specialBytes(eight uint64) uint64 {
 	return ((quote-ones)&^quote | (slash-ones)&^slash | (eight-ones*' ')&^eight) & (ones << 7)
 }
 
-// escaped copies a string that contains escapes. Each is written in its shortest form, so that
-// a different way of escaping is not a change of content.
+// escaped copies a string that contains escapes. It writes each escape in its shortest form. If an
+// upstream only escapes a character differently, the hash of the content therefore stays the same.
 func (c *canonical) escaped() error {
 	c.out = append(c.out, '"')
 	for c.at < len(c.in) {

@@ -298,7 +298,8 @@ func FuzzCanonical_AgreesWithEncodingJSON(f *testing.F) {
 	})
 }
 
-// Each random document is written twice, with its members in different order.
+// Each random document is written twice, with its members in different order. The hashes of both
+// texts must be equal.
 func TestHash_IgnoresMemberOrder(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 3))

@@ -19,8 +19,8 @@ import (
 type Class string
 
 // The classes, most severe first. An entity has the most severe class of its documents. For
-// example, if one document is answered with a refused credential, the responses for its other
-// documents are not reliable either.
+// example, if the upstream refuses the credential for one document of an entity, its responses for
+// the other documents are not reliable either.
 const (
 	AuthRefused Class = "auth"         // the upstream refused the credential
 	Maintenance Class = "maintenance"  // the whole upstream is in maintenance
@@ -30,14 +30,15 @@ const (
 	Permanent   Class = "permanent"    // permanent failure; a retry does not help
 	NotReady    Class = "not-ready"    // the upstream does not have the content yet
 	NotFound    Class = "not-found"    // the upstream has no such entity
-	NotModified Class = "not-modified" // unchanged since the stored validator
+	NotModified Class = "not-modified" // the content is the one that the stored validator identifies
 	OK          Class = "ok"
 )
 
 // Classes lists all classes, most severe first.
 var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, NotFound, NotModified, OK}
 
-// Failed reports whether a response of this class changes no snapshot.
+// Failed reports whether the class is a failure. Only OK, NotModified and NotFound are not: they
+// give new content, confirm the stored content, or report an absence.
 func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFound }
 
 // Rule assigns a class to responses that match all of its conditions. Status 0 matches every
@@ -57,7 +58,7 @@ type Rule struct {
 	// Block is the scope that a response of class quota or auth blocks, one of the Block
 	// constants. Empty means the default of the class: source for quota, credential for auth.
 	Block string `yaml:"block,omitempty"`
-	// Wait is the minimum duration of the block, even if the response names a shorter one.
+	// Wait is the minimum duration of the block, even if the response requests a shorter delay.
 	Wait time.Duration `yaml:"wait,omitempty"`
 }
 

@@ -107,7 +107,8 @@ func TestNew_RejectsInvalidRule(t *testing.T) {
 	}
 }
 
-// A modifier may recurse without a bound and exhaust the stack.
+// New must reject a gjson path with a modifier such as @valid: some modifiers recurse without a
+// bound, so a hostile body could exhaust the stack.
 func TestNew_RejectsPathModifier(t *testing.T) {
 	facet := map[string]Facet{"f": {KeyPattern: ".*", Documents: map[string]Document{"d": {Path: "/d"}}, FreshFor: 1, NotFoundFor: 1, FailedFor: 1}}
 	config := DefaultConfig()

@@ -120,7 +120,7 @@ func TestFetch_SendsCurrentCredential(t *testing.T) {
 		_, _ = w.Write([]byte("{}"))
 	})
 	s := testSource(t, url, nil)
-	// The credential changes while the call waits in Spend.
+	// The credential changes while the call waits in Spend. The request must contain the new value.
 	if _, err := fetch(t, t.Context(), s, &testPermits{onSpend: func(context.Context) error { return s.SetCredential("", "renewed") }}); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// unlimited permits every call at once. The limiter's permits wait for the quota.
+// unlimited issues every permit at once. In a worker, package limiter issues the permits instead,
+// and a call waits until the quota allows it.
 type unlimited struct{}
 
 func (unlimited) Acquire(context.Context, source.Call) (source.Permit, error) {

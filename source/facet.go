@@ -22,8 +22,8 @@ type Facet struct {
 	// Documents are fetched concurrently and stored as one JSON object by name.
 	Documents map[string]Document `yaml:"documents"`
 	// Params are values for the documents' {placeholders}. A value may contain {key}, the entity's
-	// key. The params of a request override them. A param with an empty value must be given for
-	// each entity when it is registered.
+	// key. The params of a request override these values. If a value is empty, each entity must
+	// be registered with its own value for that param.
 	Params map[string]string `yaml:"params"`
 	// Select lists the paths to keep; empty keeps everything. Ignore lists paths that are kept
 	// but excluded from the hash. The first segment of a path is the document's name.
@@ -46,9 +46,10 @@ type Facet struct {
 	FailedFor   time.Duration `yaml:"failedFor"`   // after a dead letter, refreshes are held for this long
 	// KeepFor is the retention of an entity's state. Content is deleted this long after its
 	// fetch, a not-found result after its check, and a status without a snapshot after its last
-	// failure. 0 keeps content without limit, the other two for 7 days.
+	// failure. With 0, content is kept without limit; a not-found result and a status are kept
+	// for 7 days.
 	KeepFor  time.Duration `yaml:"keepFor"`
-	Cooldown time.Duration `yaml:"cooldown"` // minimum interval between explicit refreshes of an entity
+	Cooldown time.Duration `yaml:"cooldown"` // minimum time between two refreshes of an entity that clients request
 
 	// Retry lists the delays before the scheduled retries of a temporary failure. After the
 	// last retry fails the request becomes a dead letter. Empty disables scheduled retries.
@@ -65,7 +66,8 @@ func (f Facet) Shrunk(size, stored int) bool {
 	return float64(size) < f.ShrinkGuard*float64(stored)
 }
 
-// HasMissingParams reports whether a param has a value neither in the facet's Params nor in params.
+// HasMissingParams reports whether any param of the facet lacks a value: it is empty in the facet's
+// Params, and params contains no value for it either.
 func (f Facet) HasMissingParams(params map[string]string) bool {
 	for name, value := range f.Params {
 		if value == "" && params[name] == "" {
@@ -202,21 +204,21 @@ func (f Facet) checkRetryAndGuard() error {
 	return nil
 }
 
-// extractVersion returns a number that changes if a setting changes that decides the extracted
-// content. Each snapshot is stored with this number, so that a changed setting is not mistaken for
-// a changed entity.
+// extractVersion returns a hash of the settings that determine the extracted content. Each snapshot
+// is stored with this number. A different number shows that the content may differ because of a
+// changed setting, and not because the entity has changed.
 func extractVersion(f Facet) int64 {
 	names := slices.Sorted(maps.Keys(f.Documents))
 	text := fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore)
-	for _, name := range names { // empty for plain GET documents, whose version must not change between releases
+	for _, name := range names { // "" for plain GET documents, so that their version is the one earlier releases stored
 		text = append(text, f.Documents[name].contentSettings(name)...)
 	}
 	sum := sha256.Sum256(text)
 	return int64(binary.BigEndian.Uint64(sum[:8]) >> 1)
 }
 
-// contentSettings formats the settings of a document, other than its path, that decide its content.
-// It returns "" for a plain GET.
+// contentSettings formats the settings of a document that determine its content, except its path.
+// It returns "" for a GET without paging.
 func (d Document) contentSettings(name string) string {
 	method := cmp.Or(d.Method, http.MethodGet)
 	if method == http.MethodGet && d.GraphQL == nil && d.Paging == nil {

@@ -18,7 +18,8 @@ type Permits interface {
 	Acquire(ctx context.Context, c Call) (Permit, error)
 }
 
-// MemoryLimiter is an optional interface of Permits that bounds the memory for response bodies.
+// MemoryLimiter bounds the memory for response bodies. An implementation of Permits may also
+// implement MemoryLimiter; otherwise only Config.MaxBody bounds the bodies.
 type MemoryLimiter interface {
 	// Grow waits until n more bytes of a body may be read into memory. If ctx ends it returns
 	// an error, and the body is not read further.
@@ -28,12 +29,13 @@ type MemoryLimiter interface {
 // Permit is the right to send one call.
 type Permit interface {
 	// Spend is called with an open connection, directly before the request is written. If the
-	// permit has expired, Spend waits for another one. If it returns an error, nothing is sent.
+	// permit has expired, Spend waits for another permit. If Spend returns an error, nothing is
+	// sent.
 	Spend(ctx context.Context) error
 	// Credential returns the name of the credential to use, one of Call.Credentials. It is
 	// valid only after Spend, which may replace the permit by one for another credential.
 	Credential() string
-	// Release returns an unspent permit. After Spend it does nothing.
+	// Release returns an unspent permit to the limiter. After Spend it does nothing.
 	Release()
 	// Written is called when the request has been written, and Answered when the first byte of
 	// the response has arrived.
@@ -53,7 +55,7 @@ type Responses struct {
 	Calls int
 }
 
-// Bytes returns the memory used by the bodies.
+// Bytes returns the memory that the bodies of all responses use, in bytes.
 func (a *Responses) Bytes() int {
 	n := 0
 	for _, resp := range a.responses {
@@ -155,9 +157,9 @@ func (s *Source) callFollowingRedirect(ctx context.Context, p *Plan, r documentR
 	return resp, r, calls, nil
 }
 
-// resolveLink returns the target of a redirect or link, or nil if location is empty. The
-// credential must not be sent elsewhere, so a target on another host or outside baseURL's path
-// is an error; tenants may share a host.
+// resolveLink returns the target of a redirect or link, or nil if location is empty. A target on
+// another host is an error, because the credential must not be sent to another server. A target
+// outside baseURL's path is an error too, because it may belong to another tenant of the same host.
 func (s *Source) resolveLink(from *url.URL, location string) (*url.URL, error) {
 	if location == "" {
 		return nil, nil //nolint:nilnil // no target

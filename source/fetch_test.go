@@ -18,7 +18,7 @@ import (
 // testPermits issues permits and counts them.
 type testPermits struct {
 	acquired, spent, released atomic.Int64
-	unfinished                atomic.Int64                    // spent permits without Finished
+	unfinished                atomic.Int64                    // spent permits for which Finished was not called
 	limit                     int64                           // maximum number of permits; 0: no limit
 	onSpend                   func(ctx context.Context) error // result of Spend; nil: success
 }
@@ -55,7 +55,8 @@ func (t *testPermit) Credential() string { return "" }
 func (t *testPermit) Written()  {}
 func (t *testPermit) Answered() {}
 
-// Finished must be called once for each spent permit.
+// Finished panics if it is called more often than Spend, because each spent permit must be finished
+// only once.
 func (t *testPermit) Finished(CallResult) {
 	if t.unfinished.Add(-1) < 0 {
 		panic("a permit was finished that was not spent, or once more")
@@ -206,7 +207,7 @@ func TestFetch_NoPermitSendsNothing(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				b := &testPermits{}
-				if i%5 != 0 { // every fifth permit is spent without an error, so that idle connections exist
+				if i%5 != 0 { // every fifth call is sent, so that the other calls find idle connections to reuse
 					b.onSpend = func(context.Context) error { return refusal }
 				}
 				a, err := fetch(t, t.Context(), s, b)

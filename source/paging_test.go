@@ -13,11 +13,12 @@ import (
 	"time"
 )
 
-// pagedUpstream serves items in pages of two, with a link, a cursor or a GraphQL cursor.
+// pagedUpstream serves items in pages of two items. Each page refers to the next page by a Link
+// header, a cursor or a GraphQL cursor.
 type pagedUpstream struct {
 	items    int
 	arrivals atomic.Int64
-	respond  func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // overrides the response of a page; nil: never
+	respond  func(w http.ResponseWriter, r *http.Request, page int) (answered bool) // may answer in place of pagedUpstream; nil: never
 	last     string                                                                 // method, URI and body of the last request
 }
 

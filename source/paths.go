@@ -112,7 +112,8 @@ func canonicalName(name string) string {
 	return string(out)
 }
 
-// pathState holds the rest of each path that is still to be matched at one position.
+// pathState describes one position in a document: the remaining names of each path that can still
+// match below it, and whether a path already matches it. Each pathState has one pathNode.
 type pathState struct {
 	selects, ignores []path
 	kept, ignored    bool

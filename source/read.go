@@ -23,7 +23,7 @@ type Outcome struct {
 	Class Class
 	// Content is set if Class is OK. The caller must release it.
 	Content *Content
-	// Redacted is the number of credentials that were replaced in Content.
+	// Redacted is the number of places in Content where a credential was replaced.
 	Redacted int
 	// Validator is the validator in the response. It is set only for a facet with a single
 	// document.
@@ -33,7 +33,7 @@ type Outcome struct {
 	Status     int           // 0 if the response is missing or incomplete
 	RetryAfter time.Duration // delay requested by the upstream, at most 24 h; 0 if none
 	// Block is the scope that a response of class quota or auth blocks, one of the Block
-	// constants. Wait is the minimum duration from the matching rule, or 0.
+	// constants. Wait is the minimum duration of that block (Rule.Wait), or 0.
 	Block string
 	Wait  time.Duration
 	// Permit is the permit of the call, or nil if none was spent.
@@ -73,12 +73,13 @@ type workspace struct {
 	gzip      gzip.Reader
 	wire      bytes.Reader
 	hash      hash.Hash
-	redacted  int // number of credentials replaced in the content
+	redacted  int // number of places in the content where a credential was replaced
 }
 
 var workspaces = sync.Pool{New: func() any { return &workspace{hash: sha256.New()} }}
 
-// maxIdleWorkspace bounds the size of a workspace that is returned to the pool.
+// maxIdleWorkspace is the maximum size in bytes of a workspace that is returned to the pool. Larger
+// workspaces are left to the garbage collector.
 const maxIdleWorkspace = 8 << 20
 
 func (w *workspace) free() {
@@ -89,9 +90,9 @@ func (w *workspace) free() {
 	}
 }
 
-// Read classifies the responses to a Plan and, if all of them are good, extracts their content.
-// Each body is validated and extracted in one pass. The result depends only on the responses,
-// the source's settings and now.
+// Read classifies the responses to a Plan and, if all of them have the class OK, extracts their
+// content. Each body is validated and extracted in one pass. The result depends only on the
+// responses, the source's settings and now.
 func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	w := workspaces.Get().(*workspace)
 	c := &w.canonical
@@ -124,9 +125,9 @@ func (s *Source) Read(a *Responses, now time.Time) Outcome {
 	return result
 }
 
-// storableValidator returns the validator, or "" if it cannot be stored and sent again. A
-// header may contain bytes that are not valid text in a database (RFC 9110 §5.5), or the
-// credential.
+// storableValidator returns the validator, or "" if it must not be stored and sent again. Such a
+// validator is too long, has bytes that are not valid text in a database (RFC 9110 §5.5), or
+// contains the credential.
 func (s *Source) storableValidator(validator string) string {
 	const maxLength = 1 << 10
 	if len(validator) > maxLength || s.containsCredential([]byte(validator)) || strings.ContainsFunc(validator, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -193,12 +194,13 @@ type responseReader struct {
 	now      time.Time
 }
 
-// classify decompresses and classifies the response.
+// classify decompresses and classifies the response. conditional is true if the request contained
+// the stored validator; otherwise a 304 is a failure.
 func (r responseReader) classify(conditional bool) Outcome {
 	s, resp := r.s, r.response
 	r.w.plain.Reset()
 	if resp.err != nil && !errors.Is(resp.err, ErrOversized) {
-		// The status counts even if the body was lost, for example a 429.
+		// The status, for example 429, decides the class even if the body is incomplete.
 		if resp.status != 0 && resp.status != http.StatusOK {
 			return r.failure(s.classify(resp.status, resp.header, nil), resp.err)
 		}

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// minRedacted is the minimum length of a credential that is searched for, in bytes. Shorter
-// ones would match ordinary text.
+// minRedacted is the minimum length in bytes of a credential that responses are searched for.
+// Shorter credentials would match ordinary text.
 const minRedacted = 6
 
 // redactedText is written in place of a credential. An upstream may repeat the credential in a

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// send makes one request. The transport resends a request by itself if a reused connection
-// turns out to be closed. The permit is therefore spent in GotConn, which runs for every
-// attempt before anything is written. room is the maximum length of the body.
+// send makes one HTTP request. The transport resends the request by itself if a reused connection
+// turns out to be closed. Each permit is therefore spent in GotConn, which runs for every attempt
+// before anything is written. room is the maximum length of the response body in bytes.
 func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int64, permits Permits) (resp response, calls int, err error) {
 	permit, err := permits.Acquire(ctx, r.call)
 	if err != nil {
@@ -22,8 +22,8 @@ func (s *Source) send(ctx context.Context, p *Plan, r documentRequest, room int6
 	}
 	defer func() { permit.Release() }()
 
-	// Before the permit is spent the request ends with ctx, afterwards only with its own
-	// timeout.
+	// Until the permit is spent, the end of ctx cancels the request. Afterwards only Config.Timeout
+	// ends it, because the upstream counts a sent call even if it is cancelled.
 	callCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	detach := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
@@ -138,7 +138,8 @@ func lastPermit(spent *atomic.Pointer[Permit]) Permit {
 	return nil
 }
 
-// errConnectionClosed is the result of a call that the transport resends.
+// errConnectionClosed is the CallResult.Err of an attempt that got no response, if the transport
+// sends the request again.
 var errConnectionClosed = errors.New("the connection was closed before a response arrived")
 
 var errTimeout = errors.New("no complete response within the source's timeout")
@@ -184,12 +185,12 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 	}
 }
 
-// minReadBuffer is the initial buffer for a body. A Content-Length may be false, so it enlarges
-// the first buffer to at most maxFirstReadBuffer.
+// minReadBuffer is the initial size of the buffer for a body, in bytes. If the Content-Length is
+// larger, the initial size is up to maxFirstReadBuffer, and not more, because the header may be false.
 const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 
-// readBody reads at most limit bytes as they were sent, possibly compressed. It calls grow
-// before it allocates.
+// readBody reads at most limit bytes of a body as they were sent, possibly compressed. Before it
+// allocates n more bytes it calls grow(n).
 func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([]byte, error) {
 	size := int64(minReadBuffer)
 	if n := httpResp.ContentLength; n >= 0 && n <= limit {
@@ -223,7 +224,7 @@ func readBody(httpResp *http.Response, limit int64, grow func(n int64) error) ([
 func newTransport(inFlight int) *http.Transport {
 	dialer := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // one call per connection, so that GotConn is the moment of writing
+	protocols.SetHTTP1(true) // one call at a time per connection, so the request is written directly after GotConn
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,

@@ -22,8 +22,8 @@ type Config struct {
 	// Insecure allows sending a credential over plain http to another machine.
 	Insecure bool `yaml:"insecure,omitempty"`
 	Auth     Auth `yaml:"auth"`
-	// Credentials lists several credentials for the same upstream. The limiter chooses for each
-	// call the one with the most quota left.
+	// Credentials lists several credentials for the same upstream. For each call the limiter
+	// chooses the candidate credential with the most quota left.
 	Credentials []Credential `yaml:"credentials,omitempty"`
 	// Headers are sent with every call, for example a User-Agent that identifies the operator.
 	Headers map[string]string `yaml:"headers,omitempty"`
@@ -69,8 +69,8 @@ var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]*$")
 // secrets maps a credential's name to its value. A source that lists no credentials uses the empty
 // name. A call whose credential has no value, or an empty one, is sent without a credential.
 //
-// inFlight is the maximum number of concurrent calls. As many idle connections are kept, because
-// opening a new one could take longer than the lifetime of a permit.
+// inFlight is the maximum number of concurrent calls. The source keeps up to inFlight idle
+// connections, because opening a new connection could take longer than the lifetime of a permit.
 func New(name string, config Config, secrets map[string]string, inFlight int) (*Source, error) {
 	s := &Source{name: name, config: config, facets: map[string]*compiledFacet{}}
 	var errs []error

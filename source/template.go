@@ -92,7 +92,7 @@ func parseTarget(text string) (target, error) {
 			t.names, t.values = append(t.names, name), append(t.values, parsed)
 		}
 	}
-	// Check that harmless values give a valid URL. Literals are not escaped.
+	// Literals are not escaped, so check that they form a valid URL if every value is "x".
 	if _, err := url.ParseRequestURI(t.mustFill("x")); err != nil {
 		return target{}, err
 	}
@@ -115,7 +115,7 @@ func (t target) placeholders() []string {
 	return names
 }
 
-// maxTargetBytes bounds the request line; most servers reject longer ones.
+// maxTargetBytes bounds path and query in bytes. Most servers reject a longer request line.
 const maxTargetBytes = 8 << 10
 
 // fill returns path and query with percent-encoded values.
@@ -124,8 +124,9 @@ func (t target) fill(value func(name string) string) (string, error) {
 	var b strings.Builder
 	for _, segment := range t.segments {
 		text := segment.fill(encoded)
-		// A value may be "." or complete a literal "."; dots are never percent-encoded. An empty
-		// segment would change the position of the segments after it.
+		// Servers remove the segments "." and "..", so the request would reach another path. A value
+		// can produce such a segment, because percentEncode keeps dots. An empty segment would
+		// change the position of the segments after it.
 		if text == "." || text == ".." || (text == "" && len(segment.names) > 0) {
 			return "", fmt.Errorf("a value makes the path segment %q, which would change the path", text)
 		}
@@ -148,8 +149,8 @@ func (t target) fill(value func(name string) string) (string, error) {
 	return b.String(), nil
 }
 
-// percentEncode encodes everything but RFC 3986's unreserved characters, so that
-// the result has no meaning of its own in a path or a query.
+// percentEncode encodes all characters except RFC 3986's unreserved ones. So no character of the
+// result is a delimiter in a path or a query.
 func percentEncode(s string) string {
 	const hex = "0123456789ABCDEF"
 	var b strings.Builder

@@ -7,7 +7,7 @@ import (
 )
 
 // FuzzRead compiles rules for every field of Rule and reads the fuzzed text with them, once from a
-// header and once from a body.
+// header and once from a body. Every Notice must be within its bounds and contain a value.
 func FuzzRead(f *testing.F) {
 	for _, text := range []string{
 		"5000", "0", "-1", "2.5", "1e3", "32/40", "/", "20:1,100:120", ":", "1800000030", "1800000030.5", "1800000030123",

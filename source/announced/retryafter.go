@@ -11,11 +11,11 @@ import (
 const maxRetryAfter = 24 * time.Hour
 
 // RetryAfter returns the delay that a response requests, from 0 to 24 hours. It is 0 if the
-// response requests none or the time has passed. Invalid values are ignored. refused is true if
-// the response refuses every call and not only this one.
+// response requests no delay, or if the requested time has passed. Invalid values are ignored.
+// refused is true if the response refuses every call and not only the call that it answers.
 //
-// Retry-After (RFC 9110 §10.2.3) always decides, even if it is 0. Successful responses report
-// the end of a window too, so the reset headers count only if refused is true.
+// Retry-After (RFC 9110 §10.2.3) has precedence over all other headers, even if it is 0. The reset
+// headers count only if refused is true, because successful responses contain them too.
 func RetryAfter(refused bool, header http.Header, now time.Time) time.Duration {
 	if wait, ok := readRetryAfter(header, now); ok {
 		return wait
@@ -71,7 +71,8 @@ func readStructuredReset(header http.Header, _ time.Time) (time.Duration, bool) 
 	return bounded(all), all >= 0
 }
 
-// readRateLimitReset parses RateLimit-Reset of earlier versions of the draft.
+// readRateLimitReset parses the header RateLimit-Reset, which earlier versions of the IETF draft
+// define.
 func readRateLimitReset(header http.Header, now time.Time) (time.Duration, bool) {
 	return ifExhausted(header, "RateLimit-Remaining", func() (time.Duration, bool) {
 		return readReset(header, "RateLimit-Reset", now)
@@ -79,8 +80,8 @@ func readRateLimitReset(header http.Header, now time.Time) (time.Duration, bool)
 }
 
 // readXRateLimitReset parses X-RateLimit-Reset-After or X-RateLimit-Reset. The latter has no
-// standard: GitHub sends an epoch in seconds, others one in milliseconds, Reddit the remaining
-// seconds, Jira an ISO 8601 time.
+// standard: GitHub sends an epoch in seconds, other upstreams an epoch in milliseconds, Reddit the
+// remaining seconds, Jira an ISO 8601 time.
 func readXRateLimitReset(header http.Header, now time.Time) (time.Duration, bool) {
 	return ifExhausted(header, "X-RateLimit-Remaining", func() (time.Duration, bool) {
 		if n, ok := parseDecimal(strings.TrimSpace(header.Get("X-RateLimit-Reset-After"))); ok {
@@ -90,9 +91,9 @@ func readXRateLimitReset(header http.Header, now time.Time) (time.Duration, bool
 	})
 }
 
-// ifExhausted returns the result of read, unless the remaining quota is above 0. In that case
-// another limit, for example GitHub's secondary one, or the credential was the reason for the
-// refusal. Waiting for this window could then take an hour too long.
+// ifExhausted returns the result of read, unless the remaining quota is above 0. With quota left,
+// the call was refused for another reason: the credential, or another limit such as GitHub's
+// secondary rate limit. Waiting until the end of this window could then take an hour too long.
 func ifExhausted(header http.Header, remainingHeader string, read func() (time.Duration, bool)) (time.Duration, bool) {
 	if remaining, ok := parseDecimal(strings.TrimSpace(header.Get(remainingHeader))); ok && remaining > 0 {
 		return 0, false

@@ -10,9 +10,9 @@ import (
 )
 
 // Rule lists the locations in which responses report one policy. A location is the name of a
-// header, or "body:" and the gjson path of a number or string in a JSON body. If several
-// locations have the same value, the first in the order of these fields counts. A value without
-// a location is Unknown.
+// header, or "body:" and the gjson path of a number or string in a JSON body. Several locations may
+// report the same quantity, for example Remaining and Usage the remaining calls. Then the first
+// field in the order of this struct counts. A quantity without a location is Unknown.
 type Rule struct {
 	// Policy is the name of the policy.
 	Policy string `yaml:"policy"`
@@ -34,7 +34,7 @@ type Rule struct {
 
 	// Field is a structured field of the IETF draft, such as "daily";r=50;t=30. PolicyField is
 	// the matching field with the limits, such as "daily";q=1000;w=86400. Item is the name of
-	// the list item to read; empty means the one with the lowest r.
+	// the list item to read, "daily" in the example; empty means the item with the lowest r.
 	Field       string `yaml:"field,omitempty"`
 	PolicyField string `yaml:"policyField,omitempty"`
 	Item        string `yaml:"item,omitempty"`

@@ -39,7 +39,7 @@ const (
 
 // secondsUntil parses the time until a reset: seconds, an epoch in seconds or milliseconds, a
 // duration such as 6m0s, or an ISO 8601 or HTTP date. Only a date or an epoch may be in the
-// past. slack is the rounding error.
+// past. slack is the maximum rounding error of the result.
 func secondsUntil(text string, header http.Header, now time.Time) (seconds float64, slack time.Duration, ok bool) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -74,8 +74,8 @@ func secondsUntil(text string, header http.Header, now time.Time) (seconds float
 	return secondsUntilEpoch(epoch(at), slack, header, now)
 }
 
-// maxTimeLength bounds the length of a duration or date in bytes, because each attempt to parse
-// one copies it.
+// maxTimeLength bounds the length of a duration or date in bytes, because each attempt to parse the
+// text copies it.
 const maxTimeLength = 64
 
 func secondsUntilEpoch(at float64, slack time.Duration, header http.Header, now time.Time) (float64, time.Duration, bool) {
@@ -133,8 +133,8 @@ func smallestUnit(text string) time.Duration {
 	return time.Second
 }
 
-// parseDecimal parses an optional minus, digits and at most one point, without an exponent. A
-// value out of range is infinite.
+// parseDecimal parses an optional minus, digits and at most one point, without an exponent. It
+// returns an infinite value for a number that float64 cannot represent.
 func parseDecimal(text string) (float64, bool) {
 	if text == "" || strings.Trim(strings.TrimPrefix(text, "-"), "0123456789.") != "" {
 		return 0, false

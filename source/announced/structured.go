@@ -2,8 +2,8 @@ package announced
 
 import "strings"
 
-// item is one item of a structured field (RFC 9651), such as "daily";r=50;t=30, with the
-// parameters that are used here.
+// item is one item of a structured field (RFC 9651), such as "daily";r=50;t=30. It has only the
+// parameters that this package uses.
 type item struct{ name, r, t, q string }
 
 // maxField bounds the length of a structured field in bytes. A header of ten megabytes of
@@ -39,7 +39,7 @@ func parseItems(text string) ([]item, bool) {
 	return list, true
 }
 
-// unquote returns the content of a quoted string; a token is returned as it is.
+// unquote returns the content of a quoted string. It returns an unquoted token unchanged.
 func unquote(text string) string {
 	if len(text) < 2 || text[0] != '"' || text[len(text)-1] != '"' {
 		return text

@@ -1,6 +1,6 @@
 // Package sourcetest is a conformance suite for source configurations. It checks that calls go
-// to the configured URLs and that each uses its own permit. It also checks that responses are
-// classified as the upstream documents them.
+// to the configured URLs and that each call uses its own permit. It also checks that each response
+// gets the class that the upstream's documentation implies.
 package sourcetest
 
 import (
@@ -30,8 +30,9 @@ type Suite struct {
 	Facet      string
 	// Keys are valid keys of the facet.
 	Keys []string
-	// Good, Changed and Same contain a body for each document of the facet. The bodies in Changed
-	// must have another hash than those in Good, and the bodies in Same the same hash.
+	// Good, Changed and Same contain a body for each document of the facet. The content extracted
+	// from Changed must have another hash than the content from Good. The content from Same must
+	// have the same hash as the content from Good.
 	Good, Changed, Same map[string]string
 	// Responses are responses of the upstream with their expected classes, at least one for
 	// each class of a rule in Config.
@@ -78,7 +79,8 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(body))
 }
 
-// start returns the source and an upstream that responds with bodies, keyed by document.
+// start returns the source and an upstream that answers each call with the body of its document.
+// The keys of bodies are the documents' names.
 func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *upstream) {
 	t.Helper()
 	u := &upstream{documents: map[string]string{}}
@@ -188,7 +190,7 @@ func (s Suite) method(document string) string {
 	return http.MethodGet
 }
 
-// credential returns the credential of a call, without Auth.Prefix.
+// credential returns the credential that a received request contains, without Auth.Prefix.
 func (s Suite) credential(r *http.Request) string {
 	if s.Config.Auth.Query != "" {
 		return r.URL.Query().Get(s.Config.Auth.Query)
