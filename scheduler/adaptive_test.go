@@ -82,8 +82,9 @@ func TestInterval_IsOptimal(t *testing.T) {
 	}
 }
 
-// TestChangeRate_ConvergesAtAnyInterval compares the estimated change rate with the true rate of
-// simulated changes.
+// TestChangeRate_ConvergesAtAnyInterval simulates changes at a known rate. The estimated rate must be
+// within 25 % of the true rate. At a high rate it must be closer than a count of the checks that found
+// a change.
 func TestChangeRate_ConvergesAtAnyInterval(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for _, rate := range []float64{0.1, 0.5, 1, 2, 3} { // changes a day
@@ -133,7 +134,8 @@ func TestReadRate_ExactAtEvenIntervals(t *testing.T) {
 }
 
 // TestPrice_ConvergesAndUsesTheBudget simulates 2,000 entities in steps of ten minutes. The price
-// is wrong at the start, and the budget halves on day 12.
+// is far too high at the start, and the budget halves on day 12. Some days after each of these times
+// the demand must match the budget.
 func TestPrice_ConvergesAndUsesTheBudget(t *testing.T) {
 	for _, start := range []float64{50} {
 		rng := rand.New(rand.NewPCG(5, 5))

@@ -22,7 +22,8 @@ func newBudget(t *testing.T) *Budget {
 }
 
 // TestBudget_HoldsInEveryWindow enqueues as many calls as the budget allows, at irregular times and
-// with long pauses. The simulated workers read the topic at the rate of LOW.
+// with long pauses. The simulated workers read the topic at the rate of the LOW lane. No period may
+// have more calls than its rate and one burst allow, and the topic never more than a minute's work.
 func TestBudget_HoldsInEveryWindow(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))

@@ -74,8 +74,8 @@ type Trigger struct {
 	// Changes are found only when that facet is checked, so a Quiet that is shorter than the check
 	// interval has no effect.
 	Quiet time.Duration `yaml:"quiet,omitempty"`
-	// MaxDelay bounds the delay by Quiet, counted from the first change, because the facet may
-	// change again and again. 0: ten times Quiet.
+	// MaxDelay bounds the delay that Quiet causes, counted from the first change. Without a bound, a
+	// facet that changes again and again would delay the refresh forever. 0: ten times Quiet.
 	MaxDelay time.Duration `yaml:"maxDelay,omitempty"`
 }
 
@@ -188,7 +188,7 @@ func (c Config) Check() error {
 	span := minInterval <= c.MinInterval && c.MinInterval <= c.MaxInterval && c.MaxInterval <= maxInterval
 	if !span {
 		name := "minInterval"
-		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // then maxInterval is the wrong setting
+		if c.MinInterval == DefaultConfig().MinInterval || c.MaxInterval > maxInterval { // then maxInterval is wrong, not minInterval
 			name = "maxInterval"
 		}
 		fail("%s: minInterval and maxInterval are %v and %v; they must rise, from %v to %v", name, c.MinInterval, c.MaxInterval, minInterval, maxInterval)

@@ -8,8 +8,9 @@ import (
 )
 
 // Decay times of the counts in an entity's history: older events lose their weight exponentially.
-// changesFade applies to changes, and is extended by fadeChecks intervals, because otherwise too
-// few checks of a rarely checked entity would count. readsFade applies to reads.
+// readsFade applies to reads. The decay time of changes is changesFade plus fadeChecks times the time
+// since the previous claim. Without the second term, the estimate for a rarely checked entity would
+// depend on too few checks.
 const (
 	fadeChecks  = 3
 	changesFade = 7 * 24 * time.Hour
@@ -21,7 +22,7 @@ const (
 // observations.
 const (
 	priorChanges = 0.1
-	priorWatched = 0.4 // days
+	priorWatched = 0.4 // days between checks
 	priorReads   = 0.1 // reads, as a decayed count
 )
 
@@ -49,9 +50,10 @@ func changeRate(h store.History) float64 {
 // A check only shows whether the content has changed since the previous check, not how often. If
 // each such check counted as one change, the rate of an entity that changes often would be
 // underestimated, the more so the more rarely it is checked. So a check that found a change counts
-// as x/(1-e^-x) changes, where x is the estimated rate times the interval. That is the expected
-// number of changes if there was at least one. Repeating this is expectation maximisation: the
-// estimate converges to the maximum likelihood estimate, also at irregular intervals.
+// as x/(1-e^-x) changes, where x is the estimated rate times the time since the previous check. That
+// is the expected number of changes if there was at least one. Doing this at every check is
+// expectation maximisation: the estimated rate converges to the maximum likelihood estimate, also if
+// the intervals between checks are irregular.
 //
 // Example: at a rate of 2 changes a day and a daily check, x = 2, and a found change counts as
 // 2/(1-e^-2) = 2.31 changes.
@@ -95,9 +97,9 @@ func (p *Policy) updateHistory(c store.Candidate, now time.Time) (store.History,
 }
 
 // readRate returns the estimated reads a day of an entity, and its number of reads after the decay.
-// At a claim all reads decay for the whole time since the last claim, even reads that happened a
-// moment ago. The rate is corrected for that. The correction is exact if the time between two
-// claims is constant.
+// passed is the time since the last claim; known is false if there was none. At a claim all reads
+// decay for the whole time since the last claim, even reads that happened a moment ago. The returned
+// rate is corrected for that. The correction is exact if the time between two claims is constant.
 func readRate(h store.History, passed time.Duration, known bool) (rate, left float64) {
 	if !(h.Reads >= 0 && h.Reads < 1e12) {
 		return 0, 0
@@ -128,8 +130,9 @@ func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 // readsMakeDue reports whether an entity becomes due at once because its reads have risen from
 // "before" to "after". In the mode tiers this applies to an unpinned entity that enters a hotter
 // tier. In the adaptive mode it applies to any entity whose reads pass the minimum of the tier warm
-// or hot. Because reads decay, an entity with a steady read rate has the reads of one decay time
-// (readsFade), so that number is compared.
+// or hot. "before" and "after" are decayed numbers of reads. At a steady read rate the decayed number
+// equals the reads of one decay time (readsFade). So it is compared with a tier's minimum of reads a
+// day times readsFade in days.
 func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos

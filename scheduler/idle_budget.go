@@ -11,8 +11,8 @@ type IdleBudget struct {
 	available, idle float64 // numbers of calls
 }
 
-// maxTickGap bounds the time between two ticks for which budget is counted. During a longer gap the
-// scheduler did not run.
+// maxTickGap is the maximum time between two ticks for which budget is counted. If two ticks are
+// further apart, the scheduler did not run in between, and only the budget of maxTickGap counts.
 const maxTickGap = time.Minute
 
 // Record adds one tick. rate is the allowed rate in calls a second, and fed the number of calls

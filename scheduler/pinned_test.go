@@ -74,7 +74,8 @@ func TestPolicy_BringsForwardAfterReads(t *testing.T) {
 	}
 }
 
-// An entity is imported as hot and is never read, as in the example of the README.
+// An entity is imported as hot and is never read, as in the example of the README. It must stay hot
+// only if its tier is pinned.
 func TestScheduler_KeepsImportedTier(t *testing.T) {
 	for _, pin := range []bool{true, false} {
 		w := newWorld(t, 0)

@@ -83,7 +83,7 @@ func (p *Policy) judge(c store.Candidate, now time.Time) (decision store.Decisio
 	}
 	decision.Due = p.nextDue(hash, every, now)
 	switch {
-	case !active: // checked at long intervals, because it may become active again
+	case !active: // due again after a long interval, because the entity may have become active by then
 		decision.Due, decision.Tier = p.nextDue(hash, max(every, p.config.Tiers.Cold.Every), now), c.Tier
 		return decision, skipInactive
 	case c.Status.State == store.Suspended:
@@ -142,9 +142,9 @@ func (p *Policy) cooldownEnd(c store.Candidate, checked time.Time) time.Time {
 }
 
 // dueWhenReady returns the due time of an entity that is due before the day's content is ready:
-// within ten minutes after the ready time. The entity is not moved to its slot of the day. If it
-// has been overdue since the day before and its slot were at the end of a day without enough
-// budget, it would be delayed again every day.
+// within ten minutes after the ready time, and not at its slot of the day. The slot may be at the end
+// of the day, and on a day without enough budget the entity would still be overdue at midnight. It
+// would then be delayed to its slot again, every day.
 func (p *Policy) dueWhenReady(c entityHash, now time.Time) time.Time {
 	_, ready, _ := p.clock.notReady(now)
 	return ready.Add(time.Duration(c.fraction(ready.Unix()) * float64(10*time.Minute)))
@@ -168,7 +168,8 @@ func (p *Policy) secondDue(c entityHash, every time.Duration, now time.Time) tim
 }
 
 // jitteredAfter returns the time "from" plus the duration "about", which is changed by a
-// pseudo-random amount of up to 5 %. So entities with equal due times are spread over time.
+// pseudo-random amount of up to 5 %. So entities with equal due times are spread over time. The
+// amount depends on the entity and on the time "salt".
 func (p *Policy) jitteredAfter(c entityHash, about time.Duration, from, salt time.Time) time.Time {
 	s := timeScale{p.clock, p.config.Mode != Adaptive}
 	step := time.Duration(float64(about) * (0.95 + 0.1*c.fraction(salt.UnixNano())))

@@ -63,9 +63,10 @@ const (
 	// fall is safe then: if the price becomes too low, only idle budget is used, and the next
 	// adjustments compute the true demand from the sample.
 	maxFall = 2.5
-	// A backlog shorter than backlogSlack has no effect. For a backlog of fullBacklog the part
-	// backlogShare of the budget is reserved to reduce it. That part is small on purpose: entities
-	// that a high price delays would all be due at the same time some days later.
+	// A backlog shorter than backlogSlack has no effect. For a backlog of fullBacklog or more, the
+	// part backlogShare of the budget is reserved to reduce the backlog. That part is small on
+	// purpose. A larger part would raise the price so much that many entities are delayed, and all
+	// of them would be due at the same time some days later.
 	backlogSlack = 2 * time.Minute
 	fullBacklog  = 6 * time.Hour
 	backlogShare = 0.2
@@ -77,8 +78,8 @@ const (
 	backlogGain   = 12
 	idleThreshold = 0.2
 	maxScale      = 2
-	// minElasticity is a lower bound for the assumed effect of ln(price) on ln(demand), which is a
-	// divisor. The true effect is 0 if all intervals are at a bound.
+	// minElasticity is the minimum of the assumed decrease of ln(demand) if ln(price) rises by 1.
+	// Adjust divides by that decrease. The true decrease is 0 if all intervals are at a bound.
 	minElasticity = 0.2
 )
 
@@ -116,8 +117,8 @@ func (p *Price) observe(c entityHash, s observation) {
 	p.add(c, s)
 }
 
-// observeEarly adds the observation of an entity that is not due yet. Because no check has ended,
-// it keeps the stored time between the last two checks.
+// observeEarly adds the observation of an entity that is not due yet. It keeps the value "passed" of
+// the entity's previous observation, because no interval between two checks has ended since then.
 func (p *Price) observeEarly(c entityHash, s observation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,8 +126,9 @@ func (p *Price) observeEarly(c entityHash, s observation) {
 	p.add(c, s)
 }
 
-// MarkComplete is called when observeEarly has been called for every entity. From then on each
-// entity in the sample counts once, and does not stand for unobserved entities.
+// MarkComplete is called when observeEarly has been called for every entity that is not due. From
+// then on demand counts each entity in the sample once. Before, an entity in the sample also stands
+// for entities that were not observed yet.
 func (p *Price) MarkComplete() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +168,7 @@ func (p *Price) Adjust(l Load, now time.Time) {
 			delete(p.sample, c)
 		}
 	}
-	if len(p.sample) < sampleSize/4 && p.limit < math.MaxUint64/2 { // most entities were removed
+	if len(p.sample) < sampleSize/4 && p.limit < math.MaxUint64/2 { // most entities were removed: accept twice as many hashes
 		p.limit, p.startedAt, p.complete = 2*p.limit, now, false
 	}
 	if len(p.sample) == 0 || !(l.PerDay > 0) {
@@ -196,10 +198,10 @@ func (p *Price) Adjust(l Load, now time.Time) {
 	p.price = math.Min(math.Max(p.price, minPrice), maxPrice)
 }
 
-// demand returns how many calls a day all entities take at a price. lookedOn is the duration of the
-// observation in days. During that time only a part of the entities with a longer interval was due.
-// So until the sample is complete, an entity with a longer interval stands for several such
-// entities.
+// demand returns how many calls a day all entities take at a price. lookedOn is the time in days for
+// which entities have been observed. Of the entities with an interval longer than lookedOn, only a
+// part was due and observed in that time. So until the sample is complete, an observed entity with
+// such an interval counts as passed/lookedOn entities.
 func (p *Price) demand(price, lookedOn float64) float64 {
 	sum := 0.0
 	for _, s := range p.sample {

@@ -57,8 +57,8 @@ type Deps struct {
 	Capacity CapacityFunc
 	Poller   Poller
 	// Live returns the schedule by the current settings, and whether prefetching is enabled. The
-	// returned schedule must share its Price with the schedule of NewScheduler. nil: the settings
-	// never change.
+	// returned schedule must share its Price with the schedule that NewScheduler got. If Live is
+	// nil, the settings never change and prefetching is always enabled.
 	Live    func(context.Context) (schedule *Schedule, enabled bool)
 	Log     *slog.Logger
 	Metrics prometheus.Registerer
@@ -141,8 +141,8 @@ func (s *Scheduler) tick(ctx context.Context, now time.Time) (next time.Time, er
 	return first, nil
 }
 
-// claim claims at most "limit" due entities and enqueues their requests. found is the number of due
-// entities, and fed the number of calls that the enqueued requests take.
+// claim claims at most "limit" due entities and enqueues their requests. found is the number of
+// claimed entities, including the skipped ones. fed is the number of calls that the requests take.
 func (s *Scheduler) claim(ctx context.Context, now time.Time, limit int) (found int, fed float64, err error) {
 	startedAt := time.Now()
 	c, err := bounded(ctx, func(ctx context.Context) (store.Claim, error) {
@@ -184,7 +184,7 @@ func bounded[T any](ctx context.Context, do func(context.Context) (T, error)) (T
 }
 
 // takeOverClaims takes over abandoned claims of other schedulers, and enqueues their requests. It
-// omits entities that were checked after the claim, because their request was processed.
+// omits entities that were checked after the claim, because they need no further refresh.
 func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 	first := time.Now()
 	for {
@@ -219,8 +219,8 @@ func (s *Scheduler) takeOverClaims(ctx context.Context, now time.Time) error {
 
 // enqueueAll enqueues all requests of a claim and finishes the claim. Meanwhile it renews the
 // lease, so that no other scheduler enqueues the same requests. If this process hung and another
-// scheduler has taken over the claim, enqueueAll stops at once. renewed is the time at which the
-// claim was made.
+// scheduler has taken over the claim, enqueueAll stops at once. renewed is a time shortly before the
+// current lease began.
 func (s *Scheduler) enqueueAll(ctx context.Context, c store.Claim, renewed time.Time) error {
 	if c.ID == "" {
 		return nil
@@ -267,9 +267,10 @@ func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64,
 	s.idleBudget.Record(now, rate, fed, all)
 }
 
-// updatePrice adjusts the price and stores it for the other schedulers of the source, if no
-// scheduler has adjusted it within priceInterval. Otherwise, and after the start, it adopts the
-// stored price.
+// updatePrice adopts the price that the schedulers of the source share. If no scheduler has adjusted
+// that price within priceInterval, updatePrice then adjusts it and stores it for all of them. The
+// first call after the start only adopts the price. After the first call, updatePrice does nothing
+// while any facet is before its not-before time.
 func (s *Scheduler) updatePrice(ctx context.Context, capacity Capacity, now time.Time) error {
 	if someNotReady, _ := s.contentNotReady(now); now.Sub(s.pricedAt) < priceInterval || (someNotReady && !s.pricedAt.IsZero()) {
 		return nil

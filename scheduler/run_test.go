@@ -118,7 +118,8 @@ func (w *world) scheduler() *testScheduler {
 	return &testScheduler{s, ctx}
 }
 
-// Two schedulers are killed several times while they enqueue. Each is replaced after ten ticks.
+// Two schedulers are killed several times while they enqueue. A new scheduler replaces a killed one
+// after ten ticks. Each entity must still be requested about once in each interval.
 func TestScheduler_SurvivesKills(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -203,8 +204,8 @@ func TestScheduler_SharesPrice(t *testing.T) {
 	}
 }
 
-// hungStore is a store whose ClaimEntities takes the time "while", as if the process hung. If the
-// lease has expired then, RenewClaim reports that another scheduler has the claim.
+// hungStore is a store whose ClaimEntities takes the time "while", as if the process hung. After the
+// lease has expired, RenewClaim reports that another scheduler has the claim.
 type hungStore struct {
 	Store
 	while    time.Duration

@@ -7,8 +7,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// entityHash is a hash of an entity. It is used in place of random numbers, so that the same entity
-// always gets the same result.
+// entityHash is a hash of an entity. The scheduler derives pseudo-random numbers from it, so that
+// each process computes the same numbers for the same entity.
 type entityHash uint64
 
 func hashEntity(e schemas.Entity) entityHash {
@@ -31,8 +31,8 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// fraction returns a pseudo-random number from 0 to 1 (exclusive). It is always the same for the
-// same entity and n.
+// fraction returns a pseudo-random number from 0 to 1 (exclusive). It depends only on the entity
+// and n.
 func (c entityHash) fraction(n int64) float64 {
 	return float64(mix(uint64(c)^mix(bits.Reverse64(uint64(n))))>>11) / (1 << 53) //nolint:gosec // any bits will do
 }
@@ -59,10 +59,10 @@ func (s timeScale) of(t time.Time) time.Duration {
 }
 
 // at returns the time of a position on the scale. In plain mode that time may be between midnight
-// and the ready time of the content (the waiting period). Then the time is moved into the first
+// and the ready time of the content (the waiting period). Then at moves the time into the first
 // interval after the ready time, in proportion to its position in the waiting period. So the moved
-// due times are spread. If the interval is shorter than the waiting period, the time is moved by
-// whole intervals instead, so that the entity keeps its slots.
+// due times of several entities stay spread. If the interval is shorter than the waiting period, at
+// moves the time by whole intervals instead, so that the entity keeps its slots.
 func (s timeScale) at(place, every time.Duration) time.Time {
 	if !s.plain {
 		return s.timeAt(place)
@@ -94,7 +94,7 @@ func (p *Policy) jittered(c entityHash, place time.Duration) time.Duration {
 }
 
 // nextSlot returns the time of the entity's next slot after a claim at "now". It skips a slot that
-// is less than a third of the interval away.
+// is less than a third of the interval after "now".
 func (p *Policy) nextSlot(c entityHash, every time.Duration, now time.Time) time.Time {
 	s := p.scale(every)
 	return s.at(p.jittered(c, c.slot(s.of(now)+every/3, every)), every)

@@ -18,7 +18,7 @@ import (
 // their tier, and their adaptive interval may be shorter. With batches of 500, a million entities
 // take 2,000 ticks.
 type Survey struct {
-	after time.Time // entities with a due time until this one are done; zero: no pass is running
+	after time.Time // the pass has read the entities that are due until this time; zero: no pass is running
 	began time.Time
 	price float64 // price at the start of the last pass
 }
@@ -42,7 +42,8 @@ func (v *Survey) Begin(price float64, now time.Time) (after time.Time, underWay 
 	return v.after, !v.after.IsZero()
 }
 
-// Advance records that entities with a due time until "to" are done; zero ends the pass.
+// Advance records that the pass has read all entities that are due until the time "to". A zero time
+// ends the pass.
 func (v *Survey) Advance(to time.Time) { v.after = to }
 
 // continueSurvey reads one batch of a pass and sets earlier due times. more is true if the pass
@@ -85,7 +86,7 @@ func (s *Scheduler) continueSurvey(ctx context.Context, now time.Time) (more boo
 // EarlierDue computes a new due time at the current price for an entity that is not due yet
 // (adaptive mode only). earlier is true if the new due time is earlier than the stored one by more
 // than a tenth of the interval. The new due time is never within the entity's cool-down. An entity
-// that was never fetched is due at once.
+// that was never checked nor requested becomes due at once.
 func (p *Policy) EarlierDue(c store.Candidate, now time.Time) (due time.Time, earlier bool) {
 	if p.config.Mode != Adaptive || c.Status.State != "" || !p.config.Active.allows(c) || p.ContentNotReady(now) {
 		return time.Time{}, false

@@ -29,8 +29,8 @@ func (g *simulation) nextHalfAge(c store.Candidate, e *simEntity, now time.Time)
 	return d
 }
 
-// halfAgeDue returns the next due time of an entity that was checked at a time. Both are in seconds
-// since epoch.
+// halfAgeDue returns the next due time of an entity. The parameter second is the time of its last
+// check. Both times are in seconds since epoch.
 func (g *simulation) halfAgeDue(e *simEntity, second int32) int32 {
 	due := second + int32(g.halfAgeInterval(e)*(0.95+0.1*g.rng.Float64()))
 	if g.policy.ContentNotReady(timeAt(due)) {
@@ -44,9 +44,9 @@ func (g *simulation) halfAgeInterval(e *simEntity) float64 {
 }
 
 // adjustStretch sets g.stretch, the factor by which all intervals are multiplied. It searches by
-// bisection for the factor at which the entities use load.PerDay × g.aim calls a day; a sample of
-// the entities is counted. g.aim starts at 1, rises while budget is idle, and falls while there is
-// a backlog.
+// bisection for the factor at which the entities need load.PerDay × g.aim calls a day. For each
+// factor it estimates the calls from a sample of the entities. g.aim starts at 1, rises while budget
+// is idle, and falls while there is a backlog.
 func (g *simulation) adjustStretch(load scheduler.Load) {
 	g.aim *= math.Exp(0.02 * (load.Unused - math.Min(load.Backlog.Hours(), 1)))
 	g.aim = math.Min(math.Max(g.aim, 0.1), 10)

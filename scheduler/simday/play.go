@@ -18,7 +18,7 @@ var policyNames = []string{"tiers", "change age / 2", "adaptive"}
 // reduced in proportion.
 const (
 	dailyCalls  = 20e6
-	highReserve = 25.0  // calls a second that are reserved for reads
+	highReserve = 25.0  // calls a second that are reserved for the HIGH lane
 	maxLowRate  = 350.0 // calls a second
 	freshFor    = 3600  // seconds
 )
@@ -165,9 +165,9 @@ func (g *simulation) check(e *simEntity, second int32) {
 	e.checked = second
 }
 
-// pace returns how many calls a second LOW may make, by the rule of package limiter: the rest of
-// the daily quota is spread over the rest of the day. If g.ahead is set, more calls are allowed
-// before the evening, because the rate cap of the evening leaves some of the quota unused.
+// pace returns how many calls a second the LOW lane may make, by the rule of package limiter: the
+// rest of the daily quota is spread over the rest of the day. If g.ahead is set, more calls are
+// allowed before the evening. Otherwise the lower rate cap of the evening leaves quota unused.
 func (g *simulation) pace(second int32) float64 {
 	left := float64(86400 - second%86400)
 	calls := dailyCalls*g.scale - g.usedCalls - highReserve*g.scale*left
@@ -270,7 +270,8 @@ func (g *simulation) candidate(i int32, e *simEntity, now time.Time) store.Candi
 	return c
 }
 
-// runWorker is the LOW worker: it refreshes the requested entities, "pace" of them in a second.
+// runWorker simulates one second of the LOW worker. The worker refreshes "pace" requested entities a
+// second.
 func (g *simulation) runWorker(second int32, pace float64) {
 	g.credit = math.Min(g.credit+pace, 5*pace+1)
 	n := min(len(g.topic), int(g.credit))

@@ -16,7 +16,7 @@ type simEntity struct {
 	due, claimed, checked int32
 	updated, knownChange  int32 // times of the last change: of the stored content, and as known to the history
 	outdated              int32 // time from which on the stored content is outdated
-	next                  int32 // index of the next entity in a list or in the queue; none: the last one
+	next                  int32 // index of the next entity in a due list or the queue; none: no next entity
 	changes, watched      float32
 	reads                 float32
 	changeRate, readRate  float32 // true rates, in changes and reads a day
