@@ -1,6 +1,6 @@
 // Package presets contains configurations for well-known upstreams. Each file is the content of
-// sources.<name> in the configuration file. Tests run them against upstreams that enforce the
-// same quotas (package contract).
+// sources.<name> in the configuration file. Tests run each preset against a simulated upstream that
+// enforces the documented quotas of the real one (package simulator/contract).
 package presets
 
 import (
