@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-// maxDepth bounds the nesting of a document. Deeper nesting is an attack on the parser's stack.
+// maxDepth bounds the nesting of a document. Deeper nesting is an error, because the parser is
+// recursive and a hostile document could exhaust its stack.
 const maxDepth = 256
 
 // canonical appends documents to one JSON text in canonical form: no white space, members

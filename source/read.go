@@ -287,7 +287,8 @@ func (s *Source) decompress(w *workspace, resp response) error {
 	}
 }
 
-// appendEntry appends one document as a member of the root object.
+// appendEntry extracts one document and appends it as a member to the JSON object of the entity's
+// documents. The member's name is the document's name.
 func (c *canonical) appendEntry(name string, body []byte, root *pathNode) error {
 	label := canonicalName(name)
 	child := root.member([]byte(label))

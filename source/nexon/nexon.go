@@ -1,6 +1,6 @@
 // Package nexon contains the configuration of the Nexon Open API and a test that the
-// configuration classifies the API's responses correctly. It needs no code of its own: an
-// entity is one document, and rules distinguish the errors.
+// configuration classifies the API's responses correctly. The API needs no Go code: an entity is
+// one document, and rules of the configuration distinguish the errors.
 package nexon
 
 import _ "embed" // for Config

@@ -112,7 +112,7 @@ func (s Suite) start(t *testing.T, bodies map[string]string) (*source.Source, *u
 	return src, u
 }
 
-// countingPermits issues permits without limit and counts the spent ones.
+// countingPermits issues permits without limit and counts the spent permits.
 type countingPermits struct {
 	mu    sync.Mutex
 	spent int
