@@ -26,11 +26,11 @@ func (p *Policy) intervalOf(tier store.Tier, s activity, state store.State) time
 //
 // Symbols: λ is the entity's number of changes a day, r its number of reads a day, T its interval
 // in days, and x = λT. A read returns current content with the probability (1-e^-x)/x. One more
-// check a day therefore adds r/λ · (1-e^-x(1+x)) current reads a day. The total of all entities is
-// at its maximum if one more call adds the same number for every entity. That number is the price,
-// and a check takes "cost" calls. So x is the solution of 1-e^-x(1+x) = price·cost·λ/r. If an
-// entity changes so often that no check is worth the price, there is no solution, and the interval
-// is the upper bound.
+// check a day therefore adds r/λ · (1-e^-x(1+x)) current reads a day. The current reads of all
+// entities together are at their maximum if one more call adds the same number of current reads for
+// every entity. That number is the price, and a check takes "cost" calls. So x is the solution of
+// 1-e^-x(1+x) = price·cost·λ/r. If an entity changes so often that no check is worth the price, there
+// is no solution, and the interval is the upper bound.
 //
 // Example: with 1 change and 24 reads a day, cost 1 and a price of 1, the right side is 1/24; x is
 // 0.32, so the interval is 7.7 hours.

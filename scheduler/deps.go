@@ -28,7 +28,8 @@ type Store interface {
 	// times.
 	NextEntityTime(ctx context.Context, source string) (time.Time, error)
 	// EntitiesDueAfter returns at most "limit" entities that are due after a time, in the order of
-	// their due times. They contain payloads as in ClaimEntities.
+	// their due times. The candidates contain the stored payload only for facets for which "content"
+	// returns true.
 	EntitiesDueAfter(ctx context.Context, source string, after time.Time, limit int, content func(facet string) bool) ([]store.Candidate, error)
 	// BringForward moves the due times of entities to earlier times. It ignores an entity whose
 	// stored due time is already earlier.

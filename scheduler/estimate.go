@@ -48,12 +48,12 @@ func changeRate(h store.History) float64 {
 // now.
 //
 // A check only shows whether the content has changed since the previous check, not how often. If
-// each such check counted as one change, the rate of an entity that changes often would be
-// underestimated, the more so the more rarely it is checked. So a check that found a change counts
-// as x/(1-e^-x) changes, where x is the estimated rate times the time since the previous check. That
-// is the expected number of changes if there was at least one. Doing this at every check is
-// expectation maximisation: the estimated rate converges to the maximum likelihood estimate, also if
-// the intervals between checks are irregular.
+// each check that found a change counted as one change, the rate of an entity that changes often
+// would be underestimated. The error would grow with the interval. So a check that found a change
+// counts as x/(1-e^-x) changes, where x is the estimated rate times the time since the previous
+// check. That is the expected number of changes if there was at least one. Doing this at every check
+// is expectation maximisation: the estimated rate converges to the maximum likelihood estimate, also
+// if the intervals between checks are irregular.
 //
 // Example: at a rate of 2 changes a day and a daily check, x = 2, and a found change counts as
 // 2/(1-e^-2) = 2.31 changes.

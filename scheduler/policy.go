@@ -52,7 +52,7 @@ const (
 	skipFresh    = "fresh"     // it was checked recently
 	skipHeld     = "held"      // it is held after a failure
 	skipInactive = "inactive"  // it is disabled, or the rule Active excludes it
-	skipNotReady = "not-ready" // it is earlier than the facet's notBefore
+	skipNotReady = "not-ready" // the time of day is before the facet's notBefore
 	skipOff      = "off"       // the facet is not prefetched
 )
 

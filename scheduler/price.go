@@ -14,7 +14,7 @@ import (
 // takes as long as the longest interval. Instead Price keeps a sample of the entities, chosen by
 // hash. From the sample it computes the demand (the calls a day of all entities) at any price, and
 // so it reacts to a changed budget at once. The demand has two errors: the sample ignores refreshes
-// that readers request, and it is only a sample. The factor "scale" corrects both. It changes
+// that readers request, and it is only a sample. The factor "scale" corrects both errors. It changes
 // slowly: a backlog raises it, and idle budget lowers it.
 type Price struct {
 	mu    sync.Mutex
@@ -65,8 +65,8 @@ const (
 	maxFall = 2.5
 	// A backlog shorter than backlogSlack has no effect. For a backlog of fullBacklog or more, the
 	// part backlogShare of the budget is reserved to reduce the backlog. That part is small on
-	// purpose. A larger part would raise the price so much that many entities are delayed, and all
-	// of them would be due at the same time some days later.
+	// purpose. A larger part would raise the price and so delay many entities at once. All of them
+	// would then be due at the same time some days later.
 	backlogSlack = 2 * time.Minute
 	fullBacklog  = 6 * time.Hour
 	backlogShare = 0.2
@@ -101,7 +101,7 @@ func (p *Price) Value() float64 {
 	return p.price
 }
 
-// Adopt replaces the price by the one that another scheduler of the source has computed.
+// Adopt replaces the price by the price that another scheduler of the source has computed.
 func (p *Price) Adopt(price float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,9 +16,9 @@ const (
 	// maxClaim is the maximum number of entities in one claim.
 	maxClaim = 500
 	// lease is the lease time of a claim. It is shorter than the TTL of a confirmed LOW lock (60
-	// s). If a scheduler dies, another one takes over its claim and enqueues the requests again.
-	// The locks of the requests that were enqueued before still exist then, so the repeated
-	// requests are coalesced.
+	// s). If a scheduler dies, another scheduler takes over its claim and enqueues all requests of
+	// the claim again. The locks of the requests that the dead scheduler had enqueued still exist at
+	// that time, so the repeated requests are coalesced.
 	lease = 30 * time.Second
 	// maxSleep is the maximum time between two ticks. It bounds how late a scheduler takes over an
 	// abandoned claim, or sees an earlier due time if the notification about it was lost.
@@ -175,7 +175,7 @@ func (s *Scheduler) decide(now time.Time) func(store.Candidate) store.Decision {
 	}
 }
 
-// bounded runs a call of the store with a timeout of a third of the lease, so that the call ends
+// bounded calls a method of the store with a timeout of a third of the lease. So the method returns
 // before the lease of a claim expires.
 func bounded[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, lease/3)

@@ -30,11 +30,11 @@ const (
 
 // world contains all entities and simulates their reads and changes.
 //
-// The change rates and read rates have log-normal distributions. The reason is that the activity of
-// a player is a product of many factors (play time, skill, fame), and measured changes and views of
-// pages have such distributions with few very high values. The logarithms of the two rates have a
-// correlation of 0.7, because active players are read more often. The median change rate is one
-// change in 20 days, the mean is 0.37 changes a day.
+// The change rates and read rates have log-normal distributions, with few very high values. The
+// reason is that the activity of a player is a product of many factors (play time, skill, fame).
+// Measured changes and views of web pages have such distributions too. The logarithms of the two
+// rates have a correlation of 0.7, because active players are read more often. The median change
+// rate is one change in 20 days, the mean is 0.37 changes a day.
 type world struct {
 	all    []simEntity
 	alias  []int32
