@@ -6,14 +6,14 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// Call describes one call to the limiter: the properties that select the quota policies and the
-// cost of the call, and the candidate credentials.
+// Call describes one upstream call for the limiter: the properties that determine its quota policies
+// and its cost, and the candidate credentials.
 type Call struct {
 	Facet, Document, Method, Key string
 	// Params are the values of the facet's placeholders.
 	Params map[string]string
-	// Resource is the budget that the document is charged to, for example "core" of GitHub. If
-	// it is empty, the limiter learns it from the responses.
+	// Resource is the name of the upstream's budget that the call is charged to, for example "core"
+	// of GitHub. If it is empty, the limiter learns the name from the responses.
 	Resource string
 	// Costs are the estimated costs of the call by unit. A unit that is missing costs 1.
 	Costs map[string]int
@@ -32,7 +32,7 @@ type CallResult struct {
 }
 
 // readNotices returns the quota state that a response reports. It decompresses the body only if
-// a rule reads it.
+// a rule of Config.Announced reads the body.
 func (s *Source) readNotices(resp response) []announced.Notice {
 	if resp.header == nil {
 		return nil

@@ -23,7 +23,7 @@ type canonical struct {
 	at      int
 	out     []byte
 	ignored []span   // ignored values: positions in out, ascending, not nested
-	members []member // stack: members of the objects that the parser is inside of
+	members []member // stack: members of the objects that are not closed yet
 	scratch []byte   // buffer that sort uses for the text of members
 	marks   []span   // buffer that sort uses for the positions of ignored values
 	moved   []member // buffer that reorder uses

@@ -37,8 +37,8 @@ const (
 // Classes lists all classes, most severe first.
 var Classes = []Class{AuthRefused, Maintenance, Quota, Transient, BadContent, Permanent, NotReady, NotFound, NotModified, OK}
 
-// Failed reports whether the class is a failure. Only OK, NotModified and NotFound are not: they
-// give new content, confirm the stored content, or report an absence.
+// Failed reports whether the class is a failure. OK, NotModified and NotFound are successes: the
+// response has new content, confirms the stored content, or reports an absence.
 func (c Class) Failed() bool { return c != OK && c != NotModified && c != NotFound }
 
 // Rule assigns a class to responses that match all of its conditions. Status 0 matches every

@@ -29,8 +29,8 @@ type Document struct {
 	GraphQL *GraphQL `yaml:"graphql,omitempty"`
 	// Cost is the estimated cost of a call by unit. A unit that is missing costs 1.
 	Cost map[string]int `yaml:"cost,omitempty"`
-	// Resource is the budget that a call is charged to. If it is empty, the limiter learns it
-	// from the responses.
+	// Resource is the name of the upstream's budget that a call is charged to. If it is empty, the
+	// limiter learns the name from the responses.
 	Resource string `yaml:"resource,omitempty"`
 	// Paging configures how the next page is requested; nil means that the document has one
 	// page.

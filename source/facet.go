@@ -19,7 +19,8 @@ import (
 type Facet struct {
 	// KeyPattern is a regular expression that must match a whole key.
 	KeyPattern string `yaml:"keyPattern"`
-	// Documents are fetched concurrently and stored as one JSON object by name.
+	// Documents are fetched concurrently. They are stored as one JSON object, with a member for each
+	// document.
 	Documents map[string]Document `yaml:"documents"`
 	// Params are values for the documents' {placeholders}. A value may contain {key}, the entity's
 	// key. The params of a request override these values. If a value is empty, each entity must
@@ -210,7 +211,9 @@ func (f Facet) checkRetryAndGuard() error {
 func extractVersion(f Facet) int64 {
 	names := slices.Sorted(maps.Keys(f.Documents))
 	text := fmt.Appendf(nil, "%q %q %q", names, f.Select, f.Ignore)
-	for _, name := range names { // "" for plain GET documents, so that their version is the one earlier releases stored
+	// contentSettings returns "" for plain GET documents, so that their version is the same as in
+	// earlier releases. Otherwise their stored snapshots would count as changed.
+	for _, name := range names {
 		text = append(text, f.Documents[name].contentSettings(name)...)
 	}
 	sum := sha256.Sum256(text)

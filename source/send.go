@@ -186,7 +186,8 @@ func (s *Source) setHeaders(req *http.Request, r documentRequest, v Validator) {
 }
 
 // minReadBuffer is the initial size of the buffer for a body, in bytes. If the Content-Length is
-// larger, the initial size is up to maxFirstReadBuffer, and not more, because the header may be false.
+// larger, the initial size is larger too, but at most maxFirstReadBuffer, because the header may
+// claim more bytes than the body has.
 const minReadBuffer, maxFirstReadBuffer = 4 << 10, 64 << 10
 
 // readBody reads at most limit bytes of a body as they were sent, possibly compressed. Before it

@@ -29,8 +29,8 @@ type Config struct {
 	Headers map[string]string `yaml:"headers,omitempty"`
 	// Timeout bounds one call, from the spent permit to the last byte of the response body.
 	Timeout time.Duration `yaml:"timeout"`
-	// MaxBody bounds one document, both compressed and decompressed. For a paged document it
-	// bounds the sum of all pages.
+	// MaxBody bounds the response body of one document, both compressed and decompressed. For a
+	// paged document it bounds the sum of the bodies of all pages.
 	MaxBody Bytes `yaml:"maxBody"`
 	// Gzip sends Accept-Encoding: gzip.
 	Gzip bool `yaml:"gzip"`

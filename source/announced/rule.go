@@ -10,9 +10,10 @@ import (
 )
 
 // Rule lists the locations in which responses report one policy. A location is the name of a
-// header, or "body:" and the gjson path of a number or string in a JSON body. Several locations may
-// report the same quantity, for example Remaining and Usage the remaining calls. Then the first
-// field in the order of this struct counts. A quantity without a location is Unknown.
+// header, or "body:" and the gjson path of a number or string in a JSON body. Several fields can
+// report the same quantity: for example, Remaining and Usage report the remaining calls. Then the
+// first of these fields counts, in the order of this struct. A quantity without a location is
+// Unknown.
 type Rule struct {
 	// Policy is the name of the policy.
 	Policy string `yaml:"policy"`
