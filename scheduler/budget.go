@@ -97,8 +97,9 @@ func (b *Budget) Allowance(r Capacity, now time.Time) (entities int, retryAt tim
 	return entities, now.Add(b.wait(rate, cost, room, float64(entities)*cost, now))
 }
 
-// wait returns the time until the budget allows one more entity, if fed more calls are enqueued now.
-// It is never longer than the time to the next full hour, because the rate cap may change then.
+// wait returns the time until the budget allows one more entity. The parameter fed is the number of
+// calls that are enqueued before that. The time is never longer than the time to the next full hour,
+// because the rate cap may change then.
 func (b *Budget) wait(rate, cost, room, fed float64, now time.Time) time.Duration {
 	local := now.In(b.zone)
 	edge := time.Hour - time.Duration(local.Minute())*time.Minute - time.Duration(local.Second())*time.Second - time.Duration(local.Nanosecond())

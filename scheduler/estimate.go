@@ -131,8 +131,8 @@ func (p *Policy) tierByReads(r store.RegisteredEntity, s activity) store.Tier {
 // "before" to "after". In the mode tiers this applies to an unpinned entity that enters a hotter
 // tier. In the adaptive mode it applies to any entity whose reads pass the minimum of the tier warm
 // or hot. "before" and "after" are decayed numbers of reads. At a steady read rate the decayed number
-// equals the reads of one decay time (readsFade). So it is compared with a tier's minimum of reads a
-// day times readsFade in days.
+// equals the reads of one decay time (readsFade). So it is compared with the tier's minimum (in reads
+// a day) times readsFade (in days).
 func (p *Policy) readsMakeDue(r store.RegisteredEntity, before, after float64) bool {
 	passes := func(perDay float64) bool {
 		enough := perDay * float64(readsFade) / dayNanos

@@ -127,8 +127,8 @@ func (p *Price) observeEarly(c entityHash, s observation) {
 }
 
 // MarkComplete is called when observeEarly has been called for every entity that is not due. From
-// then on demand counts each entity in the sample once. Before, an entity in the sample also stands
-// for entities that were not observed yet.
+// then on demand counts each entity in the sample once. Until then, an entity in the sample may also
+// stand for entities that were not observed yet.
 func (p *Price) MarkComplete() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -268,7 +268,7 @@ func (s *Scheduler) record(capacity Capacity, first, now time.Time, fed float64,
 }
 
 // updatePrice adopts the price that the schedulers of the source share. If no scheduler has adjusted
-// that price within priceInterval, updatePrice then adjusts it and stores it for all of them. The
+// that price within priceInterval, updatePrice then adjusts it and stores the new shared price. The
 // first call after the start only adopts the price. After the first call, updatePrice does nothing
 // while any facet is before its not-before time.
 func (s *Scheduler) updatePrice(ctx context.Context, capacity Capacity, now time.Time) error {

@@ -59,10 +59,10 @@ func (s timeScale) of(t time.Time) time.Duration {
 }
 
 // at returns the time of a position on the scale. In plain mode that time may be between midnight
-// and the ready time of the content (the waiting period). Then at moves the time into the first
+// and the ready time of the content (the waiting period). Then the time is moved into the first
 // interval after the ready time, in proportion to its position in the waiting period. So the moved
-// due times of several entities stay spread. If the interval is shorter than the waiting period, at
-// moves the time by whole intervals instead, so that the entity keeps its slots.
+// due times of several entities stay spread. If the interval is shorter than the waiting period, the
+// time is moved by whole intervals instead, so that the entity keeps its slots.
 func (s timeScale) at(place, every time.Duration) time.Time {
 	if !s.plain {
 		return s.timeAt(place)
