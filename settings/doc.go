@@ -18,11 +18,12 @@
 //
 // A change is validated before it is stored: it fails with an InvalidError if the effective quota
 // or a prefetch interval would be invalid. If a request has If-Match (ChangeRequest.Revision) and
-// the current revision is another one, the change fails with a ConflictError. Without If-Match, a
+// the current revision differs from it, the change fails with a ConflictError. Without If-Match, a
 // change is retried if a concurrent change of the same source is stored first.
 //
 // A newer configuration may make a stored override invalid. State.Effective is then nil, and
 // State.Problem says why. Limiters and schedulers that start with such an override use the
-// configured values; a limiter that is already running keeps its quota. All of them still obey
+// configured values; a limiter that is already running keeps its quota. All limiters and schedulers
+// still obey the emergency stop.
 // the emergency stop.
 package settings

@@ -59,7 +59,8 @@ func (s *Settings) Handler(look ReadLimiter, actor func(*http.Request) string, l
 // handlerFunc handles one request. Its first result is encoded as the JSON response.
 type handlerFunc func(r *http.Request) (any, error)
 
-// withETag adds the revision of a State as the ETag header.
+// withETag returns a handler that calls h and, if h returns a State, sends its revision in the
+// header ETag.
 func withETag(h handlerFunc) admin.Handle {
 	return func(r *http.Request) (admin.Answer, error) {
 		body, err := h(r)
@@ -103,7 +104,8 @@ func (p *api) patchState(r *http.Request) (any, error) {
 // struct, because encoding/json accepts null there as if it were an empty object.
 func isObject(text []byte) bool { return strings.HasPrefix(strings.TrimSpace(string(text)), "{") }
 
-// handleAction returns a handler for an action whose body holds at most a note.
+// handleAction returns the handler of stop or resume, which calls do. The request body is empty or
+// has only the member "note".
 func (p *api) handleAction(do func(context.Context, ChangeRequest) (State, error)) handlerFunc {
 	return func(r *http.Request) (any, error) {
 		o, err := p.parseRequest(r)
@@ -162,8 +164,8 @@ func (p *api) getLimiter(r *http.Request) (any, error) {
 	return answer, nil
 }
 
-// ifMatchPattern matches an If-Match header with one revision. An empty header does not match,
-// and is rejected: its sender expects a certain revision, so it must not overwrite just any.
+// ifMatchPattern matches an If-Match header with one revision. An empty header does not match. The
+// request is then rejected, because its sender meant to change only a certain revision.
 var ifMatchPattern = regexp.MustCompile(`^("[0-9]{1,18}"|[0-9]{1,18})$`)
 
 // parseRequest returns the source, the actor and the expected revision of a request.

@@ -116,8 +116,8 @@ func (p Patch) apply(o *Override) {
 	}
 }
 
-// decode reads exactly one JSON value and rejects unknown members. Its errors are written for
-// the API's caller.
+// decode reads exactly one JSON value and rejects unknown members. The text of its errors is shown
+// to the client of the admin API.
 func decode(text []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()

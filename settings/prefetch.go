@@ -14,8 +14,9 @@ type Prefetch struct {
 	Facets  map[string]PrefetchFacet `json:"facets"`
 }
 
-// PrefetchFacet holds the prefetch settings of one facet: the interval of each tier (mode
-// tiers), the bounds of the adaptive interval (mode adaptive), and the rule for active entities.
+// PrefetchFacet holds the prefetch settings of one facet: the interval of each tier (mode tiers),
+// the bounds of the adaptive interval (mode adaptive), and the rule that selects the entities to
+// prefetch.
 type PrefetchFacet struct {
 	Mode        string   `json:"mode"` // tiers or adaptive
 	Hot         Duration `json:"hot"`

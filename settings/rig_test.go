@@ -30,7 +30,8 @@ type rig struct {
 	before func() error
 }
 
-// hookedStore calls rig.before between the read of a setting and its write.
+// hookedStore calls rig.before between the read of a setting and its write. A test can thus store a
+// concurrent change, or fail the write.
 type hookedStore struct {
 	*sqlite.Store
 	rig *rig
@@ -73,8 +74,9 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// prefetchOf returns a Source.Prefetch for the facets, each with the intervals 1h (hot), 6h (warm)
-// and 24h (cold). It returns an error for an override after which the intervals do not increase.
+// prefetchOf returns a function for Source.Prefetch. The function returns the given facets, each
+// with the intervals 1h (hot), 6h (warm) and 24h (cold), changed by the override. It returns an
+// error if the changed intervals do not increase from hot to cold.
 func prefetchOf(facets ...string) func(PrefetchOverride) (Prefetch, error) {
 	return func(o PrefetchOverride) (Prefetch, error) {
 		p := Prefetch{Enabled: o.Enabled == nil || *o.Enabled, Facets: map[string]PrefetchFacet{}}

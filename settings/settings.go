@@ -22,12 +22,12 @@ const (
 	actionResume = "resume"
 )
 
-// maxAttempts is how often one change is attempted when other changes of the same source
-// conflict with it. One of the conflicting changes always succeeds, so up to maxAttempts
+// maxAttempts is how often one change is attempted when other changes of the same source conflict
+// with it. In each round of conflicting changes exactly one is stored. So up to maxAttempts
 // concurrent changes all succeed.
 const maxAttempts = 20
 
-// Settings reads and changes the settings of all sources: the configured ones with the
+// Settings reads and changes the settings of all sources: the configured values, replaced by the
 // stored overrides. Its methods may be called concurrently.
 type Settings struct {
 	store   Store
@@ -171,7 +171,7 @@ func (s *Settings) change(ctx context.Context, o ChangeRequest, action string, a
 		if err != nil {
 			return State{}, err
 		}
-		if unread != nil { // the audit entry keeps the value that Stop discards
+		if unread != nil { // the audit entry keeps the undecodable override that Stop discards
 			before = kept.Value
 		}
 		if err := apply(&override); err != nil {
