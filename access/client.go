@@ -70,7 +70,8 @@ func checkClientHeader(name string) error {
 	return nil
 }
 
-// checkDelegate returns an error for scopes that grant no action: only delegate or see:….
+// checkDelegate returns an error if the scopes allow no action, because all of them are delegate or
+// begin with see:.
 func checkDelegate(scopes []Scope) error {
 	does := func(s Scope) bool { return s != Delegate && !strings.HasPrefix(string(s), seePrefix) }
 	if !slices.ContainsFunc(scopes, does) {

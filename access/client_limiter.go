@@ -95,7 +95,7 @@ func limitKey(client string) string {
 	return unauthenticatedPrefix + netip.PrefixFrom(ip.WithZone(""), 64).Masked().String()
 }
 
-// bucketsOf returns the token buckets of a client, and creates them at the first call.
+// bucketsOf returns the token buckets of a client. It creates them if the client has none.
 func (m *ClientLimiter) bucketsOf(client string) *clientBuckets {
 	client = limitKey(client)
 	if e, known := m.clients[client]; known {
@@ -111,7 +111,7 @@ func (m *ClientLimiter) bucketsOf(client string) *clientBuckets {
 }
 
 // bucket is a token bucket. It starts full. A call that needs more tokens than the bucket's
-// capacity is allowed when the bucket is full, and makes the balance negative.
+// capacity is allowed when the bucket is full. The number of tokens is negative afterwards.
 type bucket struct {
 	left float64
 	at   time.Time

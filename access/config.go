@@ -55,9 +55,9 @@ type Config struct {
 	Limits       Limits `yaml:"limits"`
 }
 
-// MaxAge limits how long cached keys stay valid while they can't be read again. A revocation
-// takes effect at most this long after it was made. If the cached keys are older, requests with
-// them get status 503.
+// MaxAge limits how long cached keys stay valid while they can't be read again. So a revocation
+// takes effect at most this long after it was made. If the last read was longer ago, requests with
+// the cached keys get status 503.
 type MaxAge struct {
 	// APIKeys limits API keys, and AdminKeys limits API keys with the scope admin. Both apply
 	// while the database is unavailable.
@@ -101,8 +101,9 @@ type Limits struct {
 	// each 16 KiB of a document that must be compressed.
 	Requests Rate `yaml:"requests"`
 	Waiting  int  `yaml:"waiting"` // maximum number of waiting or streaming requests; 0: no limit
-	// Outstanding limits the HIGH requests of one client that have not ended: to the number that
-	// the source's quota allows in this time. Active clients share that number. 0: no limit.
+	// Outstanding limits the HIGH update requests of one client that have not ended. The maximum is
+	// the number of calls that the source's quota allows in this time. Active clients share that
+	// number. 0: no limit.
 	Outstanding time.Duration `yaml:"outstanding"`
 	// NewKeys limits the rate of requests for entities without a snapshot. "auto" is a quarter of
 	// the HIGH rate that the source's quota allows.
@@ -168,7 +169,7 @@ func (c Config) Check() error {
 	case c.JWKSURL == "" && (c.Issuer != "" || c.Audience != ""):
 		fail("jwksURL: issuer and audience need the URL of the keys that sign tokens")
 	case c.JWKSURL != "":
-		if !isJWKSURL(c.JWKSURL) { // the value is left out because it may contain a password
+		if !isJWKSURL(c.JWKSURL) { // the error does not show the URL, which may contain a password
 			fail("jwksURL: must be https://host/path without user and password; http is allowed only for loopback, because an attacker who can change the keys can forge tokens")
 		}
 		if c.Issuer == "" {
@@ -294,10 +295,10 @@ func Loopback(address string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-// requiresAuth reports whether a service that listens on this address requires authentication.
-// The argument created means that an API key was ever created. The key may be expired or revoked
-// now: the expiry of the last key must not open the service to everyone. It returns an error if
-// the service would be open by mistake, or if every request would be rejected.
+// requiresAuth reports whether a service that listens on this address requires authentication. The
+// argument created means that an API key was ever created. The key may be expired or revoked now:
+// the expiry of the last key must not open the service to everyone. requiresAuth returns an error
+// if the service would be open by mistake, or if every request would be rejected.
 func (c Config) requiresAuth(listen string, created bool) (bool, error) {
 	hasCredentials := c.JWKSURL != "" || c.AdminTokenFile != "" || created
 	loopback := Loopback(listen)

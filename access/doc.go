@@ -12,7 +12,8 @@
 //	the content of access.adminTokenFile   admin-token
 //	fsk_<id>_<secret>, or no jwksURL set   key:<id> <name>          401 INVALID_TOKEN, 401 TOKEN_EXPIRED,
 //	                                                                503 keys-unavailable
-//	anything else: a JWT                   jwt:<sub>                the same
+//	anything else: a JWT                   jwt:<sub>                401 INVALID_TOKEN, 401 TOKEN_EXPIRED,
+//	                                                                503 keys-unavailable
 //
 // Authentication is required if access.require is always, or if it is auto and a
 // credential is configured, an API key was ever created, or the service listens on more

@@ -48,7 +48,7 @@ type Guard struct {
 	readMu      sync.Mutex                        // serialises updates of keys
 	keys        atomic.Pointer[cachedKeys]
 	keyCreated  bool            // Load found an API key, which may be revoked or expired
-	invalidKeys map[string]bool // keys already logged as invalid; guarded by readMu
+	invalidKeys map[string]bool // ids of keys that were already logged as invalid; guarded by readMu
 }
 
 // New returns a guard without API keys; Load reads them. It fails if the admin token can't be
@@ -192,9 +192,9 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-// reportAge logs an error when the cached API keys become older than MaxAge.AdminKeys, the
-// shorter of the two limits, and logs when they are read again. It returns whether they are too
-// old. The argument before is the result of the previous call.
+// reportAge logs an error when the cached API keys become older than MaxAge.AdminKeys, and logs
+// when they are read again. It reports whether the keys are older than that now. The argument
+// before is the result of the previous call.
 func (g *Guard) reportAge(before bool) bool {
 	age := g.now().Sub(g.keys.Load().readAt)
 	tooOld := age > g.config.MaxAge.AdminKeys
@@ -233,9 +233,9 @@ func (g *Guard) rereadAdminToken(removedFailures, fileFailures *failures) {
 // failures counts consecutive failures.
 type failures int
 
-// isSecond counts a failure, and reports whether it is the second consecutive one. A nil err ends
-// the count. Only the second failure is logged: the first may have been caused by a program that
-// was writing the file.
+// isSecond counts a failure, and reports whether it is the second consecutive one. If err is nil,
+// it resets the count to 0. Only the second failure is logged: the first may have been caused by a
+// program that was writing the file.
 func (f *failures) isSecond(err error) bool {
 	if *f++; err == nil {
 		*f = 0

@@ -175,8 +175,8 @@ func (a *keysAPI) find(ctx context.Context, id string) (store.APIKey, error) {
 	return all[i], nil
 }
 
-// auditEntry returns the audit entry of a change to a key. before and after are the key before
-// and after the change; nil: there was none.
+// auditEntry returns the audit entry of a change to a key. before and after are the key before and
+// after the change. nil means that no key existed at that time.
 func auditEntry(action, actor string, at time.Time, before, after *store.APIKey) store.AuditEntry {
 	text := func(k *store.APIKey) json.RawMessage {
 		if k == nil {

@@ -30,7 +30,7 @@ const (
 )
 
 // keySet has the public keys that verify JWTs. It does not use the HTTP client of the jwkset
-// library: that client blocks requests for its rate limit and reads responses of any size.
+// library: that client delays requests to keep its rate limit, and reads responses of any size.
 type keySet struct {
 	*jwkset.MemoryJWKSet
 	url    string
@@ -41,9 +41,9 @@ type keySet struct {
 	readAt prometheus.Gauge // Unix seconds of the last fetch
 
 	mu             sync.Mutex
-	inFlight       chan struct{} // closed when the current fetch ends; nil: none is running
+	inFlight       chan struct{} // closed when the current fetch ends; nil: no fetch is running
 	unknownFetched time.Time     // time of the last fetch that an unknown kid caused
-	fetched        time.Time     // start of the last successful fetch; zero: none
+	fetched        time.Time     // start of the last successful fetch; zero: no fetch has succeeded
 	failed         bool          // true if the last fetch failed
 }
 
@@ -123,7 +123,8 @@ func (s *keySet) fetch(ctx context.Context) {
 	<-inFlight
 }
 
-// startFetch starts a fetch. The caller must hold the lock.
+// startFetch starts a fetch, and returns a channel that is closed when the fetch ends. The caller
+// must hold the mutex mu.
 func (s *keySet) startFetch(ctx context.Context) chan struct{} {
 	done := make(chan struct{})
 	s.inFlight = done

@@ -44,9 +44,9 @@ func newVerifier(config Config, log *slog.Logger, readAt prometheus.Gauge) *veri
 	return &verifier{keySet: set, config: config}
 }
 
-// key returns the function that selects the public key that verifies a token. A token without a
-// key id (kid) is accepted only if there is exactly one key; otherwise its sender could choose
-// the key.
+// key returns the function that selects the public key that verifies a token. A token without a key
+// id (kid) is accepted only if there is exactly one key. With several keys, the token would not
+// determine which of them must verify it.
 func (i *verifier) key(ctx context.Context) jwt.Keyfunc {
 	return func(token *jwt.Token) (any, error) {
 		if _, critical := token.Header["crit"]; critical { // freshet supports no extensions of the header (RFC 7515 §4.1.11)
@@ -128,10 +128,10 @@ func (c *claims) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// isNotAccessToken reports whether the claims show that a token is not an access token. It
-// detects ID tokens (OpenID Connect Core §2, §3.1.3.6, §3.3.2.11), security events such as logout
-// tokens (RFC 8417 §2.2), and the kinds that Keycloak (typ) and Amazon Cognito (token_use) name
-// in a claim.
+// isNotAccessToken reports whether the claims show that a token is not an access token. It detects
+// ID tokens (OpenID Connect Core §2, §3.1.3.6, §3.3.2.11) and security events such as logout tokens
+// (RFC 8417 §2.2). It also detects the kinds of token that Keycloak names in the claim typ, and
+// Amazon Cognito in token_use.
 func isNotAccessToken(claims map[string]json.RawMessage) bool {
 	for _, claim := range []string{"nonce", "at_hash", "c_hash", "events"} {
 		if _, ok := claims[claim]; ok {
@@ -221,7 +221,7 @@ func (i *verifier) client(ctx context.Context, token string, now time.Time) (Cli
 }
 
 // onlyExpired reports whether expiry is the only error of a token. The parser checks the claims
-// after the signature, so the signature of such a token is valid.
+// after the signature, so the signature of a token with this error is valid.
 func onlyExpired(err error) bool {
 	for _, other := range []error{
 		jwt.ErrTokenMalformed, jwt.ErrTokenUnverifiable, jwt.ErrTokenSignatureInvalid, jwt.ErrTokenRequiredClaimMissing,

@@ -98,8 +98,8 @@ func (g *Guard) countUsableKeys() (n int) {
 	return n
 }
 
-// removeKey revokes a key in this process at once. It holds the lock, so that a read that began
-// earlier can't restore the key.
+// removeKey revokes a key in this process at once. It holds readMu, so that a read of the keys that
+// began earlier can't restore the key.
 func (g *Guard) removeKey(id string) {
 	g.readMu.Lock()
 	defer g.readMu.Unlock()

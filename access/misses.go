@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// missesPerNewKey is how many lookups of keys without a snapshot a client may make for each new
-// key that Limits.NewKeys allows. Only the database knows whether an uncached key has a snapshot.
-// If a site uses one API key for all its visitors, a visitor that invents keys must not block
-// reads of stored keys by the others. So the limit of lookups is higher than the limit of new
-// keys; it only protects the database.
+// missesPerNewKey is how many lookups of entities without a snapshot a client may make for each new
+// entity that Limits.NewKeys allows. Only the database knows whether an uncached entity has a
+// snapshot. If a site uses one API key for all its visitors, one visitor may request keys that do
+// not exist. That visitor must not block the other visitors' reads of stored entities. So the limit
+// of lookups is higher than the limit of new keys; it only protects the database.
 const missesPerNewKey = 10
 
-// autoLookupLimit is the limit of lookups if Limits.NewKeys is AutoRate. It protects the database and
-// does not depend on the quota of a source: 333 lookups per second are 6 % of the 5,300 measured
-// on two cores (docs/operating.md).
+// autoLookupLimit is the limit of lookups if Limits.NewKeys is AutoRate. It protects the database
+// and does not depend on the quota of a source. 333 lookups per second are 6 % of the 5,300 per
+// second that were measured on two cores (docs/operating.md).
 var autoLookupLimit = callRate{20_000, time.Minute}
 
 // lookupLimit returns the limit of one client's lookups of keys without a snapshot. It applies
@@ -27,7 +27,7 @@ func lookupLimit(newKeys Rate) callRate {
 	return callRate{missesPerNewKey * calls, window}
 }
 
-// AllowLookup reports whether a client may look up a key that is not cached. It returns a
+// AllowLookup decides whether a client may look up an uncached entity in the database. It returns a
 // *problem.HTTPError with status 429 if too many of the client's lookups found nothing.
 func (m *ClientLimiter) AllowLookup(client string) error {
 	if m == nil || m.lookupRate.calls == 0 {
@@ -53,8 +53,8 @@ func (m *ClientLimiter) RecordMisses(client string, n int) {
 	m.bucketsOf(client).misses.takeAlways(m.lookupRate, n, m.now())
 }
 
-// takeAlways takes n tokens even if there are fewer. It returns how long until at least one token
-// is available.
+// takeAlways takes n tokens even if the bucket has fewer. It returns the time until the bucket has
+// at least one token.
 func (b *bucket) takeAlways(r callRate, n int, now time.Time) (wait time.Duration) {
 	b.take(r, 0, now) // with n = 0, take only refills the bucket
 	b.left -= float64(n)

@@ -16,11 +16,12 @@ const unauthenticatedPrefix = "unauthenticated@"
 // the requests of every client that can connect, and a browser on this machine sends the requests
 // of any web page. Two attacks must fail:
 //   - DNS rebinding: the host name of the attacker's page resolves to this service, so the browser
-//     treats both as one origin. The request is rejected because of its Host header.
+//     treats the page and the service as one origin. The request is rejected because of its Host
+//     header.
 //   - A page of another site can't read the response, but its images and no-cors fetches would use
 //     up the upstream's quota. The request is rejected because of Origin and Sec-Fetch-Site.
 //
-// A client that is not a browser sends none of these headers and is accepted.
+// A client that is not a browser sends no Origin or Sec-Fetch-Site and is accepted.
 //
 // With access.require: auto the service is open only because it listens on loopback. A forwarded
 // request comes from another machine, so it is rejected.

@@ -12,7 +12,7 @@ type Refusal struct {
 	NewKeys bool
 	Max     int           // maximum number of outstanding requests, or of new keys at once
 	Window  time.Duration // time in which Max new keys become available again
-	After   time.Duration // when to retry
+	After   time.Duration // time until the client may retry
 }
 
 // Detail returns the sentence that explains the refusal to the client.

@@ -48,8 +48,8 @@ type fakeIssuer struct {
 	server  *httptest.Server
 	fetches atomic.Int64
 	mu      sync.Mutex
-	serve   []string // names of the signers whose public keys it serves; nil: it is unavailable
-	alg     string   // parameter alg of every key; empty: the keys have none
+	serve   []string // names of the signers whose public keys the server has; nil: it is unavailable
+	alg     string   // parameter alg of every key; empty: the keys have no alg
 	raw     string   // response body to send instead, if not empty
 }
 
