@@ -71,8 +71,8 @@ func (p *program) newAdminClient(addr string) (*adminClient, error) {
 	}}, nil
 }
 
-// parseBaseURL returns the URL for host:port or a URL. A listen address for all interfaces, such
-// as :8080, becomes a loopback address.
+// parseBaseURL returns the base URL for addr, which is host:port or already a URL. A listen address
+// for all interfaces, such as :8080, becomes a loopback address.
 func parseBaseURL(addr string) (string, error) {
 	wrong := usageError{fmt.Errorf("--addr is %q; it must be host:port or a URL, as in 127.0.0.1:8080 or https://freshet.example", addr)}
 	if !strings.Contains(addr, "://") {
@@ -88,7 +88,8 @@ func parseBaseURL(addr string) (string, error) {
 	return strings.TrimRight(addr, "/"), nil
 }
 
-// isRemotePlainHTTP reports whether requests to base leave this machine unencrypted.
+// isRemotePlainHTTP returns the host of the URL base, and whether requests to it leave this machine
+// unencrypted.
 func isRemotePlainHTTP(base string) (host string, plain bool) {
 	u, err := url.Parse(base)
 	if err != nil {
@@ -162,7 +163,8 @@ func (a *adminClient) send(ctx context.Context, method, path string, body any) (
 	return response{resp.StatusCode, resp.Status, text}, nil
 }
 
-// invalidItemsError is a problem with one error for each invalid item of the request.
+// invalidItemsError is the error for a problem response that has one error for each invalid item of
+// the request.
 type invalidItemsError struct {
 	error
 	items []problem.Error
@@ -191,7 +193,7 @@ func (a *adminClient) unexpectedResponse(r response) error {
 	return fmt.Errorf("unexpected response %s from %s: it is not a freshet query service of this release; check --addr and FRESHET_ADDR", r.status, a.base)
 }
 
-// settings returns the settings of one source, or of all sources without a name.
+// settings returns the settings of one source, or of all sources if source is empty.
 func (a *adminClient) settings(ctx context.Context, source string) ([]settings.State, error) {
 	if source != "" {
 		var one settings.State

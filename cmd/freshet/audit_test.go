@@ -20,7 +20,7 @@ import (
 	"github.com/freshet/freshet/settings"
 )
 
-// unaudited maps routes that write no audit entry to the reason.
+// unaudited maps each route that writes no audit entry to the reason why it needs none.
 var unaudited = map[string]string{
 	"POST /admin/v1/dlq/{source}/plan": "a dry run",
 	"POST /console/login":              "sets the cookie of one browser",
@@ -116,8 +116,8 @@ func hasWords(e settings.Entry, words []string) bool {
 		!slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, w) })
 }
 
-// The test calls each route that changes state once, and checks actor, action and subject of its
-// audit entry.
+// Each route that changes state must write an audit entry with the actor, the action and the
+// changed object. The test calls each of these routes once.
 func TestAudit_RecordsEveryAction(t *testing.T) {
 	t.Parallel()
 	d := startDev(t, "--no-demo")
@@ -130,7 +130,7 @@ func TestAudit_RecordsEveryAction(t *testing.T) {
 	acts := []struct {
 		route string
 		call  func()
-		words []string // action and subject
+		words []string // the action, and words that name the changed object
 	}{
 		{"PATCH /admin/v1/settings/{source}", func() {
 			d.send("PATCH", "/admin/v1/settings/nexon", `{"policies":{"second":{"target":400}}}`)

@@ -46,7 +46,7 @@ func (s SourceConfig) clientBound(quota limiter.Quota, facet string, limits acce
 		}
 		return b
 	}
-	slowest := math.Inf(1) // new keys per second
+	slowest := math.Inf(1) // lowest rate over all windows, in new keys per second
 	for _, window := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
 		slowest = min(slowest, may(window)/window.Seconds()/newKeysDivisor)
 	}

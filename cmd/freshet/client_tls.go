@@ -6,8 +6,9 @@ import (
 	"net"
 )
 
-// clientTLS returns the TLS settings for calls to a query service: the authority in
-// FRESHET_CA_FILE, and the client certificate in FRESHET_CERT_FILE and FRESHET_KEY_FILE (PEM).
+// clientTLS returns the TLS settings for calls to a query service. The certificate authority comes
+// from FRESHET_CA_FILE, and the client certificate from FRESHET_CERT_FILE and FRESHET_KEY_FILE (all
+// PEM).
 func (p *program) clientTLS() (*tls.Config, error) {
 	c := TLSConfig{
 		Enabled: true, CAFile: lookup(p.env, "FRESHET_CA_FILE"),

@@ -219,7 +219,7 @@ var namespacePattern = regexp.MustCompile(`^([a-zA-Z_][a-zA-Z0-9_]*)?$`)
 func (c *Config) check() error {
 	var errs []error
 	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	failEach := func(of string, err error) { // adds each line of err as an error of its own, below the path in "of"
+	failEach := func(of string, err error) { // adds each line of err as a separate error, prefixed with the setting's path in "of"
 		if err == nil {
 			return
 		}
@@ -251,7 +251,7 @@ func (c *Config) check() error {
 	for _, u := range []struct{ name, value string }{{"database.url", c.Database.URL}, {"database.directURL", c.Database.DirectURL}} {
 		parsed, err := url.Parse(u.value)
 		if (err != nil || !strings.HasPrefix(parsed.Scheme, "postgres")) && (u.value != "" || u.name == "database.url") {
-			fail("%s: must have the form postgres://user:password@host:port/name", u.name) // without the value: it may hold a password
+			fail("%s: must have the form postgres://user:password@host:port/name", u.name) // the error does not show the value, which may hold a password
 		}
 	}
 	for _, l := range []struct{ name, value string }{{"query.listen", c.Query.Listen}, {"ops.listen", c.Ops.Listen}} {

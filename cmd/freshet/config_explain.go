@@ -15,7 +15,7 @@ import (
 )
 
 // explainDecode adds to a decoding error the line of the file with the invalid value, and a caret
-// below that value. If the error has no position, as an error of UnmarshalText, explainDecode
+// below that value. Some errors have no position, such as those of UnmarshalText. For them it
 // searches the file for the value that the error quotes.
 func explainDecode(file string, text []byte, err error) error {
 	if wrong, ok := errors.AsType[*yaml.TypeError](err); ok && wrong.DstType == reflect.TypeFor[time.Duration]() {
@@ -31,7 +31,7 @@ func explainDecode(file string, text []byte, err error) error {
 
 const durationHint = "write a duration as in 500ms, 30s or 1h"
 
-// addHint adds the valid forms to an error message of the standard library.
+// addHint adds the valid forms of the value to an error message of the standard library.
 func addHint(message string) string {
 	for prefix, right := range map[string]string{
 		"time: ":             durationHint,

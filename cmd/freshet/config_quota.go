@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/source/announced"
 )
 
-// leaseMargin is added to the call timeout to get the lease of a slot, so that the worker can
-// release the slot after the longest call before its lease expires.
+// leaseMargin is added to the call timeout to get the lease of a slot in flight. After the longest
+// possible call, the worker then still has time to release the slot before the lease expires.
 const leaseMargin = 5 * time.Second
 
 // quota returns the configuration of the source's limiter: the quota settings, completed with
@@ -32,7 +32,7 @@ func (s SourceConfig) quota() limiter.Config {
 		}
 	}
 	q.Breakers = map[string]string{}
-	if len(s.Credentials) > 0 { // a single listed credential also has a breaker of its own, identified by its name
+	if len(s.Credentials) > 0 { // even the only credential of the list gets its own breaker, identified by its name
 		q.Breakers[source.BlockCredential] = "{credential}"
 	}
 	for _, r := range s.Rules {

@@ -172,8 +172,8 @@ func checkPrefetchFacet(c scheduler.Config, f source.Facet) (errs []error) {
 	return errs
 }
 
-// describeDocuments lists the documents of a facet, with the kind of request unless it is a
-// single GET.
+// describeDocuments lists the documents of a facet. If a document needs anything other than a
+// single GET, it adds the kind of request, such as a POST or several pages.
 func describeDocuments(f source.Facet) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(f.Documents)) {

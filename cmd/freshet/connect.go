@@ -92,9 +92,9 @@ const (
 	embeddedTimeout = 5 * time.Second
 )
 
-// newClient returns a Redis client. Each call ends at the deadline of its context, so the caller
-// decides how long it waits for an unreachable Redis. The client does not retry commands. timeout
-// bounds one read or write.
+// newClient returns a Redis client. Each Redis command ends at the deadline of its context, so the
+// caller decides how long it waits for an unreachable Redis. The client does not retry commands.
+// timeout bounds one read from, or one write to, a connection.
 func (c RedisConfig) newClient(timeout time.Duration) (redis.UniversalClient, error) {
 	secured, err := c.TLS.newTLSConfig()
 	if err != nil {

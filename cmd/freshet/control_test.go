@@ -119,7 +119,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		d.until("a fresh answer", key, isFresh)
 	}
 	// On a slow machine a request may wait for longer than its lock lasts. It is then enqueued
-	// again, so some additional calls are allowed.
+	// again, so the test allows up to eight additional upstream calls.
 	all := len(keys) + 2
 	if s := d.stats(); s.Arrivals < all || s.Arrivals > all+8 || s.DistinctKeys != all || s.ByStatus[429] != 0 || s.Refused != 0 {
 		t.Errorf("got %d calls for %d entities: %v", s.Arrivals, s.DistinctKeys, s.ByStatus)

@@ -157,7 +157,8 @@ func (c *court) makeDue(key string) {
 
 // waitUntilSkipped waits until the scheduler has moved the due time of a due case, and then until
 // it has enqueued another case, which becomes due later. The scheduler enqueues all due entities
-// before it reads new ones, so by then it would have enqueued the first case, too.
+// before it reads newly due entities. So if it enqueued the first case at all, it has done that by
+// then.
 func (c *court) waitUntilSkipped(key string) {
 	c.Helper()
 	c.waitFor("a look at "+key, func() bool {
@@ -196,7 +197,7 @@ func (c *court) waitUntilIdle() {
 		if err != nil {
 			c.Fatal(err)
 		}
-		return next.IsZero() && c.lag() == 0 // lag again: a triggered request is enqueued before its outbox event is deleted
+		return next.IsZero() && c.lag() == 0 // measure the lag again: a triggered request is enqueued before its outbox event is deleted
 	})
 }
 

@@ -24,8 +24,9 @@ const (
 	// One in demoMissingEvery reads is of a missing entity, one in demoRefreshEvery is followed
 	// by an explicit refresh, and one in demoChangeEvery by a change of the upstream's content.
 	demoMissingEvery, demoRefreshEvery, demoChangeEvery = 50, 40, 100
-	// demoMissingKeyReads is the number of reads after which the missing entity's key changes:
-	// the first read of a key enqueues a refresh, and later ones get NOT_FOUND.
+	// demoMissingKeyReads is the number of reads after which the missing entity's key changes. The
+	// first read of each missing key enqueues a refresh, and the following reads of it get
+	// NOT_FOUND.
 	demoMissingKeyReads = 3 * demoMissingEvery
 )
 
@@ -93,7 +94,7 @@ func (d *demo) run(ctx context.Context) error {
 		}
 		entity := "/v1/" + d.name + "/" + d.facet + "/" + key
 		status := d.send(ctx, http.MethodGet, entity, nil)
-		if status == http.StatusOK && !registered { // not before the first success: a scheduler that finds no quota yet waits 10 s
+		if status == http.StatusOK && !registered { // register only after the first 200: a scheduler that finds no free quota yet waits 10 s
 			d.register(ctx)
 			registered = true
 		}

@@ -79,7 +79,7 @@ func (p *program) runDev(ctx context.Context, o devOptions, started time.Time) (
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w; choose another address with --listen, as in --listen 127.0.0.1:0", o.listen, unwrapOpError(err))
 	}
-	// The server closes the listener. This close is for a start that fails.
+	// The server closes the listener when it ends. This Close is needed if the start fails earlier.
 	defer func() { _ = l.Close() }()
 
 	if !o.noDemo && o.upstream == "" {
@@ -264,7 +264,7 @@ func startSimulator(ctx context.Context, background *group) (*simulatedUpstream,
 	return &simulatedUpstream{upstream, "http://" + l.Addr().String()}, nil
 }
 
-// redirectSources replaces scheme and host in the base URL of every source. Paths stay.
+// redirectSources replaces scheme and host in the base URL of every source, and keeps the path.
 func redirectSources(sources map[string]SourceConfig, to string) error {
 	target, err := url.Parse(to)
 	if err != nil || target.Host == "" || (target.Scheme != "http" && target.Scheme != "https") {

@@ -197,7 +197,8 @@ func TestDLQ_InterruptLeavesJobRunning(t *testing.T) {
 	following.Wait() // the command that follows the job ends, too
 }
 
-// A command that follows a job reports open dead letters with exit code 4, and what to do next.
+// If dead letters stay open at the end of a job, the command that follows the job exits with code
+// 4. Its error names the reason and the next step.
 func TestDLQ_FollowReportsOpenDeadLetters(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -94,7 +94,8 @@ func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	}
 }
 
-// The index may list dead letters that Kafka has deleted already.
+// The index may list dead letters that Kafka has deleted already. With a filter, `dlq show` must
+// report them to stderr and still print the others.
 func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	t.Parallel()
 	refused := func(status int, code string) func(*http.Request) (int, any) {

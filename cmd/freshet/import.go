@@ -180,7 +180,7 @@ func (i *importer) run(ctx context.Context, format string) error {
 	if failed == nil && !errors.Is(end, io.EOF) {
 		failed = end
 	}
-	if failed == nil || i.last == i.start { // no batch is done, so the same --skip is still right
+	if failed == nil || i.last == i.start { // no batch is done, so the user can repeat the command with the same --skip
 		return failed
 	}
 	stopped := "; stopped"

@@ -343,7 +343,7 @@ func TestImport_SkipCountsEachRowOnce(t *testing.T) {
 		{"1", "key\na\nb\n", "1 rows, 1 added, 0 known\n", "", ""},
 		{"2", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "", ""},
 		{"3", "key\na\nb\n", "0 rows, 0 added, 0 known\n", "warning: --skip 3 skips all of the 2 rows; check that it is the same input\n", ""},
-		{"1", "key\na\nx\n", "", "", "line 3: no key has an x"}, // nothing was imported, so the error names no other --skip
+		{"1", "key\na\nx\n", "", "", "line 3: no key has an x"}, // nothing was imported, so the error suggests no other --skip
 		{"1", "key\na\nb\n\xff\n", "", "", "line 4: the key is not valid UTF-8; stopped after row 2; continue with --skip 2"},
 		{"1", "nokey\na\n", "", "", `line 1: the header has no column key; it has ["nokey"]. CSV begins with a header line, as in key,tier`},
 	} {

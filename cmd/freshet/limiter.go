@@ -59,7 +59,7 @@ func (p *program) limiter() *cobra.Command {
 	return c
 }
 
-// limiters returns the limiter's state of one source, or of all sources without a name.
+// limiters returns the limiter's state of one source, or of all sources if source is empty.
 func (a *adminClient) limiters(ctx context.Context, source string) ([]limiter.View, error) {
 	names := []string{source}
 	if source == "" {

@@ -24,9 +24,9 @@ type ListenerTLSConfig struct {
 	// ClientCAFile holds the authorities of client certificates, in PEM. If it is empty, client
 	// certificates are not requested.
 	ClientCAFile string `yaml:"clientCAFile"`
-	// ClientAuth is require, the default, or request: a client may then have no certificate, but
-	// a certificate that it sends must be valid. A certificate admits the connection; requests
-	// still need a token.
+	// ClientAuth is require (the default) or request. With request, a client may have no
+	// certificate, but a certificate that it sends must be valid. A certificate admits the
+	// connection; requests still need a token.
 	ClientAuth string `yaml:"clientAuth"`
 }
 

@@ -183,8 +183,8 @@ func TestListenerTLS_AdmitsClientsByTheirCertificate(t *testing.T) {
 		}
 		s.serve(b, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 		trusting := ca.trusting()
-		// A standard client does not send its certificate if the server accepts no certificates of
-		// that authority. This client always sends its certificate.
+		// A standard client sends its certificate only if the server accepts the certificate's
+		// authority. This client always sends its certificate.
 		trusting.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			if len(c.pair) == 0 {
 				return &tls.Certificate{}, nil

@@ -60,7 +60,7 @@ func (l *logLevel) set(to slog.Level, d time.Duration) {
 		l.revertTimer = time.AfterFunc(d, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.until.Equal(until) { // the level has not been changed since
+			if l.until.Equal(until) { // the level has not been changed since this timer was started
 				l.now.Set(l.configured)
 				l.until, l.revertTimer = time.Time{}, nil
 			}

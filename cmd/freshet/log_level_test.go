@@ -74,7 +74,8 @@ func TestLog_ChangesLevelOfRunningProcess(t *testing.T) {
 			t.Errorf("%s: %d, %q", args, code, notes)
 		}
 	}
-	// A direct call of the API gets the same error.
+	// The admin API must check a request body like the command does, and reject an invalid one with
+	// status 400.
 	for body, want := range map[string]int{
 		`{"level": "info", "for": "1m"}`: http.StatusOK, `{"level": "x"}`: http.StatusBadRequest,
 		`{"level": "info", "to": 1}`: http.StatusBadRequest, `[]`: http.StatusBadRequest,

@@ -150,7 +150,7 @@ func isFresh(r read) bool { return r.status == 200 && r.body.Freshness == "FRESH
 
 func TestRead_NewKeyIs202ThenFresh(t *testing.T) {
 	d := startDev(t, "--no-demo")
-	// On a busy machine Redis may respond too late for the read, which then reports SLOW.
+	// On a busy machine Redis may respond too late; the response then has notQueuedReason SLOW.
 	if r := d.read("somebody"); r.status != 202 || r.body.Freshness != "UPDATING" || (!r.body.UpdateQueued && r.body.NotQueued != "SLOW") {
 		t.Errorf("first read: got %+v", r)
 	}

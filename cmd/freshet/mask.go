@@ -65,8 +65,8 @@ func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !slices.Contains(nonSecretNames, name)
 }
 
-// isUnder reports whether an element of a setting's path is name, or a misspelt form of it: any
-// element that begins with name without its last character.
+// isUnder reports whether an element of a setting's path is name, or a misspelt form of it. An
+// element counts as misspelt if it begins with name shortened by its last character.
 func isUnder(path []string, name string) bool {
 	return slices.ContainsFunc(path, func(p string) bool {
 		return strings.HasPrefix(strings.ToLower(p), strings.ToLower(name[:len(name)-1]))
@@ -134,7 +134,7 @@ func findSecrets(path []string, value string) (all []secretPart) {
 			add(value, isSecretName(name))
 		}
 	case (name == "url" || name == "directURL") && !strings.Contains(value, "://") && !strings.Contains(value, "="):
-		add(value, true) // not a URL: it may be only the password
+		add(value, true) // the value is not a URL; it may be only the password
 	case name != "query" && (strings.Contains(value, "\n") || strings.HasPrefix(value, "{") && strings.Contains(value, `"`)): // probably a request body in a setting with a misspelt name
 		for _, part := range findBodySecrets(value) {
 			add(part.text, part.strong)
@@ -187,8 +187,8 @@ func redactValue(value string, path ...string) string {
 	return replaceSecrets(value, findSecrets(path, value), func(secretPart) bool { return true })
 }
 
-// replaceSecrets redacts secrets in plain, URL-encoded and JSON-escaped form. The function "these"
-// selects them. Longer secrets are replaced first, because one secret may contain another.
+// replaceSecrets redacts the secrets for which "these" is true, in plain, URL-encoded and
+// JSON-escaped form. Longer secrets are replaced first, because one may contain another.
 func replaceSecrets(text string, secrets []secretPart, these func(secretPart) bool) string {
 	secrets = slices.Clone(secrets)
 	slices.SortStableFunc(secrets, func(a, b secretPart) int { return len(b.text) - len(a.text) })
@@ -215,7 +215,7 @@ type masker struct {
 }
 
 // minSecretLength is the length of the shortest secret that is redacted, in bytes. Shorter texts
-// occur by chance.
+// also occur by chance in output that holds no secret.
 const minSecretLength = 4
 
 func (m *masker) add(all ...secretPart) {

@@ -13,8 +13,9 @@ import (
 // query.maxResponseMemory.
 const responseMemoryDivisor = 4
 
-// maxResponseMemory returns the bound for the memory of responses that are being written, in
-// bytes: the setting, or a quarter of the process's memory limit. It is 0 if there is neither.
+// maxResponseMemory returns the bound for the memory of responses that are being written, in bytes:
+// the setting, or a quarter of the process's memory limit. It is 0 without the setting and without
+// a memory limit.
 func (c QueryConfig) maxResponseMemory() int64 {
 	if c.MaxResponseMemory > 0 {
 		return int64(c.MaxResponseMemory)

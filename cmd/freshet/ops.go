@@ -64,7 +64,8 @@ func (p parts) newOpsHandler(h *health) http.Handler {
 	return mux
 }
 
-// readsCheckName is the name of the check whether the query service can serve reads.
+// readsCheckName is the name of the health check that reports whether the query service can serve
+// reads.
 const readsCheckName = "reads"
 
 // health runs the health checks. It caches their results for healthCacheTTL, so that frequent
@@ -107,7 +108,8 @@ func (h *health) checkAll(ctx context.Context) map[string]error {
 	return found
 }
 
-// missing returns the names of the failed required checks.
+// missing returns the names of the required checks that failed. found holds the result of each
+// check.
 func (h *health) missing(found map[string]error) []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(h.checks)) {
@@ -184,7 +186,8 @@ func serveOps(ctx context.Context, l net.Listener, handler http.Handler, log *sl
 }
 
 // requireLoopbackHost rejects requests whose Host header is not a loopback name. It prevents DNS
-// rebinding: a web page could otherwise read this listener through its own host name.
+// rebinding: otherwise a web page could make its own host name resolve to this listener, and read
+// the responses.
 func requireLoopbackHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != "" && !access.Loopback(r.Host) {
@@ -204,8 +207,8 @@ func listen(ctx context.Context, address, setting, flag string) (net.Listener, e
 	return l, nil
 }
 
-// unwrapOpError returns the cause of a net.OpError, because the caller's text already has its
-// operation and address.
+// unwrapOpError returns the cause of a net.OpError without its operation and address, because the
+// caller's error text already names them.
 func unwrapOpError(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err

@@ -57,7 +57,8 @@ func accelerated(c SourceConfig, speed float64) SourceConfig {
 		rules[i].Wait = time.Duration(float64(rules[i].Wait) / speed)
 	}
 	c.Rules = rules
-	// The lease of a slot is derived from the call timeout, so a short one keeps the tests fast.
+	// The lease of a slot in flight is derived from the call timeout. A short timeout keeps the
+	// tests fast.
 	c.Timeout = 3 * time.Second
 	for i := range policies {
 		policies[i].Lease = 0
@@ -130,7 +131,7 @@ func (a *presetRun) end() {
 }
 
 // watch counts pauses of this process: timer ticks that are more than 5 ms late. That is half of
-// the jitter that quotas allow for.
+// the jitter (10 ms) that quotas allow for.
 func (a *presetRun) watch() {
 	const every, allowed = 2 * time.Millisecond, 5 * time.Millisecond
 	tick := time.NewTicker(every)
@@ -232,9 +233,10 @@ var (
 // fullSaturation is the -saturate duration with which no preset is skipped.
 const fullSaturation = time.Minute
 
-// saturated returns the duration for which a preset is saturated: -saturate, or warm if that is
-// longer. It skips the test without -saturate, because a busy machine falsifies the result. It also
-// skips the test if warm, the warm-up of the window, is longer than a -saturate below one minute.
+// saturated returns how long to saturate a preset: the flag -saturate, or warm (the warm-up time of
+// the policy's window) if that is longer. It skips the test without the flag, because a busy
+// machine falsifies the result. It also skips the test if the flag is below one minute and shorter
+// than warm.
 func saturated(t *testing.T, warm time.Duration) time.Duration {
 	t.Helper()
 	if *saturate <= 0 {
@@ -246,8 +248,8 @@ func saturated(t *testing.T, warm time.Duration) time.Duration {
 	return max(*saturate, warm)
 }
 
-// partOfUse returns the fraction of the expected quota usage that this machine must reach. The
-// absence of refused calls is checked on any machine.
+// partOfUse returns the fraction of the expected quota usage that this machine must reach. Slow
+// machines can set a low fraction; the upstream must refuse no call on any machine.
 func partOfUse(t *testing.T) float64 {
 	t.Helper()
 	if *usedPart <= 0 || *usedPart > 1 {

@@ -86,7 +86,7 @@ func TestPresets_UseBudgetWithoutRefusals(t *testing.T) {
 }
 
 // The limiter must learn reported limits even if responses arrive late and out of order, and if the
-// upstream's clock differs.
+// upstream's clock differs from the limiter's.
 func TestPresets_LearnDespiteClockSkew(t *testing.T) {
 	t.Parallel()
 	for _, name := range presets.Names() {
@@ -173,7 +173,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		}
 		found = true
 		over := elapsed
-		if windowOf(t, p) <= time.Second { // count short windows from the last call before the measurement to the last call
+		if windowOf(t, p) <= time.Second { // for a short window, count from the last call before the measurement to the last call in it
 			over = s.Last.Sub(warm.Last) - windowOf(t, p) // leave out the window that is still in progress
 			p.Used -= usedOf(warm, p)
 		}
@@ -218,7 +218,8 @@ func windowOf(t *testing.T, p contract.PolicyStats) time.Duration {
 	return window
 }
 
-// The leases of a crashed process expire. Another process can then use the slots.
+// The leases of a crashed process's slots in flight must expire. Another process can then use these
+// slots, but never more than the limit.
 func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	c := accelerated(preset(t, "court"), 1)
 	c.Quota.Policies = []limiter.Policy{{Name: "places", Limit: 3, Window: limiter.InFlight}}

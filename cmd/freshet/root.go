@@ -178,9 +178,9 @@ func version() string {
 	return versionOf(release, info)
 }
 
-// versionOf returns release, or the module version in the build info: of
-// `go install …@v1.2.3`, or of a checkout. A build without its repository, as in a container
-// image, has neither and is v0.0.0-dev.
+// versionOf returns release or, if it is empty, the module version in the build info. Builds with
+// `go install …@v1.2.3` and builds in a checkout have a module version. Builds without the
+// repository, as in a container image, have none; for them it returns v0.0.0-dev.
 func versionOf(release string, info *debug.BuildInfo) string {
 	switch {
 	case release != "":

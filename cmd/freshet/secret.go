@@ -18,7 +18,7 @@ const secretReloadInterval = 2 * time.Second
 type secretRef struct {
 	name      string // name of the credential; empty: the only one of the source
 	setting   string // path of its settings, such as auth
-	env, file string // variable or file with the secret; both empty: the source has none
+	env, file string // variable or file with the secret; both empty: the source needs no secret
 }
 
 // secretRefs returns the references to all credentials of a source.
@@ -33,8 +33,8 @@ func secretRefs(c source.Config) []secretRef {
 	return all
 }
 
-// requireSecret reads a credential. It returns an error for a missing or empty one, and "" if the
-// source has none.
+// requireSecret reads a credential. It returns an error for a missing or empty credential, and ""
+// if the source needs no credential.
 func requireSecret(at secretRef) (string, error) {
 	switch {
 	case at.file != "":

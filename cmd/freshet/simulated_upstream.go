@@ -14,8 +14,8 @@ import (
 )
 
 // simulatedUpstream runs fault scenarios in dev's simulator, for the console. It reads the current
-// scenario from the simulator's settings, so it also detects changes through its control
-// API.
+// scenario from the simulator's settings, so it also detects changes that were made through the
+// simulator's control API.
 type simulatedUpstream struct {
 	simulator *simulator.Simulator
 	url       string // the simulator's URL
@@ -91,7 +91,7 @@ func (w *simulatedUpstream) Current() string {
 	return ""
 }
 
-// Set starts a scenario by its name. Calls in flight end under the previous one.
+// Set starts a scenario by its name. Calls in flight end under the previous scenario.
 func (w *simulatedUpstream) Set(_ context.Context, name string) error {
 	names := make([]string, len(faultScenarios))
 	for i, c := range faultScenarios {

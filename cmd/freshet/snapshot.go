@@ -55,7 +55,7 @@ type readResult struct {
 	NotQueued     *string         `json:"notQueuedReason"`
 }
 
-// state describes freshness and queued refresh in one line.
+// state describes, in one line, the freshness of the snapshot and whether a refresh is queued.
 func (s readResult) state() string {
 	text := s.Freshness
 	if s.CheckedAt != nil {

@@ -137,7 +137,7 @@ func (p *program) refreshOne(cmd *cobra.Command, api *adminClient, e schemas.Ent
 }
 
 // refreshMany enqueues refreshes, with up to maxRefreshKeys keys of one facet per request, and
-// prints the result of each.
+// prints the result for each key.
 func (p *program) refreshMany(ctx context.Context, api *adminClient, all []schemas.Entity) error {
 	defer api.keepAlive()()
 	type facet struct{ source, name string }

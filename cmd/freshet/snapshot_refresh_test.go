@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The file has more keys than one request allows. One key is invalid, and one was refreshed
+// The command must print the result of each entity, and exit with code 4 if some refreshes are not
+// queued. The file has more keys than one request allows. One key is invalid, and one was refreshed
 // recently.
 func TestSnapshotRefresh_ReportsEachEntityOfAFile(t *testing.T) {
 	d := startDev(t, "--no-demo")

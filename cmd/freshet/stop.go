@@ -66,9 +66,9 @@ func (p *program) resume() *cobra.Command {
 	return c
 }
 
-// stopOrResume sends the action "stop" or "resume" for each selected source. It does nothing if
-// agreed, which confirms the action for these sources, returns an error. If the action fails for
-// one source, it is still sent for the others.
+// stopOrResume sends the action "stop" or "resume" for each selected source. It first calls agreed,
+// which asks the user to confirm the action for these sources. If agreed returns an error, no
+// action is sent. If the action fails for one source, it is still sent for the other sources.
 func (p *program) stopOrResume(ctx context.Context, t stopTarget, what string, agreed func(names []string) error) error {
 	if t.all && t.source != "" {
 		return usageError{errors.New("--source and --all exclude each other; use one of them")}

@@ -35,7 +35,7 @@ func (c TracingConfig) check() error {
 	switch {
 	case c.Endpoint == "":
 	case err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https"):
-		errs = append(errs, errors.New("endpoint: must be the URL of a collector, as in http://localhost:4318, or empty")) // without the value: it may hold a password
+		errs = append(errs, errors.New("endpoint: must be the URL of a collector, as in http://localhost:4318, or empty")) // the error does not show the value, which may hold a password
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		errs = append(errs, errors.New("endpoint: must not have a user, query or fragment; set OTEL_EXPORTER_OTLP_HEADERS for the collector's credentials"))
 	}
@@ -87,8 +87,9 @@ func (c TracingConfig) newProvider(options ...sdk.TracerProviderOption) *sdk.Tra
 		)))...)
 }
 
-// linkSampler samples a new trace if it links to a sampled one, such as the trace of a retry. So
-// all traces of one request are sampled, or none.
+// linkSampler samples a new trace if it links to a sampled trace. For example, a retry begins a new
+// trace that links to the trace of the failed request. So all traces of one request are sampled, or
+// none.
 type linkSampler struct{ sdk.Sampler }
 
 // ShouldSample implements trace.Sampler.

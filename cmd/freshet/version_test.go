@@ -33,8 +33,8 @@ func TestVersion_PrefersRelease(t *testing.T) {
 	}
 }
 
-// Release builds set the variable with a linker flag. The linker does not report an unknown
-// variable, so a test must.
+// Release builds set the variable release with a linker flag. The linker does not report an unknown
+// variable, so this test checks the name in the flag.
 func TestVersion_SetByLinkerFlag(t *testing.T) {
 	setting := regexp.MustCompile(`-X (\S+)=(\{\{ \.Tag }}|\$VERSION)"`)
 	variables := map[string]bool{}

@@ -102,7 +102,7 @@ func (p parts) noSource(name string) error {
 		strings.Join(slices.Sorted(maps.Keys(p.config.Sources)), ", "))}
 }
 
-// sources builds the named sources, or all sources without names.
+// sources builds the named sources, or all sources if no name is given.
 func (p parts) sources(names ...string) (map[string]*source.Source, error) {
 	if len(names) == 0 {
 		names = slices.Sorted(maps.Keys(p.config.Sources))

@@ -118,7 +118,7 @@ func recoverPanic(log *slog.Logger, err *error) {
 	}
 }
 
-// content reads the snapshot.
+// content reads the snapshot of the entity in found, and adds its state and content to found.
 func (k entityReader) content(ctx context.Context, found *console.Entity) error {
 	s, err := k.parts.store.Get(ctx, found.Entity)
 	if errors.Is(err, store.ErrNotFound) {

@@ -191,7 +191,8 @@ func TestKnown_AnswersAnUnseenEntityLikeAnUnknownOne(t *testing.T) {
 	})
 }
 
-// The test writes the Redis hash of an entity in the form that the scripts of package lua use.
+// The console must show the lock, the hold and the cool-down from the entity's Redis hash, unless
+// they have expired. The test writes the hash in the form that the scripts of package lua use.
 func TestEntityReader_ShowsCoalescingState(t *testing.T) {
 	f := newConsoleFixture(t, nil)
 	const ms = "9999999999999"

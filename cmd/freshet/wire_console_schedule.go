@@ -23,7 +23,7 @@ const (
 	// dueTimeout and countsTimeout bound one such read.
 	dueTTL, dueTimeout       = 2 * time.Second, 5 * time.Second
 	countsTTL, countsTimeout = time.Minute, 30 * time.Second
-	// maxStaleness is the additional age up to which a value is shown while the next read is in
+	// maxStaleness is how long after its TTL a value is still shown while the next read is in
 	// progress or fails.
 	maxStaleness = 30 * time.Second
 	// firstReadWait is the time for which a caller waits for the first read.
@@ -41,8 +41,8 @@ type backlogs interface {
 }
 
 // withStopState corrects the state of a view by the stored override, so that the console shows a
-// stop or resume at once. Workers report it to Redis only within two seconds, or never if none
-// runs. set is nil if the override could not be read.
+// stop or resume at once. Workers report the stop or resume to Redis up to two seconds later, or
+// never if no worker runs. set is nil if the override could not be read.
 func withStopState(view limiter.View, set *limiter.Override) limiter.View {
 	switch obeyed := view.State == "stopped"; {
 	case set == nil:

@@ -35,8 +35,8 @@ func (p parts) deadLetters(sources map[string]*source.Source) *dlq.Queue {
 // replayEnqueuer adapts the producer to dlq.Enqueuer.
 type replayEnqueuer struct{ *producer.Producer }
 
-// Enqueue enqueues each replay and waits for Kafka's acknowledgement. It returns one error, or
-// nil, for each.
+// Enqueue enqueues each replay and waits for Kafka's acknowledgement. The result has one element
+// for each replay: its error, or nil.
 func (d replayEnqueuer) Enqueue(ctx context.Context, all []dlq.ReplayRequest) []error {
 	requests := make([]producer.Request, len(all))
 	for i, a := range all {

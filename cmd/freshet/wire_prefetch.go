@@ -95,9 +95,9 @@ const (
 	prefetchReadTimeout  = 500 * time.Millisecond
 )
 
-// livePrefetch holds the prefetch settings in force of one source: the configured ones with the
-// stored override. While the override can't be read, the last one stays in force. Its methods may
-// be called concurrently.
+// livePrefetch holds the prefetch settings in force of one source: the configured values, replaced
+// by the stored override. While the override can't be read, the override that was read last stays
+// in force. Its methods may be called concurrently.
 type livePrefetch struct {
 	source string
 	config SourceConfig

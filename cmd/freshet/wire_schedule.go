@@ -112,8 +112,9 @@ func (s SourceConfig) maxFacetCost() float64 {
 }
 
 // capacity returns the capacity of a source for prefetching: the rate of the LOW lane, the calls
-// that wait in its topic, and their lag. cost is the maximum number of calls per record. The
-// returned Share is 1; the caller sets it if several schedulers run.
+// that wait in the LOW topic, and the estimated time until these calls are made. cost is the maximum
+// number of calls per record. The returned Share is 1; the caller sets it if several schedulers
+// run.
 func (p parts) capacity(ctx context.Context, name string, cost float64) (scheduler.Capacity, error) {
 	view, quota, set, err := p.limiterNow(ctx, name)
 	if err != nil {
@@ -139,9 +140,9 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 	return capacity, nil
 }
 
-// maxUnclaimedWork bounds the calls that may wait in LOW's topic while no worker consumes it, as a
-// duration at the rate of LOW. Workers that are a hundred times slower still consume them in about
-// 17 minutes.
+// maxUnclaimedWork bounds the calls that may wait in the LOW topic while no worker consumes it. It
+// is the time for these calls at the rate of the LOW lane. Workers that are a hundred times slower
+// than that rate still consume them in about 17 minutes.
 const maxUnclaimedWork = 10 * time.Second
 
 // schedulerTTL is the time after its last heartbeat for which a scheduler still counts.
@@ -150,9 +151,9 @@ const schedulerTTL = 30 * time.Second
 func schedulersKey(source string) string { return "schedulers:{" + source + "}" }
 
 // announceScheduler writes the heartbeat of a scheduler, and returns its share of the rate: one
-// divided by the number of live schedulers of the source. After a scheduler starts, all of them
-// together exceed the rate until their next heartbeats. After one crashes, they use less than the
-// rate until schedulerTTL.
+// divided by the number of live schedulers of the source. After a scheduler starts, all schedulers
+// together exceed the rate until their next heartbeats. After one crashes, the others use less than
+// the rate until schedulerTTL has passed.
 func announceScheduler(ctx context.Context, rdb redis.UniversalClient, source, self string) (float64, error) {
 	key := schedulersKey(source)
 	now, err := rdb.Time(ctx).Result() // the clocks of hosts may differ
@@ -223,8 +224,8 @@ func (d lowEnqueuer) Trigger(ctx context.Context, claimed []store.ClaimedRequest
 }
 
 // enqueue enqueues requests and waits for Kafka's acknowledgements. It returns the requests that
-// were not enqueued. It leaves out requests of entities with a hold, because these entities are not
-// requested until the hold ends.
+// were not enqueued, except requests of entities with a hold: such an entity is not requested until
+// its hold ends.
 func (d lowEnqueuer) enqueue(ctx context.Context, reason schemas.Reason, claimed []store.ClaimedRequest) (left []store.ClaimedRequest) {
 	requests := make([]producer.Request, len(claimed))
 	for i, a := range claimed {

@@ -47,8 +47,8 @@ func newWaits(lag lagWaits, sources []string, read func(context.Context, string)
 }
 
 // EstimateWait returns the estimated wait of a request that is published now, the time of the
-// measurement, and whether an estimate is available. There is none while calls are stopped. It
-// uses only values in memory.
+// measurement, and whether an estimate is available. No estimate is available while calls are
+// stopped. It uses only values in memory.
 func (w *waits) EstimateWait(source string, lane schemas.Lane) (time.Duration, time.Time, bool) {
 	wait, measured, known := w.lag.EstimateWait(source, lane)
 	w.mu.Lock()
