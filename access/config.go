@@ -16,9 +16,9 @@ import (
 
 // Config has the settings of authentication and of the limits per client.
 type Config struct {
-	// Require is "always", "never" or "auto". With auto, authentication is required if a
-	// credential is configured, if an API key was ever created, or if the service listens on an
-	// address that other machines can reach.
+	// Require is "always", "never" or "auto". With auto, authentication is required if a credential
+	// is configured or an API key was ever created. It is also required if the service listens on
+	// an address that other machines can reach.
 	Require Require `yaml:"require"`
 	// AdminTokenFile is a file with a token that has the scope admin, for creating the first API
 	// key and for emergencies. The token must have at least 32 characters. The file is read again

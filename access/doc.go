@@ -1,5 +1,5 @@
-// Package access authenticates requests and limits what one client may request. Neither
-// costs a database query per request: API keys and signing keys are cached.
+// Package access authenticates requests and limits what one client may request. A request
+// costs no database query for this, because API keys and signing keys are cached.
 //
 // # Authentication
 //

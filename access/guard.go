@@ -273,7 +273,7 @@ func (g *Guard) clientOfToken(ctx context.Context, headers []string) (Client, er
 		return Client{}, missingToken()
 	}
 	if len(headers) > 1 || len(token) > maxTokenSize {
-		return Client{}, invalidToken() // two headers: a proxy may have checked the token in the other header
+		return Client{}, invalidToken() // two headers: a proxy may have checked only one of the two tokens
 	}
 	if admin := g.admin.Load(); admin != nil {
 		sum := sha256.Sum256([]byte(token))

@@ -25,5 +25,4 @@
 // State.Problem says why. Limiters and schedulers that start with such an override use the
 // configured values; a limiter that is already running keeps its quota. All limiters and schedulers
 // still obey the emergency stop.
-// the emergency stop.
 package settings

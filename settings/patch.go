@@ -65,8 +65,8 @@ func (m *Member[T]) UnmarshalJSON(text []byte) error {
 // RateCaps is the complete list of rate caps of the LOW lane. An empty list removes all rate caps.
 type RateCaps []limiter.RateCap
 
-// UnmarshalJSON reads a list of rate caps and rejects one without a rate. A missing rate would
-// otherwise be read as 0, which stops all calls of the LOW lane.
+// UnmarshalJSON reads a list of rate caps and rejects a rate cap without a rate. A missing rate
+// would otherwise be read as 0, which stops all calls of the LOW lane.
 func (c *RateCaps) UnmarshalJSON(text []byte) error {
 	var list []struct {
 		From, To int

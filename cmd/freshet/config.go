@@ -19,8 +19,8 @@ import (
 	"github.com/freshet/freshet/source/nexon"
 )
 
-// Config is the configuration of a process. Defaults are overridden by the YAML file, the file by
-// environment variables (FRESHET_…), and those by flags.
+// Config is the configuration of a process. The YAML file overrides the defaults, environment
+// variables (FRESHET_…) override the file, and flags override environment variables.
 type Config struct {
 	Kafka    KafkaConfig             `yaml:"kafka"`
 	Redis    RedisConfig             `yaml:"redis"`

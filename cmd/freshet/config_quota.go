@@ -163,8 +163,8 @@ func (s SourceConfig) checkCosts() (errs []error) {
 	return errs
 }
 
-// checkAnnounced returns an error for each rule of the setting announced (how to read a reported
-// limit) that names a policy that the quota does not have.
+// checkAnnounced checks the rules of the setting announced (how to read a reported limit). It
+// returns an error for each rule whose policy is not in the quota.
 func checkAnnounced(rules []announced.Rule, policies []limiter.Policy) error {
 	var errs []error
 	for i, r := range rules {

@@ -137,7 +137,7 @@ func (c *court) state(facet, key string) store.State {
 func (c *court) register(key string, due time.Time) {
 	c.Helper()
 	e := caseOf("progress", key)
-	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // otherwise the old due time would stay
+	if _, err := c.db.DeleteEntity(c.Context(), e); err != nil { // otherwise a registered case would keep its old due time
 		c.Fatal(err)
 	}
 	entity := store.RegisteredEntity{Entity: e, Params: map[string]string{"encCsNo": "enc-" + key}, Tier: store.Cold, Enabled: true, Due: due}

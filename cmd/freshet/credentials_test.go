@@ -46,8 +46,9 @@ func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 	}
 }
 
-// A rejected credential opens only its own breaker, so the other credential fetches every entity.
-// When the rejected credential's file holds a new secret, both credentials are used again.
+// Of two credentials, the upstream rejects one. Only the breaker of the rejected credential opens,
+// so the other credential fetches every entity. When the rejected credential's file holds a new
+// secret, both credentials are used again.
 func TestCredentials_SkipExpiredUntilFileChanges(t *testing.T) {
 	var mu sync.Mutex
 	calls := map[string]int{} // by Authorization header

@@ -80,9 +80,9 @@ func listIDs(ctx context.Context, api *adminClient, path string, values map[stri
 	return ids, nil
 }
 
-// showDeadLetters prints dead letters. If chosen is true, a filter selected the IDs. A dead letter
-// that Kafka has deleted, or that can't be decoded, is then reported to stderr and skipped;
-// otherwise it is an error.
+// showDeadLetters prints dead letters. Some dead letters can't be printed, because Kafka has
+// deleted them or they can't be decoded. If chosen is true (a filter selected the IDs), they are
+// reported to stderr and skipped. If chosen is false, the first of them is an error.
 func (p *program) showDeadLetters(ctx context.Context, api *adminClient, path string, ids []string, chosen bool, output format) error {
 	var all []json.RawMessage
 	lost := 0

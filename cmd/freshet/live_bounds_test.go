@@ -43,7 +43,7 @@ func (s *changedSettings) fail(err error) {
 }
 
 // follow runs liveBounds of the source "api", with 60 calls a second, under these settings. It
-// returns a function that waits for one interval, and then returns the maximum outstanding
+// returns a function that waits for one interval. The function then returns the maximum outstanding
 // requests of a client in the facet "one", and the log since its last call.
 func follow(t *testing.T, settings limiter.Settings) (next func() (outstanding int, logged string)) {
 	t.Helper()

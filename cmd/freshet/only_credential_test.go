@@ -49,8 +49,8 @@ sources:
 	}
 }
 
-// A credential has a breaker of its own if it is listed by name, or if a rule opens it when the
-// quota of the credential is used up.
+// The only credential of a source has its own breaker in two cases: the credential is listed by
+// name, or a rule opens the breaker when the credential's quota is used up.
 func TestCredentials_SingleOneHasOwnBreaker(t *testing.T) {
 	for name, c := range map[string]struct {
 		config SourceConfig

@@ -23,8 +23,8 @@ type saturationTest struct {
 	keys   int
 	low    map[string]int // callers per process, by facet
 	high   map[string]int
-	// policy is the policy of the contract that limits the calls, and part the fraction of it
-	// that the run must use (0: 0.95). warm is how long the policy's window takes to warm up.
+	// policy is the contract's policy that limits the calls. part is the fraction of this policy's
+	// limit that the run must use (0: 0.95). warm is how long the policy's window takes to warm up.
 	policy string
 	part   float64
 	warm   time.Duration
@@ -71,7 +71,7 @@ func TestPresets_AreValid(t *testing.T) {
 	}
 }
 
-// This preset makes hundreds of calls a second, so it is not tested in parallel with others.
+// This preset makes hundreds of calls a second, so it is not tested in parallel with other presets.
 func TestPresetNexon_UsesBudgetWithoutRefusals(t *testing.T) {
 	saturations["nexon-service"].run(t, "nexon-service", contract.Options{Latency: brisk})
 }
@@ -243,7 +243,7 @@ func TestPresetCourt_CrashedLeasesExpire(t *testing.T) {
 	for range 3 {
 		spend(crashing)
 	}
-	crashed := time.Now() // the ends of these calls are never reported
+	crashed := time.Now() // as after a crash, the end of these calls is never reported
 	var back []time.Duration
 	for range 3 {
 		spend(living)

@@ -16,7 +16,7 @@ const secretReloadInterval = 2 * time.Second
 
 // secretRef refers to one credential of a source.
 type secretRef struct {
-	name      string // name of the credential; empty: the only one of the source
+	name      string // name of the credential; empty: the source has only one credential, without a name
 	setting   string // path of its settings, such as auth
 	env, file string // variable or file with the secret; both empty: the source needs no secret
 }

@@ -67,7 +67,7 @@ type parts struct {
 	producer *producer.Producer
 	lag      *topics.Sampler
 
-	faultScenarios console.FaultScenarios // of dev's simulated upstream; nil: none
+	faultScenarios console.FaultScenarios // of dev's simulated upstream; nil: no upstream is simulated
 
 	opsListener net.Listener // the query service's listener of health and metrics; may be nil
 }

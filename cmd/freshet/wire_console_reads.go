@@ -169,8 +169,8 @@ type ageHistogram struct {
 // ageBucket holds ages in the interval (above, upTo], in seconds.
 type ageBucket struct{ above, upTo float64 }
 
-// add adds the native buckets of a Prometheus histogram. It does not use classic buckets, because
-// one of them may reach from ten minutes to half an hour; native buckets are about 10 % wide.
+// add adds the native buckets of a Prometheus histogram. It does not use classic buckets: a classic
+// bucket may reach from ten minutes to half an hour, but native buckets are about 10 % wide.
 // Histograms with different bucket widths can be added.
 func (a *ageHistogram) add(h *dto.Histogram) {
 	a.total += int64(h.GetSampleCount()) //nolint:gosec // a count of reads

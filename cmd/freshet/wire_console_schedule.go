@@ -304,7 +304,7 @@ type cached[T any] struct {
 	mu        sync.Mutex
 	read      T
 	err       error
-	at        time.Time     // time of the last successful read; zero: none
+	at        time.Time     // time of the last successful read; zero: no read has succeeded
 	startedAt time.Time     // start of the last read
 	reading   chan struct{} // closed when the read in progress ends; nil: no read is in progress
 }

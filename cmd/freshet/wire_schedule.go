@@ -111,17 +111,17 @@ func (s SourceConfig) maxFacetCost() float64 {
 	return cost
 }
 
-// capacity returns the capacity of a source for prefetching: the rate of the LOW lane, the calls
-// that wait in the LOW topic, and the estimated time until these calls are made. cost is the maximum
-// number of calls per record. The returned Share is 1; the caller sets it if several schedulers
-// run.
+// capacity returns the capacity of a source for prefetching. It has the rate of the LOW lane, the
+// calls that wait in the LOW topic, and the estimated time until these calls are made. cost is the
+// maximum number of calls per record. The returned Share is 1; the caller sets it if several
+// schedulers run.
 func (p parts) capacity(ctx context.Context, name string, cost float64) (scheduler.Capacity, error) {
 	view, quota, set, err := p.limiterNow(ctx, name)
 	if err != nil {
 		return scheduler.Capacity{}, err
 	}
 	capacity := scheduler.Capacity{PerSecond: quota.LowPerSecond(view), Share: 1}
-	if set != nil && set.Stopped { // workers report the stop to Redis, but none may be running
+	if set != nil && set.Stopped { // workers report the stop to Redis, but perhaps no worker runs
 		capacity.PerSecond = 0
 	}
 	records, known := p.lag.Records(name, schemas.Low)
@@ -245,7 +245,7 @@ func (p parts) relay(name string) *outbox.Relay {
 	return outbox.New(name, p.store, lowEnqueuer{p.producer}, p.client, poller, p.log, p.reg)
 }
 
-// triggers returns, for each facet, the facets that a change of it refreshes.
+// triggers returns, for each facet, the facets that are refreshed after a change of that facet.
 func (s SourceConfig) triggers() map[string][]store.Trigger {
 	all := map[string][]store.Trigger{}
 	for facet, f := range s.Prefetch.Facets {

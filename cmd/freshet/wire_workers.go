@@ -143,7 +143,7 @@ func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.C
 }
 
 // Reacquire waits for a new permit after an earlier one expired unused. Its caller is served before
-// all others.
+// all other callers.
 func (p permits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return toPermit(p.Limiter.Reacquire(ctx, lane, toLimiterCall(c)))
 }
