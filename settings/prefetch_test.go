@@ -75,8 +75,8 @@ func TestPrefetch_RejectsInvalidValues(t *testing.T) {
 	}
 }
 
-// An emergency stop keeps the prefetch settings of the override. The limiter reads the stop from
-// the same override.
+// An emergency stop must keep the prefetch settings of the override. The stop is stored in the same
+// override, so a mistake would overwrite these settings.
 func TestPrefetch_StopKeepsOverride(t *testing.T) {
 	r := newRig(t)
 	r.patch(`{"prefetch":{"enabled":false}}`)

@@ -101,7 +101,7 @@ func TestSource_ChangeStopResumeLosesNothing(t *testing.T) {
 		t.Errorf("calls later than two seconds after the stop: got %d, want 0", after.Arrivals-before.Arrivals)
 	}
 
-	// A rejected change has no effect.
+	// A rejected change must leave the revision and the limits unchanged.
 	d.mustRun(1, []string{"target: 600 is above the limit of 110"}, "settings", "set", "second.target=600")
 	if v := d.view(); v.Revision != 2 || v.NewestRevision != 2 || v.Policies[0].Limit != 110 {
 		t.Errorf("rejected change in force: %+v", v)

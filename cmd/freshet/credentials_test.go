@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// Two credentials have twice the quota of one. Each call uses the credential that has more quota
-// left.
+// A source with two credentials has twice the quota of one credential. Each call must use the
+// credential that has more quota left, so both credentials are used.
 func TestCredentials_UseMostRemainingQuota(t *testing.T) {
 	c := accelerated(preset(t, "github-rest"), 400) // time runs 400 times faster, so an hour takes 9 s
 	c.Auth.SecretEnv = ""

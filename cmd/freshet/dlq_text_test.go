@@ -47,8 +47,8 @@ func respondWith(body any) func(*http.Request) (int, any) {
 	return func(*http.Request) (int, any) { return http.StatusOK, body }
 }
 
-// A dead letter may hold a request that an older release could not decode. The plan counts it
-// separately, because only a replay shows whether this release can decode it.
+// A dead letter may hold a request that an older release could not decode. The plan counts such
+// dead letters separately, because only a replay shows whether this release can decode them.
 func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 	t.Parallel()
 	s := &fakeAdminAPI{T: t, answers: map[string]func(*http.Request) (int, any){
@@ -71,7 +71,8 @@ func TestDLQReplay_PossiblyReadableOnly(t *testing.T) {
 	}
 }
 
-// Dead letters that are newer than the plan are not part of the job.
+// Dead letters that are newer than the plan must not be part of the job, because the user has not
+// seen them in the plan.
 func TestDLQReplay_OrdersWhatPlanShowed(t *testing.T) {
 	t.Parallel()
 	until := time.Date(2026, 1, 27, 12, 0, 0, 1000, time.UTC)
@@ -123,7 +124,8 @@ func TestDLQShow_ContinuesAfterMissingRecord(t *testing.T) {
 	}
 }
 
-// Text from outside must not move the cursor or change the text direction.
+// The text in a dead letter can come from anywhere. When it is printed, it must not move the
+// terminal's cursor or change the text direction.
 func TestDLQShow_EscapesUnprintableText(t *testing.T) {
 	t.Parallel()
 	const evil = "a\x1b[2J\u009b1m\u202e\u200b\x7f\xff \"b\\\u00fc"

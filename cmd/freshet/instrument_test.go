@@ -44,7 +44,7 @@ func TestRedisMetrics_LabelCommandsAndScripts(t *testing.T) {
 			}
 		}
 	}
-	// The handshake of a connection is not measured.
+	// The commands of a connection's handshake must not be counted.
 	want := map[string]uint64{"set": 1, "coalesce_rollback": 2, "eval": 1, "evalsha": 1, "pipeline": 1}
 	if !maps.Equal(counts, want) {
 		t.Errorf("%v, want %v", counts, want)

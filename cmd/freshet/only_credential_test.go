@@ -11,9 +11,9 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// A rejection of the only listed credential stops all calls. The first probe is sent after 5 s,
-// and the next one 5 s later. So within eight seconds there are the calls that were in flight at
-// the rejection, and one probe.
+// A rejection of the only listed credential stops all calls. The first probe is sent after 5 s, and
+// the next one 5 s later. So in the first eight seconds the upstream gets only the calls in flight
+// at the rejection, and one probe.
 func TestCredentials_SingleOneIsProbed(t *testing.T) {
 	t.Setenv("THE_ONLY_ONE", "expired")
 	var first atomic.Int64

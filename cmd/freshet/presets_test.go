@@ -32,7 +32,8 @@ type saturationTest struct {
 }
 
 var saturations = map[string]saturationTest{
-	// The preset uses 450 of the 500 calls per second (docs/quotas.md).
+	// The preset's target is 450 of the 500 calls per second (docs/quotas.md), so part is relative
+	// to 450.
 	"nexon-service":     {secret: "app-1", keys: 500, high: map[string]int{"character": 100}, low: map[string]int{"character": 100}, policy: "second", part: 0.95 * 450 / 500},
 	"nexon-development": {secret: "app-1", keys: 50, high: map[string]int{"character": 10}, policy: "second"},
 	"github-rest":       {speed: 120, secret: "alice-1", keys: 500, low: map[string]int{"user": 20}, high: map[string]int{"user": 4}, policy: "core"},

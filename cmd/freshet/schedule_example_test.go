@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The example in docs/schedule.md is valid, and config check prints its effects.
+// The example in docs/schedule.md must be a valid configuration, and config check must print its
+// effects.
 func TestConfigCheck_AcceptsTheExampleOfATrigger(t *testing.T) {
 	text, err := os.ReadFile("../../docs/schedule.md")
 	if err != nil {
