@@ -52,8 +52,8 @@ type ChangeRequest struct {
 	Source string
 	Actor  string
 	Note   string // the reason, for the audit log
-	// Revision is the revision that the change expects (If-Match). With another current
-	// revision the change fails with a ConflictError. Nil accepts any revision.
+	// Revision is the revision that the change expects (If-Match). If the current revision differs
+	// from it, the change fails with a ConflictError. Nil accepts any revision.
 	Revision *int64
 }
 
