@@ -63,8 +63,8 @@ func (c Client) Sees(visibility string) bool {
 	return visibility == "" || c.May(See(visibility))
 }
 
-// Visibilities returns the visibilities that the client may see. It may also see all entities
-// without a visibility. nil means that it may see everything.
+// Visibilities returns the visibilities that the client may see. The client may also see all
+// entities without a visibility. nil means that the client may see everything.
 func (c Client) Visibilities() []string {
 	if c.May(Admin) {
 		return nil
@@ -91,8 +91,8 @@ func ClientFromContext(ctx context.Context) (Client, bool) {
 	return c, ok
 }
 
-// maxNameSize is the maximum length in bytes of a text that a client name contains unchanged,
-// such as the subject of a token.
+// maxNameSize is the maximum length in bytes of a text that a client name contains unchanged, such
+// as the subject of a token. cleanName shortens longer texts.
 const maxNameSize = 128
 
 // cleanName returns text for use in a client name. If the text is too long or has unprintable

@@ -129,8 +129,8 @@ func (r Rate) Parse() (calls int, window time.Duration) {
 	return calls, window
 }
 
-// parse returns the number of calls and the length of the window. The number is 0 if there is no
-// limit.
+// parse returns the number of calls and the length of the window, or an error if the rate is
+// invalid. The number is 0 if there is no limit.
 func (r Rate) parse() (calls int, window time.Duration, err error) {
 	if r == "" || r == "0" {
 		return 0, 0, nil

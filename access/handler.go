@@ -135,7 +135,8 @@ func (a *keysAPI) create(r *http.Request) (admin.Answer, error) {
 	if err := a.guard.store.AddKey(r.Context(), key, auditEntry(actionCreate, key.CreatedBy, now, nil, &key)); err != nil {
 		return admin.Answer{}, err
 	}
-	// The new key is not added to the cache directly, because it may already be revoked.
+	// Read all keys from the database, instead of adding the new key to the cache: another process
+	// may have revoked it already.
 	if err := a.guard.readLiveKeys(r.Context()); err != nil {
 		a.guard.log.Warn("api key created but not read back; it is valid from the next read on", "key", key.ID, "err", err)
 	}

@@ -17,7 +17,7 @@ const missesPerNewKey = 10
 // second that were measured on two cores (docs/operating.md).
 var autoLookupLimit = callRate{20_000, time.Minute}
 
-// lookupLimit returns the limit of one client's lookups of keys without a snapshot. It applies
+// lookupLimit returns the limit of one client's lookups of entities without a snapshot. It applies
 // per process, to all sources together.
 func lookupLimit(newKeys Rate) callRate {
 	if newKeys == AutoRate {
