@@ -31,8 +31,8 @@ func dialAddress(address string) string {
 	return address
 }
 
-// dialURL returns the address at which this machine can call a listener: an https URL if it has
-// TLS, and host:port otherwise.
+// dialURL returns the address at which this machine can call a listener: an https URL if the
+// listener has TLS, and host:port otherwise.
 func (c ListenerTLSConfig) dialURL(address string) string {
 	if address = dialAddress(address); c.enabled() {
 		return "https://" + address

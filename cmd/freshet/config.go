@@ -92,15 +92,15 @@ type QueryConfig struct {
 	Console           string       `yaml:"console"`
 }
 
-// OpsConfig configures the listener of health and metrics. It has no access control, so an
-// address beyond loopback needs AllowRemote.
+// OpsConfig configures the listener of health and metrics. The listener has no access control, so
+// an address beyond loopback needs AllowRemote.
 type OpsConfig struct {
 	Listen      string            `yaml:"listen"`
 	TLS         ListenerTLSConfig `yaml:"tls"`
 	AllowRemote bool              `yaml:"allowRemote"`
 }
 
-// checkRemote returns an error for an address beyond loopback without AllowRemote.
+// checkRemote returns an error if Listen is an address beyond loopback and AllowRemote is false.
 func (c OpsConfig) checkRemote() error {
 	if c.AllowRemote || access.Loopback(c.Listen) {
 		return nil
@@ -148,8 +148,8 @@ func (a Auto) MarshalYAML() (any, error) {
 // builtInSource is the source that is configured without a configuration file.
 const builtInSource = "nexon"
 
-// defaultConfig returns the configuration without a file: all services on localhost, and the
-// Nexon Open API as the only source.
+// defaultConfig returns the configuration that applies without a configuration file: all services
+// on localhost, and the Nexon Open API as the only source.
 func defaultConfig() (Config, error) {
 	c := Config{
 		Kafka:    KafkaConfig{Brokers: []string{"localhost:9092"}, GroupProtocol: "classic"},

@@ -106,7 +106,8 @@ func wrapPreset(name string, preset []byte) []byte {
 	return []byte(out.String())
 }
 
-// explainCredentials prints, for each credential, the keys it is used for and its visibility.
+// explainCredentials prints the visibility of each credential, and the entity keys for which it is
+// used.
 func (s SourceConfig) explainCredentials(to io.Writer) {
 	for _, c := range s.Credentials {
 		keys, seen := "all keys", "every reader"

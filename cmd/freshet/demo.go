@@ -18,7 +18,7 @@ import (
 
 const (
 	demoInterval       = 50 * time.Millisecond
-	demoReadKeys       = 40  // number of entities that are read; low numbers are read most often
+	demoReadKeys       = 40  // number of entities that are read; keys with low numbers are read most often
 	demoPrefetchedKeys = 160 // number of prefetched entities, including the read ones
 
 	// One in demoMissingEvery reads is of a missing entity, one in demoRefreshEvery is followed

@@ -159,7 +159,7 @@ func TestImport_ResumesWithSkip(t *testing.T) {
 			t.Fatalf("%s: %q, %v", format, stdout, err)
 		}
 		before := r.sent
-		if before != skip { // the command waited for all requests in flight
+		if before != skip { // the command must have waited for all requests in flight
 			t.Errorf("registered: got %d, the error says %d", before, skip)
 		}
 		stdout, stderr, err := r.imports(t.Context(), strings.NewReader(text), "--skip", strconv.Itoa(skip))

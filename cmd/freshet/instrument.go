@@ -83,8 +83,8 @@ func (t *redisTimingHook) ProcessPipelineHook(next redis.ProcessPipelineHook) re
 	}
 }
 
-// isHandshake reports whether a command belongs to the handshake of a new connection. Its duration
-// is not measured.
+// isHandshake reports whether a command belongs to the handshake of a new connection. The durations
+// of such commands are not measured.
 func isHandshake(cmd redis.Cmder) bool {
 	switch cmd.Name() {
 	case "hello", "client", "auth", "select", "readonly":

@@ -43,7 +43,7 @@ func (c ListenerTLSConfig) requiresClientCert() bool {
 	return c.ClientCAFile != "" && c.ClientAuth != requestCertificate
 }
 
-// check returns all errors that can be found without reading the files. Each begins with the
+// check returns all errors that can be found without reading the files. Each error begins with the
 // setting's path below tls.
 func (c ListenerTLSConfig) check() error {
 	var errs []error

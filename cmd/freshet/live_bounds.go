@@ -23,8 +23,8 @@ const (
 )
 
 // liveBounds holds the limits that apply to each client, by source and facet. It recalculates them
-// when the quota in force changes, which is the configured quota with the newest valid override.
-// Its methods may be called concurrently.
+// when the quota in force changes. The quota in force is the configured quota with the newest valid
+// override. Its methods may be called concurrently.
 type liveBounds struct {
 	sources  map[string]SourceConfig
 	limits   access.Limits

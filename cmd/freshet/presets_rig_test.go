@@ -77,7 +77,7 @@ type presetRun struct {
 	stop     context.CancelFunc
 	closing  []func()
 	wg       sync.WaitGroup
-	stood    atomic.Int64 // number of pauses of this process that were longer than the quota's jitter allows
+	stood    atomic.Int64 // number of pauses of this process by more than 5 ms; see watch
 	good     atomic.Int64
 	mu       sync.Mutex
 	bad      map[string]int

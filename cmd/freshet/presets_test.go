@@ -149,7 +149,7 @@ func (a *presetRun) measure(how saturationTest, took time.Duration) bool {
 		<-timer.C
 	}
 	begun := a.await(func(s contract.Stats) bool { return s.Arrivals >= 3 })
-	pass(3 * time.Second) // until all callers are in a steady state
+	pass(3 * time.Second) // wait until all callers call at a constant rate
 	warm := a.upstream.Stats()
 	pass(took)
 	s, elapsed := a.upstream.Stats(), time.Since(begun.First)

@@ -152,7 +152,7 @@ func (p *program) printSettings(f format, all []settings.State) error {
 func settingRows(s settings.State) [][]string {
 	rows := [][]string{{s.Source, "stopped", "false", strconv.FormatBool(s.Stopped)}}
 	add := func(name, configured string, now func(settings.Values) string) {
-		text := "?" // printSettings prints the reason to stderr
+		text := "?" // the effective value is unknown; printSettings prints the reason to stderr
 		if s.Effective != nil {
 			text = now(*s.Effective)
 		}

@@ -101,7 +101,7 @@ func TestCommands_TrustAPrivateAuthority(t *testing.T) {
 	if code, _, stderr := command(t, trusted, "settings", "get"); code != 0 || strings.Contains(stderr, "in clear") {
 		t.Errorf("with the authority: got exit %d and %q, want 0 and no warning", code, stderr)
 	}
-	if code, _, stderr := command(t, trusted, "dlq", "list"); code != 0 { // unlike "settings get", this command uses HTTP keep-alive
+	if code, _, stderr := command(t, trusted, "dlq", "list"); code != 0 { // TLS must also work with HTTP keep-alive, which "settings get" does not use
 		t.Errorf("with the authority: got exit %d and %q, want 0", code, stderr)
 	}
 	if code, _, stderr := command(t, []string{addr, "FRESHET_CA_FILE=/no/such/file"}, "settings", "get"); code != 1 || !strings.Contains(stderr, "FRESHET_CA_FILE") {

@@ -21,9 +21,9 @@ import (
 
 // TracingConfig configures the export of spans. Endpoint is the base URL of an OpenTelemetry
 // collector (OTLP over HTTP), such as http://localhost:4318; empty: no tracing. SampleRatio is the
-// ratio of sampled traces that begin here. A trace that an authorized client began keeps the
-// client's sampling decision. Headers and certificates for the collector come from the standard
-// variables OTEL_EXPORTER_OTLP_….
+// fraction of the traces begun by freshet that is sampled. A trace that an authorized client began
+// keeps the client's sampling decision. Headers and certificates for the collector come from the
+// standard variables OTEL_EXPORTER_OTLP_….
 type TracingConfig struct {
 	Endpoint    string  `yaml:"endpoint"`
 	SampleRatio float64 `yaml:"sampleRatio"`

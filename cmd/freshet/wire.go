@@ -72,7 +72,8 @@ type parts struct {
 	opsListener net.Listener // the query service's listener of health and metrics; may be nil
 }
 
-// role runs a role with the parts until ctx ends.
+// role is a function that runs one role of a process, such as the query service, with the parts
+// until ctx ends.
 type role func(ctx context.Context, p parts) error
 
 // run runs roles until ctx ends. It stops the roles first, and then the producer and the lag

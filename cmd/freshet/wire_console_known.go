@@ -153,7 +153,7 @@ func (k entityReader) registered(ctx context.Context, e schemas.Entity) (*store.
 	return &all[0], nil
 }
 
-// requestState reads the coalescing state of an entity from Redis.
+// requestState reads the lock, the hold, the cool-down and the versions of an entity from Redis.
 func (k entityReader) requestState(ctx context.Context, e schemas.Entity) console.RequestState {
 	w, err := producer.NewCoalescer(k.parts.rdb).ReadState(ctx, e)
 	if err != nil {

@@ -77,7 +77,7 @@ func TestEntityReader_CollectsAllState(t *testing.T) {
 		f.write("a", 7, time.Minute, "")
 		f.write("ab", 8, time.Minute, "")
 		now := time.Now().UTC().Truncate(time.Microsecond)
-		for _, key := range []string{"ab", "b"} { // other keys that are similar to the key a
+		for _, key := range []string{"ab", "b"} { // the registrations of similar keys must not be shown for the key a
 			if _, err := f.store.RegisterEntities(f.Context(), []store.RegisteredEntity{{Entity: testEntity(key), Tier: store.Hot, Enabled: true, Due: now}}); err != nil {
 				f.Fatal(err)
 			}
@@ -293,7 +293,7 @@ func TestConsoleRefresh_DescribesResult(t *testing.T) {
 	if way.Lane != schemas.High || way.Number == 0 || way.CooldownUntil.IsZero() {
 		t.Errorf("got %+v", way)
 	}
-	ask("A refresh is queued.") // covered by the first request
+	ask("A refresh is queued.") // the first update request covers this one
 	coalescing := producer.NewCoalescer(f.rdb)
 	waitFor(t, eventTimeout, "the whole cool-down", func() bool { return time.Until(f.look("a", anybody).Request.CooldownUntil) > 20*time.Second })
 	if err := coalescing.Settle(t.Context(), []schemas.End{{Entity: testEntity("a"), Number: way.Number, Satisfied: true}}); err != nil {

@@ -176,7 +176,8 @@ func (l *livePrefetch) apply(o settings.PrefetchOverride, err error) {
 // prefetching is disabled, so that reads are still counted.
 func (l *livePrefetch) Prefetches(facet string) bool { return l.base.Prefetches(facet) }
 
-// FirstDue returns the first due time of an entity that is registered now.
+// FirstDue returns the first due time of an entity that is registered now, and whether its facet is
+// prefetched.
 func (l *livePrefetch) FirstDue(r store.RegisteredEntity, now time.Time) (time.Time, bool) {
 	s, _ := l.now(context.Background())
 	return s.FirstDue(r, now)

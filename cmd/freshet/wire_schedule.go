@@ -145,7 +145,7 @@ func (p parts) capacity(ctx context.Context, name string, cost float64) (schedul
 // than that rate still consume them in about 17 minutes.
 const maxUnclaimedWork = 10 * time.Second
 
-// schedulerTTL is the time after its last heartbeat for which a scheduler still counts.
+// schedulerTTL is the time after its last heartbeat for which a scheduler still counts as live.
 const schedulerTTL = 30 * time.Second
 
 func schedulersKey(source string) string { return "schedulers:{" + source + "}" }

@@ -137,7 +137,7 @@ func (p permits) Acquire(ctx context.Context, lane schemas.Lane, c source.Call) 
 }
 
 // AcquireRetry waits for a permit for a request whose last call failed. While other requests wait,
-// such requests get at most every fourth permit.
+// requests with a failed call get at most every fourth permit.
 func (p permits) AcquireRetry(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	return toPermit(p.Limiter.AcquireRetry(ctx, lane, toLimiterCall(c)))
 }
