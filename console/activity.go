@@ -22,7 +22,7 @@ type activityPage struct {
 	Entries []auditRow
 	More    bool
 	Limit   int
-	Next    int // limit after the next click; 0: no more entries can be shown
+	Next    int // value of Limit after the next click on "Older entries"; 0: no more entries can be shown
 }
 
 // auditRow is an audit entry for display.
@@ -63,8 +63,8 @@ func compactJSON(text json.RawMessage) string {
 	}
 }
 
-// canSeeEntry reports whether the client may see an audit entry, which is so if it may see every
-// entity that the entry names.
+// canSeeEntry reports whether the client may see an audit entry. The client must be allowed to see
+// every entity that the entry names.
 func (c *Console) canSeeEntry(client access.Client, e settings.Entry) bool {
 	var named struct {
 		Key    string   `json:"key"`

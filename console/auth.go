@@ -61,8 +61,9 @@ func canRefresh(c *Console, client access.Client) (bool, string) {
 const readOnlyMessage = "This console is read-only: no client may change anything."
 
 // identify authenticates a request by a bearer token in the Authorization header, or by the session
-// cookie. It ignores other schemes in that header, such as Basic of a proxy. A request without any
-// token does not reach the guard, because the guard would count it as a failed login.
+// cookie. It ignores other schemes in that header, such as Basic, because a proxy in front of the
+// console may use them. If clients must log in, a request without a token is rejected here. The
+// guard would count it as a failed login.
 func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
 		token := cookieToken(r)
@@ -87,9 +88,9 @@ func isBearer(header string) bool {
 }
 
 // cookieToken returns the token in the session cookie; empty: there is no cookie. On a TLS
-// connection it accepts only the __Host- cookie, because another host could have set the other one.
-// Behind a TLS proxy the connection to this process is plain HTTP. Then both cookies are accepted,
-// and the __Host- cookie takes precedence.
+// connection it accepts only the __Host- cookie, because a sibling domain could have set a cookie
+// without this prefix. Behind a TLS proxy the connection to this process is plain HTTP. Then both
+// cookies are accepted, and the __Host- cookie takes precedence.
 func cookieToken(r *http.Request) string {
 	names := []string{hostCookieName, cookieName}
 	if r.TLS != nil {
@@ -186,7 +187,7 @@ func (c *Console) identifyFailed(w http.ResponseWriter, r *http.Request, err err
 type loginForm struct {
 	To, Problem string
 	// CrossSite is true if a link on another site led to the login page. The browser sends no
-	// session cookie with such a request.
+	// session cookie with such a request, so the client may be logged in already.
 	CrossSite bool
 }
 
@@ -257,7 +258,8 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 // cookie returns the session cookie with this value. maxAge is in seconds. The cookie contains the
 // token (see SECURITY.md). Scripts can't read it, and browsers don't send it with requests of other
 // sites. Over HTTPS the cookie is Secure and bound to this host. The Origin header shows HTTPS even
-// behind a proxy. Over plain HTTP, as on loopback, the cookie can be neither.
+// behind a proxy. Over plain HTTP, for example on loopback, browsers would reject such a cookie.
+// There it is neither Secure nor bound to the host.
 func (c *Console) cookie(r *http.Request, value string, maxAge int) *http.Cookie {
 	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 	if r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://") {

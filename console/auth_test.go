@@ -226,7 +226,7 @@ func TestLogin_MissingTokenIsNoFailure(t *testing.T) {
 			t.Errorf("%v: %d, and the guard was asked %d times", headers, d.status, r.identified)
 		}
 	}
-	r.loginRequired = false // without a login the guard still checks host names and origins
+	r.loginRequired = false // without a required login the guard still checks host names and origins
 	if d := r.get(root); d.status != 200 || r.identified != 1 {
 		t.Errorf("%d, and the guard was asked %d times", d.status, r.identified)
 	}

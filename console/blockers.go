@@ -16,12 +16,12 @@ type blockerScope int
 const (
 	scopeSource blockerScope = iota // all calls of the source
 	scopeLane                       // the calls of one lane
-	scopeFirst                      // the oldest request of a lane has waited long, which is normal in a saturated lane
+	scopeFirst                      // the oldest request of a lane; in a saturated lane a long wait of it is normal
 	scopePart                       // the calls of one scope of a policy, for example of one credential
 )
 
-// blocker is a condition that prevents upstream calls. Message is a part of a sentence that
-// describes it.
+// blocker is a condition that prevents upstream calls. Message describes the condition as a part of
+// a sentence.
 type blocker struct {
 	Message, Tone string
 	Scope         blockerScope
@@ -155,8 +155,8 @@ func allBlockers(v *limiter.View, now time.Time) []blocker {
 }
 
 // stallReason returns the reason why no worker processes a lane, as ": reason" for the end of a
-// sentence; empty: unknown. The tone is a warning, and not a problem, if a limit or a rule blocks
-// the lane on purpose.
+// sentence; empty: unknown. The tone is toneWarn if a limit or a rule blocks the lane on purpose,
+// and otherwise toneBad.
 func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (why, tone string) {
 	if v != nil && len(v.Processes) == 0 {
 		return ": no worker is running", toneBad
@@ -175,7 +175,8 @@ func stallReason(v *limiter.View, lanes []LaneLag, l LaneLag, now time.Time) (wh
 }
 
 // allowedFraction returns the part (0 to 1) of the normal rate that is allowed now. It is 0 while
-// all calls are blocked, and rises in the ramp afterwards.
+// all calls are blocked, and below 1 while the limiter raises the rate after a block (state
+// ramping).
 func allowedFraction(v *limiter.View, now time.Time) float64 {
 	if slices.ContainsFunc(blockersOf(v, schemas.High, now), func(h blocker) bool { return h.Scope == scopeSource }) {
 		return 0

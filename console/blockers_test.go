@@ -31,7 +31,7 @@ func TestBlockers_AreNamed(t *testing.T) {
 	}
 	for _, c := range []struct {
 		view      *limiter.View
-		high, low string // expected blockers of each lane; an empty low equals high
+		high, low string // expected messages of each lane; "same": LOW has the messages of HIGH
 	}{
 		{nil, "", ""},
 		{&limiter.View{State: "flowing"}, "", ""},

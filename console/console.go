@@ -13,8 +13,8 @@ import (
 
 const (
 	root = "/console"
-	// requestTimeout bounds the time for reads and changes in other services during one request of
-	// a page or action.
+	// requestTimeout bounds the time that one HTTP request to the console may spend on reads and
+	// changes in other services.
 	requestTimeout = 5 * time.Second
 	maxFormBytes   = 64 << 10
 )
@@ -99,7 +99,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", contentSecurityPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "same-origin") // no-referrer would make browsers send "Origin: null" with the forms of the console
+	// With no-referrer, browsers would send "Origin: null" with the forms of the console, and the
+	// console would reject them as cross-site.
+	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	r.Body = http.MaxBytesReader(w, r.Body, maxFormBytes)
 	c.mux.ServeHTTP(w, r)
@@ -108,8 +110,8 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // pageHandler handles a request whose client was authenticated and has permission.
 type pageHandler func(w http.ResponseWriter, r *http.Request, client access.Client)
 
-// requestContext returns the context for reads and changes during one request. The context of a
-// POST is not cancelled when the client disconnects, so that an action is never half done.
+// requestContext returns the context for reads and changes during one HTTP request. The context of
+// a POST is not cancelled when the client disconnects, so that an action is never half done.
 func requestContext(r *http.Request) (context.Context, context.CancelFunc) {
 	ctx := r.Context()
 	if r.Method == http.MethodPost {

@@ -26,7 +26,8 @@ type Deps struct {
 	// Schedule is called only while a page with live content is open.
 	Schedule Schedule
 	DLQ      DLQ
-	// Audit stores audit entries for actions whose own service does not write one.
+	// Audit stores audit entries for actions, such as refreshes, whose service does not write an
+	// audit entry itself.
 	Audit Audit
 	Guard Guard
 	// Meters limits the request rate of each client.
@@ -60,9 +61,10 @@ type ClientLimiter interface {
 // Overview reads the current state of the process and its sources.
 type Overview interface {
 	// Lanes returns the lag of each lane of the source. The values are measured in the background,
-	// so the call is cheap.
+	// so Lanes returns at once.
 	Lanes(source string) []LaneLag
-	// Reads returns how this process has served reads in the last five minutes, by source.
+	// Reads returns one ReadStats for each source. They cover the reads that this process has
+	// served in the last five minutes.
 	Reads() []ReadStats
 	// Dependencies returns the health of the services that this process needs. It checks them at
 	// most once a second.
@@ -72,15 +74,15 @@ type Overview interface {
 // LaneLag is the backlog of one lane of a source.
 type LaneLag struct {
 	Lane schemas.Lane
-	// Records is the number of waiting records, and Wait the estimated time until a new record is
-	// processed (0 if no records wait). RecordsKnown is false if the records could not be counted
-	// recently.
+	// Records is the number of Kafka records that wait in the lane. Wait is the estimated time
+	// until a new record would be processed (0 if no records wait). RecordsKnown is false if the
+	// records could not be counted recently.
 	Records      int64
 	Wait         time.Duration
 	RecordsKnown bool
 	// WaitKnown is false while no record is processed: without a throughput no wait can be
-	// estimated. StalledFor is the time in which no waiting record was processed. It is at most
-	// about a minute, the length of the measured history.
+	// estimated. StalledFor is the time for which records have waited without any record being
+	// processed. It is at most about a minute, because older measurements are discarded.
 	WaitKnown  bool
 	StalledFor time.Duration
 }
@@ -153,7 +155,7 @@ type RequestState struct {
 	Number        int64
 	Confirmed     bool // Kafka has acknowledged the request in flight
 	Until         time.Time
-	Issued        int64 // highest version issued; if it is above Number, a fetch is running
+	Issued        int64 // highest version of a request or fetch; if it is above Number, a fetch is running
 	Done          int64 // highest version of a request that has been satisfied
 	Hold          string
 	HoldUntil     time.Time

@@ -21,16 +21,16 @@ type ScheduleState struct {
 	// Disabled is true if the settings disable prefetching.
 	Disabled bool
 	Due      Due
-	// FeedRate is the number of calls a second that all schedulers together may enqueue in the LOW
-	// lane now. RateCap is the prefetch rate cap of this hour, in calls a second; nil: there is
-	// none.
+	// FeedRate is the rate, in calls a second, at which all schedulers together may enqueue
+	// prefetch requests in the LOW lane now. RateCap is the prefetch rate cap of this hour, in
+	// calls a second; nil: there is none.
 	FeedRate Reading[float64]
 	RateCap  *float64
 	// Schedulers are the running schedulers of the source. The scheduler with the most recent
 	// heartbeat is first.
 	Schedulers Reading[[]SchedulerHeartbeat]
-	// Requested is the number of entities that the scheduler of this process has requested since
-	// its start. nil: this process runs no scheduler.
+	// Requested is the number of prefetch requests that the scheduler of this process has enqueued
+	// since its start. nil: this process runs no scheduler.
 	Requested *int64
 }
 
@@ -47,8 +47,8 @@ type FacetSchedule struct {
 	Mode  string // off, tiers, adaptive
 	// MinInterval and MaxInterval bound the intervals in the adaptive mode.
 	MinInterval, MaxInterval time.Duration
-	// ReadyAt is the time at which the upstream has the content of the day; zero: it has it
-	// already. Until then no entity is requested.
+	// ReadyAt is the time at which the upstream will publish the content of the day. Until then no
+	// entity of the facet is prefetched. zero: the content is already published.
 	ReadyAt  time.Time
 	Tiers    [3]TierSchedule // indexed by store.Tier
 	Triggers []TriggerSchedule
@@ -57,16 +57,16 @@ type FacetSchedule struct {
 // TierSchedule describes one tier of a facet.
 type TierSchedule struct {
 	Interval time.Duration
-	// Entities is the number of enabled entities in the tier. If Exact is false, the number is an
-	// estimate of the database.
+	// Entities is the number of enabled entities in the tier. If Exact is false, the database has
+	// only estimated the number.
 	Entities Reading[int64]
 	Exact    bool
 }
 
-// TriggerSchedule describes a trigger. Facet is the facet that is refreshed after a change of the
-// facet with the trigger. It is not refreshed if its last refresh is younger than Backoff. If Quiet
-// is 0, the refresh follows at once. Otherwise it follows when no change was found for Quiet, but
-// at most MaxDelay after the first change.
+// TriggerSchedule describes a trigger: a change of the facet with the trigger refreshes the facet
+// named Facet. Facet is not refreshed if its last refresh is younger than Backoff. If Quiet is 0,
+// the refresh is enqueued at once. Otherwise it is enqueued when no further change was found for
+// the time Quiet, but at most MaxDelay after the first change.
 type TriggerSchedule struct {
 	Facet           string
 	Backoff         time.Duration
@@ -78,13 +78,14 @@ type TriggerSchedule struct {
 type Due struct {
 	Error string
 	At    time.Time
-	// MaxCounted is the number at which each count stops.
+	// MaxCounted is the limit of each count in Due: the database stops counting there. If a count
+	// equals MaxCounted, the true number may be higher.
 	MaxCounted int64
 	// Next is the earliest due time; zero: no entity is scheduled.
 	Next  time.Time
 	Tiers []store.TierBacklog
-	// Retries are the due retries that no process has claimed. Scheduled are all retries; its
-	// Oldest is the earliest time of a retry.
+	// Retries counts the due retries that no process has claimed. Scheduled counts all retries,
+	// including future ones; Scheduled.Oldest is the time of the earliest retry.
 	Retries, Scheduled store.Backlog
 	// Outbox counts the change events and triggers in the outbox that are not delivered yet.
 	Outbox store.Backlog

@@ -45,7 +45,8 @@ type dlqPage struct {
 	JobsRead      bool
 }
 
-// Handlings returns the choices of the filter by disposition: the value and the label of each.
+// Handlings returns the options of the form field that filters dead letters by disposition: the
+// value and the label of each option.
 func (dlqPage) Handlings() [][2]string {
 	return [][2]string{{store.OpenDeadLetters, "open ones"}, {store.HandledDeadLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allDeadLetters, "all"}}
 }
@@ -53,7 +54,8 @@ func (dlqPage) Handlings() [][2]string {
 // allDeadLetters is the value of the filter that selects dead letters with any disposition.
 const allDeadLetters = "all"
 
-// dlqFilter is the filter of the page of dead letters, as a form and as a query string.
+// dlqFilter is the filter of the page of dead letters. Fields formats it for a form, Query as a
+// query string.
 type dlqFilter struct {
 	Filter   store.DeadLetterFilter
 	Attempts string

@@ -23,7 +23,8 @@ const (
 	maxReplayRate, minReplayRate = 10_000, 1.0 / 60
 )
 
-// judge judges a replay of these open dead letters into the LOW lane, without a rate and a maximum.
+// judge returns the verdict on a replay of all these open dead letters into the LOW lane, without a
+// maximum rate.
 func (c *Console) judge(ctx context.Context, source string, open []store.DeadLetterGroup, now time.Time) verdict {
 	return c.judgeOrder(ctx, dlq.JobSpec{Filter: store.DeadLetterFilter{Source: source}, Lane: schemas.Low}, -1, open, now)
 }
@@ -46,15 +47,16 @@ type planPage struct {
 // Replays reports whether the job is a replay, not a purge.
 func (p planPage) Replays() bool { return p.Kind == store.ReplayJob }
 
-// Counted returns the maximum number of dead letters that the job affects. The form sends it along
-// when the job is started.
+// Counted returns the maximum number of dead letters that the job affects. The form sends this
+// number to the handler start, which compares it with a new count.
 func (p planPage) Counted() int64 { return maxAffected(p.Plan) }
 
 // maxAffected returns the number of dead letters that a job affects at most. It includes dead
 // letters that this release of freshet may be unable to read.
 func maxAffected(p dlq.Plan) int64 { return p.Count + p.IfReadable }
 
-// StaysOpen explains the reason "why" for which dead letters stay open.
+// StaysOpen explains why the job would leave some dead letters open. "why" is the code of the
+// reason.
 func (planPage) StaysOpen(why string) string { return staysOpen(why) }
 
 // orderOf reads the kind, filter and options of a job from a form. The texts of its errors are
@@ -93,8 +95,8 @@ func checkNote(note string) error {
 	return nil
 }
 
-// plan shows the dry run of a job. The filter gets the current time as its end, so that the job
-// does not affect dead letters that are written after the dry run.
+// plan shows the dry run of a job. It ends the time range of the filter now, so that the job does
+// not affect dead letters that are written after the dry run.
 func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Client) {
 	ctx, cancel := requestContext(r)
 	defer cancel()
@@ -121,8 +123,8 @@ func (c *Console) plan(w http.ResponseWriter, r *http.Request, client access.Cli
 	c.render(w, r, http.StatusOK, "plan", "Dry run", p)
 }
 
-// start starts the job of a dry run. It rejects the job if more dead letters match now than the dry
-// run counted.
+// start starts the job that a dry run has shown. It rejects the job if more dead letters match the
+// filter now than the dry run counted.
 func (c *Console) start(w http.ResponseWriter, r *http.Request, client access.Client) {
 	p, o, err := c.orderOf(r, client)
 	counted, unread := strconv.ParseInt(r.PostFormValue("counted"), 10, 64)

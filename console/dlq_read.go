@@ -13,7 +13,7 @@ import (
 
 const (
 	maxJobsShown = 20
-	// recentTTL is how long the count of the recent dead letters is cached.
+	// recentTTL is how long the count of the dead letters of the last 24 h is cached.
 	recentTTL = 5 * time.Second
 )
 
@@ -23,9 +23,10 @@ type deadLetterGroups struct {
 	more   bool // true if there are more groups than were counted
 }
 
-// readRecentDeadLetters counts the dead letters of the last 24 h. visibilities are the labels of
-// the counted dead letters; those without a label are always counted. nil: all are counted. There
-// may be a million dead letters, so all viewers share the result of one count.
+// readRecentDeadLetters counts the dead letters of the last 24 h. It counts dead letters with one
+// of the visibility labels in visibilities, and all dead letters without a label. If visibilities
+// is nil, it counts all dead letters. A count is expensive, because there may be a million dead
+// letters. All clients therefore share its result.
 func (c *Console) readRecentDeadLetters(ctx context.Context, visibilities []string) (all deadLetterGroups, err error) {
 	since := c.Clock().Add(-day)
 	for _, source := range c.Sources {
@@ -69,9 +70,9 @@ func (p *dlqPage) readJobs(ctx context.Context, c *Console) error {
 	return nil
 }
 
-// readRecent reads the shared count of the recent dead letters. If a new count fails, it uses the
-// previous one. Only a client that may see every visibility gets the count of all dead letters;
-// other clients get the count of the public ones.
+// readRecent reads the shared count of the dead letters of the last 24 h. If a new count fails, it
+// uses the previous count. Only a client that may see every visibility gets the count of all dead
+// letters; other clients get the count of the dead letters without a visibility label.
 func (p *dlqPage) readRecent(ctx context.Context, c *Console) error {
 	groups := &c.publicDeadLetters
 	if p.client.Visibilities() == nil {
@@ -104,7 +105,8 @@ func (p *dlqPage) readList(ctx context.Context, c *Console, after store.DeadLett
 	return nil
 }
 
-// totalOf returns the number of dead letters in all groups, even if not all groups are in the list.
+// totalOf returns the number of dead letters in all groups. It includes groups that the list omits
+// because of dlq.MaxGroups.
 func totalOf(groups []store.DeadLetterGroup) int64 {
 	if len(groups) == 0 {
 		return 0

@@ -76,7 +76,7 @@ func TestDLQ_TruncatedCountSaysAtLeast(t *testing.T) {
 }
 
 // The list shows a key as FACET/KEY. An operator may copy that text into the field "key" of the
-// filter.
+// filter, so the filter must accept it.
 func TestDLQ_FilterAcceptsListedKey(t *testing.T) {
 	for query, want := range map[string]store.DeadLetterFilter{
 		"key=somebody":                   {Key: "somebody"},

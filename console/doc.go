@@ -19,7 +19,7 @@
 //	handler       303 to a page with a notice, or the page itself
 //
 // A replay or purge of dead letters has two steps. The dry run (GET /console/dlq/plan) counts the
-// dead letters that match the filter until now. The start (POST /console/dlq/start) sends that count
-// along. Example: the dry run counts 12,254; if 12,300 match at the start, the answer is 409 and
-// nothing is replayed.
+// dead letters that match the filter and were written before now. The form that starts the job
+// (POST /console/dlq/start) contains that count. Example: the dry run counts 12,254. If 12,300
+// match at the start, the response is 409 and nothing is replayed.
 package console

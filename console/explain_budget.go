@@ -112,12 +112,12 @@ const (
 	stateRestoringCount = "restoring-count"
 )
 
-// StateStopping is the state of a source whose settings contain an emergency stop that Redis does
-// not report yet.
+// StateStopping is the state of a source after an emergency stop was written to its settings, and
+// before Redis reports the stop.
 const StateStopping = "stopping"
 
-// StateResuming is the state of a source whose emergency stop was removed from the settings, but
-// which Redis still reports as stopped.
+// StateResuming is the state of a source after its emergency stop was removed from the settings,
+// while Redis still reports it as stopped.
 const StateResuming = "resuming"
 
 // stateMessage describes the state of a source's limiter. The result is a part of a sentence.

@@ -49,8 +49,9 @@ func whyStale(e Entity, a surroundings, now time.Time) string {
 	return strings.Join(sentences, " ")
 }
 
-// entityBlockers returns the conditions that prevent a refresh of the entity: the conditions of
-// the lane of its request in flight. If no request is in flight, it returns the conditions of both lanes.
+// entityBlockers returns the conditions that prevent a refresh of the entity. If a request of the
+// entity is in flight, these are the blockers of the lane of that request. Otherwise they are the
+// blockers of both lanes.
 func entityBlockers(e Entity, a surroundings, now time.Time) []blocker {
 	if e.Request.Lane != "" {
 		return blockersOf(a.limits, e.Request.Lane, now)
@@ -63,14 +64,14 @@ func callsAllowed(state string) bool {
 	return state == stateFlowing || state == stateRamping || state == stateUnused
 }
 
-// servedKind is the kind of response that a read of an entity gets. The console only explains it;
-// package query makes the decision for real reads.
+// servedKind is the kind of response that a read of an entity gets. The console only explains the
+// kind; package query chooses the response of real reads.
 type servedKind int
 
 const (
 	servedNothing       servedKind = iota // no snapshot and no absence is stored
 	servedAbsent                          // a stored absence (404) within AbsentFor
-	servedAbsentExpired                   // a stored absence that is older; it is served until the next check
+	servedAbsentExpired                   // a stored absence older than AbsentFor; it is still served until the next check
 	servedTooOld                          // content that is older than KeepFor and so is not served
 	servedFresh
 	servedStale
@@ -121,8 +122,8 @@ func ageMessage(e Entity, now time.Time) string {
 	return "Nothing is stored."
 }
 
-// held reports whether the entity is held after failures, so that only a manual refresh would
-// request it.
+// held reports whether the entity is held, for example after failures. While it is held, a read of
+// the entity does not enqueue a refresh, but a manual refresh does.
 func held(e Entity, now time.Time) bool {
 	switch e.Status.State {
 	case store.Suspended, store.Retrying:
@@ -192,9 +193,9 @@ func requestMessage(e Entity, a surroundings, now time.Time) string {
 	return text + "."
 }
 
-// lostMessage describes a request that has not ended, but whose lock has expired, so that it does
-// not coalesce new requests. Such a request may still wait: the lock lasts a minute at most, and
-// the LOW lane may lag by hours.
+// lostMessage describes a request that has not ended although its lock has expired. Without the
+// lock, new requests are not coalesced with it. The request need not be lost: its lock lasts a
+// minute at most, but its record may wait in the LOW lane for hours.
 func lostMessage(e Entity, now time.Time) string {
 	w := e.Request
 	if w.Issued <= max(e.State.Version, e.Status.Version, w.Done) {
@@ -211,8 +212,8 @@ func lostMessage(e Entity, now time.Time) string {
 	return text + " It can be requested again; the next read of stale content does that."
 }
 
-// aheadMessage describes how many records wait in the lane before a request, and how long they
-// take.
+// aheadMessage describes how many records wait in the lane before a request, and how long the
+// workers need to process these records.
 func aheadMessage(l LaneLag) string {
 	others := ", behind " + plural(l.Records, "other", "others") + " at most, "
 	switch {

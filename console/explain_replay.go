@@ -22,7 +22,7 @@ const (
 )
 
 const (
-	// minQuietTime is how long no new dead letter may have been written before a replay is advised.
+	// minQuietTime is the minimum time since the last new dead letter before a replay is advised.
 	minQuietTime = 10 * time.Minute
 	// maxLowLag and maxHighLag are the maximum lags of a lane at which a replay into it is advised.
 	// A replay would increase a higher lag further.
@@ -41,7 +41,7 @@ type verdict struct {
 // String returns the answer and all reasons as one text.
 func (v verdict) String() string { return v.Answer + ": " + strings.Join(v.Reasons, " ") }
 
-// add adds a reason. Of all added answers, the verdict has the worst one.
+// add adds a reason and its answer to the verdict. Answer becomes the worst of all added answers.
 func (v *verdict) add(answer, format string, args ...any) {
 	order := []string{verdictNo, verdictNotYet, verdictYes}
 	if slices.Index(order, answer) < slices.Index(order, v.Answer) {
@@ -147,7 +147,8 @@ func (v *verdict) checkSource(r replay, now time.Time) {
 	}
 	for _, h := range blockersOf(r.limits, r.lane, now) {
 		switch {
-		case h.Scope == scopeSource && (r.limits.State == stateQuietPeriod || r.limits.State == StateResuming): // this state lasts only about a second
+		// These two states last only about a second, so the answer is "Not yet", and not "No".
+		case h.Scope == scopeSource && (r.limits.State == stateQuietPeriod || r.limits.State == StateResuming):
 			v.add(verdictNotYet, "%s is not called now: %s.", r.source, h.Message)
 		case h.Scope == scopeSource:
 			v.add(verdictNo, "%s is not called now: %s.", r.source, h.Message)

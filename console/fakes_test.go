@@ -76,7 +76,8 @@ func (f *fakeEntities) Entity(_ context.Context, e schemas.Entity, c access.Clie
 	return known, f.readErr
 }
 
-// Sees returns false for keys with the prefix "hr." if the client may not see the visibility hr.
+// Sees returns true if the client may see the given visibility. For a key that begins with "hr."
+// the client must also be allowed to see the visibility hr.
 func (*fakeEntities) Sees(c access.Client, e schemas.Entity, visibility string) bool {
 	return c.Sees(visibility) && (!strings.HasPrefix(e.Key, "hr.") || c.Sees("hr"))
 }

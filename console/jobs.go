@@ -50,7 +50,7 @@ func newJobPage(j store.DLQJob, now time.Time) jobPage {
 }
 
 // maxJobSilence is the time without progress after which the page warns that no process works on a
-// job. It is longer than one step of a job, and longer than a takeover by another process takes.
+// job. One step of a job, and a takeover of the job by another process, both take less time.
 const maxJobSilence = 5 * time.Minute
 
 // jobStatus returns the texts of the job page that change while the job runs.
@@ -93,7 +93,7 @@ func jobStatus(j store.DLQJob, now time.Time) liveStatus {
 // Refusals returns the table of dead letters that the job could not handle, by reason.
 func (j jobPage) Refusals() statusTable { return j.Tables["refused"] }
 
-// staysOpen explains the reason "why" for which a job leaves dead letters open.
+// staysOpen explains why a job leaves dead letters open. "why" is the code of the reason.
 func staysOpen(why string) string {
 	switch why {
 	case dlq.RefusedLimit:

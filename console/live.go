@@ -15,7 +15,7 @@ import (
 const eventStream = "text/event-stream"
 
 // maxViewers is the maximum number of open live streams. maxViewersPerClient is the maximum for one
-// client, so that one client can't use all of them.
+// client, so that one client can't use all streams.
 const maxViewers, maxViewersPerClient = 100, 8
 
 // viewers counts the open live streams, in total and for each client.
@@ -45,7 +45,8 @@ func (v *viewers) acquire(name string) (release func(), ok bool) {
 	}, true
 }
 
-// acquireViewer is like viewers.acquire, but responds with 503 if a maximum is reached.
+// acquireViewer is like viewers.acquire, but responds with 503 if a maximum is reached. It also
+// rejects HEAD requests: ok is false.
 func (c *Console) acquireViewer(w http.ResponseWriter, r *http.Request, client access.Client) (release func(), ok bool) {
 	if r.Method == http.MethodHead { // a HEAD request would keep the stream open forever
 		w.Header().Set("Content-Type", eventStream)
@@ -70,7 +71,8 @@ func (c *Console) startStream(w http.ResponseWriter) (send func(event any) error
 		if err != nil {
 			panic(err) // our own types can always be encoded as JSON
 		}
-		// The server's write deadline would end the stream. This one applies to a single event.
+		// The server's write deadline covers the whole response, and would end the stream. So each
+		// event gets a new deadline.
 		_ = flow.SetWriteDeadline(time.Now().Add(10 * time.Second))
 		if _, err := fmt.Fprintf(w, "retry: 2000\ndata: %s\n\n", text); err != nil {
 			return err
@@ -105,8 +107,8 @@ func (c *Console) live(w http.ResponseWriter, r *http.Request, client access.Cli
 			return
 		case n = <-samples:
 		}
-		// The client is checked before each event, so that the stream ends when its permission
-		// ends.
+		// The client is checked before each event, so that the stream ends when the client loses
+		// its permission.
 		if client, err := c.identify(r); err != nil || !isAllowed(canView, c, client) {
 			return
 		}

@@ -129,7 +129,7 @@ func TestLive_OneSamplerServesAllViewers(t *testing.T) {
 		defer r.sampler.mu.Unlock()
 		return r.sampler.stop == nil && len(r.sampler.viewers) == 0 && r.viewerCount() == 0
 	})
-	// The sampler has stopped without viewers. A new viewer must start it again.
+	// The sampler has stopped, because there are no viewers. A new viewer must start it again.
 	if _, ok := follow(t, url+"/live").next(); !ok {
 		t.Error("the stream has ended")
 	}
@@ -187,7 +187,7 @@ func TestLive_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 		}
 	}
 	ctx, end := context.WithCancel(t.Context())
-	end() // the client has disconnected when the stream is accepted
+	end() // if the stream is accepted by mistake, it ends at once, so the test does not hang
 	q := httptest.NewRequestWithContext(ctx, http.MethodGet, root+"/live", nil)
 	q.RemoteAddr = "[2001:db8::2]:4711"
 	w := httptest.NewRecorder()
@@ -295,15 +295,15 @@ func TestRate_MeasuresProcessReports(t *testing.T) {
 	}{
 		{nil, rates{}},
 		{&limiter.View{State: "unused"}, rates{Known: true}},
-		{view(0), rates{Known: true}}, // no process reports, so there are no calls
+		{view(0), rates{Known: true}}, // no process reports, so the rate is known to be 0
 		{view(0, process("a", 0, 0, 0)), rates{}},
 		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // the period between the reports is too short for a rate
 		{view(2*s, process("a", 2*s, 20, 200)), rates{10, 100, true}},
-		{view(3*s, process("a", 2*s, 20, 200)), rates{10, 100, true}}, // the process has sent no newer report
+		{view(3*s, process("a", 2*s, 20, 200)), rates{10, 100, true}}, // the process has sent no newer report, so the rate stays the same
 		{view(4*s, process("a", 4*s, 60, 200)), rates{20, 0, true}},
 		{view(5*s, process("a", 4*s, 60, 200), process("b", 5*s, 900, 900)), rates{20, 0, true}}, // process b has sent only one report, which gives no rate
 		{view(9*s, process("a", 8*s, 60, 200), process("b", 9*s, 940, 980)), rates{10, 20, true}},
-		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // the process has restarted, so its counters are lower
+		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // the process has restarted, so its counters are lower and give no rate
 		{view(14*s, process("a", 12*s, 7, 1)), rates{2, 0, true}},
 	} {
 		if got := r.sampler.rate("nexon", c.view); got != c.want {

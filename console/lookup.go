@@ -109,8 +109,8 @@ func (c *Console) showEntity(w http.ResponseWriter, r *http.Request, client acce
 	c.render(w, r, status, "lookup", "Look up", p)
 }
 
-// formatContent returns content for display, cut to maxContentShown bytes. JSON is indented, unless
-// it is large or deeply nested: then the indented text could be much larger than the content.
+// formatContent returns content for display, cut to maxContentShown bytes. JSON is indented unless
+// it is large or deeply nested, because indentation could make such JSON many times larger.
 func formatContent(payload []byte) string {
 	var out bytes.Buffer
 	if len(payload) <= maxIndentBytes && depthOf(payload) <= maxIndentDepth && json.Indent(&out, payload, "", "  ") == nil {

@@ -14,7 +14,7 @@ type livePage struct {
 	Scenario  string
 }
 
-// Table returns the live table with this id. If source is not empty, the table is the one of this
+// Table returns the live table with this id. If source is not empty, it returns the table of that
 // source.
 func (p livePage) Table(id, source string) statusTable {
 	if source != "" {

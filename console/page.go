@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// page is the data of the layout that all pages share. Body is the data of the single page.
+// page is the data of the layout that all pages share. Body is the data of the template Name.
 type page struct {
 	Title      string
 	Name       string // name of the template
@@ -94,7 +94,8 @@ func parsePages() map[string]*template.Template {
 	return all
 }
 
-// stamp is a time to show, together with the current time.
+// stamp is the data of the template "time", which shows the time T. The text depends on the current
+// time Now: it contains the date only if T is on another day.
 type stamp struct{ T, Now time.Time }
 
 // render writes a page. name is the name of its template, and body the data for it.
@@ -140,7 +141,8 @@ func (f liveStatus) asOf() string { return f.At }
 // rejection is the data of the error page.
 type rejection struct {
 	Reason string
-	// RetryURL is the URL of the rejected request, if a link to it on this page can succeed.
+	// RetryURL is the URL of the rejected request. The error page links to it if the same request
+	// from a page of the console can succeed; empty: no link.
 	RetryURL string
 }
 

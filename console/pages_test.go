@@ -17,7 +17,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// paths are the paths of all pages, with parameters for which the filled rig has content.
+// paths are the paths of all pages below /console. Their parameters select content of the rig after
+// fillRig.
 var paths = []string{
 	"", "/lookup", "/lookup?facet=nexon/character&key=somebody", "/queues", "/limiter", "/dlq", "/dlq?source=nexon&handled=all&after=1769515230000000:3:120",
 	"/dlq/nexon/3/120", "/dlq/plan?source=nexon&kind=REPLAY&lane=LOW", "/dlq/plan?source=nexon&kind=PURGE", "/dlq/jobs/0198b2c0-0000-7000-8000-000000000001", "/settings", "/activity", "/schedule",

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// maxRefreshKeys is the maximum number of keys that one form can refresh. A request of the API
-	// has the same maximum.
+	// maxRefreshKeys is the maximum number of keys that one form can refresh. One request to the
+	// HTTP API has the same maximum.
 	maxRefreshKeys = 100
 	// auditKeys is the maximum number of keys that one audit entry contains.
 	auditKeys = 10
 )
 
-// writeAudit stores the audit entry of an action. "after" describes the action. It is called before
-// the action, so that no action is without an entry.
+// writeAudit stores the audit entry of an action. "after" describes the action. Callers call
+// writeAudit before the action, so that every action has an audit entry.
 func (c *Console) writeAudit(ctx context.Context, client access.Client, action, source string, after any) error {
 	text, err := json.Marshal(after)
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *Console) refreshMany(w http.ResponseWriter, r *http.Request, client acc
 		}
 	}
 	var all []schemas.Entity
-	var at []int // at[i] is the index of the key of all[i]
+	var at []int // at[j] is the index in keys of the key of all[j]
 	p.Results = make([]keyResult, len(keys))
 	for i, key := range keys {
 		of.Key = key

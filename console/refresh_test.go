@@ -93,7 +93,7 @@ func TestRefresh_AuditTruncatesKeys(t *testing.T) {
 	}
 }
 
-// If the audit entry of a refresh can't be stored, the refresh is not enqueued.
+// If the audit entry of a refresh can't be stored, the refresh must not be enqueued.
 func TestRefresh_RequiresItsAuditEntry(t *testing.T) {
 	r := newRig(t)
 	r.readErr = errBroken

@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// testNow is the current time in all tests with a stopped clock.
+// testNow is the time of the clock in all tests whose clock does not run.
 var testNow = time.Date(2026, 1, 27, 12, 0, 30, 0, time.UTC)
 
 // rig is a console with fake dependencies. A test sets the fields that the fakes return.

@@ -15,12 +15,12 @@ const (
 	// sampleTimeout bounds the time for one sample.
 	sampleTimeout = 2 * time.Second
 	// rateWindow is the period over which rates are measured. It is longer than the 15 s between
-	// two reports of an idle process. minRateWindow is the minimum period: a shorter one gives no
-	// rate.
+	// two reports of an idle process. minRateWindow is the minimum time between two reports for a
+	// rate; from a shorter time the rate would be inexact.
 	rateWindow, minRateWindow = 40 * time.Second, 2 * time.Second
 	// maxReportGap is the maximum time between two reports of a process that makes calls. A process
-	// counts as idle if it has made no call in a time in which missedCalls calls were expected at
-	// its last rate.
+	// counts as idle if it has made no call for so long that missedCalls calls were expected at its
+	// last rate.
 	maxReportGap, missedCalls = 3 * time.Second, 3
 	// chartSpan is the period that a chart shows.
 	chartSpan = 5 * time.Minute
@@ -59,7 +59,7 @@ type point struct {
 	Limit *float64 `json:"limit"` // allowed calls a second; nil: unknown
 }
 
-// report is the number of permits that a process had received up to a time, by lane.
+// report contains the numbers of permits that a process had received until the time at, by lane.
 type report struct {
 	at        time.Time
 	high, low int64
@@ -68,10 +68,14 @@ type report struct {
 // sampler takes a sample of all sources once a second while live streams (viewers) are open, and
 // sends each sample to all viewers.
 type sampler struct {
-	deps            Deps
-	samples         sharedRead[*sample]
-	openDeadLetters sharedRead[map[string]int64]   // numbers of the last 24 h by source; a source whose count failed is missing
-	reports         map[string]map[string][]report // by source and process; only the running sample uses them
+	deps    Deps
+	samples sharedRead[*sample]
+	// openDeadLetters contains the number of open dead letters of the last 24 h by source. A source
+	// whose count failed is missing.
+	openDeadLetters sharedRead[map[string]int64]
+	// reports has the reports by source and process. It needs no lock: only takeSample uses it, and
+	// only one takeSample runs at a time.
+	reports map[string]map[string][]report
 
 	mu      sync.Mutex
 	points  map[string][]point
@@ -105,8 +109,9 @@ func (s *sampler) latest(ctx context.Context) *sample {
 	return n
 }
 
-// takeSample reads all values of a sample in parallel. If a read fails, its value is unknown.
-// Values in memory are read last, because the time of the sample is the time after all other reads.
+// takeSample reads all values of a sample in parallel. If a read fails, its value is unknown. The
+// time of the sample, At, is the time when the reads from other services have ended. Values in
+// memory are read after that.
 func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	n := &sample{Sources: map[string]*sourceSample{}}
 	var open map[string]int64
@@ -149,8 +154,8 @@ func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	return n, nil
 }
 
-// countOpen counts the open dead letters of the last 24 h by source. There may be a million of
-// them, so a sample does not wait for the end of the count.
+// countOpen counts the open dead letters of the last 24 h by source. There may be a million dead
+// letters, so a sample waits for the count for at most countTimeout.
 func (s *sampler) countOpen(ctx context.Context) (map[string]int64, error) {
 	since := s.deps.Clock().Add(-day)
 	open := map[string]int64{}
@@ -178,7 +183,8 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 		if n := len(all); n == 0 || all[n-1].at.Before(last.at) {
 			all = append(all, last)
 		}
-		// all[0] becomes the newest report that is at least minRateWindow older than the last one.
+		// all[0] becomes the newest report that is at least minRateWindow older than the last
+		// report. Reports older than rateWindow are removed too.
 		for len(all) > 1 && (v.At.Sub(all[0].at) > rateWindow || last.at.Sub(all[1].at) >= minRateWindow) {
 			all = all[1:]
 		}
@@ -197,7 +203,8 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 }
 
 // idleTime returns how long a process has made no call. A process that makes calls sends a report
-// every second, so a longer gap after the last report counts as idle too.
+// every second. If the last report is older than maxReportGap, the time since that report counts as
+// idle too.
 func idleTime(all []report, now time.Time) time.Duration {
 	last := all[len(all)-1]
 	since := last
@@ -295,7 +302,8 @@ func (s *sampler) run(ctx context.Context) {
 	tick := time.NewTicker(sampleInterval)
 	defer tick.Stop()
 	for {
-		_, _, _ = s.samples.get(ctx, 0) // the sample is sent to the viewers by publish
+		// The result is not needed here: takeSample publishes the sample to the viewers.
+		_, _, _ = s.samples.get(ctx, 0)
 		select {
 		case <-ctx.Done():
 			return

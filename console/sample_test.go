@@ -25,7 +25,9 @@ func TestSample_OutlivesItsFirstReader(t *testing.T) {
 	answer := r.blockView()
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
-	for range 3 { // the context of each reader has ended, but the sample continues
+	// Each reader returns at once, because its context has ended. The read of the sample must
+	// continue.
+	for range 3 {
 		if n := r.sampler.latest(ctx); n.Sources["nexon"].Limits != nil || n.Sources["nexon"].OpenDeadLetters != -1 {
 			t.Fatalf("%+v", n.Sources["nexon"])
 		}

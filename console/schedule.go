@@ -139,7 +139,7 @@ func lowUsageMessage(of *sourceSample) string {
 	return "LOW makes " + formatRate(of.Rates.Low) + " of the allowed " + may + " calls a second."
 }
 
-// feedMessage describes the rate of the LOW lane, and how much of it prefetching may use.
+// feedMessage describes the rate of the LOW lane, and which part of that rate prefetching may use.
 func feedMessage(of *sourceSample) string {
 	s, uses := of.Schedule, lowUsageMessage(of)
 	switch {
@@ -151,7 +151,7 @@ func feedMessage(of *sourceSample) string {
 	return uses + " Prefetching is paused: " + noFeedReason(of) + "."
 }
 
-// noFeedReason returns the reason why prefetching may enqueue nothing now.
+// noFeedReason returns the reason why the schedulers may enqueue no prefetch requests now.
 func noFeedReason(of *sourceSample) string {
 	low := lowLane(of.Lanes)
 	switch v := of.Limits; {

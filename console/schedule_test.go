@@ -194,7 +194,7 @@ func TestSchedule_UnreadableIsNotEmpty(t *testing.T) {
 
 func TestSchedule_MarksTruncatedCounts(t *testing.T) {
 	s := testSchedule()
-	s.Due.MaxCounted = 225 // it equals the number of due entities, so the counts may be too low
+	s.Due.MaxCounted = 225 // the limit equals the number of due entities, so the true counts may be higher
 	facet := s.Facets[0]
 	for tier, want := range map[store.Tier]string{store.Hot: "3 or more, 8 s", store.Warm: "210 or more, 40 min", store.Cold: "not counted, at most 5 s"} {
 		due, behind := dueCells(s.Due, facet, tier, testNow.Add(5*time.Second))

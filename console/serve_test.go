@@ -17,16 +17,17 @@ import (
 )
 
 // serveFlag makes TestServe_ConsolesOnFakes serve the consoles until SIGTERM. The tests in
-// e2e/browser start this test binary as a process with that flag: they are another module because
-// of the browser, and they can't import a test package.
+// e2e/browser start this test binary as a process with that flag. They can't import the fakes,
+// because the fakes are test code of another module.
 var serveFlag = flag.Bool("serve", false, "serve consoles on fakes until SIGTERM, for the tests in e2e/browser")
 
-// hostile is a name of a policy. It would run a script if a page did not escape it.
+// hostile is a policy name that contains HTML. A page that did not escape the name would run a
+// script.
 const hostile = `<img src=x onerror=alert(1)>`
 
 // serveConsoles serves three consoles and returns their URLs by name. The console "busy" has charts
 // with data and a running clock. The console "still" has a stopped clock; POST /fakes/{change}
-// makes one of the changes of rig.changes. The console "login" requires a token.
+// makes the change with that name in rig.changes. The console "login" requires a token.
 func serveConsoles(t *testing.T) map[string]string {
 	t.Helper()
 	busy := runFor(t, 240, withScenarios)
@@ -38,8 +39,8 @@ func serveConsoles(t *testing.T) map[string]string {
 	return map[string]string{"busy": busy.serve(), "still": still.serveWithChanges(), "login": login.serve()}
 }
 
-// changes returns functions that change the fakes, by name. The tests in e2e/browser call them by
-// HTTP.
+// changes returns functions that change the fakes, by name. The tests in e2e/browser call these
+// functions by HTTP (POST /fakes/{change}).
 func (r *rig) changes() map[string]func() {
 	return map[string]func(){
 		"stop-source": func() {

@@ -25,8 +25,8 @@ type settingsForm struct {
 	Unread   bool
 	Policies []policyForm
 	RateCaps string
-	// RateCapsConfigured contains the LOW rate caps of the configuration file. RateCaps contains
-	// the current or submitted ones.
+	// RateCapsConfigured contains the rate caps of the LOW lane in the configuration file. RateCaps
+	// contains the current or submitted rate caps.
 	RateCapsConfigured string
 	Prefetch           prefetchForm
 	Note               string
@@ -62,7 +62,9 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; see the log."
 		} else {
 			s.fill()
-			of := *n.Sources[name] // a copy, because the sample may be older than a stop in the settings
+			// The sample may be older than the last change of the settings. So its copy gets the
+			// settings that were read above.
+			of := *n.Sources[name]
 			of.Settings = &state
 			p.addSettings(name, &of, n.At)
 		}
@@ -76,7 +78,7 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 }
 
 // effectiveQuota returns the quota that is in force. If the stored changes no longer fit the
-// configuration, that is the configured quota.
+// configuration, the configured quota is in force.
 func effectiveQuota(s settings.State) settings.Values {
 	if s.Effective != nil {
 		return *s.Effective
@@ -131,7 +133,7 @@ func rateCapsText(all []limiter.RateCap) string {
 	return strings.Join(parts, ", ")
 }
 
-// readRateCaps parses rate caps as rateCapsText formats them. It also accepts the form of the
+// readRateCaps parses rate caps as rateCapsText formats them. It also accepts the syntax of the
 // command line: 19-23:150/s.
 func readRateCaps(text string) (settings.RateCaps, error) {
 	all := settings.RateCaps{}

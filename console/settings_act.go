@@ -50,8 +50,8 @@ func setPolicyField(of *settings.PolicyPatch, field int, text string, f policyFi
 	return nil
 }
 
-// readOrder returns the change of settings that a request asks to make, without the patch: source,
-// client, note and revision.
+// readOrder returns a change of settings with the source, note and revision of the submitted form,
+// and with the client as its actor. The caller adds the patch, which contains the new values.
 func (c *Console) readOrder(r *http.Request, client access.Client) (o settings.ChangeRequest, err error) {
 	o = settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: strings.TrimSpace(r.PostFormValue("note"))}
 	if err := checkNote(o.Note); err != nil {

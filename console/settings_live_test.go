@@ -89,7 +89,8 @@ func TestSettings_ShowsStopAfterRedirect(t *testing.T) {
 	s.Stopped = true
 	r.states["nexon"] = s
 	r.mu.Unlock()
-	d := r.get(root + "/settings?notice=stopped") // the cached sample was taken before the stop
+	// The cached sample is older than the stop, but the page must show the stop.
+	d := r.get(root + "/settings?notice=stopped")
 	if got := d.itemText("set.nexon"); got != "stopped" || !strings.Contains(d.text(), "Resume nexon") {
 		t.Errorf("it is %q beside %s", got, d.text())
 	}
@@ -168,7 +169,7 @@ func TestSettings_ShowPrefetchAsConfiguredAndChanged(t *testing.T) {
 	}
 }
 
-// If a form is rejected, it is shown again with the submitted values.
+// If a form is rejected, the page must show the form again with the submitted values.
 func TestSettings_KeepPrefetchInput(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)

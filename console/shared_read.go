@@ -11,8 +11,7 @@ import (
 )
 
 // sharedRead runs a read for several callers at once, so that at most one read is running. A read
-// does not end when a caller leaves. A caller whose context ends before the read gets the previous
-// result.
+// continues when the context of a caller ends. That caller gets the previous result.
 type sharedRead[T any] struct {
 	read    func(ctx context.Context) (T, error)
 	timeout time.Duration // maximum duration of each read

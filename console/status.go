@@ -45,9 +45,9 @@ const (
 	day = 24 * time.Hour
 	// lagWarn and lagBad are the lags from which a lane is shown as a warning or as a problem.
 	lagWarn, lagBad = time.Minute, 10 * time.Minute
-	// stalledAfter is the time without processing after which a lane with records counts as
-	// stalled. It is longer than the time between two counts of the records, so that new records in
-	// an idle lane do not count as stalled.
+	// stalledAfter is the time without a processed record after which a lane with waiting records
+	// counts as stalled. It is longer than the time between two counts of the records, so that new
+	// records in an idle lane do not count as stalled.
 	stalledAfter = 20 * time.Second
 )
 
@@ -163,8 +163,8 @@ func stalled(l LaneLag) bool {
 	return l.RecordsKnown && l.Records > 0 && !l.WaitKnown && l.StalledFor >= stalledAfter
 }
 
-// lag returns the lag of a lane. Wait alone would be too low shortly after the workers have
-// stopped, because it is based on the mean throughput of a minute.
+// lag returns the lag of a lane. Shortly after the workers have stopped, Wait alone would be too
+// low: it is based on the mean throughput of the last minute.
 func lag(l LaneLag) time.Duration { return max(l.Wait, l.StalledFor) }
 
 func laneTone(l LaneLag) string {

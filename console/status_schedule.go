@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// tierRows returns a table row for each tier of each prefetched facet, and one row for each other
-// facet.
+// tierRows returns a table row for each tier of each prefetched facet, and one row for each facet
+// that is not prefetched.
 func tierRows(s ScheduleState, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, facet := range s.Facets {
@@ -45,9 +45,10 @@ func entityCount(tiers ...TierSchedule) statusItem {
 	return statusItem{Text: "about " + formatCount(n)}
 }
 
-// dueCells returns two table cells for a tier: how many of its entities are due, and its lag. Only
-// the MaxCounted entities of the source with the earliest due times are counted. If none of them is
-// of this tier, its count is unknown, and for its lag only an upper bound is known.
+// dueCells returns two table cells for a tier: how many of its entities are due, and its lag. The
+// database counts only the MaxCounted entities of the source with the earliest due times. If this
+// limit is reached and no counted entity is of this tier, the count of the tier is unknown. The lag
+// of the tier then has only an upper bound.
 func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}

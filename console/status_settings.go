@@ -30,8 +30,8 @@ func stopState(s *settings.State) statusItem {
 	return statusItem{Text: "not stopped", Tone: toneOK}
 }
 
-// revisionMessage describes which revision of the settings is stored, which one the limiter uses,
-// and the rate cap of the LOW lane.
+// revisionMessage describes which revision of the settings is stored, which revision the limiter
+// uses, and the current rate cap of the LOW lane.
 func revisionMessage(of *sourceSample, now time.Time) string {
 	s, v := of.Settings, of.Limits
 	if s == nil {
