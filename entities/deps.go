@@ -43,10 +43,11 @@ type Store interface {
 	// facet. It returns how many registrations it changed.
 	EnableEntities(ctx context.Context, filter store.EntityFilter, keys []string, enabled bool) (int, error)
 	// ObserveReads adds the numbers of reads to the registered entities, and registers unknown
-	// entities. If the function risen returns true for an entity, the entity becomes due at once.
+	// entities. It calls the function risen for each entity. If risen returns true, the entity
+	// becomes due at once.
 	ObserveReads(ctx context.Context, reads []store.EntityReads, risen store.RefreshNowFunc) error
 	// DeleteSnapshot deletes the snapshot and the registration of an entity, and reports whether
-	// one of them existed. It writes the audit entry in the same transaction.
+	// the snapshot or the registration existed. It writes the audit entry in the same transaction.
 	DeleteSnapshot(ctx context.Context, e schemas.Entity, entry store.AuditEntry) (was bool, err error)
 	// WriteAudit writes an audit entry.
 	WriteAudit(ctx context.Context, entry store.AuditEntry) error

@@ -51,16 +51,16 @@ type auditDetails struct {
 	More     int      `json:"moreKeys,omitempty"`
 }
 
-// withKeys returns the details with the number of the keys, and with the first auditKeys of them.
-// More is the number of omitted keys.
+// withKeys returns the details with the number of keys in Entities, the first auditKeys keys in
+// Keys, and the number of omitted keys in More.
 func (a auditDetails) withKeys(keys []string) auditDetails {
 	a.Entities, a.Keys = len(keys), keys[:min(len(keys), auditKeys)]
 	a.More = len(keys) - len(a.Keys)
 	return a
 }
 
-// writeAudit writes the audit entry of a request. It is called before the change, so that no change
-// is without an entry.
+// writeAudit writes the audit entry of a request. Callers call writeAudit before the change, so
+// that every change has an audit entry.
 func (s *Entities) writeAudit(r *http.Request, action string, a auditDetails) error {
 	return s.Store.WriteAudit(r.Context(), s.entry(r, action, a.Source, a))
 }
@@ -122,13 +122,16 @@ func (s *Entities) checkEnable(o EnableRequest) (store.EntityFilter, error) {
 func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []string, enabled bool) (admin.Answer, error) {
 	n, err := s.Store.EnableEntities(ctx, f, keys, enabled)
 	if err == nil && enabled && n > 0 {
-		s.Notifier.WakeAt(ctx, f.Source, s.Now()) // the entities may be due later; the scheduler reads the real due time
+		// The due times of the entities are not known here. The scheduler wakes up now and reads
+		// them.
+		s.Notifier.WakeAt(ctx, f.Source, s.Now())
 	}
 	return admin.Answer{Body: EnableResult{Changed: n, Done: true}}, err
 }
 
-// enablePage reads the next rows after an entity, and enables or disables the entities that match
-// the filter. Before the change it calls "audit" with the number of these entities, unless it is 0.
+// enablePage reads the rows that follow the entity "after", and enables or disables those entities
+// of them that match the filter. Before the change it calls "audit" with the number of matching
+// entities, unless none matches.
 func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, audit func(n int) error) (admin.Answer, error) {
 	other := !enabled
 	f.Enabled = &other
@@ -143,7 +146,8 @@ func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after s
 	}
 	answer := EnableResult{Done: next == nil, Next: next}
 	var first time.Time
-	for i := 0; i < len(found); { // one call of the store for each facet
+	// EnableEntities changes the entities of one facet, so it is called once for each facet.
+	for i := 0; i < len(found); {
 		facet := found[i].Entity.Facet
 		var keys []string
 		for ; i < len(found) && found[i].Entity.Facet == facet; i++ {

@@ -35,7 +35,8 @@ func (s *Entities) Handler() http.Handler {
 			all + "/unpin":   {http.MethodPost: s.pinHandler(false)},
 			"/admin/v1/snapshots/{source}/{facet}/{key}": {http.MethodDelete: s.deleteSnapshot},
 		},
-		// These bodies contain many keys. A key has up to 256 bytes, and JSON may escape each byte.
+		// These bodies contain many keys, so their maximum size is larger than that of other
+		// bodies. A key has up to 256 bytes, and JSON may escape each byte.
 		Bodies:      map[string]int64{all: maxBodyBytes, all + "/enable": maxBodyBytes, all + "/disable": maxBodyBytes, all + "/pin": maxBodyBytes, all + "/unpin": maxBodyBytes},
 		Explain:     func(error) *problem.HTTPError { return nil },
 		Unavailable: "The entities can't be read or written at the moment; see the log of the query service. After an upgrade, run `freshet migrate up`.",

@@ -83,8 +83,9 @@ func (s *Entities) filterOf(query url.Values, others ...string) (store.EntityFil
 	return s.filter(c)
 }
 
-// Page is one page of a list. It may be short, or empty, although more pages follow. Next is the
-// cursor of the next page; nil: this is the last page.
+// Page is one page of a list. A page may be short, or empty, although more pages follow, because
+// one request reads at most maxRowsScanned rows. Next is the cursor of the next page; nil: this is
+// the last page.
 type Page struct {
 	Entities []Entity `json:"entities"`
 	Next     *string  `json:"next"`
@@ -116,8 +117,8 @@ func (s *Entities) list(r *http.Request) (admin.Answer, error) {
 
 // page returns at most "limit" entities that match the filter and follow the entity "after", and
 // the cursor of the next page. The database selects by source, facet and key prefix, which an index
-// covers. page itself checks the other conditions, because a filter in SQL that few rows match
-// could scan millions of rows.
+// covers. The function page checks the other conditions. In SQL they could make the database scan
+// millions of rows if few rows match.
 func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas.Entity, limit int) (found []store.RegisteredEntity, next *string, err error) {
 	together := store.EntityFilter{Source: f.Source, Facet: f.Facet}
 	if f.Facet != "" {
@@ -151,8 +152,8 @@ func chosen(f store.EntityFilter, r store.RegisteredEntity) bool {
 	return (f.Tier == nil || *f.Tier == r.Tier) && (f.Enabled == nil || *f.Enabled == r.Enabled) && strings.HasPrefix(r.Entity.Key, f.KeyPrefix)
 }
 
-// CountResult is the number of entities that match a filter. If Exact is false, it is an estimate,
-// because an exact count would take too long.
+// CountResult is the number of entities that match a filter. If Exact is false, Count is an
+// estimate, because an exact count would take too long.
 type CountResult struct {
 	Count int64 `json:"count"`
 	Exact bool  `json:"exact"`

@@ -118,8 +118,8 @@ func (s *Entities) checkPin(p PinRequest, pin bool) (Source, error) {
 	return src, nil
 }
 
-// bringForward sets the due times of newly pinned entities by the interval of their tier. In its
-// previous tier an entity may have been due much later.
+// bringForward moves the due times of newly pinned entities forward to the due times in "all",
+// which follow from the new tier. In its previous tier an entity may have been due much later.
 func (s *Entities) bringForward(ctx context.Context, all []store.RegisteredEntity) error {
 	var due []store.DueTime
 	for _, r := range all {

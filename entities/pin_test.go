@@ -41,8 +41,8 @@ func TestRegister_UnpinsAnEntityThatNamesNoTier(t *testing.T) {
 	}
 }
 
-// A registered entity may be due in a week. If it is registered again with a tier, the interval of
-// that tier must apply at once.
+// A registered entity may be due in a week. If it is registered again with a tier, it must become
+// due within the interval of that tier.
 func TestRegister_MakesAPinnedEntityDueByItsTier(t *testing.T) {
 	r := newRig(t)
 	e := schemas.Entity{Source: "nexon", Facet: "a", Key: "k"}

@@ -21,9 +21,9 @@ func (s *Entities) Counts(source, facet string) bool {
 	return known && src.Schedule.Prefetches(facet)
 }
 
-// RecordReads adds the numbers of reads that happened before the time "until". If a facet is
-// prefetched, it registers unknown entities of the facet in the tier cold. Entities whose reads
-// have risen enough become due at once.
+// RecordReads adds the numbers of new reads of entities. All these reads happened before the time
+// "until". If a facet is prefetched, it registers unknown entities of the facet in the tier cold.
+// Entities whose reads have risen enough become due at once.
 func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error {
 	now := s.Now()
 	var counted []store.EntityReads
@@ -56,7 +56,9 @@ func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until tim
 	if err := s.Store.ObserveReads(ctx, counted, risen); err != nil {
 		return err
 	}
-	for source, at := range first { // at is the due time of a new entity; the scheduler reads the stored due time of a known one
+	// For a registered entity "at" may differ from the stored due time. The scheduler wakes up at
+	// this time and reads the stored due times.
+	for source, at := range first {
 		s.Notifier.WakeAt(ctx, source, at)
 	}
 	return nil

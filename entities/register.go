@@ -27,8 +27,8 @@ const (
 	maxErrors, maxNamedErrors = 100, 3
 
 	// maxParamsBytes bounds the total size of an entity's params, and maxParamNameBytes the size of
-	// one name. So even an UpdateRequest with every byte escaped is far below
-	// schemas.MaxRequestBytes.
+	// one name. With these limits an UpdateRequest stays far below schemas.MaxRequestBytes, even if
+	// JSON escapes every byte of the params.
 	maxParamsBytes, maxParamNameBytes = 4096, 64
 )
 
@@ -142,7 +142,7 @@ func (s *Entities) register(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	if added < n { // some entities were registered already; new ones have the due time of their tier
+	if added < n { // entities that were registered already may be due later than their new tier requires
 		if err := s.bringForward(r.Context(), all); err != nil {
 			return admin.Answer{}, err
 		}

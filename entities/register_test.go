@@ -153,7 +153,8 @@ func TestRecordReads_RegistersAndCounts(t *testing.T) {
 	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "c", "x", 9)}, until); err != nil || len(r.notified) != 2 {
 		t.Errorf("got %v, notified %q", err, r.notified)
 	}
-	// Enough reads make the entity due at the time of the reads, and the schedulers are notified.
+	// Eight more reads make the entity due at the time of the reads ("until"), and the schedulers
+	// must be notified of this time.
 	if err := r.RecordReads(t.Context(), []ReadCount{of("nexon", "a", "new", 8)}, until); err != nil || r.notified[2] != "nexon in -1m0s" {
 		t.Errorf("got %v, notified %q", err, r.notified)
 	}

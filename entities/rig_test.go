@@ -59,8 +59,8 @@ func (s failingStore) WriteAudit(ctx context.Context, entry store.AuditEntry) er
 	return s.Store.WriteAudit(ctx, entry)
 }
 
-// fakeSchedule is a Schedule; its value is the list of prefetched facets. The first due time is an
-// hour after the registration, plus a second for each byte of the key.
+// fakeSchedule implements Schedule. Its value is the list of prefetched facets. The first due time
+// is an hour after the registration, plus a second for each byte of the key.
 type fakeSchedule []string
 
 func (f fakeSchedule) Prefetches(facet string) bool { return slices.Contains(f, facet) }
@@ -74,7 +74,7 @@ func (f fakeSchedule) ReadsMakeDue(r store.RegisteredEntity, before, after float
 	return r.Tier == store.Cold && before < 10 && after >= 10
 }
 
-// keyRules is a Keys that rejects keys with a space.
+// keyRules implements Keys, and rejects keys with a space.
 type keyRules struct{}
 
 func (keyRules) CheckKey(_, key string) error {

@@ -10,7 +10,7 @@ import (
 )
 
 // deleteSnapshot deletes the snapshot and the registration of an entity. It accepts sources and
-// facets that the configuration no longer has.
+// facets that were removed from the configuration, so that their snapshots can be deleted.
 func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 	e := schemas.Entity{Source: r.PathValue("source"), Facet: r.PathValue("facet"), Key: r.PathValue("key")}
 	if err := e.Check(); err != nil {
@@ -20,8 +20,8 @@ func (s *Entities) deleteSnapshot(r *http.Request) (admin.Answer, error) {
 	if err != nil {
 		return admin.Answer{}, err
 	}
-	// The caches are invalidated even if nothing was deleted: an earlier request may have deleted
-	// the snapshot and failed before this call.
+	// The caches are invalidated even if nothing was deleted. An earlier HTTP request may have
+	// deleted the snapshot, and failed before it invalidated the caches.
 	s.Notifier.Invalidate(r.Context(), e)
 	if !was {
 		return admin.Answer{}, problem.New(http.StatusNotFound, "no-such-snapshot", fmt.Sprintf("Nothing is stored of %s, and it is not registered.", e))
