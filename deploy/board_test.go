@@ -42,8 +42,8 @@ type line struct {
 	colour string
 }
 
-// status is the text that a panel shows for a value, and the colour of the text unless the series
-// has a colour.
+// status is the text that a panel shows in place of a value, and the colour of that text. A colour
+// of the time series takes precedence.
 type status struct {
 	value        int
 	text, colour string
@@ -66,7 +66,7 @@ var limiterStates = []colour{
 	{"/stopped$/", "red"},
 }
 
-// laneColours lists the colours of the lanes HIGH and LOW, the same on every graph.
+// laneColours lists the colours of the lanes HIGH and LOW. Every graph uses these colours.
 var laneColours = []colour{{"/^HIGH$/", "orange"}, {"/^LOW$/", "blue"}}
 
 const (
@@ -108,13 +108,13 @@ func increase(labels, of, over string) string {
 
 func aggregate(how, labels, of string) string { return how + by(labels) + "(" + metricName(of) + ")" }
 
-// maxBy returns a query for the maximum of a gauge over all processes. It is used for gauges with
-// the same value in all processes, and to show the worst process.
+// maxBy returns a query for the maximum of a gauge over all processes. Panels use it for gauges
+// that have the same value in all processes, and to show the worst process.
 func maxBy(labels, of string) string { return aggregate("max", labels, of) }
 func minBy(labels, of string) string { return aggregate("min", labels, of) }
 func sumBy(labels, of string) string { return aggregate("sum", labels, of) }
 
-// ratio returns the query a / b. It has no value at times when b is 0.
+// ratio returns the query a / b. The query has no value at times when b is 0.
 func ratio(a, b string) string { return fmt.Sprintf("%s / (%s > 0)", a, b) }
 
 // ratioOrZero returns the query a / b, in which "a" counts as 0 while it has no series.

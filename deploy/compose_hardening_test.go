@@ -36,7 +36,8 @@ func composeServices(t *testing.T) map[string]composed {
 }
 
 func TestCompose_DropsCapabilitiesAndRootWrites(t *testing.T) {
-	// These images write to their root file system; docker-compose.yml says where.
+	// These images write to their root file system, so it can't be read-only. Comments in
+	// docker-compose.yml explain these writes.
 	writes := map[string]bool{"kafka": true, "grafana": true}
 	services := composeServices(t)
 	if len(services) < 10 {
@@ -52,7 +53,8 @@ func TestCompose_DropsCapabilitiesAndRootWrites(t *testing.T) {
 		if s.ReadOnly == writes[name] {
 			t.Errorf("%s: got read_only %v, want %v", name, s.ReadOnly, !writes[name])
 		}
-		// Without capabilities an entrypoint that starts as root can't change its user.
+		// The entrypoints of these images start as root and then change to another user. Without
+		// capabilities that fails, so docker-compose.yml must set the user.
 		if root := strings.HasPrefix(s.Image, "redis:") || strings.HasPrefix(s.Image, "postgres:"); root && s.User == "" {
 			t.Errorf("%s: got no user, want one other than root", name)
 		}

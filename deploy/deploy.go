@@ -1,6 +1,6 @@
 // Package deploy has the files that operators load into their tools: Grafana dashboards and
-// Prometheus rules. It reads their queries, so that tests can compare them with docs/metrics.md
-// and run them against a Prometheus that scrapes freshet.
+// Prometheus rules. The package reads the queries in these files. Tests compare the queries with
+// docs/metrics.md, and run them against a Prometheus that scrapes freshet.
 package deploy
 
 import (
@@ -27,7 +27,8 @@ type Panel struct {
 }
 
 // Rule is a recording rule or an alerting rule: exactly one of Record and Alert contains its name.
-// Severity is the value of an alert's label "severity", Runbook that of its annotation runbook_url.
+// Severity is the value of an alert's label "severity". Runbook is the value of its annotation
+// runbook_url.
 type Rule struct {
 	Group, Record, Alert, Expr, Severity, Runbook string
 }
@@ -90,11 +91,14 @@ func Panels(interval string) ([]Panel, error) {
 	return panels, err
 }
 
-// variableReplacer replaces Grafana's variables in a query. interval replaces the built-in ones;
-// the variables of the dashboard occur only in regular expression matchers and become ".*".
+// variableReplacer replaces Grafana's variables in a query. The built-in variables for time ranges
+// become interval. The variables of the dashboard become ".*", because they occur only in regular
+// expression matchers.
 func (d *dashboard) variableReplacer(interval string) *strings.Replacer {
 	var pairs []string
-	for _, name := range []string{"__rate_interval", "__interval", "__range"} { // a name must come before a shorter name that it begins with
+	// The replacer tries the names in this order. So a name must come before every shorter name
+	// with which it begins.
+	for _, name := range []string{"__rate_interval", "__interval", "__range"} {
 		pairs = append(pairs, "${"+name+"}", interval, "$"+name, interval)
 	}
 	for _, v := range d.Templating.List {

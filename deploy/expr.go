@@ -25,8 +25,8 @@ func Metrics(expr string) []string {
 }
 
 // ofHistogram matches the series of a histogram (_bucket, _sum, _count) and captures the
-// histogram's name, which ends in a unit. Without a unit, a name that ends in _count is a counter
-// or gauge.
+// histogram's name, which ends in a unit. A name that ends in _count, but has no unit before that
+// suffix, is a counter or gauge.
 var ofHistogram = regexp.MustCompile(`^([^:]*_(?:seconds|size|bytes|ratio))_(?:bucket|sum|count)$`)
 
 func family(name string) string {
@@ -49,7 +49,7 @@ const (
 type token struct {
 	kind kind
 	text string
-	of   string // for a label: the metric of its matcher, or its modifier
+	of   string // for a label in a matcher: the metric; for a label in a list: the modifier
 }
 
 var (
@@ -58,8 +58,8 @@ var (
 	words     = []string{"and", "or", "unless", "bool", "offset", "atan2", "inf", "nan", "start", "end"}
 )
 
-// tokens returns the names and parentheses of an expression. It does not check the syntax;
-// promtool does.
+// tokens returns the names and parentheses of an expression. It does not check the syntax; a test
+// does that with promtool.
 func tokens(expr string) []token {
 	var found []token
 	matches := lexer.FindAllStringSubmatch(expr, -1)

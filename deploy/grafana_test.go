@@ -19,7 +19,7 @@ type list = []any
 var datasource = object{"type": "prometheus", "uid": "${datasource}"}
 
 // grafana returns the JSON of a board in the format of Grafana 11. Newer Grafana versions convert
-// it when they load it.
+// this format when they load the dashboard.
 func (b board) grafana() ([]byte, error) {
 	var panels list
 	id, y := 0, 0
@@ -67,7 +67,9 @@ func (b board) templating() list {
 			"current": object{"text": list{"All"}, "value": list{"$__all"}},
 		}
 		if label == "source" {
-			v["allValue"] = ".*" // ".*" also finds series of sources for which no limiter exports limits yet
+			// The choice "All" then includes sources that are missing in the list of values,
+			// because no limiter exports their limits yet.
+			v["allValue"] = ".*"
 		}
 		variables = append(variables, v)
 	}
@@ -204,7 +206,8 @@ func (p panel) options(kind string) object {
 	}
 }
 
-// updateGolden makes the golden-file tests write the files that they compare.
+// updateGolden is the flag -update. With it, the golden-file tests write the files that they
+// otherwise compare.
 var updateGolden = flag.Bool("update", false, "write the golden files")
 
 func TestDashboards_MatchGoldenFiles(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// run runs a program and returns its output. An error fails the test. pack is the Debian package
-// that contains the program.
+// run runs a program and returns its output. If the program fails, the test fails. pack is the
+// Debian package that contains the program.
 func run(t *testing.T, pack, program string, args ...string) string {
 	t.Helper()
 	output, err := exec.CommandContext(t.Context(), servicetest.Program(t, program, pack), args...).CombinedOutput()
@@ -36,7 +36,7 @@ func amtool(t *testing.T, args ...string) string {
 	return run(t, "prometheus-alertmanager", "amtool", args...)
 }
 
-// glob returns the files that match a pattern. No match fails the test.
+// glob returns the files that match a pattern. If no file matches, the test fails.
 func glob(t *testing.T, pattern string) []string {
 	t.Helper()
 	names, err := filepath.Glob(pattern)

@@ -44,7 +44,7 @@ func (in *installation) judgeContainer(name string, c corev1.Container) {
 	in.judgeListening(name, c)
 }
 
-// judgeMemory checks that GOMEMLIMIT is slightly below the memory limit.
+// judgeMemory checks that GOMEMLIMIT is 80% to 95% of the memory limit.
 func (in *installation) judgeMemory(name, text string, limit resource.Quantity) {
 	soft, err := resource.ParseQuantity(strings.TrimSuffix(text, "B"))
 	if part := soft.AsApproximateFloat64() / limit.AsApproximateFloat64(); err != nil || part < .8 || part > .95 {

@@ -38,8 +38,8 @@ type podMonitor struct {
 
 func (p *podMonitor) DeepCopyObject() runtime.Object { c := *p; return &c }
 
-// types lists the API types that the manifests may use. Autoscaling is not among them; worker.yaml
-// says why.
+// types lists the API types that the manifests may use. Autoscaling types are missing on purpose: a
+// comment in worker.yaml explains the reason.
 var types = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(corev1.AddToScheme(s))

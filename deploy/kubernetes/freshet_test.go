@@ -74,8 +74,8 @@ func TestContainers_RunExistingCommands(t *testing.T) {
 	}
 }
 
-// checked runs `freshet config check` with the environment of a container. The files mounted below
-// /etc/freshet are written below dir instead.
+// checked runs `freshet config check` with the environment of a container. The files that a
+// container mounts below /etc/freshet are written below dir instead.
 func checked(t *testing.T, files map[string]string, c corev1.Container, dir string) (string, error) {
 	t.Helper()
 	for path, text := range map[string]string{

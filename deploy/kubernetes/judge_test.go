@@ -34,7 +34,7 @@ func (w workload) containers() []corev1.Container {
 // installation contains the objects of all manifests, and the faults that were found in them.
 type installation struct {
 	workloads []workload
-	data      map[string][]string // keys of each "ConfigMap NAME" and "Secret NAME"
+	data      map[string][]string // keys of the data, by object: "ConfigMap NAME" or "Secret NAME"
 	database  string              // URL in the Secret
 	config    string              // freshet.yaml in the ConfigMap
 	faults    []string
@@ -44,8 +44,8 @@ func (in *installation) fault(format string, args ...any) {
 	in.faults = append(in.faults, fmt.Sprintf(format, args...))
 }
 
-// judge decodes the files and checks the objects. It finds faults that the API types cannot
-// express. files maps names to texts.
+// judge decodes the manifests and checks the objects. It finds faults that the API types cannot
+// express. files contains the texts of the manifests by file name.
 func judge(files map[string]string) *installation {
 	in := &installation{data: map[string][]string{}}
 	var all []runtime.Object
@@ -120,8 +120,8 @@ func (in *installation) judgeReferences(object runtime.Object) {
 	}
 }
 
-// selected returns the workloads whose pods match the selector. It reports a fault if there is
-// none.
+// selected returns the workloads whose pods match the selector. It reports a fault if no workload
+// matches.
 func (in *installation) selected(name string, s *metav1.LabelSelector) (found []workload) {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil || selector.Empty() {
@@ -140,7 +140,7 @@ func (in *installation) selected(name string, s *metav1.LabelSelector) (found []
 }
 
 // judgePort checks that the pods of a selector have a port with the given name. Pods of a Job need
-// none.
+// no ports.
 func (in *installation) judgePort(name string, s *metav1.LabelSelector, port intstr.IntOrString) {
 	served := false
 	for _, w := range in.selected(name, s) {
@@ -159,7 +159,8 @@ func hasPort(c corev1.Container, name string) bool {
 	return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == name })
 }
 
-// minGrace is the time in seconds that each role needs to stop; see the comments in the manifests.
+// minGrace is the minimum terminationGracePeriodSeconds of each Deployment. Comments in the
+// manifests explain the values.
 var minGrace = map[string]int64{"freshet-query": 45, "freshet-worker": 50, "freshet-scheduler": 20}
 
 func (in *installation) judgePods(w workload) {

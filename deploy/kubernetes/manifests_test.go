@@ -90,7 +90,7 @@ func TestExamples_UseTheSameNamespace(t *testing.T) {
 	}
 }
 
-// rendered returns the objects that kustomize generates from the folder.
+// rendered returns the objects that kustomize generates from the folder deploy/kubernetes.
 func rendered(t *testing.T) []runtime.Object {
 	t.Helper()
 	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), ".")
@@ -144,8 +144,8 @@ func podsOf(o runtime.Object) workload {
 	return workload{}
 }
 
-// The objects with the label freshet/step=prepare must include everything that the Job needs, and
-// no Deployment.
+// An operator applies the objects with the label freshet/step=prepare first. They must include
+// everything that the Job needs, and no Deployment.
 func TestPrepareStep_HasTheJobAndItsNeeds(t *testing.T) {
 	var first []string
 	for _, o := range rendered(t) {

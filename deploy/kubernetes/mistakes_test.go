@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// mistakes are typical mistakes in one manifest. Replacing old by now in the file makes the
-// mistake, and judge must report the fault.
+// mistakes are typical mistakes in one manifest. Each mistake is made by replacing the text old in
+// the file by the text now. judge must then report the text fault.
 var mistakes = []struct{ file, old, now, fault string }{
 	{"namespace.yaml", "metadata:", "metdata:", `unknown field "metdata"`},
 	{"namespace.yaml", "freshet/step: prepare", "freshet/step: not a value", "a valid label must be"},

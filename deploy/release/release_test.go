@@ -95,7 +95,8 @@ func TestRelease_HasSBOMsAndSignatures(t *testing.T) {
 	if hook := p.Before.Hooks[0]; !strings.Contains(hook, "-o ../../bin/sbom") || p.SBOMs[0].Cmd != "../bin/sbom" {
 		t.Errorf("sbom command: got %s built by %s, want ../bin/sbom", p.SBOMs[0].Cmd, hook)
 	}
-	// The checksum file is signed. It contains the checksums of all uploaded files.
+	// The signature of the checksum file covers all uploaded files, because the file contains their
+	// checksums.
 	if len(p.Signs) != 1 || p.Signs[0].Artifacts != "checksum" || p.Checksum.Disable {
 		t.Errorf("signs: got %+v, want one for the checksums", p.Signs)
 	}
