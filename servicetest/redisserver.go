@@ -36,9 +36,9 @@ type RedisServer struct {
 }
 
 // PrivateRedis starts a Redis server and waits until it responds. options are arguments of
-// redis-server, such as "--appendonly", "yes"; without options it writes nothing to disk. It
-// requires FRESHET_TEST_REDIS like the other services, so that only runs on real services start
-// a server.
+// redis-server, such as "--appendonly", "yes"; without options it writes nothing to disk. Like
+// RedisAddress, it skips or fails the test without FRESHET_TEST_REDIS. So test runs without real
+// services start no server.
 func PrivateRedis(t testing.TB, options ...string) *RedisServer {
 	t.Helper()
 	_ = RedisAddress(t)
@@ -98,7 +98,9 @@ func (s *RedisServer) Start() {
 	s.server, s.ended = server, ended
 	go func() {
 		defer close(ended)
-		_ = server.Wait() // if the server was not killed, its output contains the reason
+		// The error is not needed: if the process ends without Kill, its output contains the
+		// reason.
+		_ = server.Wait()
 	}()
 	s.waitUntil("responds", func(ctx context.Context) bool { return s.Client.Ping(ctx).Err() == nil })
 }
@@ -122,7 +124,8 @@ func (s *RedisServer) waitUntil(what string, holds func(ctx context.Context) boo
 	}
 }
 
-// Freeze suspends the server with SIGSTOP. The kernel still accepts connections for it.
+// Freeze suspends the server with SIGSTOP. The kernel still accepts connections, but commands get
+// no response until Continue.
 func (s *RedisServer) Freeze() { s.signal(syscall.SIGSTOP) }
 
 // Continue resumes a frozen server, which then runs the commands received in the meantime.
@@ -135,7 +138,7 @@ func (s *RedisServer) signal(signal os.Signal) {
 	}
 }
 
-// Kill kills the server like a crash, and returns when it has ended.
+// Kill ends the server with SIGKILL, as a crash would, and returns when the process has ended.
 func (s *RedisServer) Kill() {
 	s.t.Helper()
 	s.signal(syscall.SIGKILL)
@@ -150,7 +153,8 @@ func (s *RedisServer) end() {
 	}
 }
 
-// DeleteData deletes the server's files. Call it after Kill and before Start.
+// DeleteData deletes the server's data files, so that the server starts empty. Call it after Kill
+// and before Start.
 func (s *RedisServer) DeleteData() {
 	s.t.Helper()
 	files, err := filepath.Glob(filepath.Join(s.dir, "*"))
@@ -164,14 +168,15 @@ func (s *RedisServer) DeleteData() {
 	}
 }
 
-// StopReplication disconnects a replica from its primary, so that it misses all later writes. A
-// frozen replica would still receive them from the kernel's buffer.
+// StopReplication disconnects a replica from its primary, so that it misses all later writes.
+// Freeze does not have this effect: after Continue a replica reads these writes from the kernel's
+// buffer.
 func (s *RedisServer) StopReplication() {
 	s.t.Helper()
 	s.replicaOf("127.0.0.1", "1") // no server listens on this port
 }
 
-// Promote makes a replica a primary with its present data.
+// Promote makes a replica a primary. The new primary keeps the data that it has replicated so far.
 func (s *RedisServer) Promote() {
 	s.t.Helper()
 	s.replicaOf("NO", "ONE")

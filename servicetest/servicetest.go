@@ -20,8 +20,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// address returns the value of an environment variable. If it is not set, address skips or fails
-// the test.
+// address returns the address of a service from an environment variable. If the variable is not
+// set, address calls skipOrFail.
 func address(t testing.TB, variable, service string) string {
 	t.Helper()
 	value := os.Getenv(variable)
