@@ -13,8 +13,8 @@ import (
 //go:embed assets templates
 var files embed.FS
 
-// assets are the static files by file name. The URL of a file contains a part of the file's hash,
-// so browsers may cache it forever.
+// assets are the static files by file name. The URL of a file contains a part of the file's hash.
+// If the file changes, its URL changes, so browsers may cache the file forever.
 var assets = readAssets()
 
 type asset struct {

@@ -29,7 +29,7 @@ const (
 	// cookieMaxAge is the maximum lifetime of the session cookie. It is shorter if the token
 	// expires earlier.
 	cookieMaxAge = 12 * time.Hour
-	// crossSite is the code of the problem that the guard returns for cross-site requests.
+	// crossSite is the problem code with which the guard rejects cross-site requests.
 	crossSite = "cross-site"
 	// adminToken is the name of the client that authenticates by the admin token of the
 	// configuration.

@@ -77,7 +77,7 @@ func TestAuthorize_Matrix(t *testing.T) {
 	}
 }
 
-// offeredActions returns the number of forms and buttons that change something.
+// offeredActions returns the number of forms and buttons on the page that start an action.
 func (d document) offeredActions() int {
 	n := 0
 	d.each(func(e *html.Node) {

@@ -28,11 +28,11 @@ type blocker struct {
 }
 
 const (
-	// minExhaustedWindow is the shortest window whose exhaustion is reported. A shorter window has
-	// calls left again before an operator could react.
+	// minExhaustedWindow is the shortest window whose exhaustion is reported. The calls of a
+	// shorter window become available again before an operator could react.
 	minExhaustedWindow = time.Hour
-	// longWait is the minimum wait of a lane's oldest request that is reported. A request that
-	// waits longer is blocked by a limit, and not only by earlier requests.
+	// longWait is the wait from which the oldest request of a lane is reported. After such a wait
+	// the cause is a limit, and not only earlier requests.
 	longWait = 10 * time.Second
 	// maxPartsNamed is the maximum number of blocked scopes that a message names. The page of the
 	// limiter lists all of them.
@@ -63,7 +63,7 @@ func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 }
 
 // exhausted returns a blocker if a policy has no calls left for the lane. The second result is
-// false if there is none.
+// false if calls are left, or if the blocker is not worth a report.
 func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker, bool) {
 	var of, until string
 	if p.ResetsAt != nil {

@@ -66,8 +66,8 @@ type Overview interface {
 	// Reads returns one ReadStats for each source. They cover the reads that this process has
 	// served in the last five minutes.
 	Reads() []ReadStats
-	// Dependencies returns the health of the services that this process needs. It checks them at
-	// most once a second.
+	// Dependencies returns the health of the services that this process needs. It checks each
+	// service at most once a second.
 	Dependencies(ctx context.Context) []Dependency
 }
 
@@ -152,11 +152,11 @@ type Entity struct {
 // in flight.
 type RequestState struct {
 	Lane          schemas.Lane // lane of the request in flight; empty: no request is in flight
-	Number        int64
-	Confirmed     bool // Kafka has acknowledged the request in flight
-	Until         time.Time
-	Issued        int64 // highest version of a request or fetch; if it is above Number, a fetch is running
-	Done          int64 // highest version of a request that has been satisfied
+	Number        int64        // version of the request in flight
+	Confirmed     bool         // Kafka has acknowledged the request in flight
+	Until         time.Time    // end of the lock of the request in flight
+	Issued        int64        // highest version of a request or fetch; above Number: a fetch is running
+	Done          int64        // highest version of a request that has been satisfied
 	Hold          string
 	HoldUntil     time.Time
 	Unknown       bool // Redis did not answer; the other fields are empty

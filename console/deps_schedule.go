@@ -9,9 +9,9 @@ import (
 
 // Schedule reads the state of prefetching, retries and the outbox.
 type Schedule interface {
-	// Schedule returns the state of a source. The console calls it every second, so it returns
-	// cached values; the database is read rarely and with limits. If a value was not read yet or
-	// can't be read, its field Error is set.
+	// Schedule returns the state of a source. The console calls Schedule every second, so it
+	// returns cached values. It reads the database rarely, and counts no more than Due.MaxCounted
+	// rows. If a value was not read yet or can't be read, its field Error is set.
 	Schedule(ctx context.Context, source string) ScheduleState
 }
 
@@ -91,8 +91,8 @@ type Due struct {
 	Outbox store.Backlog
 }
 
-// SchedulerHeartbeat describes a running scheduler. Age is the time since its last tick, by the
-// clock of Redis.
+// SchedulerHeartbeat describes a running scheduler. Age is the time since its last heartbeat, by
+// the clock of Redis.
 type SchedulerHeartbeat struct {
 	Process string
 	Age     time.Duration

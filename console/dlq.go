@@ -32,7 +32,7 @@ type dlqPage struct {
 	Facets        []string
 	Problem       string
 	Recent        []deadLetterGroup
-	RecentMessage string // empty: the recent dead letters could not be read
+	RecentMessage string // about the dead letters of the last 24 h; empty: they could not be read
 	Verdict       verdict
 	Groups        []store.DeadLetterGroup
 	Counted       bool   // true if Groups, Total and Verdict could be read

@@ -20,7 +20,7 @@ const (
 // deadLetterGroups contains the dead letters of the last 24 h of all sources, grouped by cause.
 type deadLetterGroups struct {
 	groups []deadLetterGroup
-	more   bool // true if there are more groups than were counted
+	more   bool // true if groups are missing, because a source has dlq.MaxGroups or more
 }
 
 // readRecentDeadLetters counts the dead letters of the last 24 h. It counts dead letters with one

@@ -100,7 +100,7 @@ func windowName(window time.Duration) string {
 	return formatDuration(window)
 }
 
-// Values of limiter.View.State that the console treats differently.
+// Values of limiter.View.State for which the console has its own texts or rules.
 const (
 	stateBackingOff     = "backing-off"
 	stateBreakerOpen    = "breaker-open"

@@ -65,8 +65,8 @@ type replay struct {
 	jobsUnknown bool // jobs could not be read
 }
 
-// judgeOrder reads the state of the source and judges a replay of these open dead letters. count is
-// the number of dead letters to replay; -1: unknown.
+// judgeOrder reads the state of the source, and returns the verdict on a replay of the dead letters
+// in "open". count is the number of dead letters to replay; -1: unknown.
 func (c *Console) judgeOrder(ctx context.Context, o dlq.JobSpec, count int64, open []store.DeadLetterGroup, now time.Time) verdict {
 	r := replay{source: o.Filter.Source, groups: open, lane: o.Lane, rate: o.Rate, count: count, lanes: c.Overview.Lanes(o.Filter.Source)}
 	var reads sync.WaitGroup

@@ -156,7 +156,8 @@ func (f *fakeDLQ) Groups(ctx context.Context, filter store.DeadLetterFilter) ([]
 	return groups, errors.Join(f.readErr, f.countErr)
 }
 
-// waitForParallel blocks each read until four reads have begun. It does nothing if barrier is nil.
+// waitForParallel blocks each read until four reads have begun, so that a test can check that the
+// reads run in parallel. It does nothing if barrier is nil.
 func (f *fakeDLQ) waitForParallel(ctx context.Context) {
 	if f.barrier == nil {
 		return

@@ -76,7 +76,7 @@ func formatAgo(t, now time.Time) string {
 }
 
 // formatTime formats the time t as a time of day in UTC. The result contains seconds if t is within
-// two minutes of now, and the date if t is on another day.
+// two minutes of now. It contains the date if t and now are on different days.
 func formatTime(t, now time.Time) string {
 	t, now = t.UTC(), now.UTC()
 	switch d := t.Sub(now).Abs(); {
@@ -91,8 +91,8 @@ func formatTime(t, now time.Time) string {
 	}
 }
 
-// formatCount formats a number with thousands separators. From a million on it is shortened: "1.2
-// M".
+// formatCount formats a number with thousands separators. Numbers from a million on are shortened,
+// for example to "1.2 M".
 func formatCount[N int | int64](n N) string {
 	if n >= 1_000_000 {
 		return strings.TrimSuffix(strconv.FormatFloat(float64(n)/1e6, 'f', 1, 64), ".0") + " M"

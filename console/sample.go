@@ -12,7 +12,7 @@ import (
 
 const (
 	sampleInterval = time.Second
-	// sampleTimeout bounds the time for one sample.
+	// sampleTimeout is the maximum time that the reads of one sample may take.
 	sampleTimeout = 2 * time.Second
 	// rateWindow is the period over which rates are measured. It is longer than the 15 s between
 	// two reports of an idle process. minRateWindow is the minimum time between two reports for a
@@ -46,8 +46,8 @@ type sourceSample struct {
 	Rates    rates
 	Schedule ScheduleState
 	Settings *settings.State // nil: the settings could not be read
-	// OpenDeadLetters is the number of dead letters of the last 24 h that are still open; -1:
-	// unknown.
+	// OpenDeadLetters is the number of dead letters of the last 24 h that were neither replayed nor
+	// purged; -1: unknown.
 	OpenDeadLetters int64
 }
 
@@ -91,7 +91,7 @@ func newSampler(deps Deps) *sampler {
 }
 
 // latest returns a new sample. While there are viewers, it returns the sample of the last second
-// instead. If ctx ends before a new sample is complete, it returns the previous one.
+// instead. If ctx ends before a new sample is complete, it returns the previous sample.
 func (s *sampler) latest(ctx context.Context) *sample {
 	s.mu.Lock()
 	life := time.Duration(0)

@@ -13,14 +13,14 @@ func (c *Console) schedule(w http.ResponseWriter, r *http.Request, _ access.Clie
 	c.showLive(w, r, "schedule", "Schedule")
 }
 
-// Prefetch modes of a facet that the console treats differently.
+// Values of FacetSchedule.Mode for which the console has its own texts.
 const (
 	modeOff      = "off"
 	modeAdaptive = "adaptive"
 )
 
-// prefetchLagWarn and prefetchLagBad are the prefetch lags from which a lag is shown as a warning
-// or as a problem. At prefetchLagBad an alert fires too.
+// prefetchLagWarn and prefetchLagBad are the limits from which the prefetch lag of a tier is shown
+// as a warning or as a problem. At prefetchLagBad an alert fires too.
 const prefetchLagWarn, prefetchLagBad = 10 * time.Minute, time.Hour
 
 // addSchedule adds the changing texts and tables of the schedule page for one source.

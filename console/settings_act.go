@@ -145,8 +145,8 @@ func (c *Console) resume(w http.ResponseWriter, r *http.Request, client access.C
 	c.stopOrResume(w, r, client, c.Limits.Resume, "resumed")
 }
 
-// stopOrResume starts or ends the emergency stop of a source. Because an emergency must not wait,
-// it needs no revision, and it corrects an invalid note instead of rejecting it.
+// stopOrResume starts or ends the emergency stop of a source. An emergency must not wait. So the
+// form needs no revision of the settings, and an invalid note is corrected instead of rejected.
 func (c *Console) stopOrResume(w http.ResponseWriter, r *http.Request, client access.Client, act func(context.Context, settings.ChangeRequest) (settings.State, error), code string) {
 	o := settings.ChangeRequest{Source: r.PathValue("source"), Actor: client.Name, Note: cleanNote(r.PostFormValue("note"))}
 	if !c.hasSource(o.Source) {

@@ -26,11 +26,11 @@ type facetForm struct {
 }
 
 const (
-	prefetchField  = "prefetch" // the name of the field that enables prefetching, and the first part of all other field names
+	prefetchField  = "prefetch" // the field that enables prefetching; also the first part of the names of the other fields
 	switchOn       = "on"
 	switchOff      = "off"
 	activeField    = "active"
-	maxActiveShown = 2000 // maximum number of characters shown of the field active
+	maxActiveShown = 2000 // maximum number of characters that the field "active" shows
 )
 
 func onOff(on bool) string {
@@ -40,7 +40,8 @@ func onOff(on bool) string {
 	return switchOff
 }
 
-// newPrefetchForm returns the form. "now" are the current settings, and "was" the configured ones.
+// newPrefetchForm returns the form. "now" contains the current settings, and "was" the configured
+// settings.
 func newPrefetchForm(now, was settings.Prefetch) prefetchForm {
 	form := prefetchForm{On: onOff(now.Enabled), OnConfigured: onOff(was.Enabled)}
 	for _, name := range slices.Sorted(maps.Keys(was.Facets)) {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// sharedRead runs a read for several callers at once, so that at most one read is running. A read
-// continues when the context of a caller ends. That caller gets the previous result.
+// sharedRead lets several callers share the result of one read, so that at most one read runs at a
+// time. A read continues when the context of a caller ends. That caller gets the previous result.
 type sharedRead[T any] struct {
 	read    func(ctx context.Context) (T, error)
 	timeout time.Duration // maximum duration of each read
@@ -27,7 +27,7 @@ type sharedRead[T any] struct {
 }
 
 // get returns the last result if it is younger than "life". Otherwise it starts a read, or joins
-// the running one, and waits for the result. If the read fails, or ctx ends first, get returns the
+// the running read, and waits for its result. If the read fails, or ctx ends first, get returns the
 // previous result and an error. at is the time of the returned result; zero: no read has succeeded
 // yet.
 func (s *sharedRead[T]) get(ctx context.Context, life time.Duration) (result T, at time.Time, err error) {

@@ -32,7 +32,7 @@ type liveStatus struct {
 type statusTable struct {
 	ID, Caption string
 	Headers     []string
-	Numeric     []bool // for each column: its values are numbers
+	Numeric     []bool // for each column: true if its values are numbers
 	Rows        [][]statusItem
 	Empty       string // text to show if there are no rows
 }
@@ -174,7 +174,7 @@ func laneTone(l LaneLag) string {
 	case stalled(l):
 		return toneBad
 	case l.Records > 0 && !l.WaitKnown:
-		return "" // the throughput will be known after the next counts
+		return "" // no tone yet: the throughput is known only after the next counts of the records
 	case l.Records == 0 || lag(l) < lagWarn:
 		return toneOK
 	case lag(l) < lagBad:

@@ -96,7 +96,8 @@ func formatCounted(n int64, more bool) string {
 	return formatInt(n)
 }
 
-// boundRows returns a table row for each limit of the rate of the LOW lane and of prefetching.
+// boundRows returns a table row for each limit that bounds the rate of the LOW lane or of
+// prefetching.
 func boundRows(of *sourceSample) [][]statusItem {
 	if of.Limits == nil {
 		return nil
