@@ -20,7 +20,8 @@ const (
 )
 
 // EnableRequest selects the entities to enable or disable: either by a filter, or by a list of keys
-// of one facet. It is the JSON body of the request in the admin API.
+// of one facet. It is the JSON body of POST /admin/v1/entities/enable and
+// /admin/v1/entities/disable.
 type EnableRequest struct {
 	selection
 	Keys []string `json:"keys,omitempty"`
@@ -129,8 +130,8 @@ func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []
 	return admin.Answer{Body: EnableResult{Changed: n, Done: true}}, err
 }
 
-// enablePage reads the rows that follow the entity "after", and enables or disables those entities
-// of them that match the filter. Before the change it calls "audit" with the number of matching
+// enablePage reads the rows that follow the entity "after", and enables or disables the entities
+// among them that match the filter. Before the change it calls "audit" with the number of matching
 // entities, unless none matches.
 func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, audit func(n int) error) (admin.Answer, error) {
 	other := !enabled

@@ -66,8 +66,8 @@ type Entity struct {
 	Pinned  bool              `json:"pinned"` // reads don't change the tier
 	Enabled bool              `json:"enabled"`
 	DueAt   time.Time         `json:"dueAt"`
-	// Reads and Changes are counts in which old events lose weight over time. Changes is the number
-	// of changes within WatchedSeconds.
+	// Reads and Changes are weighted counts: an old read or change counts less than a recent one.
+	// WatchedSeconds is the total time in which these changes were found, weighted in the same way.
 	Reads          float64    `json:"reads"`
 	LastReadAt     *time.Time `json:"lastReadAt"` // nil: the entity was never read
 	Changes        float64    `json:"changes"`

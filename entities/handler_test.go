@@ -203,7 +203,7 @@ func TestEnable_AuditTruncatesKeys(t *testing.T) {
 
 func TestDeleteSnapshot_RemovesRegistration(t *testing.T) {
 	r := newRig(t)
-	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // a source that is no longer configured
+	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // its source is not configured, but its snapshot must be deletable
 	w := store.Write{Entity: gone, Version: 1, CheckedAt: start, Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil }}
 	if _, err := r.db.Write(t.Context(), []store.Write{w}); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 const (
 	defaultPageSize, maxPageSize = 100, 1000
 	// maxRowsScanned is the maximum number of rows that one request reads, even if few of them
-	// match the filter. It bounds the duration of a request.
+	// match the filter. It bounds the duration of that request.
 	maxRowsScanned = 2000
 )
 
@@ -146,8 +146,8 @@ func (s *Entities) page(ctx context.Context, f store.EntityFilter, after schemas
 	return found, next, nil
 }
 
-// chosen reports whether an entity, whose source and facet match already, matches the rest of the
-// filter: tier, enabled and key prefix.
+// chosen reports whether an entity matches the tier, the key prefix and the field Enabled of the
+// filter. The database has already checked source and facet.
 func chosen(f store.EntityFilter, r store.RegisteredEntity) bool {
 	return (f.Tier == nil || *f.Tier == r.Tier) && (f.Enabled == nil || *f.Enabled == r.Enabled) && strings.HasPrefix(r.Entity.Key, f.KeyPrefix)
 }

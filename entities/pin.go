@@ -15,7 +15,7 @@ import (
 )
 
 // PinRequest names entities to pin to a tier, or to unpin. Reads don't change the tier of a pinned
-// entity. It is the JSON body of the request in the admin API.
+// entity. It is the JSON body of POST /admin/v1/entities/pin and /admin/v1/entities/unpin.
 type PinRequest struct {
 	Source string   `json:"source"`
 	Facet  string   `json:"facet"`

@@ -23,7 +23,7 @@ const (
 	maxBodyBytes = 1 << 20
 	maxRegister  = 5000
 	// maxErrors is the maximum number of errors in the list of a response. The text of the response
-	// (detail) contains at most maxNamedErrors of them.
+	// (detail) contains at most maxNamedErrors of these errors.
 	maxErrors, maxNamedErrors = 100, 3
 
 	// maxParamsBytes bounds the total size of an entity's params, and maxParamNameBytes the size of
@@ -32,8 +32,7 @@ const (
 	maxParamsBytes, maxParamNameBytes = 4096, 64
 )
 
-// RegisterRequest registers entities of one facet. It is the JSON body of the request in the admin
-// API.
+// RegisterRequest registers entities of one facet. It is the JSON body of POST /admin/v1/entities.
 type RegisterRequest struct {
 	Source   string            `json:"source"`
 	Facet    string            `json:"facet"`
@@ -45,7 +44,7 @@ type EntitySpec struct {
 	Key    string            `json:"key"`
 	Params map[string]string `json:"params,omitempty"` // only the values that differ from the facet's own params
 	// Tier pins the entity to a tier. If it is empty, the reads of the entity choose the tier: a
-	// new entity starts in cold, and a registered one keeps its tier.
+	// new entity starts in the tier cold, and a registered entity keeps its tier.
 	Tier    string `json:"tier,omitempty"`
 	Enabled *bool  `json:"enabled,omitempty"`
 }
