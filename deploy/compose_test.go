@@ -23,8 +23,8 @@ func TestCompose_PublishesOnLoopbackOnly(t *testing.T) {
 	if len(compose.Services) < 10 {
 		t.Fatalf("services: got %d, want at least 10", len(compose.Services))
 	}
-	// Every other mounted path must exist. The folder "secrets" may not: the operator creates it.
-	// Other tests check the folder "dashboards".
+	// Each mounted path must exist in the repository, with two exceptions. The operator creates the
+	// folder "secrets", and other tests check the folder "dashboards".
 	unchecked := map[string]bool{"secrets": true, "dashboards": true}
 	for name, s := range compose.Services {
 		if image, tag, _ := strings.Cut(s.Image, ":"); !strings.HasPrefix(image, "freshet") && (tag == "" || tag == "latest") {

@@ -61,7 +61,7 @@ func quotedNames(text string) []string {
 	return names
 }
 
-// labelsOf returns the labels of a metric, and whether it is documented.
+// labelsOf returns the labels of a metric, and whether docs/metrics.md lists the metric.
 func (d documentedMetrics) labelsOf(name string) ([]string, bool) {
 	if labels, found := d.labels[name]; found {
 		return labels, true
@@ -88,7 +88,8 @@ func (d documentedMetrics) faults(expr string, recorded map[string]bool) []strin
 		return strings.Contains(name, ":") || slices.Contains(labels, label)
 	}
 	all := tokens(expr)
-	made := strings.Contains(expr, "label_replace(") || strings.Contains(expr, "label_join(") // these functions add labels
+	// These two functions add new labels, so the labels of such an expression are not checked.
+	made := strings.Contains(expr, "label_replace(") || strings.Contains(expr, "label_join(")
 	for i, t := range all {
 		switch {
 		case t.kind == metric && strings.Contains(t.text, ":"):

@@ -45,8 +45,8 @@ func refused(args []string) string {
 		}
 		words = append(words, a)
 	}
-	// For an unknown command freshet prints the help of the parent command. That help contains "
-	// [command]", and a known command's help does not.
+	// For an unknown command freshet prints the help of the parent command. That help contains the
+	// text [command], and the help of a known command does not.
 	usage := "Usage:\n  freshet " + strings.Join(words, " ") + " [flags]\n"
 	if err != nil || !strings.Contains(string(text), usage) || strings.Contains(string(text), " [command]\n") {
 		return fmt.Sprintf("unknown command or flags: freshet %s (%v)", strings.Join(args, " "), err)

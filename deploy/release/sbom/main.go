@@ -104,8 +104,8 @@ func dependency(m *debug.Module) (cdx.Component, error) {
 	if err != nil {
 		return part, fmt.Errorf("%s: decode the checksum %q: %w", m.Path, m.Sum, err)
 	}
-	// The checksum is the one of go.sum: the SHA-256 of a list that contains the SHA-256 hash of
-	// each file of the module.
+	// The checksum is computed as in go.sum: it is the SHA-256 of a list that contains the SHA-256
+	// of each file of the module.
 	part.Hashes = &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: hex.EncodeToString(text)}}
 	return part, nil
 }
