@@ -1,6 +1,7 @@
 //go:build !race
 
-// The race detector lets sync.Pool drop items at random, so this test runs without it.
+// This test runs only without the race detector. With it, sync.Pool drops items at random, and each
+// dropped item costs another allocation.
 
 package query
 
@@ -10,7 +11,7 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// The limit is five allocations in addition to the allocations of net/http.
+// The limit is five allocations per read. Allocations of net/http are not counted.
 func TestFreshRead_AllocatesAtMostFiveTimes(t *testing.T) {
 	for _, encoding := range []string{"zstd", "gzip", ""} {
 		for name, change := range map[string]func(*rig){"without reads": func(*rig) {}, "with reads": func(r *rig) { r.reads = &fakeRecorder{} }} {

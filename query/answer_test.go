@@ -77,7 +77,7 @@ func TestAge_FollowsTheClock(t *testing.T) {
 		{59*time.Second + 999*time.Millisecond, "59", "freshet; hit; ttl=3540"},
 		{60 * time.Second, "60", "freshet; hit; ttl=3540"},
 		{61 * time.Second, "61", "freshet; hit; ttl=3539"},
-		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the check is one second in the future, because the clocks of two hosts differ
+		{-time.Second, "0", "freshet; hit; ttl=3601"}, // the last check is one second in the future: the worker's clock is ahead
 	} {
 		st := e.timeHeaders(Fresh, s.CheckedAt.Add(c.after))
 		if st.age[0] != c.age || st.cacheStatus[0] != c.cacheStatus {
@@ -163,8 +163,8 @@ func BenchmarkHotRead(b *testing.B) {
 	}
 }
 
-// BenchmarkHotReadCounted measures how much read counts cost on a cache hit. It alternates
-// between rounds without and with read counts.
+// BenchmarkHotReadCounted measures how much time the counting of reads adds to a cache hit. It
+// alternates between rounds without and with counting.
 func BenchmarkHotReadCounted(b *testing.B) {
 	const turn = 1000
 	serve := []func(){
@@ -175,7 +175,7 @@ func BenchmarkHotReadCounted(b *testing.B) {
 	turns := 0
 	for b.Loop() {
 		for i := range serve {
-			which := (i + turns) % 2 // the order of the two rounds alternates
+			which := (i + turns) % 2 // the order alternates, so that a change of the machine's speed affects both kinds of rounds
 			began := time.Now()
 			for range turn {
 				serve[which]()
@@ -192,7 +192,8 @@ func BenchmarkHotReadCounted(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// BenchmarkHotReadTraced measures the cost of spans on a cache hit, where they cost most.
+// BenchmarkHotReadTraced measures how much time tracing spans add to a cache hit. A cache hit is the
+// fastest read, so spans are the largest share of its time.
 func BenchmarkHotReadTraced(b *testing.B) {
 	for name, tracer := range map[string]observe.Tracer{
 		"off":      {},

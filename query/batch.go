@@ -55,7 +55,7 @@ func (s *Server) readMany(c echo.Context, client access.Client) error {
 	return s.writeBatch(c, client, all, views)
 }
 
-// readViews reads several entities, and enqueues all update requests that they need in one call.
+// readViews reads several entities, and enqueues with one call all update requests that are due.
 // It fails only if none of the entities that the client may see can be read.
 func (s *Server) readViews(c echo.Context, client access.Client, src Source, all []schemas.Entity, f source.Facet) ([]view, error) {
 	views := make([]view, len(all))
@@ -103,7 +103,8 @@ func (s *Server) readViews(c echo.Context, client access.Client, src Source, all
 }
 
 // enqueueMany enqueues several update requests and waits for their results: up to acceptTimeout
-// if one of them is a cache miss, else up to staleTimeout. After that it returns reasonSlow.
+// if one of them is a cache miss, else up to staleTimeout. If the results do not arrive in that
+// time, every result has reasonSlow.
 func (s *Server) enqueueMany(c echo.Context, requests []UpdateRequest) []EnqueueResult {
 	urgent := slices.ContainsFunc(requests, func(r UpdateRequest) bool { return r.Reason == schemas.CacheMiss })
 	done := make(chan []EnqueueResult, 1)

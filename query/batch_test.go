@@ -32,7 +32,7 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	r.putSnapshot("small", time.Minute)
 	r.putSnapshot("broken", time.Minute, func(s *store.Snapshot) { s.Payload, s.Size = []byte("?"), 1<<20 })
 	const path = "/v1/nexon/character?key=large&key=dense&key=broken&key=new&key=small&key=large"
-	for range 2 { // in the first round the cache has no encoded body
+	for range 2 { // in the second round the cache has the encoded bodies; the responses must be the same
 		for as, broken := range map[string]int{"identity": 500, "gzip": 500} {
 			a := r.do(http.MethodGet, path, "Accept-Encoding", as)
 			if a.StatusCode != 200 || len(a.body.Items) != 6 {
@@ -50,7 +50,7 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	}
 }
 
-// serveBatch returns a function that serves a batch of one key, repeated n times.
+// serveBatch returns a function that serves a batch which has the same key n times.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, withPayload(p))
@@ -63,7 +63,7 @@ func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	}
 }
 
-// BenchmarkBatch serves 100 documents of 1 MB, and of 18 kB.
+// BenchmarkBatch measures a batch of 100 documents, once with 1 MB each and once with 18 kB each.
 func BenchmarkBatch(b *testing.B) {
 	medium := store.Encode([]byte(`{"d":[` + strings.TrimSuffix(large[:18_000], ",") + `]}`))
 	for name, p := range map[string]store.Payload{"1MB": largeStored, "18kB": medium} {
@@ -80,8 +80,8 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// A document that must be compressed or unpacked counts as several requests, unless the cache
-// has it in this encoding.
+// A response counts as several requests of its client if its document must be compressed or
+// unpacked. It counts as one request if the cache has the document in the requested encoding.
 func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, withPayload(largeStored)) // 1 MB

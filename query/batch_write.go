@@ -165,7 +165,7 @@ func (b *batch) item(it *item) error {
 }
 
 // snapshot returns the start of an item in the batch's encoding, up to the end of its snapshot.
-// For gzip the member header is left out.
+// For gzip the member header is left out, because the whole batch is one gzip member.
 func (b *batch) snapshot(e *entry) ([]byte, gzipPrefix, error) {
 	if b.as == identity && !e.bodies[identity].made.Load() && e.Size > maxKeptText {
 		text, err := e.appendText(append(b.buf[:0], bodyPrefix...))

@@ -10,8 +10,9 @@ const (
 	// maxBatchSize is the maximum number of update requests in one Redis pipeline. Its scripts
 	// must complete within the Redis client's read timeout of 1 s, even on a busy machine.
 	maxBatchSize = 32
-	// maxBatches is the maximum number of pipelines in flight per process. With fewer pipelines
-	// the batches would be larger; with more, a slow cluster node delays fewer other batches.
+	// maxBatches is the maximum number of pipelines in flight per process. Fewer pipelines would
+	// carry larger batches. With more pipelines, a slow node of the Redis cluster delays a smaller
+	// share of the requests.
 	maxBatches = 8
 	// maxEnqueued is the maximum number of update requests that wait for a pipeline, about 20 MB
 	// of memory. The queue fills if Redis hangs, because reads of stale snapshots do not wait
@@ -63,7 +64,8 @@ func (q *batcher) enqueueAll(requests []UpdateRequest, urgent bool) []EnqueueRes
 	return results
 }
 
-// add queues all requests or none, and starts as many batches as they fill, up to maxBatches.
+// add queues all requests and starts as many batches as they fill, up to maxBatches. If the queue
+// has no room for all of them, it queues none and returns false.
 func (q *batcher) add(all []queuedRequest, urgent bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

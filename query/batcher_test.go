@@ -111,7 +111,8 @@ func TestColdRead_503ExplainsTheFailure(t *testing.T) {
 	})
 }
 
-// 256 clients read 5,000 new keys from a process whose Redis takes 100 ms per pipeline.
+// 256 clients read 5,000 new keys from a process whose Redis takes 100 ms per pipeline. Every read
+// must get status 202. At most keys/8 pipelines may be sent, none with more than maxBatchSize keys.
 func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 	withSlowRedis(t, 100*time.Millisecond, func(r *rig, redis *slowRedis) {
 		const keys, clients = 5_000, 256
@@ -126,7 +127,7 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 		for range clients {
 			all.Go(func() {
 				for key := range next {
-					recorder := httptest.NewRecorder() // r.get also validates the response, which takes longer than the read itself
+					recorder := httptest.NewRecorder() // r.get would also validate the response, which takes longer than the read
 					r.server.ServeHTTP(recorder, httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/v1/nexon/character/"+key, nil))
 					mu.Lock()
 					statuses[recorder.Code]++
@@ -144,7 +145,8 @@ func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 	})
 }
 
-// Reads of stale snapshots do not wait, so their requests fill the queue while Redis hangs.
+// While Redis is slow, the requests of stale reads fill the queue, because such reads do not wait.
+// The request of a read with nothing stored must still be sent in the next batch.
 func TestBatcher_SendsUrgentRequestsFirst(t *testing.T) {
 	withSlowRedis(t, 200*time.Millisecond, func(r *rig, redis *slowRedis) {
 		for i := range 20 * maxBatchSize {

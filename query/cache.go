@@ -30,7 +30,7 @@ const (
 	fallbackTimeout = 100 * time.Millisecond
 )
 
-// snapshotCache caches the snapshots that were read last. It sits in front of the store.
+// snapshotCache caches the most recently read snapshots of the store.
 //
 // Invariants:
 //   - While the settle subscription is connected, an entry is served as current only if its load
@@ -54,7 +54,7 @@ type snapshotCache struct {
 
 	started        time.Time    // origin of all times below; monotonic, so clock steps have no effect
 	connectedSince atomic.Int64 // when the subscription was established; 0: disconnected
-	connections    atomic.Int64 // how often the subscription was established
+	connections    atomic.Int64 // number of times that the subscription was established
 
 	seed    maphash.Seed
 	stripes [256]stripe
@@ -170,7 +170,7 @@ func (m *snapshotCache) load(ctx context.Context, e schemas.Entity, f source.Fac
 	return found, nil
 }
 
-// newEntry returns the cache entry of a snapshot that a load read, which began at the time began.
+// newEntry returns the cache entry of a snapshot. began is the time at which its load began.
 // If only some clients may see the entity, shared HTTP caches must not keep it, even if the facet
 // is public.
 func (m *snapshotCache) newEntry(s store.Snapshot, f source.Facet, began int64) *entry {
@@ -218,12 +218,13 @@ func (m *snapshotCache) putMissing(e schemas.Entity, settles uint64, began int64
 	}
 }
 
-// clone copies an entity, so that a cached one does not keep the HTTP request in memory.
+// clone copies an entity. The strings of the original are parts of the HTTP request, so an original
+// in the cache would keep the request in memory.
 func clone(e schemas.Entity) schemas.Entity {
 	return schemas.Entity{Source: strings.Clone(e.Source), Facet: strings.Clone(e.Facet), Key: strings.Clone(e.Key)}
 }
 
-// reweigh updates the weight of an entry that has grown.
+// reweigh updates the weight of an entry that has grown because a body was encoded.
 func (m *snapshotCache) reweigh(e *entry) {
 	m.entries.ComputeIfPresent(e.Entity, func(old *entry) (*entry, otter.ComputeOp) {
 		if old == e {

@@ -9,7 +9,7 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// cacheResult is the result of get for one of several entities.
+// cacheResult is the result of getAll for one entity. It has the values that get would return.
 type cacheResult struct {
 	*entry   // nil: nothing is stored, or err is set
 	fallback bool

@@ -10,15 +10,16 @@ import (
 
 const (
 	// missingTTL is how long a process caches that nothing is stored for an entity. A settle
-	// message of the entity ends it at once.
+	// message of the entity deletes this information at once.
 	missingTTL = 5 * time.Second
 	// maxMissing is the maximum number of cached missing entities: about 20 MB with keys of 256
 	// bytes.
 	maxMissing = 50_000
 )
 
-// missingCache caches which entities have no snapshot, and when that was read. The invariants of
-// snapshotCache apply to it too. It is written under the lock of the entity's stripe.
+// missingCache caches which entities have no snapshot, and when the store was read for each. The
+// invariants of snapshotCache apply to missingCache too. A write needs the lock of the entity's
+// stripe.
 type missingCache struct {
 	readAt *otter.Cache[schemas.Entity, int64]
 }

@@ -62,7 +62,7 @@ func TestCache_ConcurrentReadsShareOneLoad(t *testing.T) {
 }
 
 // A load that began before a settle message may return the snapshot that was stored before that
-// message.
+// message. Such a result must not be cached, and later reads must not get it.
 func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", 2*time.Hour)
@@ -81,7 +81,7 @@ func TestCache_DropsALoadOvertakenByASettle(t *testing.T) {
 		t.Errorf("after the settle: got %s, want FRESH", a.text)
 	}
 	close(hold)
-	if a := <-early; a.body.Freshness != Stale { // this read began before the settle message
+	if a := <-early; a.body.Freshness != Stale { // this read began before the settle message, so it may return the earlier snapshot
 		t.Errorf("before the settle: got %s, want STALE", a.text)
 	}
 	if a := r.get("a"); a.body.Freshness != Fresh {
@@ -96,7 +96,7 @@ func TestCache_ServesFallbackWithAgeWithoutDatabase(t *testing.T) {
 	r.mu.Lock()
 	r.storeErr = errors.New("down")
 	r.mu.Unlock()
-	r.settle("a", 8) // the cached entry may be outdated, but the store can't be read
+	r.settle("a", 8) // outdates the cached entry; the store can't be read, so the entry is served as a fallback
 	for range 20 {
 		a := r.get("a")
 		if a.StatusCode != 200 || a.Header.Get("Age") != "600" || string(a.body.Snapshot) != content {

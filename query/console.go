@@ -50,8 +50,8 @@ type correlationIDKey struct{}
 
 // Refresh enqueues strict update requests for entities of one facet, as POST …/refresh does, and
 // waits at most 5 s for Kafka. The caller must have checked that the client may refresh them.
-// client is the schemas.ClientID whose outstanding requests they count toward; empty: none. A
-// result that is unknown after 5 s is Pending.
+// client is the schemas.ClientID of the client whose limits the requests count toward; empty: no
+// limits. A result that is unknown after 5 s is Pending.
 func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []EnqueueResult {
 	requests := make([]UpdateRequest, len(all))
 	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // if the store can't be read, the floor is 0

@@ -1,9 +1,9 @@
 package query
 
 // combineCRC returns the CRC-32 of the concatenation of two texts, from the CRC-32 of each and
-// the length of the second in bytes. With it, compressed parts are joined without being read
-// again. The method is zlib's crc32_combine: appending n bytes multiplies the first CRC by
-// x^(8n) modulo the polynomial.
+// the length of the second in bytes. So the checksum of a gzip member that is joined from
+// compressed parts can be calculated without unpacking the parts. The method is zlib's
+// crc32_combine: appending n bytes multiplies the first CRC by x^(8n) modulo the polynomial.
 func combineCRC(first, second uint32, length uint32) uint32 {
 	return multiplyPolynomials(powerOfX(length), first) ^ second
 }

@@ -72,8 +72,8 @@ type UpdateRequest struct {
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string
-	// Client is the schemas.ClientID whose outstanding requests include this one; empty: none.
-	// New: the entity has no snapshot, as far as is known.
+	// Client is the schemas.ClientID of the client whose limits the request counts toward; empty:
+	// no limits. New is true if neither the cache nor the store has a snapshot that can be served.
 	Client string
 	New    bool
 }
@@ -83,10 +83,11 @@ type EnqueueResult struct {
 	// Queued: a record that covers the request is in the producer's buffer or acknowledged by
 	// Kafka. After EnqueueAndWait it is always acknowledged.
 	Queued bool
-	// Pending: Kafka has not acknowledged the covering record yet. Enqueue again to be certain.
+	// Pending: Kafka has not acknowledged the covering record yet, so that record may still fail.
+	// A caller that needs the refresh must enqueue the request again.
 	Pending bool
-	// Number is the number of the request that covers this one. A fetch that begins after that
-	// request has a higher number.
+	// Number is the number of the published request: this request, or an earlier request that
+	// covers it. A fetch that begins after the published request has a higher number.
 	Number int64
 	// Reason says why the request is not queued. Until is when a retry may succeed; zero:
 	// unknown.
@@ -103,7 +104,7 @@ type EnqueueResult struct {
 const (
 	reasonPending  = "PENDING"
 	ReasonCooldown = "COOLDOWN"
-	ReasonBusy     = "BUSY"        // Kafka accepts records more slowly than they are enqueued
+	ReasonBusy     = "BUSY"        // a queue is full, because Kafka or Redis is too slow
 	ReasonDown     = "UNAVAILABLE" // Redis or Kafka is unavailable or rejects the request
 	reasonSlow     = "SLOW"        // no result in time; the request may still be queued
 	ReasonTooMany  = "TOO_MANY"    // the client exceeded its limit of new keys
@@ -130,8 +131,8 @@ type SettleSubscriber interface {
 	Subscribe(ctx context.Context, onSettled func(schemas.Settled), onConnected func(connected bool)) error
 }
 
-// WaitEstimator returns how long a request will probably wait in a lane, when that was measured,
-// and whether it is known. It must not block.
+// WaitEstimator returns how long an update request will probably wait in a lane, and when that was
+// measured. If known is false, there is no estimate. EstimateWait must not block.
 type WaitEstimator interface {
 	EstimateWait(source string, lane schemas.Lane) (wait time.Duration, measured time.Time, known bool)
 }
@@ -149,8 +150,8 @@ type ClientLimiter interface {
 	// counts n keys for which the store had nothing.
 	AllowLookup(client string) error
 	RecordMisses(client string, n int)
-	// RecordRefusal counts a refusal by the limits that all processes share, and returns its
-	// problem.
+	// RecordRefusal counts, in the metrics, an update request that a limit in Redis has refused. It
+	// returns the problem to respond with.
 	RecordRefusal(r access.Refusal) error
 	// AcquireWaitSlot reserves a slot for a client that waits or streams. The caller must call
 	// release.

@@ -103,7 +103,8 @@ func (s *Server) enqueueRead(c echo.Context, client access.Client, req UpdateReq
 
 const (
 	// staleTimeout is how long a read of a stale snapshot waits until its update request is
-	// accepted. acceptTimeout is the same for a read with nothing stored.
+	// accepted. If nothing is stored, a read waits up to acceptTimeout, or up to the wait that
+	// the client requested if that is longer.
 	staleTimeout  = 50 * time.Millisecond
 	acceptTimeout = 5 * time.Second
 )

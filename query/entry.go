@@ -136,7 +136,8 @@ func (e *entry) appendText(dst []byte) ([]byte, error) {
 	return store.Snapshot{State: e.State, Payload: e.payload}.Decode(dst)
 }
 
-// parts returns the response body with this tail instead of the FRESH tail, in two pieces.
+// parts returns the response body in two pieces. The body ends with the given tail instead of the
+// FRESH tail.
 func (e *entry) parts(as encoding, tail string) (first, second []byte, err error) {
 	b, err := e.body(as)
 	if err != nil {
@@ -165,15 +166,15 @@ func (e *entry) responseSize(as encoding) int64 {
 }
 
 const (
-	// unpackedPerRequest and compressedPerRequest are the bytes of a document that may be
-	// unpacked, or compressed, for the price of one request. Each takes about 0.1 ms of CPU
-	// time, twice the time of a read from the cache.
+	// unpackedPerRequest is the number of bytes whose unpacking counts as one more request of the
+	// client. compressedPerRequest is the number of bytes whose compression counts as one more.
+	// Each takes about 0.1 ms of CPU time, twice the time of a read from the cache.
 	unpackedPerRequest   = 64 << 10
 	compressedPerRequest = 16 << 10
 )
 
-// extraRequests returns how many additional requests a response counts as; 0 if its document need
-// not be unpacked or compressed.
+// extraRequests returns how many additional requests a response counts as toward the limit of its
+// client. It is 0 if the document need not be unpacked or compressed.
 func (e *entry) extraRequests(as encoding) int {
 	switch {
 	case e.bodies[as].made.Load():
@@ -203,7 +204,8 @@ func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
 	if s := slot.Load(); s != nil && s.second == second {
 		return s
 	}
-	// A client subtracts Age from max-age itself (RFC 9111 §4.2).
+	// max-age is the whole FreshFor, because the client itself subtracts Age from it (RFC 9111
+	// §4.2).
 	remaining, maxAge := int((e.facet.FreshFor-age)/time.Second), 0
 	if f == Fresh {
 		maxAge = int(e.facet.FreshFor / time.Second)

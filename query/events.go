@@ -30,7 +30,7 @@ const (
 	eventChanged = "changed" // the content differs from that of the last event
 	eventChecked = "checked" // the upstream was checked; the content is the same
 	eventAbsent  = "absent"  // the upstream has no such entity
-	eventState   = "state"   // nothing new is stored, but the freshness or the state of the refresh changed
+	eventState   = "state"   // no new content; the freshness changed, or the reason why no refresh is queued
 )
 
 // streamState is the state that the last event of a stream reported.
@@ -53,8 +53,8 @@ type stream struct {
 }
 
 // events streams the changes of an entity as server-sent events. The stream ends when the client
-// disconnects, its permission ends, or the process shuts down. A stream counts as a reader: it
-// enqueues an update request when the snapshot becomes stale. Events carry no content; a client
+// disconnects, its permission ends, or the process shuts down. Like a read, a stream enqueues an
+// update request when the snapshot becomes stale. Events carry no content; a client
 // that needs the content reads the entity with If-None-Match. Several changes while a client is
 // disconnected are reported as one event.
 func (s *Server) events(c echo.Context, client access.Client) error {

@@ -55,7 +55,7 @@ func (p printer) EnqueueAndWait(ctx context.Context, requests []query.UpdateRequ
 	return p.Enqueue(ctx, requests)
 }
 
-// stub stands in for the other dependencies.
+// stub is a SettleSubscriber, a WaitEstimator and an Authenticator with fixed results.
 type stub struct{}
 
 func (stub) Subscribe(ctx context.Context, _ func(schemas.Settled), onConnected func(bool)) error {

@@ -30,7 +30,7 @@ func (s *slowStore) read() error {
 	defer s.inReads.Add(-1)
 	for maxInFlight := s.maxInFlight.Load(); n > maxInFlight && !s.maxInFlight.CompareAndSwap(maxInFlight, n); maxInFlight = s.maxInFlight.Load() {
 	}
-	time.Sleep(s.takes) // virtual time of the bubble
+	time.Sleep(s.takes) // passes in the virtual time of the synctest bubble
 	if s.panics {
 		panic("a bug")
 	}

@@ -82,7 +82,7 @@ func keepEscapedPath(r *http.Request) {
 	}
 }
 
-// instrument is the only middleware that wraps every handler, because each one costs an
+// instrument is the only middleware that wraps every handler, because each middleware costs an
 // allocation per request. It limits the length of the path, keeps the client's correlation id,
 // turns errors and panics into responses, and records metrics by route and status.
 func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
@@ -104,7 +104,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 			c.Error(err) // writes the response, so that its status is known
 		}
 		path := c.Path()
-		if c.Get(waitsKey) != nil { // the duration includes the wait that the client requested, so the request gets its own label
+		if c.Get(waitsKey) != nil { // the client requested the wait, so its duration gets a separate path label
 			path += "?wait"
 		}
 		s.metrics.observeResponse(path, r.Method, c.Response().Status, time.Since(started))

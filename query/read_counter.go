@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// flushInterval is how often the counts are recorded.
+	// flushInterval is the interval at which the counts are passed to the ReadRecorder.
 	flushInterval = 10 * time.Second
-	// maxFlushBatch is the maximum number of entities per RecordReads, and flushTimeout its
-	// timeout.
+	// maxFlushBatch is the maximum number of entities in one call of RecordReads, and flushTimeout
+	// is the timeout of one call.
 	maxFlushBatch = 5_000
 	flushTimeout  = 5 * time.Second
 	// finalFlushTimeout is the timeout of the last flush during shutdown.
@@ -87,7 +87,8 @@ func (t *readCounter) enqueue(count *readCount) {
 	t.list = append(t.list, count)
 }
 
-// remove drops the reads of a deleted entity, so that they do not register it again.
+// remove drops the reads of a deleted entity, so that these reads do not register the entity for
+// prefetching again.
 func (t *readCounter) remove(e schemas.Entity) {
 	if t == nil {
 		return
@@ -119,8 +120,8 @@ func (t *readCounter) take() []ReadCount {
 	return reads
 }
 
-// run flushes every flushInterval until ctx ends, and then once more. The last flush, and one in
-// progress, may take finalFlushTimeout.
+// run flushes every flushInterval until ctx ends, and then once more. After the end of ctx, a flush
+// in progress and the last flush together may take finalFlushTimeout.
 func (t *readCounter) run(ctx context.Context) {
 	if t == nil {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// waitUntilCached reads the key without decoding the response, because a decoder must not be
-// created in a synctest bubble.
+// waitUntilCached reads the key, so that the cache has its entry. The response is 304 and needs no
+// decoder, because a decoder must not be created in a synctest bubble.
 func (r *rig) waitUntilCached(key string) {
 	r.Helper()
 	if a := r.get(key, "If-None-Match", "*"); a.StatusCode != http.StatusNotModified {

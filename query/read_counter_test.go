@@ -291,7 +291,8 @@ func newTestReadCounter(l *fakeRecorder, log *slog.Logger) *readCounter {
 	return newReadCounter(l, newMetrics(prometheus.NewRegistry()), log)
 }
 
-// Reads and flushes run without HTTP, so that they collide more often.
+// The sum of all flushes must be the number of reads. Reads and flushes run without HTTP, so that
+// they more often happen at the same moment.
 func TestReadCounter_LosesNoReadBetweenFlushes(t *testing.T) {
 	const readers, reads = 4, 100_000
 	ts := newTestReadCounter(&fakeRecorder{}, slog.New(slog.DiscardHandler))
@@ -360,7 +361,7 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 		ts.read(of)
 		ts.read(of)
 		failing = ts.flush(t.Context(), time.Now(), failing)
-		failing = ts.flush(t.Context(), time.Now(), failing) // a flush without reads keeps the state
+		failing = ts.flush(t.Context(), time.Now(), failing) // a flush without reads returns the result of the flush before it
 	}
 	if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
 		t.Errorf("got %d recorded and %v unrecorded", recorded, lost)

@@ -120,7 +120,7 @@ func TestRead_NotModifiedHasNoBody(t *testing.T) {
 			t.Errorf("If-None-Match: %s gave %d", header, a.StatusCode)
 		}
 	}
-	r.putSnapshot("a", 2*time.Hour) // stale: the client has the same content, and a refresh is queued
+	r.putSnapshot("a", 2*time.Hour) // the snapshot is stale, with the same content: the client must get 304, and a refresh is queued
 	if a := r.get("a", "If-None-Match", etag); a.StatusCode != 304 || len(r.requests) != 1 {
 		t.Errorf("stale: got %d, %d update requests, want 304", a.StatusCode, len(r.requests))
 	}

@@ -61,7 +61,8 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 		c.Response().Header().Set("Cache-Control", "no-store")
 		return c.NoContent(http.StatusNoContent)
 	}
-	// The request has ended with a snapshot or with a failure. readAndEnqueue reports either.
+	// The update request has ended: either a new snapshot is stored, or the fetch failed. In both
+	// cases readAndEnqueue returns the current state of the entity.
 	if v, err = s.readAndEnqueue(c, client, e, f, acceptDeadline(0)); err != nil {
 		return err
 	}
@@ -141,8 +142,8 @@ func (result EnqueueResult) notQueued() error {
 }
 
 // refreshRequest is a strict update request, with the stored snapshot or the error of reading it.
-// After an error the floor is 0. That is safe, because a later request always has a higher
-// number.
+// After an error the floor is 0. The request still gets a number above the stored version, because
+// numbers are never below the time of Redis in milliseconds.
 type refreshRequest struct {
 	request UpdateRequest
 	stored  *entry

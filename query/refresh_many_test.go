@@ -146,7 +146,8 @@ func TestRefreshMany_RejectsABodyItCannotUse(t *testing.T) {
 	}
 }
 
-// The key of an entity may be "refresh", like the last segment of the path.
+// The key of an entity may be "refresh", although the path of a refresh ends with the same word. A
+// GET of that key must read the entity.
 func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("refresh", 0)
@@ -158,7 +159,7 @@ func TestRefreshMany_LeavesTheKeyRefreshAlone(t *testing.T) {
 	}
 }
 
-// Without the database the floor is 0, but the numbers still rise.
+// If the database fails, the stored versions are unknown. The refreshes must be queued anyway.
 func TestRefreshMany_QueuesWithoutTheDatabase(t *testing.T) {
 	r := newRig(t)
 	r.set(func() { r.storeErr = fmt.Errorf("the database is unavailable") })

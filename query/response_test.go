@@ -75,7 +75,7 @@ func (r *rig) listen(t *testing.T) *pipeListener {
 }
 
 // large is 1 MB of JSON that zstd compresses to some kilobytes; dense is 1 MB that it can't
-// compress. Like the variable encoded, they are created outside of any synctest bubble.
+// compress. Both are encoded outside of any synctest bubble, because the codec keeps state.
 var (
 	large = strings.Repeat(`{"name":"a","level":200},`, 40_000)
 	dense = func() string {
@@ -119,7 +119,8 @@ func heapSize() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Eight batches of 100 documents of 1 MB are 800 MB if all of them are unpacked in memory.
+// Eight clients request batches of 100 documents of 1 MB, and do not read the responses. Unpacked,
+// the documents would need 800 MB of memory; each response may unpack only one at a time.
 func TestBatch_UnreadHoldsOneDocumentEach(t *testing.T) {
 	for _, as := range []string{"identity", "gzip", "zstd"} {
 		t.Run(as, func(t *testing.T) {
@@ -201,7 +202,8 @@ func TestResponseBudget_RefusesAClientAndThenAll(t *testing.T) {
 	}
 }
 
-// A host with an IPv6 network can use many addresses.
+// A host with an IPv6 network can use many addresses. All addresses of the network must share the
+// budget of one client.
 func TestResponseBudget_CountsAnIPv6NetworkAsOneClient(t *testing.T) {
 	r := newRig(t, func(r *rig) { r.config.ResponseMemory, r.config.Memory = 2*int64(len(denseStored.Bytes)), 64<<20 })
 	p := r.listen(t)
@@ -283,7 +285,8 @@ func TestResponse_UnreadIsAborted(t *testing.T) {
 	})
 }
 
-// A client that reads 8 KiB/s needs minutes for a megabyte, longer than any single deadline.
+// A client that reads 8 KiB/s needs minutes for a megabyte, longer than any single deadline. It must
+// still receive the whole response.
 func TestResponse_ReadSlowlyIsReadToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(r *rig) { r.config.Memory = 64 << 20 })

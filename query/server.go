@@ -164,14 +164,14 @@ func (s *Server) Run(ctx context.Context) error {
 	defer background.Wait()
 	defer stop() // runs before Wait: if Subscribe fails, the read counter must end too
 	return s.subscriber.Subscribe(ctx, s.onSettled, func(connected bool) {
-		if ctx.Err() == nil { // a disconnect at shutdown is expected
+		if ctx.Err() == nil { // at shutdown the disconnect is expected, and is not logged
 			s.onConnection(connected)
 		}
 	})
 }
 
-// onSettled handles a settle message: it invalidates the cache before it wakes the waiters, so
-// that they do not read the old entry.
+// onSettled handles a settle message. It invalidates the cached entry before it wakes the waiters,
+// so that the waiters do not read the outdated entry.
 func (s *Server) onSettled(settled schemas.Settled) {
 	s.cache.invalidate(settled.Entity)
 	if settled.Number == 0 { // the entity was deleted

@@ -59,7 +59,7 @@ func (s *Server) limitTrace(r *http.Request, client access.Client) {
 }
 
 // startSpan starts the span of a request, in the trace of the client if it sent one. It is
-// called only after the client is authorized, so that other clients can't cause traces.
+// called only after the client is authorized, so that unauthorized clients can't cause traces.
 func (s *Server) startSpan(c echo.Context) {
 	r := c.Request()
 	method, route := knownMethod(r.Method), c.Path()
@@ -92,7 +92,7 @@ func (s *Server) endSpan(c echo.Context) {
 	}
 }
 
-// traceEntity sets the entity on the request's span, once it is known to be valid.
+// traceEntity sets the entity on the request's span. The entity must be valid.
 func (s *Server) traceEntity(c echo.Context, e schemas.Entity) {
 	if s.tracer.Enabled() {
 		trace.SpanFromContext(c.Request().Context()).SetAttributes(attribute.String("freshet.entity", e.String()))

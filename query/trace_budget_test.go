@@ -14,7 +14,7 @@ import (
 	"github.com/freshet/freshet/observe"
 )
 
-// tracedRequests sends n requests with the sampled flag within a second.
+// tracedRequests sends n requests with this trace parent, all in the same second of the server.
 func (r *rig) tracedRequests(n int, parent string) {
 	r.Helper()
 	at := time.Now()
@@ -51,7 +51,8 @@ func TestTraces_OfClientsAreLimited(t *testing.T) {
 	}
 }
 
-// Without tracing, the service passes the trace parent to workers, which may trace.
+// If tracing is off in the service, it passes the client's trace parent to workers, where tracing
+// may be on. The limit must apply to these trace parents too.
 func TestTraces_OfClientsAreLimitedInUpdateRequests(t *testing.T) {
 	r := newRig(t)
 	r.client.Scopes = []access.Scope{access.Read}

@@ -7,8 +7,8 @@ import (
 )
 
 // errNotVisible is the response to a client that may not see an entity, because of the visibility
-// of the stored snapshot or of a fetch now. It is the same whether or not anything is stored. It
-// is returned before any wait and before anything is enqueued.
+// of the stored snapshot or of a fetch now. The response is the same whether or not anything is
+// stored. It is sent before any wait, and nothing is enqueued.
 var errNotVisible error = &readError{
 	problem.New(http.StatusNotFound, "not-found", "There is no such entity, or your API key or token may not see it."),
 	&readBody{Freshness: NotFound},

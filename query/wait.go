@@ -90,8 +90,8 @@ func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Du
 			return v, true, nil
 		default:
 		}
-		// For a fallback entry, or while the subscription is disconnected, no notification will
-		// come. So the entity is read again after a delay.
+		// After a failed read of the store, or while the subscription is disconnected, no further
+		// notification is certain. So the entity is read again after a delay.
 		if v.fallback || s.cache.disconnected() {
 			retryTimer.Reset(retryDelay)
 			retryDelay = min(2*retryDelay, maxRetryDelay)

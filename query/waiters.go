@@ -11,8 +11,8 @@ import (
 // waiterSet wakes the waiters of an entity. A waiter is an entry in a map: it needs no
 // connection, timer or goroutine.
 //
-// A waiter must be added before the first read of the entity. A settle message that arrives
-// between the two then wakes it.
+// A waiter must be added before the first read of the entity. Then a settle message that arrives
+// during or after that read wakes the waiter.
 type waiterSet struct {
 	seed   maphash.Seed
 	shards [64]shard
