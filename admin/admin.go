@@ -42,11 +42,12 @@ type API struct {
 	// 64 KiB.
 	Bodies map[string]int64
 	// Explain returns the problem for an error that the client caused, else nil. Other errors are
-	// logged, because they may contain internal details; the client gets status 503 with the text
-	// Unavailable.
+	// logged and not sent to the client, because they may contain internal details. For such an
+	// error the client gets status 503 with the text Unavailable.
 	Explain     func(error) *problem.HTTPError
 	Unavailable string
-	// CrossSite is the detail text of the problem that rejects requests of pages of other sites.
+	// CrossSite is the detail text of the problem that rejects a request from a web page of another
+	// site.
 	CrossSite string
 	Log       *slog.Logger
 }
