@@ -98,7 +98,8 @@ func TestRedisBreaker_CallsRedisTwiceASecondInAnOutage(t *testing.T) {
 	})
 }
 
-// A hanging Redis blocks the half-open probe for the client's read timeout.
+// After an outage of any length, requests must be accepted again within 2 s. A stalled Redis delays
+// this, because it blocks the half-open probe for the Redis client's read timeout of 1 s.
 func TestRedisBreaker_AcceptsWithinTwoSecondsOfTheEnd(t *testing.T) {
 	for name, outage := range map[string]struct{ length, stall time.Duration }{
 		"cut for 6s":      {6 * time.Second, 0},

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// MinOutstanding is the smallest share of a client. Every client may have this many HIGH
-	// requests outstanding, however many clients are active and however slow the source is.
+	// MinOutstanding is the number of outstanding HIGH requests that every client may have at
+	// least, however many clients are active and however slow the source is.
 	MinOutstanding = 10
 	// activeTTL is how long a client counts as active after its last request ended.
 	activeTTL = 5 * time.Second
 	// refusalTTL is how long a process remembers that a client has reached its maximum of
-	// outstanding requests. Meanwhile a request of that client takes no lock. Redis is called only
-	// once for it, to find out whether another request covers it.
+	// outstanding requests or of new keys. Meanwhile a request of that client takes no lock. Each
+	// such request costs only one Redis call, which finds out whether another request covers it.
 	refusalTTL = 100 * time.Millisecond
 	// maxRefusals is the maximum number of cached refusals.
 	maxRefusals = 10_000
@@ -114,7 +114,7 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 		for k, i := range byAccount[accounts[n]] {
 			number := results[i].Number
 			switch {
-			case err != nil: // Redis may have counted the request; then its lease expires
+			case err != nil: // if Redis has counted the request, the count ends when the request's lease expires
 				results[i] = Result{Err: fmt.Errorf("count %s toward the limit of its client: %w", requests[i].Entity, err)}
 			case reply[4+k] == 0:
 				continue
@@ -238,8 +238,8 @@ func (p *Producer) releaseFailed(ctx context.Context, acks []ack) {
 	}
 }
 
-// refusalCache remembers refused clients for refusalTTL, so that their further requests take no
-// lock.
+// refusalCache caches the refusals of clients for refusalTTL, so that further requests of these
+// clients take no lock.
 type refusalCache struct {
 	mu    sync.Mutex
 	now   func() time.Time

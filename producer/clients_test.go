@@ -74,7 +74,7 @@ func TestEnqueueAll_CoversARefusedClientToo(t *testing.T) {
 		r.EnqueueAll(r.Context(), r.clientRequests("a", 30))
 		r.mustEnqueue(Published, r.clientRequest("b", "b"))
 		r.waitUntilConfirmed()
-		for range 2 { // in the second round the refusal of client a is cached
+		for range 2 { // in the second round the refusal of client a is cached; the outcomes must be the same
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "b"))
 			r.mustEnqueue(AlreadyProcessing, r.clientRequest("a", "a1"))
 			r.mustEnqueue(TooManyOutstanding, r.clientRequest("a", "a29"))
@@ -100,8 +100,9 @@ func TestEnqueue_CountsACoalescedRequestOnce(t *testing.T) {
 	})
 }
 
-// A batch of the query service has requests of several clients. A refused request covers the
-// other requests for its entity until its lock is rolled back.
+// A batch of the query service has requests of several clients. A refused request covers the other
+// requests for its entity until its lock is rolled back. After that the producer must decide about
+// the covered requests again, so that a client within its limit gets a record.
 func TestEnqueueAll_DecidesAgainBehindARefusedClient(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		for _, client := range []string{"a", "b"} {

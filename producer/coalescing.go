@@ -37,8 +37,8 @@ type Coalescer struct {
 // NewCoalescer returns a Coalescer that keeps its state in rdb.
 func NewCoalescer(rdb redis.UniversalClient) *Coalescer { return &Coalescer{rdb, newRefusalCache()} }
 
-// key returns the Redis key of an entity. The entity is a hash tag, so that all its keys share
-// one slot of a Redis Cluster.
+// key returns the Redis key of an entity's hash. The braces make the entity the hash tag, by which
+// Redis Cluster selects the node of a key.
 func key(e schemas.Entity) string { return "upd:{" + e.String() + "}" }
 
 func boolToInt(b bool) int {

@@ -107,7 +107,7 @@ func TestEnqueueAndWait_ReportsFailedPublish(t *testing.T) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		req := r.request("a", schemas.High, schemas.UserRequest)
 		req.Cooldown = time.Hour
-		for range 2 { // the failed request started no cool-down
+		for range 2 { // the second request is not refused, because the failed one started no cool-down
 			if got := r.EnqueueAndWait(r.Context(), req); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
 				r.Errorf("got %+v, want ErrNotSent", got)
 			}

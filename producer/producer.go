@@ -30,7 +30,7 @@ type Request struct {
 	// Floor is the version of the snapshot that the caller has read, 0 for none. A lock whose
 	// number is at most Floor does not cover the request, because its fetch is already stored.
 	Floor int64
-	// Cooldown is how long after a USER_REQUEST the next one is refused; 0: never.
+	// Cooldown is how long after a USER_REQUEST the entity's next USER_REQUEST is refused; 0: never.
 	Cooldown      time.Duration
 	CorrelationID string
 	TraceParent   string // W3C trace context; empty: none
@@ -365,7 +365,7 @@ func (p *Producer) confirmBatch(ctx context.Context, first ack) {
 	for len(p.acks) > 0 && len(batch) < 512 {
 		batch = append(batch, <-p.acks)
 	}
-	// A slot is free only when its lock is confirmed or rolled back.
+	// The slot of a record in the buffer is freed only after its lock is confirmed or rolled back.
 	defer p.buffered.Add(-int64(len(batch)))
 	for _, a := range batch {
 		if a.err != nil {

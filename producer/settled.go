@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// pingInterval is how long a subscription may be silent before a PING is sent. After the
-	// same time without a reply the connection is closed.
+	// pingInterval is how long a subscription may receive nothing before a PING is sent. If Redis
+	// sends nothing for another pingInterval, the connection is closed.
 	pingInterval = time.Second
 	// minBackoff and maxBackoff limit the exponential backoff between connection attempts.
 	minBackoff = 50 * time.Millisecond
@@ -58,7 +58,7 @@ func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []
 func subscribeOnce(ctx context.Context, rdb redis.UniversalClient, channels []string, onSettled func(schemas.Settled), onConnected func(connected bool)) (connected bool) {
 	sub := rdb.Subscribe(ctx)
 	defer func() { _ = sub.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // Receive ignores the end of ctx
+	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // ends Receive, which ignores the end of ctx
 	connectCtx, cancel := context.WithTimeout(ctx, 2*pingInterval)
 	defer cancel()
 	if sub.Subscribe(connectCtx, channels...) != nil {

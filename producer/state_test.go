@@ -129,7 +129,7 @@ func TestReadState_IgnoresExpiredAndInvalidFields(t *testing.T) {
 	})
 }
 
-// An older release wrote locks without a server id.
+// An older release wrote locks without a server id. ReadState must still return such a lock.
 func TestReadState_ReadsALockWithoutServer(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		req := r.request("a", schemas.Low, schemas.Prefetch)
