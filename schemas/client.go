@@ -7,8 +7,8 @@ import (
 )
 
 // ClientHeader is the record header with the ClientID of the client that requested the refresh.
-// Records of the scheduler, of retries and of triggers have no such header; they count for the
-// client with the empty ClientID.
+// Records of the scheduler, of retries and of triggers have no such header. Workers treat all of
+// them as records of one client, with the empty ClientID.
 const ClientHeader = "freshet.client"
 
 const (

@@ -6,8 +6,8 @@ import "time"
 type Verdict string
 
 // The verdicts. Proceed: the request still needs a fetch. Satisfied: a fetch that began after the
-// request is stored. Superseded: a HIGH request for the same entity was published and covers this
-// one. Failed: a fetch that began after the request failed, and the failure is stored.
+// request is stored. Superseded: a HIGH request for the same entity was published and replaces this
+// LOW request. Failed: a fetch that began after the request failed, and the failure is stored.
 const (
 	Proceed    Verdict = "PROCEED"
 	Satisfied  Verdict = "SATISFIED"
@@ -21,10 +21,11 @@ type End struct {
 	Entity Entity
 	// Number is the number of the fetch, or the request's version if nothing was fetched.
 	Number int64
-	// Satisfied is true if the requested content, or its absence, is stored. A dead letter
-	// satisfies no request.
+	// Satisfied is true if the requested content, or its absence, is stored. It is false if the
+	// request became a dead letter.
 	Satisfied bool
-	// Hold is the reason why new requests for the entity are rejected for HoldFor; empty for none.
+	// Hold is the reason of the hold that the end of the request starts; empty: it starts no hold.
+	// HoldFor is the duration of the hold.
 	Hold    string
 	HoldFor time.Duration
 }

@@ -57,8 +57,8 @@ const (
 	ParseError      DeadLetterReason = "PARSE_ERROR"
 	OversizedAnswer DeadLetterReason = "OVERSIZED_ANSWER"
 	Unstorable      DeadLetterReason = "UNSTORABLE"
-	// Outage is the reason of a retry whose failure was not the entity's own. No dead letter has
-	// this reason.
+	// Outage is the reason of a retry after a failure that the source caused, and not the entity.
+	// No dead letter has this reason.
 	Outage DeadLetterReason = "UPSTREAM_OUTAGE"
 )
 
@@ -101,8 +101,8 @@ type DeadLetter struct {
 }
 
 // Cut returns a shortened dead letter that fits its topic. It has only the beginning of the value
-// and of the key, and of the original headers only the trace parent. Cut is for records that fit
-// their request topic only because they were compressed well, so that the dead letter is too large.
+// and of the key, and of the original headers only the trace parent. Some records fit their request
+// topic only because they are compressed well; without Cut their dead letters would be too large.
 func (d DeadLetter) Cut() DeadLetter {
 	d.ValueBytes = len(d.Value)
 	d.Value = d.Value[:min(len(d.Value), MaxRecordBytes/2)]
@@ -158,8 +158,8 @@ func cut(s string, n int) string {
 	return s[:n]
 }
 
-// ParseDeadLetter parses a record of a dead-letter topic. It fails if the record was not written
-// by a worker of this major version.
+// ParseDeadLetter parses a record of a dead-letter topic. It fails if the headers that a worker adds
+// are missing or malformed, or if they state another major version of the schema.
 func ParseDeadLetter(key, value []byte, headers []Header) (DeadLetter, error) {
 	d := DeadLetter{Key: key, Value: value}
 	own := make(map[string]string, 13)

@@ -75,8 +75,9 @@ func (p *pager) typeOf(s *schema) []part {
 	return words(strings.Join(kinds, " or "))
 }
 
-// joined returns the types of several schemas, separated by `by`. If they are alternatives (" or
-// "), an alternative without rows of its own is followed by its rules.
+// joined returns the types of several schemas, separated by `by`. If `by` is " or ", the schemas are
+// alternatives. The table of the page has no rows for some alternatives; the type of such an
+// alternative is followed by its rules.
 func (p *pager) joined(of []schema, by string) []part {
 	var parts []part
 	for i := range of {

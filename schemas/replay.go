@@ -13,14 +13,14 @@ const (
 	headerReplayOf    = replayPrefix + "of"
 )
 
-// MaxReplays is how often the request of a dead letter may be replayed. After that its cause must
-// be fixed first.
+// MaxReplays is the maximum number of replays of one request. A further replay of its dead letter is
+// refused, because the cause of the failures must be fixed first.
 const MaxReplays = 3
 
 // ReplayMark identifies the replay that published a request.
 type ReplayMark struct {
 	ID string // ID of the job; empty if the request is no replay
-	// Count is how often the request was replayed, including this replay.
+	// Count is the number of replays of the request so far, including this replay.
 	Count int
 	// Of is the replayed dead letter, as partition:offset of its topic. It is empty for a retry of
 	// a replayed request.

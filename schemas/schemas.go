@@ -46,8 +46,8 @@ func (r Reason) Relaxed() bool {
 	return r == CacheMiss || r == Stale || r == Prefetch
 }
 
-// PassesHolds reports whether a request for this reason is accepted although the entity is held:
-// for a person, a replay, and the scheduled retry.
+// PassesHolds reports whether a request for this reason is accepted although the entity has a hold.
+// That is the case for explicit refreshes, replays and retries.
 func (r Reason) PassesHolds() bool {
 	return r == UserRequest || r == Replay || r == Retry
 }
