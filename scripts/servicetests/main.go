@@ -78,8 +78,8 @@ func find(root string) (map[string][]string, error) {
 	return found, err
 }
 
-// servicePackage is the package whose functions return the addresses of services. All of them call
-// its function address.
+// servicePackage is the package whose functions return the addresses of services. All these
+// functions call the function address of the same package.
 const servicePackage = "servicetest"
 
 // starters returns the functions of package servicetest that need a real service.

@@ -99,8 +99,9 @@ func report(out io.Writer, results string, stages []string, document string) err
 	return nil
 }
 
-// read returns the outcome of each top-level test of a stage by "package name". A test in several
-// runs of the stage counts as skipped only if all of them skipped it.
+// read returns the outcome of each top-level test of a stage. A key of the map is the test's package
+// and name, with a space between them. A test in several runs of the stage counts as skipped only if
+// all of these runs skipped it.
 func read(dir string) (map[string]outcome, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
 	if err != nil {
