@@ -10,14 +10,14 @@ import (
 )
 
 // openTimeout is how long the Redis circuit breaker stays open. While Redis fails, one request
-// per openTimeout calls it, and all others are rejected at once. The Redis client has dial and
-// read timeouts of 1 s each, so requests are accepted again at most 2 s after Redis recovers.
-// The design (adr-013 §11) has 30 s; docs/departures.md explains the difference.
+// per openTimeout calls Redis, and all other requests are rejected at once. The Redis client has
+// dial and read timeouts of 1 s each, so requests are accepted again at most 2 s after Redis
+// recovers. The design (adr-013 §11) has 30 s; docs/departures.md explains the difference.
 const openTimeout = 500 * time.Millisecond
 
-// newBreaker returns the Redis circuit breaker. It opens when at least half of at least ten
-// calls in the last ten seconds failed. The ratio is that of adr-013 §11; the time window comes
-// from gobreaker, which counts by time. One successful call in the half-open state closes it.
+// newBreaker returns the Redis circuit breaker. It opens when at least half of at least ten calls
+// in the last ten seconds failed. The ratio is that of adr-013 §11; the time window comes from
+// gobreaker, which counts by time. One successful call in the half-open state closes the breaker.
 // setState receives each new state (0 closed, 1 half-open, 2 open).
 func newBreaker(setState func(float64)) *gobreaker.CircuitBreaker[[]Result] {
 	return gobreaker.NewCircuitBreaker[[]Result](gobreaker.Settings{

@@ -34,7 +34,7 @@ type Bound struct {
 	// MinOutstanding. 0: no limit.
 	Outstanding int
 	// Window is the time that the source needs to process Outstanding requests. The Retry-After of
-	// a client that exceeds its share is calculated from it.
+	// a client that exceeds its share is calculated from Window.
 	Window time.Duration
 	// Lease is how long a request counts as outstanding if no worker releases it earlier.
 	Lease time.Duration
@@ -71,8 +71,8 @@ type account struct{ source, client string }
 
 func (req Request) account() account { return account{req.Entity.Source, req.Client} }
 
-// clientsKey returns the Redis key of the sorted set of a source's active clients. The keys of
-// all clients of a source share its hash tag, because one script changes several of them.
+// clientsKey returns the Redis key of the sorted set of a source's active clients. The keys of all
+// clients of a source have the source as hash tag, because one script changes several of the keys.
 func clientsKey(source string) string { return "clients:{" + source + "}" }
 
 func (a account) key() string { return clientsKey(a.source) + ":" + a.client }

@@ -26,9 +26,9 @@ const (
 	hashTTL = time.Hour
 )
 
-// Coalescer reads and changes the coalescing state: one Redis hash per entity. Each method runs
-// one Lua script. See the package documentation for the states of a lock. Its methods may be
-// called concurrently.
+// Coalescer reads and changes the coalescing state: one Redis hash per entity. Each change of a hash
+// is one atomic script or command. See the package documentation for the states of a lock. The
+// methods of Coalescer may be called concurrently.
 type Coalescer struct {
 	rdb      redis.UniversalClient
 	refusals *refusalCache
@@ -48,8 +48,8 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// acquire decides for each request whether it needs its own record, and takes the lock if it
-// does.
+// acquire decides for each request whether the request needs its own record. If so, it takes the
+// lock of the entity.
 func (c *Coalescer) acquire(ctx context.Context, requests []Request) []Result {
 	calls := make([]eval.Call, len(requests))
 	cachedRefusals := make([]Refusal, len(requests)) // cached refusals, by index of the request

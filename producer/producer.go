@@ -197,7 +197,7 @@ func (p *Producer) EnqueueAllAndWait(ctx context.Context, requests []Request) []
 }
 
 // enqueueOnceAndWait enqueues the requests with the given indexes once, and waits until Kafka
-// has acknowledged their own records.
+// has acknowledged the records that were published for these requests.
 func (p *Producer) enqueueOnceAndWait(ctx context.Context, requests []Request, indexes []int, results []Result) {
 	batch := make([]Request, len(indexes))
 	acks := make([]chan error, len(indexes))

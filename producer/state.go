@@ -30,7 +30,8 @@ type CoalesceState struct {
 	// Explicit refreshes, retries and replays are not refused.
 	Hold      string
 	HoldUntil time.Time
-	// CooledUntil is when the cool-down ends; until then a USER_REQUEST is refused. Zero: none.
+	// CooledUntil is when the cool-down ends; until then a USER_REQUEST is refused. Zero: no
+	// cool-down is active.
 	CooledUntil time.Time
 }
 
