@@ -13,7 +13,7 @@ import (
 )
 
 // maxKeptText is the maximum size in bytes of an unpacked document that a batch keeps in the
-// cache. A larger one is unpacked for each batch, so that a few batches do not evict thousands
+// cache. A larger document is unpacked for each batch, so that a few batches do not evict thousands
 // of stored snapshots.
 const maxKeptText = 64 << 10
 
@@ -79,7 +79,7 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	if as != identity {
 		h["Content-Encoding"] = contentEncoding[as]
 	}
-	if as == zstandard { // the size of the other encodings is unknown before they are encoded
+	if as == zstandard { // in other encodings the size of a batch is unknown before its items are encoded
 		size := 0
 		b := batch{as: as, out: func(part []byte) error { size += len(part); return nil }}
 		_ = b.write(items, func(*item) {}) // this writer only counts bytes and does not fail

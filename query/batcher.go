@@ -7,8 +7,9 @@ import (
 )
 
 const (
-	// maxBatchSize is the maximum number of update requests in one Redis pipeline. Its scripts
-	// must complete within the Redis client's read timeout of 1 s, even on a busy machine.
+	// maxBatchSize is the maximum number of update requests in one Redis pipeline. The scripts of
+	// a pipeline must complete within the Redis client's read timeout of 1 s, even on a busy
+	// machine.
 	maxBatchSize = 32
 	// maxBatches is the maximum number of pipelines in flight per process. Fewer pipelines would
 	// carry larger batches. With more pipelines, a slow node of the Redis cluster delays a smaller
@@ -138,7 +139,7 @@ func (q *batcher) send(batch []queuedRequest) []EnqueueResult {
 	return results
 }
 
-// repeatResult returns the same result, with this reason, for each update request.
+// repeatResult returns one result per update request, all with this reason.
 func repeatResult(requests []UpdateRequest, reason string) []EnqueueResult {
 	results := make([]EnqueueResult, len(requests))
 	for i := range results {

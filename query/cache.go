@@ -60,8 +60,8 @@ type snapshotCache struct {
 	stripes [256]stripe
 }
 
-// stripe is a lock that puts settle messages and completed loads in one order, for the entities
-// that hash to it.
+// stripe is the lock of all entities that hash to it. It serialises their settle messages and the
+// ends of their loads. settles is the number of settle messages so far.
 type stripe struct {
 	mu      sync.Mutex
 	settles uint64

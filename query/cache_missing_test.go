@@ -93,8 +93,8 @@ func TestMissing_IsBounded(t *testing.T) {
 	}
 }
 
-// A client that invents keys is refused before the store is read. Cached snapshots are still
-// served to it.
+// A client that reads too many unknown keys must be refused before the store is read. Cached
+// snapshots must still be served to this client.
 func TestMissing_LookupsAreLimitedBeforeTheStore(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("stale", 2*time.Hour)

@@ -170,7 +170,7 @@ type ReadRecorder interface {
 	// Counts reports whether reads of the facet are recorded. It is called for each read and
 	// must be fast.
 	Counts(source, facet string) bool
-	// RecordReads records the reads before the time until. The argument reads has each entity
-	// once. Reads of a failed call are lost. No client waits for the call.
+	// RecordReads records reads that were made before the time until. The argument reads has each
+	// entity once. If the call fails, its reads are lost. No client waits for the call.
 	RecordReads(ctx context.Context, reads []ReadCount, until time.Time) error
 }

@@ -9,7 +9,7 @@
 //	checked less than FreshFor ago              FRESH       none             200
 //	checked earlier                             STALE       relaxed          200
 //	nothing, or fetched more than KeepFor ago   UPDATING    cache miss       202 if queued, else 404, 429 or 503
-//	absent, checked less than AbsentFor ago     NOT_FOUND   none             404
+//	absent, checked less than NotFoundFor ago   NOT_FOUND   none             404
 //	absent, checked earlier                     NOT_FOUND   relaxed          404
 //
 // Example: a facet has FreshFor 15 min and KeepFor 24 h, and its snapshot was fetched at
@@ -35,18 +35,19 @@
 //
 // A client waits with ?wait=5s or the header Prefer: wait=5, at most 30 s:
 //
-//  1. Register a waiter for the entity. Each later settle message of it wakes the waiter.
+//  1. Register a waiter for the entity. Each later settle message of the entity wakes the waiter.
 //  2. Read the entity, and enqueue an update request if one is due.
 //  3. If no refresh is expected, respond. Else wait for a settle message and repeat step 2.
 //  4. If the time is up, read once more, because a settle message may have been lost, and
 //     respond.
 //
-// GET …/events does the same without an end and sends a server-sent event for each change.
+// GET …/events waits in the same way until the client disconnects. It sends a server-sent event for
+// each change.
 //
 // # Failures
 //
 //	what fails         effect
-//	database           cached snapshots are served as fallback; others get 503
+//	database           cached snapshots are served as fallback; other reads get 503
 //	Redis              snapshots are served; update requests are not queued (UNAVAILABLE)
 //	Redis pub/sub      cache entries are valid for 1 s; waiting clients poll once per second
 //	Kafka              update requests are buffered, then refused (BUSY)

@@ -128,8 +128,8 @@ func (st *stream) run(v view, w *waiter) {
 			return // a later fetch has stored the entity under a visibility that the client may not see
 		}
 		if err != nil || seen.fallback {
-			// The read failed, and no second notification will come for the same change: read again
-			// later.
+			// The read failed. No second notification will come for the same change, so the entity
+			// is read again after maxRetryDelay.
 			due.Reset(maxRetryDelay)
 			continue
 		}

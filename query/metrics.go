@@ -107,7 +107,7 @@ func (m *metrics) observeRead(e schemas.Entity, v view) {
 	}
 }
 
-// knownMethod returns the method if it is a standard one, else "none".
+// knownMethod returns the method if it is a standard HTTP method, else "none".
 func knownMethod(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:

@@ -101,7 +101,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 		_, panicked := errors.AsType[*panicError](err)
 		begun := panicked && c.Response().Committed
 		if err != nil {
-			c.Error(err) // writes the response, so that its status is known
+			c.Error(err) // writes the response, so that its status can be recorded below
 		}
 		path := c.Path()
 		if c.Get(waitsKey) != nil { // the client requested the wait, so its duration gets a separate path label
@@ -112,7 +112,7 @@ func (s *Server) instrument(next echo.HandlerFunc) echo.HandlerFunc {
 			s.endSpan(c)
 		}
 		if begun {
-			panic(http.ErrAbortHandler) // aborts the connection, so that the client does not take a partial response for a complete one
+			panic(http.ErrAbortHandler) // aborts the connection, so that the client detects that the response is incomplete
 		}
 		return nil
 	}
@@ -159,8 +159,8 @@ const (
 	waitsKey           = "waited"
 )
 
-// correlationOf returns the correlation id of the request. If the client sent none, it creates
-// one at the first call: a read that enqueues nothing needs none.
+// correlationOf returns the correlation id of the request. If the client sent no id, the first call
+// of correlationOf creates one. So no id is created for a read that enqueues nothing.
 func correlationOf(c echo.Context) string {
 	if id, ok := c.Get(correlationKey).(string); ok {
 		return id

@@ -13,7 +13,8 @@ func (req UpdateRequest) forClient(client access.Client) UpdateRequest {
 }
 
 // flightKey is the singleflight key: concurrent requests of one client for one entity share one
-// result. Different clients do not share a result, because only one of them may be refused.
+// result. Different clients do not share a result, because a limit may refuse only one of the
+// clients.
 func (req UpdateRequest) flightKey() string { return req.Entity.String() + " " + req.Client }
 
 // recordRefusals counts each refused result and sets the problem for its client.

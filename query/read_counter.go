@@ -21,7 +21,7 @@ const (
 	// finalFlushTimeout is the timeout of the last flush during shutdown.
 	finalFlushTimeout = 5 * time.Second
 	// maxReadCounts is the maximum number of entities that wait for the next flush: 35 MB if all
-	// keys have the maximum length, and the same again for a flush in progress.
+	// keys have the maximum length, and another 35 MB during a flush.
 	maxReadCounts = 100_000
 	// readCountWeight is the memory of a readCount in bytes, without the strings that it shares
 	// with its entry.
@@ -42,7 +42,7 @@ type readCount struct {
 // Invariants:
 //   - A read costs one atomic addition. The read that changes a count from 0 to 1 appends the
 //     count to the list; take resets the counts of the list to 0. So each read is recorded once
-//     or counted as unrecorded.
+//     or counted as unrecorded in the metrics.
 //   - An entity appears at most once in a flush, although each load creates a new readCount for
 //     it.
 type readCounter struct {
@@ -144,7 +144,7 @@ func (t *readCounter) run(ctx context.Context) {
 
 // flush records the reads since the last flush. Reads of a failed call are lost. It logs the
 // first failure and the recovery: failing reports whether the previous flush failed, and the
-// result reports whether this one failed.
+// result reports whether this flush failed.
 func (t *readCounter) flush(ctx context.Context, now time.Time, failing bool) bool {
 	reads := t.take()
 	if len(reads) == 0 {

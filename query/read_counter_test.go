@@ -226,7 +226,7 @@ func TestReadCounter_SkipsUnrecordedFacets(t *testing.T) {
 	}
 }
 
-// With concurrent reads, settles and flushes, each read is recorded once.
+// With concurrent reads, settle messages and flushes, each read must be recorded exactly once.
 func TestReadCounter_RecordsEachReadOnce(t *testing.T) {
 	const readers, keys, reads = 4, 5, 500
 	seed := rand.Uint64()

@@ -91,9 +91,9 @@ func (s *Server) respondQueued(c echo.Context, e schemas.Entity) error {
 // is unknown.
 const ackTimeout = 5 * time.Second
 
-// enqueueAndWait enqueues a refresh of one entity and waits until Kafka has acknowledged it, so
-// that it is not lost if a publish fails or this process ends. The error is the problem to
-// respond with if it is not queued.
+// enqueueAndWait enqueues a refresh of one entity and waits until Kafka has acknowledged it. Without
+// the wait, a failed publish or the end of this process could lose the refresh. The error is the
+// problem to respond with if the refresh is not queued.
 func (s *Server) enqueueAndWait(c echo.Context, client access.Client, e schemas.Entity, f source.Facet) (EnqueueResult, error) {
 	results, errs := s.enqueueAllAndWait(c, client, []refreshRequest{s.newRefreshRequest(c.Request().Context(), client.Name, e, f)})
 	return results[0], errs[0]

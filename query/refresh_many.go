@@ -40,8 +40,8 @@ type refreshItem struct {
 }
 
 // refreshMany enqueues refreshes of several keys of a facet and waits until Kafka has
-// acknowledged them. It responds 202 if all are queued, else 207: a refused key does not affect
-// the others.
+// acknowledged them. It responds 202 if all refreshes are queued, else 207. A refused key does not
+// affect the other keys.
 func (s *Server) refreshMany(c echo.Context, client access.Client) error {
 	e, f, src, err := s.facetOf(c)
 	if err != nil {

@@ -16,9 +16,10 @@ const (
 	// KiB/s.
 	writeChunk   = 64 << 10
 	writeTimeout = 10 * time.Second
-	// sendBuffer is the kernel's send buffer per connection, in bytes. With a larger one the
-	// progress of a client would be noticed late, because the kernel accepts more data only when
-	// a third of the buffer is free. The memory counts toward the container's limit.
+	// sendBuffer is the kernel's send buffer per connection, in bytes. The kernel accepts more data
+	// only when a third of the buffer is free. A slow client may not free a third of a larger
+	// buffer within writeTimeout, and would be disconnected although it reads. The memory counts
+	// toward the container's limit.
 	sendBuffer = 256 << 10
 )
 

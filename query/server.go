@@ -193,7 +193,7 @@ func (s *Server) onConnection(connected bool) {
 }
 
 // Serve handles requests on the listener until ctx ends. Then waiting requests respond at once,
-// and the others have shutdownTimeout to complete.
+// and the other requests have shutdownTimeout to complete.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serveUntil(ctx, l, shutdownTimeout)
 }

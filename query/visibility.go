@@ -6,9 +6,10 @@ import (
 	"github.com/freshet/freshet/problem"
 )
 
-// errNotVisible is the response to a client that may not see an entity, because of the visibility
-// of the stored snapshot or of a fetch now. The response is the same whether or not anything is
-// stored. It is sent before any wait, and nothing is enqueued.
+// errNotVisible is the response to a client that may not see an entity. The cause is the
+// visibility of the stored snapshot, or the visibility that a fetch would have now. The response
+// is the same whether or not anything is stored. It is sent before any wait, and nothing is
+// enqueued.
 var errNotVisible error = &readError{
 	problem.New(http.StatusNotFound, "not-found", "There is no such entity, or your API key or token may not see it."),
 	&readBody{Freshness: NotFound},

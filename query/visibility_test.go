@@ -198,7 +198,7 @@ func TestVisibility_LimitsReads(t *testing.T) {
 					if visibilityByPrefix(key) != "" && !c.Sees(visibilityByPrefix(key)) && r.storeReads() > 0 {
 						t.Errorf("%s and %s: got %d store reads, want none for an invisible key", who, key, r.storeReads())
 					}
-					r.client = clients["admin"] // this read by an admin caches the entity, which must not make it visible to others
+					r.client = clients["admin"] // this read by an admin caches the entity, which must not make it visible to other clients
 					r.do(http.MethodGet, "/v1/nexon/shared/"+key)
 					r.mu.Lock()
 					r.requests, r.limiterCalls = nil, nil

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// maxWait is the maximum wait of a client; a longer one is shortened.
+	// maxWait is the maximum wait of a client. A longer requested wait is shortened to maxWait.
 	maxWait = 30 * time.Second
 	// maxWaiters is the maximum number of waiting and streaming clients per process.
 	maxWaiters = 50_000
