@@ -207,8 +207,7 @@ func ParseDeadLetter(key, value []byte, headers []Header) (DeadLetter, error) {
 }
 
 // MarshalJSON encodes the dead letter as in dead_letter.v1.schema.json: the fields, with byte
-// strings in base64, and in addition the decoded request, which is null if the value can't be
-// decoded.
+// strings in base64, and the decoded request. The request is null if the value can't be decoded.
 func (d DeadLetter) MarshalJSON() ([]byte, error) {
 	type plain DeadLetter
 	out := struct {

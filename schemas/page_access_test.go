@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// access lists the security requirements of an operation. A request must meet one of them. The list
-// is empty if the document has no security schemes.
+// access lists the security requirements of an operation. A request must meet one requirement. The
+// list is empty if the document has no security schemes.
 func (p *pager) access(o *operation) []accessView {
 	if len(p.Components.SecuritySchemes) == 0 {
 		return nil

@@ -288,8 +288,8 @@ func (p *pager) operation(name, method string, at path, o *operation) operationV
 	return v
 }
 
-// parameters merges lists of parameters. A parameter of a later list, the operation's, replaces one
-// with the same name in an earlier list, the path's.
+// parameters merges the lists of the path's and the operation's parameters. A parameter in a later
+// list replaces a parameter with the same name in an earlier list.
 func (p *pager) parameters(lists ...[]parameter) []parameter {
 	var all []parameter
 	for _, of := range slices.Concat(lists...) {

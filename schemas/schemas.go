@@ -29,7 +29,7 @@ func (l Lane) Valid() bool { return l == High || l == Low }
 type Reason string
 
 // The reasons that this release knows. A newer release of the same major version may write other
-// reasons. They are kept, and such requests are strict.
+// reasons. Unknown reasons are kept, and requests with an unknown reason are strict.
 const (
 	CacheMiss   Reason = "CACHE_MISS"
 	Stale       Reason = "STALE"
