@@ -1,7 +1,7 @@
 // Command servicetests finds the tests that need a real service, so that one stage of continuous
 // integration runs only these tests. It reads the source code: a test needs a service if it calls a
-// function of package servicetest that reads an address, directly or through other functions in the
-// test files of its package.
+// function of package servicetest that reads an address. The call may be direct, or through other
+// functions in the test files of the test's package.
 //
 //	go run ./scripts/servicetests -packages ./...   prints the packages that have such tests
 //	go run ./scripts/servicetests -run ./...        prints a pattern for go test -run
