@@ -39,7 +39,7 @@ type Bound struct {
 	// Lease is how long a request counts as outstanding if no worker releases it earlier.
 	Lease time.Duration
 	// NewKeys is how many entities without a snapshot the client may request at once. One more
-	// is allowed after each NewKeyInterval. 0: no limit.
+	// such entity is allowed after each NewKeyInterval. 0: no limit.
 	NewKeys        int
 	NewKeyInterval time.Duration
 }
@@ -225,7 +225,8 @@ func (c *Coalescer) ReleaseOutstanding(ctx context.Context, ended []schemas.Outs
 	return nil
 }
 
-// releaseFailed removes requests that Kafka did not acknowledge from their clients' counts.
+// releaseFailed removes the requests that Kafka did not acknowledge from the outstanding counts of
+// their clients.
 func (p *Producer) releaseFailed(ctx context.Context, acks []ack) {
 	var failed []schemas.Outstanding
 	for _, a := range acks {

@@ -64,7 +64,7 @@ func TestEnqueueAll_RefusesBeyondAClientsBound(t *testing.T) {
 		if got := r.field(r.request("a29", schemas.High, "").Entity, "lock"); got != "" {
 			r.Errorf("got lock %q of a refused request, want none", got)
 		}
-		r.mustEnqueue(Published, r.clientRequest("b", "b")) // other clients are not affected
+		r.mustEnqueue(Published, r.clientRequest("b", "b")) // the refusal of client a does not affect client b
 		r.mustEnqueue(Published, r.clientRequest("b", "a29"))
 	})
 }
@@ -133,7 +133,7 @@ func TestReleaseOutstanding_EndsCounts(t *testing.T) {
 		for i, got := range results[:15] {
 			ended = append(ended, schemas.Outstanding{Client: schemas.ClientID("a"), Entity: r.clientRequest("a", fmt.Sprint("a", i)).Entity, Number: got.Number})
 		}
-		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal request without a client
+		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal request has no client, so no count changes
 		for range 2 {
 			if err := r.ReleaseOutstanding(r.Context(), ended); err != nil {
 				r.Fatal(err)

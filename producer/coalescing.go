@@ -105,7 +105,7 @@ func decodeAcquire(reply []any) (Result, error) {
 	switch r.Outcome {
 	case Published, Upgraded, AlreadyProcessing, Pending, Held, Cooling, refusedOutcome:
 		return r, nil
-	case TooManyOutstanding, TooManyNewKeys: // only admit returns these
+	case TooManyOutstanding, TooManyNewKeys: // only admit returns these outcomes
 	}
 	return Result{}, fmt.Errorf("coalesce_acquire returned the outcome %q", outcome)
 }
@@ -118,14 +118,14 @@ type ack struct {
 	client string       // client whose outstanding count includes the request; empty: none
 	acked  chan<- error // receives err when the publish has ended; nil: no caller waits
 	err    error
-	// refused is true if the request exceeded its client's limit and was never published.
+	// refused is true if the request exceeded a limit of its client and was never published.
 	refused bool
 }
 
 // confirmOrRollBack confirms the locks of records that Kafka acknowledged and rolls back the
-// locks of all others. conflicts counts the locks that a worker or a later request had already
-// replaced. err is the first error. A lock that was not changed because of an error expires
-// within pendingTTL.
+// locks of all other records. conflicts counts the locks that a worker or a later request had
+// already replaced. err is the first error. A lock that was not changed because of an error
+// expires within pendingTTL.
 func (c *Coalescer) confirmOrRollBack(ctx context.Context, acks []ack) (conflicts int, err error) {
 	var confirmed, failed []eval.Call
 	for _, a := range acks {

@@ -20,7 +20,7 @@
 //	confirmed            request in the same lane, or LOW       confirmed    ALREADY_PROCESSING
 //	pending, confirmed   HIGH request, the lock is LOW          pending      UPGRADED
 //	pending, confirmed   strict request, a fetch has begun      pending      PUBLISHED
-//	pending, confirmed   settled with this number or a higher   none
+//	pending, confirmed   settled with this or a higher number   none
 //	confirmed            30 s (HIGH) or 60 s (LOW) pass         none
 //
 // A strict request (an explicit refresh, a trigger) needs a fetch that begins after it. A
