@@ -125,7 +125,7 @@ func (s *Server) enqueueMany(c echo.Context, requests []UpdateRequest) []Enqueue
 	return results
 }
 
-// status returns the HTTP status and the freshness that a read of this key alone would return.
+// status returns the HTTP status and the freshness that a separate read of the entity would return.
 func (v view) status() (int, Freshness) {
 	switch {
 	case v.freshness == Fresh || v.freshness == Stale:

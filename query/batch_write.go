@@ -17,8 +17,8 @@ import (
 // of stored snapshots.
 const maxKeptText = 64 << 10
 
-// item is the response for one key of a batch, without its snapshot. Status is the status that a
-// read of the key alone would have.
+// item is the response for one key of a batch, without its snapshot. Status is the HTTP status that
+// a separate read of the key would return.
 type item struct {
 	Key    string `json:"key"`
 	Status int    `json:"status"`
@@ -100,8 +100,8 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	return nil
 }
 
-// batch writes items in one content encoding. Text between the snapshots is buffered and written
-// before the next snapshot:
+// batch writes items in one content encoding. The JSON text between the snapshots is buffered, and
+// written before the next snapshot:
 //
 //	zstd      stored frames, between frames of text
 //	gzip      one member: the cached deflated snapshots, between stored blocks of text

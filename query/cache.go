@@ -131,8 +131,8 @@ func (m *snapshotCache) loadOrFallback(ctx context.Context, e schemas.Entity, f 
 	return cached, true, nil
 }
 
-// flightKey is the singleflight key of a load. It contains the number of the connection, so that
-// a load which began before a reconnect is not shared.
+// flightKey is the singleflight key of a load. It contains the number of times that the subscription
+// was established, so that a load which began before a reconnect is not shared with later readers.
 func (m *snapshotCache) flightKey(e schemas.Entity) string {
 	return strconv.FormatInt(m.connections.Load(), 36) + " " + e.String()
 }
@@ -234,8 +234,8 @@ func (m *snapshotCache) reweigh(e *entry) {
 	})
 }
 
-// invalidate handles a settle message: the cached entry becomes outdated, and loads in flight
-// are no longer shared.
+// invalidate handles a settle message: the cached entry becomes outdated, and loads in flight are
+// not shared with later readers.
 func (m *snapshotCache) invalidate(e schemas.Entity) {
 	s := m.stripe(e)
 	s.mu.Lock()

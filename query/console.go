@@ -15,7 +15,7 @@ import (
 // consoleClient is the client name under which lookups of the console are counted.
 const consoleClient = "console"
 
-// consoleStreamPath is the path, with all paths below it, at which the console streams events.
+// consoleStreamPath is the path at which the console streams events. All paths below it stream too.
 const consoleStreamPath = "/console/live"
 
 // console serves the operator pages. It does not authenticate: the pages do that themselves,

@@ -20,8 +20,8 @@ type readBody struct {
 	LastCheckedAt *time.Time `json:"lastCheckedAt"`
 	UpdateQueued  bool       `json:"updateQueued"`
 	waitEstimate
-	// NotQueuedReason says why a refresh that is due is not queued, NotQueuedUntil when to
-	// retry.
+	// NotQueuedReason says why a refresh that is due is not queued. NotQueuedUntil is the time at
+	// which a new request may succeed.
 	NotQueuedReason *string    `json:"notQueuedReason"`
 	NotQueuedUntil  *time.Time `json:"notQueuedUntil"`
 }

@@ -33,7 +33,7 @@ type entry struct {
 	bodies             [encodings]body
 	headerCache        [2]atomic.Pointer[timeHeaders] // cached headers for FRESH and for STALE
 	onGrow             func(*entry)                   // called after a body was encoded
-	extraBytes         atomic.Int64                   // size of the bodies other than zstd
+	extraBytes         atomic.Int64                   // size of the gzip and identity bodies in bytes
 	count              *readCount                     // counts the reads; nil: reads are not counted
 }
 
@@ -191,7 +191,7 @@ type timeHeaders struct {
 	age, cacheControl, cacheStatus []string
 }
 
-// timeHeaders returns the headers for this time. It caches them for one second.
+// timeHeaders returns the headers for a response at the time now. It caches them for one second.
 func (e *entry) timeHeaders(f Freshness, now time.Time) *timeHeaders {
 	slot := &e.headerCache[0]
 	if f == Stale {

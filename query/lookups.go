@@ -11,7 +11,7 @@ import (
 const (
 	// maxLookups is the maximum number of concurrent single-key reads of the store per process.
 	maxLookups = 8
-	// maxLookupBatch is the maximum number of waiting keys in one read.
+	// maxLookupBatch is the maximum number of waiting keys that one read of the store covers.
 	maxLookupBatch = 64
 )
 
@@ -55,8 +55,8 @@ func (l *lookups) get(ctx context.Context, e schemas.Entity) (store.Snapshot, er
 	}
 }
 
-// enter reserves a slot and returns true. If no slot is free, it appends the key to the waiting
-// keys and returns false.
+// enter reserves one of the maxLookups slots and returns true. If no slot is free, it appends the
+// key to the waiting keys and returns false.
 func (l *lookups) enter(key lookup) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -176,8 +176,8 @@ func (s *Server) refreshRequestOf(e schemas.Entity, f source.Facet, stored *entr
 }
 
 // waitForAck enqueues refreshes and waits at most ackTimeout until Kafka has acknowledged them.
-// It limits the number of waiting refreshes separately, so that a slow Kafka does not block the
-// update requests of reads.
+// At most maxAckWaits calls wait at the same time; a further call returns ReasonBusy. Update
+// requests of reads do not count, so a slow Kafka does not block them.
 func (s *Server) waitForAck(ctx context.Context, requests []UpdateRequest) []EnqueueResult {
 	select {
 	case s.enqueueSlots <- struct{}{}:

@@ -17,7 +17,7 @@ import (
 
 const manyPath = "/v1/nexon/character/refresh"
 
-// refreshMany refreshes several keys.
+// refreshMany sends one refresh of several keys and returns the response.
 func (r *rig) refreshMany(keys ...string) answer {
 	r.Helper()
 	text, err := json.Marshal(map[string][]string{"keys": keys})
@@ -66,7 +66,7 @@ func TestRefreshMany_QueuesEachKeyAsAPersonsRequest(t *testing.T) {
 	}
 }
 
-// Each key has its own result. A refused key does not affect the others.
+// Each key must have its own result. A refused key must not affect the other keys.
 func TestRefreshMany_AnswersForEachKey(t *testing.T) {
 	r := newRig(t, func(r *rig) {
 		r.limits = func(key string) string {

@@ -10,8 +10,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// refreshed sends a waiting refresh of entity a as a client with these scopes. It calls end once
-// the update request is enqueued, and returns the response.
+// refreshed sends a refresh of the key a with a wait of 20 s, as a client with these scopes. It
+// calls end once the update request is enqueued, and returns the response.
 func (r *rig) refreshed(scopes []access.Scope, end func(), headers ...string) answer {
 	r.Helper()
 	r.client = access.Client{Name: "key:1", Scopes: scopes}

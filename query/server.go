@@ -24,7 +24,7 @@ import (
 const (
 	// storeTimeout is the timeout of one read of the store.
 	storeTimeout = 2 * time.Second
-	// maxAckWaits is the maximum number of refreshes per process that wait for Kafka.
+	// maxAckWaits is the maximum number of refresh calls per process that wait for Kafka.
 	maxAckWaits = 1000
 	// shutdownTimeout is how long a shutdown waits for requests in flight.
 	shutdownTimeout = 10 * time.Second
@@ -54,7 +54,7 @@ type Server struct {
 	echo             *echo.Echo
 	enqueues         singleflight.Group
 	batcher          *batcher
-	enqueueSlots     chan struct{} // one slot per refresh that waits for Kafka
+	enqueueSlots     chan struct{} // one element per refresh call that waits for Kafka
 	waiterCount      atomic.Int64
 	lastStoreWarning atomic.Int64  // time of the last warning about store failures, in Unix nanoseconds
 	stopping         chan struct{} // closed at shutdown: waiting requests respond at once

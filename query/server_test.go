@@ -83,7 +83,7 @@ func TestErrors_AreProblems(t *testing.T) {
 func TestPanic_IsOneProblem(t *testing.T) {
 	r := newRig(t)
 	r.putSnapshot("a", time.Minute, func(s *store.Snapshot) { s.Size = -1 }) // the invalid size makes the handler panic
-	for range 2 {                                                            // the second round must not use the partial result of the first
+	for range 2 {                                                            // the second read must not use the partial body of the first
 		if a := r.get("a"); a.StatusCode != 500 || a.body.Code != "internal" || strings.Contains(a.text, "panic") {
 			t.Errorf("got %d %s, want 500 internal", a.StatusCode, a.text)
 		}

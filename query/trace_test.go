@@ -17,7 +17,7 @@ import (
 
 const aParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// raw sends a request that does not follow the API.
+// raw sends a request that does not follow the API, so the response is not checked.
 func (r *rig) raw(method, target string) {
 	r.Helper()
 	req := httptest.NewRequestWithContext(r.Context(), http.MethodGet, "/", nil)

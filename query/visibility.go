@@ -15,5 +15,5 @@ var errNotVisible error = &readError{
 	&readBody{Freshness: NotFound},
 }
 
-// notVisible is the view, in a batch, of an entity that the client may not see.
+// notVisible is the view of an entity that the client may not see.
 var notVisible = view{notVisible: true, freshness: NotFound}

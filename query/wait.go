@@ -22,7 +22,8 @@ const (
 	// read the entity again after minRetryDelay. The delay doubles up to maxRetryDelay.
 	minRetryDelay = fallbackTimeout
 	maxRetryDelay = time.Second
-	// responseTimeout is how long a client may take to read the response.
+	// responseTimeout is how long a client may take to read the response after its wait, or to
+	// read one event of a stream.
 	responseTimeout = 30 * time.Second
 )
 

@@ -69,7 +69,7 @@ func (b *waiterSet) remove(w *waiter) {
 	}
 }
 
-// notify wakes all waiters of the entity of a settle message.
+// notify wakes all waiters of the entity that the settle message names.
 func (b *waiterSet) notify(settled schemas.Settled) {
 	s := b.shard(settled.Entity)
 	s.mu.Lock()
@@ -80,7 +80,8 @@ func (b *waiterSet) notify(settled schemas.Settled) {
 	}
 }
 
-// notifyAll wakes all waiters, because messages may have been lost.
+// notifyAll wakes all waiters. It is called when the settle subscription is established, because
+// settle messages may have been lost before that.
 func (b *waiterSet) notifyAll() {
 	for i := range b.shards {
 		s := &b.shards[i]
