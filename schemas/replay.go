@@ -4,7 +4,8 @@ import (
 	"strconv"
 )
 
-// Headers of a replayed request. If the request becomes a dead letter again, they are copied to it.
+// Headers of a replayed request. If the request becomes a dead letter again, these headers are copied
+// to the dead letter.
 const (
 	replayPrefix = "__dlq.replay."
 
@@ -19,7 +20,7 @@ const MaxReplays = 3
 
 // ReplayMark identifies the replay that published a request.
 type ReplayMark struct {
-	ID string // ID of the job; empty if the request is no replay
+	ID string // ID of the DLQ job; empty if the request is no replay
 	// Count is the number of replays of the request so far, including this replay.
 	Count int
 	// Of is the replayed dead letter, as partition:offset of its topic. It is empty for a retry of

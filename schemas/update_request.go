@@ -15,7 +15,7 @@ const SchemaVersion = "2.0"
 
 // MaxVersion is the largest version of a request. Redis scripts use doubles, which are exact up to
 // 2^53. Versions follow Redis' clock in milliseconds, so real versions are far below this limit.
-// The script request_begin lowers a record's version to at most one day after that clock.
+// If a record's version is more than one day ahead of that clock, the script request_begin lowers it.
 const MaxVersion = 1 << 52
 
 // UpdateRequest requests one refresh of one entity. Its JSON form is
