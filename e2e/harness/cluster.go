@@ -20,7 +20,7 @@ func (s *Site) UseRedisCluster() error {
 	return nil
 }
 
-// ScanKeys returns the keys of a node that match a pattern.
+// ScanKeys returns the keys of a Redis node that match a pattern.
 func ScanKeys(ctx context.Context, node *redis.Client, pattern string) (all []string, err error) {
 	for i := node.Scan(ctx, 0, pattern, 1000).Iterator(); ; {
 		if !i.Next(ctx) {

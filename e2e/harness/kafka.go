@@ -15,14 +15,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// KafkaProxy is a Proxy to a Kafka broker. A client connects to the addresses in the broker's
-// metadata, so the proxy replaces the broker's address by its own in each reply.
+// KafkaProxy is a Proxy to a Kafka broker. Clients connect to the addresses in the broker's
+// metadata. The proxy therefore replaces the broker's address in each reply by the proxy's own
+// address.
 type KafkaProxy struct {
 	*Proxy
 	brokerAddress, proxyAddress []byte // host and port, encoded as in Kafka's protocol
 }
 
-// maxFrame bounds a frame, in bytes. No broker accepts or sends one of this size.
+// maxFrame is the maximum length of a Kafka frame in bytes. Brokers accept and send only shorter
+// frames, so a longer frame is an error of the connection.
 const maxFrame = 128 << 20
 
 // NewKafkaProxy returns a proxy to the only broker of a cluster, which must run on this machine.
@@ -57,8 +59,8 @@ func NewKafkaProxy(ctx context.Context, broker string) (*KafkaProxy, error) {
 	return k, nil
 }
 
-// RoundTrip returns the shortest of four round trips to the broker through the proxy. The
-// first ones include the time to connect.
+// RoundTrip returns the shortest of four round trips to the broker through the proxy. The first
+// round trips take longer, because they include the time to connect.
 func (k *KafkaProxy) RoundTrip(ctx context.Context) (shortest time.Duration, err error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(k.Address()))
 	if err != nil {
@@ -77,8 +79,8 @@ func (k *KafkaProxy) RoundTrip(ctx context.Context) (shortest time.Duration, err
 	return shortest, nil
 }
 
-// replaceAddress replaces the broker's address in a reply by the proxy's address. Both have the
-// same length, so the reply's length stays correct.
+// replaceAddress replaces the broker's address in a reply by the proxy's address. Both addresses
+// have the same length, so the length of the reply stays correct.
 func (k *KafkaProxy) replaceAddress(reply []byte) {
 	for {
 		i := bytes.Index(reply, k.brokerAddress)
@@ -90,7 +92,8 @@ func (k *KafkaProxy) replaceAddress(reply []byte) {
 	}
 }
 
-// readFrame reads one frame of Kafka's protocol: a length of four bytes, and as many bytes.
+// readFrame reads one frame of Kafka's protocol: four bytes that contain a length, and then that
+// number of bytes.
 func readFrame(from io.Reader) ([]byte, error) {
 	var size [4]byte
 	if _, err := io.ReadFull(from, size[:]); err != nil {

@@ -17,7 +17,8 @@ func (s *Site) ConnectKafka(opts ...kgo.Opt) (*kgo.Client, error) {
 	return kgo.NewClient(append(opts, kgo.SeedBrokers(s.Broker))...)
 }
 
-// Request is a record of a request topic.
+// Request is an update request that was read from a lane's topic, with the partition and offset
+// of its record.
 type Request struct {
 	schemas.UpdateRequest
 	Partition int32
@@ -72,7 +73,7 @@ func (s *Site) Requests(ctx context.Context, lane schemas.Lane) (all []Request, 
 	return all, err
 }
 
-// CountByKey returns the number of records of each key.
+// CountByKey returns the number of update requests for each entity key.
 func CountByKey(all []Request) map[string]int {
 	count := map[string]int{}
 	for _, r := range all {
@@ -81,12 +82,13 @@ func CountByKey(all []Request) map[string]int {
 	return count
 }
 
-// Lag returns the number of records on the topics of the lanes that are not committed.
+// Lag returns the number of records on the topics of these lanes whose offsets are not committed
+// yet. It counts the records of the source s.Source only.
 func (s *Site) Lag(ctx context.Context, lanes ...schemas.Lane) (int64, error) {
 	return s.SourceLag(ctx, s.Source, lanes...)
 }
 
-// SourceLag returns the same as Lag, for one of several sources.
+// SourceLag returns the lag of one source, for sites with several sources. See Lag.
 func (s *Site) SourceLag(ctx context.Context, source string, lanes ...schemas.Lane) (n int64, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {
@@ -114,7 +116,7 @@ func (s *Site) SourceLag(ctx context.Context, source string, lanes ...schemas.La
 	return n, nil
 }
 
-// UntilCommitted waits until every offset of both lanes is committed.
+// UntilCommitted waits until the offset of every record in both lanes is committed.
 func (s *Site) UntilCommitted(ctx context.Context, limit time.Duration) error {
 	return Until(ctx, limit, "the commit of every offset", func() (bool, error) {
 		n, err := s.Lag(ctx, schemas.High, schemas.Low)
@@ -123,12 +125,12 @@ func (s *Site) UntilCommitted(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// DeadLetters returns the number of records on the dead-letter topic.
+// DeadLetters returns the number of records on the dead-letter topic of the source s.Source.
 func (s *Site) DeadLetters(ctx context.Context) (int, error) {
 	return s.SourceDeadLetters(ctx, s.Source)
 }
 
-// SourceDeadLetters returns the same as DeadLetters, for one of several sources.
+// SourceDeadLetters returns the number of records on the dead-letter topic of a source.
 func (s *Site) SourceDeadLetters(ctx context.Context, source string) (n int, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 type Process struct {
 	*exec.Cmd
 	Name    string
-	Match   string        // text of the last group in the pattern that Start waited for
+	Match   string        // text that matched the last group of the pattern passed to Start
 	Address string        // address of a Redis server; empty for other processes
 	Done    chan struct{} // closed when the process has ended
 
@@ -32,7 +32,8 @@ type Process struct {
 // maxWarnings is the maximum number of lines that Warnings returns.
 const maxWarnings = 20
 
-// Warnings returns the last output lines that do not have the level INFO or DEBUG.
+// Warnings returns the last output lines that do not have the level INFO or DEBUG. It returns at
+// most maxWarnings lines.
 func (p *Process) Warnings() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -50,7 +51,7 @@ func (p *Process) keepWarning(line string) {
 	}
 }
 
-// URL returns the URL of the address that Start found in the output.
+// URL returns the URL of the listen address that Start found in the output.
 func (p *Process) URL() string { return "http://" + p.Match }
 
 // Start starts freshet and waits until it prints a line that matches the pattern. The output
@@ -91,7 +92,7 @@ func (s *Site) StartProgram(ctx context.Context, name, pattern string, env []str
 			}
 			p.keepWarning(lines.Text())
 		}
-		_, _ = io.Copy(log, reader) // a line too long for the scanner must not block the process
+		_, _ = io.Copy(log, reader) // keep reading after a line too long for the scanner, so that the process can write on
 		close(found)
 	}()
 	s.mu.Lock()
@@ -167,14 +168,14 @@ func (p *Process) FreezeFor(ctx context.Context, length time.Duration) error {
 	return errors.Join(err, p.Continue())
 }
 
-// Processes returns all processes, running and ended.
+// Processes returns all processes that the site has started, running and ended.
 func (s *Site) Processes() []*Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.processes)
 }
 
-// Latest returns the process with a name that was started last, or nil.
+// Latest returns the most recently started process with this name, or nil if there is none.
 func (s *Site) Latest(name string) *Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -101,7 +101,7 @@ func (r Reader) Freshness(ctx context.Context, key, tag string) (string, error) 
 	case resp.StatusCode == http.StatusServiceUnavailable:
 		return "", fmt.Errorf("%w: %.200s", ErrUnavailable, text)
 	}
-	const member = `"freshness":"` // it follows the snapshot, which is long
+	const member = `"freshness":"` // in the response this member follows the long snapshot, so search for it from the end
 	i := bytes.LastIndex(text, []byte(member))
 	if resp.StatusCode >= http.StatusInternalServerError || i < 0 {
 		return "", fmt.Errorf("%d %.200s", resp.StatusCode, text)
@@ -155,7 +155,7 @@ func (r Reader) ReadMany(ctx context.Context, keys []string) error {
 	return err
 }
 
-// Refresh requests a refresh and returns the status code.
+// Refresh requests a refresh of an entity and returns the HTTP status code of the response.
 func (r Reader) Refresh(ctx context.Context, key string) (int, error) {
 	_, status, err := r.Do(ctx, http.MethodPost, r.API+"/"+r.Facet+"/"+key+"/refresh", "")
 	return status, err

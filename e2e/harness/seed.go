@@ -15,7 +15,7 @@ import (
 	"github.com/freshet/freshet/store/postgres"
 )
 
-// ContentCount is the number of different contents that Store stores.
+// ContentCount is the number of different contents that Store uses in turn.
 const ContentCount = 128
 
 // Stored describes Count snapshots of a facet, with the keys prefix0, prefix1 and so on.
@@ -55,8 +55,8 @@ func (s *Site) Store(ctx context.Context, all ...Stored) error {
 	return nil
 }
 
-// Register registers count entities for prefetch: due-0, due-1 and so on. The first is due in
-// five seconds, each further one a second later.
+// Register registers count entities for prefetch: due-0, due-1 and so on. The entity due-0 is due
+// in five seconds. Each further entity is due one second after the entity before it.
 func (s *Site) Register(ctx context.Context, facet string, count int) error {
 	db, err := postgres.Open(ctx, s.Database)
 	if err != nil {
@@ -96,7 +96,8 @@ func Contents(ctx context.Context, facet, document string) (all []store.Write, e
 	return all, nil
 }
 
-// ContentKey returns the simulator's key of the document that Store writes for the key prefix<n>.
+// ContentKey returns the simulator's key of the document that Store writes for the entity whose
+// key is a prefix and the number n.
 func ContentKey(n int) string { return fmt.Sprint("content", n%ContentCount) }
 
 // UnlimitedPermits implements source.Permits and grants every permit immediately.

@@ -31,8 +31,8 @@ type Site struct {
 	Source  string            // name of the reference source
 	Facets  map[string]string // facets of the reference source and the upstream document that each reads
 	Edits   []string          // pairs of old and new text, replaced in the reference source's configuration
-	Sources map[string]string // configurations by name, instead of the reference source
-	Env     []string          // additional environment of the processes
+	Sources map[string]string // configuration of each source, by name; if set, it replaces the reference source
+	Env     []string          // additional environment variables of the processes
 	// MaxPartitions bounds the partitions of each topic, for sites with many sources. 0 means no bound.
 	MaxPartitions int32
 	Token         string // admin token; if it is empty, requests need no token
@@ -44,7 +44,7 @@ type Site struct {
 	Broker                    string // address of Kafka
 	Kafka                     *KafkaProxy
 	Redis                     *Process
-	RedisCluster              []string // addresses of a Redis Cluster, instead of Redis
+	RedisCluster              []string // addresses of a Redis Cluster; if set, the processes use it instead of Redis
 	RedisProxy, DatabaseProxy *Proxy   // set by UseProxies; nil: the processes connect directly
 
 	port      int        // the next port that FreePort tries

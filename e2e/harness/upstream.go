@@ -63,8 +63,8 @@ func (s *Site) Reset(ctx context.Context) error {
 	return resp.Body.Close()
 }
 
-// get requests one of the simulator's control endpoints and returns the body of the response.
-// The caller must close it.
+// get sends a GET request to one of the simulator's control endpoints and returns the body of the
+// response. The caller must close the body.
 func (s *Site) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Upstream+path, http.NoBody)
 	if err != nil {
