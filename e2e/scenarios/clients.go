@@ -23,14 +23,14 @@ import (
 const (
 	clientRate        = 40 // reads of healthy keys per second
 	clientConcurrency = 16
-	healthyKeys       = 30 // each is read about once a second, so that most reads are fresh
-	// failingKeys is the number of keys for each kind of failure. It must be large enough that each
-	// process counts two failures of a kind, with a scrape between them: Prometheus shows no
-	// increase for a counter whose first sample is already 1.
+	healthyKeys       = 30 // each is read about once a second, so that most reads find a fresh snapshot
+	// failingKeys is the number of keys for each kind of failure. Each process must count at
+	// least two failures of a kind, and Prometheus must scrape between the two. Prometheus shows
+	// no increase for a counter whose first sample is already 1.
 	failingKeys = 4
 	facet       = "character"
-	// dueKeys is the number of entities that are due for prefetch. One becomes due each second, so
-	// that some are left until the end of the scenario.
+	// dueKeys is the number of entities that are due for prefetch. One entity becomes due each
+	// second. The number is so large that some entities are not due yet when the scenario ends.
 	dueKeys = 1800
 )
 
@@ -130,7 +130,7 @@ func (c *clients) jobs(ctx context.Context, n int) []func() {
 		all = append(all, func() { c.do(ctx, http.MethodPost, healthy(second)+"/refresh", nil) })
 	case 4:
 		all = append(all, get(of("gone", 5)))
-	case 7: // only a few keys, because dead letters are rare in practice
+	case 7: // only a few keys, so that the run has few dead letters, as in practice
 		all = append(all, get(of("refused", failingKeys)), get(of("page", failingKeys)))
 	case 10:
 		all = append(all, get(of("later", failingKeys)), get(of("soon", failingKeys)))
@@ -154,7 +154,7 @@ func (c *clients) do(ctx context.Context, method, path string, header http.Heade
 	defer cancel()
 	status, err := c.send(limited, method, path, header)
 	if ctx.Err() != nil {
-		return // the load has ended, so the error does not count
+		return // the error is not counted: stop has cancelled the request
 	}
 	c.answers.Add(1)
 	if err != nil || status >= http.StatusInternalServerError {
@@ -195,8 +195,8 @@ func (c *clients) streamEvents(ctx context.Context) {
 	}
 }
 
-// prefetch publishes a LOW request directly to its topic, because no HTTP endpoint enqueues one.
-// Once in the run it also publishes a poison message to the HIGH topic.
+// prefetch publishes a LOW request directly to its topic, because no HTTP endpoint enqueues LOW
+// requests. Once in the run it also publishes a poison message to the HIGH topic.
 func (c *clients) prefetch(ctx context.Context, second int) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(c.s.Broker))
 	if err != nil {

@@ -8,8 +8,9 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// cores measures the processor time that the scenario's processes use from now on. The load
-// generator runs on the same machine and takes CPU from them, so its usage is reported with theirs.
+// cores measures the processor time that the scenario's processes use after the call of
+// site.cores. The load generator runs on the same machine and competes with these processes for
+// CPU, so its processor time is reported too.
 type cores struct {
 	began  time.Time
 	before map[*harness.Process]time.Duration
@@ -24,7 +25,7 @@ func (s *site) cores() cores {
 }
 
 // used formats the mean number of CPU cores that each running process has used. The texts in
-// "others" come before them.
+// "others" are placed first; they contain the figures of other programs, such as k6.
 func (c cores) used(s *site, others ...string) string {
 	all := others
 	for _, p := range s.Processes() {

@@ -17,8 +17,8 @@ import (
 )
 
 // slowDatabase locks the snapshot tables for ten seconds. It judges that requests wait during the
-// lock, that none is lost or recorded as failed, and that HIGH is as fast after the lock as it was
-// before.
+// lock, and that no request is lost or recorded as failed. HIGH requests must be as fast after
+// the lock as before it.
 func slowDatabase(ctx context.Context, s *site, _ options) error {
 	const rate, slow, known = 50, 10 * time.Second, 20
 	l, err := s.startLanesWithoutWorker(ctx, onlySmall)
@@ -57,7 +57,7 @@ func slowDatabase(ctx context.Context, s *site, _ options) error {
 	// rejects reads of keys that are not in its cache.
 	err = harness.AtRate(ctx, rate, slow, func(n int) {
 		l.record(nil, s.Publish(ctx, l.client, small, schemas.High, fmt.Sprint("held-", n)))
-		if n%10 == 0 { // every tenth request, also read a key that the query service has cached
+		if n%10 == 0 { // with every tenth request, also read a key that the query service has cached
 			began := time.Now()
 			a, err := l.reader.Read(ctx, fmt.Sprint("before-", n/10%known), "")
 			w.addRead(a, err, time.Since(began))
@@ -149,11 +149,12 @@ func (l *lanes) lockDuringCalls(ctx context.Context, prefix string, n int) (stor
 	return stored, unlock, l.SetLatency(ctx, 30*time.Millisecond, 1700*time.Millisecond)
 }
 
-// judgeCrash locks the tables and kills the worker, which cannot have written its results. It
-// judges that the next worker stores all of them.
+// judgeCrash locks the tables while calls are in flight, and kills the worker. The worker cannot
+// have written the results of these calls. judgeCrash judges that the next worker stores all
+// results.
 func (l *lanes) judgeCrash(ctx context.Context, worker target, t *table) error {
-	// The pause is so long that all calls end, and that a worker would commit offsets many times if
-	// it did not wait for the database.
+	// The pause is long enough for all calls to end. A worker that does not wait for the database
+	// would commit offsets many times during the pause.
 	const inFlight, pause = 100, 5 * time.Second
 	stored, unlock, err := l.lockDuringCalls(ctx, "crash-", inFlight)
 	if err != nil {

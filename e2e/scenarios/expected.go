@@ -14,7 +14,8 @@ import (
 )
 
 // expected computes the snapshot that a response must contain. It fetches the document from a
-// second upstream with the same seed. It is valid only while no scenario changes documents.
+// second upstream with the same seed, which returns the same documents. A scenario that changes
+// documents cannot use it.
 type expected struct{ src *source.Source }
 
 func (s *site) expect() (*expected, error) {
@@ -47,8 +48,9 @@ func (x *expected) check(ctx context.Context, a harness.Reply, key string) error
 	return err
 }
 
-// bodies contains the different compressed response bodies for each key, by the key's number. They
-// are checked after the measurement, because checking takes processor time.
+// bodies maps the number of a key to the distinct compressed response bodies that were received
+// for the key. The bodies are checked after the measurement, because a check takes processor
+// time.
 type bodies map[int][][]byte
 
 func (b bodies) add(n int, text []byte) {
@@ -81,7 +83,7 @@ func (b bodies) countWrong(ctx context.Context, x *expected) (wrong int, err err
 	return wrong, nil
 }
 
-// compressed returns a snapshot with this zstd frame as its payload.
+// compressed returns a snapshot whose payload is the zstd frame in text.
 func compressed(text []byte) (s store.Snapshot) {
 	s.Encoding, s.Payload = store.Zstd, text
 	return s

@@ -13,7 +13,7 @@ import (
 )
 
 // untilFlooded waits until the refreshes of the flood use the upstream's whole quota. After a
-// timeout it returns nil, because the phases judge the rate of calls themselves.
+// timeout it returns nil, because each phase judges the rate of calls itself.
 func (s *site) untilFlooded(ctx context.Context) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -35,8 +35,8 @@ func (s *site) untilFlooded(ctx context.Context) error {
 	return nil
 }
 
-// flood is a load of reads of stale keys at a constant rate. Each read enqueues a refresh. It
-// contains an entity tag, so its response has no body.
+// flood is a load of reads of stale keys at a constant rate. Each read enqueues a refresh. The
+// read is conditional (If-None-Match), so its response has no body.
 type flood struct {
 	sent    atomic.Int64
 	cancel  context.CancelFunc

@@ -29,7 +29,8 @@ func herd(ctx context.Context, s *site, _ options) error {
 	if err != nil {
 		return err
 	}
-	// Each query service reads another key before the herd, so that its cache is not empty.
+	// Each query service reads another key before the herd, so that its cache and its connections
+	// are in use when the herd begins.
 	if err := s.Store(ctx, harness.Stored{Facet: small, Prefix: "another-", Count: 1, Checked: time.Now()}); err != nil {
 		return err
 	}
@@ -85,8 +86,8 @@ func herd(ctx context.Context, s *site, _ options) error {
 	return nil
 }
 
-// settleTime is the maximum time from the commit of a record until its lock is released. A lock
-// that is never released expires after a minute.
+// settleTime is the maximum time from the commit of a record until its lock is released. Without
+// a release the lock exists for much longer, until its TTL ends.
 const settleTime = 2 * time.Second
 
 // untilUnlocked waits up to settleTime until an entity has no lock. It returns "yes" if the lock
@@ -159,8 +160,8 @@ func dedup(ctx context.Context, s *site, _ options) error {
 		}
 	}
 	took := time.Since(began)
-	// Each query service writes its record within the producer's delivery timeout, so this wait is
-	// long enough.
+	// Each query service writes its record within the producer's delivery timeout of 10 s.
+	// harness.Timeout is longer than that.
 	if err := harness.Until(ctx, harness.Timeout, "a record of each key", func() (bool, error) {
 		records, err := s.Requests(ctx, schemas.High)
 		return len(harness.CountByKey(records)) == different, err

@@ -18,8 +18,8 @@ const (
 	honestClients = 20
 	madeUpKeys    = 2000
 	refusedKeys   = 200
-	// probePause is the maximum time for which the source's circuit breaker may not be closed: one
-	// pause of 5 s before a probe, and the probe's call.
+	// probePause is the maximum time for which the source's circuit breaker is allowed to stay
+	// open or half-open: one pause of 5 s before a probe, and the probe's call.
 	probePause = 6 * time.Second
 )
 
@@ -195,8 +195,8 @@ func (h *hostileRun) watchBreaker(ctx context.Context) {
 	}
 }
 
-// endedRows counts the hostile keys whose request has ended: with a recorded failure or as not
-// found.
+// endedRows counts the hostile keys whose request has ended, with a recorded failure or with a
+// stored absence.
 const endedRows = `SELECT count(*) FROM (SELECT key FROM update_status WHERE starts_with(key, 'bad-')
 	UNION SELECT key FROM snapshot_state WHERE starts_with(key, 'bad-')) AS ended`
 

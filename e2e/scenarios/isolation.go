@@ -17,7 +17,7 @@ import (
 func isolation(ctx context.Context, s *site, _ options) error {
 	const (
 		burst = 10_000
-		seen  = 12 * time.Second // LOW must pause, and later resume, within this time
+		seen  = 12 * time.Second // maximum time until LOW pauses after the HIGH requests, and until LOW resumes after HIGH is done
 	)
 	l, err := s.startLanes(ctx, onlySmall)
 	if err != nil {
@@ -80,7 +80,8 @@ func longestGap(all []harness.Arrival, prefix string, from, to time.Time) (begin
 	return begins, ends
 }
 
-// groupMembers counts the members of the HIGH group, of the LOW group, and of both.
+// groupMembers returns three numbers: the members of the HIGH group, the members of the LOW
+// group, and the members that are in both groups.
 func (s *site) groupMembers(ctx context.Context) (n [3]int, err error) {
 	client, err := s.ConnectKafka()
 	if err != nil {

@@ -71,7 +71,7 @@ func (s *site) users(ctx context.Context, k6, script string, variables map[strin
 	if err := cmd.Start(); err != nil {
 		return sum, err
 	}
-	var setup atomic.Int64 // processor time until all users were started
+	var setup atomic.Int64 // processor time of k6 until all users were started
 	server.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		setup.Store(int64(harness.CPUTime(cmd.Process.Pid)))
 		begin()

@@ -83,8 +83,8 @@ func (s *site) pipeline(ctx context.Context, name string, n int, kill bool, more
 	t.judge("all stored, committed and read", errorOrYes(lost, committed, wrong), "yes", lost == nil && committed == nil && wrong == nil)
 	repeated := st.Arrivals - n
 	if kill {
-		// A call may be repeated only if its result was not stored before the kill. At least n/2
-		// results were stored by then.
+		// Only calls whose results were not stored before the kill may be repeated. atKill calls
+		// were made before the kill, and at least n/2 of their results were stored.
 		allowed := atKill - n/2
 		t.judge("completed calls of the killed worker", strconv.Itoa(called), fmt.Sprintf(">=%d", n/20), called >= n/20)
 		t.judge("repeated calls, of the calls not stored at the kill", fmt.Sprintf("%d of %d", repeated, allowed), "some, not more",

@@ -18,8 +18,8 @@ import (
 const (
 	totalRate = 450
 	lowRate   = 350
-	// minShare is the share of an allowed rate that must be reached. It is below 1 because other
-	// processes use the same machine.
+	// minShare is the part of an expected call rate that the measured rate must reach. It is
+	// below 1 because other processes use the same machine.
 	minShare = 0.97
 	// warmUp is how long a new limiter may take to reach its full rate.
 	warmUp = 4 * time.Second
@@ -85,8 +85,8 @@ func (l *lanes) enqueueHigh(ctx context.Context, key string) {
 	l.enqueuedAt[key] = now
 }
 
-// readHigh reads a missing key and waits for its snapshot. It records the latency if the read
-// begins after the time "from".
+// readHigh reads a missing key and waits for its snapshot. It records the latency of the read if
+// the read begins after the time "from".
 func (l *lanes) readHigh(ctx context.Context, key string, from time.Time) {
 	now := time.Now()
 	l.record([]string{key}, nil)
@@ -102,8 +102,8 @@ func (l *lanes) readHigh(ctx context.Context, key string, from time.Time) {
 	}
 }
 
-// record stores the current time as the time of the requests for keys, and stores err if it is not
-// nil.
+// record stores the current time as the request time of each key. It stores err in l.failed if
+// err is not nil.
 func (l *lanes) record(keys []string, err error) {
 	now := time.Now()
 	l.mu.Lock()
@@ -116,8 +116,8 @@ func (l *lanes) record(keys []string, err error) {
 	}
 }
 
-// runLoad enqueues high and low requests per second in the two lanes, for the given time. The keys
-// contain the name of the phase.
+// runLoad enqueues requests for the given time: "high" requests per second in the HIGH lane, and
+// "low" requests per second in the LOW lane. The keys contain the name of the phase.
 func (l *lanes) runLoad(ctx context.Context, phase string, high, low int, length time.Duration) error {
 	var running sync.WaitGroup
 	var errLow error
@@ -147,9 +147,9 @@ func (l *lanes) callDelays(all []harness.Arrival, prefix string, from, to time.T
 	return took
 }
 
-// lagAt returns the lag of a lane at a time, as a duration. It is the larger of two values: the p95
-// delay of the lane's calls in the last two seconds, and the longest wait of a request without a
-// call. prefix selects the lane's keys.
+// lagAt returns the lag of a lane at the time "at", as a duration. It is the larger of two
+// values: the p95 delay of the lane's calls in the last two seconds, and the longest wait of a
+// request without a call. prefix selects the lane's keys.
 func (l *lanes) lagAt(all []harness.Arrival, prefix string, at time.Time) time.Duration {
 	called := map[string]bool{}
 	for _, a := range all {
@@ -235,8 +235,8 @@ func lowAlone(ctx context.Context, s *site, o options) error {
 	}
 	t.judgeRate("LOW calls", all, "low-", from, to, minShare*lowRate, 1.01*lowRate)
 	peak := harness.MaxInSecond(all, from, to)
-	// The cap limits the mean rate to 350 calls a second. One second may contain a few more,
-	// because permits of the second before may be used late.
+	// The cap limits the mean rate to 350 calls a second. One second may contain a few more
+	// calls, because permits of the previous second may be used late.
 	t.judge("  max in a sliding second", strconv.Itoa(peak), "<=385, 10 % above 350", peak <= 385)
 	s.addResult("low-alone", t)
 	return nil
@@ -263,14 +263,15 @@ func peak(ctx context.Context, s *site, o options) error {
 	}
 	t.markTarget(contract)
 	t.judgeRate("calls", all, "", from, to, minShare*totalRate, 1.01*totalRate)
-	// A lane with a lag at the start may exceed its requested rate for a while, at the cost of the
-	// other lane.
+	// A lane that has a lag at the start exceeds its requested rate until the lag is gone. The
+	// other lane gets fewer calls during that time.
 	t.judgeRate("  HIGH calls, of 200/s requested", all, "high-", from, to, minShare*high, 1.1*high)
 	t.judgeRate("  LOW calls, of 300/s requested", all, "low-", from, to, 0.9*(totalRate-high), 1.1*(totalRate-high))
 	t.judgeBelow("HIGH delay until its call, p95", p95(l.callDelays(all, "high-", from, to)), time.Second)
 	t.judgeBelow("HIGH latency until stored and read, p95", p95(l.highLatencies), 3*time.Second)
 	t.markTarget(highP95)
 	// LOW gets only the permits that HIGH does not use, so the lag of LOW grows during the peak.
+	// The variable minutes is the lag that LOW would have after an hour of peak.
 	lag := l.lagAt(all, "low-", to)
 	minutes := lag.Minutes() * time.Hour.Seconds() / (warmUp + length).Seconds()
 	t.judge("LOW lag", fmt.Sprintf("%s at the end; extrapolated to an hour of peak: %.0f min, from %v", formatDuration(lag), minutes, warmUp+length),
@@ -280,8 +281,8 @@ func peak(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// bothBuckets judges that LOW requests above the cap of LOW take no permits from the global limit:
-// HIGH gets all the permits that LOW may not use.
+// bothBuckets judges that LOW requests above the cap of LOW take no permits from the quota that
+// both lanes share: HIGH gets all the permits that LOW may not use.
 func bothBuckets(ctx context.Context, s *site, o options) error {
 	length := time.Duration(o.seconds) * time.Second / 2
 	l, err := s.startLanes(ctx, onlySmall)

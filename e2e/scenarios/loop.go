@@ -96,9 +96,9 @@ func loop(ctx context.Context, s *site, o options) error {
 	if err != nil {
 		return err
 	}
-	intervals := int(length/fresh) + 1 // one call per interval, and the first fetch
-	// A refresh may begin up to a second late: after freshFor comes the next read, then the call
-	// and the write.
+	intervals := int(length/fresh) + 1 // one call for each freshFor, and the first fetch
+	// The time between two calls may be up to a second longer than freshFor. It also includes the
+	// wait for the next read, the call and the write.
 	expected := int(length/(fresh+time.Second)) + 1
 	t := &table{}
 	t.judge("calls for one entity, min and max", fmt.Sprintf("%d, %d", minCalls, maxCalls), fmt.Sprintf(">=%d, <=%d", expected, intervals+1),
@@ -118,9 +118,9 @@ func loop(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// perEntity returns the largest and the smallest number of calls for one entity, and the number of
-// loops: calls that came less than three quarters of the interval after the entity's previous call.
-// A whole interval cannot be demanded, because the time from a check to the call varies.
+// perEntity returns the largest and the smallest number of calls for one entity, and the number
+// of loops. A loop is a call less than three quarters of the interval after the entity's previous
+// call. The limit is below the whole interval, because the time from a check to the call varies.
 func perEntity(all []harness.Arrival, interval time.Duration) (maxCalls, minCalls, loops int) {
 	count, last := map[string]int{}, map[string]time.Time{}
 	for _, a := range all {

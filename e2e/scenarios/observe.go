@@ -26,8 +26,9 @@ type observation struct {
 	known []string // alerts of earlier outages, which may still be active
 }
 
-// observe judges the monitoring: every panel and rule has data, the alerts of an outage fire and
-// resolve with it, and docs/metrics.md documents every series.
+// observe judges the monitoring. Every panel and every rule must have data, and docs/metrics.md
+// must document every series. The alerts of each outage must fire during the outage and resolve
+// after it.
 func observe(ctx context.Context, s *site, o options) error {
 	documented, err := readMetricsFile(s.Root)
 	if err != nil {
@@ -94,8 +95,8 @@ func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int
 	if err := w.untilStarted(ctx, processes); err != nil {
 		return err
 	}
-	// The faults begin only after the start. Before, there are too few successful calls, and the
-	// circuit breaker of the source would open.
+	// The faults begin only now, after many successful calls. At the start there are few calls,
+	// so the failed calls would open the circuit breaker of the source.
 	if err := w.s.Control(ctx, simulator.Control{Faults: clientFaults()}); err != nil {
 		return err
 	}
@@ -114,7 +115,8 @@ func (w *observation) judgeNormal(ctx context.Context, c *clients, processes int
 }
 
 // judgePrefetch judges that the counters of prefetch, changes, triggers, retention and recorded
-// reads have risen. judgePanels does not show that, because a counter that stays at 0 is data too.
+// reads have risen. judgePanels cannot detect a counter that stays at 0, because it accepts any
+// sample.
 func (w *observation) judgePrefetch(ctx context.Context) error {
 	for _, name := range []string{"prefetch_requested_total", "changes_published_total", "triggers_requested_total", "retention_deleted_total", "reads_recorded_total"} {
 		// Take the maximum over the run, because the counters of a process disappear when it ends.

@@ -16,14 +16,14 @@ import (
 type outage struct {
 	name       string
 	begin, end func(ctx context.Context) error
-	visible    string   // for an outage without an alert: a query that returns a series during it
+	visible    string   // PromQL query that returns a series during the outage; empty if an alert fires instead
 	alerts     []string // alerts that must become active and resolve after the outage
-	lasting    []string // alerts that must become active and stay active for long, because they look back over a long range
-	possible   []string // critical alerts that may become active, depending on the load before
+	lasting    []string // alerts that must become active and stay active after the outage, because they look back over a long range
+	possible   []string // critical alerts that may become active, depending on the load before the outage
 }
 
-// outages returns all outages in the order in which they are caused. Redis is the last, because no
-// entity is refreshed for half a minute after its outage.
+// outages returns all outages in the order in which they are caused. The outage of Redis is the
+// last, because no entity is refreshed for half a minute after it.
 func (s *site) outages(stopped target) []outage {
 	faulty := func(first ...simulator.Fault) func(context.Context) error {
 		return func(ctx context.Context) error {
@@ -46,10 +46,10 @@ func (s *site) outages(stopped target) []outage {
 			alerts: []string{"FreshetCredentialRefused", "FreshetUpstreamOutage"},
 		},
 		{
-			name:  "the upstream is closed for maintenance", // after the credential, because this alert would inhibit that one
+			name:  "the upstream is closed for maintenance", // after the credential outage, because FreshetUpstreamOutage cannot fire during maintenance
 			begin: faulty(simulator.Fault{Kind: simulator.Maintenance}), end: faulty(),
 			alerts:   []string{"FreshetUpstreamMaintenance"},
-			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // still active from the outage before
+			possible: []string{"FreshetUpstreamOutage", "FreshetCredentialRefused"}, // may still be active from the previous outage
 		},
 		{
 			name:  "a worker is stopped",

@@ -17,9 +17,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// priority judges upgrades of LOW requests. The entities have LOW locks, and their LOW records wait
-// behind a backlog of thousands. Then readers request the entities in HIGH. Each must be upgraded,
-// and fetched only once.
+// priority judges upgrades of LOW requests. The entities have LOW locks, and their LOW records
+// wait behind a backlog of thousands of records. Then readers request the entities in HIGH. Each
+// LOW request must be upgraded, and each entity fetched only once.
 func priority(ctx context.Context, s *site, _ options) error {
 	const different, before = 50, 5000
 	l, err := s.startLanesWithoutWorker(ctx, onlySmall)

@@ -58,8 +58,8 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 	if err := s.Prepare(ctx, map[string]string{"character": o.document, "flooded": o.flood}, "--latency", "30ms-1.7s"); err != nil {
 		return err
 	}
-	// The number of stale keys is about the number of reads of stale keys, because each is fresh
-	// after its first read.
+	// The first read of a stale key makes the key fresh. The number of stale keys is therefore
+	// about the number of reads that must find a stale key.
 	stale := min(characters/2, max(500, o.users*o.seconds*3/4*4/100))
 	now := time.Now()
 	err = s.Store(ctx,
@@ -101,7 +101,7 @@ func runReads(ctx context.Context, s *site, o options, only []string) error {
 		{scenario: phaseFlood, name: "a refresh flood", flooded: true},
 		{
 			scenario: phaseKafka, name: "and a produce to Kafka takes 1 s",
-			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // may end only after the users have ended
+			begin: func(context.Context) { slow = s.measureSlowKafka(ctx, r) }, // the measurement may take longer than the users run
 			end:   func() { s.Kafka.SetDelay(0) },
 			after: func(_ context.Context, t *table) error { return slow.judge(t) },
 		},

@@ -38,7 +38,7 @@ func (s *site) measureSlowKafka(ctx context.Context, r harness.Reader) (delay sl
 }
 
 // untilOnTopic reads a new key and returns the time until its update request is on the topic. It
-// reads the topic through a fast connection.
+// reads the topic directly from the broker and not through the slow proxy.
 func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()
@@ -47,7 +47,8 @@ func (s *site) untilOnTopic(ctx context.Context, r harness.Reader, key string) (
 		return 0, err
 	}
 	defer client.Close()
-	// Wait until the consumer receives records, which the flood writes continuously.
+	// The flood writes records continuously. Wait for its first record, because the start of this
+	// consumer must not be part of the measured time.
 	for client.PollFetches(ctx).NumRecords() == 0 {
 		if ctx.Err() != nil {
 			return 0, fmt.Errorf("wait for a record of the flood: %w", ctx.Err())

@@ -64,8 +64,8 @@ plan of adr-013. The users, the upstream and the services share the machine with
 `
 )
 
-// writeResults writes the results of a run into a file. The rows of these scenarios are replaced;
-// all other rows stay.
+// writeResults writes the results of a run into a file. It replaces the rows of the scenarios of
+// this run and keeps all other rows.
 func writeResults(file string, all runResults) error {
 	before, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -74,8 +74,8 @@ func writeResults(file string, all runResults) error {
 	return os.WriteFile(file, []byte(merge(string(before), all)), 0o600)
 }
 
-// merge returns the text of the results file with the rows of this run added, or replaced if they
-// exist.
+// merge returns the text of the results file with the rows of this run. A row of this run
+// replaces the earlier row of the same scenario.
 func merge(before string, all runResults) string {
 	rows := readRows(before)
 	for _, r := range all.results {

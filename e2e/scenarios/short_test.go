@@ -22,9 +22,9 @@ func runScenarios(t *testing.T, programs []string, args ...string) {
 	}
 }
 
-// These scenarios check claims that no other test covers: one call for a thousand readers, no loss
-// when a worker is killed, the pipeline on a Redis Cluster, and no harm of honest clients by
-// hostile ones.
+// These scenarios check claims that no other test covers: one call for a thousand readers, no
+// lost request when a worker is killed, the pipeline on a Redis Cluster, and no harm to honest
+// clients by hostile clients.
 func TestScenarios_HoldTheirLimits(t *testing.T) {
 	servicetest.RedisClusterAddresses(t)
 	runScenarios(t, nil, "--seconds", "6", "herd", "killed", "cluster", "hostile")

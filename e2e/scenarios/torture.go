@@ -124,7 +124,8 @@ func (s *site) runTorture(ctx context.Context, seed uint64, steps []step) (*tort
 	return r, nil
 }
 
-// start starts the Redis servers, and all processes with an upstream without faults.
+// start starts the Redis servers and all processes. It sets the upstream to its normal latency
+// and its permanent faults before the processes start.
 func (t *injector) start(ctx context.Context) (err error) {
 	t.s.Redis.Kill()
 	if t.s.Redis, err = t.s.startPersistentRedis(ctx, t.s.Redis.Address); err != nil {

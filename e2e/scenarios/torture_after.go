@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// lockTTL is the time after which a lock expires that is confirmed (its record is in Kafka). No
-// other lock lives longer.
+// lockTTL is the time after which a confirmed lock expires (its record is in Kafka). No lock that
+// is not confirmed lives longer.
 const lockTTL = time.Minute
 
 // judgeAfterwards judges the installation after the load has ended: no lock blocks new requests,
@@ -47,9 +47,10 @@ func (r *tortureResult) judgeAfterwards(ctx context.Context, s *site, w *stateWa
 	return r.judgeWaiters(ctx, s, l)
 }
 
-// unsettledLocks returns the confirmed locks that will never be released. A worker releases a lock
-// before it commits the offset of the record. A lock that exists both before and after a moment
-// with lag zero was therefore never released.
+// unsettledLocks returns the confirmed locks that will never be released. A worker releases a
+// lock before it commits the offset of the lock's record. At a lag of 0 all offsets are
+// committed. A lock that exists both before and after such a moment will therefore never be
+// released.
 func (s *site) unsettledLocks(ctx context.Context) ([]string, error) {
 	var left []string
 	err := harness.Until(ctx, 2*harness.Timeout, "a lag of 0", func() (bool, error) {
@@ -144,7 +145,7 @@ func (r *tortureResult) judgeWaiters(ctx context.Context, s *site, l *tortureLoa
 	for _, a := range l.queries {
 		var took []time.Duration
 		var failure string
-		const rounds = 3 // several rounds, because the machine may be busy or a circuit breaker may be open in one
+		const rounds = 3 // one good round is enough: in another round the machine may be busy or a circuit breaker open
 		for round := range rounds {
 			if err := harness.Pause(ctx, 2*time.Second); err != nil {
 				return err

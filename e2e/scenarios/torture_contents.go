@@ -54,9 +54,9 @@ func (s *site) replayChanges(ctx context.Context, changes []time.Time, visit fun
 	return visit(src, math.MaxInt64)
 }
 
-// judgeContents judges the stored contents. Each must be a content that the upstream had at the
-// time of the last check or later. Only entities that the upstream never had may be stored as not
-// found.
+// judgeContents judges the stored contents. The upstream must have had each stored content when
+// the entity was last checked, or later. Only entities that the upstream never had may be stored
+// as not found.
 func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]storedState, payloads map[string]string, changes []time.Time) error {
 	left := maps.Clone(stored)
 	maps.DeleteFunc(left, func(key string, now storedState) bool { return now.absent && strings.HasPrefix(key, "absent") })
@@ -64,7 +64,7 @@ func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]st
 	err := s.replayChanges(ctx, changes, func(src *source.Source, until int64) error {
 		for key, now := range left {
 			if neverFresh(key) || now.absent || until < now.checked {
-				continue // wrong at any time, or this content was replaced before the check
+				continue // no match is possible: such a key never has valid contents, or the content was replaced before the check
 			}
 			hash, text, err := fetchContent(ctx, src, key)
 			if err != nil {
@@ -93,9 +93,9 @@ func (t *table) judgeContents(ctx context.Context, s *site, stored map[string]st
 	return nil
 }
 
-// judgeAnswers judges the contents in the responses to readers like judgeContents: the upstream
-// must have had each at its lastCheckedAt or later. No read of an existing entity may have returned
-// 404.
+// judgeAnswers judges the contents in the responses to readers, as judgeContents judges the
+// stored contents. The upstream must have had each content at the response's lastCheckedAt or
+// later. No read of an existing entity may have returned 404.
 func (t *table) judgeAnswers(ctx context.Context, s *site, l *tortureLoad) error {
 	left := map[string][]servedAnswer{}
 	for of := range l.served {

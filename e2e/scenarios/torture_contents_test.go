@@ -70,8 +70,8 @@ func TestTortureJudge_SeesOldContents(t *testing.T) {
 	}
 }
 
-// The judge must report an existing entity that is stored as not found, and an entity that never
-// existed but has stored contents.
+// The judge must report two errors: an existing entity that is stored as not found, and stored
+// contents of an entity that never existed.
 func TestTortureJudge_SeesWrongNotFound(t *testing.T) {
 	s := &site{Site: &harness.Site{Facets: map[string]string{facet: "basic"}}}
 	now := time.Now().UnixMicro()

@@ -26,8 +26,9 @@ type unplannedExit struct {
 // supervisor is expected to restart it.
 const startTimeout = 15 * time.Second
 
-// faultDuring reports whether a fault of one of the components affected the process "name" between
-// the times "from" and "to". A fault counts until the duration "before" has passed after its end.
+// faultDuring reports whether a fault of one of the components affected the process "name"
+// between the times "from" and "to". The effects of a fault last until the duration "before"
+// after its end.
 func (t *injector) faultDuring(name string, from, to time.Time, before time.Duration, components ...string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -110,8 +111,8 @@ func scanLog(log string) (reasons int, crashed []string, err error) {
 	return reasons, crashed, lines.Err()
 }
 
-// breakerRecovery is the maximum time after a fault until requests are accepted again. It is that
-// long because the circuit breaker of Redis stays open for up to half a minute.
+// breakerRecovery is the maximum time after a fault until requests are accepted again. The
+// circuit breaker of Redis stays open for up to half a minute of this time.
 const breakerRecovery = 35 * time.Second
 
 // judgeFailedReads judges the failed reads. A read without a response is allowed only if a fault

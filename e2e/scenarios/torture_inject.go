@@ -101,9 +101,9 @@ type injectedFault struct {
 	began, ended time.Time
 }
 
-// runStep injects the one or two faults of a step and returns when they have ended. If one of two
-// faults kills or freezes a process, it begins after three quarters of the other fault. By then the
-// process has work that waits for the failed component.
+// runStep injects the one or two faults of a step and returns when they have ended. If a step has
+// two faults, a fault that kills or freezes a process begins after three quarters of the other
+// fault's length. By then the process has work that waits for the failed component.
 func (t *injector) runStep(ctx context.Context, s step) error {
 	errs := make([]error, len(s.faults))
 	var all sync.WaitGroup
@@ -227,7 +227,7 @@ func (t *injector) supervise(ctx context.Context) error {
 	for harness.Pause(ctx, superviseInterval) == nil {
 		for _, a := range t.instances {
 			if !a.mu.TryLock() {
-				continue // a fault that affects the process is active, so it may end
+				continue // a fault of the process is being injected; it may end the process and then restarts it
 			}
 			err := t.restartExited(context.WithoutCancel(ctx), a)
 			a.mu.Unlock()
@@ -259,7 +259,8 @@ func (t *injector) lockTables(ctx context.Context, length time.Duration) error {
 	return harness.Pause(ctx, length)
 }
 
-// permanentFaults returns the upstream's faults of some keys. They are active during the whole run.
+// permanentFaults returns the faults with which the upstream responds for some keys during the
+// whole run.
 func permanentFaults() []simulator.Fault {
 	return []simulator.Fault{{Key: "^refused", Kind: simulator.BadParameter}, {Key: "^broken", Kind: simulator.InternalError}}
 }

@@ -22,7 +22,7 @@ func (t *table) addExamples(what string, all []string) {
 	}
 }
 
-// judgeNone judges that total is above 0 and that none of these values is wrong.
+// judgeNone judges that total is above 0 and that the list of wrong values is empty.
 func (t *table) judgeNone(what string, total int, wrong []string) {
 	t.judge(what, fmt.Sprintf("%d of %d", len(wrong), total), "0, of some", len(wrong) == 0 && total > 0)
 	t.addExamples(what, wrong)
@@ -34,10 +34,10 @@ func (t *table) judgeZero(what string, wrong []string) {
 	t.addExamples(strings.TrimSpace(what), wrong)
 }
 
-// judgeNothingLost judges that every accepted request has ended. The update request of a refresh
-// that was answered with 202 is in Kafka and must not be lost. The update request of a read may be
-// lost, because the query service answers while it is still in the buffer of the process. Lost ones
-// are counted.
+// judgeNothingLost judges that every accepted request has ended. A refresh is answered with 202
+// only when its update request is in Kafka, so this request must not be lost. A read is answered
+// while its update request is still in the buffer of the process. Such a request may be lost, and
+// judgeNothingLost counts the lost ones.
 func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var lost []string
 	garbled := 0
@@ -62,18 +62,19 @@ func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tor
 	t.judgeQueuedReads(e, l, mayBeLost)
 }
 
-// maxExcusedPercent is the maximum percentage of queued reads whose request may be lost because a
-// query service was killed or lost its connection to Kafka. Reads during a Kafka outage of about
-// the delivery timeout are not included, because all of their requests may be lost.
+// maxExcusedPercent is the maximum percentage of queued reads whose update request may be lost
+// because a query service was killed or lost its connection to Kafka. Reads during a Kafka outage
+// about as long as the producer's delivery timeout are not included. All of their update requests
+// may be lost.
 const maxExcusedPercent = 10
 
-// judgeQueuedReads judges the reads whose response said that an update was queued. Each entity must
-// have been checked, or have failed, after the state in the response.
+// judgeQueuedReads judges the reads whose response said that an update was queued. Each entity
+// must have been checked or have failed since the check in the response.
 func (t *table) judgeQueuedReads(e *finalState, l *tortureLoad, mayBeLost func(query string, from time.Time) (lost, long bool)) {
 	var unmet []string
 	excused, lost := 0, 0
 	for _, p := range l.queuedReads {
-		const life = time.Minute // lifetime of a lock: the request that the read joined may have failed up to a minute before
+		const life = time.Minute // lifetime of a lock: the request that the read joined may have failed up to a minute before the read
 		if now, ok := e.stored[p.key]; ok && now.checked != p.checked || e.failedSince(p.key, p.asked.Add(-life)) || e.coveredByHold(p.key, p.asked, life) {
 			continue
 		}
@@ -104,21 +105,21 @@ func (t *table) judgeTortureContract(st simulator.Stats) {
 const (
 	maxRepeatsPerFault    = 10
 	maxRepeatsPerThousand = 20
-	repeatWindow          = 15 * time.Second // until a consumer session has expired and another worker consumes its partitions
+	repeatWindow          = 15 * time.Second // time until a failed worker's consumer session has expired and another worker consumes its partitions
 	// confirmWithin is the time after a failed call within which a worker may call a known-good
 	// entity, to confirm that the upstream works. See consumer/doc.go.
 	confirmWithin = 2 * time.Second
 )
 
 // mayRepeatCalls reports whether the fault may cause repeated calls. Faults of query services and
-// of the upstream do not.
+// of the upstream cannot repeat calls.
 func (d injectedFault) mayRepeatCalls() bool {
 	return d.component != "upstream" && !slices.Contains(queries, d.victim)
 }
 
-// maxRepeats returns the number of faults that may cause repeated calls, and the maximum number of
-// these calls. If a worker is killed during a database fault, all results since the start of the
-// database fault are lost, and their calls are repeated.
+// maxRepeats returns the number of faults that may cause repeated calls, and the maximum number
+// of these calls. If a worker is killed during a database fault, all results since the start of
+// the database fault are lost, and the calls for these results are repeated.
 func maxRepeats(done []injectedFault) (faults, repeats int) {
 	for _, d := range done {
 		if !d.mayRepeatCalls() {

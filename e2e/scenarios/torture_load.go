@@ -21,8 +21,8 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// Requests per second, and numbers of keys. The load is about as large as the upstream's quota, so
-// that after a fault its backlog is processed at the full rate.
+// Requests per second, and numbers of keys. The load is about as large as the upstream's quota.
+// The backlog after a fault is therefore processed at the full rate of the quota.
 const (
 	tortureLimit       = 150
 	readRate           = 60
@@ -76,7 +76,7 @@ type tortureLoad struct {
 	mu          sync.Mutex
 	refreshes   []promise                // refreshes answered with 202
 	queuedReads map[string]queuedRead    // last read of each key whose response had updateQueued
-	served      map[servedAnswer]promise // with the first request that received it
+	served      map[servedAnswer]promise // each content, with the first read that received it
 	notFound    []promise                // reads of existing entities answered with 404
 	failedReads []failedRead
 	changes     []time.Time // times at which changes of the upstream's contents were complete

@@ -30,9 +30,10 @@ var (
 	anyConnection = append([]string{allProcesses, allProcesses, allProcesses}, processes...)
 )
 
-// faultKinds lists all kinds of faults. Their lengths are below or above two limits of ten seconds:
-// a consumer that is frozen for longer than its session timeout loses its partitions, and a
-// producer drops a record that is not delivered within the delivery timeout.
+// faultKinds lists all kinds of faults. Each length is clearly below or above ten seconds,
+// because two timeouts are ten seconds long. A consumer that is frozen for longer than its
+// session timeout loses its partitions. A producer drops a record that is not delivered within
+// the delivery timeout.
 var faultKinds = []faultKind{
 	{"killed", "process", workers, 0, 2 * time.Second},
 	{"killed", "process", queries, 0, 2 * time.Second},

@@ -78,13 +78,14 @@ type failure struct {
 	times                  int   // number of consecutive final failures
 }
 
-// holdsAt reports whether the failure held the entity at a time. A request that fails during the
-// hold writes no further dead letter.
+// holdsAt reports whether the failure held the entity at the time "at". A request that fails
+// during the hold writes no further dead letter.
 func (f failure) holdsAt(at time.Time) bool {
 	return f.state == "SUSPENDED" || f.state == "FAILED" && f.until > at.UnixMicro()
 }
 
-// finalState is the state after the run: of all entities, by key, and of all records.
+// finalState is the state after the run. The maps contain the state of each entity by its key,
+// and the records that became dead letters.
 type finalState struct {
 	stored          map[string]storedState
 	failed          map[string]failure
@@ -128,9 +129,9 @@ func (s *site) readFinalState(ctx context.Context, w *stateWatcher, deadLetters 
 // isFinal reports whether the failure is final: no retry is scheduled.
 func (f failure) isFinal() bool { return f.state == "FAILED" || f.state == "SUSPENDED" }
 
-// missingDeadLetters returns the number of final failures, and a description of each error: a final
-// failure with fewer dead letters than expected, or a requested entity that must fail but has no
-// final failure.
+// missingDeadLetters returns the number of final failures and a description of each error. An
+// entity must have at least one dead letter for each of its consecutive final failures. A
+// requested entity that must fail needs a final failure.
 func (e *finalState) missingDeadLetters(requests []requestRecord) (total int, wrong []string) {
 	for _, key := range slices.Sorted(maps.Keys(e.failed)) {
 		f := e.failed[key]
@@ -154,8 +155,8 @@ func (e *finalState) missingDeadLetters(requests []requestRecord) (total int, wr
 	return total, wrong
 }
 
-// coveredByHold reports whether a recorded failure held the entity at the time "moment". The
-// upstream must also have been called for the entity after "moment" minus "before".
+// coveredByHold reports whether a recorded failure held the entity at the time "moment". The last
+// upstream call for the entity must also be later than the duration "before" ahead of "moment".
 func (e *finalState) coveredByHold(key string, moment time.Time, before time.Duration) bool {
 	return e.failed[key].holdsAt(moment) && e.lastCall[key].After(moment.Add(-before))
 }
@@ -178,8 +179,9 @@ func (e *finalState) settled(a requestRecord) bool {
 	if !a.Reason.PassesHolds() && e.coveredByHold(a.Key, a.RequestedAt, 0) {
 		return true
 	}
-	// A record with a version was judged above. Only a record without one is judged by its time,
-	// because the version is assigned before RequestedAt is set.
+	// Records with a version were compared by version above. Only records without a version are
+	// compared by time: RequestedAt is set after the version is assigned, so a comparison by time
+	// is less exact.
 	return a.Version == 0 && e.fetchedAfter(a.Key, a.RequestedAt)
 }
 

@@ -29,7 +29,7 @@ func (t *injector) injectBrokerFault(ctx context.Context, f fault) error {
 	}
 	err := harness.Pause(ctx, f.length)
 	_, ended := t.s.RunServices(context.WithoutCancel(ctx), end...)
-	if ended != nil && ctx.Err() == nil { // on a busy machine the start may take longer than the minute that the script allows
+	if ended != nil && ctx.Err() == nil { // on a busy machine the broker may start more slowly than the minute that the script allows; wait again
 		_, ended = t.s.RunServices(ctx, end...)
 	}
 	return errors.Join(err, ended)

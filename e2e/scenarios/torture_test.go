@@ -77,7 +77,8 @@ func TestTorturePlan_DependsOnItsSeedOnly(t *testing.T) {
 	}
 }
 
-// A correct run contains none of these errors. The test shows that the judge would report them.
+// A correct run has no lost request and no unnecessary call. The test shows that the judge
+// reports such errors.
 func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	began := time.Now()
 	at := func(seconds int) time.Time { return began.Add(time.Duration(seconds) * time.Second) }
@@ -155,8 +156,8 @@ func TestTortureJudge_SeesLostRequests(t *testing.T) {
 	}
 }
 
-// A failed call allows one call of a known-good entity within confirmWithin. A second one is
-// unnecessary.
+// A failed call allows one call of a known-good entity within confirmWithin. A second call of a
+// known-good entity counts as unnecessary.
 func TestTortureJudge_AllowsOneConfirmingCallPerFailure(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(1_700_000_000_000 + int64(ms)) }
 	for name, test := range map[string]struct {
@@ -187,7 +188,8 @@ func TestTortureJudge_AllowsMoreRepeatsWithoutTheDatabase(t *testing.T) {
 	}
 }
 
-// A queued read is satisfied only by a check that is later than the check in its response.
+// A queued read is satisfied only if the entity is checked again after the check in the read's
+// response, or fails after the read.
 func TestTortureJudge_SeesAcceptedReadsWithoutARefresh(t *testing.T) {
 	began := time.Now()
 	checked, read := began.Add(10*time.Second), began.Add(40*time.Second)

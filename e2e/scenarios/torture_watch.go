@@ -34,9 +34,9 @@ type stateWatcher struct {
 	err             error
 }
 
-// checkInterval is the interval of the checks. It is shorter than the time between two fetches of
-// an entity of which the earlier one is stored last. A check therefore sees the later result before
-// the earlier one replaces it.
+// checkInterval is the interval of the checks. If the result of an older fetch wrongly replaces
+// the result of a newer fetch, a check must see the newer result first. The interval is therefore
+// shorter than the time between two such fetches.
 const checkInterval = 400 * time.Millisecond
 
 // watchState starts a stateWatcher. Its method stop ends it.
@@ -63,15 +63,15 @@ func (w *stateWatcher) stop(ctx context.Context) error {
 	return errors.Join(w.err, w.check(ctx))
 }
 
-// maxTimeRegression is the maximum time by which the times of a later fetch (by version) may
-// precede the times of an earlier one. A worker reads its clock before it requests the version from
-// Redis. Two fetches of an entity, one in each lane, may wait for Redis at the same time and get
-// their versions in the other order.
+// maxTimeRegression is how far the times of a fetch may precede the times of another fetch with a
+// lower version. A worker reads its clock before it requests the version from Redis. Two fetches
+// of an entity, one in each lane, may wait for Redis at the same time. They may then get their
+// versions in the reverse order of their clock readings.
 const maxTimeRegression = 2 * time.Second
 
-// regressed compares an entity's state with its state in the check before. older reports that it
-// became older, which is an error. crossed reports that a time became older, which is allowed up to
-// maxTimeRegression.
+// regressed compares an entity's state with its state in the previous check. older reports that
+// the entity's state became older, which is an error. crossed reports that only a time became
+// older, which is allowed up to maxTimeRegression.
 func (now storedState) regressed(before storedState) (older, crossed bool) {
 	if now.version < before.version || now.version == before.version && now != before {
 		return true, false
@@ -80,8 +80,8 @@ func (now storedState) regressed(before storedState) (older, crossed bool) {
 	return by > maxTimeRegression.Microseconds(), by > 0
 }
 
-// check reads all entities and compares them with the check before. If the tables are locked, it
-// waits for the lock.
+// check reads all entities and compares them with the previous check. If the tables are locked,
+// it waits for the lock.
 func (w *stateWatcher) check(ctx context.Context) error {
 	limit, cancel := context.WithTimeout(ctx, harness.Timeout)
 	defer cancel()

@@ -41,7 +41,7 @@ func versions(ctx context.Context, s *site, o options) error {
 		return err
 	}
 	var accepted atomic.Int64
-	refresh := func(n int) { // after one refresh by each process, the next 7 keys are skipped
+	refresh := func(n int) { // after one refresh by each process the next 7 keys are skipped, so that a key is refreshed by several processes
 		status, err := readers[n%processes].Refresh(ctx, fmt.Sprint("key-", (n+n/processes*7)%different))
 		if err == nil && status == http.StatusAccepted {
 			accepted.Add(1)
@@ -113,8 +113,8 @@ func versions(ctx context.Context, s *site, o options) error {
 }
 
 // countDisorder returns how many records have the same version as an earlier record of their
-// entity, and how many have a lower one. All records of an entity are in one partition, so their
-// order is known.
+// entity, and how many have a lower version than an earlier one. All records of an entity are in
+// one partition, so their order is known.
 func countDisorder(all []harness.Request) (twice, back int) {
 	last, seen := map[string]int64{}, map[string]bool{}
 	for _, r := range all {
@@ -131,8 +131,8 @@ func countDisorder(all []harness.Request) (twice, back int) {
 	return twice, back
 }
 
-// release judges that exactly one of many concurrent releases of a lock succeeds, and that a
-// release of an earlier lock never releases a later one.
+// release judges that exactly one of many concurrent releases of a lock succeeds. A release of an
+// earlier lock must never release a later lock of the same entity.
 func release(ctx context.Context, s *site, _ options) error {
 	const entities, racers, connections = 300, 20, 20
 	rdb := redis.NewClient(&redis.Options{Addr: s.Redis.Address, PoolSize: connections, MinIdleConns: connections})
@@ -269,8 +269,8 @@ func cluster(ctx context.Context, s *site, _ options) error {
 		if err != nil {
 			return err
 		}
-		// All of the limiter's keys have the same hash tag and are in one slot. A permit is
-		// therefore one atomic step on one node.
+		// All of the limiter's keys have the same hash tag and are in one hash slot of the
+		// cluster. The limiter can therefore grant a permit with one atomic script on one node.
 		there, err := rdb.Exists(ctx, "quota:{"+s.Source+"}:state").Result()
 		t.judgeEqual("limiter states in Redis", int(there), 1)
 		return err
