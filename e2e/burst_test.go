@@ -115,7 +115,7 @@ func TestBurst_NewKeysAreAccepted(t *testing.T) {
 }
 
 // In `freshet dev` the embedded Kafka, Redis and database run in the process that answers the
-// reads.
+// reads. All reads of new keys must be accepted by this process too.
 func TestBurst_OfDevIsAccepted(t *testing.T) {
 	f := newSite(t)
 	p, err := f.Start(t.Context(), "dev", `Query API +http://([0-9.:]+)`, nil, "dev", "--no-demo", "--listen", "127.0.0.1:0")

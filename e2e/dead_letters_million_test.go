@@ -18,8 +18,8 @@ import (
 	"github.com/freshet/freshet/topics"
 )
 
-// maxMiB is the maximum memory of `freshet dlq`, and the maximum memory that the query service
-// takes in addition, with a million dead letters.
+// maxMiB limits two amounts of memory with a million dead letters: the memory of `freshet dlq`,
+// and the memory by which the query service grows.
 const maxMiB = 128
 
 func TestDLQ_ListsAndPurgesAMillionInBoundedMemory(t *testing.T) {

@@ -138,7 +138,8 @@ func (f *fleet) writeDeadLetters(n int) {
 }
 
 // The query service that runs the DLQ job is killed in the middle of a chunk of dead letters, and
-// another one continues. The short form of the test has fewer dead letters and one kill.
+// another query service continues the job. Each dead letter must be requested exactly once. The
+// short form of the test has fewer dead letters and one kill.
 func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 	t.Parallel()
 	deadLetters, kills := size(3_000, 10_000), size(1, 2)

@@ -8,8 +8,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// obeyed is the maximum time until every worker applies a change of settings. slack is added to it
-// on a machine that also runs other load.
+// obeyed is the maximum time until every worker applies a change of settings. On a machine that
+// also runs other load, slack is added to this time.
 const (
 	obeyed = 2 * time.Second
 	slack  = 5 * time.Second

@@ -52,8 +52,8 @@ func notReadyIsRetried(c *testSource) {
 		atLeast(c.T, "delay of "+key, time.Until(s.Until), 2*time.Minute)
 		atMost(c.T, "delay of "+key, time.Until(s.Until), 450*time.Second)
 	}
-	// The worker writes the stored retry first and the hold in Redis afterwards. A read that shows
-	// the hold therefore proves that the retry is stored.
+	// The worker writes the retry to the database first and the hold to Redis afterwards. A read
+	// that shows the hold therefore proves that the retry is stored.
 	c.within(timeout, "an answer with the hold", func() bool {
 		a, err := c.get(later[0])
 		return err == nil && a.NotQueuedReason == "HELD_RETRYING"
@@ -103,8 +103,8 @@ func (c *testSource) without(key string) {
 	c.keys = slices.DeleteFunc(c.keys, func(k string) bool { return k == key })
 }
 
-// oneEntityIsRefused checks that a request answered with 400 becomes a dead letter only after calls
-// for other entities have confirmed that the upstream works.
+// oneEntityIsRefused checks that a request becomes a dead letter if the upstream answers 400, but
+// only after calls for other entities have confirmed that the upstream works.
 func oneEntityIsRefused(c *testSource) {
 	c.fail(simulator.Fault{Kind: simulator.BadParameter, Key: "^bad$"})
 	began := time.Now()
@@ -140,8 +140,8 @@ func oneEntityFails(c *testSource) {
 }
 
 // deadLetterTopicIsMissing checks that a record is not committed while its dead letter cannot be
-// written. It does so twice: in the first round the worker's Kafka client has never written to the
-// dead-letter topic, in the second it has.
+// written. It checks this in two rounds. Only in the second round has the worker's Kafka client
+// already written to the dead-letter topic.
 func deadLetterTopicIsMissing(c *testSource) {
 	topic := schemas.DeadLetterTopic(c.source)
 	for i, poison := range []string{"\x00 no request", `{"schemaVersion":"99"}`} {

@@ -39,8 +39,8 @@ func upstreamsDayIsUsedUp(c *testSource) {
 
 const smallDayLimit = 40
 
-// smallDay returns the configuration with a daily limit of smallDayLimit calls. The day is that of
-// a time zone where it is noon now, so that it does not end during the test.
+// smallDay returns the configuration with a daily limit of smallDayLimit calls. The day is
+// counted in a time zone where it is noon now, so that the day does not end during the test.
 func smallDay(config string) string {
 	zone := fmt.Sprintf("Etc/GMT%+d", time.Now().UTC().Hour()-12) // the sign is inverted: Etc/GMT-9 is nine hours ahead of UTC
 	old := "{name: day, limit: 20000000, window: day, timeZone: Asia/Seoul, highReserve: 25/s}"
@@ -65,14 +65,14 @@ func ownDayIsUsedUp(c *testSource) {
 	c.expectEnd(0)
 }
 
-// credentialIsRenewed checks that the worker uses a new secret in the file at once. It must not
-// wait for the next probe of the circuit breaker.
+// credentialIsRenewed checks that the worker uses a new secret in the credential's file at once.
+// It must not wait for the next probe of the circuit breaker.
 func credentialIsRenewed(c *testSource, file string) {
 	renewed := "new"
 	c.must(c.upstream.Control(simulator.Control{APIKey: &renewed}))
 	c.request(harness.Keys("k", 50)...)
-	// Wait until the first probe has failed, which is sent after five seconds. The next probe would
-	// follow ten seconds later.
+	// The first probe is sent after five seconds and fails. The next probe would follow ten
+	// seconds later, so write the new secret after the first probe.
 	c.within(timeout, "the first probe", func() bool {
 		s := c.upstream.Stats()
 		return s.Arrivals > 0 && s.LastArrival.Sub(s.FirstArrival) > 4*time.Second

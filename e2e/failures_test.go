@@ -66,7 +66,7 @@ func sourceWide(maxCalls int, fault func(now time.Time) simulator.Fault) func(*t
 	}
 }
 
-// always returns a function that returns the fault f, whenever the outage starts.
+// always returns a function that returns the fault f for every start time of an outage.
 func always(f simulator.Fault) func(time.Time) simulator.Fault {
 	return func(time.Time) simulator.Fault { return f }
 }
@@ -116,7 +116,7 @@ func failures(t *testing.T) map[string]failure {
 	}
 }
 
-// Each failure has its own source. Eight tests run at once, because they mostly wait.
+// Each failure is tested on its own source. Eight tests run at once, because they mostly wait.
 func TestUpstreamFailure_EndsAsDesigned(t *testing.T) {
 	t.Parallel()
 	all := failures(t)

@@ -67,9 +67,9 @@ func size[N any](short, longForm N) N {
 	return short
 }
 
-// withBusy returns the limit plus the delay that other load on the machine can cause. That delay is
-// long, because a probe whose permit expires unused is followed by the next probe only after twice
-// the pause.
+// withBusy returns the limit plus the delay that other load on the machine can cause. That delay
+// is long: if the permit of a probe expires unused, the next probe is sent only after a pause
+// that is twice as long.
 func withBusy(limit time.Duration) time.Duration {
 	if *quietMachine {
 		return limit + 5*time.Second

@@ -36,8 +36,8 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 	}
 	s := newSources(t, 24, 2, map[string]func(string) string{"outage": nil})
 	c := s.of(t, "outage")
-	// The keys are read in turn. Each is read again after its lock has expired, which must cause no
-	// further call.
+	// The keys are read in turn, again and again. A key is read again only after its lock has
+	// expired. The repeated read must cause no further call.
 	round := harness.Keys("k", int(min(length/3, 40*time.Second).Seconds()*demand))
 	const before = 200
 	c.request(harness.Keys("before", before)...)
@@ -65,8 +65,8 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 	took := c.untilChecked(limit, ended)
 	after := c.upstream.Since(mark+len(calls), time.Second)
 	t.Logf("all %d entities fresh %v after the end, with %d calls, at most %d in a second", len(c.keys), took.Round(10*time.Millisecond), after.Arrivals, after.MaxInWindow)
-	// Each entity has several records. When it is fresh, the worker skips its remaining records,
-	// which takes some time.
+	// Each entity has several records. After the first fetch of an entity the worker skips the
+	// entity's remaining records, which takes some time.
 	c.within(timeout+time.Duration(visits)*time.Second/1000, "the commit of every offset", func() bool { return c.lag() == 0 })
 	equal(t, "dead letters afterwards", c.deadLetters(), 0)
 	if rows := c.failureRows(); len(rows) > 0 {
@@ -79,7 +79,8 @@ func TestTotalOutage_LeavesNoFailures(t *testing.T) {
 }
 
 // expectProbes checks the times of the failed calls. The calls of the first two seconds open the
-// circuit breaker. All later calls must be probes, and none may come too early.
+// circuit breaker. All later calls must be probes, and no probe may come before its time in
+// designedProbes.
 func expectProbes(t *testing.T, calls []time.Duration, length time.Duration) {
 	t.Helper()
 	known := 0

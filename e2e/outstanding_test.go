@@ -17,8 +17,8 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// maxOutstanding is about the maximum number of outstanding requests of a single client: as many as
-// the HIGH calls of two seconds, with the quota of newBounded.
+// maxOutstanding is about the maximum number of outstanding requests of a single client. It is
+// the number of HIGH calls that the quota of newBounded allows in two seconds.
 const maxOutstanding = 2 * 40
 
 // bounded is an installation that limits the outstanding requests (accepted, but not yet done) of

@@ -223,8 +223,8 @@ func (x *nginx) processes(t *testing.T) (pids []int) {
 	return pids
 }
 
-// warm fills the cache of nginx with freshet's responses for the keys. If freshet does not respond
-// with an encoding, warm encodes the body itself.
+// warm fills the cache of nginx with freshet's responses for the keys. If freshet responds with
+// another encoding than the requested one, warm encodes the body itself.
 func (x *nginx) warm(f *fleet, api string, keys keyRange) (at string) {
 	f.Helper()
 	pages := map[string]page{}

@@ -11,9 +11,10 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Workers join and leave their consumer groups while the upstream is slow. They use one Kafka group
-// protocol, or the two protocols in turn. Finally all workers end at the same time, as in a
-// rollout, and a new worker processes the rest.
+// Workers join and leave their consumer groups while the upstream is slow. They use one Kafka
+// group protocol, or the two protocols in turn. Finally all workers end at the same time, as in a
+// rollout, and a new worker processes the remaining records. Each entity must be fetched exactly
+// once.
 func TestRebalance_RepeatsNoCall(t *testing.T) {
 	t.Parallel()
 	for name, protocols := range map[string][]string{"consumer": {"consumer"}, "both": {"classic", "consumer"}} {
@@ -60,8 +61,8 @@ func rebalance(t *testing.T, protocols []string) {
 		equal(t, "exit code of a worker that left", code, 0)
 		workers[i] = start()
 	}
-	// Only with the protocol "consumer" does the broker assign the partitions, and list the group
-	// under that type.
+	// With the protocol "consumer" the broker assigns the partitions and lists the group under
+	// the type "consumer". With the protocol "classic" it does not.
 	if slices.ContainsFunc(workers, func(w joined) bool { return w.protocol == "consumer" }) {
 		f.until(timeout, "an assignment by the broker", func() bool {
 			groups, err := f.admin.ListGroupsByType(t.Context(), []string{"consumer"})

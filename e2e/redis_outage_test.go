@@ -14,7 +14,8 @@ import (
 const redisReturn = 2 * time.Second
 
 // Reads of new keys continue during the outage. They open the circuit breaker of Redis, and later
-// reads serve as its probes.
+// reads serve as the breaker's probes. After the outage the first update request must be accepted
+// within redisReturn.
 func TestRedisOutage_ReadsEnqueueAgainWithinTwoSeconds(t *testing.T) {
 	t.Parallel()
 	f := newSite(t)

@@ -90,8 +90,8 @@ func get(t *testing.T, h http.Handler, target string) string {
 	return rec.Body.String()
 }
 
-// refreshedKeys is the number of entities in a test. The quota allows as many calls in about ten
-// seconds.
+// refreshedKeys is the number of entities in a test. The quota allows this number of calls in
+// about ten seconds.
 const refreshedKeys = 5000
 
 func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
@@ -115,7 +115,8 @@ func TestRefresh_FetchesEachMissingEntityOnce(t *testing.T) {
 	}
 }
 
-// All entities are stale and half of them have changed.
+// All entities are stale, and the upstream has changed the documents of half of them. The worker
+// must write the payloads of the changed documents only.
 func TestRefresh_WritesOnlyChangedPayloads(t *testing.T) {
 	f := newFleet(t, "--latency", "30ms-300ms")
 	f.worker()

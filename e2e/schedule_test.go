@@ -40,8 +40,9 @@ func TestScheduler_LosesNothingWhenKilledBesideWorkers(t *testing.T) {
 	tt.expectCalls(0)
 }
 
-// A scheduler with a claim is frozen until the claim has expired. Another scheduler takes over the
-// claim, workers fetch its entities, and then the first scheduler continues.
+// A scheduler with a claim is frozen until the claim has expired. Another scheduler takes over
+// the claim, workers fetch its entities, and then the first scheduler continues. It may enqueue
+// only the entities of this claim a second time.
 func TestScheduler_RepeatsOneClaimAfterItsLease(t *testing.T) {
 	t.Parallel()
 	n, rate, within := scheduleSize()
@@ -91,8 +92,9 @@ func TestScheduler_LosesNothingWhenRedisHangs(t *testing.T) {
 	tt.expectCalls(0)
 }
 
-// The site's own Kafka broker is frozen twice, the second time for longer than the delivery timeout
-// of a record. A record that is in flight then may be on the topic twice.
+// The site's own Kafka broker is frozen twice, the second time for longer than the delivery
+// timeout of a record. No entity may be lost. A record that is in flight during the second freeze
+// may be on the topic twice.
 func TestScheduler_LosesNothingWhenKafkaHangs(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
@@ -124,8 +126,8 @@ func (tt *timetable) signalKafka(signal string) {
 	tt.check(err)
 }
 
-// Two schedulers enqueue entities without a worker until as many wait as can be enqueued in a
-// minute. Then a worker starts and they continue.
+// Two schedulers enqueue entities while no worker runs. They must pause when as many records wait
+// on the topic as may be enqueued in a minute. Then a worker starts, and they must continue.
 func TestScheduler_StaysWithinBudget(t *testing.T) {
 	longOnly(t)
 	t.Parallel()
@@ -137,7 +139,7 @@ func TestScheduler_StaysWithinBudget(t *testing.T) {
 		tt.scheduler()
 	}
 	tt.until(timeout, "the first record", func() bool { return tt.enqueued() > 0 })
-	tt.expectNothingDuringAStop(api) // once without a worker, and once more with a worker below
+	tt.expectNothingDuringAStop(api) // checked here without a worker, and again at the end with a worker
 	// The limit allows one additional burst, and the records that are enqueued between reading the
 	// clock and reading the topic.
 	limit := func() int64 { return int64(both * rate * (time.Since(began) + 5*time.Second).Seconds()) }

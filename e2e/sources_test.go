@@ -233,9 +233,9 @@ func (c *testSource) trickle(prefix string, perSecond int, until time.Time) {
 	}
 }
 
-// untilChecked waits until the database has a check of every key in c.keys, and returns the time
-// since the time "since". It does not read the keys through the API, because a read would request
-// them again.
+// untilChecked waits until the database has a check of every key in c.keys. It returns the
+// duration from the time "since" until then. It does not read the keys through the API, because a
+// read would request them again.
 func (c *testSource) untilChecked(limit time.Duration, since time.Time) time.Duration {
 	c.T.Helper()
 	left := c.keys
@@ -362,8 +362,8 @@ lines:
 	return sum
 }
 
-// only returns the value of the only record on a topic, and fails the test if there are more or
-// none.
+// only returns the value of the only record on a topic. It fails the test if the topic has no
+// record or several records.
 func (c *testSource) only(topic string) []byte {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), timeout)

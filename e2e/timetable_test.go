@@ -27,9 +27,8 @@ type timetable struct {
 }
 
 // newTimetable registers n entities that become due within the given duration. All schedulers
-// together may enqueue perSecond entities per second. They pause when as many entities wait for
-// workers as they may enqueue in a minute. The setUp functions run before tables and topics are
-// created.
+// together may enqueue perSecond entities per second. They pause when 60*perSecond entities wait
+// for workers. The setUp functions run before tables and topics are created.
 func newTimetable(t *testing.T, n, perSecond int, within time.Duration, setUp ...func(*timetable)) *timetable {
 	t.Helper()
 	tt := &timetable{fleet: newSite(t), harmed: map[int64]bool{}, harmedKeys: map[string]bool{}}
@@ -130,8 +129,8 @@ func (tt *timetable) untilClaimed() bool {
 	}
 }
 
-// noteHarmed waits for a second and adds the claims that still exist then to harmed. Their
-// scheduler has not finished them.
+// noteHarmed waits for a second. Then it adds the claims that were made before the wait and still
+// exist to harmed, because their scheduler has not finished them.
 func (tt *timetable) noteHarmed() {
 	tt.Helper()
 	before := time.Now().UnixMicro()

@@ -55,7 +55,8 @@ func TestWait_ReturnsAfterStoreByAnotherProcess(t *testing.T) {
 	wg.Wait()
 	equal(t, "calls for one entity", f.stats().Arrivals, 1)
 
-	// A refresh through one query service must invalidate the entity in the cache of the other one.
+	// A refresh through one query service must invalidate the entity in the cache of the other
+	// query service.
 	before, err := f.waitFor(http.MethodGet, entity(apis[0]))
 	f.check(err)
 	_, err = f.waitFor(http.MethodGet, entity(apis[1]))

@@ -105,7 +105,7 @@ func (b *tab) screenshot(file string, width int64) {
 }
 
 // inspectTabKey presses the Tab key repeatedly. The focus must reach every link, button and field
-// in the order of the page, and each of them must show when it has the focus.
+// in the order of the page. Each element must be visibly marked while it has the focus.
 func (b *tab) inspectTabKey(at string) {
 	b.t.Helper()
 	evaluate[bool](b, `document.activeElement.blur(), window.reached = [], true`)

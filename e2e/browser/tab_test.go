@@ -26,8 +26,8 @@ type tab struct {
 }
 
 // newTab starts a Chromium that ends with the test, and lets the test run in parallel with other
-// tests. Without Chromium the test is skipped, or fails if FRESHET_TEST_REQUIRE is set. Call newTab
-// before anything is built or started.
+// tests. Without Chromium the test is skipped, or fails if FRESHET_TEST_REQUIRE is set. Call
+// newTab before anything is built or started, because a skipped test needs no programs.
 func newTab(t *testing.T) *tab {
 	t.Helper()
 	t.Parallel()
@@ -73,7 +73,7 @@ func (b *tab) record(event any) {
 	}
 }
 
-// takeLogged returns the messages since the last call.
+// takeLogged returns the messages that were logged since the last call of takeLogged.
 func (b *tab) takeLogged() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
