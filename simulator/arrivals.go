@@ -23,7 +23,7 @@ func newRecorder(limits []Limit) *recorder {
 // recordedArrival refers to one arrival that has no response yet.
 type recordedArrival struct {
 	recorder *recorder
-	log      *arrivalLog // the log that contains it; a reset may have replaced recorder.log
+	log      *arrivalLog // the log that contains the arrival; a reset may have replaced recorder.log
 	index    int
 	refused  bool
 }
@@ -39,8 +39,8 @@ func (r *recorder) record(c call) recordedArrival {
 	return recordedArrival{recorder: r, log: r.log, index: r.log.n - 1, refused: refused}
 }
 
-// setFault records the fault that decides the response. It is called before the fault takes
-// effect, because a hanging call gets no response.
+// setFault records the fault that decides the response of the arrival. It is called before the
+// fault takes effect, because a hanging call (Hang) ends without a response.
 func (a recordedArrival) setFault(kind Kind) {
 	a.recorder.mu.Lock()
 	defer a.recorder.mu.Unlock()
@@ -57,7 +57,8 @@ func (a recordedArrival) setStatus(status int) {
 	a.log.byStatus[status]++
 }
 
-// reset starts an empty log. The quota is fully available again; revisions stay.
+// reset starts an empty log. The quota is fully available again. The revisions of the documents
+// do not change.
 func (r *recorder) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,10 +92,10 @@ const (
 
 // arrivalLog contains the arrivals since the last reset. recorder.mu guards it.
 type arrivalLog struct {
-	chunks [][]arrival // each of chunkLength, so that growing copies nothing
+	chunks [][]arrival // each has chunkLength arrivals, so that the log grows without copying
 	n      int
 	limits []Limit
-	// windows[0] is one second long and has no limit. The others belong to the limits.
+	// windows[0] is one second long and has no limit. windows[i+1] belongs to limits[i].
 	windows []window
 
 	paths             nameIDs
@@ -179,9 +180,9 @@ func appendKept(list []string, s string) []string {
 	return list
 }
 
-// window counts the arrivals in the closed window that ends with the newest one. The maximum
-// over these windows is the maximum over all windows: a window that ends between two arrivals
-// can be moved back to its last arrival without losing any.
+// window counts the arrivals in the closed window that ends with the newest arrival. The maximum
+// over these windows is the maximum over all windows: a window that ends between two arrivals can
+// be moved back to the earlier of the two without losing an arrival.
 type window struct {
 	limit  int // 0 means no limit
 	length int64

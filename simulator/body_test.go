@@ -266,8 +266,8 @@ func changed(before, after [][sha256.Size]byte) map[int]bool {
 	return keys
 }
 
-// After a change the chosen bodies differ, the others are identical, and no two entities have
-// the same body.
+// After a change the bodies of the chosen entities differ from before, all other bodies are
+// identical, and no two entities have the same body.
 func TestChangePercent_ChangesExactShare(t *testing.T) {
 	const n, path = 400, "character/item-equipment"
 	s := New(Config{Seed: 11})

@@ -10,7 +10,8 @@ const (
 	// itemSets is the number of different item sets. Each is generated and compressed at its
 	// first use (about 4 ms) and then kept: 17 MB for all, 25 MB if pretty.
 	itemSets = 64
-	// buckets is the resolution of Control.ChangePercent.
+	// buckets is the number of groups of entities that change together. It gives
+	// Control.ChangePercent a resolution of 0.01 percent.
 	buckets = 10_000
 )
 
@@ -26,7 +27,8 @@ func newContent(seed uint64, pretty bool) *content {
 	return &content{seed: seed, pretty: pretty, words: makeWords(rand.New(rand.NewPCG(seed, 0)))}
 }
 
-// entity identifies a document and its state.
+// entity contains the values that select the content of a document: the entity's key, the date of
+// the call and the entity's revision.
 type entity struct {
 	key      string
 	date     string // empty if the call has no date
@@ -73,8 +75,9 @@ func (c *content) character(key string) (gender, class string) {
 	return c.words.genders[h>>32%2], c.words.classes[h%itemSets%uint64(len(c.words.classes))]
 }
 
-// itemEquipment concatenates three shared, precompressed parts and three parts of the entity's
-// own: the head, two fields of one ring, and the title.
+// itemEquipment concatenates six parts. Three parts are shared with other entities and
+// precompressed. The other three parts are generated for the entity: the head, two fields of one
+// ring, and the title.
 func (c *content) itemEquipment(e entity) []part {
 	w := &c.itemSets[c.hash(forItemSet, e.key)%itemSets]
 	w.once.Do(func() { c.fill(w, c.hash(forItemSet, e.key)%itemSets) })

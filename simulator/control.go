@@ -16,8 +16,9 @@ import (
 // missing stay as they are.
 type Control struct {
 	// ChangePercent increases the revision of a percentage of all entities, from 0 to 100 in
-	// steps of 0.01. The seed and the ocid decide which entities change. Equal percentages
-	// change the same entities, and a larger one includes the entities of a smaller one.
+	// steps of 0.01. The seed and the key (ocid) decide which entities change. Equal percentages
+	// change the same entities. A larger percentage includes the entities of a smaller
+	// percentage.
 	ChangePercent float64 `json:"changePercent,omitempty"`
 	Latency       *Range  `json:"latency,omitempty"`
 	// Limits replaces all limits; empty but not nil removes them. New limits apply to all

@@ -150,8 +150,8 @@ func (x *exchange) flush() {
 	_ = http.NewResponseController(x.ResponseWriter).Flush()
 }
 
-// apiError is an error response of the API. Names, statuses and the messages of 00004, 00005
-// and 00007 are from captures; the other messages are invented.
+// apiError is an error response of the API. The names, the statuses, and the messages of
+// OPENAPI00004, 00005 and 00007 were captured from the real API. The other messages are invented.
 type apiError struct {
 	status  int
 	name    string

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// Fault is a fault rule. The first rule that matches an arrival within the quota, and whose
-// Percent and Count apply, decides the response.
+// Fault is a fault rule for arrivals within the quota. A rule matches an arrival by Path and Key.
+// The first matching rule that Percent and Count do not exclude decides the response.
 type Fault struct {
-	// Path and Key are regular expressions for the escaped path and the ocid; empty matches
-	// all.
+	// Path and Key are regular expressions for the escaped path and for the entity's key (ocid);
+	// an empty expression matches all.
 	Path string `json:"path,omitempty"`
 	Key  string `json:"key,omitempty"`
 	// Percent is the probability that a matching call is affected; nil means 100.

@@ -6,7 +6,8 @@ import (
 	"strconv"
 )
 
-// options are an item's values by name; a missing value is zero.
+// options maps the names of an item's attributes, such as max_hp, to their values; a missing
+// value is zero.
 type options map[string]int
 
 // The names in each option object, in the order of the real responses.
@@ -119,8 +120,8 @@ func (j *jsonText) itemRest(it item) {
 }
 
 // outfit contains the items of one character: 24 worn items (a ring and 23 others), three presets
-// of 24 items, and the items of its companion, a dragon or a mechanic. Without the companion's
-// items, 34 items are different.
+// of 24 items, and the items of its companion, a dragon or a mechanic. The worn items and the
+// presets together contain 34 different items.
 type outfit struct {
 	ring             item
 	worn             []item
@@ -128,8 +129,8 @@ type outfit struct {
 	dragon, mechanic []item
 }
 
-// These slots of the 24 decide which fields of an item are null, as in the real samples. The slots
-// from bare to bareEnd-1 have no potential.
+// Indexes of some of the 24 slots. They decide which fields of an item are null, as in the real
+// samples. The slots from bare to bareEnd-1 have no potential.
 const (
 	ringSlot   = 23
 	weaponSlot = 10 // the only slot with a soul

@@ -26,7 +26,8 @@ type Config struct {
 	Seed uint64
 }
 
-// Limit is the maximum number of arrivals in any closed window of the given length.
+// Limit is the maximum number of arrivals in any closed window of the given length. A closed
+// window includes both of its ends.
 type Limit struct {
 	Limit  int
 	Window time.Duration // rounded down to microseconds

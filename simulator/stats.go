@@ -21,7 +21,7 @@ type Stats struct {
 	// sent.
 	ByFault map[Kind]int   `json:"byFault"`
 	ByPath  map[string]int `json:"byPath"`
-	// MaxPerWindow has one entry for each limit, in order.
+	// MaxPerWindow has one entry for each limit, in the order of the limits.
 	MaxPerWindow []LimitUse `json:"maxPerWindow"`
 	// MaxInSlidingSecond is the maximum number of arrivals in any closed window of one second,
 	// exact to the microsecond.
@@ -37,9 +37,9 @@ type Stats struct {
 	// nil for fewer than 1,500 arrivals.
 	Sustained *float64 `json:"sustained"`
 	// UnknownPaths contains the escaped path and query of the first 100 calls with a path that
-	// does not exist. UnknownParameters does so for calls with an unknown or repeated
-	// parameter. An entry means that a key changed the structure of a URL. The counts include
-	// all calls.
+	// does not exist. UnknownParameters contains the first 100 calls with an unknown or repeated
+	// parameter. An entry means that an entity's key has changed the structure of a URL.
+	// UnknownPathCalls and UnknownParameterCalls count all such calls.
 	UnknownPaths          []string `json:"unknownPaths"`
 	UnknownPathCalls      int      `json:"unknownPathCalls"`
 	UnknownParameters     []string `json:"unknownParameters"`
@@ -48,14 +48,14 @@ type Stats struct {
 	Since *Since `json:"since,omitempty"`
 }
 
-// Since describes the arrivals after the first N ones. To examine an outage, set N to
-// Stats.Arrivals at its beginning.
+// Since describes all arrivals except the first N. To examine an outage, set N to the value of
+// Stats.Arrivals at the beginning of the outage.
 type Since struct {
 	Arrivals int          `json:"arrivals"`
 	ByStatus map[int]int  `json:"byStatus"` // key 0: no response, or none yet
 	ByFault  map[Kind]int `json:"byFault"`
 	Window   string       `json:"window"`
-	// MaxInWindow is the maximum number of arrivals in any closed window of that length.
+	// MaxInWindow is the maximum number of arrivals in any closed window of the length Window.
 	MaxInWindow int `json:"maxInWindow"`
 }
 
@@ -96,8 +96,8 @@ func (r *recorder) stats() Stats {
 	return st
 }
 
-// Since describes the arrivals after the first n since the start or the last reset. Its MaxInWindow
-// is the maximum number of them in any closed window of the given length.
+// Since describes all arrivals except the first n since the start or the last reset. Its field
+// MaxInWindow is the maximum number of these arrivals in any closed window of the given length.
 func (s *Simulator) Since(n int, window time.Duration) Since { return s.recorder.since(n, window) }
 
 func (r *recorder) since(n int, length time.Duration) Since {

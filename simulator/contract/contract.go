@@ -25,8 +25,8 @@ type Options struct {
 	// MaxExtraLatency delays each response by an additional random time up to this value,
 	// including refusals. Headers and bodies contain the values from before the delay.
 	MaxExtraLatency time.Duration
-	// Skew is the difference of the upstream's clock to the real time. It affects Date headers,
-	// epochs and the beginning of days.
+	// Skew is the duration by which the upstream's clock is ahead of the real time. It affects
+	// Date headers, epochs and the beginning of days.
 	Skew time.Duration
 	// Misbehave enables known deviations of real upstreams from their documentation.
 	Misbehave map[Switch]float64
@@ -168,8 +168,8 @@ func (v *decision) untilAvailable() time.Duration {
 	return longest
 }
 
-// decide accepts a call if all of its charges are within their limits, and applies them. If it
-// refuses the call, only strict policies are charged.
+// decide accepts a call if all of its charges are within their limits, and then takes all
+// charges. If it refuses the call, it takes only the charges of strict policies.
 func (u *Upstream) decide(c *call, charges []charge) *decision {
 	v := &decision{at: c.at, states: make([]accountState, len(charges))}
 	for i, d := range charges {

@@ -84,7 +84,7 @@ func (c *slidingCounter) availableAt(at time.Time, units float64) time.Time {
 	return at.Add(c.policy.window)
 }
 
-// windowCounter enforces a limit in each of consecutive windows.
+// windowCounter enforces a limit in each of consecutive windows (kinds fixed and aligned).
 type windowCounter struct {
 	policy *policy
 	ends   time.Time
@@ -149,8 +149,8 @@ func (c *bucketCounter) availableAt(at time.Time, units float64) time.Time {
 	return at.Add(time.Duration(math.Ceil(missing / c.policy.restore() * float64(time.Second))))
 }
 
-// concurrencyCounter counts calls in flight. The end of a call is unknown; one second is
-// assumed.
+// concurrencyCounter counts calls in flight. It cannot know when a call in flight will end, so
+// reset and availableAt return the time in one second.
 type concurrencyCounter struct {
 	policy *policy
 	taken  float64

@@ -23,9 +23,8 @@ func readQuery(body []byte) query {
 
 var connections = regexp.MustCompile(`[{}]|\b(?:first|last)\s*:\s*(\d+|\$\w+)`)
 
-// sizes returns the cost of a query if each of its connections (paged lists) has its maximum size:
-// the number of requests, one per parent node, and the number of nodes. A nested connection counts
-// once for each node of its parent.
+// sizes returns the number of requests and of nodes that a query needs if each of its connections
+// (paged lists) has its maximum size. A connection needs one request for each node of its parent.
 func (q query) sizes() (calls, nodes int) {
 	const maxProduct = 1 << 30 // bounds each product, so that the sums do not overflow
 	parents := []int{1}

@@ -72,8 +72,8 @@ func jira(m *policyMaker) contract {
 	}
 }
 
-// jiraObjects returns the number of objects that a call reads: one, or the maximum result of a
-// search.
+// jiraObjects returns the number of objects that a call reads: the maximum number of results for
+// a search, one for another read, and none for a write.
 func jiraObjects(c *call) int {
 	switch {
 	case c.Method != http.MethodGet:

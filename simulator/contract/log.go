@@ -9,7 +9,8 @@ type logEntry struct {
 	refused bool
 }
 
-// record adds a charge. A refused call uses no concurrency, so its charge is refunded at once.
+// record adds a charge. A refused call is not in flight, so its charge of a concurrency policy is
+// refunded at once.
 func (a *account) record(at time.Time, units float64, refused bool) {
 	a.log = append(a.log, logEntry{at, units, refused})
 	if refused && a.policy.kind == concurrency {
@@ -29,7 +30,8 @@ func (a *account) resetLog(at time.Time) {
 	}
 }
 
-// used returns the units of accepted calls; for a concurrency limit, in unit-seconds.
+// used returns the units of accepted calls. For a concurrency limit it returns unit-seconds:
+// units times seconds in flight.
 func (a *account) used() float64 {
 	sum, area := 0.0, 0.0
 	for i, e := range a.log {
@@ -81,7 +83,7 @@ func maxByWindow(log []logEntry, same func(first, e logEntry) bool) float64 {
 }
 
 // maxSliding returns the largest sum in any closed window. Windows that end with an entry are
-// sufficient, because any other can be moved back to its last entry.
+// sufficient: any other window can be moved back to its last entry without losing an entry.
 func maxSliding(log []logEntry, window time.Duration) float64 {
 	from, maximum, sum := 0, 0.0, 0.0
 	for _, e := range log {

@@ -12,7 +12,7 @@ import (
 	"github.com/freshet/freshet/simulator"
 )
 
-// Each case makes its number of calls, and checks the response to the last one.
+// Each case makes its number of calls, and checks the response to the last call.
 func TestSwitches_Effects(t *testing.T) {
 	limited := get("GET /thing", bearer)
 	github := get("GET /search/code?q=x", bearer)

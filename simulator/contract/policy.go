@@ -10,7 +10,7 @@ type kind uint8
 
 const (
 	sliding     kind = iota // any closed window
-	fixed                   // windows that begin with the first call after the previous one
+	fixed                   // windows that begin with the first call after the previous window
 	aligned                 // consecutive windows aligned to a clock
 	bucket                  // bucket with continuous restore
 	concurrency             // maximum calls in flight
@@ -67,7 +67,8 @@ func (m *policyMaker) window(k kind, name, unit string, limit float64, length ti
 }
 
 // day returns a policy with calendar days in a time zone that is ahead of UTC. If Speed shortens
-// the day, the first one begins at midnight, and each further one when the previous one ends.
+// the days, several short days follow each other without a gap. The first short day begins at
+// midnight.
 func (m *policyMaker) day(name string, limit float64, ahead time.Duration) *policy {
 	return &policy{name: name, unit: requests, kind: aligned, limit: limit, window: m.accelerated(24 * time.Hour), offset: -ahead}
 }

@@ -132,8 +132,8 @@ func (u *Upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	v := u.receive(&call{Request: r, body: body})
 	waited := wait(r.Context(), v.wait)
-	// Finish before writing, because a client may make its next call as soon as it has the
-	// response.
+	// Apply the refunds and charges before writing the response: a client may make its next call
+	// as soon as it has the response.
 	u.finish(v)
 	if waited {
 		v.reply.write(w, r, u.maker.switches[Gzip] > 0)
@@ -178,7 +178,7 @@ func (u *Upstream) receive(c *call) pendingReply {
 	return out
 }
 
-// recordViolation counts a refusal and describes the first ones in words.
+// recordViolation counts a refusal. It describes the first refusals in words.
 func (u *Upstream) recordViolation(c *call, v *decision) {
 	p := v.refusedBy.policy
 	u.refusals[p.name]++

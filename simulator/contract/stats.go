@@ -32,14 +32,15 @@ type PolicyStats struct {
 	Unit   string `json:"unit"`
 	Limit  int    `json:"limit"`
 	Window string `json:"window"` // after applying Options.Speed
-	// Used is the number of units of accepted calls; for a concurrency limit, in unit-seconds.
+	// Used is the number of units of accepted calls. For a concurrency limit it is in
+	// unit-seconds: units times seconds in flight.
 	Used float64 `json:"used"`
 	// Budget is the maximum of Used that a perfect client could have reached between the first
 	// call and the last. It counts whole windows, or a full bucket plus the restored units.
 	Budget float64 `json:"budget"`
 	// MaxInWindow is the maximum number of units that arrived in one window, including refused
-	// calls. For a bucket it counts the units above the restored ones, for a concurrency limit
-	// the calls in flight. It exceeds Limit only if calls were refused.
+	// calls. For a bucket it counts the taken units minus the restored units, for a concurrency
+	// limit the calls in flight. It exceeds Limit only if calls were refused.
 	MaxInWindow float64 `json:"maxInWindow"`
 }
 
