@@ -137,8 +137,8 @@ func (f *fleet) writeDeadLetters(n int) {
 	f.check(f.db.SendBatch(f.Context(), &entries).Close())
 }
 
-// The query service that runs the DLQ job is killed in the middle of a chunk of dead letters, and
-// another query service continues the job. Each dead letter must be requested exactly once. The
+// The query service that runs the DLQ job is killed in the middle of a chunk of dead letters.
+// Another query service continues the job. Each dead letter must be requested exactly once. The
 // short form of the test has fewer dead letters and one kill.
 func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 	t.Parallel()

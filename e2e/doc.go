@@ -7,6 +7,6 @@
 //	cd e2e && go test -timeout 2h . -long      # the long forms too
 //	cd e2e && go test . -quiet-machine         # also checks times; the machine must run nothing else
 //
-// Package scenarios is a program that judges an installation by a table of figures, package browser
-// tests the console in Chromium. docs/testing.md lists the long runs.
+// Package scenarios is a program that judges an installation by a table of figures. Package
+// browser tests the console in Chromium. docs/testing.md lists the long runs.
 package e2e

@@ -103,8 +103,8 @@ func (c *testSource) without(key string) {
 	c.keys = slices.DeleteFunc(c.keys, func(k string) bool { return k == key })
 }
 
-// oneEntityIsRefused checks that a request becomes a dead letter if the upstream answers 400, but
-// only after calls for other entities have confirmed that the upstream works.
+// oneEntityIsRefused checks that a request becomes a dead letter if the upstream answers 400.
+// First, calls for other entities must have confirmed that the upstream works.
 func oneEntityIsRefused(c *testSource) {
 	c.fail(simulator.Fault{Kind: simulator.BadParameter, Key: "^bad$"})
 	began := time.Now()

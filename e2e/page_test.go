@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// docs/testing.md must list every test that is skipped without -long, and must name no test that
-// does not exist.
+// docs/testing.md must list every test that is skipped without -long. Every test that the page
+// names must exist.
 func TestTestingPage_ListsEveryLongTest(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "docs", "testing.md"))
 	if err != nil {

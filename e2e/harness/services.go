@@ -96,8 +96,8 @@ func (s *Site) StartRedis(ctx context.Context, address string, more ...string) (
 
 // FreePort returns a free port between 20000 and 30000. The kernel does not use these ports for
 // outgoing connections, so the port of a killed Redis stays free. FreePort never returns a port
-// twice, because some processes report that they are ready before they listen. Each site starts
-// at a random port.
+// twice: a started process may not listen on its port yet, so the port can look free. Each site
+// starts at a random port.
 func (s *Site) FreePort(ctx context.Context) (string, error) {
 	if s.port == 0 {
 		s.port = 20_000 + rand.IntN(9_000)

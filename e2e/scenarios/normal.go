@@ -11,9 +11,9 @@ import (
 	"github.com/freshet/freshet/e2e/harness"
 )
 
-// normal judges latencies under the load of a usual evening. The latency of a HIGH request ends
-// when its reader has received the snapshot, and the latency of a read of a stored snapshot ends
-// with the last byte of the response.
+// normal judges two latencies under the load of an evening with many users. The latency of a HIGH
+// request ends when its reader has received the snapshot. The latency of a read of a stored
+// snapshot ends with the last byte of the response.
 func normal(ctx context.Context, s *site, o options) error {
 	const high, low, read, known = 50, 200, 100, 1000
 	length := time.Duration(o.seconds) * time.Second

@@ -18,8 +18,8 @@ import (
 )
 
 // drainTimeout is the maximum time from the last fault until every request has ended. Circuit
-// breakers stay open for up to half a minute, probes of the upstream come after growing pauses, and
-// the backlog is processed at the upstream's rate.
+// breakers stay open for up to half a minute. Probes of the upstream are sent after growing
+// pauses. The backlog is processed at the rate of the upstream's quota.
 const drainTimeout = 4 * time.Minute
 
 // tortureResult contains the judged figures of a torture run.

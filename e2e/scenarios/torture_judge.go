@@ -62,10 +62,10 @@ func (t *table) judgeNothingLost(e *finalState, requests []requestRecord, l *tor
 	t.judgeQueuedReads(e, l, mayBeLost)
 }
 
-// maxExcusedPercent is the maximum percentage of queued reads whose update request may be lost
-// because a query service was killed or lost its connection to Kafka. Reads during a Kafka outage
-// about as long as the producer's delivery timeout are not included. All of their update requests
-// may be lost.
+// maxExcusedPercent is the maximum percentage of queued reads whose update request may be lost. A
+// request may be lost if a fault killed the query service or its connection to Kafka. Reads
+// during a Kafka outage about as long as the producer's delivery timeout are not included. All of
+// their update requests may be lost.
 const maxExcusedPercent = 10
 
 // judgeQueuedReads judges the reads whose response said that an update was queued. Each entity
@@ -118,8 +118,8 @@ func (d injectedFault) mayRepeatCalls() bool {
 }
 
 // maxRepeats returns the number of faults that may cause repeated calls, and the maximum number
-// of these calls. If a worker is killed during a database fault, all results since the start of
-// the database fault are lost, and the calls for these results are repeated.
+// of these calls. If a worker is killed during a database fault, it loses all results since the
+// start of the database fault. The calls for these results are repeated.
 func maxRepeats(done []injectedFault) (faults, repeats int) {
 	for _, d := range done {
 		if !d.mayRepeatCalls() {

@@ -112,9 +112,9 @@ func versions(ctx context.Context, s *site, o options) error {
 	return nil
 }
 
-// countDisorder returns how many records have the same version as an earlier record of their
-// entity, and how many have a lower version than an earlier one. All records of an entity are in
-// one partition, so their order is known.
+// countDisorder returns two numbers of records: records with the same version as an earlier
+// record of their entity, and records with a lower version. All records of an entity are in one
+// partition, so their order is known.
 func countDisorder(all []harness.Request) (twice, back int) {
 	last, seen := map[string]int64{}, map[string]bool{}
 	for _, r := range all {
