@@ -5,6 +5,8 @@
 // The recorder shares no code with the limiter. It stores the time of every arrival and counts
 // windows over that log, so an error in the limiter's reasoning is not repeated here.
 //
+// The query parameter ocid is the key of an entity (a character of the game).
+//
 // All text in the documents is generated from a seed. Only field names, types, counts,
 // repetition and sizes follow the real responses.
 //

@@ -133,7 +133,7 @@ type accountState struct {
 	policy      *policy
 	remaining   float64
 	reset       time.Time // when all units are available again, or the window ends
-	availableAt time.Time // when the call would no longer be refused
+	availableAt time.Time // when the policy would accept the call
 	exceeded    bool
 }
 

@@ -15,7 +15,7 @@
 //	charges | none; lists the policies that apply, and the cost for each
 //	decide  | accepted: all charges are taken; refused: only charges of strict policies
 //	respond | may add charges or refunds that depend on the response
-//	finish  | applies them, and refunds the concurrency of the call
+//	finish  | applies these charges and refunds; the call is no longer in flight
 //
 // Kinds of policies:
 //
@@ -28,7 +28,7 @@
 //	minInterval | time since the previous call
 //
 // All charges are also logged. Stats are computed from these logs and not from the counters that
-// refuse calls, so an error in one of them shows as a difference.
+// refuse calls, so an error in the logs or the counters shows as a difference.
 //
 // # Example
 //
