@@ -30,7 +30,8 @@ func upstreamsDayIsUsedUp(c *testSource) {
 	for _, key := range c.keys[10:] {
 		equal(c.T, "state of "+key, c.status(key).State, "")
 	}
-	// Deleting the limiter's state in Redis has the same effect as the end of the ten hours.
+	// The upstream refuses calls for ten hours. Deleting the limiter's state in Redis has the
+	// same effect as the end of these ten hours.
 	c.must(c.redis.Del(c.T.Context(), "quota:{"+c.source+"}:state").Err())
 	took := c.untilChecked(withBusy(recovery), time.Now())
 	c.T.Logf("all fresh %v after the backoff", took.Round(10*time.Millisecond))

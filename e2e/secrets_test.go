@@ -40,7 +40,7 @@ facets:
 // planted is an installation that has a different secret in each place that can contain one.
 type planted struct {
 	*fleet
-	secrets map[string]string // by the name of the place
+	secrets map[string]string // each secret, by the name of the place that contains it
 	api     string
 	admin   *http.Client
 

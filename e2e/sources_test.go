@@ -37,7 +37,7 @@ type sources struct {
 	store     *postgres.Store
 	kafka     *kgo.Client
 	redis     redis.UniversalClient
-	upstreams map[string]*simulator.Simulator // by the name of the source
+	upstreams map[string]*simulator.Simulator // upstream of each source, by the name of the source
 	names     map[string]string               // generated names of the sources, by the name of the test
 }
 

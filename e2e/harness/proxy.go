@@ -24,7 +24,7 @@ type Proxy struct {
 	forwarded    atomic.Int64
 	refusing     atomic.Bool
 	mu           sync.Mutex
-	service      string        // address
+	service      string        // address of the service
 	stalled      chan struct{} // closed by Stall(false); nil if the proxy is not stalled
 	open         map[net.Conn]bool
 	closed       bool

@@ -24,7 +24,7 @@ import (
 // started.
 type Site struct {
 	Out    io.Writer // receives messages about the installation
-	Dir    string    // configurations and logs
+	Dir    string    // directory of the configurations and logs
 	Binary string    // path of freshet, as returned by Build
 	Root   string    // directory of the main module
 
@@ -40,7 +40,7 @@ type Site struct {
 	Upstream string // URL of the simulator
 	Latency  string // latency of the upstream at its start, such as 30ms-1.7s
 
-	Database                  string // URL
+	Database                  string // URL of the site's database
 	Broker                    string // address of Kafka
 	Kafka                     *KafkaProxy
 	Redis                     *Process

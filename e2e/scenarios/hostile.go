@@ -89,7 +89,7 @@ type hostileRun struct {
 	api string
 
 	mu       sync.Mutex
-	took     []time.Duration // until a new key of an honest client was FRESH
+	took     []time.Duration // times from the first read of a new key by an honest client until the key was FRESH
 	failed   int             // number of reads of honest clients that did not end FRESH
 	last     string          // description of the last read that did not end FRESH
 	accepted map[string]bool // the hostile keys for which an update request was accepted

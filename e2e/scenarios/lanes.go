@@ -34,7 +34,7 @@ type lanes struct {
 	mu            sync.Mutex
 	enqueuedAt    map[string]time.Time // time of the request, by key
 	ask           func(ctx context.Context, key string)
-	highLatencies []time.Duration // of reads by readHigh: until the snapshot was stored and returned
+	highLatencies []time.Duration // latencies of the reads by readHigh, until the snapshot was stored and returned
 	failed        error
 }
 

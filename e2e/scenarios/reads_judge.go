@@ -22,8 +22,8 @@ import (
 
 // slowKafka contains the measured delays of a slow connection to Kafka.
 type slowKafka struct {
-	roundTrip    time.Duration // of one Kafka request through the proxy
-	untilOnTopic time.Duration // from a read of a new key to its request on the topic
+	roundTrip    time.Duration // time of one Kafka request through the proxy
+	untilOnTopic time.Duration // time from a read of a new key until its update request is on the topic
 	err          error
 }
 

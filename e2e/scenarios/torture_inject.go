@@ -86,7 +86,7 @@ type injector struct {
 	instances []*instance
 	mu        sync.Mutex
 	injected  []injectedFault
-	slowStops []string        // names of instances that did not end after SIGTERM
+	slowStops []string        // names of instances that did not end within harness.Timeout after SIGTERM
 	exits     []unplannedExit // processes that ended although no fault killed them
 	// replica is the replica of Redis, and replicaLink the proxy through which it replicates.
 	// lostBytes contains the number of bytes of writes that each failover lost.
