@@ -175,7 +175,7 @@ func TestReplay_RequestsEachDeadLetterOnceAcrossKills(t *testing.T) {
 }
 
 // killReplayers kills the process that holds the DLQ job in the middle of a chunk, and starts
-// another process. It does so "kills" times, each time after another thousand dead letters.
+// another process. It repeats this "kills" times, each time after another thousand dead letters.
 func (f *fleet) killReplayers(replayers map[string]*harness.Process, kills int, total int64, start func()) {
 	f.Helper()
 	tick := time.NewTicker(time.Millisecond)

@@ -119,8 +119,8 @@ func oneEntityIsRefused(c *testSource) {
 	c.expectDeadLetter("bad", schemas.Upstream4xx, 2)
 }
 
-// oneEntityFails checks that an entity answered with 5xx is retried three times and then becomes a
-// dead letter.
+// oneEntityFails checks that a request is retried three times if the upstream returns 5xx for its
+// entity. Then the request must become a dead letter.
 func oneEntityFails(c *testSource) {
 	c.fail(simulator.Fault{Kind: simulator.InternalError, Key: "^bad$"})
 	c.request("bad")

@@ -176,7 +176,7 @@ func (f *fleet) until(limit time.Duration, what string, holds func() bool) {
 	f.check(harness.Until(f.Context(), limit, what, func() (bool, error) { return holds(), nil }))
 }
 
-// untilCommitted waits until every offset of both lanes is committed.
+// untilCommitted waits until the offset of every record in both lanes is committed.
 func (f *fleet) untilCommitted() {
 	f.Helper()
 	f.check(f.UntilCommitted(f.Context(), timeout))
@@ -209,8 +209,8 @@ func (f *fleet) control(c simulator.Control) {
 	f.check(f.Control(f.Context(), c))
 }
 
-// lag returns the number of records of both lanes that are not committed. It returns -1 while
-// Kafka's group coordinator moves to another broker.
+// lag returns the number of records in both lanes whose offsets are not committed. It returns -1
+// while Kafka's group coordinator moves to another broker.
 func (f *fleet) lag() int64 {
 	f.Helper()
 	n, err := f.Lag(f.Context(), schemas.High, schemas.Low)

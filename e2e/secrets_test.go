@@ -165,7 +165,7 @@ func (p *planted) search(target string) string {
 	return text
 }
 
-// searchContract does the same as search for every GET operation in the OpenAPI document.
+// searchContract calls search for every GET operation in the OpenAPI document.
 func (p *planted) searchContract() {
 	p.Helper()
 	_, contract, _ := strings.Cut(p.search(p.api+"/openapi.yaml"), "openapi:")
@@ -181,8 +181,8 @@ func (p *planted) searchContract() {
 
 var link = regexp.MustCompile(`(?:href|src)="(/console[^"#]*)"`)
 
-// searchConsole does the same as search for every page that is linked in the console, and returns
-// the number of pages.
+// searchConsole calls search for every page that is linked in the console, and returns the number
+// of pages.
 func (p *planted) searchConsole() (pages int) {
 	p.Helper()
 	seen, next := map[string]bool{}, []string{"/console", "/console/lookup?source=" + p.Source + "&facet=item&key=bad-0"}
@@ -201,7 +201,7 @@ func (p *planted) searchConsole() (pages int) {
 
 // The test reads entities so that the upstream sends every kind of response, some of which repeat
 // the credential. Then it searches metrics, pages, responses, logs and the output of commands for
-// the secrets.
+// the secrets. It must find no secret.
 func TestSecrets_AppearNowhere(t *testing.T) {
 	t.Parallel()
 	p := newPlanted(t)

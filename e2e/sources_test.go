@@ -306,8 +306,8 @@ func (c *testSource) indexed() []store.DeadLetter {
 	return all
 }
 
-// lag returns the number of records of both lanes that are not committed. It returns -1 while
-// Kafka's group coordinator moves to another broker.
+// lag returns the number of records in both lanes whose offsets are not committed. It returns -1
+// while Kafka's group coordinator moves to another broker.
 func (c *testSource) lag() int64 {
 	n, err := c.SourceLag(c.T.Context(), c.source, schemas.High, schemas.Low)
 	if err != nil {

@@ -76,8 +76,8 @@ func herd(ctx context.Context, s *site, _ options) error {
 	if wrong != nil {
 		t.report("  another response", "%v", wrong)
 	}
-	// A reader that is notified waits about as long as the upstream call, 1 s. A reader that is not
-	// notified waits 20 s.
+	// A reader that is notified waits about as long as the upstream call, 1 s. A reader that is
+	// not notified waits 20 s and exceeds the limit.
 	t.judgeBelow("time until all are answered, with a call of 1 s", took, 10*time.Second)
 	t.judge("lock exists "+settleTime.String()+" later", locked, "no", locked == "no")
 	t.judgeEqual("records on the topic", len(records), 1)

@@ -72,7 +72,8 @@ func (s *site) unsettledLocks(ctx context.Context) ([]string, error) {
 }
 
 // judgeRefreshes refreshes the keys that clients refreshed during the run, because most locks and
-// cool-downs were on these keys. Each refresh must be accepted and then done.
+// cool-downs were on these keys. Each refresh must be accepted, and each key must then be checked
+// again.
 func (r *tortureResult) judgeRefreshes(ctx context.Context, s *site, w *stateWatcher, l *tortureLoad) error {
 	began := time.Now()
 	rejected, since := map[string]bool{}, map[string]time.Time{}
