@@ -7,13 +7,13 @@ import (
 )
 
 // court is a site like a court's case search. For all callers together it allows 40 calls in any
-// minute, 3 calls in flight, and one call every 600 ms. Refused calls count too. A refusal is a
-// page of HTML with status 200.
+// minute, 3 calls in flight, and one call every 600 ms. Refused calls count for the interval of
+// 600 ms too. A refusal is a page of HTML with status 200.
 //
 // Responses set one cookie for a year (WMONID) and one for a session (JSESSIONID). With
-// SessionExpiry, sessions expire, and the response to an expired session is the same page of
-// HTML with a new JSESSIONID. Speed shortens the minute; above 2.5 the minimum interval is the
-// stricter limit.
+// SessionExpiry, sessions expire. The response to an expired session is then the same page of
+// HTML as a refusal, with a new JSESSIONID. Speed shortens the minute; with a Speed above 2.5 the
+// minimum interval is the stricter limit.
 func court(m *policyMaker) contract {
 	inFlight := m.concurrency("in-flight", 3)
 	interval := m.minInterval("interval", 600*time.Millisecond)
