@@ -208,7 +208,8 @@ func (f *fleet) mostSpent() int {
 	return mostInASecond(at)
 }
 
-// mostSlots returns the maximum number of slots that are certainly within one second.
+// mostSlots returns the maximum number of slots within one second. It counts a slot only if both
+// its earliest and its latest possible time are within that second.
 func (f *fleet) mostSlots() int {
 	byStart := slices.SortedFunc(slices.Values(f.spent), func(a, b spent) int { return a.earliest.Compare(b.earliest) })
 	most := 0

@@ -31,7 +31,7 @@ type loadRun struct {
 }
 
 // saturated lets `low` LOW callers and `high` HIGH callers per process acquire permits
-// continuously, and measures rate and cost.
+// continuously. It measures the rate of permits, and the calls to Redis per permit.
 func (l *loadRun) saturated(t *testing.T, low, high int) {
 	f := l.fleet
 	ctx, stop := context.WithCancel(t.Context())
@@ -111,9 +111,9 @@ func inCrowds(processes int) (all []arrival) {
 	return all
 }
 
-// judgeLoad measures order and rate of permits with the reference quota. Runs with little load
-// run in parallel, each with its own source. Runs that measure waits run apart from saturated
-// ones.
+// judgeLoad measures the waits and the rate of permits with the reference quota. The runs that
+// measure waits start after the other runs, because the many processes of the other runs would
+// lengthen the waits. Parallel runs have one source each.
 func (b *bar) judgeLoad(t *testing.T, rdb *redis.Client, quota Quota) {
 	var loads []*loadRun
 	var wg sync.WaitGroup

@@ -124,7 +124,7 @@ func compare(t *testing.T, rdb *redis.Client, peers []peer, clients int) compari
 }
 
 // measure runs one peer for one slice of time. If Redis counts more than one command per request,
-// another program is using Redis. The slice is then repeated, up to a few times.
+// another program is using Redis. The slice is then repeated, up to three times.
 func (c comparison) measure(t *testing.T, rdb *redis.Client, p peer, clients int) (perSecond, usec float64) {
 	t.Helper()
 	for range 4 {

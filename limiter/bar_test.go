@@ -25,7 +25,7 @@ var judgeBar = flag.Bool("bar", false, "judge timed figures beside their peers o
 
 // TestLimiter_BenchmarkTable measures the limiter and its peers on the same Redis, and prints one
 // table. Implementations take turns in short slices of time. Each comparison is the median of the
-// ratios of neighbouring slices, so noise affects both sides.
+// ratios of neighbouring slices, so noise affects both implementations alike.
 func TestLimiter_BenchmarkTable(t *testing.T) {
 	if !*judgeBar {
 		t.Skip("timed values need a quiet machine: make bench-limiter")
@@ -50,9 +50,9 @@ func TestLimiter_BenchmarkTable(t *testing.T) {
 	}
 }
 
-// referenceQuota returns the quota of the reference source with an unlimited day. A limited day
-// would hold LOW at 206 a second early in the day and not at all late, so the values would
-// depend on the hour.
+// referenceQuota returns the quota of the reference source with an unlimited day. With a limited
+// day, LOW's rate would depend on the hour: 206 calls a second early in the day, and no limit late
+// in the day.
 func referenceQuota(t *testing.T) Quota {
 	t.Helper()
 	text, err := os.ReadFile("../source/nexon/nexon.yaml")
@@ -80,8 +80,8 @@ func referenceQuota(t *testing.T) Quota {
 	return q
 }
 
-// refusingNobody returns q with limits that reject nothing, to measure only the overhead of a
-// call.
+// refusingNobody returns q with limits that reject nothing, to measure only the overhead of a call
+// to Redis.
 func refusingNobody(q Quota) Quota {
 	l := q.partitioned[0]
 	l.window, l.reach = time.Millisecond, time.Millisecond // a short window shortens the quiet period
@@ -180,13 +180,13 @@ func (b *bar) judgeCost(t *testing.T, rdb *redis.Client, quota Quota) {
 		peer{"limiter", "evalsha", func(client int) error { return ours.limiters[client].once(t, schemas.Low) }})
 
 	lone, eight := compare(t, rdb, all, 1), compare(t, rdb, all, 8)
-	// HIGH is measured, because the day would pace LOW.
+	// HIGH is measured, because the day policy would lower LOW's rate.
 	crowd := compare(t, rdb, append(slices.Clip(all), peer{"one limiter", "evalsha", func(int) error {
 		return coalesced.limiters[0].once(t, schemas.High)
 	}}), 64)
-	// The server time is measured under load, where it limits the throughput. With a single
-	// client every call finds Redis idle with cold caches. The limit is 9 us on a machine where
-	// redis_rate takes 5.0 us.
+	// The server time is measured under load, where it limits the throughput. With a single client
+	// every call finds Redis idle with cold caches. The limiter may need at most 9/5 of the server
+	// time of redis_rate: 9 us per call on a machine where redis_rate needs 5 us.
 	b.most("Redis server time a call, second + day policy", " x redis_rate", crowd.serverTime("limiter")/crowd.serverTime("redis_rate"), 9/5.0)
 	b.beside("limiter", " us", crowd.serverTime("limiter"))
 	for _, p := range all[:len(all)-1] {

@@ -84,7 +84,7 @@ func (l *Limiter) applyBreakerState(a answer) {
 	said := func(w refusal) bool { return a.refusalHigh == w || a.refusalLow == w }
 	stop := said(refusedByBreaker)
 	if stop == l.breakerOpen.Load() || (!stop && (said(refusedByStop) || said(refusedByDayCount))) {
-		return // unchanged; or the reply names an emergency stop or a missing day count instead
+		return // unchanged, or unknown: the reply names an emergency stop or a missing day count instead
 	}
 	if !stop {
 		now := time.Now()

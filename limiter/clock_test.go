@@ -124,8 +124,8 @@ func TestClock_StepDropsTheGrant(t *testing.T) {
 		}
 		elapse(time.Minute)
 		mustAcquire(t, l, schemas.Low)
-		// The event contains the time when the step was detected. So the script can ignore it for
-		// a state that was created after the step.
+		// The event contains the time when the step was detected. So the script can ignore the
+		// event if the state in Redis was created after the step.
 		told := r.sentEvents()
 		_, step, _ := strings.Cut(told, "step ")
 		var shown int64

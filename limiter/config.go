@@ -21,9 +21,9 @@ type Config struct {
 	// LowRateCaps limit LOW by the hour of the day, in the time zone of the day policy, or in
 	// UTC. The first cap that includes the hour applies.
 	LowRateCaps []RateCap `yaml:"lowRateCaps,omitempty"`
-	// Backoff is the first pause after a refusal without Retry-After. It doubles with each
-	// repeat, up to one minute. 0 means the length of the shortest window, but at least one
-	// second.
+	// Backoff is the first pause after a refusal without Retry-After. The pause doubles with each
+	// further refusal, up to one minute. 0 means the length of the shortest window, but at least
+	// one second.
 	Backoff time.Duration `yaml:"backoff,omitempty"`
 
 	// The caller derives the fields below from the rest of the source's configuration.
@@ -234,8 +234,8 @@ type RateCap struct {
 	Rate Rate `json:"rate"           yaml:"rate"`
 }
 
-// UnmarshalYAML reads a rate cap. A missing rate becomes NaN, which CheckRateCaps rejects: 0
-// would stop LOW.
+// UnmarshalYAML reads a rate cap. A missing rate becomes NaN, which CheckRateCaps rejects. If it
+// became 0, the rate cap would stop LOW.
 func (c *RateCap) UnmarshalYAML(unmarshal func(any) error) error {
 	var given struct {
 		From int   `yaml:"from"`

@@ -56,13 +56,14 @@
 // upstream's clock differs. LOW's pace is the rest of the day's calls without
 // HIGH's reserve, divided by the seconds left. HIGH can use the whole day.
 //
-// A log of units admits a call at the time at which enough older units have left the
-// window. If the window has more than 200 units, these times are rounded up to 1/200 of
-// its length, so the log has a bounded size. The pace spreads calls over the window: it delays the
-// next call, never the current one. If responses report actual costs, there is no
-// pace, because estimates would waste units that the responses refund.
+// A log of units admits a call at the time at which enough older units have left the window.
+// If the window has more than 200 units, these times are rounded up to 1/200 of its length,
+// so the log has a bounded size. The pace spreads calls over the window: it delays the next
+// call, never the current one. The delay per unit is (W + V + J) / (limit − burst + 1). The
+// burst is up to 2 % of the limit. If responses report actual costs, there is no pace,
+// because estimates would waste units that the responses refund.
 //
-//	limit 500 in 10 s, 100 units a call: one call per 100·20.5 ms = 2.05 s, 4.9 a window
+//	limit 500 in 10 s, 100 units a call: 10.05 s / 491 = 20.5 ms a unit, one call per 2.05 s
 //	limit 500 in 10 s, 300 units a call: the log has room for one, 1 call in 10.05 s
 //
 // A reported limit admits a call while the lowest remaining value reported in this
@@ -100,14 +101,14 @@
 // BackOff follows a refused call: no slot before the end of the pause is granted. If the
 // upstream named no time, the pause doubles with each refusal, up to a minute.
 //
-// OpenBreaker follows a failure of the whole upstream. Only single probes are sent, one
-// at a time over all processes. The script doubles the pause when it grants a probe, so
-// a failed or lost probe needs no report. Example: OpenBreaker(5 s, 60 s) at 12:00:00,
-// probes at 12:00:05, :15, :35, 12:01:15, and then every 60 s. The first
-// success of a call sent after the opening closes the breaker. Every reply of the
-// script contains the breaker's state. A process with rejected callers calls the script
-// twice a second. If a backoff ends later than the breaker's pause, the backoff's end
-// applies.
+// OpenBreaker follows a failure of the whole upstream. Only single probes are sent, one at a
+// time over all processes. The script doubles the pause when it grants a probe, so a failed
+// or lost probe needs no report. Example: OpenBreaker(5 s, 60 s) at 12:00:00, probes at
+// 12:00:05, :15, :35, 12:01:15, and then every 60 s. The first success of a call sent after
+// the opening closes the breaker. Every reply of the script contains the breaker's state.
+// While the breaker is open, a process with rejected callers calls the script twice a
+// second, to detect early that the breaker has closed. If a backoff ends later than the
+// breaker's pause, the next probe is sent when the backoff ends.
 //
 // A backoff and an open breaker survive a failover. When one of them ends, the rate rises
 // from half to full in 10 s.
@@ -118,14 +119,14 @@
 //
 // # Loss of state
 //
-// State that is empty, malformed, or from before a restart, a failover or a step of
-// Redis' clock begins with a quiet period of W + V + J + horizon (W at most 1 s for
-// partitions, which start empty; all of it for logs). So permits of the lost state
-// have expired, and their calls have left the window, before the next permit. The
-// script detects backward steps of the clock. Processes detect forward steps by
-// comparing Redis' clock with their own; a step shorter than the round trips in between
-// is not detected. The day's count is saved every five seconds. After a loss it
-// continues from the saved count plus the calls possible at the full rate since then.
+// State that is empty, malformed, or from before a restart, a failover or a step of Redis'
+// clock begins with a quiet period of W + V + J + horizon. For GCRA partitions, which start
+// empty, W counts as at most 1 s. So permits of the lost state have expired, and their calls
+// have left the window, before the next permit is granted. The script detects backward steps
+// of the clock. Processes detect forward steps by comparing Redis' clock with their own; a
+// step shorter than the round trips in between is not detected. The day's count is saved
+// every five seconds. After a loss it continues from the saved count plus the calls possible
+// at the full rate since that save.
 //
 // # Failing closed
 //

@@ -11,8 +11,8 @@ const (
 	// seconds.
 	settingsInterval = time.Second
 	// dayCountInterval is how often the day's count is saved. If saving fails for maxDayCountAge,
-	// no more permits are granted, because after a loss of Redis' data all time since the last
-	// save counts as calls at the full rate.
+	// no more permits are granted. The reason: after a loss of Redis' data, the limiter must
+	// assume calls at the full rate since the last save.
 	dayCountInterval = 5 * time.Second
 	maxDayCountAge   = time.Minute
 	// storeTimeout is the timeout of one call to Settings or Usage.
@@ -153,7 +153,7 @@ func (f *follower) restoreDayCount(ctx context.Context) {
 		c, err = l.deps.Usage.Used(ctx, l.source, quota.day.policy.Name)
 		f.logCondition("read the saved day count", err)
 		if err != nil {
-			return // the next call that Redis rejects for the missing count requests it again
+			return // the next call that Redis rejects for the missing count makes the follower read the count again
 		}
 	}
 	event := "used 0 0 0 0"
@@ -273,8 +273,8 @@ func (c Config) fitting(jitter time.Duration) Config {
 }
 
 // fitting returns the largest target up to p.Target for which the proof in the package comment
-// holds with this jitter. If such a target would be below the reserves, it returns 0: as many
-// calls as the limit allows.
+// holds with this jitter. If such a target would be below the reserves, it returns 0, which means
+// as many calls as the limit allows.
 func (p Policy) fitting(jitter time.Duration) int {
 	for kept := p.HighReserve.in(time.Duration(p.Window)) + p.LowReserve; p.Target > kept; p.Target -= max(1, p.Target/100) {
 		if _, err := newPartitionedWindow(p, jitter); err == nil {

@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// traffic simulates a process that makes `perSecond` calls per second for the duration d. late
-// returns the delay from a permit until its request is written, takes the time from then until
-// the response.
+// traffic simulates a process that makes `perSecond` calls per second for the duration d. The
+// function `late` returns the delay from a permit until its request is written. The function
+// `takes` returns the time from the write until the response.
 func traffic(l *Limiter, d time.Duration, perSecond int, late, takes func() time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		for range perSecond / 10 {
 			p := &Permit{limiter: l, spent: time.Now().Add(-late())}
 			p.Written()
-			// A response that arrives after the response of a later call is ignored.
+			// The response is reported at once, not after takes(). If it came after responses of
+			// later calls, the limiter would ignore it.
 			l.jitter.answered(*p.written.Load(), takes())
 		}
 		sleep(100 * ms)

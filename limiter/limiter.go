@@ -51,7 +51,7 @@ type Limiter struct {
 	calls        int                       // number of calls to Redis so far; part of each ticket
 
 	calling          bool      // a call to Redis is in flight; later callers share the next one
-	handover         bool      // a caller of Acquire leaves further calls to Run
+	handover         bool      // a caller of Acquire leaves further calls to Redis to Run
 	pause            time.Time // no call to Redis before this time, because the last one failed
 	failed           int       // consecutive failed calls to Redis
 	quota            Quota
@@ -182,7 +182,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	if makesCall {
 		if l.callRedis(d) {
 			l.mu.Lock()
-			l.handover = true // Run makes the further calls for the other waiters
+			l.handover = true // Run makes the further calls to Redis for the other waiters
 			l.mu.Unlock()
 			l.wake()
 		}
@@ -195,7 +195,7 @@ func (l *Limiter) acquire(ctx context.Context, lane schemas.Lane, c Call, p *Per
 	p.ready = l.readies.Get().(chan struct{})
 	asking := l.calling
 	l.mu.Unlock()
-	if !asking { // after a call in flight, Redis is called again for this waiter
+	if !asking { // if a call to Redis is in flight, its end starts the next one, which serves this waiter
 		l.wake()
 	}
 	select {
@@ -225,9 +225,9 @@ func (l *Limiter) wake() {
 }
 
 // BackOff pauses the calls of every process, because the upstream refused a call sent at the time
-// `sent`. The pause lasts d, the upstream's Retry-After. With d == 0 the configured pause
-// applies, and doubles if the last pause was too short. Slots that this process has reserved are
-// released.
+// `sent`. The pause lasts d, the upstream's Retry-After. With d == 0 it lasts as long as
+// Config.Backoff, or twice as long as the last pause if that ended shortly before. Slots that this
+// process has reserved are released.
 func (l *Limiter) BackOff(d time.Duration, sent time.Time) {
 	l.mu.Lock()
 	base := l.quota.initialBackoff()

@@ -61,7 +61,7 @@ func TestLowReserve_HoldsForSmallLimits(t *testing.T) {
 	})
 }
 
-// HIGH's reserve is free at once while LOW saturates a limit that has a reserve for LOW too.
+// HIGH gets its reserve at once, even if LOW saturates a limit that also has a reserve for LOW.
 func TestLowReserve_LeavesHighItsReserve(t *testing.T) {
 	inCallers(t, 1, 2, smallLimit(), healthyAfter(5*ms), func(f *callers) {
 		f.today()

@@ -144,8 +144,8 @@ func (m *metrics) spent(lane schemas.Lane, now time.Time) {
 	m.second.count(now)
 }
 
-// perSecond counts calls in each second of the wall clock. The counts of all processes for one
-// second can be added.
+// perSecond counts calls in each second of the wall clock. The seconds are the same in all
+// processes, so the counts of all processes for one second can be added.
 type perSecond struct {
 	mu           sync.Mutex
 	at           int64 // Unix time of the second that is being counted

@@ -118,7 +118,7 @@ func owner(t *testing.T, nodes []node, slot int64) (from, to node) {
 
 func must(t *testing.T, n node, args ...any) {
 	t.Helper()
-	// The context is not the test's, because the slot must always be moved back.
+	// The command must not end with the test's context: the hash slot must always be moved back.
 	if err := n.Do(context.Background(), args...).Err(); err != nil {
 		t.Fatalf("%v at %s: %v", args, n.address, err)
 	}
@@ -170,7 +170,7 @@ func TestLimiter_WorksDuringSlotMigration(t *testing.T) {
 		t.Fatal(err)
 	}
 	from, to := owner(t, nodes, slot)
-	t.Cleanup(func() { // also after a failed test no slot stays in migration
+	t.Cleanup(func() { // after a failed test too, no hash slot may stay in migration
 		must(t, from, "CLUSTER", "SETSLOT", slot, "STABLE")
 		must(t, to, "CLUSTER", "SETSLOT", slot, "STABLE")
 	})

@@ -77,7 +77,7 @@ func (l *partitionedWindow) aim() {
 		}
 		l.partitions[i] = gcra{ceilMicros(l.window, n), burst}
 	}
-	if low := l.partitions[2]; low.interval > 0 { // the shared burst was set before low's burst was taken off
+	if low := l.partitions[2]; low.interval > 0 { // the loop has set the shared burst before it took low's burst off rest
 		l.partitions[1].burst = max(1, rest)
 	}
 }

@@ -140,9 +140,9 @@ func (f *fleet) counters() (all []counters) {
 	return all
 }
 
-// outage takes Redis away and brings it back. While it is down, no call may arrive once the
-// held permits have expired, and each process may call Redis once a second. Afterwards permits
-// are granted again, after a quiet period if state can be lost.
+// outage takes Redis away and brings it back. While Redis is down, no upstream call may arrive
+// once the held permits have expired, and each process may call Redis once a second. Afterwards
+// permits are granted again, after a quiet period if state can be lost.
 func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func()) {
 	f.Helper()
 	away()
@@ -161,8 +161,8 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 		probes = max(probes, after[i][callsTotal]-before[i][callsTotal])
 		dials = max(dials, after[i][dialsTotal]-before[i][dialsTotal])
 	}
-	// A process can have one call in flight when Redis stops, and repeats it soon; then it makes
-	// one call a second. A report can need one more connection.
+	// A process can have one call to Redis in flight when Redis stops. It repeats this call soon,
+	// and then calls Redis once a second. A report can need one more connection.
 	if most := down.Seconds() + 2; probes > most || dials > most+1 {
 		f.Errorf("%s: a process called Redis %v times and tried %v connections in %v without it", what, probes, dials, down)
 	}

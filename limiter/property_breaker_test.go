@@ -3,8 +3,8 @@ package limiter
 import "time"
 
 // probes is the judge's model of the circuit breaker. It follows from the events that Redis
-// received, not from the script's state. The judge ignores it after a loss of state or a clock
-// step.
+// received, not from the script's state. The judge ignores the model after a loss of state or a
+// clock step.
 type probes struct {
 	in          bool
 	blind       bool

@@ -31,13 +31,15 @@ type call struct {
 	high           bool
 }
 
-// inFlightCall identifies a slot by its process and its time by Redis' clock, in us.
+// inFlightCall identifies a time slot by the process that got it and by its time on Redis' clock,
+// in us.
 type inFlightCall struct {
 	process int
 	at      int64
 }
 
-// grants is the number of permits for one slot, and the slot's true time.
+// grants counts how often one time slot was granted and spent. The times first and last are the
+// slot's true time, as computed at its first and at its last grant.
 type grants struct {
 	n, spent int
 	first    time.Time
@@ -232,7 +234,7 @@ func (w *world) window(p Policy, what string, low bool, limit func(Config) int) 
 	}
 }
 
-// days checks the calendar days by the upstream's clock.
+// days checks that no calendar day, by the upstream's clock, has more calls than its limit.
 func (w *world) days() {
 	if !w.counts() {
 		return
@@ -246,7 +248,7 @@ func (w *world) days() {
 	}
 }
 
-// pauses checks stops and backoffs.
+// pauses checks that no call is made during an emergency stop or a backoff.
 func (w *world) pauses() {
 	for i, s := range w.settings {
 		if !s.override.Stopped {

@@ -240,7 +240,7 @@ func (w *world) run(p *process, d demand) (g grant, at time.Time, err error) {
 		case "backoff":
 			_, _ = fmt.Sscan(strings.Join(words[i+1:i+4], " "), &a, &b, &sent)
 			if a == 0 && sent < w.backedOffAt {
-				continue // sent before the last backoff, so it belongs to the same incident
+				continue // this refused call was sent before the last backoff began, so Redis starts no second one
 			}
 			if a == 0 {
 				a = b
@@ -270,7 +270,7 @@ func (p *process) Quota(context.Context, string) (Override, int64, error) {
 	sleep(span(p.book, 0, 5*ms))
 	n := p.learn()
 	if n != p.learned {
-		for range 300 { // a new setting must release also the slots of a call in flight, so wait for that call
+		for range 300 { // a new setting must also release slots that a call to Redis returns later, so wait for such a call
 			if p.asking.Load() {
 				break
 			}

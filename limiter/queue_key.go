@@ -93,7 +93,7 @@ func (l *Limiter) queueFor(lane schemas.Lane, c Call) *queue {
 		}
 		fmt.Fprintf(&id, " %q", credential)
 	}
-	if l.scopesBy("resource") { // the budget's name can later change for one endpoint only
+	if l.scopesBy("resource") { // a response can later rename the budget of one endpoint only, so each endpoint has its own queues
 		fmt.Fprintf(&id, " @%q", c.Endpoint)
 	}
 	if q := l.queueByKey[id.String()]; q != nil {

@@ -146,7 +146,7 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
-			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 { // the upstream refunds the units when it responds
+			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 { // the upstream returns the units at the response, not at the slot's time
 				at = 0
 			}
 			l.addBucketEvent(c.bucket, 'g', fmt.Sprintf("%d %d", back, at))

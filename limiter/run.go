@@ -50,7 +50,7 @@ func (l *Limiter) Run(ctx context.Context) error {
 			wg.Go(l.callRedisUntilServed)
 		case now.Before(l.pause):
 			next = earliest(next, l.pause)
-		} // if Redis cannot be called, Run wakes up when that changes
+		} // if settings or day count prevent a call to Redis, Run wakes up when that changes
 		l.mu.Unlock()
 		if !next.IsZero() {
 			timer.Reset(time.Until(next))
@@ -69,9 +69,9 @@ func (l *Limiter) canCallRedis(now time.Time) bool {
 	return !now.Before(l.pause) && !l.dayCountUnsaved && !l.settingsUnread
 }
 
-// step gives waiting calls the permits whose time has come. It returns the demand for the next call to Redis, and the time
-// `next` at which step must run again at the latest. A zero time means that step runs again only
-// after a wake-up. The caller holds l.mu.
+// step gives waiting calls the permits whose time has come. It returns the demand for the next
+// call to Redis, and the time `next` at which step must run again at the latest. A zero time means
+// that step runs again only after a wake-up. The caller holds l.mu.
 func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 	l.removeEmptyQueues()
 	for _, q := range l.queues {
@@ -305,7 +305,7 @@ func (l *Limiter) applyGrant(a answer) {
 				l.refund(a.slot(i, s))
 			}
 		}
-		return // a backoff or an emergency stop came during the call; its slots are released
+		return // a backoff or an emergency stop began during this call to Redis, so the granted slots are refunded
 	}
 	for _, side := range []struct {
 		q         *queue

@@ -150,15 +150,16 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		s.kind = reportedKind
 		s.numbers = []int64{int64(budget), time.Duration(p.Window).Microseconds(), kept, boolNumber(p.Pace), max(lease, time.Second).Microseconds()}
 	case p.Restore > 0:
-		// A call can reach the upstream up to permitLife + jitter after its slot. So at a later
-		// call the upstream can have restored fewer units than Redis assumes from the slots.
+		// A call can reach the upstream up to permitLife + jitter after its slot. So the upstream
+		// can have restored fewer units than Redis computes from the slots. The bucket is smaller
+		// by this difference.
 		early := int(math.Ceil(float64(p.Restore)*(permitLife+jitter).Seconds())) + 1
 		if early > budget/2 {
 			return s, fmt.Errorf("limit: %d units are restored between a permit and the arrival of its call, more than half of the usable %d; raise limit or lower restore", early, budget)
 		}
 		s.kind = leakyBucketKind
 		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}
-	case len(p.CountedStatuses) > 0: // half is burst, half is restored over the window; most calls are refunded soon
+	case len(p.CountedStatuses) > 0: // error budget: half is burst, half is restored over the window; successful calls are soon refunded
 		s.kind = leakyBucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
 	default:
@@ -189,7 +190,7 @@ func (p Policy) logNumbers(reach time.Duration, config Config) []int64 {
 	}
 	burst := max(1, budget/100, min(dearest, budget/50))
 	interval := reach.Nanoseconds()/int64(budget-burst+1) + 1
-	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // the last term is for the rounding of slots
+	atOnce := min(budget, burst+dearest+budget/maxLogEntries) // the last term allows for the rounding of slot times
 	return append(numbers, interval, int64(burst), min(int64(budget)-low, int64(burst)/2), int64(atOnce))
 }
 

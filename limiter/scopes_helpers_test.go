@@ -50,7 +50,7 @@ type answered struct {
 	notices []announced.Notice
 	takes   time.Duration
 	refused bool
-	then    func() // called when the response has been made
+	then    func() // called at the time of the response
 }
 
 type sentCall struct {

@@ -85,7 +85,7 @@ func drawScopes(seed uint64) *scopesJudge {
 		}
 	}
 	if chance(r, 2) {
-		j.dear = 4 // all documents are cheap
+		j.dear = 4 // in half of the runs no document costs more than 4 units
 	}
 	j.config.Costs = map[string]CostRange{"units": {1, j.dear}}
 	if chance(r, 2) {
@@ -237,7 +237,7 @@ func (j *scopesJudge) play(f *callers) {
 	defer f.mu.Unlock()
 	for wrong, n := range j.wrong {
 		if wrong == refusedTold && n <= 4*j.losses {
-			continue // after each loss of state, calls that learn the remaining units can be refused
+			continue // after each loss of state, the calls that find out the remaining units can be refused
 		}
 		f.Errorf("%d times: %s", n, wrong)
 	}

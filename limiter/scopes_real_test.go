@@ -29,7 +29,7 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 			Policy{Name: "core", Limit: budget, Window: Window(time.Hour), Scope: "{credential}", Reported: true},
 			Policy{Name: "points", Limit: 4000, Restore: 200, Scope: "{endpoint}"},
 		)
-		config.Lease = time.Second // the quiet period of a new source lasts as long as the lease
+		config.Lease = time.Second // a new source starts with a quiet period as long as the lease, so the lease is short
 		config.Jitter = time.Second
 		source := servicetest.Name("scoped")
 		var mu sync.Mutex
@@ -47,7 +47,7 @@ func TestScopes_HoldOnRealRedis(t *testing.T) {
 			running.Go(func() { _ = l.Run(ctx) })
 			for range 6 {
 				calling.Go(func() {
-					for range 8 { // 96 in total
+					for range 8 { // 2 processes with 6 callers each make 96 calls in total
 						call := Call{Endpoint: "f/d", Key: "k", Credentials: []string{"c"}}
 						p, err := l.Acquire(ctx, schemas.Low, call)
 						for err == nil && !p.Spend() {

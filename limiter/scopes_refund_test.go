@@ -67,9 +67,9 @@ func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 	return slots
 }
 
-// A granted slot in the future makes the policy forget an older slot that is still within the
-// reach. If the future slot is refunded, the older one must count again, even if other slots were
-// refunded in between.
+// A log keeps only as many slots as its limit, so a granted slot in the future removes an older
+// slot. The older slot can still be within the reach. If the future slot is refunded, the older
+// one must count again, even if other slots were refunded in between.
 func TestRefund_BeforeItsTimeRestoresSlack(t *testing.T) {
 	r := newBackRig(t, logOf(2))
 	at := time.UnixMilli(1_700_000_000_000)
@@ -86,7 +86,8 @@ func TestRefund_BeforeItsTimeRestoresSlack(t *testing.T) {
 	}
 }
 
-// A policy holds in every window under refunds in any order, before and after their slots.
+// The limit of a policy holds in every window if slots are refunded in any order, before or after
+// their times.
 func TestRefund_NeverExceedsThePolicy(t *testing.T) {
 	paced := Policy{Name: "paced", Limit: 20, Window: Window(time.Second), Unit: "units"}
 	bursts := Policy{Name: "bursts", Limit: 20, Window: Window(time.Second), Unit: "units", Costs: map[string]int{"DELETE": 4}}

@@ -85,7 +85,8 @@ func TestInFlight_BlockedCallsHoldNoSlot(t *testing.T) {
 	})
 }
 
-// The minimum interval also holds between calls before and after a loss of state.
+// The minimum interval also holds between the last call before a loss of state and the first call
+// after it.
 func TestMinInterval_SurvivesALossOfState(t *testing.T) {
 	config := scopedConfig(Policy{Name: "slow", MinInterval: &MinInterval{Min: 3 * time.Second}})
 	inCallers(t, 1, 2, config, healthyAfter(20*ms), func(f *callers) {
@@ -108,8 +109,8 @@ func TestMinInterval_SurvivesALossOfState(t *testing.T) {
 	})
 }
 
-// Responses to calls from before a loss are ignored, because the units used since then are
-// unknown.
+// After a loss of state, responses to earlier calls are ignored. They report remaining units, but
+// Redis no longer knows how many units were used since those calls.
 func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 	window := &fixedWindow{limit: 60, length: time.Minute}
 	n := 0
@@ -130,7 +131,7 @@ func TestReported_IgnoresResponsesFromBeforeALoss(t *testing.T) {
 		f.passed(5200 * ms)
 		f.flushed()
 		f.passed(20 * time.Second)
-		if _, refused := f.since(time.Time{}); refused > 2 { // a call that learns the remaining units can be refused
+		if _, refused := f.since(time.Time{}); refused > 2 { // after the loss, calls that find out the remaining units can be refused
 			t.Errorf("%d calls were refused", refused)
 		}
 	})
@@ -170,7 +171,7 @@ func TestReported_SlowResponseOpensNoWindow(t *testing.T) {
 	})
 }
 
-// A refund of a future slot makes no room before its time.
+// A refund of a future slot makes no room before the time of that slot.
 func TestRefund_MakesNoRoomBeforeItsTime(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		config := scopedConfig(Policy{Name: "log", Limit: 8, Window: Window(time.Second), Scope: "all"})
@@ -218,7 +219,7 @@ func TestCost_ExtraUnitsAreCharged(t *testing.T) {
 			f.wait(m, 2, schemas.Low, Call{Endpoint: "f/d", Key: "k"})
 		}
 		f.passed(time.Minute)
-		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // calls in flight can cost more than estimated
+		if most := mostWithin(read(f, &used), 5*time.Second); most > 60+4*2 { // each of the 4 calls in flight can cost 2 units more than estimated
 			t.Errorf("%d points within the window", most)
 		}
 	})

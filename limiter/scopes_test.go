@@ -76,7 +76,8 @@ func TestReported_IsUsedUpWithoutARefusal(t *testing.T) {
 			}
 			f.passed(2 * time.Minute)
 			calls, refused := f.since(start)
-			// Units used by others since the last response are unknown.
+			// A few calls can be refused, because units that the other client used since the last
+			// response are unknown.
 			if most := 2 * 200 * 6; refused > others/6 || len(calls)+others < most*95/100 {
 				t.Errorf("%d calls of ours and %d of others, of %d, %d refused", len(calls), others, most, refused)
 			}
@@ -102,7 +103,7 @@ func TestInFlight_KeepsTheLimitAndFreesSlots(t *testing.T) {
 			}
 			f.passed(30 * time.Second)
 			all, refused := f.since(time.Now().Add(-15 * time.Second))
-			if refused > 0 || len(all) < 3*15*85/70 { // a call takes 700 ms and the network delay
+			if refused > 0 || len(all) < 3*15*85/70 { // 3 slots for 15 s at 0.7 s a call; 85 % of that, because of the network delay
 				t.Errorf("%d calls in 15 s, %d refused, %d at once", len(all), refused, read(f, &most))
 			}
 			f.members[0].end() // the process crashes; the ends of its calls are never reported
@@ -208,8 +209,8 @@ func mostWithin(all []time.Time, window time.Duration) (most int) {
 	return most
 }
 
-// A refused credential's breaker stops only that credential. It is probed seldom, and used
-// again once it succeeds or has changed.
+// A refused credential's breaker stops only that credential. The credential is probed seldom. It
+// is used again after a probe succeeds, or after its secret has changed.
 func TestScopeBreaker_StopsOneCredential(t *testing.T) {
 	bad := map[string]bool{"c1": true}
 	used := map[string]int{}
@@ -321,7 +322,7 @@ func TestScopeBreaker_ProbesWithoutScopedPolicies(t *testing.T) {
 	})
 }
 
-// After a loss of state no limit is exceeded together with earlier calls.
+// After a loss of state, the calls from before and after the loss together exceed no limit.
 func TestScopes_LossOfStateExceedsNothing(t *testing.T) {
 	eachSeed(t, 1, func(t *testing.T, seed uint64) {
 		flying, most := 0, 0
@@ -377,7 +378,8 @@ func TestResource_UsesTheReportedName(t *testing.T) {
 		f.passed(10 * time.Second)
 		begun := time.Now()
 		f.passed(time.Minute)
-		// The first calls of three endpoints were made before the name was known.
+		// Calls of the first 10 s do not count: the limiter did not know yet that the endpoints
+		// share a budget.
 		if calls, refused := f.since(begun); refused > 0 || len(calls) < 20*12*95/100 {
 			t.Errorf("%d calls in a minute, %d refused", len(calls), refused)
 		}
@@ -413,7 +415,7 @@ func TestErrorBudget_ChargesByStatus(t *testing.T) {
 	})
 }
 
-// HIGH goes before LOW in every bucket, and has its reserve.
+// HIGH is served before LOW in every bucket, and its reserve is available at once.
 func TestScopes_HighGoesBeforeLow(t *testing.T) {
 	answers := func(atUpstream) answered { return answered{status: 200, takes: 50 * ms} }
 	config := scopedConfig(Policy{Name: "leak", Limit: 40, Restore: 10, Scope: "{credential}", HighReserve: Reserve{Calls: 10}})

@@ -72,8 +72,8 @@ const (
 )
 
 const (
-	// redisTimeout is the timeout of one call to Redis. It is short so that a server that hangs
-	// is noticed.
+	// redisTimeout is the timeout of one call to Redis. It is short, so that a server that hangs
+	// is detected early.
 	redisTimeout = 150 * time.Millisecond
 	// maxSlotsPerCall limits the slots of one call, and so the script's run time.
 	maxSlotsPerCall = 1000

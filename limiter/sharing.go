@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// This file contains two more kinds of data that the processes of a source exchange through
-// Redis: the upstream's names for its budgets, and wake-up messages, which name the process that
-// can take a free in-flight slot.
+// This file contains two kinds of data that the processes of a source exchange through Redis,
+// besides permits and reports. The first are the upstream's names for its budgets. The second are
+// wake-up messages, which name the process that can take a free in-flight slot.
 
 // setResource records the upstream's name for the budget of an endpoint, and moves the
 // endpoint's waiters to the queue of that budget. The caller holds l.mu.

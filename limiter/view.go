@@ -19,9 +19,10 @@ import (
 // View is the current state of a source's limiter, for operators and dashboards.
 type View struct {
 	Source string `json:"source"`
-	// State is flowing, backing-off, breaker-open (single probes only), ramping (after either of
-	// these), stopped (emergency stop), quiet-period (the state in Redis was lost),
-	// restoring-count (the day's count is being restored), or unused (no call yet).
+	// State is flowing, backing-off, breaker-open (single probes only), ramping (the rate rises
+	// after a backoff or an open breaker), stopped (emergency stop), quiet-period (the state in
+	// Redis was lost), restoring-count (the day's count is being restored), or unused (no call
+	// yet).
 	State string     `json:"state"`
 	At    time.Time  `json:"at"`              // by Redis' clock
 	Until *time.Time `json:"until,omitempty"` // end of a backoff or a quiet period, or the time of the next probe
@@ -48,7 +49,7 @@ type PolicyView struct {
 	Name   string `json:"name"`
 	Window string `json:"window"`
 	Limit  int    `json:"limit"`
-	Target int    `json:"target,omitempty"` // calls of a window that are used; 0 for a day
+	Target int    `json:"target,omitempty"` // calls per window that freshet makes under constant demand; 0 for a day
 	// Used is the number of calls made in the window, Remaining the number of calls still
 	// possible. For a window kept in GCRA partitions Used is unknown, and Remaining is the number
 	// of calls possible at this moment.
@@ -71,8 +72,9 @@ type ProcessView struct {
 	Scopes []ScopeView `json:"scopes,omitempty"`
 }
 
-// LaneView describes one lane in one process: the number of waiters, the age and the rejection
-// reason of the oldest, and the permits granted and rejected since the process started.
+// LaneView describes one lane in one process. Waiting is the number of waiters; OldestMS and
+// Reason are the age and the rejection reason of the oldest waiter. Granted and Rejected count
+// slots since the process started.
 type LaneView struct {
 	Waiting  int     `json:"waiting"`
 	OldestMS float64 `json:"oldestMs"`
@@ -295,7 +297,7 @@ func (v *View) policies(s []int64, quota Quota) error {
 					p.of(l.policy, int(l.perWindow()))
 				}
 			}
-			if v.State != "stopped" && v.State != "backing-off" && v.State != stateBreakerOpen && v.State != stateRestoringCount { // no call is possible at this moment
+			if v.State != "stopped" && v.State != "backing-off" && v.State != stateBreakerOpen && v.State != stateRestoringCount { // in these states no call is possible now, so 0 calls remain
 				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:

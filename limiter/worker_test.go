@@ -175,7 +175,7 @@ func (w *worker) send(ctx context.Context, permit *limiter.Permit, url string) (
 	defer cancel()
 	defer permit.Release()
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
-		if permit.Spend() { // false also for a repeated request of the HTTP transport
+		if permit.Spend() { // false also if the HTTP transport repeats the request
 			sent = true
 			return
 		}
