@@ -21,7 +21,7 @@ type migrating struct {
 
 func (m migrating) do(node *redis.Client, args ...any) {
 	m.t.Helper()
-	// The context is not the test's, because the migration must always be completed.
+	// The command must not end with the test's context: the migration must always be completed.
 	if err := node.Do(context.Background(), args...).Err(); err != nil {
 		m.t.Fatalf("%v at %v: %v", args, node, err)
 	}

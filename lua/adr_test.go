@@ -77,9 +77,9 @@ func TestADRNumbers_RestartBelowTheStoredSnapshot(t *testing.T) {
 
 func TestADRQueue_SkipsAnOldRequestAtEachNewOne(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
-		// The backlog is longer than the lock's TTL. A reader requests the entity again. By the
-		// ADR's rules its first request, at the head of the queue, is then skipped in favour of
-		// the new request at the end.
+		// The first request of an entity waits in the queue longer than the lock's TTL. A reader
+		// then requests the entity again. By the ADR's rules a worker skips the first request, at
+		// the head of the queue, because the new request at the end has a higher version.
 		a := newADREntity(t, rdb)
 		_, queued := a.publish("LOW")
 		a.expire(a.lock)

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// hostileClient sends requests above its limit, repeated requests, releases of ended or unknown
-// requests, releases of other clients' requests, and malformed members.
+// hostileClient sends requests above its limit, repeated requests and malformed requests. It
+// releases ended requests, unknown requests and requests of the honest client.
 type hostileClient struct {
 	*clients
 	rng *rand.Rand
-	// others are members of other clients.
+	// others are the requests of the honest client.
 	others []string
 	sent   int
 }
@@ -41,8 +41,8 @@ func (h *hostileClient) act() {
 	}
 }
 
-// An honest client keeps exact counts and its share. The hostile client never exceeds its own
-// share.
+// Whatever the hostile client sends, the honest client keeps its exact count of requests and its
+// share. The hostile client never exceeds its own share.
 func TestClientScripts_IsolateAHostileClient(t *testing.T) {
 	bound := clientBound{max: 20, min: 3, active: time.Minute, newKeys: 50, newKeyInterval: time.Hour}
 	eachClients(t, bound, func(c *clients) {

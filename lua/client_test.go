@@ -56,8 +56,8 @@ func (a admitted) count(verdict int64) (n int) {
 	return n
 }
 
-// admit runs client_admit for requests of the client id. Each request is one character for its kind
-// (N or K), followed by its member.
+// admit runs client_admit for requests of the client id. Each request is one character for its
+// kind (N: new key, K: known key), followed by its member of the client's sorted set.
 func (c *clients) admit(id string, requests ...string) admitted {
 	c.t.Helper()
 	args := []any{id, c.max, c.min, c.lease.Milliseconds(), c.active.Milliseconds(), c.newKeyInterval.Microseconds(), c.newKeys}
@@ -287,8 +287,8 @@ func TestClientCounts_HoldUnderRandomFaults(t *testing.T) {
 }
 
 // A single client that always has more requests gets the source's whole rate. This holds even if
-// the upstream answers in 1.5 s, the client may have only as many requests outstanding as the
-// source calls in 2 s, and the client retries 100 ms after a refusal.
+// the upstream answers in 1.5 s and the client retries 100 ms after a refusal. The client may have
+// as many requests outstanding as the source makes calls in 2 s.
 func TestClientAdmit_LeavesASingleClientTheWholeRate(t *testing.T) {
 	const rate, seconds, tick = 50, 20, 20 * time.Millisecond
 	rdb, m := servicetest.MiniRedis(t)

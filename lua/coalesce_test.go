@@ -90,7 +90,7 @@ func TestLock_CoversStrictUntilAFetchBegins(t *testing.T) {
 			e.t.Errorf("the later request %d is not above the running fetch %d", follow, running)
 		}
 		e.confirm(follow, minute)
-		e.mustAcquire(strict, "ALREADY_PROCESSING") // the next strict request is covered by this one
+		e.mustAcquire(strict, "ALREADY_PROCESSING") // the next strict request is covered by the request `follow`
 
 		if e.settle(running, true, "", 0) {
 			e.t.Error("the running fetch released the later request's lock")
@@ -240,7 +240,7 @@ func TestCoolDown_LastsInFullOnceConfirmed(t *testing.T) {
 		}
 		n := e.mustAcquire(refresh, "PUBLISHED")
 		lasts("pending", minute)
-		e.settle(e.mustBegin(n, "HIGH"), true, "", 0) // a worker can be faster than the acknowledgement
+		e.settle(e.mustBegin(n, "HIGH"), true, "", 0) // a worker can settle the request before the producer confirms it
 		for range 2 {
 			if e.confirm(n, minute) {
 				e.t.Error("a settled lock was confirmed")

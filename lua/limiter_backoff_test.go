@@ -44,7 +44,7 @@ func TestBackoff_StopsFurtherSlots(t *testing.T) {
 		if len(g.all()) > 0 || g.refusalHigh != refusedByBackoff && g.refusalHigh != 1 || g.backHigh != 10*second {
 			t.Errorf("during the backoff: %+v", g)
 		}
-		for _, shorter := range []int64{second, unknown} { // a later backoff with a shorter pause does not end the longer one
+		for _, shorter := range []int64{second, unknown} { // a later backoff with a shorter pause does not shorten the pause of 60 s
 			b.acquireAfter(0, 0, backoffEvent(shorter, second, sent))
 			if got := b.backoffEnd(); got < sent+60*second || got > g.now+60*second {
 				t.Errorf("got a backoff of %d s, want 60", (got-sent)/second)
@@ -117,7 +117,7 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 			t.Errorf("the refusal of a call after the backoff caused a backoff of %d us, want 2 s", got)
 		}
 		c.advance(100_000)
-		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // a Retry-After that is longer than the pause is obeyed
+		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // a longer Retry-After is obeyed, even of a call that was sent before the backoff
 		if got := b.backoffEnd() - c.us(); got != 5*second {
 			t.Errorf("an answer that names 5 s caused a backoff of %d us", got)
 		}

@@ -342,7 +342,7 @@ func TestBreaker_LaterBackoffStartsFromItsBase(t *testing.T) {
 			b.backOff(c, unknown, second)
 			c.set(time.UnixMicro(b.backoffEnd() + 1))
 		}
-		c.advance(60 * second) // no failure for a minute after the pause
+		c.advance(60 * second) // no failure for a minute after the pause, so the next backoff starts from its base
 		b.acquireAfter(0, 0, openEvent(second, second, c.us()))
 		c.advance(second)
 		b.acquireAfter(0, 0, closeEvent(b.acquire(1, 0).high[0]))

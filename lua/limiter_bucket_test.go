@@ -21,7 +21,7 @@ const (
 	horizon = 150_000
 	quiet   = 1_200_000
 	second  = 1_000_000
-	epoch   = 2_500_000 // constant of the script: for so many us the quota of a silent caller still counts
+	epoch   = 2_500_000 // us, constant of the script: a quota that no caller sends for an epoch no longer counts
 )
 
 // Reasons why the script rejects slots, besides the sections of the quota.
@@ -62,7 +62,7 @@ type bucket struct {
 
 type grant struct {
 	now                     int64   // Redis' clock in us
-	high, low               []int64 // slots, in us by that clock
+	high, low               []int64 // slots, in us by Redis' clock
 	backHigh, backLow       int64   // us until the caller should call again; 0: nothing rejected
 	refusalHigh, refusalLow int64
 	used                    int64 // calls counted in the current day

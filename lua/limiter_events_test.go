@@ -178,7 +178,7 @@ func TestClockStep_ReportedTwiceHasOneEffect(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		var seen []int64
-		for range 5 { // each caller read the clock before the step
+		for range 5 { // five callers detect the clock step at different times, before any of them reports it
 			seen = append(seen, b.acquire(1, 1).now)
 			c.advance(20_000)
 		}

@@ -199,7 +199,7 @@ func TestRevision_StricterQuotaAppliesWhileSent(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b      bucket
 		high, low bool
-		both, one int // number of slots in 2 s
+		both, one int // number of slots in 2 s: while both callers send their quotas, and while b calls alone
 	}{
 		"lanes": {
 			a:    bucket{lanes: []int64{20_000, 5, 2_858, 15, 0, 0}}, // a slower partition high
@@ -333,7 +333,7 @@ func TestRevision_CallersWithoutADayKeepTheDay(t *testing.T) {
 		if got < 75 || got > 100 {
 			t.Errorf("the caller without a day got %d calls of the new day of 100", got)
 		}
-		c.advance(2*epoch + second) // the other callers are silent, so the day is dropped
+		c.advance(2*epoch + second) // no caller with a day policy called for two epochs, so the script drops the day
 		if g := dayless.acquire(50, 50); len(g.all()) != 100 {
 			t.Errorf("alone it got %d", len(g.all()))
 		}

@@ -99,7 +99,7 @@ func TestRateCap_ZeroEndsSoonAfterItsHour(t *testing.T) {
 		_, low, calls := play(b, c, 630*second, true, processes)
 		early, late := within(low, 0, moment), within(low, moment, c.us())
 		t.Logf("%d calls, %d slots before, %d after", calls, early, late)
-		if early > 1 { // LOW's interval is then a day
+		if early > 1 { // a cap of 0 makes LOW's minimum interval a day, so LOW gets at most one slot
 			t.Errorf("LOW got %d slots under a rate cap of 0", early)
 		}
 		if late < 20*200 { // at least 200 calls a second in 20 of the last 30 seconds

@@ -11,8 +11,8 @@ import (
 	"github.com/freshet/freshet/servicetest"
 )
 
-// A log's reach is 1 us longer than its window, so a closed window of reach - 1 has at most its
-// slots.
+// A log's reach is 1 us longer than its window. So a closed window of reach - 1 us contains at
+// most as many slots as the log allows.
 
 func TestWindowLog_GrantsAlikeOnEveryRedis(t *testing.T) {
 	servicetest.EachRedis(t, func(t *testing.T, rdb redis.UniversalClient) {
@@ -123,7 +123,7 @@ func TestWindowLog_KeepsHighReserve(t *testing.T) {
 				t.Fatalf("HIGH's call %d of ten a reach got %+v", i, g)
 			}
 			play(b, c, reach/10-early, true, flood)
-			if i%10 == 9 { // one more tenth, so that each call is a reach or more after the call ten before it
+			if i%10 == 9 { // wait another tenth, so that each call is at least a reach later than the tenth call before it
 				play(b, c, reach/10, true, flood)
 			}
 		}

@@ -81,7 +81,7 @@ func TestSettle_PublishesAfterTheWrite(t *testing.T) {
 			is        string
 		}{
 			{own, true, "", "done", fmt.Sprint(own)},
-			{own, true, "", "done", fmt.Sprint(own)},         // the same end again
+			{own, true, "", "done", fmt.Sprint(own)},         // the end of the same fetch, reported again
 			{own - 1, false, "FAILED", "hold", ""},           // a failure of an earlier fetch
 			{own - 1, true, "", "done", fmt.Sprint(own)},     // a success of an earlier fetch
 			{own + 1, false, "", "done", fmt.Sprint(own)},    // a failure of a later fetch
