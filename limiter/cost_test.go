@@ -229,7 +229,7 @@ func TestWindow_ShowsWhatIsLeft(t *testing.T) {
 	})
 }
 
-// A quota is rejected if a document could never be fetched with it.
+// A quota is rejected if it could never admit the most expensive call.
 func TestQuota_RefusesCallsThatCanNeverGo(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Policy)

@@ -22,12 +22,13 @@
 //	               └───────────┤
 //	                           └► Release: the next waiter gets the slot
 //
-// A process makes one call to Redis at a time. The first caller makes it; callers
-// that arrive meanwhile share the next call. Redis returns slots within the horizon. For
+// A process makes one call to Redis at a time. The first caller makes it; callers that
+// arrive meanwhile share the next call. Redis returns slots within the horizon. For
 // requested slots beyond the horizon it returns the time of the next call. If more than
-// horizon/T processes (52 at 350 calls/s) wait with one caller each, every permit costs
-// two calls to Redis. Clients take turns (see fair), and retries get at most every fourth
-// permit.
+// horizon/T processes (T: interval of a GCRA partition, see below; 52 processes at 350
+// calls/s) wait with one caller each, every permit costs two calls to Redis: the first
+// returns only the time of the second. Clients take turns (see fair), and retries get at
+// most every fourth permit while other callers wait.
 //
 // # Policies
 //

@@ -196,14 +196,15 @@ func (f *follower) saveDayCount(ctx context.Context) {
 	}
 }
 
-// scheduleReport lets this process publish the number of its waiters for the view: every second
-// while calls wait or are made, once more afterwards, and every idleReportInterval while the
-// process is idle. The process counts as idle when its last two reports contain the same number
-// of calls.
+// scheduleReport lets this process publish the number of its waiters for the view. It does so
+// every second while calls wait or are made, and once more afterwards. An idle process publishes a
+// report every idleReportInterval. The process counts as idle when its last two reports contain
+// the same number of calls.
 //
-// A report follows a successful call for permits, so it adds no load while Redis is down. If no
-// such call happens within a second, one is made for the report. If calls for permits are not
-// allowed (settings unread, count not saved), the report is published alone.
+// A report follows a successful call to Redis for permits, so it adds no load while Redis is down.
+// If no such call happens within a second, the process makes one for the report. If calls for
+// permits are not allowed (settings unread, count not saved), the report is published without such
+// a call.
 func (f *follower) scheduleReport(now time.Time) {
 	l := f.l
 	if l.rdb == nil {

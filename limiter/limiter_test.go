@@ -180,8 +180,8 @@ func TestAcquire_WaitersShareTheNextCall(t *testing.T) {
 		if r.most != 1 || len(r.demands) != 2 || r.demands[0].low != 1 || r.demands[1].low != 19 {
 			t.Errorf("demands %+v, %d calls at once", r.demands, r.most)
 		}
-		// The first caller has its own call to Redis, so it is first. The others are served by
-		// one reply and wake up at the same time, in any order.
+		// The first caller makes its own call to Redis, so it is served first. The other callers
+		// are served by one reply and wake up at the same time, in any order.
 		if order[0] != 0 || len(order) != 20 {
 			t.Errorf("order %v", order)
 		}

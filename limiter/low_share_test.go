@@ -102,7 +102,8 @@ func TestLowReserve_ChangesWithoutABurst(t *testing.T) {
 	})
 }
 
-// The view shows each policy once, with the remaining calls of LOW.
+// Redis keeps three logs for a policy with a reserve for LOW. The view shows them as one policy,
+// with the remaining calls of LOW.
 func TestLowReserve_IsOnePolicyInTheView(t *testing.T) {
 	quota, err := NewQuota(smallLimit())
 	if err != nil {

@@ -25,7 +25,7 @@ func (l gcra) slots(window time.Duration) int {
 type partitionedWindow struct {
 	policy     Policy
 	window     time.Duration
-	reach      time.Duration // W + V + J
+	reach      time.Duration // W + V + J, see the proof in the package comment
 	partitions [3]gcra       // for HIGH only, shared, for LOW only
 }
 

@@ -282,9 +282,9 @@ func (w *world) failover(age time.Duration) {
 	w.forget(then, newest)
 }
 
-// setClock sets Redis' clock. The clock is set forward only if every process has had a reply of
-// Redis before, and no process starts soon after, because a process without an earlier reply
-// cannot detect the step.
+// setClock sets Redis' clock. A process without an earlier reply of Redis cannot detect that the
+// clock is set forward. So the clock is set forward only if every process has had a reply, and no
+// process starts soon after.
 func (w *world) setClock(by time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

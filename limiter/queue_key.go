@@ -37,8 +37,8 @@ type bucket struct {
 	key         string // Redis key
 }
 
-// bucketKey returns the Redis key of a bucket. Concurrency buckets have keys of their own,
-// because they are hashes and the others are strings.
+// bucketKey returns the Redis key of a bucket. Concurrency buckets have a key prefix of their own,
+// because they are Redis hashes. All other buckets are strings.
 func bucketKey(source string, k kind, name string) string {
 	if k == concurrencyKind {
 		return "quota:{" + source + "}:p:" + name
@@ -174,7 +174,7 @@ const (
 	maxSlotsPerQueue = 200
 )
 
-// queueDemand is the number of slots that one call requests for a queue.
+// queueDemand is the number of slots that one call to Redis requests for a queue.
 type queueDemand struct {
 	q *queue
 	n int
@@ -188,9 +188,9 @@ type bucketEvent struct {
 	args   string
 }
 
-// retryable reports whether the event is sent again if it is unknown whether Redis received it.
-// Refunds are not: a second one would allow a call too many. Extra charges are, because a lost
-// one would allow a call too many.
+// retryable reports whether the event is sent again if it is unknown whether Redis received it. A
+// refund is not sent again, because a second refund would allow one call too many. An extra charge
+// is sent again, because a lost charge would allow one call too many.
 func (h bucketEvent) retryable() bool {
 	switch h.kind {
 	case 'g':

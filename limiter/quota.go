@@ -40,7 +40,7 @@ type Quota struct {
 // `high` of the slots, LOW `low`.
 type windowLog struct {
 	policy           Policy
-	reach            time.Duration // slightly more than W + V + J
+	reach            time.Duration // slightly more than W + V + J, see the proof in the package comment
 	calls, high, low int
 }
 

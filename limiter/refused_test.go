@@ -27,8 +27,8 @@ func TestAcquire_RetriesRejectedDemandOnTime(t *testing.T) {
 			wg.Go(func() { mustAcquire(t, l, schemas.Low) })
 		}
 		synctest.Wait()
-		// A new caller of the rejected lane waits too. A caller of the other lane calls Redis at
-		// once.
+		// A new LOW caller waits until the retry time that Redis returned, like the rejected LOW
+		// callers. A HIGH caller calls Redis at once.
 		wg.Go(func() { mustAcquire(t, l, schemas.Low) })
 		sleep(10 * ms)
 		mustAcquire(t, l, schemas.High)

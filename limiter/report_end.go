@@ -233,8 +233,9 @@ func (p *Permit) OpenScopeBreaker(scope string, first, maxPause time.Duration) {
 	l.wake()
 }
 
-// maxOpenBreakers limits the open breakers that a process remembers. At the limit it forgets all
-// of them. For a forgotten breaker it reports a success only if the call was a probe.
+// maxOpenBreakers limits the open breakers that a process remembers. At the limit the process
+// forgets all of them. Afterwards it reports a success to a forgotten breaker only if the call was
+// a probe.
 const maxOpenBreakers = 1000
 
 func (l *Limiter) rememberOpenBreaker(b *bucket) {

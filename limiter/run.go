@@ -96,7 +96,7 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 	if l.breakerOpen.Load() && d.high > 0 && d.low > 0 {
 		// Only one lane, chosen at random, requests the probe, so that both lanes get probes. If
 		// HIGH always came first, one failing HIGH entity could keep the breaker open. If LOW
-		// did, it could block the probes when its share of the quota is used up.
+		// always came first, it could block the probes when its share of the quota is used up.
 		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
 			d.high = 0
 		} else {
@@ -123,7 +123,7 @@ func (l *Limiter) selectQueues(all []queueDemand) []queueDemand {
 		}
 		return all[rand.IntN(len(all)):][:1] //nolint:gosec // not a secret
 	}
-	if len(all) > maxQueuesPerCall { // otherwise queues that are rejected repeatedly would starve the others
+	if len(all) > maxQueuesPerCall { // otherwise queues that are rejected repeatedly would starve all other queues
 		slices.SortStableFunc(all, func(a, b queueDemand) int { return cmp.Compare(a.q.lastCall, b.q.lastCall) })
 		all = all[:maxQueuesPerCall]
 	}
@@ -198,8 +198,8 @@ func (l *Limiter) callRedis(d demand) bool {
 		d.tickets = fmt.Sprintf("%s.%d.", l.name, l.calls)
 	}
 	l.mu.Unlock()
-	// The call serves many waiters, so it has its own deadline and does not use the context of
-	// one of them.
+	// The call serves many waiters, so it has its own deadline and does not use the context of a
+	// single waiter.
 	g, err := l.acquireSlots(context.Background(), d)
 	then := time.Now()
 	l.metrics.calls.Inc()

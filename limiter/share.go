@@ -36,9 +36,9 @@ type Bound struct {
 	Reserved float64
 }
 
-// LowPerSecond returns the current maximum rate of LOW: the lowest of LOW's shares of the
-// windows, the rate cap of the current hour, and the rest of the day's calls spread over the rest
-// of the day. It is 0 while no calls are sent.
+// LowPerSecond returns the current maximum rate of LOW. It is the lowest of three rates: LOW's
+// shares of the windows, the rate cap of the current hour, and the rest of the day's calls spread
+// over the rest of the day. It is 0 while no calls are sent.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
 // HighPerSecond returns the maximum rate of HIGH by the windows of the quota, or +Inf if the

@@ -19,10 +19,10 @@ import (
 // View is the current state of a source's limiter, for operators and dashboards.
 type View struct {
 	Source string `json:"source"`
-	// State is flowing, backing-off, breaker-open (single probes only), ramping (the rate rises
-	// after a backoff or an open breaker), stopped (emergency stop), quiet-period (the state in
-	// Redis was lost), restoring-count (the day's count is being restored), or unused (no call
-	// yet).
+	// State is flowing, backing-off, breaker-open (only single probes are sent), stopped
+	// (emergency stop), or unused (no call yet). It is ramping while the rate rises after a
+	// backoff or an open breaker. It is quiet-period after the state in Redis was lost, and
+	// restoring-count until the day's count is restored.
 	State string     `json:"state"`
 	At    time.Time  `json:"at"`              // by Redis' clock
 	Until *time.Time `json:"until,omitempty"` // end of a backoff or a quiet period, or the time of the next probe
