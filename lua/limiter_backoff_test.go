@@ -100,7 +100,7 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 		c.advance(20_000)
 		b.acquireAfter(0, 0, backoffEvent(unknown, second, sent)+" "+backoffEvent(unknown, second, sent-5000))
 		until := c.us() + second
-		for range 10 { // refused calls whose responses arrive one after the other
+		for range 10 { // late refusals of calls that were sent before the backoff do not extend it
 			c.advance(30_000)
 			b.acquireAfter(0, 0, backoffEvent(unknown, second, sent+15_000))
 			if got := b.backoffEnd(); got != until {

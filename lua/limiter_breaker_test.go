@@ -198,7 +198,7 @@ func TestBreaker_RepeatedReportsAddNoProbes(t *testing.T) {
 			}
 		}
 		same := openBreaker{began + 5*second, began, 5 * second, 60 * second}
-		for range 10 { // failed calls whose responses arrive one after the other
+		for range 10 { // failures that do not change the open breaker: of earlier calls, or with shorter pauses
 			c.advance(100_000)
 			b.acquireAfter(0, 0, openEvent(5*second, 60*second, sent+15_000))
 			want("a call sent before it", same)

@@ -63,10 +63,10 @@ func TestRevision_ChangedLimitAllowsNoSecondBurst(t *testing.T) {
 	}
 	all := [][]int64{
 		nexonLanes, halfLanes,
-		{90_910, 1, 25_642, 24, 0, 0},  // a quota with a much slower rate and a greater burst
-		{10_000, 30, 2_858, 60, 0, 0},  // a quota with the same rate and a greater burst
-		{0, 0, 2_223, 15, 0, 0},        // a quota without a reserve for HIGH
-		{20_000, 10, 10_000, 15, 0, 0}, // a quota with a slower rate and the same burst
+		{90_910, 1, 25_642, 24, 0, 0},  // a much slower rate than nexonLanes, and a burst of 24 in one partition
+		{10_000, 30, 2_858, 60, 0, 0},  // the rate of nexonLanes with a greater burst
+		{0, 0, 2_223, 15, 0, 0},        // no reserve for HIGH
+		{20_000, 10, 10_000, 15, 0, 0}, // a slower rate than nexonLanes with the same burst
 	}
 	for seed := range uint64(20) {
 		simulated(t, func(b bucket, c *clock) {

@@ -212,7 +212,7 @@ func (w *walk) same(what string, script, model bool) string {
 }
 
 // issued records that the scripts issued the number `script` where the model issued `model`. It
-// must be above all earlier numbers.
+// checks that `script` is above all numbers that the scripts issued earlier.
 func (w *walk) issued(model number, script int64) {
 	for _, n := range w.real {
 		if script <= n {

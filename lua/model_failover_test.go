@@ -4,15 +4,15 @@ import "slices"
 
 // This file models a failover of Redis. Replication is asynchronous, so the promoted replica can
 // lack the last acknowledged writes. Expired locks stay expired, and the new server's clock is
-// above all numbers. A failover without lost writes stands also for a restart with data, and for
-// the migration of a hash slot. A restart that loses the hash is another step (loseHash).
+// above all numbers. A failover without lost writes also represents a restart with data, and the
+// migration of a hash slot. A restart that loses the hash is another step (loseHash).
 //
 // Invariants, with and without failovers:
 //
-//  1. No older response replaces a newer one. So no two fetches have the same number
-//     if the earlier one could win.
-//  2. An accepted request is followed by a fetch that began after it; a relaxed one by
-//     a fetch that ended after it.
+//  1. No older response replaces a newer one. So two fetches have the same number only
+//     if the earlier fetch cannot replace the response of the later fetch.
+//  2. An accepted request is followed by a fetch that began after it. An accepted relaxed
+//     request needs only a fetch that ended after it.
 
 // replica is the version of the hash in Redis' replica. It is used only while the replica lacks
 // writes.

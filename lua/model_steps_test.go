@@ -43,7 +43,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		}
 		s.dropFlight(st.i)
 		return r, true
-	case failPublish: // the record can be in its topic nevertheless
+	case failPublish: // the producer sees a failure, but the record can be in its topic
 		if f.n == 0 || f.disowned {
 			return r, false
 		}
@@ -110,7 +110,7 @@ func (m *model) happen(s *state, st step) (r reply, ok bool) {
 		old := s.work[st.lane]
 		if st.kind == rebalance {
 			if old.at == idle || s.work[former].at != idle {
-				return r, false // the same effect as a crash
+				return r, false // a crash would have the same effect
 			}
 			s.work[former] = old
 		} else if old.at == idle && !s.topic(st.lane)[0].done {
@@ -152,7 +152,7 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 	var floor number
 	if st.floor {
 		if s.stored == 0 {
-			return reply{}, false // the same as a request without floor
+			return reply{}, false // without a stored snapshot, a request with floor equals a request without floor
 		}
 		floor = s.stored
 	} else if m.reads && s.stored > 0 {
@@ -204,9 +204,10 @@ func (m *model) ask(s *state, st step, retry bool) (reply, bool) {
 // promised returns the time after which a fetch must begin to satisfy a request that was accepted
 // at the time `asked`. `lock` is the number of the lock that covers the request, or 0 if the
 // request has its own record. A strict request needs a fetch that begins after it. A relaxed
-// request needs a fetch that ends after it, so a fetch in flight is sufficient. Without failures
-// that must be a fetch for the lock's request or a later one. With failures it can be any fetch
-// in flight, because its scheduled retry can replace the request.
+// request needs a fetch that ends after it, so a fetch in flight is sufficient. If no fetch fails,
+// that must be a fetch for the lock's request or for a later request. If a fetch can fail, any
+// fetch in flight is sufficient, because the scheduled retry of the failed fetch can replace the
+// request.
 func (m *model) promised(s *state, strict bool, asked moment, lock number) moment {
 	if strict {
 		return asked

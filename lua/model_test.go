@@ -84,7 +84,7 @@ func brokenRule(t *testing.T, r rules, want string, steps int) {
 	brokenModel(t, m, want, steps)
 }
 
-// brokenByFailover checks the same as brokenRule, for violations that need a failover.
+// brokenByFailover makes the checks of brokenRule in a model with failovers.
 func brokenByFailover(t *testing.T, r rules, want string, steps int) {
 	t.Helper()
 	r.noRows = true

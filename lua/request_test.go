@@ -48,7 +48,7 @@ func TestBegin_FetchesNeverShareANumber(t *testing.T) {
 		n := e.published(high)
 		last := n
 		for range 20 {
-			own := e.mustBegin(n, "HIGH") // the same record is delivered again and again
+			own := e.mustBegin(n, "HIGH") // each delivery of the same record begins another fetch
 			if own <= last {
 				e.t.Fatalf("number %d after %d", own, last)
 			}
