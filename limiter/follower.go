@@ -120,7 +120,7 @@ func (f *follower) applySettings() {
 	}
 	l.setQuota(quota, max(0, f.revision), f.stopped)
 	l.settingsUnread = false
-	l.reportWanted, l.reportForcesCall = l.rdb != nil, l.rdb != nil // Redis gets the new quota with the next call
+	l.reportWanted, l.reportForcesCall = l.rdb != nil, l.rdb != nil // the next call to Redis sends the new quota
 	now := time.Now()
 	for _, q := range l.queues {
 		if f.stopped {

@@ -45,7 +45,7 @@ type Limiter struct {
 	queueByKey   map[string]*queue
 	resources    map[string]string         // maps an endpoint to the upstream's name for its budget
 	newResources []string                  // new endpoint-resource pairs, not yet shared with the other processes
-	bucketEvents []bucketEvent             // events of buckets, to send with the next call
+	bucketEvents []bucketEvent             // events of buckets, to send with the next call to Redis
 	openBreakers map[string]bool           // scope breakers that this process opened, by bucket key
 	states       map[string]bucketSnapshot // last state of each bucket, by name
 	calls        int                       // number of calls to Redis so far; part of each ticket
@@ -62,12 +62,12 @@ type Limiter struct {
 	dayCountUnsaved  bool     // the day's count can't be saved, so no permit is granted
 	backoffPending   bool     // a backoff or an open breaker is not yet reported to Redis
 	reportWanted     bool     // publish a report after the next call to Redis
-	reportForcesCall bool     // make that call even if no slot is needed
+	reportForcesCall bool     // make that call to Redis even if no slot is needed
 	reportDue        bool     // Run publishes a report now
 	reportedWaiters  bool     // the last report contained waiters
 	lastReports      [2]int64 // slots granted to this process, at its last two reports
 	events           []string // events to send with the next call to Redis
-	refunds          []slot   // unused slots to return with the next call
+	refunds          []slot   // unused slots to return with the next call to Redis
 	clock            clock    // last reading of Redis' clock
 	counted          Count    // the day's count, as Redis reported it last
 }

@@ -22,10 +22,10 @@ type redisDouble struct {
 	mu      sync.Mutex
 	demands []demand
 	texts   []string        // encoded quotas
-	at      []time.Duration // time of each call since the start
+	at      []time.Duration // time of each call to Redis since the start
 	start   time.Time
 	answer  func(n int, d demand) (grant, error)
-	roundup time.Duration // duration of a call
+	roundup time.Duration // duration of a call to Redis
 	active  int
 	most    int
 }
@@ -48,7 +48,7 @@ func (r *redisDouble) acquireSlots(_ context.Context, d demand) (grant, error) {
 	return r.answer(n, d)
 }
 
-// sentEvents returns the events of all calls.
+// sentEvents returns the events that the limiter sent in all calls to Redis.
 func (r *redisDouble) sentEvents() (words string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

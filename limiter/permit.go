@@ -71,8 +71,8 @@ func (p *Permit) Release() {
 	l.wake()
 }
 
-// Written records that the request was written. The limiter measures the jitter from the times of
-// Written and Answered.
+// Written records that the HTTP request was written to the connection. The limiter measures the
+// jitter from the times of Written and Answered.
 func (p *Permit) Written() {
 	now := time.Now()
 	p.written.Store(&now)

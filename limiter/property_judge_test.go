@@ -53,8 +53,9 @@ type backoffRecord struct {
 }
 
 const (
-	// learnt is the longest time until a change is in force: a second to read it, a second
-	// until the next call, and the permits reserved by then.
+	// learnt is the longest time until a change of the settings is in force. A process reads the
+	// change within a second, and calls Redis within another second. The permits reserved by then
+	// can still be used.
 	learnt = 2*time.Second + redisTimeout + horizon + permitLife
 	// standstill is how far Redis' clock can be set back without a loss of state.
 	standstill = 10 * ms

@@ -26,7 +26,7 @@ func TestRateCap_PacesLowUntilItEnds(t *testing.T) {
 	}
 	rdb, m := servicetest.MiniRedis(t)
 	now := time.Date(2026, 11, 20, 15, 30, 0, 0, time.UTC) // 00:30 in Seoul
-	asked := func() grant {                                // call twice, because the first reply can contain only a time to retry
+	asked := func() grant {                                // call the script twice, because its first reply can contain only a time to retry
 		m.SetTime(now)
 		acquireAt(t, rdb, quota, now, demand{low: 100})
 		now = now.Add(time.Second)

@@ -109,9 +109,9 @@ func (l *Limiter) step(now time.Time) (d demand, next time.Time) {
 }
 
 // selectQueues picks at most maxQueuesPerCall queues for the next call to Redis. If there are
-// more, it picks the queues whose last call is longest ago. The result is sorted by lane, HIGH
-// first, and then by the time at which the queue's next waiter arrived. While the circuit breaker
-// is open it picks one queue at random, for the probe.
+// more, it picks the queues that were sent to Redis longest ago. The result is sorted by lane,
+// HIGH first, and then by the time at which the queue's next waiter arrived. While the circuit
+// breaker is open it picks one queue at random, for the probe.
 func (l *Limiter) selectQueues(all []queueDemand) []queueDemand {
 	if len(all) < 2 {
 		return all

@@ -48,7 +48,7 @@ func newBackRig(t *testing.T, p Policy) *backRig {
 	return r
 }
 
-// ask refunds the slots `back` and requests n slots in one call. Slots are times in us.
+// ask refunds the slots `back` and requests n slots in one call to Redis. Slots are times in us.
 func (r *backRig) ask(at time.Time, n int, back ...int64) (slots []int64) {
 	r.Helper()
 	r.calls++

@@ -297,8 +297,8 @@ func TestInFlight_RestartedProcessTakesNoSlot(t *testing.T) {
 	})
 }
 
-// A permit that is released while nobody waits frees its in-flight slot at once. A second call of
-// ReportEnd for a permit has no effect.
+// A permit that is released while no caller waits frees its in-flight slot at once. A second call
+// of ReportEnd for a permit has no effect.
 func TestPermit_SecondReportHasNoEffect(t *testing.T) {
 	config := scopedConfig(
 		Policy{Name: "places", Limit: 1, Window: InFlight},

@@ -75,7 +75,8 @@ const (
 	// redisTimeout is the timeout of one call to Redis. It is short, so that a server that hangs
 	// is detected early.
 	redisTimeout = 150 * time.Millisecond
-	// maxSlotsPerCall limits the slots of one call, and so the script's run time.
+	// maxSlotsPerCall limits the slots that one call to Redis requests, and so the script's run
+	// time.
 	maxSlotsPerCall = 1000
 )
 

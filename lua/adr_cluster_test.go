@@ -27,7 +27,8 @@ func (m migrating) do(node *redis.Client, args ...any) {
 	}
 }
 
-// migrate starts the migration of a key's hash slot. It is cancelled when the test ends.
+// migrate starts the migration of a key's hash slot. The migration is cancelled when the test
+// ends.
 func migrate(t *testing.T, key string) migrating {
 	t.Helper()
 	m := migrating{t: t}
