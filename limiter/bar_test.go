@@ -116,7 +116,7 @@ func (b *bar) least(what, unit string, figure, limit float64) {
 	b.judge(what, unit, figure, limit, ">=", printed(figure) >= limit)
 }
 
-// beside adds a value for comparison only.
+// beside adds a value without a limit. It is printed for comparison only.
 func (b *bar) beside(what, unit string, figure float64) {
 	b.lines = append(b.lines, barLine{what: "  " + what, figure: figureText(figure) + unit})
 }

@@ -18,7 +18,7 @@ import (
 func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 	l.mu.Lock()
 	l.events = append(l.events, fmt.Sprintf("open %d %d %d", first.Microseconds(), maxPause.Microseconds(), max(0, l.clock.at(sent))))
-	if !l.breakerOpen.Load() { // while the breaker is open, a reserved slot is kept: it is the next probe
+	if !l.breakerOpen.Load() { // while the breaker is open, a reserved slot is kept, because it is the next probe
 		l.backoffPending = true
 		l.releaseSlots()
 	}

@@ -80,7 +80,7 @@ func TestBreaker_ReportsSuccessOnlyWhileOpen(t *testing.T) {
 		go func() { waiter <- mustAcquire(t, l, schemas.Low) }()
 		synctest.Wait()
 		sent := r.now()
-		l.CloseBreaker(time.Now()) // the only slot that was granted was the probe
+		l.CloseBreaker(time.Now()) // the only slot granted since the breaker opened was the probe, so this success closes it
 		at := time.Now()
 		if <-waiter; time.Since(at) > ms {
 			t.Errorf("a rejected caller got its permit %v after the breaker closed", time.Since(at))

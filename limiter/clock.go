@@ -46,7 +46,7 @@ func (c *clock) read(before, then time.Time, redis int64) time.Duration {
 func (c *clock) at(t time.Time) int64 { return c.redis + t.Sub(c.then).Microseconds() }
 
 // midnights returns the three midnights nearest to `now` in the day policy's time zone, encoded
-// for the script. Three are needed because Redis' clock and the local one can differ.
+// for the script. Three are needed because Redis' clock and the local clock can differ.
 func (q Quota) midnights(now time.Time) string {
 	if q.day == nil {
 		return ""

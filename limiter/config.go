@@ -68,8 +68,8 @@ type Policy struct {
 	// Match selects the calls that the policy counts.
 	Match Match `yaml:"match,omitempty"`
 	// Unit is the unit that is counted; empty means calls. Costs are the units that one call
-	// takes, by endpoint, facet or method. They take precedence over the cost that its document
-	// declares.
+	// takes, by endpoint, facet or method. They take precedence over the cost that the call's
+	// document declares.
 	Unit  string         `yaml:"unit,omitempty"`
 	Costs map[string]int `yaml:"costs,omitempty"`
 	// A response with a status in FreeStatuses costs nothing. If CountedStatuses is set, only
@@ -281,7 +281,7 @@ func CheckRateCaps(all []RateCap) error {
 }
 
 // checkEachRateCap checks each rate cap alone. Unlike CheckRateCaps it accepts a cap that never
-// applies: an override stored by an older release can contain one and must stay valid.
+// applies: an override stored by an older release can contain such a cap and must stay valid.
 func checkEachRateCap(all []RateCap) error {
 	for i, c := range all {
 		if c.From < 0 || c.From > 23 || c.To < 0 || c.To > 24 {

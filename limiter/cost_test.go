@@ -94,7 +94,7 @@ func costing(units int) Call {
 	return Call{Endpoint: "f/d", Key: "k", Costs: map[string]int{"points": units}}
 }
 
-// A paced window allows at most its burst and one call at once.
+// A paced window grants at once at most the units of its burst and of one call.
 func TestWindow_PacesUnits(t *testing.T) {
 	const limit, window = 1000, 10 * time.Second
 	for _, dearest := range []int{5, 100} {
@@ -171,7 +171,7 @@ func TestWindow_ServesExpensiveCallsBesideCheapOnes(t *testing.T) {
 	})
 }
 
-// LOW uses everything except HIGH's reserve.
+// LOW uses all units of a window except HIGH's reserve.
 func TestWindow_KeepsReserveForHigh(t *testing.T) {
 	const limit, kept, window = 500, 100, 10 * time.Second
 	var spent spentUnits

@@ -30,7 +30,7 @@ func (q Quota) MaxCalls(lane schemas.Lane, within time.Duration) float64 {
 	}
 	if d := q.day; d != nil {
 		calls := float64(d.policy.Limit)
-		if lane == schemas.Low { // LOW is paced over the day
+		if lane == schemas.Low { // LOW's calls are spread evenly over the day
 			calls = max(1, (calls-86400*d.reserve)*min(1, within.Hours()/24))
 		}
 		limit = min(limit, calls)

@@ -180,13 +180,13 @@ func (f *fleet) outage(what string, d time.Duration, lost bool, away, back func(
 	if lost && quiet < time.Second {
 		f.Errorf("%s: a call arrived %v after the return, before the quiet period was over", what, quiet)
 	}
-	f.flow(waitTimeout, 450) // the calls of one second; a burst after the outage would be visible
+	f.flow(waitTimeout, 450) // wait for the calls of one second, so that keeps would detect a burst after the outage
 	f.keeps(what)
 }
 
 func TestFleet_KeepsTheLimitUnderFaults(t *testing.T) {
 	f := newFleet(t, 3, "--appendonly", "yes", "--appendfsync", "everysec")
-	f.flow(waitTimeout, 150) // the quiet period is over and the bursts are used up
+	f.flow(waitTimeout, 150) // after 150 calls the quiet period is over and the bursts are used up
 	f.stop("a process stopped and resumed", 2*time.Second, f.workers[0])
 	f.replace(1)
 	f.stop("all processes stopped and resumed", 500*ms, f.workers...)

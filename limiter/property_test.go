@@ -307,7 +307,7 @@ func (w *world) setClock(by time.Duration) {
 	w.skew, w.stop.blind = skew, true
 }
 
-// backOff reports a refusal by one process.
+// backOff lets one random process report that the upstream refused a call.
 func (w *world) backOff(d time.Duration) {
 	p := w.processes[w.rng.IntN(len(w.processes))]
 	w.backedOff = true

@@ -120,9 +120,9 @@ func (l *Limiter) removeEmptyQueues() {
 	})
 }
 
-// liveQueue returns the queue in l.queues with the key of q. That can be another queue if
-// removeEmptyQueues has deleted q. If there is none, liveQueue inserts q again. The caller holds
-// l.mu.
+// liveQueue returns the queue in l.queues with the key of q. If removeEmptyQueues has deleted q,
+// this can be a newer queue with the same key. If l.queues has no queue with this key, liveQueue
+// inserts q again. The caller holds l.mu.
 func (l *Limiter) liveQueue(q *queue) *queue {
 	if q.key == nil {
 		return q

@@ -69,8 +69,8 @@ func acquireAt(t *testing.T, rdb redis.UniversalClient, q Quota, now time.Time, 
 func TestRun_DoesNotSpinWithoutRedisAndCount(t *testing.T) {
 	var running atomic.Pointer[Limiter]
 	var spun atomic.Bool
-	// The bubble's time passes only while all goroutines are blocked, so a busy loop is
-	// detected in real time.
+	// The bubble's time passes only while all goroutines are blocked. So only this timer, which
+	// runs in real time, can detect a busy loop.
 	watch := time.AfterFunc(2*time.Second, func() {
 		spun.Store(true)
 		if l := running.Load(); l != nil {

@@ -212,8 +212,8 @@ func (l *Limiter) callRedis(d demand) bool {
 		}
 		l.failed, l.pause = 0, time.Time{}
 		l.applyGrant(answer{g, d, before, then})
-		// Reports are published only after a successful call, so that they don't add calls
-		// while Redis is down.
+		// Reports are published only after a successful call to Redis, so that they don't add
+		// calls while Redis is down.
 		l.reportDue, l.reportWanted, l.reportForcesCall = l.reportDue || l.reportWanted, false, false
 	}
 	defer l.mu.Unlock()
@@ -336,7 +336,7 @@ func (l *Limiter) applyGrant(a answer) {
 	}
 }
 
-// requestDayCount asks the follower to send the day's count to Redis.
+// requestDayCount makes the follower send the day's count to Redis.
 func (l *Limiter) requestDayCount() {
 	select {
 	case l.dayCountNeeded <- struct{}{}:

@@ -378,8 +378,8 @@ func (t template) fill(value func(name string) string) string {
 	var out strings.Builder
 	for i, name := range t.names {
 		out.WriteString(t.literals[i])
-		// Quoting keeps different values from giving the same text. The length limit bounds the
-		// length of Redis keys.
+		// The values are quoted, so that different scope values never give the same text. The
+		// length limit bounds the length of Redis keys.
 		fmt.Fprintf(&out, "%.120q", value(name))
 	}
 	out.WriteString(t.literals[len(t.names)])

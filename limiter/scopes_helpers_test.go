@@ -192,7 +192,7 @@ func (f *callers) one(m *member, lane schemas.Lane, call Call) (a answered, cred
 			return a, ""
 		}
 	}
-	sleep(f.span(0, 5*ms)) // within the jitter
+	sleep(f.span(0, 5*ms)) // network delay within the configured jitter
 	f.mu.Lock()
 	at := atUpstream{call, p.Credential(), time.Now()}
 	a = f.answers(at)

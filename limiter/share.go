@@ -8,8 +8,9 @@ import (
 	"github.com/freshet/freshet/schemas"
 )
 
-// Share is the current maximum rate of one lane. PerSecond is 0 while no calls are sent, and
-// infinite if only a limit on calls in flight applies.
+// Share is the current maximum rate of one lane. PerSecond is 0 during a backoff, an open breaker,
+// an emergency stop, a quiet period and the restoration of the day's count. It is infinite if only
+// a limit on calls in flight applies.
 type Share struct {
 	PerSecond float64
 	// Bounds are the limits that apply: windows, the hour's rate cap and the day. They ignore
@@ -38,7 +39,7 @@ type Bound struct {
 
 // LowPerSecond returns the current maximum rate of LOW. It is the lowest of three rates: LOW's
 // shares of the windows, the rate cap of the current hour, and the rest of the day's calls spread
-// over the rest of the day. It is 0 while no calls are sent.
+// over the rest of the day. It is 0 when Share.PerSecond is 0, for example during a backoff.
 func (q Quota) LowPerSecond(v View) float64 { return q.share(schemas.Low, v).PerSecond }
 
 // HighPerSecond returns the maximum rate of HIGH by the windows of the quota, or +Inf if the
@@ -84,8 +85,8 @@ func (l *Limiter) LowReserve() float64 {
 	return reserve
 }
 
-// share returns the current maximum rate of a lane. The day policy spreads LOW over the day. It
-// limits HIGH only when the day's calls are used up.
+// share returns the current maximum rate of a lane. The day policy spreads LOW's calls over the
+// rest of the day. It limits HIGH only when the day's calls are used up.
 func (q Quota) share(lane schemas.Lane, v View) Share {
 	var s Share
 	low := lane == schemas.Low

@@ -262,7 +262,7 @@ func readState(ctx context.Context, rdb redis.UniversalClient, source string, qu
 		v.State = "stopped"
 	case next > 0:
 		v.State = stateBreakerOpen
-		if until = utc(next); next > now { // if next has passed, the next call is the probe
+		if until = utc(next); next > now { // if next has passed, the probe is due now and Until stays empty
 			v.Until = &until
 		}
 	case s[4] > now:
