@@ -81,7 +81,7 @@ func TestBackoff_DoublesUpToAMinute(t *testing.T) {
 				if got := b.backoffEnd() - c.us(); got != want*second {
 					t.Errorf("round %d: a backoff of %d us, want %d s", round, got, want)
 				}
-				c.set(time.UnixMicro(b.backoffEnd() + second)) // the next refusal comes soon after the pause
+				c.set(time.UnixMicro(b.backoffEnd() + second)) // the next refusal comes soon after the pause, so the pause doubles
 			}
 			c.advance(ramp + 60*second) // no refusal for a minute: the next pause starts from the base
 		}

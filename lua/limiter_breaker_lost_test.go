@@ -105,7 +105,7 @@ func TestBreaker_ClosesIfAnOlderReleaseLostState(t *testing.T) {
 	simulated(t, func(b bucket, c *clock) {
 		b.awake()
 		b.acquireAfter(0, 0, openEvent(300*second, 300*second, c.us()))
-		c.advance(-3600 * second) // the breaker's times are now far in the future
+		c.advance(-3600 * second) // the clock is set back by an hour, so the breaker's times are far in the future
 		b.older(1, 1, "")
 		b.acquire(1, 1)
 		if s := b.breaker(); s != nil {

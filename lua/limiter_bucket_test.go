@@ -253,7 +253,7 @@ func (c *clock) set(t time.Time) {
 
 func (c *clock) us() int64 { return c.now.UnixMicro() }
 
-// Positions of numbers in the state.
+// Byte positions of fields in the encoded state.
 const (
 	atReplid, atCalm, atName, atProcess, atNow, atTATs, atUsed, atBirth, atTAT3 = 2, 42, 58, 84, 98, 114, 146, 226, 354
 )

@@ -174,7 +174,8 @@ func TestRevision_ChangedLogOrDayKeepsItsCount(t *testing.T) {
 
 func TestRevision_RaisedLimitServesWaitersAtOnce(t *testing.T) {
 	t.Parallel()
-	// Many waiters were rejected, with different times for their next calls.
+	// Many waiters were rejected, with different times for their next calls. After the limit is
+	// raised, waiters must get slots at once nevertheless.
 	simulated(t, func(b bucket, c *clock) {
 		b.lanes, b.more = nil, windowLog(60*second, 10, 5)
 		b.awake()

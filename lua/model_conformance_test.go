@@ -45,7 +45,7 @@ type walk struct {
 	s     state
 	real  map[number]int64 // the scripts' number for each number of the model
 	steps []string
-	knew  map[string]string // the hash as a replica without the last writes has it
+	knew  map[string]string // the hash on a replica that lacks the last writes
 
 	// cutOff disconnects a real replica, promote makes it the primary. If both are nil, a
 	// failover is simulated: the test replaces the hash by the replica's version.

@@ -286,7 +286,8 @@ func rank(numbers [29]*number) {
 	}
 }
 
-// rankMoments replaces times by their ranks. It leaves an unused time between any two times.
+// rankMoments replaces times by their ranks. It leaves an unused time between any two times,
+// because promised can return the time just before the begin of a fetch.
 func rankMoments(moments [8]*moment) {
 	var used uint64
 	for _, m := range moments {
