@@ -14,7 +14,7 @@ import (
 //
 // While the breaker is open, further calls of OpenBreaker can only lengthen the pauses, so failed
 // probes need not be reported. A call that was sent before the breaker last closed cannot open it
-// again. OpenBreaker releases the slots that this process has reserved.
+// again. If the breaker was closed, OpenBreaker releases the slots that this process has reserved.
 func (l *Limiter) OpenBreaker(first, maxPause time.Duration, sent time.Time) {
 	l.mu.Lock()
 	l.events = append(l.events, fmt.Sprintf("open %d %d %d", first.Microseconds(), maxPause.Microseconds(), max(0, l.clock.at(sent))))

@@ -101,7 +101,7 @@ func TestClock_DetectsAStepForwardAfterOneBack(t *testing.T) {
 	if ahead := read(5*time.Second, 20*ms, 12_000_000); ahead != 0 { // Redis' clock is set back by 3 s
 		t.Errorf("after a step back: got a forward step of %v", ahead)
 	}
-	if ahead := read(5100*ms, 20*ms, 15_100_000); ahead < 2900*ms { // and set forward again
+	if ahead := read(5100*ms, 20*ms, 15_100_000); ahead < 2900*ms { // Redis' clock is set forward by 3 s
 		t.Errorf("step of 3 s: got %v", ahead)
 	}
 }

@@ -71,7 +71,7 @@ func (w *world) wrong(format string, args ...any) {
 	w.note(format, args...)
 }
 
-// note records a violation like the method wrong. The caller holds w.mu.
+// note records a violation like the method wrong, for a caller that holds w.mu.
 func (w *world) note(format string, args ...any) {
 	w.wrongs = append(w.wrongs, fmt.Sprintf("%v  ", time.Since(w.start))+fmt.Sprintf(format, args...))
 }

@@ -254,7 +254,8 @@ func (q Quota) Quiet() time.Duration {
 	}
 	for _, s := range q.scoped {
 		switch {
-		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0: // it does not count every call, so the source need not pause
+		case len(s.policy.Match.Methods)+len(s.policy.Match.Endpoints) > 0:
+			// The policy does not count every call, so the source need not pause.
 		case s.kind == logKind: // wait until the calls of the lost log have left the window
 			quiet = max(quiet, micros(s.numbers[0]-(s.numbers[1]-s.numbers[7])*s.numbers[4]/1000))
 		case s.kind == concurrencyKind: // calls from before the loss may still be in flight

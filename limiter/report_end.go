@@ -146,7 +146,8 @@ func (l *Limiter) reportToBucket(s slot, c bucketCost, policy Policy, status int
 	case leakyBucketKind:
 		if back := int64(c.units) - used; back != 0 {
 			at := s.at
-			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 { // the upstream returns the units at the response, not at the slot's time
+			// The upstream returns the units at the response, not at the slot's time.
+			if policy.Restore > 0 || len(policy.CountedStatuses) > 0 {
 				at = 0
 			}
 			l.addBucketEvent(c.bucket, 'g', fmt.Sprintf("%d %d", back, at))

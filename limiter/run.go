@@ -179,8 +179,8 @@ func (l *Limiter) callRedisUntilServed() {
 	}
 }
 
-// callRedis makes one call to Redis. It returns true if another call is needed at once. In that
-// case l.calling stays true, and the caller of callRedis must make that call.
+// callRedis makes one call to Redis. It returns true if another call to Redis is needed at once.
+// In that case l.calling stays true, and the caller of callRedis must make the second call.
 func (l *Limiter) callRedis(d demand) bool {
 	l.mu.Lock()
 	d.events = l.takeEvents()

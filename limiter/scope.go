@@ -76,7 +76,7 @@ func (c Call) value(name, credential string) string {
 		return c.Key
 	case "resource":
 		if c.Resource == "" {
-			return "of " + c.Endpoint // the endpoint has its own budget until a response names a shared one
+			return "of " + c.Endpoint // the endpoint has its own budget until a response names a shared budget
 		}
 		return c.Resource
 	}
@@ -159,7 +159,9 @@ func newScopedPolicy(p Policy, config Config) (scopedPolicy, error) {
 		}
 		s.kind = leakyBucketKind
 		s.numbers = []int64{int64(math.Ceil(1e9 / float64(p.Restore))), int64(budget - early), kept, boolNumber(p.Reported), 0}
-	case len(p.CountedStatuses) > 0: // error budget: half is burst, half is restored over the window; successful calls are soon refunded
+	case len(p.CountedStatuses) > 0:
+		// An error budget: half is burst, half is restored over the window. Successful calls
+		// are soon refunded.
 		s.kind = leakyBucketKind
 		s.numbers = []int64{reach.Nanoseconds()/int64(budget-budget/2) + 1, int64(budget / 2), kept, 0, reach.Microseconds()}
 	default:

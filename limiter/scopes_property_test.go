@@ -37,7 +37,7 @@ type scopesJudge struct {
 	flying    map[string]int
 	stopped   time.Time // no call may arrive after that time
 	losses    int       // losses of Redis' state
-	unhealthy string    // the refused credential
+	unhealthy string    // the credential that the upstream refuses
 	dear      int       // maximum estimated cost of a document
 }
 
@@ -108,7 +108,7 @@ func costs(policy string, units int) announced.Notice {
 
 func (j *scopesJudge) note(format string, args ...any) { j.wrong[fmt.Sprintf(format, args...)]++ }
 
-// answer judges an arrival and answers it.
+// answer judges the arrival of a call and returns the upstream's response.
 func (j *scopesJudge) answer(c atUpstream) answered {
 	a := answered{status: 200, takes: 20*ms + time.Duration(c.at.UnixNano()%int64(300*ms))}
 	if chance(j.chance, 30) {

@@ -297,7 +297,8 @@ func (v *View) policies(s []int64, quota Quota) error {
 					p.of(l.policy, int(l.perWindow()))
 				}
 			}
-			if v.State != "stopped" && v.State != "backing-off" && v.State != stateBreakerOpen && v.State != stateRestoringCount { // in these states no call is possible now, so 0 calls remain
+			// In the states below no call is possible now, so 0 calls remain.
+			if v.State != "stopped" && v.State != "backing-off" && v.State != stateBreakerOpen && v.State != stateRestoringCount {
 				p.Remaining, p.RemainingForLow = s[2]+s[3]+s[4], s[3]+s[4]
 			}
 		case 2:
