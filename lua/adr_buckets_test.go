@@ -112,7 +112,7 @@ func TestADRBuckets_TrustTheCallersClock(t *testing.T) {
 
 	again := newBuckets(t, rdb)
 	burst := again.drain(0, 1000)
-	if burst += again.drain(time.Second, 1000); burst < 900 { // the same instant, by the clock of a second caller that is one second ahead
+	if burst += again.drain(time.Second, 1000); burst < 900 { // the same instant, by a clock that is 1 s ahead
 		t.Errorf("ADR: %d in an instant: %s", burst, gone)
 	}
 

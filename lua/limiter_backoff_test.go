@@ -117,7 +117,8 @@ func TestBackoff_IgnoresRefusalsOfEarlierCalls(t *testing.T) {
 			t.Errorf("the refusal of a call after the backoff caused a backoff of %d us, want 2 s", got)
 		}
 		c.advance(100_000)
-		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000)) // a longer Retry-After is obeyed, even of a call that was sent before the backoff
+		// A longer Retry-After is obeyed, even of a call that was sent before the backoff.
+		b.acquireAfter(0, 0, backoffEvent(5*second, second, c.us()-150_000))
 		if got := b.backoffEnd() - c.us(); got != 5*second {
 			t.Errorf("an answer that names 5 s caused a backoff of %d us", got)
 		}

@@ -108,7 +108,7 @@ func TestDay_LowIsNeverAheadOfItsPace(t *testing.T) {
 		b.onDay(1_000_000, 0)
 		c.set(time.Date(2027, 1, 16, 0, 0, 10, 0, time.UTC))
 		b.awake()
-		c.advance(8 * 3600 * second) // 8 hours without demand; their calls must be spread over the rest of the day
+		c.advance(8 * 3600 * second) // 8 hours without calls: LOW's unused calls must be spread over the rest of the day
 		_, low, _ := play(b, c, 20*second, true, []process{{low: 500, at: c.us()}})
 		if got := mostInWindow(low, second); got > 17+2 {
 			t.Errorf("LOW got %d slots in a second, its pace is 17", got)
@@ -216,7 +216,7 @@ func TestDay_GrantsNothingUntilCountIsRestored(t *testing.T) {
 				if g := b.acquireAfter(0, 0, c.told); g.used != c.want {
 					t.Errorf("the day counts %d calls, want %d", g.used, c.want)
 				}
-				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process sends the count again, too late to have an effect
+				g := b.acquireAfter(1, 1, used(today, 5_000_000, now, rate)) // another process sends the count again, without effect
 				if len(g.high) != 1 || len(g.low) != 1 || g.used != c.want+2 {
 					t.Errorf("after the count is restored: %+v, want %d calls", g, c.want+2)
 				}
@@ -283,7 +283,7 @@ func TestDay_RefundsOnlyItsOwnCalls(t *testing.T) {
 		if got := refund(c.us() - 3600*second); got != 2 {
 			t.Errorf("a refund from before the state's birth left %d, want 2", got)
 		}
-		c.set(midnight.Add(-5 * time.Second)) // near midnight a call counts in both days; its refund is ignored, because it cannot name the day
+		c.set(midnight.Add(-5 * time.Second)) // a call near midnight counts in both days; its refund names no day and is ignored
 		g = b.acquire(3, 0)
 		if got := refund(g.high...); got != 5 {
 			t.Errorf("refunded near midnight, the day counts %d, want 5", got)

@@ -223,7 +223,7 @@ func (s *state) reduce(exact bool) {
 		s.owed = 0
 	}
 	if !s.lock.below(s.stored) && !s.replica.lock.below(s.stored) {
-		s.ended = true // it matters only if a lock is below the stored snapshot
+		s.ended = true // the field matters only if a lock is below the stored snapshot
 	}
 	waits := false
 	for i := range s.work {
