@@ -103,6 +103,6 @@ func (w *Worker) logReleases(err error) {
 	if err != nil {
 		w.log.Warn("release of outstanding requests failed; will retry, the requests expire with their leases", "err", err)
 	} else {
-		w.log.Info("release of outstanding requests works again")
+		w.log.Info("release of outstanding requests restored")
 	}
 }

@@ -23,6 +23,8 @@ var (
 var (
 	pageText  = regexp.MustCompile(`>([^<>{}]{12,})<`)
 	alertText = regexp.MustCompile(`(?m)^ +(?:summary|description): (.+)$`)
+	// testSuite matches the packages of tests for several implementations. They log nothing.
+	testSuite = regexp.MustCompile(`/(storetest|sourcetest|openapitest|servicetest)/`)
 )
 
 // TestProse_PrintsARandomSample prints a random sample of each kind of text that people read, such
@@ -57,10 +59,13 @@ func TestProse_PrintsARandomSample(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			lines := strings.Split(text, "\n")
 			for _, c := range f.Comments {
-				add("comment", path, fset.Position(c.Pos()).Line, c.Text())
+				if c.Text() != "" { // not a directive
+					add("comment", path, fset.Position(c.Pos()).Line, c.Text()+" [code: "+codeAt(lines, fset.Position(c.Pos()).Line-1)+"]")
+				}
 			}
-			if strings.HasSuffix(path, "_test.go") {
+			if strings.HasSuffix(path, "_test.go") || testSuite.MatchString(path) {
 				return
 			}
 			ast.Inspect(f, func(n ast.Node) bool {
@@ -97,6 +102,17 @@ func TestProse_PrintsARandomSample(t *testing.T) {
 			t.Log(text)
 		}
 	}
+}
+
+// codeAt returns the line of code that a comment in line i describes: the same line, or the first
+// one after the comment.
+func codeAt(lines []string, i int) string {
+	for ; i < len(lines); i++ {
+		if code, _, _ := strings.Cut(lines[i], "//"); strings.TrimSpace(code) != "" {
+			return strings.TrimSpace(code)
+		}
+	}
+	return ""
 }
 
 // eachFile calls do with each file of the repository that people read. Hidden, vendored and

@@ -39,7 +39,8 @@ func ExampleNewQuota_rejected() {
 	// Output: policies[0] "second": target: with 500, up to 550 calls could reach the upstream within 1s, but its limit is 500 (a permit lives 40ms, the jitter is 10ms); lower the target, or omit it to use 454.3
 }
 
-// MaxCalls returns the maximum over all policies, starting with an unused quota.
+// MaxCalls returns the number of calls that all policies together allow in a period, if the quota
+// is unused at its start.
 func ExampleQuota_MaxCalls() {
 	quota, err := limiter.NewQuota(reference())
 	if err != nil {

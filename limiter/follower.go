@@ -75,7 +75,7 @@ func (f *follower) logCondition(action string, err error) {
 	case err != nil && !f.failing[action]:
 		f.l.log.Warn("limiter action failed; the last known value is used", "action", action, "err", err)
 	case err == nil && f.failing[action]:
-		f.l.log.Info("limiter action works again", "action", action)
+		f.l.log.Info("limiter action restored", "action", action)
 	}
 	f.failing[action] = err != nil
 }

@@ -243,7 +243,7 @@ func TestFollower_LogsFailureAndRecoveryOnce(t *testing.T) {
 			if n := strings.Count(log.String(), `msg="limiter action failed; the last known value is used" source=nexon action="`+action); n != 1 {
 				t.Errorf("%q was logged %d times, want 1:\n%s", action, n, log.String())
 			}
-			if n := strings.Count(log.String(), `msg="limiter action works again" source=nexon action="`+action); n != 1 {
+			if n := strings.Count(log.String(), `msg="limiter action restored" source=nexon action="`+action); n != 1 {
 				t.Errorf("recovery of %q was logged %d times, want 1:\n%s", action, n, log.String())
 			}
 		}

@@ -76,7 +76,8 @@ func TestQueue_GivesRetriesEveryFourthPermit(t *testing.T) {
 	}
 }
 
-// If each call has its own queue, three of four probes go to queues without retries.
+// While the breaker is open, a queue of calls that have not failed yet gets three of four probes,
+// even if eleven of twelve queues contain only retries.
 func TestQueue_RetriesProbeSeldom(t *testing.T) {
 	l := &Limiter{}
 	l.breakerOpen.Store(true)

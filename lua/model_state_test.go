@@ -240,9 +240,9 @@ func (s *state) reduce(exact bool) {
 	if exact {
 		return
 	}
-	// Of the field ver only two facts matter: whether the hash exists, and whether a fetch has
-	// begun since the lock was set. The next number does not follow from ver alone, but from all
-	// numbers.
+	// The scripts use the field ver for two decisions only: whether the hash exists, and whether a
+	// fetch has begun since the lock was set. States that differ only in the value of ver are
+	// therefore equal, and ver becomes a small number with the same two facts.
 	r := &s.replica
 	known, knew := s.known(), r.lock.n != 0 || r.ver != 0 || r.done != 0
 	begun, began := s.ver > s.lock.n, r.ver > r.lock.n

@@ -17,7 +17,8 @@ func (req UpdateRequest) forClient(client access.Client) UpdateRequest {
 // clients.
 func (req UpdateRequest) flightKey() string { return req.Entity.String() + " " + req.Client }
 
-// recordRefusals counts each refused result and sets the problem for its client.
+// recordRefusals counts each request that the producer refused in the metrics, and adds to its
+// result the problem response that the client gets.
 func (s *Server) recordRefusals(results []EnqueueResult) []EnqueueResult {
 	for i, result := range results {
 		results[i] = s.recordRefusal(result)

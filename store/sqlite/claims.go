@@ -76,7 +76,9 @@ func (s *Store) EntitiesDueAfter(ctx context.Context, source string, after time.
 	return all, nil
 }
 
-// candidates runs a query of registered entities and adds the state and the status of each entity.
+// candidates runs a query of registered entities. It adds to each entity its snapshot's state
+// (versions, hashes and times) and the status of its last request. If `content` returns true for
+// the entity's facet, it adds the snapshot's content too.
 func candidates(ctx context.Context, tx *sql.Tx, query string, content func(facet string) bool, args ...any) ([]store.Candidate, error) {
 	due, err := selectEntities(ctx, tx, query, args...)
 	if err != nil {

@@ -330,7 +330,7 @@ func testEntityWritesNoDeadlock(b suite) {
 	}
 	for _, r := range page {
 		if r.History.Reads != 2*rounds || !r.History.ReadAt.Equal(at(rounds-1)) {
-			b.Errorf("%s: got %v reads until %v", r.Entity, r.History.Reads, r.History.ReadAt)
+			b.Errorf("%s: got reads %v until %v", r.Entity, r.History.Reads, r.History.ReadAt)
 		}
 	}
 }
