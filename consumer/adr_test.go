@@ -12,18 +12,18 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// countDeadLettersByADR returns how many dead letters the ADR writes if all calls for these records
-// have outcome o.
+// countDeadLettersByADR returns how many dead letters the ADR writes for that number of records, if
+// all their calls have outcome o.
 func countDeadLettersByADR(o source.Outcome, records int) (deadLetters int) {
 	for range records {
-		if o.Status >= 400 || o.Class == source.BadContent { // a 5xx too, after three tries
+		if o.Status >= 400 || o.Class == source.BadContent { // true for a 5xx too: the ADR writes its dead letter after three tries
 			deadLetters++
 		}
 	}
 	return deadLetters
 }
 
-// countDeadLetters processes that many records for at most an hour of fake time, one record for
+// countDeadLetters processes `records` records for at most an hour of fake time, one record for
 // each entity. All calls have outcome o, and there is no known-good entity. It returns how many
 // dead letters freshet writes and how many calls it makes.
 func countDeadLetters(t *testing.T, o source.Outcome, records int) (deadLetters, calls int) {

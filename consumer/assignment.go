@@ -71,7 +71,7 @@ func (a *assignment) assigned(added map[string][]int32) {
 			a.ledgers[topic] = map[int32]*ledger{}
 		}
 		for _, p := range partitions {
-			if former := a.ledgers[topic][p]; former != nil { // the topic was deleted and created again
+			if former := a.ledgers[topic][p]; former != nil { // there is an old ledger if the topic was deleted and created again
 				former.revoke()
 			}
 			a.ledgers[topic][p] = newLedger()

@@ -67,7 +67,7 @@ func TestAssignment_LossStopsCallsDuringCommit(t *testing.T) {
 	of := map[string][]int32{"t": {0}}
 	a.assigned(of)
 	l := a.ledgerOf("t", 0)
-	a.committing.Lock() // as if a commit waited for the broker's response
+	a.committing.Lock() // the lock is held, as during a commit that waits for the broker's response
 	done := make(chan struct{})
 	go func() { defer close(done); a.lost(of) }()
 	look := time.NewTicker(time.Millisecond)
@@ -94,7 +94,7 @@ func TestAssignment_ReassignmentRevokesOldLedger(t *testing.T) {
 	a.assigned(of)
 	former := a.ledgerOf("t", 0)
 	former.add(0, 0, time.Time{})
-	a.assigned(of) // as if the topic was deleted and created again
+	a.assigned(of) // assigns the partition again, as after its topic was deleted and created again
 	if former.startCall() {
 		t.Error("startCall of the old ledger: got true, want false")
 	}

@@ -19,7 +19,7 @@ import (
 type attempt struct {
 	w      *Worker
 	t      *task
-	memory *reservation // for the response bodies
+	memory *reservation // memory that is reserved for the response bodies
 	// probe allows calls while the source's circuit breaker is open. goesFirst makes the attempt
 	// get the next permit, before other waiting calls. credential, if not empty, is the only
 	// credential that the attempt may use.
@@ -37,7 +37,7 @@ type attempt struct {
 	skipped   schemas.Verdict
 	preempted bool // slotQueue.preempt has chosen this attempt to give its slot up
 
-	ended bool // the record's request was settled, or the record is left uncommitted and read again
+	ended bool // no further attempt follows: the request was settled, or the record stays uncommitted and is read again
 }
 
 var (
@@ -112,9 +112,9 @@ func (a *attempt) acquire(ctx context.Context, target source.Call, acquire func(
 	return acquire(ctx, a.w.lane, target)
 }
 
-// credentialsFor returns the credentials that a call may use: only the attempt's credential if it
-// is set. Otherwise it returns the credentials that the upstream has not refused for this record,
-// or all credentials if the upstream has refused all of them.
+// credentialsFor returns the credentials that a call may use. If the attempt must use one certain
+// credential, only this one is returned. If not, all credentials are returned that the upstream has
+// not refused for this record, or simply all if the upstream has refused each of them.
 func (a *attempt) credentialsFor(all []string) []string {
 	candidates := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(a.t.refusedBy, name) })
 	switch {
@@ -246,7 +246,7 @@ func (c *call) spend(ctx context.Context) (bool, error) {
 		}
 	}
 	if !c.permit.Spend() {
-		if a.sent == 0 { // a revocation waits for calls in flight, but must not wait for a record without a sent call
+		if a.sent == 0 { // no call of this record was sent, so a revocation must not wait for the record any longer
 			a.started = false
 			a.t.ledger.endCall()
 			if !a.t.ledger.is(ledgerOpen) {

@@ -7,10 +7,10 @@ import (
 )
 
 // memoryBudget bounds the bytes of response bodies in memory. An estimated number of bytes is
-// reserved for each entity before its permit is requested. If a body turns out to be larger, its
-// reservation must grow, and the body is read further only when it has grown. One entity at a time
-// may exceed the limit; otherwise entities that each hold a part of their bodies could deadlock. So
-// memory is bounded by the limit plus the bodies of one entity.
+// reserved for each entity before its permit is requested. If a body turns out to be larger, the
+// worker reads on only after the reservation has grown. One entity at a time may exceed the limit.
+// Without this exception, entities that each hold a part of their bodies could wait for each other
+// forever. So memory is bounded by the limit plus the bodies of one entity.
 type memoryBudget struct {
 	mu        sync.Mutex
 	limit     int64
@@ -26,7 +26,7 @@ type memoryBudget struct {
 type reservation struct {
 	b     *memoryBudget
 	held  int64
-	spare int64 // the bytes of held that no body uses yet
+	spare int64 // the part of `held` that no body uses yet, in bytes
 }
 
 type memoryWaiter struct {
@@ -100,7 +100,7 @@ func (r *reservation) grow(ctx context.Context, n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-more.ready: // granted just before ctx ended; the caller releases the bytes with resize(0)
+	case <-more.ready: // the n bytes were granted just before ctx ended; the caller releases the bytes with resize(0)
 	default:
 		b.growing.Remove(element)
 		b.admit()

@@ -35,7 +35,7 @@ func TestSizeEstimates_RiseAtOnceAndFallSlowly(t *testing.T) {
 func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newMemoryBudget(100)
-		if err := b.acquire(t.Context(), "", 1000); err != nil { // a reservation may exceed the limit if it is the only one
+		if err := b.acquire(t.Context(), "", 1000); err != nil { // 1000 exceeds the limit of 100, as the only reservation may
 			t.Fatal(err)
 		}
 		order := make(chan int64, 3)
@@ -54,7 +54,7 @@ func TestMemoryBudget_AdmitsInOrderAndAlwaysOne(t *testing.T) {
 		if got := <-order; got != 60 || len(order) != 0 {
 			t.Errorf("%d was admitted first, %d others", got, len(order))
 		}
-		b.resize(60, 70) // the body was larger than its reservation, so no waiter fits
+		b.resize(60, 70) // the body is larger than its reservation; the next waiter needs 50 bytes, so it still waits
 		synctest.Wait()
 		if len(order) != 0 {
 			t.Error("a smaller reservation was granted first, want the queue order")
@@ -139,7 +139,7 @@ func TestReservation_OneAtATimeExceedsTheLimit(t *testing.T) {
 					mu.Unlock()
 				}
 				r.resize(each)
-				time.Sleep(time.Second) // fake time of synctest
+				time.Sleep(time.Second) // one second of synctest's fake time
 				r.resize(0)
 			})
 		}
@@ -158,7 +158,7 @@ func TestReservation_GrowEndsWithContext(t *testing.T) {
 		b := newMemoryBudget(100)
 		first, _ := b.reserve(t.Context(), "", 50)
 		second, _ := b.reserve(t.Context(), "", 50)
-		if err := first.grow(t.Context(), 200); err != nil { // above the limit; one reservation may exceed it
+		if err := first.grow(t.Context(), 200); err != nil { // this exceeds the limit of 100 bytes, as one reservation may
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -233,7 +233,7 @@ func TestReservation_ServesClientsInTurn(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if err := first.grow(t.Context(), 150); err != nil { // first may still grow above the limit
+		if err := first.grow(t.Context(), 150); err != nil { // the reservation `first` may exceed the limit, although others wait
 			t.Fatal(err)
 		}
 		for i, want := range []string{"flood", "quiet", "flood", "flood"} {

@@ -108,15 +108,15 @@ type churn struct {
 	slowUpstream
 	rng           *rand.Rand
 	lane          schemas.Lane
-	broker        bool          // the broker assigns the partitions
-	revokeTimeout time.Duration // timeout of a revocation
+	broker        bool          // if true, the broker assigns the partitions, otherwise a group member
+	revokeTimeout time.Duration // how long a revocation waits for calls in flight
 	inFlight      int
-	cuts          bool          // also cut the connections of members to Kafka
+	cuts          bool          // if true, the test also cuts members' connections to Kafka
 	missed        time.Duration // session timeout of the group
 	members       []member
-	numbers       map[string]int64 // version of each key's last request
-	revokedCalls  atomic.Int64     // calls in flight at a revocation
-	losses        atomic.Int64     // lost sessions
+	numbers       map[string]int64 // by key: version of the last request
+	revokedCalls  atomic.Int64     // number of calls that were in flight when their partition was revoked
+	losses        atomic.Int64     // number of group sessions that members lost
 	cutOff        int
 }
 
@@ -150,7 +150,7 @@ func (s *churn) join() {
 	m := member{cable: &cuttableDialer{}}
 	deps.Kafka = func(string) []kgo.Opt {
 		return append(s.brokers(), kgo.SessionTimeout(s.missed), kgo.HeartbeatInterval(200*time.Millisecond),
-			kgo.RebalanceTimeout(5*time.Second), kgo.Dialer(m.cable.dial)) // an unanswered join must time out before the test does
+			kgo.RebalanceTimeout(5*time.Second), kgo.Dialer(m.cable.dial)) // a join that the broker leaves unanswered must time out before the test does
 	}
 	deps.Log = slog.New(lossCounter{deps.Log.Handler(), &s.revokedCalls, &s.losses})
 	c := consumer.DefaultConfig(s.lane)
@@ -193,7 +193,7 @@ func (s *churn) enqueueSome() {
 		switch result := s.producer.Enqueue(s.Context(), request); {
 		case result.Queued():
 			s.numbers[key] = max(s.numbers[key], result.Number)
-		case result.Outcome != producer.Pending: // Pending: an earlier request of the key is being published
+		case result.Outcome != producer.Pending: // Pending is no error: an earlier request of the same key is being published
 			s.Fatalf("request for %s: got %+v", key, result)
 		}
 	}
@@ -206,7 +206,7 @@ func (s *churn) joinAndLeave(steps int) {
 	for range steps {
 		s.enqueueSome()
 		if s.lane == schemas.Low {
-			s.behind.records.Store(int64(s.rng.IntN(3) / 2 * 6000)) // now and then HIGH has a large backlog, so that LOW yields
+			s.behind.records.Store(int64(s.rng.IntN(3) / 2 * 6000)) // in one of three steps the test reports a large HIGH backlog, so that LOW yields
 		}
 		before := s.n.Load()
 		switch n := len(s.members); {

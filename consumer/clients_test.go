@@ -102,7 +102,7 @@ func (r *rig) outstanding(client string) int64 {
 // and without the limit after 2,000.
 func TestWorker_ServesClientsInTurn(t *testing.T) {
 	t.Parallel()
-	for _, slots := range []int{64, 512} { // fewer slots than outstanding requests, and more
+	for _, slots := range []int{64, 512} { // fewer slots than the 400 outstanding requests of client "flood", then more
 		t.Run(fmt.Sprint(slots, " slots"), func(t *testing.T) {
 			r := newRig(t)
 			r.limit(200)

@@ -7,7 +7,8 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// The conditions of a whole source. Each is logged when it begins and when it ends.
+// Conditions are failures that last for a while. These concern a whole source. The worker logs when
+// each of them begins and when it ends.
 var (
 	conditionPause = observe.Condition{
 		Failing: "upstream requests a pause; calls back off", Recovered: "upstream pause over; calls resumed",

@@ -54,7 +54,7 @@ const (
 // faultQuery is a failure that needs a verdict.
 type faultQuery struct {
 	entity     schemas.Entity
-	scope      string // a scopeKey; empty if the source itself may be at fault
+	scope      string // key (scopeKey) of the scope that may be at fault; empty if it may be the whole source
 	credential string
 	after      time.Time // when the failure was observed
 }
@@ -93,7 +93,7 @@ func (h *Health) recordKnownGood(t *task, answered bool) {
 		f.known = f.known[:min(len(f.known), maxKnownGood)]
 	case len(f.known) < maxKnownGood:
 		f.known = append(f.known, k)
-	default: // the front half of the list is reserved for entities that were recorded with answered = true
+	default: // the list is full: only its back half takes entities with answered = false
 		f.known[maxKnownGood/2+rand.IntN(maxKnownGood/2)] = k //nolint:gosec // not a secret
 	}
 }
@@ -153,8 +153,8 @@ func (h *Health) nextProbe() *knownGood {
 	return failed
 }
 
-// nextProbe returns the facet's known-good entity to probe with next: one that has not failed,
-// or else the one that was returned longest ago.
+// nextProbe returns the facet's known-good entity to probe with next: one that has not failed. If
+// all have failed, it returns the one that it has not returned for the longest time.
 func (f *facetHealth) nextProbe() *knownGood {
 	if len(f.known) == 0 {
 		return nil
@@ -172,7 +172,7 @@ func (h *Health) recordCandidateFailure(k *knownGood) {
 	k.failed = true
 }
 
-// recordRefusal records that the entity was refused in the query's scope.
+// recordRefusal records that the upstream refused the query's entity in the query's scope.
 func (h *Health) recordRefusal(q faultQuery) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,8 +199,8 @@ func (h *Health) clearRefusals(keys []string) {
 	}
 }
 
-// lookupVerdict returns the verdict for a failure if it is known. Otherwise it returns a channel
-// that is closed when the verdict may have become known.
+// lookupVerdict returns the verdict for a failure, if it is known. If it is not known yet, the
+// channel `changed` is closed when the verdict may have become known.
 func (h *Health) lookupVerdict(q faultQuery) (v verdict, known bool, changed <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -239,7 +239,7 @@ func (h *Health) beginRun(q faultQuery) bool {
 }
 
 // finishRun ends a run of confirming calls. If the verdict is sharedFault for the source or a
-// facet, it opens a breaker and returns the diagnosis that names it.
+// facet, it opens a breaker and returns which one: sourceOpened or endpointOpen.
 func (h *Health) finishRun(q faultQuery, started time.Time, v verdict) (d diagnosis) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -284,7 +284,7 @@ func (w *Worker) awaitVerdict(ctx, hard context.Context, q faultQuery) verdict {
 	}
 }
 
-// startConfirm starts the confirming calls of a query, unless a run is active.
+// startConfirm starts the confirming calls of a query, unless a run of the same query is active.
 func (w *Worker) startConfirm(hard context.Context, q faultQuery) {
 	if w.health.beginRun(q) {
 		w.tasks.Go(func() { w.confirm(w.life, hard, q) })
@@ -311,7 +311,7 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 			break
 		}
 	}
-	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // one failed known-good entity does not prove a sharedFault
+	if v == sharedFault && q.scope == "" && len(tried) <= confirmEntities { // only one known-good entity was called; its failure alone does not prove a sharedFault
 		v = noKnownGood
 	}
 	w.announceOpen(w.health.finishRun(q, started, v), q.entity.Facet, errConfirmed)
@@ -319,7 +319,7 @@ func (w *Worker) confirm(ctx, hard context.Context, q faultQuery) {
 
 var errConfirmed = errors.New("known-good entities failed too")
 
-// askKnownGood makes one confirming call and returns its verdict.
+// askKnownGood fetches one known-good entity, and returns the verdict that follows for the query.
 func (w *Worker) askKnownGood(ctx, hard context.Context, k *knownGood, q faultQuery) verdict {
 	credential := ""
 	if q.scope != "" {
@@ -349,7 +349,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 		record: &kgo.Record{}, ledger: newLedger(), params: k.params, stored: k.stored,
 		request: schemas.UpdateRequest{Entity: k.entity, Lane: w.lane, Reason: schemas.Prefetch, RequestedAt: now},
 	}
-	t.stored.ETag, t.stored.LastModified = "", "" // the validators may be outdated
+	t.stored.ETag, t.stored.LastModified = "", "" // fetch unconditionally, because the remembered ETag and time may be outdated
 	t.ledger.add(0, 0, now)
 	t.facet, _ = w.source.Facet(k.entity.Facet)
 	var err error
@@ -372,7 +372,7 @@ func (w *Worker) fetchKnownGood(ctx, hard context.Context, k *knownGood, credent
 	}
 	w.announceOpen(w.health.record(callEnd{entity: k.entity, credential: a.credentialUsed(), first: a.began, began: a.began}, subject, true, w.permits.BreakerOpenSince), k.entity.Facet, o.Err)
 	if subject != goodAnswer {
-		v := faultUnknown // a confirming call pauses calls only if its response demands it at once, such as a 429 with Retry-After
+		v := faultUnknown // with this verdict, a confirming call pauses other calls only if its response demands that, like a 429 with Retry-After
 		if probe {
 			v = sharedFault
 		}

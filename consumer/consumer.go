@@ -68,7 +68,7 @@ const leaveTimeout = 10 * time.Second
 // lookups in Redis and in the database.
 const maxPollRecords = 256
 
-// Worker processes one lane of one source. Run may be called once.
+// Worker processes the update requests in one lane of one source. Run may be called once.
 type Worker struct {
 	config   Config
 	source   *source.Source
@@ -201,7 +201,7 @@ func (w *Worker) Run(ctx context.Context) error {
 
 	drained := make(chan struct{})
 	background.Go(func() {
-		<-ctx.Done() // the drain starts here and not at the end of pollLoop, which a revocation can delay
+		<-ctx.Done() // DrainTimeout begins when ctx ends, not when pollLoop ends, which a revocation can delay
 		limit := time.NewTimer(w.config.DrainTimeout)
 		defer limit.Stop()
 		select {
@@ -222,7 +222,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	background.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.leaveTimeout)
 	defer cancel()
-	committing, done := context.WithTimeout(last, w.leaveTimeout/2) // the other half of leaveTimeout is for leaving the group
+	committing, done := context.WithTimeout(last, w.leaveTimeout/2) // half of leaveTimeout for the last commit, the other half for leaving the group
 	err := w.assignment.commitLast(committing, w.kafka)
 	done()
 	if err != nil {

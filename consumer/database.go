@@ -67,7 +67,7 @@ func (w *Worker) retryDB(ctx context.Context, op string, do func(context.Context
 			}
 			return struct{}{}, err
 		})
-		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // the database call has succeeded; only the breaker counts it as a failure
+		if errors.Is(err, errSlow) || errors.Is(err, errSlowCounted) { // the call was slow but successful; only the breaker counts it as a failure
 			return nil
 		}
 		return err
@@ -103,8 +103,8 @@ func (w *Worker) countSlow() (end func() (counted bool)) {
 	}
 }
 
-// probeDatabase calls the database while its breaker is open. Otherwise the breaker might never
-// close, because all records may wait until it is closed.
+// probeDatabase calls the database while its breaker is open. Without these calls the breaker might
+// never close, because all records may wait until it is closed.
 func (w *Worker) probeDatabase(ctx context.Context) {
 	nobody := []schemas.Entity{{Source: w.source.Name(), Facet: "-", Key: "-"}}
 	for {

@@ -109,7 +109,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 	err := w.retry(ctx, opDeadLetters, func(ctx context.Context) error {
 		put, err := w.publishDeadLetter(ctx, d.record(w.source.Name()))
 		if errors.Is(err, kerr.MessageTooLarge) && d.ValueBytes == 0 {
-			d = deadLetter{d.Cut()} // the retry writes the shortened dead letter
+			d = deadLetter{d.Cut()} // the dead letter is too large for its topic, so the next try writes it shortened
 		}
 		if errors.Is(err, kerr.UnknownTopicOrPartition) || errors.Is(err, kerr.UnknownTopicID) {
 			// If the topic was deleted and created again, the client must drop the old topic's ID.
@@ -123,7 +123,7 @@ func (w *Worker) writeDeadLetter(ctx context.Context, t *task, f failure, before
 	if err == nil {
 		indexed, visibility := d.DeadLetter, w.source.Visibility(t.request.Entity.Key)
 		if visibility != "" {
-			indexed.Sample = nil // the index can be listed by clients that must not see this content
+			indexed.Sample = nil // the sample is not indexed, because clients that must not see this content can list the index
 		}
 		err = w.fail(ctx, t, f, before, store.DeadLetter{
 			DeadLetterID: id, Reason: f.reason, Error: indexed.Summary(), Fingerprint: indexed.Fingerprint(t.request.Entity), Status: d.Status, Attempts: t.calls,

@@ -61,7 +61,7 @@ func TestPublishDeadLetter_SendsNoOversizedBatch(t *testing.T) {
 func BenchmarkDeadLetters(b *testing.B) {
 	w, topic := dlqWorker(b, 12)
 	value := make([]byte, 2000)
-	for range 12 { // one for each partition, so that the client knows their leaders
+	for range 12 { // one dead letter for each of the 12 partitions, so that the client learns their leaders
 		if _, err := w.publishDeadLetter(b.Context(), &kgo.Record{Topic: topic, Value: value}); err != nil {
 			b.Fatal(err)
 		}

@@ -73,8 +73,8 @@ const (
 
 	outagePause, outageMaxPause           = 5 * time.Second, time.Minute
 	maintenancePause, maintenanceMaxPause = 10 * time.Second, time.Minute
-	// Pauses after the upstream has refused a credential. An expired credential makes all requests
-	// fail, although the requests are valid.
+	// The first and the longest pause after the upstream has refused a credential. Without a pause,
+	// an expired credential would make all requests fail, although the requests are valid.
 	refusedPause, refusedMaxPause = 5 * time.Second, 5 * time.Minute
 
 	// maxBlock is the longest pause of a scope whose quota is used up. If a configured rule
@@ -107,7 +107,7 @@ func needsVerdict(o source.Outcome, t attemptHistory, d diagnosis) bool {
 	switch o.Class {
 	case source.AuthRefused:
 		return o.Block != source.BlockCall
-	case source.Quota: // a pause that the upstream names is obeyed at once
+	case source.Quota: // no verdict is needed if the upstream names a pause, which is obeyed at once
 		return o.Block != source.BlockCall && o.RetryAfter == 0
 	case source.Transient, source.Permanent, source.BadContent:
 		return !d.open() && !t.allowsRetryNow(o)
@@ -139,7 +139,7 @@ func decide(o source.Outcome, t attemptHistory, d diagnosis, v verdict) decision
 		case o.Block == source.BlockCall && requested > 0:
 			return decision{next: stepScheduleRetry, wait: max(requested, minCallDelay), reason: schemas.Outage}
 		case o.Class == source.Quota && v == entityFault:
-			counted.wait = outageDelay // another entity may have succeeded only because the upstream's pause has just ended
+			counted.wait = outageDelay // delay the retry: the other entity may have succeeded only because a pause of the upstream had just ended
 			return counted
 		case o.Block == source.BlockCall || v == entityFault:
 			return counted

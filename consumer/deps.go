@@ -96,7 +96,8 @@ type Permit interface {
 
 // Store keeps snapshots and the failure status of entities.
 type Store interface {
-	// States returns the states in the order of the entities. Version is 0 if nothing is stored.
+	// States returns the stored state of each entity, in the order of the entities. Version is 0 if
+	// nothing is stored.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 	// EntityParams returns the params that the entities are registered with, in the order of the
 	// entities. The element of an entity without registered params is nil.

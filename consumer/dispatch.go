@@ -33,8 +33,8 @@ type task struct {
 	failures    int
 	firstCall   time.Time
 	unconfirmed bool
-	lastFailed  bool // the last call failed, for any reason
-	hasSlot     bool // it occupies a slot (Config.MaxInFlight)
+	lastFailed  bool // the last call was answered by an error, bad content or nothing; false after a refusal or maintenance
+	hasSlot     bool // the task occupies a slot (Config.MaxInFlight)
 	// refusedBy lists the credentials that the upstream refused for this record.
 	refusedBy []string
 	// failedNumber is the number of the entity's last failed fetch whose failure status is stored;
@@ -43,7 +43,7 @@ type task struct {
 	// invalid is the reason why the record can never be processed, or nil.
 	invalid error
 	reason  schemas.DeadLetterReason
-	span    trace.Span // covers the processing of the record
+	span    trace.Span // trace span of the record's processing
 }
 
 // finish marks the record as done in its ledger, and queues its request to be subtracted from the
@@ -63,7 +63,7 @@ type entityQueues struct {
 // entityQueue holds the tasks that wait for the running task of their entity.
 type entityQueue struct{ waiting []*task }
 
-// enter reports whether the task may start. Otherwise it is queued.
+// enter reports whether the task may start. It queues the task if another one of its entity runs.
 func (k *entityQueues) enter(t *task) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,7 +112,7 @@ func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 		w.decode(t)
 	}
 	if w.addParams(ctx, tasks) != nil {
-		return // ctx ended; the records are read again
+		return // ctx ended; the records stay uncommitted, and a worker reads them again
 	}
 	var requests []*task
 	for _, t := range tasks {
@@ -127,7 +127,7 @@ func (w *Worker) dispatch(ctx context.Context, tasks []*task) {
 	}
 	verdicts, err := w.peek(ctx, requests)
 	if err != nil {
-		return // ctx ended; the records are read again
+		return // ctx ended; the records stay uncommitted, and a worker reads them again
 	}
 	for i, t := range requests {
 		if verdicts[i] != schemas.Proceed {
@@ -168,7 +168,7 @@ func (w *Worker) decode(t *task) {
 	}
 	t.facet, _ = w.source.Facet(t.request.Facet)
 	t.params = t.request.Params
-	if t.facet.HasMissingParams(t.params) { // addParams plans the calls later
+	if t.facet.HasMissingParams(t.params) { // addParams reads the missing params later, and then plans the calls
 		err = w.source.CheckKey(t.request.Facet, t.request.Key)
 	} else {
 		t.plan, err = w.planFor(t)
@@ -237,7 +237,7 @@ func (w *Worker) peek(ctx context.Context, tasks []*task) ([]schemas.Verdict, er
 		}
 		if verdicts[i] == schemas.Proceed && t.facet.Conditional {
 			if t.plan, err = w.planFor(t); err != nil {
-				return nil, err // cannot happen: the same plan succeeded without a validator
+				return nil, err // cannot happen: the same calls were planned before, only without a validator
 			}
 		}
 	}

@@ -31,13 +31,13 @@ const (
 // scheduleRetry stores a scheduled retry, settles the request, and then marks the record as done.
 // After the facet's last retry round it writes a dead letter instead.
 //
-// The status row has the number of the failed fetch. It settles all requests of the entity with a
-// version up to that number. The row is deleted only when a later fetch is stored (semantics §5,
-// retry rows).
+// The status row contains the number of the failed fetch. The failure settles all requests of the
+// entity whose version is at most this number. The row is deleted only when a later fetch is stored
+// (semantics §5, retry rows).
 func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failure) {
 	before, err := w.readStatus(ctx, t.request.Entity)
 	if err != nil {
-		return // ctx ended; the record is read again
+		return // ctx ended; the record stays uncommitted, and a worker reads it again
 	}
 	row := w.statusRow(t, f, before)
 	row.State = store.Retrying
@@ -74,7 +74,7 @@ func (w *Worker) scheduleRetry(ctx context.Context, t *task, d decision, f failu
 	w.metrics.settled.WithLabelValues(endRetrying).Inc()
 	t.traceEnd(endRetrying)
 	level := slog.LevelInfo
-	if errors.Is(f.err, errEndpointOpen) { // the open breaker is logged once, as a condition
+	if errors.Is(f.err, errEndpointOpen) { // the open breaker is already logged as a condition, so its retries get level DEBUG
 		level = slog.LevelDebug
 	}
 	w.log.Log(t.traced(ctx), level, "retry scheduled", "reason", string(f.reason), "entity", row.Entity.String(), "round", row.Rounds,
@@ -89,15 +89,15 @@ func (w *Worker) fail(ctx context.Context, t *task, f failure, before store.Stat
 	row.State, row.Rounds = store.Failed, 0
 	row.Until = now.Add(t.facet.FailedFor)
 	if before.State != store.Failed || !now.Before(before.Until) {
-		row.Failures++ // while the hold lasts, a further failure is not counted: the request has bypassed the hold
+		row.Failures++ // a failure counts only after the hold of the previous one: requests that bypass a hold add none
 	}
 	switch {
 	case !w.owns(t):
 		row.State = ""
 	case t.facet.FailedFor == 0 && before.State == "":
-		row.State = "" // FailedFor is 0 if the facet is not configured here; without an earlier status nothing retries the entity
+		row.State = "" // no status row: the facet is not configured here (FailedFor is 0), and nothing retries the entity
 	case t.facet.FailedFor == 0 || row.Failures >= suspendAfter || before.State == store.Suspended:
-		row.State, row.Until = store.Suspended, time.Time{} // suspending also ends the retries of a facet that is no longer configured
+		row.State, row.Until = store.Suspended, time.Time{} // an entity of a facet that is no longer configured is suspended too, which ends its retries
 	}
 	deadLetter.Entity = schemas.Entity{Source: w.source.Name()}
 	if w.owns(t) {
@@ -157,8 +157,8 @@ func (w *Worker) settle(ctx context.Context, ends []schemas.End) error {
 // endFromStatus reports whether the entity's stored failure settles the request, because the failed
 // fetch began after the request. This happens if the worker that stored the failure died before it
 // settled the request. A request that was made after the failed fetch is not settled, even if a
-// hold should have rejected it. The reason is that a request that bypasses holds may have been
-// coalesced with it while Redis had lost the hold.
+// hold should have rejected it. The reason: while Redis had lost the hold, a request that bypasses
+// holds may have been coalesced with this request.
 func endFromStatus(r schemas.UpdateRequest, s store.Status, now time.Time) (end schemas.End, failed bool) {
 	if s.State == "" || r.Version == 0 || r.Version > s.Version {
 		return schemas.End{}, false
@@ -193,5 +193,5 @@ func (w *Worker) endIfHeld(ctx context.Context, t *task, f failure, before store
 	if w.settle(ctx, []schemas.End{end}) == nil {
 		w.skip(t, schemas.Failed)
 	}
-	return true // if settling failed, the record is read again
+	return true // also if settling failed: the record then stays uncommitted and is read again
 }

@@ -58,7 +58,7 @@ func TestRetry_IsScheduledAfterThreeTries(t *testing.T) {
 	}
 
 	r.fault("", "")
-	r.enqueue("a", schemas.High, schemas.Retry) // as if the scheduled retry was due
+	r.enqueue("a", schemas.High, schemas.Retry) // the test enqueues the scheduled retry itself, before it is due
 	r.untilStored("a")
 	r.until("the end of the row", func() bool { return r.status("a").State == "" })
 	r.untilCommitted(schemas.High)
@@ -71,7 +71,7 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	r := newRig(t)
 	r.facet(func(f *source.Facet) {
 		f.Retry = []time.Duration{time.Minute, time.Minute}
-		f.FailedFor = time.Millisecond // so that the hold of a failure ends at once
+		f.FailedFor = time.Millisecond // so that the hold after a dead letter ends at once
 	})
 	r.fault(simulator.InternalError, "^a$")
 	r.work(schemas.High)
@@ -79,7 +79,7 @@ func TestRetry_LastRoundFailsThenSuspendsEntity(t *testing.T) {
 	r.untilStored("good")
 	r.enqueue("a", schemas.High, schemas.CacheMiss)
 	for failure := 1; failure <= 3; failure++ {
-		for round := 1; round <= 2; round++ { // each failure (dead letter) needs all retry rounds again
+		for round := 1; round <= 2; round++ { // before each dead letter, the entity must fail in both retry rounds again
 			r.untilCommitted(schemas.High)
 			if s := r.status("a"); s.State != store.Retrying || s.Rounds != round || s.Failures != failure-1 || len(r.deadLetters()) != failure-1 {
 				t.Fatalf("round %d: got %+v and %d dead letters", round, s, len(r.deadLetters()))
@@ -175,7 +175,7 @@ func TestHold_IsRestoredAfterRedisLosesIt(t *testing.T) {
 		hold  string
 		calls int
 	}{
-		{store.Failed, schemas.HoldFailed, 2}, // 2 calls: the request is not skipped, because a person may wait for it
+		{store.Failed, schemas.HoldFailed, 2}, // 2 calls expected: despite the stored failure the request is not skipped, because a person may wait
 		{store.Suspended, schemas.HoldSuspended, 2},
 	} {
 		t.Run(c.hold, func(t *testing.T) {
@@ -273,11 +273,11 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 	r := newRig(t)
 	r.work(schemas.High)
 	keys := keysOf("k", 40)
-	r.requests.noBegin.Store(true) // all records stop directly before their fetch
+	r.requests.noBegin.Store(true) // Begin fails, so all records stop directly before their fetch
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	r.until("all to be tried", func() bool { return r.requests.tries.Load() >= int64(len(keys)) })
 	r.db.down.Store(true)
-	r.enqueue("a", schemas.High, schemas.CacheMiss) // its calls of the database fail and open the breaker
+	r.enqueue("a", schemas.High, schemas.CacheMiss) // the database calls for entity a fail and open the database's breaker
 	r.until("the breaker to open", func() bool { return r.db.tries.Load() >= 5 })
 	r.requests.noBegin.Store(false)
 	r.until("another try", func() bool { return r.db.tries.Load() >= 6 })
@@ -292,7 +292,7 @@ func TestDBBreaker_StopsFetchingWhileOpen(t *testing.T) {
 
 func TestYield_LowWaitsWhileHighIsBehind(t *testing.T) {
 	r := newRig(t)
-	rate := r.limiter.HighPerSecond() // about 5,000 calls a second
+	rate := r.limiter.HighPerSecond() // the test limiter allows HIGH about 5,000 calls a second
 	r.behind.records.Store(int64(10*rate) + 1)
 	r.work(schemas.Low)
 	r.work(schemas.High)

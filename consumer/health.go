@@ -42,8 +42,8 @@ type Health struct {
 	unhealthy      bool                        // this process considers the source unhealthy
 	unhealthySince time.Time                   // when it became unhealthy
 	endpoints      map[string]*endpointBreaker // facets whose own breaker is open
-	refused        map[string]*refusals        // by faultQuery.key: the entities refused in that scope since its last successful call
-	runs           map[string]*confirmRun      // by faultQuery.key
+	refused        map[string]*refusals        // the entities refused in a scope since the last successful call in it; map key: faultQuery.key
+	runs           map[string]*confirmRun      // the runs of confirming calls; map key: faultQuery.key
 	changed        chan struct{}               // closed when a verdict may have changed; nil while nothing waits
 }
 
@@ -89,7 +89,7 @@ func (w *window) add(e callEnd) {
 			return
 		}
 	}
-	if e.first.Equal(e.began) { // a repeated try does not add an entity again that was dropped from the window
+	if e.first.Equal(e.began) { // only the first try of a record adds its entity; a later try does not add a dropped entity again
 		w.entities[w.nextEntity%windowSize] = e
 		w.nextEntity++
 	}
@@ -113,7 +113,7 @@ func (w *window) showsOutage() bool {
 	failing, healthy := 0, 0
 	for _, e := range w.entities {
 		switch {
-		case e.began.Before(since): // called before the first failure, or an empty element
+		case e.began.Before(since): // not counted: called before the first failure, or an empty element
 		case e.failed:
 			failing++
 		default:
@@ -162,7 +162,7 @@ func (h *Health) record(end callEnd, subject evidence, known bool, openSince fun
 	defer h.mu.Unlock()
 	stopped := openSince(end.began)
 	if h.unhealthy && !stopped && (openSince(h.unhealthySince) || end.began.Sub(h.unhealthySince) > maxSyncDelay) {
-		h.reset() // another process has closed the breaker, or Redis has lost the open breaker
+		h.reset() // the breaker is no longer open: another process has closed it, or Redis has lost it
 	}
 	d := h.breakerState(end.entity.Facet)
 	switch {
@@ -253,7 +253,7 @@ func (h *Health) openBreaker(facet string) diagnosis {
 	defer h.notify()
 	if h.otherFacetHealthy(facet, time.Now()) {
 		h.endpoints[facet] = &endpointBreaker{nextProbe: time.Now().Add(endpointPause), pause: endpointPause}
-		h.sourceWindow = window{} // the source as a whole is healthy
+		h.sourceWindow = window{} // another facet is healthy, so the failures do not count against the whole source
 		return endpointOpen
 	}
 	// The windows restart empty: if Redis loses the open breaker, the next calls detect the outage
@@ -291,7 +291,8 @@ func (h *Health) notify() {
 	}
 }
 
-// changeSignal returns a channel that is closed at the next change. The caller holds h.mu.
+// changeSignal returns a channel that is closed when a verdict may have changed. The caller holds
+// h.mu.
 func (h *Health) changeSignal() <-chan struct{} {
 	if h.changed == nil {
 		h.changed = make(chan struct{})

@@ -22,8 +22,8 @@ func endFirstCall(h *Health, e schemas.Entity, c source.Class, probed func(time.
 	return h.record(callEnd{entity: e, first: now, began: now}, evidenceOf(source.Outcome{Class: c}), false, probed)
 }
 
-// endCalls records the end of one call for each class, one second apart. The calls rotate over that
-// many entities. It returns the diagnosis of the last call.
+// endCalls records the end of one call for each element of classes, one second apart. The calls
+// rotate over `entities` entities. It returns the diagnosis of the last call.
 func endCalls(h *Health, facet string, entities int, classes ...source.Class) (last diagnosis) {
 	for i, c := range classes {
 		last = endFirstCall(h, of(facet, i%entities), c, breakerOpen(h.unhealthy))
@@ -143,7 +143,7 @@ func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
 		callEntities(h, 0, 100, 1, func(int) bool { return false })
-		for n := range 5 { // one failing entity after the other, three calls each
+		for n := range 5 { // in each round another failing entity is called three times
 			got := callEntities(h, 1000+n, 1, 3, func(int) bool { return true })
 			if (got == sourceOpened) != (n == 4) {
 				t.Errorf("after %d failing entities: got %v", n+1, got)
@@ -156,7 +156,7 @@ func TestHealth_DetectsOutageOfRarelyCalledSource(t *testing.T) {
 func TestHealth_IgnoresOldFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := NewHealth()
-		for n := range 50 { // now and then an entity that always fails, among eight healthy ones
+		for n := range 50 { // in each round: a new entity that always fails, then calls of eight healthy ones
 			if got := callEntities(h, 1000+n, 1, 2, func(int) bool { return true }); got != noDiagnosis {
 				t.Fatalf("diagnosis: got %v, want none", got)
 			}
@@ -238,7 +238,7 @@ func TestHealth_ProbesUnhealthyEndpointAlone(t *testing.T) {
 		}
 		var probes []time.Duration
 		start := time.Now()
-		for range 10 * 60 { // ten minutes, checked once a second
+		for range 10 * 60 { // ten minutes of fake time, with one check a second
 			if ok, _ := h.admit("unhealthy"); ok {
 				probes = append(probes, time.Since(start))
 				endFirstCall(h, of("unhealthy", 1), source.Transient, breakerOpen(false))

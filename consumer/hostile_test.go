@@ -106,7 +106,7 @@ func TestWriter_IsolatesRejectedRow(t *testing.T) {
 	keys := append([]string{"bad"}, keysOf("k", 20)...)
 	r.enqueueAll(keys, schemas.High, schemas.CacheMiss)
 	c := consumer.DefaultConfig(schemas.High)
-	c.Linger = 200 * time.Millisecond // so that all results come in one batch
+	c.Linger = 200 * time.Millisecond // so long that all results are written in one batch
 	r.run(r.worker(c, rejectingStore{r.db, "bad"}, permits{r.limiter}).Run)
 	r.untilStored(keys[1:]...)
 	r.untilCommitted(schemas.High)
@@ -142,7 +142,7 @@ func TestNotModified_WithoutSnapshotIsFetchedInFull(t *testing.T) {
 	r.upstreamOf(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("ETag", `"v1"`)
 		if req.Header.Get("If-None-Match") == `"v1"` {
-			if conditional.Add(1) == 2 { // the snapshot is deleted while the upstream answers
+			if conditional.Add(1) == 2 { // before the second "not modified" response, the test deletes the snapshot
 				if err := r.db.Delete(context.Background(), entity("a")); err != nil {
 					t.Error(err)
 				}
@@ -209,9 +209,9 @@ func TestDeadLetter_FitsLargeCompressedRecord(t *testing.T) {
 		}
 		return b
 	}
-	repeated := bytes.Repeat(noise(200<<10), 10)                   // compresses well with a large window
-	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // compresses to half of its size, which fits the topic
-	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the last record shows that the partition continues
+	repeated := bytes.Repeat(noise(200<<10), 10)                   // a value that compresses well only with a large window
+	dense := []byte(fmt.Sprintf("%x", noise(1<<19)))               // a value that compresses to half of its size, and then fits the topic
+	for _, value := range [][]byte{repeated, dense, []byte("{")} { // the dead letter of the last, small value shows that the partition continues
 		record := &kgo.Record{Topic: schemas.RequestTopic(name, schemas.High), Key: []byte("k"), Value: value}
 		if err := client.ProduceSync(t.Context(), record).FirstErr(); err != nil {
 			t.Fatal(err)

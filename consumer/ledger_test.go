@@ -112,7 +112,7 @@ func TestLedger_RevokedCommitsNothing(t *testing.T) {
 }
 
 // The test adds records and marks them as done at random. It compares the commit point with a plain
-// set of the open records.
+// set of the records that are not done.
 func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -127,7 +127,7 @@ func TestLedger_NeverCommitsPastOpenRecord(t *testing.T) {
 				}
 				undone[next] = true
 			} else {
-				for offset := range undone { // Go's random map order picks one
+				for offset := range undone { // marks one random record as done, because Go's map order is random
 					l.markDone(offset, 0)
 					delete(undone, offset)
 					break

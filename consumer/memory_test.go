@@ -43,7 +43,7 @@ func TestWorker_BoundsMemoryForSuddenLargeBodies(t *testing.T) {
 		}
 		arrived <- struct{}{}
 		<-all
-		if len(req.URL.Query().Get("ocid"))%2 == 0 { // with and without a Content-Length
+		if len(req.URL.Query().Get("ocid"))%2 == 0 { // some responses have a Content-Length, the others have none
 			w.Header().Set("Content-Length", fmt.Sprint(len(large)))
 		}
 		_, _ = w.Write(large)

@@ -97,8 +97,8 @@ func registerBodyBytes(name string, lane schemas.Lane, reg prometheus.Registerer
 	}, func() float64 { return float64(b.inUse()) }))
 }
 
-// initLabels creates all label values with 0, because Prometheus does not see the first increment
-// of a series that did not exist.
+// initLabels creates a series with value 0 for each label value, because Prometheus does not see
+// the first increment of a series that did not exist.
 func (m *metrics) initLabels(calls *prometheus.HistogramVec) {
 	for _, class := range source.Classes {
 		m.upstream[class] = calls.WithLabelValues(string(class))

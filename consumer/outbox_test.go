@@ -139,7 +139,7 @@ func TestOutboxEvents_OneForEachChange(t *testing.T) {
 		t.Errorf("answers by status: got %v", p.answered)
 	}
 	only("a 304")
-	p.respondWith(`{ "m": 20, "n": 1 }`) // different bytes, same canonical content
+	p.respondWith(`{ "m": 20, "n": 1 }`) // other bytes than the stored content, but the same canonical content
 	r.checked("a", nil)
 	only("unchanged content")
 	if p.answered[304] != 1 {

@@ -65,8 +65,8 @@ func (w *Worker) requeue(ctx context.Context, t *task) bool {
 
 // preempt reports whether a record of the client, which occupies a slot and waits for a permit, is
 // chosen to be preempted. It is chosen if a client with fewer slots waits for a slot, or if other
-// clients wait for memory. For each waiting record of these clients, preempt chooses at most one
-// record. The caller calls preempted for each chosen record.
+// clients wait for memory. For each waiting record of these other clients, preempt chooses at
+// most one record. The caller calls preempted for each chosen record.
 func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,8 +85,8 @@ func (q *slotQueue) preempt(client string, waitForMemory int) bool {
 	return true
 }
 
-// preempted ends the preemption of a chosen record, because its slot is free, or because its permit
-// was granted first.
+// preempted is called after preempt has chosen a record: when the record has given its slot up, or
+// when it got its permit first. The record then no longer counts as being preempted.
 func (q *slotQueue) preempted() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -53,8 +53,8 @@ func (s *blockedPermits) waits() int {
 func TestWorker_PreemptsRequestsUnderOpenBreaker(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		slots, held int   // held: requests of client "flood" that wait for a permit when all slots or all memory are in use
-		bytes       int64 // MaxBodyBytes; 1 MiB is reserved for an entity at first
+		slots, held int   // held: with so many waiting requests, client "flood" uses all slots or all memory
+		bytes       int64 // value of MaxBodyBytes; at first, 1 MiB is reserved for each entity
 	}{
 		"that hold all slots":  {32, 32, 1 << 30},
 		"that hold all memory": {512, 4, 4 << 20},
@@ -138,7 +138,7 @@ func (o *outagePermits) Acquire(ctx context.Context, lane schemas.Lane, c source
 	return o.Permits.Acquire(ctx, lane, c)
 }
 
-// Reacquire waits even while the breaker is open, so this test makes no probes.
+// Reacquire, which probes use, also waits until the breaker is closed. So this test sends no probes.
 func (o *outagePermits) Reacquire(ctx context.Context, lane schemas.Lane, c source.Call) (consumer.Permit, error) {
 	select {
 	case <-o.closed:
@@ -149,7 +149,7 @@ func (o *outagePermits) Reacquire(ctx context.Context, lane schemas.Lane, c sour
 }
 
 // During an outage each request gives its slot to the next request, which then waits for the breaker
-// too. No request may be lost when the breaker closes and another request stops waiting.
+// too. When the breaker closes, all of them stop waiting, and none may be lost.
 func TestOutage_KeepsRequestsQueuedBehindOthers(t *testing.T) {
 	r := newRig(t)
 	const n = 60

@@ -79,7 +79,7 @@ func (w *Worker) awaitBreaker(ctx context.Context, t *task) (probe *breakerWaite
 	w.breakerQueue.remove(waiter)
 	w.reacquireSlot(t)
 	if ctx.Err() != nil {
-		close(waiter.done) // if this task was chosen, probeLoop now chooses another one
+		close(waiter.done) // if this task was chosen as the probe, probeLoop now chooses another one
 		return nil, false
 	}
 	select {

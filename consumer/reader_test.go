@@ -115,7 +115,7 @@ func TestHostileReader_OpensNoBreaker(t *testing.T) {
 			r.untilStored(known...)
 			for from := 0; from < len(bad); from += 100 {
 				r.enqueueAll(bad[from:min(from+100, len(bad))], schemas.High, schemas.CacheMiss)
-				honest := keysOf(fmt.Sprint("honest", from, "-"), 5) // requested while the hostile requests are processed
+				honest := keysOf(fmt.Sprint("honest", from, "-"), 5) // keys of an honest client, requested while the hostile requests are processed
 				r.enqueueAll(honest, schemas.High, schemas.CacheMiss)
 				r.untilStored(honest...)
 			}
@@ -189,7 +189,7 @@ func TestOutage_IsDetectedWithin35Calls(t *testing.T) {
 			a.all.Store(c.kind)
 			before := a.calls.Load()
 			var keys []string
-			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // requests new entities, one after the other, until the breaker opens
+			for n := 0; !r.limiter.BreakerOpenSince(time.Now()) && n < 40; n++ { // enqueue a new entity in each round, until the breaker opens
 				keys = append(keys, fmt.Sprint("k", n))
 				r.enqueue(keys[n], schemas.High, schemas.CacheMiss)
 				r.until("its end", func() bool { return r.lag(schemas.High) == 0 || r.limiter.BreakerOpenSince(time.Now()) })

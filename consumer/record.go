@@ -71,9 +71,9 @@ func (w *Worker) storeResult(hard context.Context, a *attempt, f fetched) store.
 	result := w.writer.submit(hard, item)
 	endStoreSpan(item.span, result)
 	if result != 0 && result != store.BaseMissing && result != store.Superseded {
-		t.stored.Version, t.stored.CheckedAt = a.number, a.began // the entity's next record inherits both (entityQueues.leave)
+		t.stored.Version, t.stored.CheckedAt = a.number, a.began // entityQueues.leave passes t.stored on to the entity's next record
 	}
-	if item.rejected != nil && t.record.Topic != "" { // a confirming call or a probe has no record
+	if item.rejected != nil && t.record.Topic != "" { // no dead letter after a confirming call or a probe, which has no record
 		w.deadLetter(hard, t, failure{reason: schemas.Unstorable, err: item.rejected, number: a.number, outcome: f.outcome})
 	}
 	return result

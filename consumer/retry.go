@@ -62,7 +62,7 @@ func (w *Worker) retry(ctx context.Context, op string, do func(context.Context) 
 			return context.Cause(ctx)
 		}
 		if errors.Is(err, store.ErrContention) {
-			backoff = minBackoff // a conflict of two transactions; the database is healthy
+			backoff = minBackoff // two transactions were in conflict; the database is healthy, so the delay stays short
 		} else if !errors.Is(err, gobreaker.ErrOpenState) && !errors.Is(err, gobreaker.ErrTooManyRequests) {
 			w.conditions.Warn(w.log, failedOperation(op), err)
 		}

@@ -77,7 +77,7 @@ func (q scopedPermit) OpenScopeBreaker(what string, first, most time.Duration) {
 func TestRefusal_OpensScopeBreakerOnceConfirmed(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		refusals int64 // expected refusals: of the entity itself, and of two known-good entities
+		refusals int64 // number of calls that the upstream refuses; 3: one of the entity, two of known-good entities
 		refuse   func(w http.ResponseWriter)
 		want     []string
 	}{

@@ -60,7 +60,7 @@ func (q *slotQueue) next() (slotWaiter, bool) {
 	}
 	all := q.waiting[client]
 	next := all[0]
-	all[0] = slotWaiter{} // so that the task can be garbage collected
+	all[0] = slotWaiter{} // drops the reference to the task, so that it can be garbage collected
 	if q.waiting[client] = all[1:]; len(all) == 1 {
 		delete(q.waiting, client)
 	}
@@ -136,7 +136,7 @@ func (w *Worker) newTask(r *kgo.Record, l *ledger) *task {
 // the running task of its entity.
 func (w *Worker) admit(ctx context.Context, t *task) {
 	if w.recordLimit.Acquire(ctx, 1) != nil {
-		return // ctx ended; the record is read again
+		return // ctx ended; the record stays uncommitted, and a worker reads it again
 	}
 	if !w.entityQueues.enter(t) {
 		return

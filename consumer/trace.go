@@ -117,7 +117,7 @@ func (w *Worker) startBatchSpan(ctx context.Context, batch []*item) (context.Con
 			links = append(links, trace.Link{SpanContext: i.span.SpanContext()})
 		}
 	}
-	if len(links) == 0 { // no sampled span would be linked with the batch
+	if len(links) == 0 { // no span for the batch, because no result has a sampled span to link
 		return ctx, observe.NoSpan
 	}
 	ctx, span := w.tracer.Start(ctx, opWrite, trace.WithNewRoot(), trace.WithLinks(links...),

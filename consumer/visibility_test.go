@@ -36,9 +36,9 @@ func TestVisibility_IsStoredWithSnapshot(t *testing.T) {
 		gone              bool
 	}{
 		{"", 0, 1, false},
-		{"partner", 1, 1, false}, // the stored snapshot is visible to all, so a conditional request ("not modified") is allowed
+		{"partner", 1, 1, false}, // no further full call: the stored snapshot is visible to all, so "not modified" is accepted
 		{"partner", 2, 1, false},
-		{"staff", 3, 2, false}, // the stored snapshot has another visibility, so the content is fetched in full
+		{"staff", 3, 2, false}, // one full call more: the stored snapshot has another visibility, so "not modified" is not enough
 		{"", 4, 3, false},
 		{"partner", 4, 3, true},
 	} {

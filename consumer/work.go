@@ -20,7 +20,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 	ctx, hard, span := w.startSpan(ctx, hard, t)
 	defer span.End()
 	if t.invalid != nil {
-		if !t.ledger.startCall() { // makes a revocation wait for this dead letter; otherwise the next owner would write a second one
+		if !t.ledger.startCall() { // startCall makes a revocation wait; without it the next owner would write a second dead letter
 			return
 		}
 		defer t.ledger.endCall()
@@ -35,7 +35,7 @@ func (w *Worker) work(ctx, hard context.Context, t *task) {
 		w.skip(t, schemas.Failed) // the failed fetch of the entity's previous record settles this request too
 		return
 	}
-	var probe *breakerWaiter // set while this record is the breaker's probe
+	var probe *breakerWaiter // not nil while this record is the breaker's probe
 	for t.ledger.is(ledgerOpen) {
 		a := &attempt{w: w, t: t, probe: probe != nil}
 		// When the record's assignment ends, a record without a sent call stops waiting and
@@ -115,12 +115,12 @@ func (w *Worker) tryOnce(ctx, hard context.Context, a *attempt) decision {
 		w.conditions.Warn(w.log, failedOperation(opBegin), err)
 		return decision{wait: time.Second}
 	case err != nil:
-		return end() // ctx or the assignment ended; the record is read again
+		return end() // ctx or the assignment ended; the record stays uncommitted, and a worker reads it again
 	}
 	w.conditions.Resolved(w.log, failedOperation(opBegin))
 	d := w.evaluate(ctx, hard, a, f)
 	why := failure{reason: d.reason, err: f.outcome.Err, number: a.number, outcome: f.outcome}
-	if a.number == 0 && d.next == stepScheduleRetry { // no call could be sent
+	if a.number == 0 && d.next == stepScheduleRetry { // the fetch has no number, because no call could be sent
 		a.mu.Lock()
 		started := a.markStarted()
 		a.mu.Unlock()
@@ -162,7 +162,7 @@ var errEndpointOpen = errors.New("call not sent: the circuit breaker of the endp
 func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) decision {
 	t, o := a.t, f.outcome
 	if a.began.IsZero() {
-		a.began = time.Now() // no call could be sent
+		a.began = time.Now() // no call could be sent, so the attempt counts as begun now
 	}
 	if t.firstCall.IsZero() {
 		t.firstCall = a.began
@@ -186,12 +186,12 @@ func (w *Worker) evaluate(ctx, hard context.Context, a *attempt, f fetched) deci
 	}
 	d := decide(o, history, diag, v)
 	if o.Class == source.AuthRefused && d.action == actionNone && a.recordRefusal() {
-		d = decision{} // another credential may have access to the entity
+		d = decision{} // try again at once, because another credential may have access to the entity
 	}
 	switch {
 	case d.countsFailure && d.next == stepRetryNow:
 		t.failures++
-	case diag.open() || d.action != actionNone: // the failures are not attributed to the entity
+	case diag.open() || d.action != actionNone: // the failures are the source's or a scope's, so the record's count starts again
 		t.failures, t.unconfirmed, t.firstCall = 0, false, time.Time{}
 	}
 	t.unconfirmed = d.needsConfirmation

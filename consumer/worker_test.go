@@ -77,11 +77,11 @@ func TestWorker_TouchesUnchangedContent(t *testing.T) {
 func TestWorker_SerializesRequestsOfOneEntity(t *testing.T) {
 	r := newRig(t)
 	r.control(simulator.Control{Latency: &simulator.Range{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}})
-	for i := range 6 { // six records for each entity; no record is satisfied by the fetch of another record
+	for i := range 6 { // six records for each entity; the fetch for one record satisfies none of the others
 		for _, key := range []string{"a", "b", "c"} {
 			request := schemas.UpdateRequest{
 				EventID: "e", Entity: entity(key), Lane: schemas.High, Reason: schemas.UserRequest,
-				RequestedAt: time.Now().Add(time.Hour), // unknown version and a future time, so it is never satisfied
+				RequestedAt: time.Now().Add(time.Hour), // no version and a time in the future, so no fetch of another record satisfies the request
 			}
 			value, err := request.Encode()
 			if err != nil {
@@ -177,7 +177,7 @@ func TestDeadLetter_HasSampleOfBadAnswer(t *testing.T) {
 			r.facet(func(f *source.Facet) { f.Retry = nil })
 			r.work(schemas.High)
 			r.enqueue("a", schemas.High, schemas.CacheMiss)
-			r.enqueue("good", schemas.High, schemas.CacheMiss) // a known-good entity, to attribute the failure
+			r.enqueue("good", schemas.High, schemas.CacheMiss) // becomes known-good, so that the worker can attribute the failure of "a"
 			r.untilStored("a", "good")
 			r.untilCommitted(schemas.High)
 			before, _ := r.snapshot("a")

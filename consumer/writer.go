@@ -15,7 +15,7 @@ import (
 type item struct {
 	task     *task
 	write    store.Write
-	rejected error             // set if the database rejects the content
+	rejected error             // the database's error, if it rejects the content
 	written  chan store.Result // buffered channel for one result
 	span     trace.Span        // covers the time from submit to the result
 }
@@ -51,7 +51,7 @@ func (wr *writer) run(hard context.Context) {
 	}
 }
 
-// collect returns a batch: first, and further items that arrive within Config.Linger.
+// collect returns a batch: the item `first`, and further items that arrive within Config.Linger.
 func (wr *writer) collect(first *item) []*item {
 	batch := []*item{first}
 	linger := time.NewTimer(wr.w.config.Linger)

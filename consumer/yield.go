@@ -32,7 +32,7 @@ func highWait(records int64, perSecond float64) time.Duration {
 
 // yieldLoop stops the calls of a LOW worker while HIGH is behind, except for calls at the rate that
 // the quota reserves for LOW. Each process makes calls at that rate. While the lag is unknown, the
-// worker keeps its state.
+// worker neither begins nor ceases to yield.
 func (w *Worker) yieldLoop(ctx context.Context) {
 	tick, pass := time.NewTicker(yieldEvery), time.NewTicker(yieldEvery)
 	defer tick.Stop()
