@@ -20,7 +20,7 @@ type Store interface {
 	MarkChangesPublished(ctx context.Context, ids []int64) error
 	// DeleteOutboxEvents deletes delivered events.
 	DeleteOutboxEvents(ctx context.Context, ids []int64) error
-	// States returns the states in the order of the entities.
+	// States returns the stored state of each entity, in the order of the entities.
 	States(ctx context.Context, entities []schemas.Entity) ([]store.State, error)
 }
 

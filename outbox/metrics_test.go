@@ -17,7 +17,7 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 			t.Errorf("%s: got age %v, want %d s", what, got, want)
 		}
 	}
-	// deliver claims the events at that second, and delivers all of them except the events with the
+	// deliver claims the events at second `at`, and delivers all of them except the events with the
 	// IDs in left.
 	deliver := func(at int, all []store.OutboxEvent, left ...int64) {
 		w.claimed(all, after(at))
@@ -35,13 +35,13 @@ func TestLagTracker_KnowsFailedEvents(t *testing.T) {
 	deliver(0, []store.OutboxEvent{old}, 1)
 	w.setNext(after(60)) // the event can be claimed again after 60 s, but its age counts from its due time
 	is("left", after(20), 20)
-	deliver(30, []store.OutboxEvent{young}) // the old event is not delivered, and its lease has not ended
+	deliver(30, []store.OutboxEvent{young}) // delivers only the young event; the old one is not delivered, and its lease lasts
 	is("another one is ended", after(40), 40)
 	w.claimed([]store.OutboxEvent{old, young}, after(60))
 	w.delivered([]store.OutboxEvent{old, young}, map[int64]bool{2: true}, after(120))
 	is("the older is ended", after(70), 40)
 
-	w.claimed(nil, after(120)) // another process has claimed the young event
+	w.claimed(nil, after(120)) // nothing is claimed here, because another process has claimed the young event
 	w.setNext(time.Time{})
 	is("all is ended", after(121), 0)
 	w.setNext(after(130))

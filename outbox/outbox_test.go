@@ -140,7 +140,7 @@ func TestRelay_HangingBrokerDeletesNothing(t *testing.T) {
 	if next := r.deliverAt(start.Add(lease)); !next.IsZero() {
 		t.Errorf("next due: got %v", next)
 	}
-	if n := r.ends(); n != 1 && n != 2 { // the first attempt's record may have arrived although the client timed out
+	if n := r.ends(); n != 1 && n != 2 { // 2 if the first attempt's record has arrived although the client timed out
 		t.Errorf("published %d times, want 1 or 2", n)
 	}
 	r.wantLeft(0)
@@ -210,7 +210,7 @@ func TestRelay_UsesShortestBackoffAndLastParams(t *testing.T) {
 func TestRelay_SkipsTriggersWithinBackoff(t *testing.T) {
 	r := newRig(t)
 	now := start.Add(24 * time.Hour)
-	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // general/a was checked just within the back-off of 24 h
+	r.write(general("a"), start.Add(time.Microsecond), "g", store.OutboxEvents{}) // checked 1 µs less than 24 h ago, so still within the trigger's back-off
 	r.write(general("b"), start, "g", store.OutboxEvents{})
 	for _, key := range []string{"a", "b", "c"} {
 		r.write(progress(key), now, "x", triggering(24*time.Hour, nil))
@@ -344,7 +344,7 @@ func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 		}
 	})
 	t.Cleanup(func() { stop(); wg.Wait() })
-	for range 2 { // one lookup at the start, and one after the subscription to Redis
+	for range 2 { // the relay looks up the next due time at the start, and after its subscription to Redis
 		looks.await(t)
 	}
 	began := time.Now()
@@ -356,7 +356,7 @@ func TestRelay_DeliversStoredEventsSoon(t *testing.T) {
 	}
 }
 
-// watchedStore announces each lookup of the next due time.
+// watchedStore signals to the test each lookup of the next due time.
 type watchedStore struct {
 	Store
 	seen chan struct{}

@@ -25,7 +25,7 @@ func TestQuiet_CombinesChangesIntoOneRefresh(t *testing.T) {
 		}
 		r.wantRequested()
 	}
-	r.published(5) // changes are published at once
+	r.published(5) // all five changes are published at once; only the trigger waits for the quiet time
 	r.deliverAt(at.Add(10*time.Second - time.Microsecond))
 	r.wantRequested()
 	r.deliverAt(at.Add(10 * time.Second))
