@@ -58,7 +58,7 @@ func (p *Poller) WakeLocal(at time.Time) {
 		select {
 		case p.local <- first:
 			sent = true
-		case other := <-p.local: // not received yet: keep the earlier time
+		case other := <-p.local: // Run has not yet received the time `other`: send the earlier of both
 			first = earlier(first, other)
 		}
 	}
@@ -81,7 +81,7 @@ func (p *Poller) Run(ctx context.Context, latest time.Duration, work func(ctx co
 	subscription := p.rdb.Subscribe(ctx, p.channel)
 	defer func() { _ = subscription.Close() }()
 	messages := subscription.ChannelWithSubscriptions()
-	var due, next time.Time // zero due: call work now; next: time of the next call
+	var due, next time.Time // if due is zero, work must be called now; next is the time of the next call
 	timer := time.NewTimer(latest)
 	defer timer.Stop()
 	for {
