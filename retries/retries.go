@@ -105,7 +105,7 @@ func (r *Retries) enqueueDue(ctx context.Context, _ time.Time) (next time.Time, 
 }
 
 // enqueue enqueues claimed retries. It repeats the retries that could not be enqueued, until half of
-// the lease is over. Retries that are not enqueued by then are due again when the lease ends.
+// the lease has passed. Retries that are not enqueued by then are due again when the lease ends.
 func (r *Retries) enqueue(ctx context.Context, all []store.Status) {
 	until := time.Now().Add(lease / 2)
 	left := poll.EnqueueAll(ctx, all, func() bool { return time.Now().Before(until) }, func(ctx context.Context, some []store.Status) []store.Status {
