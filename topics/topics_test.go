@@ -234,7 +234,7 @@ func TestSampler_EstimatesWaitFromSamples(t *testing.T) {
 		if w, known := wait(); known {
 			t.Errorf("got %v from an old sample, want unknown", w)
 		}
-		wantKnown(0, 1) // the last sample is too old to be reported as the present lag
+		wantKnown(0, 1) // no lag is reported, because the last sample is too old
 		if _, _, known := s.EstimateWait("github", schemas.High); known {
 			t.Error("got a wait for a source without samples")
 		}
