@@ -21,7 +21,7 @@ func ExampleConditions() {
 	}))
 	outage := observe.Condition{Failing: "upstream outage", Recovered: "upstream recovered", Attr: "source", Value: "nexon"}
 	var conditions observe.Conditions
-	for range 3 { // only the first failure is logged
+	for range 3 { // three failures, of which only the first is logged
 		conditions.Warn(log, outage, errors.New("status 503"))
 	}
 	fmt.Println(conditions.Active())

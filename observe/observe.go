@@ -17,7 +17,7 @@ import (
 )
 
 // Histogram returns the options of a histogram with classic and native buckets. `buckets` are the
-// upper bounds of the classic buckets, in the unit that the name ends in. Each native bucket is 1.1
+// upper bounds of the classic buckets, in the unit at the end of the name. Each native bucket is 1.1
 // times as wide as the previous one. A native histogram that exceeds 160 buckets is reset at most
 // once an hour instead of growing.
 func Histogram(name, help string, buckets ...float64) prometheus.HistogramOpts {
