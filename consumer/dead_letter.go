@@ -85,7 +85,7 @@ func (w *Worker) publishDeadLetter(ctx context.Context, r *kgo.Record) (*kgo.Rec
 
 // recordSize returns an upper bound of a record's bytes in a batch.
 func recordSize(r *kgo.Record) int {
-	const overhead = 32 // bytes of the lengths and deltas that encode a record or a header
+	const overhead = 32 // upper bound, in bytes, of the lengths and deltas that encode one record or one header
 	n := overhead + len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {
 		n += overhead + len(h.Key) + len(h.Value)

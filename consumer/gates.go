@@ -10,7 +10,7 @@ import (
 type gates struct {
 	mu      sync.Mutex
 	closed  map[gate]struct{}
-	changed chan struct{} // closed and replaced when a gate opens
+	changed chan struct{} // closed when a gate opens, and then replaced by a new channel
 	// low passes one signal for each LOW call that may continue while only gateYield is closed.
 	low chan struct{}
 }

@@ -34,7 +34,7 @@ type ledger struct {
 	endLifetime context.CancelCauseFunc
 
 	inFlight int           // records whose call was sent and has not ended
-	drained  chan struct{} // closed when inFlight falls to 0 after close
+	drained  chan struct{} // closed when inFlight falls to 0 after a call of the method close
 }
 
 func newLedger() *ledger {

@@ -17,7 +17,7 @@ const firstAttemptEvery = 4
 type breakerQueue struct {
 	mu    sync.Mutex
 	list  []*breakerWaiter
-	added chan struct{} // holds one signal that a record was added
+	added chan struct{} // holds one signal after a record was added to the queue
 }
 
 type breakerWaiter struct{ chosen, done chan struct{} }

@@ -15,7 +15,7 @@ type content struct {
 	hash           store.Hash
 	extractVersion int64
 	payload        func() (store.Payload, error)
-	bytes          int // bytes in memory until the write
+	bytes          int // bytes that this content occupies in memory until it is written
 }
 
 // newContent prepares c for the write and releases it. Content that is probably stored already is
