@@ -44,8 +44,8 @@ type lagTracker struct {
 	next              time.Time // when the next event may be claimed
 }
 
-// claimed records the events that this process has just claimed. After retryAt has passed, the
-// events whose delivery failed are among these events, or another process has claimed them.
+// claimed records the events that this process has just claimed. If retryAt has passed, it forgets
+// the events whose delivery failed: they are claimed again, by this process or by another one.
 func (w *lagTracker) claimed(all []store.OutboxEvent, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
