@@ -43,7 +43,7 @@ type API struct {
 	Bodies map[string]int64
 	// Explain returns the problem for an error that the client caused, else nil. Other errors are
 	// logged and not sent to the client, because they may contain internal details. For such an
-	// error the client gets status 503 with the text Unavailable.
+	// error the client gets status 503, with the field Unavailable as the detail text.
 	Explain     func(error) *problem.HTTPError
 	Unavailable string
 	// CrossSite is the detail text of the problem that rejects a request from a web page of another
@@ -85,7 +85,7 @@ func (a API) serve(w http.ResponseWriter, r *http.Request, methods map[string]Ha
 		a.fail(w, r, problem.NoMethod())
 		return
 	}
-	// A change is completed even if the client disconnects.
+	// ctx does not end when the client disconnects, so that a change is completed anyway.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), requestTimeout)
 	defer cancel()
 	answer, err := h(r.WithContext(ctx))
