@@ -16,9 +16,9 @@ import (
 const openTimeout = 500 * time.Millisecond
 
 // newBreaker returns the Redis circuit breaker. It opens when at least half of at least ten calls
-// in the last ten seconds failed. The ratio is that of adr-013 §11; the time window comes from
-// gobreaker, which counts by time. One successful call in the half-open state closes the breaker.
-// setState receives each new state (0 closed, 1 half-open, 2 open).
+// in the last ten seconds failed. adr-013 §11 states the ratio of one half. The ten seconds are our
+// choice: the library gobreaker counts calls per time window. One successful call in the half-open
+// state closes the breaker. setState receives each new state (0 closed, 1 half-open, 2 open).
 func newBreaker(setState func(float64)) *gobreaker.CircuitBreaker[[]Result] {
 	return gobreaker.NewCircuitBreaker[[]Result](gobreaker.Settings{
 		Name: "redis", MaxRequests: 1, Timeout: openTimeout,

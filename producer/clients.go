@@ -50,7 +50,7 @@ func (req Request) isBounded() bool {
 }
 
 // countedClient returns the client whose count of outstanding requests includes this request
-// after it is published; empty: no client.
+// after it is published. It returns "" if the request does not count for any client.
 func (req Request) countedClient() string {
 	if req.isBounded() && req.Bound.Outstanding > 0 {
 		return req.Client
@@ -62,7 +62,7 @@ func (req Request) countedClient() string {
 type Refusal struct {
 	Outcome Outcome       // TooManyOutstanding or TooManyNewKeys
 	Max     int           // the client's share of Bound.Outstanding, or Bound.NewKeys
-	Window  time.Duration // time in which Max new keys become available again; 0 for TooManyOutstanding
+	Window  time.Duration // time in which the client may request Max further new keys; 0 for TooManyOutstanding
 	After   time.Duration
 }
 
@@ -114,7 +114,7 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 		for k, i := range byAccount[accounts[n]] {
 			number := results[i].Number
 			switch {
-			case err != nil: // if Redis has counted the request, the count ends when the request's lease expires
+			case err != nil: // Redis may have counted the request; then it counts until its lease expires
 				results[i] = Result{Err: fmt.Errorf("count %s toward the limit of its client: %w", requests[i].Entity, err)}
 			case reply[4+k] == 0:
 				continue
@@ -129,14 +129,14 @@ func (c *Coalescer) admit(ctx context.Context, requests []Request, results []Res
 	if len(refusedAcks) == 0 {
 		return
 	}
-	if _, err := c.confirmOrRollBack(ctx, refusedAcks); err == nil { // after an error a lock may remain until it expires
+	if _, err := c.confirmOrRollBack(ctx, refusedAcks); err == nil { // the locks of all refused requests are rolled back; after an error the remaining ones expire by themselves
 		c.reacquire(ctx, requests, results, refusedAcks)
 	}
 }
 
 // reacquire decides again about requests that were covered by locks of refused requests, because
-// nothing was published for those locks. The next client that gets the lock may be refused too,
-// so reacquire recurses at most once per client of an entity in the batch.
+// nothing was published for those locks. One of these requests then takes the lock, but its client
+// may be refused too. So reacquire may call itself again, at most once per client of an entity.
 func (c *Coalescer) reacquire(ctx context.Context, requests []Request, results []Result, refusedAcks []ack) {
 	rolledBack := map[schemas.Entity]int64{} // numbers of the locks that were rolled back
 	for _, a := range refusedAcks {
@@ -184,7 +184,8 @@ func (b Bound) newRefusal(verdict, share, outstanding int64, wait time.Duration)
 	if verdict == 2 {
 		return Refusal{TooManyNewKeys, b.NewKeys, time.Duration(b.NewKeys) * b.NewKeyInterval, wait}
 	}
-	// The source processes a full share within Window if it treats all active clients equally.
+	// The client may retry when its excess requests have been processed. A full share is processed
+	// within Window if the source treats all active clients equally.
 	excess := float64(outstanding-share+1) / math.Max(1, float64(share))
 	return Refusal{Outcome: TooManyOutstanding, Max: int(share), After: min(b.Lease, time.Duration(excess*float64(b.Window)))}
 }

@@ -133,7 +133,7 @@ func TestReleaseOutstanding_EndsCounts(t *testing.T) {
 		for i, got := range results[:15] {
 			ended = append(ended, schemas.Outstanding{Client: schemas.ClientID("a"), Entity: r.clientRequest("a", fmt.Sprint("a", i)).Entity, Number: got.Number})
 		}
-		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // an internal request has no client, so no count changes
+		ended = append(ended, schemas.Outstanding{Entity: ended[0].Entity, Number: 1}) // this internal request has no client, so releasing it must change no count
 		for range 2 {
 			if err := r.ReleaseOutstanding(r.Context(), ended); err != nil {
 				r.Fatal(err)
@@ -237,7 +237,7 @@ func TestEnqueue_OfARefusedClientWritesNothing(t *testing.T) {
 	at := time.Now()
 	r.refusals.now = func() time.Time { return at }
 	r.EnqueueAll(t.Context(), r.clientRequests("a", 21))
-	r.waitUntilConfirmed() // so that no confirmation adds a round trip later
+	r.waitUntilConfirmed() // so that no confirmation of an earlier record is counted as a round trip below
 	trips := countRoundTrips(rdb)
 	req := r.clientRequest("a", "z")
 	r.mustEnqueue(TooManyOutstanding, req)
@@ -294,7 +294,7 @@ func TestEnqueue_PublishCostsOneMoreRoundTrip(t *testing.T) {
 		"covered":             {r.clientRequest("a", "warm"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, release := r.blockProduce() // so that no confirmation adds a round trip
+			_, release := r.blockProduce() // Kafka acknowledges nothing until release, so no confirmation adds a round trip
 			trips := countRoundTrips(rdb)
 			r.Enqueue(t.Context(), test.req)
 			got := trips.Load()

@@ -105,7 +105,7 @@ func decodeAcquire(reply []any) (Result, error) {
 	switch r.Outcome {
 	case Published, Upgraded, AlreadyProcessing, Pending, Held, Cooling, refusedOutcome:
 		return r, nil
-	case TooManyOutstanding, TooManyNewKeys: // only admit returns these outcomes
+	case TooManyOutstanding, TooManyNewKeys: // an error: only admit returns these outcomes, never the script coalesce_acquire
 	}
 	return Result{}, fmt.Errorf("coalesce_acquire returned the outcome %q", outcome)
 }

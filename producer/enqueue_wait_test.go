@@ -36,7 +36,7 @@ func TestEnqueueAndWait_ReturnsAfterTheAck(t *testing.T) {
 		own, other := make(chan Result, 1), make(chan Result, 1)
 		go func() { own <- r.EnqueueAndWait(r.Context(), req) }()
 		<-held
-		go func() { other <- r.EnqueueAndWait(r.Context(), req) }() // covered by the first request
+		go func() { other <- r.EnqueueAndWait(r.Context(), req) }() // the first request covers this one
 
 		gone, leave := context.WithCancel(r.Context())
 		leave()
@@ -107,7 +107,7 @@ func TestEnqueueAndWait_ReportsFailedPublish(t *testing.T) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		req := r.request("a", schemas.High, schemas.UserRequest)
 		req.Cooldown = time.Hour
-		for range 2 { // the second request is not refused, because the failed one started no cool-down
+		for range 2 { // a request whose publish failed must start no cool-down, so the second try must not be refused
 			if got := r.EnqueueAndWait(r.Context(), req); !errors.Is(got.Err, ErrNotSent) || !errors.Is(got.Err, kerr.TopicAuthorizationFailed) || got.Queued() {
 				r.Errorf("got %+v, want ErrNotSent", got)
 			}

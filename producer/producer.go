@@ -50,7 +50,7 @@ type Outcome string
 // The outcomes. Published and Upgraded: a record is in the producer's buffer. AlreadyProcessing:
 // a record that Kafka has acknowledged covers the request. Pending: a record that Kafka has not
 // acknowledged yet covers it, so a caller that must not lose the request enqueues it again. Held
-// and Cooling: refused until Result.Until.
+// and Cooling: a hold or a cool-down of the entity refuses the request until Result.Until.
 const (
 	Published         Outcome = "PUBLISHED"
 	Upgraded          Outcome = "UPGRADED"
@@ -65,7 +65,7 @@ const (
 	TooManyOutstanding Outcome = "TOO_MANY_OUTSTANDING"
 	TooManyNewKeys     Outcome = "TOO_MANY_NEW_KEYS"
 
-	refusedOutcome Outcome = "REFUSED" // reply of the script coalesce_acquire; acquire replaces it by one of the two above
+	refusedOutcome Outcome = "REFUSED" // reply of the script coalesce_acquire if the client has a cached refusal; acquire replaces it by that refusal's outcome
 )
 
 // Result is the outcome of one request.

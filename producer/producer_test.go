@@ -220,7 +220,7 @@ func TestEnqueue_FailedPublishIsRolledBack(t *testing.T) {
 		r.failProduce(kerr.TopicAuthorizationFailed.Code)
 		req := r.request("a", schemas.High, schemas.UserRequest)
 		req.Cooldown = time.Hour
-		for range 2 { // the second request is not refused, because the failed one started no cool-down
+		for range 2 { // a request whose publish failed must start no cool-down, so the second try must not be refused
 			r.mustEnqueue(Published, req)
 			r.waitUntilConfirmed()
 			if lock := r.field(req.Entity, "lock"); lock != "" {

@@ -37,7 +37,7 @@ func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []
 		channels[i] = schemas.SettledChannel(source)
 	}
 	slices.Sort(channels)
-	channels = slices.Compact(channels) // Redis confirms a channel once, even if it is listed twice
+	channels = slices.Compact(channels) // removes duplicates, because Redis confirms each channel only once
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		if subscribeOnce(ctx, rdb, channels, onSettled, onConnected) {
 			backoff = minBackoff
@@ -58,18 +58,18 @@ func SubscribeSettled(ctx context.Context, rdb redis.UniversalClient, sources []
 func subscribeOnce(ctx context.Context, rdb redis.UniversalClient, channels []string, onSettled func(schemas.Settled), onConnected func(connected bool)) (connected bool) {
 	sub := rdb.Subscribe(ctx)
 	defer func() { _ = sub.Close() }()
-	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // ends Receive, which ignores the end of ctx
+	defer context.AfterFunc(ctx, func() { _ = sub.Close() })() // closes the connection when ctx ends, because Receive ignores the end of ctx
 	connectCtx, cancel := context.WithTimeout(ctx, 2*pingInterval)
 	defer cancel()
 	if sub.Subscribe(connectCtx, channels...) != nil {
 		return false
 	}
-	// With a canceled context the library still reads and writes, but does not dial a new
-	// connection.
+	// With a canceled context the Redis client still reads and writes on the open connection, but
+	// does not dial a new one.
 	noDialCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	cancel()
-	// The read has no deadline: a deadline in the middle of a message would corrupt the next
-	// read. A timer closes the connection instead.
+	// Receive has no deadline: a deadline in the middle of a message would corrupt the next read.
+	// Instead, two timers run during Receive: one sends a PING, the other closes the connection.
 	ping := time.AfterFunc(pingInterval, func() { _ = sub.Ping(noDialCtx) })
 	defer ping.Stop()
 	timeout := time.AfterFunc(2*pingInterval, func() { _ = sub.Close() })
@@ -90,7 +90,7 @@ func subscribeOnce(ctx context.Context, rdb redis.UniversalClient, channels []st
 		}
 		switch message := message.(type) {
 		case *redis.Subscription:
-			if connected { // the library has reconnected; messages may be lost
+			if connected { // a second confirmation: the Redis client has reconnected, so messages may be lost
 				return connected
 			}
 			if message.Count == len(channels) {
@@ -98,8 +98,8 @@ func subscribeOnce(ctx context.Context, rdb redis.UniversalClient, channels []st
 				onConnected(true)
 			}
 		case *redis.Message:
-			// A message of another release that can't be decoded is skipped: it names no known
-			// entity.
+			// A message that can't be decoded, for example of a newer release, is skipped: its
+			// entity is unknown.
 			if s, err := schemas.DecodeSettled(message.Channel, message.Payload); err == nil && connected {
 				onSettled(s)
 			}

@@ -51,7 +51,7 @@ func subscribe(t *testing.T, rdb redis.UniversalClient, others ...string) *subsc
 	return f
 }
 
-// expect fails the test unless the next recorded calls are these.
+// expect fails the test unless the next recorded calls are the ones in want.
 func (f *subscriber) expect(want ...any) {
 	f.Helper()
 	for i, w := range want {
@@ -175,7 +175,7 @@ func TestSubscribeSettled_DetectsAHangingRedis(t *testing.T) {
 	hung := time.Now()
 	server.Freeze()
 	f.expect(false)
-	if took := time.Since(hung); took > 4*time.Second { // on an idle machine it takes 2 s
+	if took := time.Since(hung); took > 4*time.Second { // an idle machine needs 2 s to detect that Redis hangs, a busy one more
 		t.Errorf("detection took %v, want at most 4s", took)
 	}
 	server.Continue()

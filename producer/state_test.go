@@ -129,7 +129,8 @@ func TestReadState_IgnoresExpiredAndInvalidFields(t *testing.T) {
 	})
 }
 
-// An older release wrote locks without a server id. ReadState must still return such a lock.
+// A lock contains the ID of the Redis server that set it. An older release wrote locks without this
+// ID. ReadState must still return such a lock.
 func TestReadState_ReadsALockWithoutServer(t *testing.T) {
 	eachRedis(t, func(r *rig) {
 		req := r.request("a", schemas.Low, schemas.Prefetch)
