@@ -50,7 +50,8 @@ func TestBatch_LargeDocumentsAreTheSameInEachEncoding(t *testing.T) {
 	}
 }
 
-// serveBatch returns a function that serves a batch which has the same key n times.
+// serveBatch returns a function that serves a batch in the encoding as. The batch has the same key
+// n times, and p is the document of that key.
 func serveBatch(tb testing.TB, n int, as string, p store.Payload) func() {
 	r := newRig(tb, func(r *rig) { r.config.Memory = 64 << 20 })
 	r.putSnapshot("a", time.Minute, withPayload(p))
@@ -91,7 +92,7 @@ func TestRequests_CountTheCostOfAResponse(t *testing.T) {
 		{one, "gzip", "1 61"},
 		{one, "gzip", "1"},
 		{batch, "gzip", "1 1"},
-		{batch, "identity", "1 1 30"}, // a batch does not cache an unpacked document of this size
+		{batch, "identity", "1 1 30"}, // counts 30 extra requests each time, because a batch does not cache an unpacked document of 1 MB
 		{batch, "identity", "1 1 30"},
 		{one, "identity", "1 15"},
 		{one, "identity", "1"},

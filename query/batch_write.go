@@ -79,7 +79,7 @@ func (s *Server) writeBatch(c echo.Context, client access.Client, all []schemas.
 	if as != identity {
 		h["Content-Encoding"] = contentEncoding[as]
 	}
-	if as == zstandard { // in other encodings the size of a batch is unknown before its items are encoded
+	if as == zstandard { // zstd documents are sent as stored, so the size of the batch can be calculated in advance
 		size := 0
 		b := batch{as: as, out: func(part []byte) error { size += len(part); return nil }}
 		_ = b.write(items, func(*item) {}) // this writer only counts bytes and does not fail
@@ -114,7 +114,7 @@ type batch struct {
 	buf  []byte // buffer that is reused for the document of each item
 }
 
-// write writes all items. It calls written for each item after the item was passed to out.
+// write passes all items to out, one after the other. After each item it calls written(item).
 func (b *batch) write(items []item, written func(*item)) error {
 	if b.as == gzipped {
 		if err := b.out([]byte(gzipHeader)); err != nil {
@@ -201,7 +201,8 @@ func (b *batch) flush() error {
 	return b.out(part)
 }
 
-// join updates the checksum and the size of a gzip member to which the data of other is appended.
+// join updates the checksum and the size in open after data was appended to its gzip member. other
+// has the checksum and the size of the appended data.
 func (open *gzipPrefix) join(other gzipPrefix) {
 	open.crc = combineCRC(open.crc, other.crc, other.size)
 	open.size += other.size // modulo 2^32, as the gzip format requires

@@ -59,7 +59,7 @@ func withSlowRedis(t *testing.T, took time.Duration, test func(r *rig, redis *sl
 		r.server.batcher.enqueuer = redis
 		test(r, redis)
 		synctest.Wait()
-		time.Sleep(2 * took) // requests that are enqueued in the background must end within the bubble
+		time.Sleep(2 * took) // time for requests enqueued in the background: they must end within the bubble
 	})
 }
 
@@ -112,7 +112,8 @@ func TestColdRead_503ExplainsTheFailure(t *testing.T) {
 }
 
 // 256 clients read 5,000 new keys from a process whose Redis takes 100 ms per pipeline. Every read
-// must get status 202. At most keys/8 pipelines may be sent, none with more than maxBatchSize keys.
+// must get status 202. The pipelines must carry at least 8 keys on average, and each at most
+// maxBatchSize.
 func TestColdBurst_IsAcceptedBySlowRedis(t *testing.T) {
 	withSlowRedis(t, 100*time.Millisecond, func(r *rig, redis *slowRedis) {
 		const keys, clients = 5_000, 256

@@ -60,8 +60,9 @@ type snapshotCache struct {
 	stripes [256]stripe
 }
 
-// stripe is the lock of all entities that hash to it. It serialises their settle messages and the
-// ends of their loads. settles is the number of settle messages so far.
+// stripe is the lock of a part of the entities, selected by a hash of the entity. Settle messages
+// and ends of loads of these entities are handled under this lock, one at a time. settles is the
+// number of settle messages of these entities so far.
 type stripe struct {
 	mu      sync.Mutex
 	settles uint64
@@ -254,7 +255,7 @@ func (m *snapshotCache) setConnected(connected bool) {
 		m.connectedSince.Store(0)
 		return
 	}
-	m.connections.Add(1) // before connectedSince: a reader that sees the new time must not share an older load
+	m.connections.Add(1) // rises before connectedSince is set, so that a reader that sees the new time shares no load from before the reconnect
 	m.connectedSince.Store(m.now())
 }
 

@@ -28,7 +28,7 @@ func (s *Server) console(pages http.Handler) echo.HandlerFunc {
 		defer leave()
 		if r.URL.Path == consoleStreamPath || strings.HasPrefix(r.URL.Path, consoleStreamPath+"/") {
 			c.Set(waitsKey, true)
-			go func() { // a page that keeps its event stream open must not delay the shutdown
+			go func() { // ends the event stream of a page at shutdown; an open stream would delay the shutdown
 				select {
 				case <-s.stopping:
 					leave()
@@ -54,7 +54,7 @@ type correlationIDKey struct{}
 // limits. A result that is unknown after 5 s is Pending.
 func (s *Server) Refresh(ctx context.Context, client string, all []schemas.Entity, f source.Facet) []EnqueueResult {
 	requests := make([]UpdateRequest, len(all))
-	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // if the store can't be read, the floor is 0
+	for i, w := range s.newRefreshRequests(ctx, consoleClient, all, f) { // w.request has Floor 0 (unknown version) if the store can't be read
 		requests[i] = w.request
 		requests[i].Client = client
 		requests[i].CorrelationID, _ = ctx.Value(correlationIDKey{}).(string)

@@ -12,7 +12,7 @@ func combineCRC(first, second uint32, length uint32) uint32 {
 // power.
 const reversedIEEE = 0xedb88320
 
-// multiplyPolynomials returns a·b modulo the polynomial.
+// multiplyPolynomials returns a·b modulo the polynomial of CRC-32.
 func multiplyPolynomials(a, b uint32) uint32 {
 	product := uint32(0)
 	for bit := uint32(1 << 31); bit != 0; bit >>= 1 {
@@ -28,9 +28,9 @@ func multiplyPolynomials(a, b uint32) uint32 {
 	return product
 }
 
-// powerOfX returns x^(8·bytes) modulo the polynomial.
+// powerOfX returns x^(8·bytes) modulo the polynomial of CRC-32.
 func powerOfX(bytes uint32) uint32 {
-	power := uint32(1 << 31) // x^0
+	power := uint32(1 << 31) // the polynomial x^0: the highest bit stands for the lowest power
 	for square := uint32(1 << (31 - 8)); bytes != 0; bytes >>= 1 {
 		if bytes&1 != 0 {
 			power = multiplyPolynomials(square, power)

@@ -22,7 +22,7 @@ const bodyPrefix = `{"snapshot":`
 // each encoding, and the headers that change once per second.
 type entry struct {
 	store.State
-	payload []byte // the bytes in the store; they share memory with the zstd body
+	payload []byte // the stored bytes of the snapshot; in memory they are a part of the zstd body
 	facet   source.Facet
 	// readAt is the time at which the load from the store began, by snapshotCache.now. 0 means
 	// that a settle message has made the entry outdated.

@@ -107,7 +107,7 @@ func TestEvents_ReportChangesAndMissedOnes(t *testing.T) {
 	if a := r.get("a"); *first.data.ETag != a.Header.Get("ETag") {
 		t.Errorf("tag %s, and %s of a read", *first.data.ETag, a.Header.Get("ETag"))
 	}
-	r.settle("a", 8) // nothing was stored, so there is no event
+	r.settle("a", 8) // settles a request without storing a snapshot, so the stream must send no event
 	r.putSnapshot("a", 0, hash(9, 1))
 	checked := f.expect("checked", Fresh)
 	r.putSnapshot("a", 0, func(s *store.Snapshot) { s.Version, s.Hash[0], s.Absent = 10, 1, true })

@@ -119,7 +119,7 @@ func TestSettle_EnqueuesNothingWhileReadsFail(t *testing.T) {
 	r.putSnapshot("a", 2*time.Hour, withVersion(7, 1))
 	r.get("a")
 	r.set(func() { r.storeErr = errors.New("reads fail, writes go on") })
-	for i := range int64(20) { // if reads enqueued refreshes, each settled refresh would lead to the next one
+	for i := range int64(20) { // while the store fails, a read after a settle message must not enqueue the next refresh
 		r.settle("a", 200+i)
 		if a := r.get("a"); a.StatusCode != 200 || a.body.UpdateQueued || *a.body.NotQueuedReason != ReasonDown {
 			t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
@@ -184,7 +184,7 @@ func TestBatch_FailsOnlyForAllItems(t *testing.T) {
 	pass := r.slow()
 	defer pass()
 	r.settle("good", 9)
-	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // must not wait for the blocked store
+	if a := r.do(http.MethodGet, "/v1/nexon/character?key=good"); a.StatusCode != 200 || a.body.Items[0].Status != 200 { // the batch must serve the cached entry and not wait for the blocked store
 		t.Errorf("got %d %s, want 200", a.StatusCode, a.text)
 	}
 }

@@ -85,7 +85,7 @@ func (l *lookups) next() []lookup {
 			l.waiting = append([]lookup(nil), l.waiting[n:]...)
 			return batch
 		}
-		if key.ctx.Err() == nil { // otherwise the reader of this key no longer waits
+		if key.ctx.Err() == nil { // a reader still waits for this key; other keys are dropped
 			batch = append(batch, key)
 		}
 	}

@@ -87,7 +87,7 @@ type (
 )
 
 func (m *metrics) observeResponse(path, method string, status int, took time.Duration) {
-	// Clients may send any method; a label must have a bounded set of values.
+	// A client may send any text as the method, but a label must have a limited set of values.
 	method = knownMethod(method)
 	if path == "" {
 		path, method = "none", "none"

@@ -53,8 +53,8 @@ func newView(found *entry, fallback bool, f source.Facet) view {
 
 // readAndEnqueue reads an entity and enqueues an update request if one is due. If nothing is
 // stored, it waits until the deadline for the request to be accepted. For a fallback entry it
-// enqueues nothing. Otherwise, while the store can't be read, the settle message of each refresh
-// would lead to the next refresh.
+// enqueues nothing: the entry remains stale while the store can't be read, so each settle message
+// would cause a read, and the read would enqueue the next refresh.
 func (s *Server) readAndEnqueue(c echo.Context, client access.Client, e schemas.Entity, f source.Facet, deadline time.Time) (view, error) {
 	v, err := s.readVisible(c, client, e, f)
 	switch {
@@ -180,7 +180,7 @@ func (s *Server) respondUpdating(c echo.Context, e schemas.Entity, v view) error
 		return withBody(a.refused, &body)
 	}
 	if strings.HasPrefix(a.Reason, "HELD_") {
-		s.metrics.heldReads.Inc() // a failure of the upstream: the SLO excludes it
+		s.metrics.heldReads.Inc() // the upstream has failed for the entity, so the SLO for reads excludes this response
 	}
 	p := problem.New(http.StatusServiceUnavailable, "not-queued", "Nothing is stored, and no refresh can be queued now ("+a.Reason+"): "+a.failureDetail()+".")
 	p.After = max(time.Second, a.Until.Sub(v.at))
@@ -231,7 +231,7 @@ func (s *Server) respondSnapshot(c echo.Context, client access.Client, e schemas
 	headers := v.timeHeaders(v.freshness, v.at)
 	h["Etag"], h["Last-Modified"] = v.etag, v.lastModified
 	h["Age"], h["Cache-Control"], h["Cache-Status"] = headers.age, headers.cacheControl, headers.cacheStatus
-	if vary := h["Vary"]; len(vary) > 0 { // the CORS middleware has added Vary: Origin
+	if vary := h["Vary"]; len(vary) > 0 { // the CORS middleware has set Vary: Origin, which must be kept
 		h["Vary"] = append(vary, varyByEncoding...)
 	} else {
 		h["Vary"] = varyByEncoding

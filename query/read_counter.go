@@ -40,9 +40,9 @@ type readCount struct {
 // must not be prefetched.
 //
 // Invariants:
-//   - A read costs one atomic addition. The read that changes a count from 0 to 1 appends the
-//     count to the list; take resets the counts of the list to 0. So each read is recorded once
-//     or counted as unrecorded in the metrics.
+//   - A read costs one atomic addition. Only the read that changes a count from 0 to 1 also
+//     appends the count to the field list. At a flush, take empties list and resets its counts to
+//     0. So each read is recorded once or counted as unrecorded in the metrics.
 //   - An entity appears at most once in a flush, although each load creates a new readCount for
 //     it.
 type readCounter struct {

@@ -79,7 +79,7 @@ func TestReadCounter_ShutdownHasATimeout(t *testing.T) {
 			t.Errorf("RecordReads took %v", took)
 		}
 		r.waitUntilCached("a")
-		<-time.After(flushInterval - flushTimeout) // now the next flush is in progress
+		<-time.After(flushInterval - flushTimeout) // after this time the next flush is in progress
 		r.waitUntilCached("a")
 		stop()
 		began := time.Now()

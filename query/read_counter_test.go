@@ -342,7 +342,7 @@ func TestReadCounter_IsBoundedAndFlushesInBatches(t *testing.T) {
 	if n := len(l.calls); n != maxReadCounts/maxFlushBatch || l.calls[0] != maxFlushBatch || len(l.recorded()) != maxReadCounts {
 		t.Errorf("RecordReads calls %v, with %d entities", l.calls, len(l.recorded()))
 	}
-	ts.read(dropped) // after the flush the list has room again, also for this entity
+	ts.read(dropped) // this read must be recorded, because the flush has emptied the list
 	ts.flush(t.Context(), time.Now(), false)
 	if n := l.recorded()[dropped.entity.Key]; n != 1 {
 		t.Errorf("got %d recorded, want 1", n)
@@ -361,7 +361,7 @@ func TestReadCounter_LogsAFailureOnce(t *testing.T) {
 		ts.read(of)
 		ts.read(of)
 		failing = ts.flush(t.Context(), time.Now(), failing)
-		failing = ts.flush(t.Context(), time.Now(), failing) // a flush without reads returns the result of the flush before it
+		failing = ts.flush(t.Context(), time.Now(), failing) // no read since the previous flush, so this flush returns the previous result
 	}
 	if recorded, lost := l.recorded()["a"], testutil.ToFloat64(ts.metrics.unrecordedFailed); recorded != 6 || lost != 6 {
 		t.Errorf("got %d recorded and %v unrecorded", recorded, lost)

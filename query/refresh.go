@@ -15,9 +15,10 @@ import (
 	"github.com/freshet/freshet/source"
 )
 
-// refresh enqueues a strict update request: its fetch begins after the HTTP request. If the
-// client requests a wait, it waits for the result. A client without the scope read gets 202, or
-// 204 once the refresh is stored, and no snapshot.
+// refresh enqueues a strict update request, whose fetch begins after the HTTP request. If the
+// client requests a wait, refresh responds when the fetch has ended or the wait has timed out. A
+// client without the scope read never gets the snapshot: it gets 204 if the new snapshot is stored
+// by then, else 202.
 func (s *Server) refresh(c echo.Context, client access.Client) error {
 	e, f, wait, err := s.entityAndWait(c, client)
 	if err != nil {
@@ -45,7 +46,7 @@ func (s *Server) refresh(c echo.Context, client access.Client) error {
 		if err != nil || v.version() >= result.Number || (!v.fallback && req.settled.Load() >= result.Number) {
 			return v, false, err
 		}
-		return v, true, nil // the settle message was for an earlier request, or the snapshot can't be read yet
+		return v, true, nil // keeps waiting: the settle message was for an earlier request, or the new snapshot can't be read yet
 	})
 	if err != nil {
 		return err

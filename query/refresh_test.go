@@ -34,7 +34,7 @@ func TestRefresh_ReportsWhyItIsNotQueued(t *testing.T) {
 	if a := r.refresh("a"); a.StatusCode != 503 || a.body.Code != "not-queued" || a.Header.Get("Retry-After") != "1" {
 		t.Errorf("got %d %s, want 503 not-queued", a.StatusCode, a.text)
 	}
-	r.storeErr, r.respond = errors.New("down"), nil // the store fails, so the floor is unknown; the request is enqueued anyway
+	r.storeErr, r.respond = errors.New("down"), nil // while the store fails, a refresh must be enqueued with Floor 0 (unknown version)
 	if a := r.refresh("b"); a.StatusCode != 202 || r.requests[len(r.requests)-1].Floor != 0 {
 		t.Errorf("got %d %s, want 202", a.StatusCode, a.text)
 	}

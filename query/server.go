@@ -101,7 +101,8 @@ func New(config Config, deps Deps) (*Server, error) {
 	ops := echo.WrapHandler(deps.Ops)
 	e.Match(read, "/livez", ops)
 	e.Match(read, "/readyz", ops)
-	// Details about dependencies and traffic are for operators only.
+	// /metrics and a /healthz with a query show details of dependencies and traffic, so only clients
+	// with the scope admin can read them.
 	adminOnly := s.authorized(access.Admin, func(c echo.Context, _ access.Client) error { return ops(c) })
 	e.Match(read, "/healthz", func(c echo.Context) error {
 		if c.Request().URL.RawQuery == "" {
@@ -162,7 +163,7 @@ func (s *Server) Run(ctx context.Context) error {
 	var background sync.WaitGroup
 	background.Go(func() { s.readCounter.run(ctx) })
 	defer background.Wait()
-	defer stop() // runs before Wait: if Subscribe fails, the read counter must end too
+	defer stop() // ends the read counter also if Subscribe fails; runs before the deferred background.Wait
 	return s.subscriber.Subscribe(ctx, s.onSettled, func(connected bool) {
 		if ctx.Err() == nil { // at shutdown the disconnect is expected, and is not logged
 			s.onConnection(connected)

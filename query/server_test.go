@@ -168,10 +168,10 @@ func FuzzResponse_MatchesOpenAPI(f *testing.F) {
 	f.Fuzz(func(t *testing.T, method, target, none, accept, prefer, last string) {
 		u, err := url.Parse("http://host" + target)
 		if err != nil || !strings.HasPrefix(u.Path, "/") || waits.MatchString(u.Query().Get("wait")) || waits.MatchString(prefer) {
-			return // other tests cover waiting
+			return // skips requests with a wait, which other tests cover
 		}
 		if strings.HasSuffix(u.Path, "/events") && method != http.MethodHead {
-			return // other tests cover streams
+			return // skips event streams, which other tests cover
 		}
 		req, err := http.NewRequestWithContext(t.Context(), method, u.String(), nil)
 		if err != nil {

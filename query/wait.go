@@ -86,13 +86,13 @@ func (s *Server) waitUntil(c echo.Context, client access.Client, timeout time.Du
 		if err != nil || !keepWaiting {
 			return v, false, err
 		}
-		select { // the call of read may have taken the whole timeout
+		select { // ends the wait if the timeout has expired during the call of read
 		case <-limit.C:
 			return v, true, nil
 		default:
 		}
-		// After a failed read of the store, or while the subscription is disconnected, no further
-		// notification is certain. So the entity is read again after a delay.
+		// After a failed read of the store, or while the subscription is disconnected, the next
+		// notification may never come. So the entity is read again after a delay.
 		if v.fallback || s.cache.disconnected() {
 			retryTimer.Reset(retryDelay)
 			retryDelay = min(2*retryDelay, maxRetryDelay)

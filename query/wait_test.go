@@ -59,7 +59,7 @@ func TestWait_MissesNoSettleBeforeTheFirstRead(t *testing.T) {
 	r := newRig(t)
 	first := true
 	r.respond = func(context.Context, UpdateRequest) EnqueueResult {
-		if first { // the refresh is stored before the client begins to wait
+		if first { // the first update request stores its snapshot at once, before the client begins to wait
 			first = false
 			r.putSnapshot("a", 0)
 		}
@@ -151,7 +151,7 @@ func TestRefresh_WaitReturnsTheNewSnapshot(t *testing.T) {
 	select {
 	case a := <-answered:
 		t.Fatalf("released by an earlier fetch: %s", a.text)
-	case <-time.After(50 * time.Millisecond): // a request that is released too early would respond within this time
+	case <-time.After(50 * time.Millisecond): // if the earlier fetch ended the wait, the response would arrive within this time
 	}
 	s := r.putSnapshot("a", 0, version(101))
 	if a := <-answered; a.StatusCode != 200 || !a.body.LastCheckedAt.Equal(s.CheckedAt) {
@@ -185,7 +185,7 @@ func TestShutdown_AnswersTensOfThousandsOfWaiters(t *testing.T) {
 		})
 	}
 	waitFor(t, "all wait", func() bool { return r.server.waiterCount.Load() == many })
-	if n := len(r.enqueued()); n > many/10 { // concurrent reads share one update request
+	if n := len(r.enqueued()); n > many/10 { // concurrent reads share update requests, so fewer than one per ten reads are expected
 		t.Logf("%d update requests", n)
 	}
 	close(r.server.stopping)

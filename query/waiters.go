@@ -75,7 +75,7 @@ func (b *waiterSet) notify(settled schemas.Settled) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.waiting[settled.Entity] {
-		w.settled.Store(max(w.settled.Load(), settled.Number)) // written only under the lock
+		w.settled.Store(max(w.settled.Load(), settled.Number)) // no other goroutine writes settled between Load and Store: each write needs the lock s.mu
 		w.notify()
 	}
 }
@@ -98,6 +98,6 @@ func (b *waiterSet) notifyAll() {
 func (w *waiter) notify() {
 	select {
 	case w.notified <- struct{}{}:
-	default: // the waiter was already notified and has not read the entity since
+	default: // the channel still has an earlier notification, which wakes the waiter anyway
 	}
 }
