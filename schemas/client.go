@@ -12,7 +12,7 @@ import (
 const ClientHeader = "freshet.client"
 
 const (
-	clientIDBytes = 12 // 96 bits of the hash
+	clientIDBytes = 12 // a ClientID has 12 bytes (96 bits) of the SHA-256 of the client's name
 	// ClientIDSize is the length of a ClientID in characters.
 	ClientIDSize = clientIDBytes * 4 / 3
 )

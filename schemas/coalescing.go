@@ -15,8 +15,8 @@ const (
 	Failed     Verdict = "FAILED"
 )
 
-// End is the way in which a request ended. It is stored in Redis, so that later requests of the
-// entity are checked against it.
+// End is the way in which a request ended. Settling stores it in Redis, where it determines whether
+// other requests of the entity still need a fetch, or are refused because of a hold.
 type End struct {
 	Entity Entity
 	// Number is the number of the fetch, or the request's version if nothing was fetched.

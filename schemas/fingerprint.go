@@ -48,7 +48,7 @@ func (d DeadLetter) Fingerprint(e Entity) string {
 	// end of the text that the hash covers would depend on the length of the key.
 	text := cut(d.Summary(), maxErrorBytes)
 	for _, key := range []string{url.PathEscape(e.Key), url.QueryEscape(e.Key), e.Key} {
-		if len(key) > 3 || errorWords.FindString(key) != key { // a short key can be a part of other words, so only whole words are replaced below
+		if len(key) > 3 || errorWords.FindString(key) != key { // replaces the key everywhere, but a short key only as a whole word (below), because other words may contain it
 			text = strings.ReplaceAll(text, key, "#")
 		}
 	}

@@ -3,7 +3,7 @@ package schemas
 import (
 	"bytes"
 	"crypto/sha256"
-	_ "embed" // OpenAPI and OpenAPIPage
+	_ "embed" // embeds the files in the variables OpenAPI and OpenAPIPage
 	"encoding/base64"
 )
 

@@ -18,8 +18,8 @@ type rule struct {
 type row struct {
 	Depth      int
 	Name       string
-	Any        bool   // Name is a placeholder for any name
-	Lead       string // a heading for the rows below, in a row without a member
+	Any        bool   // Name is a text such as "any other name", not the name of one member
+	Lead       string // if not empty, this row has no member: it is a heading for the rows below it
 	Type       []part
 	Required   bool
 	Deprecated bool
@@ -76,8 +76,8 @@ func (p *pager) typeOf(s *schema) []part {
 }
 
 // joined returns the types of several schemas, separated by `by`. If `by` is " or ", the schemas are
-// alternatives. The table of the page has no rows for some alternatives; the type of such an
-// alternative is followed by its rules.
+// alternatives. For an alternative without members, for example a string, the table of the page has
+// no rows. Its rules, such as a maximum, then follow directly after its type.
 func (p *pager) joined(of []schema, by string) []part {
 	var parts []part
 	for i := range of {

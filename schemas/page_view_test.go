@@ -34,7 +34,7 @@ type groupView struct {
 
 type operationView struct {
 	Anchor, Method, Path, Summary string
-	Pieces                        []part // pieces of the path; a piece with an Href is a placeholder
+	Pieces                        []part // Path cut into pieces; a piece with an Href is a placeholder such as {key}
 	Text                          []block
 	Deprecated                    bool
 	Access                        []accessView

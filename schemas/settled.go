@@ -16,7 +16,7 @@ func SettledChannel(source string) string { return settledPrefix + source }
 // result; readers find it in the database.
 type Settled struct {
 	Entity Entity
-	Number int64 // the End's number
+	Number int64 // the field Number of the settled request's End
 }
 
 // Encode returns the message: the number, one space, facet/key. The source is not part of the

@@ -24,7 +24,7 @@ type UpdateRequest struct {
 	SchemaVersion string `json:"schemaVersion"`
 	EventID       string `json:"eventId"` // UUIDv7
 	Entity
-	Params        map[string]string `json:"params,omitempty"` // they replace params of the same name in the facet's configuration
+	Params        map[string]string `json:"params,omitempty"` // each param replaces the param of the same name in the facet's configuration
 	Lane          Lane              `json:"priority"`
 	Reason        Reason            `json:"reason"`
 	RequestedAt   time.Time         `json:"requestedAt"`
