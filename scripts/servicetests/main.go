@@ -65,7 +65,7 @@ func find(root string) (map[string][]string, error) {
 				return fs.SkipDir
 			}
 			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
-				return fs.SkipDir // another module
+				return fs.SkipDir // skips a folder that is the root of another module
 			}
 		}
 		tests, err := inFolder(path, services)
@@ -112,7 +112,7 @@ func inFolder(dir string, starters []string) ([]string, error) {
 // functions, or two methods, with the same name are not distinguished. The result can therefore
 // contain a test that needs no service, but it never omits one.
 func callersOf(targets, files []string) ([]string, error) {
-	used := map[string]map[string]bool{} // names in the body of each function
+	used := map[string]map[string]bool{} // names that the body of each function uses
 	for _, file := range files {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 		if err != nil {

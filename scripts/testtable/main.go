@@ -128,7 +128,7 @@ func addEvents(all map[string]outcome, events io.Reader) error {
 	for lines.Scan() {
 		var e event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue // go build writes plain lines between the events
+			continue // skips a line that is no event: go build writes plain text between the events
 		}
 		o := outcome(e.Action)
 		if e.Test == "" || strings.Contains(e.Test, "/") || (o != passed && o != failed && o != skipped) {
