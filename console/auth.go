@@ -62,8 +62,8 @@ const readOnlyMessage = "This console is read-only: no client may change anythin
 
 // identify authenticates a request by a bearer token in the Authorization header, or by the session
 // cookie. It ignores other schemes in that header, such as Basic, because a proxy in front of the
-// console may use them. If clients must log in, a request without a token is rejected here. The
-// guard would count it as a failed login.
+// console may use them. If clients must log in, identify itself rejects a request without a token.
+// It does not call the guard, which would count the request as a failed login.
 func (c *Console) identify(r *http.Request) (access.Client, error) {
 	if !slices.ContainsFunc(r.Header.Values("Authorization"), isBearer) {
 		token := cookieToken(r)
@@ -257,9 +257,9 @@ func (c *Console) logout(w http.ResponseWriter, r *http.Request) {
 
 // cookie returns the session cookie with this value. maxAge is in seconds. The cookie contains the
 // token (see SECURITY.md). Scripts can't read it, and browsers don't send it with requests of other
-// sites. Over HTTPS the cookie is Secure and bound to this host. The Origin header shows HTTPS even
-// behind a proxy. Over plain HTTP, for example on loopback, browsers would reject such a cookie.
-// There it is neither Secure nor bound to the host.
+// sites. If the browser uses HTTPS, the cookie is Secure and bound to this host. Behind a TLS proxy
+// the Origin header shows that the browser uses HTTPS. If the browser uses plain HTTP, for example
+// on loopback, it would reject a Secure cookie. Then the cookie is neither Secure nor bound.
 func (c *Console) cookie(r *http.Request, value string, maxAge int) *http.Cookie {
 	cookie := &http.Cookie{Name: cookieName, Value: value, Path: root, MaxAge: maxAge, HttpOnly: true, SameSite: http.SameSiteStrictMode}
 	if r.TLS != nil || strings.HasPrefix(r.Header.Get("Origin"), "https://") {

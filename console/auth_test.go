@@ -189,7 +189,8 @@ func TestLogin_LastsUntilLogout(t *testing.T) {
 		if d.status != 200 || !strings.Contains(d.text(), `key:1 inspect,"; é`) || !strings.Contains(d.text(), "Log out") {
 			t.Errorf("the cookie is not taken: %d", d.status)
 		}
-		// An invalid bearer token is rejected even if the cookie is valid.
+		// If the bearer token is invalid, the request must be redirected to the login page, even if
+		// the cookie is valid.
 		if d := r.get(root, "Cookie", k.Name+"="+k.Value, "Authorization", "Bearer wrong"); d.status != 303 {
 			t.Errorf("a cookie stands in for a token: %d", d.status)
 		}
@@ -226,7 +227,7 @@ func TestLogin_MissingTokenIsNoFailure(t *testing.T) {
 			t.Errorf("%v: %d, and the guard was asked %d times", headers, d.status, r.identified)
 		}
 	}
-	r.loginRequired = false // without a required login the guard still checks host names and origins
+	r.loginRequired = false // even if no login is required, the guard must check host names and origins
 	if d := r.get(root); d.status != 200 || r.identified != 1 {
 		t.Errorf("%d, and the guard was asked %d times", d.status, r.identified)
 	}

@@ -16,7 +16,7 @@ type blockerScope int
 const (
 	scopeSource blockerScope = iota // all calls of the source
 	scopeLane                       // the calls of one lane
-	scopeFirst                      // the oldest request of a lane; in a saturated lane a long wait of it is normal
+	scopeFirst                      // the call of a lane's oldest request; in a saturated lane this request often waits long
 	scopePart                       // the calls of one scope of a policy, for example of one credential
 )
 
@@ -31,8 +31,8 @@ const (
 	// minExhaustedWindow is the shortest window whose exhaustion is reported. The calls of a
 	// shorter window become available again before an operator could react.
 	minExhaustedWindow = time.Hour
-	// longWait is the wait from which the oldest request of a lane is reported. After such a wait
-	// the cause is a limit, and not only earlier requests.
+	// longWait is the wait from which the oldest request of a lane is reported. A request that only
+	// waits for earlier requests is sent sooner. So after a longer wait the cause is a limit.
 	longWait = 10 * time.Second
 	// maxPartsNamed is the maximum number of blocked scopes that a message names. The page of the
 	// limiter lists all of them.
@@ -56,21 +56,22 @@ func blockersOf(v *limiter.View, lane schemas.Lane, now time.Time) []blocker {
 			all = append(all, h)
 		}
 	}
-	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // otherwise the state of the source explains the wait
+	if h, waits := firstWaiter(v, lane); waits && callsAllowed(v.State) { // if no calls are allowed, the state of the source explains the wait
 		all = append(all, h)
 	}
 	return append(all, partBlockers(v.Scopes, now)...)
 }
 
 // exhausted returns a blocker if a policy has no calls left for the lane. The second result is
-// false if calls are left, or if the blocker is not worth a report.
+// false if calls are left, if the usage is unknown, or if the policy has no window of at least
+// minExhaustedWindow.
 func exhausted(p limiter.PolicyView, lane schemas.Lane, now time.Time) (blocker, bool) {
 	var of, until string
 	if p.ResetsAt != nil {
 		until = "; it resets at " + formatTime(*p.ResetsAt, now)
 	}
 	switch window, err := time.ParseDuration(p.Window); {
-	case p.Used == nil: // the usage is unknown, or the policy has lane partitions (GCRA) and so will have calls left in a moment
+	case p.Used == nil: // the usage is unknown, or the policy uses GCRA, which allows the next call in a moment
 		return blocker{}, false
 	case p.Window == limiter.Day.String():
 		of = "the day"

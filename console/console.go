@@ -31,7 +31,7 @@ type Console struct {
 	pages             map[string]*template.Template
 	sampler           *sampler
 	viewers           viewers
-	recentDeadLetters sharedRead[deadLetterGroups] // dead letters of the last 24 h with any visibility
+	recentDeadLetters sharedRead[deadLetterGroups] // dead letters of the last 24 h, with any visibility label or none
 	// publicDeadLetters contains only dead letters without a visibility label, which all clients
 	// may see.
 	publicDeadLetters sharedRead[deadLetterGroups]

@@ -106,8 +106,9 @@ type Entities interface {
 	// Entity returns the state of an entity. If the client may not see the entity, the result is
 	// the same as for an entity that does not exist.
 	Entity(ctx context.Context, e schemas.Entity, c access.Client) (Entity, error)
-	// Sees reports whether the client may see an entity. The client must be allowed to see content
-	// with this visibility label, and also content with the label that a new fetch would give it.
+	// Sees reports whether the client may see an entity. The parameter visibility is the label of
+	// the stored content. The client must be allowed to see content with that label, and also
+	// content with the label that the entity would get if it were fetched now.
 	Sees(c access.Client, e schemas.Entity, visibility string) bool
 	// CheckKey returns an error if the key is invalid for the entity's facet.
 	CheckKey(e schemas.Entity) error
@@ -155,7 +156,7 @@ type RequestState struct {
 	Number        int64        // version of the request in flight
 	Confirmed     bool         // Kafka has acknowledged the request in flight
 	Until         time.Time    // end of the lock of the request in flight
-	Issued        int64        // highest version of a request or fetch; above Number: a fetch is running
+	Issued        int64        // highest version of a request or fetch; if it is above Number, a fetch is running
 	Done          int64        // highest version of a request that has been satisfied
 	Hold          string
 	HoldUntil     time.Time

@@ -44,7 +44,7 @@ type Reading[T any] struct {
 // FacetSchedule is the prefetch configuration of a facet, with the settings applied.
 type FacetSchedule struct {
 	Facet string
-	Mode  string // off, tiers, adaptive
+	Mode  string // "off", "tiers" or "adaptive"
 	// MinInterval and MaxInterval bound the intervals in the adaptive mode.
 	MinInterval, MaxInterval time.Duration
 	// ReadyAt is the time at which the upstream will publish the content of the day. Until then no

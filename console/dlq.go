@@ -32,7 +32,7 @@ type dlqPage struct {
 	Facets        []string
 	Problem       string
 	Recent        []deadLetterGroup
-	RecentMessage string // about the dead letters of the last 24 h; empty: they could not be read
+	RecentMessage string // message about the dead letters of the last 24 h; empty: they could not be read
 	Verdict       verdict
 	Groups        []store.DeadLetterGroup
 	Counted       bool   // true if Groups, Total and Verdict could be read
@@ -45,13 +45,14 @@ type dlqPage struct {
 	JobsRead      bool
 }
 
-// Handlings returns the options of the form field that filters dead letters by disposition: the
-// value and the label of each option.
+// Handlings returns the options of the form field that filters dead letters by state, for example
+// open, replayed or purged. Each option is a value and its label.
 func (dlqPage) Handlings() [][2]string {
 	return [][2]string{{store.OpenDeadLetters, "open ones"}, {store.HandledDeadLetters, "handled ones"}, {store.Replayed, "replayed ones"}, {store.Purged, "purged ones"}, {allDeadLetters, "all"}}
 }
 
-// allDeadLetters is the value of the filter that selects dead letters with any disposition.
+// allDeadLetters is the value of the form field "handled" that selects dead letters in any state:
+// open, replayed or purged.
 const allDeadLetters = "all"
 
 // dlqFilter is the filter of the page of dead letters. Fields formats it for a form, Query as a
@@ -232,7 +233,7 @@ type deadLetterPage struct {
 	Request    *schemas.UpdateRequest
 	HeaderRows [][2]string
 	Replays    int
-	Hidden     bool // the content is not shown, because it may be restricted; only administrators may see it
+	Hidden     bool // true if the content is not shown, because only administrators may see it
 }
 
 func (c *Console) deadLetter(w http.ResponseWriter, r *http.Request, client access.Client) {

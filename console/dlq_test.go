@@ -56,7 +56,7 @@ func TestDLQ_CountsOnceForAllViewers(t *testing.T) {
 	r := newRig(t)
 	fillRig(r)
 	before := r.get(root + "/dlq?source=nexon").textByID("recent-dead-letters")
-	r.groups = nil // the page must still show the cached first count
+	r.groups = nil // the fake counts no dead letters now; the page must still show the cached first count
 	if got := r.get(root + "/dlq?source=nexon").textByID("recent-dead-letters"); got != before || !strings.Contains(got, "12,268") {
 		t.Errorf("got %q, want the cached count", got)
 	}

@@ -104,7 +104,8 @@ func (d document) byID(id string) *html.Node {
 	return found
 }
 
-// textByID returns the text of the element with this id. Each series of white space is one space.
+// textByID returns the text of the element with this id. Each series of white space is replaced by
+// one space.
 func (d document) textByID(id string) string { return textOf(d.byID(id)) }
 
 func (d document) text() string { return textOf(d.root) }

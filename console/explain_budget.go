@@ -58,7 +58,8 @@ func budgetMessage(source string, v *limiter.View, r rates, now time.Time) strin
 	return strings.Join(parts, "; ") + "."
 }
 
-// laneUsage describes how much of a policy with lane partitions (GCRA) each lane uses.
+// laneUsage describes how much of a policy each lane uses. The policy must give each lane its own
+// part of the limit (GCRA).
 func laneUsage(p limiter.PolicyView, r rates, window time.Duration) string {
 	target := p.Target
 	if target == 0 {
@@ -78,7 +79,7 @@ func dayLeft(p limiter.PolicyView, now time.Time) string {
 	return fmt.Sprintf("%s of %s calls of the day are left for %s", formatCount(p.Remaining), formatCount(p.Limit), formatDuration(p.ResetsAt.Sub(now)))
 }
 
-// windows contains the names of windows with a common length.
+// windows contains the names of the usual lengths of a window.
 var windows = map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour"}
 
 // perWindow formats the length of a window for the end of a rate: "a second", "in 10 s".

@@ -70,7 +70,7 @@ type servedKind int
 
 const (
 	servedNothing       servedKind = iota // no snapshot and no absence is stored
-	servedAbsent                          // a stored absence (404) within AbsentFor
+	servedAbsent                          // a stored absence (404) that is not older than AbsentFor
 	servedAbsentExpired                   // a stored absence older than AbsentFor; it is still served until the next check
 	servedTooOld                          // content that is older than KeepFor and so is not served
 	servedFresh
@@ -96,7 +96,7 @@ func servedAs(e Entity, now time.Time) servedKind {
 	return servedStale
 }
 
-// fresh reports whether a read of the entity would be answered without a refresh.
+// fresh reports whether a read of the entity would be answered without requesting a refresh.
 func fresh(e Entity, now time.Time) bool {
 	s := servedAs(e, now)
 	return s == servedFresh || s == servedAbsent
@@ -193,15 +193,15 @@ func requestMessage(e Entity, a surroundings, now time.Time) string {
 	return text + "."
 }
 
-// lostMessage describes a request that has not ended although its lock has expired. Without the
-// lock, new requests are not coalesced with it. The request need not be lost: its lock lasts a
-// minute at most, but its record may wait in the LOW lane for hours.
+// lostMessage describes a request that has not ended although its lock has expired. Without a lock,
+// new requests of the entity are not coalesced with that request. That request need not be lost: a
+// lock lasts a minute at most, but the record of the request may wait in the LOW lane for hours.
 func lostMessage(e Entity, now time.Time) string {
 	w := e.Request
 	if w.Issued <= max(e.State.Version, e.Status.Version, w.Done) {
 		return ""
 	}
-	at := "" // a version is normally the time of the request in Unix milliseconds
+	at := "" // text for the time of the request: a version is normally this time in Unix milliseconds
 	if t := time.UnixMilli(w.Issued); t.Before(now.Add(time.Minute)) && t.After(now.Add(-30*day)) {
 		at = " at about " + formatTime(t, now)
 	}

@@ -11,7 +11,7 @@ import (
 // explanation describes a dead letter reason to operators.
 type explanation struct {
 	text      string
-	transient bool   // the cause may disappear by itself, so a replay may succeed without a fix
+	transient bool   // true if the cause may disappear by itself, so that a replay may succeed without a fix
 	fix       string // if not transient: the fix that is needed before a replay
 }
 

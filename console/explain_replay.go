@@ -24,8 +24,8 @@ const (
 const (
 	// minQuietTime is the minimum time since the last new dead letter before a replay is advised.
 	minQuietTime = 10 * time.Minute
-	// maxLowLag and maxHighLag are the maximum lags of a lane at which a replay into it is advised.
-	// A replay would increase a higher lag further.
+	// maxLowLag and maxHighLag are the maximum lags of the LOW lane and of the HIGH lane at which a
+	// replay into that lane is advised. If the lag is higher, a replay would increase it further.
 	maxLowLag, maxHighLag = 10 * time.Minute, time.Minute
 	// maxHighBurst is the maximum number of requests that may be replayed into the HIGH lane at
 	// once. More of them would noticeably delay requests of readers.
@@ -62,7 +62,7 @@ type replay struct {
 	limits      *limiter.View // nil: the limiter could not be read
 	lanes       []LaneLag
 	jobs        []store.DLQJob
-	jobsUnknown bool // jobs could not be read
+	jobsUnknown bool // true if the field jobs could not be filled, because a read failed
 }
 
 // judgeOrder reads the state of the source, and returns the verdict on a replay of the dead letters

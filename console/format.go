@@ -14,7 +14,7 @@ const (
 	maxKeyShown    = 256
 	maxErrorShown  = 300
 	maxReasonShown = 60
-	maxBriefShown  = 110 // used where the page links to the full text
+	maxBriefShown  = 110 // for a short text on a page that links to the full text
 	maxLongShown   = 4 << 10
 )
 

@@ -167,7 +167,7 @@ func (c *Console) liveJob(w http.ResponseWriter, r *http.Request, client access.
 			return
 		}
 		if j, found, err = c.readJob(r, id); err != nil || !found {
-			return // the browser connects again after 2 s
+			return // this ends the stream; the browser connects again after 2 s
 		}
 	}
 }

@@ -297,13 +297,13 @@ func TestRate_MeasuresProcessReports(t *testing.T) {
 		{&limiter.View{State: "unused"}, rates{Known: true}},
 		{view(0), rates{Known: true}}, // no process reports, so the rate is known to be 0
 		{view(0, process("a", 0, 0, 0)), rates{}},
-		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // the period between the reports is too short for a rate
+		{view(1*s, process("a", 1*s, 10, 100)), rates{}}, // the two reports are only 1 s apart, so the rates are unknown
 		{view(2*s, process("a", 2*s, 20, 200)), rates{10, 100, true}},
 		{view(3*s, process("a", 2*s, 20, 200)), rates{10, 100, true}}, // the process has sent no newer report, so the rate stays the same
 		{view(4*s, process("a", 4*s, 60, 200)), rates{20, 0, true}},
-		{view(5*s, process("a", 4*s, 60, 200), process("b", 5*s, 900, 900)), rates{20, 0, true}}, // process b has sent only one report, which gives no rate
+		{view(5*s, process("a", 4*s, 60, 200), process("b", 5*s, 900, 900)), rates{20, 0, true}}, // process b has sent only one report, so only the rate of process a is known
 		{view(9*s, process("a", 8*s, 60, 200), process("b", 9*s, 940, 980)), rates{10, 20, true}},
-		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // the process has restarted, so its counters are lower and give no rate
+		{view(11*s, process("a", 10*s, 3, 1)), rates{}}, // process a has restarted: its counters are lower than before, so the rates are unknown
 		{view(14*s, process("a", 12*s, 7, 1)), rates{2, 0, true}},
 	} {
 		if got := r.sampler.rate("nexon", c.view); got != c.want {

@@ -16,7 +16,7 @@ func TestFormatContent_IndentsOnlySmallJSON(t *testing.T) {
 		{`{"a":`, `{"a":`},
 		{nested(3), "[\n  [\n    []\n  ]\n]"},
 		{nested(maxIndentDepth + 1), nested(maxIndentDepth + 1)},
-		{`["` + strings.Repeat("[", 99) + `"]`, "[\n  \"" + strings.Repeat("[", 99) + "\"\n]"}, // brackets within a string are not nesting
+		{`["` + strings.Repeat("[", 99) + `"]`, "[\n  \"" + strings.Repeat("[", 99) + "\"\n]"}, // the brackets in the string do not count as nesting, so the content is indented
 		{large, large[:maxContentShown] + " …"},
 	} {
 		if got := formatContent([]byte(c.content)); got != c.want {

@@ -10,7 +10,7 @@ import (
 type livePage struct {
 	liveStatus
 	Sources   []string
-	Scenarios []FaultScenario // nil: the upstream is real
+	Scenarios []FaultScenario // fault scenarios of a simulated upstream; nil: the upstream is real
 	Scenario  string
 }
 

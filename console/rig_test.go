@@ -29,7 +29,7 @@ type rig struct {
 	dependencies []Dependency
 	entity       Entity
 	keyError     error
-	keyErrors    map[string]error // errors of CheckKey by key
+	keyErrors    map[string]error // errors that CheckKey returns, by key
 	message      string
 	views        map[string]limiter.View
 	states       map[string]settings.State
@@ -39,8 +39,8 @@ type rig struct {
 	shown        schemas.DeadLetter
 	planned      dlq.Plan
 	jobs         []store.DLQJob
-	readErr      error // all reads return this error
-	actionErr    error // all actions return this error
+	readErr      error // error of all reads; nil: the reads succeed
+	actionErr    error // error of all actions; nil: the actions succeed
 	// countErr is the error that counts of dead letters return. If barrier is not nil, each read of
 	// dead letters waits until four reads have begun; then barrier is closed.
 	countErr      error
@@ -48,11 +48,11 @@ type rig struct {
 	arrived       atomic.Int32
 	loginRequired bool
 	expires       time.Time // time at which tokens expire
-	revoked       bool      // all tokens are rejected
+	revoked       bool      // true if all tokens are rejected
 	scenario      string
 	viewCalls     int
 	requestLimit  int                              // maximum number of requests of a client; 0: unlimited
-	view          func(source string) limiter.View // if not nil, used in place of views
+	view          func(source string) limiter.View // if not nil, called in place of reading the field views
 
 	// The actions that the fakes have recorded.
 	refreshed    []schemas.Entity
@@ -63,7 +63,7 @@ type rig struct {
 	actors       []string
 	filters      []store.DeadLetterFilter
 	switched     []store.JobState
-	counted      []string // names of the clients whose requests were counted
+	counted      []string // for each request that the rate limiter has counted: the name of the client
 	identified   int
 }
 

@@ -20,7 +20,7 @@ const (
 	rateWindow, minRateWindow = 40 * time.Second, 2 * time.Second
 	// maxReportGap is the maximum time between two reports of a process that makes calls. A process
 	// counts as idle if it has made no call for so long that missedCalls calls were expected at its
-	// last rate.
+	// last rate. Example: a process that made 1 call a second counts as idle after 3 s without one.
 	maxReportGap, missedCalls = 3 * time.Second, 3
 	// chartSpan is the period that a chart shows.
 	chartSpan = 5 * time.Minute
@@ -110,8 +110,8 @@ func (s *sampler) latest(ctx context.Context) *sample {
 }
 
 // takeSample reads all values of a sample in parallel. If a read fails, its value is unknown. The
-// time of the sample, At, is the time when the reads from other services have ended. Values in
-// memory are read after that.
+// time of the sample, At, is the time when the reads from other services have ended. Values in the
+// memory of this process, such as the lags of the lanes, are read after that.
 func (s *sampler) takeSample(ctx context.Context) (*sample, error) {
 	n := &sample{Sources: map[string]*sourceSample{}}
 	var open map[string]int64
@@ -183,8 +183,9 @@ func (s *sampler) rate(source string, v *limiter.View) (r rates) {
 		if n := len(all); n == 0 || all[n-1].at.Before(last.at) {
 			all = append(all, last)
 		}
-		// all[0] becomes the newest report that is at least minRateWindow older than the last
-		// report. Reports older than rateWindow are removed too.
+		// The rate is measured between all[0] and the last report. So older reports are removed,
+		// until all[0] is the newest report that is at least minRateWindow older than the last one.
+		// Reports older than rateWindow are removed in any case, except the last one.
 		for len(all) > 1 && (v.At.Sub(all[0].at) > rateWindow || last.at.Sub(all[1].at) >= minRateWindow) {
 			all = all[1:]
 		}
@@ -231,7 +232,7 @@ func (s *sampler) publish(n *sample) {
 	for viewer := range s.viewers {
 		select {
 		case viewer <- n:
-		default: // a slow viewer does not get this sample
+		default: // a viewer that has not received an earlier sample yet does not get this one
 		}
 	}
 }

@@ -20,7 +20,7 @@ func (f *fakeSchedule) Schedule(_ context.Context, source string) ScheduleState 
 }
 
 // lowShare returns the share of the LOW lane in testView. Much of the daily quota is used up, so
-// the policy "day" is the lowest bound.
+// the policy "day" allows the lowest rate: 70.7 calls a second.
 func lowShare() limiter.Share {
 	return limiter.Share{PerSecond: 70.7, Bounds: []limiter.Bound{
 		{Kind: limiter.ByWindow, Policy: "second", PerSecond: 349.9, Reserved: 100},

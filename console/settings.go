@@ -62,8 +62,8 @@ func (c *Console) showSettings(w http.ResponseWriter, r *http.Request, status in
 			s.Source, s.Unread, s.Problem = name, true, "The settings of "+name+" can't be read; see the log."
 		} else {
 			s.fill()
-			// The sample may be older than the last change of the settings. So its copy gets the
-			// settings that were read above.
+			// The sample may be older than the last change of the settings. So the page uses a copy
+			// of the sample that contains the settings just read.
 			of := *n.Sources[name]
 			of.Settings = &state
 			p.addSettings(name, &of, n.At)

@@ -114,7 +114,7 @@ func (f *liveStatus) addProblems(n *sample, sources []string) {
 			add(toneBad, "%s: the limiter could not be read; without Redis no calls are made.", source)
 		}
 		for _, h := range allBlockers(of.Limits, n.At) {
-			if h.Scope != scopeFirst { // a scopeFirst blocker is only shown as the reason of a stalled lane
+			if h.Scope != scopeFirst { // the long wait of a lane's oldest request is no problem by itself; it only explains a stalled lane
 				add(h.Tone, "%s: %s.", source, h.Message)
 			}
 		}
@@ -163,8 +163,8 @@ func stalled(l LaneLag) bool {
 	return l.RecordsKnown && l.Records > 0 && !l.WaitKnown && l.StalledFor >= stalledAfter
 }
 
-// lag returns the lag of a lane. Shortly after the workers have stopped, Wait alone would be too
-// low: it is based on the mean throughput of the last minute.
+// lag returns the lag of a lane: the longer one of Wait and StalledFor. Wait is based on the mean
+// throughput of the last minute, so it is too low shortly after the workers have stopped.
 func lag(l LaneLag) time.Duration { return max(l.Wait, l.StalledFor) }
 
 func laneTone(l LaneLag) string {
@@ -174,7 +174,7 @@ func laneTone(l LaneLag) string {
 	case stalled(l):
 		return toneBad
 	case l.Records > 0 && !l.WaitKnown:
-		return "" // no tone yet: the throughput is known only after the next counts of the records
+		return "" // no tone yet: the lag is unknown until the records have been counted again
 	case l.Records == 0 || lag(l) < lagWarn:
 		return toneOK
 	case lag(l) < lagBad:

@@ -37,8 +37,8 @@ func laneRows(of *sourceSample) [][]statusItem {
 	return rows
 }
 
-// policyRows returns a table row for each policy. For a policy with lane partitions (GCRA) the
-// usage is estimated from the permits that the processes have received.
+// policyRows returns a table row for each policy. If a policy gives each lane its own part of the
+// limit (GCRA), its usage is estimated from the permits that the processes have received.
 func policyRows(of *sourceSample, now time.Time) [][]statusItem {
 	rows := [][]statusItem{}
 	for _, p := range of.Limits.Policies {

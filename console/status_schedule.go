@@ -46,9 +46,9 @@ func entityCount(tiers ...TierSchedule) statusItem {
 }
 
 // dueCells returns two table cells for a tier: how many of its entities are due, and its lag. The
-// database counts only the MaxCounted entities of the source with the earliest due times. If this
-// limit is reached and no counted entity is of this tier, the count of the tier is unknown. The lag
-// of the tier then has only an upper bound.
+// database counts only the MaxCounted entities of the source with the earliest due times. If these
+// are all of other tiers, the cells are "not counted" and the maximum possible lag. Example: if the
+// last counted entity has been due for 5 min, the lag of this tier is "at most 5 min".
 func dueCells(d Due, facet FacetSchedule, tier store.Tier, now time.Time) (due, lagCell statusItem) {
 	if d.Error != "" {
 		return statusItem{Text: "not known: " + d.Error}, statusItem{Text: "not known"}
