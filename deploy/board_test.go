@@ -10,7 +10,7 @@ import (
 
 type board struct {
 	uid, title, description string
-	variables               []string // variables of the board: label_values queries, each ending with its label
+	variables               []string // one query for each variable: label_values(METRIC, source) gives the variable "source"
 	rows                    []row
 }
 
@@ -24,7 +24,7 @@ type row struct {
 type panel struct {
 	title, description string
 	unit               string
-	width              int    // in columns; a row has 24
+	width              int    // width in columns; a row of the dashboard has 24
 	kind               string // type of the Grafana panel; empty: timeseries
 	queries            []query
 	lines              []line
@@ -42,8 +42,8 @@ type line struct {
 	colour string
 }
 
-// status is the text that a panel shows in place of a value, and the colour of that text. A colour
-// of the time series takes precedence.
+// status is the text that a panel shows in place of a value, and the colour of that text. If the
+// panel also defines a colour for the time series, the colour of the time series is used.
 type status struct {
 	value        int
 	text, colour string

@@ -48,7 +48,7 @@ type element struct {
 
 type variable struct {
 	Name, Type string
-	Query      json.RawMessage // a string, or an object with the string in its field query
+	Query      json.RawMessage // the query as a string, or an object that contains the string in its field "query"
 }
 
 // Panels returns every panel that has queries, from all dashboards. It adds one panel for each

@@ -40,16 +40,16 @@ type kind int
 
 const (
 	metric   kind = iota
-	label         // in a matcher, or in the list of a modifier such as by or on
-	modifier      // such as by or on, before its list
-	function      // or an aggregation operator
+	label         // a label in a matcher such as {a="b"}, or in the list behind a modifier
+	modifier      // a word such as by or on, which stands before a list of labels
+	function      // a function or an aggregation operator
 	sign          // a parenthesis or brace
 )
 
 type token struct {
 	kind kind
 	text string
-	of   string // for a label in a matcher: the metric; for a label in a list: the modifier
+	of   string // for a label in a matcher: the metric; for a label in a list: the modifier before the list
 }
 
 var (
@@ -63,7 +63,7 @@ var (
 func tokens(expr string) []token {
 	var found []token
 	matches := lexer.FindAllStringSubmatch(expr, -1)
-	last, list := "", "" // the last metric, and the metric or modifier that the next labels belong to
+	last, list := "", "" // last is the last metric; list is the metric or modifier to which the next labels belong
 	for i, m := range matches {
 		name, mark := m[5], m[6]
 		next := ""

@@ -67,8 +67,8 @@ func (b board) templating() list {
 			"current": object{"text": list{"All"}, "value": list{"$__all"}},
 		}
 		if label == "source" {
-			// The choice "All" then includes sources that are missing in the list of values,
-			// because no limiter exports their limits yet.
+			// With the pattern ".*", the choice "All" also includes a source that is not in the
+			// list of values yet, because no limiter has exported its limits.
 			v["allValue"] = ".*"
 		}
 		variables = append(variables, v)

@@ -1,6 +1,6 @@
 package deploy
 
-// More rows of the pipeline dashboard.
+// This file contains further rows of the pipeline dashboard, such as the row "Processing SLA".
 
 var sla = row{"Processing SLA", []panel{
 	latencyPanel("HIGH: processing time", "update_process_duration_seconds", "HIGH", 3,

@@ -93,7 +93,8 @@ var readers = board{
 	},
 }
 
-// answers returns one query for each class of HTTP status codes, such as 2xx.
+// answers returns queries for the rate of HTTP responses: one query for each class of status codes,
+// such as 2xx.
 func answers() []query {
 	var asks []query
 	for _, class := range []string{"2", "3", "4", "5"} {

@@ -34,9 +34,9 @@ func (w workload) containers() []corev1.Container {
 // installation contains the objects of all manifests, and the faults that were found in them.
 type installation struct {
 	workloads []workload
-	data      map[string][]string // keys of the data, by object: "ConfigMap NAME" or "Secret NAME"
-	database  string              // URL in the Secret
-	config    string              // freshet.yaml in the ConfigMap
+	data      map[string][]string // keys in each ConfigMap or Secret; the index is "ConfigMap NAME" or "Secret NAME"
+	database  string              // URL of the database in the Secret
+	config    string              // text of freshet.yaml in the ConfigMap
 	faults    []string
 }
 
