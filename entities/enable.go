@@ -123,16 +123,16 @@ func (s *Entities) checkEnable(o EnableRequest) (store.EntityFilter, error) {
 func (s *Entities) enableKeys(ctx context.Context, f store.EntityFilter, keys []string, enabled bool) (admin.Answer, error) {
 	n, err := s.Store.EnableEntities(ctx, f, keys, enabled)
 	if err == nil && enabled && n > 0 {
-		// The due times of the entities are not known here. The scheduler wakes up now and reads
-		// them.
+		// This function does not know the due times of the enabled entities. So it wakes the
+		// scheduler at once, and the scheduler reads the due times.
 		s.Notifier.WakeAt(ctx, f.Source, s.Now())
 	}
 	return admin.Answer{Body: EnableResult{Changed: n, Done: true}}, err
 }
 
-// enablePage reads the rows that follow the entity "after", and enables or disables the entities
-// among them that match the filter. Before the change it calls "audit" with the number of matching
-// entities, unless none matches.
+// enablePage reads at most maxRowsScanned registered entities that follow the entity "after", and
+// enables or disables the matching ones. Before the change it calls "audit" with the number of
+// matching entities, unless none matches.
 func (s *Entities) enablePage(ctx context.Context, f store.EntityFilter, after schemas.Entity, enabled bool, audit func(n int) error) (admin.Answer, error) {
 	other := !enabled
 	f.Enabled = &other

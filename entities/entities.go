@@ -67,7 +67,8 @@ type Entity struct {
 	Enabled bool              `json:"enabled"`
 	DueAt   time.Time         `json:"dueAt"`
 	// Reads and Changes are weighted counts: an old read or change counts less than a recent one.
-	// WatchedSeconds is the total time in which these changes were found, weighted in the same way.
+	// WatchedSeconds is the total time between the checks that found the changes, or found none. It
+	// is weighted in the same way.
 	Reads          float64    `json:"reads"`
 	LastReadAt     *time.Time `json:"lastReadAt"` // nil: the entity was never read
 	Changes        float64    `json:"changes"`

@@ -14,8 +14,8 @@ import (
 	"github.com/freshet/freshet/store"
 )
 
-// fill registers six entities: of both sources and both prefetched facets of nexon, pinned and not
-// pinned, enabled and disabled.
+// fill registers six entities: three of the facet nexon/a, two of the facet nexon/b, and one of the
+// source "other". The three entities with a tier are pinned. One entity is disabled.
 func (r *rig) fill() {
 	r.Helper()
 	r.put("a", `{"key":"ab","tier":"hot"}`, `{"key":"ac","tier":"warm"}`, `{"key":"b","tier":"hot","enabled":false}`)
@@ -203,7 +203,7 @@ func TestEnable_AuditTruncatesKeys(t *testing.T) {
 
 func TestDeleteSnapshot_RemovesRegistration(t *testing.T) {
 	r := newRig(t)
-	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // its source is not configured, but its snapshot must be deletable
+	gone := schemas.Entity{Source: "gone", Facet: "f", Key: "é/%2F ../x"} // the configuration has no source "gone", but the snapshot must be deletable
 	w := store.Write{Entity: gone, Version: 1, CheckedAt: start, Payload: func() (store.Payload, error) { return store.Encode([]byte("{}")), nil }}
 	if _, err := r.db.Write(t.Context(), []store.Write{w}); err != nil {
 		t.Fatal(err)

@@ -56,8 +56,8 @@ func (s *Entities) RecordReads(ctx context.Context, reads []ReadCount, until tim
 	if err := s.Store.ObserveReads(ctx, counted, risen); err != nil {
 		return err
 	}
-	// For a registered entity "at" may differ from the stored due time. The scheduler wakes up at
-	// this time and reads the stored due times.
+	// An entity that was registered already may have a stored due time other than "at". That does
+	// no harm: the scheduler wakes up at the time "at", and then reads the stored due times.
 	for source, at := range first {
 		s.Notifier.WakeAt(ctx, source, at)
 	}
