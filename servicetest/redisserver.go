@@ -36,9 +36,9 @@ type RedisServer struct {
 }
 
 // PrivateRedis starts a Redis server and waits until it responds. options are arguments of
-// redis-server, such as "--appendonly", "yes"; without options it writes nothing to disk. Like
-// RedisAddress, it skips or fails the test without FRESHET_TEST_REDIS. So test runs without real
-// services start no server.
+// redis-server, such as "--appendonly", "yes"; without options it writes nothing to disk. If
+// FRESHET_TEST_REDIS is not set, PrivateRedis starts no server, and skips or fails the test as
+// RedisAddress does.
 func PrivateRedis(t testing.TB, options ...string) *RedisServer {
 	t.Helper()
 	_ = RedisAddress(t)

@@ -90,7 +90,7 @@ func Kafka(t testing.TB) []string {
 	return strings.Split(address(t, "FRESHET_TEST_KAFKA", "Kafka"), ",")
 }
 
-// RedisAddress returns the address of a single Redis.
+// RedisAddress returns the address of a real Redis server that is not part of a cluster.
 func RedisAddress(t testing.TB) string {
 	t.Helper()
 	return address(t, "FRESHET_TEST_REDIS", "Redis")
@@ -133,7 +133,7 @@ func connect(t testing.TB, addresses []string) redis.UniversalClient {
 	rdb := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs:         addresses,
 		IsClusterMode: len(addresses) > 1,
-		// No retries, so that failures are visible to the test.
+		// The client repeats no failed command, so that the test sees each failure.
 		MaxRetries:            -1,
 		ContextTimeoutEnabled: true,
 	})
